@@ -1,0 +1,31 @@
+//! Workloads and measurements, each beside its raw limit in the same run.
+//!
+//! What is here needs no pool: operation streams ([`ycsb`]), values that prove themselves
+//! ([`value`]), histograms that never clip ([`histogram`]), the interleaved comparison of two
+//! measurements ([`interleave`]), reports for programs ([`report`]) and for people ([`html`]),
+//! and the raw references of a machine ([`micro`]). The runners put these together with a pool:
+//! [`local`], [`ring`], [`remote`] and [`ycsb_run`], each an options structure and a function
+//! `run` that answers with a report ([`mod@run`] has what they share).
+//!
+//! Rule of the crate: no `unsafe`, and every random choice comes from a seed that the caller
+//! names, so that a run can be repeated.
+
+#![forbid(unsafe_code)]
+
+mod arena;
+pub mod format;
+pub mod histogram;
+pub mod html;
+pub mod interleave;
+pub mod local;
+pub mod micro;
+pub mod probe;
+pub mod remote;
+pub mod report;
+pub mod ring;
+pub mod rng;
+pub mod run;
+pub mod value;
+pub mod ycsb;
+pub mod ycsb_run;
+pub mod zipf;

@@ -1,0 +1,98 @@
+//! Each runner in its smallest size, over racks in this process: that they run to their end, that
+//! their reports hold what `SPECIFICATION.md` names, and that warm accesses send no messages.
+//! Numbers are not judged here: tests share their cores.
+
+use rackpool::{Emulate, FabricChoice};
+use rackpool_bench::report::{Better, Kind, Report, Row};
+use rackpool_bench::run::{PoolSource, Progress, Size};
+use rackpool_bench::{local, remote, ring};
+use std::sync::Mutex;
+
+/// The runners pin their thread and want the machine for themselves: one at a time.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn row<'r>(report: &'r Report, name: &str) -> &'r Row {
+    let row = report.results.iter().find(|row| row.name == name);
+    let row = row.unwrap_or_else(|| panic!("there is no {name} in {}", report.table()));
+    assert!(row.ours > 0.0 && row.ratio.is_some_and(|ratio| ratio > 0.0), "{row:?}");
+    assert!(Report::from_json(&report.to_json().unwrap()).is_ok());
+    row
+}
+
+fn count(row: &Row, field: &str) -> u64 {
+    row.extra.get(field).and_then(serde_json::Value::as_u64).expect(field)
+}
+
+#[test]
+fn bench_local_reports_each_access_beside_the_bare_copy_and_sends_nothing() {
+    let _alone = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut said = Vec::new();
+    let options = local::Options { size: Size::Smoke, ..Default::default() };
+    let report = local::run(&options, &mut |progress: Progress| said.push(progress)).unwrap();
+    assert_eq!(report.kind, Kind::Measured);
+    assert_eq!(report.extra["servers"], "threads of this process");
+    for name in ["read_64B_own_rack_warm", "write_64B_own_rack_warm", "read_4KiB_own_rack_warm"] {
+        let row = row(&report, name);
+        assert_eq!((row.unit.as_str(), row.better), ("ns", Better::Lower));
+        assert!(row.raw.is_some() && row.p50.is_some());
+        assert_eq!(count(row, "messages"), 0, "{name}");
+    }
+    let batch = row(&report, "read_64B_own_rack_batch");
+    assert_eq!((count(batch, "batch"), batch.better), (32, Better::Higher));
+    for name in ["copy_64B", "copy_4KiB", "copy_1MiB"] {
+        assert!(row(&report, name).peer.is_some());
+    }
+    let last = said.last().unwrap();
+    assert_eq!(last.done, last.steps, "progress ends at its end");
+}
+
+#[test]
+fn injected_latency_makes_a_report_emulated() {
+    let _alone = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let emulate = Emulate { cxl_ns: 300, rdma_ns: 0 };
+    let source = PoolSource { emulate, ..Default::default() };
+    let options = local::Options { size: Size::Smoke, source, rack: 0 };
+    let report = local::run(&options, &mut |_| ()).unwrap();
+    assert_eq!(report.kind, Kind::Emulated);
+    assert!(row(&report, "read_64B_own_rack_warm").ours >= 300.0);
+}
+
+#[test]
+fn bench_ring_reports_two_cores_one_core_and_a_real_request() {
+    let _alone = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let options = ring::Options { size: Size::Smoke, ..Default::default() };
+    let report = ring::run(&options, &mut |_| ()).unwrap();
+    assert_eq!(row(&report, "ring_roundtrip").unit, "ns");
+    assert_eq!(row(&report, "ring_one_core").better, Better::Higher);
+    assert_eq!(count(row(&report, "first_touch_own_rack"), "ring_messages"), 1);
+}
+
+#[test]
+fn bench_remote_over_tcp_asks_the_master_once_at_the_first_touch_and_never_after() {
+    let _alone = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let options = remote::Options { size: Size::Smoke, ..Default::default() };
+    let report = remote::run(&options, &mut |_| ()).unwrap();
+    assert_eq!(report.extra["fabric"], "tcp");
+    for name in [
+        "read_64B_remote_warm",
+        "write_64B_remote_warm",
+        "fetch_add_remote",
+        "read_1MiB_remote",
+        "write_1MiB_remote",
+    ] {
+        assert_eq!(count(row(&report, name), "master_messages"), 0, "{name}");
+    }
+    assert_eq!(count(row(&report, "first_touch_remote"), "master_messages"), 1);
+}
+
+#[test]
+fn bench_remote_over_shm_stands_beside_the_same_mapping() {
+    let _alone = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let fabric = FabricChoice::Shm;
+    let options = remote::Options { size: Size::Smoke, fabric, ..Default::default() };
+    let report = remote::run(&options, &mut |_| ()).unwrap();
+    for name in ["read_64B_remote_warm", "write_64B_remote_warm", "read_1MiB_remote"] {
+        assert_eq!(count(row(&report, name), "master_messages"), 0, "{name}");
+    }
+    assert_eq!(count(row(&report, "first_touch_remote"), "master_messages"), 1);
+}

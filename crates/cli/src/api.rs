@@ -1,0 +1,361 @@
+//! The one place where the command line meets the library crates: a pool as a client sees it, its
+//! hash tables, the two servers and the benchmarks, with errors as [`Failure`]s.
+
+use crate::args::{BenchName, DaemonArgs, PoolArgs};
+use crate::failure::{Failure, Result};
+use rackpool::daemon::{DaemonOptions, DaemonServer};
+use rackpool::master::{MasterOptions, MasterServer};
+use rackpool::{Handle, Options, Pool};
+use rackpool_bench::report::Report;
+use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
+use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
+use rackpool_bench::{local, remote, ring, ycsb_run};
+use rackpool_core::wire::FabricKind;
+use std::io::BufRead;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+pub use rackpool::{Emulate, FabricChoice, GAddr, Placement, RackId};
+
+/// The table that holds the shell's objects and the files of `demo`.
+const OBJECTS: &str = "objects";
+/// How long a master may be away when a client begins, unless a time is given.
+const MASTER_WITHIN: Duration = Duration::from_secs(1);
+
+impl From<rackpool_kv::Error> for Failure {
+    fn from(error: rackpool_kv::Error) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<rackpool::master::MasterError> for Failure {
+    fn from(error: rackpool::master::MasterError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+/// Where an object lies.
+pub struct ObjectPlace {
+    /// Its length.
+    pub bytes: u64,
+    /// As for an address.
+    pub explained: String,
+}
+
+/// A program's way into a pool.
+pub struct Client {
+    handle: Handle,
+    objects: Option<rackpool_kv::Table>,
+}
+
+impl Client {
+    /// Joins the pool that the arguments and the environment name.
+    pub fn open(args: &PoolArgs) -> Result<Self> {
+        let mut options = Options::from_env()?;
+        if let Some(master) = &args.master {
+            options.master = master.split(',').map(|addr| addr.trim().to_owned()).collect();
+        }
+        options.rack = args.rack.unwrap_or(options.rack);
+        options.fabric = args.fabric.unwrap_or(options.fabric);
+        match args.timeout_ms {
+            Some(timeout_ms) => options.request_timeout_ms = timeout_ms,
+            None => find_master(&options.master)?,
+        }
+        let handle = Pool::open(options)?.handle()?;
+        Ok(Self { handle, objects: None })
+    }
+
+    /// Allocates zeroed memory.
+    pub fn alloc(&mut self, bytes: u64, placement: Placement) -> Result<GAddr> {
+        Ok(self.handle.alloc(bytes, placement)?)
+    }
+
+    /// Frees an allocation.
+    pub fn free(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
+        Ok(self.handle.free(addr, bytes)?)
+    }
+
+    /// Reads memory.
+    pub fn read(&mut self, addr: GAddr, bytes: u64) -> Result<Vec<u8>> {
+        let limit = usize::try_from(bytes);
+        let length = limit.map_err(|_| Failure::new("bad-size", format!("{bytes} bytes")))?;
+        let mut to = vec![0; length];
+        self.handle.read(addr, &mut to)?;
+        Ok(to)
+    }
+
+    /// Writes memory.
+    pub fn write(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
+        Ok(self.handle.write(addr, from)?)
+    }
+
+    /// Replaces `old` by `new`, or tells what was there instead.
+    pub fn cas(&mut self, addr: GAddr, old: u64, new: u64) -> Result<Result<u64, u64>> {
+        Ok(self.handle.cas(addr, old, new)?)
+    }
+
+    /// Adds, wrapping; the value before.
+    pub fn add(&mut self, addr: GAddr, n: u64) -> Result<u64> {
+        Ok(self.handle.fetch_add(addr, n)?)
+    }
+
+    /// A table of its own, made if it is not there.
+    pub fn table(&mut self, name: &str) -> Result<Table> {
+        let options = rackpool_kv::Options::default();
+        Ok(Table(rackpool_kv::Table::open_or_create(&mut self.handle, name, options)?))
+    }
+
+    /// The table of named objects.
+    pub fn objects(&mut self) -> Result<Table> {
+        self.table(OBJECTS)
+    }
+
+    /// Stores an object.
+    pub fn put(&mut self, name: &[u8], value: &[u8]) -> Result<()> {
+        self.with_objects(|table, handle| table.put(handle, name, value).map(drop))
+    }
+
+    /// An object's bytes, or `None`.
+    pub fn get(&mut self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.with_objects(|table, handle| table.get(handle, name))
+    }
+
+    /// Removes an object; `false` if there is none.
+    pub fn delete(&mut self, name: &[u8]) -> Result<bool> {
+        self.with_objects(|table, handle| table.delete(handle, name))
+    }
+
+    /// Names and lengths of objects, sorted.
+    pub fn list(&mut self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, u64)>> {
+        self.with_objects(|table, handle| table.list(handle, prefix))
+    }
+
+    /// Where an address lives, and why it is reached as it is: `key=value` lines.
+    pub fn explain(&mut self, addr: GAddr) -> Result<String> {
+        Ok(self.handle.explain(addr)?.to_string())
+    }
+
+    /// Where an object lives, or `None`.
+    pub fn explain_object(&mut self, name: &[u8]) -> Result<Option<ObjectPlace>> {
+        let Some((addr, bytes)) = self.with_objects(|table, handle| table.locate(handle, name))?
+        else {
+            return Ok(None);
+        };
+        Ok(Some(ObjectPlace { bytes, explained: self.explain(addr)? }))
+    }
+
+    /// Counters of the whole pool.
+    pub fn stats(&mut self) -> Result<serde_json::Value> {
+        let stats = self.handle.pool_stats()?;
+        serde_json::to_value(stats).map_err(|e| Failure::new("io", format!("JSON: {e}")))
+    }
+
+    fn with_objects<R>(
+        &mut self,
+        call: impl FnOnce(&mut rackpool_kv::Table, &mut Handle) -> rackpool_kv::Result<R>,
+    ) -> Result<R> {
+        let mut table = match self.objects.take() {
+            Some(table) => table,
+            None => self.objects()?.0,
+        };
+        let result = call(&mut table, &mut self.handle);
+        self.objects = Some(table);
+        Ok(result?)
+    }
+}
+
+/// Who begins to work does not wait for a restart as long as who works already does: an address
+/// where nobody listens is a mistake as a rule.
+fn find_master(addrs: &[String]) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let mut why = "no address is given".to_owned();
+        for addr in addrs {
+            match TcpStream::connect(addr) {
+                Ok(_) => return Ok(()),
+                Err(error) => why = error.to_string(),
+            }
+        }
+        if start.elapsed() > MASTER_WITHIN {
+            let message = format!("no master answers at {}: {why}", addrs.join(", "));
+            let hint = "start one with `rackpool master`, or name it with --master ADDR";
+            return Err(Failure::new("peer-dead", message).with_hint(hint));
+        }
+        std::thread::sleep(MASTER_WITHIN / 20);
+    }
+}
+
+/// A hash table in the pool.
+pub struct Table(rackpool_kv::Table);
+
+impl Table {
+    /// Stores a value.
+    pub fn put(&mut self, client: &mut Client, key: &[u8], value: &[u8]) -> Result<()> {
+        self.0.put(&mut client.handle, key, value)?;
+        Ok(())
+    }
+
+    /// Puts the value of `key` into `value`; `false` if there is none.
+    pub fn get(&mut self, client: &mut Client, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        Ok(self.0.get_into(&mut client.handle, key, value)?)
+    }
+}
+
+/// A server that runs until it is stopped.
+pub enum Server {
+    /// A master.
+    Master(MasterServer),
+    /// A rack's daemon.
+    Daemon(DaemonServer),
+}
+
+impl Server {
+    /// Where it serves.
+    pub fn addr(&self) -> SocketAddr {
+        match self {
+            Server::Master(server) => server.local_addr(),
+            Server::Daemon(server) => server.local_addr(),
+        }
+    }
+
+    /// Stops it.
+    pub fn stop(self) -> Result<()> {
+        match self {
+            Server::Master(server) => server.stop()?,
+            Server::Daemon(server) => server.stop(),
+        }
+        Ok(())
+    }
+}
+
+/// Starts a master.
+pub fn start_master(listen: SocketAddr, state: &Path, lease_ms: u64) -> Result<Server> {
+    let mut options = MasterOptions::new(listen.to_string(), state);
+    options.lease_ms = lease_ms;
+    options.log = |line| crate::output::log(crate::output::Level::Info, "master", line);
+    Ok(Server::Master(MasterServer::start(options)?))
+}
+
+/// Starts a rack's daemon.
+pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result<Server> {
+    let mut options = DaemonOptions::new(args.rack, &args.master, memory);
+    options.listen = args.listen;
+    options.fabric = match args.fabric {
+        FabricChoice::Shm => FabricKind::Shm,
+        FabricChoice::Tcp | FabricChoice::Auto => FabricKind::Tcp,
+    };
+    options.emulate = emulate;
+    options.ephemeral = args.ephemeral;
+    Ok(Server::Daemon(DaemonServer::start(options)?))
+}
+
+/// What is to be measured, and on what.
+pub struct BenchPlan {
+    /// The benchmark.
+    pub name: BenchName,
+    /// How much.
+    pub size: Size,
+    /// How the other rack is reached.
+    pub fabric: FabricChoice,
+    /// The pool.
+    pub source: PoolSource,
+    /// For YCSB.
+    pub ycsb: YcsbPlan,
+}
+
+/// What YCSB is to run.
+#[derive(Clone, Debug, Default)]
+pub struct YcsbPlan {
+    /// The workloads.
+    pub workloads: Vec<Workload>,
+    /// The distributions; empty for all that make sense.
+    pub distributions: Vec<Distribution>,
+    /// Client processes.
+    pub clients: u32,
+}
+
+impl YcsbPlan {
+    /// What a user names, or everything.
+    pub fn new(workloads: &[String], distributions: &[String], clients: u32) -> Result<Self> {
+        let wrong = |error: YcsbError| Failure::usage(error.to_string());
+        let distributions = distributions.iter().map(|name| name.parse());
+        let distributions = distributions.collect::<Result<_, _>>().map_err(wrong)?;
+        let mut chosen = WORKLOADS.to_vec();
+        if !workloads.is_empty() {
+            let named = workloads.iter().map(|name| name.parse());
+            chosen = named.collect::<Result<_, _>>().map_err(wrong)?;
+        }
+        for workload in &chosen {
+            workload.mix().map_err(wrong)?;
+        }
+        Ok(Self { workloads: chosen, distributions, clients })
+    }
+}
+
+/// Runs a benchmark; `progress` learns step, steps and what is being done.
+pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) -> Result<Report> {
+    let BenchPlan { name, size, fabric, source, ycsb } = plan;
+    let mut say = |step: Progress| progress(step.done, step.steps, &step.name);
+    let report = match name {
+        BenchName::Local => local::run(&local::Options { size, source, rack: 0 }, &mut say)?,
+        BenchName::Ring => ring::run(&ring::Options { size, source, rack: 0 }, &mut say)?,
+        BenchName::Remote => {
+            let options = remote::Options { size, source, fabric, rack: 0, remote_rack: 1 };
+            remote::run(&options, &mut say)?
+        }
+        BenchName::Ycsb => {
+            let own = std::env::current_exe().map_err(|e| Failure::io("our own executable", &e))?;
+            let mut command = |_| {
+                let mut command = Command::new(&own);
+                command.arg("ycsb-worker");
+                command
+            };
+            let YcsbPlan { workloads, distributions, clients } = ycsb;
+            let options = ycsb_run::Options {
+                size,
+                source,
+                fabric,
+                workloads,
+                distributions,
+                clients,
+                ..ycsb_run::Options::default()
+            };
+            ycsb_run::run(&options, &mut command, &mut say)?
+        }
+    };
+    Ok(report)
+}
+
+/// A client process of YCSB.
+pub fn serve_ycsb(input: &mut dyn BufRead) -> Result<()> {
+    Ok(ycsb_run::worker(input, &mut std::io::stdout())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_user_names_is_run_and_scans_are_refused_with_the_reason() {
+        let words = |text: &str| vec![text.to_owned()];
+        let plan = YcsbPlan::new(&words("a"), &words("latest"), 4).unwrap();
+        assert_eq!(
+            (plan.workloads, plan.distributions),
+            (vec![Workload::A], vec![Distribution::Latest])
+        );
+        assert_eq!(YcsbPlan::new(&[], &[], 4).unwrap().workloads, WORKLOADS);
+        let refused = YcsbPlan::new(&words("E"), &[], 4).unwrap_err();
+        assert_eq!(refused.code(), "usage");
+        assert!(refused.message().contains("no order"), "{refused}");
+        assert!(YcsbPlan::new(&words("X"), &[], 4).is_err());
+        assert!(YcsbPlan::new(&[], &words("bimodal"), 4).is_err());
+    }
+}

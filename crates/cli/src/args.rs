@@ -1,0 +1,404 @@
+//! The command line as data: every command of DESIGN §5 with its options, and the help that shows
+//! examples. In: the words of the command line. Out: [`Cli`], or clap's error, which `main` turns
+//! into exit code 2. Called by `main` alone.
+
+use crate::api::{Emulate, FabricChoice};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+const FIRST_SCREEN: &str = "\
+Examples:
+  rackpool demo --quick                       two racks on this machine, in under a minute
+  rackpool doctor                             what this machine offers, and what to do about it
+
+  rackpool master --listen 127.0.0.1:7400 --state ./state
+  rackpool daemon --rack 0 --master 127.0.0.1:7400 --memory 'shm:/dev/shm/rack0?size=1G'
+  rackpool daemon --rack 1 --master 127.0.0.1:7400 --memory 'shm:/dev/shm/rack1?size=1G'
+  rackpool shell  --rack 0 --master 127.0.0.1:7400 -c 'put greeting text:hello'
+  rackpool shell  --rack 1 --master 127.0.0.1:7400 -c 'get greeting'
+
+Each command has examples of its own: rackpool help COMMAND
+Exit codes: 0 done, 1 failed, 2 wrong usage. Errors are one line: error CODE message";
+
+const DEMO_EXAMPLES: &str = "\
+Examples:
+  rackpool demo --quick
+  rackpool demo --input ~/src --html report.html --json report.json
+  rackpool demo --quick --fabric shm
+  rackpool demo --quick --emulate cxl=140ns,rdma=2us     numbers are labelled \"emulated\"";
+
+const MASTER_EXAMPLES: &str = "\
+Prints `ready ADDR` on standard output when it serves; stops on SIGINT and SIGTERM.
+
+Examples:
+  rackpool master --listen 127.0.0.1:7400 --state ./state
+  rackpool master --listen 127.0.0.1:0 --ephemeral       any free port, nothing is kept";
+
+const DAEMON_EXAMPLES: &str = "\
+Prints `ready ADDR` on standard output when it serves; stops on SIGINT and SIGTERM. A stopped
+daemon keeps its region, and the next one with the same --memory goes on with it.
+
+Examples:
+  rackpool daemon --rack 0 --master 127.0.0.1:7400 --memory 'shm:/dev/shm/rack0?size=1G'
+  rackpool daemon --rack 1 --master 127.0.0.1:7400 --memory heap:512M --ephemeral
+  rackpool daemon --rack 0 --master 127.0.0.1:7400 --emulate cxl=140ns,rdma=2us";
+
+const SHELL_EXAMPLES: &str = "\
+Commands (separated by `;` or line ends; the first failure stops them):
+  alloc BYTES [local|rack:N|spread]           -> ADDR
+  write ADDR text:...|hex:...|file:PATH       -> ok
+  read ADDR BYTES [hex|text|file:PATH]        -> the bytes, in hex by default
+  cas ADDR OLD NEW                            -> ok | failed VALUE
+  add ADDR N                                  -> the value before
+  free ADDR BYTES                             -> ok
+  put NAME file:PATH|text:...                 -> ok
+  get NAME [file:PATH]                        -> the object's bytes, as they are
+  del NAME                                    -> ok
+  ls [PREFIX]                                 -> NAME<tab>BYTES
+  explain ADDR|NAME                           -> key=value lines
+  stats [--json]
+  help, quit
+Sizes take K, M, G; numbers may be 0x... Words with spaces or `;` are put in '...' (as they are)
+or in \"...\" (with \\n \\t \\\\ \\\" \\xNN).
+
+Examples:
+  rackpool shell --rack 0 -c 'alloc 4K'
+  rackpool shell --rack 1 -c 'write 0x200000 text:\"two words\"; read 0x200000 9 text'
+  rackpool shell --rack 0 put notes file:notes.txt
+  rackpool shell --rack 1 < commands.txt";
+
+const BENCH_EXAMPLES: &str = "\
+Each result stands beside its raw limit, measured in the same run.
+
+Examples:
+  rackpool bench local --quick
+  rackpool bench remote --fabric tcp --json remote.json
+  rackpool bench ycsb --workload A --distribution zipfian";
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  rackpool doctor
+  rackpool doctor --json > machine.json";
+
+const INSPECT_EXAMPLES: &str = "\
+Reads the region's private section (REGION.meta); the daemon may run or not. Nothing is changed.
+
+Examples:
+  rackpool inspect /dev/shm/rack0
+  rackpool inspect shm:/dev/shm/rack0 --json";
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rackpool",
+    version,
+    about = "A memory pool for clusters: load/store inside a rack, one-sided access between racks",
+    after_help = FIRST_SCREEN,
+    disable_help_subcommand = false,
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Two racks in real processes here: real files in and out, YCSB, latency ladder, a report
+    #[command(after_help = DEMO_EXAMPLES)]
+    Demo(DemoArgs),
+    /// Keep the page directory of a pool
+    #[command(after_help = MASTER_EXAMPLES)]
+    Master(MasterArgs),
+    /// Serve the memory of one rack
+    #[command(after_help = DAEMON_EXAMPLES)]
+    Daemon(DaemonArgs),
+    /// Use a pool by hand or from a script
+    #[command(after_help = SHELL_EXAMPLES)]
+    Shell(ShellArgs),
+    /// Measure a pool on this machine
+    #[command(after_help = BENCH_EXAMPLES)]
+    Bench(BenchArgs),
+    /// What this machine offers a pool, and what to do about what is missing
+    #[command(after_help = DOCTOR_EXAMPLES)]
+    Doctor(DoctorArgs),
+    /// Read a region's state from its files
+    #[command(after_help = INSPECT_EXAMPLES)]
+    Inspect(InspectArgs),
+    /// A client process of `demo`
+    #[command(hide = true)]
+    Worker(PoolArgs),
+    /// A client process of `bench ycsb` and `demo`
+    #[command(hide = true)]
+    YcsbWorker,
+}
+
+/// Options of `demo`.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Take a capped share of the input and short measurements: ends within a minute
+    #[arg(long)]
+    pub quick: bool,
+    /// Directory tree whose regular files are stored and read back [default: the Rust toolchain's
+    /// library sources, else /usr/share]
+    #[arg(long, value_name = "DIR")]
+    pub input: Option<PathBuf>,
+    /// Write the numbers as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Where the report goes
+    #[arg(long, value_name = "FILE", default_value = "rackpool-demo.html")]
+    pub html: PathBuf,
+    /// How racks reach each other
+    #[arg(long, value_name = "tcp|shm", default_value = "tcp")]
+    pub fabric: FabricChoice,
+    /// Memory of each rack [default: what the input needs]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub memory: Option<u64>,
+    /// Client processes, spread over both racks
+    #[arg(long, value_name = "N", default_value_t = 4,
+          value_parser = clap::value_parser!(u32).range(2..=32))]
+    pub clients: u32,
+    /// Inject latency, for example cxl=140ns,rdma=2us
+    #[arg(long, value_name = "LATENCIES")]
+    pub emulate: Option<Emulate>,
+}
+
+/// Options of `master`.
+#[derive(Debug, Args)]
+pub struct MasterArgs {
+    /// Address to serve at; port 0 takes any free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400")]
+    pub listen: SocketAddr,
+    /// Directory that keeps the page directory
+    #[arg(long, value_name = "DIR", required_unless_present = "ephemeral")]
+    pub state: Option<PathBuf>,
+    /// Keep nothing: without --state a temporary directory, and it goes with the master
+    #[arg(long)]
+    pub ephemeral: bool,
+    /// How long a silent daemon of another host is believed to live
+    #[arg(long, value_name = "MS", default_value_t = 1000,
+          value_parser = clap::value_parser!(u64).range(10..=600_000))]
+    pub lease_ms: u64,
+    /// End when standard input ends
+    #[arg(long, hide = true)]
+    pub exit_with_parent: bool,
+}
+
+/// Options of `daemon`.
+#[derive(Debug, Args)]
+pub struct DaemonArgs {
+    /// The rack that this daemon serves
+    #[arg(long, value_name = "N")]
+    pub rack: u16,
+    /// Address of the master; several with commas between
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400")]
+    pub master: String,
+    /// The rack's memory: shm:PATH?size=SIZE[&huge=2M], dax:PATH or heap:SIZE
+    /// [default: shm:/dev/shm/rackpool-rackN?size=1G]
+    #[arg(long, value_name = "MEMORY", value_parser = parse_memory)]
+    pub memory: Option<String>,
+    /// Address for clients of other racks; port 0 takes any free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    pub listen: SocketAddr,
+    /// How clients of other racks reach this memory
+    #[arg(long, value_name = "tcp|shm", default_value = "tcp")]
+    pub fabric: FabricChoice,
+    /// Inject latency, for example cxl=140ns,rdma=2us
+    #[arg(long, value_name = "LATENCIES")]
+    pub emulate: Option<Emulate>,
+    /// Remove the region at the end
+    #[arg(long)]
+    pub ephemeral: bool,
+    /// End when standard input ends
+    #[arg(long, hide = true)]
+    pub exit_with_parent: bool,
+}
+
+/// How a client finds its pool. What is missing comes from `RACKPOOL_MASTER`, `RACKPOOL_RACK`,
+/// `RACKPOOL_FABRIC`, the file that `RACKPOOL_CONFIG` names, or the defaults.
+#[derive(Clone, Debug, Default, Args)]
+pub struct PoolArgs {
+    /// The rack that this program runs in [default: 0]
+    #[arg(long, value_name = "N")]
+    pub rack: Option<u16>,
+    /// Address of the master; several with commas between [default: 127.0.0.1:7400]
+    #[arg(long, value_name = "ADDR")]
+    pub master: Option<String>,
+    /// How other racks are reached [default: as their daemons say]
+    #[arg(long, value_name = "auto|tcp|shm")]
+    pub fabric: Option<FabricChoice>,
+    /// How long a call waits for a peer that restarts [default: 10000]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout_ms: Option<u64>,
+}
+
+/// Options of `shell`.
+#[derive(Debug, Args)]
+pub struct ShellArgs {
+    /// The pool.
+    #[command(flatten)]
+    pub pool: PoolArgs,
+    /// Commands, separated by semicolons; may be given several times
+    #[arg(short = 'c', value_name = "CMD; CMD", conflicts_with = "words")]
+    pub commands: Vec<String>,
+    /// One command; without it and without -c, commands come from standard input
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<String>,
+}
+
+/// What `bench` can measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchName {
+    /// Own rack: reads and writes beside raw copies of the same mapping
+    Local,
+    /// Another rack: one-sided operations beside raw TCP or raw copies
+    Remote,
+    /// Client and daemon: a ring's round trip beside a bare cache-line ping-pong
+    Ring,
+    /// YCSB A, B, C, D and F with many clients in two racks
+    Ycsb,
+}
+
+/// Options of `bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// What to measure
+    #[arg(value_enum)]
+    pub name: BenchName,
+    /// Take a small size and short measurements
+    #[arg(long)]
+    pub quick: bool,
+    /// Write the numbers as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// How the other rack is reached (remote, ycsb)
+    #[arg(long, value_name = "tcp|shm", default_value = "tcp")]
+    pub fabric: FabricChoice,
+    /// Inject latency, for example cxl=140ns,rdma=2us
+    #[arg(long, value_name = "LATENCIES")]
+    pub emulate: Option<Emulate>,
+    /// Workloads (ycsb), with commas between [default: all]
+    #[arg(long, value_name = "A,B,..", value_delimiter = ',')]
+    pub workload: Vec<String>,
+    /// Distributions (ycsb), with commas between [default: uniform,zipfian]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub distribution: Vec<String>,
+    /// Client processes (ycsb)
+    #[arg(long, value_name = "N", default_value_t = 4,
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub clients: u32,
+}
+
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// Path of the region, as in --memory
+    #[arg(value_name = "REGION")]
+    pub region: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A number of bytes: decimal or 0x…, with K, M, G or T for binary multiples.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong =
+        || format!("`{text}` is not a number of bytes; write for example 4096, 0x1000 or 4K");
+    let upper = text.trim().to_ascii_uppercase();
+    let upper = upper.strip_suffix("IB").unwrap_or(&upper);
+    if let Some(hex) = upper.strip_prefix("0X") {
+        return u64::from_str_radix(hex, 16).map_err(|_| wrong());
+    }
+    let (digits, shift) = match upper.char_indices().next_back() {
+        Some((at, 'K')) => (&upper[..at], 10),
+        Some((at, 'M')) => (&upper[..at], 20),
+        Some((at, 'G')) => (&upper[..at], 30),
+        Some((at, 'T')) => (&upper[..at], 40),
+        _ => (upper, 0),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+/// A memory that makes sense; it is opened later.
+fn parse_memory(text: &str) -> Result<String, String> {
+    let spec = text.parse::<rackpool_hw::region::MemorySpec>();
+    spec.map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_lines_of_the_contract_are_understood() {
+        for line in [
+            "rackpool demo --quick --input /usr/share --json a.json --html a.html",
+            "rackpool master --listen 127.0.0.1:7400 --state dir",
+            "rackpool daemon --rack 1 --master 127.0.0.1:7400 \
+             --memory shm:/dev/shm/rack1?size=1G --listen 127.0.0.1:0 --fabric shm \
+             --emulate cxl=140ns,rdma=2us --ephemeral",
+            "rackpool shell --rack 0 --master 127.0.0.1:7400 -c ls",
+            "rackpool shell --rack 0 add 0x200000 -1",
+            "rackpool bench remote --fabric tcp --quick --json remote.json",
+            "rackpool bench ycsb --workload A,B --distribution zipfian",
+            "rackpool doctor --json",
+            "rackpool inspect /dev/shm/rack0",
+        ] {
+            let words = line.split_whitespace();
+            assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_in_the_contract_is_refused() {
+        for line in [
+            "rackpool",
+            "rackpool fly",
+            "rackpool master",
+            "rackpool daemon",
+            "rackpool daemon --rack 70000",
+            "rackpool daemon --rack 0 --fabric pigeon",
+            "rackpool daemon --rack 0 --emulate cxl=1year",
+            "rackpool daemon --rack 0 --memory tape:/dev/st0",
+            "rackpool demo --clients 1",
+            "rackpool bench gravity",
+            "rackpool shell -c ls ls",
+        ] {
+            assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units_and_nothing_else() {
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("0x1000"), Ok(4096));
+        assert_eq!(parse_size("4k"), Ok(4096));
+        assert_eq!(parse_size("3MiB"), Ok(3 << 20));
+        assert_eq!(parse_size("1G"), Ok(1 << 30));
+        for wrong in ["", "K", "-1", "+1", "1.5G", "0x", "4X", "99999999999T", "1 K"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

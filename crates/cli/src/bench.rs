@@ -1,0 +1,138 @@
+//! `rackpool bench`: one benchmark against racks of its own in processes of their own, its table
+//! on the terminal, its numbers as JSON. The measuring itself is in `rackpool-bench`; `demo`
+//! builds its latency ladder from here.
+
+use crate::api::{self, BenchPlan, Emulate, FabricChoice, YcsbPlan};
+use crate::args::{BenchArgs, BenchName};
+use crate::children::{Cluster, ClusterOptions, Residue};
+use crate::failure::{Failure, Result};
+use crate::output;
+use crate::servers::install_shutdown;
+use indicatif::ProgressBar;
+use rackpool_bench::report::{Report, ReportError};
+use rackpool_bench::run::{PoolSource, Size};
+use rackpool_hw::process::Shutdown;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// Memory of a rack beside what is measured.
+const SPARE_BYTES: u64 = 64 << 20;
+/// How often the wish to stop is looked at: rarely, since the main thread must not disturb.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// What a measurement is made on.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// How much.
+    pub size: Size,
+    /// How the other rack is reached.
+    pub fabric: FabricChoice,
+    /// Latency to inject.
+    pub emulate: Option<Emulate>,
+    /// For YCSB.
+    pub ycsb: YcsbPlan,
+}
+
+/// Runs one benchmark.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    let shutdown = install_shutdown()?;
+    if let Some(path) = &args.json {
+        output::check_writable(path)?;
+    }
+    let setup = Setup {
+        size: Size::quick(args.quick),
+        fabric: args.fabric,
+        emulate: args.emulate,
+        ycsb: YcsbPlan::new(&args.workload, &args.distribution, args.clients)?,
+    };
+    for report in measure(&[args.name], &setup, shutdown)? {
+        if let Some(path) = &args.json {
+            report.write(path).map_err(|error| failed(&error))?;
+        }
+        output::print(&report.table())?;
+    }
+    Ok(())
+}
+
+/// A report that could not be written.
+pub fn failed(error: &ReportError) -> Failure {
+    Failure::new("io", error.to_string())
+}
+
+/// Runs benchmarks one after the other on two racks of their own.
+pub fn measure(names: &[BenchName], setup: &Setup, shutdown: Shutdown) -> Result<Vec<Report>> {
+    let residue = Residue::prepare(2)?;
+    let rack_bytes = setup.size.region_bytes() + SPARE_BYTES;
+    let options = ClusterOptions::new(2, rack_bytes, setup.fabric, setup.emulate);
+    let cluster = Cluster::start(&options, &residue, shutdown)?;
+    let measured = names.iter().map(|name| measure_on(&cluster, *name, setup, shutdown));
+    measured.collect()
+}
+
+/// Runs one benchmark on racks that are there.
+pub fn measure_on(
+    cluster: &Cluster,
+    name: BenchName,
+    setup: &Setup,
+    shutdown: Shutdown,
+) -> Result<Report> {
+    let source = PoolSource {
+        master: Some(cluster.master_addr.clone()),
+        server_pids: cluster.server_ids(),
+        emulate: Emulate::default(),
+    };
+    let fabric = match setup.fabric {
+        FabricChoice::Shm => FabricChoice::Shm,
+        FabricChoice::Tcp | FabricChoice::Auto => FabricChoice::Tcp,
+    };
+    let (size, ycsb) = (setup.size, setup.ycsb.clone());
+    watch(BenchPlan { name, size, fabric, source, ycsb }, shutdown)
+}
+
+/// What the measuring thread says.
+enum News {
+    Step(usize, usize, String),
+    End(Result<Report>),
+}
+
+/// Measures on a thread of its own, so that a signal ends the command although the measurement
+/// knows nothing of it: the thread ends with the process.
+fn watch(plan: BenchPlan, shutdown: Shutdown) -> Result<Report> {
+    let (sender, news) = channel();
+    let body = move || measuring(plan, &sender);
+    let thread = std::thread::Builder::new().name("measuring".into()).spawn(body);
+    thread.map_err(|error| Failure::io("starting a thread", &error))?;
+    let bar = output::bar("measuring", 1, "steps");
+    loop {
+        let result = match news.recv_timeout(SLICE) {
+            Ok(News::Step(done, steps, what)) => {
+                show(&bar, done, steps, &what);
+                continue;
+            }
+            Ok(News::End(result)) => result,
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Failure::new("bug", "the measurement ended without a result"))
+            }
+            Err(RecvTimeoutError::Timeout) if !shutdown.is_requested() => continue,
+            Err(RecvTimeoutError::Timeout) => Err(Failure::interrupted()),
+        };
+        bar.finish_and_clear();
+        // Servers that got the same signal look like a failure.
+        return if shutdown.is_requested() { Err(Failure::interrupted()) } else { result };
+    }
+}
+
+fn measuring(plan: BenchPlan, news: &Sender<News>) {
+    let mut progress = |done: usize, steps: usize, what: &str| {
+        // If nobody listens any more, the process is about to end.
+        let _ = news.send(News::Step(done, steps, what.to_owned()));
+    };
+    let result = api::run_bench(plan, &mut progress);
+    let _ = news.send(News::End(result));
+}
+
+fn show(bar: &ProgressBar, done: usize, steps: usize, what: &str) {
+    bar.set_length(steps as u64);
+    bar.set_position(done as u64);
+    bar.set_prefix(what.to_owned());
+}

@@ -1,0 +1,487 @@
+//! Real processes out of our own executable: a master, rack daemons and clients for `demo`. In:
+//! words of the command line. Out: running children that are gone when their owner is dropped,
+//! and so are their files.
+//!
+//! A child ends when its standard input ends, so it ends with us even if we are killed. Whoever
+//! drops a [`Cluster`] waits for its children; what does not end by itself is killed and reaped.
+//!
+//! Ownership rule: [`Residue`] is made before the first child and dropped after the last one.
+
+use crate::api::{Emulate, FabricChoice};
+use crate::failure::{Failure, Result};
+use rackpool_hw::process::Shutdown;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How long a server may take until it is ready.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+/// How long a child may take to end by itself.
+const END_WITHIN: Duration = Duration::from_secs(5);
+/// How often the signal is looked at while waiting for children.
+const SLICE: Duration = Duration::from_millis(50);
+/// Characters of a child's log that a failure shows.
+const LOG_TAIL_CHARS: usize = 600;
+
+/// One child, and a thread that reads its lines.
+pub struct Process {
+    name: String,
+    child: Child,
+    input: Option<ChildStdin>,
+    log: PathBuf,
+}
+
+/// A line of a child's standard output, or its end.
+pub type Line = (usize, Option<String>);
+
+impl Process {
+    /// Starts `rackpool WORDS`; its lines arrive at `lines` under `index`.
+    pub fn start(
+        name: &str,
+        words: &[String],
+        directory: &Path,
+        index: usize,
+        lines: Sender<Line>,
+    ) -> Result<Self> {
+        let own = std::env::current_exe().map_err(|e| Failure::io("our own executable", &e))?;
+        let log = directory.join(format!("{}.log", name.replace(' ', "-")));
+        let file = File::create(&log).map_err(|error| Failure::file(&log, &error))?;
+        let mut child = Command::new(own)
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .spawn()
+            .map_err(|error| Failure::io(format!("starting the {name}"), &error))?;
+        let output = child.stdout.take().expect("standard output was asked for");
+        let input = child.stdin.take();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines() {
+                let Ok(line) = line else { break };
+                if lines.send((index, Some(line))).is_err() {
+                    return;
+                }
+            }
+            // Nobody listens any more: then nobody misses it.
+            let _ = lines.send((index, None));
+        });
+        Ok(Self { name: name.to_owned(), child, input, log })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its name, for messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sends it a line.
+    pub fn send(&mut self, line: &str) -> Result<()> {
+        let name = &self.name;
+        let gone = || Failure::new("peer-dead", format!("the {name} takes no more orders"));
+        let input = self.input.as_mut().ok_or_else(gone)?;
+        let sent = input.write_all(format!("{line}\n").as_bytes()).and_then(|()| input.flush());
+        sent.map_err(|_| gone())
+    }
+
+    /// A failure that says how it ended, with the end of its log.
+    pub fn died(&mut self) -> Failure {
+        let end = match wait_for(&mut self.child, END_WITHIN) {
+            Some(status) => status.to_string(),
+            None => "it closed its output and hangs".to_owned(),
+        };
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let skipped = text.chars().count().saturating_sub(LOG_TAIL_CHARS);
+        let tail: String = text.chars().skip(skipped).collect();
+        let last = tail.lines().next_back().unwrap_or_default();
+        // A child that failed says so in the form in which we say it.
+        if let Some((code, message)) = last.strip_prefix("error ").and_then(|l| l.split_once(' ')) {
+            return Failure::new(code, format!("the {} ended: {message}", self.name));
+        }
+        Failure::new("peer-dead", format!("the {} ended ({end}): {}", self.name, tail.trim()))
+    }
+
+    /// Tells it to end and does not wait.
+    pub fn release(&mut self) {
+        drop(self.input.take());
+    }
+
+    /// Lets it end: by itself, or else by force. It is reaped when this returns.
+    pub fn stop(&mut self) {
+        self.release();
+        if wait_for(&mut self.child, END_WITHIN).is_none() {
+            // It may end between the two; then there is nothing to kill.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn wait_for(child: &mut Child, within: Duration) -> Option<std::process::ExitStatus> {
+    let start = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if start.elapsed() < within => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            _ => return None,
+        }
+    }
+}
+
+/// What must not be left: our temporary directory and our regions.
+pub struct Residue {
+    directory: PathBuf,
+    regions: Vec<PathBuf>,
+}
+
+impl Residue {
+    /// A new directory for state and logs, and `racks` names for regions in `/dev/shm`.
+    pub fn prepare(racks: u16) -> Result<Self> {
+        let pid = std::process::id();
+        let directory = std::env::temp_dir().join(format!("rackpool-demo-{pid}"));
+        std::fs::create_dir_all(&directory).map_err(|error| Failure::file(&directory, &error))?;
+        let region = |rack| PathBuf::from(format!("/dev/shm/rackpool-demo-{pid}-rack{rack}"));
+        Ok(Self { directory, regions: (0..racks).map(region).collect() })
+    }
+
+    /// The temporary directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The region of a rack.
+    pub fn region(&self, rack: u16) -> &Path {
+        &self.regions[usize::from(rack)]
+    }
+
+    /// Files of ours that are there: all sections of all regions, and the directory.
+    pub fn present(&self) -> Vec<PathBuf> {
+        let mut found: Vec<PathBuf> =
+            self.regions.iter().flat_map(|region| sections(region)).collect();
+        found.extend(self.directory.exists().then(|| self.directory.clone()));
+        found
+    }
+
+    /// Removes everything; what resists is listed by [`Residue::present`].
+    pub fn remove(&self) {
+        for path in self.regions.iter().flat_map(|region| sections(region)) {
+            let _ = std::fs::remove_file(path);
+        }
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Drop for Residue {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// What this process has left behind of its own: regions, temporary files, children.
+pub fn left_behind() -> Vec<String> {
+    let pid = std::process::id();
+    let ours = format!("rackpool-demo-{pid}");
+    let mut left = Vec::new();
+    for directory in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
+        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+        let paths = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&ours));
+        left.extend(paths.map(|entry| entry.path().display().to_string()));
+    }
+    left.extend(remaining_children().iter().map(|pid| format!("process {pid}")));
+    left
+}
+
+/// Ends children that others started in this process (benchmarks have clients of their own) and
+/// that an interruption left without an owner. They are killed and reaped when this returns.
+pub fn end_remaining() {
+    for pid in remaining_children() {
+        let Some(pid) = Pid::from_raw(pid) else { continue };
+        // Whoever ended or was reaped meanwhile is what is wanted.
+        let _ = kill_process(pid, Signal::KILL);
+        let _ = waitpid(Some(pid), WaitOptions::empty());
+    }
+}
+
+/// Children of any thread of ours. Kernels may lack these files; then there is nothing to say.
+fn remaining_children() -> Vec<i32> {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let of_task = |task: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
+    };
+    tasks.flat_map(of_task).collect()
+}
+
+/// The files of a region: `PATH` and `PATH.…`.
+fn sections(region: &Path) -> Vec<PathBuf> {
+    let (Some(directory), Some(name)) = (region.parent(), region.file_name()) else {
+        return Vec::new();
+    };
+    let name = name.to_string_lossy().into_owned();
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_ours = |path: &PathBuf| {
+        let found = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        found == name || found.strip_prefix(&name).is_some_and(|rest| rest.starts_with('.'))
+    };
+    entries.map(|entry| entry.path()).filter(is_ours).collect()
+}
+
+/// What a cluster consists of.
+pub struct ClusterOptions {
+    /// Memory of each rack.
+    pub rack_bytes: u64,
+    /// Racks.
+    pub racks: u16,
+    /// `tcp` or `shm`.
+    pub fabric: &'static str,
+    /// As after `--emulate`, if anything is emulated.
+    pub emulate: Option<String>,
+}
+
+impl ClusterOptions {
+    /// `racks` racks of `rack_bytes` each.
+    pub fn new(
+        racks: u16,
+        rack_bytes: u64,
+        fabric: FabricChoice,
+        emulate: Option<Emulate>,
+    ) -> Self {
+        let fabric = if fabric == FabricChoice::Shm { "shm" } else { "tcp" };
+        let emulate = emulate.filter(Emulate::is_on);
+        let emulate = emulate.map(|e| format!("cxl={}ns,rdma={}ns", e.cxl_ns, e.rdma_ns));
+        Self { rack_bytes, racks, fabric, emulate }
+    }
+}
+
+/// A master and rack daemons. Dropped, all of them end.
+pub struct Cluster {
+    /// The daemons, by rack. First: they end before their master.
+    pub daemons: Vec<Process>,
+    /// The master.
+    pub master: Process,
+    /// Where the master serves.
+    pub master_addr: String,
+}
+
+impl Cluster {
+    /// Starts all and waits until each is ready.
+    pub fn start(options: &ClusterOptions, residue: &Residue, shutdown: Shutdown) -> Result<Self> {
+        let directory = residue.directory();
+        let state = directory.join("master");
+        let words = [
+            "master",
+            "--listen",
+            "127.0.0.1:0",
+            "--exit-with-parent",
+            "--state",
+            &state.to_string_lossy(),
+        ];
+        let (mut master, lines) = start("master", &words.map(str::to_owned), directory)?;
+        let master_addr = ready(&mut master, &lines, shutdown)?;
+        let mut starting = Vec::new();
+        for rack in 0..options.racks {
+            let words = daemon_words(options, rack, &master_addr, residue.region(rack));
+            starting.push(start(&format!("daemon of rack {rack}"), &words, directory)?);
+        }
+        let mut daemons = Vec::new();
+        for (mut daemon, lines) in starting {
+            ready(&mut daemon, &lines, shutdown)?;
+            daemons.push(daemon);
+        }
+        Ok(Self { daemons, master, master_addr })
+    }
+}
+
+impl Cluster {
+    /// The servers' processes.
+    pub fn server_ids(&self) -> Vec<u32> {
+        let daemons = self.daemons.iter().map(Process::id);
+        daemons.chain([self.master.id()]).collect()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // All at once rather than one after the other; the master outlives its daemons, which say
+        // goodbye to it.
+        self.daemons.iter_mut().for_each(Process::release);
+        self.daemons.iter_mut().for_each(Process::stop);
+        self.master.stop();
+    }
+}
+
+fn daemon_words(options: &ClusterOptions, rack: u16, master: &str, region: &Path) -> Vec<String> {
+    let memory = format!("shm:{}?size={}", region.display(), options.rack_bytes);
+    let rack = rack.to_string();
+    let mut words = vec![
+        "daemon",
+        "--rack",
+        &rack,
+        "--master",
+        master,
+        "--memory",
+        &memory,
+        "--fabric",
+        options.fabric,
+        "--ephemeral",
+        "--exit-with-parent",
+    ];
+    if let Some(emulate) = &options.emulate {
+        words.extend(["--emulate", emulate]);
+    }
+    words.into_iter().map(str::to_owned).collect()
+}
+
+fn start(name: &str, words: &[String], directory: &Path) -> Result<(Process, Receiver<Line>)> {
+    let (sender, lines) = channel();
+    Ok((Process::start(name, words, directory, 0, sender)?, lines))
+}
+
+/// The address in a server's `ready ADDR`.
+fn ready(process: &mut Process, lines: &Receiver<Line>, shutdown: Shutdown) -> Result<String> {
+    let start = Instant::now();
+    loop {
+        match lines.recv_timeout(SLICE) {
+            Ok((_, Some(line))) => {
+                if let Some(addr) = line.strip_prefix("ready ") {
+                    return Ok(addr.trim().to_owned());
+                }
+            }
+            Ok((_, None)) | Err(RecvTimeoutError::Disconnected) => return Err(process.died()),
+            Err(RecvTimeoutError::Timeout) if start.elapsed() > READY_WITHIN => {
+                let seconds = READY_WITHIN.as_secs();
+                let message = format!("the {} was not ready within {seconds} s", process.name());
+                return Err(Failure::new("timeout", message));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if shutdown.is_requested() {
+            return Err(Failure::interrupted());
+        }
+    }
+}
+
+/// Client processes that take orders and report in lines of JSON.
+pub struct Workers {
+    processes: Vec<Process>,
+    lines: Receiver<Line>,
+    shutdown: Shutdown,
+}
+
+impl Workers {
+    /// Starts a client in each of `racks`.
+    pub fn start(
+        racks: &[u16],
+        master: &str,
+        fabric: &str,
+        directory: &Path,
+        shutdown: Shutdown,
+    ) -> Result<Self> {
+        let (sender, lines) = channel();
+        let mut processes = Vec::new();
+        for (index, rack) in racks.iter().enumerate() {
+            let rack = rack.to_string();
+            let words = ["worker", "--rack", &rack, "--master", master, "--fabric", fabric];
+            let name = format!("client {index} in rack {rack}");
+            let words = words.map(str::to_owned);
+            processes.push(Process::start(&name, &words, directory, index, sender.clone())?);
+        }
+        Ok(Self { processes, lines, shutdown })
+    }
+
+    /// Their process ids.
+    pub fn ids(&self) -> Vec<u32> {
+        self.processes.iter().map(Process::id).collect()
+    }
+
+    /// Gives an order to one of them.
+    pub fn order(&mut self, index: usize, order: &impl Serialize) -> Result<()> {
+        let line = serde_json::to_string(order).expect("orders are plain data");
+        self.processes[index].send(&line).map_err(|failure| {
+            // The reason is in its log rather than in the broken pipe.
+            let died = self.processes[index].died();
+            if died.code() == "peer-dead" { failure.with_hint(died.message()) } else { died }
+        })
+    }
+
+    /// The next report of any of them; `within` bounds the silence.
+    pub fn report<R: for<'de> Deserialize<'de>>(&mut self, within: Duration) -> Result<(usize, R)> {
+        let start = Instant::now();
+        loop {
+            match self.lines.recv_timeout(SLICE) {
+                Ok((index, Some(line))) => {
+                    let report = serde_json::from_str(&line).map_err(|error| {
+                        let name = self.processes[index].name();
+                        Failure::new("protocol", format!("{name} said `{line}`: {error}"))
+                    })?;
+                    return Ok((index, report));
+                }
+                Ok((index, None)) => return Err(self.processes[index].died()),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::new("peer-dead", "all client processes ended"));
+                }
+                Err(RecvTimeoutError::Timeout) if start.elapsed() > within => {
+                    let seconds = within.as_secs();
+                    let message = format!("no client said anything for {seconds} s");
+                    return Err(Failure::new("timeout", message));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self.shutdown.is_requested() {
+                return Err(Failure::interrupted());
+            }
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.processes.iter_mut().for_each(Process::release);
+        self.processes.iter_mut().for_each(Process::stop);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_sections_of_the_region_count_as_its_files() {
+        let directory = std::env::temp_dir().join(format!("rackpool-cli-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        for name in ["r", "r.meta", "r.slot-3", "r1", "other"] {
+            std::fs::write(directory.join(name), "x").unwrap();
+        }
+        let mut found: Vec<_> = sections(&directory.join("r"));
+        found.sort();
+        let expected = ["r", "r.meta", "r.slot-3"].map(|name| directory.join(name));
+        assert_eq!(found, expected);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn residue_is_gone_when_its_owner_is() {
+        let residue = Residue::prepare(2).unwrap();
+        let path = residue.region(1).with_extension("meta");
+        std::fs::write(&path, "x").unwrap();
+        assert_eq!(residue.present().len(), 2);
+        drop(residue);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,370 @@
+//! `rackpool doctor`: what this machine offers a pool, what each thing means for it, and what to
+//! do about what is missing. Reads `/proc` and `/sys`, asks the kernel, changes nothing.
+//!
+//! Each check is a pure function of text where it can be, so that machines we do not have can be
+//! tested.
+
+use crate::args::DoctorArgs;
+use crate::failure::Result;
+use crate::output;
+use rackpool_bench::format::Unit;
+use rackpool_bench::report::Machine;
+use rustix::process::{Resource, getrlimit};
+use serde::Serialize;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+/// What a check found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// It is there.
+    Ok,
+    /// It is not there; the pool works without it, slower or smaller.
+    Missing,
+    /// Without it the pool does not work.
+    Bad,
+}
+
+/// One line of the answer.
+#[derive(Clone, Debug, Serialize)]
+struct Check {
+    name: &'static str,
+    state: State,
+    found: String,
+    meaning: &'static str,
+    /// What to do; empty if nothing is missing.
+    way_out: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Answer {
+    schema: &'static str,
+    machine: Machine,
+    /// Whether a pool can run here.
+    usable: bool,
+    checks: Vec<Check>,
+}
+
+/// Prints what was found; fails only if the answer cannot be printed.
+pub fn run(args: &DoctorArgs) -> Result<()> {
+    let checks = checks();
+    let usable = checks.iter().all(|check| check.state != State::Bad);
+    let machine = Machine::here();
+    let answer = Answer { schema: "rackpool-doctor/1", machine, usable, checks };
+    let text = if args.json { output::json(&answer)? } else { table(&answer) };
+    output::print(&format!("{}\n", text.trim_end()))
+}
+
+fn table(answer: &Answer) -> String {
+    let Machine { cpu, cores, memory_bytes, kernel } = &answer.machine;
+    let memory = Unit::Bytes.show(*memory_bytes as f64);
+    let mut text = format!("{cpu}, {cores} cores, {memory}, {kernel}\n\n");
+    let width = answer.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    for Check { name, state, found, meaning, way_out } in &answer.checks {
+        let state = match state {
+            State::Ok => "ok     ",
+            State::Missing => "missing",
+            State::Bad => "BAD    ",
+        };
+        text.push_str(&format!("{state}  {name:<width$}  {found}\n"));
+        text.push_str(&format!("         {:width$}  {meaning}\n", ""));
+        if !way_out.is_empty() {
+            text.push_str(&format!("         {:width$}  -> {way_out}\n", ""));
+        }
+    }
+    text.push_str(if answer.usable {
+        "\nA pool runs here: try `rackpool demo --quick`."
+    } else {
+        "\nA pool does not run here before the lines marked BAD are dealt with."
+    });
+    text
+}
+
+fn checks() -> Vec<Check> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let (cpuinfo, meminfo) = (read("/proc/cpuinfo"), read("/proc/meminfo"));
+    vec![
+        cpu(&cpuinfo),
+        cores(std::thread::available_parallelism().map_or(1, usize::from)),
+        memory(&meminfo),
+        shared_memory(),
+        huge_pages(&meminfo),
+        shmem_huge(&read("/sys/kernel/mm/transparent_hugepage/shmem_enabled")),
+        membarrier(rackpool_hw::barrier::is_supported()),
+        kernel(&read("/proc/sys/kernel/osrelease")),
+        files_limit(),
+        locked_memory_limit(),
+        loopback(),
+        rdma(&names("/sys/class/infiniband")),
+        dax(&names("/sys/bus/dax/devices")),
+        cxl(&names("/sys/bus/cxl/devices")),
+        numa(&numa_nodes()),
+    ]
+}
+
+fn check(
+    name: &'static str,
+    state: State,
+    found: impl Into<String>,
+    meaning: &'static str,
+    way_out: &'static str,
+) -> Check {
+    let way_out = if state == State::Ok { "" } else { way_out };
+    Check { name, state, found: found.into(), meaning, way_out }
+}
+
+fn ok_if(good: bool) -> State {
+    if good { State::Ok } else { State::Missing }
+}
+
+fn cpu(cpuinfo: &str) -> Check {
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    let wanted = ["avx2", "avx512f", "erms", "clflushopt", "clwb", "constant_tsc", "movdir64b"];
+    let has = |flag: &str| flags.split_whitespace().any(|found| found == flag);
+    let found: Vec<&str> = wanted.into_iter().filter(|flag| has(flag)).collect();
+    let arch = std::env::consts::ARCH;
+    let is_enough = arch != "x86_64" || has("avx2");
+    check(
+        "cpu",
+        ok_if(is_enough),
+        format!("{arch}: {}", if found.is_empty() { "-".into() } else { found.join(" ") }),
+        "copies use wide loads; clwb and clflushopt are for memory without hardware coherence",
+        "nothing to do: plain copies are used, large accesses are slower",
+    )
+}
+
+fn cores(count: usize) -> Check {
+    check(
+        "cores",
+        ok_if(count >= 2),
+        count.to_string(),
+        "a daemon and a client that poll want a core each",
+        "give this machine or container a second core; with one they take turns",
+    )
+}
+
+fn memory(meminfo: &str) -> Check {
+    let available = kib_of(meminfo, "MemAvailable").unwrap_or(0) << 10;
+    check(
+        "memory",
+        ok_if(available >= 2 << 30),
+        format!("{} available", Unit::Bytes.show(available as f64)),
+        "regions live in it; `demo --quick` takes about 1 GiB, `bench local` 2 GiB",
+        "end other programs, or give smaller sizes to --memory",
+    )
+}
+
+fn shared_memory() -> Check {
+    let meaning = "regions of `shm:/dev/shm/...` are files here";
+    let way_out = "mount -o remount,size=8G /dev/shm (in containers: --shm-size=8g), \
+                   or use --memory heap:SIZE";
+    match rustix::fs::statvfs("/dev/shm") {
+        Ok(found) => {
+            let (size, free) = (found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize);
+            let show = |bytes: u64| Unit::Bytes.show(bytes as f64);
+            let text = format!("{} free of {}", show(free), show(size));
+            let state = match free {
+                0..0x1000_0000 => State::Bad,
+                0x1000_0000..0x8000_0000 => State::Missing,
+                _ => State::Ok,
+            };
+            check("/dev/shm", state, text, meaning, way_out)
+        }
+        Err(error) => check("/dev/shm", State::Bad, error.to_string(), meaning, way_out),
+    }
+}
+
+fn huge_pages(meminfo: &str) -> Check {
+    let free = kib_of(meminfo, "HugePages_Free").unwrap_or(0);
+    let size = kib_of(meminfo, "Hugepagesize").unwrap_or(0) << 10;
+    check(
+        "huge pages",
+        ok_if(free > 0),
+        format!("{free} free of {}", Unit::Bytes.show(size as f64)),
+        "random access over 1 GiB is about 1.6 times faster with them",
+        "sysctl vm.nr_hugepages=1024, then --memory 'shm:PATH?size=1G&huge=2M' on a hugetlbfs",
+    )
+}
+
+fn shmem_huge(enabled: &str) -> Check {
+    let chosen = enabled.split(['[', ']']).nth(1).unwrap_or("not supported");
+    check(
+        "huge shm",
+        ok_if(matches!(chosen, "always" | "within_size" | "advise" | "force")),
+        format!("transparent huge pages for shared memory: {chosen}"),
+        "the kernel may back /dev/shm by huge pages when it is asked to",
+        "mount -o remount,huge=within_size /dev/shm, then --memory 'shm:PATH?size=1G&huge=2M'",
+    )
+}
+
+fn membarrier(supported: bool) -> Check {
+    check(
+        "membarrier",
+        ok_if(supported),
+        if supported { "global expedited" } else { "not supported" },
+        "whoever moves a page pays for the fence, readers and writers do not",
+        "use Linux 4.16 or newer, and allow the call in seccomp filters; accesses fence until then",
+    )
+}
+
+fn kernel(release: &str) -> Check {
+    let release = release.trim();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let state = if version >= (5, 4) { State::Ok } else { State::Bad };
+    check(
+        "kernel",
+        state,
+        release,
+        "process descriptors prove that a client is dead: Linux 5.4 or newer",
+        "use a newer kernel",
+    )
+}
+
+fn files_limit() -> Check {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    check(
+        "open files",
+        ok_if(limit >= 1024),
+        format!("{limit} a process"),
+        "a daemon has some four descriptors for each client handle",
+        "ulimit -n 8192, or LimitNOFILE= in the unit",
+    )
+}
+
+fn locked_memory_limit() -> Check {
+    let limit = getrlimit(Resource::Memlock).current;
+    let found = limit.map_or("unlimited".into(), |bytes| Unit::Bytes.show(bytes as f64));
+    check(
+        "locked memory",
+        ok_if(limit.is_none_or(|bytes| bytes >= 1 << 30)),
+        found,
+        "RDMA devices lock the memory that they reach; shm and tcp need none",
+        "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit (only for RDMA)",
+    )
+}
+
+fn loopback() -> Check {
+    let tried = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| {
+        let addr = listener.local_addr()?;
+        TcpStream::connect(addr).map(|_| addr)
+    });
+    let (state, found) = match tried {
+        Ok(_) => (State::Ok, "127.0.0.1 accepts connections".to_owned()),
+        Err(error) => (State::Bad, error.to_string()),
+    };
+    check(
+        "loopback",
+        state,
+        found,
+        "the master and the tcp fabric talk over it",
+        "ip link set lo up",
+    )
+}
+
+fn rdma(devices: &[String]) -> Check {
+    check(
+        "rdma",
+        ok_if(!devices.is_empty()),
+        listed(devices),
+        "one-sided access between racks by hardware; this release uses tcp or shm instead",
+        "nothing to do; --emulate rdma=2us shows what a network adapter would cost",
+    )
+}
+
+fn dax(devices: &[String]) -> Check {
+    check(
+        "dax",
+        ok_if(!devices.is_empty()),
+        listed(devices),
+        "CXL or persistent memory as a device for --memory dax:/dev/daxX.Y",
+        "nothing to do; --emulate cxl=140ns shows what CXL memory would cost",
+    )
+}
+
+fn cxl(devices: &[String]) -> Check {
+    check(
+        "cxl",
+        ok_if(!devices.is_empty()),
+        listed(devices),
+        "memory devices on a CXL bus",
+        "nothing to do without such hardware; with it: daxctl reconfigure-device --mode=devdax",
+    )
+}
+
+fn numa(nodes: &[(String, String)]) -> Check {
+    let without_cpu: Vec<String> = nodes
+        .iter()
+        .filter(|(_, cpus)| cpus.trim().is_empty())
+        .map(|(name, _)| name.clone())
+        .collect();
+    check(
+        "cpu-less nodes",
+        ok_if(!without_cpu.is_empty()),
+        format!("{} of {} NUMA nodes", without_cpu.len(), nodes.len()),
+        "CXL memory that the kernel took as its own shows as a node without processors",
+        "nothing to do without such hardware",
+    )
+}
+
+fn numa_nodes() -> Vec<(String, String)> {
+    let nodes = names("/sys/devices/system/node").into_iter().filter(|name| is_node(name));
+    let cpus = |name: &str| {
+        fs::read_to_string(format!("/sys/devices/system/node/{name}/cpulist")).unwrap_or_default()
+    };
+    nodes.map(|name| (name.clone(), cpus(&name))).collect()
+}
+
+fn is_node(name: &str) -> bool {
+    name.strip_prefix("node").is_some_and(|rest| rest.parse::<u32>().is_ok())
+}
+
+fn listed(devices: &[String]) -> String {
+    if devices.is_empty() { "none".to_owned() } else { devices.join(" ") }
+}
+
+fn names(directory: &str) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// The number behind `KEY:` in a file like `/proc/meminfo`.
+fn kib_of(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.split(':').next() == Some(key))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_comes_with_a_way_out_and_what_is_there_without() {
+        for check in checks() {
+            assert_eq!(check.state == State::Ok, check.way_out.is_empty(), "{check:?}");
+            assert!(!check.meaning.is_empty() && !check.found.is_empty(), "{check:?}");
+        }
+    }
+
+    #[test]
+    fn machines_that_we_do_not_have_are_judged_by_their_files() {
+        assert_eq!(kernel("6.1.0-rc2\n").state, State::Ok);
+        assert_eq!(kernel("5.10\n").state, State::Ok);
+        assert_eq!(kernel("4.19.1").state, State::Bad);
+        assert_eq!(shmem_huge("always within_size [advise] never").state, State::Ok);
+        assert_eq!(shmem_huge("always [never]").state, State::Missing);
+        assert_eq!(shmem_huge("").state, State::Missing);
+        assert_eq!(huge_pages("HugePages_Free:  3\nHugepagesize: 2048 kB\n").state, State::Ok);
+        assert_eq!(memory("MemAvailable: 1024 kB\n").state, State::Missing);
+        assert_eq!(cores(1).state, State::Missing);
+        assert_eq!(rdma(&["mlx5_0".into()]).found, "mlx5_0");
+        let nodes = [("node0".into(), "0-3\n".into()), ("node1".into(), "\n".into())];
+        assert_eq!(numa(&nodes).found, "1 of 2 NUMA nodes");
+        assert_eq!(numa(&nodes[..1]).state, State::Missing);
+        assert!(cpu("flags : fpu avx2 clwb\n").found.contains("avx2 clwb"));
+    }
+}

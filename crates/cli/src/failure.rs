@@ -1,0 +1,114 @@
+//! How a command ends when it does not end well: a stable word for programs, a sentence for
+//! people with the way out, and the exit code.
+//!
+//! Every part of the command line returns [`Failure`]; `main` prints it once, as
+//! `error CODE message`, and turns it into the exit code. Source: DESIGN §5.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+/// Exit code of a command that failed.
+pub const EXIT_FAILED: u8 = 1;
+/// Exit code of a command that was used wrongly.
+pub const EXIT_USAGE: u8 = 2;
+
+/// The word of a command that a signal ended.
+pub const INTERRUPTED: &str = "interrupted";
+
+/// Result of a part of the command line.
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// Why a command ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    code: String,
+    message: String,
+}
+
+impl Failure {
+    /// A failure with a word of its own.
+    pub fn new(code: &str, message: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), message: message.into() }
+    }
+
+    /// The user asked for something that cannot be meant.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new("usage", message)
+    }
+
+    /// The system refused something to do with `what`.
+    pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
+        Self::new("io", format!("{what}: {error}"))
+    }
+
+    /// The system refused something to do with a file.
+    pub fn file(path: &Path, error: &io::Error) -> Self {
+        Self::io(path.display(), error)
+    }
+
+    /// The user asked for an end by SIGINT or SIGTERM.
+    pub fn interrupted() -> Self {
+        Self::new(INTERRUPTED, "stopped by a signal; everything that was started is gone")
+    }
+
+    /// The stable word.
+    pub fn code(&self) -> &str {
+        &self.code
+    }
+
+    /// The sentence.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The same failure with a hint behind it.
+    pub fn with_hint(mut self, hint: impl fmt::Display) -> Self {
+        self.message = format!("{}; {hint}", self.message);
+        self
+    }
+
+    /// The exit code that belongs to it.
+    pub fn exit_code(&self) -> u8 {
+        if self.code == "usage" { EXIT_USAGE } else { EXIT_FAILED }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // One failure is one line, whatever an operating system or a peer put into it.
+        let message = self.message.replace('\n', " ");
+        write!(f, "error {} {}", self.code, message.trim())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<rackpool_core::Error> for Failure {
+    fn from(error: rackpool_core::Error) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line_with_its_code_first() {
+        let failure = Failure::new("io", "two\nlines").with_hint("try again");
+        assert_eq!(failure.to_string(), "error io two lines; try again");
+        assert_eq!(failure.exit_code(), EXIT_FAILED);
+    }
+
+    #[test]
+    fn wrong_usage_has_an_exit_code_of_its_own() {
+        assert_eq!(Failure::usage("no").exit_code(), EXIT_USAGE);
+    }
+
+    #[test]
+    fn errors_of_the_pool_keep_their_code() {
+        let error = rackpool_core::Error::Config { reason: "x".into() };
+        assert_eq!(Failure::from(error).code(), "config");
+    }
+}

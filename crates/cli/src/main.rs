@@ -1,0 +1,70 @@
+//! The `rackpool` command: servers, a shell, benchmarks, and a demonstration that puts all of
+//! them together. The command line is a contract (DESIGN §5): programs outside call it.
+//!
+//! `main` parses, runs one command and prints its failure as `error CODE message`. Exit codes:
+//! 0 done, 1 failed, 2 wrong usage. Nothing here is called by anybody else.
+#![forbid(unsafe_code)]
+
+mod api;
+mod args;
+mod bench;
+mod children;
+mod demo;
+mod doctor;
+mod failure;
+mod inspect;
+mod output;
+mod servers;
+mod shell;
+mod worker;
+
+use args::{Cli, Command};
+use clap::Parser;
+use failure::{EXIT_USAGE, Result};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match run(&cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if failure.code() == failure::INTERRUPTED {
+                children::end_remaining();
+            }
+            eprintln!("{failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Demo(args) => demo::run(args),
+        Command::Master(args) => servers::master(args),
+        Command::Daemon(args) => servers::daemon(args),
+        Command::Shell(args) => shell::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Worker(args) => worker::run(args),
+        Command::YcsbWorker => worker::run_ycsb(),
+    }
+}
+
+/// Help and version are answers; everything else that clap says is wrong usage.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Whoever closed the pipe has read enough.
+        let _ = output::print(&error.to_string());
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    match text.strip_prefix("error: ") {
+        Some(rest) => eprint!("error usage {rest}"),
+        None => eprint!("{text}"),
+    }
+    ExitCode::from(EXIT_USAGE)
+}

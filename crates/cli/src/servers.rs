@@ -1,0 +1,119 @@
+//! `rackpool master` and `rackpool daemon`: a server until SIGINT or SIGTERM, or until the process
+//! that started it is gone. In: options. Out: one line `ready ADDR` on standard output, logs on
+//! standard error. The servers themselves live in the pool's library.
+
+use crate::api::{self, Server};
+use crate::args::{DaemonArgs, MasterArgs};
+use crate::failure::{Failure, Result};
+use crate::output::{Level, log};
+use rackpool_hw::process::Shutdown;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+/// Serves as master.
+pub fn master(args: &MasterArgs) -> Result<()> {
+    loopback_only(args.listen)?;
+    let shutdown = install_shutdown()?;
+    let (state, remove) = match (&args.state, args.ephemeral) {
+        (Some(state), ephemeral) => (state.clone(), ephemeral),
+        (None, _) => (temporary_state(), true),
+    };
+    // A directory that was there before is not ours to remove.
+    let remove = (remove && !state.exists()).then(|| RemoveDir(state.clone()));
+    std::fs::create_dir_all(&state).map_err(|error| Failure::file(&state, &error))?;
+    let server = api::start_master(args.listen, &state, args.lease_ms)?;
+    log(Level::Info, "master", format!("state in {}", state.display()));
+    let ended = serve("master", server, shutdown, args.exit_with_parent);
+    drop(remove);
+    ended
+}
+
+/// Serves one rack's memory.
+pub fn daemon(args: &DaemonArgs) -> Result<()> {
+    loopback_only(args.listen)?;
+    let shutdown = install_shutdown()?;
+    let default = || format!("shm:/dev/shm/rackpool-rack{}?size=1G", args.rack);
+    let memory = args.memory.clone().unwrap_or_else(default);
+    let emulate = args.emulate.unwrap_or_default();
+    let who = format!("daemon of rack {}", args.rack);
+    if emulate.is_on() {
+        let (cxl, rdma) = (emulate.cxl_ns, emulate.rdma_ns);
+        log(Level::Warn, &who, format!("emulated latency: cxl {cxl} ns, rdma {rdma} ns"));
+    }
+    let server = api::start_daemon(args, &memory, emulate)?;
+    let kept = if args.ephemeral { "removed at the end" } else { "kept at the end" };
+    log(Level::Info, &who, format!("memory {memory}, {kept}"));
+    serve(&who, server, shutdown, args.exit_with_parent)
+}
+
+fn serve(who: &str, server: Server, shutdown: Shutdown, with_parent: bool) -> Result<()> {
+    let addr = server.addr();
+    let mut out = std::io::stdout().lock();
+    let ready = writeln!(out, "ready {addr}").and_then(|()| out.flush());
+    ready.map_err(|error| Failure::io("standard output", &error))?;
+    drop(out);
+    log(Level::Info, who, format!("serving at {addr}"));
+    let why = wait_for_end(shutdown, with_parent)?;
+    log(Level::Info, who, format!("{why}: stopping"));
+    server.stop()?;
+    log(Level::Info, who, "stopped");
+    Ok(())
+}
+
+/// Sleeps until a signal or, with a parent that holds our standard input, until that ends.
+fn wait_for_end(shutdown: Shutdown, with_parent: bool) -> Result<&'static str> {
+    let mut stdin = std::io::stdin();
+    loop {
+        let shutdown_fd = shutdown.as_fd();
+        let mut fds = vec![PollFd::from_borrowed_fd(shutdown_fd, PollFlags::IN)];
+        if with_parent {
+            fds.push(PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN));
+        }
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(Failure::io("waiting for a signal", &error.into())),
+        }
+        let input_is_ready = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        if shutdown.is_requested() {
+            return Ok("signal");
+        }
+        if input_is_ready && !matches!(stdin.read(&mut [0; 256]), Ok(1..)) {
+            return Ok("the parent process is gone");
+        }
+    }
+}
+
+/// The wish to stop, by SIGINT or SIGTERM.
+pub fn install_shutdown() -> Result<Shutdown> {
+    Shutdown::install().map_err(|error| Failure::io("installing signal handlers", &error))
+}
+
+/// Other machines may only be let in once they have to prove who they are.
+fn loopback_only(listen: SocketAddr) -> Result<()> {
+    if listen.ip().is_loopback() {
+        return Ok(());
+    }
+    let addr = listen.ip();
+    let reason = format!(
+        "{addr} can be reached from other machines, and this release has no authentication; \
+         listen at a loopback address such as 127.0.0.1 and use a tunnel"
+    );
+    Err(Failure::new("denied", reason))
+}
+
+fn temporary_state() -> PathBuf {
+    std::env::temp_dir().join(format!("rackpool-master-{}", std::process::id()))
+}
+
+struct RemoveDir(PathBuf);
+
+impl Drop for RemoveDir {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            log(Level::Warn, "master", format!("{} stays: {error}", self.0.display()));
+        }
+    }
+}

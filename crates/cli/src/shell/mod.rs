@@ -1,0 +1,291 @@
+//! `rackpool shell`: a pool by hand or from a script. In: commands from `-c`, from the command
+//! line or from standard input. Out: one answer a command on standard output, in the forms of
+//! DESIGN §5; the first failure ends it, except where a person types.
+//!
+//! [`words`] splits, [`parse`] understands, this module runs. The pool is joined when the first
+//! command needs it, so that a mistyped one is answered without a pool.
+
+pub mod parse;
+pub mod words;
+
+use crate::api::{Client, ObjectPlace};
+use crate::args::ShellArgs;
+use crate::failure::{Failure, Result};
+use parse::{Data, FORMS, ShellCommand, Show, Subject, hex, parse, printable};
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::Path;
+use words::{Word, Words};
+
+/// Longest read of one command, bytes: more goes in pieces, or as an object.
+const READ_BYTES_MAX: u64 = 1 << 30;
+
+/// Runs the shell.
+pub fn run(args: &ShellArgs) -> Result<()> {
+    let mut shell = Shell { args, client: None, out: std::io::stdout(), line_is_open: false };
+    if !args.words.is_empty() {
+        // The system's shell has taken the quotes away already.
+        let word = |word: &String| Word { bytes: word.clone().into_bytes(), gap: " ".into() };
+        let words: Words = args.words.iter().map(word).collect();
+        return shell.one(Ok(words)).map(drop);
+    }
+    if !args.commands.is_empty() {
+        for text in &args.commands {
+            if shell.text(text)?.is_break() {
+                break;
+            }
+        }
+        return Ok(());
+    }
+    shell.standard_input()
+}
+
+type Flow = std::ops::ControlFlow<()>;
+
+struct Shell<'a> {
+    args: &'a ShellArgs,
+    client: Option<Client>,
+    out: std::io::Stdout,
+    /// The last answer was an object without a line end: the next answer begins with one.
+    line_is_open: bool,
+}
+
+impl Shell<'_> {
+    fn standard_input(&mut self) -> Result<()> {
+        let input = std::io::stdin().lock();
+        if input.is_terminal() {
+            return self.interactive(input);
+        }
+        // Quotes may hold line ends, so the whole of a script is split at once; a program that
+        // talks to the shell and waits for answers sends lines, so each complete line is run.
+        let mut pending = String::new();
+        for line in input.lines() {
+            let line = line.map_err(|error| Failure::io("standard input", &error))?;
+            pending.push_str(&line);
+            pending.push('\n');
+            if ends_inside_quotes(&pending) {
+                continue;
+            }
+            if self.text(&std::mem::take(&mut pending))?.is_break() {
+                return Ok(());
+            }
+        }
+        self.text(&pending).map(drop)
+    }
+
+    fn interactive(&mut self, input: impl BufRead) -> Result<()> {
+        println!("commands as `help` lists them; `quit` or the end of input leaves");
+        self.prompt()?;
+        for line in input.lines() {
+            let line = line.map_err(|error| Failure::io("standard input", &error))?;
+            match self.text(&line) {
+                Ok(flow) if flow.is_break() => return Ok(()),
+                Ok(_) => {}
+                Err(failure) => eprintln!("{failure}"),
+            }
+            self.prompt()?;
+        }
+        println!();
+        Ok(())
+    }
+
+    fn prompt(&mut self) -> Result<()> {
+        self.print(b"rackpool> ")
+    }
+
+    fn text(&mut self, text: &str) -> Result<Flow> {
+        for command in words::split(text) {
+            if self.one(command)?.is_break() {
+                return Ok(Flow::Break(()));
+            }
+        }
+        Ok(Flow::Continue(()))
+    }
+
+    fn one(&mut self, words: Result<Words, String>) -> Result<Flow> {
+        let command = words.and_then(|words| parse(&words)).map_err(Failure::usage)?;
+        match command {
+            ShellCommand::Quit => return Ok(Flow::Break(())),
+            ShellCommand::Help => self.line(&FORMS.join("\n"))?,
+            command => self.execute(command)?,
+        }
+        Ok(Flow::Continue(()))
+    }
+
+    fn execute(&mut self, command: ShellCommand) -> Result<()> {
+        use ShellCommand as C;
+        // Files are read before the pool is asked: a missing one is then a failure without effect.
+        let data = match &command {
+            C::Write(_, data) | C::Put(_, data) => load(data)?,
+            _ => Vec::new(),
+        };
+        let client = self.client()?;
+        match command {
+            C::Alloc(bytes, placement) => {
+                let addr = client.alloc(bytes, placement)?;
+                self.line(&addr.to_string())
+            }
+            C::Write(addr, _) => client.write(addr, &data).and_then(|()| self.line("ok")),
+            C::Read(addr, bytes, show) => {
+                if bytes > READ_BYTES_MAX {
+                    let limit = format!("one read shows up to {READ_BYTES_MAX} bytes, not {bytes}");
+                    return Err(Failure::new("bad-size", limit));
+                }
+                let bytes = client.read(addr, bytes)?;
+                self.show(&bytes, &show)
+            }
+            C::Cas(addr, old, new) => match client.cas(addr, old, new)? {
+                Ok(_) => self.line("ok"),
+                Err(found) => self.line(&format!("failed {found}")),
+            },
+            C::Add(addr, n) => {
+                let old = client.add(addr, n)?;
+                self.line(&old.to_string())
+            }
+            C::Free(addr, bytes) => client.free(addr, bytes).and_then(|()| self.line("ok")),
+            C::Put(name, _) => client.put(&name, &data).and_then(|()| self.line("ok")),
+            C::Get(name, file) => self.get(&name, file.as_deref()),
+            C::Del(name) => match client.delete(&name)? {
+                true => self.line("ok"),
+                false => Err(no_object(&name)),
+            },
+            C::Ls(prefix) => self.list(&prefix),
+            C::Explain(subject) => self.explain(&subject),
+            C::Stats { json } => {
+                let stats = client.stats()?;
+                let text = if json { crate::output::json(&stats)? } else { flat(&stats) };
+                self.line(&text)
+            }
+            C::Help | C::Quit => Ok(()),
+        }
+    }
+
+    fn client(&mut self) -> Result<&mut Client> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => Client::open(&self.args.pool)?,
+        };
+        Ok(self.client.insert(client))
+    }
+
+    fn get(&mut self, name: &[u8], file: Option<&Path>) -> Result<()> {
+        let value = self.client()?.get(name)?.ok_or_else(|| no_object(name))?;
+        if let Some(path) = file {
+            return self.show(&value, &Show::File(path.to_owned()));
+        }
+        // Exactly the object's bytes, so that they can go into a pipe.
+        self.print(&value)?;
+        self.line_is_open = !value.is_empty() && !value.ends_with(b"\n");
+        if self.out.is_terminal() { self.print(b"") } else { Ok(()) }
+    }
+
+    fn list(&mut self, prefix: &[u8]) -> Result<()> {
+        let objects = self.client()?.list(prefix)?;
+        let mut text = String::new();
+        for (name, bytes) in objects {
+            text.push_str(&format!("{}\t{bytes}\n", printable(&name)));
+        }
+        self.print(text.as_bytes())
+    }
+
+    fn explain(&mut self, subject: &Subject) -> Result<()> {
+        let client = self.client()?;
+        let text = match subject {
+            Subject::Addr(addr) => client.explain(*addr)?,
+            Subject::Name(name) => {
+                let ObjectPlace { bytes, explained } =
+                    client.explain_object(name)?.ok_or_else(|| no_object(name))?;
+                format!("name={}\nbytes={bytes}\n{explained}", printable(name))
+            }
+        };
+        self.line(text.trim_end())
+    }
+
+    fn show(&mut self, bytes: &[u8], show: &Show) -> Result<()> {
+        match show {
+            Show::Hex => self.line(&hex(bytes)),
+            Show::Text => self.line(&printable(bytes)),
+            Show::File(path) => {
+                std::fs::write(path, bytes).map_err(|error| Failure::file(path, &error))?;
+                self.line("ok")
+            }
+        }
+    }
+
+    fn line(&mut self, text: &str) -> Result<()> {
+        self.print(format!("{text}\n").as_bytes())
+    }
+
+    fn print(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut written = Ok(());
+        if std::mem::take(&mut self.line_is_open) {
+            written = self.out.write_all(b"\n");
+        }
+        let written = written.and_then(|()| self.out.write_all(bytes));
+        let written = written.and_then(|()| self.out.flush());
+        written.map_err(|error| Failure::io("standard output", &error))
+    }
+}
+
+fn load(data: &Data) -> Result<Vec<u8>> {
+    match data {
+        Data::Bytes(bytes) => Ok(bytes.clone()),
+        Data::File(path) => std::fs::read(path).map_err(|error| Failure::file(path, &error)),
+    }
+}
+
+fn no_object(name: &[u8]) -> Failure {
+    let name = printable(name);
+    Failure::new("not-found", format!("there is no object `{name}`; `ls` shows what there is"))
+}
+
+/// Whether a quote is still open: then the command goes on in the next line.
+fn ends_inside_quotes(text: &str) -> bool {
+    let last = words::split(text).pop();
+    matches!(last, Some(Err(wrong)) if wrong.ends_with("not closed"))
+}
+
+/// Nested numbers as `key.key=value` lines.
+pub fn flat(value: &serde_json::Value) -> String {
+    fn walk(path: &str, value: &serde_json::Value, out: &mut String) {
+        let below = |key: &str| match path {
+            "" => key.to_owned(),
+            path => format!("{path}.{key}"),
+        };
+        match value {
+            serde_json::Value::Object(map) => {
+                map.iter().for_each(|(key, value)| walk(&below(key), value, out));
+            }
+            serde_json::Value::Array(items) => {
+                let numbered = items.iter().enumerate();
+                numbered.for_each(|(index, value)| walk(&below(&index.to_string()), value, out));
+            }
+            serde_json::Value::String(text) => {
+                out.push_str(&format!("{path}={}\n", printable(text.as_bytes())));
+            }
+            serde_json::Value::Null => {}
+            other => out.push_str(&format!("{path}={other}\n")),
+        }
+    }
+    let mut out = String::new();
+    walk("", value, &mut out);
+    out.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nested_counters_become_lines() {
+        let value = serde_json::json!({"a": {"b": 1}, "c": [{"d": "x\ny"}, {"d": null}]});
+        assert_eq!(flat(&value), "a.b=1\nc.0.d=x\\ny");
+    }
+
+    #[test]
+    fn an_open_quote_waits_for_the_next_line_and_a_wrong_escape_does_not() {
+        assert!(ends_inside_quotes("put a 'b\n"));
+        assert!(ends_inside_quotes("put a \"b\n"));
+        assert!(!ends_inside_quotes("put a 'b'\n"));
+        assert!(!ends_inside_quotes("put a \"\\q\"\n"));
+    }
+}

@@ -1,0 +1,209 @@
+//! The client processes of `demo` and `bench ycsb`. In: orders in lines of JSON on standard input.
+//! Out: reports in lines of JSON on standard output. A client ends when its input ends, or with
+//! `error CODE message` on standard error at its first failure.
+//!
+//! The clients here move files and compare every byte with the disk; those of YCSB are
+//! `rackpool_bench`'s and live here only as processes.
+
+use crate::api::{self, Client};
+use crate::args::PoolArgs;
+use crate::demo::list::{self, Entry};
+use crate::failure::{EXIT_FAILED, Failure, Result};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, PipeReader, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How often a long order is reported on.
+const REPORT_EVERY: Duration = Duration::from_millis(100);
+/// How long a call may go on after the input has ended.
+const END_WITHIN: Duration = Duration::from_millis(100);
+/// Names of differing files that one report carries.
+const DIFFERENT_MAX: usize = 8;
+
+/// What a client shall do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "snake_case")]
+pub enum Order {
+    /// Put this part of the listed files into the pool.
+    Store(Share),
+    /// Read this part of the listed files from the pool and compare with the disk.
+    Verify(Share),
+}
+
+/// Every `parts`-th entry of a list, from `part` on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Share {
+    /// The list, as `demo` wrote it.
+    pub list: PathBuf,
+    /// What the names in the list are relative to.
+    pub root: PathBuf,
+    /// Which part.
+    pub part: usize,
+    /// Of how many.
+    pub parts: usize,
+}
+
+/// What a client says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "report", rename_all = "snake_case")]
+pub enum Report {
+    /// What was done since the last report.
+    Progress {
+        /// Files or records.
+        items: u64,
+        /// Their bytes.
+        bytes: u64,
+    },
+    /// Files or records were moved.
+    Moved(Moved),
+}
+
+/// The outcome of `Store` or `Verify`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Moved {
+    /// Files or records.
+    pub items: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Time inside calls of the pool, ns.
+    pub pool_ns: u64,
+    /// Files that changed on disk between storing and comparing; not counted above.
+    pub changed: u64,
+    /// Files that could not be read from disk; not counted above.
+    pub unreadable: u64,
+    /// Files whose bytes differ.
+    pub different_count: u64,
+    /// Names of some of them.
+    pub different: Vec<String>,
+}
+
+/// Serves orders until the input ends.
+pub fn run(args: &PoolArgs) -> Result<()> {
+    let input = orders()?;
+    let mut client = Client::open(args)?;
+    for line in input.lines() {
+        let line = line.map_err(|error| Failure::io("standard input", &error))?;
+        let order = serde_json::from_str(&line);
+        let order = order.map_err(|error| Failure::new("protocol", format!("order: {error}")))?;
+        let moved = match order {
+            Order::Store(share) => store(&mut client, &share)?,
+            Order::Verify(share) => verify(&mut client, &share)?,
+        };
+        say(&Report::Moved(moved))?;
+    }
+    Ok(())
+}
+
+/// Serves the orders of `rackpool_bench::ycsb_run` until the input ends.
+pub fn run_ycsb() -> Result<()> {
+    api::serve_ycsb(&mut orders()?)
+}
+
+/// Standard input, read by a thread of its own. When it ends, the process ends: by itself if it
+/// is idle, by force if it is deep in a call, because whoever gave the orders may be dead.
+fn orders() -> Result<BufReader<PipeReader>> {
+    let failed = |error| Failure::io("a pipe for orders", &error);
+    let (reader, mut writer) = std::io::pipe().map_err(failed)?;
+    let forward = move || {
+        // Both ends of a copy that fails mean the same: there are no more orders.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut writer);
+        drop(writer);
+        std::thread::sleep(END_WITHIN);
+        std::process::exit(i32::from(EXIT_FAILED));
+    };
+    std::thread::Builder::new().name("orders".into()).spawn(forward).map_err(failed)?;
+    Ok(BufReader::new(reader))
+}
+
+fn say(report: &Report) -> Result<()> {
+    let mut line = serde_json::to_string(report).expect("reports are plain data");
+    line.push('\n');
+    let mut out = std::io::stdout().lock();
+    let said = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+    said.map_err(|error| Failure::io("standard output", &error))
+}
+
+/// Says what was done every now and then.
+struct Pace {
+    last: Instant,
+    items: u64,
+    bytes: u64,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self { last: Instant::now(), items: 0, bytes: 0 }
+    }
+
+    fn add(&mut self, bytes: u64) -> Result<()> {
+        self.items += 1;
+        self.bytes += bytes;
+        if self.last.elapsed() >= REPORT_EVERY { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let (items, bytes) = (self.items, self.bytes);
+        *self = Self::new();
+        say(&Report::Progress { items, bytes })
+    }
+}
+
+fn store(client: &mut Client, share: &Share) -> Result<Moved> {
+    let mut objects = client.objects()?;
+    let (mut moved, mut pace) = (Moved::default(), Pace::new());
+    for Entry { name, .. } in share_of(share)? {
+        let Ok(data) = std::fs::read(share.root.join(&name)) else {
+            moved.unreadable += 1;
+            continue;
+        };
+        let start = Instant::now();
+        objects.put(client, list::key(&name), &data)?;
+        moved.pool_ns += ns_since(start);
+        moved.items += 1;
+        moved.bytes += data.len() as u64;
+        pace.add(data.len() as u64)?;
+    }
+    pace.flush()?;
+    Ok(moved)
+}
+
+fn verify(client: &mut Client, share: &Share) -> Result<Moved> {
+    let mut objects = client.objects()?;
+    let (mut moved, mut pace) = (Moved::default(), Pace::new());
+    let mut found = Vec::new();
+    for entry in share_of(share)? {
+        let path = share.root.join(&entry.name);
+        let Ok(expected) = std::fs::read(&path) else {
+            moved.unreadable += 1;
+            continue;
+        };
+        let start = Instant::now();
+        let there = objects.get(client, list::key(&entry.name), &mut found)?;
+        moved.pool_ns += ns_since(start);
+        if !there || found != expected {
+            if !entry.is_unchanged(&path) {
+                moved.changed += 1;
+                continue;
+            }
+            moved.different_count += 1;
+            if moved.different.len() < DIFFERENT_MAX {
+                moved.different.push(entry.name.display().to_string());
+            }
+        }
+        moved.items += 1;
+        moved.bytes += expected.len() as u64;
+        pace.add(expected.len() as u64)?;
+    }
+    pace.flush()?;
+    Ok(moved)
+}
+
+fn share_of(share: &Share) -> Result<impl Iterator<Item = Entry> + use<>> {
+    let entries = list::read(&share.list)?;
+    Ok(entries.into_iter().skip(share.part).step_by(share.parts.max(1)))
+}
+
+fn ns_since(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,506 @@
+//! The client engine: translates addresses, runs warm accesses itself and says what it needs for
+//! all others. It owns the translation cache, the views of mapped racks and one session a link;
+//! it never waits: the runtime does what [`Need`] says and feeds the answer back.
+//!
+//! A warm access to a mapped rack is: look up the page, announce the frame in our cell, compare
+//! the frame's word in the page table with the cached generation, copy, withdraw the cell. The
+//! order makes it safe against a frame that is freed or moved meanwhile: whoever takes the frame
+//! changes the table word first, executes a process-wide barrier, and then waits for the cells
+//! (see `Mem::announce`). No message, no allocation, no system call. Source: Rcmp §5.1;
+//! deviation: decision 0001.
+
+mod alloc;
+mod locate;
+mod session;
+mod transfer;
+mod translate;
+
+pub use alloc::{Alloc, Free, Placement};
+pub use locate::Locate;
+pub use session::{LinkLoss, Session};
+pub use transfer::{Access, Atomic, AtomicOp, Piece, Transfer, TransferTables};
+pub use translate::Translation;
+
+use crate::addr::{GAddr, Generation, PageGeometry, PageId, RackId};
+use crate::constants::{CELLS, STALE_RETRIES_MAX};
+use crate::error::{Error, Result};
+use crate::layout::{RegionLayout, cell_offset, table_word};
+use crate::seam::{Mem, PostError, RemoteAddr, Sge, WorkRequest, WorkStatus};
+use crate::wire::{MasterAnswer, MasterCall, PageHome, Reply, Request};
+use translate::Translations;
+
+/// A connection of this handle to one rack, by index. Link 0 is the handle's own rack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LinkId(pub u16);
+
+/// The own rack's link.
+pub const OWN: LinkId = LinkId(0);
+
+/// What an operation needs before it can go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A link to this rack: connect and call [`Client::add_link`], or fail the operation.
+    Link(RackId),
+    /// An answer of the master.
+    Master(MasterCall),
+    /// An answer of the daemon behind a link.
+    Daemon(LinkId, Request),
+    /// Completions of the work requests that were posted.
+    Completions,
+}
+
+/// An operation that goes on, or its result.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step<T> {
+    /// Done.
+    Done(T),
+    /// Do this, feed the answer back, and step again.
+    Need(Need),
+}
+
+/// The buffers and the fabric of the runtime, during one operation.
+pub trait Io {
+    /// A part of the buffer of a piece that is read into.
+    fn target(&mut self, piece: u32, offset: u64, bytes: u64) -> &mut [u8];
+    /// A part of the buffer of a piece that is written from.
+    fn source(&self, piece: u32, offset: u64, bytes: u64) -> &[u8];
+    /// A part of a piece's buffer, registered with the fabric.
+    fn sge(&self, piece: u32, offset: u64, bytes: u64) -> Sge;
+    /// Posts a batch to the rack behind a link.
+    fn post(
+        &mut self,
+        link: LinkId,
+        batch: &[WorkRequest<'_>],
+    ) -> std::result::Result<(), (usize, PostError)>;
+}
+
+/// An operation that needs more than the warm path. Whoever drives it calls `step` until it is
+/// done, does what it needs in between, and hands over the answers.
+pub trait Operation<M: Mem> {
+    /// Its result.
+    type Output;
+    /// Goes as far as possible.
+    fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<Self::Output>>;
+    /// The answer of the daemon that the last step named.
+    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()>;
+    /// The answer of the master.
+    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()>;
+    /// The time is up while work requests are under way: how the operation ends.
+    fn on_deadline(&mut self, waited_ms: u64) -> Error {
+        Error::Timeout { peer: "the page's home rack".into(), waited_ms }
+    }
+    /// A work request of this handle ended, perhaps of an earlier operation.
+    fn on_completion(
+        &mut self,
+        _client: &mut Client<M>,
+        _id: u64,
+        _status: WorkStatus,
+    ) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A rack's memory mapped here, with the slot whose cells announce our accesses.
+#[derive(Clone, Debug)]
+pub struct RackView<M> {
+    /// Pages section.
+    pub pages: M,
+    /// Page table section, read-only.
+    pub table: M,
+    /// Slot section.
+    pub slot: M,
+    /// Geometry.
+    pub layout: RegionLayout,
+}
+
+/// How a link reaches its rack.
+#[derive(Clone, Debug)]
+pub enum Reach<M> {
+    /// Loads and stores.
+    Mapped(RackView<M>),
+    /// One-sided operations of the fabric.
+    OneSided(RegionLayout),
+}
+
+#[derive(Debug)]
+struct LinkState<M> {
+    rack: RackId,
+    reach: Reach<M>,
+}
+
+/// The state of one client handle.
+#[derive(Debug)]
+pub struct Client<M> {
+    geometry: PageGeometry,
+    own_rack: RackId,
+    translations: Translations,
+    links: Vec<LinkState<M>>,
+}
+
+/// Accesses of a batch whose lines are asked for together: enough to cover the latency of far
+/// memory, few enough for the line fill buffers of a core not to be overrun for long.
+const BATCH_GROUP: usize = 32;
+
+#[inline(always)]
+fn withdraw<M: Mem>(last: Option<(LinkId, &RackView<M>)>) {
+    if let Some((_, view)) = last {
+        view.slot.store(cell_offset(0), 0);
+    }
+}
+
+/// A pinned piece of a mapped page.
+#[derive(Debug)]
+pub struct Pinned<'a, M> {
+    /// The rack's memory.
+    pub view: &'a RackView<M>,
+    /// The link to the rack.
+    pub link: LinkId,
+    /// Offset of the piece in the pages section, bytes.
+    pub offset: u64,
+    /// What was pinned: its table word changes when the page is wanted elsewhere.
+    pub entry: Translation,
+}
+
+/// Why a warm access did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Miss {
+    /// The page has no (valid) translation: locate it and try again.
+    Unknown,
+    /// The page is reached through the fabric: use a [`Transfer`].
+    OneSided(LinkId, RemoteAddr),
+    /// The access does not fit into its page: split it.
+    CrossesPage,
+}
+
+impl<M: Mem> Client<M> {
+    /// A handle of `own_rack` whose link 0 is `own`, with room for `translations` pages (rounded
+    /// up to a power of two).
+    pub fn new(own_rack: RackId, own: Reach<M>, translations: u32) -> Self {
+        let geometry = match &own {
+            Reach::Mapped(view) => view.layout.pages,
+            Reach::OneSided(layout) => layout.pages,
+        };
+        Self {
+            geometry,
+            own_rack,
+            translations: Translations::new(translations),
+            links: vec![LinkState { rack: own_rack, reach: own }],
+        }
+    }
+
+    /// Where addresses are cut.
+    #[inline]
+    pub fn geometry(&self) -> PageGeometry {
+        self.geometry
+    }
+
+    /// The handle's own rack.
+    pub fn own_rack(&self) -> RackId {
+        self.own_rack
+    }
+
+    /// The link to a rack, if there is one.
+    pub fn link_of(&self, rack: RackId) -> Option<LinkId> {
+        let index = self.links.iter().position(|link| link.rack == rack)?;
+        Some(LinkId(u16::try_from(index).expect("links are bounded by RACKS_MAX")))
+    }
+
+    /// The rack behind a link.
+    pub fn rack_of(&self, link: LinkId) -> RackId {
+        self.links[link.0 as usize].rack
+    }
+
+    /// How a link reaches its rack.
+    pub fn reach(&self, link: LinkId) -> &Reach<M> {
+        &self.links[link.0 as usize].reach
+    }
+
+    /// Adds the link to another rack, or replaces how a known one is reached (after a restart of
+    /// its daemon). Refuses a rack with other pages.
+    pub fn add_link(&mut self, rack: RackId, reach: Reach<M>) -> Result<LinkId> {
+        let layout = match &reach {
+            Reach::Mapped(view) => view.layout,
+            Reach::OneSided(layout) => *layout,
+        };
+        if layout.pages != self.geometry {
+            return Err(Error::BadRegion {
+                reason: format!(
+                    "rack {rack} has pages of {} bytes, ours have {} bytes",
+                    layout.pages.page_bytes(),
+                    self.geometry.page_bytes()
+                ),
+            });
+        }
+        if let Some(link) = self.link_of(rack) {
+            self.links[link.0 as usize].reach = reach;
+            return Ok(link);
+        }
+        self.links.push(LinkState { rack, reach });
+        Ok(LinkId(u16::try_from(self.links.len() - 1).expect("links are bounded by RACKS_MAX")))
+    }
+
+    /// Forgets every translation through a link, after its region was replaced.
+    pub fn forget_link(&mut self, link: LinkId) {
+        self.translations.forget_link(link);
+    }
+
+    /// What the cache knows of a page.
+    #[inline]
+    pub fn translation(&self, page: PageId) -> Option<&Translation> {
+        self.translations.get(page)
+    }
+
+    /// Records where pages live. Homes outside the link's region are refused.
+    pub fn install(&mut self, link: LinkId, homes: &[PageHome]) -> Result<()> {
+        let layout = match &self.links[link.0 as usize].reach {
+            Reach::Mapped(view) => view.layout,
+            Reach::OneSided(layout) => *layout,
+        };
+        for home in homes.iter().rev() {
+            if home.frame.0 >= layout.frame_count || home.generation == Generation(0) {
+                return Err(Error::Protocol {
+                    peer: format!("rack {}", self.rack_of(link)),
+                    reason: format!(
+                        "page {} in frame {}, which is not there",
+                        home.page, home.frame
+                    ),
+                });
+            }
+            self.translations.put(Translation {
+                page: home.page,
+                generation: home.generation,
+                base: layout.frame_offset(home.frame),
+                frame: home.frame,
+                link,
+            });
+        }
+        Ok(())
+    }
+
+    /// Forgets where a page lives.
+    pub fn forget(&mut self, page: PageId) {
+        self.translations.forget(page);
+    }
+
+    /// Runs `access` on a mapped frame under the access protocol. `None` if the frame is not the
+    /// page's home any more: nothing was touched.
+    #[inline(always)]
+    fn guarded<R>(
+        view: &RackView<M>,
+        entry: &Translation,
+        access: impl FnOnce(&M) -> R,
+    ) -> Option<R> {
+        view.slot.announce(cell_offset(0), u64::from(entry.frame.0) + 1);
+        let valid = view.table.load(table_word(entry.frame)) == entry.generation.0;
+        let result = valid.then(|| access(&view.pages));
+        view.slot.store(cell_offset(0), 0);
+        result
+    }
+
+    /// Looks `bytes` bytes at `addr` up and runs `access(pages, offset)` if they are mapped here.
+    #[inline(always)]
+    fn warm<R>(
+        &self,
+        addr: GAddr,
+        bytes: u64,
+        access: impl FnOnce(&M, u64) -> R,
+    ) -> std::result::Result<R, Miss> {
+        let offset = self.geometry.offset(addr);
+        let Some(entry) = self.translations.get(self.geometry.page(addr)) else {
+            return Err(Miss::Unknown);
+        };
+        if offset + bytes > self.geometry.page_bytes() {
+            return Err(Miss::CrossesPage);
+        }
+        match &self.links[entry.link.0 as usize].reach {
+            Reach::Mapped(view) => {
+                Self::guarded(view, entry, |pages| access(pages, entry.base + offset))
+                    .ok_or(Miss::Unknown)
+            }
+            Reach::OneSided(_) => Err(Miss::OneSided(
+                entry.link,
+                RemoteAddr { offset: entry.base + offset, key: entry.generation },
+            )),
+        }
+    }
+
+    /// Reads within one page of a mapped rack.
+    #[inline]
+    pub fn read_warm(&self, addr: GAddr, to: &mut [u8]) -> std::result::Result<(), Miss> {
+        self.warm(addr, to.len() as u64, |pages, offset| pages.copy_out(offset, to))
+    }
+
+    /// Writes within one page of a mapped rack.
+    #[inline]
+    pub fn write_warm(&self, addr: GAddr, from: &[u8]) -> std::result::Result<(), Miss> {
+        self.warm(addr, from.len() as u64, |pages, offset| pages.copy_in(offset, from))
+    }
+
+    /// Loads an aligned word of a mapped rack.
+    #[inline]
+    pub fn load_warm(&self, addr: GAddr) -> std::result::Result<u64, Miss> {
+        self.warm(addr, 8, |pages, offset| pages.load(offset))
+    }
+
+    /// Stores an aligned word of a mapped rack.
+    #[inline]
+    pub fn store_warm(&self, addr: GAddr, value: u64) -> std::result::Result<(), Miss> {
+        self.warm(addr, 8, |pages, offset| pages.store(offset, value))
+    }
+
+    /// Compares and swaps an aligned word of a mapped rack with our own processor: the rack's
+    /// memory is one coherence domain. Inner `Err` carries the value that was there.
+    #[inline]
+    pub fn cas_warm(
+        &self,
+        addr: GAddr,
+        expected: u64,
+        new: u64,
+    ) -> std::result::Result<std::result::Result<u64, u64>, Miss> {
+        self.warm(addr, 8, |pages, offset| pages.compare_exchange(offset, expected, new))
+    }
+
+    /// Adds to an aligned word of a mapped rack; the old value.
+    #[inline]
+    pub fn fetch_add_warm(&self, addr: GAddr, n: u64) -> std::result::Result<u64, Miss> {
+        self.warm(addr, 8, |pages, offset| pages.fetch_add(offset, n))
+    }
+
+    /// Runs many accesses of mapped racks: the lines of a group are asked for together, then each
+    /// access runs under the access protocol. The cell of one access is overwritten by the next,
+    /// which withdraws it just as well. What is not mapped and warm is appended to `missed`.
+    #[inline]
+    pub fn batch_warm<T>(
+        &self,
+        ops: &mut [T],
+        at: impl Fn(&T) -> (GAddr, u64),
+        mut access: impl FnMut(&M, u64, &mut T),
+        missed: &mut Vec<u32>,
+    ) {
+        // The rack of the access before: most batches stay in one.
+        let mut last: Option<(LinkId, &RackView<M>)> = None;
+        for (group, ops) in ops.chunks_mut(BATCH_GROUP).enumerate() {
+            let mut plans = [None; BATCH_GROUP];
+            for (plan, op) in plans.iter_mut().zip(ops.iter()) {
+                let (addr, bytes) = at(op);
+                *plan = self.plan(addr, bytes);
+            }
+            for (index, (plan, op)) in plans.iter().zip(ops).enumerate() {
+                let done = plan.is_some_and(|(entry, offset)| {
+                    let view = match last {
+                        Some((link, view)) if link == entry.link => view,
+                        _ => {
+                            withdraw(last);
+                            let Some(view) = self.view(entry.link) else { return false };
+                            last = Some((entry.link, view));
+                            view
+                        }
+                    };
+                    view.slot.announce(cell_offset(0), u64::from(entry.frame.0) + 1);
+                    let valid = view.table.load(table_word(entry.frame)) == entry.generation.0;
+                    if valid {
+                        access(&view.pages, offset, op);
+                    }
+                    valid
+                });
+                if !done {
+                    missed.push((group * BATCH_GROUP + index) as u32);
+                }
+            }
+        }
+        withdraw(last);
+    }
+
+    /// Where a mapped access within one page goes; its first line is asked for.
+    #[inline(always)]
+    fn plan(&self, addr: GAddr, bytes: u64) -> Option<(&Translation, u64)> {
+        let in_page = self.geometry.offset(addr);
+        let entry = self.translations.get(self.geometry.page(addr))?;
+        if in_page + bytes > self.geometry.page_bytes() {
+            return None;
+        }
+        let offset = entry.base + in_page;
+        self.view(entry.link)?.pages.prefetch(offset);
+        Some((entry, offset))
+    }
+
+    #[inline(always)]
+    fn view(&self, link: LinkId) -> Option<&RackView<M>> {
+        match &self.links[link.0 as usize].reach {
+            Reach::Mapped(view) => Some(view),
+            Reach::OneSided(_) => None,
+        }
+    }
+
+    /// Announces the frame of a mapped page in a cell of its own, so that it stays where it is
+    /// until the cell is withdrawn. The access must lie within the page.
+    pub fn pin(
+        &self,
+        addr: GAddr,
+        bytes: u64,
+        cell: u32,
+    ) -> std::result::Result<Pinned<'_, M>, Miss> {
+        assert!((1..CELLS).contains(&cell), "cell 0 is for accesses, there are {CELLS}");
+        let in_page = self.geometry.offset(addr);
+        let Some(entry) = self.translations.get(self.geometry.page(addr)) else {
+            return Err(Miss::Unknown);
+        };
+        if in_page + bytes > self.geometry.page_bytes() {
+            return Err(Miss::CrossesPage);
+        }
+        let offset = entry.base + in_page;
+        let Reach::Mapped(view) = &self.links[entry.link.0 as usize].reach else {
+            return Err(Miss::OneSided(entry.link, RemoteAddr { offset, key: entry.generation }));
+        };
+        view.slot.announce(cell_offset(cell), u64::from(entry.frame.0) + 1);
+        if view.table.load(table_word(entry.frame)) != entry.generation.0 {
+            view.slot.store(cell_offset(cell), 0);
+            return Err(Miss::Unknown);
+        }
+        Ok(Pinned { view, link: entry.link, offset, entry: *entry })
+    }
+
+    /// Bytes from `addr` to the end of its page.
+    #[inline]
+    pub fn bytes_in_page(&self, addr: GAddr) -> u64 {
+        self.geometry.page_bytes() - self.geometry.offset(addr)
+    }
+
+    /// Checks that an access stays in the address space and does not start at null.
+    #[inline]
+    pub fn check(&self, addr: GAddr, bytes: u64) -> Result<()> {
+        if self.geometry.page(addr) == PageId(0) {
+            return Err(Error::NotMapped { addr });
+        }
+        if addr.checked_add(bytes).is_none() {
+            return Err(Error::OutOfBounds { addr, bytes, limit_bytes: u64::MAX - addr.0 });
+        }
+        Ok(())
+    }
+
+    /// Checks that an atomic's word is aligned.
+    #[inline]
+    pub fn check_atomic(&self, addr: GAddr) -> Result<()> {
+        if !addr.0.is_multiple_of(8) {
+            return Err(Error::Misaligned { addr, align_bytes: 8 });
+        }
+        self.check(addr, 8)
+    }
+}
+
+/// Counts how often one operation met a page that had moved, and gives up in the end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Retries(u32);
+
+impl Retries {
+    pub(crate) fn again(&mut self, addr: GAddr) -> Result<()> {
+        self.0 += 1;
+        if self.0 > STALE_RETRIES_MAX {
+            return Err(Error::Moving { addr, retries: STALE_RETRIES_MAX });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

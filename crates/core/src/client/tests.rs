@@ -1,0 +1,433 @@
+//! The client engine over plain memory and scripted peers: what it asks for, in which order, and
+//! that it never touches a frame that is not the page's home any more.
+
+use super::*;
+use crate::addr::FrameIndex;
+use crate::error::DeathCause;
+use crate::wire::{ReplyFrame, Resolved};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+#[derive(Clone, Debug)]
+struct TestMem(Rc<Vec<Cell<u64>>>);
+
+impl TestMem {
+    fn new(bytes: u64) -> Self {
+        Self(Rc::new(vec![Cell::new(0); (bytes / 8) as usize]))
+    }
+    fn word(&self, offset: u64) -> &Cell<u64> {
+        assert_eq!(offset % 8, 0);
+        &self.0[(offset / 8) as usize]
+    }
+    fn byte(&self, offset: u64) -> u8 {
+        self.0[(offset / 8) as usize].get().to_le_bytes()[(offset % 8) as usize]
+    }
+    fn set_byte(&self, offset: u64, value: u8) {
+        let cell = &self.0[(offset / 8) as usize];
+        let mut bytes = cell.get().to_le_bytes();
+        bytes[(offset % 8) as usize] = value;
+        cell.set(u64::from_le_bytes(bytes));
+    }
+}
+
+impl Mem for TestMem {
+    fn bytes(&self) -> u64 {
+        self.0.len() as u64 * 8
+    }
+    fn load(&self, offset: u64) -> u64 {
+        self.word(offset).get()
+    }
+    fn store(&self, offset: u64, value: u64) {
+        self.word(offset).set(value);
+    }
+    fn announce(&self, offset: u64, value: u64) {
+        self.word(offset).set(value);
+    }
+    fn compare_exchange(&self, offset: u64, expected: u64, new: u64) -> Result<u64, u64> {
+        let old = self.word(offset).get();
+        if old != expected {
+            return Err(old);
+        }
+        self.word(offset).set(new);
+        Ok(old)
+    }
+    fn fetch_add(&self, offset: u64, n: u64) -> u64 {
+        let old = self.word(offset).get();
+        self.word(offset).set(old.wrapping_add(n));
+        old
+    }
+    fn copy_out(&self, offset: u64, to: &mut [u8]) {
+        (offset..).zip(to).for_each(|(at, byte)| *byte = self.byte(at));
+    }
+    fn copy_in(&self, offset: u64, from: &[u8]) {
+        (offset..).zip(from).for_each(|(at, byte)| self.set_byte(at, *byte));
+    }
+    fn zero(&self, offset: u64, bytes: u64) {
+        (offset..offset + bytes).for_each(|at| self.set_byte(at, 0));
+    }
+    fn prefetch(&self, _offset: u64) {}
+    fn fence(&self) {}
+    fn flush(&self, _offset: u64, _bytes: u64) {}
+}
+
+const PAGE: u64 = 4096;
+const FRAMES: u32 = 16;
+
+fn layout() -> RegionLayout {
+    RegionLayout { pages: PageGeometry::from_page_bytes(PAGE).unwrap(), frame_count: FRAMES }
+}
+
+fn view() -> RackView<TestMem> {
+    RackView {
+        pages: TestMem::new(layout().pages_bytes()),
+        table: TestMem::new(layout().table_bytes()),
+        slot: TestMem::new(4096),
+        layout: layout(),
+    }
+}
+
+fn home(page: u64, rack: u16, frame: u32, generation: u64) -> PageHome {
+    PageHome {
+        page: PageId(page),
+        rack: RackId(rack),
+        frame: FrameIndex(frame),
+        generation: Generation(generation),
+    }
+}
+
+/// Rack 0 is ours and mapped, rack 1 is behind a fabric that runs on `remote` when it completes.
+struct World {
+    own: RackView<TestMem>,
+    remote: RackView<TestMem>,
+    buffers: Vec<Vec<u8>>,
+    posted: RefCell<Vec<(u64, crate::seam::Verb, Vec<Sge>)>>,
+    doorbells: u32,
+    down: bool,
+    daemon_asked: u32,
+    master_asked: u32,
+    links_asked: u32,
+}
+
+impl World {
+    fn new(buffers: Vec<Vec<u8>>) -> (Self, Client<TestMem>) {
+        let (own, remote) = (view(), view());
+        let client = Client::new(RackId(0), Reach::Mapped(own.clone()), 64);
+        let world = Self {
+            own,
+            remote,
+            buffers,
+            posted: RefCell::default(),
+            doorbells: 0,
+            down: false,
+            daemon_asked: 0,
+            master_asked: 0,
+            links_asked: 0,
+        };
+        (world, client)
+    }
+
+    /// Page p lives in rack 0 for p < 100 in frame p % 16, else in rack 1; generation p + 1000.
+    fn place(&self, page: u64) -> PageHome {
+        let rack = u16::from(page >= 100);
+        let home = home(page, rack, (page % 16) as u32, page + 1000);
+        let view = if rack == 0 { &self.own } else { &self.remote };
+        view.table.store(table_word(home.frame), home.generation.0);
+        home
+    }
+
+    fn run<O: Operation<TestMem>>(
+        &mut self,
+        client: &mut Client<TestMem>,
+        op: &mut O,
+    ) -> crate::Result<O::Output> {
+        for _ in 0..1000 {
+            match op.step(client, self)? {
+                Step::Done(output) => return Ok(output),
+                Step::Need(Need::Link(rack)) => {
+                    self.links_asked += 1;
+                    self.down = false;
+                    client.add_link(rack, Reach::OneSided(layout()))?;
+                }
+                Step::Need(Need::Master(call)) => {
+                    self.master_asked += 1;
+                    let MasterCall::Resolve { page, count } = call else { panic!("{call:?}") };
+                    let pages = page.0..page.0 + u64::from(count);
+                    let homes = pages.map(|page| Resolved::Home(self.place(page))).collect();
+                    op.on_master(client, Ok(MasterAnswer::Homes(homes)))?;
+                }
+                Step::Need(Need::Daemon(OWN, Request::Resolve { page, count })) => {
+                    self.daemon_asked += 1;
+                    let pages = page.0..page.0 + u64::from(count);
+                    let homes = pages.filter(|p| *p < 100).map(|p| self.place(p)).collect();
+                    op.on_reply(client, Ok(Reply::Homes(homes)))?;
+                }
+                Step::Need(Need::Daemon(..)) => panic!("only resolves are expected here"),
+                Step::Need(Need::Completions) => self.complete(client, op)?,
+            }
+        }
+        panic!("the operation does not end");
+    }
+
+    fn complete<O: Operation<TestMem>>(
+        &mut self,
+        client: &mut Client<TestMem>,
+        op: &mut O,
+    ) -> crate::Result<()> {
+        for (id, verb, local) in self.posted.take() {
+            let status = self.execute(verb, &local);
+            op.on_completion(client, id, status)?;
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, verb: crate::seam::Verb, local: &[Sge]) -> WorkStatus {
+        use crate::seam::Verb;
+        let (Verb::Read(at) | Verb::Write(at) | Verb::FetchAdd { at, .. } | Verb::Cas { at, .. }) =
+            verb
+        else {
+            panic!("{verb:?}")
+        };
+        let frame = FrameIndex((at.offset / PAGE) as u32);
+        if self.remote.table.load(table_word(frame)) != at.key.0 {
+            return WorkStatus::BadKey;
+        }
+        let range = |sge: &Sge| sge.offset as usize..(sge.offset + sge.bytes) as usize;
+        match verb {
+            Verb::Read(_) => {
+                let to = &mut self.buffers[local[0].buf.0 as usize][range(&local[0])];
+                self.remote.pages.copy_out(at.offset, to);
+            }
+            Verb::Write(_) => {
+                let from = &self.buffers[local[0].buf.0 as usize][range(&local[0])];
+                self.remote.pages.copy_in(at.offset, from);
+            }
+            Verb::FetchAdd { n, .. } => {
+                return WorkStatus::Done(self.remote.pages.fetch_add(at.offset, n));
+            }
+            _ => {}
+        }
+        WorkStatus::Done(0)
+    }
+}
+
+impl Io for World {
+    fn target(&mut self, piece: u32, offset: u64, bytes: u64) -> &mut [u8] {
+        &mut self.buffers[piece as usize][offset as usize..(offset + bytes) as usize]
+    }
+    fn source(&self, piece: u32, offset: u64, bytes: u64) -> &[u8] {
+        &self.buffers[piece as usize][offset as usize..(offset + bytes) as usize]
+    }
+    fn sge(&self, piece: u32, offset: u64, bytes: u64) -> Sge {
+        Sge { buf: crate::seam::BufId(piece), offset, bytes }
+    }
+    fn post(
+        &mut self,
+        _link: LinkId,
+        batch: &[WorkRequest<'_>],
+    ) -> std::result::Result<(), (usize, PostError)> {
+        if self.down {
+            return Err((0, PostError::Down));
+        }
+        self.doorbells += 1;
+        let mut posted = self.posted.borrow_mut();
+        posted.extend(batch.iter().map(|one| (one.id, one.verb, one.local.to_vec())));
+        Ok(())
+    }
+}
+
+fn addr(page: u64, offset: u64) -> GAddr {
+    layout().pages.join(PageId(page), offset)
+}
+
+fn transfer(
+    world: &mut World,
+    client: &mut Client<TestMem>,
+    access: Access,
+    pieces: &[Piece],
+) -> crate::Result<()> {
+    let mut tables = TransferTables::default();
+    let mut transfer = Transfer::new(&mut tables, 1, access, pieces);
+    world.run(client, &mut transfer)
+}
+
+#[test]
+fn a_transfer_across_own_and_remote_pages_arrives_whole() {
+    let data: Vec<u8> = (0..5 * PAGE + 100).map(|i| (i % 251) as u8).collect();
+    let (mut world, mut client) = World::new(vec![data.clone()]);
+    let pieces = [Piece { addr: addr(97, 50), bytes: data.len() as u64 }];
+    transfer(&mut world, &mut client, Access::Write, &pieces).unwrap();
+    world.buffers[0].fill(0);
+    transfer(&mut world, &mut client, Access::Read, &pieces).unwrap();
+    assert_eq!(world.buffers[0], data);
+    assert_eq!(world.own.slot.load(cell_offset(0)), 0, "no cell stays announced");
+}
+
+#[test]
+fn the_first_touch_of_a_remote_page_costs_one_round_trip_to_the_master_and_the_next_none() {
+    let (mut world, mut client) = World::new(vec![vec![7; 64]]);
+    let pieces = [Piece { addr: addr(100, 0), bytes: 64 }];
+    transfer(&mut world, &mut client, Access::Read, &pieces).unwrap();
+    assert_eq!((world.daemon_asked, world.master_asked, world.links_asked), (1, 1, 1));
+    assert_eq!(world.doorbells, 1);
+    transfer(&mut world, &mut client, Access::Read, &pieces).unwrap();
+    assert_eq!((world.daemon_asked, world.master_asked, world.links_asked), (1, 1, 1));
+    assert_eq!(world.doorbells, 2);
+}
+
+#[test]
+fn many_small_remote_pieces_share_a_doorbell() {
+    let (mut world, mut client) = World::new(vec![vec![7; 64]; 32]);
+    let pieces: Vec<_> =
+        (0..32).map(|i| Piece { addr: addr(100 + i % 4, 64 * i), bytes: 64 }).collect();
+    transfer(&mut world, &mut client, Access::Write, &pieces).unwrap();
+    let before = world.doorbells;
+    transfer(&mut world, &mut client, Access::Read, &pieces).unwrap();
+    assert_eq!(world.doorbells, before + 1);
+}
+
+#[test]
+fn a_frame_whose_generation_changed_is_not_touched() {
+    let (mut world, mut client) = World::new(vec![vec![9; 64]]);
+    client.install(OWN, &[world.place(5)]).unwrap();
+    world.own.table.store(table_word(FrameIndex(5)), 77);
+    assert_eq!(client.write_warm(addr(5, 0), &[9; 64]), Err(Miss::Unknown));
+    assert_eq!(world.own.pages.load(5 * PAGE), 0);
+    let pieces = [Piece { addr: addr(5, 0), bytes: 64 }];
+    transfer(&mut world, &mut client, Access::Write, &pieces).unwrap();
+    assert_eq!(world.own.pages.byte(5 * PAGE), 9, "located again, then written");
+}
+
+#[test]
+fn a_page_that_moves_at_every_try_answers_moving_and_does_not_loop() {
+    struct Never(World);
+    impl Io for Never {
+        fn target(&mut self, piece: u32, offset: u64, bytes: u64) -> &mut [u8] {
+            self.0.target(piece, offset, bytes)
+        }
+        fn source(&self, piece: u32, offset: u64, bytes: u64) -> &[u8] {
+            self.0.source(piece, offset, bytes)
+        }
+        fn sge(&self, piece: u32, offset: u64, bytes: u64) -> Sge {
+            self.0.sge(piece, offset, bytes)
+        }
+        fn post(
+            &mut self,
+            _link: LinkId,
+            _batch: &[WorkRequest<'_>],
+        ) -> std::result::Result<(), (usize, PostError)> {
+            Ok(())
+        }
+    }
+    let (world, mut client) = World::new(vec![vec![0; 8]]);
+    let mut io = Never(world);
+    let mut tables = TransferTables::default();
+    let pieces = [Piece { addr: addr(5, 0), bytes: 8 }];
+    let mut op = Transfer::new(&mut tables, 1, Access::Read, &pieces);
+    let error = loop {
+        match op.step(&mut client, &mut io) {
+            Err(error) => break error,
+            Ok(Step::Need(Need::Daemon(..))) => {
+                let stale = home(5, 0, 5, 1);
+                op.on_reply(&mut client, Ok(Reply::Homes(vec![stale]))).unwrap();
+            }
+            Ok(other) => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(error.code(), "moving");
+}
+
+#[test]
+fn a_revoked_key_is_resolved_again_and_the_read_repeated() {
+    let (mut world, mut client) = World::new(vec![vec![0; 8]]);
+    client.add_link(RackId(1), Reach::OneSided(layout())).unwrap();
+    client.install(LinkId(1), &[home(100, 1, 4, 1)]).unwrap();
+    world.place(100);
+    world.remote.pages.store(4 * PAGE, 42);
+    let pieces = [Piece { addr: addr(100, 0), bytes: 8 }];
+    transfer(&mut world, &mut client, Access::Read, &pieces).unwrap();
+    assert_eq!(world.buffers[0], 42u64.to_le_bytes());
+    assert_eq!(world.master_asked, 1);
+}
+
+#[test]
+fn a_closed_connection_is_asked_for_again_and_the_transfer_goes_on() {
+    let (mut world, mut client) = World::new(vec![vec![3; 64]]);
+    let pieces = [Piece { addr: addr(100, 0), bytes: 64 }];
+    transfer(&mut world, &mut client, Access::Write, &pieces).unwrap();
+    world.down = true;
+    transfer(&mut world, &mut client, Access::Write, &pieces).unwrap();
+    assert_eq!(world.links_asked, 2);
+}
+
+#[test]
+fn an_atomic_lost_after_its_post_answers_outcome_unknown_and_one_lost_before_is_repeated() {
+    let (mut world, mut client) = World::new(vec![]);
+    let id = 1 << 63;
+    let mut atomic = Atomic::new(addr(100, 8), AtomicOp::FetchAdd { n: 5 }, id);
+    assert_eq!(world.run(&mut client, &mut atomic).unwrap(), 0);
+    let mut atomic = Atomic::new(addr(100, 8), AtomicOp::FetchAdd { n: 5 }, id + 1);
+    assert_eq!(atomic.step(&mut client, &mut world).unwrap(), Step::Need(Need::Completions));
+    let never = WorkStatus::Flushed { executed: Some(false) };
+    atomic.on_completion(&mut client, id + 1, never).unwrap();
+    world.posted.take();
+    assert_eq!(world.run(&mut client, &mut atomic).unwrap(), 5);
+    let mut atomic = Atomic::new(addr(100, 8), AtomicOp::FetchAdd { n: 5 }, id + 2);
+    atomic.step(&mut client, &mut world).unwrap();
+    let perhaps = WorkStatus::Flushed { executed: None };
+    let error = atomic.on_completion(&mut client, id + 2, perhaps).unwrap_err();
+    assert_eq!(error.code(), "outcome-unknown");
+}
+
+#[test]
+fn null_unaligned_and_overflowing_addresses_are_typed_errors() {
+    let (_, client) = World::new(vec![]);
+    assert_eq!(client.check(GAddr::NULL, 1).unwrap_err().code(), "not-mapped");
+    assert_eq!(client.check(GAddr(100), 1).unwrap_err().code(), "not-mapped");
+    assert_eq!(client.check(GAddr(u64::MAX - 1), 8).unwrap_err().code(), "out-of-bounds");
+    assert_eq!(client.check_atomic(addr(1, 4)).unwrap_err().code(), "misaligned");
+}
+
+#[test]
+fn homes_outside_the_region_are_refused() {
+    let (_, mut client) = World::new(vec![]);
+    assert!(client.install(OWN, &[home(1, 0, FRAMES, 1)]).is_err());
+    assert!(client.install(OWN, &[home(1, 0, 0, 0)]).is_err());
+}
+
+#[test]
+fn an_allocation_goes_to_the_own_rack_then_to_picked_ones_until_all_are_full() {
+    let (mut world, mut client) = World::new(vec![]);
+    let full = || Error::Full { bytes: 64, free_bytes: 0, place: "rack".into() };
+    let mut alloc = Alloc::new(&client, 64, Placement::Auto, false);
+    let own = Request::Alloc { bytes: 64, owned: false };
+    let step = alloc.step(&mut client, &mut world).unwrap();
+    assert_eq!(step, Step::Need(Need::Daemon(OWN, own)));
+    alloc.on_reply(&mut client, Err(full())).unwrap();
+    let Step::Need(Need::Master(MasterCall::PickRack { tried, .. })) =
+        alloc.step(&mut client, &mut world).unwrap()
+    else {
+        panic!("the master is asked next")
+    };
+    assert_eq!(tried, [RackId(0)]);
+    alloc.on_master(&mut client, Err(full())).unwrap_err();
+    let mut local = Alloc::new(&client, 64, Placement::Local, false);
+    local.step(&mut client, &mut world).unwrap();
+    assert_eq!(local.on_reply(&mut client, Err(full())).unwrap_err().code(), "full");
+}
+
+#[test]
+fn a_session_repeats_what_is_safe_and_says_unknown_where_it_is_not() {
+    let mut session = Session::new("daemon of rack 0".into());
+    let seq = session.begin(Request::Ping).seq;
+    let stale = ReplyFrame { seq: seq + 9, reply: Ok(Reply::Pong) };
+    assert!(session.on_reply(stale).is_none(), "answers to others are ignored");
+    assert_eq!(session.on_loss(LinkLoss::Resumed), None);
+    assert_eq!(session.on_loss(LinkLoss::SessionForgotten), None);
+    assert_eq!(session.under_way().unwrap().seq, seq);
+    let gone = session.on_loss(LinkLoss::Gone(DeathCause::Closed)).unwrap();
+    assert_eq!(gone.code(), "peer-dead");
+    session.begin(Request::FetchAdd { addr: addr(1, 0), n: 1 });
+    assert_eq!(session.on_loss(LinkLoss::Resumed), None);
+    let unknown = session.on_loss(LinkLoss::SessionForgotten).unwrap();
+    assert_eq!(unknown.code(), "outcome-unknown");
+}

@@ -1,0 +1,495 @@
+//! Reads, writes and atomics that the warm path could not finish: across pages, in other racks,
+//! after a page moved. A [`Transfer`] cuts pieces at page ends, copies what is mapped, posts
+//! one-sided operations for the rest (many outstanding, one doorbell a batch), and repeats single
+//! fragments whose page moved. One-sided atomics are posted once and never repeated blindly.
+//!
+//! Reads and writes are repeated after a lost connection: a write that outlives its connection may
+//! be applied a second time while it is still under way (`docs/semantics.md`).
+
+use super::{Client, Io, LinkId, Locate, Miss, Need, Operation, Reach, Retries, Step};
+use crate::addr::{GAddr, Generation};
+use crate::constants::FABRIC_OUTSTANDING_MAX;
+use crate::error::{Error, Result};
+use crate::seam::{Mem, PostError, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus};
+use crate::wire::{MasterAnswer, Reply};
+
+/// Direction of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Pool to buffer.
+    Read,
+    /// Buffer to pool.
+    Write,
+}
+
+/// One contiguous part of a transfer; its buffer is known to the `Io` by its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where in the pool.
+    pub addr: GAddr,
+    /// How much.
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Fragment {
+    piece: u32,
+    offset: u64,
+    addr: GAddr,
+    bytes: u64,
+    /// The key that it was posted with.
+    key: Generation,
+}
+
+/// Work requests that one doorbell carries at most.
+const BATCH_MAX: usize = 32;
+
+#[derive(Clone, Copy)]
+struct Posting {
+    id: u64,
+    remote: RemoteAddr,
+    sge: Sge,
+}
+
+/// The tables of a handle's transfers, allocated once and used by one [`Transfer`] after another.
+#[derive(Debug)]
+pub struct TransferTables {
+    access: Access,
+    round: u64,
+    next_piece: u32,
+    next_offset: u64,
+    again: Vec<Fragment>,
+    in_flight: Vec<Option<Fragment>>,
+    in_flight_count: u32,
+    locate: Option<Locate>,
+    retries: Retries,
+}
+
+impl Default for TransferTables {
+    fn default() -> Self {
+        Self {
+            access: Access::Read,
+            round: 0,
+            next_piece: 0,
+            next_offset: 0,
+            again: Vec::with_capacity(FABRIC_OUTSTANDING_MAX as usize + BATCH_MAX + 1),
+            in_flight: vec![None; FABRIC_OUTSTANDING_MAX as usize],
+            in_flight_count: 0,
+            locate: None,
+            retries: Retries::default(),
+        }
+    }
+}
+
+/// A read or write of any number of pieces.
+#[derive(Debug)]
+pub struct Transfer<'t> {
+    tables: &'t mut TransferTables,
+    pieces: &'t [Piece],
+}
+
+impl<'t> Transfer<'t> {
+    /// Begins a transfer. `round` tells its work requests from all others of the handle: it is
+    /// below 2^55 and never used twice. Completions of the tables' earlier transfers are ignored
+    /// from now on.
+    pub fn new(
+        tables: &'t mut TransferTables,
+        round: u64,
+        access: Access,
+        pieces: &'t [Piece],
+    ) -> Self {
+        assert!(round < 1 << 55, "rounds share a word with a slot and a mark");
+        tables.access = access;
+        tables.round = round;
+        tables.next_piece = 0;
+        tables.next_offset = 0;
+        tables.again.clear();
+        if tables.in_flight_count > 0 {
+            tables.in_flight.fill(None);
+            tables.in_flight_count = 0;
+        }
+        tables.locate = None;
+        tables.retries = Retries::default();
+        Self { tables, pieces }
+    }
+
+    /// Goes on with the transfer that the tables are in the middle of.
+    pub fn resume(tables: &'t mut TransferTables, pieces: &'t [Piece]) -> Self {
+        Self { tables, pieces }
+    }
+}
+
+impl<M: Mem> Operation<M> for Transfer<'_> {
+    type Output = ();
+
+    fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<()>> {
+        self.tables.step(client, self.pieces, io)
+    }
+
+    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
+        let locate = self.tables.locate.as_mut().expect("only a search asks the daemon");
+        locate.on_reply(client, reply)
+    }
+
+    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
+        let locate = self.tables.locate.as_mut().expect("only a search asks the master");
+        locate.on_master(client, answer)
+    }
+
+    fn on_completion(&mut self, client: &mut Client<M>, id: u64, status: WorkStatus) -> Result<()> {
+        self.tables.on_completion(client, id, status)
+    }
+}
+
+impl TransferTables {
+    /// Whether a work request belongs to the transfer that the tables are in the middle of.
+    pub fn owns(&self, id: u64) -> bool {
+        id >> 8 == self.round
+    }
+
+    fn step<M: Mem>(
+        &mut self,
+        client: &mut Client<M>,
+        pieces: &[Piece],
+        io: &mut impl Io,
+    ) -> Result<Step<()>> {
+        if let Some(locate) = &mut self.locate {
+            match locate.advance(client)? {
+                Step::Done(()) => self.locate = None,
+                need => return Ok(need),
+            }
+        }
+        loop {
+            let Some(fragment) = self.take_fragment(client, pieces) else {
+                let need = Step::Need(Need::Completions);
+                return Ok(if self.in_flight_count == 0 { Step::Done(()) } else { need });
+            };
+            match self.run_mapped(client, &fragment, io) {
+                Ok(()) => self.retries = Retries::default(),
+                Err(Miss::OneSided(link, _)) => {
+                    self.again.push(fragment);
+                    match self.post_batch(client, pieces, link, io) {
+                        Ok(()) => {}
+                        Err(PostError::Busy) => return Ok(Step::Need(Need::Completions)),
+                        Err(PostError::Down) => {
+                            return Ok(Step::Need(Need::Link(client.rack_of(link))));
+                        }
+                    }
+                }
+                Err(Miss::Unknown) => {
+                    let page = client.geometry().page(fragment.addr);
+                    if client.translation(page).is_some() {
+                        self.retries.again(fragment.addr)?;
+                        client.forget(page);
+                    }
+                    let rest = pieces[fragment.piece as usize].bytes - fragment.offset;
+                    self.again.push(fragment);
+                    let mut locate = Locate::new(client, fragment.addr, rest);
+                    let step = locate.advance(client)?;
+                    self.locate = Some(locate);
+                    return Ok(step);
+                }
+                Err(Miss::CrossesPage) => unreachable!("fragments end at page ends"),
+            }
+        }
+    }
+
+    fn on_completion<M: Mem>(
+        &mut self,
+        client: &mut Client<M>,
+        id: u64,
+        status: WorkStatus,
+    ) -> Result<()> {
+        if !self.owns(id) {
+            return Ok(());
+        }
+        let slot = self.in_flight.get_mut((id & 0xff) as usize);
+        let Some(fragment) = slot.and_then(Option::take) else {
+            return Ok(());
+        };
+        self.in_flight_count -= 1;
+        match status {
+            WorkStatus::Done(_) => {
+                self.retries = Retries::default();
+                Ok(())
+            }
+            WorkStatus::Flushed { .. } => {
+                self.again.push(fragment);
+                Ok(())
+            }
+            WorkStatus::BadKey => {
+                // Of all fragments of a page that moved, the first one makes us forget the page.
+                let page = client.geometry().page(fragment.addr);
+                if client.translation(page).is_some_and(|entry| entry.generation == fragment.key) {
+                    self.retries.again(fragment.addr)?;
+                    client.forget(page);
+                }
+                self.again.push(fragment);
+                Ok(())
+            }
+            WorkStatus::BadRange => Err(Error::Protocol {
+                peer: "fabric target".into(),
+                reason: format!("refused {} bytes at {}", fragment.bytes, fragment.addr),
+            }),
+        }
+    }
+
+    fn take_fragment<M: Mem>(&mut self, client: &Client<M>, pieces: &[Piece]) -> Option<Fragment> {
+        if let Some(fragment) = self.again.pop() {
+            return Some(fragment);
+        }
+        loop {
+            let piece = pieces.get(self.next_piece as usize)?;
+            let left = piece.bytes - self.next_offset;
+            if left == 0 {
+                self.next_piece += 1;
+                self.next_offset = 0;
+                continue;
+            }
+            let addr = GAddr(piece.addr.0 + self.next_offset);
+            let bytes = left.min(client.bytes_in_page(addr));
+            let (piece, offset) = (self.next_piece, self.next_offset);
+            let fragment = Fragment { piece, offset, addr, bytes, key: Generation(0) };
+            self.next_offset += bytes;
+            return Some(fragment);
+        }
+    }
+
+    fn run_mapped<M: Mem>(
+        &self,
+        client: &Client<M>,
+        fragment: &Fragment,
+        io: &mut impl Io,
+    ) -> std::result::Result<(), Miss> {
+        let Fragment { piece, offset, addr, bytes, .. } = *fragment;
+        match self.access {
+            Access::Read => client.read_warm(addr, io.target(piece, offset, bytes)),
+            Access::Write => client.write_warm(addr, io.source(piece, offset, bytes)),
+        }
+    }
+
+    /// Posts fragments to one rack until the batch is full or another one is next.
+    fn post_batch<M: Mem>(
+        &mut self,
+        client: &Client<M>,
+        pieces: &[Piece],
+        link: LinkId,
+        io: &mut impl Io,
+    ) -> std::result::Result<(), PostError> {
+        let mut batch: [Option<Posting>; BATCH_MAX] = [None; BATCH_MAX];
+        let mut count = 0;
+        while count < BATCH_MAX && self.in_flight_count < FABRIC_OUTSTANDING_MAX {
+            let Some(fragment) = self.take_fragment(client, pieces) else { break };
+            let Some(remote) = one_sided(client, fragment.addr, link) else {
+                self.again.push(fragment);
+                break;
+            };
+            let slot = self.in_flight.iter().position(Option::is_none);
+            let slot = slot.expect("fewer are in flight than the table holds");
+            let sge = io.sge(fragment.piece, fragment.offset, fragment.bytes);
+            self.in_flight[slot] = Some(Fragment { key: remote.key, ..fragment });
+            self.in_flight_count += 1;
+            batch[count] = Some(Posting { id: self.round << 8 | slot as u64, remote, sge });
+            count += 1;
+        }
+        if count == 0 {
+            return Err(PostError::Busy);
+        }
+        let Err((posted, error)) = ring_doorbell(self.access, &batch[..count], link, io) else {
+            return Ok(());
+        };
+        for posting in batch[posted..count].iter().flatten() {
+            let fragment = self.in_flight[(posting.id & 0xff) as usize].take();
+            self.again.extend(fragment);
+            self.in_flight_count -= 1;
+        }
+        match error {
+            PostError::Busy if self.in_flight_count == 0 => Err(PostError::Down),
+            error => Err(error),
+        }
+    }
+}
+const _: () = assert!(FABRIC_OUTSTANDING_MAX <= 256);
+
+fn one_sided<M: Mem>(client: &Client<M>, addr: GAddr, link: LinkId) -> Option<RemoteAddr> {
+    let entry = client.translation(client.geometry().page(addr))?;
+    let one_sided = matches!(client.reach(entry.link), Reach::OneSided(_));
+    (entry.link == link && one_sided).then(|| RemoteAddr {
+        offset: entry.base + client.geometry().offset(addr),
+        key: entry.generation,
+    })
+}
+
+fn ring_doorbell(
+    access: Access,
+    batch: &[Option<Posting>],
+    link: LinkId,
+    io: &mut impl Io,
+) -> std::result::Result<(), (usize, PostError)> {
+    let mut requests = [const { None }; BATCH_MAX];
+    for (request, posting) in requests.iter_mut().zip(batch.iter().flatten()) {
+        let verb = match access {
+            Access::Read => Verb::Read(posting.remote),
+            Access::Write => Verb::Write(posting.remote),
+        };
+        let local = std::slice::from_ref(&posting.sge);
+        *request = Some(WorkRequest { id: posting.id, verb, local, signalled: true });
+    }
+    let last = requests[batch.len() - 1].take();
+    let filler = last.expect("batches are not empty");
+    let requests: [WorkRequest<'_>; BATCH_MAX] =
+        std::array::from_fn(|index| requests[index].unwrap_or(filler));
+    io.post(link, &requests[..batch.len()])
+}
+
+/// An atomic operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Compare and swap; the old value says whether it was done.
+    Cas {
+        /// What must be there.
+        expected: u64,
+        /// What shall be there.
+        new: u64,
+    },
+    /// Wrapping add.
+    FetchAdd {
+        /// The summand.
+        n: u64,
+    },
+}
+
+/// An atomic under way. Mapped racks: our own processor. Others: one one-sided atomic, executed by
+/// a processor of the home rack, so both are atomic with each other (decision 0012).
+#[derive(Debug)]
+pub struct Atomic {
+    addr: GAddr,
+    op: AtomicOp,
+    id: u64,
+    posted: bool,
+    old: Option<u64>,
+    locate: Option<Locate>,
+    retries: Retries,
+}
+
+impl Atomic {
+    /// Starts an atomic; `id` must differ from all other work requests of the handle.
+    pub fn new(addr: GAddr, op: AtomicOp, id: u64) -> Self {
+        let retries = Retries::default();
+        Self { addr, op, id, posted: false, old: None, locate: None, retries }
+    }
+
+    fn post<M: Mem>(
+        &mut self,
+        client: &Client<M>,
+        link: LinkId,
+        at: RemoteAddr,
+        io: &mut impl Io,
+    ) -> Result<Step<u64>> {
+        let verb = match self.op {
+            AtomicOp::Cas { expected, new } => Verb::Cas { at, expected, new },
+            AtomicOp::FetchAdd { n } => Verb::FetchAdd { at, n },
+        };
+        let request = WorkRequest { id: self.id, verb, local: &[], signalled: true };
+        match io.post(link, &[request]) {
+            Ok(()) => {
+                self.posted = true;
+                Ok(Step::Need(Need::Completions))
+            }
+            Err((_, PostError::Busy)) => Ok(Step::Need(Need::Completions)),
+            Err((_, PostError::Down)) => Ok(Step::Need(Need::Link(client.rack_of(link)))),
+        }
+    }
+
+    fn outcome_unknown(&self) -> Error {
+        let operation = match self.op {
+            AtomicOp::Cas { .. } => "cas",
+            AtomicOp::FetchAdd { .. } => "fetch_add",
+        };
+        Error::OutcomeUnknown { operation: operation.into(), peer: "the page's home rack".into() }
+    }
+}
+
+impl<M: Mem> Operation<M> for Atomic {
+    type Output = u64;
+
+    fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<u64>> {
+        if let Some(locate) = &mut self.locate {
+            match locate.advance(client)? {
+                Step::Done(()) => self.locate = None,
+                Step::Need(need) => return Ok(Step::Need(need)),
+            }
+        }
+        if let Some(old) = self.old {
+            return Ok(Step::Done(old));
+        }
+        if self.posted {
+            return Ok(Step::Need(Need::Completions));
+        }
+        let miss = match self.op {
+            AtomicOp::Cas { expected, new } => match client.cas_warm(self.addr, expected, new) {
+                Ok(Ok(old)) | Ok(Err(old)) => return Ok(Step::Done(old)),
+                Err(miss) => miss,
+            },
+            AtomicOp::FetchAdd { n } => match client.fetch_add_warm(self.addr, n) {
+                Ok(old) => return Ok(Step::Done(old)),
+                Err(miss) => miss,
+            },
+        };
+        match miss {
+            Miss::OneSided(link, at) => self.post(client, link, at, io),
+            Miss::CrossesPage => unreachable!("an aligned word does not cross a page"),
+            Miss::Unknown => {
+                let page = client.geometry().page(self.addr);
+                if client.translation(page).is_some() {
+                    self.retries.again(self.addr)?;
+                    client.forget(page);
+                }
+                self.locate = Some(Locate::new(client, self.addr, 8));
+                self.step(client, io)
+            }
+        }
+    }
+
+    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
+        let locate = self.locate.as_mut().expect("only a search asks the daemon");
+        locate.on_reply(client, reply)
+    }
+
+    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
+        let locate = self.locate.as_mut().expect("only a search asks the master");
+        locate.on_master(client, answer)
+    }
+
+    fn on_deadline(&mut self, waited_ms: u64) -> Error {
+        if !self.posted {
+            return Error::Timeout { peer: "the page's home rack".into(), waited_ms };
+        }
+        self.outcome_unknown()
+    }
+
+    // Whether the work request was executed is never guessed: a connection that was lost after
+    // the post answers `OutcomeUnknown`.
+    fn on_completion(&mut self, client: &mut Client<M>, id: u64, status: WorkStatus) -> Result<()> {
+        if id != self.id {
+            return Ok(());
+        }
+        self.posted = false;
+        match status {
+            WorkStatus::Done(old) => {
+                self.old = Some(old);
+                Ok(())
+            }
+            WorkStatus::BadKey => {
+                client.forget(client.geometry().page(self.addr));
+                Ok(())
+            }
+            WorkStatus::Flushed { executed: Some(false) } => Ok(()),
+            WorkStatus::Flushed { .. } => Err(self.outcome_unknown()),
+            WorkStatus::BadRange => Err(Error::Protocol {
+                peer: "fabric target".into(),
+                reason: format!("refused an atomic at {}", self.addr),
+            }),
+        }
+    }
+}

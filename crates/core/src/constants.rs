@@ -1,0 +1,136 @@
+//! Every limit and default of the protocol, each with its reason or source. Queues, tables,
+//! retries and waits take their bounds from here and from nowhere else.
+
+/// Smallest page: 4 KiB, the processor's own.
+pub const PAGE_SHIFT_MIN: u8 = 12;
+/// Largest page: 1 GiB.
+pub const PAGE_SHIFT_MAX: u8 = 30;
+/// Default page: 2 MiB. Source: Rcmp §6.1.
+pub const PAGE_SHIFT_DEFAULT: u8 = 21;
+
+/// Smallest slab object: one cache line. Source: Rcmp §5.1 (powers of two).
+pub const SLAB_SHIFT_MIN: u8 = 6;
+
+/// Client slots of one rack daemon: one for each handle (thread) of this host.
+/// Rcmp's published code stops at 32 a rack for a daemon's whole life.
+pub const SLOTS_MAX: u32 = 256;
+/// Sessions of remote clients whose last answer a daemon keeps for exactly-once.
+pub const REMOTE_SESSIONS_MAX: u32 = 768;
+/// Session records of a daemon: the local slots first, then the remote ones.
+pub const SESSIONS_MAX: u32 = SLOTS_MAX + REMOTE_SESSIONS_MAX;
+
+/// Cells in which a handle announces the frames that it is about to touch: one for the access
+/// under way and seven for pinned pages. One cache line.
+pub const CELLS: u32 = 8;
+
+/// Entries of a poll ring, one cache line each. A handle has at most this many requests under way.
+pub const RING_ENTRIES: u32 = 64;
+/// Bytes of a poll entry.
+pub const RING_ENTRY_BYTES: u32 = 64;
+/// Bytes of a data ring: the longest message is a quarter, so that four are under way.
+pub const RING_DATA_BYTES: u32 = 64 << 10;
+/// The longest message between a client and a daemon, in a ring or by SEND.
+pub const MESSAGE_BYTES_MAX: u32 = RING_DATA_BYTES / 4;
+
+/// Pages that one Resolve may name: their homes fit into [`MESSAGE_BYTES_MAX`].
+pub const RESOLVE_PAGES_MAX: u32 = 256;
+/// Pages of one allocation (1 TiB of 2 MiB pages is 2^19; larger data sets take several runs).
+pub const RUN_PAGES_MAX: u32 = 1 << 16;
+/// Page homes that one message to the master carries.
+pub const COMMIT_PAGES_MAX: u32 = 4096;
+/// The longest frame on a control connection to the master, bytes.
+pub const MASTER_MESSAGE_BYTES_MAX: u32 = 1 << 20;
+/// File descriptors that one message on a control connection carries: slot, bell, table, pages
+/// and wake event today, with room for three more.
+pub const CONTROL_FDS_MAX: usize = 8;
+/// Clients that wait for a daemon to accept them: all its slots at once, and half as many for
+/// those that try again.
+pub const CONTROL_BACKLOG: i32 = (SLOTS_MAX + SLOTS_MAX / 2) as i32;
+/// Page ids that a daemon leases from the master at once.
+pub const PAGE_ID_LEASE: u64 = 1 << 20;
+
+/// Racks of one pool.
+pub const RACKS_MAX: u16 = 256;
+/// Longest name of a root (a named address at the master), bytes.
+pub const ROOT_NAME_BYTES_MAX: usize = 255;
+/// Roots of one pool.
+pub const ROOTS_MAX: usize = 4096;
+/// Longest host, control and fabric name of a rack, bytes: all racks fit into one answer.
+pub const RACK_NAME_BYTES_MAX: usize = 255;
+
+/// Connections that a master serves: a daemon and a few thousand client handles. Beyond: `Busy`.
+pub const MASTER_CONNECTIONS_MAX: usize = 4096;
+/// Commands that one transaction of the master carries; beyond: `Busy`.
+pub const MASTER_BATCH_COMMANDS_MAX: usize = 8192;
+/// Pages named by the commands of one transaction; further requests wait for the next one.
+pub const MASTER_BATCH_PAGES_MAX: usize = 1 << 16;
+/// Requests of one connection that the master takes before it looks at the others.
+pub const MASTER_TURN_REQUESTS_MAX: usize = 64;
+/// Unread answers of one connection, bytes, from which on none of its requests is taken.
+pub const MASTER_OUTPUT_BYTES_HIGH: usize = 256 << 10;
+/// How long a connection may leave its answers unread, or not say hello, ms.
+pub const MASTER_STALL_MS_MAX: u64 = 10_000;
+/// Calls that one link to the master has under way.
+pub const MASTER_CALLS_MAX: usize = 256;
+/// Bytes of calls that wait in a link for the socket: two of the longest messages.
+pub const MASTER_CALL_BYTES_MAX: usize = 2 * MASTER_MESSAGE_BYTES_MAX as usize;
+/// How long a link waits for a connection and its welcome before it tries the next address, ms.
+pub const MASTER_CONNECT_MS_MAX: u64 = 1000;
+/// First pause between two attempts of a link to connect, ms; it doubles.
+pub const MASTER_BACKOFF_MS_MIN: u64 = 1;
+/// Longest pause between two attempts of a link to connect, ms.
+pub const MASTER_BACKOFF_MS_MAX: u64 = 128;
+
+/// Duration of a lease. DESIGN §3: counted by the holder from its request and by the grantor
+/// from its reply.
+pub const LEASE_MS_DEFAULT: u64 = 1000;
+/// How long a call waits for a peer that restarts before it answers with a typed error.
+pub const REQUEST_TIMEOUT_MS_DEFAULT: u64 = 10_000;
+
+/// How long a daemon keeps the session of a remote client whose connection is gone: three times
+/// as long as a client tries to come back by default.
+pub const SESSION_GRACE_MS_DEFAULT: u64 = 3 * REQUEST_TIMEOUT_MS_DEFAULT;
+
+/// Entries of a handle's translation cache by default: 16 GiB of 2 MiB pages, 256 KiB of memory.
+pub const TRANSLATION_ENTRIES_DEFAULT: u32 = 8192;
+/// How often an access is tried again because its page moved while it ran.
+pub const STALE_RETRIES_MAX: u32 = 16;
+
+/// How often a system call on a region's files is tried again because a signal or another
+/// process came in between.
+pub const REGION_RETRIES_MAX: u32 = 16;
+
+/// Frames that wait for a stopped reader or writer before they can be used again; more is `Busy`.
+pub const QUARANTINE_FRAMES_MAX: u32 = 4096;
+
+/// Calls of a daemon that the master has not answered yet: enough chunks of
+/// [`COMMIT_PAGES_MAX`] to hide the round trip of a long run.
+pub const DAEMON_CALLS_MAX: usize = 8;
+/// Pause before a call is sent again that the master could not serve.
+pub const MASTER_RETRY_NS: u64 = 50_000_000;
+/// How often an allocation's call is sent again after a refusal before the allocation fails
+/// (removals are never given up): longer than a request's timeout.
+pub const MASTER_ATTEMPTS_MAX: u32 = 256;
+/// Generations that a daemon marks as given out at once, so that most allocations store none.
+pub const GENERATION_CHUNK: u64 = 1024;
+/// Page memory that one call of a daemon backs or punches at most, bytes: a few milliseconds.
+pub const BACKING_STEP_BYTES: u64 = 32 << 20;
+/// Frames that one call of a daemon backs or punches at most: each may be a system call.
+pub const BACKING_STEP_FRAMES_MAX: u64 = 1024;
+
+/// Work requests that one fabric connection has outstanding.
+pub const FABRIC_OUTSTANDING_MAX: u32 = 128;
+/// Scatter/gather entries of one work request.
+pub const FABRIC_SGES_MAX: usize = 4;
+/// Longest one-sided operation, bytes: one page of the largest size.
+pub const FABRIC_OP_BYTES_MAX: u64 = 1 << PAGE_SHIFT_MAX;
+/// Connections of one fabric endpoint, and connections that one target serves: every session may
+/// have one.
+pub const FABRIC_PEERS_MAX: u32 = SESSIONS_MAX;
+/// Messages (SEND and WRITE_IMM) that wait for the target's application; then their connections
+/// are read no further until it takes some.
+pub const FABRIC_EVENTS_MAX: usize = 1024;
+/// Messages of the target's application that wait for one connection; more is `Busy`.
+pub const FABRIC_MESSAGES_MAX: usize = 64;
+/// Local buffers that one endpoint has registered, of each kind (owned, scoped).
+pub const FABRIC_BUFFERS_MAX: usize = 1024;

@@ -1,0 +1,417 @@
+//! Allocation: objects in slab pages, runs of whole pages, and the jobs that bring new pages in.
+//!
+//! In: requests admitted by `mod.rs`, acknowledgements of the master. Out: answers. A job takes
+//! frames and page ids, marks the frames `Pending`, backs them step by step, has the master commit
+//! the homes chunk by chunk, and then makes them `Home`:
+//!
+//! - a slab page by one store; requests that wanted it take their objects afterwards, each with a
+//!   redo record of its own (bitmap word and result);
+//! - a run by one redo record (first page `Home` and result), then a store for each later page.
+//!   Attach lets the first page decide for all: before the record the whole run is rolled back,
+//!   after it the whole run is there.
+//!
+//! Source: Rcmp §5.1; DESIGN §2 (memory is backed before it is handed out, zero on allocation).
+
+use crate::addr::{FrameIndex, GAddr, Generation, PageId, SessionId};
+use crate::constants::{
+    BACKING_STEP_BYTES, BACKING_STEP_FRAMES_MAX, COMMIT_PAGES_MAX, RUN_PAGES_MAX,
+};
+use crate::daemon::frames::{Entry, state_offset};
+use crate::daemon::session::{Outcome, Ticket};
+use crate::daemon::{Daemon, World, slab};
+use crate::error::{Error, Result};
+use crate::layout::{FrameState, ResultKind, StateWord, table_word};
+use crate::seam::Mem;
+use crate::wire::{PageHome, Reply};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What became of an allocation for the moment.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// It is answered.
+    Answer(Result<Reply>),
+    /// A job will answer it.
+    Joined,
+    /// It needs frames or page ids that are not there yet.
+    Waits,
+}
+
+/// What is to become of a job's pages.
+#[derive(Debug)]
+enum Use {
+    /// One slab page; who waits for its objects.
+    Slab { shift: u8, owner: u64, waiters: Vec<Ticket> },
+    /// A run of whole pages.
+    Run(Ticket),
+}
+
+/// New pages on their way.
+#[derive(Debug)]
+struct Job {
+    frames: Vec<u32>,
+    first_page: u64,
+    first_generation: u64,
+    /// Frames that have memory, and of these, those queued to be committed.
+    backed: usize,
+    queued: usize,
+    committed: usize,
+    purpose: Use,
+}
+
+/// Jobs and those who wait for room.
+pub(super) struct Allocations {
+    jobs: BTreeMap<u64, Job>,
+    next_job: u64,
+    /// Jobs whose frames are being backed, in order.
+    backing: VecDeque<u64>,
+    /// Chunks (job, from, to) that the master is to commit.
+    commits: VecDeque<(u64, usize, usize)>,
+    /// Requests that wait for frames or page ids, in order; at most one a session.
+    waiting: VecDeque<Ticket>,
+}
+
+impl Allocations {
+    pub(super) fn new() -> Allocations {
+        Allocations {
+            jobs: BTreeMap::new(),
+            next_job: 1,
+            backing: VecDeque::new(),
+            commits: VecDeque::new(),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// Whether a job waits for its next step of backing.
+    pub(super) fn is_backing(&self) -> bool {
+        !self.backing.is_empty()
+    }
+}
+
+impl Daemon {
+    /// Serves an admitted request for memory.
+    pub(super) fn alloc<W: World>(&mut self, ticket: Ticket, world: &mut W) {
+        let limit_bytes = u64::from(RUN_PAGES_MAX) * self.layout.pages.page_bytes();
+        if ticket.bytes == 0 || ticket.bytes > limit_bytes {
+            let error = Error::BadSize { bytes: ticket.bytes, limit_bytes };
+            return self.answer(&ticket, Err(error), world);
+        }
+        let first = self.allocations.waiting.is_empty();
+        match self.try_alloc(&ticket, first, world) {
+            Progress::Answer(reply) => self.answer(&ticket, reply, world),
+            Progress::Joined => {}
+            Progress::Waits => self.allocations.waiting.push_back(ticket),
+        }
+    }
+
+    /// Serves, in order, those who wait for frames or page ids. Objects from pages that are there
+    /// are given to everybody, frames only to the first.
+    pub(super) fn serve_waiting<W: World>(&mut self, world: &mut W) {
+        if self.allocations.waiting.is_empty() {
+            return;
+        }
+        let mut queue = std::mem::take(&mut self.allocations.waiting);
+        let mut first = true;
+        while let Some(ticket) = queue.pop_front() {
+            if !self.sessions.waits(&ticket) {
+                continue;
+            }
+            match self.try_alloc(&ticket, first, world) {
+                Progress::Answer(reply) => self.answer(&ticket, reply, world),
+                Progress::Joined => {}
+                Progress::Waits => {
+                    first = false;
+                    self.allocations.waiting.push_back(ticket);
+                }
+            }
+        }
+    }
+
+    /// Answers all who wait with an error: the master gives no page ids.
+    pub(super) fn fail_waiting<W: World>(&mut self, error: &Error, world: &mut W) {
+        for ticket in std::mem::take(&mut self.allocations.waiting) {
+            self.answer(&ticket, Err(error.clone()), world);
+        }
+    }
+
+    fn try_alloc<W: World>(&mut self, ticket: &Ticket, first: bool, world: &mut W) -> Progress {
+        let Some(shift) = slab::class_shift(&self.layout, ticket.bytes) else {
+            let pages = ticket.bytes.div_ceil(self.layout.pages.page_bytes()) as u32;
+            return self.new_pages(pages, Use::Run(*ticket), ticket, first, world);
+        };
+        if let Some(frame) = self.slabs.with_room(shift, ticket.owner) {
+            return Progress::Answer(Ok(self.take_object(ticket, frame, shift, world)));
+        }
+        let room = slab::capacity(&self.layout, shift) as usize;
+        for job in self.allocations.jobs.values_mut() {
+            match &mut job.purpose {
+                Use::Slab { shift: s, owner, waiters }
+                    if (*s, *owner) == (shift, ticket.owner) && waiters.len() < room =>
+                {
+                    waiters.push(*ticket);
+                    return Progress::Joined;
+                }
+                _ => {}
+            }
+        }
+        let purpose = Use::Slab { shift, owner: ticket.owner, waiters: vec![*ticket] };
+        self.new_pages(1, purpose, ticket, first, world)
+    }
+
+    /// Takes an object: zeroed first, then marked together with the result.
+    fn take_object<W: World>(
+        &mut self,
+        ticket: &Ticket,
+        frame: u32,
+        shift: u8,
+        world: &mut W,
+    ) -> Reply {
+        let taking = self.slabs.choose(world.private(), frame);
+        let offset = u64::from(taking.index) << shift;
+        if taking.dirty {
+            let at = self.layout.frame_offset(FrameIndex(frame)) + offset;
+            world.pages().zero(at, 1 << shift);
+        }
+        let page = Entry::load_checked(world.private(), frame).page;
+        let addr = self.frames.addr(page, offset);
+        self.redo.set(taking.offset, taking.word);
+        self.commit_allocated(ticket, addr, world);
+        self.slabs.taken(frame, taking.index);
+        self.allocated_bytes += 1 << shift;
+        Reply::Allocated { addr }
+    }
+
+    fn commit_allocated<W: World>(&mut self, ticket: &Ticket, addr: GAddr, world: &mut W) {
+        let outcome = Outcome { kind: ResultKind::Allocated, value: addr.0, bytes: ticket.bytes };
+        let (record, seq) = (ticket.record, ticket.seq);
+        self.sessions.commit_result(record, seq, outcome, &mut self.redo, world.private());
+        self.allocations_live += 1;
+    }
+
+    /// Starts a job for `count` pages, if frames and page ids are there.
+    fn new_pages<W: World>(
+        &mut self,
+        count: u32,
+        purpose: Use,
+        ticket: &Ticket,
+        first: bool,
+        world: &mut W,
+    ) -> Progress {
+        if !first {
+            return Progress::Waits;
+        }
+        let free = self.frames.free_count();
+        if free < count {
+            let coming = self.freeing.coming();
+            if free + coming + self.slabs.empty_count() < count {
+                return Progress::Answer(Err(self.full(ticket.bytes)));
+            }
+            self.free_cached_pages(world);
+            return Progress::Waits;
+        }
+        if !self.frames.ids_fit(count) {
+            if let Some((next, end)) = self.frames.switch_ids() {
+                self.redo.set(StateWord::PageIdNext.offset(), next);
+                self.redo.set(StateWord::PageIdEnd.offset(), end);
+                self.redo.commit(world.private());
+            }
+            if !self.frames.ids_fit(count) {
+                return Progress::Waits;
+            }
+        }
+        match self.start_job(count, purpose, ticket.owner, world) {
+            Ok(()) => Progress::Joined,
+            Err(error) => Progress::Answer(Err(error)),
+        }
+    }
+
+    fn full(&self, bytes: u64) -> Error {
+        let free_bytes = u64::from(self.frames.free_count()) * self.layout.pages.page_bytes();
+        let place = match self.freeing.quarantined() {
+            0 => format!("rack {}", self.rack),
+            count => format!("rack {}, {count} frames wait for a stopped reader", self.rack),
+        };
+        Error::Full { bytes, free_bytes, place }
+    }
+
+    /// Marks the frames `Pending`: from here on a crash rolls the job back.
+    fn start_job<W: World>(
+        &mut self,
+        count: u32,
+        purpose: Use,
+        owner: u64,
+        world: &mut W,
+    ) -> Result<()> {
+        if let Some((offset, bytes)) = self.frames.fresh_entries(count) {
+            world.back_private(offset, bytes)?;
+        }
+        let mem = world.private();
+        let first_page = self.frames.take_ids(mem, count);
+        let first_generation = self.frames.take_generations(mem, count);
+        let frames = self.frames.take(mem, count);
+        let shift = match purpose {
+            Use::Slab { shift, .. } => shift,
+            Use::Run(_) => 0,
+        };
+        for (index, frame) in frames.iter().enumerate() {
+            let entry = Entry {
+                page: PageId(first_page + index as u64),
+                generation: Generation(first_generation + index as u64),
+                state: FrameState::Pending,
+                shift,
+                first: index == 0,
+                span: if index == 0 { count } else { index as u32 },
+                owner: SessionId(owner),
+            };
+            entry.store(mem, *frame);
+            self.frames.by_page.insert(entry.page.0, *frame);
+        }
+        let id = self.allocations.next_job;
+        self.allocations.next_job += 1;
+        let (backed, queued, committed) = (0, 0, 0);
+        let job = Job { frames, first_page, first_generation, backed, queued, committed, purpose };
+        self.allocations.jobs.insert(id, job);
+        self.allocations.backing.push_back(id);
+        Ok(())
+    }
+
+    /// Backs the frames of jobs, as many as one step may.
+    pub(super) fn back_step<W: World>(&mut self, world: &mut W) {
+        let mut budget = self.step_frames();
+        while budget > 0 {
+            let Some(&id) = self.allocations.backing.front() else { return };
+            match self.back_some(id, budget, world) {
+                Ok(backed) => budget -= backed,
+                Err(error) => self.fail_job(id, error, world),
+            }
+        }
+    }
+
+    /// Frames that one step backs or punches.
+    pub(super) fn step_frames(&self) -> usize {
+        let frames = BACKING_STEP_BYTES / self.layout.pages.page_bytes();
+        frames.clamp(1, BACKING_STEP_FRAMES_MAX) as usize
+    }
+
+    /// Backs neighbouring frames of the first job in the queue, at most `budget`; how many. A job
+    /// leaves the queue with its last frame, before the master can have committed it.
+    fn back_some<W: World>(&mut self, id: u64, budget: usize, world: &mut W) -> Result<usize> {
+        let job = self.allocations.jobs.get_mut(&id).expect("fail_job takes it off the queue");
+        let frame = job.frames[job.backed];
+        if let Use::Slab { shift, .. } = job.purpose {
+            let offset = self.layout.bitmap_offset(FrameIndex(frame));
+            let bytes = slab::bitmap_bytes(&self.layout, shift);
+            world.back_private(offset, bytes)?;
+            world.private().zero(offset, bytes);
+        }
+        let chunk_end = job.queued + COMMIT_PAGES_MAX as usize;
+        let limit = job.frames.len().min(chunk_end).min(job.backed + budget);
+        let candidates = &job.frames[job.backed..limit];
+        let run = (frame..).zip(candidates).take_while(|(next, frame)| next == *frame).count();
+        let offset = self.layout.frame_offset(FrameIndex(frame));
+        world.back_pages(offset, run as u64 * self.layout.pages.page_bytes())?;
+        job.backed += run;
+        if job.backed == job.frames.len() || job.backed == chunk_end {
+            self.allocations.commits.push_back((id, job.queued, job.backed));
+            job.queued = job.backed;
+        }
+        if job.backed == job.frames.len() {
+            self.allocations.backing.pop_front();
+        }
+        Ok(run)
+    }
+
+    /// The next chunk of homes for the master, with its job.
+    pub(super) fn next_commit(&mut self) -> Option<(u64, Vec<PageHome>)> {
+        let (id, from, to) = self.allocations.commits.pop_front()?;
+        let job = self.allocations.jobs.get(&id).expect("fail_job takes its chunks off the queue");
+        let homes = (from..to).map(|index| PageHome {
+            page: PageId(job.first_page + index as u64),
+            rack: self.rack,
+            frame: FrameIndex(job.frames[index]),
+            generation: Generation(job.first_generation + index as u64),
+        });
+        Some((id, homes.collect()))
+    }
+
+    /// The master has committed `pages` more pages of a job.
+    pub(super) fn on_committed<W: World>(&mut self, id: u64, pages: usize, world: &mut W) {
+        let job = self.allocations.jobs.get_mut(&id).expect("fail_job forgets its calls");
+        job.committed += pages;
+        if job.committed < job.frames.len() {
+            return;
+        }
+        let job = self.allocations.jobs.remove(&id).expect("it was found above");
+        match job.purpose {
+            Use::Slab { shift, owner, ref waiters } => {
+                self.finish_slab(&job, shift, owner, waiters, world);
+            }
+            Use::Run(ref ticket) => self.finish_run(&job, ticket, world),
+        }
+    }
+
+    fn finish_slab<W: World>(
+        &mut self,
+        job: &Job,
+        shift: u8,
+        owner: u64,
+        waiters: &[Ticket],
+        world: &mut W,
+    ) {
+        let frame = job.frames[0];
+        if owner != 0 && self.sessions.record_of(owner).is_none() {
+            return self.start_freeing(&job.frames, None, world);
+        }
+        let entry = Entry::load_checked(world.private(), frame);
+        world.private().store(state_offset(frame), entry.state_word(FrameState::Home));
+        world.table().store(table_word(FrameIndex(frame)), job.first_generation);
+        self.slabs.insert_fresh(frame, shift, owner);
+        if owner != 0 {
+            self.frames.owned.insert((owner, frame));
+        }
+        for ticket in waiters {
+            if self.sessions.waits(ticket) {
+                self.alloc(*ticket, world);
+            }
+        }
+        self.trim_class(shift, owner, world);
+    }
+
+    fn finish_run<W: World>(&mut self, job: &Job, ticket: &Ticket, world: &mut W) {
+        if !self.sessions.waits(ticket) {
+            return self.start_freeing(&job.frames, None, world);
+        }
+        let entry = Entry::load_checked(world.private(), job.frames[0]);
+        let addr = self.frames.addr(PageId(job.first_page), 0);
+        self.redo.set(state_offset(job.frames[0]), entry.state_word(FrameState::Home));
+        self.commit_allocated(ticket, addr, world);
+        for (index, frame) in job.frames.iter().enumerate() {
+            if index > 0 {
+                let entry = Entry { first: false, span: index as u32, ..entry };
+                world.private().store(state_offset(*frame), entry.state_word(FrameState::Home));
+            }
+            let generation = job.first_generation + index as u64;
+            world.table().store(table_word(FrameIndex(*frame)), generation);
+        }
+        if ticket.owner != 0 {
+            self.frames.owned.insert((ticket.owner, job.frames[0]));
+        }
+        self.allocated_bytes += job.frames.len() as u64 * self.layout.pages.page_bytes();
+        self.answer(ticket, Ok(Reply::Allocated { addr }), world);
+    }
+
+    /// Rolls a job back: no memory, or the master refused its homes.
+    pub(super) fn fail_job<W: World>(&mut self, id: u64, error: Error, world: &mut W) {
+        let Some(job) = self.allocations.jobs.remove(&id) else { return };
+        self.allocations.backing.retain(|job| *job != id);
+        self.allocations.commits.retain(|(job, _, _)| *job != id);
+        self.calls.forget_job(id);
+        self.start_freeing(&job.frames, None, world);
+        let tickets = match job.purpose {
+            Use::Slab { waiters, .. } => waiters,
+            Use::Run(ticket) => vec![ticket],
+        };
+        for ticket in tickets {
+            self.answer(&ticket, Err(error.clone()), world);
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Making a region and starting on one that is there.
+//!
+//! In: sections, fresh or as the last daemon left them at any instruction. Out: an engine whose
+//! indexes agree with them, or an error that says why the bytes cannot be used; never a reformat.
+//! Called by the runtime when it starts. Order: superblock checked, redo record finished, epoch
+//! raised, sessions read, frames settled, slabs counted. Settling: `Home` stays, `Pending` goes
+//! the way of `Freeing`, a later page of a run follows its first page, and what is owned by a
+//! session that is over is freed; then the table is made to say the same.
+//! Source: DESIGN §2 (attach; another version or geometry is an error).
+
+use crate::addr::{FrameIndex, PageGeometry, RackId};
+use crate::constants::{SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX};
+use crate::daemon::alloc::Allocations;
+use crate::daemon::calls::Calls;
+use crate::daemon::frames::{Entry, Frames, state_offset};
+use crate::daemon::free::Freeing;
+use crate::daemon::redo::Redo;
+use crate::daemon::session::Sessions;
+use crate::daemon::slab::Slabs;
+use crate::daemon::{Daemon, World};
+use crate::error::{Error, Result};
+use crate::layout::{
+    FRAMES_OFFSET, FrameState, LAYOUT_VERSION, MAGIC, RegionLayout, SUPERBLOCK_OFFSET, StateWord,
+    Superblock, table_word,
+};
+use crate::seam::Mem;
+use zerocopy::{FromBytes, IntoBytes};
+
+fn bad<T>(reason: String) -> Result<T> {
+    Err(Error::BadRegion { reason })
+}
+
+/// Makes a region in sections of fresh zeroes. The superblock's magic is stored last: a crash
+/// before it leaves no region, and making it again is allowed. A region that is there is refused.
+pub fn format<W: World>(
+    world: &mut W,
+    rack: RackId,
+    region_id: [u64; 2],
+    layout: RegionLayout,
+) -> Result<()> {
+    check_lengths(world, &layout)?;
+    world.back_private(0, FRAMES_OFFSET)?;
+    let mem = world.private();
+    let epoch = mem.load(StateWord::Epoch.offset());
+    if mem.load(SUPERBLOCK_OFFSET) != 0 || epoch != 0 {
+        return bad("it is in use already; remove it to make a new one".into());
+    }
+    let mut block = Superblock {
+        magic: MAGIC,
+        version: LAYOUT_VERSION,
+        page_shift: layout.pages.page_shift(),
+        reserved_0: 0,
+        rack: rack.0,
+        region_id,
+        frame_count: u64::from(layout.frame_count),
+        features: 0,
+        sessions: SESSIONS_MAX,
+        slots: SLOTS_MAX,
+        reserved: [0; 8],
+        checksum: 0,
+    };
+    block.checksum = block.checksum_of();
+    mem.store(StateWord::GenerationNext.offset(), 1);
+    for (index, word) in block.as_bytes().chunks_exact(8).enumerate().rev() {
+        let word = u64::from_ne_bytes(word.try_into().expect("chunks are 8 bytes long"));
+        mem.store(SUPERBLOCK_OFFSET + 8 * index as u64, word);
+    }
+    Ok(())
+}
+
+/// Reads the superblock of a private section: `BadRegion` if there is none or it is torn,
+/// `Version` if another release made it, `BadRegion` if it uses what this release does not know.
+pub fn read_superblock<M: Mem>(private: &M) -> Result<Superblock> {
+    let mut bytes = [0; size_of::<Superblock>()];
+    if private.bytes() < FRAMES_OFFSET {
+        return bad(format!("{} bytes hold no superblock and state", private.bytes()));
+    }
+    private.copy_out(SUPERBLOCK_OFFSET, &mut bytes);
+    let block = Superblock::read_from_bytes(&bytes).expect("the array has the block's length");
+    if block.magic != MAGIC {
+        return bad(format!("the first word is {:#x}, not a region's", block.magic));
+    }
+    if block.version != LAYOUT_VERSION {
+        return Err(Error::Version {
+            peer: "the region".into(),
+            found: block.version,
+            supported: LAYOUT_VERSION,
+        });
+    }
+    if block.checksum != block.checksum_of() {
+        return bad("the superblock is torn: its checksum does not fit".into());
+    }
+    if block.features != 0 {
+        return bad(format!("unknown features {:#x}: use a newer release", block.features));
+    }
+    if (block.sessions, block.slots) != (SESSIONS_MAX, SLOTS_MAX) {
+        return bad(format!("it has {} sessions and {} slots", block.sessions, block.slots));
+    }
+    Ok(block)
+}
+
+fn check_lengths<W: World>(world: &W, layout: &RegionLayout) -> Result<()> {
+    let sections = [
+        ("private", world.private().bytes(), layout.private_bytes()),
+        ("table", world.table().bytes(), layout.table_bytes()),
+        ("pages", world.pages().bytes(), layout.pages_bytes()),
+    ];
+    for (name, is_bytes, needed_bytes) in sections {
+        if is_bytes < needed_bytes {
+            return bad(format!("the {name} section has {is_bytes} of {needed_bytes} bytes"));
+        }
+    }
+    if layout.frame_count == 0 || layout.frame_count == u32::MAX {
+        return bad(format!("{} frames make no region", layout.frame_count));
+    }
+    Ok(())
+}
+
+/// What attach decides for a run or a slab page, by its first page.
+struct Head {
+    page: u64,
+    pages: u32,
+    stays: bool,
+    seen: u32,
+}
+
+impl Daemon {
+    /// Starts on a region. `expected` is the page geometry that the user asked for, if any. The
+    /// frames that were on their way go on once the master is up; by then the runtime has mapped
+    /// the slots of all sessions whose process lives, so that their cells are seen.
+    pub fn attach<W: World>(
+        world: &mut W,
+        rack: RackId,
+        expected: Option<PageGeometry>,
+    ) -> Result<Daemon> {
+        let block = read_superblock(world.private())?;
+        let layout = check_superblock(&block, rack, expected)?;
+        check_lengths(world, &layout)?;
+        let redo = Redo::replay(world.private())?;
+        let mem = world.private();
+        let frames = Frames::load(mem, layout.pages, layout.frame_count)?;
+        let sessions = Sessions::load(mem)?;
+        let epoch = mem.load(StateWord::Epoch.offset()).wrapping_add(1);
+        mem.store(StateWord::Epoch.offset(), epoch);
+        let mut daemon = Daemon {
+            rack,
+            region_id: block.region_id,
+            epoch,
+            layout,
+            redo,
+            frames,
+            slabs: Slabs::new(layout),
+            sessions,
+            allocations: Allocations::new(),
+            freeing: Freeing::default(),
+            calls: Calls::new(),
+            allocated_bytes: 0,
+            allocations_live: 0,
+            requests: 0,
+            sessions_reaped: 0,
+        };
+        daemon.freeing.require_barrier();
+        daemon.scan_frames(world.private())?;
+        let leaving = daemon.settle_frames(world)?;
+        daemon.start_freeing(&leaving, None, world);
+        daemon.trim_slabs(world);
+        Ok(daemon)
+    }
+
+    /// Reads every entry that was ever used and builds page → frame.
+    fn scan_frames<M: Mem>(&mut self, mem: &M) -> Result<()> {
+        let generation_next = mem.load(StateWord::GenerationNext.offset());
+        let page_max = self.layout.pages.page_id_max();
+        for frame in 0..self.frames.high {
+            let entry = Entry::load(mem, frame)?;
+            if entry.state == FrameState::Free {
+                self.frames.free.insert(frame);
+                continue;
+            }
+            let shifts = SLAB_SHIFT_MIN..self.layout.pages.page_shift();
+            let known_class = entry.shift == 0 || shifts.contains(&entry.shift);
+            let slab_shape = entry.shift == 0 || (entry.first && entry.span == 1);
+            let known_page = entry.page.0 != 0 && entry.page <= page_max;
+            let known_generation = (1..generation_next).contains(&entry.generation.0);
+            if !(known_class && slab_shape && known_page && known_generation && entry.span > 0) {
+                return bad(format!("the entry of frame {frame} makes no sense: {entry:?}"));
+            }
+            if let Some(other) = self.frames.by_page.insert(entry.page.0, frame) {
+                return bad(format!("page {} is in frames {other} and {frame}", entry.page));
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides what stays, in page order so that first pages come first; the frames that go.
+    fn settle_frames<W: World>(&mut self, world: &mut W) -> Result<Vec<u32>> {
+        for frame in self.frames.free.iter().copied() {
+            settle_table(world, frame, 0);
+        }
+        let pages: Vec<(u64, u32)> = self.frames.by_page.iter().map(|(p, f)| (*p, *f)).collect();
+        let mut leaving = Vec::new();
+        let mut head = Head { page: 0, pages: 0, stays: false, seen: 0 };
+        for (page, frame) in pages {
+            let entry = Entry::load(world.private(), frame)?;
+            if entry.first {
+                check_complete(&head)?;
+                let owner = entry.owner.0;
+                let owned = owner == 0 || self.sessions.record_of(owner).is_some();
+                let stays = entry.state == FrameState::Home && owned;
+                head = Head { page, pages: entry.span, stays, seen: 1 };
+                if stays {
+                    self.keep_first(frame, &entry, world)?;
+                }
+            }
+            let follows = entry.first
+                || (head.page + u64::from(entry.span) == page && entry.span < head.pages);
+            if !(head.stays && follows) {
+                leaving.push(frame);
+                continue;
+            }
+            if !entry.first {
+                head.seen += 1;
+            }
+            if entry.state == FrameState::Freeing {
+                return bad(format!("page {page} is being freed, the first of its run is not"));
+            }
+            if entry.state == FrameState::Pending {
+                let word = entry.state_word(FrameState::Home);
+                world.private().store(state_offset(frame), word);
+            }
+            settle_table(world, frame, entry.generation.0);
+        }
+        check_complete(&head)?;
+        Ok(leaving)
+    }
+
+    /// Puts a slab page or the first page of a run that stays into the indexes.
+    fn keep_first<W: World>(&mut self, frame: u32, entry: &Entry, world: &W) -> Result<()> {
+        let owner = entry.owner.0;
+        if owner != 0 {
+            self.frames.owned.insert((owner, frame));
+        }
+        if entry.shift == 0 {
+            self.allocations_live += 1;
+            self.allocated_bytes += u64::from(entry.span) * self.layout.pages.page_bytes();
+        } else {
+            let live = self.slabs.insert_found(world.private(), frame, entry.shift, owner)?;
+            self.allocations_live += u64::from(live);
+            self.allocated_bytes += u64::from(live) << entry.shift;
+        }
+        Ok(())
+    }
+
+    /// Gives back empty slab pages beyond the one that each class keeps.
+    fn trim_slabs<W: World>(&mut self, world: &mut W) {
+        while let Some(frame) = self.slabs.any_surplus() {
+            self.start_freeing(&[frame], None, world);
+        }
+    }
+}
+
+fn check_superblock(
+    block: &Superblock,
+    rack: RackId,
+    expected: Option<PageGeometry>,
+) -> Result<RegionLayout> {
+    if block.rack != rack.0 {
+        return bad(format!("it is rack {}'s, this daemon serves rack {rack}", block.rack));
+    }
+    let Some(pages) = PageGeometry::new(block.page_shift) else {
+        return bad(format!("pages of 2^{} bytes are not supported", block.page_shift));
+    };
+    if let Some(expected) = expected
+        && expected != pages
+    {
+        return bad(format!(
+            "its pages have {} bytes, {} were asked for",
+            pages.page_bytes(),
+            expected.page_bytes()
+        ));
+    }
+    let Ok(frame_count) = u32::try_from(block.frame_count) else {
+        return bad(format!("{} frames are too many", block.frame_count));
+    };
+    Ok(RegionLayout { pages, frame_count })
+}
+
+fn check_complete(head: &Head) -> Result<()> {
+    if head.stays && head.seen != head.pages {
+        let Head { page, pages, seen, .. } = head;
+        return bad(format!("{seen} of the {pages} pages from page {page} are there"));
+    }
+    Ok(())
+}
+
+/// Makes a table word right without touching one that is.
+fn settle_table<W: World>(world: &mut W, frame: u32, generation: u64) {
+    let word = table_word(FrameIndex(frame));
+    if world.table().load(word) != generation {
+        world.table().store(word, generation);
+    }
+}

@@ -1,0 +1,178 @@
+//! The daemon's calls to the master: a window of calls without answer, sent again after a
+//! reconnect or a pause.
+//!
+//! In: page homes to commit and pages to remove (queued by `alloc.rs` and `free.rs`), answers.
+//! Out: calls, and what their answers mean to those two. Every call can be repeated without harm,
+//! so an answer that was lost is asked for again. Removals are never given up: the frames stay
+//! `Freeing` until the master has forgotten the pages. Source: DESIGN §2 (the directory is the
+//! authority for homes).
+
+use crate::constants::PAGE_ID_LEASE;
+use crate::constants::{COMMIT_PAGES_MAX, DAEMON_CALLS_MAX, MASTER_ATTEMPTS_MAX, MASTER_RETRY_NS};
+use crate::daemon::{Daemon, World};
+use crate::error::Error;
+use crate::seam::Nanos;
+use crate::wire::{MasterAnswer, MasterCall, MasterReply};
+use std::collections::BTreeMap;
+
+/// Why a call was made.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// More page ids.
+    Lease,
+    /// So many pages of a job get their homes.
+    Commit { job: u64, pages: usize },
+    /// These frames' pages are forgotten.
+    Remove { frames: Vec<u32> },
+}
+
+#[derive(Debug)]
+struct Outstanding {
+    call: MasterCall,
+    purpose: Purpose,
+    attempts: u32,
+    /// When to send it again; `None` while an answer is expected.
+    retry_at: Option<Nanos>,
+}
+
+/// Calls without answer.
+pub(super) struct Calls {
+    up: bool,
+    next_id: u64,
+    leasing: bool,
+    outstanding: BTreeMap<u64, Outstanding>,
+}
+
+impl Calls {
+    pub(super) fn new() -> Calls {
+        Calls { up: false, next_id: 1, leasing: false, outstanding: BTreeMap::new() }
+    }
+
+    /// Whether a call waits to be sent again.
+    pub(super) fn retries(&self) -> bool {
+        self.up && self.outstanding.values().any(|call| call.retry_at.is_some())
+    }
+
+    /// Forgets the commits of a job that failed, so that none is sent after its removal.
+    pub(super) fn forget_job(&mut self, id: u64) {
+        self.outstanding.retain(|_, call| match call.purpose {
+            Purpose::Commit { job, .. } => job != id,
+            _ => true,
+        });
+    }
+
+    fn has_room(&self) -> bool {
+        self.up && self.outstanding.len() < DAEMON_CALLS_MAX
+    }
+
+    fn send<W: World>(&mut self, call: MasterCall, purpose: Purpose, world: &mut W) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let sent = Outstanding { call: call.clone(), purpose, attempts: 0, retry_at: None };
+        self.outstanding.insert(id, sent);
+        world.to_master(id, call);
+    }
+}
+
+impl Daemon {
+    /// The master is connected and has accepted this rack's join: everything without answer is
+    /// sent again, then what has gathered meanwhile.
+    pub fn master_up<W: World>(&mut self, world: &mut W) {
+        self.calls.up = true;
+        for (id, call) in &mut self.calls.outstanding {
+            call.retry_at = None;
+            world.to_master(*id, call.call.clone());
+        }
+        self.advance(world);
+    }
+
+    /// The connection to the master is down: calls wait for the next one.
+    pub fn master_down(&mut self) {
+        self.calls.up = false;
+    }
+
+    /// An answer of the master; answers to calls that are not outstanding are ignored.
+    pub fn on_master<W: World>(&mut self, now: Nanos, reply: MasterReply, world: &mut W) {
+        let Some(call) = self.calls.outstanding.remove(&reply.id) else { return };
+        let unexpected = |answer| Error::Protocol {
+            peer: "master".into(),
+            reason: format!("the answer {answer:?} does not fit the call"),
+        };
+        let failed = match (reply.answer, &call.purpose) {
+            (Ok(MasterAnswer::PageIds { first, count }), Purpose::Lease) => {
+                self.frames.offer_ids(first, count).err()
+            }
+            (Ok(MasterAnswer::Done), Purpose::Commit { job, pages }) => {
+                self.on_committed(*job, *pages, world);
+                None
+            }
+            (Ok(MasterAnswer::Done), Purpose::Remove { frames }) => {
+                self.on_removed(frames, world);
+                None
+            }
+            (Ok(answer), _) => Some(unexpected(answer)),
+            (Err(error), _) => Some(error),
+        };
+        match failed {
+            Some(error) => self.on_failed_call(now, reply.id, call, error, world),
+            None if matches!(call.purpose, Purpose::Lease) => self.calls.leasing = false,
+            None => {}
+        }
+        self.advance(world);
+    }
+
+    fn on_failed_call<W: World>(
+        &mut self,
+        now: Nanos,
+        id: u64,
+        mut call: Outstanding,
+        error: Error,
+        world: &mut W,
+    ) {
+        let may_retry = error.may_retry() || matches!(error, Error::NoSuchRack { .. });
+        let again = may_retry && call.attempts < MASTER_ATTEMPTS_MAX;
+        match call.purpose {
+            Purpose::Commit { job, .. } if !again => return self.fail_job(job, error, world),
+            Purpose::Lease if !again => self.fail_waiting(&error, world),
+            _ => {}
+        }
+        call.attempts = call.attempts.saturating_add(1);
+        call.retry_at = Some(now + MASTER_RETRY_NS);
+        self.calls.outstanding.insert(id, call);
+    }
+
+    /// Sends again what has waited long enough.
+    pub(super) fn retry_calls<W: World>(&mut self, now: Nanos, world: &mut W) {
+        if !self.calls.up {
+            return;
+        }
+        for (id, call) in &mut self.calls.outstanding {
+            if call.retry_at.is_some_and(|at| at <= now) {
+                call.retry_at = None;
+                world.to_master(*id, call.call.clone());
+            }
+        }
+    }
+
+    /// Sends what the window has room for: page ids first, then homes, then removals.
+    pub(super) fn send_calls<W: World>(&mut self, world: &mut W) {
+        if self.calls.up && !self.calls.leasing && self.frames.wants_lease() {
+            self.calls.leasing = true;
+            let call = MasterCall::LeasePageIds { count: PAGE_ID_LEASE };
+            self.calls.send(call, Purpose::Lease, world);
+        }
+        while self.calls.has_room() {
+            let Some((job, homes)) = self.next_commit() else { break };
+            let purpose = Purpose::Commit { job, pages: homes.len() };
+            self.calls.send(MasterCall::CommitPages { homes }, purpose, world);
+        }
+        while self.calls.has_room() {
+            let (frames, pages) = self.next_removal(COMMIT_PAGES_MAX as usize, world);
+            if frames.is_empty() {
+                break;
+            }
+            let call = MasterCall::RemovePages { rack: self.rack, pages };
+            self.calls.send(call, Purpose::Remove { frames }, world);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Frames: their entries in the private section, which of them are free, which page is where,
+//! and the numbers that pages get (page ids from a leased range, generations).
+//!
+//! In: entries at attach, leases of the master. Out: frames, page ids and generations for the
+//! allocator; page → frame for everybody. Called by `alloc.rs`, `free.rs`, `attach.rs`. The
+//! entries in the section are the truth; the indexes here cost memory per used frame only. A
+//! number is marked as given out in the section before it is used.
+//! Source: Rcmp §5.1 (page table of the daemon); DESIGN §2.
+
+use crate::addr::{FrameIndex, GAddr, Generation, PageGeometry, PageId, SessionId};
+use crate::constants::{GENERATION_CHUNK, PAGE_ID_LEASE, RUN_PAGES_MAX};
+use crate::error::{Error, Result};
+use crate::layout::{FRAME_BYTES, FrameState, FrameWord, StateWord, frame_word};
+use crate::seam::Mem;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A frame entry, decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) page: PageId,
+    pub(super) generation: Generation,
+    pub(super) state: FrameState,
+    /// log2 of the object size; 0 for whole pages.
+    pub(super) shift: u8,
+    /// Whether it is the first page of a run; slab pages are.
+    pub(super) first: bool,
+    /// Pages of the run in its first page, the index in the run in later ones.
+    pub(super) span: u32,
+    pub(super) owner: SessionId,
+}
+
+impl Entry {
+    /// Reads the entry of `frame`; its state byte is checked.
+    pub(super) fn load<M: Mem>(mem: &M, frame: u32) -> Result<Entry> {
+        let word = |word| mem.load(frame_word(FrameIndex(frame), word));
+        let state_word = word(FrameWord::State);
+        let state = FrameState::from_byte(state_word as u8).ok_or_else(|| Error::BadRegion {
+            reason: format!("frame {frame} has the unknown state {}", state_word as u8),
+        })?;
+        Ok(Entry {
+            page: PageId(word(FrameWord::Page)),
+            generation: Generation(word(FrameWord::Generation)),
+            state,
+            shift: (state_word >> 8) as u8,
+            first: state_word >> 16 & 1 == 1,
+            span: (state_word >> 32) as u32,
+            owner: SessionId(word(FrameWord::Owner)),
+        })
+    }
+
+    /// Reads an entry that attach has checked.
+    pub(super) fn load_checked<M: Mem>(mem: &M, frame: u32) -> Entry {
+        Entry::load(mem, frame).expect("attach checked every entry and only the engine writes them")
+    }
+
+    /// The state word with another state.
+    pub(super) fn state_word(&self, state: FrameState) -> u64 {
+        u64::from(state as u8)
+            | u64::from(self.shift) << 8
+            | u64::from(self.first) << 16
+            | u64::from(self.span) << 32
+    }
+
+    /// Writes a new entry; the state last, so that a crash leaves the frame free or complete.
+    pub(super) fn store<M: Mem>(&self, mem: &M, frame: u32) {
+        let frame = FrameIndex(frame);
+        mem.store(frame_word(frame, FrameWord::Page), self.page.0);
+        mem.store(frame_word(frame, FrameWord::Generation), self.generation.0);
+        mem.store(frame_word(frame, FrameWord::Owner), self.owner.0);
+        mem.store(frame_word(frame, FrameWord::State), self.state_word(self.state));
+    }
+}
+
+/// Offset of a frame's state word in the private section.
+pub(super) fn state_offset(frame: u32) -> u64 {
+    frame_word(FrameIndex(frame), FrameWord::State)
+}
+
+/// A range of page ids: `next..end`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct IdRange {
+    next: u64,
+    end: u64,
+}
+
+/// The indexes over all frames.
+pub(super) struct Frames {
+    pages: PageGeometry,
+    count: u32,
+    /// Frames from here on were never used.
+    pub(super) high: u32,
+    /// Free frames below `high`.
+    pub(super) free: BTreeSet<u32>,
+    /// Every page with a frame, in any state but free.
+    pub(super) by_page: BTreeMap<u64, u32>,
+    /// First frames of owned allocations (session, frame) and owned slab pages.
+    pub(super) owned: BTreeSet<(u64, u32)>,
+    generation_next: u64,
+    generation_end: u64,
+    ids: IdRange,
+    standby: Option<IdRange>,
+}
+
+impl Frames {
+    /// Reads the words that change; the entries are attach's work.
+    pub(super) fn load<M: Mem>(mem: &M, pages: PageGeometry, count: u32) -> Result<Frames> {
+        let word = |word: StateWord| mem.load(word.offset());
+        let (high, generation) = (word(StateWord::FramesHigh), word(StateWord::GenerationNext));
+        let ids = IdRange { next: word(StateWord::PageIdNext), end: word(StateWord::PageIdEnd) };
+        let bad = |reason: String| Err(Error::BadRegion { reason });
+        if high > u64::from(count) {
+            return bad(format!("{high} frames were used, {count} exist"));
+        }
+        if generation == 0 {
+            return bad("the next generation is 0".into());
+        }
+        if ids.next > ids.end || ids.end > pages.page_id_max().0 {
+            return bad(format!("page ids {} to {} make no range", ids.next, ids.end));
+        }
+        Ok(Frames {
+            pages,
+            count,
+            high: high as u32,
+            free: BTreeSet::new(),
+            by_page: BTreeMap::new(),
+            owned: BTreeSet::new(),
+            generation_next: generation,
+            generation_end: generation,
+            ids,
+            standby: None,
+        })
+    }
+
+    /// Frames that are free now.
+    pub(super) fn free_count(&self) -> u32 {
+        self.count - self.high + self.free.len() as u32
+    }
+
+    /// The frame and entry of a page that lives here now.
+    pub(super) fn home<M: Mem>(&self, mem: &M, page: PageId) -> Option<(u32, Entry)> {
+        let frame = *self.by_page.get(&page.0)?;
+        let entry = Entry::load_checked(mem, frame);
+        (entry.state == FrameState::Home).then_some((frame, entry))
+    }
+
+    /// The lowest `count` free frames. The caller knows that they are there and has made room
+    /// for the entries up to [`Frames::high_after`].
+    pub(super) fn take<M: Mem>(&mut self, mem: &M, count: u32) -> Vec<u32> {
+        assert!(count <= self.free_count(), "the caller checked that the frames are there");
+        let mut frames = Vec::with_capacity(count as usize);
+        while frames.len() < count as usize {
+            let Some(frame) = self.free.pop_first() else { break };
+            frames.push(frame);
+        }
+        let fresh = count - frames.len() as u32;
+        frames.extend(self.high..self.high + fresh);
+        if fresh > 0 {
+            self.high += fresh;
+            mem.store(StateWord::FramesHigh.offset(), u64::from(self.high));
+        }
+        frames
+    }
+
+    /// Where the entries lie that taking `count` frames uses for the first time: offset, bytes.
+    pub(super) fn fresh_entries(&self, count: u32) -> Option<(u64, u64)> {
+        let fresh = count.saturating_sub(self.free.len() as u32);
+        let offset = frame_word(FrameIndex(self.high), FrameWord::Page);
+        (fresh > 0).then_some((offset, FRAME_BYTES * u64::from(fresh)))
+    }
+
+    /// `count` consecutive generations that nobody had; the first of them.
+    pub(super) fn take_generations<M: Mem>(&mut self, mem: &M, count: u32) -> u64 {
+        let first = self.generation_next;
+        self.generation_next += u64::from(count);
+        if self.generation_next > self.generation_end {
+            self.generation_end = self.generation_next + GENERATION_CHUNK;
+            mem.store(StateWord::GenerationNext.offset(), self.generation_end);
+        }
+        first
+    }
+
+    /// Whether `count` consecutive page ids can be taken, perhaps after [`Frames::switch_ids`].
+    pub(super) fn ids_fit(&self, count: u32) -> bool {
+        self.ids.end - self.ids.next >= u64::from(count)
+    }
+
+    /// Whether another range should be leased now, ahead of need.
+    pub(super) fn wants_lease(&self) -> bool {
+        self.standby.is_none() && self.ids.end - self.ids.next < PAGE_ID_LEASE / 2
+    }
+
+    /// Whether a leased range waits to be used, and if so what to record: next and end. The rest
+    /// of the present range is never used.
+    pub(super) fn switch_ids(&mut self) -> Option<(u64, u64)> {
+        self.ids = self.standby.take()?;
+        Some((self.ids.next, self.ids.end))
+    }
+
+    /// `count` consecutive page ids, marked as given out before they are used.
+    pub(super) fn take_ids<M: Mem>(&mut self, mem: &M, count: u32) -> u64 {
+        assert!(self.ids_fit(count), "the caller checked that the ids are there");
+        let first = self.ids.next;
+        self.ids.next += u64::from(count);
+        mem.store(StateWord::PageIdNext.offset(), self.ids.next);
+        first
+    }
+
+    /// Checks a range that the master leased and keeps it for later.
+    pub(super) fn offer_ids(&mut self, first: PageId, count: u64) -> Result<()> {
+        let end = first.0.checked_add(count).filter(|end| *end <= self.pages.page_id_max().0);
+        let broken = |reason| Err(Error::Protocol { peer: "master".into(), reason });
+        let Some(end) = end else {
+            return broken(format!("{count} page ids from {first} are no range of ids"));
+        };
+        if first.0 == 0 || count < u64::from(RUN_PAGES_MAX) {
+            return broken(format!("{count} page ids from {first} hold no run"));
+        }
+        let ours = self.ids.next < end && first.0 < self.ids.end && self.ids.next < self.ids.end;
+        if ours || self.by_page.range(first.0..end).next().is_some() {
+            return broken(format!("page ids {first} to {end} were leased before"));
+        }
+        self.standby = Some(IdRange { next: first.0, end });
+        Ok(())
+    }
+
+    /// An address in a page.
+    pub(super) fn addr(&self, page: PageId, offset: u64) -> GAddr {
+        self.pages.join(page, offset)
+    }
+}

@@ -1,0 +1,373 @@
+//! Freeing: objects, runs, and the way of a frame from `Freeing` to `Free`.
+//!
+//! In: frees admitted by `mod.rs`, pages that `alloc.rs` rolls back, what leaving sessions held,
+//! acknowledgements of the master. Out: answers, free frames. A frame's way, in this order:
+//! state `Freeing` (the first page of a run by the redo record that holds the result, the later
+//! ones after it), table word 0, the master forgets the page, a barrier, no cell announces the
+//! frame, memory punched, state `Free`. The barrier is paid once for all table words that changed
+//! before a scan. After it no accessor can begin with the old generation, so a frame that was
+//! seen unannounced once is safe for good; one that is announced stays in quarantine.
+//! Source: DESIGN §3 (reuse only when provably nobody can touch it).
+
+use crate::addr::{FrameIndex, GAddr, PageId};
+use crate::constants::{QUARANTINE_FRAMES_MAX, SLOTS_MAX};
+use crate::daemon::frames::{Entry, state_offset};
+use crate::daemon::session::{Outcome, Ticket};
+use crate::daemon::slab;
+use crate::daemon::{Daemon, World};
+use crate::error::{Error, Result};
+use crate::layout::{BLOCK_BYTES, FrameState, ResultKind, SlotWord, table_word};
+use crate::seam::Mem;
+use crate::wire::Reply;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Frames that the master has to forget together, and who waits for it.
+#[derive(Debug, Default)]
+struct Removal {
+    remaining: usize,
+    waiters: Vec<Ticket>,
+}
+
+/// Frames on their way to be free.
+#[derive(Default)]
+pub(super) struct Freeing {
+    removals: BTreeMap<u64, Removal>,
+    next_removal: u64,
+    /// Frames whose page the master still knows, with their removal.
+    known: BTreeMap<u32, u64>,
+    /// Of these, the ones whose removal has not been sent.
+    queue: VecDeque<u32>,
+    /// Frames that the master has forgotten and that a cell may announce.
+    draining: BTreeSet<u32>,
+    /// Frames that nobody can touch any more.
+    drained: BTreeSet<u32>,
+    /// Whether table words changed since the last barrier.
+    unfenced: bool,
+    scan_due: bool,
+    announced: Vec<u32>,
+}
+
+impl Freeing {
+    /// Frames that will be free without anybody else's doing.
+    pub(super) fn coming(&self) -> u32 {
+        (self.known.len() + self.drained.len()) as u32
+    }
+
+    /// Frames that a stopped reader or writer keeps.
+    pub(super) fn quarantined(&self) -> usize {
+        self.draining.len()
+    }
+
+    /// Whether a tick would do something.
+    pub(super) fn needs_tick(&self) -> bool {
+        !self.draining.is_empty() || !self.drained.is_empty()
+    }
+
+    /// Asks for a scan of the cells, if a frame waits for one.
+    pub(super) fn request_scan(&mut self) {
+        self.scan_due = !self.draining.is_empty();
+    }
+
+    /// Notes that attach changed table words.
+    pub(super) fn require_barrier(&mut self) {
+        self.unfenced = true;
+    }
+}
+
+/// What an address and a size name.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Object { frame: u32, index: u32, shift: u8 },
+    Run { frame: u32, page: PageId, pages: u32 },
+}
+
+impl Daemon {
+    /// Serves an admitted free.
+    pub(super) fn free<W: World>(&mut self, ticket: Ticket, addr: GAddr, world: &mut W) {
+        let target = match self.find_allocation(addr, ticket.bytes, world) {
+            Ok(target) => target,
+            Err(error) => return self.answer(&ticket, Err(error), world),
+        };
+        if matches!(target, Target::Run { .. }) && self.is_quarantine_full() {
+            let limit = u64::from(QUARANTINE_FRAMES_MAX);
+            let what = "the quarantine of frames that stopped clients may touch".into();
+            return self.answer(&ticket, Err(Error::Busy { what, limit }), world);
+        }
+        let disowned = self.sessions.disown(addr.0, &mut self.redo);
+        self.prepare_release(target, world);
+        let outcome = Outcome { kind: ResultKind::Freed, value: addr.0, bytes: ticket.bytes };
+        let (record, seq) = (ticket.record, ticket.seq);
+        self.sessions.commit_result(record, seq, outcome, &mut self.redo, world.private());
+        if let Some(other) = disowned.filter(|other| *other != record) {
+            self.sessions.disowned(other);
+        }
+        self.finish_release(target, Some(ticket), world);
+    }
+
+    /// Takes back the allocation that a session's last request made, if nobody took the answer.
+    pub(super) fn take_back<W: World>(&mut self, record: u32, world: &mut W) {
+        let consumed = if record < SLOTS_MAX {
+            // Without the slot section nothing says what was consumed: a leak harms less than
+            // freeing memory that is in use.
+            world.slot_word(record, SlotWord::ConsumedSeq).unwrap_or(u64::MAX)
+        } else {
+            self.sessions.consumed(record)
+        };
+        let Some((addr, bytes)) = self.sessions.unconsumed(record, consumed) else { return };
+        let Ok(target) = self.find_allocation(GAddr(addr), bytes, world) else { return };
+        if let Some(record) = self.sessions.disown(addr, &mut self.redo) {
+            self.prepare_release(target, world);
+            self.redo.commit(world.private());
+            self.sessions.disowned(record);
+            self.finish_release(target, None, world);
+        }
+    }
+
+    /// Frees everything that is owned by a session.
+    pub(super) fn free_owned<W: World>(&mut self, session: u64, world: &mut W) {
+        let range = (session, 0)..=(session, u32::MAX);
+        while let Some(&(_, frame)) = self.frames.owned.range(range.clone()).next() {
+            let entry = Entry::load_checked(world.private(), frame);
+            if entry.shift == 0 {
+                let target = Target::Run { frame, page: entry.page, pages: entry.span };
+                self.finish_release(target, None, world);
+            } else {
+                self.start_freeing(&[frame], None, world);
+            }
+        }
+    }
+
+    /// A repeated free whose pages the master has not forgotten yet waits for that; whether so.
+    pub(super) fn join_removal(&mut self, ticket: Ticket, addr: GAddr) -> bool {
+        if slab::class_shift(&self.layout, ticket.bytes).is_some() {
+            return false;
+        }
+        // Pages are forgotten in order, so the last one of the run says when all are.
+        let pages = ticket.bytes.div_ceil(self.layout.pages.page_bytes());
+        let last = self.layout.pages.page(addr).0 + pages - 1;
+        let frame = self.frames.by_page.get(&last);
+        let removal = frame.and_then(|frame| self.freeing.known.get(frame));
+        match removal.and_then(|id| self.freeing.removals.get_mut(id)) {
+            Some(removal) => {
+                removal.waiters.push(ticket);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn find_allocation<W: World>(&self, addr: GAddr, bytes: u64, world: &W) -> Result<Target> {
+        let bad = |reason: &str| Err(Error::BadFree { addr, bytes, reason: reason.into() });
+        if bytes == 0 {
+            return bad("nothing has 0 bytes");
+        }
+        let pages = self.layout.pages;
+        let page = pages.page(addr);
+        let offset = pages.offset(addr);
+        let Some((frame, entry)) = self.frames.home(world.private(), page) else {
+            return bad("no page of this rack is there");
+        };
+        let class = slab::class_shift(&self.layout, bytes);
+        if entry.shift == 0 {
+            let asked = bytes.div_ceil(pages.page_bytes());
+            return match () {
+                () if !entry.first => bad("it lies inside a run of pages"),
+                () if offset != 0 => bad("it lies inside a page"),
+                () if class.is_some() || asked != u64::from(entry.span) => {
+                    bad(&format!("a run of {} pages is there", entry.span))
+                }
+                () => Ok(Target::Run { frame, page, pages: entry.span }),
+            };
+        }
+        let shift = entry.shift;
+        if class != Some(shift) {
+            return bad(&format!("objects of {} bytes are there", 1u64 << shift));
+        }
+        if !offset.is_multiple_of(1 << shift) {
+            return bad("it lies inside an object");
+        }
+        let index = (offset >> shift) as u32;
+        match self.slabs.release(world.private(), frame, index) {
+            Some(_) => Ok(Target::Object { frame, index, shift }),
+            None => bad("the object there was freed, or never handed out"),
+        }
+    }
+
+    /// Adds to the redo record the store that frees.
+    fn prepare_release<W: World>(&mut self, target: Target, world: &W) {
+        match target {
+            Target::Object { frame, index, .. } => {
+                let store = self.slabs.release(world.private(), frame, index);
+                let (offset, word) = store.expect("find_allocation saw the object live");
+                self.redo.set(offset, word);
+            }
+            Target::Run { frame, .. } => {
+                let entry = Entry::load_checked(world.private(), frame);
+                self.redo.set(state_offset(frame), entry.state_word(FrameState::Freeing));
+            }
+        }
+    }
+
+    /// Follows in the indexes, and starts the way of a run's frames.
+    fn finish_release<W: World>(&mut self, target: Target, by: Option<Ticket>, world: &mut W) {
+        match target {
+            Target::Object { frame, index, shift } => {
+                let slab = self.slabs.released(frame, index);
+                self.allocations_live -= 1;
+                self.allocated_bytes -= 1u64 << shift;
+                self.trim_class(slab.shift, slab.owner, world);
+                if let Some(ticket) = by {
+                    self.answer(&ticket, Ok(Reply::Freed), world);
+                }
+            }
+            Target::Run { page, pages, .. } => {
+                self.allocations_live -= 1;
+                self.allocated_bytes -= u64::from(pages) * self.layout.pages.page_bytes();
+                let range = page.0..page.0 + u64::from(pages);
+                let frames: Vec<u32> = self.frames.by_page.range(range).map(|(_, f)| *f).collect();
+                assert!(frames.len() == pages as usize, "attach checked that runs are complete");
+                self.start_freeing(&frames, by, world);
+            }
+        }
+    }
+
+    /// Gives back an empty slab page if its class has another one.
+    pub(super) fn trim_class<W: World>(&mut self, shift: u8, owner: u64, world: &mut W) {
+        if self.is_quarantine_full() {
+            return;
+        }
+        if let Some(frame) = self.slabs.surplus(shift, owner) {
+            self.start_freeing(&[frame], None, world);
+        }
+    }
+
+    /// Gives back the empty slab pages that are kept for the next allocation of their class.
+    pub fn release_cached_pages<W: World>(&mut self, world: &mut W) {
+        self.free_cached_pages(world);
+        self.advance(world);
+    }
+
+    /// As [`Daemon::release_cached_pages`], from within another step.
+    pub(super) fn free_cached_pages<W: World>(&mut self, world: &mut W) {
+        let frames: Vec<u32> = self.slabs.empty_pages().collect();
+        if !frames.is_empty() {
+            self.start_freeing(&frames, None, world);
+        }
+    }
+
+    fn is_quarantine_full(&self) -> bool {
+        self.freeing.quarantined() >= QUARANTINE_FRAMES_MAX as usize
+    }
+
+    /// Marks frames `Freeing` in this order, makes them unreachable, and queues their removal.
+    pub(super) fn start_freeing<W: World>(
+        &mut self,
+        frames: &[u32],
+        by: Option<Ticket>,
+        world: &mut W,
+    ) {
+        let id = self.freeing.next_removal;
+        self.freeing.next_removal += 1;
+        for frame in frames {
+            let entry = Entry::load_checked(world.private(), *frame);
+            if entry.state != FrameState::Freeing {
+                let word = entry.state_word(FrameState::Freeing);
+                world.private().store(state_offset(*frame), word);
+            }
+        }
+        for frame in frames {
+            let table = table_word(FrameIndex(*frame));
+            if world.table().load(table) != 0 {
+                world.table().store(table, 0);
+                self.freeing.unfenced = true;
+            }
+            let owner = Entry::load_checked(world.private(), *frame).owner.0;
+            self.frames.owned.remove(&(owner, *frame));
+            if let Some((slab, live)) = self.slabs.remove(*frame) {
+                self.allocations_live -= u64::from(live);
+                self.allocated_bytes -= u64::from(live) << slab.shift;
+            }
+            self.freeing.known.insert(*frame, id);
+            self.freeing.queue.push_back(*frame);
+        }
+        let removal = Removal { remaining: frames.len(), waiters: by.into_iter().collect() };
+        self.freeing.removals.insert(id, removal);
+    }
+
+    /// Frames and pages of the next removal, at most `limit`.
+    pub(super) fn next_removal<W: World>(
+        &mut self,
+        limit: usize,
+        world: &W,
+    ) -> (Vec<u32>, Vec<PageId>) {
+        let count = limit.min(self.freeing.queue.len());
+        let frames: Vec<u32> = self.freeing.queue.drain(..count).collect();
+        let page = |frame: &u32| Entry::load_checked(world.private(), *frame).page;
+        let pages = frames.iter().map(page).collect();
+        (frames, pages)
+    }
+
+    /// The master has forgotten the pages of these frames.
+    pub(super) fn on_removed<W: World>(&mut self, frames: &[u32], world: &mut W) {
+        for frame in frames {
+            let id = self.freeing.known.remove(frame).expect("a frame is removed once");
+            self.freeing.draining.insert(*frame);
+            let removal = self.freeing.removals.get_mut(&id).expect("it has a frame left");
+            removal.remaining -= 1;
+            if removal.remaining == 0 {
+                let removal = self.freeing.removals.remove(&id).expect("it was found above");
+                for ticket in removal.waiters {
+                    self.answer(&ticket, Ok(Reply::Freed), world);
+                }
+            }
+        }
+        self.freeing.request_scan();
+    }
+
+    /// Looks once whether the frames that wait for it are announced by anybody.
+    pub(super) fn scan_cells<W: World>(&mut self, world: &mut W) {
+        if !std::mem::take(&mut self.freeing.scan_due) {
+            return;
+        }
+        if std::mem::take(&mut self.freeing.unfenced) {
+            world.barrier();
+        }
+        let freeing = &mut self.freeing;
+        freeing.announced.clear();
+        for index in 0..world.cell_count() {
+            let frame = world.cell(index).checked_sub(1).and_then(|f| u32::try_from(f).ok());
+            freeing.announced.extend(frame.filter(|frame| freeing.draining.contains(frame)));
+        }
+        let announced = std::mem::take(&mut freeing.draining);
+        freeing.draining.extend(&freeing.announced);
+        freeing.drained.extend(announced.difference(&freeing.draining));
+    }
+
+    /// Punches frames that nobody can touch, as many as one step may, and makes them free.
+    pub(super) fn punch_step<W: World>(&mut self, world: &mut W) {
+        let mut budget = self.step_frames();
+        while budget > 0 {
+            let Some(&first) = self.freeing.drained.first() else { return };
+            let neighbours = (first..).zip(&self.freeing.drained);
+            let count = neighbours.take(budget).take_while(|(next, f)| next == *f).count();
+            budget -= count;
+            let bytes = count as u64 * self.layout.pages.page_bytes();
+            world.punch_pages(self.layout.frame_offset(FrameIndex(first)), bytes);
+            for frame in first..first + count as u32 {
+                self.make_free(frame, world);
+            }
+        }
+    }
+
+    fn make_free<W: World>(&mut self, frame: u32, world: &mut W) {
+        let entry = Entry::load_checked(world.private(), frame);
+        let bitmap_bytes = self.layout.bitmap_bytes();
+        if entry.shift != 0 && bitmap_bytes >= BLOCK_BYTES {
+            world.punch_private(self.layout.bitmap_offset(FrameIndex(frame)), bitmap_bytes);
+        }
+        world.private().store(state_offset(frame), FrameState::Free as u64);
+        self.freeing.drained.remove(&frame);
+        self.frames.by_page.remove(&entry.page.0);
+        self.frames.free.insert(frame);
+    }
+}

@@ -1,0 +1,462 @@
+//! The daemon of a rack: who has which memory of the region, and the answers to its clients.
+//!
+//! ```text
+//! clients' frames --> on_request --> alloc.rs / free.rs --> redo.rs --> private section
+//! control sockets --> join, leave --'   |      ^                        table, pages sections
+//! master's answers -> on_master <-- calls.rs --'
+//! poll loop --------> tick (quarantine, backing, punching, calls to repeat)
+//! ```
+//!
+//! The engine owns the private section and the table, and no thread: the runtime calls it from
+//! one poll loop and hands in a [`World`]. It answers through the world, often at once, else when
+//! the master has answered. It trusts only the private section, which attach checks.
+//!
+//! Order: what a client can learn is in the private section before it is said; what others can
+//! reach by a table word is committed at the master before, and forgotten there after the table
+//! word is 0. The process may die between any two memory operations: [`Daemon::attach`] over the
+//! same bytes goes on. Source: Rcmp §5.1 (daemon), DESIGN §2–4.
+
+mod alloc;
+mod attach;
+mod calls;
+mod frames;
+mod free;
+mod redo;
+mod session;
+mod slab;
+
+pub use attach::{format, read_superblock};
+pub use session::SessionInfo;
+
+use crate::addr::{FrameIndex, GAddr, PageId, RackId, SessionId};
+use crate::constants::{RESOLVE_PAGES_MAX, SLOTS_MAX};
+use crate::daemon::alloc::Allocations;
+use crate::daemon::calls::Calls;
+use crate::daemon::frames::Frames;
+use crate::daemon::free::Freeing;
+use crate::daemon::redo::Redo;
+use crate::daemon::session::{Admit, Outcome, Sessions, Ticket};
+use crate::daemon::slab::Slabs;
+use crate::error::{Error, Result};
+use crate::layout::{RegionLayout, ResultKind, SlotWord};
+use crate::seam::{Mem, Nanos};
+use crate::wire::{DaemonStats, MasterCall, PageHome, Reply, ReplyFrame, Request, RequestFrame};
+
+/// What the engine needs of its process. Statically dispatched; no call may call the engine.
+pub trait World {
+    /// The kind of memory that the sections are.
+    type Mem: Mem;
+    /// The private section, [`RegionLayout::private_bytes`] long. Its parts are backed by
+    /// [`World::back_private`]; unbacked parts read as zero once they are backed.
+    fn private(&self) -> &Self::Mem;
+    /// The table section, [`RegionLayout::table_bytes`] long, backed as a whole by the runtime.
+    fn table(&self) -> &Self::Mem;
+    /// The pages section, [`RegionLayout::pages_bytes`] long.
+    fn pages(&self) -> &Self::Mem;
+    /// Announce cells of everybody who can touch pages: the slots in use and the target threads.
+    fn cell_count(&self) -> u32;
+    /// A cell, loaded with acquire order: a frame plus one, or 0. Cells of processes that are
+    /// provably dead read 0.
+    fn cell(&self, index: u32) -> u64;
+    /// A word of a slot's header; `None` if the slot section is not there.
+    fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64>;
+    /// Gives memory to a range of pages, which reads as zero afterwards; `Full` if the host has
+    /// none.
+    fn back_pages(&mut self, offset: u64, bytes: u64) -> Result<()>;
+    /// Takes the memory of a range of pages back; it reads as zero when it is backed again.
+    fn punch_pages(&mut self, offset: u64, bytes: u64);
+    /// Gives memory to a range of the private section, aligned to 8 bytes only; what is backed
+    /// already keeps its bytes.
+    fn back_private(&mut self, offset: u64, bytes: u64) -> Result<()>;
+    /// Takes memory of whole blocks of the private section back.
+    fn punch_private(&mut self, offset: u64, bytes: u64);
+    /// Runs a barrier in every process that announces: after it, whoever did not announce before
+    /// sees the table words stored before.
+    fn barrier(&mut self);
+    /// Backed bytes of the metadata sections.
+    fn metadata_bytes(&self) -> u64;
+    /// Sends a call to the master. `id` is the engine's, counted from 1 in each process; it comes
+    /// back in the answer. While the master is down nothing is sent.
+    fn to_master(&mut self, id: u64, call: MasterCall);
+    /// Sends an answer. If the client is not connected it is dropped: the client asks again.
+    fn reply(&mut self, to: ClientId, frame: ReplyFrame);
+}
+
+/// A client of the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClientId {
+    /// A local client's slot.
+    Slot(u32),
+    /// A remote client's record, as [`Daemon::join_remote`] gave it.
+    Remote(u32),
+}
+
+impl ClientId {
+    fn of_record(record: u32) -> ClientId {
+        if record < SLOTS_MAX { ClientId::Slot(record) } else { ClientId::Remote(record) }
+    }
+
+    /// The session record. A client outside its table is a bug of the runtime.
+    fn record(self) -> u32 {
+        let (ClientId::Slot(record) | ClientId::Remote(record)) = self;
+        assert!(ClientId::of_record(record) == self, "{self:?} is not a record of its kind");
+        record
+    }
+}
+
+/// The engine. [`format()`] makes a region, [`Daemon::attach`] starts on it.
+pub struct Daemon {
+    rack: RackId,
+    region_id: [u64; 2],
+    epoch: u64,
+    layout: RegionLayout,
+    redo: Redo,
+    frames: Frames,
+    slabs: Slabs,
+    sessions: Sessions,
+    allocations: Allocations,
+    freeing: Freeing,
+    calls: Calls,
+    allocated_bytes: u64,
+    allocations_live: u64,
+    requests: u64,
+    sessions_reaped: u64,
+}
+
+impl Daemon {
+    /// The rack.
+    pub fn rack(&self) -> RackId {
+        self.rack
+    }
+
+    /// The region's identity.
+    pub fn region_id(&self) -> [u64; 2] {
+        self.region_id
+    }
+
+    /// How often the region was attached.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The region's geometry.
+    pub fn layout(&self) -> RegionLayout {
+        self.layout
+    }
+
+    /// Frames that can be allocated at once. Empty slab pages that are kept are not counted.
+    pub fn frames_free(&self) -> u32 {
+        self.frames.free_count()
+    }
+
+    /// All sessions that the region knows. After an attach the runtime looks which of the local
+    /// ones still have their process and calls [`Daemon::leave`] for the others.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionInfo> + '_ {
+        self.sessions.iter()
+    }
+
+    /// Gives a local client a slot. `Busy` if all are in use; `Denied` if the session has one.
+    pub fn join_local<W: World>(
+        &mut self,
+        session: SessionId,
+        pid: u64,
+        start_time: u64,
+        world: &mut W,
+    ) -> Result<u32> {
+        self.check_new(session)?;
+        let record = self.sessions.free_record(true).ok_or_else(|| session::table_full(true))?;
+        let info = SessionInfo { record, session, pid, start_time };
+        self.sessions.create(info, &mut self.redo, world.private());
+        Ok(record)
+    }
+
+    /// A local client comes back, over a new connection, to the slot that it has.
+    pub fn resume_local(&self, session: SessionId, slot: u32) -> Result<()> {
+        if session.0 != 0 && slot < SLOTS_MAX && self.sessions.session(slot) == session.0 {
+            return Ok(());
+        }
+        let reason = format!("slot {slot} is not session {session}'s: it was given back");
+        Err(Error::Denied { reason })
+    }
+
+    /// A local client left or its process is provably dead: what it owned and an allocation whose
+    /// answer it never took are freed, its requests are rolled back when they end, and its slot
+    /// can be given out again. A slot that is not in use is left as it is.
+    pub fn leave<W: World>(&mut self, slot: u32, world: &mut W) {
+        assert!(slot < SLOTS_MAX, "a local client has a slot");
+        self.end(slot, world);
+        self.advance(world);
+    }
+
+    /// A remote client connects: its record, and whether the session was known. If the table is
+    /// full, the record whose connection closed first is ended; `Busy` if all are connected.
+    pub fn join_remote<W: World>(
+        &mut self,
+        session: SessionId,
+        world: &mut W,
+    ) -> Result<(u32, bool)> {
+        if let Some(record) = self.sessions.record_of(session.0)
+            && record >= SLOTS_MAX
+        {
+            self.sessions.set_connected(record, true);
+            return Ok((record, true));
+        }
+        self.check_new(session)?;
+        let record = match self.sessions.free_record(false) {
+            Some(record) => record,
+            None => {
+                let oldest = self.sessions.oldest_closed();
+                let record = oldest.ok_or_else(|| session::table_full(false))?;
+                self.end(record, world);
+                record
+            }
+        };
+        let info = SessionInfo { record, session, pid: 0, start_time: 0 };
+        self.sessions.create(info, &mut self.redo, world.private());
+        self.advance(world);
+        Ok((record, false))
+    }
+
+    /// A remote client's connection closed. Its record stays for a retry until it is needed. Not
+    /// to be called for a connection that the same session has replaced.
+    pub fn leave_remote(&mut self, record: u32) {
+        assert!(record >= SLOTS_MAX, "a remote client has a remote record");
+        if self.sessions.session(record) != 0 {
+            self.sessions.set_connected(record, false);
+        }
+    }
+
+    /// A remote client says that it has taken the answers up to request `seq`: an allocation
+    /// among them is its own for good.
+    pub fn note_consumed(&mut self, record: u32, seq: u64) {
+        assert!(record >= SLOTS_MAX, "a local client's slot says what it has taken");
+        self.sessions.note_consumed(record, seq);
+    }
+
+    /// A remote session is over: what it owned and an allocation whose answer it never took are
+    /// freed.
+    pub fn end_remote<W: World>(&mut self, record: u32, world: &mut W) {
+        assert!(record >= SLOTS_MAX, "a remote client has a remote record");
+        self.end(record, world);
+        self.advance(world);
+    }
+
+    /// Frees what a session held, then its record. Each step stands for itself: after a crash the
+    /// record is still there and the runtime ends it again.
+    fn end<W: World>(&mut self, record: u32, world: &mut W) {
+        let session = self.sessions.session(record);
+        if session == 0 {
+            return;
+        }
+        self.take_back(record, world);
+        self.free_owned(session, world);
+        self.sessions.clear(record, world.private());
+        self.sessions_reaped += 1;
+    }
+
+    fn check_new(&self, session: SessionId) -> Result<()> {
+        let denied = |reason: String| Err(Error::Denied { reason });
+        if session.0 == 0 {
+            return denied("session 0 is no session".into());
+        }
+        match self.sessions.record_of(session.0) {
+            Some(record) => denied(format!("session {session} has record {record} already")),
+            None => Ok(()),
+        }
+    }
+
+    /// A client's request. The answer goes to [`World::reply`], once, now or later; a repetition
+    /// of a request that is under way gets none of its own.
+    pub fn on_request<W: World>(&mut self, from: ClientId, frame: RequestFrame, world: &mut W) {
+        let record = from.record();
+        let seq = frame.seq;
+        self.requests += 1;
+        let reply = if self.sessions.session(record) == 0 {
+            let reason = "it asked before it joined".into();
+            Some(Err(Error::Protocol { peer: format!("{from:?}"), reason }))
+        } else {
+            match frame.request {
+                Request::Resolve { page, count } => Some(self.resolve(page, count, world)),
+                Request::Stats => Some(Ok(Reply::Stats(self.stats(world)))),
+                Request::Ping => Some(Ok(Reply::Pong)),
+                request => self.on_mutating(record, seq, request, world),
+            }
+        };
+        if let Some(reply) = reply {
+            world.reply(from, ReplyFrame { seq, reply });
+        }
+        self.advance(world);
+    }
+
+    /// Work that waits for time: frames in quarantine are looked at again, calls are repeated,
+    /// backing and punching go on by one step each.
+    pub fn tick<W: World>(&mut self, now: Nanos, world: &mut W) {
+        self.freeing.request_scan();
+        self.retry_calls(now, world);
+        self.advance(world);
+    }
+
+    /// Whether [`Daemon::tick`] has something to do; if not, the poll loop may sleep.
+    pub fn needs_tick(&self) -> bool {
+        self.freeing.needs_tick() || self.allocations.is_backing() || self.calls.retries()
+    }
+
+    /// The daemon's counters.
+    pub fn stats<W: World>(&self, world: &W) -> DaemonStats {
+        let (slots_used, remote_sessions) = self.sessions.counts();
+        DaemonStats {
+            rack: self.rack,
+            epoch: self.epoch,
+            page_bytes: self.layout.pages.page_bytes(),
+            frames: u64::from(self.layout.frame_count),
+            frames_free: u64::from(self.frames.free_count()),
+            frames_quarantined: self.freeing.quarantined() as u64,
+            frames_slab: self.slabs.count() as u64,
+            allocated_bytes: self.allocated_bytes,
+            allocations: self.allocations_live,
+            metadata_bytes: world.metadata_bytes(),
+            slots_used,
+            remote_sessions,
+            requests: self.requests,
+            sessions_reaped: self.sessions_reaped,
+        }
+    }
+
+    /// Everything that can go on now, one bounded step of each kind.
+    fn advance<W: World>(&mut self, world: &mut W) {
+        self.scan_cells(world);
+        self.punch_step(world);
+        self.serve_waiting(world);
+        self.back_step(world);
+        self.send_calls(world);
+    }
+
+    fn on_mutating<W: World>(
+        &mut self,
+        record: u32,
+        seq: u64,
+        request: Request,
+        world: &mut W,
+    ) -> Option<Result<Reply>> {
+        let operation = match request {
+            Request::Cas { .. } => "compare and swap",
+            _ => "fetch and add",
+        };
+        match self.sessions.admit(record, seq, operation) {
+            Admit::Fresh => {
+                // Whatever came before and was not taken will not be taken any more.
+                self.sessions.abandon(record);
+                self.take_back(record, world);
+            }
+            Admit::UnderWay => return None,
+            Admit::Repeat(outcome) => return self.repeat(record, seq, outcome),
+            Admit::Refuse(error) => return Some(Err(error)),
+        }
+        match request {
+            Request::Alloc { bytes, owned } => {
+                let ticket = self.sessions.ticket(record, seq, bytes, owned);
+                self.alloc(ticket, world);
+                None
+            }
+            Request::Free { addr, bytes } => {
+                let ticket = self.sessions.ticket(record, seq, bytes, false);
+                self.free(ticket, addr, world);
+                None
+            }
+            Request::Cas { addr, expected, new } => {
+                Some(self.atomic(record, seq, addr, world, |pages, offset| {
+                    let (Ok(old) | Err(old)) = pages.compare_exchange(offset, expected, new);
+                    old
+                }))
+            }
+            Request::FetchAdd { addr, n } => {
+                Some(
+                    self.atomic(record, seq, addr, world, |pages, offset| {
+                        pages.fetch_add(offset, n)
+                    }),
+                )
+            }
+            Request::Resolve { .. } | Request::Stats | Request::Ping => {
+                unreachable!("on_request answers what changes nothing")
+            }
+        }
+    }
+
+    /// The recorded answer, once more.
+    fn repeat(&mut self, record: u32, seq: u64, outcome: Outcome) -> Option<Result<Reply>> {
+        let Outcome { kind, value, bytes } = outcome;
+        Some(match kind {
+            ResultKind::Allocated => Ok(Reply::Allocated { addr: GAddr(value) }),
+            ResultKind::Freed => {
+                let ticket = self.sessions.ticket(record, seq, bytes, false);
+                if self.join_removal(ticket, GAddr(value)) {
+                    return None;
+                }
+                self.sessions.finish(&ticket);
+                Ok(Reply::Freed)
+            }
+            ResultKind::Old => Ok(Reply::Old { value }),
+            ResultKind::None => {
+                let reason = format!("request {seq} has no recorded answer");
+                Err(Error::Protocol { peer: format!("record {record}"), reason })
+            }
+        })
+    }
+
+    /// Ends a request that was under way. Nobody hears of it if its session is over.
+    fn answer<W: World>(&mut self, ticket: &Ticket, reply: Result<Reply>, world: &mut W) {
+        if self.sessions.finish(ticket) {
+            let to = ClientId::of_record(ticket.record);
+            world.reply(to, ReplyFrame { seq: ticket.seq, reply });
+        }
+    }
+
+    fn resolve<W: World>(&self, page: PageId, count: u32, world: &W) -> Result<Reply> {
+        let end = page.0.checked_add(u64::from(count));
+        let Some(end) = end.filter(|_| (1..=RESOLVE_PAGES_MAX).contains(&count)) else {
+            let reason = format!("{count} pages from {page} cannot be resolved at once");
+            return Err(Error::Protocol { peer: "client".into(), reason });
+        };
+        let found = self.frames.by_page.range(page.0..end);
+        let homes = found.filter_map(|(page, _)| {
+            let (frame, entry) = self.frames.home(world.private(), PageId(*page))?;
+            let (page, generation) = (entry.page, entry.generation);
+            Some(PageHome { page, rack: self.rack, frame: FrameIndex(frame), generation })
+        });
+        Ok(Reply::Homes(homes.collect()))
+    }
+
+    /// An atomic on page memory: announced in the record, done, then its result recorded.
+    fn atomic<W: World>(
+        &mut self,
+        record: u32,
+        seq: u64,
+        addr: GAddr,
+        world: &mut W,
+        apply: impl FnOnce(&W::Mem, u64) -> u64,
+    ) -> Result<Reply> {
+        let offset = self.locate_word(addr, world)?;
+        self.sessions.intend(record, seq, world.private());
+        let value = apply(world.pages(), offset);
+        let outcome = Outcome { kind: ResultKind::Old, value, bytes: 0 };
+        self.sessions.commit_result(record, seq, outcome, &mut self.redo, world.private());
+        Ok(Reply::Old { value })
+    }
+
+    /// Where the word of an atomic lies in the pages section.
+    fn locate_word<W: World>(&self, addr: GAddr, world: &W) -> Result<u64> {
+        if !addr.0.is_multiple_of(8) {
+            return Err(Error::Misaligned { addr, align_bytes: 8 });
+        }
+        let pages = self.layout.pages;
+        let offset = pages.offset(addr);
+        let home = self.frames.home(world.private(), pages.page(addr));
+        let (frame, entry) = home.ok_or(Error::NotMapped { addr })?;
+        if entry.shift != 0 {
+            let index = (offset >> entry.shift) as u32;
+            let object = self.slabs.release(world.private(), frame, index);
+            object.ok_or(Error::NotMapped { addr })?;
+        }
+        Ok(self.layout.frame_offset(FrameIndex(frame)) + offset)
+    }
+}

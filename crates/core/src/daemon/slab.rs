@@ -1,0 +1,213 @@
+//! Slab pages: which have room, which are empty, and the bitmaps that say which objects live.
+//!
+//! In: bitmaps at attach, objects taken and given back. Out: the bitmap word that a redo record
+//! is to store; the index follows after that record. Called by `alloc.rs`, `free.rs`,
+//! `attach.rs`. A bitmap means something only while its frame is home of a slab page; it is
+//! zeroed before that. Objects are taken from the lowest page and the lowest bit, so that pages
+//! further up run empty. Source: Rcmp §4.1, §5.1 (slabs of powers of two).
+
+use crate::constants::SLAB_SHIFT_MIN;
+use crate::error::{Error, Result};
+use crate::layout::RegionLayout;
+use crate::seam::Mem;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// log2 of the object size for `bytes`; `None` if whole pages are to be used.
+pub(super) fn class_shift(layout: &RegionLayout, bytes: u64) -> Option<u8> {
+    if bytes > layout.pages.page_bytes() / 2 {
+        return None;
+    }
+    let shift = bytes.next_power_of_two().trailing_zeros() as u8;
+    Some(shift.max(SLAB_SHIFT_MIN))
+}
+
+/// Objects of one slab page.
+pub(super) fn capacity(layout: &RegionLayout, shift: u8) -> u32 {
+    (layout.pages.page_bytes() >> shift) as u32
+}
+
+/// Bytes of the bitmap that a slab page of this class uses.
+pub(super) fn bitmap_bytes(layout: &RegionLayout, shift: u8) -> u64 {
+    u64::from(capacity(layout, shift).div_ceil(64)) * 8
+}
+
+/// What is known of one slab page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slab {
+    pub(super) shift: u8,
+    pub(super) owner: u64,
+    /// Objects that can be taken.
+    free: u32,
+    /// No word of the bitmap below has a free object.
+    hint: u32,
+    /// Objects from here on were never taken since the frame was punched: they are zero.
+    fresh: u32,
+}
+
+/// An object about to be taken: its index, whether it has to be zeroed, and the store that
+/// marks it.
+pub(super) struct Taking {
+    pub(super) index: u32,
+    pub(super) dirty: bool,
+    pub(super) offset: u64,
+    pub(super) word: u64,
+}
+
+/// The index over slab pages.
+pub(super) struct Slabs {
+    layout: RegionLayout,
+    pages: BTreeMap<u32, Slab>,
+    partial: BTreeSet<(u8, u64, u32)>,
+    empty: BTreeSet<(u8, u64, u32)>,
+}
+
+impl Slabs {
+    pub(super) fn new(layout: RegionLayout) -> Slabs {
+        Slabs { layout, pages: BTreeMap::new(), partial: BTreeSet::new(), empty: BTreeSet::new() }
+    }
+
+    /// Slab pages in all.
+    pub(super) fn count(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Adds an empty page, fresh from the punch.
+    pub(super) fn insert_fresh(&mut self, frame: u32, shift: u8, owner: u64) {
+        let free = capacity(&self.layout, shift);
+        self.insert(frame, Slab { shift, owner, free, hint: 0, fresh: 0 });
+    }
+
+    /// Adds a page whose bitmap says what lives; how many objects do.
+    pub(super) fn insert_found<M: Mem>(
+        &mut self,
+        mem: &M,
+        frame: u32,
+        shift: u8,
+        owner: u64,
+    ) -> Result<u32> {
+        let capacity = capacity(&self.layout, shift);
+        let bitmap = self.bitmap(frame);
+        let mut live = 0;
+        for word in 0..capacity.div_ceil(64) {
+            let bits = mem.load(bitmap + 8 * u64::from(word));
+            if bits & !valid_bits(capacity, word) != 0 {
+                let reason = format!("the bitmap of slab frame {frame} has bits past its end");
+                return Err(Error::BadRegion { reason });
+            }
+            live += bits.count_ones();
+        }
+        let slab = Slab { shift, owner, free: capacity - live, hint: 0, fresh: capacity };
+        self.insert(frame, slab);
+        Ok(live)
+    }
+
+    fn insert(&mut self, frame: u32, slab: Slab) {
+        self.pages.insert(frame, slab);
+        if slab.free > 0 {
+            self.partial.insert((slab.shift, slab.owner, frame));
+        }
+        if slab.free == capacity(&self.layout, slab.shift) {
+            self.empty.insert((slab.shift, slab.owner, frame));
+        }
+    }
+
+    /// Forgets a page; how many objects lived in it.
+    pub(super) fn remove(&mut self, frame: u32) -> Option<(Slab, u32)> {
+        let slab = self.pages.remove(&frame)?;
+        self.partial.remove(&(slab.shift, slab.owner, frame));
+        self.empty.remove(&(slab.shift, slab.owner, frame));
+        Some((slab, capacity(&self.layout, slab.shift) - slab.free))
+    }
+
+    /// The lowest page of the class with room.
+    pub(super) fn with_room(&self, shift: u8, owner: u64) -> Option<u32> {
+        let range = (shift, owner, 0)..=(shift, owner, u32::MAX);
+        self.partial.range(range).next().map(|(_, _, frame)| *frame)
+    }
+
+    /// Empty pages that could be given back.
+    pub(super) fn empty_pages(&self) -> impl Iterator<Item = u32> + '_ {
+        self.empty.iter().map(|(_, _, frame)| *frame)
+    }
+
+    /// How many pages are empty.
+    pub(super) fn empty_count(&self) -> u32 {
+        self.empty.len() as u32
+    }
+
+    /// The highest empty page of a class if there is more than one: one stays cached.
+    pub(super) fn surplus(&self, shift: u8, owner: u64) -> Option<u32> {
+        let mut range = self.empty.range((shift, owner, 0)..=(shift, owner, u32::MAX));
+        let last = range.next_back()?;
+        range.next().map(|_| last.2)
+    }
+
+    /// An empty page of any class that has more than one.
+    pub(super) fn any_surplus(&self) -> Option<u32> {
+        let pairs = self.empty.iter().zip(self.empty.iter().skip(1));
+        let mut surplus = pairs.filter(|(a, b)| (a.0, a.1) == (b.0, b.1));
+        surplus.next().map(|(_, page)| page.2)
+    }
+
+    /// Chooses a free object; nothing changes before [`Slabs::taken`].
+    pub(super) fn choose<M: Mem>(&mut self, mem: &M, frame: u32) -> Taking {
+        let bitmap = self.bitmap(frame);
+        let slab = self.pages.get_mut(&frame).expect("the caller found the page in this index");
+        let capacity = capacity(&self.layout, slab.shift);
+        for word in slab.hint..capacity.div_ceil(64) {
+            let offset = bitmap + 8 * u64::from(word);
+            let bits = mem.load(offset);
+            let bit = (!bits & valid_bits(capacity, word)).trailing_zeros();
+            if bit < 64 {
+                slab.hint = word;
+                let index = 64 * word + bit;
+                let dirty = index < slab.fresh;
+                return Taking { index, dirty, offset, word: bits | 1 << bit };
+            }
+        }
+        panic!("a slab page with {} free objects has one in its bitmap", slab.free);
+    }
+
+    /// Notes that the chosen object is taken.
+    pub(super) fn taken(&mut self, frame: u32, index: u32) {
+        let slab = self.pages.get_mut(&frame).expect("the object was chosen from this page");
+        let key = (slab.shift, slab.owner, frame);
+        slab.free -= 1;
+        slab.fresh = slab.fresh.max(index + 1);
+        if slab.free == 0 {
+            self.partial.remove(&key);
+        }
+        self.empty.remove(&key);
+    }
+
+    /// The store that unmarks an object, or `None` if it does not live.
+    pub(super) fn release<M: Mem>(&self, mem: &M, frame: u32, index: u32) -> Option<(u64, u64)> {
+        let offset = self.bitmap(frame) + 8 * u64::from(index / 64);
+        let bits = mem.load(offset);
+        let bit = 1 << (index % 64);
+        (bits & bit != 0).then_some((offset, bits & !bit))
+    }
+
+    /// Notes that an object was given back.
+    pub(super) fn released(&mut self, frame: u32, index: u32) -> Slab {
+        let slab = self.pages.get_mut(&frame).expect("the object lived in this page");
+        let key = (slab.shift, slab.owner, frame);
+        slab.free += 1;
+        slab.hint = slab.hint.min(index / 64);
+        self.partial.insert(key);
+        if slab.free == capacity(&self.layout, slab.shift) {
+            self.empty.insert(key);
+        }
+        *slab
+    }
+
+    fn bitmap(&self, frame: u32) -> u64 {
+        self.layout.bitmap_offset(crate::addr::FrameIndex(frame))
+    }
+}
+
+/// The bits of bitmap word `word` that stand for objects.
+fn valid_bits(capacity: u32, word: u32) -> u64 {
+    let objects = capacity - 64 * word;
+    if objects >= 64 { u64::MAX } else { (1 << objects) - 1 }
+}

@@ -1,0 +1,221 @@
+//! The errors of the protocol. Each says what happened, with numbers and units, and whether to
+//! retry; all can travel in a message. Source: DESIGN §4.
+
+use crate::addr::{GAddr, RackId};
+use serde::{Deserialize, Serialize};
+
+/// A result of the protocol.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// How a peer was found dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeathCause {
+    /// Its socket closed.
+    Closed,
+    /// It fell silent for longer than its lease.
+    Silent,
+}
+
+/// What a protocol call can answer instead of its result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The address is not allocated (never was, or was freed). Do not retry.
+    #[error("{addr} is not allocated: it was freed, or never handed out")]
+    NotMapped {
+        /// The address asked for.
+        addr: GAddr,
+    },
+    /// The page was on a region that is gone (a reboot, a new region). Do not retry.
+    #[error("{addr} is lost: the region of rack {rack} that held it is gone")]
+    Lost {
+        /// The address asked for.
+        addr: GAddr,
+        /// The rack that held it.
+        rack: RackId,
+    },
+    /// An access leaves the address space, or an atomic would cross its word. Do not retry.
+    #[error("{bytes} bytes at {addr} are out of bounds: {limit_bytes} bytes are there")]
+    OutOfBounds {
+        /// Start of the access.
+        addr: GAddr,
+        /// Its length.
+        bytes: u64,
+        /// What could be accessed from there.
+        limit_bytes: u64,
+    },
+    /// An atomic operation needs an address divisible by `align_bytes`. Do not retry.
+    #[error("{addr} is not aligned to {align_bytes} bytes, which an atomic operation needs")]
+    Misaligned {
+        /// The address.
+        addr: GAddr,
+        /// The alignment that it lacks.
+        align_bytes: u64,
+    },
+    /// No memory for the request. Retry after a free, or add memory.
+    #[error("the pool is full: {bytes} bytes asked, {free_bytes} bytes free ({place})")]
+    Full {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes free where it was looked for.
+        free_bytes: u64,
+        /// Where it was looked for.
+        place: String,
+    },
+    /// A bounded queue or table is full. Retry after a pause.
+    #[error("busy: {what} is full ({limit} entries); retry after a pause")]
+    Busy {
+        /// The queue or table.
+        what: String,
+        /// Its bound.
+        limit: u64,
+    },
+    /// A free that names no allocation. Do not retry.
+    #[error("{addr} with {bytes} bytes is not an allocation: {reason}")]
+    BadFree {
+        /// The address.
+        addr: GAddr,
+        /// The size given.
+        bytes: u64,
+        /// What is there instead.
+        reason: String,
+    },
+    /// A size of 0 or above the limit. Do not retry.
+    #[error("{bytes} bytes cannot be allocated at once: 1 to {limit_bytes} bytes can")]
+    BadSize {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The largest size.
+        limit_bytes: u64,
+    },
+    /// The rack is not part of the pool. Do not retry before it joined.
+    #[error("rack {rack} is not in the pool")]
+    NoSuchRack {
+        /// The rack asked for.
+        rack: RackId,
+    },
+    /// A peer died during or before the call; the operation had no effect. Retry when it is back.
+    #[error("{peer} is dead ({cause:?}); nothing was done")]
+    PeerDead {
+        /// The peer, such as `daemon of rack 1`.
+        peer: String,
+        /// How that was found.
+        cause: DeathCause,
+    },
+    /// The peer did not answer in time; the operation had no effect or can be repeated safely.
+    #[error("{peer} did not answer within {waited_ms} ms; the call can be repeated")]
+    Timeout {
+        /// The peer.
+        peer: String,
+        /// How long was waited.
+        waited_ms: u64,
+    },
+    /// The operation may or may not have been applied; it was not applied twice.
+    /// Read the state before trying again.
+    #[error("{operation}: the outcome is unknown, {peer} died or fell silent meanwhile")]
+    OutcomeUnknown {
+        /// The operation.
+        operation: String,
+        /// The peer.
+        peer: String,
+    },
+    /// The answering master is not the leader. Retry at `leader`.
+    #[error("not the leader; ask {leader}")]
+    NotLeader {
+        /// The leader's address, or empty.
+        leader: String,
+    },
+    /// The caller has not the right. Do not retry.
+    #[error("denied: {reason}")]
+    Denied {
+        /// Why.
+        reason: String,
+    },
+    /// The page's home moved while the call ran, too often. Retry.
+    #[error("{addr} moved {retries} times during one access; retry")]
+    Moving {
+        /// The address.
+        addr: GAddr,
+        /// How often it was tried.
+        retries: u32,
+    },
+    /// The region's bytes cannot be used. Do not retry; see the message.
+    #[error("region: {reason}")]
+    BadRegion {
+        /// What is wrong and the way out.
+        reason: String,
+    },
+    /// The peer speaks another version. Do not retry.
+    #[error("{peer} speaks version {found}, this program {supported}: use the same release")]
+    Version {
+        /// The peer or region.
+        peer: String,
+        /// Its version.
+        found: u32,
+        /// Ours.
+        supported: u32,
+    },
+    /// The operating system refused something. See the message.
+    #[error("{what}: {reason}")]
+    Io {
+        /// What was attempted, with the path or address.
+        what: String,
+        /// The system's reason.
+        reason: String,
+    },
+    /// An option is missing or makes no sense. Do not retry.
+    #[error("configuration: {reason}")]
+    Config {
+        /// What is wrong and what is allowed.
+        reason: String,
+    },
+    /// The peer sent bytes that make no sense. Do not retry.
+    #[error("{peer} broke the protocol: {reason}")]
+    Protocol {
+        /// The peer.
+        peer: String,
+        /// What was wrong.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// A short stable word for programs: the shell prints it, tests match it.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::NotMapped { .. } => "not-mapped",
+            Error::Lost { .. } => "lost",
+            Error::OutOfBounds { .. } => "out-of-bounds",
+            Error::Misaligned { .. } => "misaligned",
+            Error::Full { .. } => "full",
+            Error::Busy { .. } => "busy",
+            Error::BadFree { .. } => "bad-free",
+            Error::BadSize { .. } => "bad-size",
+            Error::NoSuchRack { .. } => "no-such-rack",
+            Error::PeerDead { .. } => "peer-dead",
+            Error::Timeout { .. } => "timeout",
+            Error::OutcomeUnknown { .. } => "outcome-unknown",
+            Error::NotLeader { .. } => "not-leader",
+            Error::Denied { .. } => "denied",
+            Error::Moving { .. } => "moving",
+            Error::BadRegion { .. } => "bad-region",
+            Error::Version { .. } => "version",
+            Error::Io { .. } => "io",
+            Error::Config { .. } => "config",
+            Error::Protocol { .. } => "protocol",
+        }
+    }
+
+    /// Whether the same call may succeed later without anything being changed by the caller.
+    pub fn may_retry(&self) -> bool {
+        matches!(
+            self,
+            Error::Busy { .. }
+                | Error::Full { .. }
+                | Error::PeerDead { .. }
+                | Error::Timeout { .. }
+                | Error::NotLeader { .. }
+                | Error::Moving { .. }
+        )
+    }
+}

@@ -1,0 +1,336 @@
+//! Every byte that outlives a process or is seen by several: the sections of a rack's region.
+//! Offsets and ids only; no pointer, no `usize`. `docs/layout.md` is generated from here.
+//!
+//! | section | file | daemon | clients |
+//! |---|---|---|---|
+//! | pages | `PATH` | read, write | read, write |
+//! | private | `PATH.meta` | read, write | nothing |
+//! | page table: one generation word a frame | `PATH.table` | read, write | read |
+//! | slot: cells, request ring, reply ring | `PATH.slot-N` | read, write | its own: read, write |
+//! | bell: ready bitmap | `PATH.bell` | read, write | read, write |
+//!
+//! State of the private section changes by one 8-byte store or by a redo record.
+
+use crate::addr::{FrameIndex, PageGeometry};
+use crate::constants::{
+    CELLS, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// First bytes of every private section: "rackpool" read as a little-endian word.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"rackpool");
+/// Version of all layouts here. Another version is an error, never a reformat.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// The unit in which sections are laid out and backed, bytes.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// Offset of the superblock in the private section.
+pub const SUPERBLOCK_OFFSET: u64 = 0;
+/// Offset of the words that change ([`StateWord`]).
+pub const STATE_OFFSET: u64 = BLOCK_BYTES;
+/// Offset of the redo record.
+pub const REDO_OFFSET: u64 = 2 * BLOCK_BYTES;
+/// Bytes of the redo record.
+pub const REDO_BYTES: u64 = 2 * BLOCK_BYTES;
+/// Header words of the redo record: sequence, count, checksum, reserved.
+pub const REDO_HEADER_BYTES: u64 = 32;
+/// Stores (offset, value) that one redo record holds.
+pub const REDO_STORES_MAX: usize = ((REDO_BYTES - REDO_HEADER_BYTES) / 16) as usize;
+/// Offset of the session records.
+pub const SESSIONS_OFFSET: u64 = REDO_OFFSET + REDO_BYTES;
+/// Bytes of a session record.
+pub const SESSION_BYTES: u64 = 128;
+/// Offset of the frame entries.
+pub const FRAMES_OFFSET: u64 =
+    (SESSIONS_OFFSET + SESSION_BYTES * SESSIONS_MAX as u64).next_multiple_of(BLOCK_BYTES);
+/// Bytes of a frame entry.
+pub const FRAME_BYTES: u64 = 32;
+
+/// The unchanging head of a region, checksummed as a whole.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub struct Superblock {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`LAYOUT_VERSION`].
+    pub version: u32,
+    /// log2 of the page size.
+    pub page_shift: u8,
+    /// Reserved, zero (alignment).
+    pub reserved_0: u8,
+    /// The rack.
+    pub rack: u16,
+    /// Identity of this region, random; a new region has a new one.
+    pub region_id: [u64; 2],
+    /// Frames in the pages section.
+    pub frame_count: u64,
+    /// Feature bits; unknown ones are an error.
+    pub features: u64,
+    /// Session records, for a later larger table.
+    pub sessions: u32,
+    /// Slots.
+    pub slots: u32,
+    /// Tenant, capability and tier of the region; zero today.
+    pub reserved: [u64; 8],
+    /// xxh3 of all the bytes before.
+    pub checksum: u64,
+}
+const _: () = assert!(size_of::<Superblock>() == 128);
+const _: () = assert!(std::mem::offset_of!(Superblock, region_id) == 16);
+const _: () = assert!(std::mem::offset_of!(Superblock, checksum) == 120);
+
+impl Superblock {
+    /// The checksum that the other fields call for.
+    pub fn checksum_of(&self) -> u64 {
+        let bytes = self.as_bytes();
+        xxhash_rust::xxh3::xxh3_64(&bytes[..std::mem::offset_of!(Superblock, checksum)])
+    }
+}
+
+/// The words that change in the private section, one aligned word each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum StateWord {
+    /// Attach count of the region; the daemon's epoch.
+    Epoch = 0,
+    /// Frames that were ever used: attach scans no further.
+    FramesHigh = 1,
+    /// The next generation to give out.
+    GenerationNext = 2,
+    /// The next page id of the leased range.
+    PageIdNext = 3,
+    /// End of the leased range of page ids.
+    PageIdEnd = 4,
+}
+
+impl StateWord {
+    /// Offset in the private section.
+    pub const fn offset(self) -> u64 {
+        STATE_OFFSET + 8 * self as u64
+    }
+}
+
+/// Words of a frame entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum FrameWord {
+    /// The page in the frame.
+    Page = 0,
+    /// Its generation.
+    Generation = 1,
+    /// [`FrameState`] in bits 0–7, slab shift in bits 8–15 (0 for whole pages), bit 16 marks the
+    /// first page of a run. Bits 32–63 of the first page: pages of the run; of a later page: its
+    /// index in the run, so that attach finds the first page, whose state decides for all.
+    State = 2,
+    /// The session that owns it, 0 for none.
+    Owner = 3,
+}
+
+/// Offset of a word of a frame entry in the private section.
+pub const fn frame_word(frame: FrameIndex, word: FrameWord) -> u64 {
+    FRAMES_OFFSET + FRAME_BYTES * frame.0 as u64 + 8 * word as u64
+}
+
+/// What a frame is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrameState {
+    /// Not in use.
+    Free = 0,
+    /// Chosen for a page that the master has not committed: rolled back at attach, unless it is a
+    /// later page of a run whose first page is `Home`.
+    Pending = 1,
+    /// Home of a page.
+    Home = 2,
+    /// Being freed: the master forgets it first, then its users are waited for.
+    Freeing = 3,
+}
+
+impl FrameState {
+    /// From the byte of a frame's state word.
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Free, Self::Pending, Self::Home, Self::Freeing]
+            .into_iter()
+            .find(|state| *state as u8 == byte)
+    }
+}
+
+/// Words of a session record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum SessionWord {
+    /// The session id; 0 if the record is free.
+    Session = 0,
+    /// Process id of a local client, 0 for a remote one.
+    Pid = 1,
+    /// Start time of that process in clock ticks after boot, which makes the pid unique.
+    StartTime = 2,
+    /// Sequence number of the last mutating request that was applied.
+    LastSeq = 3,
+    /// Its `ResultKind`.
+    ResultKind = 4,
+    /// Its value: an address or an old value.
+    ResultValue = 5,
+    /// Bytes of the allocation, if it is one.
+    ResultBytes = 6,
+    /// Sequence number of a mutating request whose effect is not covered by a redo record
+    /// (an atomic on page memory) while it runs.
+    IntentSeq = 7,
+}
+
+/// Offset of a word of a session record in the private section.
+pub const fn session_word(record: u32, word: SessionWord) -> u64 {
+    SESSIONS_OFFSET + SESSION_BYTES * record as u64 + 8 * word as u64
+}
+
+/// What the last mutating request of a session answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum ResultKind {
+    /// Nothing yet.
+    None = 0,
+    /// An allocation: address and bytes.
+    Allocated = 1,
+    /// A free.
+    Freed = 2,
+    /// An atomic: its old value.
+    Old = 3,
+}
+
+impl ResultKind {
+    /// From the word of a session record.
+    pub fn from_word(word: u64) -> Option<Self> {
+        [Self::None, Self::Allocated, Self::Freed, Self::Old]
+            .into_iter()
+            .find(|kind| *kind as u64 == word)
+    }
+}
+
+/// Geometry of a region: where the per-frame parts lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionLayout {
+    /// Page geometry.
+    pub pages: PageGeometry,
+    /// Frames.
+    pub frame_count: u32,
+}
+
+impl RegionLayout {
+    /// Length of the pages section.
+    pub fn pages_bytes(&self) -> u64 {
+        u64::from(self.frame_count) * self.pages.page_bytes()
+    }
+
+    /// Offset of a frame in the pages section.
+    #[inline]
+    pub fn frame_offset(&self, frame: FrameIndex) -> u64 {
+        u64::from(frame.0) << self.pages.page_shift()
+    }
+
+    /// Bytes of slab bitmap that a frame may need: one bit for each smallest object.
+    pub fn bitmap_bytes(&self) -> u64 {
+        (self.pages.page_bytes() >> SLAB_SHIFT_MIN) / 8
+    }
+
+    /// Offset of the slab bitmaps in the private section.
+    pub fn bitmaps_offset(&self) -> u64 {
+        (FRAMES_OFFSET + FRAME_BYTES * u64::from(self.frame_count)).next_multiple_of(BLOCK_BYTES)
+    }
+
+    /// Offset of a frame's slab bitmap.
+    pub fn bitmap_offset(&self, frame: FrameIndex) -> u64 {
+        self.bitmaps_offset() + self.bitmap_bytes() * u64::from(frame.0)
+    }
+
+    /// Length of the private section. Sparse: parts are backed when they are first used, so a
+    /// region of whole pages never pays for slab bitmaps.
+    pub fn private_bytes(&self) -> u64 {
+        (self.bitmaps_offset() + self.bitmap_bytes() * u64::from(self.frame_count))
+            .next_multiple_of(BLOCK_BYTES)
+    }
+
+    /// Length of the table section.
+    pub fn table_bytes(&self) -> u64 {
+        (8 * u64::from(self.frame_count)).next_multiple_of(BLOCK_BYTES)
+    }
+}
+
+/// Offset of a frame's generation word in the table section.
+#[inline]
+pub const fn table_word(frame: FrameIndex) -> u64 {
+    8 * frame.0 as u64
+}
+
+/// Words of a slot's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum SlotWord {
+    /// The first announce cell; `CELLS` of them fill one cache line.
+    Cells = 64,
+    /// Sequence number of the last request whose answer the client has taken.
+    ConsumedSeq = 128,
+    /// 1 once the client left on purpose.
+    Left = 136,
+}
+
+/// Offset of announce cell `index` in a slot section. A cell holds the frame's index plus one, or
+/// 0 for none.
+#[inline]
+pub const fn cell_offset(index: u32) -> u64 {
+    SlotWord::Cells as u64 + 8 * index as u64
+}
+const _: () = assert!(cell_offset(CELLS) == SlotWord::ConsumedSeq as u64);
+
+/// Bytes of one ring: a control block, the poll entries, the data ring.
+pub const RING_BYTES: u64 =
+    BLOCK_BYTES + (RING_ENTRIES * RING_ENTRY_BYTES) as u64 + RING_DATA_BYTES as u64;
+/// Offset of the request ring in a slot section.
+pub const SLOT_REQUEST_RING: u64 = BLOCK_BYTES;
+/// Offset of the reply ring in a slot section.
+pub const SLOT_REPLY_RING: u64 = SLOT_REQUEST_RING + RING_BYTES;
+/// Length of a slot section.
+pub const SLOT_BYTES: u64 = SLOT_REPLY_RING + RING_BYTES;
+
+/// Length of the bell section: the ready bitmap, one bit a slot.
+pub const BELL_BYTES: u64 = BLOCK_BYTES;
+/// Offset of the word in the bell section that is 1 while the daemon sleeps.
+pub const BELL_SLEEPING: u64 = 2048;
+const _: () = assert!(SLOTS_MAX as u64 / 8 <= BELL_SLEEPING);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_1_tib_region_of_2_mib_pages_needs_less_than_a_thousandth_of_metadata_before_slabs() {
+        let layout = RegionLayout { pages: PageGeometry::new(21).unwrap(), frame_count: 1 << 19 };
+        let metadata = layout.bitmaps_offset() + layout.table_bytes();
+        assert_eq!(layout.pages_bytes(), 1 << 40);
+        assert!(metadata * 1000 < layout.pages_bytes(), "{metadata}");
+    }
+
+    #[test]
+    fn a_superblock_with_any_bit_flipped_fails_its_checksum() {
+        let mut block = Superblock {
+            magic: MAGIC,
+            version: LAYOUT_VERSION,
+            page_shift: 21,
+            reserved_0: 0,
+            rack: 1,
+            region_id: [1, 2],
+            frame_count: 512,
+            features: 0,
+            sessions: SESSIONS_MAX,
+            slots: SLOTS_MAX,
+            reserved: [0; 8],
+            checksum: 0,
+        };
+        block.checksum = block.checksum_of();
+        for bit in 0..120 * 8 {
+            let mut torn = block;
+            torn.as_mut_bytes()[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(torn.checksum_of(), torn.checksum, "bit {bit}");
+        }
+    }
+}

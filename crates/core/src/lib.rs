@@ -1,0 +1,21 @@
+//! The protocol of rackpool, written once: engines without I/O, clock, thread, randomness or
+//! unsafe code. They take a message, a completion or a tick and answer with messages, work
+//! requests and memory operations; the real, the emulated and the simulated world drive the
+//! same code through the traits of [`seam`].
+//!
+//! `client`, `daemon` and `master` never import one another: they meet in [`wire`].
+#![forbid(unsafe_code)]
+
+pub mod addr;
+pub mod client;
+pub mod constants;
+pub mod daemon;
+pub mod error;
+pub mod layout;
+pub mod master;
+pub mod placement;
+pub mod seam;
+pub mod wire;
+
+pub use addr::{FrameIndex, GAddr, Generation, PageGeometry, PageId, RackId, SessionId};
+pub use error::{Error, Result};

@@ -1,0 +1,668 @@
+//! The master's engine: page directory, membership, roots, placement. Pure: it takes calls with
+//! the time and the connection they came on, and hands out what a runtime has to store and send.
+//!
+//! ```text
+//! on_call --read--------------------------------> answer from applied state
+//!    \---mutating--> Proposal --take_batch--> [log] --apply--> StateWrites --[store]--> committed
+//!                                                                                  -> answers
+//! ```
+//! Owns the replicated [`State`] and, beside it, what only a leader knows: connections, leases,
+//! free frames. Called by the runtime in `pool::master` and by a simulated one.
+//!
+//! Ordering rule: between [`Master::apply`] and [`Master::committed`] nothing else may be called,
+//! so no answer shows what is not stored, and none is sent before.
+//!
+//! Source: Rcmp §4.1, §5.1 (MS: page directory, membership, placement); leases: DESIGN §3.
+
+pub mod directory;
+pub mod record;
+mod state;
+
+pub use record::{StateError, StateWrite, Table};
+pub use state::{Applied, Command, Loader, State};
+
+use crate::addr::{PageGeometry, PageId, RackId, SessionId};
+use crate::constants::{
+    COMMIT_PAGES_MAX, MASTER_BATCH_COMMANDS_MAX, MASTER_BATCH_PAGES_MAX, PAGE_ID_LEASE,
+    RACK_NAME_BYTES_MAX, RACKS_MAX, RESOLVE_PAGES_MAX, ROOT_NAME_BYTES_MAX,
+};
+use crate::error::{DeathCause, Error, Result};
+use crate::placement::{Candidate, Chooser, Policy, pick_rack};
+use crate::seam::Nanos;
+use crate::wire::{
+    MasterAnswer, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo, WIRE_VERSION,
+};
+use std::collections::BTreeMap;
+
+/// A connection of the master, counted by the runtime, never reused in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConnId(pub u64);
+
+/// What a master is told at its start.
+#[derive(Clone, Copy, Debug)]
+pub struct MasterConfig {
+    /// Duration of leases, ms.
+    pub lease_ms: u64,
+    /// Where allocations go that find no room in their own rack.
+    pub policy: Policy,
+    /// Seed of the policy's choices.
+    pub seed: u64,
+}
+
+/// A command and whom to answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proposal {
+    /// The connection that asked.
+    pub conn: ConnId,
+    /// Its request's number.
+    pub id: u64,
+    /// What is to be done.
+    pub command: Command,
+}
+
+/// What the runtime should tell its operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A daemon joined or is back.
+    RackJoined {
+        /// Its rack.
+        rack: RackId,
+        /// The region's attach count.
+        epoch: u64,
+    },
+    /// A daemon came with a new region; what was on the old one is lost.
+    PagesLost {
+        /// Its rack.
+        rack: RackId,
+        /// How many pages.
+        pages: u64,
+    },
+    /// A daemon is dead or silent. Its pages stay where they are.
+    RackDead {
+        /// Its rack.
+        rack: RackId,
+        /// How that was found.
+        cause: DeathCause,
+    },
+}
+
+/// What a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    /// Nothing was said yet.
+    Stranger,
+    /// It said hello in our version.
+    Guest,
+    Daemon(RackId),
+    /// Was the daemon of that rack until another one joined.
+    Deposed(RackId),
+    Client(SessionId),
+}
+
+struct Conn {
+    peer: Peer,
+    last_heard: Nanos,
+}
+
+/// What the leader knows of a rack beside the state.
+#[derive(Default)]
+struct Liveness {
+    conn: Option<ConnId>,
+    alive: bool,
+    frames_free: u32,
+    /// Whether a daemon of the rack joined since this master started.
+    seen: bool,
+}
+
+/// The engine.
+pub struct Master {
+    state: State,
+    config: MasterConfig,
+    started: Nanos,
+    chooser: Chooser,
+    /// Another leader's address, if this is not the leader.
+    leader_elsewhere: Option<String>,
+    conns: BTreeMap<ConnId, Conn>,
+    racks: BTreeMap<RackId, Liveness>,
+    /// Daemons whose join is proposed.
+    joining: BTreeMap<RackId, (ConnId, RackInfo)>,
+    /// Daemons with a new region that wait until the old one's lease is over for sure.
+    deferred: Vec<(ConnId, u64, RackInfo)>,
+    proposals: Vec<Proposal>,
+    proposed_pages: usize,
+    /// Answers of the applied batch, to be sent once it is stored.
+    uncommitted: Option<Vec<(ConnId, MasterReply)>>,
+    notices: Vec<Notice>,
+    requests: u64,
+}
+
+impl Master {
+    /// A leader with this state. Racks count as dead until their daemons join again; `now` begins
+    /// the lease during which no known rack is given to a daemon with another region.
+    pub fn new(state: State, config: MasterConfig, now: Nanos) -> Self {
+        let racks = state.racks().map(|info| (info.rack, Liveness::default())).collect();
+        Self {
+            state,
+            config,
+            started: now,
+            chooser: Chooser::new(config.seed),
+            leader_elsewhere: None,
+            conns: BTreeMap::new(),
+            racks,
+            joining: BTreeMap::new(),
+            deferred: Vec::new(),
+            proposals: Vec::new(),
+            proposed_pages: 0,
+            uncommitted: None,
+            notices: Vec::new(),
+            requests: 0,
+        }
+    }
+
+    /// Every call but `Hello` is answered `NotLeader` from now on; what was proposed as well.
+    pub fn step_down(&mut self, leader: String, out: &mut Vec<(ConnId, MasterReply)>) {
+        self.assert_committed();
+        self.leader_elsewhere = Some(leader.clone());
+        let deferred = std::mem::take(&mut self.deferred).into_iter().map(|(c, id, _)| (c, id));
+        let proposed = self.take_batch().into_iter().map(|p| (p.conn, p.id));
+        for (conn, id) in deferred.chain(proposed).collect::<Vec<_>>() {
+            let answer = Err(Error::NotLeader { leader: leader.clone() });
+            out.push((conn, self.reply(id, answer)));
+        }
+        self.joining.clear();
+    }
+
+    /// Takes a call. Reads are answered into `out` at once, from what is committed; mutating
+    /// calls wait for the next batch.
+    pub fn on_call(
+        &mut self,
+        now: Nanos,
+        conn: ConnId,
+        request: MasterRequest,
+        out: &mut Vec<(ConnId, MasterReply)>,
+    ) {
+        self.assert_committed();
+        let MasterRequest { id, call } = request;
+        let entry = self.conns.entry(conn);
+        let known = entry.or_insert(Conn { peer: Peer::Stranger, last_heard: now });
+        known.last_heard = now;
+        let peer = known.peer;
+        self.revive(conn, peer);
+        match self.serve(now, conn, peer, id, call) {
+            Ok(Some(answer)) => out.push((conn, self.reply(id, Ok(answer)))),
+            Ok(None) => {}
+            Err(error) => out.push((conn, self.reply(id, Err(error)))),
+        }
+    }
+
+    /// A connection is gone: a client left, a daemon is dead at once.
+    pub fn on_closed(&mut self, conn: ConnId) {
+        self.assert_committed();
+        self.deferred.retain(|(waiting, ..)| *waiting != conn);
+        self.joining.retain(|_, (joining, _)| *joining != conn);
+        let Some(Conn { peer: Peer::Daemon(rack), .. }) = self.conns.remove(&conn) else { return };
+        let Some(known) = self.racks.get_mut(&rack).filter(|r| r.conn == Some(conn)) else {
+            return;
+        };
+        known.conn = None;
+        if std::mem::take(&mut known.alive) {
+            self.notices.push(Notice::RackDead { rack, cause: DeathCause::Closed });
+        }
+    }
+
+    /// Looks at leases: a silent daemon is dead, its pages stay. To be called after everything
+    /// that had arrived by `now` was handed in, so that a pause of the master expires nobody.
+    pub fn tick(&mut self, now: Nanos, out: &mut Vec<(ConnId, MasterReply)>) {
+        self.assert_committed();
+        let lease = self.lease_ns();
+        for (&rack, known) in &mut self.racks {
+            let Some(conn) = known.conn.filter(|_| known.alive) else { continue };
+            let heard = self.conns.get(&conn).map_or(0, |c| c.last_heard);
+            if now.saturating_sub(heard) > lease {
+                known.alive = false;
+                self.notices.push(Notice::RackDead { rack, cause: DeathCause::Silent });
+            }
+        }
+        if self.is_settled(now) {
+            for (conn, id, info) in std::mem::take(&mut self.deferred) {
+                if let Err(error) = self.join_daemon(now, conn, id, info) {
+                    out.push((conn, self.reply(id, Err(error))));
+                }
+            }
+        }
+    }
+
+    /// Whether no further call should be handed in before the batch is committed.
+    pub fn batch_is_full(&self) -> bool {
+        self.proposals.len() >= MASTER_BATCH_COMMANDS_MAX / 2
+            || self.proposed_pages >= MASTER_BATCH_PAGES_MAX / 2
+    }
+
+    /// The commands since the last batch, in log order.
+    pub fn take_batch(&mut self) -> Vec<Proposal> {
+        self.proposed_pages = 0;
+        std::mem::take(&mut self.proposals)
+    }
+
+    /// Applies commands that the log has accepted; what has to be stored in one transaction.
+    /// Then [`Master::committed`] has to be called before anything else.
+    pub fn apply(&mut self, batch: Vec<Proposal>) -> Vec<StateWrite> {
+        self.assert_committed();
+        let mut writes = Vec::new();
+        let mut replies = Vec::with_capacity(batch.len());
+        for Proposal { conn, id, command } in batch {
+            let joined = match &command {
+                Command::JoinDaemon(info) => Some(info.clone()),
+                _ => None,
+            };
+            let asked = match &command {
+                Command::LeasePageIds { count } => *count,
+                _ => 0,
+            };
+            let applied = self.state.apply(command, &mut writes);
+            if let Some(info) = joined {
+                self.after_join(conn, &info, applied.as_ref().ok());
+            }
+            let answer = applied.map(|applied| self.answer(applied, asked));
+            replies.push((conn, self.reply(id, answer)));
+        }
+        if !replies.is_empty() {
+            writes.push(self.state.pool_write());
+        }
+        self.uncommitted = Some(replies);
+        writes
+    }
+
+    /// The writes of [`Master::apply`] are stored: its answers may go out.
+    pub fn committed(&mut self, out: &mut Vec<(ConnId, MasterReply)>) {
+        let replies = self.uncommitted.take();
+        out.extend(replies.expect("committed() follows apply()"));
+    }
+
+    /// What happened since the last call, for the operator.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// The replicated state.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Term and index for an answer that the runtime makes by itself.
+    pub fn reply(&mut self, id: u64, answer: Result<MasterAnswer>) -> MasterReply {
+        self.requests += 1;
+        MasterReply { id, term: self.state.term(), index: self.state.index(), answer }
+    }
+
+    fn assert_committed(&self) {
+        assert!(self.uncommitted.is_none(), "a batch is applied and not yet stored");
+    }
+
+    fn lease_ns(&self) -> Nanos {
+        self.config.lease_ms.saturating_mul(1_000_000)
+    }
+
+    /// Whether every daemon that was alive before this master started has had time to rejoin.
+    fn is_settled(&self, now: Nanos) -> bool {
+        now.saturating_sub(self.started) > self.lease_ns()
+    }
+
+    /// Whatever a rack's daemon says shows that it is alive.
+    fn revive(&mut self, conn: ConnId, peer: Peer) {
+        let Peer::Daemon(rack) = peer else { return };
+        let Some(known) = self.racks.get_mut(&rack) else { return };
+        if known.conn == Some(conn) && !std::mem::replace(&mut known.alive, true) {
+            let epoch = self.state.racks().find(|r| r.rack == rack).map_or(0, |r| r.epoch);
+            self.notices.push(Notice::RackJoined { rack, epoch });
+        }
+    }
+
+    /// `Ok(None)` if the answer comes with the batch.
+    fn serve(
+        &mut self,
+        now: Nanos,
+        conn: ConnId,
+        peer: Peer,
+        id: u64,
+        call: MasterCall,
+    ) -> Result<Option<MasterAnswer>> {
+        if let MasterCall::Hello { version } = call {
+            return self.hello(conn, version).map(Some);
+        }
+        if peer == Peer::Stranger {
+            return Err(broken("the first call of a connection is Hello"));
+        }
+        if let Some(leader) = &self.leader_elsewhere {
+            return Err(Error::NotLeader { leader: leader.clone() });
+        }
+        let command = match call {
+            MasterCall::Hello { .. } => unreachable!("answered above"),
+            MasterCall::JoinDaemon(info) => {
+                return self.join_daemon(now, conn, id, info).map(|()| None);
+            }
+            MasterCall::JoinClient { session, rack } => {
+                return self.join_client(conn, peer, session, rack).map(Some);
+            }
+            MasterCall::Heartbeat { frames_free } => {
+                return self.heartbeat(peer, frames_free).map(Some);
+            }
+            MasterCall::Resolve { page, count } => return self.resolve(page, count).map(Some),
+            MasterCall::Racks => return Ok(Some(MasterAnswer::Racks(self.racks()))),
+            MasterCall::PickRack { own, bytes, tried } => {
+                return self.pick(own, bytes, &tried).map(Some);
+            }
+            MasterCall::GetRoot { name } => {
+                check_name(&name)?;
+                return Ok(Some(MasterAnswer::Root(self.state.root(&name))));
+            }
+            MasterCall::Stats => return Ok(Some(MasterAnswer::Stats(self.stats()))),
+            MasterCall::LeasePageIds { count } => lease_command(peer, count)?,
+            MasterCall::CommitPages { homes } => {
+                check_count(homes.len(), COMMIT_PAGES_MAX)?;
+                let (rack, region_id) = self.daemon(peer)?;
+                Command::CommitPages { rack, region_id, homes }
+            }
+            MasterCall::RemovePages { rack, pages } => {
+                check_count(pages.len(), COMMIT_PAGES_MAX)?;
+                let (own, region_id) = self.daemon(peer)?;
+                if rack != own {
+                    return Err(broken("a daemon frees pages of its own rack only"));
+                }
+                Command::RemovePages { rack, region_id, pages }
+            }
+            MasterCall::SetRoot { name, expected, addr } => {
+                check_name(&name)?;
+                Command::SetRoot { name, expected, addr }
+            }
+        };
+        self.propose(conn, id, command).map(|()| None)
+    }
+
+    fn propose(&mut self, conn: ConnId, id: u64, command: Command) -> Result<()> {
+        let pages = self.proposed_pages + command.pages();
+        if self.proposals.len() >= MASTER_BATCH_COMMANDS_MAX {
+            let limit = MASTER_BATCH_COMMANDS_MAX as u64;
+            return Err(Error::Busy { what: "master's batch (commands)".into(), limit });
+        }
+        if pages > MASTER_BATCH_PAGES_MAX {
+            let limit = MASTER_BATCH_PAGES_MAX as u64;
+            return Err(Error::Busy { what: "master's batch (pages)".into(), limit });
+        }
+        self.proposed_pages = pages;
+        self.proposals.push(Proposal { conn, id, command });
+        Ok(())
+    }
+
+    fn hello(&mut self, conn: ConnId, version: u32) -> Result<MasterAnswer> {
+        if version != WIRE_VERSION {
+            let peer = "the caller".into();
+            return Err(Error::Version { peer, found: version, supported: WIRE_VERSION });
+        }
+        let known = self.conns.get_mut(&conn).expect("on_call made it");
+        if known.peer == Peer::Stranger {
+            known.peer = Peer::Guest;
+        }
+        Ok(self.welcome())
+    }
+
+    fn welcome(&self) -> MasterAnswer {
+        let (pool_id, lease_ms) = (self.state.pool_id(), self.config.lease_ms);
+        MasterAnswer::Welcome { pool_id, lease_ms }
+    }
+
+    /// Admits a daemon's join to the log, defers it, or refuses it.
+    fn join_daemon(&mut self, now: Nanos, conn: ConnId, id: u64, info: RackInfo) -> Result<()> {
+        check_rack_info(&info)?;
+        let rack = info.rack;
+        match self.conns.get(&conn).map(|c| c.peer) {
+            Some(Peer::Daemon(own) | Peer::Deposed(own)) if own != rack => {
+                return Err(broken("a connection serves one rack only"));
+            }
+            Some(Peer::Client(_)) => return Err(broken("a client's connection joins as daemon")),
+            _ => {}
+        }
+        self.check_rivals(conn, &info)?;
+        let seen = self.racks.get(&rack).is_some_and(|known| known.seen);
+        let other_region = self.state.region_id(rack).is_some_and(|id| id != info.region_id);
+        if other_region && !seen && !self.is_settled(now) {
+            if self.deferred.len() >= usize::from(RACKS_MAX) {
+                let limit = u64::from(RACKS_MAX);
+                return Err(Error::Busy { what: "joins of a fresh master".into(), limit });
+            }
+            self.deferred.push((conn, id, info));
+            return Ok(());
+        }
+        self.propose(conn, id, Command::JoinDaemon(info.clone()))?;
+        self.joining.insert(rack, (conn, info));
+        Ok(())
+    }
+
+    /// Refuses a second daemon while the rack's own is alive or about to join.
+    fn check_rivals(&self, conn: ConnId, info: &RackInfo) -> Result<()> {
+        let rack = info.rack;
+        let denied = |control: &str| Error::Denied {
+            reason: format!(
+                "rack {rack} has a live daemon ({control}): stop it, or wait {} ms after its \
+                 death, or take another rack number",
+                self.config.lease_ms
+            ),
+        };
+        if let Some((other, joining)) = self.joining.get(&rack)
+            && *other != conn
+            && !same_daemon(joining, info)
+        {
+            return Err(denied(&joining.control));
+        }
+        let Some(known) = self.racks.get(&rack).filter(|known| known.alive) else { return Ok(()) };
+        if known.conn == Some(conn) {
+            return Ok(());
+        }
+        match self.state.racks().find(|r| r.rack == rack) {
+            Some(owner) if !same_daemon(&owner, info) => Err(denied(&owner.control)),
+            _ => Ok(()),
+        }
+    }
+
+    /// A join was applied: the connection now is the rack's daemon.
+    fn after_join(&mut self, conn: ConnId, info: &RackInfo, applied: Option<&Applied>) {
+        let rack = info.rack;
+        if self.joining.get(&rack).is_some_and(|(joining, _)| *joining == conn) {
+            self.joining.remove(&rack);
+        }
+        let Some(Applied::Joined { pages_newly_lost, .. }) = applied else { return };
+        if *pages_newly_lost > 0 {
+            self.notices.push(Notice::PagesLost { rack, pages: *pages_newly_lost });
+        }
+        let known = self.racks.entry(rack).or_default();
+        if let Some(old) = known.conn.take().filter(|old| *old != conn)
+            && let Some(old) = self.conns.get_mut(&old)
+        {
+            old.peer = Peer::Deposed(rack);
+        }
+        known.seen = true;
+        known.frames_free = info.frames_free.min(info.frame_count);
+        let Some(connection) = self.conns.get_mut(&conn) else {
+            known.alive = false;
+            return;
+        };
+        connection.peer = Peer::Daemon(rack);
+        known.conn = Some(conn);
+        known.alive = true;
+        self.notices.push(Notice::RackJoined { rack, epoch: info.epoch });
+    }
+
+    fn join_client(
+        &mut self,
+        conn: ConnId,
+        peer: Peer,
+        session: SessionId,
+        rack: RackId,
+    ) -> Result<MasterAnswer> {
+        if matches!(peer, Peer::Daemon(_) | Peer::Deposed(_)) {
+            return Err(broken("a daemon's connection joins as client"));
+        }
+        if rack.0 >= RACKS_MAX {
+            return Err(Error::NoSuchRack { rack });
+        }
+        self.conns.get_mut(&conn).expect("on_call made it").peer = Peer::Client(session);
+        Ok(self.welcome())
+    }
+
+    fn heartbeat(&mut self, peer: Peer, frames_free: u32) -> Result<MasterAnswer> {
+        match peer {
+            Peer::Daemon(rack) => {
+                let known = self.racks.get_mut(&rack).expect("its daemon joined");
+                known.frames_free = frames_free;
+            }
+            Peer::Deposed(rack) => return Err(deposed(rack)),
+            Peer::Stranger | Peer::Guest | Peer::Client(_) => {}
+        }
+        Ok(MasterAnswer::Done)
+    }
+
+    /// The rack and region for which a connection may speak.
+    fn daemon(&self, peer: Peer) -> Result<(RackId, [u64; 2])> {
+        match peer {
+            Peer::Daemon(rack) => {
+                Ok((rack, self.state.region_id(rack).expect("its daemon joined")))
+            }
+            Peer::Deposed(rack) => Err(deposed(rack)),
+            _ => Err(broken("only a daemon that joined may change the page directory")),
+        }
+    }
+
+    fn resolve(&self, page: PageId, count: u32) -> Result<MasterAnswer> {
+        check_count(count as usize, RESOLVE_PAGES_MAX)?;
+        let Some(end) = page.0.checked_add(u64::from(count)) else {
+            return Err(broken("pages past the end of the address space"));
+        };
+        let pages = (page.0..end).map(|page| self.state.resolve(PageId(page)));
+        Ok(MasterAnswer::Homes(pages.collect()))
+    }
+
+    fn racks(&self) -> Vec<RackInfo> {
+        let fill = |mut info: RackInfo| {
+            let known = &self.racks[&info.rack];
+            info.alive = known.alive;
+            info.frames_free = known.frames_free;
+            info
+        };
+        self.state.racks().map(fill).collect()
+    }
+
+    fn pick(&mut self, own: RackId, bytes: u64, tried: &[RackId]) -> Result<MasterAnswer> {
+        check_count(tried.len(), u32::from(RACKS_MAX))?;
+        let racks = self.racks();
+        let page_bytes = self.state.geometry().map_or(0, PageGeometry::page_bytes);
+        let candidate = |r: &RackInfo| Candidate {
+            rack: r.rack,
+            alive: r.alive,
+            free_bytes: u64::from(r.frames_free) * page_bytes,
+        };
+        let candidates: Vec<Candidate> = racks.iter().map(candidate).collect();
+        let policy = self.config.policy;
+        match pick_rack(policy, &candidates, own, bytes, tried, &mut self.chooser) {
+            Some(rack) => {
+                let info = racks.into_iter().find(|r| r.rack == rack);
+                Ok(MasterAnswer::Rack(info.expect("chosen from these")))
+            }
+            None => {
+                let others = candidates.iter().filter(|c| c.alive && c.rack != own);
+                let free = |(racks, bytes): (u32, u64), c: &Candidate| {
+                    (racks + 1, bytes.saturating_add(c.free_bytes))
+                };
+                let (count, free_bytes) = others.fold((0, 0), free);
+                let place = format!("{count} live racks other than {own}, {} tried", tried.len());
+                Err(Error::Full { bytes, free_bytes, place })
+            }
+        }
+    }
+
+    fn stats(&self) -> MasterStats {
+        let clients = self.conns.values().filter(|c| matches!(c.peer, Peer::Client(_)));
+        MasterStats {
+            pages: self.state.pages(),
+            pages_lost: self.state.pages_lost(),
+            roots: self.state.roots(),
+            daemons: self.racks.values().filter(|rack| rack.alive).count() as u64,
+            clients: clients.count() as u64,
+            requests: self.requests,
+            index: self.state.index(),
+        }
+    }
+
+    fn answer(&self, applied: Applied, page_ids: u64) -> MasterAnswer {
+        match applied {
+            Applied::Done => MasterAnswer::Done,
+            Applied::Joined { pages_lost, .. } => {
+                let (pool_id, lease_ms) = (self.state.pool_id(), self.config.lease_ms);
+                MasterAnswer::Joined { pool_id, lease_ms, pages_lost }
+            }
+            Applied::PageIds(first) => MasterAnswer::PageIds { first, count: page_ids },
+            Applied::Root(addr) => MasterAnswer::Root(addr),
+        }
+    }
+}
+
+/// Whether two infos speak of one daemon process or its successor on the same region.
+fn same_daemon(a: &RackInfo, b: &RackInfo) -> bool {
+    a.region_id == b.region_id && a.host == b.host && a.control == b.control
+}
+
+fn lease_command(peer: Peer, count: u64) -> Result<Command> {
+    match peer {
+        Peer::Daemon(_) if (1..=PAGE_ID_LEASE).contains(&count) => {
+            Ok(Command::LeasePageIds { count })
+        }
+        Peer::Daemon(_) => Err(broken(&format!("{count} page ids; 1 to {PAGE_ID_LEASE} go"))),
+        Peer::Deposed(rack) => Err(deposed(rack)),
+        _ => Err(broken("only a daemon that joined gets page ids")),
+    }
+}
+
+fn check_rack_info(info: &RackInfo) -> Result<()> {
+    if info.rack.0 >= RACKS_MAX {
+        return Err(Error::Denied {
+            reason: format!("rack {}: racks are numbered 0 to {}", info.rack, RACKS_MAX - 1),
+        });
+    }
+    if PageGeometry::new(info.page_shift).is_none() || info.frame_count == 0 {
+        let (shift, frames) = (info.page_shift, info.frame_count);
+        let reason = format!("{frames} pages of 2^{shift} bytes is no geometry");
+        return Err(Error::BadRegion { reason });
+    }
+    if info.region_id == [0; 2] {
+        return Err(Error::BadRegion { reason: "it has no id".into() });
+    }
+    for name in [&info.host, &info.control, &info.fabric_addr] {
+        if name.len() > RACK_NAME_BYTES_MAX {
+            let bytes = name.len();
+            return Err(broken(&format!("a name of {bytes} of {RACK_NAME_BYTES_MAX} bytes")));
+        }
+    }
+    Ok(())
+}
+
+fn check_name(name: &str) -> Result<()> {
+    if (1..=ROOT_NAME_BYTES_MAX).contains(&name.len()) {
+        return Ok(());
+    }
+    let limit_bytes = ROOT_NAME_BYTES_MAX;
+    Err(broken(&format!("a root's name of {} bytes; 1 to {limit_bytes} go", name.len())))
+}
+
+fn check_count(count: usize, limit: u32) -> Result<()> {
+    if count <= limit as usize {
+        return Ok(());
+    }
+    Err(broken(&format!("{count} entries in one call; at most {limit} go")))
+}
+
+fn broken(reason: &str) -> Error {
+    Error::Protocol { peer: "the caller".into(), reason: reason.into() }
+}
+
+fn deposed(rack: RackId) -> Error {
+    Error::Denied { reason: format!("another daemon took over rack {rack}") }
+}

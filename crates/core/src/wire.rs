@@ -1,0 +1,513 @@
+//! Every message between processes. Clients, daemons and the master share these types and nothing
+//! else. Encoded with postcard: fixed meaning on every host, bounded length, no pointer.
+//! A receiver decodes into these types once and checks the numbers before it uses them.
+
+use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
+use crate::constants::MESSAGE_BYTES_MAX;
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// Version of the messages here; said first on every connection.
+pub const WIRE_VERSION: u32 = 1;
+
+/// Where one page lives: one answer carries all that a one-sided access needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageHome {
+    /// The page.
+    pub page: PageId,
+    /// Its rack.
+    pub rack: RackId,
+    /// Its frame there.
+    pub frame: FrameIndex,
+    /// The frame's generation: epoch in the page table, key on the fabric.
+    pub generation: Generation,
+}
+
+/// A request of a client handle to a daemon, in a ring or by SEND. `seq` counts from 1 within a
+/// session. A session has at most one mutating request under way; repeating its `seq` repeats the
+/// answer, never the effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestFrame {
+    /// The session's own number.
+    pub seq: u64,
+    /// What is asked.
+    pub request: Request,
+}
+
+/// What a client asks of a daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Homes of up to `RESOLVE_PAGES_MAX` consecutive pages, as far as they are in this rack.
+    Resolve {
+        /// First page.
+        page: PageId,
+        /// How many.
+        count: u32,
+    },
+    /// Allocates in this rack, zeroed: a slab object up to half a page, else whole pages in a row.
+    Alloc {
+        /// How much.
+        bytes: u64,
+        /// Whether it comes back when the session ends.
+        owned: bool,
+    },
+    /// Frees what `Alloc` gave, with the same size.
+    Free {
+        /// What `Alloc` answered.
+        addr: GAddr,
+        /// What was asked then.
+        bytes: u64,
+    },
+    /// Compare and swap of an aligned word of this rack by the daemon.
+    Cas {
+        /// The word.
+        addr: GAddr,
+        /// What must be there.
+        expected: u64,
+        /// What shall be there.
+        new: u64,
+    },
+    /// Wrapping add to an aligned word of this rack by the daemon.
+    FetchAdd {
+        /// The word.
+        addr: GAddr,
+        /// The summand.
+        n: u64,
+    },
+    /// Counters of the daemon.
+    Stats,
+    /// Nothing; answered with `Pong`.
+    Ping,
+}
+
+impl Request {
+    /// Whether repeating it blindly would matter.
+    pub fn is_mutating(&self) -> bool {
+        matches!(
+            self,
+            Request::Alloc { .. }
+                | Request::Free { .. }
+                | Request::Cas { .. }
+                | Request::FetchAdd { .. }
+        )
+    }
+}
+
+/// A daemon's answer; `seq` is the request's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplyFrame {
+    /// The request's number.
+    pub seq: u64,
+    /// The answer.
+    pub reply: Result<Reply>,
+}
+
+/// A daemon's successful answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// To `Resolve`: the pages that live here; others are missing.
+    Homes(Vec<PageHome>),
+    /// To `Alloc`.
+    Allocated {
+        /// The new memory, zeroed.
+        addr: GAddr,
+    },
+    /// To `Free`.
+    Freed,
+    /// To `Cas` and `FetchAdd`: the value before.
+    Old {
+        /// The value before.
+        value: u64,
+    },
+    /// To `Stats`.
+    Stats(DaemonStats),
+    /// To `Ping`.
+    Pong,
+}
+
+/// Counters of a daemon, bytes and counts since its region was made unless said otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonStats {
+    /// The rack.
+    pub rack: RackId,
+    /// Attach count of the region.
+    pub epoch: u64,
+    /// Page size, bytes.
+    pub page_bytes: u64,
+    /// Frames in all.
+    pub frames: u64,
+    /// Frames that are free.
+    pub frames_free: u64,
+    /// Frames that wait for a stopped reader or writer.
+    pub frames_quarantined: u64,
+    /// Frames that hold slabs.
+    pub frames_slab: u64,
+    /// Bytes of live allocations (slab objects by their class, whole pages).
+    pub allocated_bytes: u64,
+    /// Live allocations.
+    pub allocations: u64,
+    /// Backed bytes of the metadata sections.
+    pub metadata_bytes: u64,
+    /// Slots in use.
+    pub slots_used: u64,
+    /// Sessions of remote clients known.
+    pub remote_sessions: u64,
+    /// Requests served since this process started.
+    pub requests: u64,
+    /// Sessions reaped since this process started.
+    pub sessions_reaped: u64,
+}
+
+/// SEND messages from a remote client to a daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RemoteRequest {
+    /// First message of a connection.
+    Join {
+        /// `WIRE_VERSION`.
+        version: u32,
+        /// The session, new or known.
+        session: SessionId,
+        /// The last mutating request whose answer the client has taken, 0 for none.
+        consumed_seq: u64,
+    },
+    /// A request of that session.
+    Request(RequestFrame),
+    /// The client has taken the answer to this mutating request; what it allocated is in use.
+    Consumed(u64),
+    /// The client leaves on purpose: its session is over.
+    Leave,
+}
+
+/// SEND messages from a daemon to a remote client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RemoteReply {
+    /// To `Join`. `known` says whether the daemon has the session's last answer: if not, a
+    /// mutating request that was under way has an unknown outcome.
+    Joined {
+        /// Whether the session was known.
+        known: bool,
+        /// Geometry and identity.
+        region: RegionInfo,
+    },
+    /// `Join` was refused.
+    Refused(Error),
+    /// To a request.
+    Reply(ReplyFrame),
+}
+
+/// What a client must know of a region before it uses addresses in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionInfo {
+    /// The rack.
+    pub rack: RackId,
+    /// The region's identity.
+    pub region_id: [u64; 2],
+    /// Attach count.
+    pub epoch: u64,
+    /// log2 of the page size.
+    pub page_shift: u8,
+    /// Frames.
+    pub frame_count: u32,
+    /// Injected latency of own-rack accesses, nanoseconds; 0 is none.
+    pub emulate_cxl_ns: u32,
+    /// Injected latency of one-sided operations to this rack, nanoseconds; 0 is none.
+    pub emulate_rdma_ns: u32,
+}
+
+/// First message of a client on a daemon's control socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlHello {
+    /// `WIRE_VERSION`.
+    pub version: u32,
+    /// A new random session, or one to resume.
+    pub session: SessionId,
+    /// The slot to resume; `None` for a new one.
+    pub resume_slot: Option<u32>,
+    /// Whether the pages are to be handed over read-only.
+    pub read_only: bool,
+}
+
+/// A daemon's answer to [`ControlHello`]; comes with the file descriptors of slot, bell, table,
+/// pages and the daemon's wake event, in this order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ControlReply {
+    /// Joined or resumed.
+    Welcome {
+        /// The slot.
+        slot: u32,
+        /// Geometry and identity.
+        region: RegionInfo,
+        /// Whether the daemon pays for announcements with `membarrier`; if not, clients fence.
+        asymmetric_fence: bool,
+        /// Where slot, bell, table and pages start behind their descriptors, bytes: not 0 where
+        /// one device holds them all.
+        offsets: [u64; 4],
+    },
+    /// Refused.
+    Refused(Error),
+}
+
+/// How a rack is reached from elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FabricKind {
+    /// Its pages are mapped by clients of the same host.
+    Shm,
+    /// One-sided operations over TCP.
+    Tcp,
+    /// Verbs.
+    Verbs,
+}
+
+/// A rack as the master knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RackInfo {
+    /// The rack.
+    pub rack: RackId,
+    /// Its region.
+    pub region_id: [u64; 2],
+    /// The region's attach count.
+    pub epoch: u64,
+    /// log2 of the page size.
+    pub page_shift: u8,
+    /// Frames.
+    pub frame_count: u32,
+    /// Frames free at the last heartbeat.
+    pub frames_free: u32,
+    /// Boot identity of its host: equal strings are one host.
+    pub host: String,
+    /// Name of its control socket (abstract unix socket of that host).
+    pub control: String,
+    /// How clients of other racks are to reach it.
+    pub fabric: FabricKind,
+    /// Address of its fabric endpoint, such as `127.0.0.1:45123`.
+    pub fabric_addr: String,
+    /// Whether its daemon is connected now.
+    pub alive: bool,
+}
+
+/// A request to the master; `id` counts within the connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MasterRequest {
+    /// The connection's own number.
+    pub id: u64,
+    /// What is asked.
+    pub call: MasterCall,
+}
+
+/// What clients and daemons ask of the master. Every command can be repeated without harm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MasterCall {
+    /// First call of a connection.
+    Hello {
+        /// `WIRE_VERSION`.
+        version: u32,
+    },
+    /// A daemon joins with its region, or joins again after a restart of either side.
+    JoinDaemon(RackInfo),
+    /// A client joins; it leaves when its connection closes.
+    JoinClient {
+        /// Its session.
+        session: SessionId,
+        /// Its rack.
+        rack: RackId,
+    },
+    /// A daemon or client is alive; daemons say how many frames are free.
+    Heartbeat {
+        /// Free frames (0 from clients).
+        frames_free: u32,
+    },
+    /// A range of page ids that nobody else gets.
+    LeasePageIds {
+        /// How many.
+        count: u64,
+    },
+    /// Pages have a home. From the daemon of that rack, before anybody learns of the pages.
+    CommitPages {
+        /// The homes; at most `COMMIT_PAGES_MAX`.
+        homes: Vec<PageHome>,
+    },
+    /// Pages are freed; the directory forgets them if they are homed in `rack`.
+    RemovePages {
+        /// The rack that asks.
+        rack: RackId,
+        /// The pages; at most `COMMIT_PAGES_MAX`.
+        pages: Vec<PageId>,
+    },
+    /// Homes of consecutive pages, with everything needed for a one-sided access.
+    Resolve {
+        /// First page.
+        page: PageId,
+        /// How many; at most `RESOLVE_PAGES_MAX`.
+        count: u32,
+    },
+    /// The racks of the pool.
+    Racks,
+    /// A rack with room for an allocation, other than `own`, by the placement policy.
+    PickRack {
+        /// The asker's rack.
+        own: RackId,
+        /// Bytes that must fit.
+        bytes: u64,
+        /// Racks that were tried and were full.
+        tried: Vec<RackId>,
+    },
+    /// The address under a name; null if there is none.
+    GetRoot {
+        /// The name.
+        name: String,
+    },
+    /// Sets a name's address if it is `expected` now (or is `addr` already).
+    SetRoot {
+        /// The name.
+        name: String,
+        /// What must be there; null for nothing.
+        expected: GAddr,
+        /// What shall be there; null removes the name.
+        addr: GAddr,
+    },
+    /// Counters of the master.
+    Stats,
+}
+
+/// The master's answer, with its term and the log index that it reflects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MasterReply {
+    /// The request's number.
+    pub id: u64,
+    /// Term of the leader.
+    pub term: u64,
+    /// Commands applied.
+    pub index: u64,
+    /// The answer.
+    pub answer: Result<MasterAnswer>,
+}
+
+/// The master's successful answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MasterAnswer {
+    /// Done.
+    Done,
+    /// To `Hello` and `JoinClient`.
+    Welcome {
+        /// The pool's identity.
+        pool_id: [u64; 2],
+        /// Duration of leases, ms.
+        lease_ms: u64,
+    },
+    /// To `JoinDaemon`.
+    Joined {
+        /// The pool's identity.
+        pool_id: [u64; 2],
+        /// Duration of leases, ms.
+        lease_ms: u64,
+        /// Pages of this rack that were on another region and are lost.
+        pages_lost: u64,
+    },
+    /// To `LeasePageIds`.
+    PageIds {
+        /// First id.
+        first: PageId,
+        /// How many.
+        count: u64,
+    },
+    /// To `Resolve`: one entry a page asked for.
+    Homes(Vec<Resolved>),
+    /// To `Racks`.
+    Racks(Vec<RackInfo>),
+    /// To `PickRack`.
+    Rack(RackInfo),
+    /// To `GetRoot` and `SetRoot`: the address under the name now.
+    Root(GAddr),
+    /// To `Stats`.
+    Stats(MasterStats),
+}
+
+/// One page in the answer to `Resolve`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Resolved {
+    /// It lives there.
+    Home(PageHome),
+    /// It is not allocated.
+    Unmapped,
+    /// Its region is gone.
+    Lost(RackId),
+}
+
+/// Counters of the master.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MasterStats {
+    /// Pages in the directory.
+    pub pages: u64,
+    /// Of these, on regions that are gone.
+    pub pages_lost: u64,
+    /// Named roots.
+    pub roots: u64,
+    /// Daemons connected.
+    pub daemons: u64,
+    /// Clients connected.
+    pub clients: u64,
+    /// Requests answered since this process started.
+    pub requests: u64,
+    /// Commands applied since the pool was made.
+    pub index: u64,
+}
+
+/// Encodes a message into `buffer`; the encoded part.
+pub fn encode<'b, T: Serialize>(message: &T, buffer: &'b mut [u8]) -> Result<&'b mut [u8]> {
+    let limit = buffer.len() as u64;
+    postcard::to_slice(message, buffer)
+        .map_err(|_| Error::Busy { what: "message buffer (bytes)".into(), limit })
+}
+
+/// Encodes a message of any length, for control connections.
+pub fn encode_vec<T: Serialize>(message: &T) -> Vec<u8> {
+    postcard::to_stdvec(message).expect("wire types have no value that postcard refuses")
+}
+
+/// Decodes a message from `peer`; trailing bytes are an error.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8], peer: &str) -> Result<T> {
+    let broken = |reason: String| Error::Protocol { peer: peer.into(), reason };
+    match postcard::take_from_bytes::<T>(bytes) {
+        Ok((message, [])) => Ok(message),
+        Ok((_, rest)) => Err(broken(format!("{} bytes too many", rest.len()))),
+        Err(error) => Err(broken(format!("{error} in {} bytes", bytes.len()))),
+    }
+}
+
+/// A buffer that every message between client and daemon fits into.
+pub fn message_buffer() -> Box<[u8]> {
+    vec![0; MESSAGE_BYTES_MAX as usize].into_boxed_slice()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::constants::RESOLVE_PAGES_MAX;
+
+    #[test]
+    fn the_largest_resolve_answer_fits_into_a_message() {
+        let home = PageHome {
+            page: PageId(u64::MAX),
+            rack: RackId(u16::MAX),
+            frame: FrameIndex(u32::MAX),
+            generation: Generation(u64::MAX),
+        };
+        let reply = ReplyFrame {
+            seq: u64::MAX,
+            reply: Ok(Reply::Homes(vec![home; RESOLVE_PAGES_MAX as usize])),
+        };
+        let mut buffer = message_buffer();
+        let bytes = encode(&reply, &mut buffer).unwrap();
+        assert_eq!(decode::<ReplyFrame>(bytes, "test").unwrap(), reply);
+    }
+
+    #[test]
+    fn short_long_and_foreign_messages_are_typed_errors() {
+        let bytes = encode_vec(&RequestFrame { seq: 7, request: Request::Ping });
+        assert!(decode::<RequestFrame>(&bytes[..bytes.len() - 1], "x").is_err());
+        let mut long = bytes.clone();
+        long.push(0);
+        assert_eq!(decode::<RequestFrame>(&long, "x").unwrap_err().code(), "protocol");
+        assert!(decode::<RequestFrame>(&[1, 200], "x").is_err());
+    }
+}

@@ -1,0 +1,778 @@
+//! The world of the daemon tests: sections in plain memory that know which blocks are backed, a
+//! fuse that ends the daemon at its n-th effect, a master that remembers what it committed, and a
+//! rig that plays clients against a model of what they must hold.
+#![allow(dead_code)]
+
+use rackpool_core::constants::{CELLS, SLOTS_MAX};
+use rackpool_core::daemon::{ClientId, Daemon, World, format};
+use rackpool_core::layout::{BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word};
+use rackpool_core::seam::Mem;
+use rackpool_core::wire::{
+    MasterAnswer, MasterCall, MasterReply, PageHome, Reply, ReplyFrame, Request, RequestFrame,
+};
+use rackpool_core::{Error, FrameIndex, GAddr, PageGeometry, PageId, RackId, Result, SessionId};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+
+pub const RACK: RackId = RackId(3);
+pub const PAGE: u64 = 4096;
+
+/// What a burnt fuse unwinds with.
+pub struct Crash;
+
+/// Counts effects and ends the daemon before one of them.
+#[derive(Default)]
+pub struct Fuse {
+    left: Cell<Option<u64>>,
+    pub burnt: Cell<bool>,
+}
+
+impl Fuse {
+    pub fn arm(&self, effects: u64) {
+        self.left.set(Some(effects));
+    }
+
+    pub fn disarm(&self) {
+        self.left.set(None);
+    }
+
+    fn burn(&self) {
+        match self.left.get() {
+            Some(0) => {
+                self.left.set(None);
+                self.burnt.set(true);
+                resume_unwind(Box::new(Crash));
+            }
+            Some(left) => self.left.set(Some(left - 1)),
+            None => {}
+        }
+    }
+}
+
+pub struct TestMem {
+    words: Vec<Cell<u64>>,
+    backed: RefCell<Vec<bool>>,
+    fuse: Rc<Fuse>,
+}
+
+impl TestMem {
+    fn new(bytes: u64, backed: bool, fuse: &Rc<Fuse>) -> TestMem {
+        let blocks = bytes.div_ceil(BLOCK_BYTES) as usize;
+        TestMem {
+            words: vec![Cell::new(0); bytes as usize / 8],
+            backed: RefCell::new(vec![backed; blocks]),
+            fuse: fuse.clone(),
+        }
+    }
+
+    fn word(&self, offset: u64) -> &Cell<u64> {
+        assert_eq!(offset % 8, 0, "misaligned word at {offset}");
+        let block = (offset / BLOCK_BYTES) as usize;
+        assert!(self.backed.borrow()[block], "SIGBUS at {offset}");
+        &self.words[offset as usize / 8]
+    }
+
+    /// Reads without a care for backing, as a test.
+    pub fn peek(&self, offset: u64) -> u64 {
+        self.words[offset as usize / 8].get()
+    }
+
+    /// Writes without the fuse, as another process.
+    pub fn poke(&self, offset: u64, value: u64) {
+        self.word(offset).set(value);
+    }
+
+    pub fn backed_bytes(&self) -> u64 {
+        self.backed.borrow().iter().filter(|backed| **backed).count() as u64 * BLOCK_BYTES
+    }
+
+    fn back(&self, offset: u64, bytes: u64) -> u64 {
+        let mut new = 0;
+        for block in offset / BLOCK_BYTES..(offset + bytes).div_ceil(BLOCK_BYTES) {
+            let was = std::mem::replace(&mut self.backed.borrow_mut()[block as usize], true);
+            new += u64::from(!was);
+        }
+        new
+    }
+
+    fn punch(&self, offset: u64, bytes: u64) -> u64 {
+        assert_eq!((offset % BLOCK_BYTES, bytes % BLOCK_BYTES), (0, 0));
+        let mut gone = 0;
+        for block in offset / BLOCK_BYTES..(offset + bytes) / BLOCK_BYTES {
+            let was = std::mem::replace(&mut self.backed.borrow_mut()[block as usize], false);
+            gone += u64::from(was);
+        }
+        self.words[offset as usize / 8..(offset + bytes) as usize / 8]
+            .iter()
+            .for_each(|word| word.set(0));
+        gone
+    }
+}
+
+impl Mem for TestMem {
+    fn bytes(&self) -> u64 {
+        self.words.len() as u64 * 8
+    }
+    fn load(&self, offset: u64) -> u64 {
+        self.word(offset).get()
+    }
+    fn store(&self, offset: u64, value: u64) {
+        self.fuse.burn();
+        self.word(offset).set(value);
+    }
+    fn announce(&self, offset: u64, value: u64) {
+        self.store(offset, value);
+    }
+    fn compare_exchange(&self, offset: u64, expected: u64, new: u64) -> Result<u64, u64> {
+        self.fuse.burn();
+        let old = self.word(offset).get();
+        if old != expected {
+            return Err(old);
+        }
+        self.word(offset).set(new);
+        Ok(old)
+    }
+    fn fetch_add(&self, offset: u64, n: u64) -> u64 {
+        self.fuse.burn();
+        let word = self.word(offset);
+        word.replace(word.get().wrapping_add(n))
+    }
+    fn copy_out(&self, offset: u64, to: &mut [u8]) {
+        for (index, chunk) in to.chunks_mut(8).enumerate() {
+            let bytes = self.peek(offset + 8 * index as u64).to_ne_bytes();
+            chunk.copy_from_slice(&bytes[..chunk.len()]);
+        }
+    }
+    fn copy_in(&self, offset: u64, from: &[u8]) {
+        for (index, chunk) in from.chunks_exact(8).enumerate() {
+            self.store(offset + 8 * index as u64, u64::from_ne_bytes(chunk.try_into().unwrap()));
+        }
+    }
+    fn zero(&self, offset: u64, bytes: u64) {
+        for word in 0..bytes / 8 {
+            // A torn zeroing: every few words is one effect.
+            if word % 16 == 0 {
+                self.fuse.burn();
+            }
+            self.word(offset + 8 * word).set(0);
+        }
+    }
+    fn prefetch(&self, _: u64) {}
+    fn fence(&self) {}
+    fn flush(&self, _: u64, _: u64) {}
+}
+
+/// The directory, as a master keeps it.
+#[derive(Default)]
+pub struct FakeMaster {
+    pub pages: BTreeMap<u64, PageHome>,
+    next_id: u64,
+    /// Errors for the next calls.
+    pub refusals: VecDeque<Error>,
+    pub served: u64,
+}
+
+impl FakeMaster {
+    pub fn serve(&mut self, id: u64, call: &MasterCall) -> MasterReply {
+        self.served += 1;
+        let answer = match self.refusals.pop_front() {
+            Some(error) => Err(error),
+            None => Ok(self.apply(call)),
+        };
+        MasterReply { id, term: 1, index: self.served, answer }
+    }
+
+    fn apply(&mut self, call: &MasterCall) -> MasterAnswer {
+        match call {
+            MasterCall::LeasePageIds { count } => {
+                let first = PageId(1000 + self.next_id);
+                self.next_id += count;
+                return MasterAnswer::PageIds { first, count: *count };
+            }
+            MasterCall::CommitPages { homes } => {
+                for home in homes {
+                    assert_eq!(home.rack, RACK);
+                    let old = self.pages.insert(home.page.0, *home);
+                    assert!(old.is_none_or(|old| old == *home), "page {} moved", home.page);
+                }
+            }
+            MasterCall::RemovePages { rack, pages } => {
+                assert_eq!(*rack, RACK);
+                for page in pages {
+                    self.pages.remove(&page.0);
+                }
+            }
+            other => panic!("the daemon's engine never asks {other:?}"),
+        }
+        MasterAnswer::Done
+    }
+}
+
+pub struct TestWorld {
+    pub layout: RegionLayout,
+    pub fuse: Rc<Fuse>,
+    private: TestMem,
+    table: TestMem,
+    pages: TestMem,
+    pub cells: Vec<u64>,
+    pub consumed: BTreeMap<u32, u64>,
+    pub host_blocks_free: u64,
+    pub barriers: u64,
+    pub calls: VecDeque<(u64, MasterCall)>,
+    pub replies: VecDeque<(ClientId, ReplyFrame)>,
+    pub master: FakeMaster,
+}
+
+impl TestWorld {
+    pub fn new(frame_count: u32) -> TestWorld {
+        TestWorld::with_pages(PAGE, frame_count)
+    }
+
+    pub fn with_pages(page_bytes: u64, frame_count: u32) -> TestWorld {
+        let pages = PageGeometry::from_page_bytes(page_bytes).unwrap();
+        let layout = RegionLayout { pages, frame_count };
+        let fuse = Rc::new(Fuse::default());
+        TestWorld {
+            layout,
+            private: TestMem::new(layout.private_bytes(), false, &fuse),
+            table: TestMem::new(layout.table_bytes(), true, &fuse),
+            pages: TestMem::new(layout.pages_bytes(), false, &fuse),
+            fuse,
+            cells: vec![0; (SLOTS_MAX * CELLS) as usize],
+            consumed: BTreeMap::new(),
+            host_blocks_free: u64::MAX / 2,
+            barriers: 0,
+            calls: VecDeque::new(),
+            replies: VecDeque::new(),
+            master: FakeMaster::default(),
+        }
+    }
+
+    pub fn formatted(frame_count: u32) -> TestWorld {
+        TestWorld::new(frame_count).format()
+    }
+
+    fn format(mut self) -> TestWorld {
+        let layout = self.layout;
+        format(&mut self, RACK, [7, 8], layout).unwrap();
+        self
+    }
+
+    pub fn pages_mem(&self) -> &TestMem {
+        &self.pages
+    }
+
+    /// Where an address lies, asked of the master and checked against table and frame entry.
+    pub fn offset_of(&self, addr: GAddr) -> u64 {
+        let page = self.layout.pages.page(addr);
+        let home = self.master.pages.get(&page.0).expect("the directory knows a live page");
+        assert_eq!(self.table.peek(table_word(home.frame)), home.generation.0, "table of {page}");
+        self.layout.frame_offset(home.frame) + self.layout.pages.offset(addr)
+    }
+}
+
+impl World for TestWorld {
+    type Mem = TestMem;
+    fn private(&self) -> &TestMem {
+        &self.private
+    }
+    fn table(&self) -> &TestMem {
+        &self.table
+    }
+    fn pages(&self) -> &TestMem {
+        &self.pages
+    }
+    fn cell_count(&self) -> u32 {
+        self.cells.len() as u32
+    }
+    fn cell(&self, index: u32) -> u64 {
+        self.cells[index as usize]
+    }
+    fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {
+        assert_eq!(word, SlotWord::ConsumedSeq);
+        self.consumed.get(&slot).copied()
+    }
+    fn back_pages(&mut self, offset: u64, bytes: u64) -> Result<()> {
+        self.fuse.burn();
+        let blocks = bytes / BLOCK_BYTES;
+        if blocks > self.host_blocks_free {
+            let free_bytes = self.host_blocks_free * BLOCK_BYTES;
+            return Err(Error::Full { bytes, free_bytes, place: "host".into() });
+        }
+        assert!(self.pages.words[offset as usize / 8].get() == 0, "a fresh frame is zero");
+        self.host_blocks_free -= self.pages.back(offset, bytes);
+        Ok(())
+    }
+    fn punch_pages(&mut self, offset: u64, bytes: u64) {
+        self.fuse.burn();
+        let page_bytes = self.layout.pages.page_bytes();
+        for frame in offset / page_bytes..(offset + bytes) / page_bytes {
+            let frame = FrameIndex(frame as u32);
+            assert!(!self.cells.contains(&(u64::from(frame.0) + 1)), "frame {frame} is announced");
+            assert_eq!(self.table.peek(table_word(frame)), 0, "frame {frame} is in the table");
+            let known = self.master.pages.values().any(|home| home.frame == frame);
+            assert!(!known || self.layout.frame_count > 100, "the master knows frame {frame}");
+        }
+        self.host_blocks_free += self.pages.punch(offset, bytes);
+    }
+    fn back_private(&mut self, offset: u64, bytes: u64) -> Result<()> {
+        self.fuse.burn();
+        self.private.back(offset, bytes);
+        Ok(())
+    }
+    fn punch_private(&mut self, offset: u64, bytes: u64) {
+        self.fuse.burn();
+        self.private.punch(offset, bytes);
+    }
+    fn barrier(&mut self) {
+        self.fuse.burn();
+        self.barriers += 1;
+    }
+    fn metadata_bytes(&self) -> u64 {
+        self.private.backed_bytes() + self.table.backed_bytes()
+    }
+    fn to_master(&mut self, id: u64, call: MasterCall) {
+        self.fuse.burn();
+        self.calls.push_back((id, call));
+    }
+    fn reply(&mut self, to: ClientId, frame: ReplyFrame) {
+        self.fuse.burn();
+        self.replies.push_back((to, frame));
+    }
+}
+
+/// A client as the rig plays it.
+#[derive(Debug)]
+pub struct Client {
+    pub id: ClientId,
+    pub session: SessionId,
+    pub seq: u64,
+    /// The last request whose answer it noted as taken.
+    pub consumed: u64,
+    /// Whether it notes that it has taken answers.
+    pub consumes: bool,
+    pub pending: Option<Request>,
+    pub last: Option<Result<Reply>>,
+}
+
+/// An allocation that must be there.
+#[derive(Clone, Debug)]
+pub struct Live {
+    pub bytes: u64,
+    pub owner: Option<SessionId>,
+    pub tag: u64,
+}
+
+/// Plays clients, the master and restarts, and checks everything that must hold.
+pub struct Rig {
+    pub world: TestWorld,
+    pub daemon: Option<Daemon>,
+    pub clients: BTreeMap<u32, Client>,
+    /// By address: what must be there, first word aside, which the atomics use.
+    pub live: BTreeMap<u64, Live>,
+    pub words: BTreeMap<u64, u64>,
+    /// Sessions whose process died: left at the next chance.
+    pub dead: Vec<SessionId>,
+    pub now: u64,
+    pub restarts: u32,
+    pub unknown: u32,
+    /// What is lost in a crash: calls on the wire and answers not taken yet.
+    pub loses: bool,
+    /// Ends the first attach after a crash at that effect.
+    pub second_crash: Option<u64>,
+    tags: u64,
+}
+
+impl Rig {
+    pub fn new(frame_count: u32) -> Rig {
+        Rig::with_pages(PAGE, frame_count)
+    }
+
+    pub fn with_pages(page_bytes: u64, frame_count: u32) -> Rig {
+        let mut rig = Rig {
+            world: TestWorld::with_pages(page_bytes, frame_count).format(),
+            daemon: None,
+            clients: BTreeMap::new(),
+            live: BTreeMap::new(),
+            words: BTreeMap::new(),
+            dead: Vec::new(),
+            now: 0,
+            restarts: 0,
+            unknown: 0,
+            loses: false,
+            second_crash: None,
+            tags: 0,
+        };
+        rig.start();
+        rig
+    }
+
+    /// Runs a piece of the daemon; `None` if it crashed in it.
+    pub fn run<T>(&mut self, piece: impl FnOnce(&mut Daemon, &mut TestWorld) -> T) -> Option<T> {
+        let mut daemon = self.daemon.take().expect("the daemon runs");
+        let world = &mut self.world;
+        match catch_unwind(AssertUnwindSafe(|| (piece(&mut daemon, world), daemon))) {
+            Ok((result, daemon)) => {
+                self.daemon = Some(daemon);
+                Some(result)
+            }
+            Err(cause) if cause.is::<Crash>() => {
+                self.after_crash();
+                None
+            }
+            Err(cause) => resume_unwind(cause),
+        }
+    }
+
+    fn after_crash(&mut self) {
+        self.restarts += 1;
+        if self.loses {
+            self.world.replies.clear();
+        } else {
+            self.take_replies();
+            let calls = std::mem::take(&mut self.world.calls);
+            for (id, call) in calls {
+                self.world.master.serve(id, &call);
+            }
+        }
+        self.world.calls.clear();
+        if let Some(effects) = self.second_crash.take() {
+            self.world.fuse.arm(effects);
+        }
+        self.start();
+        self.world.fuse.disarm();
+        self.resend();
+    }
+
+    /// Attaches and does what a runtime does after it.
+    pub fn start(&mut self) {
+        loop {
+            let world = &mut self.world;
+            let attached = catch_unwind(AssertUnwindSafe(|| {
+                let mut daemon = Daemon::attach(world, RACK, Some(world.layout.pages)).unwrap();
+                daemon.master_up(world);
+                daemon
+            }));
+            match attached {
+                Ok(daemon) => {
+                    self.daemon = Some(daemon);
+                    break;
+                }
+                Err(cause) if cause.is::<Crash>() => self.world.calls.clear(),
+                Err(cause) => resume_unwind(cause),
+            }
+        }
+        let daemon = self.daemon.as_mut().unwrap();
+        for client in self.clients.values() {
+            match client.id {
+                ClientId::Slot(slot) => daemon.resume_local(client.session, slot).unwrap(),
+                ClientId::Remote(record) => {
+                    let joined = daemon.join_remote(client.session, &mut self.world).unwrap();
+                    assert_eq!(joined, (record, true), "a remote session is kept");
+                    daemon.note_consumed(record, client.consumed);
+                }
+            }
+        }
+        self.bury();
+    }
+
+    fn resend(&mut self) {
+        let pending: Vec<_> = self.clients.values().filter(|c| c.pending.is_some()).collect();
+        let frames: Vec<_> = pending
+            .iter()
+            .map(|c| (c.id, RequestFrame { seq: c.seq, request: c.pending.clone().unwrap() }))
+            .collect();
+        for (id, frame) in frames {
+            if self.run(|daemon, world| daemon.on_request(id, frame, world)).is_none() {
+                return;
+            }
+        }
+    }
+
+    pub fn join(&mut self, name: u32) {
+        let session = SessionId(u64::from(name) + 100);
+        loop {
+            let known = self.daemon.as_ref().unwrap().sessions().find(|s| s.session == session);
+            let slot = match known {
+                Some(info) => Some(info.record),
+                None => self.run(|daemon, world| daemon.join_local(session, 1, 2, world).unwrap()),
+            };
+            if let Some(slot) = slot {
+                self.world.consumed.insert(slot, 0);
+                self.add_client(name, session, ClientId::Slot(slot));
+                return;
+            }
+        }
+    }
+
+    pub fn join_remote(&mut self, name: u32) {
+        let session = SessionId(u64::from(name) + 100);
+        loop {
+            let joined = self.run(|daemon, world| daemon.join_remote(session, world).unwrap());
+            if let Some((record, _)) = joined {
+                self.add_client(name, session, ClientId::Remote(record));
+                return;
+            }
+        }
+    }
+
+    fn add_client(&mut self, name: u32, session: SessionId, id: ClientId) {
+        let client =
+            Client { id, session, seq: 0, consumed: 0, consumes: true, pending: None, last: None };
+        assert!(self.clients.insert(name, client).is_none());
+    }
+
+    /// The client's process dies, with whatever it has under way.
+    pub fn kill(&mut self, name: u32) {
+        let client = self.clients.remove(&name).expect("a client is killed once");
+        assert!(client.pending.is_none() || matches!(client.id, ClientId::Slot(_)));
+        self.live.retain(|_, live| live.owner != Some(client.session));
+        self.dead.push(client.session);
+        self.bury();
+    }
+
+    fn bury(&mut self) {
+        while let Some(session) = self.dead.last().copied() {
+            let daemon = self.daemon.as_ref().unwrap();
+            let Some(info) = daemon.sessions().find(|s| s.session == session) else {
+                self.dead.pop();
+                continue;
+            };
+            self.run(|daemon, world| match info.record {
+                slot if slot < SLOTS_MAX => daemon.leave(slot, world),
+                record => daemon.end_remote(record, world),
+            });
+        }
+    }
+
+    /// Sends a request without waiting for the answer.
+    pub fn submit(&mut self, name: u32, request: Request) {
+        if let Request::Free { addr, bytes } = request
+            && self.live.get(&addr.0).is_some_and(|live| live.bytes == bytes)
+        {
+            self.live.remove(&addr.0);
+            self.words.remove(&addr.0);
+        }
+        let client = self.clients.get_mut(&name).expect("the client lives");
+        assert!(client.pending.is_none());
+        client.seq += 1;
+        client.pending = Some(request.clone());
+        client.last = None;
+        let (id, frame) = (client.id, RequestFrame { seq: client.seq, request });
+        self.run(|daemon, world| daemon.on_request(id, frame, world));
+    }
+
+    /// Lets master, ticks and restarts happen until everything is answered.
+    pub fn settle(&mut self) {
+        for _ in 0..20_000 {
+            self.take_replies();
+            if self.clients.values().all(|client| client.pending.is_none()) {
+                return;
+            }
+            self.turn();
+        }
+        panic!("no answer to {:?}", self.clients);
+    }
+
+    /// One thing that the outside does: an answer of the master, else a tick.
+    pub fn turn(&mut self) {
+        self.now += 100_000_000;
+        let now = self.now;
+        match self.world.calls.pop_front() {
+            Some((id, call)) => {
+                let reply = self.world.master.serve(id, &call);
+                self.run(|daemon, world| daemon.on_master(now, reply, world));
+            }
+            None => {
+                self.run(|daemon, world| daemon.tick(now, world));
+            }
+        }
+    }
+
+    /// Until nothing is left to do.
+    pub fn quiesce(&mut self) {
+        self.settle();
+        for _ in 0..20_000 {
+            let busy = self.daemon.as_ref().unwrap().needs_tick();
+            if !busy && self.world.calls.is_empty() {
+                return;
+            }
+            self.turn();
+        }
+        panic!("the daemon never comes to rest");
+    }
+
+    pub fn ask(&mut self, name: u32, request: Request) -> Result<Reply> {
+        self.submit(name, request);
+        self.settle();
+        self.clients.get_mut(&name).unwrap().last.take().expect("it was answered")
+    }
+
+    pub fn alloc(&mut self, name: u32, bytes: u64, owned: bool) -> GAddr {
+        match self.ask(name, Request::Alloc { bytes, owned }) {
+            Ok(Reply::Allocated { addr }) => addr,
+            other => panic!("{bytes} bytes for {name}: {other:?}"),
+        }
+    }
+
+    pub fn free(&mut self, name: u32, addr: GAddr, bytes: u64) {
+        let reply = self.ask(name, Request::Free { addr, bytes });
+        assert_eq!(reply, Ok(Reply::Freed), "{addr} {bytes}");
+    }
+
+    fn take_replies(&mut self) {
+        while let Some((to, frame)) = self.world.replies.pop_front() {
+            let Some(name) = self
+                .clients
+                .iter()
+                .find(|(_, c)| c.id == to && c.seq == frame.seq && c.pending.is_some())
+                .map(|(name, _)| *name)
+            else {
+                continue;
+            };
+            let client = self.clients.get_mut(&name).unwrap();
+            let request = client.pending.take().unwrap();
+            client.last = Some(frame.reply.clone());
+            self.check(name, request, frame.reply);
+        }
+    }
+
+    fn check(&mut self, name: u32, request: Request, reply: Result<Reply>) {
+        let client = &self.clients[&name];
+        match (request, reply) {
+            (Request::Alloc { bytes, owned }, Ok(Reply::Allocated { addr })) => {
+                let owner = owned.then_some(client.session);
+                if client.consumes {
+                    self.consume(name);
+                    self.born(addr, bytes, owner);
+                }
+            }
+            (Request::Free { .. }, Ok(Reply::Freed)) => {}
+            (Request::FetchAdd { addr, n }, reply) => {
+                let old = self.words.get(&addr.0).copied().unwrap_or(0);
+                self.check_atomic(addr, old, old.wrapping_add(n), reply);
+            }
+            (Request::Cas { addr, expected, new }, reply) => {
+                let old = self.words.get(&addr.0).copied().unwrap_or(0);
+                self.check_atomic(addr, old, if old == expected { new } else { old }, reply);
+            }
+            _ => {}
+        }
+    }
+
+    /// The client has taken its last answer.
+    fn consume(&mut self, name: u32) {
+        let client = self.clients.get_mut(&name).unwrap();
+        client.consumed = client.seq;
+        match (client.id, client.seq) {
+            (ClientId::Slot(slot), seq) => {
+                self.world.consumed.insert(slot, seq);
+            }
+            // A daemon that is down hears of it when the client joins again.
+            (ClientId::Remote(_), _) if self.daemon.is_none() => {}
+            (ClientId::Remote(record), seq) => {
+                self.run(|daemon, _| daemon.note_consumed(record, seq));
+            }
+        }
+    }
+
+    fn check_atomic(&mut self, addr: GAddr, old: u64, new: u64, reply: Result<Reply>) {
+        let word = self.world.pages.peek(self.world.offset_of(addr));
+        match reply {
+            Ok(Reply::Old { value }) => assert_eq!((value, word), (old, new), "at {addr}"),
+            Err(Error::OutcomeUnknown { .. }) => {
+                assert!(word == old || word == new, "{word} at {addr}, {old} or {new} expected");
+                self.unknown += 1;
+            }
+            other => panic!("atomic at {addr}: {other:?}"),
+        }
+        self.words.insert(addr.0, word);
+    }
+
+    fn born(&mut self, addr: GAddr, bytes: u64, owner: Option<SessionId>) {
+        let before = self.live.range(..=addr.0).next_back();
+        let after = self.live.range(addr.0..).next();
+        assert!(before.is_none_or(|(at, live)| at + live.bytes <= addr.0), "{addr} overlaps");
+        assert!(after.is_none_or(|(at, _)| addr.0 + bytes <= *at), "{addr} overlaps");
+        self.tags += 1;
+        let live = Live { bytes, owner, tag: self.tags };
+        for at in words_of(addr, bytes) {
+            let offset = self.world.offset_of(GAddr(at));
+            assert_eq!(self.world.pages.load(offset), 0, "{addr} is zeroed");
+            if at != addr.0 {
+                self.world.pages.poke(offset, self.tags << 32 | (at & 0xffff_ffff));
+            }
+        }
+        self.live.insert(addr.0, live);
+        self.words.insert(addr.0, 0);
+    }
+
+    /// Every acknowledged allocation holds what was written into it.
+    pub fn verify(&mut self) {
+        self.verify_resolve();
+        for (addr, live) in &self.live {
+            for at in words_of(GAddr(*addr), live.bytes) {
+                let found = self.world.pages.load(self.world.offset_of(GAddr(at)));
+                let written = live.tag << 32 | (at & 0xffff_ffff);
+                let wanted = if at == *addr { self.words[addr] } else { written };
+                assert_eq!(found, wanted, "{at:#x} in {addr:#x} with {} bytes", live.bytes);
+            }
+        }
+        let live = self.live.len() as u64;
+        assert_eq!(self.daemon.as_ref().unwrap().stats(&self.world).allocations, live);
+    }
+
+    /// The daemon and the master tell the same homes of everything that lives.
+    fn verify_resolve(&mut self) {
+        let Some(id) = self.clients.values().next().map(|client| client.id) else { return };
+        let spans: Vec<_> = self.live.iter().map(|(addr, l)| (*addr, l.bytes)).collect();
+        for (addr, bytes) in spans {
+            let page = self.world.layout.pages.page(GAddr(addr));
+            let count = bytes.div_ceil(self.world.layout.pages.page_bytes()).min(256) as u32;
+            let frame = RequestFrame { seq: 0, request: Request::Resolve { page, count } };
+            if self.run(|daemon, world| daemon.on_request(id, frame, world)).is_none() {
+                return;
+            }
+            let Some((_, answer)) = self.world.replies.pop_back() else { return };
+            let homes = (page.0..page.0 + u64::from(count)).map(|p| self.world.master.pages[&p]);
+            assert_eq!(answer.reply, Ok(Reply::Homes(homes.collect())), "{addr:#x}");
+        }
+    }
+
+    /// Frees everything, lets everybody leave, and checks that nothing is missing.
+    pub fn finish(mut self) {
+        self.quiesce();
+        self.verify();
+        self.join(900);
+        let all: Vec<_> = self.live.iter().map(|(addr, live)| (*addr, live.bytes)).collect();
+        for (addr, bytes) in all {
+            self.free(900, GAddr(addr), bytes);
+        }
+        let names: Vec<_> = self.clients.keys().copied().collect();
+        for name in names {
+            self.kill(name);
+        }
+        self.run(|daemon, world| daemon.release_cached_pages(world));
+        self.quiesce();
+        let daemon = self.daemon.as_ref().unwrap();
+        let stats = daemon.stats(&self.world);
+        assert_eq!(u64::from(daemon.frames_free()), stats.frames, "frames leak: {stats:?}");
+        assert_eq!((stats.allocations, stats.allocated_bytes), (0, 0));
+        assert_eq!((stats.slots_used, stats.remote_sessions, stats.frames_slab), (0, 0, 0));
+        assert_eq!(self.world.pages.backed_bytes(), 0, "memory leaks");
+        assert!(self.world.master.pages.is_empty(), "directory: {:?}", self.world.master.pages);
+        for frame in 0..self.world.layout.frame_count {
+            assert_eq!(self.world.table.peek(table_word(FrameIndex(frame))), 0);
+            let state = frame_word(FrameIndex(frame), rackpool_core::layout::FrameWord::State);
+            assert_eq!(self.world.private.peek(state) & 0xff, 0);
+        }
+    }
+}
+
+/// The words of an allocation that the rig fills: all of a small one, some of a large one.
+fn words_of(addr: GAddr, bytes: u64) -> impl Iterator<Item = u64> {
+    let step = if bytes > 64 << 10 { 4096 } else { 8 };
+    (addr.0..addr.0 + bytes / 8 * 8).step_by(step)
+}

@@ -1,0 +1,396 @@
+//! Control connections: how a client joins a daemon of its host, how it gets the region's
+//! descriptors, and how its death is seen.
+//!
+//! In: a name in the kernel's abstract socket namespace (nothing in the file system, so nothing is
+//! left behind by `kill -9`). Out: messages with file descriptors, credentials that the kernel
+//! vouches for, and the end of the peer. Packets keep their bounds (`SOCK_SEQPACKET`), every
+//! descriptor is non-blocking and does not survive `exec`. The daemon's poll loop owns the
+//! listener and one connection a handle; the client library owns the other ends.
+//!
+//! Ordering rule: **a client unmaps before it closes**. The kernel closes a dead process's
+//! descriptors only after its memory mappings are gone or while nobody runs in them any more;
+//! so [`Received::Closed`] means that the handle touches nothing any more. An error of a
+//! connection that is not closed proves nothing: drop the connection, and give the slot away only
+//! when [`crate::process::ProcessId::is_alive`] says no.
+//!
+//! Abstract names have no owner: who connects checks whom it reached, who accepts checks who
+//! came ([`ControlConn::check_peer`]).
+//!
+//! Source: DESIGN §2 (sections handed over as descriptors), §3 (liveness), §4.
+
+use rackpool_core::constants::{CONTROL_BACKLOG, CONTROL_FDS_MAX, MESSAGE_BYTES_MAX};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Longest name of a control socket, bytes: what a socket address holds behind its leading zero.
+pub const CONTROL_NAME_BYTES_MAX: usize = 107;
+
+/// What can go wrong with a control connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// The name cannot be a socket's. Do not retry.
+    #[error(
+        "control socket name of {bytes} bytes: 1 to {CONTROL_NAME_BYTES_MAX} bytes without a \
+             zero byte are possible, such as rackpool/pool0/rack0"
+    )]
+    BadName {
+        /// Its length.
+        bytes: usize,
+    },
+    /// Somebody serves this name. Stop it, or choose another name.
+    #[error(
+        "control socket {name} is served by another process: stop that daemon, or start \
+             this one for another rack"
+    )]
+    NameInUse {
+        /// The name.
+        name: String,
+    },
+    /// Nobody serves this name. Retry when the daemon is up.
+    #[error("control socket {name}: no daemon serves it on this host")]
+    NobodyListens {
+        /// The name.
+        name: String,
+    },
+    /// Too many connections wait to be accepted, or the peer does not read. Retry after a pause.
+    #[error("busy: {what} is full; retry after a pause")]
+    Busy {
+        /// The queue.
+        what: &'static str,
+    },
+    /// The peer closed. Do not retry on this connection.
+    #[error("the peer closed the control connection")]
+    Closed,
+    /// Longer than a message can be; nothing was sent. Do not retry.
+    #[error(
+        "a control message of {bytes} bytes and {fds} descriptors: 1 to {MESSAGE_BYTES_MAX} \
+             bytes and at most {CONTROL_FDS_MAX} descriptors fit"
+    )]
+    TooLong {
+        /// Bytes.
+        bytes: usize,
+        /// Descriptors.
+        fds: usize,
+    },
+    /// The peer sent what no message is. Close the connection.
+    #[error("the peer broke the control protocol: {reason}")]
+    Protocol {
+        /// What was wrong.
+        reason: &'static str,
+    },
+    /// The peer runs as another user. Do not retry.
+    #[error(
+        "the peer (process {pid}) runs as user {uid}, this process as user {own_uid}: run \
+             both as the same user"
+    )]
+    ForeignUser {
+        /// Its process id, 0 if it is not visible from here.
+        pid: u32,
+        /// Its user.
+        uid: u32,
+        /// Our user.
+        own_uid: u32,
+    },
+    /// A system call failed, most often because descriptors or kernel memory ran out.
+    #[error("control socket: {operation}: {source}")]
+    Io {
+        /// The call.
+        operation: &'static str,
+        /// Its error.
+        source: io::Error,
+    },
+}
+
+/// Result of a control connection.
+pub type Result<T, E = ControlError> = std::result::Result<T, E>;
+
+fn failed(operation: &'static str) -> impl FnOnce(Errno) -> ControlError {
+    move |errno| ControlError::Io { operation, source: errno.into() }
+}
+
+/// Who is at the other end, as the kernel recorded it when the connection was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Process id; 0 if the peer lives in a process namespace that is not visible from here.
+    pub pid: u32,
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+}
+
+/// Whether a process of `own_uid` deals with this peer: the same user, or root.
+pub fn peer_allowed(peer: &PeerCredentials, own_uid: u32) -> bool {
+    peer.uid == own_uid || peer.uid == 0
+}
+
+/// A name that clients connect to.
+#[derive(Debug)]
+pub struct ControlListener {
+    fd: OwnedFd,
+}
+
+impl ControlListener {
+    /// Serves `name` in the abstract namespace. The name is free again when the listener is
+    /// dropped or its process dies.
+    ///
+    /// # Errors
+    /// [`ControlError::NameInUse`], [`ControlError::BadName`], [`ControlError::Io`].
+    pub fn bind(name: &str) -> Result<Self> {
+        let address = address_of(name)?;
+        let fd = new_socket()?;
+        match rustix::net::bind(&fd, &address) {
+            Err(Errno::ADDRINUSE) => Err(ControlError::NameInUse { name: name.to_owned() }),
+            other => other.map_err(failed("bind")),
+        }?;
+        rustix::net::listen(&fd, CONTROL_BACKLOG).map_err(failed("listen"))?;
+        Ok(Self { fd })
+    }
+
+    /// The next connection that waits; `None` if none does. Does not block. The peer is not
+    /// checked yet: call [`ControlConn::check_peer`].
+    ///
+    /// # Errors
+    /// [`ControlError::Io`] if no descriptor is left; the connection keeps waiting.
+    pub fn accept(&self) -> Result<Option<ControlConn>> {
+        match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(fd) => Ok(Some(ControlConn { fd })),
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+            Err(errno) => Err(failed("accept")(errno)),
+        }
+    }
+}
+
+impl AsFd for ControlListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// What [`ControlConn::recv`] found.
+#[derive(Debug)]
+pub enum Received {
+    /// A message of `bytes` bytes at the start of the buffer, and what came with it.
+    Message {
+        /// Its length; never 0.
+        bytes: usize,
+        /// Its descriptors, none of which survives `exec`.
+        fds: Vec<OwnedFd>,
+    },
+    /// Nothing has come yet.
+    Nothing,
+    /// The peer closed or died, and all its messages have been taken.
+    Closed,
+}
+
+/// One end of a control connection.
+#[derive(Debug)]
+pub struct ControlConn {
+    fd: OwnedFd,
+}
+
+impl ControlConn {
+    /// Connects to a listener of this host. Does not block. Whoever serves the name is not
+    /// checked yet: call [`ControlConn::check_peer`] before anything is believed.
+    ///
+    /// # Errors
+    /// [`ControlError::NobodyListens`], [`ControlError::Busy`], [`ControlError::BadName`],
+    /// [`ControlError::Io`].
+    pub fn connect(name: &str) -> Result<Self> {
+        let address = address_of(name)?;
+        let fd = new_socket()?;
+        match rustix::net::connect(&fd, &address) {
+            Ok(()) => Ok(Self { fd }),
+            Err(Errno::CONNREFUSED) => Err(ControlError::NobodyListens { name: name.to_owned() }),
+            Err(Errno::AGAIN) => Err(ControlError::Busy { what: "the listener's backlog" }),
+            Err(errno) => Err(failed("connect")(errno)),
+        }
+    }
+
+    /// Two ends of a connection within one process, for in-process clusters.
+    ///
+    /// # Errors
+    /// [`ControlError::Io`].
+    pub fn pair() -> Result<(Self, Self)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map(|(one, other)| (Self { fd: one }, Self { fd: other }))
+            .map_err(failed("socketpair"))
+    }
+
+    /// Sends one message with copies of descriptors, whole or not at all. Does not block.
+    ///
+    /// # Errors
+    /// [`ControlError::Busy`] if the peer does not read; [`ControlError::Closed`];
+    /// [`ControlError::TooLong`]; [`ControlError::Io`].
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+        let fits = (1..=MESSAGE_BYTES_MAX as usize).contains(&bytes.len());
+        if !fits || fds.len() > CONTROL_FDS_MAX {
+            return Err(ControlError::TooLong { bytes: bytes.len(), fds: fds.len() });
+        }
+        let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            let pushed = control.push(SendAncillaryMessage::ScmRights(fds));
+            assert!(pushed, "the buffer is made for CONTROL_FDS_MAX descriptors");
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match rustix::net::sendmsg(&self.fd, &[IoSlice::new(bytes)], &mut control, flags) {
+            // A packet is never sent in part.
+            Ok(_) => Ok(()),
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => {
+                Err(ControlError::Busy { what: "the peer's receive queue" })
+            }
+            Err(Errno::TOOMANYREFS) => {
+                Err(ControlError::Busy { what: "the table of descriptors in flight" })
+            }
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(ControlError::Closed),
+            Err(errno) => Err(failed("sendmsg")(errno)),
+        }
+    }
+
+    /// Takes the next message. Does not block.
+    ///
+    /// # Errors
+    /// [`ControlError::Protocol`] if the message does not fit into `buf`, carries more
+    /// descriptors than [`CONTROL_FDS_MAX`] or is empty: its descriptors are closed and the
+    /// connection should be. [`ControlError::Io`].
+    pub fn recv(&self, buf: &mut [u8]) -> Result<Received> {
+        let mut space = [MaybeUninit::uninit(); ANCILLARY_BYTES];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut slices = [IoSliceMut::new(buf)];
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let message = match rustix::net::recvmsg(&self.fd, &mut slices, &mut control, flags) {
+            Ok(message) => message,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
+            // The peer died without having taken all that we sent.
+            Err(Errno::CONNRESET) => return Ok(Received::Closed),
+            Err(errno) => return Err(failed("recvmsg")(errno)),
+        };
+        let mut fds = Vec::new();
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = part {
+                fds.extend(received);
+            }
+        }
+        if message.flags.contains(ReturnFlags::CTRUNC) {
+            // Also when this process has no descriptor left for them.
+            return Err(ControlError::Protocol { reason: "descriptors were lost on the way" });
+        }
+        if fds.len() > CONTROL_FDS_MAX {
+            // The buffer's alignment has room for one more.
+            return Err(ControlError::Protocol { reason: "more descriptors than a message has" });
+        }
+        if message.flags.contains(ReturnFlags::TRUNC) {
+            return Err(ControlError::Protocol { reason: "a message longer than the buffer" });
+        }
+        match message.bytes {
+            0 if self.is_closed() => Ok(Received::Closed),
+            0 => Err(ControlError::Protocol { reason: "an empty message or half a close" }),
+            bytes => Ok(Received::Message { bytes, fds }),
+        }
+    }
+
+    /// As [`ControlConn::recv`], but waits up to `timeout` for a message or the end.
+    /// [`Received::Nothing`] after that time, or earlier if a signal came. Blocks.
+    ///
+    /// # Errors
+    /// As [`ControlConn::recv`].
+    pub fn recv_timeout(&self, buf: &mut [u8], timeout: Duration) -> Result<Received> {
+        self.poll_for(PollFlags::IN, timeout)?;
+        self.recv(buf)
+    }
+
+    /// Whether the peer closed or died; what it sent before may still wait to be taken. Does not
+    /// block. `false` also if that cannot be found out.
+    pub fn is_closed(&self) -> bool {
+        let end = PollFlags::HUP | PollFlags::ERR;
+        self.poll_for(PollFlags::empty(), Duration::ZERO).is_ok_and(|found| found.intersects(end))
+    }
+
+    /// Who is at the other end: for the accepting side who connected, for the connecting side
+    /// who called `bind`.
+    ///
+    /// # Errors
+    /// [`ControlError::Io`].
+    pub fn peer_credentials(&self) -> Result<PeerCredentials> {
+        // By libc: a peer in a foreign process namespace has pid 0, which the type that rustix
+        // returns cannot hold.
+        let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: `found` is writable for `bytes` bytes, which is its size; the descriptor is
+        // open as long as `self` lives.
+        let status = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                std::ptr::from_mut(&mut found).cast(),
+                &mut bytes,
+            )
+        };
+        if status != 0 || bytes as usize != size_of::<libc::ucred>() {
+            let source = io::Error::last_os_error();
+            return Err(ControlError::Io { operation: "peer credentials", source });
+        }
+        let pid = u32::try_from(found.pid).unwrap_or(0);
+        Ok(PeerCredentials { pid, uid: found.uid, gid: found.gid })
+    }
+
+    /// The peer's credentials if this process deals with it ([`peer_allowed`]).
+    ///
+    /// # Errors
+    /// [`ControlError::ForeignUser`]; [`ControlError::Io`].
+    pub fn check_peer(&self) -> Result<PeerCredentials> {
+        let peer = self.peer_credentials()?;
+        let own_uid = rustix::process::geteuid().as_raw();
+        if !peer_allowed(&peer, own_uid) {
+            return Err(ControlError::ForeignUser { pid: peer.pid, uid: peer.uid, own_uid });
+        }
+        Ok(peer)
+    }
+
+    fn poll_for(&self, flags: PollFlags, timeout: Duration) -> Result<PollFlags> {
+        let mut fds = [PollFd::new(&self.fd, flags)];
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) => Ok(fds[0].revents()),
+            Err(Errno::INTR) => Ok(PollFlags::empty()),
+            Err(errno) => Err(failed("poll")(errno)),
+        }
+    }
+}
+
+impl AsFd for ControlConn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(CONTROL_FDS_MAX));
+
+fn address_of(name: &str) -> Result<SocketAddrUnix> {
+    let bytes = name.as_bytes();
+    if bytes.is_empty() || bytes.len() > CONTROL_NAME_BYTES_MAX || bytes.contains(&0) {
+        return Err(ControlError::BadName { bytes: bytes.len() });
+    }
+    SocketAddrUnix::new_abstract_name(bytes).map_err(failed("address"))
+}
+
+fn new_socket() -> Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(failed("socket"))
+}

@@ -1,0 +1,304 @@
+//! Sleeping and waking: [`WakeEvent`] wakes a poll loop across threads and processes,
+//! [`Poller`] waits for many descriptors at once.
+//!
+//! In: descriptors with a token each. Out: which tokens are ready. A poll loop owns its
+//! `Poller`; a `WakeEvent` is shared by everybody who may wake it and its descriptor travels to
+//! other processes over a control connection.
+//!
+//! Ordering rule: who wakes stores its work first and notifies second; who sleeps drains the
+//! event first and looks for work second. The kernel's counter orders the two, so no wake-up is
+//! lost. Readiness is level-triggered: what is not taken is reported again.
+//!
+//! Source: DESIGN §3 (adaptive waiting).
+
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// A counter in the kernel that wakes whoever waits for its descriptor.
+#[derive(Debug)]
+pub struct WakeEvent {
+    fd: OwnedFd,
+}
+
+impl WakeEvent {
+    /// A new event, not notified. Its descriptor does not survive `exec`.
+    ///
+    /// # Errors
+    /// If no descriptor is left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+    }
+
+    /// The event behind a descriptor that another process handed over.
+    ///
+    /// # Errors
+    /// If its mode cannot be set to non-blocking.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Self { fd })
+    }
+
+    /// Wakes the waiter, or makes its next wait return at once. Never blocks; many notifications
+    /// before one drain count as one.
+    pub fn notify(&self) {
+        // The only failures: a full counter, which is notified anyway, and a descriptor that a
+        // peer made something else, whose waiter is its own business.
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+    }
+
+    /// Takes all notifications back; how many there were, 0 if none. Never blocks.
+    pub fn drain(&self) -> u64 {
+        let mut count = [0; 8];
+        match rustix::io::read(&self.fd, &mut count) {
+            Ok(8) => u64::from_ne_bytes(count),
+            _ => 0,
+        }
+    }
+
+    /// A second handle on the same event.
+    ///
+    /// # Errors
+    /// If no descriptor is left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { fd: self.fd.try_clone()? })
+    }
+}
+
+impl AsFd for WakeEvent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// What to wait for on a descriptor. Its end is always reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Something to read, a connection to accept.
+    Read,
+    /// Room to write.
+    Write,
+    /// Both.
+    ReadWrite,
+}
+
+impl Interest {
+    fn flags(self) -> epoll::EventFlags {
+        let read = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        match self {
+            Interest::Read => read,
+            Interest::Write => epoll::EventFlags::OUT,
+            Interest::ReadWrite => read | epoll::EventFlags::OUT,
+        }
+    }
+}
+
+/// What happened on a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// The token that the descriptor was added with.
+    pub token: u64,
+    /// A read would not block: there is data, or the end.
+    pub readable: bool,
+    /// A write would not block.
+    pub writable: bool,
+    /// The other side closed both directions, or the descriptor failed.
+    pub closed: bool,
+}
+
+/// Descriptors whose readiness one wait reports; the others come with the next.
+const READY_MAX: usize = 128;
+
+/// Waits for many descriptors. A descriptor is removed before it is closed: the kernel keeps an
+/// entry for as long as any copy of the descriptor is open, in any process.
+pub struct Poller {
+    epoll: OwnedFd,
+}
+
+impl Poller {
+    /// A poller of nothing.
+    ///
+    /// # Errors
+    /// If no descriptor is left.
+    pub fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll })
+    }
+
+    /// Waits for `fd` from now on and reports it as `token`.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if it was added before; if it cannot be waited for, as a regular file.
+    pub fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::add(&self.epoll, fd, data, interest.flags())?)
+    }
+
+    /// Changes token and interest of a descriptor.
+    ///
+    /// # Errors
+    /// `NotFound` if it was not added.
+    pub fn modify(&self, fd: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::modify(&self.epoll, fd, data, interest.flags())?)
+    }
+
+    /// Waits for it no more.
+    ///
+    /// # Errors
+    /// `NotFound` if it was not added.
+    pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, fd)?)
+    }
+
+    /// Waits until something is ready or `timeout` is over (`None`: for as long as it takes,
+    /// zero: not at all), and replaces `events` by what is. A signal ends the wait early with
+    /// nothing. Returns how many are ready.
+    ///
+    /// # Errors
+    /// Only if the kernel is out of memory.
+    pub fn wait(
+        &self,
+        timeout: Option<Duration>,
+        events: &mut Vec<Readiness>,
+    ) -> io::Result<usize> {
+        events.clear();
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        let mut space = [MaybeUninit::uninit(); READY_MAX];
+        let ready = match epoll::wait(&self.epoll, &mut space, timeout.as_ref()) {
+            Ok((ready, _)) => ready,
+            Err(Errno::INTR) => return Ok(0),
+            Err(error) => return Err(error.into()),
+        };
+        events.extend(ready.iter().map(readiness_of));
+        Ok(events.len())
+    }
+}
+
+impl std::fmt::Debug for Poller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Poller").field("epoll", &self.epoll).finish_non_exhaustive()
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+fn readiness_of(event: &epoll::Event) -> Readiness {
+    let flags = event.flags;
+    let closed = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
+    let input = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+    Readiness {
+        token: event.data.u64(),
+        readable: closed || flags.intersects(input),
+        writable: flags.contains(epoll::EventFlags::OUT),
+        closed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notified_event_is_ready_until_it_is_drained() {
+        let event = WakeEvent::new().unwrap();
+        let poller = Poller::new().unwrap();
+        let mut events = Vec::new();
+        poller.add(&event, 7, Interest::Read).unwrap();
+        assert_eq!(poller.wait(Some(Duration::ZERO), &mut events).unwrap(), 0);
+        event.notify();
+        event.try_clone().unwrap().notify();
+        for _ in 0..2 {
+            assert_eq!(poller.wait(None, &mut events).unwrap(), 1);
+            assert_eq!(
+                events[0],
+                Readiness { token: 7, readable: true, writable: false, closed: false }
+            );
+        }
+        assert_eq!(event.drain(), 2);
+        assert_eq!(event.drain(), 0);
+        assert_eq!(poller.wait(Some(Duration::ZERO), &mut events).unwrap(), 0);
+        assert!(events.is_empty());
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_is_woken_by_another() {
+        let event = WakeEvent::new().unwrap();
+        let other = event.try_clone().unwrap();
+        let poller = Poller::new().unwrap();
+        poller.add(&event, 1, Interest::Read).unwrap();
+        let waker = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            other.notify();
+        });
+        let mut events = Vec::new();
+        assert_eq!(poller.wait(Some(Duration::from_secs(10)), &mut events).unwrap(), 1);
+        waker.join().unwrap();
+    }
+
+    #[test]
+    fn tokens_change_and_removed_descriptors_are_silent() {
+        let event = WakeEvent::new().unwrap();
+        let poller = Poller::new().unwrap();
+        let mut events = Vec::new();
+        assert_eq!(
+            poller.modify(&event, 1, Interest::Read).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+        poller.add(&event, 1, Interest::Read).unwrap();
+        assert_eq!(
+            poller.add(&event, 2, Interest::Read).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
+        poller.modify(&event, 3, Interest::ReadWrite).unwrap();
+        poller.wait(None, &mut events).unwrap();
+        assert_eq!((events[0].token, events[0].readable, events[0].writable), (3, false, true));
+        poller.remove(&event).unwrap();
+        assert_eq!(poller.wait(Some(Duration::ZERO), &mut events).unwrap(), 0);
+        assert!(poller.remove(&event).is_err());
+    }
+
+    #[test]
+    fn a_timeout_ends_a_wait_for_nothing() {
+        let poller = Poller::new().unwrap();
+        let before = crate::process::monotonic_ns();
+        let mut events = Vec::new();
+        assert_eq!(poller.wait(Some(Duration::from_millis(30)), &mut events).unwrap(), 0);
+        assert!(crate::process::monotonic_ns() - before >= 30_000_000);
+    }
+
+    #[test]
+    fn more_ready_descriptors_than_one_wait_reports_come_with_the_next() {
+        let poller = Poller::new().unwrap();
+        let wakes: Vec<_> = (0..READY_MAX + 5).map(|_| WakeEvent::new().unwrap()).collect();
+        for (token, event) in wakes.iter().enumerate() {
+            event.notify();
+            poller.add(event, token as u64, Interest::Read).unwrap();
+        }
+        let mut events = Vec::new();
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..2 {
+            assert_eq!(poller.wait(Some(Duration::ZERO), &mut events).unwrap(), READY_MAX);
+            for event in &events {
+                seen.insert(event.token);
+                wakes[event.token as usize].drain();
+            }
+            if seen.len() == READY_MAX {
+                for event in &wakes[..READY_MAX - 5] {
+                    event.notify();
+                }
+            }
+        }
+        assert_eq!(seen.len(), wakes.len());
+    }
+}

@@ -1,0 +1,348 @@
+//! Local buffers of a fabric endpoint: private memory of this process that work requests name by
+//! id. Owns the registrations. In: buffers given away (`register`) or lent for the length of a
+//! closure ([`with_scope`]). Out: slices for sending and receiving, valid while registered.
+//!
+//! Ownership rule: a lent buffer is in the table exactly while [`with_scope`] runs, which holds
+//! its borrow; the guard there takes it out, on return and on panic, before the borrow ends, or
+//! ends the process if it cannot. Everything else is safe code on top of that.
+//!
+//! Used by one thread, the endpoint's.
+
+use super::FabricError;
+use rackpool_core::constants::FABRIC_BUFFERS_MAX;
+use rackpool_core::seam::{BufId, Sge};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A buffer that is lent to an endpoint.
+pub enum LocalBuffer<'a> {
+    /// Source of WRITE and SEND.
+    From(&'a [u8]),
+    /// Destination of READ, and source.
+    Into(&'a mut [u8]),
+}
+
+/// The ids of the buffers of one scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScopedBuffers {
+    first: u32,
+    count: u32,
+    scope: u32,
+}
+
+impl ScopedBuffers {
+    /// The id of the buffer that was `index`-th in the call. Panics if there was none.
+    #[inline]
+    pub fn id(&self, index: usize) -> BufId {
+        assert!(index < self.count as usize, "buffer {index} of {}", self.count);
+        pack(SCOPED, self.scope, self.first + index as u32)
+    }
+
+    /// Whether `buf` is one of these.
+    #[inline]
+    pub(super) fn contains(&self, buf: BufId) -> bool {
+        let slot = buf.0 & SLOT_MASK;
+        buf.0 & SCOPED != 0 && (self.first..self.first + self.count).contains(&slot)
+    }
+}
+
+/// Ids: bit 31 tells lent from owned, 15 bits count the uses, 16 bits are the slot. The count
+/// only serves to find bugs, so it may wrap.
+const SCOPED: u32 = 1 << 31;
+const SLOT_MASK: u32 = 0xffff;
+const USE_MASK: u32 = 0x7fff;
+const _: () = assert!(FABRIC_BUFFERS_MAX <= SLOT_MASK as usize);
+
+fn pack(kind: u32, uses: u32, slot: u32) -> BufId {
+    BufId(kind | (uses & USE_MASK) << 16 | slot)
+}
+
+fn uses_of(buf: BufId) -> u32 {
+    buf.0 >> 16 & USE_MASK
+}
+
+/// The registrations of one endpoint.
+pub(super) struct Buffers {
+    owned: Vec<Owned>,
+    owned_free: Vec<u32>,
+    lent: Vec<Lent>,
+    scopes: u32,
+    identity: u64,
+}
+
+struct Owned {
+    uses: u32,
+    bytes: Option<Vec<u8>>,
+}
+
+struct Lent {
+    bytes: NonNull<[u8]>,
+    writable: bool,
+    scope: u32,
+}
+
+// SAFETY: a lent buffer is a `&[u8]` or `&mut [u8]`, both of which may go to another thread
+// together with the exclusive reference to the endpoint that the scope hands out.
+unsafe impl Send for Lent {}
+
+impl Buffers {
+    pub(super) fn new() -> Self {
+        static IDENTITY: AtomicU64 = AtomicU64::new(0);
+        Self {
+            owned: Vec::new(),
+            owned_free: Vec::new(),
+            lent: Vec::with_capacity(FABRIC_BUFFERS_MAX),
+            scopes: 0,
+            // Relaxed: only the value's uniqueness matters.
+            identity: IDENTITY.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    pub(super) fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
+        let slot = match self.owned_free.pop() {
+            Some(slot) => slot,
+            None if self.owned.len() == FABRIC_BUFFERS_MAX => {
+                return Err(FabricError::BuffersFull { limit: FABRIC_BUFFERS_MAX });
+            }
+            None => {
+                self.owned.push(Owned { uses: 0, bytes: None });
+                self.owned.len() as u32 - 1
+            }
+        };
+        let entry = &mut self.owned[slot as usize];
+        entry.uses = (entry.uses + 1) & USE_MASK;
+        entry.bytes = Some(bytes);
+        Ok(pack(0, entry.uses, slot))
+    }
+
+    /// The caller has made sure that no work request names the buffer.
+    pub(super) fn take(&mut self, buf: BufId) -> Vec<u8> {
+        let bytes = std::mem::take(self.owned_mut(buf));
+        let slot = buf.0 & SLOT_MASK;
+        self.owned[slot as usize].bytes = None;
+        self.owned_free.push(slot);
+        bytes
+    }
+
+    pub(super) fn owned(&self, buf: BufId) -> &Vec<u8> {
+        let entry = self.owned.get((buf.0 & SLOT_MASK) as usize);
+        entry
+            .filter(|entry| buf.0 & SCOPED == 0 && entry.uses == uses_of(buf))
+            .and_then(|entry| entry.bytes.as_ref())
+            .expect("a work request or call names a buffer that is registered")
+    }
+
+    pub(super) fn owned_mut(&mut self, buf: BufId) -> &mut Vec<u8> {
+        let entry = self.owned.get_mut((buf.0 & SLOT_MASK) as usize);
+        entry
+            .filter(|entry| buf.0 & SCOPED == 0 && entry.uses == uses_of(buf))
+            .and_then(|entry| entry.bytes.as_mut())
+            .expect("a work request or call names a buffer that is registered")
+    }
+
+    #[inline]
+    fn lent(&self, buf: BufId) -> &Lent {
+        let entry = self.lent.get((buf.0 & SLOT_MASK) as usize);
+        entry
+            .filter(|entry| entry.scope & USE_MASK == uses_of(buf))
+            .expect("a work request names a buffer that is lent now")
+    }
+
+    /// Panics unless `piece` lies within a registered buffer that may be used this way.
+    #[inline]
+    pub(super) fn check(&self, piece: &Sge, writable: bool) {
+        let bytes = if piece.buf.0 & SCOPED != 0 {
+            let lent = self.lent(piece.buf);
+            assert!(lent.writable || !writable, "a READ into a buffer that was lent to send from");
+            lent.bytes.len() as u64
+        } else {
+            self.owned(piece.buf).len() as u64
+        };
+        let end = piece.offset.checked_add(piece.bytes);
+        assert!(
+            end.is_some_and(|end| end <= bytes),
+            "{} bytes at {} of a buffer of {bytes} bytes",
+            piece.bytes,
+            piece.offset
+        );
+    }
+
+    /// The bytes of a piece, to be sent.
+    #[inline]
+    pub(super) fn slice(&self, piece: &Sge) -> &[u8] {
+        let range = piece.offset as usize..(piece.offset + piece.bytes) as usize;
+        if piece.buf.0 & SCOPED == 0 {
+            return &self.owned(piece.buf)[range];
+        }
+        let lent = self.lent(piece.buf);
+        // SAFETY: the entry is in the table, so `with_scope` still holds the borrow that the
+        // pointer came from; nobody else reaches the bytes meanwhile, and `slice_mut` needs
+        // `&mut self`.
+        let bytes = unsafe { lent.bytes.as_ref() };
+        &bytes[range]
+    }
+
+    /// The bytes of a piece, to be received into.
+    #[inline]
+    pub(super) fn slice_mut(&mut self, piece: &Sge) -> &mut [u8] {
+        let range = piece.offset as usize..(piece.offset + piece.bytes) as usize;
+        if piece.buf.0 & SCOPED == 0 {
+            return &mut self.owned_mut(piece.buf)[range];
+        }
+        let lent = self.lent(piece.buf);
+        assert!(lent.writable, "a READ into a buffer that was lent to send from");
+        let mut pointer = lent.bytes;
+        // SAFETY: as in `slice`; the entry came from a `&mut [u8]`, and `&mut self` makes this
+        // the only slice of it.
+        let bytes = unsafe { pointer.as_mut() };
+        &mut bytes[range]
+    }
+
+    fn enter(&mut self, buffers: &mut [LocalBuffer<'_>]) -> Result<ScopedBuffers, FabricError> {
+        if self.lent.len() + buffers.len() > FABRIC_BUFFERS_MAX {
+            return Err(FabricError::BuffersFull { limit: FABRIC_BUFFERS_MAX });
+        }
+        self.scopes = self.scopes.wrapping_add(1);
+        let (scope, first) = (self.scopes, self.lent.len() as u32);
+        for buffer in buffers.iter_mut() {
+            let (bytes, writable) = match buffer {
+                LocalBuffer::From(bytes) => (NonNull::from(*bytes), false),
+                LocalBuffer::Into(bytes) => (NonNull::from(&mut **bytes), true),
+            };
+            self.lent.push(Lent { bytes, writable, scope });
+        }
+        Ok(ScopedBuffers { first, count: buffers.len() as u32, scope })
+    }
+
+    /// Scopes nest, so the innermost one is at the end of the table.
+    fn leave(&mut self, scope: ScopedBuffers) {
+        assert_eq!(self.lent.len() as u32, scope.first + scope.count, "scopes nest");
+        self.lent.truncate(scope.first as usize);
+    }
+}
+
+/// An endpoint with a table of buffers.
+pub(super) trait Owner {
+    /// The table.
+    fn buffers(&mut self) -> &mut Buffers;
+    /// Makes sure that no work request under way touches a buffer for which `named` holds.
+    fn let_go(&mut self, named: impl Fn(BufId) -> bool);
+}
+
+/// Lends `buffers` to `owner` while `run` runs.
+pub(super) fn with_scope<T: Owner, R>(
+    owner: &mut T,
+    buffers: &mut [LocalBuffer<'_>],
+    run: impl FnOnce(&mut T, ScopedBuffers) -> R,
+) -> Result<R, FabricError> {
+    let scope = owner.buffers().enter(buffers)?;
+    let identity = owner.buffers().identity;
+    let guard = Guard { owner, scope, identity };
+    Ok(run(&mut *guard.owner, scope))
+}
+
+/// Ends a loan.
+struct Guard<'a, T: Owner> {
+    owner: &'a mut T,
+    scope: ScopedBuffers,
+    identity: u64,
+}
+
+impl<T: Owner> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        // Unwinding out of here would leave pointers to the buffers behind, and so would an
+        // endpoint that was exchanged for another: the process ends instead.
+        let bomb = AbortOnDrop;
+        if self.owner.buffers().identity == self.identity {
+            let scope = self.scope;
+            self.owner.let_go(|buf| scope.contains(buf));
+            self.owner.buffers().leave(scope);
+            std::mem::forget(bomb);
+        }
+    }
+}
+
+struct AbortOnDrop;
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        eprintln!("fabric: lent buffers could not be taken back; the process ends");
+        std::process::abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Bare(Buffers, u32);
+
+    impl Owner for Bare {
+        fn buffers(&mut self) -> &mut Buffers {
+            &mut self.0
+        }
+        fn let_go(&mut self, _: impl Fn(BufId) -> bool) {
+            self.1 += 1;
+        }
+    }
+
+    #[test]
+    fn lent_buffers_nest_and_are_gone_after_a_panic() {
+        let mut bare = Bare(Buffers::new(), 0);
+        let (from, mut into) = ([1u8; 4], [0u8; 4]);
+        with_scope(&mut bare, &mut [LocalBuffer::Into(&mut into)], |bare, outer| {
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                with_scope(bare, &mut [LocalBuffer::From(&from)], |bare, inner| {
+                    let piece = Sge { buf: inner.id(0), offset: 1, bytes: 3 };
+                    bare.0.check(&piece, false);
+                    assert_eq!(bare.0.slice(&piece), [1, 1, 1]);
+                    panic!("on purpose");
+                })
+            }));
+            assert!(panicked.is_err());
+            assert_eq!(bare.0.lent.len(), 1);
+            let piece = Sge { buf: outer.id(0), offset: 0, bytes: 4 };
+            bare.0.slice_mut(&piece).copy_from_slice(&[9; 4]);
+        })
+        .unwrap();
+        assert_eq!(into, [9; 4]);
+        assert!(bare.0.lent.is_empty());
+        assert_eq!(bare.1, 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "lent now")]
+    fn the_id_of_an_ended_scope_is_refused() {
+        let mut bare = Bare(Buffers::new(), 0);
+        let bytes = [0u8; 4];
+        let old = with_scope(&mut bare, &mut [LocalBuffer::From(&bytes)], |_, ids| ids.id(0));
+        let old = old.unwrap();
+        with_scope(&mut bare, &mut [LocalBuffer::From(&bytes)], |bare, _| {
+            bare.0.check(&Sge { buf: old, offset: 0, bytes: 1 }, false);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "lent to send from")]
+    fn a_buffer_lent_to_send_from_cannot_be_read_into() {
+        let mut bare = Bare(Buffers::new(), 0);
+        let bytes = [0u8; 4];
+        with_scope(&mut bare, &mut [LocalBuffer::From(&bytes)], |bare, ids| {
+            bare.0.check(&Sge { buf: ids.id(0), offset: 0, bytes: 1 }, true);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_full_table_refuses_and_takes_again_after_a_take() {
+        let mut buffers = Buffers::new();
+        let ids: Vec<_> =
+            (0..FABRIC_BUFFERS_MAX).map(|i| buffers.register(vec![i as u8]).unwrap()).collect();
+        assert!(matches!(buffers.register(vec![]), Err(FabricError::BuffersFull { .. })));
+        assert_eq!(buffers.take(ids[3]), [3]);
+        let again = buffers.register(vec![7]).unwrap();
+        assert_ne!(again, ids[3]);
+        assert_eq!(buffers.owned(again), &[7]);
+    }
+}

@@ -1,0 +1,470 @@
+//! The shm fabric: the other rack is on this host and mapped here, so that one-sided means a copy
+//! by this processor. Owns the access protocol of a mapped rack ([`ShmPeer`], which the target
+//! of the tcp fabric uses too) and an endpoint on top ([`ShmEndpoint`]).
+//!
+//! In: windows of the other rack's pages and table and an announce cell of ours there. Out: data,
+//! and completions in the order of posting; everything is executed when it is posted.
+//!
+//! Ordering rule, the same for every access: announce the frame in the cell, load the frame's
+//! table word, compare it with the key, access, clear the cell. Whoever frees or moves the frame
+//! changes the table word first, then waits for the cells: an access either sees the new word or
+//! is waited for.
+//!
+//! Source: DESIGN §3 (moving a page), §1 (`Fabric`).
+
+use super::buffers::{Buffers, Owner, with_scope};
+use super::peers::PeerTable;
+use super::{FabricError, FabricStats, LocalBuffer, LocalBuffers, ScopedBuffers, spin_for};
+use crate::window::Window;
+use rackpool_core::addr::{FrameIndex, Generation};
+use rackpool_core::constants::{
+    FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX,
+};
+use rackpool_core::error::DeathCause;
+use rackpool_core::layout::{RegionLayout, table_word};
+use rackpool_core::seam::{
+    BufId, Capabilities, Fabric, FabricEvent, Mem, Nanos, PeerId, PostError, RemoteAddr, Sge, Verb,
+    WorkRequest, WorkStatus,
+};
+use std::collections::VecDeque;
+
+/// A mapped rack: its pages, its table and a cell of ours. One thread at a time uses a cell, so
+/// this is not shared; accesses to one frame do not nest.
+#[derive(Debug)]
+pub struct ShmPeer {
+    pages: Window,
+    table: Window,
+    cell: Window,
+    layout: RegionLayout,
+}
+
+/// Why an access did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The key is not the frame's generation.
+    BadKey,
+    /// Outside one frame, or misaligned.
+    BadRange,
+}
+
+impl From<Refused> for WorkStatus {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::BadKey => WorkStatus::BadKey,
+            Refused::BadRange => WorkStatus::BadRange,
+        }
+    }
+}
+
+/// Clears the cell when the access ends, however it ends.
+struct Announced<'a>(&'a Window);
+
+impl Drop for Announced<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.store(0, 0);
+    }
+}
+
+impl ShmPeer {
+    /// A rack whose `pages` and `table` are at least as long as `layout` says; `cell` is one word
+    /// that whoever frees its frames looks at. Errors: `Geometry`.
+    pub fn new(
+        pages: Window,
+        table: Window,
+        cell: Window,
+        layout: RegionLayout,
+    ) -> Result<Self, FabricError> {
+        for (what, window, needed_bytes) in [
+            ("pages", &pages, layout.pages_bytes()),
+            ("table", &table, 8 * u64::from(layout.frame_count)),
+            ("cell", &cell, 8),
+        ] {
+            let found_bytes = window.bytes();
+            if found_bytes < needed_bytes {
+                return Err(FabricError::Geometry { what, found_bytes, needed_bytes });
+            }
+        }
+        Ok(Self { pages, table, cell, layout })
+    }
+
+    /// The rack's geometry.
+    pub fn layout(&self) -> RegionLayout {
+        self.layout
+    }
+
+    /// The frame that `bytes` bytes at `offset` lie in, if they lie in one.
+    #[inline]
+    pub(crate) fn frame_of(&self, offset: u64, bytes: u64) -> Result<FrameIndex, Refused> {
+        let pages = self.layout.pages;
+        let frame = offset >> pages.page_shift();
+        let within = offset & (pages.page_bytes() - 1);
+        if frame >= u64::from(self.layout.frame_count) || bytes > pages.page_bytes() - within {
+            return Err(Refused::BadRange);
+        }
+        Ok(FrameIndex(frame as u32))
+    }
+
+    /// Runs `touch` on the pages while `frame` is announced and `key` is its generation.
+    #[inline(always)]
+    pub(crate) fn access<R>(
+        &self,
+        frame: FrameIndex,
+        key: Generation,
+        touch: impl FnOnce(&Window) -> R,
+    ) -> Result<R, Refused> {
+        self.cell.announce(0, u64::from(frame.0) + 1);
+        let announced = Announced(&self.cell);
+        // A generation of 0 means that the frame holds nothing, so 0 is never a valid key.
+        if key.0 == 0 || self.table.load(table_word(frame)) != key.0 {
+            return Err(Refused::BadKey);
+        }
+        let result = touch(&self.pages);
+        drop(announced);
+        Ok(result)
+    }
+
+    #[inline(always)]
+    fn at<R>(&self, at: RemoteAddr, bytes: u64, touch: impl FnOnce(&Window) -> R) -> AtResult<R> {
+        self.access(self.frame_of(at.offset, bytes)?, at.key, touch)
+    }
+
+    /// Copies bytes of one frame out.
+    #[inline]
+    pub fn read(&self, offset: u64, key: Generation, to: &mut [u8]) -> WorkStatus {
+        let at = RemoteAddr { offset, key };
+        status(self.at(at, to.len() as u64, |pages| {
+            pages.copy_out(offset, to);
+            0
+        }))
+    }
+
+    /// Copies bytes into one frame.
+    #[inline]
+    pub fn write(&self, offset: u64, key: Generation, from: &[u8]) -> WorkStatus {
+        let at = RemoteAddr { offset, key };
+        status(self.at(at, from.len() as u64, |pages| {
+            pages.copy_in(offset, from);
+            0
+        }))
+    }
+
+    /// Compares and swaps an aligned word; `Done` carries the old value.
+    #[inline]
+    pub fn cas(&self, offset: u64, key: Generation, expected: u64, new: u64) -> WorkStatus {
+        if !offset.is_multiple_of(8) {
+            return WorkStatus::BadRange;
+        }
+        status(self.at(RemoteAddr { offset, key }, 8, |pages| {
+            match pages.compare_exchange(offset, expected, new) {
+                Ok(old) | Err(old) => old,
+            }
+        }))
+    }
+
+    /// Adds to an aligned word, wrapping; `Done` carries the old value.
+    #[inline]
+    pub fn fetch_add(&self, offset: u64, key: Generation, n: u64) -> WorkStatus {
+        if !offset.is_multiple_of(8) {
+            return WorkStatus::BadRange;
+        }
+        status(self.at(RemoteAddr { offset, key }, 8, |pages| pages.fetch_add(offset, n)))
+    }
+}
+
+type AtResult<R> = Result<R, Refused>;
+
+#[inline(always)]
+fn status(result: Result<u64, Refused>) -> WorkStatus {
+    match result {
+        Ok(value) => WorkStatus::Done(value),
+        Err(refused) => refused.into(),
+    }
+}
+
+/// Where SEND and WRITE_IMM of a [`ShmEndpoint`] go: a queue to the other rack's application.
+/// It has one producer, so what has room keeps it until something is put in.
+pub trait HandOff {
+    /// Whether one more message fits.
+    fn room(&mut self) -> Result<(), HandOffError>;
+    /// Takes a message, or says that the queue is full.
+    fn message(&mut self, message: &[u8]) -> Result<(), HandOffError>;
+    /// Takes an immediate value, or says that the queue is full.
+    fn imm(&mut self, imm: u32) -> Result<(), HandOffError>;
+    /// A message of the other side, if there is one.
+    fn receive(&mut self) -> Option<Vec<u8>>;
+}
+
+/// Why a hand-off took nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandOffError {
+    /// Its queue is full.
+    Busy,
+    /// The other side is gone.
+    Down,
+}
+
+/// How a [`ShmEndpoint`] works.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ShmOptions {
+    /// Injected latency: each batch of one-sided operations takes this much longer, nanoseconds.
+    pub emulate_rdma_ns: u32,
+}
+
+struct Mapped<H> {
+    memory: ShmPeer,
+    hand_off: H,
+    done: VecDeque<(u64, WorkStatus)>,
+    connected: bool,
+    down: bool,
+}
+
+/// An endpoint whose peers are mapped. `post` executes; `poll` only delivers the completions.
+/// A completion counts as outstanding until it was polled.
+pub struct ShmEndpoint<H> {
+    options: ShmOptions,
+    buffers: Buffers,
+    peers: PeerTable<Mapped<H>>,
+    scratch: Vec<u8>,
+    stats: FabricStats,
+}
+
+impl<H: HandOff> ShmEndpoint<H> {
+    /// An endpoint without peers.
+    pub fn new(options: ShmOptions) -> Self {
+        Self {
+            options,
+            buffers: Buffers::new(),
+            peers: PeerTable::new(FABRIC_PEERS_MAX),
+            scratch: Vec::with_capacity(MESSAGE_BYTES_MAX as usize),
+            stats: FabricStats::default(),
+        }
+    }
+
+    /// Adds a mapped rack; its `Connected` event comes with the next poll. Errors: `PeersFull`.
+    pub fn connect(&mut self, memory: ShmPeer, hand_off: H) -> Result<PeerId, FabricError> {
+        let limit = self.peers.limit();
+        let done = VecDeque::with_capacity(FABRIC_OUTSTANDING_MAX as usize);
+        let mapped = Mapped { memory, hand_off, done, connected: false, down: false };
+        self.peers.insert(mapped).map_err(|_| FabricError::PeersFull { limit })
+    }
+
+    /// Ends a connection: because the caller leaves, or because it learned that the other rack's
+    /// daemon is dead. What was posted has been executed; its completions and `Closed` come with
+    /// the next poll.
+    pub fn close(&mut self, peer: PeerId) {
+        if let Some(mapped) = self.peers.get_mut(peer) {
+            mapped.down = true;
+        }
+    }
+
+    /// The access protocol of a peer, for accesses that need no completion.
+    #[inline]
+    pub fn peer(&mut self, peer: PeerId) -> Option<&ShmPeer> {
+        self.peers.get_mut(peer).filter(|mapped| !mapped.down).map(|mapped| &mapped.memory)
+    }
+
+    /// Counters; no system call is ever made.
+    pub fn stats(&self) -> FabricStats {
+        self.stats
+    }
+}
+
+/// Executes one work request; the error is the hand-off's.
+fn execute<H: HandOff>(
+    mapped: &mut Mapped<H>,
+    buffers: &mut Buffers,
+    scratch: &mut Vec<u8>,
+    work: &WorkRequest<'_>,
+) -> Result<WorkStatus, PostError> {
+    let memory = &mapped.memory;
+    Ok(match work.verb {
+        Verb::Read(at) => read_pieces(memory, buffers, at, work.local),
+        Verb::Write(at) => write_pieces(memory, buffers, at, work.local),
+        Verb::Cas { at, expected, new } => memory.cas(at.offset, at.key, expected, new),
+        Verb::FetchAdd { at, n } => memory.fetch_add(at.offset, at.key, n),
+        Verb::WriteImm(at, imm) => {
+            // The value is handed over after the data, and the data is written only if there is
+            // room for the value: a refused request leaves no trace.
+            mapped.hand_off.room().map_err(post_error)?;
+            let status = write_pieces(memory, buffers, at, work.local);
+            if matches!(status, WorkStatus::Done(_)) {
+                mapped.hand_off.imm(imm).map_err(post_error)?;
+            }
+            status
+        }
+        Verb::Send => {
+            let bytes: u64 = work.local.iter().map(|piece| piece.bytes).sum();
+            if bytes > u64::from(MESSAGE_BYTES_MAX) {
+                return Ok(WorkStatus::BadRange);
+            }
+            scratch.clear();
+            for piece in work.local {
+                scratch.extend_from_slice(buffers.slice(piece));
+            }
+            mapped.hand_off.message(scratch).map_err(post_error)?;
+            WorkStatus::Done(0)
+        }
+    })
+}
+
+fn post_error(error: HandOffError) -> PostError {
+    match error {
+        HandOffError::Busy => PostError::Busy,
+        HandOffError::Down => PostError::Down,
+    }
+}
+
+fn read_pieces(
+    memory: &ShmPeer,
+    buffers: &mut Buffers,
+    at: RemoteAddr,
+    pieces: &[Sge],
+) -> WorkStatus {
+    let bytes = pieces.iter().map(|piece| piece.bytes).sum();
+    status(memory.at(at, bytes, |pages| {
+        let mut offset = at.offset;
+        for piece in pieces {
+            pages.copy_out(offset, buffers.slice_mut(piece));
+            offset += piece.bytes;
+        }
+        0
+    }))
+}
+
+fn write_pieces(memory: &ShmPeer, buffers: &Buffers, at: RemoteAddr, pieces: &[Sge]) -> WorkStatus {
+    let bytes = pieces.iter().map(|piece| piece.bytes).sum();
+    status(memory.at(at, bytes, |pages| {
+        let mut offset = at.offset;
+        for piece in pieces {
+            pages.copy_in(offset, buffers.slice(piece));
+            offset += piece.bytes;
+        }
+        0
+    }))
+}
+
+impl<H: HandOff> Fabric for ShmEndpoint<H> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "shm",
+            atomics_global: true,
+            mapped: true,
+            inline_bytes_max: MESSAGE_BYTES_MAX,
+            mtu_bytes: 0,
+            outstanding_max: FABRIC_OUTSTANDING_MAX,
+        }
+    }
+
+    fn post(&mut self, peer: PeerId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
+        let mapped = self.peers.get_mut(peer).filter(|mapped| !mapped.down);
+        let mapped = mapped.ok_or((0, PostError::Down))?;
+        let mut result = Ok(());
+        let mut one_sided = false;
+        for (posted, work) in batch.iter().enumerate() {
+            check_work(&self.buffers, work);
+            if mapped.done.len() == FABRIC_OUTSTANDING_MAX as usize {
+                result = Err((posted, PostError::Busy));
+                break;
+            }
+            match execute(mapped, &mut self.buffers, &mut self.scratch, work) {
+                Ok(status) => {
+                    one_sided |= work.verb != Verb::Send;
+                    self.stats.ops += 1;
+                    if work.signalled || !matches!(status, WorkStatus::Done(_)) {
+                        mapped.done.push_back((work.id, status));
+                    }
+                }
+                Err(error) => {
+                    mapped.down |= error == PostError::Down;
+                    result = Err((posted, error));
+                    break;
+                }
+            }
+        }
+        if one_sided && self.options.emulate_rdma_ns > 0 {
+            spin_for(self.options.emulate_rdma_ns);
+        }
+        result
+    }
+
+    fn poll(&mut self, _now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
+        let before = events.len();
+        for slot in 0..self.peers.slots() {
+            let Some((peer, mapped)) = self.peers.at_mut(slot) else { continue };
+            if !mapped.connected {
+                mapped.connected = true;
+                events.push(FabricEvent::Connected { peer });
+            }
+            for (id, status) in mapped.done.drain(..) {
+                events.push(FabricEvent::Completed { peer, id, status });
+            }
+            for _ in 0..FABRIC_OUTSTANDING_MAX {
+                let Some(message) = mapped.hand_off.receive() else { break };
+                events.push(FabricEvent::Received { peer, message });
+            }
+            if mapped.down {
+                events.push(FabricEvent::Closed { peer, cause: DeathCause::Closed });
+                self.peers.remove(peer);
+            }
+        }
+        events.len() - before
+    }
+}
+
+/// Panics on a work request that no correct program posts.
+#[inline]
+pub(super) fn check_work(buffers: &Buffers, work: &WorkRequest<'_>) {
+    assert!(work.local.len() <= FABRIC_SGES_MAX, "{} local pieces", work.local.len());
+    let atomic = matches!(work.verb, Verb::Cas { .. } | Verb::FetchAdd { .. });
+    assert!(!atomic || work.local.is_empty(), "an atomic has no local pieces");
+    let writable = matches!(work.verb, Verb::Read(_));
+    for piece in work.local {
+        buffers.check(piece, writable);
+    }
+}
+
+impl<H: HandOff> Owner for ShmEndpoint<H> {
+    fn buffers(&mut self) -> &mut Buffers {
+        &mut self.buffers
+    }
+    fn let_go(&mut self, _named: impl Fn(BufId) -> bool) {
+        // Nothing is under way after `post`.
+    }
+}
+
+impl<H: HandOff> LocalBuffers for ShmEndpoint<H> {
+    fn with_buffers<R>(
+        &mut self,
+        buffers: &mut [LocalBuffer<'_>],
+        run: impl FnOnce(&mut Self, ScopedBuffers) -> R,
+    ) -> Result<R, FabricError> {
+        with_scope(self, buffers, run)
+    }
+
+    fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
+        self.buffers.register(bytes)
+    }
+
+    fn take(&mut self, buf: BufId) -> Vec<u8> {
+        self.buffers.take(buf)
+    }
+
+    fn buffer(&self, buf: BufId) -> &[u8] {
+        self.buffers.owned(buf)
+    }
+
+    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
+        self.buffers.owned_mut(buf)
+    }
+
+    fn piece(&self, piece: &Sge) -> &[u8] {
+        self.buffers.check(piece, false);
+        self.buffers.slice(piece)
+    }
+
+    fn piece_mut(&mut self, piece: &Sge) -> &mut [u8] {
+        self.buffers.check(piece, true);
+        self.buffers.slice_mut(piece)
+    }
+}

@@ -1,0 +1,724 @@
+//! One connection of an endpoint: its queue of work requests, of which a first part is sent and
+//! waits for answers and the rest waits for the socket; the receiving of answers, straight into
+//! local buffers where they are long; and whether the peer is alive.
+//!
+//! In: work requests, time. Out: events. Called by `endpoint.rs`, which owns the buffers.
+//!
+//! Order: requests are sent and answered in the order of posting. A request that was refused
+//! here (too long) keeps its place in the queue without being sent.
+//!
+//! Liveness: a PING goes out when nothing was received for a heartbeat; the peer is silent when
+//! nothing was received and no blocked sending went on for a lease less that heartbeat after it.
+//! What the socket holds is read before the time is looked at, so that an application that was
+//! away or stopped never takes its own absence for the peer's.
+//!
+//! Source: DESIGN §3 (liveness), §4 (a peer's death is typed).
+
+use super::super::FabricStats;
+use super::super::buffers::Buffers;
+use super::frame::{
+    FrameError, HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Request, Response,
+    Status, payload_bytes_max,
+};
+use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, recv, send, sent};
+use rackpool_core::addr::Generation;
+use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX};
+use rackpool_core::error::DeathCause;
+use rackpool_core::seam::{
+    BufId, FabricEvent, Nanos, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
+};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Bytes received at once: many short answers in one system call.
+const INPUT_BYTES: usize = 64 << 10;
+/// What waits for the socket and is no longer than this is put together and sent by one plain
+/// call; longer data is gathered by the kernel.
+pub(super) const STAGED_BYTES_MAX: usize = 8 << 10;
+/// Pieces that one gathering call takes: header and all local pieces of many work requests.
+const GATHERED_PIECES: usize = 256;
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("the peer closed it")]
+    Closed,
+    #[error("closed here")]
+    Left,
+    #[error("the peer is silent for {lease_ms} ms")]
+    Silent { lease_ms: u64 },
+    #[error("the system ended it: {0}")]
+    System(#[from] Errno),
+    #[error("the peer broke the protocol: {0}")]
+    Frame(#[from] FrameError),
+    #[error("the target refused it: {0:?}")]
+    Refused(HelloStatus),
+    #[error("a local buffer was taken back before it was sent")]
+    BufferGone,
+}
+
+impl Broken {
+    pub(super) fn cause(self) -> DeathCause {
+        match self {
+            Broken::Silent { .. } => DeathCause::Silent,
+            _ => DeathCause::Closed,
+        }
+    }
+}
+
+/// What a connection needs of its endpoint.
+pub(super) struct Context<'a> {
+    pub(super) buffers: &'a mut Buffers,
+    pub(super) staged: &'a mut Vec<u8>,
+    pub(super) stats: &'a mut FabricStats,
+    pub(super) one_sided_done: &'a mut bool,
+    pub(super) lease_ms: u64,
+    pub(super) heartbeat_ns: Nanos,
+}
+
+/// A work request in the queue.
+struct Work {
+    id: u64,
+    op: Op,
+    seq: u32,
+    signalled: bool,
+    /// Its destination is gone: data of a READ is dropped.
+    discard: bool,
+    /// Never sent; this is its status when its turn comes.
+    refused: Option<WorkStatus>,
+    header: [u8; HEADER_BYTES],
+    pieces: [Sge; FABRIC_SGES_MAX],
+    piece_count: u8,
+    bytes: u64,
+}
+
+impl Work {
+    fn pieces(&self) -> &[Sge] {
+        &self.pieces[..usize::from(self.piece_count)]
+    }
+
+    fn is_ping(&self) -> bool {
+        self.op == Op::Ping
+    }
+
+    /// Bytes of its frame.
+    fn frame_bytes(&self) -> u64 {
+        match self.refused {
+            Some(_) => 0,
+            None if self.op.sends_payload() => HEADER_BYTES as u64 + self.bytes,
+            None => HEADER_BYTES as u64,
+        }
+    }
+
+    fn is_long_read(&self) -> bool {
+        self.op == Op::Read && self.bytes >= DIRECT_BYTES_MIN && !self.discard
+    }
+
+    /// The rest of the piece that byte `done` of the data belongs to, at most `limit` bytes.
+    fn piece_at(&self, done: u64, limit: u64) -> Sge {
+        let mut start = 0;
+        for piece in self.pieces() {
+            if done < start + piece.bytes {
+                let skip = done - start;
+                let bytes = (piece.bytes - skip).min(limit);
+                return Sge { buf: piece.buf, offset: piece.offset + skip, bytes };
+            }
+            start += piece.bytes;
+        }
+        unreachable!("byte {done} of {} bytes of local pieces", self.bytes);
+    }
+}
+
+/// How far the connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The hello was not sent.
+    Connecting,
+    /// The target's hello was not received.
+    Greeting,
+    /// Up.
+    Up,
+}
+
+/// What is being received.
+enum Receiving {
+    Header,
+    /// Data of the oldest work request, a READ.
+    Data {
+        done: u64,
+        more: bool,
+    },
+    /// The second header of a READ.
+    Second,
+    /// A message of the target's application.
+    Message {
+        bytes: Vec<u8>,
+        left: usize,
+    },
+}
+
+/// One connection of an endpoint.
+pub(super) struct Connection {
+    pub(super) socket: OwnedFd,
+    pub(super) addr: SocketAddr,
+    pub(super) broken: Option<Broken>,
+    /// What the endpoint's epoll waits for: also room to send.
+    pub(super) polls_out: bool,
+    stage: Stage,
+    queue: VecDeque<Work>,
+    pings: usize,
+    /// The first work request that is not sent to its end, bytes of it sent, and bytes not sent
+    /// in the whole queue.
+    unsent: usize,
+    unsent_done: u64,
+    unsent_bytes: u64,
+    send_blocked: bool,
+    input: Input,
+    receiving: Receiving,
+    seq_next: u32,
+    heard: Nanos,
+    pinged: Option<Nanos>,
+    used: Nanos,
+}
+
+impl Connection {
+    pub(super) fn new(socket: OwnedFd, addr: SocketAddr, now: Nanos) -> Self {
+        Self {
+            socket,
+            addr,
+            broken: None,
+            polls_out: false,
+            stage: Stage::Connecting,
+            queue: VecDeque::with_capacity(FABRIC_OUTSTANDING_MAX as usize + 1),
+            pings: 0,
+            unsent: 0,
+            unsent_done: 0,
+            unsent_bytes: 0,
+            send_blocked: false,
+            input: Input::new(INPUT_BYTES),
+            receiving: Receiving::Header,
+            seq_next: 1,
+            heard: now,
+            pinged: None,
+            used: now,
+        }
+    }
+
+    /// Work requests in the queue.
+    pub(super) fn outstanding(&self) -> usize {
+        self.queue.len() - self.pings
+    }
+
+    /// Whether the socket should be asked for room.
+    pub(super) fn wants_out(&self) -> bool {
+        self.stage == Stage::Connecting || self.unsent_bytes > 0
+    }
+
+    /// Whether nothing can be expected soon.
+    pub(super) fn is_quiet(&self, now: Nanos, quiet_ns: Nanos) -> bool {
+        self.stage == Stage::Up
+            && self.broken.is_none()
+            && self.queue.is_empty()
+            && now.saturating_sub(self.used) > quiet_ns
+    }
+
+    /// Appends a work request, without sending it; `false` if the queue is full.
+    pub(super) fn enqueue(&mut self, work: &WorkRequest<'_>) -> bool {
+        if self.outstanding() >= FABRIC_OUTSTANDING_MAX as usize {
+            return false;
+        }
+        let nowhere = RemoteAddr { offset: 0, key: Generation(0) };
+        let (op, at, operands) = match work.verb {
+            Verb::Read(at) => (Op::Read, at, [0, 0]),
+            Verb::Write(at) => (Op::Write, at, [0, 0]),
+            Verb::WriteImm(at, imm) => (Op::WriteImm, at, [u64::from(imm), 0]),
+            Verb::Send => (Op::Send, nowhere, [0, 0]),
+            Verb::Cas { at, expected, new } => (Op::Cas, at, [expected, new]),
+            Verb::FetchAdd { at, n } => (Op::FetchAdd, at, [n, 0]),
+        };
+        let bytes = work.local.iter().map(|piece| piece.bytes).sum();
+        let refused = (bytes > payload_bytes_max(op)).then_some(WorkStatus::BadRange);
+        let request = Request { op, seq: self.next_seq(), bytes, at, operands };
+        let mut pieces = [Sge { buf: BufId(0), offset: 0, bytes: 0 }; FABRIC_SGES_MAX];
+        pieces[..work.local.len()].copy_from_slice(work.local);
+        self.push(Work {
+            id: work.id,
+            op,
+            seq: request.seq,
+            signalled: work.signalled,
+            discard: false,
+            refused,
+            header: zerocopy::transmute!(request.header()),
+            pieces,
+            piece_count: work.local.len() as u8,
+            bytes,
+        });
+        true
+    }
+
+    fn ping(&mut self, now: Nanos) {
+        let at = RemoteAddr { offset: 0, key: Generation(0) };
+        let request =
+            Request { op: Op::Ping, seq: self.next_seq(), bytes: 0, at, operands: [0, 0] };
+        self.push(Work {
+            id: 0,
+            op: Op::Ping,
+            seq: request.seq,
+            signalled: false,
+            discard: false,
+            refused: None,
+            header: zerocopy::transmute!(request.header()),
+            pieces: [Sge { buf: BufId(0), offset: 0, bytes: 0 }; FABRIC_SGES_MAX],
+            piece_count: 0,
+            bytes: 0,
+        });
+        self.pings += 1;
+        self.pinged = Some(now);
+    }
+
+    fn next_seq(&mut self) -> u32 {
+        let seq = self.seq_next;
+        self.seq_next = seq.wrapping_add(1).max(1);
+        seq
+    }
+
+    fn push(&mut self, work: Work) {
+        self.unsent_bytes += work.frame_bytes();
+        self.queue.push_back(work);
+    }
+
+    /// Sends what the socket takes. An error is kept until the answers that arrived before it
+    /// have been read; see [`Connection::poll`].
+    pub(super) fn flush(&mut self, cx: &mut Context<'_>) -> Result<bool, Broken> {
+        let mut moved = false;
+        while self.stage == Stage::Up && self.unsent_bytes > 0 {
+            let asked = self.unsent_bytes;
+            let outcome = if asked <= STAGED_BYTES_MAX as u64 {
+                cx.staged.clear();
+                let staged = &mut *cx.staged;
+                self.visit_unsent(cx.buffers, |bytes| {
+                    staged.extend_from_slice(bytes);
+                    true
+                });
+                send(&self.socket, staged, cx.stats)?
+            } else {
+                self.send_gathered(cx.buffers, cx.stats)?
+            };
+            let Moved::Bytes(bytes) = outcome else {
+                self.send_blocked = true;
+                break;
+            };
+            moved = true;
+            self.sent(bytes as u64);
+        }
+        if self.unsent_bytes == 0 {
+            self.send_blocked = false;
+        }
+        Ok(moved)
+    }
+
+    fn send_gathered(&self, buffers: &Buffers, stats: &mut FabricStats) -> super::Io {
+        let mut pieces = [IoSlice::new(&[]); GATHERED_PIECES];
+        let mut count = 0;
+        self.visit_unsent(buffers, |bytes| {
+            pieces[count] = IoSlice::new(bytes);
+            count += 1;
+            count < GATHERED_PIECES
+        });
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let mut control = SendAncillaryBuffer::default();
+        sent(rustix::net::sendmsg(&self.socket, &pieces[..count], &mut control, flags), stats)
+    }
+
+    /// Shows the bytes that are not sent, in order, until `visit` answers false.
+    fn visit_unsent<'a>(&'a self, buffers: &'a Buffers, mut visit: impl FnMut(&'a [u8]) -> bool) {
+        let mut skip = self.unsent_done;
+        for work in self.queue.range(self.unsent..) {
+            if work.refused.is_some() {
+                continue;
+            }
+            let header = HEADER_BYTES as u64;
+            if skip < header && !visit(&work.header[skip as usize..]) {
+                return;
+            }
+            skip = skip.saturating_sub(header);
+            let payload = if work.op.sends_payload() { work.pieces() } else { &[] };
+            for piece in payload {
+                if skip < piece.bytes && !visit(&buffers.slice(piece)[skip as usize..]) {
+                    return;
+                }
+                skip = skip.saturating_sub(piece.bytes);
+            }
+        }
+    }
+
+    /// Notes that `bytes` more bytes of the queue are with the kernel.
+    fn sent(&mut self, bytes: u64) {
+        self.unsent_bytes -= bytes;
+        self.unsent_done += bytes;
+        while let Some(work) = self.queue.get(self.unsent) {
+            let frame_bytes = work.frame_bytes();
+            if self.unsent_done < frame_bytes {
+                break;
+            }
+            self.unsent_done -= frame_bytes;
+            self.unsent += 1;
+        }
+    }
+
+    /// Makes progress: connecting, receiving, sending, heartbeat. `true` if anything moved.
+    pub(super) fn poll(
+        &mut self,
+        peer: PeerId,
+        now: Nanos,
+        cx: &mut Context<'_>,
+        events: &mut Vec<FabricEvent>,
+    ) -> bool {
+        if self.broken.is_some() {
+            return false;
+        }
+        match self.progress(peer, now, cx, events) {
+            Ok(moved) => {
+                if moved {
+                    self.used = now;
+                }
+                moved
+            }
+            Err(broken) => {
+                self.broken = Some(broken);
+                true
+            }
+        }
+    }
+
+    fn progress(
+        &mut self,
+        peer: PeerId,
+        now: Nanos,
+        cx: &mut Context<'_>,
+        events: &mut Vec<FabricEvent>,
+    ) -> Result<bool, Broken> {
+        if self.stage != Stage::Up {
+            return self.greet(peer, now, cx, events);
+        }
+        let heard = self.receive(peer, cx, events)?;
+        if heard {
+            (self.heard, self.pinged) = (now, self.pinged.map(|_| now));
+        }
+        self.settle_refused(peer, cx, events);
+        let was_blocked = self.send_blocked;
+        let moved = match self.flush(cx) {
+            Ok(moved) => moved,
+            Err(broken) => {
+                // The peer may have answered before it went.
+                while self.receive(peer, cx, events)? {}
+                return Err(broken);
+            }
+        };
+        if moved && was_blocked {
+            (self.heard, self.pinged) = (now, self.pinged.map(|_| now));
+        }
+        self.check_liveness(now, cx)?;
+        Ok(heard || moved)
+    }
+
+    fn check_liveness(&mut self, now: Nanos, cx: &mut Context<'_>) -> Result<(), Broken> {
+        let patience_ns = cx.lease_ms * 1_000_000 - cx.heartbeat_ns;
+        match self.pinged {
+            Some(since) if self.pings > 0 => {
+                if now.saturating_sub(since) >= patience_ns {
+                    return Err(Broken::Silent { lease_ms: cx.lease_ms });
+                }
+            }
+            _ => {
+                if now.saturating_sub(self.heard) >= cx.heartbeat_ns {
+                    self.ping(now);
+                    cx.stats.pings += 1;
+                    self.flush(cx)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends our hello as soon as the connection is made and waits for the target's.
+    fn greet(
+        &mut self,
+        peer: PeerId,
+        now: Nanos,
+        cx: &mut Context<'_>,
+        events: &mut Vec<FabricEvent>,
+    ) -> Result<bool, Broken> {
+        if self.stage == Stage::Connecting {
+            let hello = Hello::of_initiator();
+            match send(&self.socket, hello.as_bytes(), cx.stats)? {
+                Moved::Bytes(HELLO_BYTES) => self.stage = Stage::Greeting,
+                Moved::Nothing => {}
+                _ => return Err(Broken::System(Errno::NOBUFS)),
+            }
+        }
+        if self.stage == Stage::Greeting {
+            let missing = HELLO_BYTES - self.input.filled().len();
+            if self.input.fill(&self.socket, missing, cx.stats)? == Moved::End {
+                return Err(Broken::Closed);
+            }
+            if let Ok(hello) = Hello::read_from_bytes(self.input.filled()) {
+                self.input.consume(HELLO_BYTES);
+                match hello.check()? {
+                    HelloStatus::Ok => {}
+                    refused => return Err(Broken::Refused(refused)),
+                }
+                self.stage = Stage::Up;
+                self.heard = now;
+                events.push(FabricEvent::Connected { peer });
+                self.flush(cx)?;
+                return Ok(true);
+            }
+        }
+        if now.saturating_sub(self.heard) >= cx.lease_ms * 1_000_000 {
+            return Err(Broken::Silent { lease_ms: cx.lease_ms });
+        }
+        Ok(false)
+    }
+
+    /// Receives what the socket holds and completes what it answers. `true` if bytes came.
+    fn receive(
+        &mut self,
+        peer: PeerId,
+        cx: &mut Context<'_>,
+        events: &mut Vec<FabricEvent>,
+    ) -> Result<bool, Broken> {
+        let mut heard = false;
+        loop {
+            let (moved, asked) = self.receive_once(cx)?;
+            match moved {
+                Moved::Nothing => return Ok(heard),
+                Moved::End => return Err(Broken::Closed),
+                Moved::Bytes(bytes) => {
+                    heard = true;
+                    while self.take_input(peer, cx, events)? {}
+                    // A short receive has emptied the socket.
+                    if bytes < asked {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+    }
+
+    /// One call to the system: straight into a local buffer if much data is to come, else into
+    /// the input. Answers what moved and how much was asked for.
+    fn receive_once(&mut self, cx: &mut Context<'_>) -> Result<(Moved, usize), Broken> {
+        if let Receiving::Data { done, .. } = &mut self.receiving {
+            let work = self.queue.front().expect("data belongs to a work request");
+            if self.input.is_empty() && !work.discard && work.bytes - *done >= DIRECT_BYTES_MIN {
+                let piece = work.piece_at(*done, CHUNK_BYTES);
+                let to = cx.buffers.slice_mut(&piece);
+                let asked = to.len();
+                let moved = recv(&self.socket, to, cx.stats)?;
+                if let Moved::Bytes(bytes) = moved {
+                    *done += bytes as u64;
+                }
+                return Ok((moved, asked));
+            }
+        }
+        let asked = self.input_limit();
+        Ok((self.input.fill(&self.socket, asked, cx.stats)?, asked))
+    }
+
+    /// How much to receive into the input: not into the data of a long READ, which goes straight
+    /// to its place.
+    fn input_limit(&self) -> usize {
+        let is_long = |index: usize| self.queue.get(index).is_some_and(Work::is_long_read);
+        let limit = match &self.receiving {
+            Receiving::Header if is_long(0) => HEADER_BYTES,
+            Receiving::Second if is_long(1) => 2 * HEADER_BYTES,
+            Receiving::Data { done, .. } if is_long(1) => {
+                let left = self.queue.front().map_or(0, |work| work.bytes - done);
+                left.min(INPUT_BYTES as u64) as usize
+            }
+            _ => INPUT_BYTES,
+        };
+        let filled = self.input.filled().len();
+        if limit > filled { limit - filled } else { INPUT_BYTES - filled }
+    }
+
+    /// Takes one thing out of the input; `false` if there is nothing whole.
+    fn take_input(
+        &mut self,
+        peer: PeerId,
+        cx: &mut Context<'_>,
+        events: &mut Vec<FabricEvent>,
+    ) -> Result<bool, Broken> {
+        match &mut self.receiving {
+            Receiving::Header | Receiving::Second => {
+                let Some(header) = Header::prefix_of(self.input.filled()) else {
+                    return Ok(false);
+                };
+                self.input.consume(HEADER_BYTES);
+                self.answered(peer, Response::parse(&header)?, cx, events)?;
+                Ok(true)
+            }
+            Receiving::Data { done, more } => {
+                let work = self.queue.front().expect("data belongs to a work request");
+                if *done < work.bytes {
+                    if self.input.is_empty() {
+                        return Ok(false);
+                    }
+                    let filled = self.input.filled();
+                    let mut limit = (work.bytes - *done).min(filled.len() as u64);
+                    if !work.discard {
+                        let piece = work.piece_at(*done, limit);
+                        limit = piece.bytes;
+                        let from = &filled[..limit as usize];
+                        cx.buffers.slice_mut(&piece).copy_from_slice(from);
+                    }
+                    *done += limit;
+                    self.input.consume(limit as usize);
+                    return Ok(true);
+                }
+                let more = *more;
+                self.receiving = if more { Receiving::Second } else { Receiving::Header };
+                if !more {
+                    self.complete(peer, WorkStatus::Done(0), cx, events);
+                }
+                Ok(true)
+            }
+            Receiving::Message { bytes, left } => {
+                let filled = self.input.filled();
+                let taken = filled.len().min(*left);
+                bytes.extend_from_slice(&filled[..taken]);
+                *left -= taken;
+                self.input.consume(taken);
+                if *left > 0 {
+                    return Ok(false);
+                }
+                let message = std::mem::take(bytes);
+                events.push(FabricEvent::Received { peer, message });
+                self.receiving = Receiving::Header;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Acts on a header of the target.
+    fn answered(
+        &mut self,
+        peer: PeerId,
+        response: Response,
+        cx: &mut Context<'_>,
+        events: &mut Vec<FabricEvent>,
+    ) -> Result<(), Broken> {
+        let is_second = matches!(self.receiving, Receiving::Second);
+        if !is_second && response.op == Op::Alive {
+            return Ok(());
+        }
+        if !is_second && response.op == Op::Message {
+            let left = response.bytes as usize;
+            debug_assert!(left <= MESSAGE_BYTES_MAX as usize, "checked by the frame");
+            self.receiving = Receiving::Message { bytes: Vec::with_capacity(left), left };
+            return Ok(());
+        }
+        // The oldest request, if it is sent: an answer before that makes no sense.
+        let work = self.queue.front().filter(|work| self.unsent > 0 && work.refused.is_none());
+        let (op, expected) = work.map_or((Op::Alive, 0), |work| (work.op, work.seq));
+        let bytes_fit = response.op != Op::Read
+            || response.status != Status::Done
+            || is_second
+            || work.is_some_and(|work| work.bytes == response.bytes);
+        let second_fits = !is_second || (response.bytes == 0 && !response.more);
+        if response.op != op || response.seq != expected || !bytes_fit || !second_fits {
+            let (op, seq) = (response.op as u8, response.seq);
+            return Err(FrameError::Unasked { op, seq, expected }.into());
+        }
+        let status = match response.status {
+            Status::Done if response.op == Op::Read && !is_second => {
+                self.receiving = Receiving::Data { done: 0, more: response.more };
+                return Ok(());
+            }
+            Status::Done => WorkStatus::Done(response.value),
+            Status::BadKey => WorkStatus::BadKey,
+            Status::BadRange => WorkStatus::BadRange,
+        };
+        self.receiving = Receiving::Header;
+        self.complete(peer, status, cx, events);
+        Ok(())
+    }
+
+    /// Ends the oldest work request.
+    fn complete(
+        &mut self,
+        peer: PeerId,
+        status: WorkStatus,
+        cx: &mut Context<'_>,
+        events: &mut Vec<FabricEvent>,
+    ) {
+        let work = self.queue.pop_front().expect("only a work request is completed");
+        self.unsent -= 1;
+        if work.is_ping() {
+            self.pings -= 1;
+            if self.pings == 0 {
+                self.pinged = None;
+            }
+        } else {
+            cx.stats.ops += 1;
+            *cx.one_sided_done |= work.op != Op::Send;
+            if work.signalled || !matches!(status, WorkStatus::Done(_)) {
+                events.push(FabricEvent::Completed { peer, id: work.id, status });
+            }
+        }
+        self.settle_refused(peer, cx, events);
+    }
+
+    /// Ends refused work requests whose turn has come.
+    fn settle_refused(
+        &mut self,
+        peer: PeerId,
+        cx: &mut Context<'_>,
+        events: &mut Vec<FabricEvent>,
+    ) {
+        while let Some(status) = self.queue.front().and_then(|work| work.refused) {
+            let work = self.queue.pop_front().expect("there is one");
+            self.unsent = self.unsent.saturating_sub(1);
+            cx.stats.ops += 1;
+            events.push(FabricEvent::Completed { peer, id: work.id, status });
+        }
+    }
+
+    /// Ends everything; the connection is down.
+    pub(super) fn drain(&mut self, peer: PeerId, cause: DeathCause, events: &mut Vec<FabricEvent>) {
+        for (index, work) in self.queue.drain(..).enumerate() {
+            if work.is_ping() {
+                continue;
+            }
+            // Writes are executed as they arrive; everything else only when it is whole.
+            let partly = index == self.unsent
+                && matches!(work.op, Op::Write | Op::WriteImm)
+                && self.unsent_done > HEADER_BYTES as u64;
+            let executed = if index < self.unsent || partly { None } else { Some(false) };
+            let status = work.refused.unwrap_or(WorkStatus::Flushed { executed });
+            events.push(FabricEvent::Completed { peer, id: work.id, status });
+        }
+        events.push(FabricEvent::Closed { peer, cause });
+    }
+
+    /// Makes sure that no work request touches a buffer for which `named` holds.
+    pub(super) fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
+        for (index, work) in self.queue.iter_mut().enumerate() {
+            let pieces = &work.pieces[..usize::from(work.piece_count)];
+            if !pieces.iter().any(|piece| named(piece.buf)) {
+                continue;
+            }
+            if work.op == Op::Read {
+                work.discard = true;
+            } else if index >= self.unsent && work.refused.is_none() {
+                self.broken.get_or_insert(Broken::BufferGone);
+            }
+        }
+    }
+}

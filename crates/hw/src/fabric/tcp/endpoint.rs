@@ -1,0 +1,370 @@
+//! The initiator's end of the tcp fabric: connections to targets, local buffers, waiting.
+//!
+//! In: work requests, time. Out: events. Used by one thread. No allocation per operation once
+//! the connections are up (messages of the target's application are allocated, as the event that
+//! carries them owns them).
+//!
+//! Waiting is adaptive ([`Endpoint::wait`]): look at the sockets without pause, then give way to
+//! other threads between looks, then sleep in the system.
+//!
+//! Source: DESIGN §3 (waiting, liveness), §2 (a completion event descriptor).
+
+use super::super::buffers::{Buffers, Owner, with_scope};
+use super::super::peers::PeerTable;
+use super::super::shm::check_work;
+use super::super::{
+    FabricError, FabricStats, LocalBuffer, LocalBuffers, Log, ScopedBuffers, log_to_stderr,
+    spin_for,
+};
+use super::connection::{Broken, Connection, Context, STAGED_BYTES_MAX};
+use super::{heartbeat_ns, new_socket, require_loopback, tune};
+use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, LEASE_MS_DEFAULT};
+use rackpool_core::seam::{
+    BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::net::SocketAddr;
+
+/// A connection without work on which nothing moved for this long is looked at less often.
+const QUIET_NS: Nanos = 1_000_000;
+/// Quiet connections are looked at in one of this many polls.
+const QUIET_ROUNDS: u32 = 16;
+/// One wait in so many looks without pause for the full time, to learn whether that helps again.
+const SPIN_PROBES: u32 = 64;
+
+/// How an endpoint works.
+#[derive(Clone)]
+pub struct EndpointOptions {
+    /// A target that says nothing for this long while it is asked is dead, milliseconds.
+    pub lease_ms: u64,
+    /// Injected latency: completions of one-sided operations come this much later, nanoseconds.
+    pub emulate_rdma_ns: u32,
+    /// How long [`Endpoint::wait`] looks without pause at most, nanoseconds; where that does not
+    /// help, as when the target shares the core, it does so for a quarter of it …
+    pub spin_ns: u32,
+    /// … and how long it then gives way between looks before it sleeps, nanoseconds.
+    pub yield_ns: u32,
+    /// Told why connections end.
+    pub log: Log,
+}
+
+impl Default for EndpointOptions {
+    fn default() -> Self {
+        Self {
+            lease_ms: LEASE_MS_DEFAULT,
+            emulate_rdma_ns: 0,
+            spin_ns: 20_000,
+            yield_ns: 200_000,
+            log: log_to_stderr(),
+        }
+    }
+}
+
+/// The initiator's end of the tcp fabric.
+///
+/// ```
+/// use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
+///
+/// let endpoint = Endpoint::new(EndpointOptions::default())?;
+/// assert_eq!(endpoint.stats().ops, 0);
+/// # Ok::<(), rackpool_hw::fabric::FabricError>(())
+/// ```
+pub struct Endpoint {
+    options: EndpointOptions,
+    buffers: Buffers,
+    peers: PeerTable<Connection>,
+    staged: Vec<u8>,
+    stats: FabricStats,
+    round: u32,
+    moved: bool,
+    waits: u32,
+    spin_ns: Nanos,
+    epoll: OwnedFd,
+}
+
+impl Endpoint {
+    /// An endpoint without connections. Errors: `Io`.
+    ///
+    /// # Panics
+    /// If the lease is shorter than 4 ms.
+    pub fn new(options: EndpointOptions) -> Result<Self, FabricError> {
+        assert!(options.lease_ms >= 4, "a lease of {} ms", options.lease_ms);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(FabricError::io("an epoll descriptor"))?;
+        let spin_ns = options.spin_ns.into();
+        Ok(Self {
+            options,
+            buffers: Buffers::new(),
+            peers: PeerTable::new(FABRIC_PEERS_MAX),
+            staged: Vec::with_capacity(STAGED_BYTES_MAX),
+            stats: FabricStats::default(),
+            round: 0,
+            moved: false,
+            waits: 0,
+            spin_ns,
+            epoll,
+        })
+    }
+
+    /// Begins a connection without waiting for it: `Connected`, or `Closed` if the target does
+    /// not answer or refuses, comes with a later poll. Work may be posted at once; it is sent
+    /// when the connection is up. Errors: `NotLoopback`, `PeersFull`, `Io`.
+    pub fn connect(&mut self, addr: SocketAddr, now: Nanos) -> Result<PeerId, FabricError> {
+        require_loopback(addr)?;
+        let limit = self.peers.limit();
+        if self.peers.is_full() {
+            return Err(FabricError::PeersFull { limit });
+        }
+        let socket = new_socket(addr)?;
+        tune(socket.as_fd())?;
+        let mut connection = Connection::new(socket, addr, now);
+        match rustix::net::connect(&connection.socket, &addr) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => connection.broken = Some(Broken::System(error)),
+        }
+        let inserted = self.peers.insert(connection);
+        let peer = inserted.map_err(|_| FabricError::PeersFull { limit })?;
+        let connection = self.peers.get_mut(peer).expect("just inserted");
+        let data = epoll::EventData::new_u64(peer.0.into());
+        epoll::add(&self.epoll, &connection.socket, data, epoll::EventFlags::IN)
+            .map_err(FabricError::io("adding a socket to an epoll descriptor"))?;
+        Ok(peer)
+    }
+
+    /// Ends a connection. Its outstanding work and `Closed` come with the next poll.
+    pub fn close(&mut self, peer: PeerId) {
+        if let Some(connection) = self.peers.get_mut(peer) {
+            connection.broken.get_or_insert(Broken::Left);
+        }
+    }
+
+    /// Work requests outstanding on a connection; 0 if it is down.
+    pub fn outstanding(&mut self, peer: PeerId) -> usize {
+        self.peers.get_mut(peer).map_or(0, |connection| connection.outstanding())
+    }
+
+    /// Whether everything posted on a connection is with the system: it arrives even if this
+    /// process dies now. True of a connection that is down.
+    pub fn is_sent(&mut self, peer: PeerId) -> bool {
+        self.peers.get_mut(peer).is_none_or(|connection| !connection.wants_out())
+    }
+
+    /// Changes the injected latency, nanoseconds, for all connections.
+    pub fn set_emulated_delay(&mut self, emulate_rdma_ns: u32) {
+        self.options.emulate_rdma_ns = emulate_rdma_ns;
+    }
+
+    /// Counters since the endpoint was made.
+    pub fn stats(&self) -> FabricStats {
+        self.stats
+    }
+
+    /// Polls until something happened, until `clock` passes `deadline`, or until `extra` (if it
+    /// is given) can be read, which is only noticed while sleeping; how many events were appended.
+    pub fn wait(
+        &mut self,
+        clock: impl Fn() -> Nanos,
+        deadline: Nanos,
+        extra: Option<BorrowedFd<'_>>,
+        events: &mut Vec<FabricEvent>,
+    ) -> usize {
+        self.waits = self.waits.wrapping_add(1);
+        let spin_ns_max = Nanos::from(self.options.spin_ns);
+        let is_probe = self.waits.is_multiple_of(SPIN_PROBES);
+        let spin_ns = if is_probe { spin_ns_max } else { self.spin_ns };
+        let yield_ns = Nanos::from(self.options.yield_ns);
+        let mut now = clock();
+        let (mut idle_since, mut idle_ns) = (now, 0);
+        loop {
+            let happened = self.poll(now, events);
+            if happened > 0 {
+                let helped = idle_ns < spin_ns;
+                self.spin_ns = if helped { spin_ns * 2 } else { spin_ns / 2 };
+                self.spin_ns = self.spin_ns.clamp(spin_ns_max / 4, spin_ns_max);
+            }
+            if happened > 0 || now >= deadline {
+                return happened;
+            }
+            now = clock();
+            if self.moved {
+                idle_since = now;
+            }
+            idle_ns = now.saturating_sub(idle_since);
+            if idle_ns < spin_ns {
+                std::hint::spin_loop();
+            } else if idle_ns < spin_ns + yield_ns {
+                std::thread::yield_now();
+            } else {
+                let heartbeat_ns = heartbeat_ns(self.options.lease_ms);
+                let sleep_ns = deadline.saturating_sub(now).min(heartbeat_ns);
+                if self.sleep(sleep_ns, extra) {
+                    return 0;
+                }
+                now = clock();
+                (idle_since, idle_ns) = (now, spin_ns);
+            }
+        }
+    }
+
+    /// A descriptor that can be read when a socket of this endpoint can, or can be written where
+    /// something waits to be sent: for a poll loop that sleeps on several things. To be asked for
+    /// again before each sleep.
+    pub fn prepare_sleep(&mut self) -> BorrowedFd<'_> {
+        // The poll after the sleep looks at every connection.
+        self.round |= QUIET_ROUNDS - 1;
+        for slot in 0..self.peers.slots() {
+            let Some((peer, connection)) = self.peers.at_mut(slot) else { continue };
+            let wants_out = connection.wants_out();
+            if connection.polls_out != wants_out {
+                connection.polls_out = wants_out;
+                let mut flags = epoll::EventFlags::IN;
+                flags.set(epoll::EventFlags::OUT, wants_out);
+                let data = epoll::EventData::new_u64(peer.0.into());
+                // A refusal can only mean that the socket is not there; polling finds out why.
+                let _ = epoll::modify(&self.epoll, &connection.socket, data, flags);
+            }
+        }
+        self.epoll.as_fd()
+    }
+
+    /// Sleeps until a socket or `extra` is ready or the time is over; whether `extra` is ready.
+    fn sleep(&mut self, ns: Nanos, extra: Option<BorrowedFd<'_>>) -> bool {
+        let own = self.prepare_sleep();
+        let mut fds = [
+            PollFd::new(&own, PollFlags::IN),
+            PollFd::from_borrowed_fd(extra.unwrap_or(own), PollFlags::IN),
+        ];
+        let used = if extra.is_some() { 2 } else { 1 };
+        let timeout =
+            Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+        // An interrupted sleep is a short one.
+        let woken = rustix::event::poll(&mut fds[..used], Some(&timeout));
+        woken.is_ok() && used == 2 && !fds[1].revents().is_empty()
+    }
+}
+
+impl Fabric for Endpoint {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "tcp",
+            atomics_global: true,
+            mapped: false,
+            inline_bytes_max: 0,
+            mtu_bytes: 0,
+            outstanding_max: FABRIC_OUTSTANDING_MAX,
+        }
+    }
+
+    fn post(&mut self, peer: PeerId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
+        let connection = self.peers.get_mut(peer).filter(|connection| connection.broken.is_none());
+        let connection = connection.ok_or((0, PostError::Down))?;
+        let mut posted = 0;
+        for work in batch {
+            check_work(&self.buffers, work);
+            if !connection.enqueue(work) {
+                break;
+            }
+            posted += 1;
+        }
+        let mut cx = Context {
+            buffers: &mut self.buffers,
+            staged: &mut self.staged,
+            stats: &mut self.stats,
+            one_sided_done: &mut false,
+            lease_ms: self.options.lease_ms,
+            heartbeat_ns: heartbeat_ns(self.options.lease_ms),
+        };
+        // A socket that broke says so again at the next poll, which first reads what the peer
+        // still answered.
+        let _ = connection.flush(&mut cx);
+        if posted == batch.len() { Ok(()) } else { Err((posted, PostError::Busy)) }
+    }
+
+    fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
+        let before = events.len();
+        let mut one_sided_done = false;
+        self.moved = false;
+        self.round = self.round.wrapping_add(1);
+        let skip_quiet = !self.round.is_multiple_of(QUIET_ROUNDS);
+        for slot in 0..self.peers.slots() {
+            let Some((peer, connection)) = self.peers.at_mut(slot) else { continue };
+            if skip_quiet && connection.is_quiet(now, QUIET_NS) {
+                continue;
+            }
+            let mut cx = Context {
+                buffers: &mut self.buffers,
+                staged: &mut self.staged,
+                stats: &mut self.stats,
+                one_sided_done: &mut one_sided_done,
+                lease_ms: self.options.lease_ms,
+                heartbeat_ns: heartbeat_ns(self.options.lease_ms),
+            };
+            self.moved |= connection.poll(peer, now, &mut cx, events);
+            if let Some(broken) = connection.broken {
+                if broken != Broken::Left {
+                    let addr = connection.addr;
+                    (self.options.log)(&format!("connection {} to {addr}: {broken}", peer.0));
+                }
+                connection.drain(peer, broken.cause(), events);
+                self.peers.remove(peer);
+            }
+        }
+        if one_sided_done && self.options.emulate_rdma_ns > 0 {
+            spin_for(self.options.emulate_rdma_ns);
+        }
+        events.len() - before
+    }
+}
+
+impl Owner for Endpoint {
+    fn buffers(&mut self) -> &mut Buffers {
+        &mut self.buffers
+    }
+
+    fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
+        for slot in 0..self.peers.slots() {
+            if let Some((_, connection)) = self.peers.at_mut(slot) {
+                connection.let_go(&named);
+            }
+        }
+    }
+}
+
+impl LocalBuffers for Endpoint {
+    fn with_buffers<R>(
+        &mut self,
+        buffers: &mut [LocalBuffer<'_>],
+        run: impl FnOnce(&mut Self, ScopedBuffers) -> R,
+    ) -> Result<R, FabricError> {
+        with_scope(self, buffers, run)
+    }
+
+    fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
+        self.buffers.register(bytes)
+    }
+
+    fn take(&mut self, buf: BufId) -> Vec<u8> {
+        self.let_go(|named| named == buf);
+        self.buffers.take(buf)
+    }
+
+    fn buffer(&self, buf: BufId) -> &[u8] {
+        self.buffers.owned(buf)
+    }
+
+    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
+        self.buffers.owned_mut(buf)
+    }
+
+    fn piece(&self, piece: &Sge) -> &[u8] {
+        self.buffers.check(piece, false);
+        self.buffers.slice(piece)
+    }
+
+    fn piece_mut(&mut self, piece: &Sge) -> &mut [u8] {
+        self.buffers.check(piece, true);
+        self.buffers.slice_mut(piece)
+    }
+}

@@ -1,0 +1,204 @@
+//! The tcp fabric: one-sided operations framed over TCP and executed at the target by a thread
+//! of the fabric, without waking the target's application.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `frame` | the bytes on the wire and their checks |
+//! | `endpoint` | the initiator's end: connections, buffers, waiting; implements `Fabric` |
+//! | `connection` | one connection of an endpoint: send queue, receiving, liveness |
+//! | `target` | the target's thread and its doors to the application |
+//! | `serve` | one connection of a target: execution of requests, answers |
+//!
+//! Here: settings of sockets and the buffer that both sides receive into.
+//! Only loopback addresses are spoken to: others need authentication, which is not there yet.
+//!
+//! Source: DESIGN §1 (`Fabric`), §3 (waiting), §4 (liveness, loopback only).
+
+mod connection;
+pub mod endpoint;
+pub mod frame;
+mod serve;
+pub mod target;
+
+pub use endpoint::{Endpoint, EndpointOptions};
+pub use target::{Target, TargetOptions, TargetSendError};
+
+use super::{FabricError, FabricStats};
+use rackpool_core::seam::Nanos;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// An idle connection is probed after this long, seconds …
+const KEEPALIVE_IDLE_S: u64 = 5;
+/// … this often, seconds …
+const KEEPALIVE_INTERVAL_S: u64 = 1;
+/// … and is dead after this many probes without an answer.
+const KEEPALIVE_PROBES: u32 = 5;
+/// Sent data that nobody acknowledges, or a window that stays closed, ends a connection after
+/// this long, milliseconds. Longer than the probes, so that a stopped process whose kernel still
+/// answers keeps its connection for a while.
+const USER_TIMEOUT_MS: u32 = 20_000;
+/// A heartbeat is due after this fraction of the lease.
+const HEARTBEATS_PER_LEASE: u64 = 4;
+/// Data from this length on is received straight to where it belongs; shorter data comes along
+/// with its header in one system call and is copied once.
+const DIRECT_BYTES_MIN: u64 = 8 << 10;
+/// Most bytes that one system call moves from or to registered memory, so that a frame is never
+/// announced for longer than such a call takes.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Refuses what is not this host.
+fn require_loopback(addr: SocketAddr) -> Result<(), FabricError> {
+    if addr.ip().is_loopback() { Ok(()) } else { Err(FabricError::NotLoopback { addr }) }
+}
+
+/// A stream socket that never blocks.
+fn new_socket(addr: SocketAddr) -> Result<OwnedFd, FabricError> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+        .map_err(FabricError::io("a socket"))
+}
+
+/// The settings of every connection. The sizes of its buffers are left to the kernel, which lets
+/// them grow with the traffic; a size given here would end that.
+fn tune(socket: BorrowedFd<'_>) -> Result<(), FabricError> {
+    let seconds = Duration::from_secs;
+    sockopt::set_tcp_nodelay(socket, true)
+        .and_then(|()| sockopt::set_socket_keepalive(socket, true))
+        .and_then(|()| sockopt::set_tcp_keepidle(socket, seconds(KEEPALIVE_IDLE_S)))
+        .and_then(|()| sockopt::set_tcp_keepintvl(socket, seconds(KEEPALIVE_INTERVAL_S)))
+        .and_then(|()| sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES))
+        .and_then(|()| sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT_MS))
+        .map_err(FabricError::io("the settings of a socket"))
+}
+
+/// The pause after which a heartbeat is due, nanoseconds.
+fn heartbeat_ns(lease_ms: u64) -> Nanos {
+    lease_ms * 1_000_000 / HEARTBEATS_PER_LEASE
+}
+
+/// What a call on a socket that does not block did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moved {
+    /// This many bytes; at least one.
+    Bytes(usize),
+    /// None: the socket is empty, or full.
+    Nothing,
+    /// None: the peer closed its side.
+    End,
+}
+
+/// Why a socket ended.
+type Io = Result<Moved, Errno>;
+
+/// Sends without blocking. `bytes` is not empty.
+fn send(socket: impl AsFd, bytes: &[u8], stats: &mut FabricStats) -> Io {
+    sent(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT), stats)
+}
+
+/// Counts the outcome of a call that sends.
+fn sent(result: Result<usize, Errno>, stats: &mut FabricStats) -> Io {
+    match result {
+        Ok(bytes) => {
+            stats.send_calls += 1;
+            stats.sent_bytes += bytes as u64;
+            Ok(Moved::Bytes(bytes))
+        }
+        Err(Errno::AGAIN | Errno::INTR) => {
+            stats.empty_calls += 1;
+            Ok(Moved::Nothing)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Receives without blocking. `to` is not empty.
+fn recv(socket: impl AsFd, to: &mut [u8], stats: &mut FabricStats) -> Io {
+    debug_assert!(!to.is_empty());
+    received(rustix::net::recv(socket, to, RecvFlags::DONTWAIT).map(|(bytes, _)| bytes), stats)
+}
+
+/// Counts the outcome of a call that receives into something that is not empty.
+fn received(result: Result<usize, Errno>, stats: &mut FabricStats) -> Io {
+    match result {
+        Ok(0) => Ok(Moved::End),
+        Ok(bytes) => {
+            stats.recv_calls += 1;
+            stats.received_bytes += bytes as u64;
+            Ok(Moved::Bytes(bytes))
+        }
+        Err(Errno::AGAIN | Errno::INTR) => {
+            stats.empty_calls += 1;
+            Ok(Moved::Nothing)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The system's answer behind an error of `Window`'s calls.
+fn errno(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+/// Received bytes that nobody has looked at, in a buffer of fixed size.
+struct Input {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    fn new(bytes: usize) -> Self {
+        Self { bytes: vec![0; bytes].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    fn filled(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.start += bytes;
+        assert!(self.start <= self.end, "more consumed than received");
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Receives up to `limit` bytes; never with a full buffer, because whatever is waited for in
+    /// it is shorter than the buffer.
+    fn fill(&mut self, socket: impl AsFd, limit: usize, stats: &mut FabricStats) -> Io {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let to = self.bytes.len().min(self.end + limit);
+        assert!(to > self.end, "the receive buffer is full");
+        let moved = recv(socket, &mut self.bytes[self.end..to], stats)?;
+        if let Moved::Bytes(bytes) = moved {
+            self.end += bytes;
+        }
+        Ok(moved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_addresses_than_loopback_are_refused_with_the_reason() {
+        let error = require_loopback("192.0.2.1:1".parse().unwrap()).unwrap_err();
+        assert!(error.to_string().contains("authentication"), "{error}");
+        assert!(require_loopback("0.0.0.0:0".parse().unwrap()).is_err());
+        assert!(require_loopback("127.0.0.1:0".parse().unwrap()).is_ok());
+        assert!(require_loopback("[::1]:0".parse().unwrap()).is_ok());
+    }
+}

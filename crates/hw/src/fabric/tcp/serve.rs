@@ -1,0 +1,594 @@
+//! One connection of a target: receives requests, executes them on the pages, answers in order.
+//!
+//! In: bytes of an initiator, messages of the application. Out: answers, events for the
+//! application. Called by the target's thread in `target.rs`; nothing here blocks.
+//!
+//! Ordering rule: memory is touched only through `ShmPeer::access`, a bounded piece at a time,
+//! and never stays announced while the socket is waited for: whoever revokes a key waits for one
+//! system call at most. If the key is revoked in the midst of an operation, the rest is not
+//! executed: of a READ zeros are sent and then `BadKey`, of a WRITE the rest is dropped and
+//! `BadKey` answered (its first part was written before the revocation, never after).
+//!
+//! Back-pressure: a SEND or WRITE_IMM that the application's queue has no room for waits here,
+//! and nothing more is read from the connection; while answers wait for the socket, nothing more
+//! is read either.
+//!
+//! Source: DESIGN §3 (moving a page), §4 (bounded queues, no byte is trusted).
+
+use super::super::FabricStats;
+use super::super::shm::{Refused, ShmPeer};
+use super::connection::Broken;
+use super::frame::{
+    FrameError, HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Request, Response,
+    Status,
+};
+use super::target::Doors;
+use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, errno, received, recv, send, sent};
+use rackpool_core::addr::FrameIndex;
+use rackpool_core::constants::MESSAGE_BYTES_MAX;
+use rackpool_core::seam::{FabricEvent, Nanos, PeerId, RemoteAddr, WorkStatus};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Bytes received at once: enough for a whole batch of requests, and little of a long WRITE, whose
+/// rest goes straight to its place.
+const INPUT_BYTES: usize = 8 << 10;
+/// READs up to this length are copied into the answer; longer ones are sent from the pages.
+const COPIED_BYTES_MAX: u64 = 8 << 10;
+/// What is stored at once if it is aligned.
+const WORD_BYTES: u64 = 8;
+/// Answers that wait for the socket, bytes.
+const OUTPUT_BYTES: usize = 64 << 10;
+/// No more calls that move long data than this for one connection before the others' turn.
+const LONG_CALLS_MAX: u32 = 8;
+/// What follows a revocation in a READ.
+static ZEROS: [u8; 32 << 10] = [0; 32 << 10];
+
+/// What a connection needs of its target.
+pub(super) struct Service<'a> {
+    pub(super) memory: &'a ShmPeer,
+    pub(super) doors: &'a Doors,
+    pub(super) stats: &'a mut FabricStats,
+    /// Where dropped data goes.
+    pub(super) scrap: &'a mut [u8],
+}
+
+/// A place in the pages where an operation is at.
+#[derive(Clone, Copy)]
+struct Place {
+    seq: u32,
+    frame: FrameIndex,
+    at: RemoteAddr,
+    left: u64,
+    status: Status,
+}
+
+/// What is being received.
+enum Receiving {
+    Hello,
+    Header,
+    /// Data of a WRITE, with the immediate value to hand over then.
+    Write(Place, Option<u32>),
+    Message {
+        seq: u32,
+        bytes: Vec<u8>,
+        left: usize,
+    },
+}
+
+/// What the next step needs.
+#[derive(PartialEq, Eq)]
+enum Step {
+    /// Nothing.
+    Again,
+    /// More bytes from the socket.
+    Input,
+    /// Room for an answer.
+    Output,
+    /// Room in the application's queue.
+    Room,
+}
+
+/// Answers and messages that wait for the socket.
+struct Output {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Output {
+    fn pending(&self) -> &[u8] {
+        &self.bytes[self.sent..]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.bytes.len() + bytes <= OUTPUT_BYTES
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Notes that `bytes` of what was pending are sent; how many more than that were.
+    fn advance(&mut self, bytes: usize) -> usize {
+        let own = bytes.min(self.bytes.len() - self.sent);
+        self.sent += own;
+        if self.sent == self.bytes.len() {
+            self.bytes.clear();
+            self.sent = 0;
+        }
+        bytes - own
+    }
+}
+
+/// One connection of a target.
+pub(super) struct Served {
+    pub(super) socket: OwnedFd,
+    /// Set when the connection has its place in the table.
+    pub(super) peer: PeerId,
+    /// When something last moved.
+    pub(super) moved_at: Nanos,
+    pub(super) since: Nanos,
+    /// Among those that are looked at without the system's help.
+    pub(super) is_active: bool,
+    /// What the system is asked to report of it: data, room.
+    pub(super) asks: (bool, bool),
+    /// The application has sent messages.
+    pub(super) has_mail: bool,
+    receiving: Receiving,
+    input: Input,
+    output: Output,
+    /// A long READ whose data is being sent, behind all of `output`.
+    long_read: Option<Place>,
+    /// An event without room, and the request that is answered once it is handed over.
+    held: Option<(FabricEvent, Op, u32)>,
+}
+
+impl Served {
+    pub(super) fn new(socket: OwnedFd, now: Nanos) -> Self {
+        Self {
+            socket,
+            peer: PeerId(0),
+            moved_at: now,
+            since: now,
+            is_active: false,
+            asks: (true, false),
+            has_mail: false,
+            receiving: Receiving::Hello,
+            input: Input::new(INPUT_BYTES),
+            output: Output { bytes: Vec::with_capacity(OUTPUT_BYTES + 2 * HEADER_BYTES), sent: 0 },
+            long_read: None,
+            held: None,
+        }
+    }
+
+    /// Whether both hellos were said, and the application knows of the connection.
+    pub(super) fn is_greeted(&self) -> bool {
+        !matches!(self.receiving, Receiving::Hello)
+    }
+
+    /// Whether it waits for the application.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Whether it waits for the socket to take something.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.output.is_empty() || self.long_read.is_some()
+    }
+
+    /// Does what can be done without waiting; `true` if anything moved.
+    pub(super) fn progress(&mut self, service: &mut Service<'_>) -> Result<bool, Broken> {
+        let mut moved = false;
+        let (mut calls_left, mut is_filled) = (LONG_CALLS_MAX, false);
+        loop {
+            if self.long_read.is_some() {
+                moved |= self.send_long_read(service, &mut calls_left)?;
+                if self.long_read.is_some() {
+                    return Ok(moved);
+                }
+            }
+            self.take_mail(service);
+            match self.step(service)? {
+                Step::Again => moved = true,
+                Step::Room => return Ok(self.flush(service)? || moved),
+                Step::Output => {
+                    moved |= self.flush(service)?;
+                    if !self.output.is_empty() {
+                        return Ok(moved);
+                    }
+                }
+                Step::Input => {
+                    moved |= self.flush(service)?;
+                    if is_filled || calls_left == 0 || !self.output.is_empty() {
+                        return Ok(moved);
+                    }
+                    let long_calls = calls_left;
+                    if !self.fill(service, &mut calls_left)? {
+                        return Ok(moved);
+                    }
+                    is_filled = calls_left == long_calls;
+                    moved = true;
+                }
+            }
+        }
+    }
+
+    /// Says that this side lives although it does not read the connection now.
+    pub(super) fn keep_alive(&mut self, service: &mut Service<'_>) -> Result<(), Broken> {
+        if self.held.is_some() && self.output.is_empty() {
+            self.answer(Op::Alive, 0, Status::Done, 0);
+            self.flush(service)?;
+        }
+        Ok(())
+    }
+
+    /// Sends answers; `true` if bytes went.
+    fn flush(&mut self, service: &mut Service<'_>) -> Result<bool, Broken> {
+        if self.output.is_empty() {
+            return Ok(false);
+        }
+        match send(&self.socket, self.output.pending(), service.stats)? {
+            Moved::Bytes(bytes) => {
+                self.output.advance(bytes);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Receives something; `false` if there was nothing. Data of a long WRITE goes to its place.
+    fn fill(&mut self, service: &mut Service<'_>, calls_left: &mut u32) -> Result<bool, Broken> {
+        let moved = match &mut self.receiving {
+            Receiving::Write(place, _)
+                if place.left >= DIRECT_BYTES_MIN && self.input.is_empty() =>
+            {
+                *calls_left -= 1;
+                receive_long_write(&self.socket, place, service)?
+            }
+            _ => {
+                let limit = INPUT_BYTES - self.input.filled().len();
+                self.input.fill(&self.socket, limit, service.stats)?
+            }
+        };
+        match moved {
+            Moved::Bytes(_) => Ok(true),
+            Moved::Nothing => Ok(false),
+            Moved::End => Err(Broken::Closed),
+        }
+    }
+
+    /// Sends data of the long READ, behind what waits already; `true` if bytes went.
+    fn send_long_read(
+        &mut self,
+        service: &mut Service<'_>,
+        calls_left: &mut u32,
+    ) -> Result<bool, Broken> {
+        let mut moved = false;
+        while let Some(place) = &mut self.long_read {
+            if *calls_left == 0 {
+                break;
+            }
+            *calls_left -= 1;
+            let outcome = send_piece(&self.socket, self.output.pending(), place, service)?;
+            let Moved::Bytes(bytes) = outcome else { break };
+            moved = true;
+            let data = self.output.advance(bytes) as u64;
+            place.at.offset += data;
+            place.left -= data;
+            if place.left == 0 {
+                let (seq, status) = (place.seq, place.status);
+                self.long_read = None;
+                self.answer(Op::Read, seq, status, 0);
+                service.stats.ops += 1;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Puts messages of the application behind the answers, as far as there is room.
+    fn take_mail(&mut self, service: &mut Service<'_>) {
+        while self.has_mail && self.output.has_room(HEADER_BYTES + MESSAGE_BYTES_MAX as usize) {
+            let Some(message) = service.doors.take_message(self.peer) else {
+                self.has_mail = false;
+                break;
+            };
+            let bytes = message.len() as u64;
+            self.push_response(Op::Message, 0, Status::Done, bytes, 0, false);
+            self.output.push(&message);
+        }
+    }
+
+    /// Takes one thing out of the input and executes it.
+    fn step(&mut self, service: &mut Service<'_>) -> Result<Step, Broken> {
+        if let Some((event, op, seq)) = self.held.take() {
+            return Ok(self.hand_over(event, op, seq, service));
+        }
+        if !self.output.has_room(2 * HEADER_BYTES + COPIED_BYTES_MAX as usize) {
+            return Ok(Step::Output);
+        }
+        match &mut self.receiving {
+            Receiving::Hello => self.greet(service),
+            Receiving::Header => {
+                let Some(header) = Header::prefix_of(self.input.filled()) else {
+                    return Ok(Step::Input);
+                };
+                self.input.consume(HEADER_BYTES);
+                self.begin(Request::parse(&header)?, service)
+            }
+            Receiving::Write(place, imm) => {
+                let imm = *imm;
+                let filled = self.input.filled();
+                let taken = (filled.len() as u64).min(place.left);
+                if taken < place.left && place.left <= WORD_BYTES {
+                    // A word is written at once or not yet.
+                    return Ok(Step::Input);
+                }
+                if taken > 0 {
+                    write_piece(place, &filled[..taken as usize], service.memory);
+                    self.input.consume(taken as usize);
+                }
+                if place.left > 0 {
+                    return Ok(Step::Input);
+                }
+                let (seq, status) = (place.seq, place.status);
+                self.receiving = Receiving::Header;
+                let op = if imm.is_some() { Op::WriteImm } else { Op::Write };
+                match imm {
+                    Some(imm) if status == Status::Done => {
+                        let event = FabricEvent::ReceivedImm { peer: self.peer, imm };
+                        Ok(self.hand_over(event, op, seq, service))
+                    }
+                    _ => Ok(self.done(op, seq, status, 0, service)),
+                }
+            }
+            Receiving::Message { seq, bytes, left } => {
+                let seq = *seq;
+                let filled = self.input.filled();
+                let taken = filled.len().min(*left);
+                bytes.extend_from_slice(&filled[..taken]);
+                *left -= taken;
+                self.input.consume(taken);
+                if *left > 0 {
+                    return Ok(Step::Input);
+                }
+                let message = std::mem::take(bytes);
+                self.receiving = Receiving::Header;
+                let event = FabricEvent::Received { peer: self.peer, message };
+                Ok(self.hand_over(event, Op::Send, seq, service))
+            }
+        }
+    }
+
+    fn greet(&mut self, service: &mut Service<'_>) -> Result<Step, Broken> {
+        // A stranger's first bytes are refused at once, before a whole hello is there.
+        let filled = self.input.filled();
+        let Ok((hello, _)) = Hello::read_from_prefix(filled) else {
+            let magic = super::frame::HELLO_MAGIC.to_le_bytes();
+            if filled.iter().zip(magic).any(|(byte, expected)| *byte != expected) {
+                return Err(FrameError::Magic { found: 0 }.into());
+            }
+            return Ok(Step::Input);
+        };
+        self.input.consume(HELLO_BYTES);
+        let layout = service.memory.layout();
+        let answer =
+            |status| Hello::of_target(status, layout.pages.page_shift(), layout.frame_count);
+        let checked = hello.check();
+        if let Err(FrameError::Version { .. }) = checked {
+            self.output.push(answer(HelloStatus::Version).as_bytes());
+            self.flush(service)?;
+        }
+        checked?;
+        self.output.push(answer(HelloStatus::Ok).as_bytes());
+        self.receiving = Receiving::Header;
+        service.doors.connected(self.peer);
+        Ok(Step::Again)
+    }
+
+    /// Begins a request; short ones are done at once.
+    fn begin(&mut self, request: Request, service: &mut Service<'_>) -> Result<Step, Broken> {
+        let Request { op, seq, bytes, at, operands } = request;
+        let memory = service.memory;
+        match op {
+            Op::Ping => {
+                service.stats.pings += 1;
+                self.answer(op, seq, Status::Done, 0);
+                Ok(Step::Again)
+            }
+            Op::Cas => {
+                let status = memory.cas(at.offset, at.key, operands[0], operands[1]);
+                Ok(self.done_as(op, seq, status, service))
+            }
+            Op::FetchAdd => {
+                let status = memory.fetch_add(at.offset, at.key, operands[0]);
+                Ok(self.done_as(op, seq, status, service))
+            }
+            Op::Read => Ok(self.begin_read(seq, at, bytes, service)),
+            Op::Write | Op::WriteImm => {
+                let mut place =
+                    Place { seq, frame: FrameIndex(0), at, left: bytes, status: Status::BadRange };
+                if let Ok(frame) = memory.frame_of(at.offset, bytes) {
+                    (place.frame, place.status) = (frame, Status::Done);
+                    // Data that waits for its key may be long: a wrong key is known before.
+                    if memory.access(frame, at.key, |_| ()).is_err() {
+                        place.status = Status::BadKey;
+                    }
+                }
+                let imm = (op == Op::WriteImm).then_some(operands[0] as u32);
+                self.receiving = Receiving::Write(place, imm);
+                Ok(Step::Again)
+            }
+            Op::Send => {
+                let left = bytes as usize;
+                self.receiving = Receiving::Message { seq, bytes: Vec::with_capacity(left), left };
+                Ok(Step::Again)
+            }
+            Op::Message | Op::Alive => unreachable!("refused by Request::parse"),
+        }
+    }
+
+    fn begin_read(
+        &mut self,
+        seq: u32,
+        at: RemoteAddr,
+        bytes: u64,
+        service: &mut Service<'_>,
+    ) -> Step {
+        let frame = match service.memory.frame_of(at.offset, bytes) {
+            Ok(frame) => frame,
+            Err(_) => return self.done(Op::Read, seq, Status::BadRange, 0, service),
+        };
+        if bytes > COPIED_BYTES_MAX {
+            if service.memory.access(frame, at.key, |_| ()).is_err() {
+                return self.done(Op::Read, seq, Status::BadKey, 0, service);
+            }
+            self.push_response(Op::Read, seq, Status::Done, bytes, 0, true);
+            self.long_read = Some(Place { seq, frame, at, left: bytes, status: Status::Done });
+            return Step::Again;
+        }
+        let start = self.output.bytes.len();
+        self.push_response(Op::Read, seq, Status::Done, bytes, 0, false);
+        let data = self.output.bytes.len();
+        self.output.bytes.resize(data + bytes as usize, 0);
+        match service.memory.read(at.offset, at.key, &mut self.output.bytes[data..]) {
+            WorkStatus::Done(_) => {
+                service.stats.ops += 1;
+                Step::Again
+            }
+            status => {
+                self.output.bytes.truncate(start);
+                self.done_as(Op::Read, seq, status, service)
+            }
+        }
+    }
+
+    /// Hands an event to the application and answers its request, or keeps it.
+    fn hand_over(
+        &mut self,
+        event: FabricEvent,
+        op: Op,
+        seq: u32,
+        service: &mut Service<'_>,
+    ) -> Step {
+        match service.doors.deliver(event) {
+            Ok(()) => self.done(op, seq, Status::Done, 0, service),
+            Err(event) => {
+                self.held = Some((event, op, seq));
+                Step::Room
+            }
+        }
+    }
+
+    fn done_as(&mut self, op: Op, seq: u32, status: WorkStatus, service: &mut Service<'_>) -> Step {
+        match status {
+            WorkStatus::Done(value) => self.done(op, seq, Status::Done, value, service),
+            WorkStatus::BadKey => self.done(op, seq, Status::BadKey, 0, service),
+            _ => self.done(op, seq, Status::BadRange, 0, service),
+        }
+    }
+
+    fn done(
+        &mut self,
+        op: Op,
+        seq: u32,
+        status: Status,
+        value: u64,
+        service: &mut Service<'_>,
+    ) -> Step {
+        service.stats.ops += 1;
+        self.answer(op, seq, status, value);
+        Step::Again
+    }
+
+    fn answer(&mut self, op: Op, seq: u32, status: Status, value: u64) {
+        self.push_response(op, seq, status, 0, value, false);
+    }
+
+    fn push_response(
+        &mut self,
+        op: Op,
+        seq: u32,
+        status: Status,
+        bytes: u64,
+        value: u64,
+        more: bool,
+    ) {
+        let response = Response { op, seq, status, more, bytes, value };
+        self.output.push(response.header().as_bytes());
+    }
+}
+
+/// Writes data of a WRITE that came with the input, or drops it.
+fn write_piece(place: &mut Place, bytes: &[u8], memory: &ShmPeer) {
+    if place.status == Status::Done {
+        let offset = place.at.offset;
+        let written = memory.access(place.frame, place.at.key, |pages| {
+            rackpool_core::seam::Mem::copy_in(pages, offset, bytes);
+        });
+        if written.is_err() {
+            place.status = Status::BadKey;
+        }
+    }
+    place.at.offset = place.at.offset.wrapping_add(bytes.len() as u64);
+    place.left -= bytes.len() as u64;
+}
+
+/// Receives data of a long WRITE straight into the pages, or drops it.
+fn receive_long_write(
+    socket: &OwnedFd,
+    place: &mut Place,
+    service: &mut Service<'_>,
+) -> Result<Moved, Errno> {
+    let mut outcome = None;
+    if place.status == Status::Done {
+        let (offset, bytes) = (place.at.offset, place.left.min(CHUNK_BYTES));
+        let access = service
+            .memory
+            .access(place.frame, place.at.key, |pages| pages.recv(socket.as_fd(), offset, bytes));
+        match access {
+            Ok(result) => outcome = Some(received(result.map_err(errno), service.stats)?),
+            Err(_) => place.status = Status::BadKey,
+        }
+    }
+    let moved = match outcome {
+        Some(moved) => moved,
+        None => {
+            let limit = place.left.min(service.scrap.len() as u64) as usize;
+            recv(socket, &mut service.scrap[..limit], service.stats)?
+        }
+    };
+    if let Moved::Bytes(bytes) = moved {
+        place.at.offset = place.at.offset.wrapping_add(bytes as u64);
+        place.left -= bytes as u64;
+    }
+    Ok(moved)
+}
+
+/// Sends `before` and then data of a long READ, from the pages or, once its key is revoked, zeros.
+fn send_piece(
+    socket: &OwnedFd,
+    before: &[u8],
+    place: &mut Place,
+    service: &mut Service<'_>,
+) -> Result<Moved, Errno> {
+    if place.status == Status::Done {
+        let (offset, bytes) = (place.at.offset, place.left.min(CHUNK_BYTES));
+        let access = service.memory.access(place.frame, place.at.key, |pages| {
+            pages.send_vectored(socket.as_fd(), before, offset, bytes)
+        });
+        match access {
+            Ok(result) => return sent(result.map_err(errno), service.stats),
+            Err(Refused::BadKey | Refused::BadRange) => place.status = Status::BadKey,
+        }
+    }
+    if !before.is_empty() {
+        return send(socket, before, service.stats);
+    }
+    let limit = place.left.min(ZEROS.len() as u64) as usize;
+    send(socket, &ZEROS[..limit], service.stats)
+}

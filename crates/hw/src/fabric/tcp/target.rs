@@ -1,0 +1,752 @@
+//! The target's end of the tcp fabric: a thread that executes one-sided operations on the pages
+//! of this process, and the doors between it and the application: events out, messages in.
+//!
+//! In: connections from loopback addresses, messages of the application. Out: `FabricEvent`s.
+//! The application calls from any thread and never waits for the fabric's thread (except to end
+//! it); one-sided operations never wake the application.
+//!
+//! Waiting: the thread looks at the connections on which something moved lately without asking
+//! the system which are ready, gives way to others on its core after a few looks in vain, and
+//! sleeps when nothing moved for a while.
+//!
+//! Ordering rule of the doors: a caller puts its work under the lock, then sets `mail`, then
+//! looks at `sleeping`; the thread sets `sleeping`, then looks at `mail`, then sleeps.
+//!
+//! Source: DESIGN §3 (waiting), §4 (bounded queues, loopback only).
+
+use super::super::peers::PeerTable;
+use super::super::shm::ShmPeer;
+use super::super::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
+use super::connection::Broken;
+use super::frame::{Hello, HelloStatus};
+use super::serve::{Served, Service};
+use super::{heartbeat_ns, new_socket, require_loopback, send, tune};
+use crate::window::Window;
+use rackpool_core::constants::{
+    FABRIC_EVENTS_MAX, FABRIC_MESSAGES_MAX, FABRIC_PEERS_MAX, LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX,
+};
+use rackpool_core::layout::RegionLayout;
+use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, sockopt};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use zerocopy::IntoBytes;
+
+/// Rounds over idle connections before the processor is yielded: at least these, some 2 µs, which
+/// two ends on one core can afford …
+const SPIN_ROUNDS_MIN: u32 = 8;
+/// … and at most these, longer than an initiator on another core takes for its next request.
+const SPIN_ROUNDS_MAX: u32 = 64;
+/// The system is asked for other connections once in this many rounds.
+const READY_ROUNDS: u32 = 256;
+/// … and at least this often: where the processor is shared, a round may take long.
+const READY_NS: Nanos = 500_000;
+/// Reports taken from the system at once.
+const READY_MAX: usize = 64;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+/// A connection that has not said hello after this long is closed.
+const HELLO_NS: Nanos = 5_000_000_000;
+/// Bytes of data that are dropped at once.
+const SCRAP_BYTES: usize = 64 << 10;
+const LISTENER: u64 = u64::MAX;
+const WAKE: u64 = u64::MAX - 1;
+
+/// What a target serves, and how.
+#[derive(Clone)]
+pub struct TargetOptions {
+    /// Where to listen; a loopback address, port 0 for any.
+    pub listen: SocketAddr,
+    /// Geometry of the pages.
+    pub layout: RegionLayout,
+    /// The pages section.
+    pub pages: Window,
+    /// The table section: one generation word a frame.
+    pub table: Window,
+    /// Announce cells that whoever frees frames looks at; the thread uses the first.
+    pub cells: Window,
+    /// Connections at once; others are refused. At most `FABRIC_PEERS_MAX`.
+    pub connections_max: u32,
+    /// The lease of the initiators: a connection that waits for the application is told of our
+    /// life in fractions of it, milliseconds.
+    pub lease_ms: u64,
+    /// How long the thread looks without sleeping after something moved, nanoseconds.
+    pub spin_ns: u32,
+    /// Called when events are there and were not before. Must not block.
+    pub waker: Arc<dyn Fn() + Send + Sync>,
+    /// Told why connections end.
+    pub log: Log,
+}
+
+impl TargetOptions {
+    /// The usual settings for a region; nobody is woken.
+    pub fn new(
+        listen: SocketAddr,
+        layout: RegionLayout,
+        pages: Window,
+        table: Window,
+        cells: Window,
+    ) -> Self {
+        Self {
+            listen,
+            layout,
+            pages,
+            table,
+            cells,
+            connections_max: FABRIC_PEERS_MAX,
+            lease_ms: LEASE_MS_DEFAULT,
+            spin_ns: 100_000,
+            waker: Arc::new(|| ()),
+            log: log_to_stderr(),
+        }
+    }
+}
+
+/// Why a message was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetSendError {
+    /// Retry after a pause.
+    #[error("busy: {FABRIC_MESSAGES_MAX} messages wait for this connection")]
+    Busy,
+    /// The connection is gone. Do not retry.
+    #[error("the connection is down")]
+    Down,
+    /// Do not retry.
+    #[error("a message of {bytes} bytes; at most {MESSAGE_BYTES_MAX} bytes fit")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+}
+
+/// A serving thread. Dropping it closes all connections and waits for the thread's end.
+pub struct Target {
+    local_addr: SocketAddr,
+    doors: Arc<Doors>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Target {
+    /// Begins to serve. Errors: `NotLoopback`, `Geometry`, `Io` (such as an address in use).
+    pub fn start(options: TargetOptions) -> Result<Self, FabricError> {
+        require_loopback(options.listen)?;
+        let TargetOptions { layout, pages, table, cells, .. } = options.clone();
+        let memory = ShmPeer::new(pages, table, cells, layout)?;
+        let listener = new_socket(options.listen)?;
+        sockopt::set_socket_reuseaddr(&listener, true)
+            .map_err(FabricError::io("the settings of a socket"))?;
+        rustix::net::bind(&listener, &options.listen)
+            .map_err(FabricError::io("binding the listening address"))?;
+        rustix::net::listen(&listener, BACKLOG).map_err(FabricError::io("listening"))?;
+        let local_addr = rustix::net::getsockname(&listener)
+            .map_err(FabricError::io("the listening address"))?;
+        let local_addr =
+            SocketAddr::try_from(local_addr).map_err(FabricError::io("the listening address"))?;
+        let doors = Arc::new(Doors::new(options.waker)?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(FabricError::io("an epoll descriptor"))?;
+        for (fd, token) in [(listener.as_fd(), LISTENER), (doors.wake.as_fd(), WAKE)] {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+                .map_err(FabricError::io("adding to an epoll descriptor"))?;
+        }
+        let server = Server {
+            listener,
+            is_listening: true,
+            epoll,
+            memory,
+            doors: Arc::clone(&doors),
+            peers: PeerTable::new(options.connections_max),
+            active: Vec::with_capacity(FABRIC_PEERS_MAX as usize),
+            stats: FabricStats::default(),
+            scrap: vec![0; SCRAP_BYTES],
+            spin_ns: options.spin_ns.into(),
+            heartbeat_ns: heartbeat_ns(options.lease_ms),
+            tick_at: 0,
+            log: options.log,
+        };
+        let thread = std::thread::Builder::new()
+            .name("fabric-target".into())
+            .spawn(move || server.run())
+            .map_err(FabricError::io("a thread"))?;
+        Ok(Self { local_addr, doors, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Appends what happened; how many events.
+    pub fn poll(&self, events: &mut Vec<FabricEvent>) -> usize {
+        self.doors.take_events(events)
+    }
+
+    /// Sends a message to an initiator; messages to one connection arrive in order.
+    pub fn send(&self, peer: PeerId, message: &[u8]) -> Result<(), TargetSendError> {
+        self.doors.send(peer, message)
+    }
+
+    /// Ends a connection; `Closed` comes with a later poll.
+    pub fn close(&self, peer: PeerId) {
+        self.doors.close(peer);
+    }
+
+    /// Counters since the start, as of the thread's last round in which something moved.
+    pub fn stats(&self) -> FabricStats {
+        self.doors.stats()
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // SeqCst: pairs with the load in target.rs::run; `notify` orders it before the wake-up.
+        self.doors.stop.store(true, Ordering::SeqCst);
+        self.doors.notify();
+        let thread = self.thread.take().expect("taken only here");
+        if thread.join().is_err() {
+            eprintln!("fabric: the target's thread had panicked");
+        }
+    }
+}
+
+/// What the thread and the application share.
+pub(super) struct Doors {
+    state: Mutex<DoorState>,
+    mail: AtomicBool,
+    sleeping: AtomicBool,
+    stop: AtomicBool,
+    wake: OwnedFd,
+    waker: Arc<dyn Fn() + Send + Sync>,
+    stats: [AtomicU64; 7],
+}
+
+#[derive(Default)]
+struct DoorState {
+    events: VecDeque<FabricEvent>,
+    /// Messages among the events.
+    messages: usize,
+    /// A connection waits for room among the messages.
+    room_wanted: bool,
+    boxes: BTreeMap<PeerId, Mailbox>,
+    /// Connections that have mail.
+    touched: VecDeque<PeerId>,
+}
+
+#[derive(Default)]
+struct Mailbox {
+    messages: VecDeque<Vec<u8>>,
+    is_touched: bool,
+    close: bool,
+}
+
+impl Doors {
+    fn new(waker: Arc<dyn Fn() + Send + Sync>) -> Result<Self, FabricError> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(FabricError::io("an event descriptor"))?;
+        Ok(Self {
+            state: Mutex::default(),
+            mail: AtomicBool::new(false),
+            sleeping: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            wake,
+            waker,
+            stats: Default::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, DoorState> {
+        self.state.lock().expect("nobody panics while the doors are locked")
+    }
+
+    /// Makes the thread look at what was put in.
+    fn notify(&self) {
+        // SeqCst: pairs with the swap in target.rs::run and the load in target.rs::sleep.
+        self.mail.store(true, Ordering::SeqCst);
+        // SeqCst: pairs with the store in target.rs::sleep: either we see that it sleeps or it
+        // sees the mail.
+        if self.sleeping.load(Ordering::SeqCst) {
+            // A full counter wakes as well.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn take_events(&self, events: &mut Vec<FabricEvent>) -> usize {
+        let mut state = self.state();
+        let count = state.events.len();
+        events.extend(state.events.drain(..));
+        state.messages = 0;
+        let room_wanted = std::mem::take(&mut state.room_wanted);
+        drop(state);
+        if room_wanted {
+            self.notify();
+        }
+        count
+    }
+
+    fn send(&self, peer: PeerId, message: &[u8]) -> Result<(), TargetSendError> {
+        if message.len() > MESSAGE_BYTES_MAX as usize {
+            return Err(TargetSendError::TooLong { bytes: message.len() });
+        }
+        let mut state = self.state();
+        let mailbox = state.boxes.get_mut(&peer).filter(|mailbox| !mailbox.close);
+        let mailbox = mailbox.ok_or(TargetSendError::Down)?;
+        if mailbox.messages.len() == FABRIC_MESSAGES_MAX {
+            return Err(TargetSendError::Busy);
+        }
+        mailbox.messages.push_back(message.to_vec());
+        state.touch(peer);
+        drop(state);
+        self.notify();
+        Ok(())
+    }
+
+    fn close(&self, peer: PeerId) {
+        let mut state = self.state();
+        if let Some(mailbox) = state.boxes.get_mut(&peer) {
+            mailbox.close = true;
+            state.touch(peer);
+            drop(state);
+            self.notify();
+        }
+    }
+
+    fn stats(&self) -> FabricStats {
+        // Relaxed: counters for the eye; each is whole by itself.
+        let value = |index: usize| self.stats[index].load(Ordering::Relaxed);
+        FabricStats {
+            ops: value(0),
+            send_calls: value(1),
+            recv_calls: value(2),
+            empty_calls: value(3),
+            sent_bytes: value(4),
+            received_bytes: value(5),
+            pings: value(6),
+        }
+    }
+
+    fn publish(&self, stats: &FabricStats) {
+        let values = [
+            stats.ops,
+            stats.send_calls,
+            stats.recv_calls,
+            stats.empty_calls,
+            stats.sent_bytes,
+            stats.received_bytes,
+            stats.pings,
+        ];
+        for (cell, value) in self.stats.iter().zip(values) {
+            // Relaxed: as in `stats`; only this thread writes.
+            cell.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Hands a message to the application, or gives it back if there is no room; the thread is
+    /// then notified when there is.
+    pub(super) fn deliver(&self, event: FabricEvent) -> Result<(), FabricEvent> {
+        let mut state = self.state();
+        if state.messages >= FABRIC_EVENTS_MAX {
+            state.room_wanted = true;
+            return Err(event);
+        }
+        state.messages += 1;
+        self.push(state, event);
+        Ok(())
+    }
+
+    /// Tells of a new connection. Connections are accepted only while there is room for messages
+    /// (see `is_congested`), which bounds the number of these events.
+    pub(super) fn connected(&self, peer: PeerId) {
+        let mut state = self.state();
+        state.boxes.insert(peer, Mailbox::default());
+        self.push(state, FabricEvent::Connected { peer });
+    }
+
+    fn closed(&self, peer: PeerId, event: FabricEvent) {
+        let mut state = self.state();
+        state.boxes.remove(&peer);
+        self.push(state, event);
+    }
+
+    fn push(&self, mut state: MutexGuard<'_, DoorState>, event: FabricEvent) {
+        state.events.push_back(event);
+        let is_first = state.events.len() == 1;
+        drop(state);
+        if is_first {
+            (self.waker)();
+        }
+    }
+
+    /// Whether the application has left so many events that no connection may be accepted.
+    fn is_congested(&self) -> bool {
+        let mut state = self.state();
+        let is_congested = state.events.len() >= FABRIC_EVENTS_MAX;
+        state.room_wanted |= is_congested;
+        is_congested
+    }
+
+    /// The application's next message to a connection.
+    pub(super) fn take_message(&self, peer: PeerId) -> Option<Vec<u8>> {
+        self.state().boxes.get_mut(&peer)?.messages.pop_front()
+    }
+
+    /// A connection for which something was put in, and whether it is to be closed.
+    fn take_touched(&self) -> Option<(PeerId, bool)> {
+        let mut state = self.state();
+        while let Some(peer) = state.touched.pop_front() {
+            if let Some(mailbox) = state.boxes.get_mut(&peer) {
+                mailbox.is_touched = false;
+                return Some((peer, mailbox.close));
+            }
+        }
+        None
+    }
+}
+
+impl DoorState {
+    fn touch(&mut self, peer: PeerId) {
+        if let Some(mailbox) = self.boxes.get_mut(&peer)
+            && !mailbox.is_touched
+        {
+            mailbox.is_touched = true;
+            self.touched.push_back(peer);
+        }
+    }
+}
+
+/// The thread's own.
+struct Server {
+    listener: OwnedFd,
+    is_listening: bool,
+    epoll: OwnedFd,
+    memory: ShmPeer,
+    doors: Arc<Doors>,
+    peers: PeerTable<Served>,
+    /// Connections on which something moved lately.
+    active: Vec<PeerId>,
+    stats: FabricStats,
+    scrap: Vec<u8>,
+    spin_ns: Nanos,
+    heartbeat_ns: Nanos,
+    tick_at: Nanos,
+    log: Log,
+}
+
+impl Server {
+    fn run(mut self) {
+        let (mut round, mut in_vain, mut spin_rounds) = (0u32, 0u32, SPIN_ROUNDS_MAX / 2);
+        let mut look_at = 0;
+        // SeqCst: pairs with the store in target.rs::drop.
+        while !self.doors.stop.load(Ordering::SeqCst) {
+            // Relaxed: only saves the exchange, which orders.
+            let is_mail = self.doors.mail.load(Ordering::Relaxed);
+            // SeqCst: pairs with the store in target.rs::notify.
+            if is_mail && self.doors.mail.swap(false, Ordering::SeqCst) {
+                self.sort_mail();
+            }
+            let now = monotonic_ns();
+            if self.serve_active(now) {
+                // Spinning that found work is worth more next time, spinning that did not, less.
+                if in_vain > spin_rounds {
+                    spin_rounds = (spin_rounds / 2).max(SPIN_ROUNDS_MIN);
+                } else if in_vain > 0 {
+                    spin_rounds = (spin_rounds * 2).min(SPIN_ROUNDS_MAX);
+                }
+                in_vain = 0;
+                self.doors.publish(&self.stats);
+            } else {
+                in_vain = in_vain.saturating_add(1);
+            }
+            round = round.wrapping_add(1);
+            if self.active.is_empty() {
+                self.sleep(now);
+                in_vain = 0;
+            } else if round.is_multiple_of(READY_ROUNDS) || now >= look_at {
+                self.look(Some(0));
+                self.tick(now);
+                look_at = now + READY_NS;
+            }
+            if in_vain > spin_rounds {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Serves the connections that were active lately; `true` if anything moved.
+    fn serve_active(&mut self, now: Nanos) -> bool {
+        let mut moved = false;
+        // The more there are, the sooner one that rests is left to the system.
+        let spin_ns = self.spin_ns / self.active.len().max(1) as u64;
+        let mut index = 0;
+        while index < self.active.len() {
+            let peer = self.active[index];
+            let keeps = match self.serve(peer, now) {
+                Ok(true) => {
+                    moved = true;
+                    true
+                }
+                Ok(false) => self.rests(peer, now, spin_ns),
+                Err(broken) => {
+                    self.end(peer, broken);
+                    continue;
+                }
+            };
+            if keeps {
+                index += 1;
+            } else {
+                self.retire(index);
+            }
+        }
+        moved
+    }
+
+    /// Whether a connection on which nothing moved stays among the active ones.
+    fn rests(&mut self, peer: PeerId, now: Nanos, spin_ns: Nanos) -> bool {
+        self.peers.get_mut(peer).is_some_and(|served| {
+            !served.is_held() && now.saturating_sub(served.moved_at) < spin_ns
+        })
+    }
+
+    fn serve(&mut self, peer: PeerId, now: Nanos) -> Result<bool, Broken> {
+        let Some(served) = self.peers.get_mut(peer) else { return Ok(false) };
+        let mut service = Service {
+            memory: &self.memory,
+            doors: &self.doors,
+            stats: &mut self.stats,
+            scrap: &mut self.scrap,
+        };
+        let moved = served.progress(&mut service)?;
+        if moved {
+            served.moved_at = now;
+        }
+        Ok(moved)
+    }
+
+    /// Leaves an active connection to the system, which reports when it can go on.
+    fn retire(&mut self, index: usize) {
+        let peer = self.active.swap_remove(index);
+        let Some(served) = self.peers.get_mut(peer) else { return };
+        served.is_active = false;
+        if served.is_held() && self.tick_at == 0 {
+            self.tick_at = monotonic_ns() + self.heartbeat_ns;
+        }
+        let asks = (!served.is_held() && !served.is_blocked(), served.is_blocked());
+        if served.asks != asks {
+            served.asks = asks;
+            let mut flags = epoll::EventFlags::empty();
+            flags.set(epoll::EventFlags::IN, asks.0);
+            flags.set(epoll::EventFlags::OUT, asks.1);
+            let data = epoll::EventData::new_u64(peer.0.into());
+            // Only fails for a descriptor that is not there, and this one is open.
+            let modified = epoll::modify(&self.epoll, &served.socket, data, flags);
+            assert!(modified.is_ok(), "epoll lost a socket: {modified:?}");
+        }
+    }
+
+    fn activate(&mut self, peer: PeerId, now: Nanos) {
+        if let Some(served) = self.peers.get_mut(peer)
+            && !served.is_active
+        {
+            served.is_active = true;
+            served.moved_at = now;
+            self.active.push(peer);
+        }
+    }
+
+    /// Ends a connection.
+    fn end(&mut self, peer: PeerId, broken: Broken) {
+        if let Some(index) = self.active.iter().position(|active| *active == peer) {
+            self.active.swap_remove(index);
+        }
+        let Some(served) = self.peers.remove(peer) else { return };
+        if !matches!(broken, Broken::Closed | Broken::Left) {
+            (self.log)(&format!("closed connection {}: {broken}", peer.0));
+        }
+        if served.is_greeted() {
+            self.doors.closed(peer, FabricEvent::Closed { peer, cause: broken.cause() });
+        }
+    }
+
+    /// Acts on what the application put in.
+    fn sort_mail(&mut self) {
+        let now = monotonic_ns();
+        // No more than there are connections: each is touched once.
+        for _ in 0..FABRIC_PEERS_MAX {
+            let Some((peer, close)) = self.doors.take_touched() else { break };
+            if close {
+                self.end(peer, Broken::Left);
+            } else if let Some(served) = self.peers.get_mut(peer) {
+                served.has_mail = true;
+                self.activate(peer, now);
+            }
+        }
+        for slot in 0..self.peers.slots() {
+            if let Some((peer, served)) = self.peers.at_mut(slot)
+                && served.is_held()
+            {
+                self.activate(peer, now);
+            }
+        }
+        self.listen_again();
+    }
+
+    /// Asks the system what is ready, waiting at most `wait_ns`, or without end.
+    fn look(&mut self, wait_ns: Option<Nanos>) {
+        let nothing =
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut ready = [nothing; READY_MAX];
+        let timeout = wait_ns.map(|ns| Timespec {
+            tv_sec: (ns / 1_000_000_000) as i64,
+            tv_nsec: (ns % 1_000_000_000) as i64,
+        });
+        let count = match epoll::wait(&self.epoll, &mut ready, timeout.as_ref()) {
+            Ok(count) => count,
+            Err(Errno::INTR) => 0,
+            Err(error) => panic!("epoll_wait on a descriptor of our own: {error}"),
+        };
+        let now = monotonic_ns();
+        let dead = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        for event in &ready[..count] {
+            let flags = event.flags;
+            match event.data.u64() {
+                LISTENER => self.accept(now),
+                WAKE => {
+                    // What was put in is looked at in any case.
+                    let _ = rustix::io::read(&self.doors.wake, &mut [0; 8]);
+                }
+                token => {
+                    let peer = PeerId(token as u32);
+                    let held = self.peers.get_mut(peer).is_some_and(|served| served.is_held());
+                    if held && flags.intersects(dead) {
+                        self.end(peer, Broken::Closed);
+                    } else {
+                        self.activate(peer, now);
+                    }
+                }
+            }
+        }
+    }
+
+    fn sleep(&mut self, now: Nanos) {
+        self.tick(now);
+        let timeout = (self.tick_at > 0).then(|| self.tick_at.saturating_sub(now));
+        // SeqCst: pairs with the load in target.rs::notify.
+        self.doors.sleeping.store(true, Ordering::SeqCst);
+        // SeqCst: pairs with the stores in target.rs::notify and target.rs::drop.
+        let must_stay =
+            self.doors.mail.load(Ordering::SeqCst) || self.doors.stop.load(Ordering::SeqCst);
+        self.look(if must_stay { Some(0) } else { timeout });
+        // SeqCst: pairs with the load in target.rs::notify; a notification too many is harmless.
+        self.doors.sleeping.store(false, Ordering::SeqCst);
+    }
+
+    /// What time brings about: connections that wait for the application are told that we live,
+    /// those that never said hello are closed, the listener is tried again.
+    fn tick(&mut self, now: Nanos) {
+        if self.tick_at == 0 || now < self.tick_at {
+            return;
+        }
+        let mut needs_tick = !self.is_listening;
+        for slot in 0..self.peers.slots() {
+            let Some((peer, served)) = self.peers.at_mut(slot) else { continue };
+            if !served.is_greeted() {
+                needs_tick = true;
+                if now.saturating_sub(served.since) > HELLO_NS {
+                    self.end(peer, Broken::Silent { lease_ms: HELLO_NS / 1_000_000 });
+                }
+            } else if served.is_held() {
+                needs_tick = true;
+                let mut service = Service {
+                    memory: &self.memory,
+                    doors: &self.doors,
+                    stats: &mut self.stats,
+                    scrap: &mut self.scrap,
+                };
+                if let Err(broken) = served.keep_alive(&mut service) {
+                    self.end(peer, broken);
+                }
+            }
+        }
+        self.listen_again();
+        self.tick_at = if needs_tick { now + self.heartbeat_ns } else { 0 };
+    }
+
+    fn accept(&mut self, now: Nanos) {
+        for _ in 0..BACKLOG {
+            if self.doors.is_congested() {
+                self.stop_listening();
+                return;
+            }
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let socket = match rustix::net::accept_with(&self.listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(error) => {
+                    (self.log)(&format!("cannot accept connections for now: {error}"));
+                    self.stop_listening();
+                    return;
+                }
+            };
+            if let Err(error) = self.admit(socket, now) {
+                (self.log)(&format!("a connection was not accepted: {error}"));
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd, now: Nanos) -> Result<(), FabricError> {
+        tune(socket.as_fd())?;
+        let limit = self.peers.limit();
+        if self.peers.is_full() {
+            // A new socket has room for this; if not, its end says enough.
+            let hello = Hello::of_target(HelloStatus::Busy, 0, 0);
+            let _ = send(&socket, hello.as_bytes(), &mut self.stats);
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
+            let _ = super::recv(&socket, &mut self.scrap, &mut self.stats);
+            return Err(FabricError::PeersFull { limit });
+        }
+        let inserted = self.peers.insert(Served::new(socket, now));
+        let peer = inserted.map_err(|_| FabricError::PeersFull { limit })?;
+        let served = self.peers.get_mut(peer).expect("just inserted");
+        served.peer = peer;
+        let data = epoll::EventData::new_u64(peer.0.into());
+        let added = epoll::add(&self.epoll, &served.socket, data, epoll::EventFlags::IN);
+        if let Err(error) = added {
+            self.peers.remove(peer);
+            return Err(FabricError::Io {
+                what: "adding a socket to an epoll descriptor",
+                source: error.into(),
+            });
+        }
+        self.activate(peer, now);
+        // So that its hello is waited for only so long.
+        self.tick_at = if self.tick_at == 0 { now + self.heartbeat_ns } else { self.tick_at };
+        Ok(())
+    }
+
+    fn stop_listening(&mut self) {
+        self.set_listening(false);
+        let soon = monotonic_ns() + self.heartbeat_ns;
+        self.tick_at = if self.tick_at == 0 { soon } else { self.tick_at };
+    }
+
+    fn listen_again(&mut self) {
+        if !self.is_listening && !self.doors.is_congested() {
+            self.set_listening(true);
+        }
+    }
+
+    fn set_listening(&mut self, is_listening: bool) {
+        self.is_listening = is_listening;
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, is_listening);
+        let data = epoll::EventData::new_u64(LISTENER);
+        let modified = epoll::modify(&self.epoll, &self.listener, data, flags);
+        assert!(modified.is_ok(), "epoll lost the listener: {modified:?}");
+    }
+}

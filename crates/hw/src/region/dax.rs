@@ -1,0 +1,216 @@
+//! A region in one character device of CXL or persistent memory: where each section lies in it,
+//! and what the device says of itself. The documented exception to sections with rights of their
+//! own: every descriptor that is handed out reaches the whole device.
+//!
+//! A device cannot be backed or punched. Its memory is set to zero when the region is made and
+//! when a frame is freed.
+//!
+//! Source: DESIGN §2 (region).
+
+use super::error::{RegionError, Result, failed};
+use super::spec::size_text;
+use rackpool_core::PageGeometry;
+use rackpool_core::constants::SLOTS_MAX;
+use rackpool_core::layout::{BELL_BYTES, FRAME_BYTES, RegionLayout, SLOT_BYTES};
+use rustix::fs::{FileType, Mode, OFlags};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// Where the sections of a region lie in a device, bytes. Everything starts at a multiple of the
+/// device's alignment, because mappings must.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DaxLayout {
+    /// The unit of mappings.
+    pub align_bytes: u64,
+    /// The page table.
+    pub table_offset: u64,
+    /// The bell.
+    pub bell_offset: u64,
+    /// Slot 0.
+    pub slots_offset: u64,
+    /// From one slot to the next.
+    pub slot_stride_bytes: u64,
+    /// The pages.
+    pub pages_offset: u64,
+    /// Everything; the private section starts at 0.
+    pub bytes: u64,
+}
+
+impl DaxLayout {
+    /// The places of the sections of this region.
+    pub fn new(layout: &RegionLayout, align_bytes: u64) -> Self {
+        let up = |bytes: u64| bytes.next_multiple_of(align_bytes);
+        let table_offset = up(layout.private_bytes());
+        let bell_offset = table_offset + up(layout.table_bytes());
+        let slots_offset = bell_offset + up(BELL_BYTES);
+        let slot_stride_bytes = up(SLOT_BYTES);
+        let pages_offset = slots_offset + u64::from(SLOTS_MAX) * slot_stride_bytes;
+        let bytes = pages_offset + up(layout.pages_bytes());
+        Self {
+            align_bytes,
+            table_offset,
+            bell_offset,
+            slots_offset,
+            slot_stride_bytes,
+            pages_offset,
+            bytes,
+        }
+    }
+
+    /// The largest region that a device of `device_bytes` holds; `None` if not even one frame
+    /// fits.
+    pub fn largest(
+        device_bytes: u64,
+        align_bytes: u64,
+        pages: PageGeometry,
+    ) -> Option<RegionLayout> {
+        let fits = |frame_count: u32| {
+            let layout = RegionLayout { pages, frame_count };
+            frame_count > 0 && Self::new(&layout, align_bytes).bytes <= device_bytes
+        };
+        let per_frame = pages.page_bytes() + FRAME_BYTES;
+        let most = u32::try_from(device_bytes / per_frame).unwrap_or(u32::MAX);
+        // The largest count that fits, by bisection: `low` fits or is 0, `high` does not.
+        let (mut low, mut high) = (0, u64::from(most) + 1);
+        while high - low > 1 {
+            let middle = low.midpoint(high);
+            let count = u32::try_from(middle).expect("no more than `most`");
+            if fits(count) { low = middle } else { high = middle }
+        }
+        let frame_count = u32::try_from(low).expect("no more than `most`");
+        (frame_count > 0).then_some(RegionLayout { pages, frame_count })
+    }
+}
+
+/// An open device.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) fd: OwnedFd,
+    pub(super) device_bytes: u64,
+    pub(super) align_bytes: u64,
+}
+
+/// Opens a device and asks the kernel for its size and alignment.
+pub(super) fn open(path: &Path) -> Result<Device> {
+    let refuse = |reason: &str, way_out| {
+        Err(RegionError::Device { path: path.to_owned(), reason: reason.to_owned(), way_out })
+    };
+    let stat = match rustix::fs::stat(path) {
+        Err(rustix::io::Errno::NOENT) => {
+            return refuse(
+                "there is no such device",
+                "list devices with: daxctl list; without one use shm:/dev/shm/rack0?size=8G",
+            );
+        }
+        other => other.map_err(failed("stat", path))?,
+    };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice {
+        return refuse(
+            "it is no character device",
+            "name a devdax device such as dax:/dev/dax0.0; for files use shm:",
+        );
+    }
+    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    let sysfs = format!("/sys/dev/char/{major}:{minor}");
+    let Some(device_bytes) = number_in(&format!("{sysfs}/size")) else {
+        return refuse(
+            &format!("the kernel gives no size for it ({sysfs}/size)"),
+            "name a devdax device such as dax:/dev/dax0.0 in mode devdax",
+        );
+    };
+    // The kernel's smallest unit if it does not say: mappings that are no multiple are refused.
+    let align_bytes = number_in(&format!("{sysfs}/align")).unwrap_or(2 << 20);
+    if !align_bytes.is_power_of_two() {
+        return refuse(
+            &format!("the kernel gives its alignment as {align_bytes} bytes"),
+            "reconfigure it with: daxctl reconfigure-device --align 2M",
+        );
+    }
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed("open", path))?;
+    Ok(Device { fd, device_bytes, align_bytes })
+}
+
+/// Where the sections lie, if the device is large enough.
+pub(super) fn place(device: &Device, layout: &RegionLayout, path: &Path) -> Result<DaxLayout> {
+    let dax = DaxLayout::new(layout, device.align_bytes);
+    if dax.bytes > device.device_bytes {
+        return Err(too_small(device, dax.bytes, path));
+    }
+    Ok(dax)
+}
+
+/// The refusal of a device that has not `asked_bytes`.
+pub(super) fn too_small(device: &Device, asked_bytes: u64, path: &Path) -> RegionError {
+    RegionError::Device {
+        path: path.to_owned(),
+        reason: format!(
+            "the device has {}, the region would need {asked_bytes} bytes",
+            size_text(device.device_bytes)
+        ),
+        way_out: "leave out size= to take what fits, or use a larger device",
+    }
+}
+
+fn number_in(path: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let text = text.trim();
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(path: &str) -> String {
+        open(Path::new(path)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_no_devdax_device_is_refused_with_a_way_out() {
+        assert!(reason("/dev/dax99.99").contains("there is no such device; list devices"));
+        assert!(reason("/proc/self/exe").contains("it is no character device"));
+        assert!(reason("/dev").contains("it is no character device"));
+        assert!(reason("/dev/null").contains("the kernel gives no size for it"));
+    }
+
+    #[test]
+    fn sections_are_aligned_and_do_not_overlap() {
+        let pages = PageGeometry::new(21).unwrap();
+        for align in [4096, 2 << 20, 1 << 30] {
+            let layout = RegionLayout { pages, frame_count: 1000 };
+            let dax = DaxLayout::new(&layout, align);
+            let ends = [
+                (0, layout.private_bytes()),
+                (dax.table_offset, layout.table_bytes()),
+                (dax.bell_offset, BELL_BYTES),
+                (dax.slots_offset, u64::from(SLOTS_MAX) * dax.slot_stride_bytes),
+                (dax.pages_offset, layout.pages_bytes()),
+                (dax.bytes, 0),
+            ];
+            for pair in ends.windows(2) {
+                assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{align}: {ends:?}");
+                assert!(pair[1].0.is_multiple_of(align));
+            }
+            assert!(dax.slot_stride_bytes >= SLOT_BYTES);
+        }
+    }
+
+    #[test]
+    fn the_largest_region_fills_the_device_and_one_frame_more_does_not_fit() {
+        for (device_bytes, shift, align) in
+            [(4u64 << 30, 21, 2u64 << 20), (1 << 40, 21, 2 << 20), (1 << 30, 12, 4096)]
+        {
+            let pages = PageGeometry::new(shift).unwrap();
+            let layout = DaxLayout::largest(device_bytes, align, pages).unwrap();
+            assert!(DaxLayout::new(&layout, align).bytes <= device_bytes);
+            let more = RegionLayout { frame_count: layout.frame_count + 1, ..layout };
+            assert!(DaxLayout::new(&more, align).bytes > device_bytes);
+        }
+        let pages = PageGeometry::new(21).unwrap();
+        assert!(DaxLayout::largest(1 << 20, 2 << 20, pages).is_none());
+    }
+}

@@ -1,0 +1,183 @@
+//! What can be wrong with a region's memory, each with the way out. Called by everything in
+//! `region`; the runtime turns it into the protocol's error.
+
+use super::spec::SpecError;
+use rackpool_core::Error;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Result of region calls.
+pub type Result<T, E = RegionError> = std::result::Result<T, E>;
+
+/// Why a region cannot be made, opened or backed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// The specification is wrong.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// No memory to back a part of a section; nothing was changed. Retry after something was
+    /// freed.
+    #[error("{} is full: {asked_bytes} bytes asked, {free_bytes} bytes free; free memory there \
+             or make the file system larger", path.display())]
+    NoSpace {
+        /// Bytes asked for.
+        asked_bytes: u64,
+        /// The section.
+        path: PathBuf,
+        /// What its file system still has.
+        free_bytes: u64,
+    },
+    /// A new region was to be made where one is.
+    #[error("{} is a region already: open it, or remove it first", path.display())]
+    Exists {
+        /// The pages section.
+        path: PathBuf,
+    },
+    /// No region there.
+    #[error("{} is no region: nothing is there; create it first", path.display())]
+    Absent {
+        /// The pages section.
+        path: PathBuf,
+    },
+    /// The making of the region was cut off before anything was stored in it.
+    #[error("{} was never finished: its daemon died while it made it; nothing was stored, \
+             create it anew", path.display())]
+    Unfinished {
+        /// The pages section.
+        path: PathBuf,
+    },
+    /// A file of that name that is not a region's. It is left alone.
+    #[error("{} exists and belongs to no region ({} is missing): choose another path, or \
+             remove it yourself", path.display(), meta.display())]
+    Foreign {
+        /// The file in the way.
+        path: PathBuf,
+        /// What a region would have.
+        meta: PathBuf,
+    },
+    /// Another daemon serves the region.
+    #[error("{} is served by {}: stop it, or use another region", path.display(),
+            holder.map_or("another process".to_owned(), |pid| format!("process {pid}")))]
+    Locked {
+        /// The pages section.
+        path: PathBuf,
+        /// The process, if the kernel tells.
+        holder: Option<u32>,
+    },
+    /// The superblock is torn or no superblock.
+    #[error("{}: {reason}; the region is left alone: restore the file, or remove the region and \
+             lose its data", path.display())]
+    BadSuperblock {
+        /// The private section.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A region of another release.
+    #[error("{} has layout version {found}, this program {supported}: use the release that made \
+             it, or remove it and lose its data", path.display())]
+    OtherVersion {
+        /// The private section.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// Ours.
+        supported: u32,
+    },
+    /// The region has another geometry than asked for.
+    #[error("{} has {what} {found}, asked for is {asked}: leave it out of the memory \
+             specification to take what is there, or remove the region and lose its data",
+            path.display())]
+    OtherGeometry {
+        /// The private section.
+        path: PathBuf,
+        /// Which property.
+        what: &'static str,
+        /// What it is.
+        found: String,
+        /// What was asked for.
+        asked: String,
+    },
+    /// A section is shorter or longer than its region says.
+    #[error("{} has {found_bytes} bytes, its region calls for {expected_bytes}: the region is \
+             damaged; restore the file, or remove the region and lose its data", path.display())]
+    WrongLength {
+        /// The section.
+        path: PathBuf,
+        /// Its length.
+        found_bytes: u64,
+        /// What it should be.
+        expected_bytes: u64,
+    },
+    /// Huge pages were asked for, and this system would not give them.
+    #[error("{}: no huge pages: {reason}; {way_out}, or leave out huge=", path.display())]
+    NoHugePages {
+        /// The pages section.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+        /// What to do.
+        way_out: String,
+    },
+    /// The small sections were to lie on hugetlbfs, where every file takes whole huge pages.
+    #[error("{} is on hugetlbfs, which has no room for the small sections of a region: put them \
+             elsewhere, such as meta=/dev/shm/rack0", path.display())]
+    MetaOnHugetlbfs {
+        /// The private section.
+        path: PathBuf,
+    },
+    /// The device cannot hold a region.
+    #[error("{}: {reason}; {way_out}", path.display())]
+    Device {
+        /// The device.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+        /// What to do.
+        way_out: &'static str,
+    },
+    /// The file system cannot back parts of files or take them back.
+    #[error("{}: its file system cannot {operation}; use one that can, such as tmpfs: \
+             shm:/dev/shm/rack0", path.display())]
+    Unsupported {
+        /// The section.
+        path: PathBuf,
+        /// What it cannot.
+        operation: &'static str,
+    },
+    /// A system call failed.
+    #[error("{}: {operation}: {source}", path.display())]
+    Io {
+        /// The call.
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Its error.
+        source: io::Error,
+    },
+}
+
+/// Turns the error of a call on `path` into ours.
+pub(super) fn failed<E: Into<io::Error>>(
+    operation: &'static str,
+    path: &Path,
+) -> impl FnOnce(E) -> RegionError {
+    move |error| RegionError::Io { operation, path: path.to_owned(), source: error.into() }
+}
+
+impl From<RegionError> for Error {
+    fn from(error: RegionError) -> Self {
+        match error {
+            RegionError::NoSpace { asked_bytes, path, free_bytes } => {
+                Error::Full { bytes: asked_bytes, free_bytes, place: path.display().to_string() }
+            }
+            RegionError::OtherVersion { path, found, supported } => {
+                Error::Version { peer: path.display().to_string(), found, supported }
+            }
+            // Nothing is wrong with it: another daemon serves it.
+            locked @ RegionError::Locked { .. } => Error::Denied { reason: locked.to_string() },
+            other => Error::BadRegion { reason: other.to_string() },
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Reading a superblock that another program, another release or a torn write may have left.
+//! Bytes in, a checked [`Superblock`] and its [`RegionLayout`] or a typed error out. Nothing is
+//! written here: the daemon's engine formats, [`super::RegionFiles`] publishes.
+//!
+//! Source: DESIGN §2 (superblock).
+
+use super::error::{RegionError, Result};
+use super::spec::{MemorySpec, size_text};
+use rackpool_core::PageGeometry;
+use rackpool_core::constants::{SESSIONS_MAX, SLOTS_MAX};
+use rackpool_core::layout::{LAYOUT_VERSION, MAGIC, RegionLayout, Superblock};
+use std::path::Path;
+use zerocopy::FromBytes;
+
+/// Bytes of a superblock.
+pub(super) const SUPERBLOCK_BYTES: usize = size_of::<Superblock>();
+
+/// Checks everything that can be checked without the rest of the region.
+pub(super) fn check(
+    bytes: &[u8; SUPERBLOCK_BYTES],
+    path: &Path,
+) -> Result<(Superblock, RegionLayout)> {
+    let bad = |reason: String| RegionError::BadSuperblock { path: path.to_owned(), reason };
+    let block = Superblock::read_from_bytes(bytes).expect("the array has the block's size");
+    if block.magic != MAGIC {
+        return Err(bad("it does not begin with \"rackpool\", so it is no region".to_owned()));
+    }
+    // Before the version: a torn version word must not send the user to another release.
+    let checksum = block.checksum_of();
+    if block.checksum != checksum {
+        return Err(bad(format!(
+            "the superblock is torn: its checksum is {:#018x}, its bytes have {checksum:#018x}",
+            block.checksum
+        )));
+    }
+    if block.version != LAYOUT_VERSION {
+        return Err(RegionError::OtherVersion {
+            path: path.to_owned(),
+            found: block.version,
+            supported: LAYOUT_VERSION,
+        });
+    }
+    if block.features != 0 {
+        return Err(bad(format!("it needs features {:#x}, which are unknown", block.features)));
+    }
+    if (block.sessions, block.slots) != (SESSIONS_MAX, SLOTS_MAX) {
+        return Err(bad(format!(
+            "it has {} sessions and {} slots, this program {SESSIONS_MAX} and {SLOTS_MAX}",
+            block.sessions, block.slots
+        )));
+    }
+    let pages = PageGeometry::new(block.page_shift)
+        .ok_or_else(|| bad(format!("its page size is 2 to the {}", block.page_shift)))?;
+    let frame_count = u32::try_from(block.frame_count)
+        .ok()
+        .filter(|count| *count > 0)
+        .ok_or_else(|| bad(format!("it has {} frames", block.frame_count)))?;
+    Ok((block, RegionLayout { pages, frame_count }))
+}
+
+/// Checks that a region is what the user asked for, in as far as they asked.
+pub(super) fn check_geometry(found: RegionLayout, asked: &MemorySpec, path: &Path) -> Result<()> {
+    let other = |what, found: u64, asked: u64| {
+        Err(RegionError::OtherGeometry {
+            path: path.to_owned(),
+            what,
+            found: size_text(found),
+            asked: size_text(asked),
+        })
+    };
+    let found_page_bytes = found.pages.page_bytes();
+    match (asked.pages, asked.size_bytes) {
+        (Some(pages), _) if pages != found.pages => {
+            other("pages", found_page_bytes, pages.page_bytes())
+        }
+        (_, Some(size)) if size != found.pages_bytes() => other("size", found.pages_bytes(), size),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    fn block() -> Superblock {
+        Superblock {
+            magic: MAGIC,
+            version: LAYOUT_VERSION,
+            page_shift: 21,
+            reserved_0: 0,
+            rack: 1,
+            region_id: [1, 2],
+            frame_count: 512,
+            features: 0,
+            sessions: SESSIONS_MAX,
+            slots: SLOTS_MAX,
+            reserved: [0; 8],
+            checksum: 0,
+        }
+    }
+
+    fn checked(change: impl Fn(&mut Superblock)) -> Result<(Superblock, RegionLayout)> {
+        let mut block = block();
+        change(&mut block);
+        block.checksum = block.checksum_of();
+        check(block.as_bytes().try_into().unwrap(), Path::new("x.meta"))
+    }
+
+    #[test]
+    fn a_good_superblock_tells_the_layout() {
+        let (_, layout) = checked(|_| ()).unwrap();
+        assert_eq!((layout.frame_count, layout.pages.page_bytes()), (512, 2 << 20));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found_and_never_taken_for_another_release() {
+        let mut block = block();
+        block.checksum = block.checksum_of();
+        for bit in 0..SUPERBLOCK_BYTES * 8 {
+            let mut bytes: [u8; SUPERBLOCK_BYTES] = block.as_bytes().try_into().unwrap();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let result = check(&bytes, Path::new("x.meta"));
+            assert!(matches!(result, Err(RegionError::BadSuperblock { .. })), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn what_this_release_cannot_serve_is_refused_by_name() {
+        let error = checked(|block| block.version = 9).unwrap_err();
+        assert!(matches!(error, RegionError::OtherVersion { found: 9, .. }), "{error}");
+        for (change, expected) in [
+            ((|block| block.magic = 0) as fn(&mut Superblock), "does not begin with"),
+            (|block| block.features = 2, "features 0x2"),
+            (|block| block.sessions += 1, "sessions"),
+            (|block| block.slots = 0, "slots"),
+            (|block| block.page_shift = 63, "page size is 2 to the 63"),
+            (|block| block.frame_count = 0, "0 frames"),
+            (|block| block.frame_count = 1 << 32, "4294967296 frames"),
+        ] {
+            let error = checked(change).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn another_geometry_than_asked_for_is_refused_and_an_open_one_taken() {
+        let (_, layout) = checked(|_| ()).unwrap();
+        let path = Path::new("x.meta");
+        for text in ["shm:/x", "shm:/x?size=1G", "shm:/x?pages=2M", "shm:/x?size=1G&pages=2M"] {
+            check_geometry(layout, &text.parse().unwrap(), path).unwrap();
+        }
+        for (text, expected) in [
+            ("shm:/x?size=2G", "has size 1G, asked for is 2G"),
+            ("shm:/x?size=1G&pages=4K", "has pages 2M, asked for is 4K"),
+        ] {
+            let error = check_geometry(layout, &text.parse().unwrap(), path).unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+}

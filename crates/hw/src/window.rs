@@ -1,0 +1,35 @@
+//! Windows: pieces of memory that other processes or threads read and write at the same time.
+//! A [`Window`] owns (jointly with its clones and slices) the mapping or the heap block behind
+//! it and is the real world's [`Mem`]: everything in this crate and above touches shared memory
+//! through it, with bounds and rights checked on every access.
+//!
+//! In: file descriptors of region sections (`region.rs`), or sizes for heap windows. Out: words
+//! and copies for the engines, the rings and the fabrics; the kernel's own copies for sockets.
+//! Offsets are bytes from the window's start. An access outside, a misaligned word or a write to
+//! a read-only window is a bug of the caller and panics; nothing here ever faults, as long as
+//! nobody truncates the file.
+//!
+//! Ordering: `load` acquires, `store` releases, read-modify-writes are sequentially consistent,
+//! `announce` is described at [`Mem::announce`]. Under loom the memory is a table of loom's
+//! atomics (`window/modelled.rs`).
+//!
+//! Source: DESIGN §1 (the seam), §2 (sections with rights of their own).
+
+#[cfg(not(loom))]
+mod mapped;
+#[cfg(loom)]
+mod modelled;
+
+#[cfg(not(loom))]
+pub use mapped::{Access, MapOptions, Piece, SEND_PIECES_MAX, Window, send_gather};
+#[cfg(loom)]
+pub use modelled::Window;
+
+#[cfg(doc)]
+use rackpool_core::seam::Mem;
+
+#[cold]
+#[inline(never)]
+fn out_of_window(offset: u64, bytes: u64, window_bytes: u64) -> ! {
+    panic!("{bytes} bytes at offset {offset} are outside the window of {window_bytes} bytes");
+}

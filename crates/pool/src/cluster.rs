@@ -1,0 +1,105 @@
+//! A whole pool in one process: a master and any number of racks, each served by threads, with
+//! the same sockets, rings and sections as real ones. For examples, tests and a first look.
+
+use crate::daemon::{DaemonOptions, DaemonServer};
+use crate::master::{MasterOptions, MasterServer};
+use crate::options::{FabricChoice, Options};
+use crate::pool::Pool;
+use rackpool_core::{Error, Result};
+use std::path::PathBuf;
+
+/// A pool of this process. Everything is gone when it is dropped.
+///
+/// ```
+/// use rackpool::{Placement, cluster::Cluster};
+/// let cluster = Cluster::start(2)?;
+/// let pool = cluster.pool(0)?;
+/// let addr = pool.alloc(1 << 20, Placement::Local)?;
+/// pool.write(addr, b"hello")?;
+/// assert_eq!(cluster.pool(1)?.explain(addr)?.rack, 0);
+/// # Ok::<(), rackpool::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Cluster {
+    daemons: Vec<DaemonServer>,
+    /// There until the drop.
+    master: Option<MasterServer>,
+    state_dir: PathBuf,
+}
+
+/// What [`Cluster::with`] builds.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// Racks, numbered from 0.
+    pub racks: u16,
+    /// Memory of each rack.
+    pub memory: String,
+    /// Changes each daemon's options before it starts.
+    pub daemon: fn(&mut DaemonOptions),
+}
+
+impl Default for ClusterOptions {
+    fn default() -> Self {
+        Self { racks: 2, memory: "heap?size=64M&pages=64K".into(), daemon: |_| () }
+    }
+}
+
+impl Cluster {
+    /// `racks` racks of 64 MiB with pages of 64 KiB, reached over TCP from one another.
+    pub fn start(racks: u16) -> Result<Cluster> {
+        Self::with(ClusterOptions { racks, ..ClusterOptions::default() })
+    }
+
+    /// A pool as the options say.
+    pub fn with(options: ClusterOptions) -> Result<Cluster> {
+        let random = rackpool_hw::process::random_u64()
+            .map_err(|error| crate::daemon::io_error("getrandom", &error))?;
+        let state_dir = std::env::temp_dir().join(format!("rackpool-{random:016x}"));
+        let master = MasterServer::start(MasterOptions::new("127.0.0.1:0", &state_dir))?;
+        let mut cluster = Cluster { daemons: Vec::new(), master: Some(master), state_dir };
+        let addr = cluster.master_addr();
+        for rack in 0..options.racks {
+            let mut daemon = DaemonOptions::new(rack, &addr, &options.memory);
+            daemon.ephemeral = true;
+            (options.daemon)(&mut daemon);
+            cluster.daemons.push(DaemonServer::start(daemon)?);
+        }
+        Ok(cluster)
+    }
+
+    /// The master's address.
+    pub fn master_addr(&self) -> String {
+        let master = self.master.as_ref().expect("there until the drop");
+        master.local_addr().to_string()
+    }
+
+    /// Joins the pool in a rack.
+    pub fn pool(&self, rack: u16) -> Result<Pool> {
+        Pool::open(Options::new(&self.master_addr(), rack))
+    }
+
+    /// Joins the pool in a rack, reaching the others over a chosen fabric.
+    pub fn pool_over(&self, rack: u16, fabric: FabricChoice) -> Result<Pool> {
+        Pool::open(Options::new(&self.master_addr(), rack).fabric(fabric))
+    }
+
+    /// Stops a rack's daemon; clients see its death.
+    pub fn stop_rack(&mut self, rack: u16) -> Result<()> {
+        let index = rack as usize;
+        if index >= self.daemons.len() {
+            return Err(Error::NoSuchRack { rack: rackpool_core::RackId(rack) });
+        }
+        self.daemons.remove(index).stop();
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.daemons.clear();
+        self.master = None;
+        if let Err(error) = std::fs::remove_dir_all(&self.state_dir) {
+            eprintln!("rackpool: removing {}: {error}", self.state_dir.display());
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Local clients of a daemon: control connections, slots and their rings. A closed connection is
+//! the client's end, because a client unmaps before it closes and the kernel does the same for
+//! the dead. After a restart of the daemon the slots of living processes are kept until they
+//! resume.
+
+use super::io_error;
+use super::world::RegionWorld;
+use rackpool_core::constants::{MESSAGE_BYTES_MAX, SLOTS_MAX};
+use rackpool_core::daemon::{Daemon, SessionInfo, World};
+use rackpool_core::layout::{RING_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord};
+use rackpool_core::seam::Nanos;
+use rackpool_core::wire::{self, ControlHello, ControlReply, RegionInfo, WIRE_VERSION};
+use rackpool_core::{Error, Result};
+use rackpool_hw::control::{ControlConn, Received};
+use rackpool_hw::event::{Interest, Poller, WakeEvent};
+use rackpool_hw::process::{ProcessHandle, ProcessId};
+use rackpool_hw::region::Section;
+use rackpool_hw::ring::{self, Consumer, Producer};
+use rackpool_hw::window::{Access, Window};
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+
+/// Tokens of the poller: connections that have not said hello, then slots, then processes.
+pub(super) const TOKEN_PENDING: u64 = 1 << 16;
+pub(super) const TOKEN_SLOT: u64 = 2 << 16;
+pub(super) const TOKEN_PROCESS: u64 = 3 << 16;
+
+/// Connections that have not said hello yet; more wait in the listener's backlog.
+const PENDING_MAX: usize = 64;
+/// How long a connection may take to say hello, ns.
+const HELLO_NS: u64 = 5_000_000_000;
+
+/// The rings and the connection of a slot in use.
+pub(super) struct Client {
+    pub requests: Consumer,
+    pub replies: Producer,
+    conn: Option<ControlConn>,
+    /// Watched instead of a connection until the client resumes.
+    process: Option<ProcessHandle>,
+}
+
+/// All local clients.
+pub(super) struct Clients {
+    pub slots: Vec<Option<Client>>,
+    pending: BTreeMap<u64, (ControlConn, Nanos)>,
+    next_pending: u64,
+    buffer: Vec<u8>,
+}
+
+impl Clients {
+    pub(super) fn new() -> Self {
+        Self {
+            slots: (0..SLOTS_MAX).map(|_| None).collect(),
+            pending: BTreeMap::new(),
+            next_pending: 0,
+            buffer: vec![0; MESSAGE_BYTES_MAX as usize],
+        }
+    }
+
+    /// After an attach: keeps the slots of living processes, gives the others back.
+    pub(super) fn recover(
+        &mut self,
+        engine: &mut Daemon,
+        world: &mut RegionWorld,
+        poller: &Poller,
+    ) -> Result<()> {
+        let sessions: Vec<SessionInfo> =
+            engine.sessions().filter(|info| info.record < SLOTS_MAX).collect();
+        for info in sessions {
+            let slot = info.record;
+            let window = world.files.open_slot(slot).ok().map(|(_, window)| window);
+            if let Some(window) = &window {
+                world.add_slot(slot, window.clone());
+            }
+            let left = world.slot_word(slot, SlotWord::Left) != Some(0);
+            let id = ProcessId {
+                pid: u32::try_from(info.pid).unwrap_or(0),
+                start_time: info.start_time,
+            };
+            match ProcessHandle::open_exact(id) {
+                Ok(process) if !left => {
+                    let token = TOKEN_PROCESS + u64::from(slot);
+                    poller
+                        .add(&process, token, Interest::Read)
+                        .map_err(|error| io_error("watching a process", &error))?;
+                    let window = window.expect("left reads as gone without a section");
+                    let mut client = rings(&window);
+                    client.process = Some(process);
+                    self.slots[slot as usize] = Some(client);
+                }
+                _ => self.leave(slot, engine, world, poller),
+            }
+        }
+        for slot in world.files.slots_present().map_err(Error::from)? {
+            if self.slots[slot as usize].is_none() {
+                world.files.remove_slot(slot).map_err(Error::from)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a new connection in; it has to say hello.
+    pub(super) fn accept(&mut self, conn: ControlConn, now: Nanos, poller: &Poller) {
+        if self.pending.len() >= PENDING_MAX {
+            return;
+        }
+        self.next_pending = (self.next_pending + 1) % TOKEN_PENDING;
+        let token = TOKEN_PENDING + self.next_pending;
+        if poller.add(&conn, token, Interest::Read).is_ok() {
+            self.pending.insert(token, (conn, now + HELLO_NS));
+        }
+    }
+
+    /// Gives back the slots that nobody will resume, as their clients say in them.
+    pub(super) fn give_back_left(
+        &mut self,
+        engine: &mut Daemon,
+        world: &mut RegionWorld,
+        poller: &Poller,
+    ) {
+        for slot in 0..SLOTS_MAX {
+            let client = self.slots[slot as usize].as_ref();
+            let reserved = client.is_some_and(|client| !client.is_connected());
+            if reserved && world.slot_word(slot, SlotWord::Left) != Some(0) {
+                self.leave(slot, engine, world, poller);
+            }
+        }
+    }
+
+    /// Closes connections that did not say hello in time.
+    pub(super) fn expire(&mut self, now: Nanos, poller: &Poller) {
+        self.pending.retain(|_, (conn, deadline)| {
+            let keep = *deadline > now;
+            if !keep {
+                let _ = poller.remove(&*conn);
+            }
+            keep
+        });
+    }
+
+    /// A pending connection has said something or closed.
+    pub(super) fn on_pending(
+        &mut self,
+        token: u64,
+        engine: &mut Daemon,
+        world: &mut RegionWorld,
+        poller: &Poller,
+        context: &Welcome<'_>,
+    ) {
+        let Some((conn, _)) = self.pending.get(&token) else { return };
+        let hello = match conn.recv(&mut self.buffer) {
+            Ok(Received::Nothing) => return,
+            Ok(Received::Message { bytes, .. }) => {
+                wire::decode::<ControlHello>(&self.buffer[..bytes], "client")
+            }
+            Ok(Received::Closed) => Err(Error::Protocol {
+                peer: "client".into(),
+                reason: "closed before its hello".into(),
+            }),
+            Err(error) => Err(io_error("control connection", &error)),
+        };
+        let (conn, _) = self.pending.remove(&token).expect("looked up above");
+        let _ = poller.remove(&conn);
+        let result = hello.and_then(|hello| self.admit(&conn, &hello, engine, world));
+        let sent = match result {
+            Ok(slot) => {
+                let sent = self.welcome(&conn, slot, world, context);
+                self.attach_conn(conn, slot, sent, engine, world, poller);
+                return;
+            }
+            Err(error) => conn.send(&wire::encode_vec(&ControlReply::Refused(error)), &[]),
+        };
+        // A client that is gone does not hear why it was refused.
+        drop(sent);
+    }
+
+    /// Finds or makes the slot of a client that says hello.
+    fn admit(
+        &mut self,
+        conn: &ControlConn,
+        hello: &ControlHello,
+        engine: &mut Daemon,
+        world: &mut RegionWorld,
+    ) -> Result<(u32, bool)> {
+        if hello.version != WIRE_VERSION {
+            let (found, supported) = (hello.version, WIRE_VERSION);
+            return Err(Error::Version { peer: "client".into(), found, supported });
+        }
+        let peer = conn.check_peer().map_err(|e| Error::Denied { reason: e.to_string() })?;
+        if let Some(slot) = hello.resume_slot.or_else(|| self.forgotten_slot(hello, engine)) {
+            engine.resume_local(hello.session, slot)?;
+            if world.slot(slot).is_none() {
+                return Err(Error::Denied { reason: format!("slot {slot} has no section") });
+            }
+            return Ok((slot, hello.read_only));
+        }
+        let process = ProcessId::of(peer.pid).map_err(|error| Error::Denied {
+            reason: format!(
+                "process {} is not visible from the daemon ({error}): run both in one process \
+                 namespace",
+                peer.pid
+            ),
+        })?;
+        let slot =
+            engine.join_local(hello.session, u64::from(process.pid), process.start_time, world)?;
+        match world.files.create_slot(slot) {
+            Ok((_, window)) => {
+                world.add_slot(slot, window);
+                Ok((slot, hello.read_only))
+            }
+            Err(error) => {
+                engine.leave(slot, world);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The slot of a new client whose welcome was lost with the last daemon: it says hello again
+    /// with the same session, and nobody is connected there.
+    fn forgotten_slot(&self, hello: &ControlHello, engine: &Daemon) -> Option<u32> {
+        let known = engine.sessions().find(|info| info.session == hello.session)?;
+        let client = self.slots.get(known.record as usize)?.as_ref()?;
+        (!client.is_connected()).then_some(known.record)
+    }
+
+    fn welcome(
+        &mut self,
+        conn: &ControlConn,
+        (slot, read_only): (u32, bool),
+        world: &RegionWorld,
+        context: &Welcome<'_>,
+    ) -> Result<()> {
+        let window = world.slot(slot).expect("admitted clients have a section");
+        ring::reset(&window.slice(SLOT_REQUEST_RING, RING_BYTES));
+        ring::reset(&window.slice(SLOT_REPLY_RING, RING_BYTES));
+        let reply = ControlReply::Welcome {
+            slot,
+            region: context.region.clone(),
+            asymmetric_fence: world.is_asymmetric(),
+            offsets: world.files.client_offsets(slot),
+        };
+        let (slot_fd, _) = world.files.open_slot(slot).map_err(Error::from)?;
+        let open = |section, access| world.files.client_fd(section, access).map_err(Error::from);
+        let pages = if read_only { Access::ReadOnly } else { Access::ReadWrite };
+        let bell_fd = open(Section::Bell, Access::ReadWrite)?;
+        let table_fd = open(Section::Table, Access::ReadOnly)?;
+        let pages_fd = open(Section::Pages, pages)?;
+        let fds = [&slot_fd, &bell_fd, &table_fd, &pages_fd].map(|fd| fd.as_fd());
+        let fds = [fds[0], fds[1], fds[2], fds[3], context.wake.as_fd()];
+        conn.send(&wire::encode_vec(&reply), &fds).map_err(|e| io_error("welcome", &e))
+    }
+
+    fn attach_conn(
+        &mut self,
+        conn: ControlConn,
+        (slot, _): (u32, bool),
+        sent: Result<()>,
+        engine: &mut Daemon,
+        world: &mut RegionWorld,
+        poller: &Poller,
+    ) {
+        let token = TOKEN_SLOT + u64::from(slot);
+        if let Some(old) = self.slots[slot as usize].take() {
+            unwatch(&old, poller);
+        }
+        let mut client = rings(world.slot(slot).expect("admitted clients have a section"));
+        let watched = poller.add(&conn, token, Interest::Read);
+        client.conn = Some(conn);
+        self.slots[slot as usize] = Some(client);
+        if sent.is_err() || watched.is_err() {
+            self.leave(slot, engine, world, poller);
+        }
+    }
+
+    /// Something happened on a slot's control connection: only its end is expected.
+    pub(super) fn on_slot(
+        &mut self,
+        slot: u32,
+        engine: &mut Daemon,
+        world: &mut RegionWorld,
+        poller: &Poller,
+    ) {
+        let Some(conn) = self.slots[slot as usize].as_ref().and_then(|one| one.conn.as_ref())
+        else {
+            return;
+        };
+        if let Ok(Received::Closed) = conn.recv(&mut self.buffer) {
+            self.leave(slot, engine, world, poller);
+        }
+    }
+
+    /// The process of a slot that was never resumed has ended.
+    pub(super) fn on_process_end(
+        &mut self,
+        slot: u32,
+        engine: &mut Daemon,
+        world: &mut RegionWorld,
+        poller: &Poller,
+    ) {
+        let client = self.slots[slot as usize].as_ref();
+        let ended = client.and_then(|one| one.process.as_ref()).is_some_and(|p| !p.is_alive());
+        if ended {
+            self.leave(slot, engine, world, poller);
+        }
+    }
+
+    /// Gives back everything that a client held, which is provably gone.
+    fn leave(&mut self, slot: u32, engine: &mut Daemon, world: &mut RegionWorld, poller: &Poller) {
+        if let Some(client) = self.slots[slot as usize].take() {
+            unwatch(&client, poller);
+        }
+        engine.leave(slot, world);
+        world.remove_slot(slot);
+        if let Err(error) = world.files.remove_slot(slot) {
+            eprintln!("rackpool: removing slot {slot}: {error}");
+        }
+    }
+}
+
+/// What every welcome carries.
+pub(super) struct Welcome<'a> {
+    pub region: &'a RegionInfo,
+    pub wake: &'a WakeEvent,
+}
+
+fn rings(slot: &Window) -> Client {
+    Client {
+        requests: Consumer::attach(slot.slice(SLOT_REQUEST_RING, RING_BYTES)),
+        replies: Producer::attach(slot.slice(SLOT_REPLY_RING, RING_BYTES)),
+        conn: None,
+        process: None,
+    }
+}
+
+impl Client {
+    /// Whether the client is connected: requests of others wait until they resume.
+    pub(super) fn is_connected(&self) -> bool {
+        self.conn.is_some()
+    }
+}
+
+fn unwatch(client: &Client, poller: &Poller) {
+    // Descriptors that are not in the poller any more are what is wanted.
+    if let Some(conn) = &client.conn {
+        let _ = poller.remove(conn);
+    }
+    if let Some(process) = &client.process {
+        let _ = poller.remove(process);
+    }
+}

@@ -1,0 +1,184 @@
+//! The daemon of a rack as a process or thread: the engine of `core::daemon` over real sections,
+//! driven by one poll loop, beside the fabric target's own thread.
+//!
+//! `server.rs` is the loop, `world.rs` what the engine sees, `clients.rs` the local clients'
+//! control connections and slots, `remotes.rs` the clients that come over the fabric.
+
+mod clients;
+mod remotes;
+mod server;
+mod world;
+
+use crate::options::Emulate;
+use rackpool_core::constants::{REQUEST_TIMEOUT_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT};
+use rackpool_core::wire::FabricKind;
+use rackpool_core::{Error, RackId, Result};
+use rackpool_hw::event::WakeEvent;
+use rackpool_hw::process::Shutdown;
+use rackpool_hw::region::MemorySpec;
+use server::Server;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// How a daemon is started.
+#[derive(Clone, Debug)]
+pub struct DaemonOptions {
+    /// Its rack.
+    pub rack: u16,
+    /// Addresses of the master.
+    pub master: Vec<String>,
+    /// The rack's memory, such as `shm:/dev/shm/rack0?size=1G` or `heap?size=64M`.
+    pub memory: String,
+    /// Address of the fabric endpoint; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// How other racks are to reach this one.
+    pub fabric: FabricKind,
+    /// Latency to inject.
+    pub emulate: Emulate,
+    /// Whether the region is removed when the daemon stops.
+    pub ephemeral: bool,
+    /// How long to wait for the master at the start, ms.
+    pub join_timeout_ms: u64,
+    /// How long the session of a remote client outlives its connection, ms: longer than clients
+    /// try to come back. After it, what the session owned is freed.
+    pub session_grace_ms: u64,
+}
+
+impl DaemonOptions {
+    /// Options for a rack, a master (one address, or several separated by commas) and a memory.
+    pub fn new(rack: u16, master: &str, memory: &str) -> Self {
+        Self {
+            rack,
+            master: master.split(',').map(str::to_string).collect(),
+            memory: memory.into(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            fabric: FabricKind::Tcp,
+            emulate: Emulate::default(),
+            ephemeral: false,
+            join_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
+            session_grace_ms: SESSION_GRACE_MS_DEFAULT,
+        }
+    }
+}
+
+/// A daemon in a thread of this process. Stops, and keeps its region unless it is ephemeral, when
+/// it is dropped.
+///
+/// ```no_run
+/// use rackpool::daemon::{DaemonOptions, DaemonServer};
+/// let options = DaemonOptions::new(0, "127.0.0.1:7400", "shm:/dev/shm/rack0?size=1G");
+/// let daemon = DaemonServer::start(options)?;
+/// println!("ready {}", daemon.local_addr());
+/// # Ok::<(), rackpool::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct DaemonServer {
+    local_addr: SocketAddr,
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How a running loop is asked to end.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    requested: AtomicBool,
+    wake: WakeEvent,
+}
+
+impl Stop {
+    fn new() -> Result<Self> {
+        let wake = WakeEvent::new().map_err(|error| io_error("wake event", &error))?;
+        Ok(Self { requested: AtomicBool::new(false), wake })
+    }
+
+    fn request(&self) {
+        // Release: pairs with the Acquire in `is_requested`.
+        self.requested.store(true, Ordering::Release);
+        self.wake.notify();
+    }
+
+    pub(crate) fn is_requested(&self) -> bool {
+        // Acquire: pairs with the Release in `request`.
+        self.requested.load(Ordering::Acquire)
+    }
+}
+
+impl DaemonServer {
+    /// Opens or makes the region, joins the master, and serves. Returns when clients can come.
+    ///
+    /// # Errors
+    /// `bad-region`, `version` if the region is not one that this release can serve; `full` if
+    /// the host has no memory; `config` for a memory that makes no sense; `timeout` if the master
+    /// does not answer; `denied` if the rack is served by another daemon.
+    pub fn start(options: DaemonOptions) -> Result<Self> {
+        let stop = Arc::new(Stop::new()?);
+        let mut server = Server::open(options, Arc::clone(&stop))?;
+        let local_addr = server.local_addr();
+        let thread = std::thread::Builder::new()
+            .name("rackpool-daemon".into())
+            .spawn(move || {
+                server.run(None);
+                server.close();
+            })
+            .map_err(|error| io_error("daemon thread", &error))?;
+        Ok(Self { local_addr, stop, thread: Some(thread) })
+    }
+
+    /// Serves on the calling thread until SIGINT or SIGTERM. `ready` is called with the fabric
+    /// address once clients can come.
+    ///
+    /// # Errors
+    /// As [`DaemonServer::start`].
+    pub fn run(options: DaemonOptions, ready: impl FnOnce(SocketAddr)) -> Result<()> {
+        let shutdown = Shutdown::install().map_err(|error| io_error("signal handler", &error))?;
+        let stop = Arc::new(Stop::new()?);
+        let mut server = Server::open(options, stop)?;
+        ready(server.local_addr());
+        server.run(Some(shutdown));
+        server.close();
+        Ok(())
+    }
+
+    /// Address of the fabric endpoint.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Stops and waits for the end.
+    pub fn stop(mut self) {
+        self.join();
+    }
+
+    fn join(&mut self) {
+        self.stop.request();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            eprintln!("rackpool: the daemon thread panicked");
+        }
+    }
+}
+
+impl Drop for DaemonServer {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+pub(crate) fn io_error(what: &str, error: &dyn std::fmt::Display) -> Error {
+    Error::Io { what: what.into(), reason: error.to_string() }
+}
+
+fn parse_memory(memory: &str) -> Result<MemorySpec> {
+    memory.parse().map_err(|error: rackpool_hw::region::SpecError| Error::Config {
+        reason: error.to_string(),
+    })
+}
+
+/// The control socket's name of a region: the same after every restart of its daemon, so that
+/// clients find the next one without asking anybody.
+fn control_name(rack: RackId, region_id: [u64; 2]) -> String {
+    format!("rackpool/rack{rack}/{:016x}{:016x}", region_id[0], region_id[1])
+}

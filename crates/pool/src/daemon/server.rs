@@ -1,0 +1,509 @@
+//! The poll loop of a daemon. One thread serves the rings of local clients, their control
+//! sockets, the messages of remote clients, and the master; it spins while there is work, then
+//! yields, then sleeps in the poller until a client rings the bell or a socket speaks.
+
+use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
+use super::remotes::{Join, Remotes};
+use super::world::RegionWorld;
+use super::{DaemonOptions, Stop, control_name, io_error, parse_memory};
+use crate::clock;
+use crate::link::MasterLink;
+use crate::links::fabric_error;
+use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES};
+use rackpool_core::daemon::{ClientId, Daemon, World, format};
+use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
+use rackpool_core::wire::{
+    self, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo, RemoteReply, RemoteRequest,
+    RequestFrame, WIRE_VERSION,
+};
+use rackpool_core::{Error, RackId, Result, SessionId};
+use rackpool_hw::control::ControlListener;
+use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_hw::fabric::tcp::{Target, TargetOptions};
+use rackpool_hw::process::Shutdown;
+use rackpool_hw::region::RegionFiles;
+use rackpool_hw::ring::bitmap::Bitmap;
+use rackpool_hw::wait::{Pause, Waiter};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+const TOKEN_LISTENER: u64 = 1;
+const TOKEN_WAKE: u64 = 2;
+const TOKEN_MASTER: u64 = 3;
+const TOKEN_STOP: u64 = 4;
+
+/// Turns in which only rings are looked at, between two that look at everything: a turn over the
+/// rings costs some 10 ns, one over everything some 200.
+const RINGS_TURNS: u32 = 16;
+/// How often sockets are looked at while rings are busy, ns.
+const SOCKETS_NS: u64 = 50_000;
+/// How often time-driven work is looked at, ns.
+const TICK_NS: u64 = 1_000_000;
+/// Longest sleep, ns: a bell that a dying client did not ring is noticed by then.
+const SLEEP_NS_MAX: u64 = 100_000_000;
+
+pub(super) struct Server {
+    options: DaemonOptions,
+    stop: Arc<Stop>,
+    engine: Daemon,
+    world: RegionWorld,
+    clients: Clients,
+    remotes: Remotes,
+    target: Target,
+    listener: ControlListener,
+    bell: Bitmap,
+    wake: WakeEvent,
+    poller: Poller,
+    master: MasterLink,
+    joined: bool,
+    heartbeat_at: Nanos,
+    /// A quarter of the master's lease.
+    heartbeat_ns: u64,
+    calls: BTreeMap<u64, u64>,
+    connections: u64,
+    /// Why the master does not want this rack, to be said once.
+    refused: Option<Error>,
+    region: RegionInfo,
+    buffer: Box<[u8]>,
+    readiness: Vec<Readiness>,
+    events: Vec<FabricEvent>,
+}
+
+impl Server {
+    pub(super) fn open(options: DaemonOptions, stop: Arc<Stop>) -> Result<Self> {
+        let asymmetric = rackpool_hw::barrier::register().is_ok();
+        let rack = RackId(options.rack);
+        let (world, engine) = open_region(&options, rack, asymmetric)?;
+        let layout = engine.layout();
+        let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
+        let (pages, table) = (world.pages().clone(), world.table().clone());
+        let cells = world.target_cells.clone();
+        let mut target = TargetOptions::new(options.listen, layout, pages, table, cells);
+        let fabric_wake = wake.try_clone().map_err(|e| io_error("wake event", &e))?;
+        target.waker = Arc::new(move || fabric_wake.notify());
+        let target = Target::start(target).map_err(fabric_error)?;
+        let region = RegionInfo {
+            rack,
+            region_id: engine.region_id(),
+            epoch: engine.epoch(),
+            page_shift: layout.pages.page_shift(),
+            frame_count: layout.frame_count,
+            emulate_cxl_ns: options.emulate.cxl_ns,
+            emulate_rdma_ns: options.emulate.rdma_ns,
+        };
+        let control = control_name(rack, engine.region_id());
+        let listener =
+            ControlListener::bind(&control).map_err(|e| io_error("control socket", &e))?;
+        let rack_info = RackInfo {
+            rack,
+            region_id: engine.region_id(),
+            epoch: engine.epoch(),
+            page_shift: layout.pages.page_shift(),
+            frame_count: layout.frame_count,
+            frames_free: engine.frames_free(),
+            host: rackpool_hw::process::boot_id().map_err(|e| io_error("boot id", &e))?,
+            control,
+            fabric: options.fabric.clone(),
+            fabric_addr: target.local_addr().to_string(),
+            alive: true,
+        };
+        let remotes = Remotes::new(options.session_grace_ms);
+        let mut master = MasterLink::new(options.master.clone());
+        master.set_join(MasterCall::JoinDaemon(rack_info));
+        let mut server = Self {
+            master,
+            bell: Bitmap::attach(world.bell.clone()),
+            poller: Poller::new().map_err(|e| io_error("epoll", &e))?,
+            options,
+            stop,
+            engine,
+            world,
+            clients: Clients::new(),
+            remotes,
+            target,
+            listener,
+            wake,
+            joined: false,
+            heartbeat_at: 0,
+            heartbeat_ns: LEASE_MS_DEFAULT * 1_000_000 / 4,
+            calls: BTreeMap::new(),
+            connections: 0,
+            refused: None,
+            region,
+            buffer: vec![0; MESSAGE_BYTES_MAX as usize].into_boxed_slice(),
+            readiness: Vec::new(),
+            events: Vec::new(),
+        };
+        server.watch()?;
+        server.clients.recover(&mut server.engine, &mut server.world, &server.poller)?;
+        server.remotes.recover(&server.engine, clock::now_ns());
+        server.join_master()?;
+        Ok(server)
+    }
+
+    fn watch(&mut self) -> Result<()> {
+        let add = |result: std::io::Result<()>| result.map_err(|e| io_error("epoll", &e));
+        add(self.poller.add(&self.listener, TOKEN_LISTENER, Interest::Read))?;
+        add(self.poller.add(&self.wake, TOKEN_WAKE, Interest::Read))?;
+        let master = self.master.fd().map_err(|e| io_error("epoll", &e))?;
+        add(self.poller.add(master, TOKEN_MASTER, Interest::Read))?;
+        add(self.poller.add(&self.stop.wake, TOKEN_STOP, Interest::Read))
+    }
+
+    pub(super) fn local_addr(&self) -> SocketAddr {
+        self.target.local_addr()
+    }
+
+    /// Joins the master before anybody is served: a rack that nobody can find is no rack.
+    fn join_master(&mut self) -> Result<()> {
+        let deadline_ns = clock::deadline_ns(self.options.join_timeout_ms);
+        while !self.joined {
+            match self.poll_master(clock::now_ns()) {
+                Err(error) if !error.may_retry() => return Err(error),
+                _ => {}
+            }
+            if clock::now_ns() >= deadline_ns {
+                let waited_ms = self.options.join_timeout_ms;
+                let peer = format!("master at {}", self.options.master.join(", "));
+                return Err(Error::Timeout { peer, waited_ms });
+            }
+            if self.stop.is_requested() {
+                return Err(Error::Denied { reason: "stopped before the master answered".into() });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// The loop.
+    pub(super) fn run(&mut self, shutdown: Option<Shutdown>) {
+        if let Some(shutdown) = &shutdown
+            && let Err(error) = self.poller.add(shutdown, TOKEN_STOP, Interest::Read)
+        {
+            eprintln!("rackpool: watching for signals: {error}");
+        }
+        let (mut sockets_at, mut tick_at, mut turn) = (0, 0, 0u32);
+        let mut waiter = Waiter::new();
+        while !self.stop.is_requested() && !shutdown.is_some_and(|one| one.is_requested()) {
+            let mut worked = self.serve_rings();
+            turn = turn.wrapping_add(1);
+            if turn.is_multiple_of(RINGS_TURNS) {
+                worked |= self.serve_fabric();
+                let now = clock::now_ns();
+                if now >= sockets_at {
+                    worked |= self.serve_sockets(Some(Duration::ZERO));
+                    sockets_at = now + SOCKETS_NS;
+                }
+                if now >= tick_at {
+                    self.tick(now);
+                    tick_at = now + TICK_NS;
+                }
+            }
+            self.flush();
+            if worked {
+                waiter.progressed();
+            } else if waiter.pause() == Pause::Sleep {
+                self.sleep();
+                // Whatever woke the loop is looked for at once.
+                turn = RINGS_TURNS - 1;
+                waiter.progressed();
+            }
+        }
+    }
+
+    fn sleep(&mut self) {
+        if self.bell.prepare_sleep() {
+            let idle_ns = SLEEP_NS_MAX.min(self.heartbeat_ns);
+            let ns = if self.engine.needs_tick() { TICK_NS } else { idle_ns };
+            self.serve_sockets(Some(Duration::from_nanos(ns)));
+        }
+        self.bell.awake();
+    }
+
+    /// Drains the request rings whose bit is set. Bounded by the rings' length.
+    fn serve_rings(&mut self) -> bool {
+        let mut worked = false;
+        for word in 0..self.bell.words() {
+            let mut bits = self.bell.take(word);
+            while bits != 0 {
+                let slot = word * 64 + bits.trailing_zeros();
+                bits &= bits - 1;
+                worked |= self.serve_slot(slot);
+            }
+        }
+        worked
+    }
+
+    fn serve_slot(&mut self, slot: u32) -> bool {
+        let mut worked = false;
+        for _ in 0..RING_ENTRIES {
+            let client = self.clients.slots[slot as usize].as_mut();
+            let Some(client) = client.filter(|client| client.is_connected()) else { break };
+            let popped = client.requests.pop(|bytes| wire::decode::<RequestFrame>(bytes, "client"));
+            match popped {
+                None => break,
+                Some(Ok(Ok(frame))) => {
+                    self.engine.on_request(ClientId::Slot(slot), frame, &mut self.world);
+                }
+                Some(Ok(Err(error))) => eprintln!("rackpool: slot {slot}: {error}"),
+                Some(Err(error)) => {
+                    eprintln!("rackpool: slot {slot}: {error}");
+                    break;
+                }
+            }
+            worked = true;
+        }
+        worked
+    }
+
+    fn serve_fabric(&mut self) -> bool {
+        let mut events = std::mem::take(&mut self.events);
+        self.target.poll(&mut events);
+        let worked = !events.is_empty();
+        for event in events.drain(..) {
+            match event {
+                FabricEvent::Received { peer, message } => self.on_remote(peer, &message),
+                FabricEvent::Closed { peer, .. } => {
+                    self.remotes.on_closed(peer, &mut self.engine, clock::now_ns());
+                }
+                _ => {}
+            }
+        }
+        self.events = events;
+        worked
+    }
+
+    fn on_remote(&mut self, peer: PeerId, message: &[u8]) {
+        match wire::decode::<RemoteRequest>(message, "remote client") {
+            Ok(RemoteRequest::Join { version, session, consumed_seq }) => {
+                self.on_remote_join(peer, version, (session, consumed_seq));
+            }
+            Ok(RemoteRequest::Consumed(seq)) => {
+                if let Some(record) = self.remotes.record(peer) {
+                    self.engine.note_consumed(record, seq);
+                }
+            }
+            Ok(RemoteRequest::Leave) => {
+                self.remotes.leave(peer, &mut self.engine, &mut self.world);
+                self.target.close(peer);
+            }
+            Ok(RemoteRequest::Request(frame)) => match self.remotes.record(peer) {
+                Some(record) => {
+                    let from = ClientId::Remote(record);
+                    self.engine.on_request(from, frame, &mut self.world);
+                }
+                None => self.target.close(peer),
+            },
+            Err(error) => {
+                eprintln!("rackpool: {error}");
+                self.target.close(peer);
+            }
+        }
+    }
+
+    fn on_remote_join(&mut self, peer: PeerId, version: u32, session: (SessionId, u64)) {
+        let joined = if version == WIRE_VERSION {
+            self.remotes.join(peer, session, &mut self.engine, &mut self.world)
+        } else {
+            let (found, supported) = (version, WIRE_VERSION);
+            Err(Error::Version { peer: "client".into(), found, supported })
+        };
+        let reply = match joined {
+            Ok(Join { known, replaced }) => {
+                if let Some(old) = replaced {
+                    // The fabric ends it before it sends what is put in after this, so nothing
+                    // that the client once sent there is executed after what it sends from now on.
+                    self.target.close(old);
+                }
+                RemoteReply::Joined { known, region: self.region.clone() }
+            }
+            Err(error) => RemoteReply::Refused(error),
+        };
+        self.send_remote(peer, &reply);
+    }
+
+    fn send_remote(&mut self, peer: PeerId, reply: &RemoteReply) {
+        let sent = match wire::encode(reply, &mut self.buffer) {
+            Ok(bytes) => self.target.send(peer, bytes).is_ok(),
+            Err(_) => false,
+        };
+        if !sent {
+            // The client does not take its answers; when it comes back it asks again.
+            self.target.close(peer);
+        }
+    }
+
+    /// Sends what the engine has said since the last time.
+    fn flush(&mut self) {
+        let mut replies = std::mem::take(&mut self.world.replies);
+        for (to, frame) in replies.drain(..) {
+            match to {
+                ClientId::Slot(slot) => {
+                    let client = self.clients.slots[slot as usize].as_mut();
+                    let Some(client) = client.filter(|client| client.is_connected()) else {
+                        continue;
+                    };
+                    let pushed = wire::encode(&frame, &mut self.buffer)
+                        .map(|bytes| client.replies.push(bytes).is_ok());
+                    if pushed != Ok(true) {
+                        eprintln!("rackpool: slot {slot} does not take its answers");
+                    }
+                    client.replies.wake_if_sleeping();
+                }
+                ClientId::Remote(record) => {
+                    if let Some(peer) = self.remotes.peer(record) {
+                        self.send_remote(peer, &RemoteReply::Reply(frame));
+                    }
+                }
+            }
+        }
+        self.world.replies = replies;
+        for (id, call) in std::mem::take(&mut self.world.calls) {
+            // What cannot be sent now is asked for again by the engine when the master is back.
+            if self.joined
+                && let Ok(sent) = self.master.send(call)
+            {
+                self.calls.insert(sent, id);
+            }
+        }
+    }
+
+    /// Looks at all sockets, waiting for up to `timeout`.
+    fn serve_sockets(&mut self, timeout: Option<Duration>) -> bool {
+        let mut ready = std::mem::take(&mut self.readiness);
+        if let Err(error) = self.poller.wait(timeout, &mut ready) {
+            eprintln!("rackpool: epoll: {error}");
+        }
+        for one in &ready {
+            self.on_ready(one.token);
+        }
+        let worked = !ready.is_empty();
+        self.readiness = ready;
+        let refused = self.poll_master(clock::now_ns()).err();
+        if refused != self.refused {
+            if let Some(error) = &refused {
+                eprintln!("rackpool: rack {}: the master says: {error}", self.options.rack);
+            }
+            self.refused = refused;
+        }
+        worked
+    }
+
+    fn on_ready(&mut self, token: u64) {
+        let (engine, world, poller) = (&mut self.engine, &mut self.world, &self.poller);
+        match token {
+            TOKEN_LISTENER => {
+                while let Ok(Some(conn)) = self.listener.accept() {
+                    self.clients.accept(conn, clock::now_ns(), poller);
+                }
+            }
+            TOKEN_WAKE => {
+                self.wake.drain();
+            }
+            TOKEN_MASTER | TOKEN_STOP => {}
+            TOKEN_PENDING..TOKEN_SLOT => {
+                let welcome = Welcome { region: &self.region, wake: &self.wake };
+                self.clients.on_pending(token, engine, world, poller, &welcome);
+            }
+            TOKEN_SLOT..TOKEN_PROCESS => {
+                // What the client still said before its end is served first.
+                let slot = (token - TOKEN_SLOT) as u32;
+                self.serve_slot(slot);
+                self.clients.on_slot(slot, &mut self.engine, &mut self.world, &self.poller);
+            }
+            token => {
+                let slot = (token - TOKEN_PROCESS) as u32;
+                self.clients.on_process_end(slot, engine, world, poller);
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Nanos) {
+        if self.engine.needs_tick() {
+            self.engine.tick(now, &mut self.world);
+        }
+        self.clients.expire(now, &self.poller);
+        self.remotes.expire(now, &mut self.engine, &mut self.world);
+        if now < self.heartbeat_at {
+            return;
+        }
+        self.heartbeat_at = now + self.heartbeat_ns;
+        self.clients.give_back_left(&mut self.engine, &mut self.world, &self.poller);
+        if self.joined {
+            let frames_free = self.engine.frames_free();
+            // A full link has something under way, which is as good as a heartbeat.
+            let _ = self.master.send(MasterCall::Heartbeat { frames_free });
+        }
+    }
+
+    /// Takes the master's answers, and tells the engine when the link came up or went down: after
+    /// a new connection every call under way is sent again, because its answer is lost.
+    fn poll_master(&mut self, now: Nanos) -> Result<()> {
+        let replies = self.master.poll();
+        let is_up = self.master.is_up();
+        if self.joined && !(is_up && self.master.connections() == self.connections) {
+            self.joined = false;
+            self.calls.clear();
+            self.engine.master_down();
+        }
+        if is_up && !self.joined {
+            self.joined = true;
+            self.connections = self.master.connections();
+            if let Some(MasterAnswer::Joined { lease_ms, .. }) = self.master.welcome() {
+                self.heartbeat_ns = lease_ms * 1_000_000 / 4;
+            }
+            if let Some(MasterAnswer::Joined { pages_lost: 1.., .. }) = self.master.welcome() {
+                eprintln!(
+                    "rackpool: rack {}: this is a new region; pages of the old one are lost",
+                    self.options.rack
+                );
+            }
+            self.engine.master_up(&mut self.world);
+        }
+        for reply in replies {
+            if let Some(id) = self.calls.remove(&reply.id) {
+                self.engine.on_master(now, MasterReply { id, ..reply }, &mut self.world);
+            }
+        }
+        match self.master.refused() {
+            Some(error) if !is_up => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The end: clients see their sockets close. The region stays unless it is ephemeral.
+    pub(super) fn close(self) {
+        drop(self.target);
+        if self.options.ephemeral
+            && let Err(error) = self.world.into_files().remove()
+        {
+            eprintln!("rackpool: removing the region: {error}");
+        }
+    }
+}
+
+fn open_region(
+    options: &DaemonOptions,
+    rack: RackId,
+    asymmetric: bool,
+) -> Result<(RegionWorld, Daemon)> {
+    let spec = parse_memory(&options.memory)?;
+    let (files, is_new) = match RegionFiles::exists(&spec).map_err(Error::from)? {
+        true => (RegionFiles::open(&spec).map_err(Error::from)?, false),
+        false => (RegionFiles::create(&spec).map_err(Error::from)?, true),
+    };
+    let layout = files.layout();
+    let mut world = RegionWorld::new(files, asymmetric)?;
+    if is_new {
+        let mut id = [0; 2];
+        for word in &mut id {
+            *word = rackpool_hw::process::random_u64().map_err(|e| io_error("getrandom", &e))?;
+        }
+        format(&mut world, rack, id, layout)?;
+        world.files.publish().map_err(Error::from)?;
+    }
+    let engine = Daemon::attach(&mut world, rack, Some(layout.pages))?;
+    Ok((world, engine))
+}

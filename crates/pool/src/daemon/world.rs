@@ -1,0 +1,156 @@
+//! What the daemon engine sees of its process: the sections, the announce cells of all who can
+//! touch pages, and queues for what it says to the master and to clients.
+
+use rackpool_core::constants::{CELLS, SLOTS_MAX};
+use rackpool_core::daemon::{ClientId, World};
+use rackpool_core::layout::{SlotWord, cell_offset};
+use rackpool_core::seam::Mem;
+use rackpool_core::wire::{MasterCall, ReplyFrame};
+use rackpool_core::{Error, Result};
+use rackpool_hw::region::{RegionFiles, Section};
+use rackpool_hw::window::Window;
+
+/// The real world of one daemon.
+pub(super) struct RegionWorld {
+    pub files: RegionFiles,
+    private: Window,
+    table: Window,
+    pages: Window,
+    /// The bell section.
+    pub bell: Window,
+    /// Cells of the fabric target's thread.
+    pub target_cells: Window,
+    slots: Vec<Option<Window>>,
+    slots_used: Vec<u32>,
+    asymmetric_fence: bool,
+    /// Calls to the master that wait to be sent.
+    pub calls: Vec<(u64, MasterCall)>,
+    /// Answers that wait to be sent.
+    pub replies: Vec<(ClientId, ReplyFrame)>,
+}
+
+impl RegionWorld {
+    pub(super) fn new(files: RegionFiles, asymmetric_fence: bool) -> Result<Self> {
+        let map = |section| files.map(section).map_err(Error::from);
+        Ok(Self {
+            private: map(Section::Private)?,
+            table: map(Section::Table)?,
+            pages: map(Section::Pages)?,
+            bell: map(Section::Bell)?,
+            target_cells: Window::heap(u64::from(CELLS) * 8)
+                .with_asymmetric_fence(asymmetric_fence),
+            files,
+            slots: vec![None; SLOTS_MAX as usize],
+            slots_used: Vec::with_capacity(SLOTS_MAX as usize),
+            asymmetric_fence,
+            calls: Vec::new(),
+            replies: Vec::new(),
+        })
+    }
+
+    /// The sections' files, after everything else is unmapped.
+    pub(super) fn into_files(self) -> RegionFiles {
+        self.files
+    }
+
+    /// A slot's section is there: its cells count from now on.
+    pub(super) fn add_slot(&mut self, slot: u32, window: Window) {
+        self.slots[slot as usize] = Some(window);
+        if !self.slots_used.contains(&slot) {
+            self.slots_used.push(slot);
+        }
+    }
+
+    /// The slot's process cannot touch anything any more.
+    pub(super) fn remove_slot(&mut self, slot: u32) {
+        self.slots[slot as usize] = None;
+        self.slots_used.retain(|used| *used != slot);
+    }
+
+    pub(super) fn slot(&self, slot: u32) -> Option<&Window> {
+        self.slots[slot as usize].as_ref()
+    }
+
+    pub(super) fn is_asymmetric(&self) -> bool {
+        self.asymmetric_fence
+    }
+}
+
+impl World for RegionWorld {
+    type Mem = Window;
+
+    fn private(&self) -> &Window {
+        &self.private
+    }
+
+    fn table(&self) -> &Window {
+        &self.table
+    }
+
+    fn pages(&self) -> &Window {
+        &self.pages
+    }
+
+    fn cell_count(&self) -> u32 {
+        (self.slots_used.len() as u32 + 1) * CELLS
+    }
+
+    fn cell(&self, index: u32) -> u64 {
+        let (owner, cell) = (index / CELLS, index % CELLS);
+        match self.slots_used.get(owner as usize) {
+            None => self.target_cells.load(8 * u64::from(cell)),
+            Some(slot) => {
+                let window = self.slots[*slot as usize].as_ref();
+                window.map_or(0, |window| window.load(cell_offset(cell)))
+            }
+        }
+    }
+
+    fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {
+        self.slot(slot).map(|window| window.load(word as u64))
+    }
+
+    fn back_pages(&mut self, offset: u64, bytes: u64) -> Result<()> {
+        self.files.back_pages(offset, bytes).map_err(Error::from)
+    }
+
+    fn punch_pages(&mut self, offset: u64, bytes: u64) {
+        if let Err(error) = self.files.punch_pages(offset, bytes) {
+            // The frame stays backed; it must still read as zero.
+            eprintln!("rackpool: punching {bytes} bytes of pages: {error}; zeroing instead");
+            self.pages.zero(offset, bytes);
+        }
+    }
+
+    fn back_private(&mut self, offset: u64, bytes: u64) -> Result<()> {
+        self.files.back_private(offset, bytes).map_err(Error::from)
+    }
+
+    fn punch_private(&mut self, offset: u64, bytes: u64) {
+        if let Err(error) = self.files.punch_private(offset, bytes) {
+            eprintln!("rackpool: punching {bytes} bytes of metadata: {error}; zeroing instead");
+            self.private.zero(offset, bytes);
+        }
+    }
+
+    fn barrier(&mut self) {
+        if self.asymmetric_fence {
+            rackpool_hw::barrier::barrier()
+                .expect("the barrier was registered and the kernel keeps it");
+        } else {
+            self.table.fence();
+        }
+    }
+
+    fn metadata_bytes(&self) -> u64 {
+        self.files.backed_bytes().map_or(0, |backed| backed.metadata)
+    }
+
+    fn to_master(&mut self, id: u64, call: MasterCall) {
+        self.calls.push((id, call));
+    }
+
+    fn reply(&mut self, to: ClientId, frame: ReplyFrame) {
+        self.replies.push((to, frame));
+    }
+}

@@ -1,0 +1,124 @@
+//! Runs operations of the client engine: does what they need and hands over the answers. Blocking
+//! calls go through [`drive`]; [`advance`] is one step of it, shared with submissions.
+
+use crate::clock;
+use crate::links::Links;
+use crate::submit::Submissions;
+use rackpool_core::Result;
+use rackpool_core::client::{Client, Io, LinkId, Need, Operation, Step};
+use rackpool_core::seam::{BufId, Fabric, PostError, Sge, WorkRequest};
+use rackpool_hw::fabric::tcp::Endpoint;
+use rackpool_hw::fabric::{LocalBuffers, ScopedBuffers};
+use rackpool_hw::window::Window;
+
+/// The local buffers of an operation.
+#[derive(Clone, Copy)]
+pub(crate) enum Buffers {
+    /// It has none.
+    None,
+    /// Lent for the length of the call; piece i is buffer i.
+    Scoped(ScopedBuffers),
+    /// One that the endpoint owns meanwhile.
+    Owned(BufId),
+}
+
+/// How far [`advance`] came.
+pub(crate) enum Advanced<T> {
+    /// Done.
+    Done(T),
+    /// Work requests are under way.
+    Posted,
+}
+
+/// Goes on until the operation is done or waits for the fabric. Blocks for daemons, the master
+/// and connections, until the deadline.
+pub(crate) fn advance<O: Operation<Window>>(
+    client: &mut Client<Window>,
+    links: &mut Links,
+    endpoint: &mut Endpoint,
+    buffers: Buffers,
+    op: &mut O,
+    deadline_ns: u64,
+) -> Result<Advanced<O::Output>> {
+    loop {
+        match op.step(client, &mut FabricIo { endpoint, links, buffers })? {
+            Step::Done(output) => return Ok(Advanced::Done(output)),
+            Step::Need(Need::Completions) => return Ok(Advanced::Posted),
+            Step::Need(Need::Link(rack)) => links.connect(client, endpoint, rack, deadline_ns)?,
+            Step::Need(Need::Master(call)) => {
+                let answer = links.master_call(call, deadline_ns);
+                op.on_master(client, answer)?;
+            }
+            Step::Need(Need::Daemon(link, request)) => {
+                let reply = links.daemon_call(client, endpoint, link, request, deadline_ns);
+                op.on_reply(client, reply)?;
+            }
+        }
+    }
+}
+
+/// Runs one operation to its end, or to the deadline with a typed error.
+pub(crate) fn drive<O: Operation<Window>>(
+    client: &mut Client<Window>,
+    links: &mut Links,
+    endpoint: &mut Endpoint,
+    submissions: &mut Submissions,
+    buffers: Buffers,
+    op: &mut O,
+) -> Result<O::Output> {
+    let deadline_ns = clock::deadline_ns(links.options().request_timeout_ms);
+    loop {
+        match advance(client, links, endpoint, buffers, op, deadline_ns)? {
+            Advanced::Done(output) => return Ok(output),
+            Advanced::Posted => {}
+        }
+        let in_time = links.wait_completions(endpoint, deadline_ns);
+        let mut result = Ok(());
+        for (id, status) in links.take_completions() {
+            if !submissions.on_completion(client, id, status) {
+                result = result.and(op.on_completion(client, id, status));
+            }
+        }
+        result?;
+        if !in_time {
+            return Err(op.on_deadline(links.options().request_timeout_ms));
+        }
+    }
+}
+
+struct FabricIo<'a> {
+    endpoint: &'a mut Endpoint,
+    links: &'a Links,
+    buffers: Buffers,
+}
+
+impl Io for FabricIo<'_> {
+    fn target(&mut self, piece: u32, offset: u64, bytes: u64) -> &mut [u8] {
+        let sge = self.sge(piece, offset, bytes);
+        self.endpoint.piece_mut(&sge)
+    }
+
+    fn source(&self, piece: u32, offset: u64, bytes: u64) -> &[u8] {
+        self.endpoint.piece(&self.sge(piece, offset, bytes))
+    }
+
+    fn sge(&self, piece: u32, offset: u64, bytes: u64) -> Sge {
+        let buf = match self.buffers {
+            Buffers::Scoped(ids) => ids.id(piece as usize),
+            Buffers::Owned(buf) => buf,
+            Buffers::None => unreachable!("only transfers have pieces"),
+        };
+        Sge { buf, offset, bytes }
+    }
+
+    fn post(
+        &mut self,
+        link: LinkId,
+        batch: &[WorkRequest<'_>],
+    ) -> std::result::Result<(), (usize, PostError)> {
+        match self.links.peer(link) {
+            Some(peer) => self.endpoint.post(peer, batch),
+            None => Err((0, PostError::Down)),
+        }
+    }
+}

@@ -1,0 +1,596 @@
+//! A handle: one thread's door to the pool. The warm path is the client engine inlined; all else
+//! goes through `drive.rs`, which does what an operation says it needs until it is done.
+//!
+//! A handle owns its slot and rings at the own rack's daemon, its connections to other racks and
+//! to the master, and its translation cache. Dropping it gives all of them back.
+
+use crate::clock;
+use crate::drive::{Buffers, drive};
+use crate::links::{Links, Shared};
+use crate::pin::{Pin, pin};
+use crate::stats::{Explain, HandleStats, PoolStats, RackStats};
+use crate::submit::{Completed, Submissions, Ticket};
+use rackpool_core::client::{
+    Access, Alloc, Atomic, AtomicOp, Client, Free, Locate, Miss, OWN, Operation, Piece, Placement,
+    Reach, Transfer, TransferTables,
+};
+use rackpool_core::error::DeathCause;
+use rackpool_core::seam::Mem;
+use rackpool_core::wire::{DaemonStats, MasterAnswer, MasterCall, Reply, Request};
+use rackpool_core::{Error, GAddr, RackId, Result};
+use rackpool_hw::fabric::tcp::Endpoint;
+use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
+use rackpool_hw::window::Window;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// One thread's access to the pool; see [`Pool::handle`](crate::Pool::handle).
+///
+/// ```
+/// # fn main() -> rackpool::Result<()> {
+/// use rackpool::{Placement, cluster::Cluster};
+/// let cluster = Cluster::start(2)?;
+/// let mut handle = cluster.pool(0)?.handle()?;
+/// let addr = handle.alloc(4096, Placement::Auto)?;
+/// handle.write(addr, b"to be read from the other rack")?;
+///
+/// let mut other = cluster.pool(1)?.handle()?;
+/// let mut bytes = [0; 30];
+/// other.read(addr, &mut bytes)?;
+/// assert_eq!(&bytes, b"to be read from the other rack");
+/// other.free(addr, 4096)?;
+/// # Ok(()) }
+/// ```
+pub struct Handle {
+    client: Client<Window>,
+    tables: TransferTables,
+    links: Links,
+    endpoint: Endpoint,
+    misses: Vec<u32>,
+    pieces: Vec<Piece>,
+    /// Work requests are told apart by this.
+    rounds: u64,
+    submissions: Submissions,
+}
+
+/// Work request ids of atomics have this bit, those of transfers do not.
+const ATOMIC_ID: u64 = 1 << 63;
+/// Pieces of a batch that go through the fabric at once.
+const BATCH_PIECES_MAX: usize = 256;
+
+impl Handle {
+    pub(crate) fn open(shared: Arc<Shared>) -> Result<Self> {
+        let deadline_ns = clock::deadline_ns(shared.options.request_timeout_ms);
+        let endpoint = Links::endpoint()?;
+        let (links, own) = Links::open(shared, deadline_ns)?;
+        let options = links.options();
+        let client = Client::new(options.rack_id(), own, options.translation_entries);
+        Ok(Self {
+            client,
+            tables: TransferTables::default(),
+            links,
+            endpoint,
+            misses: Vec::with_capacity(BATCH_PIECES_MAX),
+            pieces: Vec::with_capacity(BATCH_PIECES_MAX),
+            rounds: 0,
+            submissions: Submissions::default(),
+        })
+    }
+
+    /// Allocates `bytes` bytes, zeroed. Up to half a page: an object of the next power of two
+    /// (at least 64 bytes), aligned to its size; above: whole pages. It outlives this process.
+    ///
+    /// # Errors
+    /// `full` where [`Placement`] allows no other rack, or all are full; `bad-size`;
+    /// `outcome-unknown` if the daemon died for good meanwhile.
+    pub fn alloc(&mut self, bytes: u64, placement: Placement) -> Result<GAddr> {
+        let mut op = Alloc::new(&self.client, bytes, placement, false);
+        self.run(&mut op)
+    }
+
+    /// As [`Handle::alloc`]; the memory comes back by itself when this handle ends, however it
+    /// ends.
+    pub fn alloc_owned(&mut self, bytes: u64, placement: Placement) -> Result<GAddr> {
+        let mut op = Alloc::new(&self.client, bytes, placement, true);
+        self.run(&mut op)
+    }
+
+    /// Frees what [`Handle::alloc`] gave; `bytes` as given there.
+    ///
+    /// # Errors
+    /// `bad-free` if that is no allocation of this size; `not-mapped` if it was freed.
+    pub fn free(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
+        self.client.check(addr, bytes)?;
+        self.run(&mut Free::new(addr, bytes))
+    }
+
+    /// Allocates `count` whole pages with consecutive addresses.
+    pub fn alloc_pages(&mut self, count: u32, placement: Placement) -> Result<GAddr> {
+        self.alloc(u64::from(count) * self.page_bytes(), placement)
+    }
+
+    /// Frees what [`Handle::alloc_pages`] gave.
+    pub fn free_pages(&mut self, addr: GAddr, count: u32) -> Result<()> {
+        self.free(addr, u64::from(count) * self.page_bytes())
+    }
+
+    /// Reads `to.len()` bytes at `addr`, across pages and racks. Aligned pieces of up to 8 bytes
+    /// are read at once; longer ones may be torn by a concurrent write.
+    ///
+    /// # Errors
+    /// `not-mapped`, `lost`, `out-of-bounds`; `peer-dead` or `timeout` if the home rack does not
+    /// come back in time.
+    #[inline]
+    pub fn read(&mut self, addr: GAddr, to: &mut [u8]) -> Result<()> {
+        match self.client.read_warm(addr, to) {
+            Ok(()) => Ok(()),
+            Err(miss) => self.read_cold(addr, to, miss),
+        }
+    }
+
+    /// Writes `from` at `addr`, under the same rules. When it returns, every reader sees it.
+    #[inline]
+    pub fn write(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
+        if self.links.is_read_only() {
+            return Err(self.links.read_only_error());
+        }
+        match self.client.write_warm(addr, from) {
+            Ok(()) => Ok(()),
+            Err(miss) => self.write_cold(addr, from, miss),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_cold(&mut self, addr: GAddr, to: &mut [u8], miss: Miss) -> Result<()> {
+        self.client.check(addr, to.len() as u64)?;
+        let client = &self.client;
+        let done = warm_prefix(client, addr, to.len(), miss, |addr, range| {
+            client.read_warm(addr, &mut to[range])
+        });
+        if done == to.len() {
+            return Ok(());
+        }
+        let to = &mut to[done..];
+        let pieces = [Piece { addr: GAddr(addr.0 + done as u64), bytes: to.len() as u64 }];
+        self.transfer(Access::Read, &pieces, &mut [LocalBuffer::Into(to)])
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_cold(&mut self, addr: GAddr, from: &[u8], miss: Miss) -> Result<()> {
+        self.client.check(addr, from.len() as u64)?;
+        let client = &self.client;
+        let done = warm_prefix(client, addr, from.len(), miss, |addr, range| {
+            client.write_warm(addr, &from[range])
+        });
+        if done == from.len() {
+            return Ok(());
+        }
+        let from = &from[done..];
+        let pieces = [Piece { addr: GAddr(addr.0 + done as u64), bytes: from.len() as u64 }];
+        self.transfer(Access::Write, &pieces, &mut [LocalBuffer::From(from)])
+    }
+
+    /// Reads many pieces. Mapped ones are prefetched together, remote ones share doorbells and
+    /// are all under way at once. Stops at the first error; which pieces were read by then is not
+    /// said.
+    pub fn read_batch(&mut self, ops: &mut [(GAddr, &mut [u8])]) -> Result<()> {
+        self.misses.clear();
+        self.client.batch_warm(
+            ops,
+            |(addr, to)| (*addr, to.len() as u64),
+            |pages, offset, (_, to)| pages.copy_out(offset, to),
+            &mut self.misses,
+        );
+        if self.misses.is_empty() {
+            return Ok(());
+        }
+        self.batch_cold(
+            Access::Read,
+            ops.iter_mut().map(|(addr, to)| (*addr, LocalBuffer::Into(to))),
+        )
+    }
+
+    /// Writes many pieces, under the same rules as [`Handle::read_batch`].
+    pub fn write_batch(&mut self, ops: &mut [(GAddr, &[u8])]) -> Result<()> {
+        if self.links.is_read_only() {
+            return Err(self.links.read_only_error());
+        }
+        self.misses.clear();
+        self.client.batch_warm(
+            ops,
+            |(addr, from)| (*addr, from.len() as u64),
+            |pages, offset, (_, from)| pages.copy_in(offset, from),
+            &mut self.misses,
+        );
+        if self.misses.is_empty() {
+            return Ok(());
+        }
+        self.batch_cold(
+            Access::Write,
+            ops.iter().map(|(addr, from)| (*addr, LocalBuffer::From(from))),
+        )
+    }
+
+    /// The pieces named by `self.misses`, in groups that the fabric takes at once.
+    fn batch_cold<'b>(
+        &mut self,
+        access: Access,
+        ops: impl Iterator<Item = (GAddr, LocalBuffer<'b>)>,
+    ) -> Result<()> {
+        let misses = std::mem::take(&mut self.misses);
+        let mut missing = misses.iter().peekable();
+        let mut left = ops
+            .enumerate()
+            .filter(|(index, _)| missing.next_if(|next| **next as usize == *index).is_some());
+        let mut result = Ok(());
+        while result.is_ok() {
+            let mut pieces = std::mem::take(&mut self.pieces);
+            pieces.clear();
+            let mut buffers = Vec::with_capacity(BATCH_PIECES_MAX);
+            for (_, (addr, buffer)) in left.by_ref().take(BATCH_PIECES_MAX) {
+                let bytes = match &buffer {
+                    LocalBuffer::From(from) => from.len() as u64,
+                    LocalBuffer::Into(to) => to.len() as u64,
+                };
+                result = result.and(self.client.check(addr, bytes));
+                pieces.push(Piece { addr, bytes });
+                buffers.push(buffer);
+            }
+            if buffers.is_empty() {
+                self.pieces = pieces;
+                break;
+            }
+            if result.is_ok() {
+                result = self.transfer(access, &pieces, &mut buffers);
+            }
+            self.pieces = pieces;
+        }
+        drop(left);
+        self.misses = misses;
+        result
+    }
+
+    /// Reads the aligned word at `addr`, at once.
+    #[inline]
+    pub fn read_u64(&mut self, addr: GAddr) -> Result<u64> {
+        self.client.check_atomic(addr)?;
+        match self.client.load_warm(addr) {
+            Ok(value) => Ok(value),
+            Err(miss) => {
+                let mut bytes = [0; 8];
+                self.read_cold(addr, &mut bytes, miss)?;
+                Ok(u64::from_le_bytes(bytes))
+            }
+        }
+    }
+
+    /// Writes the aligned word at `addr`, at once.
+    #[inline]
+    pub fn write_u64(&mut self, addr: GAddr, value: u64) -> Result<()> {
+        self.client.check_atomic(addr)?;
+        if self.links.is_read_only() {
+            return Err(self.links.read_only_error());
+        }
+        match self.client.store_warm(addr, value) {
+            Ok(()) => Ok(()),
+            Err(miss) => self.write_cold(addr, &value.to_le_bytes(), miss),
+        }
+    }
+
+    /// Replaces the aligned word at `addr` by `new` if it is `expected`. Inner `Ok`: it was, and
+    /// is replaced; inner `Err`: the value that was there instead. Atomic with all other accesses
+    /// of the word, from any rack.
+    ///
+    /// # Errors
+    /// `outcome-unknown` if the home rack's connection was lost meanwhile: read before retrying.
+    #[inline]
+    pub fn cas(
+        &mut self,
+        addr: GAddr,
+        expected: u64,
+        new: u64,
+    ) -> Result<std::result::Result<u64, u64>> {
+        self.check_writable_word(addr)?;
+        if let Ok(result) = self.client.cas_warm(addr, expected, new) {
+            return Ok(result);
+        }
+        let old = self.atomic_cold(addr, AtomicOp::Cas { expected, new })?;
+        Ok(if old == expected { Ok(old) } else { Err(old) })
+    }
+
+    /// Adds `n` to the aligned word at `addr`, wrapping; the value before. Same errors as
+    /// [`Handle::cas`].
+    #[inline]
+    pub fn fetch_add(&mut self, addr: GAddr, n: u64) -> Result<u64> {
+        self.check_writable_word(addr)?;
+        match self.client.fetch_add_warm(addr, n) {
+            Ok(old) => Ok(old),
+            Err(_) => self.atomic_cold(addr, AtomicOp::FetchAdd { n }),
+        }
+    }
+
+    #[inline]
+    fn check_writable_word(&self, addr: GAddr) -> Result<()> {
+        self.client.check_atomic(addr)?;
+        if self.links.is_read_only() { Err(self.links.read_only_error()) } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn atomic_cold(&mut self, addr: GAddr, op: AtomicOp) -> Result<u64> {
+        self.rounds += 1;
+        let mut op = Atomic::new(addr, op, ATOMIC_ID | self.rounds);
+        self.run(&mut op)
+    }
+
+    /// The address under a name, if the name exists. Names are kept by the master.
+    pub fn root(&mut self, name: &str) -> Result<Option<GAddr>> {
+        match self.master(MasterCall::GetRoot { name: name.into() })? {
+            MasterAnswer::Root(addr) => Ok((!addr.is_null()).then_some(addr)),
+            other => Err(crate::links::unexpected_answer(&other)),
+        }
+    }
+
+    /// Sets the address under a name if it is `expected` now (null: if the name does not exist);
+    /// null removes the name. The address under the name afterwards, whoever set it.
+    pub fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> Result<GAddr> {
+        let call = MasterCall::SetRoot { name: name.into(), expected, addr };
+        match self.master(call)? {
+            MasterAnswer::Root(addr) => Ok(addr),
+            other => Err(crate::links::unexpected_answer(&other)),
+        }
+    }
+
+    /// The size of a page, bytes.
+    #[inline]
+    pub fn page_bytes(&self) -> u64 {
+        self.client.geometry().page_bytes()
+    }
+
+    /// Where `addr` lives, which path an access of this handle takes, and why.
+    pub fn explain(&mut self, addr: GAddr) -> Result<Explain> {
+        self.client.check(addr, 1)?;
+        let page = self.client.geometry().page(addr);
+        let was_cached = self.client.read_warm(addr, &mut [0]) != Err(Miss::Unknown);
+        self.client.forget(page);
+        let mut locate = Locate::new(&self.client, addr, 1);
+        self.run(&mut locate)?;
+        let entry = *self.client.translation(page).expect("a located page has a translation");
+        let mapped = matches!(self.client.reach(entry.link), Reach::Mapped(_));
+        Ok(Explain {
+            addr: addr.to_string(),
+            page: page.0,
+            offset_bytes: self.client.geometry().offset(addr),
+            rack: self.client.rack_of(entry.link).0,
+            own_rack: entry.link == OWN,
+            path: if mapped { "mapped" } else { "tcp" }.into(),
+            why: self.links.why(entry.link, mapped),
+            frame: entry.frame.0,
+            generation: entry.generation.0,
+            translation_cached: was_cached,
+            emulated_latency_ns: self.links.emulated_ns(entry.link),
+        })
+    }
+
+    /// The memory behind `addr`, if its rack is mapped: the pages section and the offset of
+    /// `addr` in it, bytes. For measurements of what an access costs beyond the bare copy: it
+    /// goes around the access protocol, so nobody may free or move the page meanwhile.
+    #[doc(hidden)]
+    pub fn raw_window_at(&mut self, addr: GAddr) -> Result<Option<(Window, u64)>> {
+        self.client.check(addr, 1)?;
+        let mut locate = Locate::new(&self.client, addr, 1);
+        self.run(&mut locate)?;
+        let geometry = self.client.geometry();
+        let page = geometry.page(addr);
+        let entry = *self.client.translation(page).expect("a located page has a translation");
+        Ok(match self.client.reach(entry.link) {
+            Reach::Mapped(view) => Some((view.pages.clone(), entry.base + geometry.offset(addr))),
+            Reach::OneSided(_) => None,
+        })
+    }
+
+    /// What this handle sent so far. Warm accesses to mapped racks count nowhere: they send
+    /// nothing.
+    pub fn handle_stats(&self) -> HandleStats {
+        self.links.stats(&self.endpoint)
+    }
+
+    /// Counters of the master, of every rack's daemon, and of this handle. A rack that cannot be
+    /// asked is listed with the reason.
+    pub fn pool_stats(&mut self) -> Result<PoolStats> {
+        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
+        let master = match self.links.master_call(MasterCall::Stats, deadline_ns)? {
+            MasterAnswer::Stats(stats) => stats,
+            other => return Err(crate::links::unexpected_answer(&other)),
+        };
+        let infos = self.links.racks(deadline_ns)?.to_vec();
+        let racks = infos.into_iter().map(|info| {
+            let asked = if info.alive {
+                self.daemon_stats(info.rack, deadline_ns)
+            } else {
+                Err(Error::PeerDead {
+                    peer: format!("daemon of rack {}", info.rack),
+                    cause: DeathCause::Closed,
+                })
+            };
+            RackStats {
+                rack: info.rack.0,
+                alive: info.alive,
+                fabric: format!("{:?}", info.fabric).to_lowercase(),
+                fabric_addr: info.fabric_addr,
+                error: asked.as_ref().err().map(Error::to_string),
+                daemon: asked.ok(),
+            }
+        });
+        let racks = racks.collect();
+        Ok(PoolStats { master, racks, handle: self.handle_stats() })
+    }
+
+    fn daemon_stats(&mut self, rack: RackId, deadline_ns: u64) -> Result<DaemonStats> {
+        let Self { client, links, endpoint, .. } = self;
+        if client.link_of(rack).is_none() {
+            links.connect(client, endpoint, rack, deadline_ns)?;
+        }
+        let link = client.link_of(rack).expect("connecting adds the link");
+        match links.daemon_call(client, endpoint, link, Request::Stats, deadline_ns)? {
+            Reply::Stats(stats) => Ok(stats),
+            other => Err(Error::Protocol {
+                peer: format!("daemon of rack {rack}"),
+                reason: format!("unexpected answer {other:?}"),
+            }),
+        }
+    }
+
+    /// Starts a read of `buffer.len()` bytes at `addr` into `buffer` and returns at once; the
+    /// buffer comes back with its completion. A page that this handle does not know is looked up
+    /// first, which may wait for a daemon or the master.
+    ///
+    /// ```
+    /// # fn main() -> rackpool::Result<()> {
+    /// use rackpool::{Placement, RackId, cluster::Cluster};
+    /// let cluster = Cluster::start(2)?;
+    /// let mut handle = cluster.pool(0)?.handle()?;
+    /// let far = handle.alloc(1 << 16, Placement::Rack(RackId(1)))?;
+    /// handle.write(far, b"hello")?;
+    /// let ticket = handle.submit_read(far, vec![0; 5])?;
+    /// let done = handle.wait_completion(1_000)?.expect("it takes less than a second");
+    /// assert_eq!((done.ticket, done.buffer.as_slice()), (ticket, &b"hello"[..]));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `busy` if 64 submissions are under way; otherwise what can be said at once. An error here
+    /// drops the buffer; later ones bring it back.
+    pub fn submit_read(&mut self, addr: GAddr, buffer: Vec<u8>) -> Result<Ticket> {
+        self.submit(Access::Read, addr, buffer)
+    }
+
+    /// Starts a write of `buffer` to `addr`, under the same rules as [`Handle::submit_read`].
+    pub fn submit_write(&mut self, addr: GAddr, buffer: Vec<u8>) -> Result<Ticket> {
+        if self.links.is_read_only() {
+            return Err(self.links.read_only_error());
+        }
+        self.submit(Access::Write, addr, buffer)
+    }
+
+    fn submit(&mut self, access: Access, addr: GAddr, buffer: Vec<u8>) -> Result<Ticket> {
+        self.client.check(addr, buffer.len() as u64)?;
+        let Self { client, links, endpoint, submissions, rounds, .. } = self;
+        *rounds += 1;
+        submissions.submit(client, links, endpoint, *rounds, access, addr, buffer)
+    }
+
+    /// A submission that has ended, if there is one. Does not block, unless a page that moved has
+    /// to be looked up again.
+    pub fn poll_completion(&mut self) -> Result<Option<Completed>> {
+        let Self { client, links, endpoint, submissions, .. } = self;
+        submissions.poll(client, links, endpoint)
+    }
+
+    /// Waits up to `timeout_ms` for a submission to end. `None` if none did, or none is under way.
+    pub fn wait_completion(&mut self, timeout_ms: u64) -> Result<Option<Completed>> {
+        let deadline_ns = clock::deadline_ns(timeout_ms);
+        let Self { client, links, endpoint, submissions, .. } = self;
+        submissions.wait(client, links, endpoint, deadline_ns)
+    }
+
+    /// A descriptor that becomes readable when [`Handle::poll_completion`] may have something to
+    /// do: for an event loop of the caller's. To be asked for again before each sleep.
+    pub fn completion_fd(&mut self) -> BorrowedFd<'_> {
+        self.endpoint.prepare_sleep()
+    }
+
+    /// Pins `bytes` bytes at `addr`, within one page of a mapped rack: until the guard is dropped
+    /// the page stays where it is, and the guard reads and writes without looking anything up.
+    ///
+    /// ```
+    /// # fn main() -> rackpool::Result<()> {
+    /// use rackpool::{Placement, cluster::Cluster};
+    /// let cluster = Cluster::start(1)?;
+    /// let mut handle = cluster.pool(0)?.handle()?;
+    /// let addr = handle.alloc(4096, Placement::Local)?;
+    /// let pin = handle.pin(addr, 4096)?;
+    /// pin.write(0, b"direct");
+    /// assert!(!pin.is_revoked());
+    /// handle.free(addr, 4096)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `denied` if the rack is not mapped; `misaligned` if `addr` is not a multiple of 8;
+    /// `out-of-bounds` across pages; `busy` if seven pins of this handle's slot are held.
+    pub fn pin(&mut self, addr: GAddr, bytes: u64) -> Result<Pin> {
+        self.client.check(addr, bytes)?;
+        loop {
+            match pin(&self.client, &self.links, addr, bytes)? {
+                Some(pin) => return Ok(pin),
+                None => {
+                    self.client.forget(self.client.geometry().page(addr));
+                    let mut locate = Locate::new(&self.client, addr, bytes);
+                    self.run(&mut locate)?;
+                }
+            }
+        }
+    }
+
+    fn master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
+        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
+        self.links.master_call(call, deadline_ns)
+    }
+
+    fn run<O: Operation<Window>>(&mut self, op: &mut O) -> Result<O::Output> {
+        let Self { client, links, endpoint, submissions, .. } = self;
+        drive(client, links, endpoint, submissions, Buffers::None, op)
+    }
+
+    fn transfer(
+        &mut self,
+        access: Access,
+        pieces: &[Piece],
+        buffers: &mut [LocalBuffer<'_>],
+    ) -> Result<()> {
+        let Self { client, tables, links, endpoint, submissions, rounds, .. } = self;
+        *rounds += 1;
+        let mut op = Transfer::new(tables, *rounds, access, pieces);
+        endpoint
+            .with_buffers(buffers, |endpoint, ids| {
+                drive(client, links, endpoint, submissions, Buffers::Scoped(ids), &mut op)
+            })
+            .map_err(crate::links::fabric_error)?
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.links.leave(&mut self.endpoint);
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").field("rack", &self.client.own_rack()).finish_non_exhaustive()
+    }
+}
+
+/// Runs the warm path page by page over an access that crosses pages; how many bytes were done
+/// before the first page that is not mapped and warm.
+fn warm_prefix(
+    client: &Client<Window>,
+    addr: GAddr,
+    bytes: usize,
+    miss: Miss,
+    mut access: impl FnMut(GAddr, std::ops::Range<usize>) -> std::result::Result<(), Miss>,
+) -> usize {
+    let mut done = 0;
+    while miss == Miss::CrossesPage && done < bytes {
+        let at = GAddr(addr.0 + done as u64);
+        let part = ((bytes - done) as u64).min(client.bytes_in_page(at)) as usize;
+        if access(at, done..done + part).is_err() {
+            break;
+        }
+        done += part;
+    }
+    done
+}

@@ -1,0 +1,38 @@
+//! rackpool: a hybrid memory pool for clusters. Load/store speed over shared CXL memory inside a
+//! rack, one-sided RDMA between racks, one address space over both, and the same code on a laptop
+//! that has neither.
+//!
+//! A program opens a [`Pool`] and works through one [`Handle`] a thread. The servers are here as
+//! well: [`master`], [`daemon`], and [`cluster`] for all of them in one process.
+//!
+//! The data path, in file order: `handle.rs` → `core::client` → `hw::window` for mapped racks,
+//! `hw::fabric` for others; misses go `links.rs` → `hw::ring` → `daemon/` → `core::daemon`, or
+//! `link.rs` → `master/` → `core::master`.
+#![forbid(unsafe_code)]
+#![cfg_attr(doctest, doc = include_str!("../../../README.md"))]
+
+mod clock;
+pub mod cluster;
+pub mod daemon;
+mod drive;
+mod handle;
+pub mod link;
+mod links;
+mod local;
+pub mod master;
+mod options;
+mod pin;
+mod pool;
+mod remote;
+mod stats;
+mod submit;
+
+pub use handle::Handle;
+pub use options::{Emulate, FabricChoice, Options};
+pub use pin::Pin;
+pub use pool::Pool;
+pub use rackpool_core::client::Placement;
+pub use rackpool_core::wire::{DaemonStats, MasterStats};
+pub use rackpool_core::{Error, GAddr, PageId, RackId, Result};
+pub use stats::{Explain, HandleStats, PoolStats, RackStats};
+pub use submit::{Completed, Ticket};

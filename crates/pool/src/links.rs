@@ -1,0 +1,438 @@
+//! A handle's links: to the own rack's daemon, to other racks (mapped or over the fabric) and to
+//! the master. Connects them when an operation needs one, repeats what a lost connection
+//! interrupted where that is safe, and turns every loss into a typed error at the deadline.
+
+use crate::clock;
+use crate::link::MasterLink;
+use crate::local::{JoinOptions, LocalLink, SlotLease};
+use crate::options::{FabricChoice, Options};
+use crate::remote::RemoteLink;
+use crate::stats::HandleStats;
+use rackpool_core::client::{Client, LinkId, Reach};
+use rackpool_core::error::DeathCause;
+use rackpool_core::seam::{Fabric, FabricEvent, PeerId, WorkStatus};
+use rackpool_core::wire::{FabricKind, MasterAnswer, MasterCall, RackInfo, Reply, Request};
+use rackpool_core::{Error, RackId, Result};
+use rackpool_hw::fabric::FabricError;
+use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
+use rackpool_hw::window::Window;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What all handles of a pool share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub options: Options,
+    /// Boot identity of this host.
+    pub host: String,
+}
+
+/// Longest pause between two tries to reach a rack that is gone, ms.
+const RETRY_PAUSE_MS_MAX: u64 = 50;
+/// How long the master is asked at once where a daemon that is gone serves now, ms.
+const CONTROL_ANSWER_MS_MAX: u64 = 200;
+
+/// All links of one handle. Index = `LinkId`.
+pub(crate) struct Links {
+    shared: Arc<Shared>,
+    master: MasterLink,
+    links: Vec<Link>,
+    racks: Vec<RackInfo>,
+    inbox: Inbox,
+}
+
+/// What the fabric said and nobody has taken yet.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    /// As they came; empty between calls.
+    pub events: Vec<FabricEvent>,
+    /// Work requests that ended and were not handed to their operation yet.
+    pub completions: Vec<(u64, WorkStatus)>,
+    /// Connections that closed and whose link does not know it yet.
+    pub closed: Vec<PeerId>,
+}
+
+impl Inbox {
+    /// Sorts `events`; `pick` takes those it wants.
+    pub(crate) fn sort(&mut self, mut pick: impl FnMut(&FabricEvent)) {
+        for event in self.events.drain(..) {
+            pick(&event);
+            match event {
+                FabricEvent::Completed { id, status, .. } => self.completions.push((id, status)),
+                FabricEvent::Closed { peer, .. } => self.closed.push(peer),
+                _ => {}
+            }
+        }
+    }
+}
+
+enum Link {
+    Local(Box<LocalLink>),
+    Remote(Box<RemoteLink>),
+}
+
+impl Links {
+    /// The fabric endpoint of a handle.
+    pub(crate) fn endpoint() -> Result<Endpoint> {
+        Endpoint::new(EndpointOptions::default()).map_err(fabric_error)
+    }
+
+    /// Finds the own rack's daemon and joins it.
+    pub(crate) fn open(shared: Arc<Shared>, deadline_ns: u64) -> Result<(Self, Reach<Window>)> {
+        let mut master = MasterLink::new(shared.options.master.clone());
+        let (session, rack) = (crate::local::new_session()?, shared.options.rack_id());
+        master.set_join(MasterCall::JoinClient { session, rack });
+        let mut links =
+            Self { shared, master, links: Vec::new(), racks: Vec::new(), inbox: Inbox::default() };
+        let own = links.shared.options.rack_id();
+        let info = links.wait_for_rack(own, deadline_ns)?;
+        if info.host != links.shared.host {
+            return Err(Error::Config {
+                reason: format!(
+                    "the daemon of rack {own} runs on another host: start one for this host's \
+                     rack, or choose the rack of this host"
+                ),
+            });
+        }
+        let join = JoinOptions {
+            control: info.control,
+            read_only: links.shared.options.read_only,
+            as_remote: false,
+        };
+        let link = LocalLink::join(join, deadline_ns)?;
+        let reach = Reach::Mapped(link.view().clone());
+        links.links.push(Link::Local(Box::new(link)));
+        Ok((links, reach))
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.shared.options.read_only
+    }
+
+    pub(crate) fn read_only_error(&self) -> Error {
+        Error::Denied { reason: "this pool was opened read-only".into() }
+    }
+
+    /// The fabric connection behind a link, if there is one and it is up.
+    pub(crate) fn peer(&self, link: LinkId) -> Option<PeerId> {
+        match self.links.get(link.0 as usize)? {
+            Link::Local(_) => None,
+            Link::Remote(remote) => remote.peer(),
+        }
+    }
+
+    /// Asks the master, through its restarts, until the deadline.
+    pub(crate) fn master_call(
+        &mut self,
+        call: MasterCall,
+        deadline_ns: u64,
+    ) -> Result<MasterAnswer> {
+        self.master.call(call, clock::instant(deadline_ns))
+    }
+
+    /// The racks of the pool, as the master knows them now.
+    pub(crate) fn racks(&mut self, deadline_ns: u64) -> Result<&[RackInfo]> {
+        match self.master_call(MasterCall::Racks, deadline_ns)? {
+            MasterAnswer::Racks(racks) => self.racks = racks,
+            other => return Err(unexpected_answer(&other)),
+        }
+        Ok(&self.racks)
+    }
+
+    fn wait_for_rack(&mut self, rack: RackId, deadline_ns: u64) -> Result<RackInfo> {
+        let mut pause_ms = 1;
+        loop {
+            let found = self.racks(deadline_ns)?.iter().find(|info| info.rack == rack).cloned();
+            match found {
+                None => return Err(Error::NoSuchRack { rack }),
+                Some(info) if info.alive => return Ok(info),
+                Some(_) if clock::now_ns() >= deadline_ns => {
+                    let peer = format!("daemon of rack {rack}");
+                    return Err(Error::PeerDead { peer, cause: DeathCause::Closed });
+                }
+                Some(_) => {}
+            }
+            std::thread::sleep(Duration::from_millis(pause_ms));
+            pause_ms = (pause_ms * 2).min(RETRY_PAUSE_MS_MAX);
+        }
+    }
+
+    /// Connects, or connects again, the link to a rack.
+    pub(crate) fn connect(
+        &mut self,
+        client: &mut Client<Window>,
+        endpoint: &mut Endpoint,
+        rack: RackId,
+        deadline_ns: u64,
+    ) -> Result<()> {
+        let mut pause_ms = 1;
+        loop {
+            let info = self.wait_for_rack(rack, deadline_ns)?;
+            match self.connect_once(client, endpoint, &info, deadline_ns) {
+                Err(Error::PeerDead { .. } | Error::Timeout { .. })
+                    if clock::now_ns() < deadline_ns => {}
+                result => return result,
+            }
+            std::thread::sleep(Duration::from_millis(pause_ms));
+            pause_ms = (pause_ms * 2).min(RETRY_PAUSE_MS_MAX);
+        }
+    }
+
+    fn connect_once(
+        &mut self,
+        client: &mut Client<Window>,
+        endpoint: &mut Endpoint,
+        info: &RackInfo,
+        deadline_ns: u64,
+    ) -> Result<()> {
+        let known = client.link_of(info.rack);
+        if let Some(id) = known {
+            if let Link::Remote(remote) = &mut self.links[id.0 as usize] {
+                let region = remote.region().region_id;
+                remote.reconnect(endpoint, &mut self.inbox, info, deadline_ns)?;
+                if remote.region().region_id != region {
+                    client.forget_link(id);
+                }
+                client.add_link(info.rack, Reach::OneSided(remote.layout()))?;
+            }
+            return Ok(());
+        }
+        let (link, reach) = if self.is_mapped(info)? {
+            let join = JoinOptions {
+                control: info.control.clone(),
+                read_only: self.is_read_only(),
+                as_remote: true,
+            };
+            let link = LocalLink::join(join, deadline_ns)?;
+            let reach = Reach::Mapped(link.view().clone());
+            (Link::Local(Box::new(link)), reach)
+        } else {
+            let link = RemoteLink::connect(endpoint, &mut self.inbox, info, deadline_ns)?;
+            let reach = Reach::OneSided(link.layout());
+            (Link::Remote(Box::new(link)), reach)
+        };
+        let id = client.add_link(info.rack, reach)?;
+        assert_eq!(id.0 as usize, self.links.len(), "links are numbered alike");
+        self.links.push(link);
+        Ok(())
+    }
+
+    /// Whether a rack is to be mapped; never decided silently.
+    fn is_mapped(&self, info: &RackInfo) -> Result<bool> {
+        let same_host = info.host == self.shared.host;
+        match (self.shared.options.fabric, &info.fabric) {
+            (FabricChoice::Shm, _) | (FabricChoice::Auto, FabricKind::Shm) if !same_host => {
+                Err(Error::Config {
+                    reason: format!(
+                        "rack {} is on another host, fabric `shm` cannot reach it: use `tcp`",
+                        info.rack
+                    ),
+                })
+            }
+            (FabricChoice::Shm, _) | (FabricChoice::Auto, FabricKind::Shm) => Ok(true),
+            (FabricChoice::Tcp, _) | (FabricChoice::Auto, FabricKind::Tcp) => Ok(false),
+            (FabricChoice::Auto, FabricKind::Verbs) => Err(Error::Config {
+                reason: format!("rack {} offers fabric `verbs`, not in this build", info.rack),
+            }),
+        }
+    }
+
+    /// Asks the daemon behind a link, through its restarts, until the deadline.
+    pub(crate) fn daemon_call(
+        &mut self,
+        client: &mut Client<Window>,
+        endpoint: &mut Endpoint,
+        link: LinkId,
+        request: Request,
+        deadline_ns: u64,
+    ) -> Result<Reply> {
+        let Self { master, links, .. } = self;
+        match &mut links[link.0 as usize] {
+            Link::Local(local) => {
+                let region = local.region().region_id;
+                let rack = client.rack_of(link);
+                let mut find = || control_of(master, rack, deadline_ns);
+                let reply = local.call(request, deadline_ns, &mut find);
+                if local.take_view_changed() {
+                    if local.region().region_id != region {
+                        client.forget_link(link);
+                    }
+                    client.add_link(rack, Reach::Mapped(local.view().clone()))?;
+                }
+                reply
+            }
+            Link::Remote(_) => self.remote_call(client, endpoint, link, request, deadline_ns),
+        }
+    }
+
+    fn remote_call(
+        &mut self,
+        client: &mut Client<Window>,
+        endpoint: &mut Endpoint,
+        link: LinkId,
+        request: Request,
+        deadline_ns: u64,
+    ) -> Result<Reply> {
+        let rack = client.rack_of(link);
+        if self.peer(link).is_none() {
+            self.connect(client, endpoint, rack, deadline_ns)?;
+        }
+        self.remote(link).begin(request);
+        loop {
+            let Link::Remote(remote) = &mut self.links[link.0 as usize] else {
+                unreachable!("links do not change their kind")
+            };
+            match remote.call(endpoint, &mut self.inbox, deadline_ns) {
+                Some(reply) => return reply,
+                None => {
+                    // The connection was lost: a new one knows the session or not.
+                    if let Err(error) = self.connect(client, endpoint, rack, deadline_ns) {
+                        return Err(self.remote(link).give_up(error));
+                    }
+                    if let Some(error) = self.remote(link).resumed() {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    fn remote(&mut self, link: LinkId) -> &mut RemoteLink {
+        match &mut self.links[link.0 as usize] {
+            Link::Remote(remote) => remote,
+            Link::Local(_) => unreachable!("only called for links over the fabric"),
+        }
+    }
+
+    /// Waits until a work request ended or a connection closed; what ended is for
+    /// `take_completions`. `false` if nothing happened until the deadline.
+    pub(crate) fn wait_completions(&mut self, endpoint: &mut Endpoint, deadline_ns: u64) -> bool {
+        loop {
+            // Some may have come while something else was waited for.
+            if self.sort_events() {
+                return true;
+            }
+            if clock::now_ns() >= deadline_ns {
+                return false;
+            }
+            endpoint.wait(clock::now_ns, deadline_ns, None, &mut self.inbox.events);
+        }
+    }
+
+    /// As [`Links::wait_completions`], without waiting.
+    pub(crate) fn poll_completions(&mut self, endpoint: &mut Endpoint) {
+        endpoint.poll(clock::now_ns(), &mut self.inbox.events);
+        self.sort_events();
+    }
+
+    /// Notes closed connections; whether there is one, or a completion.
+    fn sort_events(&mut self) -> bool {
+        self.inbox.sort(|_| ());
+        let progress = !self.inbox.completions.is_empty() || !self.inbox.closed.is_empty();
+        for peer in self.inbox.closed.drain(..) {
+            closed(&mut self.links, peer);
+        }
+        progress
+    }
+
+    /// Work requests that ended since the last call.
+    pub(crate) fn take_completions(&mut self) -> std::vec::Drain<'_, (u64, WorkStatus)> {
+        self.inbox.completions.drain(..)
+    }
+
+    /// The slot of a mapped link.
+    pub(crate) fn lease(&self, link: LinkId) -> Option<Arc<SlotLease>> {
+        match self.links.get(link.0 as usize)? {
+            Link::Local(local) => Some(local.lease()),
+            Link::Remote(_) => None,
+        }
+    }
+
+    /// The handle ends: racks that are reached over the fabric are told.
+    pub(crate) fn leave(&mut self, endpoint: &mut Endpoint) {
+        for link in &mut self.links {
+            if let Link::Remote(remote) = link {
+                remote.leave(endpoint);
+            }
+        }
+    }
+
+    /// Why a link takes the path that it takes, for people.
+    pub(crate) fn why(&self, link: LinkId, mapped: bool) -> String {
+        match (link.0, mapped, self.shared.options.fabric) {
+            (0, _, _) => "the page is homed in this handle's own rack".into(),
+            (_, true, FabricChoice::Auto) => "the rack's daemon offers fabric shm".into(),
+            (_, true, _) => "this handle asked for fabric shm".into(),
+            (_, false, FabricChoice::Auto) => "the rack's daemon offers fabric tcp".into(),
+            (_, false, _) => "this handle asked for fabric tcp".into(),
+        }
+    }
+
+    /// Latency injected on a link, ns; 0 is none.
+    pub(crate) fn emulated_ns(&self, link: LinkId) -> u32 {
+        match &self.links[link.0 as usize] {
+            Link::Local(local) if link.0 == 0 => local.region().emulate_cxl_ns,
+            Link::Local(local) => local.region().emulate_rdma_ns,
+            Link::Remote(remote) => remote.region().emulate_rdma_ns,
+        }
+    }
+
+    /// What was sent so far.
+    pub(crate) fn stats(&self, endpoint: &Endpoint) -> HandleStats {
+        let ring_requests = self.links.iter().map(|link| match link {
+            Link::Local(local) => local.requests_sent,
+            Link::Remote(_) => 0,
+        });
+        let fabric = endpoint.stats();
+        HandleStats {
+            slot: match &self.links[0] {
+                Link::Local(local) => local.slot_index(),
+                Link::Remote(_) => 0,
+            },
+            ring_requests: ring_requests.sum(),
+            master_requests: self.master.calls_sent(),
+            fabric_operations: fabric.ops,
+            fabric_send_calls: fabric.send_calls,
+            fabric_receive_calls: fabric.recv_calls,
+        }
+    }
+}
+
+/// The control socket of a rack whose daemon serves now, if the master says so soon.
+fn control_of(master: &mut MasterLink, rack: RackId, deadline_ns: u64) -> Option<String> {
+    let soon_ns = deadline_ns.min(clock::deadline_ns(CONTROL_ANSWER_MS_MAX));
+    let answer = master.call(MasterCall::Racks, clock::instant(soon_ns));
+    let Ok(MasterAnswer::Racks(racks)) = answer else { return None };
+    let found = racks.into_iter().find(|info| info.rack == rack && info.alive);
+    found.map(|info| info.control)
+}
+
+fn closed(links: &mut [Link], peer: PeerId) {
+    for link in links {
+        if let Link::Remote(remote) = link {
+            remote.on_closed(peer);
+        }
+    }
+}
+
+/// The master said something that does not answer the call.
+pub(crate) fn unexpected_answer(answer: &MasterAnswer) -> Error {
+    Error::Protocol { peer: "master".into(), reason: format!("unexpected answer {answer:?}") }
+}
+
+/// A fabric that could not be set up, as the pool's error.
+pub(crate) fn fabric_error(error: FabricError) -> Error {
+    match error {
+        FabricError::PeersFull { limit } => {
+            Error::Busy { what: "fabric connections".into(), limit: u64::from(limit) }
+        }
+        FabricError::BuffersFull { limit } => {
+            Error::Busy { what: "fabric buffers".into(), limit: limit as u64 }
+        }
+        other => Error::Io { what: "fabric".into(), reason: other.to_string() },
+    }
+}

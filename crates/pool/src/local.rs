@@ -1,0 +1,429 @@
+//! A handle's link to a daemon of this host: the control socket that joins and whose end is the
+//! daemon's death, the mapped sections, and the rings of the handle's slot.
+//!
+//! One request at a time goes out through the request ring; the answer comes back through the
+//! reply ring. If the daemon dies, the link resumes its slot with the next daemon of the same
+//! region and repeats what was under way; the daemon answers a repeated mutating request from its
+//! record. Source: DESIGN §2–3, Rcmp §5.2.
+
+use crate::clock;
+use rackpool_core::client::{LinkLoss, RackView, Session};
+use rackpool_core::constants::{CELLS, MESSAGE_BYTES_MAX};
+use rackpool_core::error::DeathCause;
+use rackpool_core::layout::{
+    BELL_BYTES, RING_BYTES, RegionLayout, SLOT_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord,
+};
+use rackpool_core::seam::Mem;
+use rackpool_core::wire::{
+    self, ControlHello, ControlReply, RegionInfo, Reply, ReplyFrame, Request, WIRE_VERSION,
+};
+use rackpool_core::{Error, PageGeometry, Result, SessionId};
+use rackpool_hw::control::{ControlConn, ControlError, Received};
+use rackpool_hw::event::WakeEvent;
+use rackpool_hw::ring::bitmap::Bitmap;
+use rackpool_hw::ring::{Consumer, Producer};
+use rackpool_hw::window::{Access, MapOptions, Window};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Longest pause between two tries to reach a daemon that is gone, ms.
+const RETRY_PAUSE_MS_MAX: u64 = 50;
+/// How long one wait for a reply lasts before the control socket is looked at, ns.
+const WAIT_SLICE_NS: u64 = 20_000_000;
+
+/// How to join a daemon of this host.
+#[derive(Clone, Debug)]
+pub(crate) struct JoinOptions {
+    /// Name of the daemon's control socket.
+    pub control: String,
+    /// Whether pages are mapped read-only.
+    pub read_only: bool,
+    /// Whether accesses are delayed as those of another rack.
+    pub as_remote: bool,
+}
+
+/// The link; see the module.
+pub(crate) struct LocalLink {
+    options: JoinOptions,
+    session_id: SessionId,
+    session: Session,
+    joined: Joined,
+    view_changed: bool,
+    message: Box<[u8]>,
+    /// Requests sent, for counts in tests and `stats`.
+    pub requests_sent: u64,
+}
+
+struct Joined {
+    view: RackView<Window>,
+    region: RegionInfo,
+    slot_index: u32,
+    bell: Bitmap,
+    wake: WakeEvent,
+    producer: Producer,
+    consumer: Consumer,
+    // Last: a client unmaps before it closes.
+    lease: Arc<SlotLease>,
+}
+
+/// Holds a slot: as long as it lives, the daemon takes the slot's memory as in use. Shared with
+/// pins, which may outlive their handle.
+#[derive(Debug)]
+pub(crate) struct SlotLease {
+    slot: Window,
+    /// Bit i: cell i is free. Cell 0 is for accesses.
+    cells_free: AtomicU32,
+    /// `None` once another lease has taken it over.
+    conn: Mutex<Option<ControlConn>>,
+}
+
+impl SlotLease {
+    fn conn(&self) -> MutexGuard<'_, Option<ControlConn>> {
+        self.conn.lock().expect("no panic happens under this lock")
+    }
+
+    fn is_closed(&self) -> bool {
+        self.conn().as_ref().is_none_or(ControlConn::is_closed)
+    }
+
+    /// Goes on with the connection of `next`, which is the same slot's.
+    fn take_over(self: &Arc<Self>, next: &SlotLease) -> Arc<Self> {
+        *self.conn() = next.conn().take();
+        Arc::clone(self)
+    }
+
+    /// Takes a cell for a pin.
+    pub(crate) fn take_cell(&self) -> Option<u32> {
+        // Relaxed: only the bit's owner matters; the cell itself orders what is under it.
+        let old = self.cells_free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
+            (free != 0).then(|| free & (free - 1))
+        });
+        old.ok().map(u32::trailing_zeros)
+    }
+
+    /// Gives the cell of a pin back.
+    pub(crate) fn give_cell_back(&self, cell: u32) {
+        // Relaxed: as in `take_cell`.
+        self.cells_free.fetch_or(1 << cell, Ordering::Relaxed);
+    }
+}
+
+impl Drop for SlotLease {
+    fn drop(&mut self) {
+        // A daemon that is down now learns at its next attach that nobody will resume.
+        if self.conn().is_some() {
+            self.slot.store(SlotWord::Left as u64, 1);
+        }
+    }
+}
+
+impl LocalLink {
+    /// Joins, waiting until `deadline_ns` for the daemon to appear.
+    pub(crate) fn join(options: JoinOptions, deadline_ns: u64) -> Result<Self> {
+        let session_id = new_session()?;
+        let joined = join_until(&options, session_id, None, deadline_ns)?;
+        let peer = format!("daemon of rack {}", joined.region.rack);
+        Ok(Self {
+            options,
+            session_id,
+            session: Session::new(peer),
+            joined,
+            view_changed: false,
+            message: wire::message_buffer(),
+            requests_sent: 0,
+        })
+    }
+
+    /// What is mapped.
+    pub(crate) fn view(&self) -> &RackView<Window> {
+        &self.joined.view
+    }
+
+    /// The region.
+    pub(crate) fn region(&self) -> &RegionInfo {
+        &self.joined.region
+    }
+
+    /// Holds the slot.
+    pub(crate) fn lease(&self) -> Arc<SlotLease> {
+        Arc::clone(&self.joined.lease)
+    }
+
+    /// The slot.
+    pub(crate) fn slot_index(&self) -> u32 {
+        self.joined.slot_index
+    }
+
+    /// Whether the view was replaced since the last call.
+    pub(crate) fn take_view_changed(&mut self) -> bool {
+        std::mem::take(&mut self.view_changed)
+    }
+
+    /// Sends a request and waits for its answer, through restarts of the daemon, until the
+    /// deadline; `find` tells the name of the rack's control socket now, if it is known.
+    pub(crate) fn call(
+        &mut self,
+        request: Request,
+        deadline_ns: u64,
+        find: &mut dyn FnMut() -> Option<String>,
+    ) -> Result<Reply> {
+        let started_ns = clock::now_ns();
+        let mutates = request.is_mutating();
+        self.session.begin(request);
+        let mut sent = self.send();
+        loop {
+            if let Err(error) = sent {
+                self.session.abandon_unsent();
+                return Err(error);
+            }
+            let waited = match self.wait(deadline_ns) {
+                Ok(waited) => waited,
+                Err(error) => {
+                    self.session.abandon_unsent();
+                    return Err(error);
+                }
+            };
+            match waited {
+                Waited::Reply(frame) => {
+                    let seq = frame.seq;
+                    if let Some(reply) = self.session.on_reply(frame) {
+                        if mutates {
+                            // Taken: an allocation in it is ours for good. One that was given up
+                            // before is not taken by this, and comes back by itself.
+                            self.joined.view.slot.store(SlotWord::ConsumedSeq as u64, seq);
+                        }
+                        return reply;
+                    }
+                }
+                Waited::Closed => {
+                    let loss = self.resume(deadline_ns, find);
+                    if let Some(error) = self.session.on_loss(loss) {
+                        return Err(error);
+                    }
+                    sent = self.send();
+                }
+                Waited::TimeUp => {
+                    let waited_ms = (clock::now_ns() - started_ns) / 1_000_000;
+                    let loss = LinkLoss::TimeUp { waited_ms };
+                    return Err(self.session.on_loss(loss).expect("time up ends a request"));
+                }
+            }
+        }
+    }
+
+    fn send(&mut self) -> Result<()> {
+        let frame = self.session.under_way().expect("only called with a request under way");
+        let bytes = wire::encode(frame, &mut self.message)?;
+        self.joined.producer.push(bytes).map_err(|_| Error::Busy {
+            what: "request ring".into(),
+            limit: u64::from(rackpool_core::constants::RING_ENTRIES),
+        })?;
+        self.requests_sent += 1;
+        if self.joined.bell.set(self.joined.slot_index) {
+            self.joined.wake.notify();
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, deadline_ns: u64) -> Result<Waited> {
+        loop {
+            let peer = self.session.peer();
+            let decoded = self.joined.consumer.pop(|bytes| wire::decode::<ReplyFrame>(bytes, peer));
+            match decoded {
+                Some(Ok(frame)) => return Ok(Waited::Reply(frame?)),
+                Some(Err(error)) => {
+                    return Err(Error::Protocol { peer: peer.into(), reason: error.to_string() });
+                }
+                None => {}
+            }
+            let now_ns = clock::now_ns();
+            if now_ns >= deadline_ns {
+                return Ok(Waited::TimeUp);
+            }
+            let slice = Duration::from_nanos(WAIT_SLICE_NS.min(deadline_ns - now_ns));
+            let ready = self.joined.consumer.wait(Instant::now() + slice);
+            if !ready && self.joined.lease.is_closed() {
+                return Ok(Waited::Closed);
+            }
+        }
+    }
+
+    /// Finds the next daemon of the region and takes the slot up again there. `find` tells the
+    /// name of the rack's control socket now: another region has another one.
+    fn resume(&mut self, deadline_ns: u64, find: &mut dyn FnMut() -> Option<String>) -> LinkLoss {
+        let slot = Some(self.joined.slot_index);
+        let mut pause_ms = 1;
+        loop {
+            match join_once(&self.options, self.session_id, slot, deadline_ns) {
+                Ok(joined) => return self.rejoined(joined, LinkLoss::Resumed),
+                Err(Error::BadRegion { .. } | Error::Denied { .. }) => {
+                    return self.join_anew(deadline_ns);
+                }
+                Err(Error::PeerDead { .. } | Error::Timeout { .. })
+                    if clock::now_ns() < deadline_ns => {}
+                Err(_) => return LinkLoss::Gone(DeathCause::Closed),
+            }
+            // A daemon that only restarts is there before the master is worth asking.
+            if pause_ms == RETRY_PAUSE_MS_MAX
+                && let Some(control) = find().filter(|control| *control != self.options.control)
+            {
+                self.options.control = control;
+                return self.join_anew(deadline_ns);
+            }
+            std::thread::sleep(Duration::from_millis(pause_ms));
+            pause_ms = (pause_ms * 2).min(RETRY_PAUSE_MS_MAX);
+        }
+    }
+
+    /// The region was made anew: nothing of the session is left.
+    fn join_anew(&mut self, deadline_ns: u64) -> LinkLoss {
+        let Ok(session_id) = new_session() else {
+            return LinkLoss::Gone(DeathCause::Closed);
+        };
+        match join_until(&self.options, session_id, None, deadline_ns) {
+            Ok(joined) => {
+                self.session_id = session_id;
+                self.rejoined(joined, LinkLoss::SessionForgotten)
+            }
+            Err(_) => LinkLoss::Gone(DeathCause::Closed),
+        }
+    }
+
+    fn rejoined(&mut self, joined: Joined, loss: LinkLoss) -> LinkLoss {
+        let old = std::mem::replace(&mut self.joined, joined);
+        self.view_changed = true;
+        if loss == LinkLoss::Resumed {
+            // Pins hold the old lease: it goes on with the new connection.
+            self.joined.lease = old.lease.take_over(&self.joined.lease);
+        }
+        loss
+    }
+}
+
+enum Waited {
+    Reply(ReplyFrame),
+    Closed,
+    TimeUp,
+}
+
+/// A random session.
+pub(crate) fn new_session() -> Result<SessionId> {
+    let random = rackpool_hw::process::random_u64()
+        .map_err(|error| Error::Io { what: "getrandom".into(), reason: error.to_string() })?;
+    Ok(SessionId(random.max(1)))
+}
+
+fn join_until(
+    options: &JoinOptions,
+    session: SessionId,
+    resume_slot: Option<u32>,
+    deadline_ns: u64,
+) -> Result<Joined> {
+    let mut pause_ms = 1;
+    loop {
+        match join_once(options, session, resume_slot, deadline_ns) {
+            Err(Error::PeerDead { .. } | Error::Timeout { .. })
+                if clock::now_ns() < deadline_ns => {}
+            result => return result,
+        }
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        pause_ms = (pause_ms * 2).min(RETRY_PAUSE_MS_MAX);
+    }
+}
+
+fn join_once(
+    options: &JoinOptions,
+    session: SessionId,
+    resume_slot: Option<u32>,
+    deadline_ns: u64,
+) -> Result<Joined> {
+    let peer = format!("daemon at {}", options.control);
+    let conn = ControlConn::connect(&options.control).map_err(|e| control_error(&peer, e))?;
+    conn.check_peer().map_err(|e| control_error(&peer, e))?;
+    let read_only = options.read_only;
+    let hello = ControlHello { version: WIRE_VERSION, session, resume_slot, read_only };
+    conn.send(&wire::encode_vec(&hello), &[]).map_err(|e| control_error(&peer, e))?;
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX as usize];
+    let started_ns = clock::now_ns();
+    loop {
+        let now_ns = clock::now_ns();
+        let left = Duration::from_nanos(deadline_ns.saturating_sub(now_ns));
+        match conn.recv_timeout(&mut buffer, left).map_err(|e| control_error(&peer, e))? {
+            Received::Message { bytes, fds } => {
+                let reply = wire::decode::<ControlReply>(&buffer[..bytes], &peer)?;
+                return open_sections(options, conn, reply, fds, &peer);
+            }
+            Received::Closed => {
+                return Err(Error::PeerDead { peer, cause: DeathCause::Closed });
+            }
+            Received::Nothing if now_ns >= deadline_ns => {
+                let waited_ms = (now_ns - started_ns) / 1_000_000;
+                return Err(Error::Timeout { peer, waited_ms });
+            }
+            Received::Nothing => {}
+        }
+    }
+}
+
+fn open_sections(
+    options: &JoinOptions,
+    conn: ControlConn,
+    reply: ControlReply,
+    fds: Vec<std::os::fd::OwnedFd>,
+    peer: &str,
+) -> Result<Joined> {
+    let broken = |reason: &str| Error::Protocol { peer: peer.into(), reason: reason.into() };
+    let (slot_index, region, asymmetric_fence, offsets) = match reply {
+        ControlReply::Refused(error) => return Err(error),
+        ControlReply::Welcome { slot, region, asymmetric_fence, offsets } => {
+            (slot, region, asymmetric_fence, offsets)
+        }
+    };
+    let [slot_offset, bell_offset, table_offset, pages_offset] = offsets;
+    let [slot_fd, bell_fd, table_fd, pages_fd, wake_fd]: [_; 5] =
+        fds.try_into().map_err(|_| broken("a welcome without five descriptors"))?;
+    let pages = PageGeometry::new(region.page_shift).ok_or_else(|| broken("a page size"))?;
+    let layout = RegionLayout { pages, frame_count: region.frame_count };
+    let map = |fd: &std::os::fd::OwnedFd, file_offset, bytes, access| {
+        let options = MapOptions { file_offset, ..MapOptions::default() };
+        Window::map(fd.as_fd(), bytes, access, options).map_err(|error| Error::Io {
+            what: format!("mapping {bytes} bytes of {peer}"),
+            reason: error.to_string(),
+        })
+    };
+    let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let delay_ns = if options.as_remote { region.emulate_rdma_ns } else { region.emulate_cxl_ns };
+    // A process that cannot take part in the barrier fences for itself.
+    let asymmetric = asymmetric_fence && rackpool_hw::barrier::register().is_ok();
+    let slot = map(&slot_fd, slot_offset, SLOT_BYTES, Access::ReadWrite)?;
+    let view = RackView {
+        pages: map(&pages_fd, pages_offset, layout.pages_bytes(), access)?.with_delay(delay_ns),
+        table: map(&table_fd, table_offset, layout.table_bytes(), Access::ReadOnly)?,
+        slot: slot.clone().with_asymmetric_fence(asymmetric),
+        layout,
+    };
+    let bell = Bitmap::attach(map(&bell_fd, bell_offset, BELL_BYTES, Access::ReadWrite)?);
+    let wake = WakeEvent::from_fd(wake_fd)
+        .map_err(|error| Error::Io { what: "wake event".into(), reason: error.to_string() })?;
+    let producer = Producer::attach(slot.slice(SLOT_REQUEST_RING, RING_BYTES));
+    let consumer = Consumer::attach(slot.slice(SLOT_REPLY_RING, RING_BYTES));
+    let cells_free = AtomicU32::new((1 << CELLS) - 2);
+    let lease = Arc::new(SlotLease { slot, cells_free, conn: Mutex::new(Some(conn)) });
+    Ok(Joined { view, region, slot_index, bell, wake, producer, consumer, lease })
+}
+
+fn control_error(peer: &str, error: ControlError) -> Error {
+    match error {
+        ControlError::NobodyListens { .. } | ControlError::Closed => {
+            Error::PeerDead { peer: peer.into(), cause: DeathCause::Closed }
+        }
+        // A backlog that is full for a moment: tried again until the deadline.
+        ControlError::Busy { .. } => Error::Timeout { peer: peer.into(), waited_ms: 0 },
+        ControlError::Protocol { reason } => {
+            Error::Protocol { peer: peer.into(), reason: reason.into() }
+        }
+        other => Error::Io { what: peer.into(), reason: other.to_string() },
+    }
+}

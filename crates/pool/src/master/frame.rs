@@ -1,0 +1,182 @@
+//! Frames on a stream: a length of 4 bytes, little-endian, then so many bytes. Owns the buffers
+//! of one connection; whoever owns the socket calls. Bounded on both sides: a longer frame than
+//! allowed is an error before any of it is kept, and the writer says how much waits.
+
+use rackpool_core::constants::MASTER_MESSAGE_BYTES_MAX;
+use std::io::{self, Read, Write};
+
+const HEAD_BYTES: usize = 4;
+/// Bytes asked of the socket at once.
+const READ_BYTES: usize = 16 << 10;
+/// Buffered bytes from which on nothing more is read: the longest frame is complete by then.
+const BUFFER_BYTES_MAX: usize = MASTER_MESSAGE_BYTES_MAX as usize + HEAD_BYTES;
+
+/// What a read from a socket came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadEnd {
+    /// The socket is empty for now.
+    Empty,
+    /// The buffer is full, or the share of one turn is taken; there may be more.
+    More,
+    /// The peer closed.
+    Closed,
+}
+
+/// A frame longer than allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameTooLong {
+    /// What its head says.
+    pub bytes: u32,
+}
+
+/// Takes frames out of a stream.
+#[derive(Default)]
+pub(crate) struct FrameReader {
+    buffer: Vec<u8>,
+    start: usize,
+}
+
+impl FrameReader {
+    /// Reads what is there, up to the buffer's bound.
+    pub(crate) fn fill(&mut self, stream: &mut impl Read) -> io::Result<ReadEnd> {
+        self.buffer.drain(..std::mem::take(&mut self.start));
+        while self.buffer.len() < BUFFER_BYTES_MAX {
+            let len = self.buffer.len();
+            self.buffer.resize(len + READ_BYTES, 0);
+            let got = stream.read(&mut self.buffer[len..]);
+            self.buffer.truncate(len + *got.as_ref().unwrap_or(&0));
+            match got {
+                Ok(0) => return Ok(ReadEnd::Closed),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(ReadEnd::Empty);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(ReadEnd::More)
+    }
+
+    /// The next complete frame, at most `limit` bytes long.
+    pub(crate) fn next(&mut self, limit: u32) -> Result<Option<&[u8]>, FrameTooLong> {
+        let waiting = &self.buffer[self.start..];
+        let Some(head) = waiting.first_chunk::<HEAD_BYTES>() else { return Ok(None) };
+        let bytes = u32::from_le_bytes(*head);
+        if bytes > limit {
+            return Err(FrameTooLong { bytes });
+        }
+        let end = HEAD_BYTES + bytes as usize;
+        if waiting.len() < end {
+            return Ok(None);
+        }
+        let at = self.start + HEAD_BYTES;
+        self.start += end;
+        Ok(Some(&self.buffer[at..at + bytes as usize]))
+    }
+
+    /// Whether [`FrameReader::next`] has something to say without another read.
+    pub(crate) fn has_frame(&self) -> bool {
+        let waiting = &self.buffer[self.start..];
+        waiting.first_chunk::<HEAD_BYTES>().is_some_and(|head| {
+            let bytes = u32::from_le_bytes(*head);
+            bytes > MASTER_MESSAGE_BYTES_MAX || waiting.len() - HEAD_BYTES >= bytes as usize
+        })
+    }
+
+    /// Gives memory back that one long frame took.
+    pub(crate) fn shrink(&mut self) {
+        if self.start == self.buffer.len() {
+            self.buffer.clear();
+            self.start = 0;
+            self.buffer.shrink_to(4 * READ_BYTES);
+        }
+    }
+}
+
+/// Collects frames for a stream.
+#[derive(Default)]
+pub(crate) struct FrameWriter {
+    buffer: Vec<u8>,
+    start: usize,
+}
+
+impl FrameWriter {
+    /// Appends a frame.
+    pub(crate) fn push(&mut self, payload: &[u8]) {
+        let bytes = u32::try_from(payload.len()).ok().filter(|b| *b <= MASTER_MESSAGE_BYTES_MAX);
+        let bytes = bytes.expect("every message of ours has fewer entries than fit");
+        self.buffer.extend_from_slice(&bytes.to_le_bytes());
+        self.buffer.extend_from_slice(payload);
+    }
+
+    /// Writes as much as the socket takes.
+    pub(crate) fn flush(&mut self, stream: &mut impl Write) -> io::Result<()> {
+        while self.start < self.buffer.len() {
+            match stream.write(&self.buffer[self.start..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => self.start += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.buffer.clear();
+        self.buffer.shrink_to(4 * READ_BYTES);
+        self.start = 0;
+        Ok(())
+    }
+
+    /// Bytes that wait for the socket.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.buffer.len() - self.start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_any_cut_of_the_stream() {
+        let mut writer = FrameWriter::default();
+        let frames: Vec<Vec<u8>> = (0..50u8).map(|n| vec![n; usize::from(n) * 7]).collect();
+        for frame in &frames {
+            writer.push(frame);
+        }
+        let mut bytes = Vec::new();
+        writer.flush(&mut bytes).unwrap();
+        assert_eq!(writer.waiting_bytes(), 0);
+        for step in [1, 2, 3, 5, 64, 1000, bytes.len()] {
+            let mut reader = FrameReader::default();
+            let mut got = Vec::new();
+            for mut piece in bytes.chunks(step) {
+                reader.fill(&mut piece).unwrap();
+                while let Some(frame) = reader.next(1000).unwrap() {
+                    got.push(frame.to_vec());
+                }
+                reader.shrink();
+            }
+            assert_eq!(got, frames, "pieces of {step}");
+        }
+    }
+
+    #[test]
+    fn a_frame_above_the_limit_is_refused_by_its_head_alone() {
+        let mut reader = FrameReader::default();
+        reader.fill(&mut &[1, 1, 0, 0][..]).unwrap();
+        assert_eq!(reader.next(256), Err(FrameTooLong { bytes: 257 }));
+        let mut reader = FrameReader::default();
+        reader.fill(&mut &[255; 4][..]).unwrap();
+        assert!(reader.next(MASTER_MESSAGE_BYTES_MAX).is_err());
+    }
+
+    #[test]
+    fn the_buffer_of_a_reader_stays_bounded() {
+        let mut reader = FrameReader::default();
+        let mut endless = io::repeat(0);
+        assert_eq!(reader.fill(&mut endless).unwrap(), ReadEnd::More);
+        assert!(reader.buffer.len() <= BUFFER_BYTES_MAX + READ_BYTES);
+        assert_eq!(reader.next(10).unwrap(), Some(&[][..]));
+    }
+}

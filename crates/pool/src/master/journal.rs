@@ -1,0 +1,160 @@
+//! The master's log and state on disk: one redb file in the state directory. Owns the file and
+//! the lock on the directory. State writes of whole batches flow in, one transaction each, synced
+//! before `commit` returns; at start the stored records flow out.
+//!
+//! Ordering rule: a batch's log index is stored in the same transaction as its effects, so a
+//! crash at any moment leaves whole batches. A new file is made beside its place and renamed
+//! into it once it is complete: an incomplete file under the final name was never ours, and
+//! nothing that is there is ever overwritten.
+
+use super::error::MasterError;
+use rackpool_core::master::{Loader, State, StateWrite, Table};
+use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable};
+use redb::{TableDefinition, TableError};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+/// The file's name in the state directory.
+pub const STATE_FILE: &str = "master.redb";
+const NEW_FILE: &str = "master.redb.new";
+/// Memory for cached pages of the file; the state itself is in memory anyway.
+const CACHE_BYTES: usize = 32 << 20;
+
+type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
+
+fn definition(table: Table) -> Definition {
+    TableDefinition::new(table.name())
+}
+
+/// The open state file.
+pub(super) struct Journal {
+    database: Database,
+    path: PathBuf,
+    /// Holds the lock for as long as it is open.
+    _directory: File,
+}
+
+impl Journal {
+    /// Opens the state in `state_dir` or makes a new pool there, and begins a new term.
+    pub(super) fn open(state_dir: &Path) -> Result<(Self, State), MasterError> {
+        let directory = lock_directory(state_dir)?;
+        let path = state_dir.join(STATE_FILE);
+        let exists = path.try_exists();
+        if !exists.map_err(MasterError::system(format!("look for {}", path.display())))? {
+            create(state_dir, &path, &directory)?;
+        }
+        let opened = catch_unwind(AssertUnwindSafe(|| {
+            let mut builder = Database::builder();
+            let database = builder.set_cache_size(CACHE_BYTES).open(&path);
+            let database = database.map_err(|error| open_error(&path, error))?;
+            let state = load(&database, &path)?;
+            Ok((database, state))
+        }));
+        // A damaged file can make the store stumble over its own assertions: an answer like any
+        // other damage, since nothing of it is kept.
+        let (database, mut state) = opened.unwrap_or_else(|_| {
+            let reason = "damaged: the store gave up reading it".into();
+            Err(MasterError::BadState { path: path.clone(), reason })
+        })?;
+        let journal = Self { database, path, _directory: directory };
+        let term = state.begin_term();
+        journal.commit(&[term])?;
+        Ok((journal, state))
+    }
+
+    /// Stores a batch as a whole; returns once it would survive a power cut. After an error the
+    /// batch may be there or not: nobody may be told that it is.
+    pub(super) fn commit(&self, writes: &[StateWrite]) -> Result<(), MasterError> {
+        store(&self.database, writes).map_err(|error| MasterError::Storage {
+            path: self.path.clone(),
+            reason: error.to_string(),
+        })
+    }
+}
+
+/// Makes the directory if needed and locks it against a second master.
+fn lock_directory(state_dir: &Path) -> Result<File, MasterError> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(state_dir);
+    made.map_err(MasterError::system(format!("make {}", state_dir.display())))?;
+    let directory = File::open(state_dir);
+    let directory =
+        directory.map_err(MasterError::system(format!("open {}", state_dir.display())))?;
+    match rustix::fs::flock(&directory, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(directory),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(MasterError::Locked { path: state_dir.to_path_buf() })
+        }
+        Err(error) => {
+            Err(MasterError::system(format!("lock {}", state_dir.display()))(error.into()))
+        }
+    }
+}
+
+/// Makes the file of a new pool; a crash leaves nothing under `path`.
+fn create(state_dir: &Path, path: &Path, directory: &File) -> Result<(), MasterError> {
+    let fresh = state_dir.join(NEW_FILE);
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(MasterError::system(format!("remove {}", fresh.display()))(error));
+        }
+        _ => {}
+    }
+    let random = || rackpool_hw::process::random_u64();
+    let pool_id = random().and_then(|high| Ok([high, random()?]));
+    let pool_id = pool_id.map_err(MasterError::system("draw a random pool id"))?;
+    let failed = |reason: String| MasterError::Storage { path: fresh.clone(), reason };
+    let database = Database::create(&fresh).map_err(|error| failed(error.to_string()))?;
+    let (_, writes) = State::create(pool_id);
+    store(&database, &writes).map_err(|error| failed(error.to_string()))?;
+    drop(database);
+    let placed = fs::rename(&fresh, path).and_then(|()| directory.sync_all());
+    placed.map_err(MasterError::system(format!("make {}", path.display())))
+}
+
+fn store(database: &Database, writes: &[StateWrite]) -> Result<(), redb::Error> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_durability(Durability::Immediate)?;
+    for table in Table::ALL {
+        let mut stored = transaction.open_table(definition(table))?;
+        for write in writes.iter().filter(|write| write.table == table) {
+            match &write.value {
+                Some(value) => stored.insert(write.key.as_slice(), value.as_slice())?,
+                None => stored.remove(write.key.as_slice())?,
+            };
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+fn load(database: &Database, path: &Path) -> Result<State, MasterError> {
+    let bad = |reason: String| MasterError::BadState { path: path.to_path_buf(), reason };
+    let transaction = database.begin_read().map_err(|error| bad(error.to_string()))?;
+    let mut loader = Loader::default();
+    for table in Table::ALL {
+        let stored = match transaction.open_table(definition(table)) {
+            Ok(stored) => stored,
+            Err(TableError::TableDoesNotExist(name)) => {
+                return Err(bad(format!("it has no table {name}: no master made it")));
+            }
+            Err(error) => return Err(bad(error.to_string())),
+        };
+        for record in stored.iter().map_err(|error| bad(error.to_string()))? {
+            let (key, value) = record.map_err(|error| bad(error.to_string()))?;
+            let inserted = loader.insert(table, key.value(), value.value());
+            inserted.map_err(|error| MasterError::state(path.to_path_buf(), error))?;
+        }
+    }
+    loader.finish().map_err(|error| MasterError::state(path.to_path_buf(), error))
+}
+
+fn open_error(path: &Path, error: DatabaseError) -> MasterError {
+    let path = path.to_path_buf();
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => MasterError::Locked { path },
+        error => MasterError::BadState { path, reason: error.to_string() },
+    }
+}

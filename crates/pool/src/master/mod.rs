@@ -1,0 +1,178 @@
+//! The master as a process or a thread: options in, a served address out. Owns the thread, the
+//! poll loop in `server` and the file in `journal`; the protocol itself is
+//! [`rackpool_core::master`].
+//!
+//! Called by the command line ([`run`]) and by in-process clusters ([`MasterServer`]).
+
+mod error;
+pub(crate) mod frame;
+mod journal;
+mod server;
+
+pub use error::MasterError;
+pub use journal::STATE_FILE;
+
+use journal::Journal;
+use rackpool_core::constants::LEASE_MS_DEFAULT;
+use rackpool_core::master::{Master, MasterConfig};
+use rackpool_core::placement::Policy;
+use rackpool_hw::event::WakeEvent;
+use rackpool_hw::process::{monotonic_ns, random_u64};
+use server::{Serve, Server, connections_max};
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// How a master runs.
+#[derive(Clone, Debug)]
+pub struct MasterOptions {
+    /// Address to listen on, such as `127.0.0.1:7400`; port 0 takes a free one.
+    pub listen: String,
+    /// Directory of the state; made if it is not there.
+    pub state_dir: PathBuf,
+    /// Duration of leases, ms.
+    pub lease_ms: u64,
+    /// Where allocations go that find no room in their own rack.
+    pub policy: Policy,
+    /// Takes one line for the operator at a time.
+    pub log: fn(&str),
+}
+
+impl MasterOptions {
+    /// Options with the usual lease, random placement, and a log on standard error.
+    pub fn new(listen: impl Into<String>, state_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            listen: listen.into(),
+            state_dir: state_dir.into(),
+            lease_ms: LEASE_MS_DEFAULT,
+            policy: Policy::default(),
+            log: |line| eprintln!("master: {line}"),
+        }
+    }
+}
+
+/// A master on a thread of this process. Dropping it stops it.
+///
+/// ```
+/// use rackpool::master::{MasterOptions, MasterServer};
+/// # let dir = std::env::temp_dir().join(format!("rackpool-doc-master-{}", std::process::id()));
+/// let master = MasterServer::start(MasterOptions::new("127.0.0.1:0", &dir))?;
+/// assert!(master.local_addr().ip().is_loopback());
+/// master.stop()?;
+/// # std::fs::remove_dir_all(dir).unwrap();
+/// # Ok::<(), rackpool::master::MasterError>(())
+/// ```
+#[derive(Debug)]
+pub struct MasterServer {
+    addr: SocketAddr,
+    stop: Arc<AtomicBool>,
+    wake: WakeEvent,
+    thread: Option<JoinHandle<Result<(), MasterError>>>,
+}
+
+impl MasterServer {
+    /// Opens the state and serves it. Blocks until both are done.
+    ///
+    /// # Errors
+    /// Any [`MasterError`]; nothing is left running then.
+    pub fn start(options: MasterOptions) -> Result<Self, MasterError> {
+        let (serve, addr, wake) = prepare(&options)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopping = Arc::clone(&stop);
+        let other = wake.try_clone().map_err(MasterError::system("make an event"))?;
+        let body = move || {
+            // Acquire: pairs with the Release in master/mod.rs::end.
+            Server::new(serve, &other)?.run(&other, &|| stopping.load(Ordering::Acquire))
+        };
+        let thread = std::thread::Builder::new().name("rackpool-master".into()).spawn(body);
+        let thread = thread.map_err(MasterError::system("start the master's thread"))?;
+        Ok(Self { addr, stop, wake, thread: Some(thread) })
+    }
+
+    /// Where it serves.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Stops it, closes its connections and its state.
+    ///
+    /// # Errors
+    /// What ended it before, if something did.
+    pub fn stop(mut self) -> Result<(), MasterError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), MasterError> {
+        // Release: pairs with the Acquire in master/mod.rs::start.
+        self.stop.store(true, Ordering::Release);
+        self.wake.notify();
+        match self.thread.take().map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(result)) => result,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Drop for MasterServer {
+    fn drop(&mut self) {
+        if !std::thread::panicking()
+            && let Err(error) = self.end()
+        {
+            eprintln!("master: {error}");
+        }
+    }
+}
+
+/// Serves on this thread until `should_stop`, which is asked at least ten times a second and
+/// after every signal. `ready` learns the address once it serves.
+///
+/// # Errors
+/// Any [`MasterError`].
+pub fn run(
+    options: &MasterOptions,
+    should_stop: &dyn Fn() -> bool,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<(), MasterError> {
+    raise_descriptor_limit();
+    let (serve, addr, wake) = prepare(options)?;
+    let server = Server::new(serve, &wake)?;
+    ready(addr);
+    server.run(&wake, should_stop)
+}
+
+fn prepare(options: &MasterOptions) -> Result<(Serve, SocketAddr, WakeEvent), MasterError> {
+    let (listener, addr) = listen(&options.listen)?;
+    let (journal, state) = Journal::open(&options.state_dir)?;
+    let seed = random_u64().map_err(MasterError::system("draw a seed"))?;
+    let config = MasterConfig { lease_ms: options.lease_ms, policy: options.policy, seed };
+    let (term, pages, racks) = (state.term(), state.pages(), state.racks().count());
+    (options.log)(&format!("term {term}: {pages} pages in {racks} racks; serving {addr}"));
+    let master = Master::new(state, config, monotonic_ns());
+    let wake = WakeEvent::new().map_err(MasterError::system("make an event"))?;
+    let (connections_max, log) = (connections_max(), options.log);
+    Ok((Serve { master, journal, listener, connections_max, log }, addr, wake))
+}
+
+fn listen(listen: &str) -> Result<(TcpListener, SocketAddr), MasterError> {
+    let failed = |source| MasterError::Listen { listen: listen.into(), source };
+    let addr = listen.to_socket_addrs().map_err(failed)?.next();
+    let addr = addr.ok_or_else(|| failed(io::ErrorKind::AddrNotAvailable.into()))?;
+    if !addr.ip().is_loopback() {
+        return Err(MasterError::NotLoopback { addr });
+    }
+    let listener = TcpListener::bind(addr).map_err(failed)?;
+    let addr = listener.local_addr().map_err(failed)?;
+    Ok((listener, addr))
+}
+
+/// Several thousand connections need more descriptors than a shell usually grants.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // If it fails, fewer connections are served, and the others are told.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}

@@ -1,0 +1,378 @@
+//! The master's poll loop: sockets on one side, the engine and the journal on the other. Owns
+//! listener, connections and their buffers. One thread; blocks only in the poller and in the
+//! journal's sync.
+//!
+//! Ordering rule of a turn: read every ready socket, hand in what arrived (of closed connections
+//! first, so that a restarted daemon never meets its own ghost), look at the leases, store the
+//! batch, and only then send. Leases are looked at after reading, so that a pause of this process
+//! expires nobody.
+//!
+//! Nothing a peer sends is trusted: frames are bounded, a broken one closes its connection only,
+//! and whoever does not read its answers is not read either.
+
+use super::error::MasterError;
+use super::frame::{FrameReader, FrameWriter, ReadEnd};
+use super::journal::Journal;
+use rackpool_core::constants::{
+    MASTER_CONNECTIONS_MAX, MASTER_MESSAGE_BYTES_MAX, MASTER_OUTPUT_BYTES_HIGH,
+    MASTER_STALL_MS_MAX, MASTER_TURN_REQUESTS_MAX,
+};
+use rackpool_core::error::Error;
+use rackpool_core::master::{ConnId, Master, Notice};
+use rackpool_core::seam::Nanos;
+use rackpool_core::wire::{self, MasterCall, MasterReply, MasterRequest};
+use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_hw::process::monotonic_ns;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+const TOKEN_LISTENER: u64 = 0;
+const TOKEN_WAKE: u64 = 1;
+const TOKEN_FIRST: u64 = 2;
+
+/// Longest frame before the first Hello.
+const HELLO_BYTES_MAX: u32 = 64;
+/// Connections above the limit that are told so before they are closed.
+const REFUSED_MAX: usize = 32;
+/// Connections accepted in one turn.
+const ACCEPTS_MAX: usize = 64;
+/// How often stalled connections are looked for, and the longest sleep.
+const SWEEP_NS: Nanos = 100_000_000;
+/// Descriptors left to everything but connections.
+const DESCRIPTORS_SPARE: u64 = 64;
+
+struct Connection {
+    stream: TcpStream,
+    reader: FrameReader,
+    writer: FrameWriter,
+    interest: Interest,
+    /// Whether it may send long frames.
+    greeted: bool,
+    /// Whether it is one too many.
+    refused: bool,
+    /// Whether the peer closed, or the connection shall.
+    ended: bool,
+    /// Whether it broke the protocol: nothing of it is taken any more.
+    broken: bool,
+    /// Since when it owes us something: a hello, or reading its answers.
+    owing_since: Option<Nanos>,
+}
+
+/// What the loop serves, made where its errors can be told; the loop itself stays on its thread.
+pub(super) struct Serve {
+    pub master: Master,
+    pub journal: Journal,
+    pub listener: TcpListener,
+    /// Connections that are served; further ones are told that they are too many.
+    pub connections_max: usize,
+    pub log: fn(&str),
+}
+
+/// Everything that the loop owns.
+pub(super) struct Server {
+    master: Master,
+    journal: Journal,
+    listener: TcpListener,
+    listening: bool,
+    poller: Poller,
+    connections: BTreeMap<u64, Connection>,
+    token_next: u64,
+    connections_max: usize,
+    /// Connections with complete frames that were not taken yet, or that ended.
+    pending: BTreeSet<u64>,
+    out: Vec<(ConnId, MasterReply)>,
+    swept: Nanos,
+    log: fn(&str),
+}
+
+impl Server {
+    pub(super) fn new(serve: Serve, wake: &WakeEvent) -> Result<Self, MasterError> {
+        let Serve { master, journal, listener, connections_max, log } = serve;
+        let made = || {
+            let poller = Poller::new()?;
+            listener.set_nonblocking(true)?;
+            poller.add(&listener, TOKEN_LISTENER, Interest::Read)?;
+            poller.add(wake, TOKEN_WAKE, Interest::Read)?;
+            Ok(poller)
+        };
+        let poller = made().map_err(MasterError::system("set up the poll loop"))?;
+        Ok(Self {
+            master,
+            journal,
+            listener,
+            listening: true,
+            poller,
+            connections: BTreeMap::new(),
+            token_next: TOKEN_FIRST,
+            connections_max,
+            pending: BTreeSet::new(),
+            out: Vec::new(),
+            swept: monotonic_ns(),
+            log,
+        })
+    }
+
+    /// Serves until `should_stop`, or until the state cannot be stored.
+    pub(super) fn run(
+        mut self,
+        wake: &WakeEvent,
+        should_stop: &dyn Fn() -> bool,
+    ) -> Result<(), MasterError> {
+        let mut events = Vec::new();
+        while !should_stop() {
+            let sleep = if self.pending.is_empty() { SWEEP_NS } else { 0 };
+            let waited = self.poller.wait(Some(Duration::from_nanos(sleep)), &mut events);
+            waited.map_err(MasterError::system("wait for connections"))?;
+            let now = monotonic_ns();
+            for event in &events {
+                match event.token {
+                    TOKEN_LISTENER => self.accept(now),
+                    TOKEN_WAKE => drop(wake.drain()),
+                    token => self.move_bytes(now, token, event),
+                }
+            }
+            self.turn(now)?;
+        }
+        Ok(())
+    }
+
+    /// What a turn does once the sockets are read.
+    fn turn(&mut self, now: Nanos) -> Result<(), MasterError> {
+        let pending = std::mem::take(&mut self.pending);
+        let is_ended = |token: &u64| self.connections.get(token).is_none_or(|c| c.ended);
+        let (ended, live): (Vec<u64>, Vec<u64>) = pending.into_iter().partition(is_ended);
+        for token in ended {
+            self.take_requests(now, token);
+            self.close(token);
+        }
+        for token in live {
+            self.take_requests(now, token);
+        }
+        self.master.tick(now, &mut self.out);
+        let batch = self.master.take_batch();
+        if !batch.is_empty() {
+            let writes = self.master.apply(batch);
+            self.journal.commit(&writes)?;
+            self.master.committed(&mut self.out);
+        }
+        for notice in self.master.take_notices() {
+            (self.log)(&describe(&notice));
+        }
+        self.send(now);
+        if now.saturating_sub(self.swept) >= SWEEP_NS {
+            self.swept = now;
+            self.sweep(now);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, now: Nanos) {
+        for _ in 0..ACCEPTS_MAX {
+            match self.listener.accept() {
+                Ok((stream, _)) => self.admit(stream, now),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    // Out of descriptors: the listener would stay ready, so it rests until the
+                    // next sweep.
+                    (self.log)(&format!("cannot accept a connection: {error}"));
+                    self.listening = self.poller.remove(&self.listener).is_err();
+                    return;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, stream: TcpStream, now: Nanos) {
+        let count = self.connections.len();
+        if count >= self.connections_max + REFUSED_MAX {
+            return;
+        }
+        let token = self.token_next;
+        let added = stream
+            .set_nonblocking(true)
+            .and_then(|()| stream.set_nodelay(true))
+            .and_then(|()| self.poller.add(&stream, token, Interest::Read));
+        if added.is_err() {
+            return;
+        }
+        self.token_next += 1;
+        let connection = Connection {
+            stream,
+            reader: FrameReader::default(),
+            writer: FrameWriter::default(),
+            interest: Interest::Read,
+            greeted: false,
+            refused: count >= self.connections_max,
+            ended: false,
+            broken: false,
+            owing_since: Some(now),
+        };
+        self.connections.insert(token, connection);
+    }
+
+    /// Moves bytes between a ready socket and its buffers.
+    fn move_bytes(&mut self, now: Nanos, token: u64, event: &Readiness) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        if event.writable {
+            connection.ended |= connection.writer.flush(&mut connection.stream).is_err();
+            if connection.greeted {
+                connection.owing_since = Some(now);
+            }
+        }
+        let wants_input = connection.interest != Interest::Write || event.closed;
+        if event.readable && wants_input {
+            match connection.reader.fill(&mut connection.stream) {
+                Ok(ReadEnd::Empty | ReadEnd::More) => {}
+                Ok(ReadEnd::Closed) | Err(_) => connection.ended = true,
+            }
+        }
+        self.pending.insert(token);
+    }
+
+    /// Hands a connection's requests to the engine, as many as one turn allows; whether more wait
+    /// is remembered.
+    fn take_requests(&mut self, now: Nanos, token: u64) {
+        for taken in 0.. {
+            let Some(connection) = self.connections.get_mut(&token) else { return };
+            let blocked = connection.writer.waiting_bytes() >= MASTER_OUTPUT_BYTES_HIGH;
+            if connection.broken || blocked && !connection.ended {
+                return;
+            }
+            if taken == MASTER_TURN_REQUESTS_MAX || self.master.batch_is_full() {
+                // An ended connection is closed after this turn: what it still asked and was not
+                // taken was never acknowledged.
+                self.pending.insert(token);
+                return;
+            }
+            let limit = if connection.greeted { MASTER_MESSAGE_BYTES_MAX } else { HELLO_BYTES_MAX };
+            let request = match connection.reader.next(limit) {
+                Ok(None) => {
+                    connection.reader.shrink();
+                    return;
+                }
+                Ok(Some(frame)) => wire::decode::<MasterRequest>(frame, "a connection"),
+                Err(long) => Err(Error::Protocol {
+                    peer: "a connection".into(),
+                    reason: format!("a frame of {} bytes, at most {limit} go", long.bytes),
+                }),
+            };
+            match request {
+                Ok(request) => self.serve(now, token, request),
+                Err(error) => {
+                    connection.ended = true;
+                    connection.broken = true;
+                    self.pending.insert(token);
+                    (self.log)(&format!("closing a connection: {error}"));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, now: Nanos, token: u64, request: MasterRequest) {
+        let connection = self.connections.get_mut(&token).expect("the caller found it");
+        if connection.refused {
+            let limit = self.connections_max as u64;
+            let busy = Error::Busy { what: "master's table of connections".into(), limit };
+            let reply = self.master.reply(request.id, Err(busy));
+            self.out.push((ConnId(token), reply));
+            return self.queue_answers();
+        }
+        if matches!(request.call, MasterCall::Hello { .. }) {
+            connection.greeted = true;
+            connection.owing_since = None;
+        }
+        self.master.on_call(now, ConnId(token), request, &mut self.out);
+        self.queue_answers();
+    }
+
+    /// Moves answers into their connections' buffers.
+    fn queue_answers(&mut self) {
+        for (ConnId(token), reply) in self.out.drain(..) {
+            if let Some(connection) = self.connections.get_mut(&token) {
+                connection.writer.push(&wire::encode_vec(&reply));
+                self.pending.insert(token);
+            }
+        }
+    }
+
+    /// Sends what is there to be sent, and sets what each connection waits for.
+    fn send(&mut self, now: Nanos) {
+        self.queue_answers();
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.retain(|&token| {
+            let Some(connection) = self.connections.get_mut(&token) else { return false };
+            if connection.writer.flush(&mut connection.stream).is_err() {
+                connection.ended = true;
+            }
+            let waiting = connection.writer.waiting_bytes();
+            let interest = match waiting {
+                0 => Interest::Read,
+                MASTER_OUTPUT_BYTES_HIGH.. => Interest::Write,
+                _ => Interest::ReadWrite,
+            };
+            if waiting == 0 && connection.greeted {
+                connection.owing_since = None;
+            } else {
+                connection.owing_since.get_or_insert(now);
+            }
+            if interest != connection.interest {
+                connection.interest = interest;
+                connection.ended |=
+                    self.poller.modify(&connection.stream, token, interest).is_err();
+            }
+            connection.ended || waiting < MASTER_OUTPUT_BYTES_HIGH && connection.reader.has_frame()
+        });
+        self.pending = pending;
+    }
+
+    fn close(&mut self, token: u64) {
+        if let Some(connection) = self.connections.remove(&token) {
+            // It cannot fail: the connection was added when it was admitted.
+            let _ = self.poller.remove(&connection.stream);
+            self.master.on_closed(ConnId(token));
+        }
+    }
+
+    /// Closes connections that owe something for too long, and lets the listener try again.
+    fn sweep(&mut self, now: Nanos) {
+        let stall_ns = MASTER_STALL_MS_MAX * 1_000_000;
+        for (&token, connection) in &mut self.connections {
+            if connection.owing_since.is_some_and(|since| now.saturating_sub(since) > stall_ns) {
+                connection.ended = true;
+                self.pending.insert(token);
+            }
+        }
+        if !self.listening {
+            let added = self.poller.add(&self.listener, TOKEN_LISTENER, Interest::Read);
+            self.listening = added.is_ok();
+        }
+    }
+}
+
+/// As many connections as descriptors allow.
+pub(super) fn connections_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let spare = limit.map_or(u64::MAX, |limit| limit.saturating_sub(DESCRIPTORS_SPARE));
+    usize::try_from(spare)
+        .map_or(MASTER_CONNECTIONS_MAX, |spare| spare.clamp(1, MASTER_CONNECTIONS_MAX))
+}
+
+fn describe(notice: &Notice) -> String {
+    match notice {
+        Notice::RackJoined { rack, epoch } => {
+            format!("rack {rack} joined, attach count {epoch} of its region")
+        }
+        Notice::PagesLost { rack, pages } => format!(
+            "DATA LOST: rack {rack} came back with a new region; {pages} pages of the old one \
+             are gone"
+        ),
+        Notice::RackDead { rack, cause } => {
+            format!("the daemon of rack {rack} is dead ({cause:?}); its pages stay where they are")
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! How a program joins a pool: [`Options`] from defaults, a file, the environment and code, each
+//! overriding the one before.
+
+use rackpool_core::constants::{REQUEST_TIMEOUT_MS_DEFAULT, TRANSLATION_ENTRIES_DEFAULT};
+use rackpool_core::{Error, RackId, Result};
+use serde::Deserialize;
+use std::path::Path;
+
+/// How handles reach racks other than their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FabricChoice {
+    /// As the other rack's daemon says (its `--fabric`).
+    #[default]
+    Auto,
+    /// Map the other rack's memory; it must be on this host.
+    Shm,
+    /// One-sided operations over TCP.
+    Tcp,
+}
+
+impl std::str::FromStr for FabricChoice {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "shm" => Ok(Self::Shm),
+            "tcp" => Ok(Self::Tcp),
+            "verbs" => Err(Error::Config {
+                reason: "fabric `verbs` is not in this build; use `tcp` or `shm`".into(),
+            }),
+            other => Err(Error::Config {
+                reason: format!("fabric `{other}` is unknown; use `auto`, `tcp` or `shm`"),
+            }),
+        }
+    }
+}
+
+/// How to join a pool.
+///
+/// ```
+/// use rackpool::Options;
+/// let options = Options::new("127.0.0.1:7400", 0).request_timeout_ms(2_000);
+/// assert_eq!(options.master, ["127.0.0.1:7400"]);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// Addresses of the master, tried in turn.
+    pub master: Vec<String>,
+    /// The rack that this program runs in.
+    pub rack: u16,
+    /// How other racks are reached.
+    pub fabric: FabricChoice,
+    /// Pages that a handle's translation cache holds (rounded up to a power of two).
+    pub translation_entries: u32,
+    /// How long a call rides through the restart of a daemon or master before it answers with a
+    /// typed error, ms.
+    pub request_timeout_ms: u64,
+    /// Whether pages are mapped read-only; writes then answer `denied`.
+    pub read_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            master: vec!["127.0.0.1:7400".into()],
+            rack: 0,
+            fabric: FabricChoice::Auto,
+            translation_entries: TRANSLATION_ENTRIES_DEFAULT,
+            request_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
+            read_only: false,
+        }
+    }
+}
+
+impl Options {
+    /// Options for a master (one address, or several separated by commas) and a rack.
+    pub fn new(master: &str, rack: u16) -> Self {
+        Self { master: split_addrs(master), rack, ..Self::default() }
+    }
+
+    /// Defaults, then the file named by `RACKPOOL_CONFIG` if set, then the environment:
+    /// `RACKPOOL_MASTER`, `RACKPOOL_RACK`, `RACKPOOL_FABRIC`, `RACKPOOL_REQUEST_TIMEOUT_MS`.
+    pub fn from_env() -> Result<Self> {
+        let mut options = match std::env::var_os("RACKPOOL_CONFIG") {
+            Some(path) => Self::from_file(Path::new(&path))?,
+            None => Self::default(),
+        };
+        if let Ok(master) = std::env::var("RACKPOOL_MASTER") {
+            options.master = split_addrs(&master);
+        }
+        if let Ok(rack) = std::env::var("RACKPOOL_RACK") {
+            options.rack = number("RACKPOOL_RACK", &rack)?;
+        }
+        if let Ok(fabric) = std::env::var("RACKPOOL_FABRIC") {
+            options.fabric = fabric.parse()?;
+        }
+        if let Ok(timeout) = std::env::var("RACKPOOL_REQUEST_TIMEOUT_MS") {
+            options.request_timeout_ms = number("RACKPOOL_REQUEST_TIMEOUT_MS", &timeout)?;
+        }
+        Ok(options)
+    }
+
+    /// Options from a TOML file with the fields of this struct; missing ones keep their defaults,
+    /// unknown ones are an error.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("rackpool-doc-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&dir).unwrap();
+    /// let path = dir.join("rackpool.toml");
+    /// std::fs::write(&path, "master = ['127.0.0.1:7400']\nrack = 1\n").unwrap();
+    /// assert_eq!(rackpool::Options::from_file(&path).unwrap().rack, 1);
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// ```
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|error| Error::Io {
+            what: format!("reading {}", path.display()),
+            reason: error.to_string(),
+        })?;
+        toml::from_str(&text)
+            .map_err(|error| Error::Config { reason: format!("{}: {error}", path.display()) })
+    }
+
+    /// Sets [`Options::fabric`].
+    pub fn fabric(mut self, fabric: FabricChoice) -> Self {
+        self.fabric = fabric;
+        self
+    }
+
+    /// Sets [`Options::request_timeout_ms`].
+    pub fn request_timeout_ms(mut self, ms: u64) -> Self {
+        self.request_timeout_ms = ms;
+        self
+    }
+
+    /// Sets [`Options::read_only`].
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    pub(crate) fn rack_id(&self) -> RackId {
+        RackId(self.rack)
+    }
+}
+
+fn split_addrs(text: &str) -> Vec<String> {
+    text.split(',').map(|addr| addr.trim().to_string()).filter(|addr| !addr.is_empty()).collect()
+}
+
+fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T> {
+    text.parse()
+        .map_err(|_| Error::Config { reason: format!("{name}=`{text}` is not a number in range") })
+}
+
+/// Latency that is injected to stand for hardware that is not there. Every figure made with it is
+/// labelled "emulated".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Emulate {
+    /// Added to each access of the own rack, ns.
+    pub cxl_ns: u32,
+    /// Added to each one-sided operation of another rack, ns.
+    pub rdma_ns: u32,
+}
+
+impl Emulate {
+    /// Whether anything is injected.
+    pub fn is_on(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
+impl std::str::FromStr for Emulate {
+    type Err = Error;
+    /// Parses `cxl=140ns,rdma=2us`; either part may be missing.
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = |part: &str| Error::Config {
+            reason: format!("`{part}` in --emulate; write for example cxl=140ns,rdma=2us"),
+        };
+        let mut emulate = Self::default();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (path, time) = part.split_once('=').ok_or_else(|| wrong(part))?;
+            let digits = time.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| wrong(part))?;
+            let value: u32 = time[..digits].parse().map_err(|_| wrong(part))?;
+            let ns = match &time[digits..] {
+                "ns" => Some(value),
+                "us" => value.checked_mul(1_000),
+                _ => None,
+            };
+            let ns = ns.filter(|ns| *ns <= 1_000_000).ok_or_else(|| wrong(part))?;
+            match path {
+                "cxl" => emulate.cxl_ns = ns,
+                "rdma" => emulate.rdma_ns = ns,
+                _ => return Err(wrong(part)),
+            }
+        }
+        Ok(emulate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn emulated_latencies_are_parsed_with_units_and_nothing_else_is() {
+        let emulate: Emulate = "cxl=140ns,rdma=2us".parse().unwrap();
+        assert_eq!(emulate, Emulate { cxl_ns: 140, rdma_ns: 2_000 });
+        for wrong in ["cxl", "cxl=140", "cxl=-1ns", "nic=1us", "rdma=2s", "rdma=2000000us"] {
+            assert_eq!(wrong.parse::<Emulate>().unwrap_err().code(), "config", "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_in_a_file_is_an_error_that_names_it() {
+        let error = toml::from_str::<Options>("rak = 1").unwrap_err();
+        assert!(error.to_string().contains("rak"));
+    }
+}

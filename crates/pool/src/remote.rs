@@ -1,0 +1,301 @@
+//! A handle's link to a daemon that is reached over the fabric: one-sided operations are posted
+//! by the handle itself; this holds the connection and the session for requests by SEND.
+
+use crate::clock;
+use crate::links::{Inbox, fabric_error};
+use rackpool_core::client::{LinkLoss, Session};
+use rackpool_core::constants::MESSAGE_BYTES_MAX;
+use rackpool_core::error::DeathCause;
+use rackpool_core::layout::RegionLayout;
+use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Sge, Verb, WorkRequest};
+use rackpool_core::wire::{
+    self, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply, ReplyFrame, Request,
+    WIRE_VERSION,
+};
+use rackpool_core::{Error, PageGeometry, Result, SessionId};
+use rackpool_hw::fabric::LocalBuffers;
+use rackpool_hw::fabric::tcp::Endpoint;
+
+/// The link; see the module.
+pub(crate) struct RemoteLink {
+    session_id: SessionId,
+    session: Session,
+    peer: Option<PeerId>,
+    region: RegionInfo,
+    known: bool,
+    /// The last mutating request whose answer was taken.
+    consumed_seq: u64,
+    buffer: BufId,
+    started_ns: u64,
+}
+
+/// Id of the work requests that carry messages; their completions are not looked at.
+const SEND_ID: u64 = u64::MAX;
+/// How long one wait for the socket to take a message lasts, ns.
+const SENT_SLICE_NS: u64 = 1_000_000;
+
+impl RemoteLink {
+    /// Connects to a rack's fabric endpoint and joins its daemon.
+    pub(crate) fn connect(
+        endpoint: &mut Endpoint,
+        inbox: &mut Inbox,
+        info: &RackInfo,
+        deadline_ns: u64,
+    ) -> Result<Self> {
+        let random = rackpool_hw::process::random_u64()
+            .map_err(|error| Error::Io { what: "getrandom".into(), reason: error.to_string() })?;
+        let buffer =
+            endpoint.register(vec![0; MESSAGE_BYTES_MAX as usize]).map_err(fabric_error)?;
+        let mut link = Self {
+            session_id: SessionId(random.max(1)),
+            session: Session::new(format!("daemon of rack {}", info.rack)),
+            peer: None,
+            region: RegionInfo {
+                rack: info.rack,
+                region_id: info.region_id,
+                epoch: 0,
+                page_shift: info.page_shift,
+                frame_count: info.frame_count,
+                emulate_cxl_ns: 0,
+                emulate_rdma_ns: 0,
+            },
+            known: false,
+            consumed_seq: 0,
+            buffer,
+            started_ns: clock::now_ns(),
+        };
+        match link.reconnect(endpoint, inbox, info, deadline_ns) {
+            Ok(()) => Ok(link),
+            Err(error) => {
+                endpoint.take(buffer);
+                Err(error)
+            }
+        }
+    }
+
+    /// The connection, if it is up.
+    pub(crate) fn peer(&self) -> Option<PeerId> {
+        self.peer
+    }
+
+    /// The region.
+    pub(crate) fn region(&self) -> &RegionInfo {
+        &self.region
+    }
+
+    /// The region's geometry.
+    pub(crate) fn layout(&self) -> RegionLayout {
+        let pages = PageGeometry::new(self.region.page_shift);
+        RegionLayout {
+            pages: pages.expect("checked when the daemon's welcome came"),
+            frame_count: self.region.frame_count,
+        }
+    }
+
+    /// The connection closed.
+    pub(crate) fn on_closed(&mut self, peer: PeerId) {
+        if self.peer == Some(peer) {
+            self.peer = None;
+        }
+    }
+
+    /// Connects anew and says which session this is.
+    pub(crate) fn reconnect(
+        &mut self,
+        endpoint: &mut Endpoint,
+        inbox: &mut Inbox,
+        info: &RackInfo,
+        deadline_ns: u64,
+    ) -> Result<()> {
+        let name = self.session.peer().to_string();
+        if let Some(old) = self.peer.take() {
+            endpoint.close(old);
+        }
+        let addr = info.fabric_addr.parse().map_err(|_| Error::Protocol {
+            peer: "master".into(),
+            reason: format!("fabric address `{}`", info.fabric_addr),
+        })?;
+        let peer = endpoint.connect(addr, clock::now_ns()).map_err(fabric_error)?;
+        self.wait(endpoint, inbox, peer, deadline_ns, |event| match event {
+            FabricEvent::Connected { .. } => Some(Ok(())),
+            _ => None,
+        })?;
+        let join = RemoteRequest::Join {
+            version: WIRE_VERSION,
+            session: self.session_id,
+            consumed_seq: self.consumed_seq,
+        };
+        self.send(endpoint, peer, &join)?;
+        let (known, region) = self.wait(endpoint, inbox, peer, deadline_ns, |event| {
+            let FabricEvent::Received { message, .. } = event else { return None };
+            match wire::decode::<RemoteReply>(message, &name) {
+                Ok(RemoteReply::Joined { known, region }) => Some(Ok((known, region))),
+                Ok(RemoteReply::Refused(error)) | Err(error) => Some(Err(error)),
+                Ok(RemoteReply::Reply(_)) => None,
+            }
+        })?;
+        if PageGeometry::new(region.page_shift).is_none() {
+            return Err(Error::Protocol { peer: name, reason: "a page size".into() });
+        }
+        endpoint.set_emulated_delay(region.emulate_rdma_ns);
+        self.peer = Some(peer);
+        self.known = known;
+        self.region = region;
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        endpoint: &mut Endpoint,
+        peer: PeerId,
+        message: &RemoteRequest,
+    ) -> Result<()> {
+        let bytes = wire::encode(message, endpoint.buffer_mut(self.buffer))?.len() as u64;
+        let sge = [Sge { buf: self.buffer, offset: 0, bytes }];
+        let request = WorkRequest { id: SEND_ID, verb: Verb::Send, local: &sge, signalled: false };
+        endpoint.post(peer, &[request]).map_err(|_| Error::PeerDead {
+            peer: self.session.peer().into(),
+            cause: DeathCause::Closed,
+        })
+    }
+
+    /// Waits for an event of `peer` that `pick` takes. Completions and ends of connections that
+    /// came along stay in `events`: a transfer may be in the midst of them.
+    fn wait<T>(
+        &mut self,
+        endpoint: &mut Endpoint,
+        inbox: &mut Inbox,
+        peer: PeerId,
+        deadline_ns: u64,
+        mut pick: impl FnMut(&FabricEvent) -> Option<Result<T>>,
+    ) -> Result<T> {
+        let started_ns = clock::now_ns();
+        loop {
+            endpoint.wait(clock::now_ns, deadline_ns, None, &mut inbox.events);
+            let mut result = None;
+            inbox.sort(|event| match event {
+                FabricEvent::Closed { peer: of, cause } if *of == peer && result.is_none() => {
+                    let peer = self.session.peer().into();
+                    result = Some(Err(Error::PeerDead { peer, cause: *cause }));
+                }
+                FabricEvent::Connected { peer: of } | FabricEvent::Received { peer: of, .. }
+                    if *of == peer && result.is_none() =>
+                {
+                    result = pick(event);
+                }
+                _ => {}
+            });
+            if let Some(result) = result {
+                return result;
+            }
+            if let Some(result) = result {
+                return result;
+            }
+            let now_ns = clock::now_ns();
+            if now_ns >= deadline_ns {
+                let peer = self.session.peer().into();
+                let waited_ms = (now_ns - started_ns) / 1_000_000;
+                return Err(Error::Timeout { peer, waited_ms });
+            }
+        }
+    }
+
+    /// Starts a request; [`RemoteLink::call`] sends it.
+    pub(crate) fn begin(&mut self, request: Request) {
+        self.started_ns = clock::now_ns();
+        self.session.begin(request);
+    }
+
+    /// Sends the request under way and waits for its answer. `None` if the connection was lost:
+    /// reconnect, then ask [`RemoteLink::resumed`] whether to call again.
+    pub(crate) fn call(
+        &mut self,
+        endpoint: &mut Endpoint,
+        inbox: &mut Inbox,
+        deadline_ns: u64,
+    ) -> Option<Result<Reply>> {
+        let peer = self.peer?;
+        let frame = self.session.under_way().expect("a request was begun").clone();
+        let seq = frame.seq;
+        let name = self.session.peer().to_string();
+        if self.send(endpoint, peer, &RemoteRequest::Request(frame)).is_err() {
+            self.peer = None;
+            return None;
+        }
+        let reply = self.wait(endpoint, inbox, peer, deadline_ns, |event| {
+            let FabricEvent::Received { message, .. } = event else { return None };
+            match wire::decode::<RemoteReply>(message, &name) {
+                Ok(RemoteReply::Reply(frame)) if frame.seq == seq => Some(Ok(frame)),
+                Ok(_) => None,
+                Err(error) => Some(Err(error)),
+            }
+        });
+        match reply {
+            Ok(frame) => {
+                let reply = self.take(frame);
+                if matches!(reply, Ok(Reply::Allocated { .. })) {
+                    self.consume(endpoint, inbox, seq, deadline_ns);
+                }
+                Some(reply)
+            }
+            Err(Error::PeerDead { .. }) => {
+                self.peer = None;
+                None
+            }
+            Err(Error::Timeout { .. }) => {
+                let waited_ms = (clock::now_ns() - self.started_ns) / 1_000_000;
+                let error = self.session.on_loss(LinkLoss::TimeUp { waited_ms });
+                Some(Err(error.expect("time up ends a request")))
+            }
+            Err(error) => {
+                self.session.abandon_unsent();
+                Some(Err(error))
+            }
+        }
+    }
+
+    fn take(&mut self, frame: ReplyFrame) -> Result<Reply> {
+        self.session.on_reply(frame).expect("the sequence number was compared")
+    }
+
+    /// Says that the answer to an allocation was taken. It is with the system before the caller
+    /// learns of the memory, so that the daemon never takes for abandoned what was used; if the
+    /// connection breaks first, the next join says it.
+    fn consume(&mut self, endpoint: &mut Endpoint, inbox: &mut Inbox, seq: u64, deadline_ns: u64) {
+        self.consumed_seq = seq;
+        let Some(peer) = self.peer else { return };
+        if self.send(endpoint, peer, &RemoteRequest::Consumed(seq)).is_err() {
+            return;
+        }
+        while !endpoint.is_sent(peer) && clock::now_ns() < deadline_ns {
+            endpoint.wait(clock::now_ns, clock::now_ns() + SENT_SLICE_NS, None, &mut inbox.events);
+        }
+    }
+
+    /// Says that this session is over. What cannot be sent at once is not worth waiting for: the
+    /// daemon notices by itself.
+    pub(crate) fn leave(&mut self, endpoint: &mut Endpoint) {
+        if let Some(peer) = self.peer.take() {
+            let _ = self.send(endpoint, peer, &RemoteRequest::Leave);
+        }
+    }
+
+    /// After a reconnect: `None` says call again, else the request ended with this error.
+    pub(crate) fn resumed(&mut self) -> Option<Error> {
+        let loss = if self.known { LinkLoss::Resumed } else { LinkLoss::SessionForgotten };
+        self.session.on_loss(loss)
+    }
+
+    /// The rack could not be reached again: how the request under way ends.
+    pub(crate) fn give_up(&mut self, error: Error) -> Error {
+        match error {
+            Error::Timeout { .. } | Error::PeerDead { .. } => {
+                self.session.on_loss(LinkLoss::Gone(DeathCause::Closed)).unwrap_or(error)
+            }
+            other => {
+                self.session.abandon_unsent();
+                other
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What the pool tells about itself: where an address lives and why, counters of handles, daemons
+//! and the master. Taken when asked, at the edges; nothing is counted inside an access.
+
+use rackpool_core::wire::{DaemonStats, MasterStats};
+use serde::Serialize;
+use std::fmt;
+
+/// Where an address lives and how a handle reaches it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Explain {
+    /// The address asked for.
+    pub addr: String,
+    /// Its page.
+    pub page: u64,
+    /// Its offset in the page, bytes.
+    pub offset_bytes: u64,
+    /// The page's home rack.
+    pub rack: u16,
+    /// Whether that is the handle's own rack.
+    pub own_rack: bool,
+    /// `mapped`: loads and stores; `tcp`: one-sided operations.
+    pub path: String,
+    /// Why this path.
+    pub why: String,
+    /// The frame in the home rack.
+    pub frame: u32,
+    /// The frame's generation.
+    pub generation: u64,
+    /// Whether the handle knew the page before it was asked.
+    pub translation_cached: bool,
+    /// Latency injected on this path, ns; 0 is none.
+    pub emulated_latency_ns: u32,
+}
+
+impl fmt::Display for Explain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "addr={}", self.addr)?;
+        writeln!(f, "page={}", self.page)?;
+        writeln!(f, "offset_bytes={}", self.offset_bytes)?;
+        writeln!(f, "rack={}", self.rack)?;
+        writeln!(f, "own_rack={}", self.own_rack)?;
+        writeln!(f, "path={}", self.path)?;
+        writeln!(f, "why={}", self.why)?;
+        writeln!(f, "frame={}", self.frame)?;
+        writeln!(f, "generation={}", self.generation)?;
+        writeln!(f, "translation_cached={}", self.translation_cached)?;
+        write!(f, "emulated_latency_ns={}", self.emulated_latency_ns)
+    }
+}
+
+/// What one handle sent since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HandleStats {
+    /// Its slot at the own rack's daemon.
+    pub slot: u32,
+    /// Requests through rings.
+    pub ring_requests: u64,
+    /// Requests to the master.
+    pub master_requests: u64,
+    /// One-sided operations and messages of the fabric.
+    pub fabric_operations: u64,
+    /// System calls that sent something on the fabric.
+    pub fabric_send_calls: u64,
+    /// System calls that received something on the fabric.
+    pub fabric_receive_calls: u64,
+}
+
+/// One rack in [`PoolStats`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RackStats {
+    /// The rack.
+    pub rack: u16,
+    /// Whether its daemon is connected to the master.
+    pub alive: bool,
+    /// How it is reached from other racks.
+    pub fabric: String,
+    /// Its fabric address.
+    pub fabric_addr: String,
+    /// Its daemon's counters; missing if it could not be asked.
+    pub daemon: Option<DaemonStats>,
+    /// Why it could not be asked.
+    pub error: Option<String>,
+}
+
+/// Counters of the whole pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PoolStats {
+    /// The master's.
+    pub master: MasterStats,
+    /// The racks'.
+    pub racks: Vec<RackStats>,
+    /// Of the handle that asked.
+    pub handle: HandleStats,
+}

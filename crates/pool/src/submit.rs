@@ -1,0 +1,182 @@
+//! Submissions: reads and writes that run while their handle does something else. A submission
+//! takes its buffer and its completion returns it, so nothing that is under way can outlive the
+//! memory that it names.
+
+use crate::clock;
+use crate::drive::{Advanced, Buffers, advance};
+use crate::links::{Links, fabric_error};
+use rackpool_core::client::{Access, Client, Operation, Piece, Transfer, TransferTables};
+use rackpool_core::seam::{BufId, WorkStatus};
+use rackpool_core::{Error, GAddr, Result};
+use rackpool_hw::fabric::LocalBuffers;
+use rackpool_hw::fabric::tcp::Endpoint;
+use rackpool_hw::window::Window;
+
+/// Submissions of one handle under way; more is `Busy`.
+const SUBMISSIONS_MAX: usize = 64;
+
+/// Names a submission; never used twice by a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// A submission that has ended.
+#[derive(Debug)]
+pub struct Completed {
+    /// Which one.
+    pub ticket: Ticket,
+    /// How it ended; after an error the buffer's bytes mean nothing.
+    pub result: Result<()>,
+    /// The buffer that was given.
+    pub buffer: Vec<u8>,
+}
+
+struct Submission {
+    ticket: Ticket,
+    pieces: [Piece; 1],
+    buf: BufId,
+    tables: TransferTables,
+    deadline_ns: u64,
+    failed: Option<Error>,
+    may_step: bool,
+}
+
+/// The submissions of one handle.
+#[derive(Default)]
+pub(crate) struct Submissions {
+    under_way: Vec<Submission>,
+    spare: Vec<TransferTables>,
+    done: Vec<Completed>,
+}
+
+impl Submissions {
+    #[allow(clippy::too_many_arguments, reason = "the parts of a handle, borrowed one by one")]
+    pub(crate) fn submit(
+        &mut self,
+        client: &mut Client<Window>,
+        links: &mut Links,
+        endpoint: &mut Endpoint,
+        round: u64,
+        access: Access,
+        addr: GAddr,
+        buffer: Vec<u8>,
+    ) -> Result<Ticket> {
+        if self.under_way.len() + self.done.len() >= SUBMISSIONS_MAX {
+            let limit = SUBMISSIONS_MAX as u64;
+            return Err(Error::Busy { what: "submissions".into(), limit });
+        }
+        let pieces = [Piece { addr, bytes: buffer.len() as u64 }];
+        let buf = endpoint.register(buffer).map_err(fabric_error)?;
+        let mut tables = self.spare.pop().unwrap_or_default();
+        Transfer::new(&mut tables, round, access, &pieces);
+        let deadline_ns = clock::deadline_ns(links.options().request_timeout_ms);
+        let ticket = Ticket(round);
+        let mut submission =
+            Submission { ticket, pieces, buf, tables, deadline_ns, failed: None, may_step: true };
+        match submission.step(client, links, endpoint) {
+            None => self.under_way.push(submission),
+            Some(result) => self.finish(submission, result, endpoint),
+        }
+        Ok(ticket)
+    }
+
+    /// Hands a completion to the submission that it belongs to; whether there is one.
+    pub(crate) fn on_completion(
+        &mut self,
+        client: &mut Client<Window>,
+        id: u64,
+        status: WorkStatus,
+    ) -> bool {
+        let owner = self.under_way.iter_mut().find(|one| one.tables.owns(id));
+        let Some(submission) = owner else { return false };
+        submission.may_step = true;
+        let mut transfer = Transfer::resume(&mut submission.tables, &submission.pieces);
+        if let Err(error) = transfer.on_completion(client, id, status) {
+            submission.failed.get_or_insert(error);
+        }
+        true
+    }
+
+    /// Takes what the fabric has done meanwhile; a submission that ended, if there is one.
+    pub(crate) fn poll(
+        &mut self,
+        client: &mut Client<Window>,
+        links: &mut Links,
+        endpoint: &mut Endpoint,
+    ) -> Result<Option<Completed>> {
+        links.poll_completions(endpoint);
+        for (id, status) in links.take_completions() {
+            self.on_completion(client, id, status);
+        }
+        let now_ns = clock::now_ns();
+        let mut index = 0;
+        while index < self.under_way.len() {
+            let one = &mut self.under_way[index];
+            let ended = if one.may_step || now_ns >= one.deadline_ns {
+                one.step(client, links, endpoint)
+            } else {
+                None
+            };
+            match ended {
+                None => index += 1,
+                Some(result) => {
+                    let submission = self.under_way.swap_remove(index);
+                    self.finish(submission, result, endpoint);
+                }
+            }
+        }
+        Ok(if self.done.is_empty() { None } else { Some(self.done.remove(0)) })
+    }
+
+    /// As [`Submissions::poll`], until one ends, nothing is under way, or the deadline.
+    pub(crate) fn wait(
+        &mut self,
+        client: &mut Client<Window>,
+        links: &mut Links,
+        endpoint: &mut Endpoint,
+        deadline_ns: u64,
+    ) -> Result<Option<Completed>> {
+        loop {
+            if let Some(done) = self.poll(client, links, endpoint)? {
+                return Ok(Some(done));
+            }
+            let first = self.under_way.iter().map(|one| one.deadline_ns).min();
+            let Some(first) = first.filter(|_| clock::now_ns() < deadline_ns) else {
+                return Ok(None);
+            };
+            links.wait_completions(endpoint, deadline_ns.min(first));
+        }
+    }
+
+    fn finish(&mut self, submission: Submission, result: Result<()>, endpoint: &mut Endpoint) {
+        let Submission { ticket, buf, tables, .. } = submission;
+        let buffer = endpoint.take(buf);
+        self.spare.push(tables);
+        self.done.push(Completed { ticket, result, buffer });
+    }
+}
+
+impl Submission {
+    /// Goes on; its result if it has ended.
+    fn step(
+        &mut self,
+        client: &mut Client<Window>,
+        links: &mut Links,
+        endpoint: &mut Endpoint,
+    ) -> Option<Result<()>> {
+        if let Some(error) = self.failed.take() {
+            return Some(Err(error));
+        }
+        let timeout_ms = links.options().request_timeout_ms;
+        self.may_step = false;
+        let mut transfer = Transfer::resume(&mut self.tables, &self.pieces);
+        if clock::now_ns() >= self.deadline_ns {
+            return Some(Err(Operation::<Window>::on_deadline(&mut transfer, timeout_ms)));
+        }
+        let buffers = Buffers::Owned(self.buf);
+        match advance(client, links, endpoint, buffers, &mut transfer, self.deadline_ns) {
+            Ok(Advanced::Posted) => None,
+            Ok(Advanced::Done(())) => Some(Ok(())),
+            Err(error) => Some(Err(error)),
+        }
+    }
+}

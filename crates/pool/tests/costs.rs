@@ -1,0 +1,88 @@
+//! What accesses cost, counted exactly: messages, allocations. System calls are counted by
+//! `syscalls.rs`, which needs a tracer.
+
+use rackpool::cluster::Cluster;
+use rackpool::{FabricChoice, Placement, RackId};
+
+#[test]
+fn a_warm_access_to_the_own_rack_costs_no_message_and_no_allocation() {
+    let cluster = Cluster::start(1).unwrap();
+    let mut handle = cluster.pool(0).unwrap().handle().unwrap();
+    let addr = handle.alloc(64 << 10, Placement::Local).unwrap();
+    handle.write(addr, &[0; 64]).unwrap();
+    let before = handle.handle_stats();
+    let mut bytes = [0; 64];
+    let allocated = allocation_counter::measure(|| {
+        for i in 0..1000 {
+            let at = rackpool::GAddr(addr.0 + 64 * i);
+            handle.write(at, &bytes).unwrap();
+            handle.read(at, &mut bytes).unwrap();
+            handle.fetch_add(at, 1).unwrap();
+            handle.cas(at, 1, 0).unwrap().unwrap();
+        }
+    });
+    assert_eq!(allocated.count_total, 0, "allocations");
+    assert_eq!(handle.handle_stats(), before, "messages");
+}
+
+#[test]
+fn a_warm_batch_costs_no_allocation() {
+    let cluster = Cluster::start(1).unwrap();
+    let mut handle = cluster.pool(0).unwrap().handle().unwrap();
+    let addr = handle.alloc(64 << 10, Placement::Local).unwrap();
+    let mut buffers = [[0u8; 64]; 32];
+    let mut ops = Vec::new();
+    for (i, buffer) in buffers.iter_mut().enumerate() {
+        ops.push((rackpool::GAddr(addr.0 + 64 * i as u64), &mut buffer[..]));
+    }
+    handle.read_batch(&mut ops).unwrap();
+    let allocated = allocation_counter::measure(|| handle.read_batch(&mut ops).unwrap());
+    assert_eq!(allocated.count_total, 0);
+}
+
+#[test]
+fn a_remote_first_touch_costs_one_message_to_the_master_and_a_warm_one_none() {
+    let cluster = Cluster::start(2).unwrap();
+    let mut writer = cluster.pool(1).unwrap().handle().unwrap();
+    let first = writer.alloc(64 << 10, Placement::Local).unwrap();
+    let second = writer.alloc(64 << 10, Placement::Local).unwrap();
+    for fabric in [FabricChoice::Tcp, FabricChoice::Shm] {
+        let mut handle = cluster.pool_over(0, fabric).unwrap().handle().unwrap();
+        let mut bytes = [0; 64];
+        // The first page also finds the rack: one more call, once for each rack.
+        handle.read(first, &mut bytes).unwrap();
+        let before = handle.handle_stats();
+        handle.read(second, &mut bytes).unwrap();
+        let touched = handle.handle_stats();
+        assert_eq!(touched.master_requests - before.master_requests, 1, "first touch");
+        handle.read(second, &mut bytes).unwrap();
+        handle.write(second, &bytes).unwrap();
+        handle.fetch_add(second, 1).unwrap();
+        let warm = handle.handle_stats();
+        assert_eq!(warm.master_requests, touched.master_requests, "warm");
+        assert_eq!(warm.ring_requests, touched.ring_requests, "warm");
+        let remote = warm.fabric_operations - touched.fabric_operations;
+        assert_eq!(remote, if fabric == FabricChoice::Tcp { 3 } else { 0 });
+        assert_eq!(warm.fabric_send_calls - touched.fabric_send_calls, remote);
+        assert_eq!(warm.fabric_receive_calls - touched.fabric_receive_calls, remote);
+    }
+}
+
+#[test]
+fn a_warm_remote_access_costs_no_allocation() {
+    let cluster = Cluster::start(2).unwrap();
+    let mut handle = cluster.pool_over(0, FabricChoice::Tcp).unwrap().handle().unwrap();
+    let addr = handle.alloc(64 << 10, Placement::Rack(RackId(1))).unwrap();
+    let mut bytes = [0; 64];
+    for _ in 0..3 {
+        handle.write(addr, &bytes).unwrap();
+        handle.read(addr, &mut bytes).unwrap();
+    }
+    let allocated = allocation_counter::measure(|| {
+        for _ in 0..100 {
+            handle.write(addr, &bytes).unwrap();
+            handle.read(addr, &mut bytes).unwrap();
+        }
+    });
+    assert_eq!(allocated.count_total, 0);
+}

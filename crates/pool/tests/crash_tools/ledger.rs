@@ -1,0 +1,345 @@
+//! What the workers were told, and whether the pool still knows it: the test's side of
+//! `worker.rs`. A crew is some worker places with their shared objects; each place has one worker
+//! at a time, and a new one after a kill.
+
+use super::stage::Stage;
+use super::worker::{
+    ALLOCATING, BLOCK_BYTES, COUNTER_BYTES, COUNTERS, EMPTY, FREEING, Job, LIVE, NOTE_BYTES, NOTES,
+    RECORD_BYTES, RECORDS, counter_addr, record, record_addr,
+};
+use super::{PATIENCE, Proc, Random};
+use rackpool::{DaemonStats, FabricChoice, GAddr, Handle, Placement, RackId};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// What was said by all workers so far.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub writes: u64,
+    pub adds: u64,
+    pub unknowns: u64,
+    pub allocs: u64,
+    pub retries: BTreeMap<String, u64>,
+    pub kills: u64,
+    /// The longest time until everybody went on after a server had come back.
+    pub slowest: Duration,
+    /// Killed while an allocation was under way, or its answer was not noted yet.
+    pub maybe_leaked: Vec<u64>,
+    /// Killed while something was freed.
+    pub half_freed: u64,
+}
+
+/// One worker place.
+struct Place {
+    job: Job,
+    proc: Option<Proc>,
+    /// Acknowledged versions of its records.
+    written: BTreeMap<u64, u64>,
+    /// The last version that was acknowledged.
+    last_seq: u64,
+}
+
+/// See the module.
+pub struct Crew {
+    places: Vec<Place>,
+    pub tally: Tally,
+    /// Acknowledged additions to each counter.
+    added: Vec<u64>,
+    counters: Vec<GAddr>,
+    /// The daemons' counters before the first worker came.
+    baseline: Vec<DaemonStats>,
+    random: Random,
+}
+
+impl Crew {
+    /// Worker places in the racks and over the fabrics named; nobody works yet.
+    pub fn new(
+        stage: &Stage,
+        handle: &mut Handle,
+        places: &[(u16, FabricChoice)],
+        seed: u64,
+    ) -> Crew {
+        let racks = stage.memory.len() as u16;
+        let per_rack = |handle: &mut Handle, bytes: u64| -> Vec<GAddr> {
+            (0..racks)
+                .map(|rack| handle.alloc(bytes, Placement::Rack(RackId(rack))).expect("room"))
+                .collect()
+        };
+        let counters = per_rack(handle, 2 * COUNTERS * COUNTER_BYTES);
+        let mut jobs = Vec::new();
+        for (index, &(rack, fabric)) in places.iter().enumerate() {
+            let records = per_rack(handle, RECORDS * RECORD_BYTES);
+            let notes = handle.alloc(NOTES * NOTE_BYTES, Placement::Rack(RackId(rack)));
+            jobs.push(Job {
+                master: stage.addr.clone(),
+                rack,
+                fabric,
+                seed: seed ^ (index as u64) << 20,
+                index: index as u64,
+                first_seq: 0,
+                records,
+                blocks: per_rack(handle, BLOCK_BYTES),
+                counters: counters.clone(),
+                notes: notes.expect("room"),
+                reopens: false,
+                timeout_ms: 10_000,
+            });
+        }
+        let place = |job| Place { job, proc: None, written: BTreeMap::new(), last_seq: 0 };
+        let stats = handle.pool_stats().expect("the pool answers").racks;
+        Crew {
+            places: jobs.into_iter().map(place).collect(),
+            tally: Tally::default(),
+            added: vec![0; usize::from(racks) * COUNTERS as usize],
+            counters,
+            baseline: stats.into_iter().map(|one| one.daemon.expect("it answers")).collect(),
+            random: Random::new(seed),
+        }
+    }
+
+    /// Changes every job that is started from now on.
+    pub fn change_jobs(&mut self, change: impl Fn(&mut Job)) {
+        self.places.iter_mut().for_each(|place| change(&mut place.job));
+    }
+
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Puts a worker into a place.
+    pub fn start(&mut self, index: usize) {
+        let place = &mut self.places[index];
+        place.job.seed = self.random.next() >> 16;
+        // Further on than what may be under way of the last one.
+        place.job.first_seq = place.last_seq + 2;
+        place.last_seq = place.job.first_seq;
+        let proc = Proc::start(&format!("worker {index}"), "worker", &place.job.args());
+        place.proc = Some(proc);
+    }
+
+    /// Waits until a worker has joined.
+    pub fn wait_ready(&self, index: usize) {
+        let proc = self.places[index].proc.as_ref().expect("it was started");
+        proc.ready().unwrap_or_else(|error| panic!("worker {index}: {error}"));
+    }
+
+    pub fn start_all(&mut self) {
+        (0..self.len()).for_each(|index| self.start(index));
+        (0..self.len()).for_each(|index| self.wait_ready(index));
+    }
+
+    pub fn proc(&mut self, index: usize) -> &mut Proc {
+        self.places[index].proc.as_mut().expect("it runs")
+    }
+
+    /// Takes what the workers have said until now.
+    pub fn listen(&mut self) {
+        for index in 0..self.len() {
+            while let Some(line) = self.places[index].proc.as_ref().and_then(Proc::try_line) {
+                self.take(index, &line);
+            }
+        }
+    }
+
+    /// Listens for a while.
+    pub fn work(&mut self, pause: Duration) {
+        let until = Instant::now() + pause;
+        while Instant::now() < until {
+            self.listen();
+            std::thread::sleep(Duration::from_millis(5).min(until - Instant::now()));
+        }
+        self.listen();
+    }
+
+    /// Everybody makes progress: each worker says something within the time.
+    pub fn expect_progress(&mut self, patience: Duration) {
+        self.listen();
+        let started = Instant::now();
+        for index in 0..self.len() {
+            if let Some(proc) = &self.places[index].proc {
+                let line = proc.line(patience);
+                let line = line.unwrap_or_else(|| panic!("worker {index} ended"));
+                self.take(index, &line);
+            }
+        }
+        self.tally.slowest = self.tally.slowest.max(started.elapsed());
+    }
+
+    fn take(&mut self, index: usize, line: &str) {
+        let place = &mut self.places[index];
+        let mut words = line.split(' ');
+        let kind = words.next().unwrap_or_default();
+        let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
+        match kind {
+            "w" => {
+                let (slot, seq) = (number().expect("a slot"), number().expect("a version"));
+                place.written.insert(slot, seq);
+                place.last_seq = seq;
+                self.tally.writes += 1;
+            }
+            "c" => {
+                self.added[number().expect("a counter") as usize] += 1;
+                self.tally.adds += 1;
+            }
+            "u" => self.tally.unknowns += 1,
+            "n" => self.tally.allocs += 1,
+            "r" => {
+                eprintln!("worker {index} {line}");
+                let what: Vec<&str> = line.split(' ').skip(1).take(2).collect();
+                *self.tally.retries.entry(what.join(" ")).or_default() += 1;
+            }
+            "done" | "ready" => {}
+            _ => panic!("worker {index}: {line}"),
+        }
+    }
+
+    /// `kill -9` of a worker, and all that it still said.
+    pub fn kill(&mut self, index: usize) {
+        self.proc(index).kill();
+        self.tally.kills += 1;
+        let proc = self.places[index].proc.take().expect("it was killed");
+        while let Some(line) = proc.line(PATIENCE) {
+            self.take(index, &line);
+        }
+    }
+
+    /// Stops a worker as it wants to be: it gives everything back.
+    pub fn stop_all(&mut self) {
+        for index in 0..self.len() {
+            if self.places[index].proc.is_some() {
+                self.proc(index).tell("stop");
+            }
+        }
+        for index in 0..self.len() {
+            let Some(mut proc) = self.places[index].proc.take() else { continue };
+            while let Some(line) = proc.line(PATIENCE) {
+                self.take(index, &line);
+            }
+            assert_eq!(proc.exit_code(PATIENCE), Some(0), "worker {index}: {}", proc.stderr());
+        }
+    }
+
+    /// Looks at all records of a worker that is gone: each holds the last acknowledged version,
+    /// but for the one write that was under way, whose bytes are old or new.
+    pub fn check_records(&mut self, handle: &mut Handle, index: usize) {
+        let place = &self.places[index];
+        let mut under_way = 0;
+        let (first, len) = (place.job.records[0], RECORDS * place.job.records.len() as u64);
+        assert!(!first.is_null());
+        let mut all = Vec::new();
+        for records in &place.job.records {
+            let mut bytes = vec![0; (RECORDS * RECORD_BYTES) as usize];
+            handle.read(*records, &mut bytes).expect("records are read");
+            all.extend(bytes);
+        }
+        for slot in 0..len {
+            let seq = place.written.get(&slot).copied().unwrap_or(0);
+            let at = (slot * RECORD_BYTES) as usize;
+            let found = &all[at..at + RECORD_BYTES as usize];
+            let old = record(slot, seq);
+            if found == old {
+                continue;
+            }
+            under_way += 1;
+            let new = record(slot, place.last_seq + 1);
+            let mut bytes = found.iter().zip(old.iter().zip(&new));
+            let is_mixed = bytes.all(|(found, (old, new))| found == old || found == new);
+            assert!(
+                is_mixed,
+                "worker {index}, slot {slot}: neither the acknowledged version {seq} nor the \
+                 next one ({}): {found:?}",
+                place.last_seq + 1
+            );
+            handle.write(record_addr(&place.job.records, slot), &old).expect("it is written");
+        }
+        assert!(under_way <= 1, "worker {index}: {under_way} records are not as acknowledged");
+    }
+
+    /// Takes what a dead worker noted: frees what it had, and counts what cannot be known.
+    pub fn clear_notes(&mut self, handle: &mut Handle, index: usize) {
+        let notes = self.places[index].job.notes;
+        for note in 0..NOTES {
+            let at = |word: u64| GAddr(notes.0 + note * NOTE_BYTES + 8 * word);
+            let [state, addr, bytes] =
+                [0, 1, 2].map(|word| handle.read_u64(at(word)).expect("notes are read"));
+            match (state, addr) {
+                (EMPTY, _) => {}
+                (ALLOCATING, 0) => self.tally.maybe_leaked.push(bytes),
+                (ALLOCATING | LIVE, _) => {
+                    let freed = handle.free(GAddr(addr), bytes);
+                    freed.unwrap_or_else(|error| panic!("a noted allocation: {error}"));
+                }
+                (FREEING, _) => {
+                    self.tally.half_freed += 1;
+                    if let Err(error) = handle.free(GAddr(addr), bytes) {
+                        let codes = ["bad-free", "not-mapped"];
+                        assert!(codes.contains(&error.code()), "{error}");
+                    }
+                }
+                _ => panic!("note {note} of worker {index} is at {state}"),
+            }
+            handle.write_u64(at(0), EMPTY).expect("notes are written");
+        }
+    }
+
+    /// Every addition that was acknowledged is in its counter; to be asked while others add.
+    pub fn check_acknowledged(&mut self, handle: &mut Handle) {
+        self.listen();
+        for counter in 0..self.added.len() as u64 {
+            let value = handle.read_u64(counter_addr(&self.counters, counter)).expect("a counter");
+            let acked = self.added[counter as usize];
+            assert!(value >= acked, "counter {counter}: {value}, but {acked} were acknowledged");
+        }
+    }
+
+    /// Every addition that was acknowledged is in its counter once; beyond that at most the
+    /// unknown ones and one for each killed worker. Nobody works any more.
+    pub fn check_counters(&mut self, handle: &mut Handle) {
+        assert!(self.places.iter().all(|place| place.proc.is_none()), "others are still adding");
+        let mut extra = 0;
+        for counter in 0..self.added.len() as u64 {
+            let value = handle.read_u64(counter_addr(&self.counters, counter)).expect("a counter");
+            let acked = self.added[counter as usize];
+            assert!(value >= acked, "counter {counter}: {value}, but {acked} were acknowledged");
+            extra += value - acked;
+        }
+        let allowed = self.tally.unknowns + self.tally.kills;
+        assert!(
+            extra <= allowed,
+            "{extra} additions were not acknowledged; {} unknown, {} workers killed",
+            self.tally.unknowns,
+            self.tally.kills
+        );
+    }
+
+    /// Waits until the daemons hold what they held before the first worker came, except for at
+    /// most `leaks` allocations; how many those are.
+    pub fn check_memory(&mut self, handle: &mut Handle, leaks: usize) -> u64 {
+        let baseline = &self.baseline;
+        let mut leaked = 0;
+        super::wait_until("memory and slots come back", Duration::from_secs(30), || {
+            let racks = handle.pool_stats().expect("the pool answers").racks;
+            leaked = 0;
+            for (rack, before) in racks.into_iter().zip(baseline) {
+                let now = rack.daemon.ok_or(rack.error).expect("it answers");
+                let more = now.allocations.checked_sub(before.allocations);
+                let more = more.unwrap_or_else(|| panic!("lost: {before:?} now {now:?}"));
+                leaked += more;
+                let same_bytes = now.allocated_bytes == before.allocated_bytes;
+                if (more == 0 && !same_bytes)
+                    || now.slots_used > before.slots_used
+                    || now.frames_quarantined > 0
+                    || now.remote_sessions > before.remote_sessions
+                {
+                    return Some(format!("{before:?} now {now:?}"));
+                }
+            }
+            (leaked > leaks as u64).then(|| format!("{leaked} allocations too many"))
+        });
+        leaked
+    }
+
+    pub fn report(&self, test: &str) {
+        eprintln!("{test}: {:?}", self.tally);
+    }
+}

@@ -1,0 +1,451 @@
+//! A worker process: a client of the pool under load. It says what was acknowledged to it *after*
+//! the pool's call returned, one line each, so that the test knows what must be found whatever
+//! happens next. It checks itself what it can: its own records, its scratch memory.
+//!
+//! | line | meaning |
+//! |---|---|
+//! | `w SLOT SEQ` | record SLOT holds version SEQ |
+//! | `c N` | counter N was added to |
+//! | `u N` | counter N may have been added to: the pool answered `outcome-unknown` |
+//! | `n` | an allocation or free was done |
+//! | `r OP CODE MESSAGE` | a typed error that may be retried; it was |
+//! | `e OP CODE MESSAGE` | what must not happen; the worker ends |
+//! | `done` | stopped as asked; everything of its own is freed |
+
+use super::{Random, say};
+use rackpool::{Error, FabricChoice, GAddr, Handle, Options, Placement, Pool, RackId};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Bytes of a record: not a divisor of the page, so that some cross pages.
+pub const RECORD_BYTES: u64 = 96;
+/// Records of one worker in each rack.
+pub const RECORDS: u64 = 1500;
+/// Counters in each rack.
+pub const COUNTERS: u64 = 4;
+/// Bytes from one counter to the next.
+pub const COUNTER_BYTES: u64 = 64;
+/// Bytes of a worker's block in each rack: a transfer of many pages.
+pub const BLOCK_BYTES: u64 = 24 * (64 << 10) - 40;
+/// Plain allocations that a worker holds at most.
+pub const NOTES: u64 = 12;
+/// Words of a note: state, address, bytes.
+pub const NOTE_BYTES: u64 = 24;
+/// Scratch allocations that a worker holds at most.
+const OWNED: usize = 10;
+
+/// States of a note.
+pub const EMPTY: u64 = 0;
+pub const ALLOCATING: u64 = 1;
+pub const LIVE: u64 = 2;
+pub const FREEING: u64 = 3;
+
+/// What a worker is told.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub master: String,
+    pub rack: u16,
+    pub fabric: FabricChoice,
+    pub seed: u64,
+    /// Which size classes are its own.
+    pub index: u64,
+    /// The version of its first write.
+    pub first_seq: u64,
+    /// Its records in each rack.
+    pub records: Vec<GAddr>,
+    /// Its block in each rack.
+    pub blocks: Vec<GAddr>,
+    /// The counters in each rack.
+    pub counters: Vec<GAddr>,
+    /// Its notes, in its own rack.
+    pub notes: GAddr,
+    /// How often a second it may leave and join again.
+    pub reopens: bool,
+    pub timeout_ms: u64,
+}
+
+impl Job {
+    pub fn args(&self) -> Vec<String> {
+        let list = |addrs: &[GAddr]| {
+            addrs.iter().map(|addr| addr.0.to_string()).collect::<Vec<_>>().join(",")
+        };
+        let fabric = if self.fabric == FabricChoice::Shm { "shm" } else { "tcp" };
+        vec![
+            self.master.clone(),
+            self.rack.to_string(),
+            fabric.into(),
+            self.seed.to_string(),
+            self.index.to_string(),
+            self.first_seq.to_string(),
+            list(&self.records),
+            list(&self.counters),
+            self.notes.0.to_string(),
+            self.reopens.to_string(),
+            self.timeout_ms.to_string(),
+            list(&self.blocks),
+        ]
+    }
+
+    fn parse(args: &[&str]) -> Job {
+        let number = |text: &str| text.parse::<u64>().expect("a number");
+        let list = |text: &str| text.split(',').map(|one| GAddr(number(one))).collect();
+        Job {
+            master: args[0].into(),
+            rack: number(args[1]) as u16,
+            fabric: args[2].parse().expect("a fabric"),
+            seed: number(args[3]),
+            index: number(args[4]),
+            first_seq: number(args[5]),
+            records: list(args[6]),
+            counters: list(args[7]),
+            notes: GAddr(number(args[8])),
+            reopens: args[9] == "true",
+            timeout_ms: number(args[10]),
+            blocks: list(args[11]),
+        }
+    }
+
+    fn options(&self) -> Options {
+        let options = Options::new(&self.master, self.rack).fabric(self.fabric);
+        options.request_timeout_ms(self.timeout_ms)
+    }
+}
+
+/// Version `seq` of a record.
+pub fn record(slot: u64, seq: u64) -> Vec<u8> {
+    if seq == 0 {
+        return vec![0; RECORD_BYTES as usize];
+    }
+    let mut random = Random::new(slot << 40 ^ seq);
+    let mut bytes: Vec<u8> = [seq, slot].into_iter().flat_map(u64::to_le_bytes).collect();
+    while bytes.len() < RECORD_BYTES as usize {
+        bytes.extend(random.next().to_le_bytes());
+    }
+    bytes
+}
+
+/// The address of a record of a worker: slots count through the racks.
+pub fn record_addr(records: &[GAddr], slot: u64) -> GAddr {
+    GAddr(records[(slot / RECORDS) as usize].0 + slot % RECORDS * RECORD_BYTES)
+}
+
+pub fn counter_addr(counters: &[GAddr], counter: u64) -> GAddr {
+    GAddr(counters[(counter / COUNTERS) as usize].0 + counter % COUNTERS * COUNTER_BYTES)
+}
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// The role: works until it is told to stop or dies.
+pub fn run(args: &[&str]) -> Result<(), String> {
+    let job = Job::parse(args);
+    std::thread::spawn(|| {
+        let mut line = String::new();
+        match std::io::stdin().read_line(&mut line) {
+            // Relaxed: the flag carries no data.
+            Ok(1..) => STOP.store(true, Ordering::Relaxed),
+            _ => std::process::exit(3),
+        }
+    });
+    let handle = open(&job).map_err(|error| format!("{} {error}", error.code()))?;
+    say("ready worker");
+    let random = Random::new(job.seed);
+    let (seq, held) = (job.first_seq, Vec::new());
+    let mut worker = Worker { job, handle, random, seq, marks: 0, written: BTreeMap::new(), held };
+    // Relaxed: the flag carries no data.
+    while !STOP.load(Ordering::Relaxed) {
+        worker.step();
+    }
+    worker.end();
+    say("done");
+    Ok(())
+}
+
+fn open(job: &Job) -> rackpool::Result<Handle> {
+    Pool::open(job.options())?.handle()
+}
+
+struct Worker {
+    job: Job,
+    handle: Handle,
+    random: Random,
+    /// Version of the last record written, without gaps.
+    seq: u64,
+    /// Tells patterns of everything else apart.
+    marks: u64,
+    written: BTreeMap<u64, u64>,
+    held: Vec<(GAddr, u64, u64)>,
+}
+
+impl Worker {
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..35 => self.write(),
+            35..45 => self.read(),
+            45..62 => self.add(),
+            62..70 => self.increment(),
+            70..84 => self.scratch(),
+            84..98 => self.plain(),
+            98 => self.block(),
+            _ if self.job.reopens && self.random.below(4) == 0 => self.reopen(),
+            _ => {}
+        }
+    }
+
+    /// Repeats a call until it ends well; what may be retried is, and is told.
+    fn insist<R>(
+        &mut self,
+        op: &str,
+        mut call: impl FnMut(&mut Handle) -> rackpool::Result<R>,
+    ) -> R {
+        for _ in 0..20 {
+            match call(&mut self.handle) {
+                Ok(result) => return result,
+                Err(error) if error.may_retry() => {
+                    say(&format!("r {op} {} {error}", error.code()));
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+                Err(error) => fail(op, &error),
+            }
+        }
+        say(&format!("e {op} retried 20 times in vain"));
+        std::process::exit(4);
+    }
+
+    fn write(&mut self) {
+        let slot = self.random.below(RECORDS * self.job.records.len() as u64);
+        self.seq += 1;
+        let bytes = record(slot, self.seq);
+        let addr = record_addr(&self.job.records, slot);
+        self.insist("write", |handle| handle.write(addr, &bytes));
+        say(&format!("w {slot} {}", self.seq));
+        self.written.insert(slot, self.seq);
+    }
+
+    fn read(&mut self) {
+        let from = self.random.below(RECORDS * self.job.records.len() as u64);
+        let Some((&slot, &seq)) = self.written.range(from..).next() else { return };
+        let addr = record_addr(&self.job.records, slot);
+        let mut found = vec![0; RECORD_BYTES as usize];
+        self.insist("read", |handle| handle.read(addr, &mut found));
+        if found != record(slot, seq) {
+            say(&format!("e read mismatch in slot {slot}: not version {seq} but {found:?}"));
+            std::process::exit(4);
+        }
+    }
+
+    fn any_counter(&mut self) -> (u64, GAddr) {
+        let counter = self.random.below(COUNTERS * self.job.counters.len() as u64);
+        (counter, counter_addr(&self.job.counters, counter))
+    }
+
+    fn add(&mut self) {
+        let (counter, addr) = self.any_counter();
+        match self.handle.fetch_add(addr, 1) {
+            Ok(_) => say(&format!("c {counter}")),
+            Err(Error::OutcomeUnknown { .. }) => {
+                say(&format!("u {counter}"));
+            }
+            Err(error) if error.may_retry() => say(&format!("r add {} {error}", error.code())),
+            Err(error) => fail("fetch_add", &error),
+        }
+    }
+
+    fn increment(&mut self) {
+        let (counter, addr) = self.any_counter();
+        let mut old = self.insist("read_u64", |handle| handle.read_u64(addr));
+        for _ in 0..100 {
+            match self.handle.cas(addr, old, old + 1) {
+                Ok(Ok(_)) => return say(&format!("c {counter}")),
+                Ok(Err(other)) => old = other,
+                Err(Error::OutcomeUnknown { .. }) => {
+                    return say(&format!("u {counter}"));
+                }
+                Err(error) if error.may_retry() => {
+                    return say(&format!("r cas {} {error}", error.code()));
+                }
+                Err(error) => fail("cas", &error),
+            }
+        }
+    }
+
+    fn any_rack(&mut self) -> RackId {
+        RackId(self.random.below(self.job.records.len() as u64) as u16)
+    }
+
+    /// Memory that comes back by itself: marked at both ends, looked at before it is freed.
+    fn scratch(&mut self) {
+        let page = self.handle.page_bytes();
+        if self.held.len() < OWNED && self.random.below(2) == 0 {
+            let bytes = match self.random.below(8) {
+                0 => page * (1 + self.random.below(4)),
+                1 => page,
+                _ => 64 << self.random.below(9),
+            };
+            let rack = self.any_rack();
+            let addr = self
+                .insist("alloc_owned", |handle| handle.alloc_owned(bytes, Placement::Rack(rack)));
+            self.marks += 1;
+            let mark = self.job.seed << 32 ^ self.marks;
+            for at in [addr.0, addr.0 + bytes - 8] {
+                let found = self.insist("read_u64 of new memory", |h| h.read_u64(GAddr(at)));
+                if found != 0 && bytes > 8 {
+                    say(&format!("e scratch {addr} of {bytes} bytes is not zero: {found:#x}"));
+                    std::process::exit(4);
+                }
+            }
+            for at in [addr.0, addr.0 + bytes - 8] {
+                self.insist("write_u64", |handle| handle.write_u64(GAddr(at), mark));
+            }
+            self.held.push((addr, bytes, mark));
+        } else if !self.held.is_empty() {
+            let index = self.random.below(self.held.len() as u64) as usize;
+            let held = self.held.swap_remove(index);
+            self.give_back(held);
+        }
+        say("n");
+    }
+
+    fn give_back(&mut self, (addr, bytes, mark): (GAddr, u64, u64)) {
+        for at in [addr.0, addr.0 + bytes - 8] {
+            let found = self.insist("read_u64 of scratch", |h| h.read_u64(GAddr(at)));
+            if found != mark {
+                say(&format!("e scratch {addr} of {bytes} bytes: {found:#x} is not {mark:#x}"));
+                std::process::exit(4);
+            }
+        }
+        self.insist("free of scratch", |handle| handle.free(addr, bytes));
+    }
+
+    /// A transfer of many pages, there and back.
+    fn block(&mut self) {
+        let rack = self.any_rack();
+        let block = self.job.blocks[rack.0 as usize];
+        self.marks += 1;
+        let mut random = Random::new(self.job.seed ^ self.marks);
+        let words = BLOCK_BYTES / 8;
+        let bytes: Vec<u8> = (0..words).flat_map(|_| random.next().to_le_bytes()).collect();
+        self.insist("write of a block", |handle| handle.write(block, &bytes));
+        let mut found = vec![0; bytes.len()];
+        self.insist("read of a block", |handle| handle.read(block, &mut found));
+        if found != bytes {
+            let at = found.iter().zip(&bytes).position(|(found, byte)| found != byte);
+            say(&format!("e block {block} differs at byte {at:?}"));
+            std::process::exit(4);
+        }
+        say("n");
+    }
+
+    /// Memory that outlives us: its address is noted in the pool right after the call.
+    fn plain(&mut self) {
+        let note = GAddr(self.job.notes.0 + self.random.below(NOTES) * NOTE_BYTES);
+        let state = self.insist("read_u64 of a note", |handle| handle.read_u64(note));
+        match state {
+            EMPTY => {
+                let bytes = plain_bytes(self.job.index, &mut self.random, self.handle.page_bytes());
+                let rack = self.any_rack();
+                self.note(note, 2, bytes);
+                self.note(note, 1, 0);
+                self.note(note, 0, ALLOCATING);
+                let addr =
+                    self.insist("alloc", |handle| handle.alloc(bytes, Placement::Rack(rack)));
+                self.note(note, 1, addr.0);
+                self.note(note, 0, LIVE);
+            }
+            LIVE => {
+                let word = |worker: &mut Worker, index: u64| {
+                    let at = GAddr(note.0 + 8 * index);
+                    worker.insist("read_u64 of a note", |handle| handle.read_u64(at))
+                };
+                let (addr, bytes) = (GAddr(word(self, 1)), word(self, 2));
+                self.note(note, 0, FREEING);
+                self.insist("free", |handle| handle.free(addr, bytes));
+                self.note(note, 0, EMPTY);
+            }
+            other => {
+                say(&format!("e note {note} is at {other}"));
+                std::process::exit(4);
+            }
+        }
+        say("n");
+    }
+
+    fn note(&mut self, note: GAddr, index: u64, value: u64) {
+        let at = GAddr(note.0 + 8 * index);
+        self.insist("write_u64 of a note", |handle| handle.write_u64(at, value));
+    }
+
+    /// Leaves and joins again: the next accesses are first touches.
+    fn reopen(&mut self) {
+        let handle = {
+            let job = self.job.clone();
+            self.insist("open", |_| open(&job))
+        };
+        self.handle = handle;
+        // They went with the session.
+        self.held.clear();
+        say("n");
+    }
+
+    fn end(&mut self) {
+        for held in std::mem::take(&mut self.held) {
+            self.give_back(held);
+        }
+        for index in 0..NOTES {
+            let note = GAddr(self.job.notes.0 + index * NOTE_BYTES);
+            let mut words = [0; 3];
+            for (at, word) in words.iter_mut().enumerate() {
+                let at = GAddr(note.0 + 8 * at as u64);
+                *word = self.insist("read_u64 of a note", |handle| handle.read_u64(at));
+            }
+            if words[0] == LIVE {
+                self.insist("free", |handle| handle.free(GAddr(words[1]), words[2]));
+                self.note(note, 0, EMPTY);
+            }
+        }
+    }
+}
+
+/// Sizes that no other worker allocates, so that after its death nobody else has what it freed.
+fn plain_bytes(index: u64, random: &mut Random, page: u64) -> u64 {
+    match random.below(6) {
+        0 => page * (1 + random.below(3)),
+        1 => (128 << index) << 4,
+        _ => 128 << index,
+    }
+}
+
+fn fail(op: &str, error: &Error) -> ! {
+    say(&format!("e {op} {} {error}", error.code()));
+    std::process::exit(4);
+}
+
+/// Another role: reads the address of a page out of a word and overwrites the page from end to
+/// end, again and again; `t` for each time, `x CODE` for each refusal.
+pub fn touch(args: &[&str]) -> Result<(), String> {
+    super::end_with_parent();
+    let [master, rack, fabric, word] = args else { panic!("{args:?}") };
+    let options = Options::new(master, rack.parse().expect("a rack"));
+    let options = options.fabric(fabric.parse().expect("a fabric"));
+    let pool = Pool::open(options).map_err(|error| error.to_string())?;
+    let mut handle = pool.handle().map_err(|error| error.to_string())?;
+    let word = GAddr(word.parse().expect("an address"));
+    let page = vec![0xee; handle.page_bytes() as usize];
+    say("ready toucher");
+    let (mut touched, mut refused) = (0u64, 0u64);
+    loop {
+        let target = handle.read_u64(word).map_err(|error| format!("word {error}"))?;
+        let result = match target {
+            0 => Ok(()),
+            addr => handle.write(GAddr(addr), &page),
+        };
+        match result {
+            Ok(()) => touched += 1,
+            Err(Error::NotMapped { .. } | Error::Moving { .. }) => refused += 1,
+            Err(error) => return Err(format!("touch {} {error}", error.code())),
+        }
+        if touched + refused >= 200 {
+            say(&format!("t {touched} {refused}"));
+            (touched, refused) = (0, 0);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The benchmarks in their smallest size, so that they do not rot.
+//!
+//! Only that they run and report is checked here, never a number: a CI machine's numbers mean
+//! nothing. The rows of `BENCHMARKS` follow `rackpool bench`; add a row with each new benchmark.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::run::{Context, Task};
+
+/// Words after `rackpool bench`; `--quick --json FILE` is added to each.
+const BENCHMARKS: &[&[&str]] = &[
+    &["local"],
+    &["ring"],
+    &["remote", "--fabric", "tcp"],
+    &["remote", "--fabric", "shm"],
+    &["ycsb"],
+];
+
+/// Where numbers may come from; a report must say which.
+const KINDS: &[&str] = &["measured", "emulated", "simulated"];
+
+/// Runs each row and reads its report.
+pub fn smallest(context: &Context) -> Result<(), String> {
+    let directory = context.target.join("xtask-bench");
+    fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+    let build = ["build", "--release", "-p", "rackpool-cli"];
+    Task::cargo(&build).minutes(15).run(context)?;
+    for words in BENCHMARKS {
+        let name = words.join("-").replace("---", "-").replace("--", "-");
+        let report = directory.join(format!("{name}.json"));
+        // A report of an earlier run must not pass for this one's.
+        if report.exists() {
+            fs::remove_file(&report).map_err(|e| format!("{}: {e}", report.display()))?;
+        }
+        let file = report.to_string_lossy();
+        let mut line = vec!["run", "--release", "--quiet", "-p", "rackpool-cli", "--", "bench"];
+        line.extend(*words);
+        line.extend(["--quick", "--json", &file]);
+        Task::cargo(&line).minutes(3).run(context)?;
+        let text = fs::read_to_string(&report)
+            .map_err(|e| format!("bench {} wrote no report: {file}: {e}", words.join(" ")))?;
+        let count = results(&text).map_err(|why| format!("{file}: {why}"))?;
+        println!("{count} results in {file}");
+    }
+    Ok(())
+}
+
+/// The number of results in a report, which must have some and say what kind they are.
+fn results(text: &str) -> Result<usize, String> {
+    let report: Value = serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))?;
+    let kind = report.get("kind").and_then(Value::as_str).unwrap_or("missing");
+    if !KINDS.contains(&kind) {
+        return Err(format!("`kind` is {kind}, not one of {}", KINDS.join(", ")));
+    }
+    match report.get("results").and_then(Value::as_array) {
+        Some(results) if !results.is_empty() => Ok(results.len()),
+        Some(_) => Err("`results` is empty".to_owned()),
+        None => Err("there is no array `results`".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_with_results_passes() {
+        assert_eq!(results(r#"{"kind": "measured", "results": [{"name": "a"}]}"#), Ok(1));
+    }
+
+    #[test]
+    fn a_report_without_results_or_kind_is_refused() {
+        assert!(results("").is_err());
+        assert!(results("[]").is_err());
+        assert!(results(r#"{"kind": "measured"}"#).is_err());
+        assert!(results(r#"{"kind": "measured", "results": []}"#).is_err());
+        assert!(results(r#"{"kind": "guessed", "results": [{}]}"#).is_err());
+        assert!(results(r#"{"results": [{}]}"#).is_err());
+    }
+}

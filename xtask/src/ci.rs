@@ -1,0 +1,142 @@
+//! The steps of continuous integration: their order, their time limits, and the closing totals.
+//!
+//! Builds, cheapest first: clippy and rustdoc only check; tests are built in the dev profile (which
+//! the workspace sets to opt-level 1, with debug assertions and overflow checks on); only the one
+//! binary that the benchmarks run is built in release, because thin LTO of some twenty test
+//! binaries would cost more than the tests themselves.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::run::{Context, Task};
+use crate::{bench, deps, residue, tidy};
+
+/// One step; `run` gives the reason of a failure.
+pub struct Step {
+    pub name: &'static str,
+    pub run: fn(&Context) -> Result<(), String>,
+}
+
+/// In the order in which they run: the quick ones that fail most often come first.
+pub const STEPS: &[Step] = &[
+    Step { name: "deps", run: deps::install },
+    Step { name: "fmt", run: fmt },
+    Step { name: "clippy", run: clippy },
+    Step { name: "tidy", run: |_| tidy::run(tidy::Bless::No) },
+    Step { name: "test", run: test },
+    Step { name: "doctest", run: doctest },
+    Step { name: "doc", run: doc },
+    Step { name: "loom", run: loom },
+    Step { name: "bench", run: bench::smallest },
+];
+
+/// The step of that name.
+pub fn step(name: &str) -> Option<&'static Step> {
+    STEPS.iter().find(|step| step.name == name)
+}
+
+/// Runs one step by itself.
+pub fn alone(name: &str, run: impl FnOnce(&Context) -> Result<(), String>) -> Result<(), String> {
+    let context = Context::new()?;
+    let start = Instant::now();
+    run(&context).map_err(|why| format!("{name} failed after {}: {why}", seconds(start)))?;
+    println!("{name}: passed in {}{}", seconds(start), context.tests());
+    Ok(())
+}
+
+/// Runs all steps, then looks for what they left behind.
+pub fn all() -> Result<(), String> {
+    let context = Context::new()?;
+    let before = residue::Snapshot::take();
+    let start = Instant::now();
+    let count = STEPS.len() + 1;
+    let mut times = Vec::new();
+    for (index, step) in STEPS.iter().enumerate() {
+        let label = format!("[{}/{count}] {}", index + 1, step.name);
+        times.push(timed(&label, step.name, start, || (step.run)(&context))?);
+    }
+    let label = format!("[{count}/{count}] residue");
+    times.push(timed(&label, "residue", start, || before.compare(&context))?);
+
+    println!();
+    println!("ci: passed, {count} steps in {}{}", seconds(start), context.tests());
+    println!("ci: {}", times.join(", "));
+    Ok(())
+}
+
+fn timed(
+    label: &str,
+    name: &str,
+    whole: Instant,
+    run: impl FnOnce() -> Result<(), String>,
+) -> Result<String, String> {
+    println!("\n==> {label} (at {})", seconds(whole));
+    let start = Instant::now();
+    let outcome = run();
+    let time = seconds(start);
+    match outcome {
+        Ok(()) => {
+            println!("<== {label}: passed in {time}");
+            Ok(format!("{name} {time}"))
+        }
+        Err(why) => {
+            println!("<== {label}: FAILED after {time}");
+            Err(format!("ci failed in step `{name}` after {time}: {why}"))
+        }
+    }
+}
+
+fn fmt(context: &Context) -> Result<(), String> {
+    Task::cargo(&["fmt", "--all", "--check"]).run(context)
+}
+
+fn clippy(context: &Context) -> Result<(), String> {
+    let words = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    Task::cargo(&words).minutes(15).run(context)
+}
+
+/// Everything but the documentation's examples, which `doctest` runs.
+fn test(context: &Context) -> Result<(), String> {
+    let words = ["test", "--workspace", "--lib", "--bins", "--tests", "--examples"];
+    Task::cargo(&words).minutes(25).count_tests().run(context)
+}
+
+fn doctest(context: &Context) -> Result<(), String> {
+    Task::cargo(&["test", "--doc", "--workspace"]).minutes(10).count_tests().run(context)
+}
+
+fn doc(context: &Context) -> Result<(), String> {
+    let words = ["doc", "--workspace", "--no-deps"];
+    Task::cargo(&words).env("RUSTDOCFLAGS", "-D warnings").minutes(10).run(context)
+}
+
+/// Loom replaces the atomics, so everything is built anew: in a target directory of its own, lest
+/// it throw away the other builds, and without LTO, which would buy nothing here.
+fn loom(context: &Context) -> Result<(), String> {
+    let tests = context.root.join("crates/hw/tests");
+    let any = fs::read_dir(&tests).into_iter().flatten().flatten().any(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with("loom_") && name.ends_with(".rs")
+    });
+    if !any {
+        println!("no crates/hw/tests/loom_*.rs: nothing to do");
+        return Ok(());
+    }
+    let target = context.target.join("loom");
+    Task::cargo(&["test", "-p", "rackpool-hw", "--release", "--test", "loom_*"])
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", &target.to_string_lossy())
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .minutes(15)
+        .count_tests()
+        .run(context)
+}
+
+fn seconds(since: Instant) -> String {
+    seconds_of(since.elapsed())
+}
+
+fn seconds_of(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}

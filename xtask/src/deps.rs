@@ -1,0 +1,100 @@
+//! Debian packages that the checks need, by name, each with its reason.
+//!
+//! The list holds what is really used and nothing for later; cargo fetches all Rust dependencies.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
+
+use crate::run::{Context, Task};
+
+/// Package, and what needs it.
+const PACKAGES: &[(&str, &str)] = &[
+    ("gcc", "the linker that rustc calls for every test binary"),
+    ("git", "tidy checks the files that `git ls-files` names"),
+    ("strace", "the pool's test that warm accesses make no system call"),
+];
+
+/// Installs what is missing. Without the means to, says so; in CI that is a failure.
+pub fn install(context: &Context) -> Result<(), String> {
+    let missing = missing(PACKAGES, installed);
+    if missing.is_empty() {
+        println!("all {} packages are there", PACKAGES.len());
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    for (name, reason) in &missing {
+        println!("missing: {name} ({reason})");
+    }
+    if root() && there("apt-get") {
+        return apt_get(context, &names);
+    }
+    let advice = format!("install these packages: apt-get install {}", names.join(" "));
+    if context.ci {
+        return Err(advice);
+    }
+    println!("\n********  {advice}\n********  going on without; a later step may fail\n");
+    Ok(())
+}
+
+fn missing(
+    packages: &'static [(&'static str, &'static str)],
+    installed: impl Fn(&str) -> bool,
+) -> Vec<(&'static str, &'static str)> {
+    packages.iter().copied().filter(|(name, _)| !installed(name)).collect()
+}
+
+fn apt_get(context: &Context, names: &[&str]) -> Result<(), String> {
+    // An old package list only matters if the installation then fails, which is reported.
+    if let Err(why) = Task::new("apt-get", &["update", "-q"]).run(context) {
+        println!("note: {why}");
+    }
+    let mut words = vec!["install", "-q", "-y", "--no-install-recommends"];
+    words.extend(names);
+    let task = Task::new("apt-get", &words).env("DEBIAN_FRONTEND", "noninteractive");
+    let outcome = task.minutes(10).run(context);
+    if outcome.is_err() && !context.ci {
+        println!("\n********  could not install {}; going on without\n", names.join(" "));
+        return Ok(());
+    }
+    outcome
+}
+
+/// Whether dpkg has it; on a system without dpkg, whether a program of that name is there.
+fn installed(package: &str) -> bool {
+    let query = Command::new("dpkg-query")
+        .args(["--show", "--showformat=${db:Status-Status}", package])
+        .stderr(Stdio::null())
+        .output();
+    match query {
+        Ok(output) => output.stdout == b"installed",
+        Err(_) => there(package),
+    }
+}
+
+fn there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+fn root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_missing_is_installed() {
+        assert_eq!(missing(PACKAGES, |_| true), []);
+        let names: Vec<_> = missing(PACKAGES, |name| name == "gcc");
+        assert!(names.iter().all(|(name, _)| *name != "gcc"));
+        assert_eq!(names.len(), PACKAGES.len() - 1);
+    }
+
+    #[test]
+    fn a_package_that_no_archive_has_is_not_installed() {
+        assert!(!installed("rackpool-there-is-no-such-package"));
+    }
+}

@@ -1,0 +1,78 @@
+//! The workspace's chores, called as `cargo xtask NAME`.
+//!
+//! `ci` runs every step of `ci::STEPS` in order and stops at the first failure; each step can also
+//! be run alone by its name. Nothing here is part of the product: the crates never depend on it.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod ci;
+mod deps;
+mod residue;
+mod run;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Checks and chores of the rackpool workspace.
+
+Usage: cargo xtask NAME [OPTIONS]
+
+  ci        all steps below, in this order; stops at the first failure
+  deps      install the Debian packages that the checks need, if they are missing
+  fmt       cargo fmt --all --check
+  clippy    cargo clippy for all targets, warnings are errors
+  tidy      the house rules that the compiler does not check
+  test      unit and integration tests
+  doctest   examples in documentation and in the README
+  doc       rustdoc, warnings are errors
+  loom      the model-checked tests of rackpool-hw
+  bench     every benchmark in its smallest size
+  help      this text
+
+Options of tidy:
+  --bless           lower the entries of xtask/tidy-ratchet.txt to the present counts
+  --bless --raise   the same, and take in new or higher counts too (say why in the commit)
+
+Examples:
+  cargo xtask ci                what .ci/run calls
+  cargo xtask tidy              after each change: takes well under a second
+  cargo xtask tidy --bless      after a long function was split
+  CI=true cargo xtask ci        as in CI: a missing package fails, steps have time limits
+
+Exit codes: 0 passed, 1 failed, 2 wrong usage.
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        ["ci"] => ci::all(),
+        ["tidy", options @ ..] => match tidy::Bless::parse(options) {
+            Some(bless) => ci::alone("tidy", |_| tidy::run(bless)),
+            None => return wrong_usage(&words),
+        },
+        [name] => match ci::step(name) {
+            Some(step) => ci::alone(step.name, step.run),
+            None => return wrong_usage(&words),
+        },
+        _ => return wrong_usage(&words),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn wrong_usage(words: &[&str]) -> ExitCode {
+    eprintln!("xtask: do not know `{}`; see `cargo xtask help`", words.join(" "));
+    ExitCode::from(2)
+}

@@ -1,0 +1,261 @@
+//! Running the commands of a step: what is printed, how tests are counted, how a hang ends.
+//!
+//! Every command inherits a marker in its environment, so that `residue` can tell our descendants
+//! from other people's processes. In CI (`CI=true`) a command that exceeds its limit is killed with
+//! its whole process group; at a terminal there is no limit, so that Ctrl-C works as usual.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Name of the environment variable that marks our descendants.
+pub const MARKER: &str = "RACKPOOL_XTASK_RUN";
+
+/// How long the output of a finished command is still read: a process that it leaked may hold the
+/// pipe open for ever.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// What all steps share.
+pub struct Context {
+    /// The workspace's directory.
+    pub root: PathBuf,
+    /// Cargo's target directory.
+    pub target: PathBuf,
+    /// Whether this is a CI machine: nothing may be missing, nothing may hang.
+    pub ci: bool,
+    /// The marker's value in this run.
+    pub marker: String,
+    counts: Arc<Mutex<Counts>>,
+}
+
+impl Context {
+    pub fn new() -> Result<Self, String> {
+        let root = root();
+        let target = match std::env::var_os("CARGO_TARGET_DIR") {
+            Some(directory) => root.join(directory),
+            None => root.join("target"),
+        };
+        let ci = std::env::var("CI").is_ok_and(|value| value == "true" || value == "1");
+        let marker = format!("{}", std::process::id());
+        Ok(Self { root, target, ci, marker, counts: Arc::default() })
+    }
+
+    /// The tests counted so far, as the tail of a sentence; empty if none ran.
+    pub fn tests(&self) -> String {
+        let counts = self.counts.lock().expect("no panic while counting");
+        if counts.binaries == 0 {
+            return String::new();
+        }
+        format!(
+            "; {} tests passed, {} failed, {} ignored in {} test binaries",
+            counts.passed, counts.failed, counts.ignored, counts.binaries
+        )
+    }
+}
+
+/// The workspace's directory: what cargo says now, not what it said at compile time, since two
+/// checkouts may share one target directory and so one xtask binary.
+pub fn root() -> PathBuf {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR");
+    let manifest = manifest.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    manifest.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
+
+/// One command line with its environment and limits.
+pub struct Task {
+    program: String,
+    words: Vec<String>,
+    env: Vec<(String, String)>,
+    limit: Duration,
+    count_tests: bool,
+}
+
+impl Task {
+    pub fn new(program: &str, words: &[&str]) -> Self {
+        let words = words.iter().map(ToString::to_string).collect();
+        let limit = Duration::from_secs(5 * 60);
+        Self { program: program.to_owned(), words, env: Vec::new(), limit, count_tests: false }
+    }
+
+    pub fn cargo(words: &[&str]) -> Self {
+        Self::new(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()), words)
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The limit in CI.
+    pub fn minutes(mut self, minutes: u64) -> Self {
+        self.limit = Duration::from_secs(minutes * 60);
+        self
+    }
+
+    /// Passes standard output on line by line, and adds up libtest's closing lines.
+    pub fn count_tests(mut self) -> Self {
+        self.count_tests = true;
+        self
+    }
+
+    /// Runs to the end; any exit code but 0 is an error that repeats the command line.
+    pub fn run(self, context: &Context) -> Result<(), String> {
+        let line = self.line();
+        println!("$ {line}");
+        let mut command = Command::new(&self.program);
+        command.args(&self.words).current_dir(&context.root).stdin(Stdio::null());
+        command.env(MARKER, &context.marker).envs(self.env.iter().map(|(k, v)| (k, v)));
+        if self.count_tests {
+            command.stdout(Stdio::piped());
+        }
+        if context.ci {
+            command.process_group(0);
+        }
+        let mut child = command.spawn().map_err(|e| format!("cannot start `{line}`: {e}"))?;
+        let output = child.stdout.take().map(|pipe| pass_on(pipe, Arc::clone(&context.counts)));
+        let limit = context.ci.then_some(self.limit);
+        let status = wait(&mut child, limit).map_err(|why| format!("`{line}` {why}"))?;
+        if let Some(output) = output
+            && output.recv_timeout(DRAIN) == Err(mpsc::RecvTimeoutError::Timeout)
+        {
+            println!("note: a process that `{line}` started still holds its output open");
+        }
+        if status.success() { Ok(()) } else { Err(format!("`{line}` ended with {status}")) }
+    }
+
+    fn line(&self) -> String {
+        let program = Path::new(&self.program).file_name().unwrap_or_default().to_string_lossy();
+        let env = self.env.iter().map(|(name, value)| format!("{name}={value:?} "));
+        format!("{}{program} {}", env.collect::<String>(), self.words.join(" "))
+    }
+}
+
+/// Sums of libtest's `test result:` lines.
+#[derive(Default)]
+struct Counts {
+    binaries: u64,
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Counts {
+    fn add(&mut self, line: &str) {
+        let Some(rest) = line.strip_prefix("test result: ") else {
+            return;
+        };
+        self.binaries += 1;
+        for part in rest.split([';', '.']) {
+            let mut words = part.split_whitespace();
+            let (Some(number), Some(what)) = (words.next(), words.next()) else {
+                continue;
+            };
+            let Ok(number) = number.parse::<u64>() else {
+                continue;
+            };
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.ignored += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Copies the pipe to standard output on a thread; the channel closes when the pipe does.
+fn pass_on(pipe: impl Read + Send + 'static, counts: Arc<Mutex<Counts>>) -> mpsc::Receiver<()> {
+    let (done, receiver) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        let _done = done;
+        for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            counts.lock().expect("no panic while counting").add(&line);
+            let mut out = std::io::stdout().lock();
+            if writeln!(out, "{line}").is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn wait(child: &mut Child, limit: Option<Duration>) -> Result<ExitStatus, String> {
+    let Some(limit) = limit else {
+        return child.wait().map_err(|e| format!("cannot be waited for: {e}"));
+    };
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) => thread::sleep(Duration::from_millis(50)),
+            Err(e) => return Err(format!("cannot be waited for: {e}")),
+        }
+    }
+    let group = format!("kill -s KILL -- -{}", child.id());
+    let killed = Command::new("sh").args(["-c", &group]).status();
+    if !killed.is_ok_and(|status| status.success()) {
+        // The group may be gone already; the child itself is what we must not wait for in vain.
+        child.kill().map_err(|e| format!("ran over its limit and cannot be killed: {e}"))?;
+    }
+    child.wait().map_err(|e| format!("cannot be waited for: {e}"))?;
+    Err(format!("ran longer than {} s and was killed with its children", limit.as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context(ci: bool) -> Context {
+        let mut context = Context::new().expect("the workspace is here");
+        context.ci = ci;
+        context
+    }
+
+    #[test]
+    fn closing_lines_are_added_up() {
+        let mut counts = Counts::default();
+        counts.add("running 3 tests");
+        counts.add("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
+        counts.add("test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured");
+        let all = (counts.binaries, counts.passed, counts.failed, counts.ignored);
+        assert_eq!(all, (2, 14, 3, 1));
+    }
+
+    #[test]
+    fn a_failing_command_is_an_error_that_names_it() {
+        let error = Task::new("sh", &["-c", "exit 3"]).run(&context(false)).expect_err("exit 3");
+        assert!(error.contains("sh -c exit 3"), "{error}");
+    }
+
+    #[test]
+    fn a_command_over_its_limit_is_killed_with_its_children() {
+        let note = std::env::temp_dir().join(format!("xtask-limit-{}", std::process::id()));
+        let script = format!("sleep 60 & echo $! >{}; wait", note.display());
+        let mut task = Task::new("sh", &["-c", &script]).count_tests();
+        task.limit = Duration::from_millis(500);
+        let error = task.run(&context(true)).expect_err("the limit");
+        assert!(error.contains("killed"), "{error}");
+        let grandchild = std::fs::read_to_string(&note).expect("the script wrote it at once");
+        std::fs::remove_file(&note).expect("our own file");
+        let environment = format!("/proc/{}/environ", grandchild.trim());
+        // A process that ended but was not reaped yet has no environment any more.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while std::fs::read(&environment).is_ok_and(|bytes| !bytes.is_empty()) {
+            assert!(Instant::now() < deadline, "process {grandchild} outlived its group");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn a_leaked_process_that_holds_the_pipe_does_not_hang_the_step() {
+        let task = Task::new("sh", &["-c", "sleep 12 & exit 0"]).count_tests();
+        let start = Instant::now();
+        task.run(&context(false)).expect("the command itself passed");
+        assert!(start.elapsed() < Duration::from_secs(11));
+    }
+}
