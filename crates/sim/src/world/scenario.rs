@@ -1,0 +1,270 @@
+//! One seed: a cluster with clients at work, faults by the nemesis, checks while it runs, and an
+//! audit when all is quiet.
+
+use super::kernel::{Clock, ControlCosts, HostId, Kernel, Loop, ProcessId};
+use super::rack::Rack;
+use super::workload::{self, Model};
+use super::{Cluster, Path, StepCosts, nemesis};
+use crate::check::conserve;
+use crate::check::linear::Histories;
+use crate::mem::{Cpu, Hooks, HostCache, SwitchRates};
+use crate::net::{Net, NetFaults};
+use crate::rng::{Purpose, Rng};
+use crate::run::{Config, Counts, Fault, Group, SeedOutcome};
+use crate::time::Ps;
+use rackpool_core::PageGeometry;
+use rackpool_core::RackId;
+use rackpool_core::layout::RegionLayout;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Stack of a process, bytes; pages of it appear when touched.
+const STACK_BYTES: usize = 256 << 10;
+/// After the last fault, everything ends within this time: the longest pause that may be left, a
+/// deadline, a session's grace, a lease and some turns.
+const CALM: Ps = Ps::ms(120_000);
+/// A run that works for longer than this hangs.
+const WORK_MAX: Ps = Ps::ms(3_600_000);
+
+/// A client place: one process at a time.
+struct Place {
+    rack: usize,
+    path: Path,
+    process: Option<ProcessId>,
+    /// It finished what it had.
+    done: bool,
+}
+
+/// What the processes of a scenario share.
+pub struct Scene {
+    /// The seed.
+    pub seed: u64,
+    /// What the run was told.
+    pub config: Config,
+    /// The cluster.
+    pub cluster: Rc<Cluster>,
+    /// What the clients did and must find.
+    pub model: Model,
+    places: RefCell<Vec<Place>>,
+    counts: RefCell<Counts>,
+    set_up: Cell<bool>,
+    repaired: Cell<bool>,
+    repaired_at: Cell<Ps>,
+    audited: Cell<bool>,
+    table: Option<TableFn>,
+}
+
+/// A client of a hash table for one step: see [`crate::run`]'s users.
+pub type TableFn = fn();
+
+impl Scene {
+    /// Whether the clients have done enough.
+    pub fn is_over(&self) -> bool {
+        self.model.operations.get() >= u64::from(self.config.operations)
+    }
+
+    /// Whether the shared objects are there.
+    pub fn is_set_up(&self) -> bool {
+        self.set_up.get()
+    }
+
+    /// The shared objects are there.
+    pub fn set_up(self: &Rc<Self>) {
+        self.set_up.set(true);
+        (0..self.places.borrow().len()).for_each(|place| self.start_client(place));
+    }
+
+    /// Counts a fault.
+    pub fn count_fault(&self, fault: Fault) {
+        self.counts.borrow_mut().fault(fault);
+    }
+
+    /// Counts an operation by its result.
+    pub fn count_operation(&self, name: &'static str, result: &'static str) {
+        self.counts.borrow_mut().add_result(Group::Operation, name, result, 1);
+    }
+
+    /// A client that lives.
+    pub fn pick_client(&self, rng: &mut Rng) -> Option<usize> {
+        let places = self.places.borrow();
+        let place = rng.below(places.len() as u64) as usize;
+        let process = places[place].process?;
+        (!places[place].done && self.cluster.kernel.is_alive(process)).then_some(place)
+    }
+
+    /// The process in a place.
+    pub fn process_of(&self, place: usize) -> ProcessId {
+        self.places.borrow()[place].process.expect("it was picked alive")
+    }
+
+    /// Starts a client in a place.
+    pub fn start_client(self: &Rc<Self>, place: usize) {
+        let (rack, path) = {
+            let places = self.places.borrow();
+            (places[place].rack, places[place].path)
+        };
+        let host = self.cluster.racks[rack].host;
+        let cpu = self.cluster.cpu(host);
+        let scene = self.clone();
+        let id = self.cluster.kernel.spawn(format!("client {place}"), host, cpu, |ctx| {
+            workload::client(ctx, scene, place, RackId(rack as u16), path)
+        });
+        self.places.borrow_mut()[place].process = Some(id);
+    }
+
+    /// A client has given back what it had.
+    pub fn client_done(&self, place: usize) {
+        self.places.borrow_mut()[place].done = true;
+    }
+
+    /// `kill -9` of a client; another one takes its place.
+    pub fn kill_client(self: &Rc<Self>, place: usize) {
+        let process = self.process_of(place);
+        self.cluster.kernel.kill(process);
+        self.model.on_killed(process, &self.cluster.kernel);
+        self.start_client(place);
+    }
+
+    /// A rack's host loses its power: everything on it ends, its memory is gone.
+    pub fn lose_power(&self, rack: usize) {
+        self.cluster.kernel.say(|| format!("rack {rack} loses its power"));
+        self.cluster.kill_daemon(rack);
+        for place in self.places.borrow_mut().iter_mut().filter(|place| place.rack == rack) {
+            if let Some(process) = place.process.take()
+                && self.cluster.kernel.is_alive(process)
+            {
+                self.cluster.kernel.kill(process);
+                self.model.on_killed(process, &self.cluster.kernel);
+            }
+        }
+        self.cluster.racks[rack].lose_power();
+        self.model.on_power_lost(rack);
+    }
+
+    /// The clients of a rack come back.
+    pub fn restart_clients_of(self: &Rc<Self>, rack: usize) {
+        let places = self.places.borrow().len();
+        for place in 0..places {
+            let gone = {
+                let places = self.places.borrow();
+                places[place].rack == rack && places[place].process.is_none()
+            };
+            if gone {
+                self.start_client(place);
+            }
+        }
+    }
+
+    /// No fault any more: who is down comes up, who was cut off is reached, who was stopped goes
+    /// on.
+    pub fn repair(self: &Rc<Self>) {
+        let kernel = &self.cluster.kernel;
+        kernel.heal();
+        kernel.with_net(|net, _| net.set_faults(NetFaults::none()));
+        for (index, rack) in self.cluster.racks.iter().enumerate() {
+            rack.blocks_free.set(u64::MAX / 2);
+            if rack.daemon.get().is_none_or(|(daemon, _)| !kernel.is_alive(daemon)) {
+                self.cluster.start_daemon(index);
+            }
+        }
+        if !kernel.is_alive(self.cluster.master.get()) {
+            self.cluster.start_master();
+        }
+        let places = self.places.borrow().len();
+        for place in 0..places {
+            if self.places.borrow()[place].process.is_none() {
+                self.start_client(place);
+            }
+        }
+        self.repaired_at.set(kernel.now());
+        self.repaired.set(true);
+        kernel.say(|| "everything is repaired".into());
+    }
+
+    /// Whether all clients have finished and nothing is broken any more.
+    pub fn is_calm(&self) -> bool {
+        self.repaired.get() && self.places.borrow().iter().all(|place| place.done)
+    }
+
+    /// The audit is over.
+    pub fn audit_done(&self) {
+        self.audited.set(true);
+    }
+}
+
+/// What a seed decides of a run.
+struct Shape {
+    racks: u32,
+    clients: u32,
+    page_shift: u8,
+    frames: u32,
+    switch: SwitchRates,
+}
+
+impl Shape {
+    fn new(config: &Config, seed: u64) -> Shape {
+        let mut rng = Rng::new(seed, Purpose::Shape, 0);
+        let racks = config.racks.unwrap_or(rng.between(2, 4) as u32);
+        Shape {
+            racks,
+            clients: config.clients.unwrap_or((2 * racks).max(4) + rng.below(3) as u32),
+            page_shift: 12,
+            frames: rng.between(12, 48) as u32,
+            switch: SwitchRates::by_seed(&mut rng),
+        }
+    }
+}
+
+/// Runs one seed in checking mode.
+pub fn run_seed(config: &Config, seed: u64) -> SeedOutcome {
+    let (scene, hooks) = build(config, seed);
+    let kernel = scene.cluster.kernel.clone();
+    if config.trace_lines > 0 {
+        *kernel.log.borrow_mut() = Some(Vec::new());
+    }
+    start(&scene);
+    let mut run = Loop::new(kernel.clone(), Some(STACK_BYTES));
+    run.run(WORK_MAX, || scene.repaired.get());
+    if kernel.violation().is_none() && !scene.repaired.get() {
+        kernel.fail("live", format!("no end of work after {WORK_MAX}; {}", scene.model.under_way()));
+    }
+    let limit = kernel.now() + CALM;
+    run.run(limit, || scene.audited.get());
+    if kernel.violation().is_none() && !scene.audited.get() {
+        let waited = kernel.now() - scene.repaired_at.get();
+        let text = format!("{waited} after the last fault still at: {}", scene.model.under_way());
+        kernel.fail("live", text);
+    }
+    if kernel.violation().is_none() {
+        scene.model.check_histories(&kernel);
+    }
+    outcome(&scene, &hooks)
+}
+
+/// As [`run_seed`], with every line of the trace.
+pub fn run_seed_logged(config: &Config, seed: u64) -> SeedOutcome {
+    let config = Config { trace_lines: u32::MAX, ..config.clone() };
+    run_seed(&config, seed)
+}
+
+fn outcome(scene: &Rc<Scene>, hooks: &Hooks) -> SeedOutcome {
+    let kernel = &scene.cluster.kernel;
+    let mut counts = scene.counts.take();
+    hooks.count_into(&mut counts);
+    kernel.with_net(|net, _| net.count_into(&mut counts));
+    for (name, count) in scene.cluster.master_calls.borrow().iter() {
+        counts.add(Group::Message, name, *count);
+    }
+    let lines = kernel.log.take().unwrap_or_default();
+    let skipped = lines.len().saturating_sub(scene.config.trace_lines as usize);
+    SeedOutcome {
+        seed: scene.seed,
+        trace_hash: kernel.trace_hash(),
+        events: kernel.events(),
+        operations: scene.model.operations.get(),
+        virtual_time: kernel.now(),
+        counts,
+        failure: kernel.violation().map(Into::into),
+        trace: lines.into_iter().skip(skipped).collect(),
+    }
+}
