@@ -22,10 +22,12 @@ mod calls;
 mod frames;
 mod free;
 mod redo;
+mod remotes;
 mod session;
 mod slab;
 
 pub use attach::{format, read_superblock};
+pub use remotes::{Act, Remotes};
 pub use session::SessionInfo;
 
 use crate::addr::{FrameIndex, GAddr, PageId, RackId, SessionId};
