@@ -2,21 +2,21 @@
 //! thread that executes one-sided operations.
 
 use super::Cluster;
-use super::kernel::{Command, ConnId, Ctx, Input, Message, ProcessId};
+use super::kernel::{ConnId, Ctx, Input, Message, ProcessId};
 use super::master::MasterLink;
 use super::rack::{Rack, RackWorld};
 use crate::mem::SimMem;
 use crate::time::Ps;
 use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX};
-use rackpool_core::daemon::remotes::{Join, Remotes};
+use rackpool_core::daemon::remotes::{Act, Remotes};
 use rackpool_core::daemon::{ClientId, Daemon, SessionInfo, format};
 use rackpool_core::layout::{RING_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord};
 use rackpool_core::seam::{FabricEvent, PeerId};
 use rackpool_core::wire::{
     self, ControlHello, ControlReply, FabricKind, MasterAnswer, MasterCall, MasterReply, RackInfo,
-    RegionInfo, RemoteReply, RemoteRequest, RequestFrame, WIRE_VERSION,
+    RegionInfo, RemoteReply, RequestFrame,
 };
-use rackpool_core::{Error, Result, SessionId};
+use rackpool_core::{Error, Result};
 use rackpool_hw::ring::{self, Consumer, Producer};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -32,8 +32,6 @@ struct Slot {
     /// The connection and its process; `None` until the client resumes.
     conn: Option<(ConnId, ProcessId)>,
     process: ProcessId,
-    /// The client's number for this link, for its bell.
-    link: u32,
 }
 
 struct Server {
@@ -138,21 +136,20 @@ impl Server {
             }
             let left = self.world.slot_word(slot, SlotWord::Left) != Some(0);
             if section.is_some() && !left && self.ctx.kernel.is_alive(process) {
-                self.slots[slot as usize] = Some(self.rings(slot, process, 0));
+                self.slots[slot as usize] = Some(self.rings(slot, process));
             } else {
                 self.leave(slot);
             }
         }
     }
 
-    fn rings(&self, slot: u32, process: ProcessId, link: u32) -> Slot {
+    fn rings(&self, slot: u32, process: ProcessId) -> Slot {
         let section = self.world.slot(slot).expect("admitted clients have a section");
         Slot {
             requests: Consumer::attach(section.slice(SLOT_REQUEST_RING, RING_BYTES)),
             replies: Producer::attach(section.slice(SLOT_REPLY_RING, RING_BYTES)),
             conn: None,
             process,
-            link,
         }
     }
 
@@ -221,7 +218,7 @@ impl Server {
             return;
         }
         self.remotes.expire(self.ctx.clock_ns(), &mut self.engine, &mut self.world);
-        self.heartbeat_at = now + Ps::ms(self.lease_ms).quarter();
+        self.heartbeat_at = now + Ps(Ps::ms(self.lease_ms).0 / 4);
         for slot in 0..SLOTS_MAX {
             let Some(one) = &self.slots[slot as usize] else { continue };
             let is_over = one.conn.is_none()
@@ -276,7 +273,7 @@ impl Server {
                 let section = self.world.slot(slot).expect("admitted clients have a section");
                 ring::reset(&section.slice(SLOT_REQUEST_RING, RING_BYTES));
                 ring::reset(&section.slice(SLOT_REPLY_RING, RING_BYTES));
-                let mut client = self.rings(slot, process, 0);
+                let mut client = self.rings(slot, process);
                 client.conn = Some((conn, process));
                 self.slots[slot as usize] = Some(client);
                 ControlReply::Welcome {
@@ -330,56 +327,18 @@ impl Server {
     }
 
     fn on_remote(&mut self, peer: PeerId, message: &[u8]) {
-        match wire::decode::<RemoteRequest>(message, "remote client") {
-            Ok(RemoteRequest::Join { version, session, consumed_seq }) => {
-                self.on_remote_join(peer, version, (session, consumed_seq));
-            }
-            Ok(RemoteRequest::Consumed(seq)) => {
-                if let Some(record) = self.remotes.record(peer) {
-                    self.engine.note_consumed(record, seq);
-                }
-            }
-            Ok(RemoteRequest::Leave) => {
-                self.remotes.leave(peer, &mut self.engine, &mut self.world);
-                self.close_remote(peer);
-            }
-            Ok(RemoteRequest::Request(frame)) => match self.remotes.record(peer) {
-                Some(record) => {
-                    self.ctx.cpu.charge(self.cluster.costs.daemon_request);
-                    let from = ClientId::Remote(record);
-                    self.engine.on_request(from, frame, &mut self.world);
-                }
-                None => self.close_remote(peer),
-            },
-            Err(error) => {
-                let text = format!("rack {}: a client's message: {error}", self.rack.id);
-                self.ctx.kernel.fail("wire", text);
-            }
+        let mut acts = Vec::new();
+        let (engine, world) = (&mut self.engine, &mut self.world);
+        let served = self.remotes.on_message(peer, message, &self.region, engine, world, &mut acts);
+        if let Err(error) = served {
+            // Every client here keeps to the protocol.
+            self.ctx.kernel.fail("wire", format!("rack {}: {error}", self.rack.id));
         }
+        acts.into_iter().for_each(|act| self.command(act));
     }
 
-    fn on_remote_join(&mut self, peer: PeerId, version: u32, session: (SessionId, u64)) {
-        assert_eq!(version, WIRE_VERSION);
-        let joined = self.remotes.join(peer, session, &mut self.engine, &mut self.world);
-        let reply = match joined {
-            Ok(Join { known, replaced }) => {
-                if let Some(old) = replaced {
-                    // The fabric ends it before it sends what is put in after this.
-                    self.close_remote(old);
-                }
-                RemoteReply::Joined { known, region: self.region.clone() }
-            }
-            Err(error) => RemoteReply::Refused(error),
-        };
-        self.command(Command::Send(peer, reply));
-    }
-
-    fn close_remote(&self, peer: PeerId) {
-        self.command(Command::Close(peer));
-    }
-
-    fn command(&self, command: Command) {
-        self.ctx.ring(self.fabric, Input::Command(command));
+    fn command(&self, act: Act) {
+        self.ctx.ring(self.fabric, Input::Act(act));
     }
 
     /// Sends what the engine has said since the last time.
@@ -401,7 +360,7 @@ impl Server {
                 }
                 ClientId::Remote(record) => {
                     if let Some(peer) = self.remotes.peer(record) {
-                        self.command(Command::Send(peer, RemoteReply::Reply(frame)));
+                        self.command(Act::Send(peer, RemoteReply::Reply(frame)));
                     }
                 }
             }

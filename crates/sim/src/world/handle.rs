@@ -37,9 +37,7 @@ use std::rc::Rc;
 const RETRY_PAUSE_MAX: Ps = Ps::ms(50);
 /// How long after a bell the ring is looked at again.
 const RING_LOOK: Ps = Ps::us(1);
-/// Work requests that carry messages; their completions are not looked at.
-const SEND_ID: u64 = u64::MAX;
-/// Marks the ids of atomics.
+/// Marks the ids of atomics, apart from those of transfers and messages.
 const ATOMIC_ID: u64 = 1 << 63;
 
 struct LocalLink {
@@ -121,7 +119,7 @@ impl SimHandle {
         path: Path,
         translations: u32,
     ) -> Result<SimHandle> {
-        let endpoint = cluster.add_endpoint(&ctx);
+        let endpoint = cluster.add_endpoint(&ctx, ctx.id);
         let session = cluster.new_session();
         let mut master = MasterLink::new(MasterCall::JoinClient { session, rack });
         master.connect(&ctx, &cluster);
@@ -129,7 +127,7 @@ impl SimHandle {
         let timeout = cluster.request_timeout;
         let deadline = ctx.now() + timeout;
         let home = cluster.racks[usize::from(rack.0)].clone();
-        let join = Join { ctx: &ctx, cluster: &cluster, rack: &home, deadline };
+        let join = Join { ctx: &ctx, endpoint, cluster: &cluster, rack: &home, deadline };
         let link = join.until(&mut inbox, &mut master, cluster.new_session(), None).await?;
         let client = Client::new(rack, Reach::Mapped(link.view.clone()), translations);
         Ok(SimHandle {
@@ -366,7 +364,8 @@ impl SimHandle {
         let due = self.master.due().unwrap_or(Ps(u64::MAX));
         match self.ctx.recv(Some(until.min(due))).await {
             Some(input) => {
-                sort(&self.ctx, &mut self.master, &mut self.inbox, input, Some(&mut self.links));
+                let at = (&self.ctx, self.endpoint);
+                sort(at, &mut self.master, &mut self.inbox, input, Some(&mut self.links));
                 true
             }
             None => {
@@ -416,7 +415,7 @@ impl SimHandle {
     async fn master_call(&mut self, call: MasterCall, deadline: Ps) -> Result<MasterAnswer> {
         self.sent.1 += 1;
         call_master(
-            (&self.ctx, &self.cluster),
+            (&self.ctx, self.endpoint, &self.cluster),
             (&mut self.master, &mut self.inbox, &mut self.links),
             call,
             deadline,
@@ -477,7 +476,7 @@ impl SimHandle {
         let rack = self.cluster.racks[usize::from(info.rack.0)].clone();
         if self.path == Path::Mapped {
             let session = self.cluster.new_session();
-            let join = Join { ctx: &self.ctx, cluster: &self.cluster, rack: &rack, deadline };
+            let join = self.join(&rack, deadline);
             let link = join.until(&mut self.inbox, &mut self.master, session, None).await?;
             let reach = Reach::Mapped(link.view.clone());
             self.client.add_link(info.rack, reach)?;
@@ -512,6 +511,11 @@ impl SimHandle {
         Ok(())
     }
 
+    fn join<'a>(&'a self, rack: &'a Rc<Rack>, deadline: Ps) -> Join<'a> {
+        let Self { ctx, endpoint, cluster, .. } = self;
+        Join { ctx, endpoint: *endpoint, cluster, rack, deadline }
+    }
+
     fn remote(&mut self, id: LinkId) -> &mut RemoteLink {
         match &mut self.links[id.0 as usize] {
             Link::Remote(link) => link,
@@ -526,7 +530,7 @@ impl SimHandle {
             self.ctx.close_peer(self.endpoint, old);
         }
         let home = self.cluster.racks[usize::from(rack.0)].clone();
-        let peer = self.ctx.connect_peer(self.endpoint, home.endpoint);
+        let peer = self.ctx.connect_peer(self.endpoint, home.endpoint.get());
         let name = self.remote(id).session.peer().to_string();
         loop {
             if let Some(at) = self.inbox.connected.iter().position(|of| *of == peer) {
@@ -582,7 +586,7 @@ impl SimHandle {
     fn send_remote(&mut self, peer: PeerId, message: &RemoteRequest) -> Result<(), PostError> {
         let bytes = wire::encode_vec(message);
         self.sent.0 += u64::from(matches!(message, RemoteRequest::Request(_)));
-        self.ctx.send_message(self.endpoint, peer, SEND_ID, bytes)
+        self.ctx.send_message(self.endpoint, peer, bytes)
     }
 
     async fn daemon_call(
@@ -799,7 +803,7 @@ impl SimHandle {
         loop {
             // The control socket's name is the region's.
             let same_region = rack.region.borrow().id == region_id;
-            let join = Join { ctx: &self.ctx, cluster: &self.cluster, rack: &rack, deadline };
+            let join = self.join(&rack, deadline);
             let joined = if same_region {
                 join.once(&mut self.inbox, &mut self.master, session, Some(slot)).await
             } else {
@@ -860,7 +864,7 @@ fn layout_of(region: &RegionInfo) -> rackpool_core::layout::RegionLayout {
 
 /// Sorts an input into what waits for it.
 fn sort(
-    ctx: &Ctx,
+    (ctx, endpoint): (&Ctx, EndpointId),
     master: &mut MasterLink,
     inbox: &mut Inbox,
     input: Input,
@@ -892,7 +896,7 @@ fn sort(
             }
         }
         Input::Fabric(FabricEvent::Completed { id, status, .. }) => {
-            if id != SEND_ID {
+            if !ctx.sent(endpoint, id) {
                 inbox.completions.push((id, status));
             }
         }
@@ -908,7 +912,7 @@ fn sort(
 
 /// One master call: see [`SimHandle::master_call`].
 async fn call_master(
-    (ctx, cluster): (&Ctx, &Rc<Cluster>),
+    (ctx, endpoint, cluster): (&Ctx, EndpointId, &Rc<Cluster>),
     (master, inbox, links): (&mut MasterLink, &mut Inbox, &mut Vec<Link>),
     call: MasterCall,
     deadline: Ps,
@@ -939,7 +943,7 @@ async fn call_master(
         }
         let until = deadline.min(master.due().unwrap_or(deadline));
         if let Some(input) = ctx.recv(Some(until)).await {
-            sort(ctx, master, inbox, input, Some(links));
+            sort((ctx, endpoint), master, inbox, input, Some(links));
         }
     }
 }
@@ -947,6 +951,7 @@ async fn call_master(
 /// Joining a daemon of this host.
 struct Join<'a> {
     ctx: &'a Ctx,
+    endpoint: EndpointId,
     cluster: &'a Rc<Cluster>,
     rack: &'a Rc<Rack>,
     deadline: Ps,
@@ -1003,7 +1008,7 @@ impl Join<'_> {
                 let waited_ms = self.cluster.request_timeout.as_ns() / 1_000_000;
                 return Err(Error::Timeout { peer, waited_ms });
             };
-            sort(self.ctx, master, inbox, input, None);
+            sort((self.ctx, self.endpoint), master, inbox, input, None);
         }
     }
 
@@ -1061,7 +1066,7 @@ impl Buffers<'_> {
     /// Takes the registered buffer back, with what was read into it.
     fn end(self, cluster: &Cluster, endpoint: EndpointId) {
         let Some(buf) = self.lent.get() else { return };
-        let bytes = cluster.kernel.net.borrow_mut().take(endpoint, buf);
+        let bytes = cluster.kernel.take_buffer(endpoint, buf);
         if let Local::Into(to) = self.local {
             for (offset, len) in self.ranges.into_inner() {
                 let range = offset as usize..(offset + len) as usize;
@@ -1104,7 +1109,7 @@ impl Io for SimIo<'_, '_> {
                 Local::Into(to) => vec![0; to.len()],
                 Local::From(from) => from.to_vec(),
             };
-            self.cluster.kernel.net.borrow_mut().register(self.endpoint, bytes)
+            self.cluster.kernel.register(self.endpoint, bytes)
         });
         self.buffers.lent.set(Some(buf));
         if matches!(self.buffers.local, Local::Into(_)) {

@@ -8,12 +8,15 @@
 
 use crate::coro::{Coroutine, Order, Progress, Wait};
 use crate::mem::Cpu;
-use crate::net::{EndpointId, Net, NetEvent, NodeId, Sink};
+use crate::net::{Connection, Down, EndpointId, Executed, Net, NetEvent, NodeId, Sink};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::wheel::Wheel;
-use rackpool_core::seam::{FabricEvent, Nanos};
-use rackpool_core::wire::{ControlHello, ControlReply, MasterReply, MasterRequest, RemoteReply};
+use rackpool_core::seam::{
+    BufId, FabricEvent, Nanos, PeerId, PostError, Sge, Verb, WorkRequest,
+};
+use rackpool_core::daemon::remotes::Act;
+use rackpool_core::wire::{ControlHello, ControlReply, MasterReply, MasterRequest};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -46,15 +49,6 @@ pub enum Message {
     Answer(MasterReply),
 }
 
-/// What the daemon's loop asks of its fabric thread, in order.
-#[derive(Clone, Debug)]
-pub enum Command {
-    /// Send to a client.
-    Send(rackpool_core::seam::PeerId, RemoteReply),
-    /// End a connection.
-    Close(rackpool_core::seam::PeerId),
-}
-
 /// What a process finds in its inbox.
 #[derive(Debug)]
 pub enum Input {
@@ -69,7 +63,7 @@ pub enum Input {
     /// A one-sided operation is to be executed by the fabric thread.
     Execute(u32),
     /// For the fabric thread.
-    Command(Command),
+    Act(Act),
     /// A client rang for this slot.
     Bell(u32),
     /// A reply may be in the ring of link number so and so.
@@ -84,6 +78,7 @@ enum Event {
     Run(ProcessId),
     Arrive(ProcessId, u32),
     Net(NetEvent),
+    Heal(HostId, HostId),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,6 +135,9 @@ pub struct ControlCosts {
     pub line: Ps,
 }
 
+/// Marks the ids of work requests that carry messages; their buffer is below.
+const SEND_ID: u64 = 0xffff_ffff << 32;
+
 type Body = Pin<Box<dyn Future<Output = ()>>>;
 
 enum Runner {
@@ -161,6 +159,9 @@ pub struct Kernel {
     /// Owner of each endpoint and executor of each node.
     routes: RefCell<Routes>,
     clocks: RefCell<Vec<Clock>>,
+    nodes: RefCell<Vec<NodeId>>,
+    /// Registered buffers, by endpoint.
+    buffers: RefCell<Vec<Buffers>>,
     /// Hosts that cannot speak to each other now, as ordered pairs.
     cuts: RefCell<std::collections::BTreeMap<(HostId, HostId), Ps>>,
     costs: ControlCosts,
@@ -172,6 +173,13 @@ pub struct Kernel {
     jitter: bool,
     /// The last events, for a person who replays a seed.
     pub log: RefCell<Option<Vec<String>>>,
+}
+
+/// Registered buffers of one endpoint.
+#[derive(Default)]
+struct Buffers {
+    slots: Vec<Option<Vec<u8>>>,
+    free: Vec<u32>,
 }
 
 #[derive(Default)]
@@ -241,6 +249,8 @@ impl Kernel {
             net: RefCell::new(net),
             routes: RefCell::default(),
             clocks: RefCell::default(),
+            nodes: RefCell::default(),
+            buffers: RefCell::default(),
             cuts: RefCell::default(),
             costs,
             rng: RefCell::new(Rng::new(seed, Purpose::Network, 1)),
@@ -255,7 +265,13 @@ impl Kernel {
     /// A host with its clock.
     pub fn add_host(&self, clock: Clock) -> HostId {
         self.clocks.borrow_mut().push(clock);
+        self.nodes.borrow_mut().push(self.net.borrow_mut().add_node());
         HostId(self.clocks.borrow().len() as u32 - 1)
+    }
+
+    /// A host's network card.
+    pub fn node_of(&self, host: HostId) -> NodeId {
+        self.nodes.borrow()[host.0 as usize]
     }
 
     /// The time of the event that is handled now.
@@ -403,10 +419,79 @@ impl Kernel {
         self.about(self.costs.line)
     }
 
-    /// Nothing passes from one host to another until a moment: control messages wait, and packets
-    /// are lost (`Net` is told apart).
-    pub fn cut(&self, from: HostId, to: HostId, until: Ps) {
-        self.cuts.borrow_mut().insert((from, to), until);
+    /// Nothing passes from one host to another for a while: control messages wait, packets are
+    /// lost.
+    pub fn cut_for(&self, from: HostId, to: HostId, time: Ps) {
+        let until = self.now.get() + time;
+        let mut cuts = self.cuts.borrow_mut();
+        let cut = cuts.entry((from, to)).or_insert(until);
+        *cut = until.max(*cut);
+        self.net.borrow_mut().partition(self.node_of(from), self.node_of(to), true);
+        self.wheel.borrow_mut().push(until, u32::MAX - 1, Event::Heal(from, to));
+    }
+
+    fn on_heal(&self, from: HostId, to: HostId) {
+        let until = self.cuts.borrow().get(&(from, to)).copied();
+        if until.is_some_and(|until| until <= self.now.get()) {
+            self.cuts.borrow_mut().remove(&(from, to));
+            self.net.borrow_mut().partition(self.node_of(from), self.node_of(to), false);
+        }
+    }
+
+    /// Everybody reaches everybody, and whoever was stopped goes on.
+    pub fn heal(&self) {
+        self.cuts.borrow_mut().clear();
+        self.net.borrow_mut().heal();
+        let count = self.processes.borrow().len() as u32;
+        for id in (0..count).map(ProcessId).filter(|id| self.is_alive(*id)) {
+            self.processes.borrow_mut()[id.0 as usize].paused_until = self.now.get();
+            self.run_at(id, self.now.get());
+        }
+    }
+
+    /// A host's network card takes `factor` times as long for everything.
+    pub fn slow(&self, host: HostId, factor: u32) {
+        self.net.borrow_mut().slow_node(self.node_of(host), 100 * factor);
+    }
+
+    /// A host's clock jumps ahead.
+    pub fn jump_clock(&self, host: HostId, ns: u64) {
+        self.clocks.borrow_mut()[host.0 as usize].offset_ns += ns;
+    }
+
+    /// Registers a buffer of an endpoint.
+    pub fn register(&self, endpoint: EndpointId, bytes: Vec<u8>) -> BufId {
+        let mut all = self.buffers.borrow_mut();
+        if all.len() <= endpoint.0 as usize {
+            all.resize_with(endpoint.0 as usize + 1, Buffers::default);
+        }
+        let Buffers { slots, free } = &mut all[endpoint.0 as usize];
+        let index = free.pop().unwrap_or(slots.len() as u32);
+        if index as usize == slots.len() {
+            slots.push(None);
+        }
+        slots[index as usize] = Some(bytes);
+        BufId(index)
+    }
+
+    /// Takes a registered buffer back: whatever the network still reads from it is garbage, what
+    /// it writes to it is lost.
+    pub fn take_buffer(&self, endpoint: EndpointId, buf: BufId) -> Vec<u8> {
+        let Buffers { slots, free } = &mut self.buffers.borrow_mut()[endpoint.0 as usize];
+        free.push(buf.0);
+        slots[buf.0 as usize].take().expect("a buffer is taken once")
+    }
+
+    /// The other end of a connection.
+    pub fn other_end(&self, conn: ConnId, me: ProcessId) -> ProcessId {
+        let ends = self.conns.borrow()[conn.0 as usize].ends;
+        if ends[0] == me { ends[1] } else { ends[0] }
+    }
+
+    /// A process's endpoint is gone with it.
+    pub fn close_endpoint(&self, endpoint: EndpointId, how: Down) {
+        let now = self.now.get();
+        self.with_net(|net, wires| net.endpoint_down(now, endpoint, how, wires));
     }
 
     fn host_of(&self, id: ProcessId) -> HostId {
@@ -488,6 +573,34 @@ impl Sink for Wires<'_> {
             self.0.post(to, at, Input::Fabric(event));
         }
     }
+
+    fn read_local(&mut self, endpoint: EndpointId, pieces: &[Sge], to: &mut Vec<u8>) {
+        let buffers = self.0.buffers.borrow();
+        for Sge { buf, offset, bytes } in pieces {
+            let slots = &buffers[endpoint.0 as usize].slots;
+            match &slots[buf.0 as usize] {
+                Some(from) => {
+                    to.extend_from_slice(&from[*offset as usize..(offset + bytes) as usize]);
+                }
+                // Its owner uses it for something else by now.
+                None => to.resize(to.len() + *bytes as usize, 0xdb),
+            }
+        }
+    }
+
+    fn write_local(&mut self, endpoint: EndpointId, pieces: &[Sge], mut from: &[u8]) {
+        let mut buffers = self.0.buffers.borrow_mut();
+        for Sge { buf, offset, bytes } in pieces {
+            let (here, rest) = from.split_at((*bytes as usize).min(from.len()));
+            let slots = &mut buffers[endpoint.0 as usize].slots;
+            if let Some(to) = &mut slots[buf.0 as usize] {
+                to[*offset as usize..][..here.len()].copy_from_slice(here);
+            }
+            from = rest;
+        }
+    }
+
+    fn revoked(&mut self, _at: Ps, _node: NodeId, _cookie: u64) {}
 }
 
 impl Ctx {
@@ -538,6 +651,8 @@ impl Ctx {
 
     /// Hands an input to another process of this host, a line away.
     pub fn ring(&self, to: ProcessId, input: Input) {
+        // Setting a bell's bit, waking a sleeper: atomic operations.
+        self.cpu.drain();
         self.kernel.post(to, self.now() + self.kernel.line_delay(), input);
     }
 
@@ -546,8 +661,75 @@ impl Ctx {
         self.kernel.connect(self.id, to, self.now())
     }
 
+    /// Whether something waits in the inbox.
+    pub fn has_input(&self) -> bool {
+        !self.kernel.processes.borrow()[self.id.0 as usize].inbox.is_empty()
+    }
+
+    /// Connects an endpoint of this process with another process's.
+    pub fn connect_peer(&self, from: EndpointId, to: EndpointId) -> PeerId {
+        let now = self.now();
+        self.kernel.with_net(|net, wires| {
+            net.connect(now, from, to, Connection::Reliable, wires)
+        })
+    }
+
+    /// Ends a connection of an endpoint.
+    pub fn close_peer(&self, endpoint: EndpointId, peer: PeerId) {
+        let now = self.now();
+        self.kernel.with_net(|net, wires| net.close(now, endpoint, peer, wires));
+    }
+
+    /// Posts work under one doorbell.
+    pub fn post_work(
+        &self,
+        endpoint: EndpointId,
+        peer: PeerId,
+        batch: &[WorkRequest<'_>],
+    ) -> Result<(), (usize, PostError)> {
+        // The card must find what was stored before.
+        self.cpu.drain();
+        let now = self.now();
+        self.kernel.with_net(|net, wires| net.post(now, endpoint, peer, batch, wires))
+    }
+
+    /// Sends a message from a buffer of its own; [`Ctx::sent`] gives it back.
+    pub fn send_message(
+        &self,
+        endpoint: EndpointId,
+        peer: PeerId,
+        message: Vec<u8>,
+    ) -> Result<(), PostError> {
+        let bytes = message.len() as u64;
+        let buf = self.kernel.register(endpoint, message);
+        let local = [Sge { buf, offset: 0, bytes }];
+        let id = SEND_ID | u64::from(buf.0);
+        let request = WorkRequest { id, verb: Verb::Send, local: &local, signalled: true };
+        self.post_work(endpoint, peer, &[request]).map_err(|(_, error)| {
+            self.kernel.take_buffer(endpoint, buf);
+            error
+        })
+    }
+
+    /// Whether a completion was a message's, whose buffer is free then.
+    pub fn sent(&self, endpoint: EndpointId, id: u64) -> bool {
+        let is_send = id & SEND_ID == SEND_ID;
+        if is_send {
+            self.kernel.take_buffer(endpoint, BufId(id as u32));
+        }
+        is_send
+    }
+
+    /// Answers an operation that was executed.
+    pub fn executed(&self, token: u32, result: Executed<'_>) {
+        let now = self.now();
+        self.kernel.with_net(|net, wires| net.executed(now, token, result, wires));
+    }
+
     /// Sends over a connection; what is sent to a dead process is lost.
     pub fn send(&self, conn: ConnId, message: Message) {
+        // A system call.
+        self.cpu.drain();
         if self.kernel.conns.borrow()[conn.0 as usize].open {
             self.kernel.deliver(conn, self.id, self.now(), Input::Message(conn, message));
         }
@@ -587,6 +769,7 @@ impl Loop {
             match event {
                 Event::Run(id) => self.on_run(id, at),
                 Event::Arrive(id, index) => self.on_arrive(id, index),
+                Event::Heal(from, to) => self.kernel.on_heal(from, to),
                 Event::Net(event) => {
                     self.kernel.with_net(|net, wires| net.on_event(at, event, wires));
                 }
@@ -640,6 +823,13 @@ impl Loop {
             .map(|(conn, _)| conn)
             .collect();
         open.into_iter().for_each(|conn| kernel.close(conn, id, kernel.now.get()));
+        let endpoints: Vec<EndpointId> = (0..)
+            .map(EndpointId)
+            .zip(kernel.routes.borrow().endpoints.iter())
+            .filter(|(_, owner)| **owner == Some(id))
+            .map(|(endpoint, _)| endpoint)
+            .collect();
+        endpoints.into_iter().for_each(|one| kernel.close_endpoint(one, Down::Crash));
     }
 
     fn on_arrive(&mut self, id: ProcessId, index: u32) {
@@ -691,9 +881,6 @@ impl Loop {
             let process = &mut processes[id.0 as usize];
             if process.paused_until > now {
                 let until = process.paused_until;
-                if process.status == Status::Waiting {
-                    process.status = Status::Sleeping(until);
-                }
                 drop(processes);
                 return self.kernel.run_at(id, until);
             }

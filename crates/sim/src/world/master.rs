@@ -2,7 +2,7 @@
 //! daemons and clients to it.
 
 use super::kernel::{ConnId, Ctx, Input, Message};
-use super::{Cluster, SimProbe};
+use super::Cluster;
 use crate::time::Ps;
 use rackpool_core::master::{ConnId as PeerConn, Loader, Master, State, StateWrite, Table};
 use rackpool_core::wire::{
@@ -54,9 +54,8 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
     };
     let write = state.begin_term();
     cluster.disk.borrow_mut().store(vec![write]);
-    let probe = SimProbe::new(&ctx.cpu);
     let config = cluster.master_config();
-    let mut master = Master::with_probe(state, config, ctx.clock_ns(), probe);
+    let mut master = Master::with_probe(state, config, ctx.clock_ns(), cluster.hooks.clone());
     let costs = cluster.costs.clone();
     let mut out = Vec::new();
     let mut tick_at = ctx.now();

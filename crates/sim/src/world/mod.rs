@@ -24,7 +24,6 @@ use rackpool_core::SessionId;
 use rackpool_core::constants::{SESSION_GRACE_MS_DEFAULT, LEASE_MS_DEFAULT};
 use rackpool_core::master::MasterConfig;
 use rackpool_core::placement::Policy;
-use rackpool_core::seam::{Mutation, Probe, Race, Rare};
 use rackpool_core::wire::MasterCall;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -75,7 +74,7 @@ pub struct Cluster {
     /// Leases, ms.
     pub lease_ms: u64,
     /// Rare branches, mutations, and what was met.
-    pub hooks: Rc<Hooks>,
+    pub hooks: Hooks,
     make_cpu: Box<dyn Fn(HostId) -> Rc<Cpu>>,
     sessions: Cell<u64>,
     /// Calls to the master by kind.
@@ -90,7 +89,7 @@ impl Cluster {
         racks: Vec<Rc<Rack>>,
         master_host: HostId,
         costs: StepCosts,
-        hooks: Rc<Hooks>,
+        hooks: Hooks,
         make_cpu: Box<dyn Fn(HostId) -> Rc<Cpu>>,
     ) -> Cluster {
         Cluster {
@@ -127,10 +126,10 @@ impl Cluster {
     }
 
     /// A fabric endpoint of a process.
-    fn add_endpoint(&self, ctx: &Ctx) -> EndpointId {
+    fn add_endpoint(&self, ctx: &Ctx, owner: ProcessId) -> EndpointId {
         let node = self.kernel.node_of(ctx.host);
         let endpoint = self.kernel.net.borrow_mut().add_endpoint(node);
-        self.kernel.route_endpoint(endpoint, ctx.id);
+        self.kernel.route_endpoint(endpoint, owner);
         endpoint
     }
 
@@ -160,7 +159,6 @@ impl Cluster {
         if let Some((daemon, fabric)) = rack.daemon.take() {
             self.kernel.kill(daemon);
             self.kernel.kill(fabric);
-            self.kernel.close_endpoint(rack.endpoint);
         }
     }
 
@@ -184,29 +182,5 @@ fn name_of(call: &MasterCall) -> &'static str {
         MasterCall::GetRoot { .. } => "get-root",
         MasterCall::SetRoot { .. } => "set-root",
         MasterCall::Stats => "stats",
-    }
-}
-
-/// The master's questions, answered by its processor's hooks.
-#[derive(Clone)]
-pub struct SimProbe(Rc<Hooks>);
-
-impl SimProbe {
-    fn new(cpu: &Cpu) -> SimProbe {
-        SimProbe(cpu.hooks().clone())
-    }
-}
-
-impl Probe for SimProbe {
-    fn mutated(&self, mutation: Mutation) -> bool {
-        self.0.mutated(mutation)
-    }
-
-    fn rare(&self, rare: Rare) -> bool {
-        self.0.rare(rare)
-    }
-
-    fn met(&self, race: Race) {
-        self.0.met(race);
     }
 }

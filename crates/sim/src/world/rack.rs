@@ -76,8 +76,8 @@ pub struct Rack {
     pub layout: RegionLayout,
     /// Where one-sided operations on it arrive.
     pub node: NodeId,
-    /// The end of its connections.
-    pub endpoint: EndpointId,
+    /// The end of its daemon's connections.
+    pub endpoint: Cell<EndpointId>,
     /// The region.
     pub region: RefCell<Region>,
     /// The daemon's process, and its fabric thread.
@@ -93,7 +93,7 @@ impl Rack {
         id: RackId,
         host: HostId,
         layout: RegionLayout,
-        (node, endpoint): (NodeId, EndpointId),
+        node: NodeId,
         is_checked: bool,
     ) -> Rack {
         let region = Region::new([u64::from(id.0) + 1, 1], &layout, is_checked);
@@ -102,7 +102,7 @@ impl Rack {
             host,
             layout,
             node,
-            endpoint,
+            endpoint: Cell::new(EndpointId(u32::MAX)),
             region: RefCell::new(region),
             daemon: Cell::new(None),
             blocks_free: Cell::new(u64::MAX / 2),

@@ -4,7 +4,8 @@
 use super::handle::{Path, SimHandle};
 use super::kernel::{Ctx, Kernel, ProcessId};
 use super::scenario::Scene;
-use crate::check::bytes::{Bytes, WriteId};
+use crate::check::bytes::{Backing, Bytes, Refusal, WriteId};
+use crate::check::Violation;
 use crate::check::linear::{Event, Histories, Times};
 use crate::check::words::{Word, WordOp};
 use crate::rng::{Purpose, Rng};
@@ -34,8 +35,6 @@ struct Object {
     owned: bool,
     /// Its end is under way or unknown.
     freeing: bool,
-    /// Its rack, if it was asked for.
-    rack: Option<RackId>,
 }
 
 /// An operation under way.
@@ -47,8 +46,6 @@ struct UnderWay {
     bytes: u64,
     /// Its event in a word's history.
     word: Option<(u64, WordOp)>,
-    /// Its write in the model of bytes.
-    write: Option<WriteId>,
 }
 
 /// What the clients did and must find.
@@ -85,9 +82,6 @@ impl Model {
                 };
                 self.histories.borrow_mut().add(addr, event);
             }
-            if let Some(write) = one.write {
-                self.bytes.borrow_mut().never(write);
-            }
         }
         let _ = kernel;
         self.objects.borrow_mut().retain(|_, object| {
@@ -99,9 +93,11 @@ impl Model {
         });
     }
 
-    /// A rack's memory is gone.
-    pub fn on_power_lost(&self, rack: usize) {
+    /// A rack's memory is gone, with all allocations whose pages were there.
+    pub fn on_power_lost(&self, rack: usize, is_gone: impl Fn(u64) -> bool, at: Ps) {
         self.lost.borrow_mut().push(rack);
+        self.objects.borrow_mut().retain(|addr, _| !is_gone(*addr));
+        self.bytes.borrow_mut().lost(is_gone, at);
     }
 
     /// What is under way, for a person.
@@ -191,7 +187,7 @@ async fn open(ctx: &Ctx, scene: &Rc<Scene>, rack: RackId, path: Path) -> Option<
 impl Worker {
     fn begin(&self, name: &'static str) -> Ps {
         let since = self.ctx.now();
-        let one = UnderWay { name, since, bytes: 0, word: None, write: None };
+        let one = UnderWay { name, since, bytes: 0, word: None };
         self.scene.model.under_way.borrow_mut().insert(self.ctx.id, one);
         self.scene.model.operations.set(self.scene.model.operations.get() + 1);
         since
@@ -342,7 +338,7 @@ impl Worker {
         self.note(|one| one.bytes = bytes);
         let result = self.handle.alloc(bytes, placement, owned).await;
         if let Ok(addr) = &result {
-            self.took(*addr, bytes, owned, placement);
+            self.took(*addr, bytes, owned);
         }
         self.end("alloc", &result);
         self.check_error("alloc", &result);
@@ -353,24 +349,15 @@ impl Worker {
     }
 
     /// The moment in which the memory becomes this client's.
-    fn took(&self, addr: GAddr, bytes: u64, owned: bool, placement: Placement) {
-        let rack = match placement {
-            Placement::Local => Some(self.handle.rack()),
-            Placement::Rack(rack) => Some(rack),
-            _ => None,
-        };
+    fn took(&self, addr: GAddr, bytes: u64, owned: bool) {
+        let is_pages = bytes > self.handle.page_bytes() / 2;
+        let backing = if is_pages { Backing::Pages } else { Backing::Object };
+        let now = self.ctx.now();
+        let taken = self.scene.model.bytes.borrow_mut().allocated(addr.0, bytes, backing, now);
+        self.must(taken);
         let mut objects = self.scene.model.objects.borrow_mut();
-        let lost = !self.scene.model.lost.borrow().is_empty();
-        for (other, object) in objects.range(..addr.0 + bytes) {
-            let is_over = object.freeing || lost;
-            if other + object.bytes > addr.0 && !is_over {
-                let text = format!("{bytes} bytes at {addr} overlap {object:?} at {other:#x}");
-                self.violated("conserve", text);
-            }
-        }
-        let object = Object { bytes, holder: Some(self.ctx.id), owned, freeing: false, rack };
+        let object = Object { bytes, holder: Some(self.ctx.id), owned, freeing: false };
         objects.insert(addr.0, object);
-        self.scene.model.bytes.borrow_mut().allocate(addr.0, bytes);
     }
 
     fn pick_mine(&mut self) -> Option<(GAddr, u64)> {
@@ -390,16 +377,23 @@ impl Worker {
         let data: Vec<u8> = (0..len).map(|at| (first.wrapping_mul(at + 1) >> 24) as u8).collect();
         let at = GAddr(addr.0 + offset);
         let called = self.begin("write");
-        let write = self.scene.model.bytes.borrow_mut().write(at.0, &data, called);
-        self.note(|one| one.write = Some(write));
+        let write = {
+            let mut model = self.scene.model.bytes.borrow_mut();
+            model.write_called(self.ctx.id.0, at.0, &data, called)
+        };
+        let write = match write {
+            Ok(write) => write,
+            Err(violation) => return self.must(Err(violation)),
+        };
         let result = self.handle.write(at, &data).await;
         self.end("write", &result);
         let now = self.ctx.now();
         let mut model = self.scene.model.bytes.borrow_mut();
         match &result {
-            Ok(()) => model.acknowledge(write, now),
-            Err(error) if is_refused(error) => model.cancel(write),
-            Err(_) => model.never(write),
+            Ok(()) => model.write_done(write, now, now),
+            Err(error) if is_refused(error) => model.write_refused(write),
+            // It may land until nothing can any more; that it ever was is never known.
+            Err(_) => {}
         }
         drop(model);
         self.after(addr, "write", &result);
@@ -430,12 +424,33 @@ impl Worker {
         self.end("read", &result);
         if result.is_ok() {
             let now = self.ctx.now();
-            let checked = self.scene.model.bytes.borrow_mut().read(at.0, &found, called, now);
-            if let Err(violation) = checked {
-                self.violated("bytes", violation.text);
-            }
+            let id = self.ctx.id.0;
+            let mut model = self.scene.model.bytes.borrow_mut();
+            let checked = model.read(id, at.0, &found, called, now);
+            drop(model);
+            self.must(checked);
         }
+        self.refused(at, called, &result);
         self.after(addr, "read", &result);
+    }
+
+    fn must(&self, checked: std::result::Result<(), Violation>) {
+        if let Err(violation) = checked {
+            self.violated(violation.checker, violation.text);
+        }
+    }
+
+    /// What is not there may only be said of what was freed or lost.
+    fn refused<T>(&self, addr: GAddr, called: Ps, result: &Result<T>) {
+        let refusal = match result {
+            Err(Error::NotMapped { .. }) => Refusal::NotMapped,
+            Err(Error::Lost { .. }) => Refusal::Lost,
+            _ => return,
+        };
+        let (id, now) = (self.ctx.id.0, self.ctx.now());
+        let model = &self.scene.model.bytes;
+        let checked = model.borrow_mut().refused(id, addr.0, refusal, called, now);
+        self.must(checked);
     }
 
     /// An object that went with its rack is forgotten.
@@ -449,7 +464,6 @@ impl Worker {
     fn forget(&mut self, addr: GAddr) {
         self.mine.retain(|one| *one != addr);
         self.scene.model.objects.borrow_mut().remove(&addr.0);
-        self.scene.model.bytes.borrow_mut().free(addr.0);
     }
 
     async fn free_one(&mut self) {
@@ -462,13 +476,16 @@ impl Worker {
         if let Some(object) = self.scene.model.objects.borrow_mut().get_mut(&addr.0) {
             object.freeing = true;
         }
-        self.scene.model.bytes.borrow_mut().free(addr.0);
+        let now = self.ctx.now();
+        self.scene.model.bytes.borrow_mut().free_called(addr.0, now);
         self.mine.retain(|one| *one != addr);
         let result = self.handle.free(addr, bytes).await;
         self.end("free", &result);
         self.check_error("free", &result);
+        let now = self.ctx.now();
         match &result {
             Ok(()) | Err(Error::NotMapped { .. } | Error::Lost { .. }) => {
+                self.scene.model.bytes.borrow_mut().freed(addr.0, now);
                 self.freed(addr);
                 if bytes > self.handle.page_bytes() / 2 {
                     self.gone.push(addr);
@@ -490,12 +507,17 @@ impl Worker {
     /// The address of a freed page is an error for ever.
     async fn read_gone(&mut self) {
         let Some(addr) = self.gone.last().copied() else { return self.read_mine().await };
-        self.begin("read-freed");
-        let result = self.handle.read(addr, &mut [0; 16]).await;
+        let mut found = [0; 16];
+        let called = self.begin("read-freed");
+        let result = self.handle.read(addr, &mut found).await;
         self.end("read-freed", &result);
         if result.is_ok() {
-            self.violated("freed", format!("{addr} is read after it was freed"));
+            let (id, now) = (self.ctx.id.0, self.ctx.now());
+            let model = &self.scene.model.bytes;
+            let checked = model.borrow_mut().read(id, addr.0, &found, called, now);
+            self.must(checked);
         }
+        self.refused(addr, called, &result);
     }
 
     async fn root(&mut self) {
@@ -569,8 +591,7 @@ pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
         };
         let words = (0..WORDS_PER_RACK).map(|word| GAddr(addr.0 + 8 * word));
         scene.model.words.borrow_mut().extend(words);
-        let object =
-            Object { bytes, holder: None, owned: false, freeing: false, rack: Some(RackId(rack)) };
+        let object = Object { bytes, holder: None, owned: false, freeing: false };
         scene.model.objects.borrow_mut().insert(addr.0, object);
     }
     handle.leave();
