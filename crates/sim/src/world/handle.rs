@@ -127,7 +127,8 @@ impl SimHandle {
         let timeout = cluster.request_timeout;
         let deadline = ctx.now() + timeout;
         let home = cluster.racks[usize::from(rack.0)].clone();
-        let join = Join { ctx: &ctx, endpoint, cluster: &cluster, rack: &home, deadline };
+        let join =
+            Join { ctx: ctx.clone(), endpoint, cluster: cluster.clone(), rack: home, deadline };
         let link = join.until(&mut inbox, &mut master, cluster.new_session(), None).await?;
         let client = Client::new(rack, Reach::Mapped(link.view.clone()), translations);
         Ok(SimHandle {
@@ -156,6 +157,15 @@ impl SimHandle {
     /// Bytes of a page.
     pub fn page_bytes(&self) -> u64 {
         self.client.geometry().page_bytes()
+    }
+
+    /// The sessions with daemons.
+    pub fn session_ids(&self) -> Vec<u64> {
+        let id = |link: &Link| match link {
+            Link::Local(link) => link.session_id.0,
+            Link::Remote(link) => link.session_id.0,
+        };
+        self.links.iter().map(id).collect()
     }
 
     /// The engine.
@@ -511,9 +521,14 @@ impl SimHandle {
         Ok(())
     }
 
-    fn join<'a>(&'a self, rack: &'a Rc<Rack>, deadline: Ps) -> Join<'a> {
-        let Self { ctx, endpoint, cluster, .. } = self;
-        Join { ctx, endpoint: *endpoint, cluster, rack, deadline }
+    fn join(&self, rack: &Rc<Rack>, deadline: Ps) -> Join {
+        Join {
+            ctx: self.ctx.clone(),
+            endpoint: self.endpoint,
+            cluster: self.cluster.clone(),
+            rack: rack.clone(),
+            deadline,
+        }
     }
 
     fn remote(&mut self, id: LinkId) -> &mut RemoteLink {
@@ -949,15 +964,15 @@ async fn call_master(
 }
 
 /// Joining a daemon of this host.
-struct Join<'a> {
-    ctx: &'a Ctx,
+struct Join {
+    ctx: Ctx,
     endpoint: EndpointId,
-    cluster: &'a Rc<Cluster>,
-    rack: &'a Rc<Rack>,
+    cluster: Rc<Cluster>,
+    rack: Rc<Rack>,
     deadline: Ps,
 }
 
-impl Join<'_> {
+impl Join {
     async fn until(
         &self,
         inbox: &mut Inbox,
@@ -1008,7 +1023,7 @@ impl Join<'_> {
                 let waited_ms = self.cluster.request_timeout.as_ns() / 1_000_000;
                 return Err(Error::Timeout { peer, waited_ms });
             };
-            sort((self.ctx, self.endpoint), master, inbox, input, None);
+            sort((&self.ctx, self.endpoint), master, inbox, input, None);
         }
     }
 
@@ -1027,8 +1042,8 @@ impl Join<'_> {
         let section = rack.region.borrow().slot(slot)?;
         let slot_mem = SimMem::new(section, self.ctx.cpu.clone());
         let view = RackView {
-            pages: rack.view(self.ctx, |region| region.pages.clone()),
-            table: rack.view(self.ctx, |region| region.table.clone()).read_only(),
+            pages: rack.view(&self.ctx, |region| region.pages.clone()),
+            table: rack.view(&self.ctx, |region| region.table.clone()).read_only(),
             slot: slot_mem.clone(),
             layout: layout_of(region),
         };

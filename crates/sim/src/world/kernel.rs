@@ -6,8 +6,9 @@
 //! Order: events come out of the wheel by time, source and the source's own count, and only the
 //! loop here takes them; so a run is a function of its configuration and its seed.
 
+use crate::check::Violation;
 use crate::coro::{Coroutine, Order, Progress, Wait};
-use crate::mem::Cpu;
+use crate::mem::{Cpu, Violations};
 use crate::net::{Connection, Down, EndpointId, Executed, Net, NetEvent, NodeId, Sink};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
@@ -15,7 +16,7 @@ use crate::wheel::Wheel;
 use rackpool_core::seam::{
     BufId, FabricEvent, Nanos, PeerId, PostError, Sge, Verb, WorkRequest,
 };
-use rackpool_core::daemon::remotes::Act;
+use rackpool_core::daemon::Act;
 use rackpool_core::wire::{ControlHello, ControlReply, MasterReply, MasterRequest};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -113,17 +114,6 @@ struct Conn {
     last: [Ps; 2],
 }
 
-/// Why a run failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// Which check.
-    pub checker: &'static str,
-    /// What it saw.
-    pub text: String,
-    /// When.
-    pub at: Ps,
-}
-
 /// How long control messages take.
 #[derive(Clone, Copy, Debug)]
 pub struct ControlCosts {
@@ -169,6 +159,8 @@ pub struct Kernel {
     trace: Cell<u64>,
     events: Cell<u64>,
     violation: RefCell<Option<Violation>>,
+    /// What simulated memory objects to.
+    violations: Rc<Violations>,
     /// Whether delays are drawn at random (checking mode).
     jitter: bool,
     /// The last events, for a person who replays a seed.
@@ -257,6 +249,7 @@ impl Kernel {
             trace: Cell::new(seed),
             events: Cell::new(0),
             violation: RefCell::default(),
+            violations: Violations::new(),
             jitter,
             log: RefCell::default(),
         })
@@ -315,6 +308,11 @@ impl Kernel {
         self.say(|| format!("VIOLATION {checker}: {text}"));
         let mut violation = self.violation.borrow_mut();
         violation.get_or_insert(Violation { checker, text, at: self.now.get() });
+    }
+
+    /// Where simulated memory says what it objects to.
+    pub fn violations(&self) -> &Rc<Violations> {
+        &self.violations
     }
 
     /// What failed.
@@ -757,10 +755,12 @@ impl Loop {
 
     /// Handles events until `done` says so, nothing is left, a check fails, or `until`.
     pub fn run(&mut self, until: Ps, mut done: impl FnMut() -> bool) {
+        self.settle();
         while !done() && self.kernel.violation.borrow().is_none() {
             let next = self.kernel.wheel.borrow_mut().pop();
             let Some((at, source, event)) = next else { return };
             self.kernel.now.set(at);
+            self.kernel.violations.set_now(at);
             if at > until {
                 return;
             }
@@ -775,6 +775,11 @@ impl Loop {
                 }
             }
             self.settle();
+            if self.kernel.violations.count() > 0 {
+                for (_, text) in self.kernel.violations.take() {
+                    self.kernel.fail("memory", text);
+                }
+            }
         }
     }
 

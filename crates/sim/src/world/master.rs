@@ -44,7 +44,8 @@ impl Disk {
 
 /// The master's main function.
 pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
-    let mut state = match cluster.disk.borrow().load() {
+    let stored = cluster.disk.borrow().load();
+    let mut state = match stored {
         Some(state) => state,
         None => {
             let (state, writes) = State::create([7, cluster.seed]);

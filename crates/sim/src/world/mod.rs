@@ -1,6 +1,7 @@
 //! A cluster in virtual time: a master, racks with their daemons, and clients, all running the
 //! project's engines over simulated memory and a simulated network.
 
+mod audit;
 mod daemon;
 mod handle;
 mod kernel;
@@ -12,7 +13,7 @@ mod target;
 mod workload;
 
 pub use handle::{Path, SimHandle};
-pub use kernel::{Clock, ControlCosts, Ctx, HostId, Input, Kernel, Loop, ProcessId, Violation};
+pub use kernel::{Clock, ControlCosts, Ctx, HostId, Input, Kernel, Loop, ProcessId};
 pub use rack::Rack;
 pub use scenario::{run_seed, run_seed_logged};
 
@@ -22,7 +23,7 @@ use crate::time::Ps;
 use master::Disk;
 use rackpool_core::SessionId;
 use rackpool_core::constants::{SESSION_GRACE_MS_DEFAULT, LEASE_MS_DEFAULT};
-use rackpool_core::master::MasterConfig;
+use rackpool_core::master::{MasterConfig, State};
 use rackpool_core::placement::Policy;
 use rackpool_core::wire::MasterCall;
 use std::cell::{Cell, RefCell};
@@ -160,6 +161,11 @@ impl Cluster {
             self.kernel.kill(daemon);
             self.kernel.kill(fabric);
         }
+    }
+
+    /// The master's state as it is stored.
+    fn stored_state(&self) -> State {
+        self.disk.borrow().load().expect("the master has stored its first state")
     }
 
     fn count_master_call(&self, call: &MasterCall) {

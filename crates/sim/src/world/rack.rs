@@ -4,10 +4,10 @@
 use super::kernel::{Ctx, HostId, ProcessId};
 use crate::mem::{Coherence, Memory, SimMem, Tier};
 use crate::net::{EndpointId, NodeId};
-use rackpool_core::constants::{CELLS, SLOTS_MAX};
+use rackpool_core::constants::{CELLS, SESSIONS_MAX, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, World};
 use rackpool_core::layout::{
-    BLOCK_BYTES, RegionLayout, SLOT_BYTES, SlotWord, cell_offset,
+    BLOCK_BYTES, RegionLayout, SLOT_BYTES, SessionWord, SlotWord, cell_offset, session_word,
 };
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{MasterCall, ReplyFrame};
@@ -108,6 +108,13 @@ impl Rack {
             blocks_free: Cell::new(u64::MAX / 2),
             is_checked,
         }
+    }
+
+    /// Sessions in the region's records.
+    pub fn sessions_in_region(&self) -> Vec<u64> {
+        let region = self.region.borrow();
+        let word = |record| region.private.peek(session_word(record, SessionWord::Session));
+        (0..SESSIONS_MAX).map(word).filter(|session| *session != 0).collect()
     }
 
     /// The host lost its power: the region and all of its slots are gone.

@@ -4,17 +4,16 @@
 use super::kernel::{Clock, ControlCosts, HostId, Kernel, Loop, ProcessId};
 use super::rack::Rack;
 use super::workload::{self, Model};
-use super::{Cluster, Path, StepCosts, nemesis};
-use crate::check::conserve;
-use crate::check::linear::Histories;
+use super::{Cluster, Path, StepCosts, audit, nemesis};
+use crate::device::Profile;
 use crate::mem::{Cpu, Hooks, HostCache, SwitchRates};
 use crate::net::{Net, NetFaults};
 use crate::rng::{Purpose, Rng};
 use crate::run::{Config, Counts, Fault, Group, SeedOutcome};
 use crate::time::Ps;
-use rackpool_core::PageGeometry;
-use rackpool_core::RackId;
 use rackpool_core::layout::RegionLayout;
+use rackpool_core::probe::{Race, Rare};
+use rackpool_core::{GAddr, PageGeometry, RackId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -51,11 +50,7 @@ pub struct Scene {
     repaired: Cell<bool>,
     repaired_at: Cell<Ps>,
     audited: Cell<bool>,
-    table: Option<TableFn>,
 }
-
-/// A client of a hash table for one step: see [`crate::run`]'s users.
-pub type TableFn = fn();
 
 impl Scene {
     /// Whether the clients have done enough.
@@ -71,7 +66,8 @@ impl Scene {
     /// The shared objects are there.
     pub fn set_up(self: &Rc<Self>) {
         self.set_up.set(true);
-        (0..self.places.borrow().len()).for_each(|place| self.start_client(place));
+        let places = self.places.borrow().len();
+        (0..places).for_each(|place| self.start_client(place));
     }
 
     /// Counts a fault.
@@ -121,7 +117,7 @@ impl Scene {
     pub fn kill_client(self: &Rc<Self>, place: usize) {
         let process = self.process_of(place);
         self.cluster.kernel.kill(process);
-        self.model.on_killed(process, &self.cluster.kernel);
+        self.model.on_killed(process);
         self.start_client(place);
     }
 
@@ -134,11 +130,18 @@ impl Scene {
                 && self.cluster.kernel.is_alive(process)
             {
                 self.cluster.kernel.kill(process);
-                self.model.on_killed(process, &self.cluster.kernel);
+                self.model.on_killed(process);
             }
         }
+        let (kernel, state) = (&self.cluster.kernel, self.cluster.stored_state());
+        let id = RackId(rack as u16);
+        let geometry = self.cluster.racks[rack].layout.pages;
+        let is_gone = |addr| {
+            let home = state.directory().get(geometry.page(GAddr(addr)));
+            home.is_some_and(|home| home.rack == id)
+        };
+        self.model.on_power_lost(rack, is_gone, kernel.now());
         self.cluster.racks[rack].lose_power();
-        self.model.on_power_lost(rack);
     }
 
     /// The clients of a rack come back.
@@ -210,14 +213,130 @@ impl Shape {
             clients: config.clients.unwrap_or((2 * racks).max(4) + rng.below(3) as u32),
             page_shift: 12,
             frames: rng.between(12, 48) as u32,
-            switch: SwitchRates::by_seed(&mut rng),
+            switch: switch_rates(config, &mut rng),
         }
     }
 }
 
+/// How often processors are interrupted: some seeds hardly ever, some at every few operations.
+fn switch_rates(config: &Config, rng: &mut Rng) -> SwitchRates {
+    let pauses = config.faults.has(Fault::Pause);
+    SwitchRates {
+        switch_gap: 1 << rng.between(2, 7),
+        micros_ppm: 20_000,
+        millis_ppm: if pauses { rng.below(300) as u32 } else { 0 },
+        drain_gap: 1 << rng.between(1, 6),
+        ..SwitchRates::default()
+    }
+}
+
+/// A cluster as the seed shapes it, in which nothing runs yet.
+fn build(config: &Config, seed: u64) -> Rc<Scene> {
+    let mut rng = Rng::new(seed, Purpose::Shape, 1);
+    let shape = Shape::new(config, seed);
+    let profile = Profile::load(&config.profile).expect("the profile was checked before");
+    let faults = net_faults(config, &mut rng);
+    let net = Net::new(&profile, faults, Rng::new(seed, Purpose::Network, 0));
+    let control = ControlCosts { local: Ps::us(2), remote: Ps::us(20), line: Ps::ns(150) };
+    let kernel = Kernel::new(seed, net, control, true);
+    let skewed = config.faults.has(Fault::ClockSkew);
+    let mut host = || {
+        let drift_ppm = if skewed { rng.between(0, 2000) as i64 - 1000 } else { 0 };
+        let offset_ns = if skewed { rng.below(10_000_000_000) } else { 0 };
+        kernel.add_host(Clock { drift_ppm, offset_ns })
+    };
+    let hosts: Vec<HostId> = (0..=shape.racks).map(|_| host()).collect();
+    let pages = PageGeometry::new(shape.page_shift).expect("a page size");
+    let layout = RegionLayout { pages, frame_count: shape.frames };
+    let racks: Vec<Rc<Rack>> = (0..shape.racks)
+        .map(|rack| {
+            let host = hosts[rack as usize];
+            let node = kernel.node_of(host);
+            Rc::new(Rack::new(RackId(rack as u16), host, layout, node, true))
+        })
+        .collect();
+    let hooks = Hooks::new(seed);
+    hooks.set_mutation(config.mutation);
+    if config.faults.has(Fault::RareBranches) {
+        hooks.draw_rares();
+    }
+    let violations = kernel.violations().clone();
+    let caches: Vec<Rc<HostCache>> =
+        hosts.iter().map(|host| HostCache::new(seed, u64::from(host.0), violations.clone())).collect();
+    caches.iter().for_each(|cache| cache.set_asymmetric(true));
+    let (cpus, cpu_hooks, rates) = (Cell::new(0), hooks.clone(), shape.switch);
+    let make_cpu = move |host: HostId| {
+        cpus.set(cpus.get() + 1);
+        let cpu = Cpu::checking(caches[host.0 as usize].clone(), seed, cpus.get(), rates);
+        cpu.set_hooks(cpu_hooks.clone());
+        cpu
+    };
+    let master_host = hosts[shape.racks as usize];
+    let costs = StepCosts { disk_commit: Ps::us(30), ..StepCosts::default() };
+    let make_cpu = Box::new(make_cpu);
+    let cluster =
+        Rc::new(Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu));
+    let mapped = rng.below(3);
+    let places = (0..shape.clients).map(|place| {
+        let path = match mapped {
+            0 => Path::OneSided,
+            _ if rng.chance_ppm(300_000) => Path::Mapped,
+            _ => Path::OneSided,
+        };
+        let rack = (place % shape.racks) as usize;
+        Place { rack, path, process: None, done: false }
+    });
+    Rc::new(Scene {
+        seed,
+        config: config.clone(),
+        places: RefCell::new(places.collect()),
+        cluster,
+        model: Model::default(),
+        counts: RefCell::default(),
+        set_up: Cell::new(false),
+        repaired: Cell::new(false),
+        repaired_at: Cell::new(Ps::ZERO),
+        audited: Cell::new(false),
+    })
+}
+
+/// What the network does to packets.
+fn net_faults(config: &Config, rng: &mut Rng) -> NetFaults {
+    let mut rate = |fault, ppm: u64| match config.faults.has(fault) && rng.chance_ppm(700_000) {
+        true => rng.between(ppm / 50, ppm) as u32,
+        false => 0,
+    };
+    NetFaults {
+        loss_ppm: rate(Fault::OneWayLoss, 30_000),
+        duplicate_ppm: rate(Fault::Duplicate, 50_000),
+        delay_ppm: rate(Fault::Delay, 100_000),
+        delay_max: Ps::us(200),
+        reorder_ppm: rate(Fault::Reorder, 100_000),
+        reorder_max: Ps::us(20),
+    }
+}
+
+/// Starts everybody.
+fn start(scene: &Rc<Scene>) {
+    let cluster = &scene.cluster;
+    cluster.start_master();
+    (0..cluster.racks.len()).for_each(|rack| cluster.start_daemon(rack));
+    let kernel = &cluster.kernel;
+    let spawn = |name: &str, host: HostId| (name.to_owned(), host, cluster.cpu(host));
+    let (name, host, cpu) = spawn("set-up", cluster.racks[0].host);
+    let one = scene.clone();
+    kernel.spawn(name, host, cpu, |ctx| workload::set_up(ctx, one));
+    let (name, host, cpu) = spawn("nemesis", cluster.master_host);
+    let one = scene.clone();
+    kernel.spawn(name, host, cpu, |ctx| nemesis::main(ctx, one));
+    let (name, host, cpu) = spawn("auditor", cluster.racks[0].host);
+    let one = scene.clone();
+    kernel.spawn(name, host, cpu, |ctx| audit::main(ctx, one));
+}
+
 /// Runs one seed in checking mode.
 pub fn run_seed(config: &Config, seed: u64) -> SeedOutcome {
-    let (scene, hooks) = build(config, seed);
+    let scene = build(config, seed);
     let kernel = scene.cluster.kernel.clone();
     if config.trace_lines > 0 {
         *kernel.log.borrow_mut() = Some(Vec::new());
@@ -238,7 +357,7 @@ pub fn run_seed(config: &Config, seed: u64) -> SeedOutcome {
     if kernel.violation().is_none() {
         scene.model.check_histories(&kernel);
     }
-    outcome(&scene, &hooks)
+    outcome(&scene)
 }
 
 /// As [`run_seed`], with every line of the trace.
@@ -247,11 +366,11 @@ pub fn run_seed_logged(config: &Config, seed: u64) -> SeedOutcome {
     run_seed(&config, seed)
 }
 
-fn outcome(scene: &Rc<Scene>, hooks: &Hooks) -> SeedOutcome {
+fn outcome(scene: &Rc<Scene>) -> SeedOutcome {
     let kernel = &scene.cluster.kernel;
     let mut counts = scene.counts.take();
-    hooks.count_into(&mut counts);
-    kernel.with_net(|net, _| net.count_into(&mut counts));
+    count_hooks(&scene.cluster.hooks, &mut counts);
+    count_packets(&kernel.net.borrow(), &mut counts);
     for (name, count) in scene.cluster.master_calls.borrow().iter() {
         counts.add(Group::Message, name, *count);
     }
@@ -266,5 +385,35 @@ fn outcome(scene: &Rc<Scene>, hooks: &Hooks) -> SeedOutcome {
         counts,
         failure: kernel.violation().map(Into::into),
         trace: lines.into_iter().skip(skipped).collect(),
+    }
+}
+
+fn count_hooks(hooks: &Hooks, counts: &mut Counts) {
+    for (rare, count) in Rare::ALL.into_iter().zip(hooks.rare_counts()) {
+        counts.add(Group::Rare, rare.name(), count);
+    }
+    for (race, count) in Race::ALL.into_iter().zip(hooks.race_counts()) {
+        counts.add(Group::Race, race.name(), count);
+    }
+}
+
+/// Faults of the network are rates: what came of them.
+fn count_packets(net: &Net, counts: &mut Counts) {
+    let packets = net.counters();
+    for (fault, count) in [
+        (Fault::Delay, packets.delayed),
+        (Fault::Duplicate, packets.duplicated),
+        (Fault::Reorder, packets.reordered),
+    ] {
+        counts.add(Group::Fault, fault.name(), count);
+    }
+    for (name, count) in [
+        ("packets", packets.delivered),
+        ("packets lost", packets.lost + packets.partitioned),
+        ("packets sent again", packets.retried),
+        ("connections ended", packets.qp_errors),
+        ("operations executed", packets.executed),
+    ] {
+        counts.add(Group::Message, name, count);
     }
 }

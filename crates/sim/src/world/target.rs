@@ -6,7 +6,7 @@ use super::kernel::{Ctx, Input, ProcessId};
 use super::rack::Rack;
 use crate::mem::{Memory, SimMem};
 use crate::net::{EndpointId, Executed};
-use rackpool_core::daemon::remotes::Act;
+use rackpool_core::daemon::Act;
 use rackpool_core::seam::{FabricEvent, Verb, WorkStatus};
 use rackpool_core::target::TargetMemory;
 use rackpool_core::wire;

@@ -4,7 +4,8 @@
 use super::handle::{Path, SimHandle};
 use super::kernel::{Ctx, Kernel, ProcessId};
 use super::scenario::Scene;
-use crate::check::bytes::{Backing, Bytes, Refusal, WriteId};
+use crate::check::conserve::AllocationAudit;
+use crate::check::bytes::{Backing, Bytes, Refusal};
 use crate::check::Violation;
 use crate::check::linear::{Event, Histories, Times};
 use crate::check::words::{Word, WordOp};
@@ -35,6 +36,8 @@ struct Object {
     owned: bool,
     /// Its end is under way or unknown.
     freeing: bool,
+    /// It holds words, which have histories instead of bytes.
+    words: bool,
 }
 
 /// An operation under way.
@@ -42,10 +45,20 @@ struct Object {
 struct UnderWay {
     name: &'static str,
     since: Ps,
-    /// Bytes that an allocation asks for.
-    bytes: u64,
     /// Its event in a word's history.
     word: Option<(u64, WordOp)>,
+}
+
+/// An allocation that nobody holds.
+pub struct Orphan {
+    /// Its address.
+    pub addr: GAddr,
+    /// Its size.
+    pub bytes: u64,
+    /// A free of it has an unknown end.
+    pub freeing: bool,
+    /// The model knows its bytes.
+    pub readable: bool,
 }
 
 /// What the clients did and must find.
@@ -61,15 +74,15 @@ pub struct Model {
     objects: RefCell<BTreeMap<u64, Object>>,
     under_way: RefCell<BTreeMap<ProcessId, UnderWay>>,
     /// Allocations that a client died in: their answer may have been taken.
-    pub maybe_leaked: RefCell<Vec<u64>>,
+    pub maybe_leaked: Cell<u64>,
 }
 
 impl Model {
     /// A client died: what it was doing has an unknown end, what it had is the audit's.
-    pub fn on_killed(&self, process: ProcessId, kernel: &Kernel) {
+    pub fn on_killed(&self, process: ProcessId) {
         if let Some(one) = self.under_way.borrow_mut().remove(&process) {
             if one.name == "alloc" {
-                self.maybe_leaked.borrow_mut().push(one.bytes);
+                self.maybe_leaked.set(self.maybe_leaked.get() + 1);
             }
             if let Some((addr, op)) = one.word {
                 let times = times_of(&op);
@@ -83,7 +96,6 @@ impl Model {
                 self.histories.borrow_mut().add(addr, event);
             }
         }
-        let _ = kernel;
         self.objects.borrow_mut().retain(|_, object| {
             if object.holder == Some(process) {
                 object.holder = None;
@@ -98,6 +110,38 @@ impl Model {
         self.lost.borrow_mut().push(rack);
         self.objects.borrow_mut().retain(|addr, _| !is_gone(*addr));
         self.bytes.borrow_mut().lost(is_gone, at);
+    }
+
+    /// What nobody holds any more.
+    pub fn orphans(&self) -> Vec<Orphan> {
+        let objects = self.objects.borrow();
+        let orphan = |(addr, one): (&u64, &Object)| Orphan {
+            addr: GAddr(*addr),
+            bytes: one.bytes,
+            freeing: one.freeing,
+            readable: !one.freeing && !one.words,
+        };
+        objects.iter().map(orphan).collect()
+    }
+
+    /// An orphan was freed.
+    pub fn forget(&self, addr: GAddr, at: Ps) {
+        self.objects.borrow_mut().remove(&addr.0);
+        let mut bytes = self.bytes.borrow_mut();
+        bytes.free_called(addr.0, at);
+        bytes.freed(addr.0, at);
+    }
+
+    /// What is still handed out.
+    pub fn allocations(&self) -> Vec<AllocationAudit> {
+        let objects = self.objects.borrow();
+        let audit = |(addr, one): (&u64, &Object)| AllocationAudit {
+            addr: *addr,
+            bytes: one.bytes,
+            owner: 0,
+            certain: !one.freeing,
+        };
+        objects.iter().map(audit).collect()
     }
 
     /// What is under way, for a person.
@@ -128,10 +172,11 @@ fn times_of(op: &WordOp) -> Times {
 }
 
 /// A client at work.
-struct Worker {
+pub struct Worker {
     ctx: Ctx,
     scene: Rc<Scene>,
-    handle: SimHandle,
+    /// Its handle.
+    pub handle: SimHandle,
     rng: Rng,
     mine: Vec<GAddr>,
     /// Whole pages that were freed: nobody may ever read them again.
@@ -144,17 +189,7 @@ pub async fn client(ctx: Ctx, scene: Rc<Scene>, place: usize, rack: RackId, path
     let Some(handle) = open(&ctx, &scene, rack, path).await else {
         return scene.client_done(place);
     };
-    let rng = Rng::new(scene.seed, Purpose::Workload, u64::from(ctx.id.0));
-    let next_value = u64::from(ctx.id.0) << 32;
-    let mut worker = Worker {
-        ctx,
-        handle,
-        rng,
-        mine: Vec::new(),
-        gone: Vec::new(),
-        next_value,
-        scene: scene.clone(),
-    };
+    let mut worker = Worker::new(ctx, scene.clone(), handle);
     while !scene.is_over() {
         worker.step().await;
         let pause = Ps::ns(worker.rng.between(0, 400));
@@ -185,9 +220,16 @@ async fn open(ctx: &Ctx, scene: &Rc<Scene>, rack: RackId, path: Path) -> Option<
 }
 
 impl Worker {
+    /// A client that has nothing yet.
+    pub fn new(ctx: Ctx, scene: Rc<Scene>, handle: SimHandle) -> Worker {
+        let rng = Rng::new(scene.seed, Purpose::Workload, u64::from(ctx.id.0));
+        let next_value = u64::from(ctx.id.0) << 32;
+        Worker { ctx, scene, handle, rng, mine: Vec::new(), gone: Vec::new(), next_value }
+    }
+
     fn begin(&self, name: &'static str) -> Ps {
         let since = self.ctx.now();
-        let one = UnderWay { name, since, bytes: 0, word: None };
+        let one = UnderWay { name, since, word: None };
         self.scene.model.under_way.borrow_mut().insert(self.ctx.id, one);
         self.scene.model.operations.set(self.scene.model.operations.get() + 1);
         since
@@ -335,7 +377,6 @@ impl Worker {
         };
         let owned = self.rng.chance_ppm(150_000);
         self.begin("alloc");
-        self.note(|one| one.bytes = bytes);
         let result = self.handle.alloc(bytes, placement, owned).await;
         if let Ok(addr) = &result {
             self.took(*addr, bytes, owned);
@@ -356,7 +397,7 @@ impl Worker {
         let taken = self.scene.model.bytes.borrow_mut().allocated(addr.0, bytes, backing, now);
         self.must(taken);
         let mut objects = self.scene.model.objects.borrow_mut();
-        let object = Object { bytes, holder: Some(self.ctx.id), owned, freeing: false };
+        let object = Object { bytes, holder: Some(self.ctx.id), owned, freeing: false, words: false };
         objects.insert(addr.0, object);
     }
 
@@ -409,7 +450,8 @@ impl Worker {
         self.read_part(addr, offset, len).await;
     }
 
-    async fn read_all(&mut self, addr: GAddr) {
+    /// Reads an allocation, which must be as the model says.
+    pub async fn read_all(&mut self, addr: GAddr) {
         let bytes = self.scene.model.objects.borrow().get(&addr.0).map(|object| object.bytes);
         if let Some(bytes) = bytes {
             self.read_part(addr, 0, bytes).await;
@@ -591,7 +633,7 @@ pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
         };
         let words = (0..WORDS_PER_RACK).map(|word| GAddr(addr.0 + 8 * word));
         scene.model.words.borrow_mut().extend(words);
-        let object = Object { bytes, holder: None, owned: false, freeing: false };
+        let object = Object { bytes, holder: None, owned: false, freeing: false, words: true };
         scene.model.objects.borrow_mut().insert(addr.0, object);
     }
     handle.leave();
