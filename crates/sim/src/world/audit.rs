@@ -47,7 +47,7 @@ async fn run(ctx: &Ctx, scene: &Rc<Scene>) -> Result<()> {
         }
         scene.model.forget(addr, ctx.now());
     }
-    worker.handle.leave();
+    worker.handle.leave().await;
     ctx.sleep(Ps::ms(scene.cluster.session_grace_ms) + SETTLE).await;
     let mut racks = Vec::new();
     for index in 0..scene.cluster.racks.len() {
@@ -97,7 +97,7 @@ async fn look_at(ctx: &Ctx, scene: &Rc<Scene>, index: usize) -> Result<RackAudit
         let known = rack.sessions_in_region();
         RackAudit { rack: id.0, frames, stats, sessions: known, sessions_expected: sessions }
     };
-    handle.leave();
+    handle.leave().await;
     Ok(audit)
 }
 

@@ -35,6 +35,8 @@ use std::rc::Rc;
 
 /// Longest pause between two tries to reach a daemon that is gone.
 const RETRY_PAUSE_MAX: Ps = Ps::ms(50);
+/// How long is waited for a daemon to hear that a handle leaves: it notices by itself, later.
+const LEAVE_MAX: Ps = Ps::ms(5);
 /// How long after a bell the ring is looked at again.
 const RING_LOOK: Ps = Ps::us(1);
 /// Marks the ids of atomics, apart from those of transfers and messages.
@@ -77,6 +79,8 @@ struct Inbox {
     closed_conns: Vec<ConnId>,
     closed_peers: Vec<PeerId>,
     completions: Vec<(u64, WorkStatus)>,
+    /// A message whose completion is waited for.
+    awaited: Option<u64>,
     told: Vec<u64>,
 }
 
@@ -281,19 +285,19 @@ impl SimHandle {
     }
 
     /// Leaves: daemons over the fabric are told, connections close.
-    pub fn leave(mut self) {
+    pub async fn leave(mut self) {
         for index in 0..self.links.len() {
             match &mut self.links[index] {
                 Link::Local(link) => {
                     if let Some(conn) = link.conn.take() {
                         link.view.slot.store(SlotWord::Left as u64, 1);
-                        self.ctx.cpu.drain();
                         self.ctx.close(conn);
                     }
                 }
                 Link::Remote(link) => {
                     if let Some(peer) = link.peer.take() {
-                        let _ = self.send_remote(peer, &RemoteRequest::Leave);
+                        let soon = self.ctx.now() + LEAVE_MAX;
+                        self.send_surely(peer, &RemoteRequest::Leave, soon).await;
                     }
                 }
             }
@@ -598,7 +602,7 @@ impl SimHandle {
         Ok(())
     }
 
-    fn send_remote(&mut self, peer: PeerId, message: &RemoteRequest) -> Result<(), PostError> {
+    fn send_remote(&mut self, peer: PeerId, message: &RemoteRequest) -> Result<u64, PostError> {
         let bytes = wire::encode_vec(message);
         self.sent.0 += u64::from(matches!(message, RemoteRequest::Request(_)));
         self.ctx.send_message(self.endpoint, peer, bytes)
@@ -660,7 +664,7 @@ impl SimHandle {
             while let Some(message) = self.take_message(peer) {
                 match wire::decode::<RemoteReply>(&message, &name) {
                     Ok(RemoteReply::Reply(frame)) if frame.seq == seq => {
-                        return Some(self.take_remote(id, frame));
+                        return Some(self.take_remote(id, frame, deadline).await);
                     }
                     Ok(_) => {}
                     Err(error) => {
@@ -682,18 +686,26 @@ impl SimHandle {
         }
     }
 
-    fn take_remote(&mut self, id: LinkId, frame: ReplyFrame) -> Result<Reply> {
+    async fn take_remote(&mut self, id: LinkId, frame: ReplyFrame, deadline: Ps) -> Result<Reply> {
         let seq = frame.seq;
         let link = self.remote(id);
         let reply = link.session.on_reply(frame).expect("the sequence number was compared");
         if matches!(reply, Ok(Reply::Allocated { .. })) {
             link.consumed_seq = seq;
             if let Some(peer) = link.peer {
-                // If the connection breaks first, the next join says it.
-                let _ = self.send_remote(peer, &RemoteRequest::Consumed(seq));
+                // It is there before the caller learns of the memory; if the connection breaks
+                // first, the next join says it.
+                self.send_surely(peer, &RemoteRequest::Consumed(seq), deadline).await;
             }
         }
         reply
+    }
+
+    /// Sends a message and waits until it has arrived or never will.
+    async fn send_surely(&mut self, peer: PeerId, message: &RemoteRequest, deadline: Ps) {
+        let Ok(id) = self.send_remote(peer, message) else { return };
+        self.inbox.awaited = Some(id);
+        while self.inbox.awaited.is_some() && self.turn(deadline).await {}
     }
 
     fn give_up(&mut self, id: LinkId, error: Error) -> Error {
@@ -913,6 +925,8 @@ fn sort(
         Input::Fabric(FabricEvent::Completed { id, status, .. }) => {
             if !ctx.sent(endpoint, id) {
                 inbox.completions.push((id, status));
+            } else if inbox.awaited == Some(id) {
+                inbox.awaited = None;
             }
         }
         Input::Fabric(FabricEvent::Received { peer, message }) => {

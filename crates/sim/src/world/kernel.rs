@@ -391,9 +391,10 @@ impl Kernel {
     fn run_at(&self, id: ProcessId, at: Ps) {
         let mut processes = self.processes.borrow_mut();
         let process = &mut processes[id.0 as usize];
+        let at = at.max(self.now.get());
         if process.timer.is_none_or(|timer| timer > at) {
             process.timer = Some(at);
-            self.wheel.borrow_mut().push(at.max(self.now.get()), id.0, Event::Run(id));
+            self.wheel.borrow_mut().push(at, id.0, Event::Run(id));
         }
     }
 
@@ -460,10 +461,7 @@ impl Kernel {
     /// Registers a buffer of an endpoint.
     pub fn register(&self, endpoint: EndpointId, bytes: Vec<u8>) -> BufId {
         let mut all = self.buffers.borrow_mut();
-        if all.len() <= endpoint.0 as usize {
-            all.resize_with(endpoint.0 as usize + 1, Buffers::default);
-        }
-        let Buffers { slots, free } = &mut all[endpoint.0 as usize];
+        let Buffers { slots, free } = buffers_of(&mut all, endpoint);
         let index = free.pop().unwrap_or(slots.len() as u32);
         if index as usize == slots.len() {
             slots.push(None);
@@ -543,6 +541,13 @@ impl Kernel {
     }
 }
 
+fn buffers_of(all: &mut Vec<Buffers>, endpoint: EndpointId) -> &mut Buffers {
+    if all.len() <= endpoint.0 as usize {
+        all.resize_with(endpoint.0 as usize + 1, Buffers::default);
+    }
+    &mut all[endpoint.0 as usize]
+}
+
 fn put(routes: &mut Vec<Option<ProcessId>>, index: usize, to: ProcessId) {
     if routes.len() <= index {
         routes.resize(index + 1, None);
@@ -573,9 +578,9 @@ impl Sink for Wires<'_> {
     }
 
     fn read_local(&mut self, endpoint: EndpointId, pieces: &[Sge], to: &mut Vec<u8>) {
-        let buffers = self.0.buffers.borrow();
+        let mut buffers = self.0.buffers.borrow_mut();
+        let slots = &buffers_of(&mut buffers, endpoint).slots;
         for Sge { buf, offset, bytes } in pieces {
-            let slots = &buffers[endpoint.0 as usize].slots;
             match &slots[buf.0 as usize] {
                 Some(from) => {
                     to.extend_from_slice(&from[*offset as usize..(offset + bytes) as usize]);
@@ -588,9 +593,9 @@ impl Sink for Wires<'_> {
 
     fn write_local(&mut self, endpoint: EndpointId, pieces: &[Sge], mut from: &[u8]) {
         let mut buffers = self.0.buffers.borrow_mut();
+        let slots = &mut buffers_of(&mut buffers, endpoint).slots;
         for Sge { buf, offset, bytes } in pieces {
             let (here, rest) = from.split_at((*bytes as usize).min(from.len()));
-            let slots = &mut buffers[endpoint.0 as usize].slots;
             if let Some(to) = &mut slots[buf.0 as usize] {
                 to[*offset as usize..][..here.len()].copy_from_slice(here);
             }
@@ -691,22 +696,26 @@ impl Ctx {
         self.kernel.with_net(|net, wires| net.post(now, endpoint, peer, batch, wires))
     }
 
-    /// Sends a message from a buffer of its own; [`Ctx::sent`] gives it back.
+    /// Sends a message from a buffer of its own, which [`Ctx::sent`] gives back; the number of its
+    /// completion.
     pub fn send_message(
         &self,
         endpoint: EndpointId,
         peer: PeerId,
         message: Vec<u8>,
-    ) -> Result<(), PostError> {
+    ) -> Result<u64, PostError> {
         let bytes = message.len() as u64;
         let buf = self.kernel.register(endpoint, message);
         let local = [Sge { buf, offset: 0, bytes }];
         let id = SEND_ID | u64::from(buf.0);
         let request = WorkRequest { id, verb: Verb::Send, local: &local, signalled: true };
-        self.post_work(endpoint, peer, &[request]).map_err(|(_, error)| {
-            self.kernel.take_buffer(endpoint, buf);
-            error
-        })
+        match self.post_work(endpoint, peer, &[request]) {
+            Ok(()) => Ok(id),
+            Err((_, error)) => {
+                self.kernel.take_buffer(endpoint, buf);
+                Err(error)
+            }
+        }
     }
 
     /// Whether a completion was a message's, whose buffer is free then.
@@ -735,6 +744,7 @@ impl Ctx {
 
     /// Ends a connection.
     pub fn close(&self, conn: ConnId) {
+        self.cpu.drain();
         self.kernel.close(conn, self.id, self.now());
     }
 }

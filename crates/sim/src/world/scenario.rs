@@ -226,6 +226,9 @@ fn switch_rates(config: &Config, rng: &mut Rng) -> SwitchRates {
         micros_ppm: 20_000,
         millis_ppm: if pauses { rng.below(300) as u32 } else { 0 },
         drain_gap: 1 << rng.between(1, 6),
+        // Time passes where processes are interrupted, and nowhere else: so what happens first is
+        // also earlier.
+        operation: Ps::ZERO,
         ..SwitchRates::default()
     }
 }

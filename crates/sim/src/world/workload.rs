@@ -196,7 +196,7 @@ pub async fn client(ctx: Ctx, scene: Rc<Scene>, place: usize, rack: RackId, path
         worker.ctx.sleep(pause).await;
     }
     worker.finish().await;
-    worker.handle.leave();
+    worker.handle.leave().await;
     scene.client_done(place);
 }
 
@@ -240,7 +240,9 @@ impl Worker {
         change(under_way.get_mut(&self.ctx.id).expect("an operation was begun"));
     }
 
-    fn end<T>(&self, name: &'static str, result: &Result<T>) {
+    async fn end<T>(&self, name: &'static str, result: &Result<T>) {
+        // No operation begins and ends in one moment.
+        self.ctx.sleep(Ps::ns(1)).await;
         // What was stored is in memory before anybody learns that it was.
         self.ctx.cpu.drain();
         self.scene.model.under_way.borrow_mut().remove(&self.ctx.id);
@@ -303,7 +305,7 @@ impl Worker {
             WordOp::Cas { .. } => {
                 let called = self.begin("read_u64");
                 let read = self.handle.read_u64(addr).await;
-                self.end("read_u64", &read);
+                self.end("read_u64", &read).await;
                 self.recorded(addr, called, WordOp::Read(0), &read);
                 read.unwrap_or(0)
             }
@@ -326,7 +328,7 @@ impl Worker {
                 result.map(|old| old.unwrap_or_else(|old| old))
             }
         };
-        self.end(name, &result);
+        self.end(name, &result).await;
         self.recorded(addr, called, op, &result);
     }
 
@@ -381,7 +383,7 @@ impl Worker {
         if let Ok(addr) = &result {
             self.took(*addr, bytes, owned);
         }
-        self.end("alloc", &result);
+        self.end("alloc", &result).await;
         self.check_error("alloc", &result);
         let Ok(addr) = result else { return };
         self.mine.push(addr);
@@ -427,7 +429,7 @@ impl Worker {
             Err(violation) => return self.must(Err(violation)),
         };
         let result = self.handle.write(at, &data).await;
-        self.end("write", &result);
+        self.end("write", &result).await;
         let now = self.ctx.now();
         let mut model = self.scene.model.bytes.borrow_mut();
         match &result {
@@ -463,7 +465,7 @@ impl Worker {
         let at = GAddr(addr.0 + offset);
         let called = self.begin("read");
         let result = self.handle.read(at, &mut found).await;
-        self.end("read", &result);
+        self.end("read", &result).await;
         if result.is_ok() {
             let now = self.ctx.now();
             let id = self.ctx.id.0;
@@ -522,7 +524,7 @@ impl Worker {
         self.scene.model.bytes.borrow_mut().free_called(addr.0, now);
         self.mine.retain(|one| *one != addr);
         let result = self.handle.free(addr, bytes).await;
-        self.end("free", &result);
+        self.end("free", &result).await;
         self.check_error("free", &result);
         let now = self.ctx.now();
         match &result {
@@ -552,7 +554,7 @@ impl Worker {
         let mut found = [0; 16];
         let called = self.begin("read-freed");
         let result = self.handle.read(addr, &mut found).await;
-        self.end("read-freed", &result);
+        self.end("read-freed", &result).await;
         if result.is_ok() {
             let (id, now) = (self.ctx.id.0, self.ctx.now());
             let model = &self.scene.model.bytes;
@@ -566,21 +568,21 @@ impl Worker {
         let name = format!("root {}", self.rng.below(4));
         self.begin("root");
         let found = self.handle.root(&name).await;
-        self.end("root", &found);
+        self.end("root", &found).await;
         self.check_error("root", &found);
         let Ok(found) = found else { return };
         self.next_value += 1;
         let addr = GAddr(self.next_value << 16);
         self.begin("set_root");
         let set = self.handle.set_root(&name, found.unwrap_or(GAddr::NULL), addr).await;
-        self.end("set_root", &set);
+        self.end("set_root", &set).await;
         self.check_error("set_root", &set);
     }
 
     async fn ask(&mut self) {
         self.begin("ask");
         let reply = self.handle.ask(Request::Ping).await;
-        self.end("ask", &reply);
+        self.end("ask", &reply).await;
         self.check_error("ask", &reply);
         if matches!(&reply, Ok(reply) if *reply != Reply::Pong) {
             self.violated("wire", format!("a ping is answered with {reply:?}"));
@@ -636,6 +638,6 @@ pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
         let object = Object { bytes, holder: None, owned: false, freeing: false, words: true };
         scene.model.objects.borrow_mut().insert(addr.0, object);
     }
-    handle.leave();
+    handle.leave().await;
     scene.set_up();
 }
