@@ -19,7 +19,7 @@ use rackpool_core::seam::{
 use rackpool_core::daemon::Act;
 use rackpool_core::wire::{ControlHello, ControlReply, MasterReply, MasterRequest};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -142,6 +142,8 @@ pub struct Kernel {
     processes: RefCell<Vec<Process>>,
     inputs: RefCell<Slab<Input>>,
     conns: RefCell<Vec<Conn>>,
+    /// When the last input of one process arrives at another of its host: they stay in order.
+    rings: RefCell<BTreeMap<(ProcessId, ProcessId), Ps>>,
     spawned: RefCell<Vec<(ProcessId, Body)>>,
     killed: RefCell<Vec<ProcessId>>,
     /// The network.
@@ -153,7 +155,7 @@ pub struct Kernel {
     /// Registered buffers, by endpoint.
     buffers: RefCell<Vec<Buffers>>,
     /// Hosts that cannot speak to each other now, as ordered pairs.
-    cuts: RefCell<std::collections::BTreeMap<(HostId, HostId), Ps>>,
+    cuts: RefCell<BTreeMap<(HostId, HostId), Ps>>,
     costs: ControlCosts,
     rng: RefCell<Rng>,
     trace: Cell<u64>,
@@ -236,6 +238,7 @@ impl Kernel {
             processes: RefCell::default(),
             inputs: RefCell::new(Slab { items: Vec::new(), free: Vec::new() }),
             conns: RefCell::default(),
+            rings: RefCell::default(),
             spawned: RefCell::default(),
             killed: RefCell::default(),
             net: RefCell::new(net),
@@ -656,7 +659,10 @@ impl Ctx {
     pub fn ring(&self, to: ProcessId, input: Input) {
         // Setting a bell's bit, waking a sleeper: atomic operations.
         self.cpu.drain();
-        self.kernel.post(to, self.now() + self.kernel.line_delay(), input);
+        let mut rings = self.kernel.rings.borrow_mut();
+        let last = rings.entry((self.id, to)).or_default();
+        *last = (self.now() + self.kernel.line_delay()).max(*last);
+        self.kernel.post(to, *last, input);
     }
 
     /// Connects to a process; whether it listens shows in what comes back.
