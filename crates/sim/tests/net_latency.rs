@@ -249,7 +249,7 @@ fn connections_beyond_the_cards_memory_cost_outbound_writes_as_in_the_herd_paper
         let mut done = 0;
         while done < 40_000 {
             let (client, peer) = ends[rng.below(u64::from(connections)) as usize];
-            while rig.post(client, peer, &[work]).is_err() || rig.net.operations_alive() > 512 {
+            while rig.post(client, peer, &[work]).is_err() || rig.net.operations_alive() > 4_000 {
                 assert!(rig.step());
             }
             done += 1;
