@@ -171,11 +171,11 @@ fn next_deadline<Op>(
     open: impl Fn(&usize) -> bool,
 ) -> Option<u64> {
     let mut deadline: Option<u64> = None;
-    for event in first..events.len() {
-        if deadline.is_some_and(|deadline| events[event].called > deadline) {
+    for (index, event) in events.iter().enumerate().skip(first) {
+        if deadline.is_some_and(|deadline| event.called > deadline) {
             break;
         }
-        if let Some(returned) = events[event].returned.filter(|_| open(&event)) {
+        if let Some(returned) = event.returned.filter(|_| open(&index)) {
             deadline = Some(deadline.map_or(returned, |deadline| deadline.min(returned)));
         }
     }
