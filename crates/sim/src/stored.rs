@@ -180,7 +180,7 @@ mod tests {
         let stored = stored();
         let path = stored.write(&directory).unwrap();
         assert_eq!(path.file_name().unwrap(), "words-000000000000004d.json");
-        assert_eq!(files(&directory).unwrap(), [path.clone()]);
+        assert_eq!(files(&directory).unwrap(), vec![path.clone()]);
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains("\"faults\": \"pause\""), "{text}");
         let back = StoredSeed::read(&path).unwrap();
