@@ -232,7 +232,7 @@ mod tests {
             operations: u64::from(config.operations),
             virtual_time: Ps::ms(seed),
             counts,
-            failure: (seed % 7 == 0).then_some(failure),
+            failure: seed.is_multiple_of(7).then_some(failure),
             trace: Vec::new(),
         }
     }
