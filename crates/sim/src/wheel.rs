@@ -53,7 +53,6 @@ struct Key {
 }
 
 /// Some keys of a slot, unsorted.
-#[derive(Clone, Copy)]
 struct Chunk {
     keys: [Key; CHUNK_KEYS],
     count: u32,
@@ -71,19 +70,31 @@ struct Level {
     heads: [u32; SLOTS],
     /// A bit for each slot that is not empty.
     full: [u64; SLOTS / 64],
+    /// A bit for each word of `full` that is not zero.
+    summary: u32,
 }
 
 impl Level {
-    const EMPTY: Level = Level { heads: [NONE; SLOTS], full: [0; SLOTS / 64] };
+    const EMPTY: Level = Level { heads: [NONE; SLOTS], full: [0; SLOTS / 64], summary: 0 };
 
+    /// The first slot that is not empty; there is one.
     #[inline]
-    fn first(&self) -> Option<usize> {
-        let word = self.full.iter().position(|word| *word != 0)?;
-        Some(word * 64 + self.full[word].trailing_zeros() as usize)
+    fn first(&self) -> usize {
+        let word = self.summary.trailing_zeros() as usize % self.full.len();
+        word * 64 + self.full[word].trailing_zeros() as usize
     }
 
+    #[inline]
+    fn mark(&mut self, slot: usize) {
+        self.full[slot / 64] |= 1 << (slot % 64);
+        self.summary |= 1 << (slot / 64);
+    }
+
+    #[inline]
     fn take(&mut self, slot: usize) -> u32 {
-        self.full[slot / 64] &= !(1 << (slot % 64));
+        let word = &mut self.full[slot / 64];
+        *word &= !(1 << (slot % 64));
+        self.summary &= !(u32::from(*word == 0) << (slot / 64));
         std::mem::replace(&mut self.heads[slot], NONE)
     }
 }
@@ -107,6 +118,8 @@ pub struct Wheel<E> {
     /// Ready events that were pushed later.
     late: BinaryHeap<Reverse<Key>>,
     levels: Box<[Level; LEVELS]>,
+    /// A bit for each level that is not empty.
+    occupied: u32,
     overflow: BinaryHeap<Reverse<Key>>,
 }
 
@@ -132,6 +145,7 @@ impl<E> Wheel<E> {
             sorted: Vec::new(),
             late: BinaryHeap::new(),
             levels: Box::new([Level::EMPTY; LEVELS]),
+            occupied: 0,
             overflow: BinaryHeap::new(),
         }
     }
@@ -236,8 +250,9 @@ impl<E> Wheel<E> {
         }
         let level = ((63 - (differs | 1).leading_zeros()) / LEVEL_BITS) as usize;
         let slot = (key.at >> (level as u32 * LEVEL_BITS)) as usize % SLOTS;
+        self.occupied |= 1 << level;
         let level = &mut self.levels[level];
-        level.full[slot / 64] |= 1 << (slot % 64);
+        level.mark(slot);
         let head = level.heads[slot];
         match self.chunks.get_mut(head as usize) {
             Some(chunk) if (chunk.count as usize) < CHUNK_KEYS => {
@@ -250,15 +265,17 @@ impl<E> Wheel<E> {
 
     /// Makes the first slot ready, or spreads it. Nothing is ready, something is pending.
     fn advance(&mut self) {
-        let found = self.levels.iter().enumerate().find_map(|(number, level)| {
-            let slot = level.first()?;
-            Some((number, slot))
-        });
-        let Some((number, slot)) = found else { return self.refill() };
+        if self.occupied == 0 {
+            return self.refill();
+        }
+        let number = self.occupied.trailing_zeros() as usize;
+        let level = &mut self.levels[number];
+        let slot = level.first();
+        let head = level.take(slot);
+        self.occupied &= !(u32::from(level.summary == 0) << number);
         let shift = number as u32 * LEVEL_BITS;
         let above = self.cursor >> (shift + LEVEL_BITS) << (shift + LEVEL_BITS);
         let start = above | (slot as u64) << shift;
-        let head = self.levels[number].take(slot);
         if self.has_at_most(head, SORT_MAX[number]) {
             self.ready(head);
         } else {
@@ -284,7 +301,9 @@ impl<E> Wheel<E> {
             let next = std::mem::replace(&mut entry.next, self.free_chunk);
             self.free_chunk = std::mem::replace(&mut chunk, next);
         }
-        self.sorted.sort_unstable_by(|a, b| b.cmp(a));
+        if self.sorted.len() > 1 {
+            self.sorted.sort_unstable_by(|a, b| b.cmp(a));
+        }
         // Not the slot's whole width: what comes later goes into the levels below.
         self.covered = self.sorted[0].at;
         self.cursor = self.covered;
@@ -294,10 +313,12 @@ impl<E> Wheel<E> {
     fn spread(&mut self, mut chunk: u32, start: u64) {
         self.cursor = start;
         while chunk != NONE {
-            let Chunk { keys, count, next } = self.chunks[chunk as usize];
-            keys[..count as usize].iter().for_each(|key| self.insert(*key));
-            self.chunks[chunk as usize].next = std::mem::replace(&mut self.free_chunk, chunk);
-            chunk = next;
+            for index in 0..self.chunks[chunk as usize].count as usize {
+                self.insert(self.chunks[chunk as usize].keys[index]);
+            }
+            let next = &mut self.chunks[chunk as usize].next;
+            let next = std::mem::replace(next, self.free_chunk);
+            self.free_chunk = std::mem::replace(&mut chunk, next);
         }
     }
 
