@@ -67,6 +67,7 @@ impl Coroutine {
     /// # Panics
     /// If it has ended.
     pub fn resume(&mut self, word: u64) -> Outcome {
+        assert!(!self.inner.done(), "a coroutine that has ended is not resumed");
         let _outer = Outer(CURRENT.replace(self.yielder));
         let result = catch_unwind(AssertUnwindSafe(|| self.inner.resume(word)));
         match result {

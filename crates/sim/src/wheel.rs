@@ -14,8 +14,9 @@
 //! wheel, each on the level of the highest byte in which its time differs from `cursor`; those
 //! beyond the wheel's 1.1 s are in a heap. The first slot of the lowest level that has one is the
 //! next to become ready: a slot with few events at once, whatever its width, others after being
-//! spread over the level below. Nodes are kept in a slab and used again, so that nothing is
-//! allocated once the queue has had its largest size.
+//! spread over the level below. What moves are keys, in chunks; an event stays in its place until it
+//! is popped. Places and chunks are used again, so that nothing is allocated once the queue has
+//! had its largest size.
 //!
 //! Source: calendar and ladder queues (Brown 1988; Tang, Goh and Thng 2005); Varghese and Lauck
 //! 1987 for the hierarchy.
@@ -35,51 +36,75 @@ const LEVELS: usize = 5;
 const WHEEL_BITS: u32 = LEVEL_BITS * LEVELS as u32;
 /// A slot of each level with at most so many events is sorted at once, others are spread over the
 /// level below. Few for wide slots: what is pushed between ready events goes through a heap.
-const SORT_MAX: [usize; LEVELS] = [usize::MAX, 48, 48, 8, 1];
-/// No node.
+const SORT_MAX: [usize; LEVELS] = [usize::MAX, 24, 6, 2, 1];
+/// Keys of one chunk.
+const CHUNK_KEYS: usize = 10;
+/// No chunk, or no place.
 const NONE: u32 = u32::MAX;
 
-/// An event's place in the order. The sequence counts all pushes: within one source that is the
-/// order of its own pushes.
+/// An event's position in the order. The sequence counts all pushes: within one source that is
+/// the order of its own pushes. It is never the same, so the place orders nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     at: u64,
     source: u32,
     sequence: u64,
-    node: u32,
+    place: u32,
 }
 
-struct Node<E> {
-    key: Key,
-    /// The next node of the same slot, or of the free list.
+/// Some keys of a slot, unsorted.
+struct Chunk {
+    keys: [Key; CHUNK_KEYS],
+    count: u32,
+    /// The next chunk of the same slot, or of the free list.
     next: u32,
-    event: Option<E>,
+}
+
+/// Where an event is kept until it is popped.
+enum Place<E> {
+    Taken(E),
+    Free(u32),
 }
 
 struct Level {
     heads: [u32; SLOTS],
     /// A bit for each slot that is not empty.
     full: [u64; SLOTS / 64],
+    /// A bit for each word of `full` that is not zero.
+    summary: u32,
 }
 
 impl Level {
-    const EMPTY: Level = Level { heads: [NONE; SLOTS], full: [0; SLOTS / 64] };
+    const EMPTY: Level = Level { heads: [NONE; SLOTS], full: [0; SLOTS / 64], summary: 0 };
 
-    fn first(&self) -> Option<usize> {
-        let word = self.full.iter().position(|word| *word != 0)?;
-        Some(word * 64 + self.full[word].trailing_zeros() as usize)
+    /// The first slot that is not empty; there is one.
+    #[inline]
+    fn first(&self) -> usize {
+        let word = self.summary.trailing_zeros() as usize % self.full.len();
+        word * 64 + self.full[word].trailing_zeros() as usize
     }
 
+    #[inline]
+    fn mark(&mut self, slot: usize) {
+        self.full[slot / 64] |= 1 << (slot % 64);
+        self.summary |= 1 << (slot / 64);
+    }
+
+    #[inline]
     fn take(&mut self, slot: usize) -> u32 {
-        self.full[slot / 64] &= !(1 << (slot % 64));
+        let word = &mut self.full[slot / 64];
+        *word &= !(1 << (slot % 64));
+        self.summary &= !(u32::from(*word == 0) << (slot / 64));
         std::mem::replace(&mut self.heads[slot], NONE)
     }
 }
 
 /// Events in the order of their time, source and sequence. See the module.
 pub struct Wheel<E> {
-    nodes: Vec<Node<E>>,
-    free: u32,
+    places: Vec<Place<E>>,
+    free_place: u32,
+    chunks: Vec<Chunk>,
+    free_chunk: u32,
     count: usize,
     sequence: u64,
     /// The time of the last event that was popped.
@@ -93,6 +118,8 @@ pub struct Wheel<E> {
     /// Ready events that were pushed later.
     late: BinaryHeap<Reverse<Key>>,
     levels: Box<[Level; LEVELS]>,
+    /// A bit for each level that is not empty.
+    occupied: u32,
     overflow: BinaryHeap<Reverse<Key>>,
 }
 
@@ -106,8 +133,10 @@ impl<E> Wheel<E> {
     /// An empty queue at time 0.
     pub fn new() -> Wheel<E> {
         Wheel {
-            nodes: Vec::new(),
-            free: NONE,
+            places: Vec::new(),
+            free_place: NONE,
+            chunks: Vec::new(),
+            free_chunk: NONE,
             count: 0,
             sequence: 0,
             now: 0,
@@ -116,6 +145,7 @@ impl<E> Wheel<E> {
             sorted: Vec::new(),
             late: BinaryHeap::new(),
             levels: Box::new([Level::EMPTY; LEVELS]),
+            occupied: 0,
             overflow: BinaryHeap::new(),
         }
     }
@@ -138,18 +168,18 @@ impl<E> Wheel<E> {
     /// Lets `event` of `source` happen at `at`.
     ///
     /// # Panics
-    /// If `at` is before [`now`](Self::now), or at more than 2^32 - 1 pending events.
+    /// If `at` is before [`now`](Self::now), or at 2^32 - 1 pending events.
     #[inline]
     pub fn push(&mut self, at: Ps, source: u32, event: E) {
         assert!(at.0 >= self.now, "an event at {at} was pushed at {}", Ps(self.now));
         self.sequence += 1;
-        let key = Key { at: at.0, source, sequence: self.sequence, node: self.free };
-        let key = self.keep(key, event);
+        let place = self.keep(event);
+        let key = Key { at: at.0, source, sequence: self.sequence, place };
         self.count += 1;
         if key.at <= self.covered {
             self.late.push(Reverse(key));
         } else {
-            self.place(key);
+            self.insert(key);
         }
     }
 
@@ -162,9 +192,9 @@ impl<E> Wheel<E> {
         };
         self.now = key.at;
         self.count -= 1;
-        let node = &mut self.nodes[key.node as usize];
-        let event = node.event.take().expect("a ready node holds an event");
-        node.next = std::mem::replace(&mut self.free, key.node);
+        let free = Place::Free(std::mem::replace(&mut self.free_place, key.place));
+        let place = std::mem::replace(&mut self.places[key.place as usize], free);
+        let Place::Taken(event) = place else { unreachable!("a key's place holds an event") };
         Some((Ps(key.at), key.source, event))
     }
 
@@ -177,10 +207,9 @@ impl<E> Wheel<E> {
         Some(Ps(key.at))
     }
 
-    /// Room for events that was allocated so far. It grows only when more events are pending than
-    /// ever before.
+    /// Events for which there is room. It grows only when more are pending than ever before.
     pub fn capacity(&self) -> usize {
-        self.nodes.capacity()
+        self.places.capacity()
     }
 
     /// Whether the next event is in `late`; `None` if there is none at all.
@@ -188,8 +217,8 @@ impl<E> Wheel<E> {
     fn next_is_late(&mut self) -> Option<bool> {
         loop {
             match (self.sorted.last(), self.late.peek()) {
-                (Some(sorted), Some(Reverse(late))) => return Some(late < sorted),
                 (Some(_), None) => return Some(false),
+                (Some(sorted), Some(Reverse(late))) => return Some(late < sorted),
                 (None, Some(_)) => return Some(true),
                 (None, None) if self.count == 0 => return None,
                 (None, None) => self.advance(),
@@ -197,68 +226,99 @@ impl<E> Wheel<E> {
         }
     }
 
-    /// Puts the event into a node; the key with the node's number.
-    fn keep(&mut self, mut key: Key, event: E) -> Key {
-        if key.node == NONE {
-            key.node = u32::try_from(self.nodes.len()).expect("fewer than 2^32 pending events");
-            assert!(key.node != NONE, "fewer than 2^32 - 1 pending events");
-            self.nodes.push(Node { key, next: NONE, event: Some(event) });
-        } else {
-            let node = &mut self.nodes[key.node as usize];
-            self.free = node.next;
-            node.key = key;
-            node.event = Some(event);
-        }
-        key
+    #[inline]
+    fn keep(&mut self, event: E) -> u32 {
+        let place = self.free_place;
+        let Some(free) = self.places.get_mut(place as usize) else {
+            let place = self.places.len() as u32;
+            assert!(place != NONE, "2^32 - 1 events are pending");
+            self.places.push(Place::Taken(event));
+            return place;
+        };
+        let Place::Free(next) = *free else { unreachable!("a place of the free list is free") };
+        self.free_place = next;
+        *free = Place::Taken(event);
+        place
     }
 
-    /// Puts an event that is later than `covered` where it waits.
+    /// Puts a key that is later than `covered` where it waits.
     #[inline]
-    fn place(&mut self, key: Key) {
+    fn insert(&mut self, key: Key) {
         let differs = key.at ^ self.cursor;
         if differs >> WHEEL_BITS != 0 {
             return self.overflow.push(Reverse(key));
         }
         let level = ((63 - (differs | 1).leading_zeros()) / LEVEL_BITS) as usize;
         let slot = (key.at >> (level as u32 * LEVEL_BITS)) as usize % SLOTS;
+        self.occupied |= 1 << level;
         let level = &mut self.levels[level];
-        self.nodes[key.node as usize].next = level.heads[slot];
-        level.heads[slot] = key.node;
-        level.full[slot / 64] |= 1 << (slot % 64);
+        level.mark(slot);
+        let head = level.heads[slot];
+        match self.chunks.get_mut(head as usize) {
+            Some(chunk) if (chunk.count as usize) < CHUNK_KEYS => {
+                chunk.keys[chunk.count as usize] = key;
+                chunk.count += 1;
+            }
+            _ => level.heads[slot] = chunk_of(&mut self.chunks, &mut self.free_chunk, key, head),
+        }
     }
 
-    /// Makes the first slot ready, or spreads it. `ready` is empty, something is pending.
+    /// Makes the first slot ready, or spreads it. Nothing is ready, something is pending.
     fn advance(&mut self) {
-        let found = self.levels.iter().enumerate().find_map(|(number, level)| {
-            let slot = level.first()?;
-            Some((number, slot))
-        });
-        let Some((number, slot)) = found else { return self.refill() };
+        if self.occupied == 0 {
+            return self.refill();
+        }
+        let number = self.occupied.trailing_zeros() as usize;
+        let level = &mut self.levels[number];
+        let slot = level.first();
+        let head = level.take(slot);
+        self.occupied &= !(u32::from(level.summary == 0) << number);
         let shift = number as u32 * LEVEL_BITS;
         let above = self.cursor >> (shift + LEVEL_BITS) << (shift + LEVEL_BITS);
         let start = above | (slot as u64) << shift;
-        let mut node = self.levels[number].take(slot);
-        while node != NONE && self.sorted.len() < SORT_MAX[number] {
-            let entry = &self.nodes[node as usize];
-            self.sorted.push(entry.key);
-            node = entry.next;
+        if self.has_at_most(head, SORT_MAX[number]) {
+            self.ready(head);
+        } else {
+            self.spread(head, start);
         }
-        if node == NONE {
+    }
+
+    fn has_at_most(&self, mut chunk: u32, count_max: usize) -> bool {
+        let mut count = 0;
+        while chunk != NONE && count <= count_max {
+            let entry = &self.chunks[chunk as usize];
+            count += entry.count as usize;
+            chunk = entry.next;
+        }
+        count <= count_max
+    }
+
+    /// Sorts a slot's keys: they are next.
+    fn ready(&mut self, mut chunk: u32) {
+        while chunk != NONE {
+            let entry = &mut self.chunks[chunk as usize];
+            self.sorted.extend_from_slice(&entry.keys[..entry.count as usize]);
+            let next = std::mem::replace(&mut entry.next, self.free_chunk);
+            self.free_chunk = std::mem::replace(&mut chunk, next);
+        }
+        if self.sorted.len() > 1 {
             self.sorted.sort_unstable_by(|a, b| b.cmp(a));
-            // Not the slot's whole width: what comes later goes into the levels below.
-            self.covered = self.sorted.first().map_or(start, |last| last.at);
-            self.cursor = self.covered;
-            return;
         }
+        // Not the slot's whole width: what comes later goes into the levels below.
+        self.covered = self.sorted[0].at;
+        self.cursor = self.covered;
+    }
+
+    /// Spreads a slot's keys over the levels below.
+    fn spread(&mut self, mut chunk: u32, start: u64) {
         self.cursor = start;
-        while let Some(key) = self.sorted.pop() {
-            self.place(key);
-        }
-        while node != NONE {
-            let entry = &self.nodes[node as usize];
-            let (key, next) = (entry.key, entry.next);
-            self.place(key);
-            node = next;
+        while chunk != NONE {
+            for index in 0..self.chunks[chunk as usize].count as usize {
+                self.insert(self.chunks[chunk as usize].keys[index]);
+            }
+            let next = &mut self.chunks[chunk as usize].next;
+            let next = std::mem::replace(next, self.free_chunk);
+            self.free_chunk = std::mem::replace(&mut chunk, next);
         }
     }
 
@@ -274,9 +334,20 @@ impl<E> Wheel<E> {
                 break;
             }
             self.overflow.pop();
-            self.place(key);
+            self.insert(key);
         }
     }
+}
+
+/// A chunk with one key, before `next`.
+fn chunk_of(chunks: &mut Vec<Chunk>, free: &mut u32, key: Key, next: u32) -> u32 {
+    let Some(chunk) = chunks.get_mut(*free as usize) else {
+        chunks.push(Chunk { keys: [key; CHUNK_KEYS], count: 1, next });
+        return chunks.len() as u32 - 1;
+    };
+    chunk.keys[0] = key;
+    chunk.count = 1;
+    std::mem::replace(free, std::mem::replace(&mut chunk.next, next))
 }
 
 #[cfg(test)]

@@ -110,8 +110,7 @@ impl HostCache {
 
     /// What `membarrier` does: empties the store buffers of all processors of this host.
     pub fn barrier(&self) {
-        let cpus: Vec<Rc<Cpu>> = self.cpus.borrow().iter().filter_map(Weak::upgrade).collect();
-        cpus.iter().for_each(|cpu| cpu.drain());
+        self.cpus.borrow().iter().filter_map(Weak::upgrade).for_each(|cpu| cpu.drain());
     }
 
     /// Where violations go.

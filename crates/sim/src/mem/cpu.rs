@@ -217,6 +217,13 @@ impl Cpu {
     }
 }
 
+impl Drop for Cpu {
+    /// A process that ends leaves its stores behind.
+    fn drop(&mut self) {
+        self.drain();
+    }
+}
+
 /// The number of operations until something that happens every `mean` operations; 0 for never.
 fn gap(rng: &mut Rng, mean: u32) -> u64 {
     if mean == 0 { u64::MAX } else { rng.between(1, 2 * u64::from(mean) - 1) }
