@@ -34,6 +34,8 @@ pub const MESSAGE_BYTES_MAX: u32 = RING_DATA_BYTES / 4;
 
 /// Pages that one Resolve may name: their homes fit into [`MESSAGE_BYTES_MAX`].
 pub const RESOLVE_PAGES_MAX: u32 = 256;
+/// Sessions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].
+pub const SESSIONS_ANSWER_MAX: usize = 256;
 /// Pages of one allocation (1 TiB of 2 MiB pages is 2^19; larger data sets take several runs).
 pub const RUN_PAGES_MAX: u32 = 1 << 16;
 /// Page homes that one message to the master carries.

@@ -162,9 +162,10 @@ impl FrameState {
 pub enum SessionWord {
     /// The session id; 0 if the record is free.
     Session = 0,
-    /// Process id of a local client, 0 for a remote one.
+    /// Process id of the client, for a remote one as it says itself.
     Pid = 1,
-    /// Start time of that process in clock ticks after boot, which makes the pid unique.
+    /// Start time of a local client's process in clock ticks after boot, which makes the pid
+    /// unique; 0 for a remote one.
     StartTime = 2,
     /// Sequence number of the last mutating request that was applied.
     LastSeq = 3,

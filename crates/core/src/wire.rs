@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 1;
+pub const WIRE_VERSION: u32 = 2;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +76,11 @@ pub enum Request {
     },
     /// Counters of the daemon.
     Stats,
+    /// Who has a session, from a record on.
+    Sessions {
+        /// The first record of interest.
+        from: u32,
+    },
     /// Nothing; answered with `Pong`.
     Ping,
 }
@@ -121,8 +126,23 @@ pub enum Reply {
     },
     /// To `Stats`.
     Stats(DaemonStats),
+    /// To `Sessions`: at most `SESSIONS_ANSWER_MAX`, by record; empty after the last.
+    Sessions(Vec<SessionState>),
     /// To `Ping`.
     Pong,
+}
+
+/// A session as its daemon sees it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionState {
+    /// Its record: the slot of a client of the rack's host, above all slots for others.
+    pub record: u32,
+    /// Process id, as the kernel says for clients of the host and as they say themselves for
+    /// others.
+    pub pid: u32,
+    /// Whether the client is connected. Of a remote client whose connection has ended this says,
+    /// once it is false, that nothing it sent will be executed any more.
+    pub connected: bool,
 }
 
 /// Counters of a daemon, bytes and counts since its region was made unless said otherwise.
@@ -167,6 +187,8 @@ pub enum RemoteRequest {
         version: u32,
         /// The session, new or known.
         session: SessionId,
+        /// Process id of the client, for people.
+        pid: u32,
         /// The last mutating request whose answer the client has taken, 0 for none.
         consumed_seq: u64,
     },

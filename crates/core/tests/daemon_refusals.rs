@@ -396,7 +396,7 @@ fn the_257th_slot_and_the_769th_remote_session_are_busy() {
     assert_eq!(code(join(&mut rig, 0)), "denied");
     assert_eq!(code(join(&mut rig, 100)), "denied");
     let remote = |rig: &mut Rig, session| {
-        rig.run(|daemon, world| daemon.join_remote(SessionId(session), world)).unwrap()
+        rig.run(|daemon, world| daemon.join_remote(SessionId(session), 7, world)).unwrap()
     };
     for index in 0..REMOTE_SESSIONS_MAX {
         assert_eq!(remote(&mut rig, 10_000 + u64::from(index)), Ok((SLOTS_MAX + index, false)));

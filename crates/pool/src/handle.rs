@@ -14,9 +14,10 @@ use rackpool_core::client::{
     Access, Alloc, Atomic, AtomicOp, Client, Free, Locate, Miss, OWN, Operation, Piece, Placement,
     Reach, Transfer, TransferTables,
 };
+use rackpool_core::constants::SESSIONS_MAX;
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::Mem;
-use rackpool_core::wire::{DaemonStats, MasterAnswer, MasterCall, Reply, Request};
+use rackpool_core::wire::{DaemonStats, MasterAnswer, MasterCall, Reply, Request, SessionState};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use rackpool_hw::fabric::tcp::Endpoint;
 use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
@@ -428,19 +429,41 @@ impl Handle {
         Ok(PoolStats { master, racks, handle: self.handle_stats() })
     }
 
+    /// Who has a session at a rack's daemon: the handles of all clients, by record. What has
+    /// ended is missing; a remote client that is gone is kept, not connected, for a while.
+    ///
+    /// # Errors
+    /// `no-such-rack`, `peer-dead`, `timeout`.
+    pub fn sessions(&mut self, rack: RackId) -> Result<Vec<SessionState>> {
+        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
+        let (mut all, mut from): (Vec<SessionState>, u32) = (Vec::new(), 0);
+        while from < SESSIONS_MAX {
+            match self.ask_daemon(rack, Request::Sessions { from }, deadline_ns)? {
+                Reply::Sessions(part) => {
+                    let Some(last) = part.last() else { break };
+                    from = last.record.max(from) + 1;
+                    all.extend(part);
+                }
+                other => return Err(unexpected_reply(rack, &other)),
+            }
+        }
+        Ok(all)
+    }
+
     fn daemon_stats(&mut self, rack: RackId, deadline_ns: u64) -> Result<DaemonStats> {
+        match self.ask_daemon(rack, Request::Stats, deadline_ns)? {
+            Reply::Stats(stats) => Ok(stats),
+            other => Err(unexpected_reply(rack, &other)),
+        }
+    }
+
+    fn ask_daemon(&mut self, rack: RackId, request: Request, deadline_ns: u64) -> Result<Reply> {
         let Self { client, links, endpoint, .. } = self;
         if client.link_of(rack).is_none() {
             links.connect(client, endpoint, rack, deadline_ns)?;
         }
         let link = client.link_of(rack).expect("connecting adds the link");
-        match links.daemon_call(client, endpoint, link, Request::Stats, deadline_ns)? {
-            Reply::Stats(stats) => Ok(stats),
-            other => Err(Error::Protocol {
-                peer: format!("daemon of rack {rack}"),
-                reason: format!("unexpected answer {other:?}"),
-            }),
-        }
+        links.daemon_call(client, endpoint, link, request, deadline_ns)
     }
 
     /// Starts a read of `buffer.len()` bytes at `addr` into `buffer` and returns at once; the
@@ -571,6 +594,13 @@ impl Drop for Handle {
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Handle").field("rack", &self.client.own_rack()).finish_non_exhaustive()
+    }
+}
+
+fn unexpected_reply(rack: RackId, reply: &Reply) -> Error {
+    Error::Protocol {
+        peer: format!("daemon of rack {rack}"),
+        reason: format!("unexpected answer {reply:?}"),
     }
 }
 

@@ -32,7 +32,7 @@ pub use options::{Emulate, FabricChoice, Options};
 pub use pin::Pin;
 pub use pool::Pool;
 pub use rackpool_core::client::Placement;
-pub use rackpool_core::wire::{DaemonStats, MasterStats};
+pub use rackpool_core::wire::{DaemonStats, MasterStats, SessionState};
 pub use rackpool_core::{Error, GAddr, PageId, RackId, Result};
 pub use stats::{Explain, HandleStats, PoolStats, RackStats};
 pub use submit::{Completed, Ticket};

@@ -123,6 +123,7 @@ impl RemoteLink {
         let join = RemoteRequest::Join {
             version: WIRE_VERSION,
             session: self.session_id,
+            pid: std::process::id(),
             consumed_seq: self.consumed_seq,
         };
         self.send(endpoint, peer, &join)?;
@@ -185,9 +186,6 @@ impl RemoteLink {
                 }
                 _ => {}
             });
-            if let Some(result) = result {
-                return result;
-            }
             if let Some(result) = result {
                 return result;
             }

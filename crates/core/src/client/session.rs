@@ -97,6 +97,7 @@ fn operation_name(request: &Request) -> &'static str {
         Request::FetchAdd { .. } => "fetch_add",
         Request::Resolve { .. } => "resolve",
         Request::Stats => "stats",
+        Request::Sessions { .. } => "sessions",
         Request::Ping => "ping",
     }
 }

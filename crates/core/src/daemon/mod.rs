@@ -29,7 +29,7 @@ pub use attach::{format, read_superblock};
 pub use session::SessionInfo;
 
 use crate::addr::{FrameIndex, GAddr, PageId, RackId, SessionId};
-use crate::constants::{RESOLVE_PAGES_MAX, SLOTS_MAX};
+use crate::constants::{RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::Frames;
@@ -188,11 +188,13 @@ impl Daemon {
         self.advance(world);
     }
 
-    /// A remote client connects: its record, and whether the session was known. If the table is
+    /// A remote client connects, which says that it is process `pid` of its host: its record, and
+    /// whether the session was known. If the table is
     /// full, the record whose connection closed first is ended; `Busy` if all are connected.
     pub fn join_remote<W: World>(
         &mut self,
         session: SessionId,
+        pid: u32,
         world: &mut W,
     ) -> Result<(u32, bool)> {
         if let Some(record) = self.sessions.record_of(session.0)
@@ -211,7 +213,7 @@ impl Daemon {
                 record
             }
         };
-        let info = SessionInfo { record, session, pid: 0, start_time: 0 };
+        let info = SessionInfo { record, session, pid: u64::from(pid), start_time: 0 };
         self.sessions.create(info, &mut self.redo, world.private());
         self.advance(world);
         Ok((record, false))
@@ -278,6 +280,10 @@ impl Daemon {
             match frame.request {
                 Request::Resolve { page, count } => Some(self.resolve(page, count, world)),
                 Request::Stats => Some(Ok(Reply::Stats(self.stats(world)))),
+                Request::Sessions { from } => {
+                    let states = self.sessions.states(from).take(SESSIONS_ANSWER_MAX);
+                    Some(Ok(Reply::Sessions(states.collect())))
+                }
                 Request::Ping => Some(Ok(Reply::Pong)),
                 request => self.on_mutating(record, seq, request, world),
             }
@@ -376,7 +382,7 @@ impl Daemon {
                     }),
                 )
             }
-            Request::Resolve { .. } | Request::Stats | Request::Ping => {
+            Request::Resolve { .. } | Request::Stats | Request::Sessions { .. } | Request::Ping => {
                 unreachable!("on_request answers what changes nothing")
             }
         }

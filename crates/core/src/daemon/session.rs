@@ -13,6 +13,7 @@ use crate::daemon::redo::Redo;
 use crate::error::{Error, Result};
 use crate::layout::{ResultKind, SessionWord, session_word};
 use crate::seam::Mem;
+use crate::wire::SessionState;
 use std::collections::BTreeMap;
 
 /// A session that a region knows.
@@ -22,9 +23,9 @@ pub struct SessionInfo {
     pub record: u32,
     /// The session.
     pub session: SessionId,
-    /// Process id of a local client.
+    /// Process id, for a remote client as it says itself.
     pub pid: u64,
-    /// Start time of that process, clock ticks after boot.
+    /// Start time of a local client's process, clock ticks after boot.
     pub start_time: u64,
 }
 
@@ -161,6 +162,16 @@ impl Sessions {
                 pid: r.pid,
                 start_time: r.start_time,
             }
+        })
+    }
+
+    /// Who has a session, from record `from` on.
+    pub(super) fn states(&self, from: u32) -> impl Iterator<Item = SessionState> + '_ {
+        let records = self.records.iter().enumerate().skip(from as usize);
+        records.filter(|(_, r)| r.session != 0).map(|(index, r)| SessionState {
+            record: index as u32,
+            pid: u32::try_from(r.pid).unwrap_or(0),
+            connected: r.connected,
         })
     }
 

@@ -469,7 +469,7 @@ impl Rig {
             match client.id {
                 ClientId::Slot(slot) => daemon.resume_local(client.session, slot).unwrap(),
                 ClientId::Remote(record) => {
-                    let joined = daemon.join_remote(client.session, &mut self.world).unwrap();
+                    let joined = daemon.join_remote(client.session, 7, &mut self.world).unwrap();
                     assert_eq!(joined, (record, true), "a remote session is kept");
                     daemon.note_consumed(record, client.consumed);
                 }
@@ -510,7 +510,7 @@ impl Rig {
     pub fn join_remote(&mut self, name: u32) {
         let session = SessionId(u64::from(name) + 100);
         loop {
-            let joined = self.run(|daemon, world| daemon.join_remote(session, world).unwrap());
+            let joined = self.run(|daemon, world| daemon.join_remote(session, 7, world).unwrap());
             if let Some((record, _)) = joined {
                 self.add_client(name, session, ClientId::Remote(record));
                 return;

@@ -3,6 +3,7 @@
 //! answer that it missed; after that what the session owned is freed.
 
 use rackpool_core::SessionId;
+use rackpool_core::constants::SLOTS_MAX;
 use rackpool_core::daemon::Daemon;
 use rackpool_core::error::{Error, Result};
 use rackpool_core::seam::{Nanos, PeerId};
@@ -40,16 +41,16 @@ impl Remotes {
 
     /// After an attach: the records that the region knows get their grace.
     pub(super) fn recover(&mut self, engine: &Daemon, now: Nanos) {
-        let remote = engine.sessions().filter(|info| info.pid == 0 && info.start_time == 0);
+        let remote = engine.sessions().filter(|info| info.record >= SLOTS_MAX);
         let over = now.saturating_add(self.grace_ns);
         self.closed.extend(remote.map(|info| (info.record, over)));
     }
 
-    /// A client says which session it is and what it has taken.
+    /// A client says which session and process it is and what it has taken.
     pub(super) fn join(
         &mut self,
         peer: PeerId,
-        (session, consumed_seq): (SessionId, u64),
+        (session, pid, consumed_seq): (SessionId, u32, u64),
         engine: &mut Daemon,
         world: &mut RegionWorld,
     ) -> Result<Join> {
@@ -57,7 +58,7 @@ impl Remotes {
             let reason = format!("it joined before, as record {record}");
             return Err(Error::Protocol { peer: "client".into(), reason });
         }
-        let (record, known) = engine.join_remote(session, world)?;
+        let (record, known) = engine.join_remote(session, pid, world)?;
         engine.note_consumed(record, consumed_seq);
         let replaced = self.peer_of.insert(record, peer);
         if let Some(old) = replaced {

@@ -277,8 +277,8 @@ impl Server {
 
     fn on_remote(&mut self, peer: PeerId, message: &[u8]) {
         match wire::decode::<RemoteRequest>(message, "remote client") {
-            Ok(RemoteRequest::Join { version, session, consumed_seq }) => {
-                self.on_remote_join(peer, version, (session, consumed_seq));
+            Ok(RemoteRequest::Join { version, session, pid, consumed_seq }) => {
+                self.on_remote_join(peer, version, (session, pid, consumed_seq));
             }
             Ok(RemoteRequest::Consumed(seq)) => {
                 if let Some(record) = self.remotes.record(peer) {
@@ -303,7 +303,7 @@ impl Server {
         }
     }
 
-    fn on_remote_join(&mut self, peer: PeerId, version: u32, session: (SessionId, u64)) {
+    fn on_remote_join(&mut self, peer: PeerId, version: u32, session: (SessionId, u32, u64)) {
         let joined = if version == WIRE_VERSION {
             self.remotes.join(peer, session, &mut self.engine, &mut self.world)
         } else {

@@ -33,6 +33,8 @@ pub struct Tally {
 struct Place {
     job: Job,
     proc: Option<Proc>,
+    /// The process that was killed here last, until the daemons have seen its end.
+    ending: Option<u32>,
     /// Acknowledged versions of its records.
     written: BTreeMap<u64, u64>,
     /// The last version that was acknowledged.
@@ -85,7 +87,8 @@ impl Crew {
                 timeout_ms: 10_000,
             });
         }
-        let place = |job| Place { job, proc: None, written: BTreeMap::new(), last_seq: 0 };
+        let place =
+            |job| Place { job, proc: None, ending: None, written: BTreeMap::new(), last_seq: 0 };
         let stats = handle.pool_stats().expect("the pool answers").racks;
         Crew {
             places: jobs.into_iter().map(place).collect(),
@@ -198,6 +201,7 @@ impl Crew {
         self.proc(index).kill();
         self.tally.kills += 1;
         let proc = self.places[index].proc.take().expect("it was killed");
+        self.places[index].ending = Some(proc.pid().as_raw_nonzero().get() as u32);
         while let Some(line) = proc.line(PATIENCE) {
             self.take(index, &line);
         }
@@ -219,9 +223,24 @@ impl Crew {
         }
     }
 
+    /// Waits until no daemon has a connection of the worker that was killed in this place: what
+    /// it had sent and nobody had answered is executed until then, and never after it.
+    pub fn wait_ended(&mut self, handle: &mut Handle, index: usize) {
+        let Some(pid) = self.places[index].ending.take() else { return };
+        let racks = self.places[index].job.records.len() as u16;
+        super::wait_until("the daemons see a worker's end", PATIENCE, || {
+            (0..racks).find_map(|rack| {
+                let sessions = handle.sessions(RackId(rack)).expect("the daemon answers");
+                let found = sessions.into_iter().find(|one| one.connected && one.pid == pid);
+                found.map(|one| format!("rack {rack} has {one:?}"))
+            })
+        });
+    }
+
     /// Looks at all records of a worker that is gone: each holds the last acknowledged version,
     /// but for the one write that was under way, whose bytes are old or new.
     pub fn check_records(&mut self, handle: &mut Handle, index: usize) {
+        self.wait_ended(handle, index);
         let place = &self.places[index];
         let mut under_way = 0;
         let (first, len) = (place.job.records[0], RECORDS * place.job.records.len() as u64);
@@ -257,6 +276,7 @@ impl Crew {
 
     /// Takes what a dead worker noted: frees what it had, and counts what cannot be known.
     pub fn clear_notes(&mut self, handle: &mut Handle, index: usize) {
+        self.wait_ended(handle, index);
         let notes = self.places[index].job.notes;
         for note in 0..NOTES {
             let at = |word: u64| GAddr(notes.0 + note * NOTE_BYTES + 8 * word);
