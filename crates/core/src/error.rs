@@ -88,6 +88,14 @@ pub enum Error {
         /// The largest size.
         limit_bytes: u64,
     },
+    /// A word that is to get an address holds something already. Read it before trying again.
+    #[error("the word at {addr} holds {found:#x}, an address is stored only where 0 is")]
+    Occupied {
+        /// The word.
+        addr: GAddr,
+        /// What it holds.
+        found: u64,
+    },
     /// The rack is not part of the pool. Do not retry before it joined.
     #[error("rack {rack} is not in the pool")]
     NoSuchRack {
@@ -191,6 +199,7 @@ impl Error {
             Error::Busy { .. } => "busy",
             Error::BadFree { .. } => "bad-free",
             Error::BadSize { .. } => "bad-size",
+            Error::Occupied { .. } => "occupied",
             Error::NoSuchRack { .. } => "no-such-rack",
             Error::PeerDead { .. } => "peer-dead",
             Error::Timeout { .. } => "timeout",

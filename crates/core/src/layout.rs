@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First bytes of every private section: "rackpool" read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rackpool");
 /// Version of all layouts here. Another version is an error, never a reformat.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// The unit in which sections are laid out and backed, bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -35,6 +35,8 @@ pub const REDO_OFFSET: u64 = 2 * BLOCK_BYTES;
 pub const REDO_BYTES: u64 = 2 * BLOCK_BYTES;
 /// Header words of the redo record: sequence, count, checksum, reserved.
 pub const REDO_HEADER_BYTES: u64 = 32;
+/// Bit of an offset in a redo record that says: in the pages section, not in the private one.
+pub const REDO_PAGES_TAG: u64 = 1;
 /// Stores (offset, value) that one redo record holds.
 pub const REDO_STORES_MAX: usize = ((REDO_BYTES - REDO_HEADER_BYTES) / 16) as usize;
 /// Offset of the session records.
@@ -173,7 +175,7 @@ pub enum SessionWord {
     ResultKind = 4,
     /// Its value: an address or an old value.
     ResultValue = 5,
-    /// Bytes of the allocation, if it is one.
+    /// Bytes of the allocation, if it is one that comes back when its answer is not taken; else 0.
     ResultBytes = 6,
     /// Sequence number of a mutating request whose effect is not covered by a redo record
     /// (an atomic on page memory) while it runs.

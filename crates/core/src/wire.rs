@@ -58,6 +58,23 @@ pub enum Request {
         /// What was asked then.
         bytes: u64,
     },
+    /// Allocates in this rack and stores the address into a word of this rack, in one step that
+    /// happens or does not. The memory is in use at once: it never comes back by itself. Until
+    /// the answer, others may read the word and must not change it.
+    AllocInto {
+        /// The word: aligned to 8 bytes, in memory that is allocated here, 0.
+        word: GAddr,
+        /// How much.
+        bytes: u64,
+    },
+    /// Frees what a word of this rack names, in this rack, and sets the word to 0, in one step
+    /// under the same rules.
+    FreeFrom {
+        /// The word.
+        word: GAddr,
+        /// What was asked for when it was allocated.
+        bytes: u64,
+    },
     /// Compare and swap of an aligned word of this rack by the daemon.
     Cas {
         /// The word.
@@ -92,6 +109,8 @@ impl Request {
             self,
             Request::Alloc { .. }
                 | Request::Free { .. }
+                | Request::AllocInto { .. }
+                | Request::FreeFrom { .. }
                 | Request::Cas { .. }
                 | Request::FetchAdd { .. }
         )
@@ -112,12 +131,12 @@ pub struct ReplyFrame {
 pub enum Reply {
     /// To `Resolve`: the pages that live here; others are missing.
     Homes(Vec<PageHome>),
-    /// To `Alloc`.
+    /// To `Alloc` and `AllocInto`.
     Allocated {
         /// The new memory, zeroed.
         addr: GAddr,
     },
-    /// To `Free`.
+    /// To `Free` and `FreeFrom`.
     Freed,
     /// To `Cas` and `FetchAdd`: the value before.
     Old {

@@ -11,8 +11,8 @@ use crate::pin::{Pin, pin};
 use crate::stats::{Explain, HandleStats, PoolStats, RackStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::client::{
-    Access, Alloc, Atomic, AtomicOp, Client, Free, Locate, Miss, OWN, Operation, Piece, Placement,
-    Reach, Transfer, TransferTables,
+    Access, Alloc, AtWord, Atomic, AtomicOp, Client, Free, Locate, Miss, OWN, Operation, Piece,
+    Placement, Reach, Transfer, TransferTables,
 };
 use rackpool_core::constants::SESSIONS_MAX;
 use rackpool_core::error::DeathCause;
@@ -103,6 +103,48 @@ impl Handle {
     pub fn free(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
         self.client.check(addr, bytes)?;
         self.run(&mut Free::new(addr, bytes))
+    }
+
+    /// Allocates as [`Handle::alloc`] does, in the rack where `word` lives, and stores the address
+    /// there, both in one step: whoever dies when, either the word holds the address and the
+    /// memory is allocated, or the word is 0 and nothing is. So an allocation that a structure in
+    /// the pool shall hold cannot leak. `word` is aligned to 8 bytes, lies in allocated memory
+    /// and holds 0. Others may read it meanwhile; until this returns nobody may write to it.
+    ///
+    /// ```
+    /// # fn main() -> rackpool::Result<()> {
+    /// use rackpool::{GAddr, Placement, cluster::Cluster};
+    /// let cluster = Cluster::start(1)?;
+    /// let mut handle = cluster.pool(0)?.handle()?;
+    /// let list = handle.alloc(64, Placement::Auto)?;
+    /// let first = handle.alloc_into(list, 4096)?;
+    /// assert_eq!(handle.read_u64(list)?, first.0);
+    /// assert_eq!(handle.alloc_into(list, 4096).unwrap_err().code(), "occupied");
+    /// handle.free_from(list, 4096)?;
+    /// assert_eq!(handle.read_u64(list)?, 0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `occupied` if the word is not 0; `not-mapped`, `lost` or `misaligned` for the word; `full`
+    /// if its rack is; `bad-size`. After `outcome-unknown` calling again tells: `occupied` means
+    /// that it was done.
+    pub fn alloc_into(&mut self, word: GAddr, bytes: u64) -> Result<GAddr> {
+        self.check_writable_word(word)?;
+        self.run(&mut AtWord::alloc(word, bytes))
+    }
+
+    /// Frees what `word` names, `bytes` as given when it was allocated, and sets the word to 0,
+    /// both in one step as [`Handle::alloc_into`] does. The memory has to be in the word's rack;
+    /// how it was allocated does not matter.
+    ///
+    /// # Errors
+    /// `bad-free` if the word names no allocation of this size in its rack, or lies inside it; the
+    /// errors for the word of [`Handle::alloc_into`]; `busy` (quarantine). After
+    /// `outcome-unknown` a word that is 0 means that it was done.
+    pub fn free_from(&mut self, word: GAddr, bytes: u64) -> Result<()> {
+        self.check_writable_word(word)?;
+        self.run(&mut AtWord::free(word, bytes)).map(drop)
     }
 
     /// Allocates `count` whole pages with consecutive addresses.

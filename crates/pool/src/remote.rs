@@ -215,6 +215,7 @@ impl RemoteLink {
         let peer = self.peer?;
         let frame = self.session.under_way().expect("a request was begun").clone();
         let seq = frame.seq;
+        let takes = matches!(frame.request, Request::Alloc { .. });
         let name = self.session.peer().to_string();
         if self.send(endpoint, peer, &RemoteRequest::Request(frame)).is_err() {
             self.peer = None;
@@ -231,7 +232,7 @@ impl RemoteLink {
         match reply {
             Ok(frame) => {
                 let reply = self.take(frame);
-                if matches!(reply, Ok(Reply::Allocated { .. })) {
+                if takes && matches!(reply, Ok(Reply::Allocated { .. })) {
                     self.consume(endpoint, inbox, seq, deadline_ns);
                 }
                 Some(reply)

@@ -93,6 +93,8 @@ fn operation_name(request: &Request) -> &'static str {
     match request {
         Request::Alloc { .. } => "alloc",
         Request::Free { .. } => "free",
+        Request::AllocInto { .. } => "alloc_into",
+        Request::FreeFrom { .. } => "free_from",
         Request::Cas { .. } => "cas",
         Request::FetchAdd { .. } => "fetch_add",
         Request::Resolve { .. } => "resolve",

@@ -136,7 +136,7 @@ impl Daemon {
         let block = read_superblock(world.private())?;
         let layout = check_superblock(&block, rack, expected)?;
         check_lengths(world, &layout)?;
-        let redo = Redo::replay(world.private())?;
+        let redo = Redo::replay(world, &layout)?;
         let mem = world.private();
         let frames = Frames::load(mem, layout.pages, layout.frame_count)?;
         let sessions = Sessions::load(mem)?;

@@ -166,7 +166,7 @@ impl Daemon {
         self.check_new(session)?;
         let record = self.sessions.free_record(true).ok_or_else(|| session::table_full(true))?;
         let info = SessionInfo { record, session, pid, start_time };
-        self.sessions.create(info, &mut self.redo, world.private());
+        self.sessions.create(info, &mut self.redo, world);
         Ok(record)
     }
 
@@ -214,7 +214,7 @@ impl Daemon {
             }
         };
         let info = SessionInfo { record, session, pid: u64::from(pid), start_time: 0 };
-        self.sessions.create(info, &mut self.redo, world.private());
+        self.sessions.create(info, &mut self.redo, world);
         self.advance(world);
         Ok((record, false))
     }
@@ -366,7 +366,20 @@ impl Daemon {
             }
             Request::Free { addr, bytes } => {
                 let ticket = self.sessions.ticket(record, seq, bytes, false);
-                self.free(ticket, addr, world);
+                self.free(ticket, addr, None, world);
+                None
+            }
+            Request::AllocInto { word, bytes } => {
+                let ticket = self.sessions.ticket(record, seq, bytes, false).of_word(word);
+                match self.locate_word(word, world) {
+                    Ok(_) => self.alloc(ticket, world),
+                    Err(error) => self.answer(&ticket, Err(error), world),
+                }
+                None
+            }
+            Request::FreeFrom { word, bytes } => {
+                let ticket = self.sessions.ticket(record, seq, bytes, false).of_word(word);
+                self.free_from(ticket, world);
                 None
             }
             Request::Cas { addr, expected, new } => {
@@ -445,7 +458,7 @@ impl Daemon {
         self.sessions.intend(record, seq, world.private());
         let value = apply(world.pages(), offset);
         let outcome = Outcome { kind: ResultKind::Old, value, bytes: 0 };
-        self.sessions.commit_result(record, seq, outcome, &mut self.redo, world.private());
+        self.sessions.commit_result(record, seq, outcome, &mut self.redo, world);
         Ok(Reply::Old { value })
     }
 

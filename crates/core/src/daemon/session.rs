@@ -7,8 +7,9 @@
 //! the other way round. A result is stored by the same redo record as the change that it reports.
 //! Source: DESIGN §3 (exactly once), §4.
 
-use crate::addr::SessionId;
+use crate::addr::{GAddr, SessionId};
 use crate::constants::{REMOTE_SESSIONS_MAX, SESSIONS_MAX, SLOTS_MAX};
+use crate::daemon::World;
 use crate::daemon::redo::Redo;
 use crate::error::{Error, Result};
 use crate::layout::{ResultKind, SessionWord, session_word};
@@ -35,7 +36,8 @@ pub(super) struct Outcome {
     pub(super) kind: ResultKind,
     /// The address of an allocation or a free, or an old value.
     pub(super) value: u64,
-    /// Bytes of an allocation that has not been freed since, or of a free.
+    /// Bytes of a free, or of an allocation that comes back if its answer is not taken; 0 once it
+    /// is freed, and for one that is named by a word.
     pub(super) bytes: u64,
 }
 
@@ -48,6 +50,15 @@ pub(super) struct Ticket {
     pub(super) bytes: u64,
     /// The session that will own the allocation, 0 for none.
     pub(super) owner: u64,
+    /// The word that gets or has the address; null for none.
+    pub(super) word: GAddr,
+}
+
+impl Ticket {
+    /// The same request, about the allocation that a word names.
+    pub(super) fn of_word(self, word: GAddr) -> Ticket {
+        Ticket { word, ..self }
+    }
 }
 
 /// What to do with a mutating request.
@@ -208,7 +219,7 @@ impl Sessions {
     }
 
     /// Writes a new record.
-    pub(super) fn create<M: Mem>(&mut self, info: SessionInfo, redo: &mut Redo, mem: &M) {
+    pub(super) fn create<W: World>(&mut self, info: SessionInfo, redo: &mut Redo, world: &W) {
         let SessionInfo { record, session, pid, start_time } = info;
         assert!(self.session(record) == 0, "the caller chose a free record");
         let mut set = |word, value| redo.set(session_word(record, word), value);
@@ -220,7 +231,7 @@ impl Sessions {
         set(SessionWord::ResultValue, 0);
         set(SessionWord::ResultBytes, 0);
         set(SessionWord::IntentSeq, 0);
-        redo.commit(mem);
+        redo.commit(world);
         self.tokens += 1;
         self.records[record as usize] = Record {
             session: session.0,
@@ -301,7 +312,7 @@ impl Sessions {
         let r = &mut self.records[record as usize];
         r.under_way = Some(seq);
         let owner = if owned { r.session } else { 0 };
-        Ticket { record, token: r.token, seq, bytes, owner }
+        Ticket { record, token: r.token, seq, bytes, owner, word: GAddr::NULL }
     }
 
     /// Whether the session that asked still waits for the answer.
@@ -326,20 +337,20 @@ impl Sessions {
     }
 
     /// Commits the prepared stores together with a request's result.
-    pub(super) fn commit_result<M: Mem>(
+    pub(super) fn commit_result<W: World>(
         &mut self,
         record: u32,
         seq: u64,
         outcome: Outcome,
         redo: &mut Redo,
-        mem: &M,
+        world: &W,
     ) {
         let mut set = |word, value| redo.set(session_word(record, word), value);
         set(SessionWord::LastSeq, seq);
         set(SessionWord::ResultKind, outcome.kind as u64);
         set(SessionWord::ResultValue, outcome.value);
         set(SessionWord::ResultBytes, outcome.bytes);
-        redo.commit(mem);
+        redo.commit(world);
         self.forget_allocated(record);
         let r = &mut self.records[record as usize];
         r.last_seq = seq;
