@@ -120,6 +120,39 @@ fn play(rig: &mut Rig, op: Op, name: u32) -> Option<()> {
             let (addr, bytes) = allocation(rig, which)?;
             rig.free(client(rig, c)?, addr, bytes);
         }
+        Op::AllocInto { .. }
+        | Op::TogetherInto { .. }
+        | Op::FreeFrom { .. }
+        | Op::KillAtWord { .. } => play_word(rig, op)?,
+        Op::BadFree { client: c, which, inside } => {
+            let (addr, bytes) = allocation(rig, which)?;
+            let (addr, bytes) =
+                if inside { (GAddr(addr.0 + 8), bytes) } else { (addr, bytes + 2 * PAGE) };
+            let reply = rig.ask(client(rig, c)?, Request::Free { addr, bytes });
+            assert_eq!(reply.unwrap_err().code(), "bad-free");
+        }
+        Op::Add { client: c, which, n } => {
+            let (addr, _) = allocation(rig, which)?;
+            rig.ask(client(rig, c)?, Request::FetchAdd { addr, n }).ok();
+        }
+        Op::Crash { effects, loses } => {
+            rig.loses = loses;
+            rig.world.fuse.arm(effects);
+        }
+        Op::Stop { which } => {
+            let (addr, _) = allocation(rig, which)?;
+            rig.world.cells[STOPPED_CELL] = rig.world.offset_of(addr) / PAGE + 1;
+        }
+        Op::Continue => rig.world.cells[STOPPED_CELL] = 0,
+    }
+    rig.settle();
+    rig.verify();
+    Some(())
+}
+
+/// The operations about words that name allocations.
+fn play_word(rig: &mut Rig, op: Op) -> Option<()> {
+    match op {
         Op::AllocInto { client: c, which, bytes } => {
             let (word, _) = allocation(rig, which)?;
             let was = rig.words[&word.0];
@@ -158,29 +191,8 @@ fn play(rig: &mut Rig, op: Op, name: u32) -> Option<()> {
                 rig.kill(name);
             }
         }
-        Op::BadFree { client: c, which, inside } => {
-            let (addr, bytes) = allocation(rig, which)?;
-            let (addr, bytes) =
-                if inside { (GAddr(addr.0 + 8), bytes) } else { (addr, bytes + 2 * PAGE) };
-            let reply = rig.ask(client(rig, c)?, Request::Free { addr, bytes });
-            assert_eq!(reply.unwrap_err().code(), "bad-free");
-        }
-        Op::Add { client: c, which, n } => {
-            let (addr, _) = allocation(rig, which)?;
-            rig.ask(client(rig, c)?, Request::FetchAdd { addr, n }).ok();
-        }
-        Op::Crash { effects, loses } => {
-            rig.loses = loses;
-            rig.world.fuse.arm(effects);
-        }
-        Op::Stop { which } => {
-            let (addr, _) = allocation(rig, which)?;
-            rig.world.cells[STOPPED_CELL] = rig.world.offset_of(addr) / PAGE + 1;
-        }
-        Op::Continue => rig.world.cells[STOPPED_CELL] = 0,
+        other => unreachable!("{other:?}"),
     }
-    rig.settle();
-    rig.verify();
     Some(())
 }
 

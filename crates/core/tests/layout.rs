@@ -163,7 +163,11 @@ fn document() -> String {
             (8, 8, "stores in the record; 0: none is under way"),
             (16, 8, "xxh3 of sequence, count and stores"),
             (24, 8, "reserved, zero"),
-            (REDO_HEADER_BYTES, 16 * REDO_STORES_MAX as u64, "stores: offset, value"),
+            (
+                REDO_HEADER_BYTES,
+                16 * REDO_STORES_MAX as u64,
+                "stores: offset, value; bit 0 of an offset says: in the pages section",
+            ),
         ],
     );
     writeln!(out, "\n### Session record, {SESSION_BYTES} bytes; {SESSIONS_MAX} of them\n").unwrap();

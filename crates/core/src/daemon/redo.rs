@@ -2,11 +2,12 @@
 //!
 //! In: absolute stores, gathered with [`Redo::set`], and words of pages, with [`Redo::set_page`].
 //! Out: the same stores in the private section, then in the pages. Every other file of the engine
-//! changes several words only through here; one word alone is stored directly. Order: entries, sequence, count, checksum, then the stores, then count 0. The record
-//! counts from the moment its checksum is there; a crash before it leaves nothing, a crash after
-//! it is finished by [`Redo::replay`]. A word of a page can be seen by clients, whose processes
-//! live on while the daemon is down: it may be stored once more at the replay, so until the
-//! record is done nobody else may change it (`Request::AllocInto` says so). Source: DESIGN §2 (state changes by one store or by a
+//! changes several words only through here; one word alone is stored directly. Order: entries,
+//! sequence, count, checksum, then the stores, then count 0. The record counts from the moment its
+//! checksum is there; a crash before it leaves nothing, a crash after it is finished by
+//! [`Redo::replay`]. A word of a page can be seen by clients, who live on while the daemon is
+//! down: it may be stored once more at the replay, so until the record is done nobody else may
+//! change it (`Request::AllocInto` says so). Source: DESIGN §2 (state changes by one store or by a
 //! checksummed, idempotent redo record).
 
 use crate::addr::FrameIndex;
