@@ -8,7 +8,7 @@ use rackpool_core::constants::{
 };
 use rackpool_core::daemon::{ClientId, Daemon, World, format, read_superblock};
 use rackpool_core::layout::{
-    FrameState, FrameWord, RegionLayout, StateWord, frame_word, session_word,
+    FrameState, FrameWord, LAYOUT_VERSION, RegionLayout, StateWord, frame_word, session_word,
 };
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{MasterCall, Reply, Request, RequestFrame};
@@ -174,7 +174,9 @@ fn a_region_that_cannot_be_used_is_refused_and_never_made_anew() {
         let word = world.private().load(8);
         world.private().store(8, word + 1);
     });
-    assert!(matches!(version, Error::Version { found: 2, supported: 1, .. }), "{version}");
+    let found = LAYOUT_VERSION + 1;
+    let newer = Error::Version { peer: "the region".into(), found, supported: LAYOUT_VERSION };
+    assert_eq!(version, newer);
     for byte in (8..128).filter(|byte| !(8..12).contains(byte)) {
         let torn = refused(RACK, None, &|world| {
             let offset = byte / 8 * 8;
