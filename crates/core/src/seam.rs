@@ -6,6 +6,7 @@
 //! Everything here is statically dispatched.
 
 use crate::addr::Generation;
+pub use crate::probe::{Mutation, Probe, Race, Rare};
 
 /// Monotonic time in nanoseconds, handed to every call that needs it.
 pub type Nanos = u64;
@@ -13,7 +14,9 @@ pub type Nanos = u64;
 /// A window of memory that other processes may read and write at the same time. Offsets are in
 /// bytes from the window's start. An offset outside the window is a bug of the caller and
 /// panics; whoever took the offset from a message has to check it first.
-pub trait Mem {
+///
+/// Through [`Probe`] it also answers the questions by which a test proves that its checks bite.
+pub trait Mem: Probe {
     /// Length of the window, bytes.
     fn bytes(&self) -> u64;
     /// Loads an aligned word with acquire order.

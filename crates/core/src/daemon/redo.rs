@@ -17,7 +17,7 @@ use crate::layout::{
     FrameState, FrameWord, REDO_BYTES, REDO_HEADER_BYTES, REDO_OFFSET, REDO_PAGES_TAG,
     REDO_STORES_MAX, RegionLayout, STATE_OFFSET, StateWord, frame_word,
 };
-use crate::seam::Mem;
+use crate::seam::{Mem, Mutation, Probe, Race, Rare};
 
 const SEQUENCE: u64 = REDO_OFFSET;
 const COUNT: u64 = REDO_OFFSET + 8;
@@ -46,13 +46,15 @@ impl Redo {
             let entry = ENTRIES + 16 * index;
             redo.stores.push((mem.load(entry), mem.load(entry + 8)));
         }
-        if count > 0 && redo.checksum() == mem.load(CHECKSUM) {
+        let committed = count > 0 && redo.checksum() == mem.load(CHECKSUM);
+        if committed && !mem.mutated(Mutation::DropRedo) {
             for (offset, _) in &redo.stores {
                 if !may_store(*offset, mem, layout) {
                     let reason = format!("the redo record stores to offset {offset:#x}");
                     return Err(Error::BadRegion { reason });
                 }
             }
+            mem.met(Race::RedoFinished);
             redo.apply(world);
         }
         if count > 0 {
@@ -79,7 +81,7 @@ impl Redo {
         let mem = world.private();
         assert!(!self.stores.is_empty(), "a redo record says something");
         assert!(self.stores.len() <= REDO_STORES_MAX, "a redo record fits into its place");
-        if self.stores.len() > 1 {
+        if self.stores.len() > 1 || mem.rare(Rare::RedoOneStore) {
             self.sequence = self.sequence.wrapping_add(1);
             for (index, (offset, value)) in self.stores.iter().enumerate() {
                 let entry = ENTRIES + 16 * index as u64;

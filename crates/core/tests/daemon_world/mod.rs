@@ -11,7 +11,7 @@ pub use master::FakeMaster;
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, Daemon, World, format};
 use rackpool_core::layout::{BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word};
-use rackpool_core::seam::Mem;
+use rackpool_core::seam::{Mem, Probe};
 use rackpool_core::wire::{MasterCall, Reply, ReplyFrame, Request, RequestFrame};
 use rackpool_core::{Error, FrameIndex, GAddr, PageGeometry, RackId, Result, SessionId};
 use std::cell::{Cell, RefCell};
@@ -113,6 +113,8 @@ impl TestMem {
         gone
     }
 }
+
+impl Probe for TestMem {}
 
 impl Mem for TestMem {
     fn bytes(&self) -> u64 {
