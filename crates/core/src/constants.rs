@@ -19,6 +19,14 @@ pub const REMOTE_SESSIONS_MAX: u32 = 768;
 /// Session records of a daemon: the local slots first, then the remote ones.
 pub const SESSIONS_MAX: u32 = SLOTS_MAX + REMOTE_SESSIONS_MAX;
 
+/// Locks that the clients of one rack's memory hold at once.
+pub const LOCKS_MAX: u32 = 2048;
+/// Locks that one handle holds at once in one rack: the names fit into one message, and others
+/// find room.
+pub const LOCKS_OF_SESSION_MAX: usize = 64;
+/// A lock's name is a multiple of this: one cache line. Source: Rcmp §5.4 (locks on addresses).
+pub const LOCK_ALIGN_BYTES: u64 = 64;
+
 /// Cells in which a handle announces the frames that it is about to touch: one for the access
 /// under way and seven for pinned pages. One cache line.
 pub const CELLS: u32 = 8;

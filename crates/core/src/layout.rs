@@ -13,7 +13,8 @@
 
 use crate::addr::{FrameIndex, PageGeometry};
 use crate::constants::{
-    CELLS, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
+    CELLS, LOCKS_MAX, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES, SESSIONS_MAX,
+    SLAB_SHIFT_MIN, SLOTS_MAX,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -43,9 +44,14 @@ pub const REDO_STORES_MAX: usize = ((REDO_BYTES - REDO_HEADER_BYTES) / 16) as us
 pub const SESSIONS_OFFSET: u64 = REDO_OFFSET + REDO_BYTES;
 /// Bytes of a session record.
 pub const SESSION_BYTES: u64 = 128;
+/// Offset of the lock entries.
+pub const LOCKS_OFFSET: u64 =
+    (SESSIONS_OFFSET + SESSION_BYTES * SESSIONS_MAX as u64).next_multiple_of(BLOCK_BYTES);
+/// Bytes of a lock entry.
+pub const LOCK_BYTES: u64 = 32;
 /// Offset of the frame entries.
 pub const FRAMES_OFFSET: u64 =
-    (SESSIONS_OFFSET + SESSION_BYTES * SESSIONS_MAX as u64).next_multiple_of(BLOCK_BYTES);
+    (LOCKS_OFFSET + LOCK_BYTES * LOCKS_MAX as u64).next_multiple_of(BLOCK_BYTES);
 /// Bytes of a frame entry.
 pub const FRAME_BYTES: u64 = 32;
 
@@ -104,6 +110,8 @@ pub enum StateWord {
     PageIdNext = 3,
     /// End of the leased range of page ids.
     PageIdEnd = 4,
+    /// The last fencing token that a lock was given.
+    LockToken = 5,
 }
 
 impl StateWord {
@@ -199,15 +207,41 @@ pub enum ResultKind {
     Freed = 2,
     /// An atomic: its old value.
     Old = 3,
+    /// A grant of a lock: its token.
+    Locked = 4,
+    /// An unlock: 1 if the lock was held.
+    Unlocked = 5,
 }
 
 impl ResultKind {
     /// From the word of a session record.
     pub fn from_word(word: u64) -> Option<Self> {
-        [Self::None, Self::Allocated, Self::Freed, Self::Old]
+        [Self::None, Self::Allocated, Self::Freed, Self::Old, Self::Locked, Self::Unlocked]
             .into_iter()
             .find(|kind| *kind as u64 == word)
     }
+}
+
+/// Words of a lock entry: one grant of a lock to a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum LockWord {
+    /// The lock's address; 0 if the entry is free. Bit 0: held alone ([`LOCK_WRITE`]).
+    Name = 0,
+    /// The session that holds it.
+    Session = 1,
+    /// The grant's fencing token.
+    Token = 2,
+    /// Reserved.
+    Reserved = 3,
+}
+
+/// Bit of a lock entry's name that says: held alone, for writing.
+pub const LOCK_WRITE: u64 = 1;
+
+/// Offset of a word of a lock entry in the private section.
+pub const fn lock_word(entry: u32, word: LockWord) -> u64 {
+    LOCKS_OFFSET + LOCK_BYTES * entry as u64 + 8 * word as u64
 }
 
 /// Geometry of a region: where the per-frame parts lie.

@@ -91,6 +91,29 @@ pub enum Request {
         /// The summand.
         n: u64,
     },
+    /// Takes a lock of this rack, now or when it is the asker's turn.
+    Lock {
+        /// Its name: aligned to `LOCK_ALIGN_BYTES`, in memory that is allocated here.
+        addr: GAddr,
+        /// Whether it is to be held alone.
+        write: bool,
+        /// How long to wait for it, ms.
+        wait_ms: u64,
+    },
+    /// Gives a lock back.
+    Unlock {
+        /// Its name.
+        addr: GAddr,
+        /// The token of the grant; 0 for any that this session has.
+        token: u64,
+    },
+    /// Whether this session still holds a lock.
+    CheckLock {
+        /// Its name.
+        addr: GAddr,
+        /// The token of the grant.
+        token: u64,
+    },
     /// Counters of the daemon.
     Stats,
     /// Who has a session, from a record on.
@@ -113,6 +136,8 @@ impl Request {
                 | Request::FreeFrom { .. }
                 | Request::Cas { .. }
                 | Request::FetchAdd { .. }
+                | Request::Lock { .. }
+                | Request::Unlock { .. }
         )
     }
 }
@@ -142,6 +167,16 @@ pub enum Reply {
     Old {
         /// The value before.
         value: u64,
+    },
+    /// To `Lock`.
+    Locked {
+        /// The fencing token: greater than all that this rack's region gave before.
+        token: u64,
+    },
+    /// To `Unlock` and `CheckLock`.
+    Held {
+        /// Whether the session held the lock under that token.
+        held: bool,
     },
     /// To `Stats`.
     Stats(DaemonStats),
@@ -191,6 +226,10 @@ pub struct DaemonStats {
     pub slots_used: u64,
     /// Sessions of remote clients known.
     pub remote_sessions: u64,
+    /// Locks that are held.
+    pub locks_held: u64,
+    /// Requests that wait for a lock.
+    pub lock_waiters: u64,
     /// Requests served since this process started.
     pub requests: u64,
     /// Sessions reaped since this process started.
@@ -210,6 +249,9 @@ pub enum RemoteRequest {
         pid: u32,
         /// The last mutating request whose answer the client has taken, 0 for none.
         consumed_seq: u64,
+        /// Locks of this rack that the client holds: names and tokens, at most
+        /// `LOCKS_OF_SESSION_MAX`.
+        locks: Vec<(GAddr, u64)>,
     },
     /// A request of that session.
     Request(RequestFrame),
@@ -227,6 +269,8 @@ pub enum RemoteReply {
     Joined {
         /// Whether the session was known.
         known: bool,
+        /// Tokens of the locks named in `Join` that the session holds no more.
+        lost: Vec<u64>,
         /// Geometry and identity.
         region: RegionInfo,
     },

@@ -14,6 +14,7 @@ use crate::daemon::alloc::Allocations;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::{Entry, Frames, state_offset};
 use crate::daemon::free::Freeing;
+use crate::daemon::locks::Locks;
 use crate::daemon::redo::Redo;
 use crate::daemon::session::Sessions;
 use crate::daemon::slab::Slabs;
@@ -140,6 +141,7 @@ impl Daemon {
         let mem = world.private();
         let frames = Frames::load(mem, layout.pages, layout.frame_count)?;
         let sessions = Sessions::load(mem)?;
+        let locks = Locks::load(mem, &sessions)?;
         let epoch = mem.load(StateWord::Epoch.offset()).wrapping_add(1);
         mem.store(StateWord::Epoch.offset(), epoch);
         let mut daemon = Daemon {
@@ -151,6 +153,7 @@ impl Daemon {
             frames,
             slabs: Slabs::new(layout),
             sessions,
+            locks,
             allocations: Allocations::new(),
             freeing: Freeing::default(),
             calls: Calls::new(),
