@@ -43,10 +43,10 @@ use std::sync::Arc;
 /// # Ok(()) }
 /// ```
 pub struct Handle {
-    client: Client<Window>,
+    pub(crate) client: Client<Window>,
     tables: TransferTables,
-    links: Links,
-    endpoint: Endpoint,
+    pub(crate) links: Links,
+    pub(crate) endpoint: Endpoint,
     misses: Vec<u32>,
     pieces: Vec<Piece>,
     /// Work requests are told apart by this.
@@ -365,6 +365,7 @@ impl Handle {
     #[cold]
     #[inline(never)]
     fn atomic_cold(&mut self, addr: GAddr, op: AtomicOp) -> Result<u64> {
+        self.links.tell_loss()?;
         self.rounds += 1;
         let mut op = Atomic::new(addr, op, ATOMIC_ID | self.rounds);
         self.run(&mut op)
@@ -544,6 +545,7 @@ impl Handle {
 
     fn submit(&mut self, access: Access, addr: GAddr, buffer: Vec<u8>) -> Result<Ticket> {
         self.client.check(addr, buffer.len() as u64)?;
+        self.links.tell_loss()?;
         let Self { client, links, endpoint, submissions, rounds, .. } = self;
         *rounds += 1;
         submissions.submit(client, links, endpoint, *rounds, access, addr, buffer)
@@ -608,6 +610,7 @@ impl Handle {
     }
 
     fn run<O: Operation<Window>>(&mut self, op: &mut O) -> Result<O::Output> {
+        self.give_locks_back();
         let Self { client, links, endpoint, submissions, .. } = self;
         drive(client, links, endpoint, submissions, Buffers::None, op)
     }
@@ -618,6 +621,8 @@ impl Handle {
         pieces: &[Piece],
         buffers: &mut [LocalBuffer<'_>],
     ) -> Result<()> {
+        self.give_locks_back();
+        self.links.tell_loss()?;
         let Self { client, tables, links, endpoint, submissions, rounds, .. } = self;
         *rounds += 1;
         let mut op = Transfer::new(tables, *rounds, access, pieces);
@@ -629,8 +634,19 @@ impl Handle {
     }
 }
 
+impl Handle {
+    /// What dropped guards held.
+    fn give_locks_back(&mut self) {
+        let table = Arc::clone(&self.links.locks);
+        table.flush(&mut self.client, &mut self.links, &mut self.endpoint);
+    }
+}
+
 impl Drop for Handle {
     fn drop(&mut self) {
+        // A pin may keep the slot, and so the session, for longer.
+        self.links.locks.give_back_all();
+        self.give_locks_back();
         self.links.leave(&mut self.endpoint);
     }
 }

@@ -19,6 +19,7 @@ mod handle;
 pub mod link;
 mod links;
 mod local;
+mod locks;
 pub mod master;
 mod options;
 mod pin;
@@ -28,6 +29,7 @@ mod stats;
 mod submit;
 
 pub use handle::Handle;
+pub use locks::{LockGuard, ReadGuard, WriteGuard};
 pub use options::{Emulate, FabricChoice, Options};
 pub use pin::Pin;
 pub use pool::Pool;

@@ -199,6 +199,7 @@ impl LocalLink {
                 }
                 Waited::Closed => {
                     let loss = self.resume(deadline_ns, find);
+                    self.session.shorten_wait(crate::locks::wait_left_ms(deadline_ns));
                     if let Some(error) = self.session.on_loss(loss) {
                         return Err(error);
                     }

@@ -2,7 +2,7 @@
 //! picks (at random by default, Rcmp §5.1), until one has room or all were tried.
 
 use super::locate::unexpected;
-use super::{Client, Io, Locate, Need, Operation, Step};
+use super::{Client, Io, LinkId, Locate, Need, Operation, Step};
 use crate::addr::{GAddr, RackId};
 use crate::constants::RACKS_MAX;
 use crate::error::{Error, Result};
@@ -244,6 +244,54 @@ impl<M: Mem> Operation<M> for AtWord {
             (Some(Reply::Freed), Request::FreeFrom { .. }) => Some(GAddr::NULL),
             (Some(_), _) => return Err(unexpected("daemon", "a request about a word")),
         };
+        Ok(())
+    }
+
+    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
+        self.home.on_master(client, answer)
+    }
+}
+
+/// A request to the daemon of an address's home rack.
+#[derive(Debug)]
+pub struct AtHome {
+    request: Request,
+    home: Home,
+    link: Option<LinkId>,
+    done: Option<Reply>,
+}
+
+impl AtHome {
+    /// Starts the request.
+    pub fn new(addr: GAddr, request: Request) -> Self {
+        Self { request, home: Home::of(addr), link: None, done: None }
+    }
+
+    /// Whom was asked, if it came to that.
+    pub fn link(&self) -> Option<LinkId> {
+        self.link
+    }
+}
+
+impl<M: Mem> Operation<M> for AtHome {
+    /// Who answered what.
+    type Output = (LinkId, Reply);
+
+    fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<Self::Output>> {
+        if let (Some(link), Some(reply)) = (self.link, self.done.take()) {
+            return Ok(Step::Done((link, reply)));
+        }
+        let step = self.home.ask(client, self.request.clone())?;
+        if let Step::Need(Need::Daemon(link, request)) = &step
+            && *request == self.request
+        {
+            self.link = Some(*link);
+        }
+        Ok(step)
+    }
+
+    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
+        self.done = self.home.on_reply(client, reply)?;
         Ok(())
     }
 

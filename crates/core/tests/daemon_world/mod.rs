@@ -439,7 +439,7 @@ impl Rig {
         self.bury();
     }
 
-    fn resend(&mut self) {
+    pub fn resend(&mut self) {
         let pending: Vec<_> = self.clients.values().filter(|c| c.pending.is_some()).collect();
         let frames: Vec<_> = pending
             .iter()
@@ -603,7 +603,7 @@ impl Rig {
         assert_eq!(reply, Ok(Reply::Freed), "{addr} {bytes}");
     }
 
-    fn take_replies(&mut self) {
+    pub fn take_replies(&mut self) {
         while let Some((to, frame)) = self.world.replies.pop_front() {
             let Some(name) = self
                 .clients

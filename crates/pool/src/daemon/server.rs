@@ -83,15 +83,7 @@ impl Server {
         let fabric_wake = wake.try_clone().map_err(|e| io_error("wake event", &e))?;
         target.waker = Arc::new(move || fabric_wake.notify());
         let target = Target::start(target).map_err(fabric_error)?;
-        let region = RegionInfo {
-            rack,
-            region_id: engine.region_id(),
-            epoch: engine.epoch(),
-            page_shift: layout.pages.page_shift(),
-            frame_count: layout.frame_count,
-            emulate_cxl_ns: options.emulate.cxl_ns,
-            emulate_rdma_ns: options.emulate.rdma_ns,
-        };
+        let region = region_info(&engine, &options);
         let control = control_name(rack, engine.region_id());
         let listener =
             ControlListener::bind(&control).map_err(|e| io_error("control socket", &e))?;
@@ -448,6 +440,20 @@ impl Server {
         {
             eprintln!("rackpool: removing the region: {error}");
         }
+    }
+}
+
+/// What clients are told of the region.
+fn region_info(engine: &Daemon, options: &DaemonOptions) -> RegionInfo {
+    let layout = engine.layout();
+    RegionInfo {
+        rack: engine.rack(),
+        region_id: engine.region_id(),
+        epoch: engine.epoch(),
+        page_shift: layout.pages.page_shift(),
+        frame_count: layout.frame_count,
+        emulate_cxl_ns: options.emulate.cxl_ns,
+        emulate_rdma_ns: options.emulate.rdma_ns,
     }
 }
 
