@@ -24,6 +24,9 @@ pub const LOCKS_MAX: u32 = 2048;
 /// Locks that one handle holds at once in one rack: the names fit into one message, and others
 /// find room.
 pub const LOCKS_OF_SESSION_MAX: usize = 64;
+/// Locks that a slot's guards give back between two looks of the daemon without a message: one
+/// cache line.
+pub const LOCK_RELEASES: u32 = 8;
 /// A lock's name is a multiple of this: one cache line. Source: Rcmp §5.4 (locks on addresses).
 pub const LOCK_ALIGN_BYTES: u64 = 64;
 

@@ -309,6 +309,14 @@ pub enum SlotWord {
     ConsumedSeq = 128,
     /// 1 once the client left on purpose.
     Left = 136,
+    /// The first of `LOCK_RELEASES` words: tokens of locks that are given back, or 0. Clients fill
+    /// them, the daemon empties them.
+    Releases = 192,
+}
+
+/// Offset of a word in a slot section that gives a lock back.
+pub const fn release_offset(index: u32) -> u64 {
+    SlotWord::Releases as u64 + 8 * index as u64
 }
 
 /// Offset of announce cell `index` in a slot section. A cell holds the frame's index plus one, or

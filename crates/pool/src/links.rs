@@ -9,7 +9,7 @@ use crate::locks::LockTable;
 use crate::options::{FabricChoice, Options};
 use crate::remote::RemoteLink;
 use crate::stats::HandleStats;
-use rackpool_core::client::{Client, LinkId, Reach};
+use rackpool_core::client::{Client, LinkId, OWN, Reach};
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{Fabric, FabricEvent, PeerId, WorkStatus};
 use rackpool_core::wire::{FabricKind, MasterAnswer, MasterCall, RackInfo, Reply, Request};
@@ -120,6 +120,7 @@ impl Links {
         };
         let link = LocalLink::join(join, deadline_ns)?;
         let reach = Reach::Mapped(link.view().clone());
+        links.locks.set_door(OWN, link.door());
         links.links.push(Link::Local(Box::new(link)));
         Ok((links, reach))
     }
@@ -239,6 +240,9 @@ impl Links {
         };
         let id = client.add_link(info.rack, reach)?;
         assert_eq!(id.0 as usize, self.links.len(), "links are numbered alike");
+        if let Link::Local(local) = &link {
+            self.locks.set_door(id, local.door());
+        }
         self.links.push(link);
         Ok(())
     }
@@ -284,6 +288,7 @@ impl Links {
                         client.forget_link(link);
                         self.losses.note(self.locks.lose(rack, None));
                     }
+                    self.locks.set_door(link, local.door());
                     client.add_link(rack, Reach::Mapped(local.view().clone()))?;
                 }
                 reply

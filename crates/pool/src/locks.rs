@@ -2,14 +2,16 @@
 //! dropped, and what the handle knows of them.
 //!
 //! A guard shares a table with its handle and borrows nothing, so the handle reads and writes
-//! while it is held. Dropping a guard notes the lock in that table; the handle gives it back with
-//! its next call that sends anything, [`Handle::unlock`] at once. Whatever way a handle ends, the
-//! daemon ends its locks with its session.
+//! while it is held. Dropping the guard of a mapped rack puts its token into a word of the slot and
+//! rings the bell; over a fabric it is noted in the table, and the handle gives the lock back with
+//! its next call that sends anything. [`Handle::unlock`] gives it back at once and says how that
+//! went. Whatever way a handle ends, the daemon ends its locks with its session.
 
 use crate::clock;
 use crate::drive::{Advanced, Buffers, advance};
 use crate::handle::Handle;
 use crate::links::Links;
+use crate::local::Door;
 use rackpool_core::client::{AtHome, Client, LinkId};
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
@@ -18,7 +20,7 @@ use rackpool_hw::window::Window;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// How much longer than the daemon a handle waits for the answer to a lock request, ms: the
 /// daemon's own answer says more.
@@ -123,6 +125,8 @@ struct Table {
     next_id: u64,
     held: BTreeMap<u64, Held>,
     releases: Vec<Release>,
+    /// How the daemons of mapped racks are called.
+    doors: BTreeMap<LinkId, Weak<Door>>,
     /// Not before this is a release tried again that failed.
     retry_at_ns: u64,
 }
@@ -139,6 +143,11 @@ impl LockTable {
     fn lock(&self) -> MutexGuard<'_, Table> {
         // Nothing is half done under it, whoever panicked.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How the daemon behind a link is called from now on.
+    pub(crate) fn set_door(&self, link: LinkId, door: Weak<Door>) {
+        self.lock().doors.insert(link, door);
     }
 
     /// Names and tokens of the locks that are held in a rack.
@@ -172,6 +181,10 @@ impl LockTable {
     fn give_back(&self, id: u64) {
         let mut table = self.lock();
         if let Some(held) = table.held.remove(&id).filter(|held| !held.is_lost) {
+            let door = table.doors.get(&held.link).and_then(Weak::upgrade);
+            if door.is_some_and(|door| door.give_back(held.token)) {
+                return;
+            }
             table.releases.push(Release { link: held.link, addr: held.addr, token: held.token });
             // Relaxed: the table's mutex orders what it announces.
             self.due.store(true, Ordering::Relaxed);
@@ -256,8 +269,8 @@ impl Handle {
     /// 64 in allocated memory; what it protects is its users' agreement, and locks stop nobody who
     /// does not ask. Who asks first is served first; waits up to `request_timeout_ms`.
     ///
-    /// The lock ends when the guard is dropped or given to [`Handle::unlock`], with the handle, or
-    /// with its process; over a fabric also when the home rack had no connection to the handle for
+    /// The lock ends when the guard is given to [`Handle::unlock`] or dropped (over a fabric with
+    /// the handle's next call that sends anything), with the handle, or with its process; over a fabric also when the home rack had no connection to the handle for
     /// a second. Then nothing that the handle sent before is executed any more, its next access
     /// through the fabric is `lock-lost`, and so is [`Handle::check_lock`].
     ///

@@ -241,6 +241,22 @@ impl Daemon {
         self.answer(ticket, Ok(Reply::Held { held }), world);
     }
 
+    /// A local client's guard was dropped: the lock that it holds under this token is given back.
+    /// Tokens of nothing that it holds are ignored.
+    pub fn release_lock<W: World>(&mut self, slot: u32, token: u64, world: &mut W) {
+        assert!(slot < SLOTS_MAX, "a local client has a slot");
+        let session = self.sessions.session(slot);
+        let mut names = self.locks.held.get(&session).into_iter().flatten();
+        let is_meant =
+            |addr: &&u64| self.locks.hold(**addr, session).is_some_and(|hold| hold.token == token);
+        if let Some(addr) = names.find(is_meant).copied()
+            && let Some(hold) = self.locks.remove(addr, session)
+        {
+            world.private().store(lock_word(hold.entry, LockWord::Name), 0);
+        }
+        self.advance(world);
+    }
+
     /// Whether a session record holds a lock under this token.
     pub fn holds_lock(&self, record: u32, addr: GAddr, token: u64) -> bool {
         let session = self.sessions.session(record);

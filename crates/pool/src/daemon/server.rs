@@ -237,6 +237,8 @@ impl Server {
             match popped {
                 None => break,
                 Some(Ok(Ok(frame))) => {
+                    // What was given back before the request counts before it.
+                    Clients::take_releases(slot, &mut self.engine, &mut self.world);
                     self.engine.on_request(ClientId::Slot(slot), frame, &mut self.world);
                 }
                 Some(Ok(Err(error))) => eprintln!("rackpool: slot {slot}: {error}"),
@@ -247,7 +249,7 @@ impl Server {
             }
             worked = true;
         }
-        worked
+        worked | Clients::take_releases(slot, &mut self.engine, &mut self.world)
     }
 
     fn serve_fabric(&mut self) -> bool {
