@@ -19,6 +19,17 @@ pub const REMOTE_SESSIONS_MAX: u32 = 768;
 /// Session records of a daemon: the local slots first, then the remote ones.
 pub const SESSIONS_MAX: u32 = SLOTS_MAX + REMOTE_SESSIONS_MAX;
 
+/// Locks that the clients of one rack's memory hold at once.
+pub const LOCKS_MAX: u32 = 2048;
+/// Locks that one handle holds at once in one rack: the names fit into one message, and others
+/// find room.
+pub const LOCKS_OF_SESSION_MAX: usize = 64;
+/// Locks that a slot's guards give back between two looks of the daemon without a message: one
+/// cache line.
+pub const LOCK_RELEASES: u32 = 8;
+/// A lock's name is a multiple of this: one cache line. Source: Rcmp §5.4 (locks on addresses).
+pub const LOCK_ALIGN_BYTES: u64 = 64;
+
 /// Cells in which a handle announces the frames that it is about to touch: one for the access
 /// under way and seven for pinned pages. One cache line.
 pub const CELLS: u32 = 8;
@@ -34,6 +45,8 @@ pub const MESSAGE_BYTES_MAX: u32 = RING_DATA_BYTES / 4;
 
 /// Pages that one Resolve may name: their homes fit into [`MESSAGE_BYTES_MAX`].
 pub const RESOLVE_PAGES_MAX: u32 = 256;
+/// Sessions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].
+pub const SESSIONS_ANSWER_MAX: usize = 256;
 /// Pages of one allocation (1 TiB of 2 MiB pages is 2^19; larger data sets take several runs).
 pub const RUN_PAGES_MAX: u32 = 1 << 16;
 /// Page homes that one message to the master carries.

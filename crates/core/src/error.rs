@@ -44,8 +44,8 @@ pub enum Error {
         /// What could be accessed from there.
         limit_bytes: u64,
     },
-    /// An atomic operation needs an address divisible by `align_bytes`. Do not retry.
-    #[error("{addr} is not aligned to {align_bytes} bytes, which an atomic operation needs")]
+    /// An atomic operation or a lock needs an address divisible by `align_bytes`. Do not retry.
+    #[error("{addr} is not aligned to {align_bytes} bytes")]
     Misaligned {
         /// The address.
         addr: GAddr,
@@ -87,6 +87,46 @@ pub enum Error {
         bytes: u64,
         /// The largest size.
         limit_bytes: u64,
+    },
+    /// A word that is to get an address holds something already. Read it before trying again.
+    #[error("the word at {addr} holds {found:#x}, an address is stored only where 0 is")]
+    Occupied {
+        /// The word.
+        addr: GAddr,
+        /// What it holds.
+        found: u64,
+    },
+    /// A lock did not become free in time; nothing was done. Retry, or look after its holder.
+    #[error(
+        "the lock at {addr} did not become free within {waited_ms} ms: process {holder_pid} has \
+         held it for {held_ms} ms"
+    )]
+    LockTimeout {
+        /// The lock.
+        addr: GAddr,
+        /// How long was waited.
+        waited_ms: u64,
+        /// Process id of a holder; 0 if nobody holds it any more.
+        holder_pid: u64,
+        /// How long it has held it, as far as its daemon knows since its start.
+        held_ms: u64,
+    },
+    /// A lock is not held any more: its rack had no connection to the holder for too long, or its
+    /// region is gone. Somebody else may have it. Do not go on with what it protected.
+    #[error("the lock at {addr} with token {token} is lost: somebody else may hold it now")]
+    LockLost {
+        /// The lock.
+        addr: GAddr,
+        /// The token of the grant.
+        token: u64,
+    },
+    /// The handle holds this lock already. Do not retry.
+    #[error("the lock at {addr} is held by this handle already, with token {token}")]
+    AlreadyLocked {
+        /// The lock.
+        addr: GAddr,
+        /// The token of the grant.
+        token: u64,
     },
     /// The rack is not part of the pool. Do not retry before it joined.
     #[error("rack {rack} is not in the pool")]
@@ -191,6 +231,10 @@ impl Error {
             Error::Busy { .. } => "busy",
             Error::BadFree { .. } => "bad-free",
             Error::BadSize { .. } => "bad-size",
+            Error::Occupied { .. } => "occupied",
+            Error::LockTimeout { .. } => "lock-timeout",
+            Error::LockLost { .. } => "lock-lost",
+            Error::AlreadyLocked { .. } => "already-locked",
             Error::NoSuchRack { .. } => "no-such-rack",
             Error::PeerDead { .. } => "peer-dead",
             Error::Timeout { .. } => "timeout",
@@ -214,6 +258,7 @@ impl Error {
                 | Error::Full { .. }
                 | Error::PeerDead { .. }
                 | Error::Timeout { .. }
+                | Error::LockTimeout { .. }
                 | Error::NotLeader { .. }
                 | Error::Moving { .. }
         )

@@ -13,14 +13,15 @@
 
 use crate::addr::{FrameIndex, PageGeometry};
 use crate::constants::{
-    CELLS, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
+    CELLS, LOCKS_MAX, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES, SESSIONS_MAX,
+    SLAB_SHIFT_MIN, SLOTS_MAX,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First bytes of every private section: "rackpool" read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rackpool");
 /// Version of all layouts here. Another version is an error, never a reformat.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// The unit in which sections are laid out and backed, bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -35,15 +36,22 @@ pub const REDO_OFFSET: u64 = 2 * BLOCK_BYTES;
 pub const REDO_BYTES: u64 = 2 * BLOCK_BYTES;
 /// Header words of the redo record: sequence, count, checksum, reserved.
 pub const REDO_HEADER_BYTES: u64 = 32;
+/// Bit of an offset in a redo record that says: in the pages section, not in the private one.
+pub const REDO_PAGES_TAG: u64 = 1;
 /// Stores (offset, value) that one redo record holds.
 pub const REDO_STORES_MAX: usize = ((REDO_BYTES - REDO_HEADER_BYTES) / 16) as usize;
 /// Offset of the session records.
 pub const SESSIONS_OFFSET: u64 = REDO_OFFSET + REDO_BYTES;
 /// Bytes of a session record.
 pub const SESSION_BYTES: u64 = 128;
+/// Offset of the lock entries.
+pub const LOCKS_OFFSET: u64 =
+    (SESSIONS_OFFSET + SESSION_BYTES * SESSIONS_MAX as u64).next_multiple_of(BLOCK_BYTES);
+/// Bytes of a lock entry.
+pub const LOCK_BYTES: u64 = 32;
 /// Offset of the frame entries.
 pub const FRAMES_OFFSET: u64 =
-    (SESSIONS_OFFSET + SESSION_BYTES * SESSIONS_MAX as u64).next_multiple_of(BLOCK_BYTES);
+    (LOCKS_OFFSET + LOCK_BYTES * LOCKS_MAX as u64).next_multiple_of(BLOCK_BYTES);
 /// Bytes of a frame entry.
 pub const FRAME_BYTES: u64 = 32;
 
@@ -102,6 +110,8 @@ pub enum StateWord {
     PageIdNext = 3,
     /// End of the leased range of page ids.
     PageIdEnd = 4,
+    /// The last fencing token that a lock was given.
+    LockToken = 5,
 }
 
 impl StateWord {
@@ -162,9 +172,10 @@ impl FrameState {
 pub enum SessionWord {
     /// The session id; 0 if the record is free.
     Session = 0,
-    /// Process id of a local client, 0 for a remote one.
+    /// Process id of the client, for a remote one as it says itself.
     Pid = 1,
-    /// Start time of that process in clock ticks after boot, which makes the pid unique.
+    /// Start time of a local client's process in clock ticks after boot, which makes the pid
+    /// unique; 0 for a remote one.
     StartTime = 2,
     /// Sequence number of the last mutating request that was applied.
     LastSeq = 3,
@@ -172,7 +183,7 @@ pub enum SessionWord {
     ResultKind = 4,
     /// Its value: an address or an old value.
     ResultValue = 5,
-    /// Bytes of the allocation, if it is one.
+    /// Bytes of the allocation, if it is one that comes back when its answer is not taken; else 0.
     ResultBytes = 6,
     /// Sequence number of a mutating request whose effect is not covered by a redo record
     /// (an atomic on page memory) while it runs.
@@ -196,15 +207,41 @@ pub enum ResultKind {
     Freed = 2,
     /// An atomic: its old value.
     Old = 3,
+    /// A grant of a lock: its token.
+    Locked = 4,
+    /// An unlock: 1 if the lock was held.
+    Unlocked = 5,
 }
 
 impl ResultKind {
     /// From the word of a session record.
     pub fn from_word(word: u64) -> Option<Self> {
-        [Self::None, Self::Allocated, Self::Freed, Self::Old]
+        [Self::None, Self::Allocated, Self::Freed, Self::Old, Self::Locked, Self::Unlocked]
             .into_iter()
             .find(|kind| *kind as u64 == word)
     }
+}
+
+/// Words of a lock entry: one grant of a lock to a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum LockWord {
+    /// The lock's address; 0 if the entry is free. Bit 0: held alone ([`LOCK_WRITE`]).
+    Name = 0,
+    /// The session that holds it.
+    Session = 1,
+    /// The grant's fencing token.
+    Token = 2,
+    /// Reserved.
+    Reserved = 3,
+}
+
+/// Bit of a lock entry's name that says: held alone, for writing.
+pub const LOCK_WRITE: u64 = 1;
+
+/// Offset of a word of a lock entry in the private section.
+pub const fn lock_word(entry: u32, word: LockWord) -> u64 {
+    LOCKS_OFFSET + LOCK_BYTES * entry as u64 + 8 * word as u64
 }
 
 /// Geometry of a region: where the per-frame parts lie.
@@ -272,6 +309,14 @@ pub enum SlotWord {
     ConsumedSeq = 128,
     /// 1 once the client left on purpose.
     Left = 136,
+    /// The first of `LOCK_RELEASES` words: tokens of locks that are given back, or 0. Clients fill
+    /// them, the daemon empties them.
+    Releases = 192,
+}
+
+/// Offset of a word in a slot section that gives a lock back.
+pub const fn release_offset(index: u32) -> u64 {
+    SlotWord::Releases as u64 + 8 * index as u64
 }
 
 /// Offset of announce cell `index` in a slot section. A cell holds the frame's index plus one, or

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 1;
+pub const WIRE_VERSION: u32 = 2;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +58,23 @@ pub enum Request {
         /// What was asked then.
         bytes: u64,
     },
+    /// Allocates in this rack and stores the address into a word of this rack, in one step that
+    /// happens or does not. The memory is in use at once: it never comes back by itself. Until
+    /// the answer, others may read the word and must not change it.
+    AllocInto {
+        /// The word: aligned to 8 bytes, in memory that is allocated here, 0.
+        word: GAddr,
+        /// How much.
+        bytes: u64,
+    },
+    /// Frees what a word of this rack names, in this rack, and sets the word to 0, in one step
+    /// under the same rules.
+    FreeFrom {
+        /// The word.
+        word: GAddr,
+        /// What was asked for when it was allocated.
+        bytes: u64,
+    },
     /// Compare and swap of an aligned word of this rack by the daemon.
     Cas {
         /// The word.
@@ -74,8 +91,36 @@ pub enum Request {
         /// The summand.
         n: u64,
     },
+    /// Takes a lock of this rack, now or when it is the asker's turn.
+    Lock {
+        /// Its name: aligned to `LOCK_ALIGN_BYTES`, in memory that is allocated here.
+        addr: GAddr,
+        /// Whether it is to be held alone.
+        write: bool,
+        /// How long to wait for it, ms.
+        wait_ms: u64,
+    },
+    /// Gives a lock back.
+    Unlock {
+        /// Its name.
+        addr: GAddr,
+        /// The token of the grant; 0 for any that this session has.
+        token: u64,
+    },
+    /// Whether this session still holds a lock.
+    CheckLock {
+        /// Its name.
+        addr: GAddr,
+        /// The token of the grant.
+        token: u64,
+    },
     /// Counters of the daemon.
     Stats,
+    /// Who has a session, from a record on.
+    Sessions {
+        /// The first record of interest.
+        from: u32,
+    },
     /// Nothing; answered with `Pong`.
     Ping,
 }
@@ -87,8 +132,12 @@ impl Request {
             self,
             Request::Alloc { .. }
                 | Request::Free { .. }
+                | Request::AllocInto { .. }
+                | Request::FreeFrom { .. }
                 | Request::Cas { .. }
                 | Request::FetchAdd { .. }
+                | Request::Lock { .. }
+                | Request::Unlock { .. }
         )
     }
 }
@@ -107,22 +156,47 @@ pub struct ReplyFrame {
 pub enum Reply {
     /// To `Resolve`: the pages that live here; others are missing.
     Homes(Vec<PageHome>),
-    /// To `Alloc`.
+    /// To `Alloc` and `AllocInto`.
     Allocated {
         /// The new memory, zeroed.
         addr: GAddr,
     },
-    /// To `Free`.
+    /// To `Free` and `FreeFrom`.
     Freed,
     /// To `Cas` and `FetchAdd`: the value before.
     Old {
         /// The value before.
         value: u64,
     },
+    /// To `Lock`.
+    Locked {
+        /// The fencing token: greater than all that this rack's region gave before.
+        token: u64,
+    },
+    /// To `Unlock` and `CheckLock`.
+    Held {
+        /// Whether the session held the lock under that token.
+        held: bool,
+    },
     /// To `Stats`.
     Stats(DaemonStats),
+    /// To `Sessions`: at most `SESSIONS_ANSWER_MAX`, by record; empty after the last.
+    Sessions(Vec<SessionState>),
     /// To `Ping`.
     Pong,
+}
+
+/// A session as its daemon sees it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionState {
+    /// Its record: the slot of a client of the rack's host, above all slots for others.
+    pub record: u32,
+    /// Process id, as the kernel says for clients of the host and as they say themselves for
+    /// others.
+    pub pid: u32,
+    /// Whether the client is connected. Of a remote client whose connection has ended this says,
+    /// once it is false, that nothing it sent will be executed any more.
+    pub connected: bool,
 }
 
 /// Counters of a daemon, bytes and counts since its region was made unless said otherwise.
@@ -152,6 +226,10 @@ pub struct DaemonStats {
     pub slots_used: u64,
     /// Sessions of remote clients known.
     pub remote_sessions: u64,
+    /// Locks that are held.
+    pub locks_held: u64,
+    /// Requests that wait for a lock.
+    pub lock_waiters: u64,
     /// Requests served since this process started.
     pub requests: u64,
     /// Sessions reaped since this process started.
@@ -167,8 +245,13 @@ pub enum RemoteRequest {
         version: u32,
         /// The session, new or known.
         session: SessionId,
+        /// Process id of the client, for people.
+        pid: u32,
         /// The last mutating request whose answer the client has taken, 0 for none.
         consumed_seq: u64,
+        /// Locks of this rack that the client holds: names and tokens, at most
+        /// `LOCKS_OF_SESSION_MAX`.
+        locks: Vec<(GAddr, u64)>,
     },
     /// A request of that session.
     Request(RequestFrame),
@@ -186,6 +269,8 @@ pub enum RemoteReply {
     Joined {
         /// Whether the session was known.
         known: bool,
+        /// Tokens of the locks named in `Join` that the session holds no more.
+        lost: Vec<u64>,
         /// Geometry and identity.
         region: RegionInfo,
     },

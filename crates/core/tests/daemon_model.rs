@@ -7,6 +7,7 @@ use daemon_world::{PAGE, Rig};
 use proptest::prelude::*;
 use rackpool_core::GAddr;
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
+use rackpool_core::daemon::ClientId;
 use rackpool_core::seam::Rare;
 use rackpool_core::wire::{Reply, Request};
 
@@ -18,6 +19,10 @@ enum Op {
     Alloc { client: usize, bytes: u64, owned: bool },
     Together { bytes: u64 },
     Free { client: usize, which: usize },
+    AllocInto { client: usize, which: usize, bytes: u64 },
+    TogetherInto { which: usize, bytes: u64 },
+    FreeFrom { client: usize, which: usize },
+    KillAtWord { client: usize, which: usize, bytes: u64, frees: bool },
     BadFree { client: usize, which: usize, inside: bool },
     Add { client: usize, which: usize, n: u64 },
     Crash { effects: u64, loses: bool },
@@ -39,6 +44,13 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(client, bytes, owned)| Op::Alloc { client, bytes, owned }),
         3 => bytes().prop_map(|bytes| Op::Together { bytes }),
         8 => (index(), index()).prop_map(|(client, which)| Op::Free { client, which }),
+        5 => (index(), index(), bytes())
+            .prop_map(|(client, which, bytes)| Op::AllocInto { client, which, bytes }),
+        2 => (index(), bytes()).prop_map(|(which, bytes)| Op::TogetherInto { which, bytes }),
+        4 => (index(), index()).prop_map(|(client, which)| Op::FreeFrom { client, which }),
+        1 => (index(), index(), bytes(), any::<bool>()).prop_map(
+            |(client, which, bytes, frees)| Op::KillAtWord { client, which, bytes, frees }
+        ),
         2 => (index(), index(), any::<bool>())
             .prop_map(|(client, which, inside)| Op::BadFree { client, which, inside }),
         4 => (index(), index(), any::<u64>())
@@ -61,6 +73,17 @@ fn allocation(rig: &Rig, index: usize) -> Option<(GAddr, u64)> {
     (count > 0).then(|| (GAddr(*nth().0), nth().1.bytes))
 }
 
+/// A word that names a live allocation, and that one's bytes.
+fn named(rig: &Rig, index: usize) -> Option<(GAddr, u64)> {
+    let names = |(word, value): (&u64, &u64)| {
+        let holds = rig.live.contains_key(word) && word != value;
+        let live = rig.live.get(value).filter(|_| holds)?;
+        Some((GAddr(*word), live.bytes))
+    };
+    let all: Vec<_> = rig.words.iter().filter_map(names).collect();
+    (!all.is_empty()).then(|| all[index % all.len()])
+}
+
 const STOPPED_CELL: usize = (SLOTS_MAX * CELLS - 1) as usize;
 
 fn play(rig: &mut Rig, op: Op, name: u32) -> Option<()> {
@@ -71,7 +94,7 @@ fn play(rig: &mut Rig, op: Op, name: u32) -> Option<()> {
         Op::Kill { client: c } => rig.kill(client(rig, c)?),
         Op::KillAtWork { client: c, bytes } => {
             let name = client(rig, c)?;
-            if matches!(rig.clients[&name].id, rackpool_core::daemon::ClientId::Slot(_)) {
+            if matches!(rig.clients[&name].id, ClientId::Slot(_)) {
                 rig.submit(name, Request::Alloc { bytes, owned: false });
                 rig.kill(name);
             }
@@ -98,6 +121,10 @@ fn play(rig: &mut Rig, op: Op, name: u32) -> Option<()> {
             let (addr, bytes) = allocation(rig, which)?;
             rig.free(client(rig, c)?, addr, bytes);
         }
+        Op::AllocInto { .. }
+        | Op::TogetherInto { .. }
+        | Op::FreeFrom { .. }
+        | Op::KillAtWord { .. } => play_word(rig, op)?,
         Op::BadFree { client: c, which, inside } => {
             let (addr, bytes) = allocation(rig, which)?;
             let (addr, bytes) =
@@ -121,6 +148,52 @@ fn play(rig: &mut Rig, op: Op, name: u32) -> Option<()> {
     }
     rig.settle();
     rig.verify();
+    Some(())
+}
+
+/// The operations about words that name allocations.
+fn play_word(rig: &mut Rig, op: Op) -> Option<()> {
+    match op {
+        Op::AllocInto { client: c, which, bytes } => {
+            let (word, _) = allocation(rig, which)?;
+            let was = rig.words[&word.0];
+            match rig.ask(client(rig, c)?, Request::AllocInto { word, bytes }) {
+                Ok(Reply::Allocated { .. }) => assert_eq!(was, 0),
+                Err(error) if error.code() == "occupied" => assert_ne!(was, 0),
+                Err(error) => assert_eq!(error.code(), "full"),
+                Ok(other) => panic!("{other:?}"),
+            }
+        }
+        Op::TogetherInto { which, bytes } => {
+            let (word, _) = allocation(rig, which)?;
+            let names: Vec<_> = rig.clients.keys().copied().collect();
+            for name in names {
+                rig.submit(name, Request::AllocInto { word, bytes });
+            }
+        }
+        Op::FreeFrom { client: c, which } => {
+            let (word, bytes) = named(rig, which)?;
+            let reply = rig.ask(client(rig, c)?, Request::FreeFrom { word, bytes });
+            assert_eq!(reply, Ok(Reply::Freed), "{word}");
+        }
+        Op::KillAtWord { client: c, which, bytes, frees } => {
+            let name = client(rig, c)?;
+            let request = match frees {
+                true => named(rig, which).map(|(word, bytes)| Request::FreeFrom { word, bytes })?,
+                false => Request::AllocInto { word: allocation(rig, which)?.0, bytes },
+            };
+            // What the word lies in must outlive its session for the model to read it.
+            let (Request::FreeFrom { word, .. } | Request::AllocInto { word, .. }) = request else {
+                unreachable!("it is one of the two")
+            };
+            let owned = rig.live[&word.0].owner == Some(rig.clients[&name].session);
+            if matches!(rig.clients[&name].id, ClientId::Slot(_)) && !owned {
+                rig.submit(name, request);
+                rig.kill(name);
+            }
+        }
+        other => unreachable!("{other:?}"),
+    }
     Some(())
 }
 

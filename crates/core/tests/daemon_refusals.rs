@@ -8,7 +8,7 @@ use rackpool_core::constants::{
 };
 use rackpool_core::daemon::{ClientId, Daemon, World, format, read_superblock};
 use rackpool_core::layout::{
-    FrameState, FrameWord, RegionLayout, StateWord, frame_word, session_word,
+    FrameState, FrameWord, LAYOUT_VERSION, RegionLayout, StateWord, frame_word, session_word,
 };
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{MasterCall, Reply, Request, RequestFrame};
@@ -174,7 +174,9 @@ fn a_region_that_cannot_be_used_is_refused_and_never_made_anew() {
         let word = world.private().load(8);
         world.private().store(8, word + 1);
     });
-    assert!(matches!(version, Error::Version { found: 2, supported: 1, .. }), "{version}");
+    let found = LAYOUT_VERSION + 1;
+    let newer = Error::Version { peer: "the region".into(), found, supported: LAYOUT_VERSION };
+    assert_eq!(version, newer);
     for byte in (8..128).filter(|byte| !(8..12).contains(byte)) {
         let torn = refused(RACK, None, &|world| {
             let offset = byte / 8 * 8;
@@ -396,7 +398,7 @@ fn the_257th_slot_and_the_769th_remote_session_are_busy() {
     assert_eq!(code(join(&mut rig, 0)), "denied");
     assert_eq!(code(join(&mut rig, 100)), "denied");
     let remote = |rig: &mut Rig, session| {
-        rig.run(|daemon, world| daemon.join_remote(SessionId(session), world)).unwrap()
+        rig.run(|daemon, world| daemon.join_remote(SessionId(session), 7, world)).unwrap()
     };
     for index in 0..REMOTE_SESSIONS_MAX {
         assert_eq!(remote(&mut rig, 10_000 + u64::from(index)), Ok((SLOTS_MAX + index, false)));

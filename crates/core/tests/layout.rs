@@ -3,7 +3,8 @@
 //! `RACKPOOL_BLESS=1 cargo test -p rackpool-core --test layout` writes the document anew.
 
 use rackpool_core::constants::{
-    CELLS, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
+    CELLS, LOCKS_MAX, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES, SESSIONS_MAX,
+    SLAB_SHIFT_MIN, SLOTS_MAX,
 };
 use rackpool_core::layout::*;
 use rackpool_core::{FrameIndex, PageGeometry};
@@ -124,6 +125,7 @@ fn private_section(out: &mut String) {
             (STATE_OFFSET, BLOCK_BYTES, "words that change (`StateWord`)"),
             (REDO_OFFSET, REDO_BYTES, "redo record"),
             (SESSIONS_OFFSET, SESSION_BYTES * u64::from(SESSIONS_MAX), "session records"),
+            (LOCKS_OFFSET, LOCK_BYTES * u64::from(LOCKS_MAX), "lock entries"),
             (first, FRAME_BYTES, "frame entry of frame 0; the others follow"),
         ],
     );
@@ -163,7 +165,11 @@ fn document() -> String {
             (8, 8, "stores in the record; 0: none is under way"),
             (16, 8, "xxh3 of sequence, count and stores"),
             (24, 8, "reserved, zero"),
-            (REDO_HEADER_BYTES, 16 * REDO_STORES_MAX as u64, "stores: offset, value"),
+            (
+                REDO_HEADER_BYTES,
+                16 * REDO_STORES_MAX as u64,
+                "stores: offset, value; bit 0 of an offset says: in the pages section",
+            ),
         ],
     );
     writeln!(out, "\n### Session record, {SESSION_BYTES} bytes; {SESSIONS_MAX} of them\n").unwrap();
@@ -176,6 +182,8 @@ fn document() -> String {
     words(&mut out, "pub enum SessionWord {");
     out.push_str("\nResult kinds:\n\n");
     numbers(&mut out, "pub enum ResultKind {");
+    writeln!(out, "\n### Lock entry, {LOCK_BYTES} bytes; {LOCKS_MAX} of them\n").unwrap();
+    words(&mut out, "pub enum LockWord {");
     writeln!(out, "\n### Frame entry, {FRAME_BYTES} bytes; one a frame\n").unwrap();
     words(&mut out, "pub enum FrameWord {");
     out.push_str("\nFrame states:\n\n");

@@ -44,7 +44,13 @@ pub(crate) fn advance<O: Operation<Window>>(
         match op.step(client, &mut FabricIo { endpoint, links, buffers })? {
             Step::Done(output) => return Ok(Advanced::Done(output)),
             Step::Need(Need::Completions) => return Ok(Advanced::Posted),
-            Step::Need(Need::Link(rack)) => links.connect(client, endpoint, rack, deadline_ns)?,
+            Step::Need(Need::Link(rack)) => {
+                let losses = links.loss_count();
+                links.connect(client, endpoint, rack, deadline_ns)?;
+                if links.loss_count() != losses {
+                    return Err(links.loss());
+                }
+            }
             Step::Need(Need::Master(call)) => {
                 let answer = links.master_call(call, deadline_ns);
                 op.on_master(client, answer)?;
@@ -67,6 +73,7 @@ pub(crate) fn drive<O: Operation<Window>>(
     op: &mut O,
 ) -> Result<O::Output> {
     let deadline_ns = clock::deadline_ns(links.options().request_timeout_ms);
+    let losses = links.loss_count();
     loop {
         match advance(client, links, endpoint, buffers, op, deadline_ns)? {
             Advanced::Done(output) => return Ok(output),
@@ -80,6 +87,9 @@ pub(crate) fn drive<O: Operation<Window>>(
             }
         }
         result?;
+        if links.loss_count() != losses {
+            return Err(links.loss());
+        }
         if !in_time {
             return Err(op.on_deadline(links.options().request_timeout_ms));
         }

@@ -11,12 +11,13 @@ use crate::pin::{Pin, pin};
 use crate::stats::{Explain, HandleStats, PoolStats, RackStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::client::{
-    Access, Alloc, Atomic, AtomicOp, Client, Free, Locate, Miss, OWN, Operation, Piece, Placement,
-    Reach, Transfer, TransferTables,
+    Access, Alloc, AtWord, Atomic, AtomicOp, Client, Free, Locate, Miss, OWN, Operation, Piece,
+    Placement, Reach, Transfer, TransferTables,
 };
+use rackpool_core::constants::SESSIONS_MAX;
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::Mem;
-use rackpool_core::wire::{DaemonStats, MasterAnswer, MasterCall, Reply, Request};
+use rackpool_core::wire::{DaemonStats, MasterAnswer, MasterCall, Reply, Request, SessionState};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use rackpool_hw::fabric::tcp::Endpoint;
 use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
@@ -42,10 +43,10 @@ use std::sync::Arc;
 /// # Ok(()) }
 /// ```
 pub struct Handle {
-    client: Client<Window>,
+    pub(crate) client: Client<Window>,
     tables: TransferTables,
-    links: Links,
-    endpoint: Endpoint,
+    pub(crate) links: Links,
+    pub(crate) endpoint: Endpoint,
     misses: Vec<u32>,
     pieces: Vec<Piece>,
     /// Work requests are told apart by this.
@@ -102,6 +103,48 @@ impl Handle {
     pub fn free(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
         self.client.check(addr, bytes)?;
         self.run(&mut Free::new(addr, bytes))
+    }
+
+    /// Allocates as [`Handle::alloc`] does, in the rack where `word` lives, and stores the address
+    /// there, both in one step: whoever dies when, either the word holds the address and the
+    /// memory is allocated, or the word is 0 and nothing is. So an allocation that a structure in
+    /// the pool shall hold cannot leak. `word` is aligned to 8 bytes, lies in allocated memory
+    /// and holds 0. Others may read it meanwhile; until this returns nobody may write to it.
+    ///
+    /// ```
+    /// # fn main() -> rackpool::Result<()> {
+    /// use rackpool::{GAddr, Placement, cluster::Cluster};
+    /// let cluster = Cluster::start(1)?;
+    /// let mut handle = cluster.pool(0)?.handle()?;
+    /// let list = handle.alloc(64, Placement::Auto)?;
+    /// let first = handle.alloc_into(list, 4096)?;
+    /// assert_eq!(handle.read_u64(list)?, first.0);
+    /// assert_eq!(handle.alloc_into(list, 4096).unwrap_err().code(), "occupied");
+    /// handle.free_from(list, 4096)?;
+    /// assert_eq!(handle.read_u64(list)?, 0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `occupied` if the word is not 0; `not-mapped`, `lost` or `misaligned` for the word; `full`
+    /// if its rack is; `bad-size`. After `outcome-unknown` calling again tells: `occupied` means
+    /// that it was done.
+    pub fn alloc_into(&mut self, word: GAddr, bytes: u64) -> Result<GAddr> {
+        self.check_writable_word(word)?;
+        self.run(&mut AtWord::alloc(word, bytes))
+    }
+
+    /// Frees what `word` names, `bytes` as given when it was allocated, and sets the word to 0,
+    /// both in one step as [`Handle::alloc_into`] does. The memory has to be in the word's rack;
+    /// how it was allocated does not matter.
+    ///
+    /// # Errors
+    /// `bad-free` if the word names no allocation of this size in its rack, or lies inside it; the
+    /// errors for the word of [`Handle::alloc_into`]; `busy` (quarantine). After
+    /// `outcome-unknown` a word that is 0 means that it was done.
+    pub fn free_from(&mut self, word: GAddr, bytes: u64) -> Result<()> {
+        self.check_writable_word(word)?;
+        self.run(&mut AtWord::free(word, bytes)).map(drop)
     }
 
     /// Allocates `count` whole pages with consecutive addresses.
@@ -322,6 +365,7 @@ impl Handle {
     #[cold]
     #[inline(never)]
     fn atomic_cold(&mut self, addr: GAddr, op: AtomicOp) -> Result<u64> {
+        self.links.tell_loss()?;
         self.rounds += 1;
         let mut op = Atomic::new(addr, op, ATOMIC_ID | self.rounds);
         self.run(&mut op)
@@ -430,19 +474,41 @@ impl Handle {
         Ok(PoolStats { master, racks, handle: self.handle_stats() })
     }
 
+    /// Who has a session at a rack's daemon: the handles of all clients, by record. What has
+    /// ended is missing; a remote client that is gone is kept, not connected, for a while.
+    ///
+    /// # Errors
+    /// `no-such-rack`, `peer-dead`, `timeout`.
+    pub fn sessions(&mut self, rack: RackId) -> Result<Vec<SessionState>> {
+        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
+        let (mut all, mut from): (Vec<SessionState>, u32) = (Vec::new(), 0);
+        while from < SESSIONS_MAX {
+            match self.ask_daemon(rack, Request::Sessions { from }, deadline_ns)? {
+                Reply::Sessions(part) => {
+                    let Some(last) = part.last() else { break };
+                    from = last.record.max(from) + 1;
+                    all.extend(part);
+                }
+                other => return Err(unexpected_reply(rack, &other)),
+            }
+        }
+        Ok(all)
+    }
+
     fn daemon_stats(&mut self, rack: RackId, deadline_ns: u64) -> Result<DaemonStats> {
+        match self.ask_daemon(rack, Request::Stats, deadline_ns)? {
+            Reply::Stats(stats) => Ok(stats),
+            other => Err(unexpected_reply(rack, &other)),
+        }
+    }
+
+    fn ask_daemon(&mut self, rack: RackId, request: Request, deadline_ns: u64) -> Result<Reply> {
         let Self { client, links, endpoint, .. } = self;
         if client.link_of(rack).is_none() {
             links.connect(client, endpoint, rack, deadline_ns)?;
         }
         let link = client.link_of(rack).expect("connecting adds the link");
-        match links.daemon_call(client, endpoint, link, Request::Stats, deadline_ns)? {
-            Reply::Stats(stats) => Ok(stats),
-            other => Err(Error::Protocol {
-                peer: format!("daemon of rack {rack}"),
-                reason: format!("unexpected answer {other:?}"),
-            }),
-        }
+        links.daemon_call(client, endpoint, link, request, deadline_ns)
     }
 
     /// Starts a read of `buffer.len()` bytes at `addr` into `buffer` and returns at once; the
@@ -479,6 +545,7 @@ impl Handle {
 
     fn submit(&mut self, access: Access, addr: GAddr, buffer: Vec<u8>) -> Result<Ticket> {
         self.client.check(addr, buffer.len() as u64)?;
+        self.links.tell_loss()?;
         let Self { client, links, endpoint, submissions, rounds, .. } = self;
         *rounds += 1;
         submissions.submit(client, links, endpoint, *rounds, access, addr, buffer)
@@ -543,6 +610,7 @@ impl Handle {
     }
 
     fn run<O: Operation<Window>>(&mut self, op: &mut O) -> Result<O::Output> {
+        self.give_locks_back();
         let Self { client, links, endpoint, submissions, .. } = self;
         drive(client, links, endpoint, submissions, Buffers::None, op)
     }
@@ -553,6 +621,8 @@ impl Handle {
         pieces: &[Piece],
         buffers: &mut [LocalBuffer<'_>],
     ) -> Result<()> {
+        self.give_locks_back();
+        self.links.tell_loss()?;
         let Self { client, tables, links, endpoint, submissions, rounds, .. } = self;
         *rounds += 1;
         let mut op = Transfer::new(tables, *rounds, access, pieces);
@@ -564,8 +634,19 @@ impl Handle {
     }
 }
 
+impl Handle {
+    /// What dropped guards held.
+    fn give_locks_back(&mut self) {
+        let table = Arc::clone(&self.links.locks);
+        table.flush(&mut self.client, &mut self.links, &mut self.endpoint);
+    }
+}
+
 impl Drop for Handle {
     fn drop(&mut self) {
+        // A pin may keep the slot, and so the session, for longer.
+        self.links.locks.give_back_all();
+        self.give_locks_back();
         self.links.leave(&mut self.endpoint);
     }
 }
@@ -573,6 +654,13 @@ impl Drop for Handle {
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Handle").field("rack", &self.client.own_rack()).finish_non_exhaustive()
+    }
+}
+
+fn unexpected_reply(rack: RackId, reply: &Reply) -> Error {
+    Error::Protocol {
+        peer: format!("daemon of rack {rack}"),
+        reason: format!("unexpected answer {reply:?}"),
     }
 }
 

@@ -5,10 +5,11 @@
 use crate::clock;
 use crate::link::MasterLink;
 use crate::local::{JoinOptions, LocalLink, SlotLease};
+use crate::locks::LockTable;
 use crate::options::{FabricChoice, Options};
 use crate::remote::RemoteLink;
 use crate::stats::HandleStats;
-use rackpool_core::client::{Client, LinkId, Reach};
+use rackpool_core::client::{Client, LinkId, OWN, Reach};
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{Fabric, FabricEvent, PeerId, WorkStatus};
 use rackpool_core::wire::{FabricKind, MasterAnswer, MasterCall, RackInfo, Reply, Request};
@@ -39,6 +40,17 @@ pub(crate) struct Links {
     links: Vec<Link>,
     racks: Vec<RackInfo>,
     inbox: Inbox,
+    /// Shared with the guards of this handle.
+    pub(crate) locks: Arc<LockTable>,
+    losses: Losses,
+}
+
+/// Locks that this handle lost without being asked.
+#[derive(Debug, Default)]
+struct Losses {
+    count: u64,
+    last: Option<Error>,
+    is_told: bool,
 }
 
 /// What the fabric said and nobody has taken yet.
@@ -82,8 +94,15 @@ impl Links {
         let mut master = MasterLink::new(shared.options.master.clone());
         let (session, rack) = (crate::local::new_session()?, shared.options.rack_id());
         master.set_join(MasterCall::JoinClient { session, rack });
-        let mut links =
-            Self { shared, master, links: Vec::new(), racks: Vec::new(), inbox: Inbox::default() };
+        let mut links = Self {
+            shared,
+            master,
+            links: Vec::new(),
+            racks: Vec::new(),
+            inbox: Inbox::default(),
+            locks: Arc::default(),
+            losses: Losses::default(),
+        };
         let own = links.shared.options.rack_id();
         let info = links.wait_for_rack(own, deadline_ns)?;
         if info.host != links.shared.host {
@@ -101,6 +120,7 @@ impl Links {
         };
         let link = LocalLink::join(join, deadline_ns)?;
         let reach = Reach::Mapped(link.view().clone());
+        links.locks.set_door(OWN, link.door());
         links.links.push(Link::Local(Box::new(link)));
         Ok((links, reach))
     }
@@ -193,7 +213,10 @@ impl Links {
         if let Some(id) = known {
             if let Link::Remote(remote) = &mut self.links[id.0 as usize] {
                 let region = remote.region().region_id;
-                remote.reconnect(endpoint, &mut self.inbox, info, deadline_ns)?;
+                let held = self.locks.held_in(info.rack);
+                remote.reconnect(endpoint, &mut self.inbox, info, held, deadline_ns)?;
+                let lost = self.locks.lose(info.rack, remote.lost_locks());
+                self.losses.note(lost);
                 if remote.region().region_id != region {
                     client.forget_link(id);
                 }
@@ -217,6 +240,9 @@ impl Links {
         };
         let id = client.add_link(info.rack, reach)?;
         assert_eq!(id.0 as usize, self.links.len(), "links are numbered alike");
+        if let Link::Local(local) = &link {
+            self.locks.set_door(id, local.door());
+        }
         self.links.push(link);
         Ok(())
     }
@@ -260,7 +286,9 @@ impl Links {
                 if local.take_view_changed() {
                     if local.region().region_id != region {
                         client.forget_link(link);
+                        self.losses.note(self.locks.lose(rack, None));
                     }
+                    self.locks.set_door(link, local.door());
                     client.add_link(rack, Reach::Mapped(local.view().clone()))?;
                 }
                 reply
@@ -290,6 +318,7 @@ impl Links {
                 Some(reply) => return reply,
                 None => {
                     // The connection was lost: a new one knows the session or not.
+                    remote.shorten_wait(deadline_ns);
                     if let Err(error) = self.connect(client, endpoint, rack, deadline_ns) {
                         return Err(self.remote(link).give_up(error));
                     }
@@ -298,6 +327,28 @@ impl Links {
                     }
                 }
             }
+        }
+    }
+
+    /// How often locks were lost so far without being asked for.
+    pub(crate) fn loss_count(&self) -> u64 {
+        self.losses.count
+    }
+
+    /// The last loss, for an access that was under way when it happened.
+    pub(crate) fn loss(&mut self) -> Error {
+        self.losses.is_told = true;
+        self.losses.last.clone().expect("a loss was counted")
+    }
+
+    /// A loss that nobody was told of yet, for the first access after it.
+    pub(crate) fn tell_loss(&mut self) -> Result<()> {
+        match self.losses.last.clone().filter(|_| !self.losses.is_told) {
+            Some(error) => {
+                self.losses.is_told = true;
+                Err(error)
+            }
+            None => Ok(()),
         }
     }
 
@@ -398,6 +449,14 @@ impl Links {
             fabric_operations: fabric.ops,
             fabric_send_calls: fabric.send_calls,
             fabric_receive_calls: fabric.recv_calls,
+        }
+    }
+}
+
+impl Losses {
+    fn note(&mut self, lost: Option<Error>) {
+        if lost.is_some() {
+            *self = Losses { count: self.count + 1, last: lost, is_told: false };
         }
     }
 }

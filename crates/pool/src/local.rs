@@ -8,10 +8,11 @@
 
 use crate::clock;
 use rackpool_core::client::{LinkLoss, RackView, Session};
-use rackpool_core::constants::{CELLS, MESSAGE_BYTES_MAX};
+use rackpool_core::constants::{CELLS, LOCK_RELEASES, MESSAGE_BYTES_MAX};
 use rackpool_core::error::DeathCause;
 use rackpool_core::layout::{
     BELL_BYTES, RING_BYTES, RegionLayout, SLOT_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord,
+    release_offset,
 };
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{
@@ -25,7 +26,7 @@ use rackpool_hw::ring::{Consumer, Producer};
 use rackpool_hw::window::{Access, MapOptions, Window};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 /// Longest pause between two tries to reach a daemon that is gone, ms.
@@ -60,12 +61,38 @@ struct Joined {
     view: RackView<Window>,
     region: RegionInfo,
     slot_index: u32,
-    bell: Bitmap,
-    wake: WakeEvent,
+    door: Arc<Door>,
     producer: Producer,
     consumer: Consumer,
     // Last: a client unmaps before it closes.
     lease: Arc<SlotLease>,
+}
+
+/// How the daemon of a slot is called.
+pub(crate) struct Door {
+    slot: Window,
+    slot_index: u32,
+    bell: Bitmap,
+    wake: WakeEvent,
+}
+
+impl Door {
+    /// Says that something is there for the daemon.
+    fn ring(&self) {
+        if self.bell.set(self.slot_index) {
+            self.wake.notify();
+        }
+    }
+
+    /// Gives a lock back without waiting for anybody; `false` if there is no room to say it.
+    pub(crate) fn give_back(&self, token: u64) -> bool {
+        let mut words = (0..LOCK_RELEASES).map(release_offset);
+        let noted = words.any(|at| self.slot.compare_exchange(at, 0, token).is_ok());
+        if noted {
+            self.ring();
+        }
+        noted
+    }
 }
 
 /// Holds a slot: as long as it lives, the daemon takes the slot's memory as in use. Shared with
@@ -151,6 +178,11 @@ impl LocalLink {
         Arc::clone(&self.joined.lease)
     }
 
+    /// How to call the daemon from elsewhere, while this link lives.
+    pub(crate) fn door(&self) -> Weak<Door> {
+        Arc::downgrade(&self.joined.door)
+    }
+
     /// The slot.
     pub(crate) fn slot_index(&self) -> u32 {
         self.joined.slot_index
@@ -193,6 +225,7 @@ impl LocalLink {
                 }
                 Waited::Closed => {
                     let loss = self.resume(deadline_ns, find);
+                    self.session.shorten_wait(crate::locks::wait_left_ms(deadline_ns));
                     if let Some(error) = self.session.on_loss(loss) {
                         return Err(error);
                     }
@@ -215,9 +248,7 @@ impl LocalLink {
             limit: u64::from(rackpool_core::constants::RING_ENTRIES),
         })?;
         self.requests_sent += 1;
-        if self.joined.bell.set(self.joined.slot_index) {
-            self.joined.wake.notify();
-        }
+        self.joined.door.ring();
         Ok(())
     }
 
@@ -404,8 +435,9 @@ fn open_sections(
     let producer = Producer::attach(slot.slice(SLOT_REQUEST_RING, RING_BYTES));
     let consumer = Consumer::attach(slot.slice(SLOT_REPLY_RING, RING_BYTES));
     let cells_free = AtomicU32::new((1 << CELLS) - 2);
+    let door = Arc::new(Door { slot: slot.clone(), slot_index, bell, wake });
     let lease = Arc::new(SlotLease { slot, cells_free, conn: Mutex::new(Some(conn)) });
-    Ok(Joined { view, region, slot_index, bell, wake, producer, consumer, lease })
+    Ok(Joined { view, region, slot_index, door, producer, consumer, lease })
 }
 
 fn control_error(peer: &str, error: ControlError) -> Error {

@@ -89,6 +89,16 @@ impl Pool {
         self.with(|handle| handle.free(addr, bytes))
     }
 
+    /// [`Handle::alloc_into`] with a borrowed handle.
+    pub fn alloc_into(&self, word: GAddr, bytes: u64) -> Result<GAddr> {
+        self.with(|handle| handle.alloc_into(word, bytes))
+    }
+
+    /// [`Handle::free_from`] with a borrowed handle.
+    pub fn free_from(&self, word: GAddr, bytes: u64) -> Result<()> {
+        self.with(|handle| handle.free_from(word, bytes))
+    }
+
     /// [`Handle::read`] with a borrowed handle.
     pub fn read(&self, addr: GAddr, to: &mut [u8]) -> Result<()> {
         self.with(|handle| handle.read(addr, to))

@@ -12,7 +12,7 @@ use rackpool_core::wire::{
     self, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply, ReplyFrame, Request,
     WIRE_VERSION,
 };
-use rackpool_core::{Error, PageGeometry, Result, SessionId};
+use rackpool_core::{Error, GAddr, PageGeometry, Result, SessionId};
 use rackpool_hw::fabric::LocalBuffers;
 use rackpool_hw::fabric::tcp::Endpoint;
 
@@ -23,6 +23,8 @@ pub(crate) struct RemoteLink {
     peer: Option<PeerId>,
     region: RegionInfo,
     known: bool,
+    /// Locks that the daemon says are lost.
+    lost: Vec<u64>,
     /// The last mutating request whose answer was taken.
     consumed_seq: u64,
     buffer: BufId,
@@ -60,11 +62,12 @@ impl RemoteLink {
                 emulate_rdma_ns: 0,
             },
             known: false,
+            lost: Vec::new(),
             consumed_seq: 0,
             buffer,
             started_ns: clock::now_ns(),
         };
-        match link.reconnect(endpoint, inbox, info, deadline_ns) {
+        match link.reconnect(endpoint, inbox, info, Vec::new(), deadline_ns) {
             Ok(()) => Ok(link),
             Err(error) => {
                 endpoint.take(buffer);
@@ -92,6 +95,16 @@ impl RemoteLink {
         }
     }
 
+    /// Which locks the last reconnect has shown to be lost; `None` for all.
+    pub(crate) fn lost_locks(&self) -> Option<&[u64]> {
+        self.known.then_some(&self.lost)
+    }
+
+    /// What waits at the daemon is sent again, to wait until a while before `deadline_ns`.
+    pub(crate) fn shorten_wait(&mut self, deadline_ns: u64) {
+        self.session.shorten_wait(crate::locks::wait_left_ms(deadline_ns));
+    }
+
     /// The connection closed.
     pub(crate) fn on_closed(&mut self, peer: PeerId) {
         if self.peer == Some(peer) {
@@ -99,12 +112,13 @@ impl RemoteLink {
         }
     }
 
-    /// Connects anew and says which session this is.
+    /// Connects anew and says which session this is and which locks it holds.
     pub(crate) fn reconnect(
         &mut self,
         endpoint: &mut Endpoint,
         inbox: &mut Inbox,
         info: &RackInfo,
+        locks: Vec<(GAddr, u64)>,
         deadline_ns: u64,
     ) -> Result<()> {
         let name = self.session.peer().to_string();
@@ -123,13 +137,15 @@ impl RemoteLink {
         let join = RemoteRequest::Join {
             version: WIRE_VERSION,
             session: self.session_id,
+            pid: std::process::id(),
             consumed_seq: self.consumed_seq,
+            locks,
         };
         self.send(endpoint, peer, &join)?;
-        let (known, region) = self.wait(endpoint, inbox, peer, deadline_ns, |event| {
+        let (known, lost, region) = self.wait(endpoint, inbox, peer, deadline_ns, |event| {
             let FabricEvent::Received { message, .. } = event else { return None };
             match wire::decode::<RemoteReply>(message, &name) {
-                Ok(RemoteReply::Joined { known, region }) => Some(Ok((known, region))),
+                Ok(RemoteReply::Joined { known, lost, region }) => Some(Ok((known, lost, region))),
                 Ok(RemoteReply::Refused(error)) | Err(error) => Some(Err(error)),
                 Ok(RemoteReply::Reply(_)) => None,
             }
@@ -140,6 +156,7 @@ impl RemoteLink {
         endpoint.set_emulated_delay(region.emulate_rdma_ns);
         self.peer = Some(peer);
         self.known = known;
+        self.lost = lost;
         self.region = region;
         Ok(())
     }
@@ -188,9 +205,6 @@ impl RemoteLink {
             if let Some(result) = result {
                 return result;
             }
-            if let Some(result) = result {
-                return result;
-            }
             let now_ns = clock::now_ns();
             if now_ns >= deadline_ns {
                 let peer = self.session.peer().into();
@@ -217,6 +231,7 @@ impl RemoteLink {
         let peer = self.peer?;
         let frame = self.session.under_way().expect("a request was begun").clone();
         let seq = frame.seq;
+        let takes = matches!(frame.request, Request::Alloc { .. });
         let name = self.session.peer().to_string();
         if self.send(endpoint, peer, &RemoteRequest::Request(frame)).is_err() {
             self.peer = None;
@@ -233,7 +248,7 @@ impl RemoteLink {
         match reply {
             Ok(frame) => {
                 let reply = self.take(frame);
-                if matches!(reply, Ok(Reply::Allocated { .. })) {
+                if takes && matches!(reply, Ok(Reply::Allocated { .. })) {
                     self.consume(endpoint, inbox, seq, deadline_ns);
                 }
                 Some(reply)

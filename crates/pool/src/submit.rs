@@ -38,6 +38,8 @@ struct Submission {
     deadline_ns: u64,
     failed: Option<Error>,
     may_step: bool,
+    /// Losses of locks when it began.
+    losses: u64,
 }
 
 /// The submissions of one handle.
@@ -70,8 +72,10 @@ impl Submissions {
         Transfer::new(&mut tables, round, access, &pieces);
         let deadline_ns = clock::deadline_ns(links.options().request_timeout_ms);
         let ticket = Ticket(round);
+        let losses = links.loss_count();
+        let (failed, may_step) = (None, true);
         let mut submission =
-            Submission { ticket, pieces, buf, tables, deadline_ns, failed: None, may_step: true };
+            Submission { ticket, pieces, buf, tables, deadline_ns, failed, may_step, losses };
         match submission.step(client, links, endpoint) {
             None => self.under_way.push(submission),
             Some(result) => self.finish(submission, result, endpoint),
@@ -165,6 +169,9 @@ impl Submission {
     ) -> Option<Result<()>> {
         if let Some(error) = self.failed.take() {
             return Some(Err(error));
+        }
+        if links.loss_count() != self.losses {
+            return Some(Err(links.loss()));
         }
         let timeout_ms = links.options().request_timeout_ms;
         self.may_step = false;

@@ -133,7 +133,7 @@ fn clients_that_are_stopped_for_longer_than_a_lease_go_on_with_all_they_had() {
         crew.check_records(&mut handle, index);
     }
     crew.check_counters(&mut handle);
-    crew.check_memory(&mut handle, 0);
+    crew.check_memory(&mut handle);
     crew.report("stopped_clients");
     drop((handle, pool));
     stage.finish();
@@ -167,7 +167,7 @@ fn clients_ride_through_the_stop_of_a_daemon_and_of_the_master() {
         crew.check_records(&mut handle, index);
     }
     crew.check_counters(&mut handle);
-    crew.check_memory(&mut handle, 0);
+    crew.check_memory(&mut handle);
     crew.report("stopped_servers");
     drop((handle, pool));
     stage.finish();
@@ -289,7 +289,7 @@ fn a_client_that_computes_for_seconds_without_a_call_keeps_everything() {
             }
         }
         if round % 4 == 0 {
-            crew.clear_notes(&mut handle, 0);
+            crew.clear_words(&mut handle, 0);
             crew.start(0);
             crew.wait_ready(0);
         }

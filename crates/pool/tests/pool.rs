@@ -146,6 +146,36 @@ fn wrong_addresses_sizes_and_frees_are_typed_errors() {
 }
 
 #[test]
+fn a_word_holds_its_allocation_or_nothing_from_both_racks_and_over_both_fabrics() {
+    for fabric in [FabricChoice::Tcp, FabricChoice::Shm] {
+        let cluster = Cluster::start(2).unwrap();
+        let (mut a, mut b) = handles(&cluster, fabric);
+        let word = a.alloc(64, Placement::Rack(RackId(1))).unwrap();
+        for bytes in [64, 5 * PAGE - 9] {
+            let addr = a.alloc_into(word, bytes).unwrap();
+            assert_eq!(b.read_u64(word).unwrap(), addr.0);
+            assert_eq!(a.explain(addr).unwrap().rack, 1, "it is where its word is");
+            b.write(addr, &[7; 64]).unwrap();
+            assert_eq!(b.alloc_into(word, bytes).unwrap_err().code(), "occupied");
+            assert_eq!(a.free_from(word, bytes + PAGE).unwrap_err().code(), "bad-free");
+            a.free_from(word, bytes).unwrap();
+            assert_eq!(b.read_u64(word).unwrap(), 0);
+            assert_eq!(b.free_from(word, bytes).unwrap_err().code(), "bad-free");
+        }
+        let plain = b.alloc(64, Placement::Rack(RackId(1))).unwrap();
+        a.write_u64(word, plain.0).unwrap();
+        a.free_from(word, 64).unwrap();
+        let elsewhere = b.alloc(64, Placement::Rack(RackId(0))).unwrap();
+        a.write_u64(word, elsewhere.0).unwrap();
+        assert_eq!(a.free_from(word, 64).unwrap_err().code(), "bad-free", "it is in rack 0");
+        a.free(elsewhere, 64).unwrap();
+        a.free(word, 64).unwrap();
+        assert_eq!(a.alloc_into(GAddr(word.0 + 4), 64).unwrap_err().code(), "misaligned");
+        assert_eq!(a.alloc_into(word, 64).unwrap_err().code(), "not-mapped");
+    }
+}
+
+#[test]
 fn a_read_only_pool_reads_and_refuses_to_write() {
     let cluster = Cluster::start(2).unwrap();
     let mut writer = cluster.pool(0).unwrap().handle().unwrap();

@@ -2,7 +2,7 @@
 //! picks (at random by default, Rcmp §5.1), until one has room or all were tried.
 
 use super::locate::unexpected;
-use super::{Client, Io, Locate, Need, Operation, Step};
+use super::{Client, Io, LinkId, Locate, Need, Operation, Step};
 use crate::addr::{GAddr, RackId};
 use crate::constants::RACKS_MAX;
 use crate::error::{Error, Result};
@@ -109,19 +109,69 @@ impl<M: Mem> Operation<M> for Alloc {
     }
 }
 
+/// The way to the daemon of an address's home rack.
+#[derive(Debug)]
+struct Home {
+    addr: GAddr,
+    locate: Option<Locate>,
+}
+
+impl Home {
+    fn of(addr: GAddr) -> Self {
+        Self { addr, locate: None }
+    }
+
+    /// Asks the daemon once it is known.
+    fn ask<M: Mem, T>(&mut self, client: &mut Client<M>, request: Request) -> Result<Step<T>> {
+        let page = client.geometry().page(self.addr);
+        if client.translation(page).is_none() {
+            let locate = self.locate.get_or_insert_with(|| Locate::new(client, self.addr, 1));
+            if let Step::Need(need) = locate.advance(client)? {
+                return Ok(Step::Need(need));
+            }
+        }
+        self.locate = None;
+        let entry = client.translation(page).expect("a located page has a translation");
+        Ok(Step::Need(Need::Daemon(entry.link, request)))
+    }
+
+    /// A daemon's reply, unless it was to the search.
+    fn on_reply<M: Mem>(
+        &mut self,
+        client: &mut Client<M>,
+        reply: Result<Reply>,
+    ) -> Result<Option<Reply>> {
+        match &mut self.locate {
+            Some(locate) => locate.on_reply(client, reply).map(|()| None),
+            None => reply.map(Some),
+        }
+    }
+
+    fn on_master<M: Mem>(
+        &mut self,
+        client: &mut Client<M>,
+        answer: Result<MasterAnswer>,
+    ) -> Result<()> {
+        match &mut self.locate {
+            Some(locate) => locate.on_master(client, answer),
+            None => Err(unexpected("master", "a request to a daemon")),
+        }
+    }
+}
+
 /// A free under way: finds the home, then asks its daemon.
 #[derive(Debug)]
 pub struct Free {
     addr: GAddr,
     bytes: u64,
-    locate: Option<Locate>,
+    home: Home,
     done: bool,
 }
 
 impl Free {
     /// Starts the free of an allocation.
     pub fn new(addr: GAddr, bytes: u64) -> Self {
-        Self { addr, bytes, locate: None, done: false }
+        Self { addr, bytes, home: Home::of(addr), done: false }
     }
 }
 
@@ -132,31 +182,13 @@ impl<M: Mem> Operation<M> for Free {
         if self.done {
             return Ok(Step::Done(()));
         }
-        let page = client.geometry().page(self.addr);
-        if let Some(translation) = client.translation(page) {
-            self.locate = None;
-            let request = Request::Free { addr: self.addr, bytes: self.bytes };
-            return Ok(Step::Need(Need::Daemon(translation.link, request)));
-        }
-        let locate = self.locate.get_or_insert_with(|| Locate::new(client, self.addr, 1));
-        match locate.advance(client)? {
-            Step::Need(need) => Ok(Step::Need(need)),
-            Step::Done(()) => {
-                let link = client.translation(page).map(|entry| entry.link);
-                let link = link.expect("a located page has a translation");
-                self.locate = None;
-                let request = Request::Free { addr: self.addr, bytes: self.bytes };
-                Ok(Step::Need(Need::Daemon(link, request)))
-            }
-        }
+        self.home.ask(client, Request::Free { addr: self.addr, bytes: self.bytes })
     }
 
     fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        if let Some(locate) = &mut self.locate {
-            return locate.on_reply(client, reply);
-        }
-        match reply? {
-            Reply::Freed => {
+        match self.home.on_reply(client, reply)? {
+            None => Ok(()),
+            Some(Reply::Freed) => {
                 // A slab page stays with its other objects; if it went, its generation tells.
                 if self.bytes > client.geometry().page_bytes() / 2 {
                     client.forget(client.geometry().page(self.addr));
@@ -164,14 +196,106 @@ impl<M: Mem> Operation<M> for Free {
                 self.done = true;
                 Ok(())
             }
-            _ => Err(unexpected("daemon", "a free")),
+            Some(_) => Err(unexpected("daemon", "a free")),
         }
     }
 
     fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
-        match &mut self.locate {
-            Some(locate) => locate.on_master(client, answer),
-            None => Err(unexpected("master", "a free")),
+        self.home.on_master(client, answer)
+    }
+}
+
+/// An allocation whose address goes into a word, or the free of what a word names: asked of the
+/// daemon of the word's home rack.
+#[derive(Debug)]
+pub struct AtWord {
+    request: Request,
+    home: Home,
+    done: Option<GAddr>,
+}
+
+impl AtWord {
+    /// Starts an allocation in the word's rack.
+    pub fn alloc(word: GAddr, bytes: u64) -> Self {
+        Self { request: Request::AllocInto { word, bytes }, home: Home::of(word), done: None }
+    }
+
+    /// Starts a free.
+    pub fn free(word: GAddr, bytes: u64) -> Self {
+        Self { request: Request::FreeFrom { word, bytes }, home: Home::of(word), done: None }
+    }
+}
+
+impl<M: Mem> Operation<M> for AtWord {
+    /// The new memory, or null after a free.
+    type Output = GAddr;
+
+    fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<GAddr>> {
+        match self.done {
+            Some(addr) => Ok(Step::Done(addr)),
+            None => self.home.ask(client, self.request.clone()),
         }
+    }
+
+    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
+        self.done = match (self.home.on_reply(client, reply)?, &self.request) {
+            (None, _) => return Ok(()),
+            (Some(Reply::Allocated { addr }), Request::AllocInto { .. }) => Some(addr),
+            (Some(Reply::Freed), Request::FreeFrom { .. }) => Some(GAddr::NULL),
+            (Some(_), _) => return Err(unexpected("daemon", "a request about a word")),
+        };
+        Ok(())
+    }
+
+    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
+        self.home.on_master(client, answer)
+    }
+}
+
+/// A request to the daemon of an address's home rack.
+#[derive(Debug)]
+pub struct AtHome {
+    request: Request,
+    home: Home,
+    link: Option<LinkId>,
+    done: Option<Reply>,
+}
+
+impl AtHome {
+    /// Starts the request.
+    pub fn new(addr: GAddr, request: Request) -> Self {
+        Self { request, home: Home::of(addr), link: None, done: None }
+    }
+
+    /// Whom was asked, if it came to that.
+    pub fn link(&self) -> Option<LinkId> {
+        self.link
+    }
+}
+
+impl<M: Mem> Operation<M> for AtHome {
+    /// Who answered what.
+    type Output = (LinkId, Reply);
+
+    fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<Self::Output>> {
+        if let (Some(link), Some(reply)) = (self.link, self.done.take()) {
+            return Ok(Step::Done((link, reply)));
+        }
+        let step = self.home.ask(client, self.request.clone())?;
+        if let Step::Need(Need::Daemon(link, request)) = &step
+            && *request == self.request
+        {
+            self.link = Some(*link);
+        }
+        Ok(step)
+    }
+
+    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
+        self.done = self.home.on_reply(client, reply)?;
+        Ok(())
+    }
+
+    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
+        self.home.on_master(client, answer)
     }
 }

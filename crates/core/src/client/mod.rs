@@ -15,7 +15,7 @@ mod session;
 mod transfer;
 mod translate;
 
-pub use alloc::{Alloc, Free, Placement};
+pub use alloc::{Alloc, AtHome, AtWord, Free, Placement};
 pub use locate::Locate;
 pub use session::{LinkLoss, Session};
 pub use transfer::{Access, Atomic, AtomicOp, Piece, Transfer, TransferTables};

@@ -76,6 +76,15 @@ impl Session {
         Some(reply)
     }
 
+    /// A request that waits at the daemon is sent again: it waits no longer than `left_ms`.
+    pub fn shorten_wait(&mut self, left_ms: u64) {
+        if let Some(RequestFrame { request: Request::Lock { wait_ms, .. }, .. }) =
+            &mut self.under_way
+        {
+            *wait_ms = left_ms.min(*wait_ms);
+        }
+    }
+
     /// The link was lost: `None` says send again, else the request has ended with this error.
     pub fn on_loss(&mut self, loss: LinkLoss) -> Option<Error> {
         let frame = self.under_way.as_ref()?;
@@ -108,10 +117,16 @@ fn operation_name(request: &Request) -> &'static str {
     match request {
         Request::Alloc { .. } => "alloc",
         Request::Free { .. } => "free",
+        Request::AllocInto { .. } => "alloc_into",
+        Request::FreeFrom { .. } => "free_from",
         Request::Cas { .. } => "cas",
         Request::FetchAdd { .. } => "fetch_add",
+        Request::Lock { .. } => "lock",
+        Request::Unlock { .. } => "unlock",
+        Request::CheckLock { .. } => "check of a lock",
         Request::Resolve { .. } => "resolve",
         Request::Stats => "stats",
+        Request::Sessions { .. } => "sessions",
         Request::Ping => "ping",
     }
 }

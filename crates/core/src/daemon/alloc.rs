@@ -10,6 +10,9 @@
 //!   Attach lets the first page decide for all: before the record the whole run is rolled back,
 //!   after it the whole run is there.
 //!
+//! A request may name a word: the address is stored there by the same redo record. Whether the
+//! word is there and 0 is looked at when the request comes and again in the step that commits.
+//!
 //! Source: Rcmp §5.1; DESIGN §2 (memory is backed before it is handed out, zero on allocation).
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, SessionId};
@@ -134,13 +137,17 @@ impl Daemon {
     }
 
     fn try_alloc<W: World>(&mut self, ticket: &Ticket, first: bool, world: &mut W) -> Progress {
+        let word = match self.empty_word(ticket, world) {
+            Ok(word) => word,
+            Err(error) => return Progress::Answer(Err(error)),
+        };
         let Some(shift) = slab::class_shift(&self.layout, ticket.bytes) else {
             let pages = ticket.bytes.div_ceil(self.layout.pages.page_bytes()) as u32;
             return self.new_pages(pages, Use::Run(*ticket), ticket, first, world);
         };
         let frame = self.slabs.with_room(shift, ticket.owner);
         if let Some(frame) = frame.filter(|_| !self.is_fresh_slab_forced(world)) {
-            return Progress::Answer(Ok(self.take_object(ticket, frame, shift, world)));
+            return Progress::Answer(Ok(self.take_object(ticket, word, (frame, shift), world)));
         }
         let room = slab::capacity(&self.layout, shift) as usize;
         for job in self.allocations.jobs.values_mut() {
@@ -166,8 +173,8 @@ impl Daemon {
     fn take_object<W: World>(
         &mut self,
         ticket: &Ticket,
-        frame: u32,
-        shift: u8,
+        word: Option<u64>,
+        (frame, shift): (u32, u8),
         world: &mut W,
     ) -> Reply {
         let taking = self.slabs.choose(world.private(), frame);
@@ -179,16 +186,40 @@ impl Daemon {
         let page = Entry::load_checked(world.private(), frame).page;
         let addr = self.frames.addr(page, offset);
         self.redo.set(taking.offset, taking.word);
-        self.commit_allocated(ticket, addr, world);
+        self.commit_allocated(ticket, word, addr, world);
         self.slabs.taken(frame, taking.index);
         self.allocated_bytes += 1 << shift;
         Reply::Allocated { addr }
     }
 
-    fn commit_allocated<W: World>(&mut self, ticket: &Ticket, addr: GAddr, world: &mut W) {
-        let outcome = Outcome { kind: ResultKind::Allocated, value: addr.0, bytes: ticket.bytes };
+    /// Where the word of a request lies in the pages section, if it names one; it must be 0.
+    fn empty_word<W: World>(&self, ticket: &Ticket, world: &W) -> Result<Option<u64>> {
+        if ticket.word.is_null() {
+            return Ok(None);
+        }
+        let offset = self.locate_word(ticket.word, world)?;
+        match world.pages().load(offset) {
+            0 => Ok(Some(offset)),
+            found => Err(Error::Occupied { addr: ticket.word, found }),
+        }
+    }
+
+    /// Commits the prepared stores with the request's result and, at `word`, the address. What a
+    /// word names is in use from now on: it never comes back by itself.
+    fn commit_allocated<W: World>(
+        &mut self,
+        ticket: &Ticket,
+        word: Option<u64>,
+        addr: GAddr,
+        world: &mut W,
+    ) {
+        let bytes = if word.is_some() { 0 } else { ticket.bytes };
+        if let Some(offset) = word {
+            self.redo.set_page(offset, addr.0);
+        }
+        let outcome = Outcome { kind: ResultKind::Allocated, value: addr.0, bytes };
         let (record, seq) = (ticket.record, ticket.seq);
-        self.sessions.commit_result(record, seq, outcome, &mut self.redo, world.private());
+        self.sessions.commit_result(record, seq, outcome, &mut self.redo, world);
         self.allocations_live += 1;
     }
 
@@ -218,7 +249,7 @@ impl Daemon {
             if let Some((next, end)) = self.frames.switch_ids() {
                 self.redo.set(StateWord::PageIdNext.offset(), next);
                 self.redo.set(StateWord::PageIdEnd.offset(), end);
-                self.redo.commit(world.private());
+                self.redo.commit(world);
             }
             if !self.frames.ids_fit(count) {
                 return Progress::Waits;
@@ -390,10 +421,17 @@ impl Daemon {
             world.private().met(Race::JobOutlivedRequest);
             return self.start_freeing(&job.frames, None, world);
         }
+        let word = match self.empty_word(ticket, world) {
+            Ok(word) => word,
+            Err(error) => {
+                self.start_freeing(&job.frames, None, world);
+                return self.answer(ticket, Err(error), world);
+            }
+        };
         let entry = Entry::load_checked(world.private(), job.frames[0]);
         let addr = self.frames.addr(PageId(job.first_page), 0);
         self.redo.set(state_offset(job.frames[0]), entry.state_word(FrameState::Home));
-        self.commit_allocated(ticket, addr, world);
+        self.commit_allocated(ticket, word, addr, world);
         for (index, frame) in job.frames.iter().enumerate() {
             if index > 0 {
                 let entry = Entry { first: false, span: index as u32, ..entry };

@@ -14,6 +14,7 @@ use crate::daemon::alloc::Allocations;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::{Entry, Frames, state_offset};
 use crate::daemon::free::Freeing;
+use crate::daemon::locks::Locks;
 use crate::daemon::redo::Redo;
 use crate::daemon::session::Sessions;
 use crate::daemon::slab::Slabs;
@@ -136,10 +137,11 @@ impl Daemon {
         let block = read_superblock(world.private())?;
         let layout = check_superblock(&block, rack, expected)?;
         check_lengths(world, &layout)?;
-        let redo = Redo::replay(world.private())?;
+        let redo = Redo::replay(world, &layout)?;
         let mem = world.private();
         let frames = Frames::load(mem, layout.pages, layout.frame_count)?;
         let sessions = Sessions::load(mem)?;
+        let locks = Locks::load(mem, &sessions)?;
         let epoch = mem.load(StateWord::Epoch.offset()).wrapping_add(1);
         mem.store(StateWord::Epoch.offset(), epoch);
         let mut daemon = Daemon {
@@ -151,6 +153,7 @@ impl Daemon {
             frames,
             slabs: Slabs::new(layout),
             sessions,
+            locks,
             allocations: Allocations::new(),
             freeing: Freeing::default(),
             calls: Calls::new(),

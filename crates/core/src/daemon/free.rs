@@ -82,12 +82,53 @@ enum Target {
 }
 
 impl Daemon {
-    /// Serves an admitted free.
-    pub(super) fn free<W: World>(&mut self, ticket: Ticket, addr: GAddr, world: &mut W) {
-        let target = match self.find_allocation(addr, ticket.bytes, world) {
+    /// Serves an admitted free of what a word names.
+    pub(super) fn free_from<W: World>(&mut self, ticket: Ticket, world: &mut W) {
+        let named = self.locate_word(ticket.word, world).map(|at| (at, world.pages().load(at)));
+        match named {
+            Ok((at, addr)) => self.free(ticket, GAddr(addr), Some(at), world),
+            Err(error) => self.answer(&ticket, Err(error), world),
+        }
+    }
+
+    /// Serves an admitted free. The word of the pages section at `word`, if any, becomes 0 in the
+    /// same step.
+    pub(super) fn free<W: World>(
+        &mut self,
+        ticket: Ticket,
+        addr: GAddr,
+        word: Option<u64>,
+        world: &mut W,
+    ) {
+        let found = self.find_allocation(addr, ticket.bytes, world);
+        let target = match found.and_then(|target| self.check_apart(&ticket, addr, target)) {
             Ok(target) => target,
             Err(error) => return self.answer(&ticket, Err(error), world),
         };
+        self.free_found(ticket, addr, target, word, world);
+    }
+
+    /// A word that goes with what it names could not be set to 0 in the same step.
+    fn check_apart(&self, ticket: &Ticket, addr: GAddr, target: Target) -> Result<Target> {
+        let span = match target {
+            Target::Object { shift, .. } => 1 << shift,
+            Target::Run { pages, .. } => u64::from(pages) * self.layout.pages.page_bytes(),
+        };
+        if (addr.0..addr.0 + span).contains(&ticket.word.0) {
+            let reason = format!("the word {} that names it lies inside", ticket.word);
+            return Err(Error::BadFree { addr, bytes: ticket.bytes, reason });
+        }
+        Ok(target)
+    }
+
+    fn free_found<W: World>(
+        &mut self,
+        ticket: Ticket,
+        addr: GAddr,
+        target: Target,
+        word: Option<u64>,
+        world: &mut W,
+    ) {
         if matches!(target, Target::Run { .. }) && self.is_quarantine_full(world.private()) {
             let limit = u64::from(QUARANTINE_FRAMES_MAX);
             let what = "the quarantine of frames that stopped clients may touch".into();
@@ -95,9 +136,12 @@ impl Daemon {
         }
         let disowned = self.sessions.disown(addr.0, &mut self.redo);
         self.prepare_release(target, world);
+        if let Some(offset) = word {
+            self.redo.set_page(offset, 0);
+        }
         let outcome = Outcome { kind: ResultKind::Freed, value: addr.0, bytes: ticket.bytes };
         let (record, seq) = (ticket.record, ticket.seq);
-        self.sessions.commit_result(record, seq, outcome, &mut self.redo, world.private());
+        self.sessions.commit_result(record, seq, outcome, &mut self.redo, world);
         if let Some(other) = disowned.filter(|other| *other != record) {
             self.sessions.disowned(other);
         }
@@ -118,7 +162,7 @@ impl Daemon {
         if let Some(record) = self.sessions.disown(addr, &mut self.redo) {
             self.prepare_release(target, world);
             world.private().met(Race::AnswerTakenBack);
-            self.redo.commit(world.private());
+            self.redo.commit(world);
             self.sessions.disowned(record);
             self.finish_release(target, None, world);
         }
@@ -159,8 +203,8 @@ impl Daemon {
 
     fn find_allocation<W: World>(&self, addr: GAddr, bytes: u64, world: &W) -> Result<Target> {
         let bad = |reason: &str| Err(Error::BadFree { addr, bytes, reason: reason.into() });
-        if bytes == 0 {
-            return bad("nothing has 0 bytes");
+        if bytes == 0 || addr.is_null() {
+            return bad(if bytes == 0 { "nothing has 0 bytes" } else { "it is null" });
         }
         let pages = self.layout.pages;
         let page = pages.page(addr);

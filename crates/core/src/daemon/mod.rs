@@ -21,6 +21,7 @@ mod attach;
 mod calls;
 mod frames;
 mod free;
+mod locks;
 mod redo;
 mod remotes;
 mod session;
@@ -31,11 +32,12 @@ pub use remotes::{Act, Remotes};
 pub use session::SessionInfo;
 
 use crate::addr::{FrameIndex, GAddr, PageId, RackId, SessionId};
-use crate::constants::{RESOLVE_PAGES_MAX, SLOTS_MAX};
+use crate::constants::{RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::Frames;
 use crate::daemon::free::Freeing;
+use crate::daemon::locks::Locks;
 use crate::daemon::redo::Redo;
 use crate::daemon::session::{Admit, Outcome, Sessions, Ticket};
 use crate::daemon::slab::Slabs;
@@ -116,6 +118,7 @@ pub struct Daemon {
     frames: Frames,
     slabs: Slabs,
     sessions: Sessions,
+    locks: Locks,
     allocations: Allocations,
     freeing: Freeing,
     calls: Calls,
@@ -168,7 +171,7 @@ impl Daemon {
         self.check_new(session)?;
         let record = self.sessions.free_record(true).ok_or_else(|| session::table_full(true))?;
         let info = SessionInfo { record, session, pid, start_time };
-        self.sessions.create(info, &mut self.redo, world.private());
+        self.sessions.create(info, &mut self.redo, world);
         Ok(record)
     }
 
@@ -190,11 +193,13 @@ impl Daemon {
         self.advance(world);
     }
 
-    /// A remote client connects: its record, and whether the session was known. If the table is
+    /// A remote client connects, which says that it is process `pid` of its host: its record, and
+    /// whether the session was known. If the table is
     /// full, the record whose connection closed first is ended; `Busy` if all are connected.
     pub fn join_remote<W: World>(
         &mut self,
         session: SessionId,
+        pid: u32,
         world: &mut W,
     ) -> Result<(u32, bool)> {
         if let Some(record) = self.sessions.record_of(session.0)
@@ -214,8 +219,8 @@ impl Daemon {
                 record
             }
         };
-        let info = SessionInfo { record, session, pid: 0, start_time: 0 };
-        self.sessions.create(info, &mut self.redo, world.private());
+        let info = SessionInfo { record, session, pid: u64::from(pid), start_time: 0 };
+        self.sessions.create(info, &mut self.redo, world);
         self.advance(world);
         Ok((record, false))
     }
@@ -226,6 +231,8 @@ impl Daemon {
         assert!(record >= SLOTS_MAX, "a remote client has a remote record");
         if self.sessions.session(record) != 0 {
             self.sessions.set_connected(record, false);
+            // Its lock would be given to nobody; the client asks again.
+            self.cancel_lock(record);
         }
     }
 
@@ -251,8 +258,10 @@ impl Daemon {
         if session == 0 {
             return;
         }
+        self.cancel_lock(record);
         self.take_back(record, world);
         self.free_owned(session, world);
+        self.release_session(session, world);
         self.sessions.clear(record, world.private());
         self.sessions_reaped += 1;
     }
@@ -281,6 +290,14 @@ impl Daemon {
             match frame.request {
                 Request::Resolve { page, count } => Some(self.resolve(page, count, world)),
                 Request::Stats => Some(Ok(Reply::Stats(self.stats(world)))),
+                Request::CheckLock { addr, token } => {
+                    let held = self.holds_lock(record, addr, token);
+                    Some(Ok(Reply::Held { held }))
+                }
+                Request::Sessions { from } => {
+                    let states = self.sessions.states(from).take(SESSIONS_ANSWER_MAX);
+                    Some(Ok(Reply::Sessions(states.collect())))
+                }
                 Request::Ping => Some(Ok(Reply::Pong)),
                 request => self.on_mutating(record, seq, request, world),
             }
@@ -296,17 +313,22 @@ impl Daemon {
     pub fn tick<W: World>(&mut self, now: Nanos, world: &mut W) {
         self.freeing.request_scan();
         self.retry_calls(now, world);
+        self.time_locks(now, world);
         self.advance(world);
     }
 
     /// Whether [`Daemon::tick`] has something to do; if not, the poll loop may sleep.
     pub fn needs_tick(&self) -> bool {
-        self.freeing.needs_tick() || self.allocations.is_backing() || self.calls.retries()
+        self.freeing.needs_tick()
+            || self.allocations.is_backing()
+            || self.calls.retries()
+            || self.locks.needs_tick()
     }
 
     /// The daemon's counters.
     pub fn stats<W: World>(&self, world: &W) -> DaemonStats {
         let (slots_used, remote_sessions) = self.sessions.counts();
+        let (locks_held, lock_waiters) = self.locks.counts();
         DaemonStats {
             rack: self.rack,
             epoch: self.epoch,
@@ -320,6 +342,8 @@ impl Daemon {
             metadata_bytes: world.metadata_bytes(),
             slots_used,
             remote_sessions,
+            locks_held,
+            lock_waiters,
             requests: self.requests,
             sessions_reaped: self.sessions_reaped,
         }
@@ -329,6 +353,7 @@ impl Daemon {
     fn advance<W: World>(&mut self, world: &mut W) {
         self.scan_cells(world);
         self.punch_step(world);
+        self.serve_locks(world);
         self.serve_waiting(world);
         self.back_step(world);
         self.send_calls(world);
@@ -354,6 +379,7 @@ impl Daemon {
         match admitted {
             Admit::Fresh => {
                 // Whatever came before and was not taken will not be taken any more.
+                self.cancel_lock(record);
                 self.sessions.abandon(record);
                 self.take_back(record, world);
             }
@@ -363,10 +389,24 @@ impl Daemon {
             }
             Admit::Repeat(outcome) => {
                 world.private().met(Race::AnsweredFromRecord);
+                if let (Request::Lock { addr, .. }, ResultKind::Locked) = (&request, outcome.kind) {
+                    return Some(self.repeat_lock(record, *addr, outcome.value));
+                }
                 return self.repeat(record, seq, outcome, world.private());
             }
             Admit::Refuse(error) => return Some(Err(error)),
         }
+        self.serve(record, seq, request, world)
+    }
+
+    /// Serves a request that was admitted as new.
+    fn serve<W: World>(
+        &mut self,
+        record: u32,
+        seq: u64,
+        request: Request,
+        world: &mut W,
+    ) -> Option<Result<Reply>> {
         match request {
             Request::Alloc { bytes, owned } => {
                 let ticket = self.sessions.ticket(record, seq, bytes, owned);
@@ -375,7 +415,20 @@ impl Daemon {
             }
             Request::Free { addr, bytes } => {
                 let ticket = self.sessions.ticket(record, seq, bytes, false);
-                self.free(ticket, addr, world);
+                self.free(ticket, addr, None, world);
+                None
+            }
+            Request::AllocInto { word, bytes } => {
+                let ticket = self.sessions.ticket(record, seq, bytes, false).of_word(word);
+                match self.locate_word(word, world) {
+                    Ok(_) => self.alloc(ticket, world),
+                    Err(error) => self.answer(&ticket, Err(error), world),
+                }
+                None
+            }
+            Request::FreeFrom { word, bytes } => {
+                let ticket = self.sessions.ticket(record, seq, bytes, false).of_word(word);
+                self.free_from(ticket, world);
                 None
             }
             Request::Cas { addr, expected, new } => {
@@ -391,7 +444,21 @@ impl Daemon {
                     }),
                 )
             }
-            Request::Resolve { .. } | Request::Stats | Request::Ping => {
+            Request::Lock { addr, write, wait_ms } => {
+                let ticket = self.sessions.ticket(record, seq, 0, false).of_word(addr);
+                self.lock(ticket, (write, wait_ms), world);
+                None
+            }
+            Request::Unlock { addr, token } => {
+                let ticket = self.sessions.ticket(record, seq, 0, false).of_word(addr);
+                self.unlock(&ticket, token, world);
+                None
+            }
+            Request::Resolve { .. }
+            | Request::CheckLock { .. }
+            | Request::Stats
+            | Request::Sessions { .. }
+            | Request::Ping => {
                 unreachable!("on_request answers what changes nothing")
             }
         }
@@ -418,7 +485,8 @@ impl Daemon {
                 Ok(Reply::Freed)
             }
             ResultKind::Old => Ok(Reply::Old { value }),
-            ResultKind::None => {
+            ResultKind::Unlocked => Ok(Reply::Held { held: value != 0 }),
+            ResultKind::None | ResultKind::Locked => {
                 let reason = format!("request {seq} has no recorded answer");
                 Err(Error::Protocol { peer: format!("record {record}"), reason })
             }
@@ -461,7 +529,7 @@ impl Daemon {
         self.sessions.intend(record, seq, world.private());
         let value = apply(world.pages(), offset);
         let outcome = Outcome { kind: ResultKind::Old, value, bytes: 0 };
-        self.sessions.commit_result(record, seq, outcome, &mut self.redo, world.private());
+        self.sessions.commit_result(record, seq, outcome, &mut self.redo, world);
         Ok(Reply::Old { value })
     }
 

@@ -1,15 +1,23 @@
 //! The redo record of the private section: several 8-byte stores that happen all or not at all.
 //!
-//! In: absolute stores, gathered with [`Redo::set`]. Out: the same stores in the section. Every
-//! other file of the engine changes several words only through here; one word alone is stored
-//! directly. Order: entries, sequence, count, checksum, then the stores, then count 0. The record
-//! counts from the moment its checksum is there; a crash before it leaves nothing, a crash after
-//! it is finished by [`Redo::replay`]. Source: DESIGN §2 (state changes by one store or by a
+//! In: absolute stores, gathered with [`Redo::set`], and words of pages, with [`Redo::set_page`].
+//! Out: the same stores in the private section, then in the pages. Every other file of the engine
+//! changes several words only through here; one word alone is stored directly. Order: entries,
+//! sequence, count, checksum, then the stores, then count 0. The record counts from the moment its
+//! checksum is there; a crash before it leaves nothing, a crash after it is finished by
+//! [`Redo::replay`]. A word of a page can be seen by clients, who live on while the daemon is
+//! down: it may be stored once more at the replay, so until the record is done nobody else may
+//! change it (`Request::AllocInto` says so). Source: DESIGN §2 (state changes by one store or by a
 //! checksummed, idempotent redo record).
 
+use crate::addr::FrameIndex;
+use crate::daemon::World;
 use crate::error::{Error, Result};
-use crate::layout::{REDO_HEADER_BYTES, REDO_OFFSET, REDO_STORES_MAX, STATE_OFFSET};
-use crate::seam::{Mem, Mutation, Race, Rare};
+use crate::layout::{
+    FrameState, FrameWord, REDO_BYTES, REDO_HEADER_BYTES, REDO_OFFSET, REDO_PAGES_TAG,
+    REDO_STORES_MAX, RegionLayout, STATE_OFFSET, StateWord, frame_word,
+};
+use crate::seam::{Mem, Mutation, Probe, Race, Rare};
 
 const SEQUENCE: u64 = REDO_OFFSET;
 const COUNT: u64 = REDO_OFFSET + 8;
@@ -25,7 +33,8 @@ pub(super) struct Redo {
 
 impl Redo {
     /// Finishes a committed record, drops an unfinished one, and starts with the next sequence.
-    pub(super) fn replay<M: Mem>(mem: &M) -> Result<Redo> {
+    pub(super) fn replay<W: World>(world: &W, layout: &RegionLayout) -> Result<Redo> {
+        let mem = world.private();
         let mut redo =
             Redo { sequence: mem.load(SEQUENCE), stores: Vec::new(), scratch: Vec::new() };
         let count = mem.load(COUNT);
@@ -40,16 +49,13 @@ impl Redo {
         let committed = count > 0 && redo.checksum() == mem.load(CHECKSUM);
         if committed && !mem.mutated(Mutation::DropRedo) {
             for (offset, _) in &redo.stores {
-                let inside = (STATE_OFFSET..mem.bytes()).contains(offset);
-                let apart =
-                    !(REDO_OFFSET..REDO_OFFSET + crate::layout::REDO_BYTES).contains(offset);
-                if offset % 8 != 0 || !inside || !apart {
-                    let reason = format!("the redo record stores to offset {offset}");
+                if !may_store(*offset, mem, layout) {
+                    let reason = format!("the redo record stores to offset {offset:#x}");
                     return Err(Error::BadRegion { reason });
                 }
             }
             mem.met(Race::RedoFinished);
-            redo.apply(mem);
+            redo.apply(world);
         }
         if count > 0 {
             mem.store(COUNT, 0);
@@ -63,8 +69,16 @@ impl Redo {
         self.stores.push((offset, value));
     }
 
+    /// Adds a store to a word of a page, at an offset in the pages section. Its frame is `Home`
+    /// before and after this record.
+    pub(super) fn set_page(&mut self, offset: u64, value: u64) {
+        assert!(offset.is_multiple_of(8), "words of pages are aligned");
+        self.stores.push((offset | REDO_PAGES_TAG, value));
+    }
+
     /// Makes all stores added since the last commit happen as one.
-    pub(super) fn commit<M: Mem>(&mut self, mem: &M) {
+    pub(super) fn commit<W: World>(&mut self, world: &W) {
+        let mem = world.private();
         assert!(!self.stores.is_empty(), "a redo record says something");
         assert!(self.stores.len() <= REDO_STORES_MAX, "a redo record fits into its place");
         if self.stores.len() > 1 || mem.rare(Rare::RedoOneStore) {
@@ -78,17 +92,22 @@ impl Redo {
             mem.store(SEQUENCE, self.sequence);
             mem.store(COUNT, self.stores.len() as u64);
             mem.store(CHECKSUM, checksum);
-            self.apply(mem);
+            self.apply(world);
             mem.store(COUNT, 0);
         } else {
-            self.apply(mem);
+            self.apply(world);
         }
         self.stores.clear();
     }
 
-    fn apply<M: Mem>(&self, mem: &M) {
-        for (offset, value) in &self.stores {
-            mem.store(*offset, *value);
+    /// Pages last: whoever sees an address there finds its memory allocated.
+    fn apply<W: World>(&self, world: &W) {
+        let in_pages = |offset: &u64| offset & REDO_PAGES_TAG != 0;
+        for (offset, value) in self.stores.iter().filter(|(offset, _)| !in_pages(offset)) {
+            world.private().store(*offset, *value);
+        }
+        for (offset, value) in self.stores.iter().filter(|(offset, _)| in_pages(offset)) {
+            world.pages().store(*offset & !REDO_PAGES_TAG, *value);
         }
     }
 
@@ -102,4 +121,23 @@ impl Redo {
         }
         xxhash_rust::xxh3::xxh3_64(&self.scratch)
     }
+}
+
+/// Whether a store of a committed record makes sense: an aligned word of the private section
+/// behind the superblock and beside the record, or one of a page that lives.
+fn may_store<M: Mem>(offset: u64, private: &M, layout: &RegionLayout) -> bool {
+    if offset & REDO_PAGES_TAG != 0 {
+        let offset = offset & !REDO_PAGES_TAG;
+        let frame = offset >> layout.pages.page_shift();
+        // Entries further up may have no memory yet.
+        let used = private.load(StateWord::FramesHigh.offset()).min(layout.frame_count.into());
+        let Some(frame) = u32::try_from(frame).ok().filter(|frame| u64::from(*frame) < used) else {
+            return false;
+        };
+        let state = private.load(frame_word(FrameIndex(frame), FrameWord::State)) as u8;
+        return offset.is_multiple_of(8) && state == FrameState::Home as u8;
+    }
+    let inside = (STATE_OFFSET..private.bytes()).contains(&offset);
+    let apart = !(REDO_OFFSET..REDO_OFFSET + REDO_BYTES).contains(&offset);
+    offset.is_multiple_of(8) && inside && apart
 }

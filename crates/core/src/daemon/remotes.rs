@@ -7,8 +7,8 @@
 //! runtime, to be done in their order. Called by whoever owns the engine and the fabric target.
 //! Source: DESIGN §3 (exactly once; what an old connection sent never runs after a new one's).
 
-use crate::addr::SessionId;
-use crate::constants::SLOTS_MAX;
+use crate::addr::{GAddr, SessionId};
+use crate::constants::{LEASE_MS_DEFAULT, LOCKS_OF_SESSION_MAX, SLOTS_MAX};
 use crate::daemon::{ClientId, Daemon, World};
 use crate::error::{Error, Result};
 use crate::seam::{Nanos, PeerId};
@@ -32,7 +32,16 @@ pub struct Remotes {
     grace_ns: Nanos,
     record_of: BTreeMap<PeerId, u32>,
     peer_of: BTreeMap<u32, PeerId>,
-    closed: BTreeMap<u32, Nanos>,
+    closed: BTreeMap<u32, Closed>,
+}
+
+/// A session without a connection.
+#[derive(Clone, Copy, Debug)]
+struct Closed {
+    /// When its locks go to others; `None` once they have.
+    locks_at: Option<Nanos>,
+    /// When it ends.
+    over_at: Nanos,
 }
 
 impl Remotes {
@@ -49,8 +58,13 @@ impl Remotes {
     /// After an attach: the records that the region knows get their grace.
     pub fn recover(&mut self, engine: &Daemon, now: Nanos) {
         let remote = engine.sessions().filter(|info| info.record >= SLOTS_MAX);
-        let over = now.saturating_add(self.grace_ns);
-        self.closed.extend(remote.map(|info| (info.record, over)));
+        let closed = self.closed_at(now);
+        self.closed.extend(remote.map(|info| (info.record, closed)));
+    }
+
+    fn closed_at(&self, now: Nanos) -> Closed {
+        let locks_at = Some(now.saturating_add(LEASE_MS_DEFAULT * 1_000_000));
+        Closed { locks_at, over_at: now.saturating_add(self.grace_ns) }
     }
 
     /// The connection of a session record, to which its answers go.
@@ -71,12 +85,16 @@ impl Remotes {
     ) -> Result<()> {
         let request = wire::decode::<RemoteRequest>(message, "remote client");
         match request.inspect_err(|_| acts.push(Act::Close(peer)))? {
-            RemoteRequest::Join { version, session, consumed_seq } => {
-                let joined = self.join(peer, version, (session, consumed_seq), engine, world, acts);
+            RemoteRequest::Join { version, session, pid, consumed_seq, locks } => {
+                let who = (session, pid, consumed_seq);
+                let joined = self.join(peer, version, who, engine, world, acts);
                 acts.push(Act::Send(
                     peer,
                     match joined {
-                        Ok(known) => RemoteReply::Joined { known, region: region.clone() },
+                        Ok((known, record)) => {
+                            let lost = lost_locks(engine, record, &locks);
+                            RemoteReply::Joined { known, lost, region: region.clone() }
+                        }
                         Err(error) => RemoteReply::Refused(error),
                     },
                 ));
@@ -101,16 +119,17 @@ impl Remotes {
         Ok(())
     }
 
-    /// A client says which session it is and what it has taken; whether the session was known.
+    /// A client says which session it is and what it has taken; whether the session was known, and
+    /// its record.
     fn join<W: World>(
         &mut self,
         peer: PeerId,
         version: u32,
-        (session, consumed_seq): (SessionId, u64),
+        (session, pid, consumed_seq): (SessionId, u32, u64),
         engine: &mut Daemon,
         world: &mut W,
         acts: &mut Vec<Act>,
-    ) -> Result<bool> {
+    ) -> Result<(bool, u32)> {
         if version != WIRE_VERSION {
             let peer = "client".into();
             return Err(Error::Version { peer, found: version, supported: WIRE_VERSION });
@@ -119,7 +138,7 @@ impl Remotes {
             let reason = format!("it joined before, as record {record}");
             return Err(Error::Protocol { peer: "client".into(), reason });
         }
-        let (record, known) = engine.join_remote(session, world)?;
+        let (record, known) = engine.join_remote(session, pid, world)?;
         engine.note_consumed(record, consumed_seq);
         if let Some(old) = self.peer_of.insert(record, peer) {
             // Ended before the answer is sent: nothing that the client once sent there is
@@ -129,26 +148,42 @@ impl Remotes {
         }
         self.record_of.insert(peer, record);
         self.closed.remove(&record);
-        Ok(known)
+        Ok((known, record))
     }
 
     /// A connection closed.
     pub fn on_closed(&mut self, peer: PeerId, engine: &mut Daemon, now: Nanos) {
         if let Some(record) = self.record_of.remove(&peer) {
             self.peer_of.remove(&record);
-            self.closed.insert(record, now.saturating_add(self.grace_ns));
+            let closed = self.closed_at(now);
+            self.closed.insert(record, closed);
             engine.leave_remote(record);
         }
     }
 
-    /// Ends sessions whose grace is over.
+    /// Gives the locks of sessions to others that had no connection for a lease, and ends those
+    /// whose grace is over. The connections have ended, so nothing that came over them is executed
+    /// any more.
     pub fn expire<W: World>(&mut self, now: Nanos, engine: &mut Daemon, world: &mut W) {
-        let over = |deadline: &Nanos| *deadline <= now;
-        let records: Vec<u32> =
-            self.closed.iter().filter(|(_, at)| over(at)).map(|(record, _)| *record).collect();
-        for record in records {
+        let mut over = Vec::new();
+        for (record, closed) in &mut self.closed {
+            if closed.over_at <= now {
+                over.push(*record);
+            } else if closed.locks_at.take_if(|at| *at <= now).is_some() {
+                engine.lose_locks(*record, world);
+            }
+        }
+        for record in over {
             self.closed.remove(&record);
             engine.end_remote(record, world);
         }
     }
+}
+
+/// Tokens of the locks that a client believes to hold and does not. No more are looked at than a
+/// session can hold.
+fn lost_locks(engine: &Daemon, record: u32, locks: &[(GAddr, u64)]) -> Vec<u64> {
+    let named = locks.iter().take(LOCKS_OF_SESSION_MAX);
+    let lost = named.filter(|(addr, token)| !engine.holds_lock(record, *addr, *token));
+    lost.map(|(_, token)| *token).collect()
 }

@@ -7,12 +7,14 @@
 //! the other way round. A result is stored by the same redo record as the change that it reports.
 //! Source: DESIGN §3 (exactly once), §4.
 
-use crate::addr::SessionId;
+use crate::addr::{GAddr, SessionId};
 use crate::constants::{REMOTE_SESSIONS_MAX, SESSIONS_MAX, SLOTS_MAX};
+use crate::daemon::World;
 use crate::daemon::redo::Redo;
 use crate::error::{Error, Result};
 use crate::layout::{ResultKind, SessionWord, session_word};
 use crate::seam::{Mem, Mutation, Probe};
+use crate::wire::SessionState;
 use std::collections::BTreeMap;
 
 /// A session that a region knows.
@@ -22,9 +24,9 @@ pub struct SessionInfo {
     pub record: u32,
     /// The session.
     pub session: SessionId,
-    /// Process id of a local client.
+    /// Process id, for a remote client as it says itself.
     pub pid: u64,
-    /// Start time of that process, clock ticks after boot.
+    /// Start time of a local client's process, clock ticks after boot.
     pub start_time: u64,
 }
 
@@ -34,7 +36,8 @@ pub(super) struct Outcome {
     pub(super) kind: ResultKind,
     /// The address of an allocation or a free, or an old value.
     pub(super) value: u64,
-    /// Bytes of an allocation that has not been freed since, or of a free.
+    /// Bytes of a free, or of an allocation that comes back if its answer is not taken; 0 once it
+    /// is freed, and for one that is named by a word.
     pub(super) bytes: u64,
 }
 
@@ -47,6 +50,15 @@ pub(super) struct Ticket {
     pub(super) bytes: u64,
     /// The session that will own the allocation, 0 for none.
     pub(super) owner: u64,
+    /// The word that gets or has the address; null for none.
+    pub(super) word: GAddr,
+}
+
+impl Ticket {
+    /// The same request, about the allocation that a word names.
+    pub(super) fn of_word(self, word: GAddr) -> Ticket {
+        Ticket { word, ..self }
+    }
 }
 
 /// What to do with a mutating request.
@@ -164,6 +176,16 @@ impl Sessions {
         })
     }
 
+    /// Who has a session, from record `from` on.
+    pub(super) fn states(&self, from: u32) -> impl Iterator<Item = SessionState> + '_ {
+        let records = self.records.iter().enumerate().skip(from as usize);
+        records.filter(|(_, r)| r.session != 0).map(|(index, r)| SessionState {
+            record: index as u32,
+            pid: u32::try_from(r.pid).unwrap_or(0),
+            connected: r.connected,
+        })
+    }
+
     /// How many local slots and how many remote records are in use.
     pub(super) fn counts(&self) -> (u64, u64) {
         let local = self.by_session.values().filter(|record| **record < SLOTS_MAX).count() as u64;
@@ -197,7 +219,7 @@ impl Sessions {
     }
 
     /// Writes a new record.
-    pub(super) fn create<M: Mem>(&mut self, info: SessionInfo, redo: &mut Redo, mem: &M) {
+    pub(super) fn create<W: World>(&mut self, info: SessionInfo, redo: &mut Redo, world: &W) {
         let SessionInfo { record, session, pid, start_time } = info;
         assert!(self.session(record) == 0, "the caller chose a free record");
         let mut set = |word, value| redo.set(session_word(record, word), value);
@@ -209,7 +231,7 @@ impl Sessions {
         set(SessionWord::ResultValue, 0);
         set(SessionWord::ResultBytes, 0);
         set(SessionWord::IntentSeq, 0);
-        redo.commit(mem);
+        redo.commit(world);
         self.tokens += 1;
         self.records[record as usize] = Record {
             session: session.0,
@@ -290,7 +312,7 @@ impl Sessions {
         let r = &mut self.records[record as usize];
         r.under_way = Some(seq);
         let owner = if owned { r.session } else { 0 };
-        Ticket { record, token: r.token, seq, bytes, owner }
+        Ticket { record, token: r.token, seq, bytes, owner, word: GAddr::NULL }
     }
 
     /// Whether the session that asked still waits for the answer.
@@ -318,20 +340,20 @@ impl Sessions {
     }
 
     /// Commits the prepared stores together with a request's result.
-    pub(super) fn commit_result<M: Mem>(
+    pub(super) fn commit_result<W: World>(
         &mut self,
         record: u32,
         seq: u64,
         outcome: Outcome,
         redo: &mut Redo,
-        mem: &M,
+        world: &W,
     ) {
         let mut set = |word, value| redo.set(session_word(record, word), value);
         set(SessionWord::LastSeq, seq);
         set(SessionWord::ResultKind, outcome.kind as u64);
         set(SessionWord::ResultValue, outcome.value);
         set(SessionWord::ResultBytes, outcome.bytes);
-        redo.commit(mem);
+        redo.commit(world);
         self.forget_allocated(record);
         let r = &mut self.records[record as usize];
         r.last_seq = seq;

@@ -3,14 +3,17 @@
 //! rig that plays clients against a model of what they must hold.
 #![allow(dead_code)]
 
+mod master;
+mod words;
+
+pub use master::FakeMaster;
+
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, Daemon, World, format};
 use rackpool_core::layout::{BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word};
 use rackpool_core::seam::{Mem, Mutation, Probe, Race, Rare};
-use rackpool_core::wire::{
-    MasterAnswer, MasterCall, MasterReply, PageHome, Reply, ReplyFrame, Request, RequestFrame,
-};
-use rackpool_core::{Error, FrameIndex, GAddr, PageGeometry, PageId, RackId, Result, SessionId};
+use rackpool_core::wire::{MasterCall, Reply, ReplyFrame, Request, RequestFrame};
+use rackpool_core::{Error, FrameIndex, GAddr, PageGeometry, RackId, Result, SessionId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -205,52 +208,6 @@ impl Mem for TestMem {
     fn flush(&self, _: u64, _: u64) {}
 }
 
-/// The directory, as a master keeps it.
-#[derive(Default)]
-pub struct FakeMaster {
-    pub pages: BTreeMap<u64, PageHome>,
-    next_id: u64,
-    /// Errors for the next calls.
-    pub refusals: VecDeque<Error>,
-    pub served: u64,
-}
-
-impl FakeMaster {
-    pub fn serve(&mut self, id: u64, call: &MasterCall) -> MasterReply {
-        self.served += 1;
-        let answer = match self.refusals.pop_front() {
-            Some(error) => Err(error),
-            None => Ok(self.apply(call)),
-        };
-        MasterReply { id, term: 1, index: self.served, answer }
-    }
-
-    fn apply(&mut self, call: &MasterCall) -> MasterAnswer {
-        match call {
-            MasterCall::LeasePageIds { count } => {
-                let first = PageId(1000 + self.next_id);
-                self.next_id += count;
-                return MasterAnswer::PageIds { first, count: *count };
-            }
-            MasterCall::CommitPages { homes } => {
-                for home in homes {
-                    assert_eq!(home.rack, RACK);
-                    let old = self.pages.insert(home.page.0, *home);
-                    assert!(old.is_none_or(|old| old == *home), "page {} moved", home.page);
-                }
-            }
-            MasterCall::RemovePages { rack, pages } => {
-                assert_eq!(*rack, RACK);
-                for page in pages {
-                    self.pages.remove(&page.0);
-                }
-            }
-            other => panic!("the daemon's engine never asks {other:?}"),
-        }
-        MasterAnswer::Done
-    }
-}
-
 pub struct TestWorld {
     pub layout: RegionLayout,
     pub fuse: Rc<Fuse>,
@@ -395,6 +352,8 @@ pub struct Client {
     /// Whether it notes that it has taken answers.
     pub consumes: bool,
     pub pending: Option<Request>,
+    /// What the request under way frees: address, model, first word.
+    pub freeing: Option<(u64, Live, u64)>,
     pub last: Option<Result<Reply>>,
 }
 
@@ -510,7 +469,7 @@ impl Rig {
             match client.id {
                 ClientId::Slot(slot) => daemon.resume_local(client.session, slot).unwrap(),
                 ClientId::Remote(record) => {
-                    let joined = daemon.join_remote(client.session, &mut self.world).unwrap();
+                    let joined = daemon.join_remote(client.session, 7, &mut self.world).unwrap();
                     assert_eq!(joined, (record, true), "a remote session is kept");
                     daemon.note_consumed(record, client.consumed);
                 }
@@ -519,7 +478,7 @@ impl Rig {
         self.bury();
     }
 
-    fn resend(&mut self) {
+    pub fn resend(&mut self) {
         let pending: Vec<_> = self.clients.values().filter(|c| c.pending.is_some()).collect();
         let frames: Vec<_> = pending
             .iter()
@@ -551,7 +510,7 @@ impl Rig {
     pub fn join_remote(&mut self, name: u32) {
         let session = SessionId(u64::from(name) + 100);
         loop {
-            let joined = self.run(|daemon, world| daemon.join_remote(session, world).unwrap());
+            let joined = self.run(|daemon, world| daemon.join_remote(session, 7, world).unwrap());
             if let Some((record, _)) = joined {
                 self.add_client(name, session, ClientId::Remote(record));
                 return;
@@ -560,8 +519,16 @@ impl Rig {
     }
 
     fn add_client(&mut self, name: u32, session: SessionId, id: ClientId) {
-        let client =
-            Client { id, session, seq: 0, consumed: 0, consumes: true, pending: None, last: None };
+        let client = Client {
+            id,
+            session,
+            seq: 0,
+            consumed: 0,
+            consumes: true,
+            pending: None,
+            freeing: None,
+            last: None,
+        };
         assert!(self.clients.insert(name, client).is_none());
     }
 
@@ -572,6 +539,9 @@ impl Rig {
         self.live.retain(|_, live| live.owner != Some(client.session));
         self.dead.push(client.session);
         self.bury();
+        // Its slot's rings go with it.
+        self.world.replies.retain(|(to, _)| *to != client.id);
+        self.end_of_word(client);
     }
 
     fn bury(&mut self) {
@@ -590,16 +560,25 @@ impl Rig {
 
     /// Sends a request without waiting for the answer.
     pub fn submit(&mut self, name: u32, request: Request) {
-        if let Request::Free { addr, bytes } = request
-            && self.live.get(&addr.0).is_some_and(|live| live.bytes == bytes)
+        let frees = match request {
+            Request::Free { addr, bytes } => Some((addr.0, bytes)),
+            Request::FreeFrom { word, bytes } => {
+                Some((self.words.get(&word.0).copied().unwrap_or(0), bytes))
+            }
+            _ => None,
+        };
+        let mut freeing = None;
+        if let Some((addr, bytes)) = frees
+            && self.live.get(&addr).is_some_and(|live| live.bytes == bytes)
         {
-            self.live.remove(&addr.0);
-            self.words.remove(&addr.0);
+            let live = self.live.remove(&addr).unwrap();
+            freeing = Some((addr, live, self.words.remove(&addr).unwrap()));
         }
         let client = self.clients.get_mut(&name).expect("the client lives");
         assert!(client.pending.is_none());
         client.seq += 1;
         client.pending = Some(request.clone());
+        client.freeing = freeing;
         client.last = None;
         let (id, frame) = (client.id, RequestFrame { seq: client.seq, request });
         self.run(|daemon, world| daemon.on_request(id, frame, world));
@@ -663,7 +642,7 @@ impl Rig {
         assert_eq!(reply, Ok(Reply::Freed), "{addr} {bytes}");
     }
 
-    fn take_replies(&mut self) {
+    pub fn take_replies(&mut self) {
         while let Some((to, frame)) = self.world.replies.pop_front() {
             let Some(name) = self
                 .clients
@@ -691,6 +670,18 @@ impl Rig {
                 }
             }
             (Request::Free { .. }, Ok(Reply::Freed)) => {}
+            (Request::AllocInto { word, bytes }, Ok(Reply::Allocated { addr })) => {
+                assert_eq!(self.word(word), addr.0, "the word {word} names what was allocated");
+                self.named(word, addr, bytes);
+            }
+            (Request::AllocInto { word, .. }, Err(Error::Occupied { addr, found })) => {
+                assert_eq!((addr, self.word(word)), (word, found));
+                assert_ne!(found, 0);
+            }
+            (Request::FreeFrom { word, .. }, Ok(Reply::Freed)) => {
+                assert_eq!(self.word(word), 0, "the word {word} names nothing any more");
+                self.words.insert(word.0, 0);
+            }
             (Request::FetchAdd { addr, n }, reply) => {
                 let old = self.words.get(&addr.0).copied().unwrap_or(0);
                 self.check_atomic(addr, old, old.wrapping_add(n), reply);

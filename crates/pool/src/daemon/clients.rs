@@ -5,10 +5,12 @@
 
 use super::io_error;
 use super::world::RegionWorld;
-use rackpool_core::constants::{MESSAGE_BYTES_MAX, SLOTS_MAX};
+use rackpool_core::constants::{LOCK_RELEASES, MESSAGE_BYTES_MAX, SLOTS_MAX};
 use rackpool_core::daemon::{Daemon, SessionInfo, World};
-use rackpool_core::layout::{RING_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord};
-use rackpool_core::seam::Nanos;
+use rackpool_core::layout::{
+    RING_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord, release_offset,
+};
+use rackpool_core::seam::{Mem, Nanos};
 use rackpool_core::wire::{self, ControlHello, ControlReply, RegionInfo, WIRE_VERSION};
 use rackpool_core::{Error, Result};
 use rackpool_hw::control::{ControlConn, Received};
@@ -111,7 +113,8 @@ impl Clients {
         }
     }
 
-    /// Gives back the slots that nobody will resume, as their clients say in them.
+    /// Gives back the slots that nobody will resume, as their clients say in them, and the locks of
+    /// dropped guards.
     pub(super) fn give_back_left(
         &mut self,
         engine: &mut Daemon,
@@ -121,10 +124,32 @@ impl Clients {
         for slot in 0..SLOTS_MAX {
             let client = self.slots[slot as usize].as_ref();
             let reserved = client.is_some_and(|client| !client.is_connected());
+            if client.is_some() {
+                // A guard may have been dropped while no daemon was there to hear the bell.
+                Self::take_releases(slot, engine, world);
+            }
             if reserved && world.slot_word(slot, SlotWord::Left) != Some(0) {
                 self.leave(slot, engine, world, poller);
             }
         }
+    }
+
+    /// Takes what the dropped guards of a slot have given back; whether there was anything.
+    pub(super) fn take_releases(slot: u32, engine: &mut Daemon, world: &mut RegionWorld) -> bool {
+        let mut worked = false;
+        for at in (0..LOCK_RELEASES).map(release_offset) {
+            let token = world.slot(slot).map_or(0, |window| window.load(at));
+            if token == 0 {
+                continue;
+            }
+            worked = true;
+            engine.release_lock(slot, token, world);
+            if let Some(window) = world.slot(slot) {
+                // Only the client fills a word, and only an empty one.
+                window.store(at, 0);
+            }
+        }
+        worked
     }
 
     /// Closes connections that did not say hello in time.

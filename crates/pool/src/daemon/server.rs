@@ -82,15 +82,7 @@ impl Server {
         let fabric_wake = wake.try_clone().map_err(|e| io_error("wake event", &e))?;
         target.waker = Arc::new(move || fabric_wake.notify());
         let target = Target::start(target).map_err(fabric_error)?;
-        let region = RegionInfo {
-            rack,
-            region_id: engine.region_id(),
-            epoch: engine.epoch(),
-            page_shift: layout.pages.page_shift(),
-            frame_count: layout.frame_count,
-            emulate_cxl_ns: options.emulate.cxl_ns,
-            emulate_rdma_ns: options.emulate.rdma_ns,
-        };
+        let region = region_info(&engine, &options);
         let control = control_name(rack, engine.region_id());
         let listener =
             ControlListener::bind(&control).map_err(|e| io_error("control socket", &e))?;
@@ -243,6 +235,8 @@ impl Server {
             match popped {
                 None => break,
                 Some(Ok(Ok(frame))) => {
+                    // What was given back before the request counts before it.
+                    Clients::take_releases(slot, &mut self.engine, &mut self.world);
                     self.engine.on_request(ClientId::Slot(slot), frame, &mut self.world);
                 }
                 Some(Ok(Err(error))) => eprintln!("rackpool: slot {slot}: {error}"),
@@ -253,7 +247,7 @@ impl Server {
             }
             worked = true;
         }
-        worked
+        worked | Clients::take_releases(slot, &mut self.engine, &mut self.world)
     }
 
     fn serve_fabric(&mut self) -> bool {
@@ -445,6 +439,20 @@ impl Server {
         {
             eprintln!("rackpool: removing the region: {error}");
         }
+    }
+}
+
+/// What clients are told of the region.
+fn region_info(engine: &Daemon, options: &DaemonOptions) -> RegionInfo {
+    let layout = engine.layout();
+    RegionInfo {
+        rack: engine.rack(),
+        region_id: engine.region_id(),
+        epoch: engine.epoch(),
+        page_shift: layout.pages.page_shift(),
+        frame_count: layout.frame_count,
+        emulate_cxl_ns: options.emulate.cxl_ns,
+        emulate_rdma_ns: options.emulate.rdma_ns,
     }
 }
 

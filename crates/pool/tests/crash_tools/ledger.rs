@@ -4,8 +4,8 @@
 
 use super::stage::Stage;
 use super::worker::{
-    ALLOCATING, BLOCK_BYTES, COUNTER_BYTES, COUNTERS, EMPTY, FREEING, Job, LIVE, NOTE_BYTES, NOTES,
-    RECORD_BYTES, RECORDS, counter_addr, record, record_addr,
+    BLOCK_BYTES, COUNTER_BYTES, COUNTERS, Job, RECORD_BYTES, RECORDS, WORDS, all_words,
+    counter_addr, named_bytes, record, record_addr, word_addr,
 };
 use super::{PATIENCE, Proc, Random};
 use rackpool::{DaemonStats, FabricChoice, GAddr, Handle, Placement, RackId};
@@ -23,16 +23,16 @@ pub struct Tally {
     pub kills: u64,
     /// The longest time until everybody went on after a server had come back.
     pub slowest: Duration,
-    /// Killed while an allocation was under way, or its answer was not noted yet.
-    pub maybe_leaked: Vec<u64>,
-    /// Killed while something was freed.
-    pub half_freed: u64,
+    /// Allocations that the words of the dead named.
+    pub inherited: u64,
 }
 
 /// One worker place.
 struct Place {
     job: Job,
     proc: Option<Proc>,
+    /// The process that was killed here last, until the daemons have seen its end.
+    ending: Option<u32>,
     /// Acknowledged versions of its records.
     written: BTreeMap<u64, u64>,
     /// The last version that was acknowledged.
@@ -69,7 +69,6 @@ impl Crew {
         let mut jobs = Vec::new();
         for (index, &(rack, fabric)) in places.iter().enumerate() {
             let records = per_rack(handle, RECORDS * RECORD_BYTES);
-            let notes = handle.alloc(NOTES * NOTE_BYTES, Placement::Rack(RackId(rack)));
             jobs.push(Job {
                 master: stage.addr.clone(),
                 rack,
@@ -80,12 +79,13 @@ impl Crew {
                 records,
                 blocks: per_rack(handle, BLOCK_BYTES),
                 counters: counters.clone(),
-                notes: notes.expect("room"),
+                words: per_rack(handle, WORDS * 8),
                 reopens: false,
                 timeout_ms: 10_000,
             });
         }
-        let place = |job| Place { job, proc: None, written: BTreeMap::new(), last_seq: 0 };
+        let place =
+            |job| Place { job, proc: None, ending: None, written: BTreeMap::new(), last_seq: 0 };
         let stats = handle.pool_stats().expect("the pool answers").racks;
         Crew {
             places: jobs.into_iter().map(place).collect(),
@@ -198,6 +198,7 @@ impl Crew {
         self.proc(index).kill();
         self.tally.kills += 1;
         let proc = self.places[index].proc.take().expect("it was killed");
+        self.places[index].ending = Some(proc.pid().as_raw_nonzero().get() as u32);
         while let Some(line) = proc.line(PATIENCE) {
             self.take(index, &line);
         }
@@ -219,9 +220,24 @@ impl Crew {
         }
     }
 
+    /// Waits until no daemon has a connection of the worker that was killed in this place: what
+    /// it had sent and nobody had answered is executed until then, and never after it.
+    pub fn wait_ended(&mut self, handle: &mut Handle, index: usize) {
+        let Some(pid) = self.places[index].ending.take() else { return };
+        let racks = self.places[index].job.records.len() as u16;
+        super::wait_until("the daemons see a worker's end", PATIENCE, || {
+            (0..racks).find_map(|rack| {
+                let sessions = handle.sessions(RackId(rack)).expect("the daemon answers");
+                let found = sessions.into_iter().find(|one| one.connected && one.pid == pid);
+                found.map(|one| format!("rack {rack} has {one:?}"))
+            })
+        });
+    }
+
     /// Looks at all records of a worker that is gone: each holds the last acknowledged version,
     /// but for the one write that was under way, whose bytes are old or new.
     pub fn check_records(&mut self, handle: &mut Handle, index: usize) {
+        self.wait_ended(handle, index);
         let place = &self.places[index];
         let mut under_way = 0;
         let (first, len) = (place.job.records[0], RECORDS * place.job.records.len() as u64);
@@ -255,30 +271,20 @@ impl Crew {
         assert!(under_way <= 1, "worker {index}: {under_way} records are not as acknowledged");
     }
 
-    /// Takes what a dead worker noted: frees what it had, and counts what cannot be known.
-    pub fn clear_notes(&mut self, handle: &mut Handle, index: usize) {
-        let notes = self.places[index].job.notes;
-        for note in 0..NOTES {
-            let at = |word: u64| GAddr(notes.0 + note * NOTE_BYTES + 8 * word);
-            let [state, addr, bytes] =
-                [0, 1, 2].map(|word| handle.read_u64(at(word)).expect("notes are read"));
-            match (state, addr) {
-                (EMPTY, _) => {}
-                (ALLOCATING, 0) => self.tally.maybe_leaked.push(bytes),
-                (ALLOCATING | LIVE, _) => {
-                    let freed = handle.free(GAddr(addr), bytes);
-                    freed.unwrap_or_else(|error| panic!("a noted allocation: {error}"));
-                }
-                (FREEING, _) => {
-                    self.tally.half_freed += 1;
-                    if let Err(error) = handle.free(GAddr(addr), bytes) {
-                        let codes = ["bad-free", "not-mapped"];
-                        assert!(codes.contains(&error.code()), "{error}");
-                    }
-                }
-                _ => panic!("note {note} of worker {index} is at {state}"),
+    /// Frees what the words of a worker that is gone name: all that it held for longer than its
+    /// life, however it died.
+    pub fn clear_words(&mut self, handle: &mut Handle, index: usize) {
+        self.wait_ended(handle, index);
+        let job = &self.places[index].job;
+        for (rack, at) in all_words(&job.words) {
+            let word = word_addr(&job.words, rack, at);
+            if handle.read_u64(word).expect("words are read") == 0 {
+                continue;
             }
-            handle.write_u64(at(0), EMPTY).expect("notes are written");
+            let bytes = named_bytes(job.index, at, handle.page_bytes());
+            let freed = handle.free_from(word, bytes);
+            freed.unwrap_or_else(|error| panic!("worker {index}, word {word}: {error}"));
+            self.tally.inherited += 1;
         }
     }
 
@@ -312,31 +318,31 @@ impl Crew {
         );
     }
 
-    /// Waits until the daemons hold what they held before the first worker came, except for at
-    /// most `leaks` allocations; how many those are.
-    pub fn check_memory(&mut self, handle: &mut Handle, leaks: usize) -> u64 {
-        let baseline = &self.baseline;
-        let mut leaked = 0;
-        super::wait_until("memory and slots come back", Duration::from_secs(30), || {
-            let racks = handle.pool_stats().expect("the pool answers").racks;
-            leaked = 0;
-            for (rack, before) in racks.into_iter().zip(baseline) {
-                let now = rack.daemon.ok_or(rack.error).expect("it answers");
-                let more = now.allocations.checked_sub(before.allocations);
-                let more = more.unwrap_or_else(|| panic!("lost: {before:?} now {now:?}"));
-                leaked += more;
-                let same_bytes = now.allocated_bytes == before.allocated_bytes;
-                if (more == 0 && !same_bytes)
-                    || now.slots_used > before.slots_used
-                    || now.frames_quarantined > 0
-                    || now.remote_sessions > before.remote_sessions
-                {
-                    return Some(format!("{before:?} now {now:?}"));
-                }
-            }
-            (leaked > leaks as u64).then(|| format!("{leaked} allocations too many"))
-        });
-        leaked
+    /// Waits until the daemons hold what they held before the first worker came: not an
+    /// allocation, a byte, a slot or a session more, whoever died when.
+    pub fn check_memory(&mut self, handle: &mut Handle) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while let Some(more) = self.more_than_before(handle) {
+            assert!(Instant::now() < deadline, "memory and slots do not come back: {more}");
+            std::thread::sleep(Duration::from_millis(10));
+            // The last request of a remote client that died is served until its session ends.
+            (0..self.len()).for_each(|index| self.clear_words(handle, index));
+        }
+    }
+
+    fn more_than_before(&self, handle: &mut Handle) -> Option<String> {
+        let racks = handle.pool_stats().expect("the pool answers").racks;
+        racks.into_iter().zip(&self.baseline).find_map(|(rack, before)| {
+            let now = rack.daemon.ok_or(rack.error).expect("it answers");
+            let lost = now.allocations < before.allocations;
+            assert!(!lost, "lost: {before:?} now {now:?}");
+            let same = (now.allocations, now.allocated_bytes)
+                == (before.allocations, before.allocated_bytes);
+            let back = now.slots_used <= before.slots_used
+                && now.frames_quarantined == 0
+                && now.remote_sessions <= before.remote_sessions;
+            (!same || !back).then(|| format!("{before:?} now {now:?}"))
+        })
     }
 
     pub fn report(&self, test: &str) {

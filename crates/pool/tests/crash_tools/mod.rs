@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod ledger;
+pub mod locker;
 pub mod stage;
 pub mod worker;
 
@@ -44,6 +45,8 @@ pub fn child_main() {
         "daemon" => daemon(&args),
         "worker" => worker::run(&args),
         "toucher" => worker::touch(&args),
+        "counter" => locker::count(&args),
+        "holder" => locker::hold(&args),
         other => panic!("no role {other}"),
     };
     match result {

@@ -27,18 +27,10 @@ pub const COUNTERS: u64 = 4;
 pub const COUNTER_BYTES: u64 = 64;
 /// Bytes of a worker's block in each rack: a transfer of many pages.
 pub const BLOCK_BYTES: u64 = 24 * (64 << 10) - 40;
-/// Plain allocations that a worker holds at most.
-pub const NOTES: u64 = 12;
-/// Words of a note: state, address, bytes.
-pub const NOTE_BYTES: u64 = 24;
+/// Words of a worker in each rack that name what it holds there.
+pub const WORDS: u64 = 8;
 /// Scratch allocations that a worker holds at most.
 const OWNED: usize = 10;
-
-/// States of a note.
-pub const EMPTY: u64 = 0;
-pub const ALLOCATING: u64 = 1;
-pub const LIVE: u64 = 2;
-pub const FREEING: u64 = 3;
 
 /// What a worker is told.
 #[derive(Clone, Debug)]
@@ -57,8 +49,8 @@ pub struct Job {
     pub blocks: Vec<GAddr>,
     /// The counters in each rack.
     pub counters: Vec<GAddr>,
-    /// Its notes, in its own rack.
-    pub notes: GAddr,
+    /// Its words in each rack, and in each what it allocates there.
+    pub words: Vec<GAddr>,
     /// How often a second it may leave and join again.
     pub reopens: bool,
     pub timeout_ms: u64,
@@ -79,7 +71,7 @@ impl Job {
             self.first_seq.to_string(),
             list(&self.records),
             list(&self.counters),
-            self.notes.0.to_string(),
+            list(&self.words),
             self.reopens.to_string(),
             self.timeout_ms.to_string(),
             list(&self.blocks),
@@ -98,7 +90,7 @@ impl Job {
             first_seq: number(args[5]),
             records: list(args[6]),
             counters: list(args[7]),
-            notes: GAddr(number(args[8])),
+            words: list(args[8]),
             reopens: args[9] == "true",
             timeout_ms: number(args[10]),
             blocks: list(args[11]),
@@ -335,43 +327,38 @@ impl Worker {
         say("n");
     }
 
-    /// Memory that outlives us: its address is noted in the pool right after the call.
+    /// Memory that outlives us: a word of ours names it from the moment when it is there.
     fn plain(&mut self) {
-        let note = GAddr(self.job.notes.0 + self.random.below(NOTES) * NOTE_BYTES);
-        let state = self.insist("read_u64 of a note", |handle| handle.read_u64(note));
-        match state {
-            EMPTY => {
-                let bytes = plain_bytes(self.job.index, &mut self.random, self.handle.page_bytes());
-                let rack = self.any_rack();
-                self.note(note, 2, bytes);
-                self.note(note, 1, 0);
-                self.note(note, 0, ALLOCATING);
-                let addr =
-                    self.insist("alloc", |handle| handle.alloc(bytes, Placement::Rack(rack)));
-                self.note(note, 1, addr.0);
-                self.note(note, 0, LIVE);
+        let rack = self.any_rack().0 as usize;
+        let index = self.random.below(WORDS);
+        let word = word_addr(&self.job.words, rack, index);
+        let bytes = named_bytes(self.job.index, index, self.handle.page_bytes());
+        match self.insist("read_u64 of a word", |handle| handle.read_u64(word)) {
+            0 => {
+                // Somebody who died here may have had the same under way.
+                let made =
+                    self.insist("alloc_into", |handle| match handle.alloc_into(word, bytes) {
+                        Err(Error::Occupied { .. }) => Ok(None),
+                        other => other.map(Some),
+                    });
+                let held = self.insist("read_u64 of a word", |handle| handle.read_u64(word));
+                if made.is_some_and(|addr| addr.0 != held) {
+                    say(&format!("e word {word} holds {held:#x}, not {made:?}"));
+                    std::process::exit(4);
+                }
             }
-            LIVE => {
-                let word = |worker: &mut Worker, index: u64| {
-                    let at = GAddr(note.0 + 8 * index);
-                    worker.insist("read_u64 of a note", |handle| handle.read_u64(at))
-                };
-                let (addr, bytes) = (GAddr(word(self, 1)), word(self, 2));
-                self.note(note, 0, FREEING);
-                self.insist("free", |handle| handle.free(addr, bytes));
-                self.note(note, 0, EMPTY);
-            }
-            other => {
-                say(&format!("e note {note} is at {other}"));
-                std::process::exit(4);
-            }
+            _ => self.empty(word, bytes),
         }
         say("n");
     }
 
-    fn note(&mut self, note: GAddr, index: u64, value: u64) {
-        let at = GAddr(note.0 + 8 * index);
-        self.insist("write_u64 of a note", |handle| handle.write_u64(at, value));
+    fn empty(&mut self, word: GAddr, bytes: u64) {
+        self.insist("free_from", |handle| handle.free_from(word, bytes));
+        let left = self.insist("read_u64 of a word", |handle| handle.read_u64(word));
+        if left != 0 {
+            say(&format!("e word {word} holds {left:#x} after its free"));
+            std::process::exit(4);
+        }
     }
 
     /// Leaves and joins again: the next accesses are first touches.
@@ -390,27 +377,31 @@ impl Worker {
         for held in std::mem::take(&mut self.held) {
             self.give_back(held);
         }
-        for index in 0..NOTES {
-            let note = GAddr(self.job.notes.0 + index * NOTE_BYTES);
-            let mut words = [0; 3];
-            for (at, word) in words.iter_mut().enumerate() {
-                let at = GAddr(note.0 + 8 * at as u64);
-                *word = self.insist("read_u64 of a note", |handle| handle.read_u64(at));
-            }
-            if words[0] == LIVE {
-                self.insist("free", |handle| handle.free(GAddr(words[1]), words[2]));
-                self.note(note, 0, EMPTY);
+        for (rack, index) in all_words(&self.job.words) {
+            let word = word_addr(&self.job.words, rack, index);
+            let bytes = named_bytes(self.job.index, index, self.handle.page_bytes());
+            if self.insist("read_u64 of a word", |handle| handle.read_u64(word)) != 0 {
+                self.empty(word, bytes);
             }
         }
     }
 }
 
-/// Sizes that no other worker allocates, so that after its death nobody else has what it freed.
-fn plain_bytes(index: u64, random: &mut Random, page: u64) -> u64 {
-    match random.below(6) {
-        0 => page * (1 + random.below(3)),
-        1 => (128 << index) << 4,
-        _ => 128 << index,
+/// The racks and indexes of a worker's words.
+pub fn all_words(words: &[GAddr]) -> impl Iterator<Item = (usize, u64)> + use<> {
+    (0..words.len()).flat_map(|rack| (0..WORDS).map(move |index| (rack, index)))
+}
+
+pub fn word_addr(words: &[GAddr], rack: usize, index: u64) -> GAddr {
+    GAddr(words[rack].0 + 8 * index)
+}
+
+/// What the words of a worker name: sizes that no other worker allocates, runs and objects.
+pub fn named_bytes(worker: u64, index: u64, page: u64) -> u64 {
+    match index {
+        0..2 => page * (1 + index),
+        2 => (128 << worker) << 4,
+        _ => 128 << worker,
     }
 }
 

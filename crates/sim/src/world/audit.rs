@@ -5,9 +5,7 @@ use super::handle::{Path, SimHandle};
 use super::kernel::Ctx;
 use super::scenario::Scene;
 use super::workload::{Orphan, Worker};
-use crate::check::conserve::{
-    DirectoryAudit, HomeAudit, PoolAudit, RackAudit, check, frames_of,
-};
+use crate::check::conserve::{DirectoryAudit, HomeAudit, PoolAudit, RackAudit, check, frames_of};
 use crate::time::Ps;
 use rackpool_core::wire::{DaemonStats, Reply, Request, Resolved};
 use rackpool_core::{Error, RackId, Result};

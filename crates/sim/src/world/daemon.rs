@@ -8,9 +8,7 @@ use super::rack::{Rack, RackWorld};
 use crate::mem::SimMem;
 use crate::time::Ps;
 use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX};
-use rackpool_core::daemon::{
-    Act, ClientId, Daemon, Remotes, SessionInfo, World, format,
-};
+use rackpool_core::daemon::{Act, ClientId, Daemon, Remotes, SessionInfo, World, format};
 use rackpool_core::layout::{RING_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord};
 use rackpool_core::seam::{FabricEvent, PeerId};
 use rackpool_core::wire::{

@@ -4,10 +4,10 @@
 //! What a lost link means, when a request is repeated and when its outcome is unknown is decided
 //! by the engine ([`Session`]); here is who is asked next, and until when.
 
+use super::Cluster;
 use super::kernel::{ConnId, Ctx, Input, Message};
 use super::master::{MasterLink, unexpected};
 use super::rack::Rack;
-use super::Cluster;
 use crate::mem::SimMem;
 use crate::net::EndpointId;
 use crate::time::Ps;
@@ -17,9 +17,7 @@ use rackpool_core::client::{
 };
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::error::DeathCause;
-use rackpool_core::layout::{
-    RING_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord,
-};
+use rackpool_core::layout::{RING_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord};
 use rackpool_core::seam::{
     BufId, FabricEvent, Mem, PeerId, PostError, Sge, WorkRequest, WorkStatus,
 };
@@ -304,12 +302,7 @@ impl SimHandle {
         }
     }
 
-    async fn transfer(
-        &mut self,
-        access: Access,
-        pieces: &[Piece],
-        local: Local<'_>,
-    ) -> Result<()> {
+    async fn transfer(&mut self, access: Access, pieces: &[Piece], local: Local<'_>) -> Result<()> {
         self.round += 1;
         let mut tables = std::mem::take(&mut self.tables);
         let mut op = Transfer::new(&mut tables, self.round, access, pieces);
@@ -324,8 +317,7 @@ impl SimHandle {
         op: &mut O,
         local: Local<'_>,
     ) -> Result<O::Output> {
-        let mut buffers =
-            Buffers { local, lent: Cell::new(None), ranges: RefCell::default() };
+        let mut buffers = Buffers { local, lent: Cell::new(None), ranges: RefCell::default() };
         let result = self.drive_with(op, &mut buffers).await;
         buffers.end(&self.cluster, self.endpoint);
         result
@@ -558,11 +550,14 @@ impl SimHandle {
             }
             self.step_of(peer, &name, deadline).await?;
         }
+        let pid = self.ctx.id.0;
         let link = self.remote(id);
         let join = RemoteRequest::Join {
             version: WIRE_VERSION,
             session: link.session_id,
             consumed_seq: link.consumed_seq,
+            pid,
+            locks: Vec::new(),
         };
         if self.send_remote(peer, &join).is_err() {
             return Err(Error::PeerDead { peer: name, cause: DeathCause::Closed });
@@ -570,7 +565,7 @@ impl SimHandle {
         loop {
             while let Some(message) = self.take_message(peer) {
                 match wire::decode::<RemoteReply>(&message, &name)? {
-                    RemoteReply::Joined { known, region } => {
+                    RemoteReply::Joined { known, region, .. } => {
                         let link = self.remote(id);
                         link.peer = Some(peer);
                         link.known = known;
@@ -608,12 +603,7 @@ impl SimHandle {
         self.ctx.send_message(self.endpoint, peer, bytes)
     }
 
-    async fn daemon_call(
-        &mut self,
-        link: LinkId,
-        request: Request,
-        deadline: Ps,
-    ) -> Result<Reply> {
+    async fn daemon_call(&mut self, link: LinkId, request: Request, deadline: Ps) -> Result<Reply> {
         match &self.links[link.0 as usize] {
             Link::Local(_) => self.local_call(link, request, deadline).await,
             Link::Remote(_) => self.remote_call(link, request, deadline).await,
@@ -648,12 +638,7 @@ impl SimHandle {
     }
 
     /// Sends the request under way and waits for its answer; `None` if the connection was lost.
-    async fn remote_try(
-        &mut self,
-        id: LinkId,
-        started: Ps,
-        deadline: Ps,
-    ) -> Option<Result<Reply>> {
+    async fn remote_try(&mut self, id: LinkId, started: Ps, deadline: Ps) -> Option<Result<Reply>> {
         let link = self.remote(id);
         let peer = link.peer?;
         let frame = link.session.under_way().expect("a request was begun").clone();
@@ -1017,8 +1002,7 @@ impl Join {
         let dead = || Error::PeerDead { peer: peer.clone(), cause: DeathCause::Closed };
         let (daemon, _) = self.rack.daemon.get().ok_or_else(dead)?;
         let conn = self.ctx.connect(daemon);
-        let hello =
-            ControlHello { version: WIRE_VERSION, session, resume_slot, read_only: false };
+        let hello = ControlHello { version: WIRE_VERSION, session, resume_slot, read_only: false };
         self.ctx.send(conn, Message::Hello(hello));
         loop {
             if let Some(at) = inbox.controls.iter().position(|(of, _)| *of == conn) {
@@ -1147,11 +1131,7 @@ impl Io for SimIo<'_, '_> {
         Sge { buf, offset, bytes }
     }
 
-    fn post(
-        &mut self,
-        link: LinkId,
-        batch: &[WorkRequest<'_>],
-    ) -> Result<(), (usize, PostError)> {
+    fn post(&mut self, link: LinkId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
         let peer = match &self.links[link.0 as usize] {
             Link::Remote(link) => link.peer,
             Link::Local(_) => None,

@@ -13,10 +13,8 @@ use crate::net::{Connection, Down, EndpointId, Executed, Net, NetEvent, NodeId, 
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::wheel::Wheel;
-use rackpool_core::seam::{
-    BufId, FabricEvent, Nanos, PeerId, PostError, Sge, Verb, WorkRequest,
-};
 use rackpool_core::daemon::Act;
+use rackpool_core::seam::{BufId, FabricEvent, Nanos, PeerId, PostError, Sge, Verb, WorkRequest};
 use rackpool_core::wire::{ControlHello, ControlReply, MasterReply, MasterRequest};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -678,9 +676,7 @@ impl Ctx {
     /// Connects an endpoint of this process with another process's.
     pub fn connect_peer(&self, from: EndpointId, to: EndpointId) -> PeerId {
         let now = self.now();
-        self.kernel.with_net(|net, wires| {
-            net.connect(now, from, to, Connection::Reliable, wires)
-        })
+        self.kernel.with_net(|net, wires| net.connect(now, from, to, Connection::Reliable, wires))
     }
 
     /// Ends a connection of an endpoint.

@@ -1,13 +1,11 @@
 //! The master as a process: the engine, a disk that keeps what was stored, and the links of
 //! daemons and clients to it.
 
-use super::kernel::{ConnId, Ctx, Input, Message};
 use super::Cluster;
+use super::kernel::{ConnId, Ctx, Input, Message};
 use crate::time::Ps;
 use rackpool_core::master::{ConnId as PeerConn, Loader, Master, State, StateWrite, Table};
-use rackpool_core::wire::{
-    MasterAnswer, MasterCall, MasterReply, MasterRequest, WIRE_VERSION,
-};
+use rackpool_core::wire::{MasterAnswer, MasterCall, MasterReply, MasterRequest, WIRE_VERSION};
 use rackpool_core::{Error, Result};
 use std::collections::BTreeMap;
 use std::rc::Rc;

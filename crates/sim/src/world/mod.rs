@@ -22,7 +22,7 @@ use crate::net::EndpointId;
 use crate::time::Ps;
 use master::Disk;
 use rackpool_core::SessionId;
-use rackpool_core::constants::{SESSION_GRACE_MS_DEFAULT, LEASE_MS_DEFAULT};
+use rackpool_core::constants::{LEASE_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT};
 use rackpool_core::master::{MasterConfig, State};
 use rackpool_core::placement::Policy;
 use rackpool_core::wire::MasterCall;
@@ -138,9 +138,9 @@ impl Cluster {
     pub fn start_master(self: &Rc<Self>) {
         let cpu = self.cpu(self.master_host);
         let cluster = self.clone();
-        let id = self.kernel.spawn("master".into(), self.master_host, cpu, |ctx| {
-            master::main(ctx, cluster)
-        });
+        let id = self
+            .kernel
+            .spawn("master".into(), self.master_host, cpu, |ctx| master::main(ctx, cluster));
         self.master.set(id);
     }
 

@@ -264,8 +264,10 @@ fn build(config: &Config, seed: u64) -> Rc<Scene> {
         hooks.draw_rares();
     }
     let violations = kernel.violations().clone();
-    let caches: Vec<Rc<HostCache>> =
-        hosts.iter().map(|host| HostCache::new(seed, u64::from(host.0), violations.clone())).collect();
+    let caches: Vec<Rc<HostCache>> = hosts
+        .iter()
+        .map(|host| HostCache::new(seed, u64::from(host.0), violations.clone()))
+        .collect();
     caches.iter().for_each(|cache| cache.set_asymmetric(true));
     let (cpus, cpu_hooks, rates) = (Cell::new(0), hooks.clone(), shape.switch);
     let make_cpu = move |host: HostId| {
@@ -277,8 +279,7 @@ fn build(config: &Config, seed: u64) -> Rc<Scene> {
     let master_host = hosts[shape.racks as usize];
     let costs = StepCosts { disk_commit: Ps::us(30), ..StepCosts::default() };
     let make_cpu = Box::new(make_cpu);
-    let cluster =
-        Rc::new(Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu));
+    let cluster = Rc::new(Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu));
     let mapped = rng.below(3);
     let places = (0..shape.clients).map(|place| {
         let path = match mapped {
@@ -348,7 +349,8 @@ pub fn run_seed(config: &Config, seed: u64) -> SeedOutcome {
     let mut run = Loop::new(kernel.clone(), Some(STACK_BYTES));
     run.run(WORK_MAX, || scene.repaired.get());
     if kernel.violation().is_none() && !scene.repaired.get() {
-        kernel.fail("live", format!("no end of work after {WORK_MAX}; {}", scene.model.under_way()));
+        kernel
+            .fail("live", format!("no end of work after {WORK_MAX}; {}", scene.model.under_way()));
     }
     let limit = kernel.now() + CALM;
     run.run(limit, || scene.audited.get());

@@ -13,12 +13,7 @@ use rackpool_core::wire;
 use std::rc::Rc;
 
 /// Starts the thread beside its daemon's loop, with an endpoint of their own.
-pub fn start(
-    daemon: &Ctx,
-    cluster: &Rc<Cluster>,
-    rack: &Rc<Rack>,
-    cells: Rc<Memory>,
-) -> ProcessId {
+pub fn start(daemon: &Ctx, cluster: &Rc<Cluster>, rack: &Rc<Rack>, cells: Rc<Memory>) -> ProcessId {
     let endpoint = cluster.add_endpoint(daemon, daemon.id);
     rack.endpoint.set(endpoint);
     let cpu = cluster.cpu(rack.host);

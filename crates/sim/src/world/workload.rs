@@ -4,9 +4,9 @@
 use super::handle::{Path, SimHandle};
 use super::kernel::{Ctx, Kernel, ProcessId};
 use super::scenario::Scene;
-use crate::check::conserve::AllocationAudit;
-use crate::check::bytes::{Backing, Bytes, Refusal};
 use crate::check::Violation;
+use crate::check::bytes::{Backing, Bytes, Refusal};
+use crate::check::conserve::AllocationAudit;
 use crate::check::linear::{Event, Histories, Times};
 use crate::check::words::{Word, WordOp};
 use crate::rng::{Purpose, Rng};
@@ -399,7 +399,8 @@ impl Worker {
         let taken = self.scene.model.bytes.borrow_mut().allocated(addr.0, bytes, backing, now);
         self.must(taken);
         let mut objects = self.scene.model.objects.borrow_mut();
-        let object = Object { bytes, holder: Some(self.ctx.id), owned, freeing: false, words: false };
+        let object =
+            Object { bytes, holder: Some(self.ctx.id), owned, freeing: false, words: false };
         objects.insert(addr.0, object);
     }
 

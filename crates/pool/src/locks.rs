@@ -1,0 +1,406 @@
+//! Locks of the pool, as a handle's user sees them: guards that are given back when they are
+//! dropped, and what the handle knows of them.
+//!
+//! A guard shares a table with its handle and borrows nothing, so the handle reads and writes
+//! while it is held. Dropping the guard of a mapped rack puts its token into a word of the slot and
+//! rings the bell; over a fabric it is noted in the table, and the handle gives the lock back with
+//! its next call that sends anything. [`Handle::unlock`] gives it back at once and says how that
+//! went. Whatever way a handle ends, the daemon ends its locks with its session.
+
+use crate::clock;
+use crate::drive::{Advanced, Buffers, advance};
+use crate::handle::Handle;
+use crate::links::Links;
+use crate::local::Door;
+use rackpool_core::client::{AtHome, Client, LinkId};
+use rackpool_core::wire::{Reply, Request};
+use rackpool_core::{Error, GAddr, RackId, Result};
+use rackpool_hw::fabric::tcp::Endpoint;
+use rackpool_hw::window::Window;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// How much longer than the daemon a handle waits for the answer to a lock request, ms: the
+/// daemon's own answer says more.
+const ANSWER_MS: u64 = 1_000;
+/// How long giving back what dropped guards held may delay a call, ms; then it is tried again
+/// with later calls.
+const RELEASE_MS: u64 = 100;
+/// How long calls are not delayed after that, ms.
+const RETRY_MS: u64 = 1_000;
+
+/// A lock that is held. See [`Handle::write_lock`].
+#[derive(Debug)]
+pub struct LockGuard {
+    id: u64,
+    addr: GAddr,
+    token: u64,
+    table: Arc<LockTable>,
+}
+
+/// A lock that others may hold for reading at the same time. Given back when it is dropped.
+#[derive(Debug)]
+pub struct ReadGuard(LockGuard);
+
+/// A lock that nobody else holds. Given back when it is dropped.
+#[derive(Debug)]
+pub struct WriteGuard(LockGuard);
+
+impl Deref for ReadGuard {
+    type Target = LockGuard;
+    fn deref(&self) -> &LockGuard {
+        &self.0
+    }
+}
+
+impl Deref for WriteGuard {
+    type Target = LockGuard;
+    fn deref(&self) -> &LockGuard {
+        &self.0
+    }
+}
+
+impl From<ReadGuard> for LockGuard {
+    fn from(guard: ReadGuard) -> LockGuard {
+        guard.0
+    }
+}
+
+impl From<WriteGuard> for LockGuard {
+    fn from(guard: WriteGuard) -> LockGuard {
+        guard.0
+    }
+}
+
+impl LockGuard {
+    /// The lock's name.
+    pub fn addr(&self) -> GAddr {
+        self.addr
+    }
+
+    /// The fencing token: greater than that of every earlier grant of any lock of the rack. Hand
+    /// it to whoever else acts under the lock, and let him refuse smaller ones.
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Whether the handle has learned that the lock is lost. Costs nothing and sends nothing;
+    /// [`Handle::check_lock`] asks.
+    pub fn is_lost(&self) -> bool {
+        self.table.lock().held.get(&self.id).is_none_or(|held| held.is_lost)
+    }
+
+    fn lost(&self) -> Error {
+        Error::LockLost { addr: self.addr, token: self.token }
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        self.table.give_back(self.id);
+    }
+}
+
+#[derive(Debug)]
+struct Held {
+    link: LinkId,
+    rack: RackId,
+    addr: GAddr,
+    token: u64,
+    is_lost: bool,
+}
+
+/// A lock to be given back. Token 0: whatever the session has of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Release {
+    link: LinkId,
+    addr: GAddr,
+    token: u64,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    next_id: u64,
+    held: BTreeMap<u64, Held>,
+    releases: Vec<Release>,
+    /// How the daemons of mapped racks are called.
+    doors: BTreeMap<LinkId, Weak<Door>>,
+    /// Not before this is a release tried again that failed.
+    retry_at_ns: u64,
+}
+
+/// What a handle and its guards share.
+#[derive(Debug, Default)]
+pub(crate) struct LockTable {
+    table: Mutex<Table>,
+    /// Whether there is something to give back.
+    due: AtomicBool,
+}
+
+impl LockTable {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // Nothing is half done under it, whoever panicked.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How the daemon behind a link is called from now on.
+    pub(crate) fn set_door(&self, link: LinkId, door: Weak<Door>) {
+        self.lock().doors.insert(link, door);
+    }
+
+    /// Names and tokens of the locks that are held in a rack.
+    pub(crate) fn held_in(&self, rack: RackId) -> Vec<(GAddr, u64)> {
+        let table = self.lock();
+        let held = table.held.values().filter(|held| held.rack == rack && !held.is_lost);
+        held.map(|held| (held.addr, held.token)).collect()
+    }
+
+    /// Notes that locks of a rack are lost, all of them or those with these tokens; one of them.
+    pub(crate) fn lose(&self, rack: RackId, tokens: Option<&[u64]>) -> Option<Error> {
+        let mut first = None;
+        for held in self.lock().held.values_mut() {
+            let named = tokens.is_none_or(|tokens| tokens.contains(&held.token));
+            if held.rack == rack && named && !held.is_lost {
+                held.is_lost = true;
+                first.get_or_insert(Error::LockLost { addr: held.addr, token: held.token });
+            }
+        }
+        first
+    }
+
+    fn take(&self, link: LinkId, rack: RackId, addr: GAddr, token: u64) -> u64 {
+        let mut table = self.lock();
+        table.next_id += 1;
+        let id = table.next_id;
+        table.held.insert(id, Held { link, rack, addr, token, is_lost: false });
+        id
+    }
+
+    fn give_back(&self, id: u64) {
+        let mut table = self.lock();
+        if let Some(held) = table.held.remove(&id).filter(|held| !held.is_lost) {
+            let door = table.doors.get(&held.link).and_then(Weak::upgrade);
+            if door.is_some_and(|door| door.give_back(held.token)) {
+                return;
+            }
+            table.releases.push(Release { link: held.link, addr: held.addr, token: held.token });
+            // Relaxed: the table's mutex orders what it announces.
+            self.due.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn owe(&self, release: Release) {
+        self.lock().releases.push(release);
+        // Relaxed: the table's mutex orders what it announces.
+        self.due.store(true, Ordering::Relaxed);
+    }
+
+    /// The handle ends: all that is held is to be given back.
+    pub(crate) fn give_back_all(&self) {
+        let ids: Vec<u64> = self.lock().held.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.give_back(id));
+    }
+
+    /// Gives back what dropped guards held, if anything, without delaying the caller for long. What
+    /// fails is tried again later.
+    pub(crate) fn flush(
+        &self,
+        client: &mut Client<Window>,
+        links: &mut Links,
+        endpoint: &mut Endpoint,
+    ) {
+        // Relaxed: as in `give_back`; a release that is not seen yet is seen by the next call.
+        if !self.due.load(Ordering::Relaxed) || self.lock().retry_at_ns > clock::now_ns() {
+            return;
+        }
+        let deadline_ns = clock::deadline_ns(RELEASE_MS);
+        if self.flush_until(client, links, endpoint, deadline_ns).is_err() {
+            self.lock().retry_at_ns = clock::deadline_ns(RETRY_MS);
+        }
+    }
+
+    fn flush_until(
+        &self,
+        client: &mut Client<Window>,
+        links: &mut Links,
+        endpoint: &mut Endpoint,
+        deadline_ns: u64,
+    ) -> Result<()> {
+        loop {
+            let next = self.lock().releases.first().copied();
+            let Some(release) = next else {
+                // Relaxed: as in `give_back`, which comes later if it adds one now.
+                self.due.store(!self.lock().releases.is_empty(), Ordering::Relaxed);
+                return Ok(());
+            };
+            let Release { link, addr, token } = release;
+            let request = Request::Unlock { addr, token };
+            match links.daemon_call(client, endpoint, link, request, deadline_ns) {
+                // Whoever does not know the lock has not got it.
+                Ok(_) => self.lock().releases.retain(|one| *one != release),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Handle {
+    /// Takes the lock named by `addr` for reading: others may hold it for reading, nobody for
+    /// writing. As [`Handle::write_lock`] in everything else.
+    ///
+    /// # Errors
+    /// As [`Handle::write_lock`].
+    pub fn read_lock(&mut self, addr: GAddr) -> Result<ReadGuard> {
+        let wait_ms = self.links.options().request_timeout_ms;
+        self.read_lock_within(addr, wait_ms)
+    }
+
+    /// As [`Handle::read_lock`], waiting up to `wait_ms`; 0 tries.
+    ///
+    /// # Errors
+    /// As [`Handle::write_lock`].
+    pub fn read_lock_within(&mut self, addr: GAddr, wait_ms: u64) -> Result<ReadGuard> {
+        self.lock(addr, false, wait_ms).map(ReadGuard)
+    }
+
+    /// Takes the lock named by `addr` for writing: nobody else holds it. The name is a multiple of
+    /// 64 in allocated memory; what it protects is its users' agreement, and locks stop nobody who
+    /// does not ask. Who asks first is served first; waits up to `request_timeout_ms`.
+    ///
+    /// The lock ends when the guard is given to [`Handle::unlock`] or dropped (over a fabric with
+    /// the handle's next call that sends anything), with the handle, or with its process; over a fabric also when the home rack had no connection to the handle for
+    /// a second. Then nothing that the handle sent before is executed any more, its next access
+    /// through the fabric is `lock-lost`, and so is [`Handle::check_lock`].
+    ///
+    /// ```
+    /// # fn main() -> rackpool::Result<()> {
+    /// use rackpool::{Placement, cluster::Cluster};
+    /// let cluster = Cluster::start(1)?;
+    /// let mut handle = cluster.pool(0)?.handle()?;
+    /// let account = handle.alloc(64, Placement::Auto)?;
+    /// let guard = handle.write_lock(account)?;
+    /// let balance = handle.read_u64(account)?;
+    /// handle.write_u64(account, balance + 100)?;
+    /// handle.unlock(guard)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `lock-timeout` if it did not become free, with the process that holds it; `already-locked`
+    /// if this handle holds it; `busy` (2048 locks of a rack, 64 of a handle in a rack);
+    /// `misaligned`, `not-mapped`, `lost` for the name; `timeout`, `peer-dead`.
+    pub fn write_lock(&mut self, addr: GAddr) -> Result<WriteGuard> {
+        let wait_ms = self.links.options().request_timeout_ms;
+        self.write_lock_within(addr, wait_ms)
+    }
+
+    /// As [`Handle::write_lock`], waiting up to `wait_ms`; 0 tries.
+    ///
+    /// # Errors
+    /// As [`Handle::write_lock`].
+    pub fn write_lock_within(&mut self, addr: GAddr, wait_ms: u64) -> Result<WriteGuard> {
+        self.lock(addr, true, wait_ms).map(WriteGuard)
+    }
+
+    /// Asks the lock's daemon whether a guard still holds it: one round trip.
+    ///
+    /// # Errors
+    /// `lock-lost` if not; `denied` for the guard of another handle; `timeout`, `peer-dead`.
+    pub fn check_lock(&mut self, guard: &LockGuard) -> Result<()> {
+        let link = self.link_of_guard(guard)?;
+        let request = Request::CheckLock { addr: guard.addr, token: guard.token };
+        let timeout_ms = self.links.options().request_timeout_ms;
+        let deadline_ns = clock::deadline_ns(timeout_ms);
+        let Self { client, links, endpoint, .. } = self;
+        match links.daemon_call(client, endpoint, link, request, deadline_ns)? {
+            Reply::Held { held: true } if !guard.is_lost() => Ok(()),
+            _ => Err(guard.lost()),
+        }
+    }
+
+    /// Gives a lock back now. Writes that have returned before are seen by its next holder;
+    /// submissions under way are not waited for.
+    ///
+    /// # Errors
+    /// `lock-lost` if it was lost before; `denied` for the guard of another handle; `timeout` or
+    /// `peer-dead` if its daemon could not be told: then it is told later.
+    pub fn unlock(&mut self, guard: impl Into<LockGuard>) -> Result<()> {
+        let guard = guard.into();
+        let link = self.link_of_guard(&guard)?;
+        let LockGuard { addr, token, .. } = guard;
+        let timeout_ms = self.links.options().request_timeout_ms;
+        // From here on the guard's drop finds nothing to give back.
+        let table = Arc::clone(&self.links.locks);
+        table.lock().held.remove(&guard.id);
+        let Self { client, links, endpoint, .. } = self;
+        let request = Request::Unlock { addr, token };
+        let deadline_ns = clock::deadline_ns(timeout_ms);
+        match links.daemon_call(client, endpoint, link, request, deadline_ns) {
+            Ok(Reply::Held { held: true }) => Ok(()),
+            Ok(_) => Err(guard.lost()),
+            Err(error) => {
+                table.owe(Release { link, addr, token });
+                Err(error)
+            }
+        }
+    }
+
+    fn link_of_guard(&self, guard: &LockGuard) -> Result<LinkId> {
+        if !Arc::ptr_eq(&guard.table, &self.links.locks) {
+            return Err(Error::Denied { reason: "the guard is another handle's".into() });
+        }
+        let table = guard.table.lock();
+        let held = table.held.get(&guard.id).filter(|held| !held.is_lost);
+        held.map(|held| held.link).ok_or_else(|| guard.lost())
+    }
+
+    fn lock(&mut self, addr: GAddr, write: bool, wait_ms: u64) -> Result<LockGuard> {
+        let deadline_ns = clock::deadline_ns(wait_ms.saturating_add(ANSWER_MS));
+        let table = Arc::clone(&self.links.locks);
+        let Self { client, links, endpoint, .. } = self;
+        // What was given up before must be out of the way: it may be this very lock.
+        table.flush_until(client, links, endpoint, deadline_ns)?;
+        let mut op = AtHome::new(addr, Request::Lock { addr, write, wait_ms });
+        match advance(client, links, endpoint, Buffers::None, &mut op, deadline_ns) {
+            Ok(Advanced::Done((link, Reply::Locked { token }))) => {
+                let id = table.take(link, client.rack_of(link), addr, token);
+                Ok(LockGuard { id, addr, token, table })
+            }
+            Ok(_) => Err(Error::Protocol {
+                peer: "daemon".into(),
+                reason: "an answer that does not fit a lock".into(),
+            }),
+            Err(error) => {
+                // The daemon may have granted what nobody will take.
+                if let Some(link) = op.link().filter(|_| is_open(&error)) {
+                    table.owe(Release { link, addr, token: 0 });
+                }
+                match error {
+                    Error::OutcomeUnknown { peer, .. } => {
+                        Err(Error::Timeout { peer, waited_ms: wait_ms })
+                    }
+                    error => Err(error),
+                }
+            }
+        }
+    }
+}
+
+/// How long a lock request that is sent again may still wait, if its call ends at `deadline_ns`.
+pub(crate) fn wait_left_ms(deadline_ns: u64) -> u64 {
+    (deadline_ns.saturating_sub(clock::now_ns()) / 1_000_000).saturating_sub(ANSWER_MS)
+}
+
+/// Whether the daemon may have done what ended with this error.
+fn is_open(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::OutcomeUnknown { .. }
+            | Error::Timeout { .. }
+            | Error::PeerDead { .. }
+            | Error::Protocol { .. }
+            | Error::Io { .. }
+    )
+}
