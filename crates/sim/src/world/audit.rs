@@ -37,7 +37,13 @@ async fn run(ctx: &Ctx, scene: &Rc<Scene>) -> Result<()> {
         if readable {
             worker.read_all(addr).await;
         }
-        match worker.handle.free(addr, bytes).await {
+        let freed = loop {
+            match worker.handle.free(addr, bytes).await {
+                Err(Error::Busy { .. }) => ctx.sleep(Ps::ms(1)).await,
+                result => break result,
+            }
+        };
+        match freed {
             Ok(()) => {}
             Err(Error::BadFree { .. } | Error::NotMapped { .. } | Error::Lost { .. })
                 if freeing => {}
@@ -69,7 +75,13 @@ async fn look_at(ctx: &Ctx, scene: &Rc<Scene>, index: usize) -> Result<RackAudit
     let cluster = scene.cluster.clone();
     let id = RackId(index as u16);
     let mut handle = SimHandle::open(ctx.clone(), cluster, id, Path::OneSided, 2).await?;
-    let stats: DaemonStats = match handle.ask(Request::Stats).await? {
+    let reply = loop {
+        match handle.ask(Request::Stats).await {
+            Err(Error::Busy { .. }) => ctx.sleep(Ps::ms(1)).await,
+            reply => break reply?,
+        }
+    };
+    let stats: DaemonStats = match reply {
         Reply::Stats(stats) => stats,
         other => {
             let reason = format!("statistics are answered with {other:?}");

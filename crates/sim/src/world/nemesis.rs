@@ -102,6 +102,7 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) {
             if fault == Fault::Partition {
                 kernel.cut_for(to, from, time);
             }
+            ctx.sleep(Ps(time.0 / 2)).await;
         }
         Fault::SlowNode => {
             let factor = rng.between(2, 200) as u32;
@@ -111,11 +112,14 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) {
         }
         Fault::Pause => {
             let Some(process) = pick_process(scene, rng) else { return };
-            // Mostly short; sometimes longer than every lease and every deadline.
-            let mean = if rng.chance_ppm(100_000) { Ps::ms(4_000) } else { Ps::us(300) };
-            let time = rng.exponential(mean);
+            // Mostly short; sometimes longer than every lease and every deadline, and then alone.
+            let long = rng.chance_ppm(50_000);
+            let time = rng.exponential(if long { Ps::ms(4_000) } else { Ps::us(100) });
             kernel.say(|| format!("process {} is stopped for {time}", process.0));
             kernel.pause(process, time);
+            if long {
+                ctx.sleep(time).await;
+            }
         }
         Fault::ClockSkew => {
             let jump_ns = rng.between(0, 2_000_000_000);
