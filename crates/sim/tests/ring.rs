@@ -13,12 +13,15 @@ use rackpool_sim::coro::{Wait, wait};
 use rackpool_sim::mem::{Coherence, Hooks, Memory, SimMem, Tier};
 use rackpool_sim::time::Ps;
 
-const GEOMETRY: Geometry = Geometry::SMALLEST;
+/// More entries than blocks, so that it runs out of either.
+const GEOMETRY: Geometry = Geometry { entries: 8, ..Geometry::SMALLEST };
 const MESSAGES: u64 = 40;
 
-/// Message number `index`: inline ones and ones with data, none like another.
+/// Message number `index`. First most have data blocks, then all are inline: the ring runs out of
+/// blocks, later of entries.
 fn message(index: u64) -> Vec<u8> {
-    let bytes = [0, 3, 56, 57, 64][index as usize % 5].min(GEOMETRY.message_bytes_max());
+    let lengths = if index < MESSAGES / 2 { [57, 0, 64, 56, 60] } else { [0, 3, 8, 55, 56] };
+    let bytes = lengths[index as usize % 5];
     (0..bytes as u64).map(|at| (index * 31 + at) as u8 | 1).collect()
 }
 
