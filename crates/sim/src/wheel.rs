@@ -13,10 +13,10 @@
 //! All events up to `covered` are in `ready`, sorted; later ones lie unsorted in the slots of the
 //! wheel, each on the level of the highest byte in which its time differs from `cursor`; those
 //! beyond the wheel's 1.1 s are in a heap. The first slot of the lowest level that has one is the
-//! next to become ready: a slot with few events at once, whatever its width, others after being
-//! spread over the level below. What moves are keys, in chunks; an event stays in its place until it
-//! is popped. Places and chunks are used again, so that nothing is allocated once the queue has
-//! had its largest size.
+//! next to become ready: a slot with few events at once, others after being spread over the level
+//! below. What moves are keys, in chunks; an event stays in its place until it is popped. Places
+//! and chunks are used again, so that nothing is allocated once the queue has had its largest
+//! size.
 //!
 //! Source: calendar and ladder queues (Brown 1988; Tang, Goh and Thng 2005); Varghese and Lauck
 //! 1987 for the hierarchy.
@@ -409,7 +409,9 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            cases: 400, failure_persistence: None, ..ProptestConfig::default()
+        })]
         #[test]
         fn the_order_is_that_of_a_heap_model(steps in prop::collection::vec(step(), 1..120)) {
             let mut wheel = Wheel::new();

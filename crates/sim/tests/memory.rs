@@ -101,6 +101,9 @@ fn apply(mem: &SimMem, model: &mut [u8], step: &Step) {
 }
 
 proptest! {
+    // Failures print their seed; nothing is written beside the sources.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn one_processor_sees_what_it_stored(
         steps in prop::collection::vec(step(), 1..200),

@@ -59,6 +59,20 @@ impl SwitchRates {
         SwitchRates { switch_gap: 0, drain_gap: 0, buffer_stores_max: 0, ..Self::default() }
     }
 
+    /// Rates for one run: from seldom to all the time interrupted, from stores that are seen at
+    /// once to stores that are seen late, so that runs differ in kind.
+    pub fn draw(rng: &mut Rng) -> SwitchRates {
+        let mut one_of = |choices: [u32; 4]| choices[rng.below(4) as usize];
+        SwitchRates {
+            switch_gap: one_of([3, 8, 25, 100]),
+            micros_ppm: one_of([1_000, 10_000, 50_000, 200_000]),
+            millis_ppm: one_of([0, 100, 500, 2_000]),
+            drain_gap: one_of([1, 4, 10, 40]),
+            hold_ppm: one_of([0, 200_000, 500_000, 900_000]),
+            ..SwitchRates::default()
+        }
+    }
+
     fn duration(&self, rng: &mut Rng) -> Ps {
         let mut draw = rng.below(1_000_000) as u32;
         for (ppm, low, high) in [
@@ -179,6 +193,23 @@ impl Cpu {
     #[inline]
     pub fn charge(&self, cost: Ps) {
         self.cost.set(self.cost.get() + cost);
+    }
+
+    /// A point at which its process may be interrupted or die, as each of its memory operations
+    /// is one; for what a process does besides. Nothing in performance mode.
+    pub fn pass(&self) {
+        if let Mode::Checking(checking) = &self.mode {
+            self.point(checking);
+        }
+    }
+
+    /// Enters the kernel to wait: all its stores are seen, and the world goes on.
+    ///
+    /// # Panics
+    /// Outside of processes.
+    pub fn wait(&self, wait: Wait) {
+        self.drain();
+        coro::wait(wait);
     }
 
     /// Its process was killed. What it had stored reaches memory, since those instructions were
