@@ -297,7 +297,7 @@ impl Server {
         }
         let pid = u64::from(process.0);
         let slot = self.engine.join_local(hello.session, pid, pid, &mut self.world)?;
-        let section = self.rack.region.borrow_mut().create_slot(slot);
+        let section = self.rack.region.borrow_mut().create_slot(slot, &self.ctx.kernel);
         self.world.add_slot(slot, section);
         Ok(slot)
     }

@@ -317,8 +317,13 @@ impl SimHandle {
         op: &mut O,
         local: Local<'_>,
     ) -> Result<O::Output> {
-        let mut buffers = Buffers { local, lent: Cell::new(None), ranges: RefCell::default() };
+        let mut buffers = Buffers { local, lent: Cell::new(None), ranges: RefCell::default(), posted: Vec::new() };
         let result = self.drive_with(op, &mut buffers).await;
+        if result.is_err() {
+            // Nothing that is still under way may read from the buffer after this.
+            let posted = std::mem::take(&mut buffers.posted);
+            posted.into_iter().for_each(|peer| self.ctx.close_peer(self.endpoint, peer));
+        }
         buffers.end(&self.cluster, self.endpoint);
         result
     }
@@ -1071,6 +1076,8 @@ pub(super) enum Local<'a> {
 struct Buffers<'a> {
     local: Local<'a>,
     lent: Cell<Option<BufId>>,
+    /// The connections that work was posted to.
+    posted: Vec<PeerId>,
     /// Parts that the network reads into.
     ranges: RefCell<Vec<(u64, u64)>>,
 }
@@ -1137,7 +1144,12 @@ impl Io for SimIo<'_, '_> {
             Link::Local(_) => None,
         };
         match peer {
-            Some(peer) => self.ctx.post_work(self.endpoint, peer, batch),
+            Some(peer) => {
+                if !self.buffers.posted.contains(&peer) {
+                    self.buffers.posted.push(peer);
+                }
+                self.ctx.post_work(self.endpoint, peer, batch)
+            }
             None => Err((0, PostError::Down)),
         }
     }

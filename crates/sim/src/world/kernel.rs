@@ -156,6 +156,7 @@ pub struct Kernel {
     cuts: RefCell<BTreeMap<(HostId, HostId), Ps>>,
     costs: ControlCosts,
     rng: RefCell<Rng>,
+    memories: Cell<u32>,
     trace: Cell<u64>,
     events: Cell<u64>,
     violation: RefCell<Option<Violation>>,
@@ -167,11 +168,11 @@ pub struct Kernel {
     pub log: RefCell<Option<Vec<String>>>,
 }
 
-/// Registered buffers of one endpoint.
+/// Registered buffers of one endpoint. A number is not used again while the network may know it.
 #[derive(Default)]
 struct Buffers {
-    slots: Vec<Option<Vec<u8>>>,
-    free: Vec<u32>,
+    registered: BTreeMap<u32, Vec<u8>>,
+    next: u32,
 }
 
 #[derive(Default)]
@@ -247,6 +248,7 @@ impl Kernel {
             cuts: RefCell::default(),
             costs,
             rng: RefCell::new(Rng::new(seed, Purpose::Network, 1)),
+            memories: Cell::new(0),
             trace: Cell::new(seed),
             events: Cell::new(0),
             violation: RefCell::default(),
@@ -254,6 +256,12 @@ impl Kernel {
             jitter,
             log: RefCell::default(),
         })
+    }
+
+    /// The number of a new piece of memory.
+    pub fn new_memory(&self) -> u32 {
+        self.memories.set(self.memories.get() + 1);
+        self.memories.get()
     }
 
     /// A host with its clock.
@@ -462,21 +470,17 @@ impl Kernel {
     /// Registers a buffer of an endpoint.
     pub fn register(&self, endpoint: EndpointId, bytes: Vec<u8>) -> BufId {
         let mut all = self.buffers.borrow_mut();
-        let Buffers { slots, free } = buffers_of(&mut all, endpoint);
-        let index = free.pop().unwrap_or(slots.len() as u32);
-        if index as usize == slots.len() {
-            slots.push(None);
-        }
-        slots[index as usize] = Some(bytes);
-        BufId(index)
+        let buffers = buffers_of(&mut all, endpoint);
+        buffers.next = buffers.next.wrapping_add(1);
+        buffers.registered.insert(buffers.next, bytes);
+        BufId(buffers.next)
     }
 
     /// Takes a registered buffer back: whatever the network still reads from it is garbage, what
     /// it writes to it is lost.
     pub fn take_buffer(&self, endpoint: EndpointId, buf: BufId) -> Vec<u8> {
-        let Buffers { slots, free } = &mut self.buffers.borrow_mut()[endpoint.0 as usize];
-        free.push(buf.0);
-        slots[buf.0 as usize].take().expect("a buffer is taken once")
+        let buffers = &mut self.buffers.borrow_mut()[endpoint.0 as usize];
+        buffers.registered.remove(&buf.0).expect("a buffer is taken once")
     }
 
     /// The other end of a connection.
@@ -580,9 +584,9 @@ impl Sink for Wires<'_> {
 
     fn read_local(&mut self, endpoint: EndpointId, pieces: &[Sge], to: &mut Vec<u8>) {
         let mut buffers = self.0.buffers.borrow_mut();
-        let slots = &buffers_of(&mut buffers, endpoint).slots;
+        let buffers = &buffers_of(&mut buffers, endpoint).registered;
         for Sge { buf, offset, bytes } in pieces {
-            match &slots[buf.0 as usize] {
+            match buffers.get(&buf.0) {
                 Some(from) => {
                     to.extend_from_slice(&from[*offset as usize..(offset + bytes) as usize]);
                 }
@@ -594,10 +598,10 @@ impl Sink for Wires<'_> {
 
     fn write_local(&mut self, endpoint: EndpointId, pieces: &[Sge], mut from: &[u8]) {
         let mut buffers = self.0.buffers.borrow_mut();
-        let slots = &mut buffers_of(&mut buffers, endpoint).slots;
+        let buffers = &mut buffers_of(&mut buffers, endpoint).registered;
         for Sge { buf, offset, bytes } in pieces {
             let (here, rest) = from.split_at((*bytes as usize).min(from.len()));
-            if let Some(to) = &mut slots[buf.0 as usize] {
+            if let Some(to) = buffers.get_mut(&buf.0) {
                 to[*offset as usize..][..here.len()].copy_from_slice(here);
             }
             from = rest;

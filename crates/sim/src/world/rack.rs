@@ -1,7 +1,7 @@
 //! A rack's memory as its processes see it: the sections of the region, which outlive the daemon,
 //! and the [`World`] of the daemon's engine over them.
 
-use super::kernel::{Ctx, HostId, ProcessId};
+use super::kernel::{Ctx, HostId, Kernel, ProcessId};
 use crate::mem::{Coherence, Memory, SimMem, Tier};
 use crate::net::{EndpointId, NodeId};
 use rackpool_core::constants::{CELLS, SESSIONS_MAX, SLOTS_MAX};
@@ -32,27 +32,28 @@ pub struct Region {
 }
 
 impl Region {
-    fn new(id: [u64; 2], layout: &RegionLayout, is_checked: bool) -> Region {
-        let section = |number: u32, bytes, tier| {
-            let memory = Memory::new(number, bytes, tier, Coherence::Hardware);
+    fn new(id: [u64; 2], layout: &RegionLayout, kernel: &Kernel, is_checked: bool) -> Region {
+        let section = |bytes, tier| {
+            let memory = Memory::new(kernel.new_memory(), bytes, tier, Coherence::Hardware);
             memory.set_backed_tracking(is_checked);
             memory
         };
-        let table = section(2, layout.table_bytes(), Tier::Cxl);
+        let table = section(layout.table_bytes(), Tier::Cxl);
         table.back(0, layout.table_bytes());
         Region {
             id,
             is_formatted: false,
-            private: section(1, layout.private_bytes(), Tier::Dram),
+            private: section(layout.private_bytes(), Tier::Dram),
             table,
-            pages: section(3, layout.pages_bytes(), Tier::Cxl),
+            pages: section(layout.pages_bytes(), Tier::Cxl),
             slots: Vec::new(),
         }
     }
 
     /// The section of a slot, made anew.
-    pub fn create_slot(&mut self, slot: u32) -> Rc<Memory> {
-        let memory = Memory::new(16 + slot, SLOT_BYTES, Tier::Cxl, Coherence::Hardware);
+    pub fn create_slot(&mut self, slot: u32, kernel: &Kernel) -> Rc<Memory> {
+        let id = kernel.new_memory();
+        let memory = Memory::new(id, SLOT_BYTES, Tier::Cxl, Coherence::Hardware);
         if self.slots.len() <= slot as usize {
             self.slots.resize(slot as usize + 1, None);
         }
@@ -84,6 +85,7 @@ pub struct Rack {
     pub daemon: Cell<Option<(ProcessId, ProcessId)>>,
     /// Blocks that the host still has for the region.
     pub blocks_free: Cell<u64>,
+    kernel: Rc<Kernel>,
     is_checked: bool,
 }
 
@@ -93,15 +95,16 @@ impl Rack {
         id: RackId,
         host: HostId,
         layout: RegionLayout,
-        node: NodeId,
+        kernel: &Rc<Kernel>,
         is_checked: bool,
     ) -> Rack {
-        let region = Region::new([u64::from(id.0) + 1, 1], &layout, is_checked);
+        let region = Region::new([u64::from(id.0) + 1, 1], &layout, kernel, is_checked);
         Rack {
             id,
             host,
             layout,
-            node,
+            node: kernel.node_of(host),
+            kernel: kernel.clone(),
             endpoint: Cell::new(EndpointId(u32::MAX)),
             region: RefCell::new(region),
             daemon: Cell::new(None),
@@ -121,7 +124,7 @@ impl Rack {
     pub fn lose_power(&self) {
         let mut region = self.region.borrow_mut();
         let id = [region.id[0], region.id[1] + 1];
-        *region = Region::new(id, &self.layout, self.is_checked);
+        *region = Region::new(id, &self.layout, &self.kernel, self.is_checked);
     }
 
     /// A processor's view of the pages.
@@ -151,7 +154,8 @@ pub struct RackWorld {
 impl RackWorld {
     /// The world over the rack's region as it is now.
     pub fn new(rack: &Rc<Rack>, ctx: &Ctx) -> RackWorld {
-        let cells = Memory::new(4, u64::from(CELLS) * 8, Tier::Dram, Coherence::Hardware);
+        let id = ctx.kernel.new_memory();
+        let cells = Memory::new(id, u64::from(CELLS) * 8, Tier::Dram, Coherence::Hardware);
         RackWorld {
             private: rack.view(ctx, |region| region.private.clone()),
             table: rack.view(ctx, |region| region.table.clone()),

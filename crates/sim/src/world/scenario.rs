@@ -254,8 +254,7 @@ fn build(config: &Config, seed: u64) -> Rc<Scene> {
     let racks: Vec<Rc<Rack>> = (0..shape.racks)
         .map(|rack| {
             let host = hosts[rack as usize];
-            let node = kernel.node_of(host);
-            Rc::new(Rack::new(RackId(rack as u16), host, layout, node, true))
+            Rc::new(Rack::new(RackId(rack as u16), host, layout, &kernel, true))
         })
         .collect();
     let hooks = Hooks::new(seed);

@@ -393,6 +393,7 @@ impl Worker {
 
     /// The moment in which the memory becomes this client's.
     fn took(&self, addr: GAddr, bytes: u64, owned: bool) {
+        self.ctx.kernel.say(|| format!("client {}: has {bytes} at {addr}", self.ctx.id.0));
         let is_pages = bytes > self.handle.page_bytes() / 2;
         let backing = if is_pages { Backing::Pages } else { Backing::Object };
         let now = self.ctx.now();
