@@ -52,6 +52,10 @@ impl Locate {
             State::NeedLink(homes) => {
                 let rack = homes[0].rack;
                 let Some(link) = client.link_of(rack) else {
+                    // The rack may have lost its region while we connect: then these homes are of
+                    // the old one and their keys may open frames of the new one. The master knows
+                    // a region before it names its daemon, so its next answer is of this region.
+                    self.state = State::AskMaster;
                     return Ok(Step::Need(Need::Link(rack)));
                 };
                 let same_rack = homes.iter().take_while(|home| home.rack == rack).count();

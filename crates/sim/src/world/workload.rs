@@ -316,6 +316,7 @@ impl Worker {
             op => op,
         };
         let called = self.begin(name);
+        self.ctx.kernel.say(|| format!("client {}: {op:?} at {addr}", self.ctx.id.0));
         if !matches!(op, WordOp::Read(_)) {
             self.note(|one| one.word = Some((addr.0, op)));
         }
