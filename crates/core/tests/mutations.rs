@@ -220,7 +220,7 @@ fn races_are_told_where_they_are_met() {
     rig.submit(0, Request::Alloc { bytes: 2 * PAGE, owned: false });
     rig.kill(0);
     rig.quiesce();
-    let met = rig.world.fuse.answers.met.borrow().clone();
+    let met = rig.world.fuse.answers.races.borrow().clone();
     assert!(met.contains(&Race::CellSeen), "{met:?}");
     assert!(met.contains(&Race::JobOutlivedRequest), "{met:?}");
     assert!(!met.contains(&Race::RedoFinished), "{met:?}");
