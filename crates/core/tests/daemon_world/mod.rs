@@ -3,14 +3,10 @@
 //! rig that plays clients against a model of what they must hold.
 #![allow(dead_code)]
 
-mod answers;
-
-pub use answers::Answers;
-
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, Daemon, World, format};
 use rackpool_core::layout::{BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word};
-use rackpool_core::seam::{Mem, Mutation, Probe, Race, Rare};
+use rackpool_core::seam::{Mem, Probe};
 use rackpool_core::wire::{
     MasterAnswer, MasterCall, MasterReply, PageHome, Reply, ReplyFrame, Request, RequestFrame,
 };
@@ -22,6 +18,9 @@ use std::rc::Rc;
 
 pub const RACK: RackId = RackId(3);
 pub const PAGE: u64 = 4096;
+
+mod answers;
+pub use answers::Answers;
 
 /// What a burnt fuse unwinds with.
 pub struct Crash;
@@ -116,14 +115,16 @@ impl TestMem {
     }
 }
 
+use rackpool_core::seam;
+
 impl Probe for TestMem {
-    fn mutated(&self, mutation: Mutation) -> bool {
+    fn mutated(&self, mutation: seam::Mutation) -> bool {
         self.fuse.answers.mutated(mutation)
     }
-    fn rare(&self, rare: Rare) -> bool {
+    fn rare(&self, rare: seam::Rare) -> bool {
         self.fuse.answers.rare(rare)
     }
-    fn met(&self, race: Race) {
+    fn met(&self, race: seam::Race) {
         self.fuse.answers.met(race);
     }
 }
