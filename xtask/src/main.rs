@@ -28,7 +28,7 @@ Usage: cargo xtask NAME [OPTIONS]
   doctest   examples in documentation and in the README
   doc       rustdoc, warnings are errors
   loom      tests of rackpool-hw over all interleavings of a small model
-  shuttle   tests of rackpool-hw over random schedules of a larger one; prints the seeds
+  shuttle   tests of rackpool-hw over random schedules of a whole rack, fresh each time
   bench     every benchmark in its smallest size
   help      this text
 

@@ -139,7 +139,12 @@ impl<M: Mem> TargetMemory<M> {
         let at = RemoteAddr { offset, key };
         if self.cell.rare(Rare::TargetOneWord) {
             let mut pieces = Pieces::new(self, at, to.len() as u64);
-            to.chunks_mut(WORD_BYTES as usize).for_each(|word| pieces.read(self, word));
+            let mut rest = to;
+            while !rest.is_empty() {
+                let (word, after) = rest.split_at_mut(pieces.word_bytes());
+                pieces.read(self, word);
+                rest = after;
+            }
             return pieces.status();
         }
         status(self.at(at, to.len() as u64, |pages| {
@@ -154,7 +159,12 @@ impl<M: Mem> TargetMemory<M> {
         let at = RemoteAddr { offset, key };
         if self.cell.rare(Rare::TargetOneWord) {
             let mut pieces = Pieces::new(self, at, from.len() as u64);
-            from.chunks(WORD_BYTES as usize).for_each(|word| pieces.write(self, word));
+            let mut rest = from;
+            while !rest.is_empty() {
+                let (word, after) = rest.split_at(pieces.word_bytes());
+                pieces.write(self, word);
+                rest = after;
+            }
             return pieces.status();
         }
         status(self.at(at, from.len() as u64, |pages| {
@@ -219,6 +229,11 @@ impl Pieces {
     /// Bytes that have not been gone over.
     pub fn left_bytes(&self) -> u64 {
         self.left_bytes
+    }
+
+    /// Bytes from here to the end of the aligned word, or of all: a word is never cut in two.
+    fn word_bytes(&self) -> usize {
+        (WORD_BYTES - self.at.offset % WORD_BYTES).min(self.left_bytes) as usize
     }
 
     /// How it stands: `Done(0)` while nothing was refused.

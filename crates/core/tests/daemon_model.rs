@@ -5,11 +5,10 @@ mod daemon_world;
 
 use daemon_world::{PAGE, Rig};
 use proptest::prelude::*;
-use rackpool_core::GAddr;
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::ClientId;
-use rackpool_core::seam::Rare;
 use rackpool_core::wire::{Reply, Request};
+use rackpool_core::{GAddr, seam};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -226,7 +225,8 @@ proptest! {
         let answers = &rig.world.fuse.answers;
         answers.dice.set(dice);
         // `Busy` and sessions that are forgotten, which this model does not know.
-        answers.never.borrow_mut().extend([Rare::QuarantineFull, Rare::RemoteTableFull]);
+        let unknown = [seam::Rare::QuarantineFull, seam::Rare::RemoteTableFull];
+        answers.never.borrow_mut().extend(unknown);
         rig.join(0);
         for (index, op) in ops.into_iter().enumerate() {
             play(&mut rig, op, index as u32 + 1);

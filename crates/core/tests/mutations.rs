@@ -5,10 +5,9 @@
 mod daemon_world;
 mod master_world;
 
-use daemon_world::{PAGE, Rig, TestWorld};
-use rackpool_core::SessionId;
+use daemon_world::{PAGE, Rig};
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
-use rackpool_core::daemon::Daemon;
+use rackpool_core::daemon::ClientId;
 use rackpool_core::master::{ConnId, Master, MasterConfig, State};
 use rackpool_core::placement::Policy;
 use rackpool_core::seam::{Mutation, Probe, Race, Rare};
@@ -190,22 +189,29 @@ fn a_full_quarantine_is_busy_for_runs_and_nothing_else() {
 
 #[test]
 fn a_remote_session_whose_record_is_needed_is_ended_as_a_whole() {
-    let mut world = TestWorld::formatted(4);
-    let mut daemon = Daemon::attach(&mut world, daemon_world::RACK, None).expect("formatted");
-    let (first, known) = daemon.join_remote(SessionId(7), &mut world).expect("there is room");
-    assert!(!known);
-    daemon.leave_remote(first);
-    let answers = &world.fuse.answers;
+    let mut rig = Rig::new(8);
+    rig.join_remote(0);
+    let owned = rig.alloc(0, PAGE, true);
+    let client = rig.clients.remove(&0).expect("it joined");
+    let ClientId::Remote(record) = client.id else { panic!("a remote client") };
+    rig.run(|daemon, _| daemon.leave_remote(record));
+    let answers = &rig.world.fuse.answers;
     let others = Rare::ALL.into_iter().filter(|rare| *rare != Rare::RemoteTableFull);
     answers.never.borrow_mut().extend(others);
     answers.dice.set(0x1234_5678_9abc);
-    let mut session = 8;
-    while daemon.sessions().any(|info| info.session == SessionId(7)) {
-        daemon.join_remote(SessionId(session), &mut world).expect("there is room");
-        session += 1;
-        assert!(session < 200, "it is forced one time in four");
+    let lives = |rig: &Rig| {
+        let daemon = rig.daemon.as_ref().expect("it runs");
+        daemon.sessions().any(|info| info.session == client.session)
+    };
+    for name in 1..100 {
+        if lives(&rig) {
+            rig.join_remote(name);
+        }
     }
-    assert!(!daemon.join_remote(SessionId(7), &mut world).expect("there is room").1);
+    assert!(!lives(&rig), "it is forced one time in four");
+    rig.live.remove(&owned.0);
+    rig.world.fuse.answers.dice.set(0);
+    rig.finish();
 }
 
 #[test]
@@ -220,7 +226,7 @@ fn races_are_told_where_they_are_met() {
     rig.submit(0, Request::Alloc { bytes: 2 * PAGE, owned: false });
     rig.kill(0);
     rig.quiesce();
-    let met = rig.world.fuse.answers.met.borrow().clone();
+    let met = rig.world.fuse.answers.races.borrow().clone();
     assert!(met.contains(&Race::CellSeen), "{met:?}");
     assert!(met.contains(&Race::JobOutlivedRequest), "{met:?}");
     assert!(!met.contains(&Race::RedoFinished), "{met:?}");

@@ -10,7 +10,7 @@ use engines::{PAGE, Rack, Section};
 use loom::thread;
 use rackpool_core::client::{Client, Miss, OWN, Reach};
 use rackpool_core::layout::{SlotWord, cell_offset};
-use rackpool_core::seam::{Mem, Mutation, WorkStatus};
+use rackpool_core::seam::{Mem, Mutation, Rare, WorkStatus};
 use rackpool_core::wire::{PageHome, Reply, Request};
 use rackpool_core::{GAddr, daemon::Daemon};
 
@@ -144,6 +144,7 @@ fn a_pinned_page_keeps_its_frame_until_it_is_let_go() {
 /// `access` is executed by the target while the page is freed and its frame used again.
 fn target_against_a_free(
     mutation: Option<Mutation>,
+    rare: Option<Rare>,
     access: impl Fn(&rackpool_core::target::TargetMemory<Section>, u64, PageHome)
     + Send
     + Sync
@@ -151,7 +152,7 @@ fn target_against_a_free(
 ) {
     model(move || {
         let Page { rack, daemon, slot, addr, home, .. } = Page::new(mutation);
-        let target = rack.target();
+        let target = rack.target(rare);
         let freer = thread::spawn(move || free_and_use_again(rack, daemon, slot, addr));
         access(&target, target.layout().frame_offset(home.frame), home);
         freer.join().expect("the freer saw nothing wrong");
@@ -172,12 +173,21 @@ fn one_sided_read(
 
 #[test]
 fn a_one_sided_read_never_sees_the_next_use_of_its_frame() {
-    target_against_a_free(None, one_sided_read);
+    target_against_a_free(None, None, one_sided_read);
 }
 
 #[test]
 fn a_one_sided_write_never_hits_the_next_use_of_its_frame() {
-    target_against_a_free(None, |target, offset, home| {
+    target_against_a_free(None, None, |target, offset, home| {
+        target.write(offset, home.generation, &LATE);
+    });
+}
+
+#[test]
+fn an_operation_in_pieces_ends_with_the_first_refusal() {
+    let words = Some(Rare::TargetOneWord);
+    target_against_a_free(None, words, one_sided_read);
+    target_against_a_free(None, words, |target, offset, home| {
         target.write(offset, home.generation, &LATE);
     });
 }
@@ -209,7 +219,7 @@ fn a_frame_that_is_used_again_while_it_is_announced_is_caught() {
 #[test]
 #[should_panic(expected = "a revoked key was executed")]
 fn a_target_that_executes_revoked_keys_is_caught() {
-    target_against_a_free(Some(Mutation::ExecuteRevokedKey), one_sided_read);
+    target_against_a_free(Some(Mutation::ExecuteRevokedKey), None, one_sided_read);
 }
 
 /// A handle that is dropped says so in its slot; the daemon then gives its memory to others and

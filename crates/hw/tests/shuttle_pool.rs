@@ -290,7 +290,7 @@ fn whole_rack(mutation: Option<Mutation>, looks_again: bool) {
     let (sender, control) = channel();
     let door = Door { control: sender, event: event.clone() };
     let board: Board = Arc::new(Mutex::new(Vec::new()));
-    let target = rack.target();
+    let target = rack.target(None);
     let bell = Bitmap::attach_small(event.clone(), 1);
     let server = Server { rack, daemon, bell, event, control, slots: Vec::new(), looks_again };
     let server = thread::spawn(move || server.run());

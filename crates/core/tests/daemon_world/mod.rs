@@ -11,16 +11,19 @@ pub use master::FakeMaster;
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, Daemon, World, format};
 use rackpool_core::layout::{BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word};
-use rackpool_core::seam::{Mem, Mutation, Probe, Race, Rare};
+use rackpool_core::seam::{Mem, Probe};
 use rackpool_core::wire::{MasterCall, Reply, ReplyFrame, Request, RequestFrame};
 use rackpool_core::{Error, FrameIndex, GAddr, PageGeometry, RackId, Result, SessionId};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 pub const RACK: RackId = RackId(3);
 pub const PAGE: u64 = 4096;
+
+mod answers;
+pub use answers::Answers;
 
 /// What a burnt fuse unwinds with.
 pub struct Crash;
@@ -31,34 +34,6 @@ pub struct Fuse {
     left: Cell<Option<u64>>,
     pub burnt: Cell<bool>,
     pub answers: Answers,
-}
-
-/// What the engine's questions are answered with.
-#[derive(Default)]
-pub struct Answers {
-    pub mutation: Cell<Option<Mutation>>,
-    /// State of the dice that decide on rare branches; 0 takes none.
-    pub dice: Cell<u64>,
-    /// Branches that the rig does not know how to play.
-    pub never: RefCell<BTreeSet<Rare>>,
-    pub taken: RefCell<BTreeSet<Rare>>,
-    pub met: RefCell<BTreeSet<Race>>,
-}
-
-impl Answers {
-    /// One in four, by a xorshift generator.
-    fn roll(&self, rare: Rare) -> bool {
-        let mut x = self.dice.get();
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.dice.set(x);
-        let taken = x >> 32 & 3 == 3 && !self.never.borrow().contains(&rare);
-        if taken {
-            self.taken.borrow_mut().insert(rare);
-        }
-        taken
-    }
 }
 
 impl Fuse {
@@ -143,15 +118,17 @@ impl TestMem {
     }
 }
 
+use rackpool_core::seam;
+
 impl Probe for TestMem {
-    fn mutated(&self, mutation: Mutation) -> bool {
-        self.fuse.answers.mutation.get() == Some(mutation)
+    fn mutated(&self, mutation: seam::Mutation) -> bool {
+        self.fuse.answers.mutated(mutation)
     }
-    fn rare(&self, rare: Rare) -> bool {
-        self.fuse.answers.roll(rare)
+    fn rare(&self, rare: seam::Rare) -> bool {
+        self.fuse.answers.rare(rare)
     }
-    fn met(&self, race: Race) {
-        self.fuse.answers.met.borrow_mut().insert(race);
+    fn met(&self, race: seam::Race) {
+        self.fuse.answers.met(race);
     }
 }
 

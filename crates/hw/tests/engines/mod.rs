@@ -8,7 +8,7 @@ use rackpool_core::client::{Client, OWN, RackView, Reach};
 use rackpool_core::constants::PAGE_ID_LEASE;
 use rackpool_core::daemon::{ClientId, Daemon, World, format};
 use rackpool_core::layout::{RegionLayout, SlotWord, cell_offset};
-use rackpool_core::seam::{Mem, Mutation, Probe};
+use rackpool_core::seam::{Mem, Mutation, Probe, Rare};
 use rackpool_core::target::TargetMemory;
 use rackpool_core::wire::{
     MasterAnswer, MasterCall, MasterReply, PageHome, Reply, ReplyFrame, Request, RequestFrame,
@@ -42,12 +42,13 @@ pub struct Section {
     place: Place,
     bytes: u64,
     mutation: Option<Mutation>,
+    rare: Option<Rare>,
 }
 
 impl Section {
     pub fn shared(window: Window, mutation: Option<Mutation>) -> Section {
         let bytes = window.bytes();
-        Section { place: Place::Shared(window), bytes, mutation }
+        Section { place: Place::Shared(window), bytes, mutation, rare: None }
     }
 
     fn window(&self, offset: u64, bytes: u64) -> Option<(&Window, u64)> {
@@ -81,6 +82,9 @@ impl Section {
 impl Probe for Section {
     fn mutated(&self, mutation: Mutation) -> bool {
         self.mutation == Some(mutation)
+    }
+    fn rare(&self, rare: Rare) -> bool {
+        self.rare == Some(rare)
     }
 }
 
@@ -164,14 +168,15 @@ impl Rack {
         let pages = PageGeometry::from_page_bytes(PAGE).expect("a page size");
         let layout = RegionLayout { pages, frame_count };
         let shared = |bytes| Section::shared(Window::heap(bytes), mutation);
+        let section = |place, bytes| Section { place, bytes, mutation, rare: None };
         let frames = Window::heap(u64::from(frame_count) * SHARED_BYTES);
         let words = vec![0; layout.private_bytes() as usize / 8];
         let private = Place::Private(Arc::new(Mutex::new(words)));
         let mut rack = Rack {
             layout,
-            private: Section { place: private, bytes: layout.private_bytes(), mutation },
+            private: section(private, layout.private_bytes()),
             table: Section { bytes: layout.table_bytes(), ..shared(8 * u64::from(frame_count)) },
-            pages: Section { place: Place::Frames(frames), bytes: layout.pages_bytes(), mutation },
+            pages: section(Place::Frames(frames), layout.pages_bytes()),
             slots: BTreeMap::new(),
             target_cell: shared(8),
             mutation,
@@ -215,11 +220,11 @@ impl Rack {
         &self.slots[&slot]
     }
 
-    /// What executes one-sided operations here.
-    pub fn target(&self) -> TargetMemory<Section> {
+    /// What executes one-sided operations here, always taking a rare branch.
+    pub fn target(&self, rare: Option<Rare>) -> TargetMemory<Section> {
         let (pages, table) = (self.pages.clone(), self.table.clone());
-        TargetMemory::new(pages, table, self.target_cell.clone(), self.layout)
-            .expect("the sections fit")
+        let cell = Section { rare, ..self.target_cell.clone() };
+        TargetMemory::new(pages, table, cell, self.layout).expect("the sections fit")
     }
 
     /// A request of a client, served to its end.
