@@ -23,7 +23,6 @@ fn small_operations_cost_few_events() {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
 fn small_reads_are_simulated_quickly() {
     let p = Profile::load("modern").unwrap();
     let count = if cfg!(debug_assertions) { 20_000 } else { 2_000_000 };
@@ -37,7 +36,7 @@ fn small_reads_are_simulated_quickly() {
     }
     let local = [sge(0, 64)];
     let work = WorkRequest { id: 1, verb: Verb::Read(at(0)), local: &local, signalled: true };
-    let start = std::time::Instant::now();
+    let start = cpu_ns();
     let popped = rig.world.popped;
     for (client, peer) in &ends {
         rig.post(*client, *peer, &[work; 4]).unwrap();
@@ -53,12 +52,18 @@ fn small_reads_are_simulated_quickly() {
         }
     }
     let events = rig.world.popped - popped;
-    let ns = start.elapsed().as_nanos() as f64;
+    let ns = (cpu_ns() - start) as f64;
     println!(
-        "{:.0} ns a READ, {:.1} events, {:.1} M events/s, with a binary heap",
+        "{:.0} ns of processor time a READ, {:.1} events, {:.1} M events/s, with a binary heap",
         ns / f64::from(count),
         events as f64 / f64::from(count),
         events as f64 / ns * 1e3
     );
     assert!(rig.net.operations_alive() <= 16 * 4, "slots are used again");
+}
+
+/// Processor time of this thread; 0 where the system does not tell.
+fn cpu_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
