@@ -137,7 +137,7 @@ impl Rig {
     pub fn connect(&mut self, from: EndpointId, to: impl Into<Remote>, kind: Connection) -> PeerId {
         let peer = self.net.connect(self.world.now, from, to, kind, &mut self.world);
         if kind != Connection::Datagram {
-            while !self.told(from).iter().any(|event| *event == FabricEvent::Connected { peer }) {
+            while !self.told(from).contains(&FabricEvent::Connected { peer }) {
                 assert!(self.step());
             }
         }
@@ -184,7 +184,6 @@ impl Rig {
             Verb::Write(_) | Verb::WriteImm(..) => operation.payload().len(),
             _ => operation.bytes() as usize,
         };
-        let (_, _) = (operation.bytes(), self.net.arrived_by(token));
         let node = self.target(token);
         let memory = &mut self.world.memory[node];
         let mut data = Vec::new();
