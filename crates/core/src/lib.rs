@@ -14,6 +14,7 @@ pub mod error;
 pub mod layout;
 pub mod master;
 pub mod placement;
+pub mod probe;
 pub mod seam;
 pub mod wire;
 

@@ -6,6 +6,7 @@
 //! Everything here is statically dispatched.
 
 use crate::addr::Generation;
+pub use crate::probe::{Mutation, Probe, Race, Rare};
 
 /// Monotonic time in nanoseconds, handed to every call that needs it.
 pub type Nanos = u64;
@@ -13,7 +14,9 @@ pub type Nanos = u64;
 /// A window of memory that other processes may read and write at the same time. Offsets are in
 /// bytes from the window's start. An offset outside the window is a bug of the caller and
 /// panics; whoever took the offset from a message has to check it first.
-pub trait Mem {
+///
+/// Through [`Probe`] it also answers the questions by which a test proves that its checks bite.
+pub trait Mem: Probe {
     /// Length of the window, bytes.
     fn bytes(&self) -> u64;
     /// Loads an aligned word with acquire order.
@@ -42,6 +45,10 @@ pub trait Mem {
     fn fence(&self);
     /// Writes the lines back to where other hosts see them; nothing on coherent memory.
     fn flush(&self, offset: u64, bytes: u64);
+    /// Writes the lines back and drops this host's copies of them, so that the next loads see
+    /// what other hosts have written back; nothing on coherent memory.
+    #[inline(always)]
+    fn invalidate(&self, _offset: u64, _bytes: u64) {}
 }
 
 /// A connection of a fabric endpoint, counted by the endpoint, never reused in its life.

@@ -8,6 +8,8 @@ pub mod barrier;
 pub mod control;
 #[cfg(not(loom))]
 pub mod copy;
+#[cfg(all(feature = "coroutines", not(loom)))]
+pub mod coroutine;
 #[cfg(not(loom))]
 pub mod event;
 #[cfg(not(loom))]

@@ -30,6 +30,8 @@ impl TestMem {
     }
 }
 
+impl crate::seam::Probe for TestMem {}
+
 impl Mem for TestMem {
     fn bytes(&self) -> u64 {
         self.0.len() as u64 * 8

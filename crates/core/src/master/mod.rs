@@ -28,7 +28,7 @@ use crate::constants::{
 };
 use crate::error::{DeathCause, Error, Result};
 use crate::placement::{Candidate, Chooser, Policy, pick_rack};
-use crate::seam::Nanos;
+use crate::seam::{Mutation, Nanos, Probe, Race, Rare};
 use crate::wire::{
     MasterAnswer, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo, WIRE_VERSION,
 };
@@ -114,8 +114,9 @@ struct Liveness {
     seen: bool,
 }
 
-/// The engine.
-pub struct Master {
+/// The engine. `P` answers what a test asks of it; the real world's is `()`.
+pub struct Master<P: Probe = ()> {
+    probe: P,
     state: State,
     config: MasterConfig,
     started: Nanos,
@@ -137,11 +138,19 @@ pub struct Master {
 }
 
 impl Master {
+    /// As [`Master::with_probe`], in the real world.
+    pub fn new(state: State, config: MasterConfig, now: Nanos) -> Self {
+        Self::with_probe(state, config, now, ())
+    }
+}
+
+impl<P: Probe> Master<P> {
     /// A leader with this state. Racks count as dead until their daemons join again; `now` begins
     /// the lease during which no known rack is given to a daemon with another region.
-    pub fn new(state: State, config: MasterConfig, now: Nanos) -> Self {
+    pub fn with_probe(state: State, config: MasterConfig, now: Nanos, probe: P) -> Self {
         let racks = state.racks().map(|info| (info.rack, Liveness::default())).collect();
         Self {
+            probe,
             state,
             config,
             started: now,
@@ -234,7 +243,9 @@ impl Master {
 
     /// Whether no further call should be handed in before the batch is committed.
     pub fn batch_is_full(&self) -> bool {
-        self.proposals.len() >= MASTER_BATCH_COMMANDS_MAX / 2
+        let forced = !self.proposals.is_empty() && self.probe.rare(Rare::MasterBatchFull);
+        forced
+            || self.proposals.len() >= MASTER_BATCH_COMMANDS_MAX / 2
             || self.proposed_pages >= MASTER_BATCH_PAGES_MAX / 2
     }
 
@@ -305,7 +316,8 @@ impl Master {
 
     /// Whether every daemon that was alive before this master started has had time to rejoin.
     fn is_settled(&self, now: Nanos) -> bool {
-        now.saturating_sub(self.started) > self.lease_ns()
+        let waited = now.saturating_sub(self.started) > self.lease_ns();
+        waited || self.probe.mutated(Mutation::GrantWithoutLeaseWait)
     }
 
     /// Whatever a rack's daemon says shows that it is alive.
@@ -381,7 +393,9 @@ impl Master {
 
     fn propose(&mut self, conn: ConnId, id: u64, command: Command) -> Result<()> {
         let pages = self.proposed_pages + command.pages();
-        if self.proposals.len() >= MASTER_BATCH_COMMANDS_MAX {
+        let join = matches!(command, Command::JoinDaemon(_));
+        let forced = !join && self.probe.rare(Rare::MasterBusy);
+        if self.proposals.len() >= MASTER_BATCH_COMMANDS_MAX || forced {
             let limit = MASTER_BATCH_COMMANDS_MAX as u64;
             return Err(Error::Busy { what: "master's batch (commands)".into(), limit });
         }
@@ -430,6 +444,7 @@ impl Master {
                 let limit = u64::from(RACKS_MAX);
                 return Err(Error::Busy { what: "joins of a fresh master".into(), limit });
             }
+            self.probe.met(Race::JoinDeferred);
             self.deferred.push((conn, id, info));
             return Ok(());
         }
@@ -478,6 +493,7 @@ impl Master {
         if let Some(old) = known.conn.take().filter(|old| *old != conn)
             && let Some(old) = self.conns.get_mut(&old)
         {
+            self.probe.met(Race::DaemonDeposed);
             old.peer = Peer::Deposed(rack);
         }
         known.seen = true;

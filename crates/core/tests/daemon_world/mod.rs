@@ -6,7 +6,7 @@
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, Daemon, World, format};
 use rackpool_core::layout::{BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word};
-use rackpool_core::seam::Mem;
+use rackpool_core::seam::{Mem, Probe};
 use rackpool_core::wire::{
     MasterAnswer, MasterCall, MasterReply, PageHome, Reply, ReplyFrame, Request, RequestFrame,
 };
@@ -110,6 +110,8 @@ impl TestMem {
         gone
     }
 }
+
+impl Probe for TestMem {}
 
 impl Mem for TestMem {
     fn bytes(&self) -> u64 {

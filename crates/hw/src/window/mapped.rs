@@ -7,7 +7,7 @@
 use super::out_of_window;
 use crate::copy;
 use crate::sync::{Arc, AtomicU64, Ordering, compiler_fence, full_fence, spin_loop};
-use rackpool_core::seam::Mem;
+use rackpool_core::seam::{Mem, Probe};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FileType, fstat};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -332,6 +332,8 @@ fn spin_for(delay_ns: u32) {
         spin_loop();
     }
 }
+
+impl Probe for Window {}
 
 impl Mem for Window {
     #[inline]

@@ -6,7 +6,7 @@
 use super::out_of_window;
 use crate::sync::{Arc, AtomicU64, Ordering, fence};
 use loom::sync::{Condvar, Mutex};
-use rackpool_core::seam::Mem;
+use rackpool_core::seam::{Mem, Probe};
 use std::time::Duration;
 
 struct Futex {
@@ -74,6 +74,8 @@ impl Window {
         (&self.words[(at / 8) as usize], (at % 8) as usize)
     }
 }
+
+impl Probe for Window {}
 
 impl Mem for Window {
     fn bytes(&self) -> u64 {

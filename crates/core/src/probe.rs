@@ -1,0 +1,209 @@
+//! Questions that the engines ask their world, so that a test can prove that its checks bite:
+//! whether to leave a safeguard out ([`Mutation`]), whether to take a branch that is seldom taken
+//! ([`Rare`]), and the news that a race was met ([`Race`]).
+//!
+//! The real world answers with the defaults below: no, no, and nothing. They are constants to the
+//! compiler, so nothing of them is left in a program. A simulated world answers by seed. The same
+//! engine code runs in both; no question is behind a `cfg`.
+//!
+//! A safeguard is left out by one `if` where it stands. A rare branch is one that the engine may
+//! take at any time without harm, only with other costs or with an error that may be retried.
+
+/// Declares an enum of names without data, with all of them in order and a name for reports.
+macro_rules! names {
+    ($(#[$about:meta])* $kind:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $kind { $($(#[$doc])* $variant,)* }
+
+        impl $kind {
+            /// All of them, in the order of their numbers (`self as usize`).
+            pub const ALL: [$kind; [$($name),*].len()] = [$($kind::$variant),*];
+
+            /// The name in reports and on command lines.
+            pub const fn name(self) -> &'static str {
+                match self { $($kind::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+names! {
+    /// A safeguard that is left out. Each breaks a promise of the pool; a checker that lets one
+    /// pass has a hole.
+    Mutation {
+        /// Reads do not compare the frame's generation: they may see another page's bytes.
+        /// (Here readers announce and compare before the copy, decision 0001.)
+        SkipEpochCheckRead = "skip-epoch-check-read",
+        /// Writes and atomics do not compare the frame's generation: they may hit another page.
+        SkipValidationWrite = "skip-validation-write",
+        /// Whoever takes frames away looks at the cells without a barrier before.
+        OmitBarrier = "omit-barrier",
+        /// Frames are used again while a cell announces them.
+        ReuseBeforeDrained = "reuse-before-drained",
+        /// Pages count as forgotten by the directory as soon as that was asked for.
+        FreeBeforeCommit = "free-before-commit",
+        /// One-sided writes count as done when they are posted.
+        AcknowledgeBeforeCopy = "acknowledge-before-copy",
+        /// A request slot serves the next request while an earlier one is under way: its end is
+        /// taken for the end of the new one. In a ring: an entry that was not taken is written.
+        ReuseSlotEarly = "reuse-slot-early",
+        /// The buffer of a one-sided read goes back to its owner when the read is posted. In a
+        /// ring: data blocks are written again whose message was not finished.
+        RecycleBufferEarly = "recycle-buffer-early",
+        /// An atomic whose outcome is unknown is posted again; a daemon serves a repeated request
+        /// as a new one.
+        RetryAppliedTwice = "retry-applied-twice",
+        /// Attach drops a committed redo record.
+        DropRedo = "drop-redo",
+        /// One-sided operations are executed whatever their key.
+        ExecuteRevokedKey = "execute-revoked-key",
+        /// A restarted master gives a rack to another region's daemon at once.
+        GrantWithoutLeaseWait = "grant-without-lease-wait",
+    }
+}
+
+names! {
+    /// A branch that is seldom taken and may be taken at any time.
+    Rare {
+        /// Client: pages that were looked up ahead are displaced from the cache at once.
+        TranslationConflict = "translation-conflict",
+        /// Client: a warm access takes its translation for stale.
+        TranslationStale = "translation-stale",
+        /// Client: a search does not look ahead.
+        LocateOnePage = "locate-one-page",
+        /// Client: the own daemon's answer to a search is not believed; the master is asked.
+        LocateAtMaster = "locate-at-master",
+        /// Client: an allocation asks the master for a rack before its own.
+        PickRackFirst = "pick-rack-first",
+        /// Client: a doorbell carries one work request.
+        BatchOfOne = "batch-of-one",
+        /// Client: a connection takes no further work request until one has ended.
+        SendQueueFull = "send-queue-full",
+        /// Daemon: a slab page is made although its class has room.
+        FreshSlabPage = "fresh-slab-page",
+        /// Daemon: a class does not keep its empty slab page.
+        EmptySlabReturned = "empty-slab-returned",
+        /// Daemon: the leased page ids are at their end, if another range is leased.
+        PageIdsExhausted = "page-ids-exhausted",
+        /// Daemon: a step gives memory to one page.
+        BackOnePage = "back-one-page",
+        /// Daemon: a step punches one page.
+        PunchOnePage = "punch-one-page",
+        /// Daemon: a call commits one page.
+        CommitOnePage = "commit-one-page",
+        /// Daemon: a call removes one page.
+        RemoveOnePage = "remove-one-page",
+        /// Daemon: one call to the master is under way at a time.
+        CallWindowFull = "call-window-full",
+        /// Daemon: a call is sent to the master twice.
+        CallRepeated = "call-repeated",
+        /// Daemon: frames stay in quarantine until the next look.
+        QuarantineKept = "quarantine-kept",
+        /// Daemon: the quarantine is full: freeing whole pages is `Busy`.
+        QuarantineFull = "quarantine-full",
+        /// Daemon: a single store goes through the redo record, too.
+        RedoOneStore = "redo-one-store",
+        /// Daemon: the oldest closed remote session makes room for a new one.
+        RemoteTableFull = "remote-table-full",
+        /// Ring: there is no room for a message.
+        RingFull = "ring-full",
+        /// Target: a long copy is done word by word, each under an announcement of its own.
+        TargetOneWord = "target-one-word",
+        /// Master: a batch is full with its first command.
+        MasterBatchFull = "master-batch-full",
+        /// Master: a command is refused with `Busy`.
+        MasterBusy = "master-busy",
+    }
+}
+
+names! {
+    /// A race that was met: two parties were where their order matters.
+    Race {
+        /// Client: a page's generation changed between its lookup and an access.
+        GenerationChanged = "generation-changed",
+        /// Client: the target refused a key that was resolved before.
+        KeyRefused = "key-refused",
+        /// Client: a write whose connection ended is posted again.
+        WriteReposted = "write-reposted",
+        /// Client: the outcome of an atomic is unknown.
+        AtomicUnknown = "atomic-unknown",
+        /// Client: the master knows a page of the own rack that the own daemon did not.
+        CommittedNotHome = "committed-not-home",
+        /// Daemon: a cell announced a frame that was about to be punched.
+        CellSeen = "cell-seen",
+        /// Daemon: a repeated request was answered from its record.
+        AnsweredFromRecord = "answered-from-record",
+        /// Daemon: a request was repeated while it was under way.
+        RepeatedUnderWay = "repeated-under-way",
+        /// Daemon: a repeated free waited for the removal of its pages.
+        RemovalJoined = "removal-joined",
+        /// Daemon: an allocation whose answer nobody took was taken back.
+        AnswerTakenBack = "answer-taken-back",
+        /// Daemon: new pages were ready when nobody waited for them any more.
+        JobOutlivedRequest = "job-outlived-request",
+        /// Daemon: an allocation waited for frames that were on their way back.
+        WaitedForFrames = "waited-for-frames",
+        /// Daemon: an answer of the master came to a call that is not outstanding.
+        AnswerUnasked = "answer-unasked",
+        /// Attach: a committed redo record was finished.
+        RedoFinished = "redo-finished",
+        /// Attach: the later pages of a run followed the first.
+        RunFinished = "run-finished",
+        /// Attach: frames on their way were rolled back.
+        FramesRolledBack = "frames-rolled-back",
+        /// Master: a daemon with another region waits for the end of the old one's lease.
+        JoinDeferred = "join-deferred",
+        /// Master: a daemon was replaced while its connection was open.
+        DaemonDeposed = "daemon-deposed",
+    }
+}
+
+/// What the engines ask. The defaults are the real world's.
+pub trait Probe {
+    /// Whether a safeguard is left out. Only a test may say yes.
+    #[inline(always)]
+    fn mutated(&self, _mutation: Mutation) -> bool {
+        false
+    }
+
+    /// Whether a rare branch is taken now.
+    #[inline(always)]
+    fn rare(&self, _rare: Rare) -> bool {
+        false
+    }
+
+    /// A race was met.
+    #[inline(always)]
+    fn met(&self, _race: Race) {}
+}
+
+/// The real world's, for engines that see no memory.
+impl Probe for () {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_in_the_order_of_their_numbers() {
+        let mut names = BTreeSet::new();
+        for (index, one) in Mutation::ALL.into_iter().enumerate() {
+            assert!(one as usize == index && names.insert(one.name()), "{one:?}");
+        }
+        for (index, one) in Rare::ALL.into_iter().enumerate() {
+            assert!(one as usize == index && names.insert(one.name()), "{one:?}");
+        }
+        for (index, one) in Race::ALL.into_iter().enumerate() {
+            assert!(one as usize == index && names.insert(one.name()), "{one:?}");
+        }
+        assert_eq!(Mutation::ALL.len(), 12);
+    }
+
+    #[test]
+    fn the_real_world_leaves_nothing_out() {
+        assert!(!Mutation::ALL.into_iter().any(|mutation| ().mutated(mutation)));
+        assert!(!Rare::ALL.into_iter().any(|rare| ().rare(rare)));
+    }
+}
