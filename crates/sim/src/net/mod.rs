@@ -25,12 +25,14 @@
 //! Source: HERD §2.2 and §3 (verbs, transports, programmed I/O), Rcmp §4.
 
 mod connection;
+mod fabric;
 mod faults;
 mod node;
 mod operation;
 mod path;
 mod reliable;
 
+pub use fabric::{Inbox, Shared, SimFabric};
 pub use faults::{NetCounters, NetFaults};
 pub use operation::{Executed, Operation};
 
