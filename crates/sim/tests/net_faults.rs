@@ -8,13 +8,17 @@ use net_rig::{Rig, at, sge};
 use rackpool_core::addr::Generation;
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{
-    FabricEvent, PeerId, PostError, RemoteAddr, Verb, WorkRequest, WorkStatus,
+    Fabric, FabricEvent, PeerId, PostError, RemoteAddr, Verb, WorkRequest, WorkStatus,
 };
 use rackpool_sim::device::Profile;
-use rackpool_sim::net::{Connection, Down, EndpointId, NetFaults, NodeId, Remote};
+use rackpool_sim::net::{
+    Connection, Down, EndpointId, NetFaults, NodeId, Remote, Shared, SimFabric,
+};
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 fn profile() -> Profile {
     Profile::load("modern").unwrap()
@@ -476,6 +480,36 @@ fn closing_flushes_both_ends_and_connecting_to_the_dead_fails() {
     rig.drain();
     assert_eq!(rig.told(client), [FabricEvent::Closed { peer: third, cause: DeathCause::Silent }]);
     assert_eq!(rig.net.operations_alive(), 0);
+}
+
+fn fetch_add(fabric: &mut impl Fabric, peer: PeerId, n: u64) -> Result<(), PostError> {
+    let verb = Verb::FetchAdd { at: at(0), n };
+    let work = WorkRequest { id: n, verb, local: &[], signalled: true };
+    fabric.post(peer, &[work]).map_err(|(_, error)| error)
+}
+
+#[test]
+fn the_network_serves_code_that_is_written_against_the_seam() {
+    let mut rig = Rig::new(&profile(), NetFaults::none(), 1);
+    let (client, peer, _) = rig.pair(Connection::Reliable);
+    let now = rig.world.now;
+    let shared = Rc::new(RefCell::new(Shared { net: rig.net, sink: rig.world, now }));
+    let mut fabric = SimFabric::new(shared.clone(), client);
+    assert_eq!(fabric.capabilities().name, "sim");
+    fetch_add(&mut fabric, peer, 5).unwrap();
+    fetch_add(&mut fabric, peer, 6).unwrap();
+    let mut events = Vec::new();
+    assert_eq!(fabric.poll(0, &mut events), 0, "not yet");
+    drop(fabric);
+    let Ok(whole) = Rc::try_unwrap(shared) else { panic!("somebody kept it") };
+    let Shared { net, sink, .. } = whole.into_inner();
+    let mut rig = Rig { net, world: sink };
+    rig.drain();
+    let now = rig.world.now;
+    let shared = Rc::new(RefCell::new(Shared { net: rig.net, sink: rig.world, now }));
+    assert_eq!(SimFabric::new(shared, client).poll(0, &mut events), 2);
+    let done = |id, old| FabricEvent::Completed { peer, id, status: WorkStatus::Done(old) };
+    assert_eq!(events, [done(5, 0), done(6, 5)]);
 }
 
 /// Many nodes, crashes and partitions at random: everything posted ends once, nothing leaks.

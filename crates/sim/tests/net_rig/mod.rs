@@ -8,7 +8,7 @@ use rackpool_core::seam::{
 };
 use rackpool_sim::device::Profile;
 use rackpool_sim::net::{
-    Connection, EndpointId, Executed, Net, NetEvent, NetFaults, NodeId, Remote, Sink,
+    Connection, EndpointId, Executed, Inbox, Net, NetEvent, NetFaults, NodeId, Remote, Sink,
 };
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
@@ -73,6 +73,15 @@ impl Sink for World {
     }
     fn revoked(&mut self, at: Ps, _node: NodeId, cookie: u64) {
         self.revoked.push((at, cookie));
+    }
+}
+
+impl Inbox for World {
+    fn take(&mut self, now: Ps, endpoint: EndpointId, events: &mut Vec<FabricEvent>) -> usize {
+        let before = events.len();
+        let ready = |told: &mut Told| told.1 == endpoint && told.0 <= now;
+        events.extend(self.told.extract_if(.., ready).map(|(.., event)| event));
+        events.len() - before
     }
 }
 
