@@ -22,7 +22,7 @@
 //! latency but no bandwidth; an operation takes effect as a whole when its last packet is there
 //! (the executor may take longer and so tear it); one switch joins all nodes.
 //!
-//! Source: HERD §2.2 and §3 (verbs, transports, programmed I/O), Rcmp §4.
+//! Source: HERD figures 2 to 6 (verbs, transports, programmed I/O), Rcmp §5.5.
 
 mod connection;
 mod fabric;
