@@ -415,6 +415,26 @@ fn a_partition_is_one_way_and_heals() {
 }
 
 #[test]
+fn an_end_that_gave_up_can_tell_the_other_later() {
+    let mut rig = Rig::new(&profile(), NetFaults::none(), 1);
+    let (near, far) = (rig.node(), rig.node());
+    let (client, server) = (rig.net.add_endpoint(near), rig.net.add_endpoint(far));
+    let peer = rig.connect(client, server, Connection::Reliable);
+    rig.world.told.clear();
+    rig.net.partition(near, far, true);
+    post_word(&mut rig, (client, peer), 5, Verb::Write(at(0)), 0, 64).unwrap();
+    rig.drain();
+    let closed = |peer, cause| FabricEvent::Closed { peer, cause };
+    assert_eq!(rig.told(client).last(), Some(&closed(peer, DeathCause::Silent)));
+    assert!(rig.told(server).is_empty(), "it has asked for nothing and heard nothing");
+    rig.net.heal();
+    rig.net.close(rig.world.now, client, peer, &mut rig.world);
+    rig.drain();
+    assert_eq!(rig.told(server), [closed(PeerId(0), DeathCause::Closed)]);
+    assert_eq!(rig.told(client).len(), 2);
+}
+
+#[test]
 fn a_paused_node_does_its_work_later_and_a_slow_one_slowly() {
     let mut rig = Rig::new(&profile(), NetFaults::none(), 1);
     let (client, peer, far) = rig.pair(Connection::Reliable);
