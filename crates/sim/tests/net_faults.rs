@@ -8,13 +8,17 @@ use net_rig::{Rig, at, sge};
 use rackpool_core::addr::Generation;
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{
-    FabricEvent, PeerId, PostError, RemoteAddr, Verb, WorkRequest, WorkStatus,
+    Fabric, FabricEvent, PeerId, PostError, RemoteAddr, Verb, WorkRequest, WorkStatus,
 };
 use rackpool_sim::device::Profile;
-use rackpool_sim::net::{Connection, Down, EndpointId, NetFaults, NodeId, Remote};
+use rackpool_sim::net::{
+    Connection, Down, EndpointId, NetFaults, NodeId, Remote, Shared, SimFabric,
+};
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 fn profile() -> Profile {
     Profile::load("modern").unwrap()
@@ -327,12 +331,11 @@ fn messages_and_immediate_values_arrive_in_order_after_their_data() {
         }
         assert_eq!(rig.world.written.len(), 40);
         // The server answers on the same connection.
-        let (_, back) = (rig.world.told.clear(), PeerId(0));
-        post_word(&mut rig, (server, back), 1, Verb::Send, 0, 10).unwrap();
+        rig.world.told.clear();
+        post_word(&mut rig, (server, PeerId(0)), 1, Verb::Send, 0, 10).unwrap();
         rig.drain();
-        assert!(
-            matches!(&rig.told(client)[0], FabricEvent::Received { peer: from, .. } if *from == peer)
-        );
+        let told = rig.told(client);
+        assert!(matches!(told[0], FabricEvent::Received { peer: from, .. } if from == peer));
         assert_eq!(rig.net.operations_alive(), 0);
     }
 }
@@ -412,6 +415,26 @@ fn a_partition_is_one_way_and_heals() {
 }
 
 #[test]
+fn an_end_that_gave_up_can_tell_the_other_later() {
+    let mut rig = Rig::new(&profile(), NetFaults::none(), 1);
+    let (near, far) = (rig.node(), rig.node());
+    let (client, server) = (rig.net.add_endpoint(near), rig.net.add_endpoint(far));
+    let peer = rig.connect(client, server, Connection::Reliable);
+    rig.world.told.clear();
+    rig.net.partition(near, far, true);
+    post_word(&mut rig, (client, peer), 5, Verb::Write(at(0)), 0, 64).unwrap();
+    rig.drain();
+    let closed = |peer, cause| FabricEvent::Closed { peer, cause };
+    assert_eq!(rig.told(client).last(), Some(&closed(peer, DeathCause::Silent)));
+    assert!(rig.told(server).is_empty(), "it has asked for nothing and heard nothing");
+    rig.net.heal();
+    rig.net.close(rig.world.now, client, peer, &mut rig.world);
+    rig.drain();
+    assert_eq!(rig.told(server), [closed(PeerId(0), DeathCause::Closed)]);
+    assert_eq!(rig.told(client).len(), 2);
+}
+
+#[test]
 fn a_paused_node_does_its_work_later_and_a_slow_one_slowly() {
     let mut rig = Rig::new(&profile(), NetFaults::none(), 1);
     let (client, peer, far) = rig.pair(Connection::Reliable);
@@ -476,6 +499,36 @@ fn closing_flushes_both_ends_and_connecting_to_the_dead_fails() {
     rig.drain();
     assert_eq!(rig.told(client), [FabricEvent::Closed { peer: third, cause: DeathCause::Silent }]);
     assert_eq!(rig.net.operations_alive(), 0);
+}
+
+fn fetch_add(fabric: &mut impl Fabric, peer: PeerId, n: u64) -> Result<(), PostError> {
+    let verb = Verb::FetchAdd { at: at(0), n };
+    let work = WorkRequest { id: n, verb, local: &[], signalled: true };
+    fabric.post(peer, &[work]).map_err(|(_, error)| error)
+}
+
+#[test]
+fn the_network_serves_code_that_is_written_against_the_seam() {
+    let mut rig = Rig::new(&profile(), NetFaults::none(), 1);
+    let (client, peer, _) = rig.pair(Connection::Reliable);
+    let now = rig.world.now;
+    let shared = Rc::new(RefCell::new(Shared { net: rig.net, sink: rig.world, now }));
+    let mut fabric = SimFabric::new(shared.clone(), client);
+    assert_eq!(fabric.capabilities().name, "sim");
+    fetch_add(&mut fabric, peer, 5).unwrap();
+    fetch_add(&mut fabric, peer, 6).unwrap();
+    let mut events = Vec::new();
+    assert_eq!(fabric.poll(0, &mut events), 0, "not yet");
+    drop(fabric);
+    let Ok(whole) = Rc::try_unwrap(shared) else { panic!("somebody kept it") };
+    let Shared { net, sink, .. } = whole.into_inner();
+    let mut rig = Rig { net, world: sink };
+    rig.drain();
+    let now = rig.world.now;
+    let shared = Rc::new(RefCell::new(Shared { net: rig.net, sink: rig.world, now }));
+    assert_eq!(SimFabric::new(shared, client).poll(0, &mut events), 2);
+    let done = |id, old| FabricEvent::Completed { peer, id, status: WorkStatus::Done(old) };
+    assert_eq!(events, [done(5, 0), done(6, 5)]);
 }
 
 /// Many nodes, crashes and partitions at random: everything posted ends once, nothing leaks.

@@ -299,3 +299,18 @@ fn back_pressure_delays_and_loses_nothing() {
     println!("{taken} for what the cable alone does in {least}");
     assert!(taken >= least && taken.0 < least.0 * 105 / 100);
 }
+
+#[test]
+fn the_rcmp_testbeds_wire_is_as_fast_as_the_paper_says() {
+    let p = Profile::load("rcmp-testbed").unwrap();
+    let mut rig = Rig::new(&p, NetFaults::none(), 1);
+    let (client, peer, _) = rig.pair(Connection::Reliable);
+    rig.time(client, peer, Verb::Read(at(0)), 64);
+    // What a program sees: it posts, polls, takes the completion.
+    let program = p.cpu.post_doorbell + p.cpu.post_request + p.poll.client + p.cpu.completion;
+    let read = program + rig.time(client, peer, Verb::Read(at(0)), 64);
+    println!("{}: a READ of 64 B takes {read}", p.label());
+    assert!((Ps::ns(1_500)..Ps::ns(3_000)).contains(&read));
+    assert!(read > p.memory.cxl_load_line.times(10), "RDMA is more than 10 times CXL");
+    assert!(read > p.memory.dram_load.times(20), "RDMA is more than 20 times DRAM");
+}

@@ -1,1 +1,433 @@
-//! To come in this change.
+//! `rackpool calibrate`: measures what this machine can measure and writes a profile. What needs
+//! hardware that is not there (CXL, network cards, switches) is taken from another profile and
+//! says so in its source.
+//!
+//! Each figure is a low percentile of many rounds of some 100 us: a round that another program
+//! disturbed says nothing about the machine. It takes some seconds and two threads.
+
+#![expect(clippy::disallowed_methods, reason = "measuring the machine needs the real clock")]
+
+use super::profile::Profile;
+use super::reader::Parameter;
+use crate::rng::{Purpose, Rng};
+use rackpool_core::addr::GAddr;
+use rackpool_core::layout::RING_BYTES;
+use rackpool_core::seam::Mem;
+use rackpool_core::wire::{Reply, ReplyFrame, Request, RequestFrame, decode, encode};
+use rackpool_hw::ring::{Consumer, Producer};
+use rackpool_hw::window::Window;
+use std::hint::black_box;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Why a machine could not be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CalibrateError {
+    /// The loopback's sockets did not work. Retry when they do.
+    #[error("measuring sockets on the loopback: {0}")]
+    Sockets(#[from] std::io::Error),
+    /// A measurement brought something that no profile can hold, such as a rate of 0. Retry on
+    /// a quieter machine.
+    #[error("the measured profile cannot be used: {0}")]
+    Profile(#[from] super::ProfileError),
+}
+
+/// How thoroughly to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Memory to chase through; should exceed all caches several times.
+    pub chase_bytes: u64,
+    /// Rounds of each measurement.
+    pub rounds: usize,
+}
+
+impl Effort {
+    /// For figures to be used: a quarter of the memory that is available, at most 1 GiB.
+    pub fn thorough() -> Effort {
+        let available = available_bytes().unwrap_or(1 << 30);
+        Effort { chase_bytes: (available / 4).clamp(16 << 20, 1 << 30), rounds: 15 }
+    }
+
+    /// For tests: seconds are saved, the figures mean little.
+    pub fn quick() -> Effort {
+        Effort { chase_bytes: 4 << 20, rounds: 3 }
+    }
+}
+
+/// One figure: table, key, value, unit.
+type Figure = (&'static str, &'static str, f64, &'static str);
+
+/// Measures this machine and answers the text of a profile called `name`; what cannot be measured
+/// comes from `base`. Blocks for some seconds.
+pub fn calibrate(name: &str, base: &Profile, effort: Effort) -> Result<String, CalibrateError> {
+    let mut figures = caches(effort);
+    figures.extend(memory(effort));
+    figures.push(("memory", "line_transfer", line_transfer(effort), "ns"));
+    figures.extend(engines(effort));
+    figures.extend(sockets(effort)?);
+    let cpu = cpu_model();
+    let measured = format!("measured by rackpool calibrate on {cpu}, {}", today());
+    let parameters: Vec<Parameter> = base
+        .parameters()
+        .iter()
+        .map(|parameter| merge(parameter, &figures, &measured, &base.name))
+        .collect();
+    let against = format!(
+        "memory, processor and sockets measured on {cpu}; CXL, PCIe, card and switch are those of \
+         the profile {}",
+        base.name
+    );
+    // Not calibrated as a whole: the network was not measured.
+    let text = Profile::write(name, false, &against, &parameters);
+    Profile::parse(name, &text)?;
+    Ok(text)
+}
+
+fn merge(base: &Parameter, figures: &[Figure], measured: &str, profile: &str) -> Parameter {
+    let found = figures.iter().find(|(group, key, ..)| base.group == *group && base.key == *key);
+    let mut parameter = base.clone();
+    match found {
+        Some((_, _, value, unit)) => {
+            // Three digits after the point are picoseconds; more would claim too much.
+            parameter.value = (value * 1e3).round() / 1e3;
+            (parameter.unit, parameter.source) = ((*unit).to_owned(), measured.to_owned());
+        }
+        None => parameter.source = format!("not measured, as in {profile}: {}", base.source),
+    }
+    parameter
+}
+
+/// The value at `percent` of the sorted `rounds` results of `measure`.
+fn percentile(rounds: usize, percent: usize, mut measure: impl FnMut() -> f64) -> f64 {
+    let mut values: Vec<f64> = (0..rounds.max(1)).map(|_| measure()).collect();
+    values.sort_by(f64::total_cmp);
+    values[(values.len() - 1) * percent / 100]
+}
+
+/// Nanoseconds that one of `count` repetitions takes, as the first quartile of short rounds.
+fn each_ns(effort: Effort, count: u64, mut run: impl FnMut(u64)) -> f64 {
+    run(count / 10 + 1);
+    percentile(effort.rounds * 32, 25, || {
+        let start = Instant::now();
+        run(count);
+        start.elapsed().as_nanos() as f64 / count as f64
+    })
+}
+
+fn caches(effort: Effort) -> Vec<Figure> {
+    let window = Window::heap(4096);
+    let count = 50_000;
+    let mut at = 0;
+    // Each word holds the next word's offset, so that a load waits for the one before.
+    (0..512).for_each(|word: u64| window.store(word * 8, (word + 1) % 512 * 8));
+    let hit = each_ns(effort, count, |count| (0..count).for_each(|_| at = window.load(at)));
+    black_box(at);
+    let store = each_ns(effort, count, |count| {
+        (0..count).for_each(|i| window.store(i % 512 * 8, i));
+    });
+    let atomic = each_ns(effort, count, |count| {
+        (0..count).for_each(|i| {
+            black_box(window.fetch_add(0, i));
+        });
+    });
+    let fence = each_ns(effort, count, |count| (0..count).for_each(|_| window.fence()));
+    let figure = |key, value| ("memory", key, value, "ns");
+    vec![
+        figure("hit", hit),
+        figure("store", store),
+        figure("atomic", atomic),
+        figure("fence", fence),
+    ]
+}
+
+/// Every other line of a block, so that the neighbour that processors fetch along is of no use.
+const STRIDE: u64 = 128;
+/// What the first level of address translation covers.
+const BLOCK_BYTES: u64 = 256 << 10;
+
+/// Links the first half of `window` to one cycle: blocks in random order, within each its lines in
+/// random order. So each load misses all caches, but rarely the address translation.
+fn link_lines(window: &Window, bytes: u64) {
+    let mut rng = Rng::new(1, Purpose::Shape, 0);
+    let mut shuffled = |count: u64| {
+        let mut order: Vec<u64> = (0..count).collect();
+        (1..count).rev().for_each(|i| order.swap(i as usize, rng.below(i + 1) as usize));
+        order
+    };
+    let (mut first, mut last) = (None, 0);
+    for block in shuffled(bytes / 2 / BLOCK_BYTES) {
+        for line in shuffled(BLOCK_BYTES / STRIDE) {
+            let offset = block * BLOCK_BYTES + line * STRIDE;
+            match first {
+                None => first = Some(offset),
+                Some(_) => window.store(last, offset),
+            }
+            last = offset;
+        }
+    }
+    window.store(last, first.unwrap_or_default());
+    // Drives the links out of the caches.
+    (bytes / 2..bytes).step_by(64).for_each(|offset| window.store(offset, 0));
+}
+
+/// Main memory: a chase through lines in random order, and copying.
+fn memory(effort: Effort) -> Vec<Figure> {
+    let window = Window::heap(effort.chase_bytes);
+    link_lines(&window, effort.chase_bytes);
+    let mut at = 0;
+    let count = 1_000;
+    let load = each_ns(effort, count, |count| (0..count).for_each(|_| at = window.load(at)));
+    let store = each_ns(effort, count, |count| {
+        (0..count).for_each(|i| {
+            let next = window.load(at);
+            // Dirties the line, so that another must be written back for it some day.
+            window.store(at + 8, i);
+            at = next;
+        });
+    });
+    black_box(at);
+    let half = effort.chase_bytes / 2;
+    let chunk = half.min(1 << 20);
+    let mut from = 0;
+    let mut buffer = vec![0; chunk as usize];
+    let copied = each_ns(effort, 1, |count| {
+        for _ in 0..count {
+            window.copy_out(from, &mut buffer);
+            // Far apart, so that nothing is still in a cache.
+            from = (from + 37 * chunk) % (effort.chase_bytes - chunk + 1) / 64 * 64;
+        }
+    });
+    black_box(&buffer);
+    vec![
+        ("memory", "dram_load", load, "ns"),
+        ("memory", "dram_store", store.max(load), "ns"),
+        ("memory", "dram_bandwidth", chunk as f64 / copied, "GB/s"),
+    ]
+}
+
+/// One way of a line between two processors, ns: half of a ping-pong.
+fn line_transfer(effort: Effort) -> f64 {
+    let window = Window::heap(4096);
+    let count = 500u64;
+    let rounds = effort.rounds as u64 * 40;
+    let last = rounds * count;
+    std::thread::scope(|scope| {
+        let echo = window.clone();
+        scope.spawn(move || {
+            for turn in 1..=last {
+                await_word(&echo, 0, turn);
+                echo.store(2048, turn);
+            }
+        });
+        let mut turn = 0;
+        percentile(rounds as usize, 10, || {
+            let start = Instant::now();
+            for _ in 0..count {
+                turn += 1;
+                window.store(0, turn);
+                await_word(&window, 2048, turn);
+            }
+            start.elapsed().as_nanos() as f64 / count as f64 / 2.0
+        })
+    })
+}
+
+/// Spins, and lets others run if it takes long: there may be one processor only.
+fn await_word(window: &Window, offset: u64, value: u64) {
+    let mut spins = 0u32;
+    while window.load(offset) != value {
+        spins += 1;
+        match spins % 10_000 {
+            0 => std::thread::yield_now(),
+            _ => std::hint::spin_loop(),
+        }
+    }
+}
+
+/// Steps of the engines on warm memory: what a ring's ends and the messages' coding cost.
+fn engines(effort: Effort) -> Vec<Figure> {
+    let window = Window::heap(RING_BYTES);
+    let (mut producer, mut consumer) = (Producer::attach(window.clone()), Consumer::attach(window));
+    let request = RequestFrame { seq: 1, request: Request::FetchAdd { addr: GAddr(64), n: 1 } };
+    let mut buffer = vec![0; 256];
+    let count = 2_000;
+    let empty = each_ns(effort, count, |count| {
+        (0..count).for_each(|_| assert!(!black_box(consumer.is_ready())));
+    });
+    let encoded = each_ns(effort, count, |count| {
+        (0..count).for_each(|_| {
+            black_box(encode(&request, &mut buffer).expect("256 bytes are enough"));
+        });
+    });
+    let message = encode(&request, &mut buffer).expect("256 bytes are enough").to_vec();
+    let moved = each_ns(effort, count, |count| {
+        (0..count).for_each(|_| {
+            producer.push(black_box(&message)).expect("the ring is empty");
+            consumer.pop(|bytes| black_box(bytes.len())).expect("it is there").expect("intact");
+        });
+    });
+    let reply = ReplyFrame { seq: 1, reply: Ok(Reply::Old { value: 1 }) };
+    let mut answer = vec![0; 256];
+    let decoded = each_ns(effort, count, |count| {
+        (0..count).for_each(|_| {
+            let request: RequestFrame = decode(black_box(&message), "self").expect("intact");
+            black_box(request);
+            black_box(encode(&reply, &mut answer).expect("256 bytes are enough"));
+        });
+    });
+    let figure = |group, key, value| (group, key, value, "ns");
+    vec![
+        figure("cpu", "client_submit", encoded + moved / 2.0),
+        figure("cpu", "completion", moved / 2.0),
+        figure("cpu", "daemon_request", moved + decoded),
+        figure("poll", "client", empty.max(0.001)),
+        // Ready bitmap, fabric events, timer: three looks.
+        figure("poll", "daemon", (3.0 * empty).max(0.001)),
+    ]
+}
+
+/// Sockets of the loopback: one way, both calls, a stream.
+fn sockets(effort: Effort) -> Result<Vec<Figure>, std::io::Error> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut near = TcpStream::connect(listener.local_addr()?)?;
+    let (mut far, _) = listener.accept()?;
+    for end in [&near, &far] {
+        end.set_nodelay(true)?;
+        end.set_read_timeout(Some(Duration::from_secs(10)))?;
+        end.set_write_timeout(Some(Duration::from_secs(10)))?;
+    }
+    let (mut send, mut receive, mut message) = (Vec::new(), Vec::new(), [7; 64]);
+    for _ in 0..effort.rounds * 100 {
+        let start = Instant::now();
+        near.write_all(&message)?;
+        send.push(start.elapsed().as_nanos() as f64);
+        // On the loopback what was written is there when the call returns.
+        let start = Instant::now();
+        far.read_exact(&mut message)?;
+        receive.push(start.elapsed().as_nanos() as f64);
+    }
+    let middle = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    let pings = effort.rounds * 200;
+    let chunk = 256 << 10;
+    let chunks = effort.rounds * 16;
+    let (way, stream) = std::thread::scope(|scope| {
+        let echo = scope.spawn(move || -> Result<(), std::io::Error> {
+            let mut message = [0; 64];
+            for _ in 0..pings {
+                far.read_exact(&mut message)?;
+                far.write_all(&message)?;
+            }
+            let mut sink = vec![0; chunk];
+            (0..chunks).try_for_each(|_| far.read_exact(&mut sink))?;
+            far.write_all(&[1])
+        });
+        let measured = ping_and_stream(&mut near, pings, chunks, &vec![3; chunk]);
+        // Without this a failed near end would leave the echo waiting for its timeout.
+        drop(near);
+        let echoed = echo.join().expect("the echo does not panic");
+        echoed.and(measured)
+    })?;
+    Ok(vec![
+        ("tcp", "message", way, "ns"),
+        ("tcp", "bandwidth", stream, "GB/s"),
+        ("tcp", "send", middle(send), "ns"),
+        ("tcp", "receive", middle(receive), "ns"),
+    ])
+}
+
+/// One way in ns, and a stream in GB/s.
+fn ping_and_stream(
+    near: &mut TcpStream,
+    pings: usize,
+    chunks: usize,
+    data: &[u8],
+) -> Result<(f64, f64), std::io::Error> {
+    let (mut ways, mut message) = (Vec::with_capacity(pings), [5; 64]);
+    for _ in 0..pings {
+        let start = Instant::now();
+        near.write_all(&message)?;
+        near.read_exact(&mut message)?;
+        ways.push(start.elapsed().as_nanos() as f64 / 2.0);
+    }
+    ways.sort_by(f64::total_cmp);
+    let mut times = Vec::with_capacity(chunks);
+    for _ in 0..chunks {
+        let start = Instant::now();
+        near.write_all(data)?;
+        times.push(start.elapsed().as_nanos() as f64);
+    }
+    near.read_exact(&mut message[..1])?;
+    times.sort_by(f64::total_cmp);
+    // The fastest quarter may only have filled the buffers of the sockets.
+    Ok((ways[pings / 10], data.len() as f64 / times[chunks / 2]))
+}
+
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+fn cpu_model() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("model name"));
+    let model = line.and_then(|line| line.split(':').nth(1)).map(str::trim);
+    model.unwrap_or("an unknown processor").to_owned()
+}
+
+/// The date in UTC, such as 2026-11-21.
+#[expect(clippy::disallowed_types, reason = "a measurement has a date")]
+fn today() -> String {
+    let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
+    date_of(since.map_or(0, |since| since.as_secs() / 86_400))
+}
+
+/// Days since 1970 in the Gregorian calendar: whole 400-year cycles counted from March of year 0.
+fn date_of(days: u64) -> String {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let leaps = day_of_era / 1_460 - day_of_era / 36_524 + day_of_era / 146_096;
+    let year_of_era = (day_of_era - leaps) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date_of(0), "1970-01-01");
+        assert_eq!(date_of(19_782), "2024-02-29");
+        assert_eq!(date_of(20_778), "2026-11-21");
+        assert_eq!(date_of(20_818), "2026-12-31");
+    }
+
+    #[test]
+    fn a_machine_is_measured_and_the_rest_is_marked_as_not_measured() {
+        let base = Profile::load("modern").unwrap();
+        let text = calibrate("here", &base, Effort::quick()).unwrap();
+        let profile = Profile::parse("here", &text).unwrap();
+        assert!(!profile.calibrated && profile.label().contains("here: uncalibrated (memory"));
+        let (measured, taken): (Vec<_>, Vec<_>) = profile
+            .parameters()
+            .iter()
+            .partition(|p| p.source.starts_with("measured by rackpool calibrate on "));
+        assert_eq!(measured.len(), 17);
+        assert!(taken.iter().all(|p| p.source.starts_with("not measured, as in modern: ")));
+        assert_eq!(measured.len() + taken.len(), base.parameters().len());
+        assert!(measured.iter().all(|p| p.value > 0.0), "{measured:?}");
+        assert_eq!(profile.rnic, base.rnic);
+        println!("{text}");
+    }
+}

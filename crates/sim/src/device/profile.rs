@@ -2,7 +2,7 @@
 //! a file in which each has a unit and a source. Five profiles come with the program; others are
 //! read from a path. A profile says whether it is calibrated, and every output prints that.
 //!
-//! Source: Rcmp §6.1 for `rcmp-testbed`, HERD §5 for `herd-apt` and `herd-susitna`.
+//! Source: Rcmp §6.2 for `rcmp-testbed`, HERD figures 2 to 6 for `herd-apt` and `herd-susitna`.
 
 use super::reader::{Parameter, Reader};
 use super::units::{Bandwidth, Bytes, Count, Rate};

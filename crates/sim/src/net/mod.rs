@@ -22,22 +22,24 @@
 //! latency but no bandwidth; an operation takes effect as a whole when its last packet is there
 //! (the executor may take longer and so tear it); one switch joins all nodes.
 //!
-//! Source: HERD §2.2 and §3 (verbs, transports, programmed I/O), Rcmp §4.
+//! Source: HERD figures 2 to 6 (verbs, transports, programmed I/O), Rcmp §5.5.
 
 mod connection;
+mod fabric;
 mod faults;
 mod node;
 mod operation;
 mod path;
 mod reliable;
 
+pub use fabric::{Inbox, Shared, SimFabric};
 pub use faults::{NetCounters, NetFaults};
 pub use operation::{Executed, Operation};
 
 use crate::device::Profile;
 use crate::rng::Rng;
 use crate::time::Ps;
-use connection::{Endpoint, Pair};
+use connection::{Endpoint, Pair, Stage};
 use node::Node;
 use operation::Slab;
 use rackpool_core::addr::Generation;
@@ -383,13 +385,14 @@ impl Net {
     }
 
     /// Ends a connection from here: what is outstanding completes as `Flushed`, then `Closed`
-    /// comes, and the other end learns it one message later.
+    /// comes, and the other end learns it one message later. On a connection that has ended here
+    /// it only tells the other end, which after an error of this end knows nothing yet.
     pub fn close(&mut self, now: Ps, endpoint: EndpointId, peer: PeerId, sink: &mut impl Sink) {
         let (pair, side) = self.endpoints[endpoint.0 as usize].peers[peer.0 as usize];
-        if self.pairs[pair as usize].sides[side as usize].is_usable() {
+        if self.pairs[pair as usize].sides[side as usize].stage != Stage::Closed {
             self.fail(now, pair, side, DeathCause::Closed, sink);
-            self.tell_close(now, pair, 1 - side, sink);
         }
+        self.tell_close(now, pair, 1 - side, sink);
     }
 
     /// Withdraws a key at `node`: [`Sink::revoked`] comes when no operation under it is being

@@ -8,12 +8,11 @@ use rackpool_core::seam::{
 };
 use rackpool_sim::device::Profile;
 use rackpool_sim::net::{
-    Connection, EndpointId, Executed, Net, NetEvent, NetFaults, NodeId, Remote, Sink,
+    Connection, EndpointId, Executed, Inbox, Net, NetEvent, NetFaults, NodeId, Remote, Sink,
 };
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use rackpool_sim::wheel::Wheel;
 
 pub const KEY: Generation = Generation(7);
 pub const MEMORY_BYTES: usize = 1 << 20;
@@ -25,32 +24,11 @@ enum Event {
     Executed(u32),
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Entry(Ps, u64, Event);
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
-        (self.0, self.1) == (other.0, other.1)
-    }
-}
-impl Eq for Entry {}
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
-
 /// What an endpoint was told, when.
 pub type Told = (Ps, EndpointId, FabricEvent);
 
 pub struct World {
-    events: BinaryHeap<Reverse<Entry>>,
-    pushed: u64,
+    events: Wheel<Event>,
     pub now: Ps,
     pub popped: u64,
     /// How long an execution takes.
@@ -63,6 +41,7 @@ pub struct World {
     /// Payload lengths and first words of the WRITEs that were executed, in order.
     pub written: Vec<(usize, u64)>,
     to_execute: Vec<u32>,
+    data: Vec<u8>,
 }
 
 impl Sink for World {
@@ -97,11 +76,18 @@ impl Sink for World {
     }
 }
 
+impl Inbox for World {
+    fn take(&mut self, now: Ps, endpoint: EndpointId, events: &mut Vec<FabricEvent>) -> usize {
+        let before = events.len();
+        let ready = |told: &mut Told| told.1 == endpoint && told.0 <= now;
+        events.extend(self.told.extract_if(.., ready).map(|(.., event)| event));
+        events.len() - before
+    }
+}
+
 impl World {
     fn push(&mut self, at: Ps, event: Event) {
-        assert!(at >= self.now, "{event:?} in the past: {at} < {}", self.now);
-        self.pushed += 1;
-        self.events.push(Reverse(Entry(at, self.pushed, event)));
+        self.events.push(at, 0, event);
     }
 }
 
@@ -113,8 +99,8 @@ pub struct Rig {
 impl Rig {
     pub fn new(profile: &Profile, faults: NetFaults, seed: u64) -> Rig {
         let world = World {
-            events: BinaryHeap::new(),
-            pushed: 0,
+            events: Wheel::new(),
+            data: Vec::new(),
             now: Ps::ZERO,
             popped: 0,
             execution: Ps::ZERO,
@@ -137,7 +123,7 @@ impl Rig {
     pub fn connect(&mut self, from: EndpointId, to: impl Into<Remote>, kind: Connection) -> PeerId {
         let peer = self.net.connect(self.world.now, from, to, kind, &mut self.world);
         if kind != Connection::Datagram {
-            while !self.told(from).iter().any(|event| *event == FabricEvent::Connected { peer }) {
+            while !self.told(from).contains(&FabricEvent::Connected { peer }) {
                 assert!(self.step());
             }
         }
@@ -164,7 +150,7 @@ impl Rig {
 
     /// One event; false if there is none.
     pub fn step(&mut self) -> bool {
-        let Some(Reverse(Entry(at, _, event))) = self.world.events.pop() else { return false };
+        let Some((at, _, event)) = self.world.events.pop() else { return false };
         self.world.now = at;
         self.world.popped += 1;
         match event {
@@ -184,10 +170,10 @@ impl Rig {
             Verb::Write(_) | Verb::WriteImm(..) => operation.payload().len(),
             _ => operation.bytes() as usize,
         };
-        let (_, _) = (operation.bytes(), self.net.arrived_by(token));
         let node = self.target(token);
         let memory = &mut self.world.memory[node];
-        let mut data = Vec::new();
+        let mut data = std::mem::take(&mut self.world.data);
+        data.clear();
         let result = if at.key != self.world.key {
             Executed::BadKey
         } else if at.offset as usize + length > memory.len() {
@@ -222,6 +208,7 @@ impl Rig {
             }
         };
         self.net.executed(self.world.now, token, result, &mut self.world);
+        self.world.data = data;
     }
 
     fn target(&self, token: u32) -> usize {
@@ -235,7 +222,7 @@ impl Rig {
 
     /// Runs all events up to `until`.
     pub fn run_until(&mut self, until: Ps) {
-        while self.world.events.peek().is_some_and(|Reverse(entry)| entry.0 <= until) {
+        while self.world.events.peek_time().is_some_and(|at| at <= until) {
             self.step();
         }
         self.world.now = until;
