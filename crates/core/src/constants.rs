@@ -49,8 +49,8 @@ pub const CONTROL_BACKLOG: i32 = (SLOTS_MAX + SLOTS_MAX / 2) as i32;
 /// Page ids that a daemon leases from the master at once.
 pub const PAGE_ID_LEASE: u64 = 1 << 20;
 
-/// Racks of one pool.
-pub const RACKS_MAX: u16 = 256;
+/// Racks of one pool: what one answer to `Racks` can name in full.
+pub const RACKS_MAX: u16 = 1024;
 /// Longest name of a root (a named address at the master), bytes.
 pub const ROOT_NAME_BYTES_MAX: usize = 255;
 /// Roots of one pool.

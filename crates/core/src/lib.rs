@@ -16,6 +16,7 @@ pub mod master;
 pub mod placement;
 pub mod probe;
 pub mod seam;
+pub mod target;
 pub mod wire;
 
 pub use addr::{FrameIndex, GAddr, Generation, PageGeometry, PageId, RackId, SessionId};

@@ -482,7 +482,9 @@ pub fn message_buffer() -> Box<[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::constants::RESOLVE_PAGES_MAX;
+    use crate::constants::{
+        MASTER_MESSAGE_BYTES_MAX, RACK_NAME_BYTES_MAX, RACKS_MAX, RESOLVE_PAGES_MAX,
+    };
 
     #[test]
     fn the_largest_resolve_answer_fits_into_a_message() {
@@ -499,6 +501,28 @@ mod tests {
         let mut buffer = message_buffer();
         let bytes = encode(&reply, &mut buffer).unwrap();
         assert_eq!(decode::<ReplyFrame>(bytes, "test").unwrap(), reply);
+    }
+
+    #[test]
+    fn the_names_of_all_racks_fit_into_one_answer_of_the_master() {
+        let name = "n".repeat(RACK_NAME_BYTES_MAX);
+        let info = |rack| RackInfo {
+            rack: RackId(rack),
+            region_id: [u64::MAX; 2],
+            epoch: u64::MAX,
+            page_shift: 30,
+            frame_count: u32::MAX,
+            frames_free: u32::MAX,
+            host: name.clone(),
+            control: name.clone(),
+            fabric: FabricKind::Tcp,
+            fabric_addr: name.clone(),
+            alive: true,
+        };
+        let racks = (0..RACKS_MAX).map(info).collect();
+        let answer = Ok(MasterAnswer::Racks(racks));
+        let reply = MasterReply { id: u64::MAX, term: u64::MAX, index: u64::MAX, answer };
+        assert!(encode_vec(&reply).len() <= MASTER_MESSAGE_BYTES_MAX as usize);
     }
 
     #[test]

@@ -178,6 +178,7 @@ impl Handle {
     pub fn read_batch(&mut self, ops: &mut [(GAddr, &mut [u8])]) -> Result<()> {
         self.misses.clear();
         self.client.batch_warm(
+            Access::Read,
             ops,
             |(addr, to)| (*addr, to.len() as u64),
             |pages, offset, (_, to)| pages.copy_out(offset, to),
@@ -199,6 +200,7 @@ impl Handle {
         }
         self.misses.clear();
         self.client.batch_warm(
+            Access::Write,
             ops,
             |(addr, from)| (*addr, from.len() as u64),
             |pages, offset, (_, from)| pages.copy_in(offset, from),

@@ -6,7 +6,7 @@ use super::{Client, Io, Locate, Need, Operation, Step};
 use crate::addr::{GAddr, RackId};
 use crate::constants::RACKS_MAX;
 use crate::error::{Error, Result};
-use crate::seam::Mem;
+use crate::seam::{Mem, Rare};
 use crate::wire::{MasterAnswer, MasterCall, Reply, Request};
 
 /// Where an allocation shall live.
@@ -39,6 +39,7 @@ impl Alloc {
     /// Starts an allocation. `owned` memory comes back when the handle's session ends.
     pub fn new<M: Mem>(client: &Client<M>, bytes: u64, placement: Placement, owned: bool) -> Self {
         let target = match placement {
+            Placement::Auto if client.rare(Rare::PickRackFirst) => None,
             Placement::Auto | Placement::Local => Some(client.own_rack()),
             Placement::Rack(rack) => Some(rack),
             Placement::Spread => None,
@@ -90,13 +91,19 @@ impl<M: Mem> Operation<M> for Alloc {
         }
     }
 
-    fn on_master(&mut self, _client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
+    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
+        let own = client.own_rack();
+        let own_untried = self.placement == Placement::Auto && !self.tried.contains(&own);
         match answer {
             Ok(MasterAnswer::Rack(info)) => {
                 self.target = Some(info.rack);
                 Ok(())
             }
             Ok(_) => Err(unexpected("master", "a pick of a rack")),
+            Err(Error::Full { .. }) if own_untried => {
+                self.target = Some(own);
+                Ok(())
+            }
             Err(error) => Err(self.last_full.take().unwrap_or(error)),
         }
     }

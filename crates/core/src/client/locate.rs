@@ -6,7 +6,7 @@ use super::{Client, Io, Need, OWN, Operation, Retries, Step};
 use crate::addr::GAddr;
 use crate::constants::RESOLVE_PAGES_MAX;
 use crate::error::{Error, Result};
-use crate::seam::Mem;
+use crate::seam::{Mem, Race, Rare};
 use crate::wire::{MasterAnswer, MasterCall, PageHome, Reply, Request, Resolved};
 
 #[derive(Debug)]
@@ -31,7 +31,8 @@ impl Locate {
     pub fn new<M: Mem>(client: &Client<M>, addr: GAddr, bytes: u64) -> Self {
         let pages = client.geometry().offset(addr).saturating_add(bytes.max(1));
         let count = pages.div_ceil(client.geometry().page_bytes());
-        let count = u32::try_from(count).unwrap_or(u32::MAX).min(RESOLVE_PAGES_MAX);
+        let limit = if client.rare(Rare::LocateOnePage) { 1 } else { RESOLVE_PAGES_MAX };
+        let count = u32::try_from(count).unwrap_or(u32::MAX).min(limit);
         Self { addr, count, state: State::AskDaemon, retries: Retries::default() }
     }
 
@@ -73,6 +74,10 @@ impl<M: Mem> Operation<M> for Locate {
         let Reply::Homes(homes) = reply? else {
             return Err(unexpected("own daemon", "a resolve"));
         };
+        if client.rare(Rare::LocateAtMaster) {
+            self.state = State::AskMaster;
+            return Ok(());
+        }
         client.install(OWN, &homes)?;
         let found = client.translation(client.geometry().page(self.addr)).is_some();
         self.state = if found { State::Done } else { State::AskMaster };
@@ -96,6 +101,7 @@ impl<M: Mem> Operation<M> for Locate {
         }
         if home.rack == client.own_rack() {
             // Committed at the master, but our daemon did not know it yet: it will in a moment.
+            client.met(Race::CommittedNotHome);
             self.retries.again(self.addr)?;
             self.state = State::AskDaemon;
             return Ok(());

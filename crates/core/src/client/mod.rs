@@ -25,7 +25,7 @@ use crate::addr::{GAddr, Generation, PageGeometry, PageId, RackId};
 use crate::constants::{CELLS, STALE_RETRIES_MAX};
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, cell_offset, table_word};
-use crate::seam::{Mem, PostError, RemoteAddr, Sge, WorkRequest, WorkStatus};
+use crate::seam::{Mem, Mutation, PostError, Race, Rare, RemoteAddr, Sge, WorkRequest, WorkStatus};
 use crate::wire::{MasterAnswer, MasterCall, PageHome, Reply, Request};
 use translate::Translations;
 
@@ -140,6 +140,24 @@ pub struct Client<M> {
 /// Accesses of a batch whose lines are asked for together: enough to cover the latency of far
 /// memory, few enough for the line fill buffers of a core not to be overrun for long.
 const BATCH_GROUP: usize = 32;
+
+/// Whether an announced frame is the page's home still. The last `if`s are constants in the real
+/// world.
+#[inline(always)]
+fn is_home<M: Mem>(view: &RackView<M>, entry: &Translation, kind: Access) -> bool {
+    let same = view.table.load(table_word(entry.frame)) == entry.generation.0;
+    if !same {
+        view.slot.met(Race::GenerationChanged);
+    }
+    let unchecked = match kind {
+        Access::Read => Mutation::SkipEpochCheckRead,
+        Access::Write => Mutation::SkipValidationWrite,
+    };
+    if view.slot.mutated(unchecked) {
+        return true;
+    }
+    same && !view.slot.rare(Rare::TranslationStale)
+}
 
 #[inline(always)]
 fn withdraw<M: Mem>(last: Option<(LinkId, &RackView<M>)>) {
@@ -256,7 +274,9 @@ impl<M: Mem> Client<M> {
             Reach::Mapped(view) => view.layout,
             Reach::OneSided(layout) => *layout,
         };
-        for home in homes.iter().rev() {
+        // The first page is the one that was asked for; others were looked up ahead.
+        let kept = if self.rare(Rare::TranslationConflict) { 1 } else { homes.len() };
+        for home in homes.iter().take(kept).rev() {
             if home.frame.0 >= layout.frame_count || home.generation == Generation(0) {
                 return Err(Error::Protocol {
                     peer: format!("rack {}", self.rack_of(link)),
@@ -288,10 +308,11 @@ impl<M: Mem> Client<M> {
     fn guarded<R>(
         view: &RackView<M>,
         entry: &Translation,
+        kind: Access,
         access: impl FnOnce(&M) -> R,
     ) -> Option<R> {
         view.slot.announce(cell_offset(0), u64::from(entry.frame.0) + 1);
-        let valid = view.table.load(table_word(entry.frame)) == entry.generation.0;
+        let valid = is_home(view, entry, kind);
         let result = valid.then(|| access(&view.pages));
         view.slot.store(cell_offset(0), 0);
         result
@@ -303,6 +324,7 @@ impl<M: Mem> Client<M> {
         &self,
         addr: GAddr,
         bytes: u64,
+        kind: Access,
         access: impl FnOnce(&M, u64) -> R,
     ) -> std::result::Result<R, Miss> {
         let offset = self.geometry.offset(addr);
@@ -314,7 +336,7 @@ impl<M: Mem> Client<M> {
         }
         match &self.links[entry.link.0 as usize].reach {
             Reach::Mapped(view) => {
-                Self::guarded(view, entry, |pages| access(pages, entry.base + offset))
+                Self::guarded(view, entry, kind, |pages| access(pages, entry.base + offset))
                     .ok_or(Miss::Unknown)
             }
             Reach::OneSided(_) => Err(Miss::OneSided(
@@ -327,25 +349,27 @@ impl<M: Mem> Client<M> {
     /// Reads within one page of a mapped rack.
     #[inline]
     pub fn read_warm(&self, addr: GAddr, to: &mut [u8]) -> std::result::Result<(), Miss> {
-        self.warm(addr, to.len() as u64, |pages, offset| pages.copy_out(offset, to))
+        self.warm(addr, to.len() as u64, Access::Read, |pages, offset| pages.copy_out(offset, to))
     }
 
     /// Writes within one page of a mapped rack.
     #[inline]
     pub fn write_warm(&self, addr: GAddr, from: &[u8]) -> std::result::Result<(), Miss> {
-        self.warm(addr, from.len() as u64, |pages, offset| pages.copy_in(offset, from))
+        self.warm(addr, from.len() as u64, Access::Write, |pages, offset| {
+            pages.copy_in(offset, from)
+        })
     }
 
     /// Loads an aligned word of a mapped rack.
     #[inline]
     pub fn load_warm(&self, addr: GAddr) -> std::result::Result<u64, Miss> {
-        self.warm(addr, 8, |pages, offset| pages.load(offset))
+        self.warm(addr, 8, Access::Read, |pages, offset| pages.load(offset))
     }
 
     /// Stores an aligned word of a mapped rack.
     #[inline]
     pub fn store_warm(&self, addr: GAddr, value: u64) -> std::result::Result<(), Miss> {
-        self.warm(addr, 8, |pages, offset| pages.store(offset, value))
+        self.warm(addr, 8, Access::Write, |pages, offset| pages.store(offset, value))
     }
 
     /// Compares and swaps an aligned word of a mapped rack with our own processor: the rack's
@@ -357,13 +381,15 @@ impl<M: Mem> Client<M> {
         expected: u64,
         new: u64,
     ) -> std::result::Result<std::result::Result<u64, u64>, Miss> {
-        self.warm(addr, 8, |pages, offset| pages.compare_exchange(offset, expected, new))
+        self.warm(addr, 8, Access::Write, |pages, offset| {
+            pages.compare_exchange(offset, expected, new)
+        })
     }
 
     /// Adds to an aligned word of a mapped rack; the old value.
     #[inline]
     pub fn fetch_add_warm(&self, addr: GAddr, n: u64) -> std::result::Result<u64, Miss> {
-        self.warm(addr, 8, |pages, offset| pages.fetch_add(offset, n))
+        self.warm(addr, 8, Access::Write, |pages, offset| pages.fetch_add(offset, n))
     }
 
     /// Runs many accesses of mapped racks: the lines of a group are asked for together, then each
@@ -372,6 +398,7 @@ impl<M: Mem> Client<M> {
     #[inline]
     pub fn batch_warm<T>(
         &self,
+        kind: Access,
         ops: &mut [T],
         at: impl Fn(&T) -> (GAddr, u64),
         mut access: impl FnMut(&M, u64, &mut T),
@@ -397,7 +424,7 @@ impl<M: Mem> Client<M> {
                         }
                     };
                     view.slot.announce(cell_offset(0), u64::from(entry.frame.0) + 1);
-                    let valid = view.table.load(table_word(entry.frame)) == entry.generation.0;
+                    let valid = is_home(view, entry, kind);
                     if valid {
                         access(&view.pages, offset, op);
                     }
@@ -453,11 +480,29 @@ impl<M: Mem> Client<M> {
             return Err(Miss::OneSided(entry.link, RemoteAddr { offset, key: entry.generation }));
         };
         view.slot.announce(cell_offset(cell), u64::from(entry.frame.0) + 1);
-        if view.table.load(table_word(entry.frame)) != entry.generation.0 {
+        if !is_home(view, entry, Access::Read) {
             view.slot.store(cell_offset(cell), 0);
             return Err(Miss::Unknown);
         }
         Ok(Pinned { view, link: entry.link, offset, entry: *entry })
+    }
+
+    /// Whether a test leaves a safeguard out. Asked of the own rack's slot: a handle without one
+    /// is never asked for anything.
+    pub(crate) fn mutated(&self, mutation: Mutation) -> bool {
+        self.view(OWN).is_some_and(|view| view.slot.mutated(mutation))
+    }
+
+    /// Whether a rare branch is taken now.
+    pub(crate) fn rare(&self, rare: Rare) -> bool {
+        self.view(OWN).is_some_and(|view| view.slot.rare(rare))
+    }
+
+    /// A race was met.
+    pub(crate) fn met(&self, race: Race) {
+        if let Some(view) = self.view(OWN) {
+            view.slot.met(race);
+        }
     }
 
     /// Bytes from `addr` to the end of its page.

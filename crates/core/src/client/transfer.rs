@@ -10,7 +10,9 @@ use super::{Client, Io, LinkId, Locate, Miss, Need, Operation, Reach, Retries, S
 use crate::addr::{GAddr, Generation};
 use crate::constants::FABRIC_OUTSTANDING_MAX;
 use crate::error::{Error, Result};
-use crate::seam::{Mem, PostError, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus};
+use crate::seam::{
+    Mem, Mutation, PostError, Race, Rare, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
+};
 use crate::wire::{MasterAnswer, Reply};
 
 /// Direction of a transfer.
@@ -214,10 +216,14 @@ impl TransferTables {
                 Ok(())
             }
             WorkStatus::Flushed { .. } => {
+                if self.access == Access::Write {
+                    client.met(Race::WriteReposted);
+                }
                 self.again.push(fragment);
                 Ok(())
             }
             WorkStatus::BadKey => {
+                client.met(Race::KeyRefused);
                 // Of all fragments of a page that moved, the first one makes us forget the page.
                 let page = client.geometry().page(fragment.addr);
                 if client.translation(page).is_some_and(|entry| entry.generation == fragment.key) {
@@ -278,7 +284,10 @@ impl TransferTables {
     ) -> std::result::Result<(), PostError> {
         let mut batch: [Option<Posting>; BATCH_MAX] = [None; BATCH_MAX];
         let mut count = 0;
-        while count < BATCH_MAX && self.in_flight_count < FABRIC_OUTSTANDING_MAX {
+        let batch_max = if client.rare(Rare::BatchOfOne) { 1 } else { BATCH_MAX };
+        let full = self.in_flight_count > 0 && client.rare(Rare::SendQueueFull);
+        let in_flight_max = if full { 0 } else { FABRIC_OUTSTANDING_MAX };
+        while count < batch_max && self.in_flight_count < in_flight_max {
             let Some(fragment) = self.take_fragment(client, pieces) else { break };
             let Some(remote) = one_sided(client, fragment.addr, link) else {
                 self.again.push(fragment);
@@ -296,6 +305,7 @@ impl TransferTables {
             return Err(PostError::Busy);
         }
         let Err((posted, error)) = ring_doorbell(self.access, &batch[..count], link, io) else {
+            self.complete_early(client, &batch[..count]);
             return Ok(());
         };
         for posting in batch[posted..count].iter().flatten() {
@@ -306,6 +316,20 @@ impl TransferTables {
         match error {
             PostError::Busy if self.in_flight_count == 0 => Err(PostError::Down),
             error => Err(error),
+        }
+    }
+
+    /// The safeguard that a test can leave out: what was posted is not done before it completes.
+    fn complete_early<M: Mem>(&mut self, client: &Client<M>, posted: &[Option<Posting>]) {
+        let early = match self.access {
+            Access::Read => Mutation::RecycleBufferEarly,
+            Access::Write => Mutation::AcknowledgeBeforeCopy,
+        };
+        if client.mutated(early) {
+            for posting in posted.iter().flatten() {
+                self.in_flight[(posting.id & 0xff) as usize] = None;
+                self.in_flight_count -= 1;
+            }
         }
     }
 }
@@ -481,11 +505,16 @@ impl<M: Mem> Operation<M> for Atomic {
                 Ok(())
             }
             WorkStatus::BadKey => {
+                client.met(Race::KeyRefused);
                 client.forget(client.geometry().page(self.addr));
                 Ok(())
             }
             WorkStatus::Flushed { executed: Some(false) } => Ok(()),
-            WorkStatus::Flushed { .. } => Err(self.outcome_unknown()),
+            WorkStatus::Flushed { .. } if client.mutated(Mutation::RetryAppliedTwice) => Ok(()),
+            WorkStatus::Flushed { .. } => {
+                client.met(Race::AtomicUnknown);
+                Err(self.outcome_unknown())
+            }
             WorkStatus::BadRange => Err(Error::Protocol {
                 peer: "fabric target".into(),
                 reason: format!("refused an atomic at {}", self.addr),

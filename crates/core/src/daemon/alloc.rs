@@ -21,7 +21,7 @@ use crate::daemon::session::{Outcome, Ticket};
 use crate::daemon::{Daemon, World, slab};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, ResultKind, StateWord, table_word};
-use crate::seam::Mem;
+use crate::seam::{Mem, Probe, Race, Rare};
 use crate::wire::{PageHome, Reply};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -112,7 +112,7 @@ impl Daemon {
         let mut queue = std::mem::take(&mut self.allocations.waiting);
         let mut first = true;
         while let Some(ticket) = queue.pop_front() {
-            if !self.sessions.waits(&ticket) {
+            if !self.sessions.waits(&ticket, world.private()) {
                 continue;
             }
             match self.try_alloc(&ticket, first, world) {
@@ -138,7 +138,8 @@ impl Daemon {
             let pages = ticket.bytes.div_ceil(self.layout.pages.page_bytes()) as u32;
             return self.new_pages(pages, Use::Run(*ticket), ticket, first, world);
         };
-        if let Some(frame) = self.slabs.with_room(shift, ticket.owner) {
+        let frame = self.slabs.with_room(shift, ticket.owner);
+        if let Some(frame) = frame.filter(|_| !self.is_fresh_slab_forced(world)) {
             return Progress::Answer(Ok(self.take_object(ticket, frame, shift, world)));
         }
         let room = slab::capacity(&self.layout, shift) as usize;
@@ -155,6 +156,10 @@ impl Daemon {
         }
         let purpose = Use::Slab { shift, owner: ticket.owner, waiters: vec![*ticket] };
         self.new_pages(1, purpose, ticket, first, world)
+    }
+
+    fn is_fresh_slab_forced<W: World>(&self, world: &W) -> bool {
+        self.frames.free_count() > 0 && world.private().rare(Rare::FreshSlabPage)
     }
 
     /// Takes an object: zeroed first, then marked together with the result.
@@ -205,10 +210,11 @@ impl Daemon {
             if free + coming + self.slabs.empty_count() < count {
                 return Progress::Answer(Err(self.full(ticket.bytes)));
             }
+            world.private().met(Race::WaitedForFrames);
             self.free_cached_pages(world);
             return Progress::Waits;
         }
-        if !self.frames.ids_fit(count) {
+        if !self.frames.ids_fit(count) || world.private().rare(Rare::PageIdsExhausted) {
             if let Some((next, end)) = self.frames.switch_ids() {
                 self.redo.set(StateWord::PageIdNext.offset(), next);
                 self.redo.set(StateWord::PageIdEnd.offset(), end);
@@ -276,7 +282,8 @@ impl Daemon {
 
     /// Backs the frames of jobs, as many as one step may.
     pub(super) fn back_step<W: World>(&mut self, world: &mut W) {
-        let mut budget = self.step_frames();
+        let forced = world.private().rare(Rare::BackOnePage);
+        let mut budget = if forced { 1 } else { self.step_frames() };
         while budget > 0 {
             let Some(&id) = self.allocations.backing.front() else { return };
             match self.back_some(id, budget, world) {
@@ -303,7 +310,8 @@ impl Daemon {
             world.back_private(offset, bytes)?;
             world.private().zero(offset, bytes);
         }
-        let chunk_end = job.queued + COMMIT_PAGES_MAX as usize;
+        let forced = world.private().rare(Rare::CommitOnePage) && job.backed == job.queued;
+        let chunk_end = job.queued + if forced { 1 } else { COMMIT_PAGES_MAX as usize };
         let limit = job.frames.len().min(chunk_end).min(job.backed + budget);
         let candidates = &job.frames[job.backed..limit];
         let run = (frame..).zip(candidates).take_while(|(next, frame)| next == *frame).count();
@@ -359,6 +367,7 @@ impl Daemon {
     ) {
         let frame = job.frames[0];
         if owner != 0 && self.sessions.record_of(owner).is_none() {
+            world.private().met(Race::JobOutlivedRequest);
             return self.start_freeing(&job.frames, None, world);
         }
         let entry = Entry::load_checked(world.private(), frame);
@@ -369,7 +378,7 @@ impl Daemon {
             self.frames.owned.insert((owner, frame));
         }
         for ticket in waiters {
-            if self.sessions.waits(ticket) {
+            if self.sessions.waits(ticket, world.private()) {
                 self.alloc(*ticket, world);
             }
         }
@@ -377,7 +386,8 @@ impl Daemon {
     }
 
     fn finish_run<W: World>(&mut self, job: &Job, ticket: &Ticket, world: &mut W) {
-        if !self.sessions.waits(ticket) {
+        if !self.sessions.waits(ticket, world.private()) {
+            world.private().met(Race::JobOutlivedRequest);
             return self.start_freeing(&job.frames, None, world);
         }
         let entry = Entry::load_checked(world.private(), job.frames[0]);

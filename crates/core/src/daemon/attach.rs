@@ -23,7 +23,7 @@ use crate::layout::{
     FRAMES_OFFSET, FrameState, LAYOUT_VERSION, MAGIC, RegionLayout, SUPERBLOCK_OFFSET, StateWord,
     Superblock, table_word,
 };
-use crate::seam::Mem;
+use crate::seam::{Mem, Probe, Race};
 use zerocopy::{FromBytes, IntoBytes};
 
 fn bad<T>(reason: String) -> Result<T> {
@@ -162,6 +162,9 @@ impl Daemon {
         daemon.freeing.require_barrier();
         daemon.scan_frames(world.private())?;
         let leaving = daemon.settle_frames(world)?;
+        if !leaving.is_empty() {
+            world.private().met(Race::FramesRolledBack);
+        }
         daemon.start_freeing(&leaving, None, world);
         daemon.trim_slabs(world);
         Ok(daemon)
@@ -226,6 +229,7 @@ impl Daemon {
             }
             if entry.state == FrameState::Pending {
                 let word = entry.state_word(FrameState::Home);
+                world.private().met(Race::RunFinished);
                 world.private().store(state_offset(frame), word);
             }
             settle_table(world, frame, entry.generation.0);

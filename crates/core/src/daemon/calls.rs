@@ -11,7 +11,7 @@ use crate::constants::PAGE_ID_LEASE;
 use crate::constants::{COMMIT_PAGES_MAX, DAEMON_CALLS_MAX, MASTER_ATTEMPTS_MAX, MASTER_RETRY_NS};
 use crate::daemon::{Daemon, World};
 use crate::error::Error;
-use crate::seam::Nanos;
+use crate::seam::{Mutation, Nanos, Probe, Race, Rare};
 use crate::wire::{MasterAnswer, MasterCall, MasterReply};
 use std::collections::BTreeMap;
 
@@ -61,8 +61,9 @@ impl Calls {
         });
     }
 
-    fn has_room(&self) -> bool {
-        self.up && self.outstanding.len() < DAEMON_CALLS_MAX
+    fn has_room(&self, probe: &impl Probe) -> bool {
+        let forced = !self.outstanding.is_empty() && probe.rare(Rare::CallWindowFull);
+        self.up && !forced && self.outstanding.len() < DAEMON_CALLS_MAX
     }
 
     fn send<W: World>(&mut self, call: MasterCall, purpose: Purpose, world: &mut W) {
@@ -70,6 +71,9 @@ impl Calls {
         self.next_id += 1;
         let sent = Outstanding { call: call.clone(), purpose, attempts: 0, retry_at: None };
         self.outstanding.insert(id, sent);
+        if world.private().rare(Rare::CallRepeated) {
+            world.to_master(id, call.clone());
+        }
         world.to_master(id, call);
     }
 }
@@ -93,7 +97,10 @@ impl Daemon {
 
     /// An answer of the master; answers to calls that are not outstanding are ignored.
     pub fn on_master<W: World>(&mut self, now: Nanos, reply: MasterReply, world: &mut W) {
-        let Some(call) = self.calls.outstanding.remove(&reply.id) else { return };
+        let Some(call) = self.calls.outstanding.remove(&reply.id) else {
+            world.private().met(Race::AnswerUnasked);
+            return;
+        };
         let unexpected = |answer| Error::Protocol {
             peer: "master".into(),
             reason: format!("the answer {answer:?} does not fit the call"),
@@ -161,17 +168,22 @@ impl Daemon {
             let call = MasterCall::LeasePageIds { count: PAGE_ID_LEASE };
             self.calls.send(call, Purpose::Lease, world);
         }
-        while self.calls.has_room() {
+        while self.calls.has_room(world.private()) {
             let Some((job, homes)) = self.next_commit() else { break };
             let purpose = Purpose::Commit { job, pages: homes.len() };
             self.calls.send(MasterCall::CommitPages { homes }, purpose, world);
         }
-        while self.calls.has_room() {
-            let (frames, pages) = self.next_removal(COMMIT_PAGES_MAX as usize, world);
+        while self.calls.has_room(world.private()) {
+            let forced = world.private().rare(Rare::RemoveOnePage);
+            let limit = if forced { 1 } else { COMMIT_PAGES_MAX as usize };
+            let (mut frames, pages) = self.next_removal(limit, world);
             if frames.is_empty() {
                 break;
             }
             let call = MasterCall::RemovePages { rack: self.rack, pages };
+            if world.private().mutated(Mutation::FreeBeforeCommit) {
+                self.on_removed(&std::mem::take(&mut frames), world);
+            }
             self.calls.send(call, Purpose::Remove { frames }, world);
         }
     }

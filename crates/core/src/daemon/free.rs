@@ -17,7 +17,7 @@ use crate::daemon::slab;
 use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
 use crate::layout::{BLOCK_BYTES, FrameState, ResultKind, SlotWord, table_word};
-use crate::seam::Mem;
+use crate::seam::{Mem, Mutation, Probe, Race, Rare};
 use crate::wire::Reply;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -88,7 +88,7 @@ impl Daemon {
             Ok(target) => target,
             Err(error) => return self.answer(&ticket, Err(error), world),
         };
-        if matches!(target, Target::Run { .. }) && self.is_quarantine_full() {
+        if matches!(target, Target::Run { .. }) && self.is_quarantine_full(world.private()) {
             let limit = u64::from(QUARANTINE_FRAMES_MAX);
             let what = "the quarantine of frames that stopped clients may touch".into();
             return self.answer(&ticket, Err(Error::Busy { what, limit }), world);
@@ -117,6 +117,7 @@ impl Daemon {
         let Ok(target) = self.find_allocation(GAddr(addr), bytes, world) else { return };
         if let Some(record) = self.sessions.disown(addr, &mut self.redo) {
             self.prepare_release(target, world);
+            world.private().met(Race::AnswerTakenBack);
             self.redo.commit(world.private());
             self.sessions.disowned(record);
             self.finish_release(target, None, world);
@@ -233,10 +234,11 @@ impl Daemon {
 
     /// Gives back an empty slab page if its class has another one.
     pub(super) fn trim_class<W: World>(&mut self, shift: u8, owner: u64, world: &mut W) {
-        if self.is_quarantine_full() {
+        if self.is_quarantine_full(world.private()) {
             return;
         }
-        if let Some(frame) = self.slabs.surplus(shift, owner) {
+        let keep_none = world.private().rare(Rare::EmptySlabReturned);
+        if let Some(frame) = self.slabs.surplus(shift, owner, keep_none) {
             self.start_freeing(&[frame], None, world);
         }
     }
@@ -255,8 +257,9 @@ impl Daemon {
         }
     }
 
-    fn is_quarantine_full(&self) -> bool {
-        self.freeing.quarantined() >= QUARANTINE_FRAMES_MAX as usize
+    fn is_quarantine_full(&self, probe: &impl Probe) -> bool {
+        probe.rare(Rare::QuarantineFull)
+            || self.freeing.quarantined() >= QUARANTINE_FRAMES_MAX as usize
     }
 
     /// Marks frames `Freeing` in this order, makes them unreachable, and queues their removal.
@@ -329,14 +332,29 @@ impl Daemon {
         if !std::mem::take(&mut self.freeing.scan_due) {
             return;
         }
-        if std::mem::take(&mut self.freeing.unfenced) {
+        let probe = world.private();
+        let (omit, reuse, kept) = (
+            probe.mutated(Mutation::OmitBarrier),
+            probe.mutated(Mutation::ReuseBeforeDrained),
+            probe.rare(Rare::QuarantineKept),
+        );
+        if std::mem::take(&mut self.freeing.unfenced) && !omit {
             world.barrier();
+        }
+        if kept {
+            return;
         }
         let freeing = &mut self.freeing;
         freeing.announced.clear();
         for index in 0..world.cell_count() {
             let frame = world.cell(index).checked_sub(1).and_then(|f| u32::try_from(f).ok());
             freeing.announced.extend(frame.filter(|frame| freeing.draining.contains(frame)));
+        }
+        if !freeing.announced.is_empty() {
+            world.private().met(Race::CellSeen);
+        }
+        if reuse {
+            freeing.announced.clear();
         }
         let announced = std::mem::take(&mut freeing.draining);
         freeing.draining.extend(&freeing.announced);
@@ -345,7 +363,8 @@ impl Daemon {
 
     /// Punches frames that nobody can touch, as many as one step may, and makes them free.
     pub(super) fn punch_step<W: World>(&mut self, world: &mut W) {
-        let mut budget = self.step_frames();
+        let forced = world.private().rare(Rare::PunchOnePage);
+        let mut budget = if forced { 1 } else { self.step_frames() };
         while budget > 0 {
             let Some(&first) = self.freeing.drained.first() else { return };
             let neighbours = (first..).zip(&self.freeing.drained);

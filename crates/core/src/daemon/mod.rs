@@ -22,10 +22,12 @@ mod calls;
 mod frames;
 mod free;
 mod redo;
+mod remotes;
 mod session;
 mod slab;
 
 pub use attach::{format, read_superblock};
+pub use remotes::{Act, Remotes};
 pub use session::SessionInfo;
 
 use crate::addr::{FrameIndex, GAddr, PageId, RackId, SessionId};
@@ -39,7 +41,7 @@ use crate::daemon::session::{Admit, Outcome, Sessions, Ticket};
 use crate::daemon::slab::Slabs;
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, ResultKind, SlotWord};
-use crate::seam::{Mem, Nanos};
+use crate::seam::{Mem, Mutation, Nanos, Probe, Race, Rare};
 use crate::wire::{DaemonStats, MasterCall, PageHome, Reply, ReplyFrame, Request, RequestFrame};
 
 /// What the engine needs of its process. Statically dispatched; no call may call the engine.
@@ -202,10 +204,11 @@ impl Daemon {
             return Ok((record, true));
         }
         self.check_new(session)?;
-        let record = match self.sessions.free_record(false) {
+        let oldest = self.sessions.oldest_closed();
+        let full = oldest.is_some() && world.private().rare(Rare::RemoteTableFull);
+        let record = match self.sessions.free_record(false).filter(|_| !full) {
             Some(record) => record,
             None => {
-                let oldest = self.sessions.oldest_closed();
                 let record = oldest.ok_or_else(|| session::table_full(false))?;
                 self.end(record, world);
                 record
@@ -342,14 +345,26 @@ impl Daemon {
             Request::Cas { .. } => "compare and swap",
             _ => "fetch and add",
         };
-        match self.sessions.admit(record, seq, operation) {
+        let admitted = match self.sessions.admit(record, seq, operation) {
+            Admit::Repeat(_) if world.private().mutated(Mutation::RetryAppliedTwice) => {
+                Admit::Fresh
+            }
+            admitted => admitted,
+        };
+        match admitted {
             Admit::Fresh => {
                 // Whatever came before and was not taken will not be taken any more.
                 self.sessions.abandon(record);
                 self.take_back(record, world);
             }
-            Admit::UnderWay => return None,
-            Admit::Repeat(outcome) => return self.repeat(record, seq, outcome),
+            Admit::UnderWay => {
+                world.private().met(Race::RepeatedUnderWay);
+                return None;
+            }
+            Admit::Repeat(outcome) => {
+                world.private().met(Race::AnsweredFromRecord);
+                return self.repeat(record, seq, outcome, world.private());
+            }
             Admit::Refuse(error) => return Some(Err(error)),
         }
         match request {
@@ -383,16 +398,23 @@ impl Daemon {
     }
 
     /// The recorded answer, once more.
-    fn repeat(&mut self, record: u32, seq: u64, outcome: Outcome) -> Option<Result<Reply>> {
+    fn repeat(
+        &mut self,
+        record: u32,
+        seq: u64,
+        outcome: Outcome,
+        probe: &impl Probe,
+    ) -> Option<Result<Reply>> {
         let Outcome { kind, value, bytes } = outcome;
         Some(match kind {
             ResultKind::Allocated => Ok(Reply::Allocated { addr: GAddr(value) }),
             ResultKind::Freed => {
                 let ticket = self.sessions.ticket(record, seq, bytes, false);
                 if self.join_removal(ticket, GAddr(value)) {
+                    probe.met(Race::RemovalJoined);
                     return None;
                 }
-                self.sessions.finish(&ticket);
+                self.sessions.finish(&ticket, probe);
                 Ok(Reply::Freed)
             }
             ResultKind::Old => Ok(Reply::Old { value }),
@@ -405,7 +427,7 @@ impl Daemon {
 
     /// Ends a request that was under way. Nobody hears of it if its session is over.
     fn answer<W: World>(&mut self, ticket: &Ticket, reply: Result<Reply>, world: &mut W) {
-        if self.sessions.finish(ticket) {
+        if self.sessions.finish(ticket, world.private()) {
             let to = ClientId::of_record(ticket.record);
             world.reply(to, ReplyFrame { seq: ticket.seq, reply });
         }

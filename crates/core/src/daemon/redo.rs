@@ -9,7 +9,7 @@
 
 use crate::error::{Error, Result};
 use crate::layout::{REDO_HEADER_BYTES, REDO_OFFSET, REDO_STORES_MAX, STATE_OFFSET};
-use crate::seam::Mem;
+use crate::seam::{Mem, Mutation, Race, Rare};
 
 const SEQUENCE: u64 = REDO_OFFSET;
 const COUNT: u64 = REDO_OFFSET + 8;
@@ -37,7 +37,8 @@ impl Redo {
             let entry = ENTRIES + 16 * index;
             redo.stores.push((mem.load(entry), mem.load(entry + 8)));
         }
-        if count > 0 && redo.checksum() == mem.load(CHECKSUM) {
+        let committed = count > 0 && redo.checksum() == mem.load(CHECKSUM);
+        if committed && !mem.mutated(Mutation::DropRedo) {
             for (offset, _) in &redo.stores {
                 let inside = (STATE_OFFSET..mem.bytes()).contains(offset);
                 let apart =
@@ -47,6 +48,7 @@ impl Redo {
                     return Err(Error::BadRegion { reason });
                 }
             }
+            mem.met(Race::RedoFinished);
             redo.apply(mem);
         }
         if count > 0 {
@@ -65,7 +67,7 @@ impl Redo {
     pub(super) fn commit<M: Mem>(&mut self, mem: &M) {
         assert!(!self.stores.is_empty(), "a redo record says something");
         assert!(self.stores.len() <= REDO_STORES_MAX, "a redo record fits into its place");
-        if self.stores.len() > 1 {
+        if self.stores.len() > 1 || mem.rare(Rare::RedoOneStore) {
             self.sequence = self.sequence.wrapping_add(1);
             for (index, (offset, value)) in self.stores.iter().enumerate() {
                 let entry = ENTRIES + 16 * index as u64;

@@ -12,7 +12,7 @@ use crate::constants::{REMOTE_SESSIONS_MAX, SESSIONS_MAX, SLOTS_MAX};
 use crate::daemon::redo::Redo;
 use crate::error::{Error, Result};
 use crate::layout::{ResultKind, SessionWord, session_word};
-use crate::seam::Mem;
+use crate::seam::{Mem, Mutation, Probe};
 use std::collections::BTreeMap;
 
 /// A session that a region knows.
@@ -294,14 +294,17 @@ impl Sessions {
     }
 
     /// Whether the session that asked still waits for the answer.
-    pub(super) fn waits(&self, ticket: &Ticket) -> bool {
+    pub(super) fn waits(&self, ticket: &Ticket, probe: &impl Probe) -> bool {
         let r = &self.records[ticket.record as usize];
+        if r.under_way.is_some() && probe.mutated(Mutation::ReuseSlotEarly) {
+            return true;
+        }
         r.token == ticket.token && r.under_way == Some(ticket.seq)
     }
 
     /// Ends serving a request; whether there is anybody to answer.
-    pub(super) fn finish(&mut self, ticket: &Ticket) -> bool {
-        let waits = self.waits(ticket);
+    pub(super) fn finish(&mut self, ticket: &Ticket, probe: &impl Probe) -> bool {
+        let waits = self.waits(ticket, probe);
         if waits {
             self.records[ticket.record as usize].under_way = None;
         }

@@ -135,10 +135,14 @@ impl Slabs {
         self.empty.len() as u32
     }
 
-    /// The highest empty page of a class if there is more than one: one stays cached.
-    pub(super) fn surplus(&self, shift: u8, owner: u64) -> Option<u32> {
+    /// The highest empty page of a class if there is more than one: one stays cached, unless
+    /// `keep_none` says otherwise.
+    pub(super) fn surplus(&self, shift: u8, owner: u64, keep_none: bool) -> Option<u32> {
         let mut range = self.empty.range((shift, owner, 0)..=(shift, owner, u32::MAX));
         let last = range.next_back()?;
+        if keep_none {
+            return Some(last.2);
+        }
         range.next().map(|_| last.2)
     }
 

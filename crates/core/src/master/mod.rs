@@ -325,7 +325,7 @@ impl<P: Probe> Master<P> {
         let Peer::Daemon(rack) = peer else { return };
         let Some(known) = self.racks.get_mut(&rack) else { return };
         if known.conn == Some(conn) && !std::mem::replace(&mut known.alive, true) {
-            let epoch = self.state.racks().find(|r| r.rack == rack).map_or(0, |r| r.epoch);
+            let epoch = self.state.rack(rack).map_or(0, |r| r.epoch);
             self.notices.push(Notice::RackJoined { rack, epoch });
         }
     }
@@ -473,7 +473,7 @@ impl<P: Probe> Master<P> {
         if known.conn == Some(conn) {
             return Ok(());
         }
-        match self.state.racks().find(|r| r.rack == rack) {
+        match self.state.rack(rack) {
             Some(owner) if !same_daemon(&owner, info) => Err(denied(&owner.control)),
             _ => Ok(()),
         }
@@ -558,30 +558,30 @@ impl<P: Probe> Master<P> {
     }
 
     fn racks(&self) -> Vec<RackInfo> {
-        let fill = |mut info: RackInfo| {
-            let known = &self.racks[&info.rack];
-            info.alive = known.alive;
-            info.frames_free = known.frames_free;
-            info
-        };
-        self.state.racks().map(fill).collect()
+        self.state.racks().map(|info| self.with_liveness(info)).collect()
+    }
+
+    fn with_liveness(&self, mut info: RackInfo) -> RackInfo {
+        let known = &self.racks[&info.rack];
+        info.alive = known.alive;
+        info.frames_free = known.frames_free;
+        info
     }
 
     fn pick(&mut self, own: RackId, bytes: u64, tried: &[RackId]) -> Result<MasterAnswer> {
         check_count(tried.len(), u32::from(RACKS_MAX))?;
-        let racks = self.racks();
         let page_bytes = self.state.geometry().map_or(0, PageGeometry::page_bytes);
-        let candidate = |r: &RackInfo| Candidate {
-            rack: r.rack,
-            alive: r.alive,
-            free_bytes: u64::from(r.frames_free) * page_bytes,
+        let candidate = |(&rack, known): (&RackId, &Liveness)| Candidate {
+            rack,
+            alive: known.alive,
+            free_bytes: u64::from(known.frames_free) * page_bytes,
         };
-        let candidates: Vec<Candidate> = racks.iter().map(candidate).collect();
+        let candidates: Vec<Candidate> = self.racks.iter().map(candidate).collect();
         let policy = self.config.policy;
         match pick_rack(policy, &candidates, own, bytes, tried, &mut self.chooser) {
             Some(rack) => {
-                let info = racks.into_iter().find(|r| r.rack == rack);
-                Ok(MasterAnswer::Rack(info.expect("chosen from these")))
+                let info = self.state.rack(rack).expect("what was ever alive has joined");
+                Ok(MasterAnswer::Rack(self.with_liveness(info)))
             }
             None => {
                 let others = candidates.iter().filter(|c| c.alive && c.rack != own);

@@ -179,7 +179,16 @@ impl State {
     /// The racks that ever joined, in order; not alive and without free frames, which only the
     /// leader knows.
     pub fn racks(&self) -> impl Iterator<Item = RackInfo> + '_ {
-        self.racks.iter().map(|(&rack, Rack { record, .. })| RackInfo {
+        self.racks.iter().map(|(&rack, known)| self.info(rack, known))
+    }
+
+    /// One of [`State::racks`].
+    pub fn rack(&self, rack: RackId) -> Option<RackInfo> {
+        Some(self.info(rack, self.racks.get(&rack)?))
+    }
+
+    fn info(&self, rack: RackId, Rack { record, .. }: &Rack) -> RackInfo {
+        RackInfo {
             rack,
             region_id: record.region_id,
             epoch: record.epoch,
@@ -191,7 +200,7 @@ impl State {
             fabric: record.fabric.clone(),
             fabric_addr: record.fabric_addr.clone(),
             alive: false,
-        })
+        }
     }
 
     /// Where a page is.

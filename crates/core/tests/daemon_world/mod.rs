@@ -6,13 +6,13 @@
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, Daemon, World, format};
 use rackpool_core::layout::{BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word};
-use rackpool_core::seam::{Mem, Probe};
+use rackpool_core::seam::{Mem, Mutation, Probe, Race, Rare};
 use rackpool_core::wire::{
     MasterAnswer, MasterCall, MasterReply, PageHome, Reply, ReplyFrame, Request, RequestFrame,
 };
 use rackpool_core::{Error, FrameIndex, GAddr, PageGeometry, PageId, RackId, Result, SessionId};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
@@ -27,6 +27,35 @@ pub struct Crash;
 pub struct Fuse {
     left: Cell<Option<u64>>,
     pub burnt: Cell<bool>,
+    pub answers: Answers,
+}
+
+/// What the engine's questions are answered with.
+#[derive(Default)]
+pub struct Answers {
+    pub mutation: Cell<Option<Mutation>>,
+    /// State of the dice that decide on rare branches; 0 takes none.
+    pub dice: Cell<u64>,
+    /// Branches that the rig does not know how to play.
+    pub never: RefCell<BTreeSet<Rare>>,
+    pub taken: RefCell<BTreeSet<Rare>>,
+    pub met: RefCell<BTreeSet<Race>>,
+}
+
+impl Answers {
+    /// One in four, by a xorshift generator.
+    fn roll(&self, rare: Rare) -> bool {
+        let mut x = self.dice.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.dice.set(x);
+        let taken = x >> 32 & 3 == 3 && !self.never.borrow().contains(&rare);
+        if taken {
+            self.taken.borrow_mut().insert(rare);
+        }
+        taken
+    }
 }
 
 impl Fuse {
@@ -111,7 +140,17 @@ impl TestMem {
     }
 }
 
-impl Probe for TestMem {}
+impl Probe for TestMem {
+    fn mutated(&self, mutation: Mutation) -> bool {
+        self.fuse.answers.mutation.get() == Some(mutation)
+    }
+    fn rare(&self, rare: Rare) -> bool {
+        self.fuse.answers.roll(rare)
+    }
+    fn met(&self, race: Race) {
+        self.fuse.answers.met.borrow_mut().insert(race);
+    }
+}
 
 impl Mem for TestMem {
     fn bytes(&self) -> u64 {

@@ -6,7 +6,7 @@
 //! one thread per endpoint; the tcp target has a thread of its own.
 //!
 //! Source: DESIGN §1 (`Fabric`), §3 (paths), §4 (liveness).
-#![cfg(not(loom))]
+#![cfg(not(any(loom, shuttle)))]
 
 mod buffers;
 mod peers;
@@ -16,6 +16,7 @@ pub mod tcp;
 pub use buffers::{LocalBuffer, ScopedBuffers};
 
 use rackpool_core::seam::{BufId, Fabric, Nanos, Sge};
+use rackpool_core::target::TooShort;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -71,6 +72,13 @@ pub enum FabricError {
         /// The system's answer.
         source: std::io::Error,
     },
+}
+
+impl From<TooShort> for FabricError {
+    fn from(short: TooShort) -> Self {
+        let TooShort { what, found_bytes, needed_bytes } = short;
+        FabricError::Geometry { what, found_bytes, needed_bytes }
+    }
 }
 
 impl FabricError {

@@ -1,14 +1,9 @@
 //! The shm fabric: the other rack is on this host and mapped here, so that one-sided means a copy
-//! by this processor. Owns the access protocol of a mapped rack ([`ShmPeer`], which the target
-//! of the tcp fabric uses too) and an endpoint on top ([`ShmEndpoint`]).
+//! by this processor. Owns an endpoint ([`ShmEndpoint`]) on the access protocol of the core
+//! (`rackpool_core::target`), which the target of the tcp fabric uses too.
 //!
 //! In: windows of the other rack's pages and table and an announce cell of ours there. Out: data,
 //! and completions in the order of posting; everything is executed when it is posted.
-//!
-//! Ordering rule, the same for every access: announce the frame in the cell, load the frame's
-//! table word, compare it with the key, access, clear the cell. Whoever frees or moves the frame
-//! changes the table word first, then waits for the cells: an access either sees the new word or
-//! is waited for.
 //!
 //! Source: DESIGN §3 (moving a page), §1 (`Fabric`).
 
@@ -16,171 +11,19 @@ use super::buffers::{Buffers, Owner, with_scope};
 use super::peers::PeerTable;
 use super::{FabricError, FabricStats, LocalBuffer, LocalBuffers, ScopedBuffers, spin_for};
 use crate::window::Window;
-use rackpool_core::addr::{FrameIndex, Generation};
 use rackpool_core::constants::{
     FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX,
 };
 use rackpool_core::error::DeathCause;
-use rackpool_core::layout::{RegionLayout, table_word};
 use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Mem, Nanos, PeerId, PostError, RemoteAddr, Sge, Verb,
     WorkRequest, WorkStatus,
 };
+use rackpool_core::target::TargetMemory;
 use std::collections::VecDeque;
 
-/// A mapped rack: its pages, its table and a cell of ours. One thread at a time uses a cell, so
-/// this is not shared; accesses to one frame do not nest.
-#[derive(Debug)]
-pub struct ShmPeer {
-    pages: Window,
-    table: Window,
-    cell: Window,
-    layout: RegionLayout,
-}
-
-/// Why an access did not happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// The key is not the frame's generation.
-    BadKey,
-    /// Outside one frame, or misaligned.
-    BadRange,
-}
-
-impl From<Refused> for WorkStatus {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::BadKey => WorkStatus::BadKey,
-            Refused::BadRange => WorkStatus::BadRange,
-        }
-    }
-}
-
-/// Clears the cell when the access ends, however it ends.
-struct Announced<'a>(&'a Window);
-
-impl Drop for Announced<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.0.store(0, 0);
-    }
-}
-
-impl ShmPeer {
-    /// A rack whose `pages` and `table` are at least as long as `layout` says; `cell` is one word
-    /// that whoever frees its frames looks at. Errors: `Geometry`.
-    pub fn new(
-        pages: Window,
-        table: Window,
-        cell: Window,
-        layout: RegionLayout,
-    ) -> Result<Self, FabricError> {
-        for (what, window, needed_bytes) in [
-            ("pages", &pages, layout.pages_bytes()),
-            ("table", &table, 8 * u64::from(layout.frame_count)),
-            ("cell", &cell, 8),
-        ] {
-            let found_bytes = window.bytes();
-            if found_bytes < needed_bytes {
-                return Err(FabricError::Geometry { what, found_bytes, needed_bytes });
-            }
-        }
-        Ok(Self { pages, table, cell, layout })
-    }
-
-    /// The rack's geometry.
-    pub fn layout(&self) -> RegionLayout {
-        self.layout
-    }
-
-    /// The frame that `bytes` bytes at `offset` lie in, if they lie in one.
-    #[inline]
-    pub(crate) fn frame_of(&self, offset: u64, bytes: u64) -> Result<FrameIndex, Refused> {
-        let pages = self.layout.pages;
-        let frame = offset >> pages.page_shift();
-        let within = offset & (pages.page_bytes() - 1);
-        if frame >= u64::from(self.layout.frame_count) || bytes > pages.page_bytes() - within {
-            return Err(Refused::BadRange);
-        }
-        Ok(FrameIndex(frame as u32))
-    }
-
-    /// Runs `touch` on the pages while `frame` is announced and `key` is its generation.
-    #[inline(always)]
-    pub(crate) fn access<R>(
-        &self,
-        frame: FrameIndex,
-        key: Generation,
-        touch: impl FnOnce(&Window) -> R,
-    ) -> Result<R, Refused> {
-        self.cell.announce(0, u64::from(frame.0) + 1);
-        let announced = Announced(&self.cell);
-        // A generation of 0 means that the frame holds nothing, so 0 is never a valid key.
-        if key.0 == 0 || self.table.load(table_word(frame)) != key.0 {
-            return Err(Refused::BadKey);
-        }
-        let result = touch(&self.pages);
-        drop(announced);
-        Ok(result)
-    }
-
-    #[inline(always)]
-    fn at<R>(&self, at: RemoteAddr, bytes: u64, touch: impl FnOnce(&Window) -> R) -> AtResult<R> {
-        self.access(self.frame_of(at.offset, bytes)?, at.key, touch)
-    }
-
-    /// Copies bytes of one frame out.
-    #[inline]
-    pub fn read(&self, offset: u64, key: Generation, to: &mut [u8]) -> WorkStatus {
-        let at = RemoteAddr { offset, key };
-        status(self.at(at, to.len() as u64, |pages| {
-            pages.copy_out(offset, to);
-            0
-        }))
-    }
-
-    /// Copies bytes into one frame.
-    #[inline]
-    pub fn write(&self, offset: u64, key: Generation, from: &[u8]) -> WorkStatus {
-        let at = RemoteAddr { offset, key };
-        status(self.at(at, from.len() as u64, |pages| {
-            pages.copy_in(offset, from);
-            0
-        }))
-    }
-
-    /// Compares and swaps an aligned word; `Done` carries the old value.
-    #[inline]
-    pub fn cas(&self, offset: u64, key: Generation, expected: u64, new: u64) -> WorkStatus {
-        if !offset.is_multiple_of(8) {
-            return WorkStatus::BadRange;
-        }
-        status(self.at(RemoteAddr { offset, key }, 8, |pages| {
-            match pages.compare_exchange(offset, expected, new) {
-                Ok(old) | Err(old) => old,
-            }
-        }))
-    }
-
-    /// Adds to an aligned word, wrapping; `Done` carries the old value.
-    #[inline]
-    pub fn fetch_add(&self, offset: u64, key: Generation, n: u64) -> WorkStatus {
-        if !offset.is_multiple_of(8) {
-            return WorkStatus::BadRange;
-        }
-        status(self.at(RemoteAddr { offset, key }, 8, |pages| pages.fetch_add(offset, n)))
-    }
-}
-
-type AtResult<R> = Result<R, Refused>;
-
-#[inline(always)]
-fn status(result: Result<u64, Refused>) -> WorkStatus {
-    match result {
-        Ok(value) => WorkStatus::Done(value),
-        Err(refused) => refused.into(),
-    }
-}
+/// A mapped rack: its pages, its table and a cell of ours there.
+pub type ShmPeer = TargetMemory<Window>;
 
 /// Where SEND and WRITE_IMM of a [`ShmEndpoint`] go: a queue to the other rack's application.
 /// It has one producer, so what has room keeps it until something is put in.
@@ -322,26 +165,26 @@ fn read_pieces(
     pieces: &[Sge],
 ) -> WorkStatus {
     let bytes = pieces.iter().map(|piece| piece.bytes).sum();
-    status(memory.at(at, bytes, |pages| {
+    let done = memory.at(at, bytes, |pages| {
         let mut offset = at.offset;
         for piece in pieces {
             pages.copy_out(offset, buffers.slice_mut(piece));
             offset += piece.bytes;
         }
-        0
-    }))
+    });
+    done.map_or_else(WorkStatus::from, |()| WorkStatus::Done(0))
 }
 
 fn write_pieces(memory: &ShmPeer, buffers: &Buffers, at: RemoteAddr, pieces: &[Sge]) -> WorkStatus {
     let bytes = pieces.iter().map(|piece| piece.bytes).sum();
-    status(memory.at(at, bytes, |pages| {
+    let done = memory.at(at, bytes, |pages| {
         let mut offset = at.offset;
         for piece in pieces {
             pages.copy_in(offset, buffers.slice(piece));
             offset += piece.bytes;
         }
-        0
-    }))
+    });
+    done.map_or_else(WorkStatus::from, |()| WorkStatus::Done(0))
 }
 
 impl<H: HandOff> Fabric for ShmEndpoint<H> {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::wait::wake_if_sleeping;
 use crate::window::Window;
-use rackpool_core::seam::Mem;
+use rackpool_core::seam::{Mem, Mutation, Rare};
 
 /// What a long message under way occupies, kept at its first block.
 #[derive(Clone, Copy, Default)]
@@ -63,8 +63,13 @@ impl<M: Mem> Producer<M> {
     /// The consumer may be asleep: see [`Producer::wake_if_sleeping`].
     #[inline]
     pub fn push(&mut self, message: &[u8]) -> Result<(), RingError> {
-        if self.pushed - self.taken_seen >= u64::from(self.geometry.entries) {
+        if self.pushed - self.taken_seen >= u64::from(self.geometry.entries)
+            && !self.window.mutated(Mutation::ReuseSlotEarly)
+        {
             self.look_for_entries()?;
+        }
+        if self.window.rare(Rare::RingFull) {
+            return Err(RingError::Full { entries: self.pushed - self.taken_seen });
         }
         let entry = self.geometry.entry_offset(self.pushed);
         let mut word = self.geometry.generation(self.incarnation, self.pushed) << GENERATION_SHIFT
@@ -146,7 +151,8 @@ impl<M: Mem> Producer<M> {
             let run = self.runs[block as usize];
             // Pairs with the store of this word in ring/consumer.rs::finish. Another value than
             // ours only means that the message is not finished.
-            if self.window.load(done_offset(block)) == run.stamp {
+            let finished = self.window.load(done_offset(block)) == run.stamp;
+            if finished || self.window.mutated(Mutation::RecycleBufferEarly) {
                 self.used &= !run.mask;
                 self.first_blocks &= !(1 << block);
             }

@@ -2,10 +2,9 @@
 //! driven by one poll loop, beside the fabric target's own thread.
 //!
 //! `server.rs` is the loop, `world.rs` what the engine sees, `clients.rs` the local clients'
-//! control connections and slots, `remotes.rs` the clients that come over the fabric.
+//! control connections and slots. Clients that come over the fabric are the core's (`Remotes`).
 
 mod clients;
-mod remotes;
 mod server;
 mod world;
 

@@ -3,20 +3,18 @@
 //! yields, then sleeps in the poller until a client rings the bell or a socket speaks.
 
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
-use super::remotes::{Join, Remotes};
 use super::world::RegionWorld;
 use super::{DaemonOptions, Stop, control_name, io_error, parse_memory};
 use crate::clock;
 use crate::link::MasterLink;
 use crate::links::fabric_error;
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES};
-use rackpool_core::daemon::{ClientId, Daemon, World, format};
+use rackpool_core::daemon::{Act, ClientId, Daemon, Remotes, World, format};
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
-    self, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo, RemoteReply, RemoteRequest,
-    RequestFrame, WIRE_VERSION,
+    self, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo, RemoteReply, RequestFrame,
 };
-use rackpool_core::{Error, RackId, Result, SessionId};
+use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::control::ControlListener;
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::fabric::tcp::{Target, TargetOptions};
@@ -276,52 +274,18 @@ impl Server {
     }
 
     fn on_remote(&mut self, peer: PeerId, message: &[u8]) {
-        match wire::decode::<RemoteRequest>(message, "remote client") {
-            Ok(RemoteRequest::Join { version, session, consumed_seq }) => {
-                self.on_remote_join(peer, version, (session, consumed_seq));
-            }
-            Ok(RemoteRequest::Consumed(seq)) => {
-                if let Some(record) = self.remotes.record(peer) {
-                    self.engine.note_consumed(record, seq);
-                }
-            }
-            Ok(RemoteRequest::Leave) => {
-                self.remotes.leave(peer, &mut self.engine, &mut self.world);
-                self.target.close(peer);
-            }
-            Ok(RemoteRequest::Request(frame)) => match self.remotes.record(peer) {
-                Some(record) => {
-                    let from = ClientId::Remote(record);
-                    self.engine.on_request(from, frame, &mut self.world);
-                }
-                None => self.target.close(peer),
-            },
-            Err(error) => {
-                eprintln!("rackpool: {error}");
-                self.target.close(peer);
+        let (engine, world) = (&mut self.engine, &mut self.world);
+        let mut acts = Vec::new();
+        let served = self.remotes.on_message(peer, message, &self.region, engine, world, &mut acts);
+        if let Err(error) = served {
+            eprintln!("rackpool: {error}");
+        }
+        for act in acts {
+            match act {
+                Act::Close(peer) => self.target.close(peer),
+                Act::Send(peer, reply) => self.send_remote(peer, &reply),
             }
         }
-    }
-
-    fn on_remote_join(&mut self, peer: PeerId, version: u32, session: (SessionId, u64)) {
-        let joined = if version == WIRE_VERSION {
-            self.remotes.join(peer, session, &mut self.engine, &mut self.world)
-        } else {
-            let (found, supported) = (version, WIRE_VERSION);
-            Err(Error::Version { peer: "client".into(), found, supported })
-        };
-        let reply = match joined {
-            Ok(Join { known, replaced }) => {
-                if let Some(old) = replaced {
-                    // The fabric ends it before it sends what is put in after this, so nothing
-                    // that the client once sent there is executed after what it sends from now on.
-                    self.target.close(old);
-                }
-                RemoteReply::Joined { known, region: self.region.clone() }
-            }
-            Err(error) => RemoteReply::Refused(error),
-        };
-        self.send_remote(peer, &reply);
     }
 
     fn send_remote(&mut self, peer: PeerId, reply: &RemoteReply) {

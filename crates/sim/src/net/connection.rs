@@ -1,6 +1,6 @@
 //! Queue pairs: their two ends, how they are set up and how they end.
 
-use super::{Connection, Down, EndpointId, Net, NetEvent, NodeId, Remote, Sink};
+use super::{Connection, Down, EndpointId, Net, NetEvent, NodeId, Packet, Remote, Sink};
 use crate::time::Ps;
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{FabricEvent, PeerId, WorkStatus};
@@ -35,6 +35,16 @@ pub(super) struct Pair {
     pub sides: [Side; 2],
 }
 
+/// The messages that one end puts on the cable: one after the other, as packets of a connection
+/// are numbered.
+#[derive(Default)]
+pub(super) struct Stream {
+    /// The only packet that may go next; `None` if any message may begin.
+    pub next: Option<Packet>,
+    /// First packets of messages that wait for that.
+    pub waiting: VecDeque<Packet>,
+}
+
 /// One end: what it sends, and how far it has received.
 pub(super) struct Side {
     pub node: NodeId,
@@ -54,6 +64,8 @@ pub(super) struct Side {
     pub stalled: bool,
     /// Payloads being fetched.
     pub fetching: u32,
+    /// Its requests, and its answers.
+    pub streams: [Stream; 2],
     /// Its requests leave the card in order.
     pub last_departure: Ps,
     /// What it sends arrives in order.
@@ -87,6 +99,7 @@ impl Side {
             reads: 0,
             stalled: false,
             fetching: 0,
+            streams: Default::default(),
             last_departure: Ps::ZERO,
             last_arrival: Ps::ZERO,
             last_effect: Ps::ZERO,

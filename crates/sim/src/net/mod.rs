@@ -301,6 +301,12 @@ impl Net {
         &self.operations[token]
     }
 
+    /// The node on which an operation is to be executed.
+    pub fn target(&self, token: u32) -> NodeId {
+        let operation = &self.operations[token];
+        self.pairs[operation.pair as usize].sides[1 - operation.side as usize].node
+    }
+
     /// The endpoint and connection at the target that an operation came in by, if there is a
     /// process.
     pub fn arrived_by(&self, token: u32) -> Option<(EndpointId, PeerId)> {
@@ -424,6 +430,7 @@ impl Net {
             self.forget_memory(node);
             let waiting = self.nodes[node.0 as usize].power_off(now);
             for packet in waiting {
+                self.end_message(now, packet, sink);
                 self.release(packet.token);
             }
         }

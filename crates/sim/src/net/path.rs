@@ -1,6 +1,7 @@
 //! The way of a packet: from the work request to the other card's receive engine. Costs and
 //! faults are here; order and repetition are in `reliable`.
 
+use super::connection::Stream;
 use super::{Connection, EndpointId, Net, NetEvent, Packet, Sink};
 use crate::time::Ps;
 use rackpool_core::constants::{FABRIC_OP_BYTES_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX};
@@ -294,7 +295,13 @@ impl Net {
         let operation = &self.operations[packet.token];
         let withdrawn = !packet.answer && !operation.queued && operation.is_reliable;
         if !self.nodes[from].up || withdrawn {
+            self.end_message(now, packet, sink);
             return self.release(packet.token);
+        }
+        let stream = self.stream(packet);
+        match stream.next {
+            Some(next) if next != packet => return stream.waiting.push_back(packet),
+            _ => stream.next = Some(packet),
         }
         if !self.nodes[from].stalled.is_empty() {
             self.nodes[from].stalled.push_back(packet);
@@ -306,6 +313,24 @@ impl Net {
                 self.counters.stalled += 1;
                 self.nodes[from].stalled.push_back(packet);
                 sink.schedule(at, NetEvent::Unstall { node: from as u32 });
+            }
+        }
+    }
+
+    fn stream(&mut self, packet: Packet) -> &mut Stream {
+        let operation = &self.operations[packet.token];
+        let side = operation.side as usize ^ usize::from(packet.answer);
+        let sides = &mut self.pairs[operation.pair as usize].sides;
+        &mut sides[side].streams[usize::from(packet.answer)]
+    }
+
+    /// The message of `packet` has left the cable or is given up: the next one's turn, at `at`.
+    pub(super) fn end_message(&mut self, at: Ps, packet: Packet, sink: &mut impl Sink) {
+        let stream = self.stream(packet);
+        if stream.next == Some(packet) {
+            stream.next = stream.waiting.pop_front();
+            if let Some(next) = stream.next {
+                sink.schedule(at, NetEvent::Link(next));
             }
         }
     }
@@ -379,8 +404,11 @@ impl Net {
             let node = &mut self.nodes[from];
             let service = node.stretch(self.profile.pcie.bandwidth.time(bytes));
             let (_, fetched) = node.fetch.serve(now, service);
-            sink.schedule(end.max(fetched), NetEvent::Link(next));
-        } else if !answer {
+            self.stream(packet).next = Some(next);
+            return sink.schedule(end.max(fetched), NetEvent::Link(next));
+        }
+        self.end_message(end, packet, sink);
+        if !answer {
             self.was_sent(end, token, sink);
         }
     }

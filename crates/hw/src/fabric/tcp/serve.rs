@@ -3,8 +3,8 @@
 //! In: bytes of an initiator, messages of the application. Out: answers, events for the
 //! application. Called by the target's thread in `target.rs`; nothing here blocks.
 //!
-//! Ordering rule: memory is touched only through `ShmPeer::access`, a bounded piece at a time,
-//! and never stays announced while the socket is waited for: whoever revokes a key waits for one
+//! Ordering rule: memory is touched only through `core::target`, a bounded piece at a time, and
+//! never stays announced while the socket is waited for: whoever revokes a key waits for one
 //! system call at most. If the key is revoked in the midst of an operation, the rest is not
 //! executed: of a READ zeros are sent and then `BadKey`, of a WRITE the rest is dropped and
 //! `BadKey` answered (its first part was written before the revocation, never after).
@@ -16,7 +16,7 @@
 //! Source: DESIGN §3 (moving a page), §4 (bounded queues, no byte is trusted).
 
 use super::super::FabricStats;
-use super::super::shm::{Refused, ShmPeer};
+use super::super::shm::ShmPeer;
 use super::connection::Broken;
 use super::frame::{
     FrameError, HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Request, Response,
@@ -24,9 +24,9 @@ use super::frame::{
 };
 use super::target::Doors;
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, errno, received, recv, send, sent};
-use rackpool_core::addr::FrameIndex;
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId, RemoteAddr, WorkStatus};
+use rackpool_core::target::{Pieces, WORD_BYTES};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
@@ -36,8 +36,6 @@ use zerocopy::{FromBytes, IntoBytes};
 const INPUT_BYTES: usize = 8 << 10;
 /// READs up to this length are copied into the answer; longer ones are sent from the pages.
 const COPIED_BYTES_MAX: u64 = 8 << 10;
-/// What is stored at once if it is aligned.
-const WORD_BYTES: u64 = 8;
 /// Answers that wait for the socket, bytes.
 const OUTPUT_BYTES: usize = 64 << 10;
 /// No more calls that move long data than this for one connection before the others' turn.
@@ -54,14 +52,11 @@ pub(super) struct Service<'a> {
     pub(super) scrap: &'a mut [u8],
 }
 
-/// A place in the pages where an operation is at.
+/// A long operation under way.
 #[derive(Clone, Copy)]
 struct Place {
     seq: u32,
-    frame: FrameIndex,
-    at: RemoteAddr,
-    left: u64,
-    status: Status,
+    pieces: Pieces,
 }
 
 /// What is being received.
@@ -245,7 +240,7 @@ impl Served {
     fn fill(&mut self, service: &mut Service<'_>, calls_left: &mut u32) -> Result<bool, Broken> {
         let moved = match &mut self.receiving {
             Receiving::Write(place, _)
-                if place.left >= DIRECT_BYTES_MIN && self.input.is_empty() =>
+                if place.pieces.left_bytes() >= DIRECT_BYTES_MIN && self.input.is_empty() =>
             {
                 *calls_left -= 1;
                 receive_long_write(&self.socket, place, service)?
@@ -278,10 +273,9 @@ impl Served {
             let Moved::Bytes(bytes) = outcome else { break };
             moved = true;
             let data = self.output.advance(bytes) as u64;
-            place.at.offset += data;
-            place.left -= data;
-            if place.left == 0 {
-                let (seq, status) = (place.seq, place.status);
+            place.pieces.advance(data);
+            if place.pieces.left_bytes() == 0 {
+                let (seq, status) = (place.seq, frame_status(place.pieces.status()));
                 self.long_read = None;
                 self.answer(Op::Read, seq, status, 0);
                 service.stats.ops += 1;
@@ -323,19 +317,20 @@ impl Served {
             Receiving::Write(place, imm) => {
                 let imm = *imm;
                 let filled = self.input.filled();
-                let taken = (filled.len() as u64).min(place.left);
-                if taken < place.left && place.left <= WORD_BYTES {
+                let left = place.pieces.left_bytes();
+                let taken = (filled.len() as u64).min(left);
+                if taken < left && left <= WORD_BYTES {
                     // A word is written at once or not yet.
                     return Ok(Step::Input);
                 }
                 if taken > 0 {
-                    write_piece(place, &filled[..taken as usize], service.memory);
+                    place.pieces.write(service.memory, &filled[..taken as usize]);
                     self.input.consume(taken as usize);
                 }
-                if place.left > 0 {
+                if place.pieces.left_bytes() > 0 {
                     return Ok(Step::Input);
                 }
-                let (seq, status) = (place.seq, place.status);
+                let (seq, status) = (place.seq, frame_status(place.pieces.status()));
                 self.receiving = Receiving::Header;
                 let op = if imm.is_some() { Op::WriteImm } else { Op::Write };
                 match imm {
@@ -410,15 +405,7 @@ impl Served {
             }
             Op::Read => Ok(self.begin_read(seq, at, bytes, service)),
             Op::Write | Op::WriteImm => {
-                let mut place =
-                    Place { seq, frame: FrameIndex(0), at, left: bytes, status: Status::BadRange };
-                if let Ok(frame) = memory.frame_of(at.offset, bytes) {
-                    (place.frame, place.status) = (frame, Status::Done);
-                    // Data that waits for its key may be long: a wrong key is known before.
-                    if memory.access(frame, at.key, |_| ()).is_err() {
-                        place.status = Status::BadKey;
-                    }
-                }
+                let place = Place { seq, pieces: Pieces::new(memory, at, bytes) };
                 let imm = (op == Op::WriteImm).then_some(operands[0] as u32);
                 self.receiving = Receiving::Write(place, imm);
                 Ok(Step::Again)
@@ -439,16 +426,13 @@ impl Served {
         bytes: u64,
         service: &mut Service<'_>,
     ) -> Step {
-        let frame = match service.memory.frame_of(at.offset, bytes) {
-            Ok(frame) => frame,
-            Err(_) => return self.done(Op::Read, seq, Status::BadRange, 0, service),
-        };
         if bytes > COPIED_BYTES_MAX {
-            if service.memory.access(frame, at.key, |_| ()).is_err() {
-                return self.done(Op::Read, seq, Status::BadKey, 0, service);
+            let pieces = Pieces::new(service.memory, at, bytes);
+            if !matches!(pieces.status(), WorkStatus::Done(_)) {
+                return self.done_as(Op::Read, seq, pieces.status(), service);
             }
             self.push_response(Op::Read, seq, Status::Done, bytes, 0, true);
-            self.long_read = Some(Place { seq, frame, at, left: bytes, status: Status::Done });
+            self.long_read = Some(Place { seq, pieces });
             return Step::Again;
         }
         let start = self.output.bytes.len();
@@ -485,11 +469,8 @@ impl Served {
     }
 
     fn done_as(&mut self, op: Op, seq: u32, status: WorkStatus, service: &mut Service<'_>) -> Step {
-        match status {
-            WorkStatus::Done(value) => self.done(op, seq, Status::Done, value, service),
-            WorkStatus::BadKey => self.done(op, seq, Status::BadKey, 0, service),
-            _ => self.done(op, seq, Status::BadRange, 0, service),
-        }
+        let value = if let WorkStatus::Done(value) = status { value } else { 0 };
+        self.done(op, seq, frame_status(status), value, service)
     }
 
     fn done(
@@ -523,19 +504,13 @@ impl Served {
     }
 }
 
-/// Writes data of a WRITE that came with the input, or drops it.
-fn write_piece(place: &mut Place, bytes: &[u8], memory: &ShmPeer) {
-    if place.status == Status::Done {
-        let offset = place.at.offset;
-        let written = memory.access(place.frame, place.at.key, |pages| {
-            rackpool_core::seam::Mem::copy_in(pages, offset, bytes);
-        });
-        if written.is_err() {
-            place.status = Status::BadKey;
-        }
+/// How a long operation ended, as its frame says it.
+fn frame_status(status: WorkStatus) -> Status {
+    match status {
+        WorkStatus::Done(_) => Status::Done,
+        WorkStatus::BadKey => Status::BadKey,
+        WorkStatus::BadRange | WorkStatus::Flushed { .. } => Status::BadRange,
     }
-    place.at.offset = place.at.offset.wrapping_add(bytes.len() as u64);
-    place.left -= bytes.len() as u64;
 }
 
 /// Receives data of a long WRITE straight into the pages, or drops it.
@@ -544,27 +519,19 @@ fn receive_long_write(
     place: &mut Place,
     service: &mut Service<'_>,
 ) -> Result<Moved, Errno> {
-    let mut outcome = None;
-    if place.status == Status::Done {
-        let (offset, bytes) = (place.at.offset, place.left.min(CHUNK_BYTES));
-        let access = service
-            .memory
-            .access(place.frame, place.at.key, |pages| pages.recv(socket.as_fd(), offset, bytes));
-        match access {
-            Ok(result) => outcome = Some(received(result.map_err(errno), service.stats)?),
-            Err(_) => place.status = Status::BadKey,
-        }
-    }
-    let moved = match outcome {
-        Some(moved) => moved,
+    let left = place.pieces.left_bytes();
+    let result = place.pieces.touch(service.memory, |pages, offset| {
+        pages.recv(socket.as_fd(), offset, left.min(CHUNK_BYTES))
+    });
+    let moved = match result {
+        Some(result) => received(result.map_err(errno), service.stats)?,
         None => {
-            let limit = place.left.min(service.scrap.len() as u64) as usize;
+            let limit = left.min(service.scrap.len() as u64) as usize;
             recv(socket, &mut service.scrap[..limit], service.stats)?
         }
     };
     if let Moved::Bytes(bytes) = moved {
-        place.at.offset = place.at.offset.wrapping_add(bytes as u64);
-        place.left -= bytes as u64;
+        place.pieces.advance(bytes as u64);
     }
     Ok(moved)
 }
@@ -576,19 +543,16 @@ fn send_piece(
     place: &mut Place,
     service: &mut Service<'_>,
 ) -> Result<Moved, Errno> {
-    if place.status == Status::Done {
-        let (offset, bytes) = (place.at.offset, place.left.min(CHUNK_BYTES));
-        let access = service.memory.access(place.frame, place.at.key, |pages| {
-            pages.send_vectored(socket.as_fd(), before, offset, bytes)
-        });
-        match access {
-            Ok(result) => return sent(result.map_err(errno), service.stats),
-            Err(Refused::BadKey | Refused::BadRange) => place.status = Status::BadKey,
-        }
+    let left = place.pieces.left_bytes();
+    let result = place.pieces.touch(service.memory, |pages, offset| {
+        pages.send_vectored(socket.as_fd(), before, offset, left.min(CHUNK_BYTES))
+    });
+    if let Some(result) = result {
+        return sent(result.map_err(errno), service.stats);
     }
     if !before.is_empty() {
         return send(socket, before, service.stats);
     }
-    let limit = place.left.min(ZEROS.len() as u64) as usize;
+    let limit = left.min(ZEROS.len() as u64) as usize;
     send(socket, &ZEROS[..limit], service.stats)
 }

@@ -1,0 +1,154 @@
+//! Clients that come over the fabric: which connection belongs to which session record, and what
+//! is done with their messages. A closed connection keeps its record for a while, because the
+//! client may come back and ask for the answer that it missed; after that what the session owned
+//! is freed.
+//!
+//! In: messages and ends of connections, time. Out: calls of the engine, and [`Act`]s for the
+//! runtime, to be done in their order. Called by whoever owns the engine and the fabric target.
+//! Source: DESIGN §3 (exactly once; what an old connection sent never runs after a new one's).
+
+use crate::addr::SessionId;
+use crate::constants::SLOTS_MAX;
+use crate::daemon::{ClientId, Daemon, World};
+use crate::error::{Error, Result};
+use crate::seam::{Nanos, PeerId};
+use crate::wire::{self, RegionInfo, RemoteReply, RemoteRequest, WIRE_VERSION};
+use std::collections::BTreeMap;
+
+/// What the runtime has to do with a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// End it. Nothing that came over it is executed after anything that is sent later.
+    Close(PeerId),
+    /// Send a message. If it cannot be sent, the connection is to be ended: when the client comes
+    /// back it asks again.
+    Send(PeerId, RemoteReply),
+}
+
+/// All clients of the fabric.
+#[derive(Debug)]
+pub struct Remotes {
+    /// How long a session outlives its connection.
+    grace_ns: Nanos,
+    record_of: BTreeMap<PeerId, u32>,
+    peer_of: BTreeMap<u32, PeerId>,
+    closed: BTreeMap<u32, Nanos>,
+}
+
+impl Remotes {
+    /// Nobody yet; sessions outlive their connections for `grace_ms`.
+    pub fn new(grace_ms: u64) -> Self {
+        Self {
+            grace_ns: grace_ms.saturating_mul(1_000_000),
+            record_of: BTreeMap::new(),
+            peer_of: BTreeMap::new(),
+            closed: BTreeMap::new(),
+        }
+    }
+
+    /// After an attach: the records that the region knows get their grace.
+    pub fn recover(&mut self, engine: &Daemon, now: Nanos) {
+        let remote = engine.sessions().filter(|info| info.record >= SLOTS_MAX);
+        let over = now.saturating_add(self.grace_ns);
+        self.closed.extend(remote.map(|info| (info.record, over)));
+    }
+
+    /// The connection of a session record, to which its answers go.
+    pub fn peer(&self, record: u32) -> Option<PeerId> {
+        self.peer_of.get(&record).copied()
+    }
+
+    /// A message of a client. Answers of the engine come through its world, as always. Errors say
+    /// what was wrong with the message; its connection is ended by then.
+    pub fn on_message<W: World>(
+        &mut self,
+        peer: PeerId,
+        message: &[u8],
+        region: &RegionInfo,
+        engine: &mut Daemon,
+        world: &mut W,
+        acts: &mut Vec<Act>,
+    ) -> Result<()> {
+        let request = wire::decode::<RemoteRequest>(message, "remote client");
+        match request.inspect_err(|_| acts.push(Act::Close(peer)))? {
+            RemoteRequest::Join { version, session, consumed_seq } => {
+                let joined = self.join(peer, version, (session, consumed_seq), engine, world, acts);
+                acts.push(Act::Send(
+                    peer,
+                    match joined {
+                        Ok(known) => RemoteReply::Joined { known, region: region.clone() },
+                        Err(error) => RemoteReply::Refused(error),
+                    },
+                ));
+            }
+            RemoteRequest::Consumed(seq) => {
+                if let Some(record) = self.record_of.get(&peer) {
+                    engine.note_consumed(*record, seq);
+                }
+            }
+            RemoteRequest::Leave => {
+                if let Some(record) = self.record_of.remove(&peer) {
+                    self.peer_of.remove(&record);
+                    engine.end_remote(record, world);
+                }
+                acts.push(Act::Close(peer));
+            }
+            RemoteRequest::Request(frame) => match self.record_of.get(&peer) {
+                Some(record) => engine.on_request(ClientId::Remote(*record), frame, world),
+                None => acts.push(Act::Close(peer)),
+            },
+        }
+        Ok(())
+    }
+
+    /// A client says which session it is and what it has taken; whether the session was known.
+    fn join<W: World>(
+        &mut self,
+        peer: PeerId,
+        version: u32,
+        (session, consumed_seq): (SessionId, u64),
+        engine: &mut Daemon,
+        world: &mut W,
+        acts: &mut Vec<Act>,
+    ) -> Result<bool> {
+        if version != WIRE_VERSION {
+            let peer = "client".into();
+            return Err(Error::Version { peer, found: version, supported: WIRE_VERSION });
+        }
+        if let Some(record) = self.record_of.get(&peer) {
+            let reason = format!("it joined before, as record {record}");
+            return Err(Error::Protocol { peer: "client".into(), reason });
+        }
+        let (record, known) = engine.join_remote(session, world)?;
+        engine.note_consumed(record, consumed_seq);
+        if let Some(old) = self.peer_of.insert(record, peer) {
+            // Ended before the answer is sent: nothing that the client once sent there is
+            // executed after what it sends from now on.
+            self.record_of.remove(&old);
+            acts.push(Act::Close(old));
+        }
+        self.record_of.insert(peer, record);
+        self.closed.remove(&record);
+        Ok(known)
+    }
+
+    /// A connection closed.
+    pub fn on_closed(&mut self, peer: PeerId, engine: &mut Daemon, now: Nanos) {
+        if let Some(record) = self.record_of.remove(&peer) {
+            self.peer_of.remove(&record);
+            self.closed.insert(record, now.saturating_add(self.grace_ns));
+            engine.leave_remote(record);
+        }
+    }
+
+    /// Ends sessions whose grace is over.
+    pub fn expire<W: World>(&mut self, now: Nanos, engine: &mut Daemon, world: &mut W) {
+        let over = |deadline: &Nanos| *deadline <= now;
+        let records: Vec<u32> =
+            self.closed.iter().filter(|(_, at)| over(at)).map(|(record, _)| *record).collect();
+        for record in records {
+            self.closed.remove(&record);
+            engine.end_remote(record, world);
+        }
+    }
+}
