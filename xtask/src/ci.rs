@@ -9,7 +9,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::run::{Context, Task};
-use crate::{bench, deps, residue, tidy};
+use crate::{bench, deps, residue, sim, tidy};
 
 /// One step; `run` gives the reason of a failure.
 pub struct Step {
@@ -28,6 +28,7 @@ pub const STEPS: &[Step] = &[
     Step { name: "doc", run: doc },
     Step { name: "loom", run: loom },
     Step { name: "shuttle", run: shuttle },
+    Step { name: "sim", run: sim::step },
     Step { name: "bench", run: bench::smallest },
 ];
 

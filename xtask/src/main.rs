@@ -10,6 +10,7 @@ mod ci;
 mod deps;
 mod residue;
 mod run;
+mod sim;
 mod tidy;
 
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ Usage: cargo xtask NAME [OPTIONS]
   doc       rustdoc, warnings are errors
   loom      tests of rackpool-hw over all interleavings of a small model
   shuttle   tests of rackpool-hw over random schedules of a whole rack, fresh each time
+  sim       seeds that failed once, then fresh ones under every fault for about a minute
   bench     every benchmark in its smallest size
   help      this text
 
@@ -36,10 +38,17 @@ Options of tidy:
   --bless           lower the entries of xtask/tidy-ratchet.txt to the present counts
   --bless --raise   the same, and take in new or higher counts too (say why in the commit)
 
+Options of sim (failing seeds are shrunk and stored):
+  --seeds N         how many seeds (200), or seeds for each mutation (1000)
+  --first-seed S    these seeds instead of fresh ones
+  --mutations       leave each safeguard of the engines out: every one must be missed
+
 Examples:
   cargo xtask ci                what .ci/run calls
   cargo xtask tidy              after each change: takes well under a second
   cargo xtask tidy --bless      after a long function was split
+  cargo xtask sim --seeds 2000  what a release needs
+  cargo xtask sim --mutations   the proof that the checks bite
   CI=true cargo xtask ci        as in CI: a missing package fails, steps have time limits
 
 Exit codes: 0 passed, 1 failed, 2 wrong usage.
@@ -56,6 +65,10 @@ fn main() -> ExitCode {
         ["ci"] => ci::all(),
         ["tidy", options @ ..] => match tidy::Bless::parse(options) {
             Some(bless) => ci::alone("tidy", |_| tidy::run(bless)),
+            None => return wrong_usage(&words),
+        },
+        ["sim", options @ ..] => match sim::Options::parse(options) {
+            Some(options) => ci::alone("sim", |context| sim::run(context, options)),
             None => return wrong_usage(&words),
         },
         [name] => match ci::step(name) {

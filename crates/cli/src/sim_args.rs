@@ -195,7 +195,7 @@ pub struct SimMutationsArgs {
     pub first_seed: u64,
     /// Only these, with commas between
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
-    pub only: Vec<String>,
+    only: Vec<String>,
     /// The runs.
     #[command(flatten)]
     pub config: SimConfigArgs,
@@ -205,4 +205,12 @@ pub struct SimMutationsArgs {
     /// Write the numbers as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+#[cfg(feature = "mutations")]
+impl SimMutationsArgs {
+    /// The mutations that were named; none for all.
+    pub fn only(&self) -> Result<Vec<Mutation>> {
+        self.only.iter().map(|name| mutation_of(name)).collect()
+    }
 }

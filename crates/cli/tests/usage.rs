@@ -9,7 +9,7 @@ use std::time::Instant;
 fn help_shows_every_command_and_examples() {
     let (code, out, err) = told(&run(&["help"]));
     assert_eq!((code, err.as_str()), (0, ""));
-    for command in ["demo", "master", "daemon", "shell", "bench", "doctor", "inspect"] {
+    for command in ["demo", "master", "daemon", "shell", "bench", "sim", "doctor", "inspect"] {
         assert!(out.contains(command), "{out}");
         let (code, out, _) = told(&run(&["help", command]));
         assert_eq!(code, 0);
@@ -33,6 +33,11 @@ fn wrong_usage_ends_with_2_and_says_so() {
         &["demo", "--html", "/"],
         &["bench", "gravity"],
         &["bench", "ycsb", "--workload", "E"],
+        &["sim", "run", "--faults", "fire"],
+        &["sim", "run", "--racks", "99"],
+        &["sim", "run", "--profile", "nowhere"],
+        &["sim", "replay", "1", "--mutation", "drop-redo"],
+        &["sim", "mutations"],
         &["shell", "-c", "fly"],
         &["shell", "-c", "put 'open"],
         &["shell", "alloc"],

@@ -18,7 +18,7 @@ use rackpool_sim::run::Config;
 
 /// Runs one of the commands on the simulated cluster.
 pub fn run(args: &SimArgs) -> Result<()> {
-    run_on(&engine::cluster()?, args)
+    run_on(&engine::CLUSTER, args)
 }
 
 fn run_on(engine: &Engine, args: &SimArgs) -> Result<()> {

@@ -24,10 +24,10 @@ pub fn run(engine: &Engine, args: &SimMutationsArgs) -> Result<()> {
     if let Some(path) = &args.json {
         output::check_writable(path)?;
     }
-    let chosen: Vec<Mutation> = Mutation::ALL
-        .into_iter()
-        .filter(|mutation| args.only.is_empty() || args.only.iter().any(|n| n == mutation.name()))
-        .collect();
+    let chosen = match args.only()? {
+        only if only.is_empty() => Mutation::ALL.to_vec(),
+        only => only,
+    };
     let threads = threads(args.threads);
     let fates: Vec<Fate> =
         chosen.into_iter().map(|mutation| fate(engine, &config, mutation, args, threads)).collect();
@@ -134,6 +134,8 @@ mod tests {
         let expected = "error mutation-survived within 20 seeds survived: omit-barrier";
         assert_eq!(failure.to_string(), expected);
         mutations("rackpool sim mutations --seeds 20 --only drop-redo").unwrap();
+        let wrong = mutations("rackpool sim mutations --seeds 20 --only drop-everything");
+        assert_eq!(wrong.unwrap_err().exit_code(), 2);
     }
 
     #[test]

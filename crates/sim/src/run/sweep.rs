@@ -12,6 +12,11 @@ use xxhash_rust::xxh3::Xxh3;
 /// Failures that a sweep keeps word by word; further ones are counted.
 pub const FAILURES_KEPT_MAX: usize = 32;
 
+/// Threads of a sweep.
+const THREADS_MAX: u64 = 1024;
+/// Results of one thread that wait to be added up.
+const RESULTS_WAITING_MAX: usize = 16;
+
 /// A seed that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeedFailure {
@@ -70,12 +75,13 @@ pub fn sweep(
     run: &SeedFn,
     progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
 ) -> Sweep {
+    let threads = threads.clamp(1, seeds.clamp(1, THREADS_MAX) as usize);
     let queue = Mutex::new(Queue { next: 0, end: seeds });
     let take = || queue.lock().expect("nobody panics while holding it").take();
     let mut sum = Sum::new(first_seed);
     std::thread::scope(|scope| {
-        let (sender, results) = mpsc::channel();
-        for _ in 0..threads.clamp(1, seeds.clamp(1, 1024) as usize) {
+        let (sender, results) = mpsc::sync_channel(threads * RESULTS_WAITING_MAX);
+        for _ in 0..threads {
             let sender = sender.clone();
             let take = &take;
             scope.spawn(move || {

@@ -1,0 +1,236 @@
+//! The simulator from the outside: fresh seeds, whose first is printed, with failing ones shrunk
+//! and stored; and the proof that the checkers bite.
+//!
+//! Mutations are built in a target directory of their own, so that no other binary ever holds
+//! them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use crate::run::{Context, Task};
+
+/// Where failing seeds are kept.
+const SEEDS: &str = "crates/sim/seeds";
+/// Seeds if only the first one is told.
+const SEEDS_DEFAULT: u64 = 200;
+/// Seeds within which each mutation must be caught.
+const MUTATION_SEEDS: u64 = 1000;
+/// How long `cargo xtask ci` runs fresh seeds.
+const CI_SECONDS: u64 = 75;
+/// The fewest seeds that make such a run worth something.
+const CI_SEEDS_MIN: u64 = 8;
+/// Operations that every seed must have done.
+const OPERATIONS_MIN: u64 = 2000;
+
+/// What to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    seeds: Option<u64>,
+    first_seed: Option<u64>,
+    mutations: bool,
+}
+
+impl Options {
+    /// From the words after `sim`; `None` if they make no sense.
+    pub fn parse(words: &[&str]) -> Option<Self> {
+        let mut options = Self { seeds: None, first_seed: None, mutations: false };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut number = || words.next().and_then(|text| text.parse::<u64>().ok());
+            match *word {
+                "--seeds" => options.seeds = Some(number().filter(|seeds| *seeds > 0)?),
+                "--first-seed" => options.first_seed = Some(number()?),
+                "--mutations" => options.mutations = true,
+                _ => return None,
+            }
+        }
+        Some(options)
+    }
+}
+
+/// `cargo xtask sim`; without options it is the step of `ci`.
+pub fn run(context: &Context, options: Options) -> Result<(), String> {
+    if options == (Options { seeds: None, first_seed: None, mutations: false }) {
+        return step(context);
+    }
+    if options.mutations {
+        return mutations(context, options);
+    }
+    let seeds = options.seeds.unwrap_or(SEEDS_DEFAULT);
+    let first = options.first_seed.unwrap_or_else(fresh_seed);
+    let report = sweep(context, first, seeds, None)?;
+    summary(&report, seeds)
+}
+
+/// The step of `ci`: the stored seeds, then fresh ones for a bounded time.
+pub fn step(context: &Context) -> Result<(), String> {
+    let stored = ["test", "-p", "rackpool-sim", "--test", "stored_seeds"];
+    Task::cargo(&stored).minutes(10).count_tests().run(context)?;
+    let report = sweep(context, fresh_seed(), u64::from(u32::MAX), Some(CI_SECONDS))?;
+    summary(&report, CI_SEEDS_MIN)
+}
+
+/// A seed that no run had before: the time in milliseconds, far below what JSON holds exactly.
+fn fresh_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(1)
+}
+
+fn sweep(
+    context: &Context,
+    first_seed: u64,
+    seeds: u64,
+    seconds: Option<u64>,
+) -> Result<Value, String> {
+    let build = ["build", "--release", "-p", "rackpool-cli"];
+    Task::cargo(&build).minutes(15).run(context)?;
+    let report = report_path(context, "sim.json")?;
+    let binary = context.target.join("release/rackpool");
+    let (first, count, store) =
+        (first_seed.to_string(), seeds.to_string(), context.root.join(SEEDS));
+    let (file, store) = (report.to_string_lossy(), store.to_string_lossy());
+    let mut words = vec!["sim", "run", "--first-seed", &first, "--seeds", &count];
+    words.extend(["--faults", "all", "--store", &store, "--json", &file]);
+    let limit = seconds.map(|seconds| seconds.to_string());
+    if let Some(limit) = &limit {
+        words.extend(["--seconds", limit]);
+    }
+    println!("first seed {first_seed}");
+    let task = Task::new(&binary.to_string_lossy(), &words).minutes(minutes(seeds, seconds));
+    let ran = task.run(context);
+    ran.map_err(|why| format!("{why}; if a seed was stored in {SEEDS}, commit it"))?;
+    read(&report)
+}
+
+/// The limit in CI: a minute for twenty seeds, or the time that was asked for and some for the
+/// last seeds and for shrinking.
+fn minutes(seeds: u64, seconds: Option<u64>) -> u64 {
+    seconds.map_or(10 + seeds / 20, |seconds| 20 + seconds.div_ceil(60))
+}
+
+/// Where a report goes; an earlier one is removed, lest it pass for this run's.
+fn report_path(context: &Context, name: &str) -> Result<PathBuf, String> {
+    let directory = context.target.join("xtask-sim");
+    let path = directory.join(name);
+    fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+    if path.exists() {
+        fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    Ok(path)
+}
+
+fn read(path: &Path) -> Result<Value, String> {
+    let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    serde_json::from_str(&text).map_err(|e| format!("{}: not JSON: {e}", path.display()))
+}
+
+/// Says what ran, and refuses a report of fewer seeds or emptier ones than were meant.
+fn summary(report: &Value, seeds_min: u64) -> Result<(), String> {
+    let number = |field: &str| {
+        let value = report.get(field).and_then(Value::as_u64);
+        value.ok_or_else(|| format!("the report has no number `{field}`"))
+    };
+    let (seeds, first) = (number("seeds")?, number("first_seed")?);
+    let (failed, operations) = (number("failed_seeds")?, number("operations_min_per_seed")?);
+    let hash = report.get("trace_hash").and_then(Value::as_str).unwrap_or("missing");
+    println!(
+        "{seeds} seeds from {first}, {failed} failed, at least {operations} operations each, \
+         trace hash {hash}"
+    );
+    if failed > 0 {
+        return Err(format!("{failed} seeds failed"));
+    }
+    if seeds < seeds_min {
+        return Err(format!("only {seeds} seeds ran, {seeds_min} were meant to"));
+    }
+    if operations < OPERATIONS_MIN {
+        return Err(format!("a seed did {operations} operations, not {OPERATIONS_MIN}"));
+    }
+    Ok(())
+}
+
+/// Leaves each safeguard out in turn. The command prints the table and fails if one is not missed.
+fn mutations(context: &Context, options: Options) -> Result<(), String> {
+    let target = context.target.join("mutations");
+    let build = ["build", "--release", "-p", "rackpool-cli", "--features", "mutations"];
+    Task::cargo(&build)
+        .env("CARGO_TARGET_DIR", &target.to_string_lossy())
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .minutes(15)
+        .run(context)?;
+    let report = report_path(context, "mutations.json")?;
+    let binary = target.join("release/rackpool");
+    let seeds = options.seeds.unwrap_or(MUTATION_SEEDS).to_string();
+    let first = options.first_seed.unwrap_or(1).to_string();
+    let file = report.to_string_lossy();
+    let words = ["sim", "mutations", "--seeds", &seeds, "--first-seed", &first, "--json", &file];
+    Task::new(&binary.to_string_lossy(), &words).minutes(120).run(context)?;
+    all_caught(&read(&report)?)
+}
+
+/// The report names every mutation, each of them caught.
+fn all_caught(report: &Value) -> Result<(), String> {
+    const MUTATIONS: usize = 12;
+    let rows = report.get("results").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if rows.len() < MUTATIONS {
+        return Err(format!("the report has {} mutations, not {MUTATIONS}", rows.len()));
+    }
+    let caught = |row: &&Value| row.get("caught").and_then(Value::as_bool) == Some(true);
+    match rows.iter().find(|row| !caught(row)) {
+        Some(row) => Err(format!("a mutation survived: {row}")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn options_are_numbers_and_nothing_else() {
+        let options = |seeds, first_seed, mutations| Options { seeds, first_seed, mutations };
+        assert_eq!(Options::parse(&[]), Some(options(None, None, false)));
+        let both = ["--seeds", "5", "--first-seed", "0", "--mutations"];
+        assert_eq!(Options::parse(&both), Some(options(Some(5), Some(0), true)));
+        for wrong in [&["--seeds"][..], &["--seeds", "0"], &["--seeds", "x"], &["5"], &["--fast"]] {
+            assert_eq!(Options::parse(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_report_must_have_run_what_was_meant() {
+        let report = |seeds: u64, failed: u64, operations: u64| {
+            json!({"seeds": seeds, "first_seed": 7, "failed_seeds": failed, "trace_hash": "ab",
+                   "operations_min_per_seed": operations})
+        };
+        assert_eq!(summary(&report(10, 0, 2000), 10), Ok(()));
+        assert!(summary(&report(9, 0, 2000), 10).is_err());
+        assert!(summary(&report(10, 1, 2000), 10).is_err());
+        assert!(summary(&report(10, 0, 1999), 10).is_err());
+        assert!(summary(&json!({}), 0).is_err());
+    }
+
+    #[test]
+    fn a_mutation_that_survives_or_is_missing_fails() {
+        let rows = |count: usize, caught: bool| {
+            let mut rows = vec![json!({"name": "a", "caught": true}); count];
+            rows[0]["caught"] = json!(caught);
+            json!({ "results": rows })
+        };
+        assert_eq!(all_caught(&rows(12, true)), Ok(()));
+        assert!(all_caught(&rows(12, false)).is_err());
+        assert!(all_caught(&rows(11, true)).is_err());
+        assert!(all_caught(&json!({})).is_err());
+    }
+
+    #[test]
+    fn fresh_seeds_differ_and_survive_json() {
+        let first = fresh_seed();
+        std::thread::sleep(std::time::Duration::from_millis(3));
+        assert!(first < fresh_seed() && first < 1 << 53);
+    }
+}
