@@ -270,9 +270,10 @@ impl Handle {
     /// does not ask. Who asks first is served first; waits up to `request_timeout_ms`.
     ///
     /// The lock ends when the guard is given to [`Handle::unlock`] or dropped (over a fabric with
-    /// the handle's next call that sends anything), with the handle, or with its process; over a fabric also when the home rack had no connection to the handle for
-    /// a second. Then nothing that the handle sent before is executed any more, its next access
-    /// through the fabric is `lock-lost`, and so is [`Handle::check_lock`].
+    /// the handle's next call that sends anything), with the handle, or with its process; over a
+    /// fabric also when the home rack had no connection to the handle for a second. Then nothing
+    /// that the handle sent before is executed any more, its next access through the fabric is
+    /// `lock-lost`, and so is [`Handle::check_lock`].
     ///
     /// ```
     /// # fn main() -> rackpool::Result<()> {
