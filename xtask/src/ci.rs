@@ -27,6 +27,7 @@ pub const STEPS: &[Step] = &[
     Step { name: "doctest", run: doctest },
     Step { name: "doc", run: doc },
     Step { name: "loom", run: loom },
+    Step { name: "shuttle", run: shuttle },
     Step { name: "bench", run: bench::smallest },
 ];
 
@@ -110,22 +111,31 @@ fn doc(context: &Context) -> Result<(), String> {
     Task::cargo(&words).env("RUSTDOCFLAGS", "-D warnings").minutes(10).run(context)
 }
 
-/// Loom replaces the atomics, so everything is built anew: in a target directory of its own, lest
-/// it throw away the other builds, and without LTO, which would buy nothing here.
+/// Loom replaces the atomics, and so does shuttle.
 fn loom(context: &Context) -> Result<(), String> {
+    modelled(context, "loom")
+}
+
+fn shuttle(context: &Context) -> Result<(), String> {
+    modelled(context, "shuttle")
+}
+
+/// The tests `crates/hw/tests/MODEL_*.rs` with the atomics of a model checker. Everything is built
+/// anew: in a target directory of its own, lest it throw away the other builds, and without LTO,
+/// which would buy nothing here.
+fn modelled(context: &Context, model: &str) -> Result<(), String> {
     let tests = context.root.join("crates/hw/tests");
     let any = fs::read_dir(&tests).into_iter().flatten().flatten().any(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        name.starts_with("loom_") && name.ends_with(".rs")
+        name.starts_with(&format!("{model}_")) && name.ends_with(".rs")
     });
     if !any {
-        println!("no crates/hw/tests/loom_*.rs: nothing to do");
-        return Ok(());
+        return Err(format!("no crates/hw/tests/{model}_*.rs"));
     }
-    let target = context.target.join("loom");
-    Task::cargo(&["test", "-p", "rackpool-hw", "--release", "--test", "loom_*"])
-        .env("RUSTFLAGS", "--cfg loom")
+    let target = context.target.join(model);
+    Task::cargo(&["test", "-p", "rackpool-hw", "--release", "--test", &format!("{model}_*")])
+        .env("RUSTFLAGS", &format!("--cfg {model}"))
         .env("CARGO_TARGET_DIR", &target.to_string_lossy())
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .minutes(15)

@@ -27,7 +27,8 @@ Usage: cargo xtask NAME [OPTIONS]
   test      unit and integration tests
   doctest   examples in documentation and in the README
   doc       rustdoc, warnings are errors
-  loom      the model-checked tests of rackpool-hw
+  loom      tests of rackpool-hw over all interleavings of a small model
+  shuttle   tests of rackpool-hw over random schedules of a larger one; prints the seeds
   bench     every benchmark in its smallest size
   help      this text
 

@@ -2,19 +2,19 @@
 //! emulated world, behind safe interfaces. Knows the protocol's layouts and traits
 //! (`rackpool-core`) and nobody else.
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub mod barrier;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub mod control;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub mod copy;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub mod event;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub mod fabric;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub mod process;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub mod region;
 pub mod ring;
 pub mod sync;

@@ -1,11 +1,13 @@
 //! The one door for atomics, fences and spin hints: the standard library's, or loom's models of
-//! them under `cfg(loom)`, so that the rings and the waiting are checked as they run.
+//! them under `cfg(loom)` (every interleaving of a few steps, weak memory), or shuttle's under
+//! `cfg(shuttle)` (random schedules of longer programs, sequentially consistent), so that the
+//! rings and the waiting are checked as they run.
 //!
 //! Used by every module of this crate that touches memory which others see. A compiler fence has
 //! no loom model; who relies on one (the asymmetric announcement) has its partner in the kernel's
 //! `membarrier`, and the loom tests check the variant with the full fence.
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub use std::{
     hint::spin_loop,
     sync::Arc,
@@ -21,8 +23,16 @@ pub use loom::{
     thread::yield_now,
 };
 
+#[cfg(shuttle)]
+pub use shuttle::{
+    hint::spin_loop,
+    sync::Arc,
+    sync::atomic::{AtomicU64, Ordering, fence},
+    thread::yield_now,
+};
+
 /// Orders everything before against everything after, for all processors.
-#[cfg(all(not(loom), not(miri), target_arch = "x86_64"))]
+#[cfg(all(not(any(loom, shuttle)), not(miri), target_arch = "x86_64"))]
 #[inline]
 pub fn full_fence() {
     // A locked operation on a line that is ours anyway orders as `mfence` does and costs half.
@@ -31,7 +41,7 @@ pub fn full_fence() {
 }
 
 /// Orders everything before against everything after, for all processors.
-#[cfg(not(all(not(loom), not(miri), target_arch = "x86_64")))]
+#[cfg(not(all(not(any(loom, shuttle)), not(miri), target_arch = "x86_64")))]
 #[inline]
 pub fn full_fence() {
     // SeqCst: pairs with the other party's fence of whichever protocol calls this.

@@ -96,7 +96,7 @@ impl Waiter {
     #[cold]
     fn pause_longer(&mut self) -> Pause {
         // Models have no time: there a thread sleeps at once, so that every sleep is explored.
-        if self.yields < YIELDS_MAX && cfg!(not(loom)) {
+        if self.yields < YIELDS_MAX && cfg!(not(any(loom, shuttle))) {
             self.yields += 1;
             yield_now();
             return Pause::Yielded;
@@ -109,7 +109,7 @@ impl Waiter {
 fn processors() -> i64 {
     static COUNT: OnceLock<i64> = OnceLock::new();
     *COUNT.get_or_init(|| {
-        if cfg!(loom) {
+        if cfg!(any(loom, shuttle)) {
             return 1;
         }
         // SAFETY: asks for a number.
@@ -156,7 +156,7 @@ fn wake(window: &Window, offset: u64) {
     window.futex_wake(offset);
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use std::time::Instant;

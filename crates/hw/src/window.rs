@@ -10,19 +10,19 @@
 //! nobody truncates the file.
 //!
 //! Ordering: `load` acquires, `store` releases, read-modify-writes are sequentially consistent,
-//! `announce` is described at [`Mem::announce`]. Under loom the memory is a table of loom's
-//! atomics (`window/modelled.rs`).
+//! `announce` is described at [`Mem::announce`]. Under loom and shuttle the memory is a
+//! table of their atomics (`window/modelled.rs`).
 //!
 //! Source: DESIGN §1 (the seam), §2 (sections with rights of their own).
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 mod mapped;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 mod modelled;
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub use mapped::{Access, MapOptions, Piece, SEND_PIECES_MAX, Window, send_gather};
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 pub use modelled::Window;
 
 #[cfg(doc)]

@@ -1,6 +1,6 @@
 //! Rings whose other side writes anything anywhere: every answer is a message in bounds, nothing,
 //! or a typed error; never a panic, never an access outside the window.
-#![cfg(not(loom))]
+#![cfg(not(any(loom, shuttle)))]
 
 use proptest::prelude::*;
 use rackpool_core::constants::MESSAGE_BYTES_MAX;

@@ -202,7 +202,6 @@ impl LocalLink {
         find: &mut dyn FnMut() -> Option<String>,
     ) -> Result<Reply> {
         let started_ns = clock::now_ns();
-        let mutates = request.is_mutating();
         self.session.begin(request);
         let mut sent = self.send();
         loop {
@@ -219,13 +218,8 @@ impl LocalLink {
             };
             match waited {
                 Waited::Reply(frame) => {
-                    let seq = frame.seq;
-                    if let Some(reply) = self.session.on_reply(frame) {
-                        if mutates {
-                            // Taken: an allocation in it is ours for good. One that was given up
-                            // before is not taken by this, and comes back by itself.
-                            self.joined.view.slot.store(SlotWord::ConsumedSeq as u64, seq);
-                        }
+                    let slot = &self.joined.view.slot;
+                    if let Some(reply) = self.session.take_reply(frame, slot) {
                         return reply;
                     }
                 }

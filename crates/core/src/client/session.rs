@@ -3,6 +3,8 @@
 //! and remembers the answer to the last one, so repeating a request repeats only its answer.
 
 use crate::error::{DeathCause, Error, Result};
+use crate::layout::SlotWord;
+use crate::seam::Mem;
 use crate::wire::{Reply, ReplyFrame, Request, RequestFrame};
 
 /// What happened to the link while a request was under way.
@@ -95,6 +97,19 @@ impl Session {
     /// The request was never sent: it ends without effect.
     pub fn abandon_unsent(&mut self) {
         self.under_way = None;
+    }
+
+    /// As [`Session::on_reply`], for a session with a slot section: the answer to a mutating
+    /// request is noted there as taken before the caller learns of it. An allocation in it is the
+    /// caller's for good; one that was given up before is not taken by this, and comes back.
+    pub fn take_reply<M: Mem>(&mut self, frame: ReplyFrame, slot: &M) -> Option<Result<Reply>> {
+        let mutates = self.under_way.as_ref()?.request.is_mutating();
+        let seq = frame.seq;
+        let reply = self.on_reply(frame)?;
+        if mutates {
+            slot.store(SlotWord::ConsumedSeq as u64, seq);
+        }
+        Some(reply)
     }
 }
 

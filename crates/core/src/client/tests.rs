@@ -9,11 +9,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 #[derive(Clone, Debug)]
-struct TestMem(Rc<Vec<Cell<u64>>>);
+struct TestMem(Rc<Vec<Cell<u64>>>, Option<Mutation>);
 
 impl TestMem {
     fn new(bytes: u64) -> Self {
-        Self(Rc::new(vec![Cell::new(0); (bytes / 8) as usize]))
+        Self(Rc::new(vec![Cell::new(0); (bytes / 8) as usize]), None)
     }
     fn word(&self, offset: u64) -> &Cell<u64> {
         assert_eq!(offset % 8, 0);
@@ -30,7 +30,11 @@ impl TestMem {
     }
 }
 
-impl crate::seam::Probe for TestMem {}
+impl crate::seam::Probe for TestMem {
+    fn mutated(&self, mutation: Mutation) -> bool {
+        self.1 == Some(mutation)
+    }
+}
 
 impl Mem for TestMem {
     fn bytes(&self) -> u64 {
@@ -112,7 +116,13 @@ struct World {
 
 impl World {
     fn new(buffers: Vec<Vec<u8>>) -> (Self, Client<TestMem>) {
-        let (own, remote) = (view(), view());
+        Self::without(None, buffers)
+    }
+
+    /// A client that leaves a safeguard out.
+    fn without(mutation: Option<Mutation>, buffers: Vec<Vec<u8>>) -> (Self, Client<TestMem>) {
+        let (mut own, remote) = (view(), view());
+        own.slot.1 = mutation;
         let client = Client::new(RackId(0), Reach::Mapped(own.clone()), 64);
         let world = Self {
             own,
@@ -432,4 +442,59 @@ fn a_session_repeats_what_is_safe_and_says_unknown_where_it_is_not() {
     assert_eq!(session.on_loss(LinkLoss::Resumed), None);
     let unknown = session.on_loss(LinkLoss::SessionForgotten).unwrap();
     assert_eq!(unknown.code(), "outcome-unknown");
+}
+
+/// What two accesses see and do after the page's frame was given to another page.
+fn stale_accesses(mutation: Option<Mutation>) -> (bool, bool) {
+    let (world, mut client) = World::without(mutation, vec![]);
+    client.install(OWN, &[world.place(1)]).unwrap();
+    world.own.table.store(table_word(FrameIndex(1)), 4711);
+    let read = client.read_warm(addr(1, 0), &mut [0; 8]).is_ok();
+    (read, client.write_warm(addr(1, 0), &[1; 8]).is_ok())
+}
+
+#[test]
+fn without_their_comparison_stale_accesses_happen() {
+    assert_eq!(stale_accesses(None), (false, false));
+    assert_eq!(stale_accesses(Some(Mutation::SkipEpochCheckRead)), (true, false));
+    assert_eq!(stale_accesses(Some(Mutation::SkipValidationWrite)), (false, true));
+}
+
+/// How many work requests are under way when a transfer of a remote page says that it is done.
+fn under_way_when_done(mutation: Option<Mutation>, access: Access) -> usize {
+    let (mut world, mut client) = World::without(mutation, vec![vec![7; 100]]);
+    let pieces = [Piece { addr: addr(150, 0), bytes: 100 }];
+    transfer(&mut world, &mut client, access, &pieces).unwrap();
+    world.posted.take().len()
+}
+
+#[test]
+fn without_waiting_for_completions_transfers_end_while_they_are_under_way() {
+    let (early_write, early_read) =
+        (Some(Mutation::AcknowledgeBeforeCopy), Some(Mutation::RecycleBufferEarly));
+    for access in [Access::Read, Access::Write] {
+        assert_eq!(under_way_when_done(None, access), 0);
+    }
+    assert_eq!(under_way_when_done(early_write, Access::Write), 1);
+    assert_eq!(under_way_when_done(early_write, Access::Read), 0);
+    assert_eq!(under_way_when_done(early_read, Access::Read), 1);
+    assert_eq!(under_way_when_done(early_read, Access::Write), 0);
+}
+
+#[test]
+fn without_outcome_unknown_a_lost_atomic_is_posted_again() {
+    let posts = |mutation| {
+        let (mut world, mut client) = World::without(mutation, vec![]);
+        let mut atomic = Atomic::new(addr(150, 8), AtomicOp::FetchAdd { n: 5 }, 9);
+        client.add_link(RackId(1), Reach::OneSided(layout())).unwrap();
+        client.install(LinkId(1), &[world.place(150)]).unwrap();
+        let step = atomic.step(&mut client, &mut world).unwrap();
+        assert_eq!(step, Step::Need(Need::Completions));
+        let lost = atomic.on_completion(&mut client, 9, WorkStatus::Flushed { executed: None });
+        if lost.is_ok() {
+            atomic.step(&mut client, &mut world).unwrap();
+        }
+        world.posted.take().len()
+    };
+    assert_eq!((posts(None), posts(Some(Mutation::RetryAppliedTwice))), (1, 2));
 }

@@ -22,6 +22,9 @@ use std::rc::Rc;
 pub const RACK: RackId = RackId(3);
 pub const PAGE: u64 = 4096;
 
+mod answers;
+pub use answers::Answers;
+
 /// What a burnt fuse unwinds with.
 pub struct Crash;
 
@@ -30,6 +33,7 @@ pub struct Crash;
 pub struct Fuse {
     left: Cell<Option<u64>>,
     pub burnt: Cell<bool>,
+    pub answers: Answers,
 }
 
 impl Fuse {
@@ -114,7 +118,19 @@ impl TestMem {
     }
 }
 
-impl Probe for TestMem {}
+use rackpool_core::seam;
+
+impl Probe for TestMem {
+    fn mutated(&self, mutation: seam::Mutation) -> bool {
+        self.fuse.answers.mutated(mutation)
+    }
+    fn rare(&self, rare: seam::Rare) -> bool {
+        self.fuse.answers.rare(rare)
+    }
+    fn met(&self, race: seam::Race) {
+        self.fuse.answers.met(race);
+    }
+}
 
 impl Mem for TestMem {
     fn bytes(&self) -> u64 {

@@ -6,7 +6,7 @@
 //! one thread per endpoint; the tcp target has a thread of its own.
 //!
 //! Source: DESIGN §1 (`Fabric`), §3 (paths), §4 (liveness).
-#![cfg(not(loom))]
+#![cfg(not(any(loom, shuttle)))]
 
 mod buffers;
 mod peers;

@@ -22,7 +22,7 @@
 //! from malice of the same user.
 //!
 //! Source: DESIGN §2.
-#![cfg(not(loom))]
+#![cfg(not(any(loom, shuttle)))]
 
 mod dax;
 mod error;

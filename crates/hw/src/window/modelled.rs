@@ -1,12 +1,15 @@
-//! The window under loom: a table of loom's atomic words behind the same interface, and a futex
-//! of loom's mutex and condition variable, so that a lost wake-up is a deadlock that loom
-//! reports. See `window.rs`. Copies move whole words where they can and replace parts of words by
+//! The window under loom or shuttle: a table of their atomic words behind the same interface, and
+//! a futex of their mutex and condition variable, so that a lost wake-up is a deadlock that they
+//! report. See `window.rs`. Copies move whole words where they can and replace parts of words by
 //! compare and swap; the models keep their data in whole words.
 
 use super::out_of_window;
 use crate::sync::{Arc, AtomicU64, Ordering, fence};
+#[cfg(loom)]
 use loom::sync::{Condvar, Mutex};
 use rackpool_core::seam::{Mem, Probe};
+#[cfg(shuttle)]
+use shuttle::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 struct Futex {

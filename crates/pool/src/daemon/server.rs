@@ -67,7 +67,6 @@ pub(super) struct Server {
     buffer: Box<[u8]>,
     readiness: Vec<Readiness>,
     events: Vec<FabricEvent>,
-    acts: Vec<Act>,
 }
 
 impl Server {
@@ -126,7 +125,6 @@ impl Server {
             buffer: vec![0; MESSAGE_BYTES_MAX as usize].into_boxed_slice(),
             readiness: Vec::new(),
             events: Vec::new(),
-            acts: Vec::new(),
         };
         server.watch()?;
         server.clients.recover(&mut server.engine, &mut server.world, &server.poller)?;
@@ -271,18 +269,17 @@ impl Server {
 
     fn on_remote(&mut self, peer: PeerId, message: &[u8]) {
         let (engine, world) = (&mut self.engine, &mut self.world);
-        let mut acts = std::mem::take(&mut self.acts);
+        let mut acts = Vec::new();
         let served = self.remotes.on_message(peer, message, &self.region, engine, world, &mut acts);
         if let Err(error) = served {
             eprintln!("rackpool: {error}");
         }
-        for act in acts.drain(..) {
+        for act in acts {
             match act {
                 Act::Close(peer) => self.target.close(peer),
                 Act::Send(peer, reply) => self.send_remote(peer, &reply),
             }
         }
-        self.acts = acts;
     }
 
     fn send_remote(&mut self, peer: PeerId, reply: &RemoteReply) {
