@@ -3,6 +3,7 @@
 //! into exit code 2. Called by `main` alone.
 
 use crate::api::{Emulate, FabricChoice};
+pub use crate::sim_args::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -88,6 +89,12 @@ Examples:
   rackpool inspect /dev/shm/rack0
   rackpool inspect shm:/dev/shm/rack0 --json";
 
+const SIM_EXAMPLES: &str = "\
+Examples:
+  rackpool sim run --seeds 100                       a hundred clusters with every fault
+  rackpool sim replay 17 --faults crash-daemon       one of them again, with its trace
+  rackpool sim ladder --profile rcmp-testbed         what each access costs on that machine";
+
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(
@@ -122,6 +129,9 @@ pub enum Command {
     /// Measure a pool on this machine
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(BenchArgs),
+    /// The same engines in virtual time: seeds with faults, and clusters that are not there
+    #[command(after_help = SIM_EXAMPLES)]
+    Sim(SimArgs),
     /// What this machine offers a pool, and what to do about what is missing
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
@@ -363,6 +373,12 @@ mod tests {
             "rackpool shell --rack 0 add 0x200000 -1",
             "rackpool bench remote --fabric tcp --quick --json remote.json",
             "rackpool bench ycsb --workload A,B --distribution zipfian",
+            "rackpool sim run --seeds 2000 --first-seed 7 --faults all --racks 2 --clients 4 \
+             --operations 2000 --profile modern --threads 2 --json a.json --html a.html",
+            "rackpool sim run --faults crash-client,partition",
+            "rackpool sim replay 17 --racks 2 --faults none --trace-lines 100",
+            "rackpool sim scale --profile modern --racks-max 64 --json a.json",
+            "rackpool sim ladder --profile rcmp-testbed --html a.html",
             "rackpool doctor --json",
             "rackpool inspect /dev/shm/rack0",
         ] {
@@ -384,6 +400,11 @@ mod tests {
             "rackpool daemon --rack 0 --memory tape:/dev/st0",
             "rackpool demo --clients 1",
             "rackpool bench gravity",
+            "rackpool sim",
+            "rackpool sim run --faults fire",
+            "rackpool sim run --seeds 0",
+            "rackpool sim run --threads 0",
+            "rackpool sim replay",
             "rackpool shell -c ls ls",
         ] {
             assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");

@@ -16,6 +16,8 @@ mod inspect;
 mod output;
 mod servers;
 mod shell;
+mod sim;
+mod sim_args;
 mod worker;
 
 use args::{Cli, Command};
@@ -47,6 +49,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Daemon(args) => servers::daemon(args),
         Command::Shell(args) => shell::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Sim(args) => sim::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Worker(args) => worker::run(args),

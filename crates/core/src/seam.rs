@@ -45,6 +45,10 @@ pub trait Mem: Probe {
     fn fence(&self);
     /// Writes the lines back to where other hosts see them; nothing on coherent memory.
     fn flush(&self, offset: u64, bytes: u64);
+    /// Writes the lines back and drops this host's copies of them, so that the next loads see
+    /// what other hosts have written back; nothing on coherent memory.
+    #[inline(always)]
+    fn invalidate(&self, _offset: u64, _bytes: u64) {}
 }
 
 /// A connection of a fabric endpoint, counted by the endpoint, never reused in its life.

@@ -8,6 +8,8 @@ pub mod barrier;
 pub mod control;
 #[cfg(not(any(loom, shuttle)))]
 pub mod copy;
+#[cfg(all(feature = "coroutines", not(any(loom, shuttle))))]
+pub mod coroutine;
 #[cfg(not(any(loom, shuttle)))]
 pub mod event;
 #[cfg(not(any(loom, shuttle)))]

@@ -2,12 +2,10 @@
 //! trait [`words::Words`]; nothing here knows of daemons, regions or fabrics.
 //!
 //! - [`table`]: a concurrent hash table that many clients in all racks share.
-//! - [`linear`]: a checker of concurrent histories, for tests of this and of other objects.
 #![forbid(unsafe_code)]
 
 pub mod constants;
 pub mod error;
-pub mod linear;
 pub mod table;
 pub mod words;
 

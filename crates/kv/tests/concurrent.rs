@@ -4,8 +4,9 @@
 mod common;
 
 use common::{Chaos, Client, Pool, Seat, Turns, leaks, random, survive};
-use rackpool_kv::linear::{self, Event, MapKey, MapOp, Verdict};
 use rackpool_kv::{Error, Options, Table};
+use rackpool_sim::check::keys::{MapKey, MapOp};
+use rackpool_sim::check::linear::{self, Event, Verdict};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -117,7 +118,7 @@ fn client_life(
             None => (unanswered(number, kind), None),
         };
         let events = outcome.history.entry(key).or_default();
-        events.extend(op_seen.map(|op| Event { called, returned, op }));
+        events.extend(op_seen.map(|op| Event::once(called, returned, op)));
         let died = survive(|| fill(&mut client, &mut table, run, thread, op, &mut outcome));
         if result_is_death(&returned, &op_seen, kind) || died.is_none() || dies {
             outcome.deaths += 1;
@@ -212,7 +213,7 @@ fn run(run: Run) {
     for (key, mut events) in total.history {
         let called = pool.now();
         let last = operate(&mut client, &mut table, &key_of(key), 0, 9).unwrap();
-        events.push(Event { called, returned: Some(pool.now()), op: last });
+        events.push(Event::once(called, Some(pool.now()), last));
         let verdict = linear::check::<MapKey>(None, &events, CONFIGURATIONS_MAX);
         assert_eq!(verdict, Verdict::Linearizable, "key {key} of {run:?}: {events:#?}");
     }

@@ -1,1 +1,448 @@
-//! To come in this change.
+//! The queue of events: a hierarchical time wheel over picoseconds.
+//!
+//! Owns what is going to happen. The world pushes events and pops them in one total order: time,
+//! then source, then the order in which that source pushed. The order is a function of the pushes
+//! alone.
+//!
+//! ```text
+//!    last popped     covered
+//!         |   ready    |  level 0: 256 slots of 1 ps | level 1: of 256 ps | … | level 4 | overflow
+//! --------+------------+-----------------------------+--------------------+---+---------+---------
+//! ```
+//!
+//! All events up to `covered` are in `ready`, sorted; later ones lie unsorted in the slots of the
+//! wheel, each on the level of the highest byte in which its time differs from `cursor`; those
+//! beyond the wheel's 1.1 s are in a heap. The first slot of the lowest level that has one is the
+//! next to become ready: a slot with few events at once, whatever its width, others after being
+//! spread over the level below. What moves are keys, in chunks; an event stays in its place until it
+//! is popped. Places and chunks are used again, so that nothing is allocated once the queue has
+//! had its largest size.
+//!
+//! Source: calendar and ladder queues (Brown 1988; Tang, Goh and Thng 2005); Varghese and Lauck
+//! 1987 for the hierarchy.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::time::Ps;
+
+/// Bits of the time that one level tells apart.
+const LEVEL_BITS: u32 = 8;
+/// Slots of a level.
+const SLOTS: usize = 1 << LEVEL_BITS;
+/// Levels; later events wait in the overflow heap.
+const LEVELS: usize = 5;
+/// Bits of the time that the wheel tells apart: 2^40 ps are 1.1 s.
+const WHEEL_BITS: u32 = LEVEL_BITS * LEVELS as u32;
+/// A slot of each level with at most so many events is sorted at once, others are spread over the
+/// level below. Few for wide slots: what is pushed between ready events goes through a heap.
+const SORT_MAX: [usize; LEVELS] = [usize::MAX, 24, 6, 2, 1];
+/// Keys of one chunk.
+const CHUNK_KEYS: usize = 10;
+/// No chunk, or no place.
+const NONE: u32 = u32::MAX;
+
+/// An event's position in the order. The sequence counts all pushes: within one source that is
+/// the order of its own pushes. It is never the same, so the place orders nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    at: u64,
+    source: u32,
+    sequence: u64,
+    place: u32,
+}
+
+/// Some keys of a slot, unsorted.
+struct Chunk {
+    keys: [Key; CHUNK_KEYS],
+    count: u32,
+    /// The next chunk of the same slot, or of the free list.
+    next: u32,
+}
+
+/// Where an event is kept until it is popped.
+enum Place<E> {
+    Taken(E),
+    Free(u32),
+}
+
+struct Level {
+    heads: [u32; SLOTS],
+    /// A bit for each slot that is not empty.
+    full: [u64; SLOTS / 64],
+    /// A bit for each word of `full` that is not zero.
+    summary: u32,
+}
+
+impl Level {
+    const EMPTY: Level = Level { heads: [NONE; SLOTS], full: [0; SLOTS / 64], summary: 0 };
+
+    /// The first slot that is not empty; there is one.
+    #[inline]
+    fn first(&self) -> usize {
+        let word = self.summary.trailing_zeros() as usize % self.full.len();
+        word * 64 + self.full[word].trailing_zeros() as usize
+    }
+
+    #[inline]
+    fn mark(&mut self, slot: usize) {
+        self.full[slot / 64] |= 1 << (slot % 64);
+        self.summary |= 1 << (slot / 64);
+    }
+
+    #[inline]
+    fn take(&mut self, slot: usize) -> u32 {
+        let word = &mut self.full[slot / 64];
+        *word &= !(1 << (slot % 64));
+        self.summary &= !(u32::from(*word == 0) << (slot / 64));
+        std::mem::replace(&mut self.heads[slot], NONE)
+    }
+}
+
+/// Events in the order of their time, source and sequence. See the module.
+pub struct Wheel<E> {
+    places: Vec<Place<E>>,
+    free_place: u32,
+    chunks: Vec<Chunk>,
+    free_chunk: u32,
+    count: usize,
+    sequence: u64,
+    /// The time of the last event that was popped.
+    now: u64,
+    /// Everything up to this time, included, is ready.
+    covered: u64,
+    /// What the slots are chosen by; equals `covered` except inside of `advance`.
+    cursor: u64,
+    /// Ready events, the first one last.
+    sorted: Vec<Key>,
+    /// Ready events that were pushed later.
+    late: BinaryHeap<Reverse<Key>>,
+    levels: Box<[Level; LEVELS]>,
+    /// A bit for each level that is not empty.
+    occupied: u32,
+    overflow: BinaryHeap<Reverse<Key>>,
+}
+
+impl<E> Default for Wheel<E> {
+    fn default() -> Self {
+        Wheel::new()
+    }
+}
+
+impl<E> Wheel<E> {
+    /// An empty queue at time 0.
+    pub fn new() -> Wheel<E> {
+        Wheel {
+            places: Vec::new(),
+            free_place: NONE,
+            chunks: Vec::new(),
+            free_chunk: NONE,
+            count: 0,
+            sequence: 0,
+            now: 0,
+            covered: 0,
+            cursor: 0,
+            sorted: Vec::new(),
+            late: BinaryHeap::new(),
+            levels: Box::new([Level::EMPTY; LEVELS]),
+            occupied: 0,
+            overflow: BinaryHeap::new(),
+        }
+    }
+
+    /// The time of the last event that was popped.
+    pub fn now(&self) -> Ps {
+        Ps(self.now)
+    }
+
+    /// Events that were pushed and not popped.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether nothing is going to happen.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Lets `event` of `source` happen at `at`.
+    ///
+    /// # Panics
+    /// If `at` is before [`now`](Self::now), or at 2^32 - 1 pending events.
+    #[inline]
+    pub fn push(&mut self, at: Ps, source: u32, event: E) {
+        assert!(at.0 >= self.now, "an event at {at} was pushed at {}", Ps(self.now));
+        self.sequence += 1;
+        let place = self.keep(event);
+        let key = Key { at: at.0, source, sequence: self.sequence, place };
+        self.count += 1;
+        if key.at <= self.covered {
+            self.late.push(Reverse(key));
+        } else {
+            self.insert(key);
+        }
+    }
+
+    /// The next event with its time and source; time goes on to it.
+    #[inline]
+    pub fn pop(&mut self) -> Option<(Ps, u32, E)> {
+        let key = match self.next_is_late()? {
+            true => self.late.pop()?.0,
+            false => self.sorted.pop()?,
+        };
+        self.now = key.at;
+        self.count -= 1;
+        let free = Place::Free(std::mem::replace(&mut self.free_place, key.place));
+        let place = std::mem::replace(&mut self.places[key.place as usize], free);
+        let Place::Taken(event) = place else { unreachable!("a key's place holds an event") };
+        Some((Ps(key.at), key.source, event))
+    }
+
+    /// When the next event happens. Time does not go on.
+    pub fn peek_time(&mut self) -> Option<Ps> {
+        let key = match self.next_is_late()? {
+            true => self.late.peek()?.0,
+            false => *self.sorted.last()?,
+        };
+        Some(Ps(key.at))
+    }
+
+    /// Events for which there is room. It grows only when more are pending than ever before.
+    pub fn capacity(&self) -> usize {
+        self.places.capacity()
+    }
+
+    /// Whether the next event is in `late`; `None` if there is none at all.
+    #[inline]
+    fn next_is_late(&mut self) -> Option<bool> {
+        loop {
+            match (self.sorted.last(), self.late.peek()) {
+                (Some(_), None) => return Some(false),
+                (Some(sorted), Some(Reverse(late))) => return Some(late < sorted),
+                (None, Some(_)) => return Some(true),
+                (None, None) if self.count == 0 => return None,
+                (None, None) => self.advance(),
+            }
+        }
+    }
+
+    #[inline]
+    fn keep(&mut self, event: E) -> u32 {
+        let place = self.free_place;
+        let Some(free) = self.places.get_mut(place as usize) else {
+            let place = self.places.len() as u32;
+            assert!(place != NONE, "2^32 - 1 events are pending");
+            self.places.push(Place::Taken(event));
+            return place;
+        };
+        let Place::Free(next) = *free else { unreachable!("a place of the free list is free") };
+        self.free_place = next;
+        *free = Place::Taken(event);
+        place
+    }
+
+    /// Puts a key that is later than `covered` where it waits.
+    #[inline]
+    fn insert(&mut self, key: Key) {
+        let differs = key.at ^ self.cursor;
+        if differs >> WHEEL_BITS != 0 {
+            return self.overflow.push(Reverse(key));
+        }
+        let level = ((63 - (differs | 1).leading_zeros()) / LEVEL_BITS) as usize;
+        let slot = (key.at >> (level as u32 * LEVEL_BITS)) as usize % SLOTS;
+        self.occupied |= 1 << level;
+        let level = &mut self.levels[level];
+        level.mark(slot);
+        let head = level.heads[slot];
+        match self.chunks.get_mut(head as usize) {
+            Some(chunk) if (chunk.count as usize) < CHUNK_KEYS => {
+                chunk.keys[chunk.count as usize] = key;
+                chunk.count += 1;
+            }
+            _ => level.heads[slot] = chunk_of(&mut self.chunks, &mut self.free_chunk, key, head),
+        }
+    }
+
+    /// Makes the first slot ready, or spreads it. Nothing is ready, something is pending.
+    fn advance(&mut self) {
+        if self.occupied == 0 {
+            return self.refill();
+        }
+        let number = self.occupied.trailing_zeros() as usize;
+        let level = &mut self.levels[number];
+        let slot = level.first();
+        let head = level.take(slot);
+        self.occupied &= !(u32::from(level.summary == 0) << number);
+        let shift = number as u32 * LEVEL_BITS;
+        let above = self.cursor >> (shift + LEVEL_BITS) << (shift + LEVEL_BITS);
+        let start = above | (slot as u64) << shift;
+        if self.has_at_most(head, SORT_MAX[number]) {
+            self.ready(head);
+        } else {
+            self.spread(head, start);
+        }
+    }
+
+    fn has_at_most(&self, mut chunk: u32, count_max: usize) -> bool {
+        let mut count = 0;
+        while chunk != NONE && count <= count_max {
+            let entry = &self.chunks[chunk as usize];
+            count += entry.count as usize;
+            chunk = entry.next;
+        }
+        count <= count_max
+    }
+
+    /// Sorts a slot's keys: they are next.
+    fn ready(&mut self, mut chunk: u32) {
+        while chunk != NONE {
+            let entry = &mut self.chunks[chunk as usize];
+            self.sorted.extend_from_slice(&entry.keys[..entry.count as usize]);
+            let next = std::mem::replace(&mut entry.next, self.free_chunk);
+            self.free_chunk = std::mem::replace(&mut chunk, next);
+        }
+        if self.sorted.len() > 1 {
+            self.sorted.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        // Not the slot's whole width: what comes later goes into the levels below.
+        self.covered = self.sorted[0].at;
+        self.cursor = self.covered;
+    }
+
+    /// Spreads a slot's keys over the levels below.
+    fn spread(&mut self, mut chunk: u32, start: u64) {
+        self.cursor = start;
+        while chunk != NONE {
+            for index in 0..self.chunks[chunk as usize].count as usize {
+                self.insert(self.chunks[chunk as usize].keys[index]);
+            }
+            let next = &mut self.chunks[chunk as usize].next;
+            let next = std::mem::replace(next, self.free_chunk);
+            self.free_chunk = std::mem::replace(&mut chunk, next);
+        }
+    }
+
+    /// The wheel is empty: moves it on to the first event of the overflow heap.
+    fn refill(&mut self) {
+        let Some(Reverse(first)) = self.overflow.peek() else {
+            unreachable!("{} events are counted, none is found", self.count)
+        };
+        let turn = first.at >> WHEEL_BITS;
+        self.cursor = turn << WHEEL_BITS;
+        while let Some(Reverse(key)) = self.overflow.peek().copied() {
+            if key.at >> WHEEL_BITS != turn {
+                break;
+            }
+            self.overflow.pop();
+            self.insert(key);
+        }
+    }
+}
+
+/// A chunk with one key, before `next`.
+fn chunk_of(chunks: &mut Vec<Chunk>, free: &mut u32, key: Key, next: u32) -> u32 {
+    let Some(chunk) = chunks.get_mut(*free as usize) else {
+        chunks.push(Chunk { keys: [key; CHUNK_KEYS], count: 1, next });
+        return chunks.len() as u32 - 1;
+    };
+    chunk.keys[0] = key;
+    chunk.count = 1;
+    std::mem::replace(free, std::mem::replace(&mut chunk.next, next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn events_of_one_moment_come_by_source_and_then_as_pushed() {
+        let mut wheel = Wheel::new();
+        for (source, event) in [(2, 'd'), (1, 'b'), (2, 'e'), (1, 'c'), (0, 'a')] {
+            wheel.push(Ps::us(3), source, event);
+        }
+        let order: String = std::iter::from_fn(|| wheel.pop().map(|(_, _, event)| event)).collect();
+        assert_eq!(order, "abcde");
+        assert_eq!((wheel.now(), wheel.len()), (Ps::us(3), 0));
+    }
+
+    #[test]
+    fn an_event_can_be_pushed_for_now_and_after_a_look_ahead() {
+        let mut wheel = Wheel::new();
+        wheel.push(Ps(1 << 50), 0, 2);
+        assert_eq!(wheel.peek_time(), Some(Ps(1 << 50)));
+        wheel.push(Ps(70_000), 0, 1);
+        assert_eq!(wheel.peek_time(), Some(Ps(70_000)));
+        assert_eq!(wheel.pop(), Some((Ps(70_000), 0, 1)));
+        wheel.push(Ps(70_000), 0, 3);
+        assert_eq!(wheel.pop(), Some((Ps(70_000), 0, 3)));
+        wheel.push(Ps(u64::MAX), 0, 4);
+        assert_eq!(wheel.pop(), Some((Ps(1 << 50), 0, 2)));
+        assert_eq!(wheel.pop(), Some((Ps(u64::MAX), 0, 4)));
+        assert_eq!(wheel.pop(), None);
+        wheel.push(Ps(u64::MAX), 7, 5);
+        assert_eq!(wheel.pop(), Some((Ps(u64::MAX), 7, 5)));
+    }
+
+    #[test]
+    #[should_panic(expected = "was pushed at")]
+    fn the_past_is_refused() {
+        let mut wheel = Wheel::new();
+        wheel.push(Ps(10), 0, ());
+        wheel.pop();
+        wheel.push(Ps(9), 0, ());
+    }
+
+    /// What the proptest does: pushes so many events after delays of so many bits, or pops, or
+    /// looks.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Push { bits: u32, delay: u64, source: u32, count: usize },
+        Pop(usize),
+        Peek,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let push = (0u32..58, any::<u64>(), 0u32..4, 1usize..80)
+            .prop_map(|(bits, delay, source, count)| Step::Push { bits, delay, source, count });
+        prop_oneof![3 => push, 3 => (1usize..90).prop_map(Step::Pop), 1 => Just(Step::Peek)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+        #[test]
+        fn the_order_is_that_of_a_heap_model(steps in prop::collection::vec(step(), 1..120)) {
+            let mut wheel = Wheel::new();
+            let mut model = BinaryHeap::new();
+            let mut sequences = [0u64; 4];
+            for step in steps {
+                match step {
+                    Step::Push { bits, delay, source, count } => for index in 0..count as u64 {
+                        // Some of the events of one step fall on one moment.
+                        let delay = delay.rotate_left((index / 3) as u32) & ((1 << bits) - 1);
+                        let at = wheel.now().0.saturating_add(delay);
+                        let sequence = &mut sequences[source as usize];
+                        *sequence += 1;
+                        wheel.push(Ps(at), source, (source, *sequence));
+                        model.push(Reverse((at, source, *sequence)));
+                    },
+                    Step::Pop(count) => for _ in 0..count {
+                        let expected = model.pop().map(|Reverse((at, source, sequence))| {
+                            (Ps(at), source, (source, sequence))
+                        });
+                        prop_assert_eq!(wheel.pop(), expected);
+                    },
+                    Step::Peek => {
+                        let expected = model.peek().map(|Reverse((at, ..))| Ps(*at));
+                        prop_assert_eq!(wheel.peek_time(), expected);
+                    }
+                }
+                prop_assert_eq!(wheel.len(), model.len());
+            }
+            while let Some(Reverse((at, source, sequence))) = model.pop() {
+                prop_assert_eq!(wheel.pop(), Some((Ps(at), source, (source, sequence))));
+            }
+            prop_assert!(wheel.is_empty());
+        }
+    }
+}

@@ -10,7 +10,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("rackpool-hw", &["rackpool-core"]),
     ("rackpool", &["rackpool-core", "rackpool-hw"]),
     ("rackpool-sim", &["rackpool-core", "rackpool-hw"]),
-    ("rackpool-kv", &["rackpool", "rackpool-core", "rackpool-hw"]),
+    ("rackpool-kv", &["rackpool", "rackpool-core", "rackpool-hw", "rackpool-sim"]),
     ("rackpool-fs", &["rackpool"]),
     (
         "rackpool-bench",

@@ -1,1 +1,192 @@
-//! To come in this change.
+//! A cluster in virtual time: a master, racks with their daemons, and clients, all running the
+//! project's engines over simulated memory and a simulated network.
+
+mod audit;
+mod daemon;
+mod handle;
+mod kernel;
+mod master;
+mod nemesis;
+mod rack;
+mod scenario;
+mod target;
+mod workload;
+
+pub use handle::{Path, SimHandle};
+pub use kernel::{Clock, ControlCosts, Ctx, HostId, Input, Kernel, Loop, ProcessId};
+pub use rack::Rack;
+pub use scenario::{run_seed, run_seed_logged};
+
+use crate::mem::{Cpu, Hooks};
+use crate::net::EndpointId;
+use crate::time::Ps;
+use master::Disk;
+use rackpool_core::SessionId;
+use rackpool_core::constants::{LEASE_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT};
+use rackpool_core::master::{MasterConfig, State};
+use rackpool_core::placement::Policy;
+use rackpool_core::wire::MasterCall;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Processor time of an engine's steps; zero in checking mode, where time passes in between.
+#[derive(Clone, Debug, Default)]
+pub struct StepCosts {
+    /// The master takes a request.
+    pub master_request: Ps,
+    /// The master's journal stores a batch.
+    pub disk_commit: Ps,
+    /// The daemon takes a message of a fabric client.
+    pub daemon_message: Ps,
+    /// The daemon looks at a ring.
+    pub daemon_poll: Ps,
+    /// The daemon serves a request, beyond its memory accesses.
+    pub daemon_request: Ps,
+    /// The client engine takes a step of an operation.
+    pub client_step: Ps,
+    /// The client takes a completion.
+    pub client_completion: Ps,
+    /// The client looks at its ring.
+    pub client_poll: Ps,
+    /// The fabric thread takes an operation.
+    pub target_request: Ps,
+}
+
+/// What the processes of a run share.
+pub struct Cluster {
+    /// Processes and time.
+    pub kernel: Rc<Kernel>,
+    /// The run's seed.
+    pub seed: u64,
+    /// All racks.
+    pub racks: Vec<Rc<Rack>>,
+    /// The master's process now.
+    pub master: Cell<ProcessId>,
+    /// The master's host.
+    pub master_host: HostId,
+    disk: RefCell<Disk>,
+    /// Costs of steps.
+    pub costs: StepCosts,
+    /// How long a call rides through the restart of a peer.
+    pub request_timeout: Ps,
+    /// How long a session outlives its connection, ms.
+    pub session_grace_ms: u64,
+    /// Leases, ms.
+    pub lease_ms: u64,
+    /// Rare branches, mutations, and what was met.
+    pub hooks: Hooks,
+    make_cpu: Box<dyn Fn(HostId) -> Rc<Cpu>>,
+    sessions: Cell<u64>,
+    /// Calls to the master by kind.
+    pub master_calls: RefCell<BTreeMap<&'static str, u64>>,
+}
+
+impl Cluster {
+    /// A cluster of these racks in which nothing runs yet.
+    pub fn new(
+        kernel: Rc<Kernel>,
+        seed: u64,
+        racks: Vec<Rc<Rack>>,
+        master_host: HostId,
+        costs: StepCosts,
+        hooks: Hooks,
+        make_cpu: Box<dyn Fn(HostId) -> Rc<Cpu>>,
+    ) -> Cluster {
+        Cluster {
+            kernel,
+            seed,
+            racks,
+            master: Cell::new(ProcessId(u32::MAX)),
+            master_host,
+            disk: RefCell::default(),
+            costs,
+            request_timeout: Ps::ms(10_000),
+            session_grace_ms: SESSION_GRACE_MS_DEFAULT,
+            lease_ms: LEASE_MS_DEFAULT,
+            hooks,
+            make_cpu,
+            sessions: Cell::new(0),
+            master_calls: RefCell::default(),
+        }
+    }
+
+    fn master_config(&self) -> MasterConfig {
+        MasterConfig { lease_ms: self.lease_ms, policy: Policy::Random, seed: self.seed }
+    }
+
+    /// A processor of a host.
+    pub fn cpu(&self, host: HostId) -> Rc<Cpu> {
+        (self.make_cpu)(host)
+    }
+
+    /// A session that nobody had.
+    pub fn new_session(&self) -> SessionId {
+        self.sessions.set(self.sessions.get() + 1);
+        SessionId(self.sessions.get())
+    }
+
+    /// A fabric endpoint of a process.
+    fn add_endpoint(&self, ctx: &Ctx, owner: ProcessId) -> EndpointId {
+        let node = self.kernel.node_of(ctx.host);
+        let endpoint = self.kernel.net.borrow_mut().add_endpoint(node);
+        self.kernel.route_endpoint(endpoint, owner);
+        endpoint
+    }
+
+    /// Starts the master.
+    pub fn start_master(self: &Rc<Self>) {
+        let cpu = self.cpu(self.master_host);
+        let cluster = self.clone();
+        let id = self
+            .kernel
+            .spawn("master".into(), self.master_host, cpu, |ctx| master::main(ctx, cluster));
+        self.master.set(id);
+    }
+
+    /// Starts a rack's daemon.
+    pub fn start_daemon(self: &Rc<Self>, rack: usize) {
+        let rack = self.racks[rack].clone();
+        let cpu = self.cpu(rack.host);
+        let cluster = self.clone();
+        let name = format!("daemon {}", rack.id);
+        let host = rack.host;
+        self.kernel.spawn(name, host, cpu, |ctx| daemon::main(ctx, cluster, rack));
+    }
+
+    /// `kill -9` of a rack's daemon.
+    pub fn kill_daemon(&self, rack: usize) {
+        let rack = &self.racks[rack];
+        if let Some((daemon, fabric)) = rack.daemon.take() {
+            self.kernel.kill(daemon);
+            self.kernel.kill(fabric);
+        }
+    }
+
+    /// The master's state as it is stored.
+    fn stored_state(&self) -> State {
+        self.disk.borrow().load().expect("the master has stored its first state")
+    }
+
+    fn count_master_call(&self, call: &MasterCall) {
+        *self.master_calls.borrow_mut().entry(name_of(call)).or_default() += 1;
+    }
+}
+
+fn name_of(call: &MasterCall) -> &'static str {
+    match call {
+        MasterCall::Hello { .. } => "hello",
+        MasterCall::JoinDaemon(_) => "join-daemon",
+        MasterCall::JoinClient { .. } => "join-client",
+        MasterCall::Heartbeat { .. } => "heartbeat",
+        MasterCall::LeasePageIds { .. } => "lease-page-ids",
+        MasterCall::CommitPages { .. } => "commit-pages",
+        MasterCall::RemovePages { .. } => "remove-pages",
+        MasterCall::Resolve { .. } => "resolve",
+        MasterCall::Racks => "racks",
+        MasterCall::PickRack { .. } => "pick-rack",
+        MasterCall::GetRoot { .. } => "get-root",
+        MasterCall::SetRoot { .. } => "set-root",
+        MasterCall::Stats => "stats",
+    }
+}

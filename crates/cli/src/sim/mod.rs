@@ -1,0 +1,63 @@
+//! `rackpool sim`: runs by seed, one of them again, and the tables of the simulated cluster. The
+//! runs are in `rackpool-sim`; here is what is asked of them and how their answers are shown.
+//! Everything is a function of [`Engine`], so that tests put a toy in the cluster's place.
+
+mod engine;
+#[cfg(feature = "mutations")]
+mod mutations;
+mod page;
+mod show;
+mod sweep;
+mod tables;
+
+use crate::args::{SimArgs, SimCommand, SimConfigArgs};
+use crate::failure::{Failure, Result};
+pub use engine::Engine;
+use rackpool_sim::device::Profile;
+use rackpool_sim::run::Config;
+
+/// Runs one of the commands on the simulated cluster.
+pub fn run(args: &SimArgs) -> Result<()> {
+    run_on(&engine::cluster()?, args)
+}
+
+fn run_on(engine: &Engine, args: &SimArgs) -> Result<()> {
+    match &args.command {
+        SimCommand::Run(args) => sweep::run(engine, args),
+        SimCommand::Replay(args) => sweep::replay(engine, args),
+        SimCommand::Scale(args) => tables::scale(engine, args),
+        SimCommand::Ladder(args) => tables::ladder(engine, args),
+        #[cfg(feature = "mutations")]
+        SimCommand::Mutations(args) => mutations::run(engine, args),
+    }
+}
+
+/// The configuration that the words ask for, and its profile.
+fn configure(args: &SimConfigArgs) -> Result<(Config, Profile)> {
+    let profile = profile(&args.profile)?;
+    let config = Config {
+        racks: args.racks,
+        clients: args.clients,
+        operations: args.operations,
+        faults: args.faults,
+        profile: args.profile.clone(),
+        ..Config::default()
+    };
+    config.check().map_err(|error| Failure::usage(error.to_string()))?;
+    Ok((config, profile))
+}
+
+fn profile(name: &str) -> Result<Profile> {
+    Profile::load(name).map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// `calibrated` or `uncalibrated`, as every output says.
+fn calibration(profile: &Profile) -> &'static str {
+    if profile.calibrated { "calibrated" } else { "uncalibrated" }
+}
+
+/// How many threads run seeds: as many as there are processors, unless told.
+fn threads(asked: Option<u32>) -> usize {
+    let here = || std::thread::available_parallelism().map_or(1, usize::from);
+    asked.map_or_else(here, |threads| threads as usize)
+}

@@ -1,0 +1,208 @@
+//! The words of `rackpool sim`. Part of [`crate::args`].
+
+use clap::{Args, Subcommand};
+use rackpool_core::probe::Mutation;
+use rackpool_sim::run::{FaultSet, OPERATIONS_DEFAULT, PROFILE_DEFAULT};
+use std::path::PathBuf;
+
+use crate::failure::{Failure, Result};
+
+const RUN_EXAMPLES: &str = "\
+A run is a function of its options and its seed: the same line gives the same trace hash on every
+machine, with any number of threads. A seed that fails is shrunk to the shortest line that shows it.
+Faults: crash-client, crash-daemon, crash-master, power-loss, partition, one-way-loss, delay,
+duplicate, reorder, slow-node, torn-write, pause, clock-skew, full-memory, failed-registration,
+rare-branches.
+
+Examples:
+  rackpool sim run --seeds 100
+  rackpool sim run --seeds 2000 --faults all --json sim.json --html sim.html
+  rackpool sim run --seeds 500 --first-seed 1000 --faults crash-daemon,partition --racks 3";
+
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  rackpool sim replay 17
+  rackpool sim replay 17 --racks 2 --clients 2 --operations 40 --faults pause --trace-lines 500";
+
+const SCALE_EXAMPLES: &str = "\
+Examples:
+  rackpool sim scale
+  rackpool sim scale --profile modern --racks-max 1024 --json scale.json --html scale.html";
+
+const LADDER_EXAMPLES: &str = "\
+Examples:
+  rackpool sim ladder --profile rcmp-testbed
+  rackpool sim ladder --profile laptop --json ladder.json";
+
+/// Options of `sim`.
+#[derive(Debug, Args)]
+pub struct SimArgs {
+    /// What to simulate.
+    #[command(subcommand)]
+    pub command: SimCommand,
+}
+
+/// The commands of `sim`.
+#[derive(Debug, Subcommand)]
+pub enum SimCommand {
+    /// Run many seeds under faults and check everything
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(SimRunArgs),
+    /// Run one seed again and show the end of its trace
+    #[command(after_help = REPLAY_EXAMPLES)]
+    Replay(SimReplayArgs),
+    /// What an access costs as the cluster grows
+    #[command(after_help = SCALE_EXAMPLES)]
+    Scale(SimScaleArgs),
+    /// What each kind of access costs on a profile
+    #[command(after_help = LADDER_EXAMPLES)]
+    Ladder(SimLadderArgs),
+    /// Leave each safeguard out and see who notices
+    #[cfg(feature = "mutations")]
+    Mutations(SimMutationsArgs),
+}
+
+/// What a run is told.
+#[derive(Clone, Debug, Args)]
+pub struct SimConfigArgs {
+    /// Which faults may happen: all, none, or names with commas between
+    #[arg(long, value_name = "LIST", default_value = "all")]
+    pub faults: FaultSet,
+    /// Racks [default: two to four, by seed]
+    #[arg(long, value_name = "N")]
+    pub racks: Option<u32>,
+    /// Clients [default: four or more, by seed]
+    #[arg(long, value_name = "N")]
+    pub clients: Option<u32>,
+    /// Operations of each seed, at least
+    #[arg(long, value_name = "N", default_value_t = OPERATIONS_DEFAULT)]
+    pub operations: u32,
+    /// Device profile: a name or a file
+    #[arg(long, value_name = "PROFILE", default_value = PROFILE_DEFAULT)]
+    pub profile: String,
+}
+
+/// Where reports go.
+#[derive(Clone, Debug, Args)]
+pub struct SimOutputArgs {
+    /// Write the numbers as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a page for people
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// Options of `sim run`.
+#[derive(Debug, Args)]
+pub struct SimRunArgs {
+    /// How many seeds
+    #[arg(long, value_name = "N", default_value_t = 100,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub seeds: u64,
+    /// The first seed; the others follow it
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub first_seed: u64,
+    /// The runs.
+    #[command(flatten)]
+    pub config: SimConfigArgs,
+    /// Threads, each with a seed of its own [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Begin no further seed after this time
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<u32>,
+    /// Leave failing seeds as they are
+    #[arg(long)]
+    pub no_shrink: bool,
+    /// Write shrunk failing seeds into this directory, for the test-suite
+    #[arg(long, value_name = "DIR", conflicts_with = "no_shrink")]
+    pub store: Option<PathBuf>,
+    /// The reports.
+    #[command(flatten)]
+    pub output: SimOutputArgs,
+}
+
+/// Options of `sim replay`.
+#[derive(Debug, Args)]
+pub struct SimReplayArgs {
+    /// The seed
+    #[arg(value_name = "SEED")]
+    pub seed: u64,
+    /// The run.
+    #[command(flatten)]
+    pub config: SimConfigArgs,
+    /// How many of the last lines of the trace are shown
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub trace_lines: u32,
+    /// Write the numbers as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// The safeguard that is left out (in a build with the feature `mutations`)
+    #[arg(long, value_name = "NAME", hide = true)]
+    mutation: Option<String>,
+}
+
+impl SimReplayArgs {
+    /// The mutation by its name.
+    pub fn mutation(&self) -> Result<Option<Mutation>> {
+        self.mutation.as_deref().map(mutation_of).transpose()
+    }
+}
+
+fn mutation_of(name: &str) -> Result<Mutation> {
+    let names = || Mutation::ALL.map(Mutation::name).join(", ");
+    let found = Mutation::ALL.into_iter().find(|mutation| mutation.name() == name);
+    found.ok_or_else(|| Failure::usage(format!("`{name}` is no mutation; there are {}", names())))
+}
+
+/// Options of `sim scale`.
+#[derive(Debug, Args)]
+pub struct SimScaleArgs {
+    /// Device profile: a name or a file
+    #[arg(long, value_name = "PROFILE", default_value = PROFILE_DEFAULT)]
+    pub profile: String,
+    /// The largest cluster
+    #[arg(long, value_name = "N", default_value_t = 1024,
+          value_parser = clap::value_parser!(u32).range(2..=1024))]
+    pub racks_max: u32,
+    /// The reports.
+    #[command(flatten)]
+    pub output: SimOutputArgs,
+}
+
+/// Options of `sim ladder`.
+#[derive(Debug, Args)]
+pub struct SimLadderArgs {
+    /// Device profile: a name or a file
+    #[arg(long, value_name = "PROFILE", default_value = PROFILE_DEFAULT)]
+    pub profile: String,
+    /// The reports.
+    #[command(flatten)]
+    pub output: SimOutputArgs,
+}
+
+/// Options of `sim mutations`.
+#[cfg(feature = "mutations")]
+#[derive(Debug, Args)]
+pub struct SimMutationsArgs {
+    /// Seeds for each mutation
+    #[arg(long, value_name = "N", default_value_t = 1000,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub seeds: u64,
+    /// The first seed; the others follow it
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub first_seed: u64,
+    /// Only these, with commas between
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// The runs.
+    #[command(flatten)]
+    pub config: SimConfigArgs,
+    /// Threads, each with a seed of its own [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Write the numbers as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}

@@ -1,0 +1,112 @@
+//! The end of a scenario: when all clients have left, what dead ones had is read and freed, and
+//! when every grace is over the pool is compared with what is left in the model.
+
+use super::handle::{Path, SimHandle};
+use super::kernel::Ctx;
+use super::scenario::Scene;
+use super::workload::{Orphan, Worker};
+use crate::check::conserve::{DirectoryAudit, HomeAudit, PoolAudit, RackAudit, check, frames_of};
+use crate::time::Ps;
+use rackpool_core::wire::{DaemonStats, Reply, Request, Resolved};
+use rackpool_core::{Error, RackId, Result};
+use std::rc::Rc;
+
+/// How long the daemons and the master have for what they do behind.
+const SETTLE: Ps = Ps::ms(3_000);
+
+/// The auditor's main function.
+pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
+    while !scene.is_calm() {
+        ctx.sleep(Ps::ms(5)).await;
+    }
+    // Sessions of dead clients end, so that nothing that they sent is under way any more.
+    let grace = Ps::ms(scene.cluster.session_grace_ms);
+    ctx.sleep(grace + SETTLE).await;
+    let result = run(&ctx, &scene).await;
+    if let Err(error) = result {
+        ctx.kernel.fail("audit", error.to_string());
+    }
+    scene.audit_done();
+}
+
+async fn run(ctx: &Ctx, scene: &Rc<Scene>) -> Result<()> {
+    let cluster = scene.cluster.clone();
+    let handle = SimHandle::open(ctx.clone(), cluster, RackId(0), Path::OneSided, 64).await?;
+    let mut worker = Worker::new(ctx.clone(), scene.clone(), handle);
+    for Orphan { addr, bytes, freeing, readable } in scene.model.orphans() {
+        if readable {
+            worker.read_all(addr).await;
+        }
+        match worker.handle.free(addr, bytes).await {
+            Ok(()) => {}
+            Err(Error::BadFree { .. } | Error::NotMapped { .. } | Error::Lost { .. })
+                if freeing => {}
+            Err(error) => return Err(error),
+        }
+        scene.model.forget(addr, ctx.now());
+    }
+    worker.handle.leave().await;
+    ctx.sleep(Ps::ms(scene.cluster.session_grace_ms) + SETTLE).await;
+    let mut racks = Vec::new();
+    for index in 0..scene.cluster.racks.len() {
+        racks.push(look_at(ctx, scene, index).await?);
+    }
+    let pool = PoolAudit {
+        page_shift: scene.cluster.racks[0].layout.pages.page_shift(),
+        racks,
+        directory: directory(scene),
+        allocations: scene.model.allocations(),
+        unclaimed_max: scene.model.maybe_leaked.get(),
+    };
+    if let Err(violation) = check(&pool, ctx.now()) {
+        ctx.kernel.fail(violation.checker, violation.text);
+    }
+    Ok(())
+}
+
+/// Asks a rack's daemon, and looks at its region beside what it says.
+async fn look_at(ctx: &Ctx, scene: &Rc<Scene>, index: usize) -> Result<RackAudit> {
+    let cluster = scene.cluster.clone();
+    let id = RackId(index as u16);
+    let mut handle = SimHandle::open(ctx.clone(), cluster, id, Path::OneSided, 2).await?;
+    let stats: DaemonStats = match handle.ask(Request::Stats).await? {
+        Reply::Stats(stats) => stats,
+        other => {
+            let reason = format!("statistics are answered with {other:?}");
+            return Err(Error::Protocol { peer: format!("daemon {id}"), reason });
+        }
+    };
+    let sessions = handle.session_ids();
+    let rack = &scene.cluster.racks[index];
+    let audit = {
+        let region = rack.region.borrow();
+        let page_bytes = rack.layout.pages.page_bytes();
+        let backed = |frame: u32| {
+            let offset = u64::from(frame) * page_bytes;
+            Some(region.pages.is_backed(offset, page_bytes))
+        };
+        let frames = frames_of(
+            &rack.layout,
+            |offset| region.private.peek(offset),
+            |offset| region.table.peek(offset),
+            backed,
+        );
+        let frames = frames.map_err(|reason| Error::BadRegion { reason })?;
+        let known = rack.sessions_in_region();
+        RackAudit { rack: id.0, frames, stats, sessions: known, sessions_expected: sessions }
+    };
+    handle.leave().await;
+    Ok(audit)
+}
+
+fn directory(scene: &Scene) -> DirectoryAudit {
+    let state = scene.cluster.stored_state();
+    let homes = state.directory().iter().map(|(page, home)| HomeAudit {
+        page: page.0,
+        rack: home.rack.0,
+        frame: home.frame.0,
+        generation: home.version.0,
+        lost: matches!(state.resolve(page), Resolved::Lost(_)),
+    });
+    DirectoryAudit { homes: homes.collect() }
+}

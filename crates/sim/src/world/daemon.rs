@@ -1,0 +1,394 @@
+//! A rack's daemon as two processes that die together: the loop with the engine, and the fabric
+//! thread that executes one-sided operations.
+
+use super::Cluster;
+use super::kernel::{ConnId, Ctx, Input, Message, ProcessId};
+use super::master::MasterLink;
+use super::rack::{Rack, RackWorld};
+use crate::mem::SimMem;
+use crate::time::Ps;
+use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX};
+use rackpool_core::daemon::{Act, ClientId, Daemon, Remotes, SessionInfo, World, format};
+use rackpool_core::layout::{RING_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord};
+use rackpool_core::seam::{FabricEvent, PeerId};
+use rackpool_core::wire::{
+    self, ControlHello, ControlReply, FabricKind, MasterAnswer, MasterCall, MasterReply, RackInfo,
+    RegionInfo, RemoteReply, RequestFrame,
+};
+use rackpool_core::{Error, Result};
+use rackpool_hw::ring::{self, Consumer, Producer};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// How often time-driven work is looked at.
+const TICK: Ps = Ps::ms(1);
+/// Looks at a ring whose bell rang before its request was there.
+const LOOKS_MAX: u32 = 16;
+
+struct Slot {
+    requests: Consumer<SimMem>,
+    replies: Producer<SimMem>,
+    /// The connection and its process; `None` until the client resumes.
+    conn: Option<(ConnId, ProcessId)>,
+    process: ProcessId,
+}
+
+struct Server {
+    ctx: Ctx,
+    cluster: Rc<Cluster>,
+    rack: Rc<Rack>,
+    engine: Daemon,
+    world: RackWorld,
+    slots: Vec<Option<Slot>>,
+    remotes: Remotes,
+    fabric: ProcessId,
+    master: MasterLink,
+    joined: bool,
+    calls: BTreeMap<u64, u64>,
+    region: RegionInfo,
+    lease_ms: u64,
+    tick_at: Ps,
+    heartbeat_at: Ps,
+    buffer: Vec<u8>,
+}
+
+/// The loop's main function.
+pub async fn main(ctx: Ctx, cluster: Rc<Cluster>, rack: Rc<Rack>) {
+    let name = format!("daemon {}", rack.id);
+    match Server::open(ctx.clone(), cluster.clone(), rack) {
+        Ok(mut server) => server.run().await,
+        Err(error) => cluster.kernel.fail("attach", format!("{name}: {error}")),
+    }
+}
+
+impl Server {
+    fn open(ctx: Ctx, cluster: Rc<Cluster>, rack: Rc<Rack>) -> Result<Server> {
+        let mut world = RackWorld::new(&rack, &ctx);
+        let (id, is_formatted) = {
+            let region = rack.region.borrow();
+            (region.id, region.is_formatted)
+        };
+        if !is_formatted {
+            format(&mut world, rack.id, id, rack.layout)?;
+            ctx.cpu.drain();
+            rack.region.borrow_mut().is_formatted = true;
+        }
+        let engine = Daemon::attach(&mut world, rack.id, Some(rack.layout.pages))?;
+        let region = RegionInfo {
+            rack: rack.id,
+            region_id: engine.region_id(),
+            epoch: engine.epoch(),
+            page_shift: rack.layout.pages.page_shift(),
+            frame_count: rack.layout.frame_count,
+            emulate_cxl_ns: 0,
+            emulate_rdma_ns: 0,
+        };
+        let join = MasterCall::JoinDaemon(RackInfo {
+            rack: rack.id,
+            region_id: engine.region_id(),
+            epoch: engine.epoch(),
+            page_shift: region.page_shift,
+            frame_count: region.frame_count,
+            frames_free: engine.frames_free(),
+            host: format!("host-{}", rack.host.0),
+            control: format!("control-{}-{}", rack.id, engine.region_id()[1]),
+            fabric: FabricKind::Tcp,
+            fabric_addr: format!("node-{}", rack.node.0),
+            alive: true,
+        });
+        let cells = world.target_cells.clone();
+        let fabric = super::target::start(&ctx, &cluster, &rack, cells);
+        rack.daemon.set(Some((ctx.id, fabric)));
+        let mut server = Server {
+            slots: (0..SLOTS_MAX).map(|_| None).collect(),
+            remotes: Remotes::new(cluster.session_grace_ms),
+            fabric,
+            master: MasterLink::new(join),
+            joined: false,
+            calls: BTreeMap::new(),
+            region,
+            lease_ms: cluster.lease_ms,
+            tick_at: ctx.now(),
+            heartbeat_at: ctx.now(),
+            buffer: vec![0; MESSAGE_BYTES_MAX as usize],
+            ctx,
+            cluster,
+            rack,
+            engine,
+            world,
+        };
+        server.recover();
+        server.remotes.recover(&server.engine, server.ctx.clock_ns());
+        Ok(server)
+    }
+
+    /// After an attach: keeps the slots of living processes, gives the others back.
+    fn recover(&mut self) {
+        let sessions: Vec<SessionInfo> =
+            self.engine.sessions().filter(|info| info.record < SLOTS_MAX).collect();
+        for info in sessions {
+            let slot = info.record;
+            let section = self.rack.region.borrow().slot(slot);
+            let process = ProcessId(info.pid as u32);
+            if let Some(section) = section.clone() {
+                self.world.add_slot(slot, section);
+            }
+            let left = self.world.slot_word(slot, SlotWord::Left) != Some(0);
+            if section.is_some() && !left && self.ctx.kernel.is_alive(process) {
+                self.slots[slot as usize] = Some(self.rings(slot, process));
+            } else {
+                self.leave(slot);
+            }
+        }
+    }
+
+    fn rings(&self, slot: u32, process: ProcessId) -> Slot {
+        let section = self.world.slot(slot).expect("admitted clients have a section");
+        Slot {
+            requests: Consumer::attach(section.slice(SLOT_REQUEST_RING, RING_BYTES)),
+            replies: Producer::attach(section.slice(SLOT_REPLY_RING, RING_BYTES)),
+            conn: None,
+            process,
+        }
+    }
+
+    async fn run(&mut self) {
+        let mut late_bells: Vec<(u32, u32)> = Vec::new();
+        loop {
+            self.master.connect(&self.ctx, &self.cluster);
+            let mut wake = self.next_wake();
+            if !late_bells.is_empty() {
+                wake = wake.min(self.ctx.now() + Ps::us(1));
+            }
+            if let Some(input) = self.ctx.recv(Some(wake)).await {
+                if let Input::Bell(slot) = input
+                    && !self.serve_slot(slot)
+                {
+                    late_bells.push((slot, 0));
+                } else {
+                    self.on_input(input);
+                }
+            } else {
+                late_bells.retain_mut(|(slot, looks)| {
+                    *looks += 1;
+                    !self.serve_slot(*slot) && *looks < LOOKS_MAX
+                });
+                self.on_time();
+            }
+            self.flush();
+        }
+    }
+
+    fn next_wake(&self) -> Ps {
+        let tick = self.engine.needs_tick().then_some(self.tick_at);
+        let grace = Some(self.heartbeat_at);
+        [tick, grace, self.master.due()].into_iter().flatten().min().expect("heartbeats go on")
+    }
+
+    fn on_input(&mut self, input: Input) {
+        match input {
+            Input::Message(conn, Message::Hello(hello)) => self.on_hello(conn, &hello),
+            Input::Message(_, Message::Answer(reply)) => self.on_answer(reply),
+            Input::Closed(conn) if self.master.owns(conn) => {
+                self.master.on_closed(&self.ctx);
+                self.joined = false;
+                self.calls.clear();
+                self.engine.master_down();
+            }
+            Input::Closed(conn) => self.on_conn_closed(conn),
+            Input::Fabric(FabricEvent::Received { peer, message }) => {
+                self.ctx.cpu.charge(self.cluster.costs.daemon_message);
+                self.on_remote(peer, &message);
+            }
+            Input::Fabric(FabricEvent::Closed { peer, .. }) => {
+                self.remotes.on_closed(peer, &mut self.engine, self.ctx.clock_ns());
+            }
+            _ => {}
+        }
+    }
+
+    fn on_time(&mut self) {
+        let now = self.ctx.now();
+        if self.engine.needs_tick() && now >= self.tick_at {
+            self.tick_at = now + TICK;
+            self.engine.tick(self.ctx.clock_ns(), &mut self.world);
+        }
+        if now < self.heartbeat_at {
+            return;
+        }
+        self.remotes.expire(self.ctx.clock_ns(), &mut self.engine, &mut self.world);
+        self.heartbeat_at = now + Ps(Ps::ms(self.lease_ms).0 / 4);
+        for slot in 0..SLOTS_MAX {
+            let Some(one) = &self.slots[slot as usize] else { continue };
+            let is_over = one.conn.is_none()
+                && (!self.ctx.kernel.is_alive(one.process)
+                    || self.world.slot_word(slot, SlotWord::Left) != Some(0));
+            if is_over {
+                self.leave(slot);
+            }
+        }
+        if self.joined {
+            let frames_free = self.engine.frames_free();
+            self.master.send(&self.ctx, MasterCall::Heartbeat { frames_free });
+        }
+    }
+
+    /// Serves what is in a slot's ring; whether there was something.
+    fn serve_slot(&mut self, slot: u32) -> bool {
+        let mut worked = false;
+        for _ in 0..RING_ENTRIES {
+            let Some(client) = self.slots[slot as usize].as_mut() else { break };
+            if client.conn.is_none() {
+                break;
+            }
+            self.ctx.cpu.charge(self.cluster.costs.daemon_poll);
+            let popped = client.requests.pop(|bytes| wire::decode::<RequestFrame>(bytes, "client"));
+            match popped {
+                None => break,
+                Some(Ok(Ok(frame))) => {
+                    self.ctx.cpu.charge(self.cluster.costs.daemon_request);
+                    self.engine.on_request(ClientId::Slot(slot), frame, &mut self.world);
+                }
+                Some(Ok(Err(error))) => self.broken(slot, &error.to_string()),
+                Some(Err(error)) => {
+                    self.broken(slot, &error.to_string());
+                    break;
+                }
+            }
+            worked = true;
+        }
+        worked
+    }
+
+    /// Every client here keeps to the protocol: a ring that does not is a defect of ours.
+    fn broken(&self, slot: u32, what: &str) {
+        self.ctx.kernel.fail("ring", format!("rack {} slot {slot}: {what}", self.rack.id));
+    }
+
+    fn on_hello(&mut self, conn: ConnId, hello: &ControlHello) {
+        let process = self.ctx.kernel.other_end(conn, self.ctx.id);
+        let reply = match self.admit(hello, process) {
+            Ok(slot) => {
+                let section = self.world.slot(slot).expect("admitted clients have a section");
+                ring::reset(&section.slice(SLOT_REQUEST_RING, RING_BYTES));
+                ring::reset(&section.slice(SLOT_REPLY_RING, RING_BYTES));
+                let mut client = self.rings(slot, process);
+                client.conn = Some((conn, process));
+                self.slots[slot as usize] = Some(client);
+                ControlReply::Welcome {
+                    slot,
+                    region: self.region.clone(),
+                    asymmetric_fence: true,
+                    offsets: [0; 4],
+                }
+            }
+            Err(error) => ControlReply::Refused(error),
+        };
+        self.ctx.send(conn, Message::Control(reply));
+    }
+
+    fn admit(&mut self, hello: &ControlHello, process: ProcessId) -> Result<u32> {
+        if let Some(slot) = hello.resume_slot.or_else(|| self.forgotten_slot(hello)) {
+            self.engine.resume_local(hello.session, slot)?;
+            if self.world.slot(slot).is_none() {
+                return Err(Error::Denied { reason: format!("slot {slot} has no section") });
+            }
+            return Ok(slot);
+        }
+        let pid = u64::from(process.0);
+        let slot = self.engine.join_local(hello.session, pid, pid, &mut self.world)?;
+        let section = self.rack.region.borrow_mut().create_slot(slot);
+        self.world.add_slot(slot, section);
+        Ok(slot)
+    }
+
+    fn forgotten_slot(&self, hello: &ControlHello) -> Option<u32> {
+        let known = self.engine.sessions().find(|info| info.session == hello.session)?;
+        let client = self.slots.get(known.record as usize)?.as_ref()?;
+        client.conn.is_none().then_some(known.record)
+    }
+
+    fn on_conn_closed(&mut self, conn: ConnId) {
+        let found = self.slots.iter().position(|slot| {
+            slot.as_ref().is_some_and(|slot| slot.conn.is_some_and(|(of, _)| of == conn))
+        });
+        if let Some(slot) = found {
+            // What the client still said before its end is served first.
+            self.serve_slot(slot as u32);
+            self.leave(slot as u32);
+        }
+    }
+
+    fn leave(&mut self, slot: u32) {
+        self.slots[slot as usize] = None;
+        self.engine.leave(slot, &mut self.world);
+        self.world.remove_slot(slot);
+    }
+
+    fn on_remote(&mut self, peer: PeerId, message: &[u8]) {
+        let mut acts = Vec::new();
+        let (engine, world) = (&mut self.engine, &mut self.world);
+        let served = self.remotes.on_message(peer, message, &self.region, engine, world, &mut acts);
+        if let Err(error) = served {
+            // Every client here keeps to the protocol.
+            self.ctx.kernel.fail("wire", format!("rack {}: {error}", self.rack.id));
+        }
+        acts.into_iter().for_each(|act| self.command(act));
+    }
+
+    fn command(&self, act: Act) {
+        self.ctx.ring(self.fabric, Input::Act(act));
+    }
+
+    /// Sends what the engine has said since the last time.
+    fn flush(&mut self) {
+        let mut replies = std::mem::take(&mut self.world.replies);
+        for (to, frame) in replies.drain(..) {
+            match to {
+                ClientId::Slot(slot) => {
+                    let Some(client) = self.slots[slot as usize].as_mut() else { continue };
+                    let Some((_, process)) = client.conn else { continue };
+                    let bytes = wire::encode(&frame, &mut self.buffer).expect("answers fit");
+                    // A client has one request under way, so there is room unless that is forced.
+                    let pushed = (0..LOOKS_MAX).any(|_| client.replies.push(bytes).is_ok());
+                    if !pushed {
+                        self.ctx.kernel.fail("ring", format!("slot {slot} takes no answers"));
+                    }
+                    let input = Input::Ring(u32::from(self.rack.id.0));
+                    self.ctx.ring(process, input);
+                }
+                ClientId::Remote(record) => {
+                    if let Some(peer) = self.remotes.peer(record) {
+                        self.command(Act::Send(peer, RemoteReply::Reply(frame)));
+                    }
+                }
+            }
+        }
+        self.world.replies = replies;
+        for (id, call) in std::mem::take(&mut self.world.calls) {
+            if self.joined
+                && let Some(sent) = self.master.send(&self.ctx, call)
+            {
+                self.calls.insert(sent, id);
+            }
+        }
+    }
+
+    fn on_answer(&mut self, reply: MasterReply) {
+        let was_up = self.master.is_up();
+        let Some(reply) = self.master.on_answer(&self.ctx, reply) else {
+            if !was_up && self.master.is_up() {
+                if let Some(MasterAnswer::Joined { lease_ms, .. }) = self.master.welcome {
+                    self.lease_ms = lease_ms;
+                }
+                self.joined = true;
+                self.engine.master_up(&mut self.world);
+            }
+            return;
+        };
+        if let Some(id) = self.calls.remove(&reply.id) {
+            let now = self.ctx.clock_ns();
+            self.engine.on_master(now, MasterReply { id, ..reply }, &mut self.world);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! A rack's memory as its processes see it: the sections of the region, which outlive the daemon,
+//! and the [`World`] of the daemon's engine over them.
+
+use super::kernel::{Ctx, HostId, ProcessId};
+use crate::mem::{Coherence, Memory, SimMem, Tier};
+use crate::net::{EndpointId, NodeId};
+use rackpool_core::constants::{CELLS, SESSIONS_MAX, SLOTS_MAX};
+use rackpool_core::daemon::{ClientId, World};
+use rackpool_core::layout::{
+    BLOCK_BYTES, RegionLayout, SLOT_BYTES, SessionWord, SlotWord, cell_offset, session_word,
+};
+use rackpool_core::seam::Mem;
+use rackpool_core::wire::{MasterCall, ReplyFrame};
+use rackpool_core::{Error, RackId, Result};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// The sections of a region.
+pub struct Region {
+    /// Its identity; another one after the host lost its power.
+    pub id: [u64; 2],
+    /// Whether a daemon has formatted it.
+    pub is_formatted: bool,
+    /// Private section.
+    pub private: Rc<Memory>,
+    /// Table section.
+    pub table: Rc<Memory>,
+    /// Pages section.
+    pub pages: Rc<Memory>,
+    /// Slot sections that exist.
+    pub slots: Vec<Option<Rc<Memory>>>,
+}
+
+impl Region {
+    fn new(id: [u64; 2], layout: &RegionLayout, is_checked: bool) -> Region {
+        let section = |number: u32, bytes, tier| {
+            let memory = Memory::new(number, bytes, tier, Coherence::Hardware);
+            memory.set_backed_tracking(is_checked);
+            memory
+        };
+        let table = section(2, layout.table_bytes(), Tier::Cxl);
+        table.back(0, layout.table_bytes());
+        Region {
+            id,
+            is_formatted: false,
+            private: section(1, layout.private_bytes(), Tier::Dram),
+            table,
+            pages: section(3, layout.pages_bytes(), Tier::Cxl),
+            slots: Vec::new(),
+        }
+    }
+
+    /// The section of a slot, made anew.
+    pub fn create_slot(&mut self, slot: u32) -> Rc<Memory> {
+        let memory = Memory::new(16 + slot, SLOT_BYTES, Tier::Cxl, Coherence::Hardware);
+        if self.slots.len() <= slot as usize {
+            self.slots.resize(slot as usize + 1, None);
+        }
+        self.slots[slot as usize] = Some(memory.clone());
+        memory
+    }
+
+    /// The section of a slot.
+    pub fn slot(&self, slot: u32) -> Option<Rc<Memory>> {
+        self.slots.get(slot as usize).cloned().flatten()
+    }
+}
+
+/// A rack and its host.
+pub struct Rack {
+    /// Its number.
+    pub id: RackId,
+    /// Its host.
+    pub host: HostId,
+    /// Geometry of its region.
+    pub layout: RegionLayout,
+    /// Where one-sided operations on it arrive.
+    pub node: NodeId,
+    /// The end of its daemon's connections.
+    pub endpoint: Cell<EndpointId>,
+    /// The region.
+    pub region: RefCell<Region>,
+    /// The daemon's process, and its fabric thread.
+    pub daemon: Cell<Option<(ProcessId, ProcessId)>>,
+    /// Blocks that the host still has for the region.
+    pub blocks_free: Cell<u64>,
+    is_checked: bool,
+}
+
+impl Rack {
+    /// A rack whose host has memory for all of the region and nothing in it yet.
+    pub fn new(
+        id: RackId,
+        host: HostId,
+        layout: RegionLayout,
+        node: NodeId,
+        is_checked: bool,
+    ) -> Rack {
+        let region = Region::new([u64::from(id.0) + 1, 1], &layout, is_checked);
+        Rack {
+            id,
+            host,
+            layout,
+            node,
+            endpoint: Cell::new(EndpointId(u32::MAX)),
+            region: RefCell::new(region),
+            daemon: Cell::new(None),
+            blocks_free: Cell::new(u64::MAX / 2),
+            is_checked,
+        }
+    }
+
+    /// Sessions in the region's records.
+    pub fn sessions_in_region(&self) -> Vec<u64> {
+        let region = self.region.borrow();
+        let word = |record| region.private.peek(session_word(record, SessionWord::Session));
+        (0..SESSIONS_MAX).map(word).filter(|session| *session != 0).collect()
+    }
+
+    /// The host lost its power: the region and all of its slots are gone.
+    pub fn lose_power(&self) {
+        let mut region = self.region.borrow_mut();
+        let id = [region.id[0], region.id[1] + 1];
+        *region = Region::new(id, &self.layout, self.is_checked);
+    }
+
+    /// A processor's view of the pages.
+    pub fn view(&self, ctx: &Ctx, memory: impl Fn(&Region) -> Rc<Memory>) -> SimMem {
+        SimMem::new(memory(&self.region.borrow()), ctx.cpu.clone())
+    }
+}
+
+/// The world of one daemon's engine.
+pub struct RackWorld {
+    rack: Rc<Rack>,
+    ctx: Ctx,
+    private: SimMem,
+    table: SimMem,
+    pages: SimMem,
+    /// Cells of the fabric thread, in the daemon's own memory.
+    pub target_cells: Rc<Memory>,
+    cells: SimMem,
+    slots: Vec<Option<SimMem>>,
+    slots_used: Vec<u32>,
+    /// Calls that wait to be sent.
+    pub calls: Vec<(u64, MasterCall)>,
+    /// Answers that wait to be sent.
+    pub replies: Vec<(ClientId, ReplyFrame)>,
+}
+
+impl RackWorld {
+    /// The world over the rack's region as it is now.
+    pub fn new(rack: &Rc<Rack>, ctx: &Ctx) -> RackWorld {
+        let cells = Memory::new(4, u64::from(CELLS) * 8, Tier::Dram, Coherence::Hardware);
+        RackWorld {
+            private: rack.view(ctx, |region| region.private.clone()),
+            table: rack.view(ctx, |region| region.table.clone()),
+            pages: rack.view(ctx, |region| region.pages.clone()),
+            cells: SimMem::new(cells.clone(), ctx.cpu.clone()),
+            target_cells: cells,
+            rack: rack.clone(),
+            ctx: ctx.clone(),
+            slots: vec![None; SLOTS_MAX as usize],
+            slots_used: Vec::new(),
+            calls: Vec::new(),
+            replies: Vec::new(),
+        }
+    }
+
+    /// A slot's section is there: its cells count from now on.
+    pub fn add_slot(&mut self, slot: u32, memory: Rc<Memory>) {
+        self.slots[slot as usize] = Some(SimMem::new(memory, self.ctx.cpu.clone()));
+        if !self.slots_used.contains(&slot) {
+            self.slots_used.push(slot);
+        }
+    }
+
+    /// The slot's process cannot touch anything any more.
+    pub fn remove_slot(&mut self, slot: u32) {
+        self.slots[slot as usize] = None;
+        self.slots_used.retain(|used| *used != slot);
+        let mut region = self.rack.region.borrow_mut();
+        if let Some(section) = region.slots.get_mut(slot as usize) {
+            *section = None;
+        }
+    }
+
+    /// A slot's section.
+    pub fn slot(&self, slot: u32) -> Option<&SimMem> {
+        self.slots[slot as usize].as_ref()
+    }
+
+    fn take_blocks(&self, blocks: u64, bytes: u64) -> Result<()> {
+        let free = self.rack.blocks_free.get();
+        let left = free.checked_sub(blocks).ok_or_else(|| Error::Full {
+            bytes,
+            free_bytes: free * BLOCK_BYTES,
+            place: format!("memory of the host of rack {}", self.rack.id),
+        })?;
+        self.rack.blocks_free.set(left);
+        Ok(())
+    }
+}
+
+impl World for RackWorld {
+    type Mem = SimMem;
+
+    fn private(&self) -> &SimMem {
+        &self.private
+    }
+
+    fn table(&self) -> &SimMem {
+        &self.table
+    }
+
+    fn pages(&self) -> &SimMem {
+        &self.pages
+    }
+
+    fn cell_count(&self) -> u32 {
+        (self.slots_used.len() as u32 + 1) * CELLS
+    }
+
+    fn cell(&self, index: u32) -> u64 {
+        let (owner, cell) = (index / CELLS, index % CELLS);
+        match self.slots_used.get(owner as usize) {
+            None => self.cells.load(8 * u64::from(cell)),
+            Some(slot) => {
+                let section = self.slots[*slot as usize].as_ref();
+                section.map_or(0, |section| section.load(cell_offset(cell)))
+            }
+        }
+    }
+
+    fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {
+        self.slot(slot).map(|section| section.load(word as u64))
+    }
+
+    fn back_pages(&mut self, offset: u64, bytes: u64) -> Result<()> {
+        self.take_blocks(bytes / BLOCK_BYTES, bytes)?;
+        self.pages.memory().back(offset, bytes);
+        Ok(())
+    }
+
+    fn punch_pages(&mut self, offset: u64, bytes: u64) {
+        // The kernel's own work, after all stores of this thread.
+        self.ctx.cpu.drain();
+        self.pages.memory().punch(offset, bytes);
+        self.rack.blocks_free.set(self.rack.blocks_free.get() + bytes / BLOCK_BYTES);
+    }
+
+    fn back_private(&mut self, offset: u64, bytes: u64) -> Result<()> {
+        self.private.memory().back(offset, bytes);
+        Ok(())
+    }
+
+    fn punch_private(&mut self, offset: u64, bytes: u64) {
+        self.ctx.cpu.drain();
+        self.private.memory().punch(offset, bytes);
+    }
+
+    fn barrier(&mut self) {
+        self.ctx.kernel.drain_host(self.rack.host);
+    }
+
+    fn metadata_bytes(&self) -> u64 {
+        self.private.memory().backed_bytes() + self.table.memory().backed_bytes()
+    }
+
+    fn to_master(&mut self, id: u64, call: MasterCall) {
+        self.calls.push((id, call));
+    }
+
+    fn reply(&mut self, to: ClientId, frame: ReplyFrame) {
+        self.replies.push((to, frame));
+    }
+}

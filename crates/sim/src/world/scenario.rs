@@ -1,0 +1,424 @@
+//! One seed: a cluster with clients at work, faults by the nemesis, checks while it runs, and an
+//! audit when all is quiet.
+
+use super::kernel::{Clock, ControlCosts, HostId, Kernel, Loop, ProcessId};
+use super::rack::Rack;
+use super::workload::{self, Model};
+use super::{Cluster, Path, StepCosts, audit, nemesis};
+use crate::device::Profile;
+use crate::mem::{Cpu, Hooks, HostCache, SwitchRates};
+use crate::net::{Net, NetFaults};
+use crate::rng::{Purpose, Rng};
+use crate::run::{Config, Counts, Fault, Group, SeedOutcome};
+use crate::time::Ps;
+use rackpool_core::layout::RegionLayout;
+use rackpool_core::probe::{Race, Rare};
+use rackpool_core::{GAddr, PageGeometry, RackId};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Stack of a process, bytes; pages of it appear when touched.
+const STACK_BYTES: usize = 256 << 10;
+/// After the last fault, everything ends within this time: the longest pause that may be left, a
+/// deadline, a session's grace, a lease and some turns.
+const CALM: Ps = Ps::ms(120_000);
+/// A run that works for longer than this hangs.
+const WORK_MAX: Ps = Ps::ms(3_600_000);
+
+/// A client place: one process at a time.
+struct Place {
+    rack: usize,
+    path: Path,
+    process: Option<ProcessId>,
+    /// It finished what it had.
+    done: bool,
+}
+
+/// What the processes of a scenario share.
+pub struct Scene {
+    /// The seed.
+    pub seed: u64,
+    /// What the run was told.
+    pub config: Config,
+    /// The cluster.
+    pub cluster: Rc<Cluster>,
+    /// What the clients did and must find.
+    pub model: Model,
+    places: RefCell<Vec<Place>>,
+    counts: RefCell<Counts>,
+    set_up: Cell<bool>,
+    repaired: Cell<bool>,
+    repaired_at: Cell<Ps>,
+    audited: Cell<bool>,
+}
+
+impl Scene {
+    /// Whether the clients have done enough.
+    pub fn is_over(&self) -> bool {
+        self.model.operations.get() >= u64::from(self.config.operations)
+    }
+
+    /// Whether the shared objects are there.
+    pub fn is_set_up(&self) -> bool {
+        self.set_up.get()
+    }
+
+    /// The shared objects are there.
+    pub fn set_up(self: &Rc<Self>) {
+        self.set_up.set(true);
+        let places = self.places.borrow().len();
+        (0..places).for_each(|place| self.start_client(place));
+    }
+
+    /// Counts a fault.
+    pub fn count_fault(&self, fault: Fault) {
+        self.counts.borrow_mut().fault(fault);
+    }
+
+    /// Counts an operation by its result.
+    pub fn count_operation(&self, name: &'static str, result: &'static str) {
+        self.counts.borrow_mut().add_result(Group::Operation, name, result, 1);
+    }
+
+    /// A client that lives.
+    pub fn pick_client(&self, rng: &mut Rng) -> Option<usize> {
+        let places = self.places.borrow();
+        let place = rng.below(places.len() as u64) as usize;
+        let process = places[place].process?;
+        (!places[place].done && self.cluster.kernel.is_alive(process)).then_some(place)
+    }
+
+    /// The process in a place.
+    pub fn process_of(&self, place: usize) -> ProcessId {
+        self.places.borrow()[place].process.expect("it was picked alive")
+    }
+
+    /// Starts a client in a place.
+    pub fn start_client(self: &Rc<Self>, place: usize) {
+        let (rack, path) = {
+            let places = self.places.borrow();
+            (places[place].rack, places[place].path)
+        };
+        let host = self.cluster.racks[rack].host;
+        let cpu = self.cluster.cpu(host);
+        let scene = self.clone();
+        let id = self.cluster.kernel.spawn(format!("client {place}"), host, cpu, |ctx| {
+            workload::client(ctx, scene, place, RackId(rack as u16), path)
+        });
+        self.places.borrow_mut()[place].process = Some(id);
+    }
+
+    /// A client has given back what it had.
+    pub fn client_done(&self, place: usize) {
+        self.places.borrow_mut()[place].done = true;
+    }
+
+    /// `kill -9` of a client; another one takes its place.
+    pub fn kill_client(self: &Rc<Self>, place: usize) {
+        let process = self.process_of(place);
+        self.cluster.kernel.kill(process);
+        self.model.on_killed(process);
+        self.start_client(place);
+    }
+
+    /// A rack's host loses its power: everything on it ends, its memory is gone.
+    pub fn lose_power(&self, rack: usize) {
+        self.cluster.kernel.say(|| format!("rack {rack} loses its power"));
+        self.cluster.kill_daemon(rack);
+        for place in self.places.borrow_mut().iter_mut().filter(|place| place.rack == rack) {
+            if let Some(process) = place.process.take()
+                && self.cluster.kernel.is_alive(process)
+            {
+                self.cluster.kernel.kill(process);
+                self.model.on_killed(process);
+            }
+        }
+        let (kernel, state) = (&self.cluster.kernel, self.cluster.stored_state());
+        let id = RackId(rack as u16);
+        let geometry = self.cluster.racks[rack].layout.pages;
+        let is_gone = |addr| {
+            let home = state.directory().get(geometry.page(GAddr(addr)));
+            home.is_some_and(|home| home.rack == id)
+        };
+        self.model.on_power_lost(rack, is_gone, kernel.now());
+        self.cluster.racks[rack].lose_power();
+    }
+
+    /// The clients of a rack come back.
+    pub fn restart_clients_of(self: &Rc<Self>, rack: usize) {
+        let places = self.places.borrow().len();
+        for place in 0..places {
+            let gone = {
+                let places = self.places.borrow();
+                places[place].rack == rack && places[place].process.is_none()
+            };
+            if gone {
+                self.start_client(place);
+            }
+        }
+    }
+
+    /// No fault any more: who is down comes up, who was cut off is reached, who was stopped goes
+    /// on.
+    pub fn repair(self: &Rc<Self>) {
+        let kernel = &self.cluster.kernel;
+        kernel.heal();
+        kernel.with_net(|net, _| net.set_faults(NetFaults::none()));
+        for (index, rack) in self.cluster.racks.iter().enumerate() {
+            rack.blocks_free.set(u64::MAX / 2);
+            if rack.daemon.get().is_none_or(|(daemon, _)| !kernel.is_alive(daemon)) {
+                self.cluster.start_daemon(index);
+            }
+        }
+        if !kernel.is_alive(self.cluster.master.get()) {
+            self.cluster.start_master();
+        }
+        let places = self.places.borrow().len();
+        for place in 0..places {
+            if self.places.borrow()[place].process.is_none() {
+                self.start_client(place);
+            }
+        }
+        self.repaired_at.set(kernel.now());
+        self.repaired.set(true);
+        kernel.say(|| "everything is repaired".into());
+    }
+
+    /// Whether all clients have finished and nothing is broken any more.
+    pub fn is_calm(&self) -> bool {
+        self.repaired.get() && self.places.borrow().iter().all(|place| place.done)
+    }
+
+    /// The audit is over.
+    pub fn audit_done(&self) {
+        self.audited.set(true);
+    }
+}
+
+/// What a seed decides of a run.
+struct Shape {
+    racks: u32,
+    clients: u32,
+    page_shift: u8,
+    frames: u32,
+    switch: SwitchRates,
+}
+
+impl Shape {
+    fn new(config: &Config, seed: u64) -> Shape {
+        let mut rng = Rng::new(seed, Purpose::Shape, 0);
+        let racks = config.racks.unwrap_or(rng.between(2, 4) as u32);
+        Shape {
+            racks,
+            clients: config.clients.unwrap_or((2 * racks).max(4) + rng.below(3) as u32),
+            page_shift: 12,
+            frames: rng.between(12, 48) as u32,
+            switch: switch_rates(config, &mut rng),
+        }
+    }
+}
+
+/// How often processors are interrupted: some seeds hardly ever, some at every few operations.
+fn switch_rates(config: &Config, rng: &mut Rng) -> SwitchRates {
+    let pauses = config.faults.has(Fault::Pause);
+    SwitchRates {
+        switch_gap: 1 << rng.between(2, 7),
+        micros_ppm: 20_000,
+        millis_ppm: if pauses { rng.below(300) as u32 } else { 0 },
+        drain_gap: 1 << rng.between(1, 6),
+        // Time passes where processes are interrupted, and nowhere else: so what happens first is
+        // also earlier.
+        operation: Ps::ZERO,
+        ..SwitchRates::default()
+    }
+}
+
+/// A cluster as the seed shapes it, in which nothing runs yet.
+fn build(config: &Config, seed: u64) -> Rc<Scene> {
+    let mut rng = Rng::new(seed, Purpose::Shape, 1);
+    let shape = Shape::new(config, seed);
+    let profile = Profile::load(&config.profile).expect("the profile was checked before");
+    let faults = net_faults(config, &mut rng);
+    let net = Net::new(&profile, faults, Rng::new(seed, Purpose::Network, 0));
+    let control = ControlCosts { local: Ps::us(2), remote: Ps::us(20), line: Ps::ns(150) };
+    let kernel = Kernel::new(seed, net, control, true);
+    let skewed = config.faults.has(Fault::ClockSkew);
+    let mut host = || {
+        let drift_ppm = if skewed { rng.between(0, 2000) as i64 - 1000 } else { 0 };
+        let offset_ns = if skewed { rng.below(10_000_000_000) } else { 0 };
+        kernel.add_host(Clock { drift_ppm, offset_ns })
+    };
+    let hosts: Vec<HostId> = (0..=shape.racks).map(|_| host()).collect();
+    let pages = PageGeometry::new(shape.page_shift).expect("a page size");
+    let layout = RegionLayout { pages, frame_count: shape.frames };
+    let racks: Vec<Rc<Rack>> = (0..shape.racks)
+        .map(|rack| {
+            let host = hosts[rack as usize];
+            let node = kernel.node_of(host);
+            Rc::new(Rack::new(RackId(rack as u16), host, layout, node, true))
+        })
+        .collect();
+    let hooks = Hooks::new(seed);
+    hooks.set_mutation(config.mutation);
+    if config.faults.has(Fault::RareBranches) {
+        hooks.draw_rares();
+    }
+    let violations = kernel.violations().clone();
+    let caches: Vec<Rc<HostCache>> = hosts
+        .iter()
+        .map(|host| HostCache::new(seed, u64::from(host.0), violations.clone()))
+        .collect();
+    caches.iter().for_each(|cache| cache.set_asymmetric(true));
+    let (cpus, cpu_hooks, rates) = (Cell::new(0), hooks.clone(), shape.switch);
+    let make_cpu = move |host: HostId| {
+        cpus.set(cpus.get() + 1);
+        let cpu = Cpu::checking(caches[host.0 as usize].clone(), seed, cpus.get(), rates);
+        cpu.set_hooks(cpu_hooks.clone());
+        cpu
+    };
+    let master_host = hosts[shape.racks as usize];
+    let costs = StepCosts { disk_commit: Ps::us(30), ..StepCosts::default() };
+    let make_cpu = Box::new(make_cpu);
+    let cluster = Rc::new(Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu));
+    let mapped = rng.below(3);
+    let places = (0..shape.clients).map(|place| {
+        let path = match mapped {
+            0 => Path::OneSided,
+            _ if rng.chance_ppm(300_000) => Path::Mapped,
+            _ => Path::OneSided,
+        };
+        let rack = (place % shape.racks) as usize;
+        Place { rack, path, process: None, done: false }
+    });
+    Rc::new(Scene {
+        seed,
+        config: config.clone(),
+        places: RefCell::new(places.collect()),
+        cluster,
+        model: Model::default(),
+        counts: RefCell::default(),
+        set_up: Cell::new(false),
+        repaired: Cell::new(false),
+        repaired_at: Cell::new(Ps::ZERO),
+        audited: Cell::new(false),
+    })
+}
+
+/// What the network does to packets.
+fn net_faults(config: &Config, rng: &mut Rng) -> NetFaults {
+    let mut rate = |fault, ppm: u64| match config.faults.has(fault) && rng.chance_ppm(700_000) {
+        true => rng.between(ppm / 50, ppm) as u32,
+        false => 0,
+    };
+    NetFaults {
+        loss_ppm: rate(Fault::OneWayLoss, 30_000),
+        duplicate_ppm: rate(Fault::Duplicate, 50_000),
+        delay_ppm: rate(Fault::Delay, 100_000),
+        delay_max: Ps::us(200),
+        reorder_ppm: rate(Fault::Reorder, 100_000),
+        reorder_max: Ps::us(20),
+    }
+}
+
+/// Starts everybody.
+fn start(scene: &Rc<Scene>) {
+    let cluster = &scene.cluster;
+    cluster.start_master();
+    (0..cluster.racks.len()).for_each(|rack| cluster.start_daemon(rack));
+    let kernel = &cluster.kernel;
+    let spawn = |name: &str, host: HostId| (name.to_owned(), host, cluster.cpu(host));
+    let (name, host, cpu) = spawn("set-up", cluster.racks[0].host);
+    let one = scene.clone();
+    kernel.spawn(name, host, cpu, |ctx| workload::set_up(ctx, one));
+    let (name, host, cpu) = spawn("nemesis", cluster.master_host);
+    let one = scene.clone();
+    kernel.spawn(name, host, cpu, |ctx| nemesis::main(ctx, one));
+    let (name, host, cpu) = spawn("auditor", cluster.racks[0].host);
+    let one = scene.clone();
+    kernel.spawn(name, host, cpu, |ctx| audit::main(ctx, one));
+}
+
+/// Runs one seed in checking mode.
+pub fn run_seed(config: &Config, seed: u64) -> SeedOutcome {
+    let scene = build(config, seed);
+    let kernel = scene.cluster.kernel.clone();
+    if config.trace_lines > 0 {
+        *kernel.log.borrow_mut() = Some(Vec::new());
+    }
+    start(&scene);
+    let mut run = Loop::new(kernel.clone(), Some(STACK_BYTES));
+    run.run(WORK_MAX, || scene.repaired.get());
+    if kernel.violation().is_none() && !scene.repaired.get() {
+        kernel
+            .fail("live", format!("no end of work after {WORK_MAX}; {}", scene.model.under_way()));
+    }
+    let limit = kernel.now() + CALM;
+    run.run(limit, || scene.audited.get());
+    if kernel.violation().is_none() && !scene.audited.get() {
+        let waited = kernel.now() - scene.repaired_at.get();
+        let text = format!("{waited} after the last fault still at: {}", scene.model.under_way());
+        kernel.fail("live", text);
+    }
+    if kernel.violation().is_none() {
+        scene.model.check_histories(&kernel);
+    }
+    outcome(&scene)
+}
+
+/// As [`run_seed`], with every line of the trace.
+pub fn run_seed_logged(config: &Config, seed: u64) -> SeedOutcome {
+    let config = Config { trace_lines: u32::MAX, ..config.clone() };
+    run_seed(&config, seed)
+}
+
+fn outcome(scene: &Rc<Scene>) -> SeedOutcome {
+    let kernel = &scene.cluster.kernel;
+    let mut counts = scene.counts.take();
+    count_hooks(&scene.cluster.hooks, &mut counts);
+    count_packets(&kernel.net.borrow(), &mut counts);
+    for (name, count) in scene.cluster.master_calls.borrow().iter() {
+        counts.add(Group::Message, name, *count);
+    }
+    let lines = kernel.log.take().unwrap_or_default();
+    let skipped = lines.len().saturating_sub(scene.config.trace_lines as usize);
+    SeedOutcome {
+        seed: scene.seed,
+        trace_hash: kernel.trace_hash(),
+        events: kernel.events(),
+        operations: scene.model.operations.get(),
+        virtual_time: kernel.now(),
+        counts,
+        failure: kernel.violation().map(Into::into),
+        trace: lines.into_iter().skip(skipped).collect(),
+    }
+}
+
+fn count_hooks(hooks: &Hooks, counts: &mut Counts) {
+    for (rare, count) in Rare::ALL.into_iter().zip(hooks.rare_counts()) {
+        counts.add(Group::Rare, rare.name(), count);
+    }
+    for (race, count) in Race::ALL.into_iter().zip(hooks.race_counts()) {
+        counts.add(Group::Race, race.name(), count);
+    }
+}
+
+/// Faults of the network are rates: what came of them.
+fn count_packets(net: &Net, counts: &mut Counts) {
+    let packets = net.counters();
+    for (fault, count) in [
+        (Fault::Delay, packets.delayed),
+        (Fault::Duplicate, packets.duplicated),
+        (Fault::Reorder, packets.reordered),
+    ] {
+        counts.add(Group::Fault, fault.name(), count);
+    }
+    for (name, count) in [
+        ("packets", packets.delivered),
+        ("packets lost", packets.lost + packets.partitioned),
+        ("packets sent again", packets.retried),
+        ("connections ended", packets.qp_errors),
+        ("operations executed", packets.executed),
+    ] {
+        counts.add(Group::Message, name, count);
+    }
+}

@@ -1,0 +1,98 @@
+//! The fabric thread of a daemon: executes what other racks' clients ask of its memory, and sends
+//! and closes what the loop tells it, in order.
+
+use super::Cluster;
+use super::kernel::{Ctx, Input, ProcessId};
+use super::rack::Rack;
+use crate::mem::{Memory, SimMem};
+use crate::net::{EndpointId, Executed};
+use rackpool_core::daemon::Act;
+use rackpool_core::seam::{FabricEvent, Verb, WorkStatus};
+use rackpool_core::target::TargetMemory;
+use rackpool_core::wire;
+use std::rc::Rc;
+
+/// Starts the thread beside its daemon's loop, with an endpoint of their own.
+pub fn start(daemon: &Ctx, cluster: &Rc<Cluster>, rack: &Rc<Rack>, cells: Rc<Memory>) -> ProcessId {
+    let endpoint = cluster.add_endpoint(daemon, daemon.id);
+    rack.endpoint.set(endpoint);
+    let cpu = cluster.cpu(rack.host);
+    let (kernel, cluster, rack) = (&cluster.kernel, cluster.clone(), rack.clone());
+    let node = rack.node;
+    let name = format!("fabric {}", rack.id);
+    let loop_id = daemon.id;
+    let id = kernel.spawn(name, rack.host, cpu, move |ctx| {
+        main(ctx, cluster, rack, cells, (endpoint, loop_id))
+    });
+    kernel.route_node(node, id);
+    kernel.route_endpoint(endpoint, id);
+    id
+}
+
+async fn main(
+    ctx: Ctx,
+    cluster: Rc<Cluster>,
+    rack: Rc<Rack>,
+    cells: Rc<Memory>,
+    (endpoint, loop_id): (EndpointId, ProcessId),
+) {
+    let pages = rack.view(&ctx, |region| region.pages.clone());
+    let table = rack.view(&ctx, |region| region.table.clone()).read_only();
+    let cell = SimMem::new(cells, ctx.cpu.clone());
+    let memory = TargetMemory::new(pages, table, cell, rack.layout)
+        .expect("the sections have their geometry");
+    let mut data = Vec::new();
+    while let Some(input) = ctx.recv(None).await {
+        match input {
+            Input::Execute(token) => {
+                ctx.cpu.charge(cluster.costs.target_request);
+                execute(&ctx, &memory, token, &mut data);
+            }
+            Input::Act(Act::Send(peer, reply)) => {
+                let message = wire::encode_vec(&reply);
+                if ctx.send_message(endpoint, peer, message).is_err() {
+                    // It does not take its answers; when it comes back it asks again.
+                    ctx.close_peer(endpoint, peer);
+                }
+            }
+            Input::Act(Act::Close(peer)) => ctx.close_peer(endpoint, peer),
+            Input::Fabric(FabricEvent::Completed { id, .. }) => {
+                ctx.sent(endpoint, id);
+            }
+            Input::Fabric(event) => ctx.ring(loop_id, Input::Fabric(event)),
+            _ => {}
+        }
+    }
+}
+
+/// Runs an operation on the rack's memory. Its memory operations can be interrupted, so nothing
+/// of the network is held meanwhile.
+fn execute(ctx: &Ctx, memory: &TargetMemory<SimMem>, token: u32, data: &mut Vec<u8>) {
+    let (verb, bytes) = {
+        let net = ctx.kernel.net.borrow();
+        let operation = net.operation(token);
+        data.clear();
+        data.extend_from_slice(operation.payload());
+        (operation.verb(), operation.bytes())
+    };
+    let status = match verb {
+        Verb::Read(at) => {
+            data.resize(bytes as usize, 0);
+            memory.read(at.offset, at.key, data)
+        }
+        Verb::Write(at) | Verb::WriteImm(at, _) => memory.write(at.offset, at.key, data),
+        Verb::Cas { at, expected, new } => memory.cas(at.offset, at.key, expected, new),
+        Verb::FetchAdd { at, n } => memory.fetch_add(at.offset, at.key, n),
+        Verb::Send => unreachable!("messages are not executed"),
+    };
+    // What was stored is in memory before the answer goes out.
+    ctx.cpu.drain();
+    let executed = match (status, verb) {
+        (WorkStatus::BadKey, _) => Executed::BadKey,
+        (WorkStatus::BadRange, _) => Executed::BadRange,
+        (_, Verb::Read(_)) => Executed::Data(data),
+        (WorkStatus::Done(old), Verb::Cas { .. } | Verb::FetchAdd { .. }) => Executed::Old(old),
+        _ => Executed::Done,
+    };
+    ctx.executed(token, executed);
+}

@@ -1,0 +1,644 @@
+//! What clients do and what they must find: the model that all of them share in no time, and a
+//! client that works until it is told that it is enough.
+
+use super::handle::{Path, SimHandle};
+use super::kernel::{Ctx, Kernel, ProcessId};
+use super::scenario::Scene;
+use crate::check::Violation;
+use crate::check::bytes::{Backing, Bytes, Refusal};
+use crate::check::conserve::AllocationAudit;
+use crate::check::linear::{Event, Histories, Times};
+use crate::check::words::{Word, WordOp};
+use crate::rng::{Purpose, Rng};
+use crate::time::Ps;
+use rackpool_core::client::Placement;
+use rackpool_core::wire::{Reply, Request};
+use rackpool_core::{Error, GAddr, RackId, Result};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::rc::Rc;
+
+/// Words that all clients use, in each rack.
+const WORDS_PER_RACK: u64 = 12;
+/// Objects of one client at most.
+const OBJECTS_MAX: usize = 6;
+/// Configurations that the check of one word's history looks at.
+const CONFIGURATIONS_MAX: usize = 400_000;
+
+/// One allocation.
+#[derive(Clone, Debug)]
+struct Object {
+    bytes: u64,
+    /// Who uses it; `None`: its client died, and the audit takes it.
+    holder: Option<ProcessId>,
+    /// It ends with its session.
+    owned: bool,
+    /// Its end is under way or unknown.
+    freeing: bool,
+    /// It holds words, which have histories instead of bytes.
+    words: bool,
+}
+
+/// An operation under way.
+#[derive(Clone, Debug)]
+struct UnderWay {
+    name: &'static str,
+    since: Ps,
+    /// Its event in a word's history.
+    word: Option<(u64, WordOp)>,
+}
+
+/// An allocation that nobody holds.
+pub struct Orphan {
+    /// Its address.
+    pub addr: GAddr,
+    /// Its size.
+    pub bytes: u64,
+    /// A free of it has an unknown end.
+    pub freeing: bool,
+    /// The model knows its bytes.
+    pub readable: bool,
+}
+
+/// What the clients did and must find.
+#[derive(Default)]
+pub struct Model {
+    /// Operations that clients called.
+    pub operations: Cell<u64>,
+    words: RefCell<Vec<GAddr>>,
+    histories: RefCell<Histories<u64, WordOp>>,
+    /// Racks that lost their power since the words were made.
+    lost: RefCell<Vec<usize>>,
+    bytes: RefCell<Bytes>,
+    objects: RefCell<BTreeMap<u64, Object>>,
+    under_way: RefCell<BTreeMap<ProcessId, UnderWay>>,
+    /// Allocations that a client died in: their answer may have been taken.
+    pub maybe_leaked: Cell<u64>,
+}
+
+impl Model {
+    /// A client died: what it was doing has an unknown end, what it had is the audit's.
+    pub fn on_killed(&self, process: ProcessId) {
+        if let Some(one) = self.under_way.borrow_mut().remove(&process) {
+            if one.name == "alloc" {
+                self.maybe_leaked.set(self.maybe_leaked.get() + 1);
+            }
+            if let Some((addr, op)) = one.word {
+                let times = times_of(&op);
+                let event = Event {
+                    client: Some(process.0),
+                    called: one.since.0,
+                    returned: None,
+                    times,
+                    op,
+                };
+                self.histories.borrow_mut().add(addr, event);
+            }
+        }
+        self.objects.borrow_mut().retain(|_, object| {
+            if object.holder == Some(process) {
+                object.holder = None;
+                return !object.owned;
+            }
+            true
+        });
+    }
+
+    /// A rack's memory is gone, with all allocations whose pages were there.
+    pub fn on_power_lost(&self, rack: usize, is_gone: impl Fn(u64) -> bool, at: Ps) {
+        self.lost.borrow_mut().push(rack);
+        self.objects.borrow_mut().retain(|addr, _| !is_gone(*addr));
+        self.bytes.borrow_mut().lost(is_gone, at);
+    }
+
+    /// What nobody holds any more.
+    pub fn orphans(&self) -> Vec<Orphan> {
+        let objects = self.objects.borrow();
+        let orphan = |(addr, one): (&u64, &Object)| Orphan {
+            addr: GAddr(*addr),
+            bytes: one.bytes,
+            freeing: one.freeing,
+            readable: !one.freeing && !one.words,
+        };
+        objects.iter().map(orphan).collect()
+    }
+
+    /// An orphan was freed.
+    pub fn forget(&self, addr: GAddr, at: Ps) {
+        self.objects.borrow_mut().remove(&addr.0);
+        let mut bytes = self.bytes.borrow_mut();
+        bytes.free_called(addr.0, at);
+        bytes.freed(addr.0, at);
+    }
+
+    /// What is still handed out.
+    pub fn allocations(&self) -> Vec<AllocationAudit> {
+        let objects = self.objects.borrow();
+        let audit = |(addr, one): (&u64, &Object)| AllocationAudit {
+            addr: *addr,
+            bytes: one.bytes,
+            owner: 0,
+            certain: !one.freeing,
+        };
+        objects.iter().map(audit).collect()
+    }
+
+    /// What is under way, for a person.
+    pub fn under_way(&self) -> String {
+        let mut text = String::new();
+        for (process, one) in self.under_way.borrow().iter() {
+            let _ = write!(text, "process {} {} since {}; ", process.0, one.name, one.since);
+        }
+        if text.is_empty() { "nothing".into() } else { text }
+    }
+
+    /// Whether the histories of all words have an order that explains them.
+    pub fn check_histories(&self, kernel: &Kernel) {
+        let histories = self.histories.borrow();
+        if let Err(found) = histories.check::<Word>(|_| 0, CONFIGURATIONS_MAX) {
+            let violation = found.violation("words");
+            kernel.fail("words", violation.text);
+        }
+    }
+}
+
+/// An operation without an answer.
+fn times_of(op: &WordOp) -> Times {
+    match op {
+        WordOp::Write(_) => Times::Any,
+        _ => Times::AtMostOnce,
+    }
+}
+
+/// A client at work.
+pub struct Worker {
+    ctx: Ctx,
+    scene: Rc<Scene>,
+    /// Its handle.
+    pub handle: SimHandle,
+    rng: Rng,
+    mine: Vec<GAddr>,
+    /// Whole pages that were freed: nobody may ever read them again.
+    gone: Vec<GAddr>,
+    next_value: u64,
+}
+
+/// The client's main function.
+pub async fn client(ctx: Ctx, scene: Rc<Scene>, place: usize, rack: RackId, path: Path) {
+    let Some(handle) = open(&ctx, &scene, rack, path).await else {
+        return scene.client_done(place);
+    };
+    let mut worker = Worker::new(ctx, scene.clone(), handle);
+    while !scene.is_over() {
+        worker.step().await;
+        let pause = Ps::ns(worker.rng.between(0, 400));
+        worker.ctx.sleep(pause).await;
+    }
+    worker.finish().await;
+    worker.handle.leave().await;
+    scene.client_done(place);
+}
+
+async fn open(ctx: &Ctx, scene: &Rc<Scene>, rack: RackId, path: Path) -> Option<SimHandle> {
+    let mut rng = Rng::new(scene.seed, Purpose::Shape, u64::from(ctx.id.0));
+    let translations = 1 << rng.between(1, 8);
+    while !scene.is_over() {
+        let cluster = scene.cluster.clone();
+        match SimHandle::open(ctx.clone(), cluster, rack, path, translations).await {
+            Ok(mut handle) => {
+                handle.timeout = Ps::ms(rng.between(200, 10_000));
+                return Some(handle);
+            }
+            Err(error) => {
+                scene.count_operation("open", error.code());
+                ctx.sleep(Ps::ms(1)).await;
+            }
+        }
+    }
+    None
+}
+
+impl Worker {
+    /// A client that has nothing yet.
+    pub fn new(ctx: Ctx, scene: Rc<Scene>, handle: SimHandle) -> Worker {
+        let rng = Rng::new(scene.seed, Purpose::Workload, u64::from(ctx.id.0));
+        let next_value = u64::from(ctx.id.0) << 32;
+        Worker { ctx, scene, handle, rng, mine: Vec::new(), gone: Vec::new(), next_value }
+    }
+
+    fn begin(&self, name: &'static str) -> Ps {
+        let since = self.ctx.now();
+        let one = UnderWay { name, since, word: None };
+        self.scene.model.under_way.borrow_mut().insert(self.ctx.id, one);
+        self.scene.model.operations.set(self.scene.model.operations.get() + 1);
+        since
+    }
+
+    fn note(&self, change: impl FnOnce(&mut UnderWay)) {
+        let mut under_way = self.scene.model.under_way.borrow_mut();
+        change(under_way.get_mut(&self.ctx.id).expect("an operation was begun"));
+    }
+
+    async fn end<T>(&self, name: &'static str, result: &Result<T>) {
+        // No operation begins and ends in one moment.
+        self.ctx.sleep(Ps::ns(1)).await;
+        // What was stored is in memory before anybody learns that it was.
+        self.ctx.cpu.drain();
+        self.scene.model.under_way.borrow_mut().remove(&self.ctx.id);
+        let code = result.as_ref().map_or_else(Error::code, |_| "ok");
+        self.scene.count_operation(name, code);
+        self.ctx.kernel.note(u64::from(self.ctx.id.0) << 32 | u64::from(code.as_bytes()[0]));
+        self.ctx.kernel.say(|| format!("client {}: {name}: {code}", self.ctx.id.0));
+    }
+
+    fn violated(&self, checker: &'static str, text: String) {
+        self.ctx.kernel.fail(checker, format!("client {}: {text}", self.ctx.id.0));
+    }
+
+    async fn step(&mut self) {
+        match self.rng.below(100) {
+            0..45 => self.word().await,
+            45..60 => self.write_mine().await,
+            60..75 => self.read_mine().await,
+            75..86 => self.alloc().await,
+            86..93 => self.free_one().await,
+            93..95 => self.read_gone().await,
+            95..97 => self.root().await,
+            _ => self.ask().await,
+        }
+    }
+
+    /// An error that the faults of the run explain. What is lost is lost only with its rack.
+    fn is_excused(&self, error: &Error) -> bool {
+        let no_power = self.scene.model.lost.borrow().is_empty();
+        match error {
+            Error::NotMapped { .. } | Error::Lost { .. } => !no_power,
+            Error::BadFree { .. } | Error::OutOfBounds { .. } | Error::Misaligned { .. } => false,
+            Error::Protocol { .. } | Error::BadRegion { .. } | Error::Version { .. } => false,
+            _ => true,
+        }
+    }
+
+    fn check_error<T>(&self, what: &str, result: &Result<T>) {
+        if let Err(error) = result
+            && !self.is_excused(error)
+        {
+            self.violated("errors", format!("{what}: {error}"));
+        }
+    }
+
+    async fn word(&mut self) {
+        let words = self.scene.model.words.borrow();
+        let addr = words[self.rng.below(words.len() as u64) as usize];
+        drop(words);
+        self.next_value += 1;
+        let value = self.next_value;
+        let (name, op) = match self.rng.below(4) {
+            0 => ("read_u64", WordOp::Read(0)),
+            1 => ("write_u64", WordOp::Write(value)),
+            2 => ("fetch_add", WordOp::FetchAdd { add: 1, old: None }),
+            _ => ("cas", WordOp::Cas { expected: 0, new: value, old: None }),
+        };
+        // A swap expects what was just read, so that some succeed.
+        let expected = match op {
+            WordOp::Cas { .. } => {
+                let called = self.begin("read_u64");
+                let read = self.handle.read_u64(addr).await;
+                self.end("read_u64", &read).await;
+                self.recorded(addr, called, WordOp::Read(0), &read);
+                read.unwrap_or(0)
+            }
+            _ => 0,
+        };
+        let op = match op {
+            WordOp::Cas { new, old, .. } => WordOp::Cas { expected, new, old },
+            op => op,
+        };
+        let called = self.begin(name);
+        if !matches!(op, WordOp::Read(_)) {
+            self.note(|one| one.word = Some((addr.0, op)));
+        }
+        let result = match op {
+            WordOp::Read(_) => self.handle.read_u64(addr).await,
+            WordOp::Write(value) => self.handle.write_u64(addr, value).await.map(|()| 0),
+            WordOp::FetchAdd { add, .. } => self.handle.fetch_add(addr, add).await,
+            WordOp::Cas { expected, new, .. } => {
+                let result = self.handle.cas(addr, expected, new).await;
+                result.map(|old| old.unwrap_or_else(|old| old))
+            }
+        };
+        self.end(name, &result).await;
+        self.recorded(addr, called, op, &result);
+    }
+
+    /// Puts an operation with its answer into the word's history.
+    fn recorded(&self, addr: GAddr, called: Ps, op: WordOp, result: &Result<u64>) {
+        self.check_error("a word", result);
+        let returned = self.ctx.now().0;
+        let (op, times, returned) = match (op, result) {
+            (WordOp::Read(_), Err(_)) => return,
+            (WordOp::Read(_), Ok(value)) => (WordOp::Read(*value), Times::Once, Some(returned)),
+            // A write that rode through a lost connection may have been sent twice.
+            (WordOp::Write(value), Ok(_)) => {
+                (WordOp::Write(value), Times::OnceOrMore, Some(returned))
+            }
+            (WordOp::FetchAdd { add, .. }, Ok(old)) => {
+                (WordOp::FetchAdd { add, old: Some(*old) }, Times::Once, Some(returned))
+            }
+            (WordOp::Cas { expected, new, .. }, Ok(old)) => {
+                (WordOp::Cas { expected, new, old: Some(*old) }, Times::Once, Some(returned))
+            }
+            (op, Err(error)) if is_refused(error) => {
+                let _ = op;
+                return;
+            }
+            (op, Err(_)) => (op, times_of(&op), None),
+        };
+        let client = Some(self.ctx.id.0);
+        let event = Event { client, called: called.0, returned, times, op };
+        self.scene.model.histories.borrow_mut().add(addr.0, event);
+    }
+
+    async fn alloc(&mut self) {
+        if self.mine.len() >= OBJECTS_MAX {
+            return self.free_one().await;
+        }
+        let page = self.handle.page_bytes();
+        let bytes = match self.rng.below(10) {
+            0..6 => self.rng.between(1, 600),
+            6..8 => self.rng.between(600, page / 2),
+            _ => self.rng.between(page / 2 + 1, 3 * page),
+        };
+        let racks = self.scene.cluster.racks.len() as u64;
+        let placement = match self.rng.below(4) {
+            0 => Placement::Auto,
+            1 => Placement::Local,
+            2 => Placement::Spread,
+            _ => Placement::Rack(RackId(self.rng.below(racks) as u16)),
+        };
+        let owned = self.rng.chance_ppm(150_000);
+        self.begin("alloc");
+        let result = self.handle.alloc(bytes, placement, owned).await;
+        if let Ok(addr) = &result {
+            self.took(*addr, bytes, owned);
+        }
+        self.end("alloc", &result).await;
+        self.check_error("alloc", &result);
+        let Ok(addr) = result else { return };
+        self.mine.push(addr);
+        // It is zero, all of it.
+        self.read_all(addr).await;
+    }
+
+    /// The moment in which the memory becomes this client's.
+    fn took(&self, addr: GAddr, bytes: u64, owned: bool) {
+        let is_pages = bytes > self.handle.page_bytes() / 2;
+        let backing = if is_pages { Backing::Pages } else { Backing::Object };
+        let now = self.ctx.now();
+        let taken = self.scene.model.bytes.borrow_mut().allocated(addr.0, bytes, backing, now);
+        self.must(taken);
+        let mut objects = self.scene.model.objects.borrow_mut();
+        let object =
+            Object { bytes, holder: Some(self.ctx.id), owned, freeing: false, words: false };
+        objects.insert(addr.0, object);
+    }
+
+    fn pick_mine(&mut self) -> Option<(GAddr, u64)> {
+        if self.mine.is_empty() {
+            return None;
+        }
+        let addr = self.mine[self.rng.below(self.mine.len() as u64) as usize];
+        let bytes = self.scene.model.objects.borrow().get(&addr.0).map(|object| object.bytes);
+        bytes.map(|bytes| (addr, bytes))
+    }
+
+    async fn write_mine(&mut self) {
+        let Some((addr, bytes)) = self.pick_mine() else { return self.alloc().await };
+        let offset = self.rng.below(bytes);
+        let len = self.rng.between(1, (bytes - offset).min(2_000));
+        let first = self.rng.next_u64();
+        let data: Vec<u8> = (0..len).map(|at| (first.wrapping_mul(at + 1) >> 24) as u8).collect();
+        let at = GAddr(addr.0 + offset);
+        let called = self.begin("write");
+        let write = {
+            let mut model = self.scene.model.bytes.borrow_mut();
+            model.write_called(self.ctx.id.0, at.0, &data, called)
+        };
+        let write = match write {
+            Ok(write) => write,
+            Err(violation) => return self.must(Err(violation)),
+        };
+        let result = self.handle.write(at, &data).await;
+        self.end("write", &result).await;
+        let now = self.ctx.now();
+        let mut model = self.scene.model.bytes.borrow_mut();
+        match &result {
+            Ok(()) => model.write_done(write, now, now),
+            Err(error) if is_refused(error) => model.write_refused(write),
+            // It may land until nothing can any more; that it ever was is never known.
+            Err(_) => {}
+        }
+        drop(model);
+        self.after(addr, "write", &result);
+    }
+
+    async fn read_mine(&mut self) {
+        let Some((addr, bytes)) = self.pick_mine() else { return self.alloc().await };
+        if self.rng.chance_ppm(300_000) {
+            return self.read_all(addr).await;
+        }
+        let offset = self.rng.below(bytes);
+        let len = self.rng.between(1, bytes - offset);
+        self.read_part(addr, offset, len).await;
+    }
+
+    /// Reads an allocation, which must be as the model says.
+    pub async fn read_all(&mut self, addr: GAddr) {
+        let bytes = self.scene.model.objects.borrow().get(&addr.0).map(|object| object.bytes);
+        if let Some(bytes) = bytes {
+            self.read_part(addr, 0, bytes).await;
+        }
+    }
+
+    async fn read_part(&mut self, addr: GAddr, offset: u64, len: u64) {
+        let mut found = vec![0xee; len as usize];
+        let at = GAddr(addr.0 + offset);
+        let called = self.begin("read");
+        let result = self.handle.read(at, &mut found).await;
+        self.end("read", &result).await;
+        if result.is_ok() {
+            let now = self.ctx.now();
+            let id = self.ctx.id.0;
+            let mut model = self.scene.model.bytes.borrow_mut();
+            let checked = model.read(id, at.0, &found, called, now);
+            drop(model);
+            self.must(checked);
+        }
+        self.refused(at, called, &result);
+        self.after(addr, "read", &result);
+    }
+
+    fn must(&self, checked: std::result::Result<(), Violation>) {
+        if let Err(violation) = checked {
+            self.violated(violation.checker, violation.text);
+        }
+    }
+
+    /// What is not there may only be said of what was freed or lost.
+    fn refused<T>(&self, addr: GAddr, called: Ps, result: &Result<T>) {
+        let refusal = match result {
+            Err(Error::NotMapped { .. }) => Refusal::NotMapped,
+            Err(Error::Lost { .. }) => Refusal::Lost,
+            _ => return,
+        };
+        let (id, now) = (self.ctx.id.0, self.ctx.now());
+        let model = &self.scene.model.bytes;
+        let checked = model.borrow_mut().refused(id, addr.0, refusal, called, now);
+        self.must(checked);
+    }
+
+    /// An object that went with its rack is forgotten.
+    fn after<T>(&mut self, addr: GAddr, what: &str, result: &Result<T>) {
+        self.check_error(&format!("{what} of {addr}"), result);
+        if let Err(Error::NotMapped { .. } | Error::Lost { .. }) = result {
+            self.forget(addr);
+        }
+    }
+
+    fn forget(&mut self, addr: GAddr) {
+        self.mine.retain(|one| *one != addr);
+        self.scene.model.objects.borrow_mut().remove(&addr.0);
+    }
+
+    async fn free_one(&mut self) {
+        let Some((addr, bytes)) = self.pick_mine() else { return };
+        self.free(addr, bytes).await;
+    }
+
+    async fn free(&mut self, addr: GAddr, bytes: u64) {
+        self.begin("free");
+        if let Some(object) = self.scene.model.objects.borrow_mut().get_mut(&addr.0) {
+            object.freeing = true;
+        }
+        let now = self.ctx.now();
+        self.scene.model.bytes.borrow_mut().free_called(addr.0, now);
+        self.mine.retain(|one| *one != addr);
+        let result = self.handle.free(addr, bytes).await;
+        self.end("free", &result).await;
+        self.check_error("free", &result);
+        let now = self.ctx.now();
+        match &result {
+            Ok(()) | Err(Error::NotMapped { .. } | Error::Lost { .. }) => {
+                self.scene.model.bytes.borrow_mut().freed(addr.0, now);
+                self.freed(addr);
+                if bytes > self.handle.page_bytes() / 2 {
+                    self.gone.push(addr);
+                }
+            }
+            // It was refused or its outcome is unknown: the audit finds out.
+            Err(_) => {}
+        }
+    }
+
+    /// Somebody else may have it again already.
+    fn freed(&self, addr: GAddr) {
+        let mut objects = self.scene.model.objects.borrow_mut();
+        if objects.get(&addr.0).is_some_and(|object| object.freeing) {
+            objects.remove(&addr.0);
+        }
+    }
+
+    /// The address of a freed page is an error for ever.
+    async fn read_gone(&mut self) {
+        let Some(addr) = self.gone.last().copied() else { return self.read_mine().await };
+        let mut found = [0; 16];
+        let called = self.begin("read-freed");
+        let result = self.handle.read(addr, &mut found).await;
+        self.end("read-freed", &result).await;
+        if result.is_ok() {
+            let (id, now) = (self.ctx.id.0, self.ctx.now());
+            let model = &self.scene.model.bytes;
+            let checked = model.borrow_mut().read(id, addr.0, &found, called, now);
+            self.must(checked);
+        }
+        self.refused(addr, called, &result);
+    }
+
+    async fn root(&mut self) {
+        let name = format!("root {}", self.rng.below(4));
+        self.begin("root");
+        let found = self.handle.root(&name).await;
+        self.end("root", &found).await;
+        self.check_error("root", &found);
+        let Ok(found) = found else { return };
+        self.next_value += 1;
+        let addr = GAddr(self.next_value << 16);
+        self.begin("set_root");
+        let set = self.handle.set_root(&name, found.unwrap_or(GAddr::NULL), addr).await;
+        self.end("set_root", &set).await;
+        self.check_error("set_root", &set);
+    }
+
+    async fn ask(&mut self) {
+        self.begin("ask");
+        let reply = self.handle.ask(Request::Ping).await;
+        self.end("ask", &reply).await;
+        self.check_error("ask", &reply);
+        if matches!(&reply, Ok(reply) if *reply != Reply::Pong) {
+            self.violated("wire", format!("a ping is answered with {reply:?}"));
+        }
+    }
+
+    /// Reads all that this client has once more, and gives it back.
+    async fn finish(&mut self) {
+        for addr in self.mine.clone() {
+            self.read_all(addr).await;
+            let bytes = self.scene.model.objects.borrow().get(&addr.0).map(|one| one.bytes);
+            if let Some(bytes) = bytes {
+                self.free(addr, bytes).await;
+            }
+        }
+    }
+}
+
+/// Whether an error says that nothing was done.
+fn is_refused(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::NotMapped { .. }
+            | Error::Lost { .. }
+            | Error::Full { .. }
+            | Error::Busy { .. }
+            | Error::NoSuchRack { .. }
+    )
+}
+
+/// Makes the words that all clients use, then lets the clients begin.
+pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
+    let racks = scene.cluster.racks.len() as u16;
+    let cluster = scene.cluster.clone();
+    let opened = SimHandle::open(ctx.clone(), cluster, RackId(0), Path::OneSided, 16).await;
+    let mut handle = match opened {
+        Ok(handle) => handle,
+        Err(error) => return ctx.kernel.fail("set-up", error.to_string()),
+    };
+    for rack in 0..racks {
+        let bytes = WORDS_PER_RACK * 8;
+        let addr = loop {
+            match handle.alloc(bytes, Placement::Rack(RackId(rack)), false).await {
+                Ok(addr) => break addr,
+                Err(error) if error.may_retry() => ctx.sleep(Ps::ms(1)).await,
+                // The other daemons may not have joined yet.
+                Err(Error::NoSuchRack { .. }) => ctx.sleep(Ps::ms(1)).await,
+                Err(error) => return ctx.kernel.fail("set-up", error.to_string()),
+            }
+        };
+        let words = (0..WORDS_PER_RACK).map(|word| GAddr(addr.0 + 8 * word));
+        scene.model.words.borrow_mut().extend(words);
+        let object = Object { bytes, holder: None, owned: false, freeing: false, words: true };
+        scene.model.objects.borrow_mut().insert(addr.0, object);
+    }
+    handle.leave().await;
+    scene.set_up();
+}
