@@ -216,20 +216,24 @@ impl LockTable {
             return;
         }
         let deadline_ns = clock::deadline_ns(RELEASE_MS);
-        if self.flush_until(client, links, endpoint, deadline_ns).is_err() {
+        if self.flush_until(client, links, endpoint, None, deadline_ns).is_err() {
             self.lock().retry_at_ns = clock::deadline_ns(RETRY_MS);
         }
     }
 
+    /// Gives back what is owed, all of it or what is owed of one lock. What fails goes behind the
+    /// others, so that a rack that is gone keeps nobody else's.
     fn flush_until(
         &self,
         client: &mut Client<Window>,
         links: &mut Links,
         endpoint: &mut Endpoint,
+        only: Option<GAddr>,
         deadline_ns: u64,
     ) -> Result<()> {
         loop {
-            let next = self.lock().releases.first().copied();
+            let is_meant = |one: &&Release| only.is_none_or(|addr| addr == one.addr);
+            let next = self.lock().releases.iter().find(is_meant).copied();
             let Some(release) = next else {
                 // Relaxed: as in `give_back`, which comes later if it adds one now.
                 self.due.store(!self.lock().releases.is_empty(), Ordering::Relaxed);
@@ -240,7 +244,12 @@ impl LockTable {
             match links.daemon_call(client, endpoint, link, request, deadline_ns) {
                 // Whoever does not know the lock has not got it.
                 Ok(_) => self.lock().releases.retain(|one| *one != release),
-                Err(error) => return Err(error),
+                Err(error) => {
+                    let releases = &mut self.lock().releases;
+                    releases.retain(|one| *one != release);
+                    releases.push(release);
+                    return Err(error);
+                }
             }
         }
     }
@@ -270,9 +279,10 @@ impl Handle {
     /// does not ask. Who asks first is served first; waits up to `request_timeout_ms`.
     ///
     /// The lock ends when the guard is given to [`Handle::unlock`] or dropped (over a fabric with
-    /// the handle's next call that sends anything), with the handle, or with its process; over a fabric also when the home rack had no connection to the handle for
-    /// a second. Then nothing that the handle sent before is executed any more, its next access
-    /// through the fabric is `lock-lost`, and so is [`Handle::check_lock`].
+    /// the handle's next call that sends anything), with the handle, or with its process; over a
+    /// fabric also when the home rack had no connection to the handle for a second. Then nothing
+    /// that the handle sent before is executed any more, its next access through the fabric is
+    /// `lock-lost`, and so is [`Handle::check_lock`].
     ///
     /// ```
     /// # fn main() -> rackpool::Result<()> {
@@ -360,8 +370,9 @@ impl Handle {
         let deadline_ns = clock::deadline_ns(wait_ms.saturating_add(ANSWER_MS));
         let table = Arc::clone(&self.links.locks);
         let Self { client, links, endpoint, .. } = self;
-        // What was given up before must be out of the way: it may be this very lock.
-        table.flush_until(client, links, endpoint, deadline_ns)?;
+        // What was given up before must be out of the way if it was this very lock.
+        table.flush_until(client, links, endpoint, Some(addr), deadline_ns)?;
+        table.flush(client, links, endpoint);
         let mut op = AtHome::new(addr, Request::Lock { addr, write, wait_ms });
         match advance(client, links, endpoint, Buffers::None, &mut op, deadline_ns) {
             Ok(Advanced::Done((link, Reply::Locked { token }))) => {

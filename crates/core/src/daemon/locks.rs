@@ -85,7 +85,7 @@ impl Locks {
             waiting_at: BTreeMap::new(),
             due: BTreeSet::new(),
             token_last: mem.load(StateWord::LockToken.offset()),
-            untimed: true,
+            untimed: false,
         };
         for entry in 0..LOCKS_MAX {
             let name = mem.load(lock_word(entry, LockWord::Name));
