@@ -63,6 +63,10 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>, rack: Rc<Rack>) {
 
 impl Server {
     fn open(ctx: Ctx, cluster: Rc<Cluster>, rack: Rc<Rack>) -> Result<Server> {
+        if !rack.region.borrow().is_formatted {
+            // A daemon that dies while it makes its region leaves nothing that anybody opens.
+            rack.make_region();
+        }
         let mut world = RackWorld::new(&rack, &ctx);
         let (id, is_formatted) = {
             let region = rack.region.borrow();

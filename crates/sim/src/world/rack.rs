@@ -120,8 +120,8 @@ impl Rack {
         (0..SESSIONS_MAX).map(word).filter(|session| *session != 0).collect()
     }
 
-    /// The host lost its power: the region and all of its slots are gone.
-    pub fn lose_power(&self) {
+    /// A region made anew: the host lost its power, or the last daemon died while it made one.
+    pub fn make_region(&self) {
         let mut region = self.region.borrow_mut();
         let id = [region.id[0], region.id[1] + 1];
         *region = Region::new(id, &self.layout, &self.kernel, self.is_checked);

@@ -141,7 +141,7 @@ impl Scene {
             home.is_some_and(|home| home.rack == id)
         };
         self.model.on_power_lost(rack, is_gone, kernel.now());
-        self.cluster.racks[rack].lose_power();
+        self.cluster.racks[rack].make_region();
     }
 
     /// The clients of a rack come back.
