@@ -147,18 +147,26 @@ impl Cluster {
     /// Starts a rack's daemon.
     pub fn start_daemon(self: &Rc<Self>, rack: usize) {
         let rack = self.racks[rack].clone();
+        if rack.owner.get().is_some_and(|owner| self.kernel.is_alive(owner)) {
+            // A region has one daemon: the second one finds it locked and ends.
+            return;
+        }
         let cpu = self.cpu(rack.host);
         let cluster = self.clone();
         let name = format!("daemon {}", rack.id);
         let host = rack.host;
-        self.kernel.spawn(name, host, cpu, |ctx| daemon::main(ctx, cluster, rack));
+        let one = rack.clone();
+        let id = self.kernel.spawn(name, host, cpu, |ctx| daemon::main(ctx, cluster, one));
+        rack.owner.set(Some(id));
     }
 
     /// `kill -9` of a rack's daemon.
     pub fn kill_daemon(&self, rack: usize) {
         let rack = &self.racks[rack];
-        if let Some((daemon, fabric)) = rack.daemon.take() {
-            self.kernel.kill(daemon);
+        if let Some(owner) = rack.owner.take() {
+            self.kernel.kill(owner);
+        }
+        if let Some((_, fabric)) = rack.daemon.take() {
             self.kernel.kill(fabric);
         }
     }

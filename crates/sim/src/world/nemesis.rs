@@ -61,7 +61,7 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) {
             scene.kill_client(client);
         }
         Fault::CrashDaemon => {
-            if cluster.racks[rack].daemon.get().is_none() {
+            if cluster.racks[rack].owner.get().is_none() {
                 return;
             }
             cluster.kill_daemon(rack);

@@ -81,7 +81,9 @@ pub struct Rack {
     pub endpoint: Cell<EndpointId>,
     /// The region.
     pub region: RefCell<Region>,
-    /// The daemon's process, and its fabric thread.
+    /// The daemon's process from its start on: it has the region's lock.
+    pub owner: Cell<Option<ProcessId>>,
+    /// The same, and its fabric thread, once it serves.
     pub daemon: Cell<Option<(ProcessId, ProcessId)>>,
     /// Blocks that the host still has for the region.
     pub blocks_free: Cell<u64>,
@@ -107,6 +109,7 @@ impl Rack {
             kernel: kernel.clone(),
             endpoint: Cell::new(EndpointId(u32::MAX)),
             region: RefCell::new(region),
+            owner: Cell::new(None),
             daemon: Cell::new(None),
             blocks_free: Cell::new(u64::MAX / 2),
             is_checked,

@@ -166,9 +166,7 @@ impl Scene {
         kernel.with_net(|net, _| net.set_faults(NetFaults::none()));
         for (index, rack) in self.cluster.racks.iter().enumerate() {
             rack.blocks_free.set(u64::MAX / 2);
-            if rack.daemon.get().is_none_or(|(daemon, _)| !kernel.is_alive(daemon)) {
-                self.cluster.start_daemon(index);
-            }
+            self.cluster.start_daemon(index);
         }
         if !kernel.is_alive(self.cluster.master.get()) {
             self.cluster.start_master();
