@@ -350,10 +350,9 @@ impl Worker {
             (WordOp::Cas { expected, new, .. }, Ok(old)) => {
                 (WordOp::Cas { expected, new, old: Some(*old) }, Times::Once, Some(returned))
             }
-            (op, Err(error)) if is_refused(error) => {
-                let _ = op;
-                return;
-            }
+            // A write may have landed before whatever then went wrong.
+            (WordOp::Write(_), Err(_)) => (op, Times::Any, None),
+            (_, Err(error)) if is_refused(error) => return,
             (op, Err(_)) => (op, times_of(&op), None),
         };
         let client = Some(self.ctx.id.0);
@@ -437,8 +436,7 @@ impl Worker {
         let mut model = self.scene.model.bytes.borrow_mut();
         match &result {
             Ok(()) => model.write_done(write, now, now),
-            Err(error) if is_refused(error) => model.write_refused(write),
-            // It may land until nothing can any more; that it ever was is never known.
+            // It may be done in part, and may land later.
             Err(_) => {}
         }
         drop(model);
