@@ -26,6 +26,10 @@ pub const CLIENTS_MAX: u32 = 64;
 pub const OPERATIONS_MAX: u32 = 10_000_000;
 /// Operations of one seed if nothing else is said.
 pub const OPERATIONS_DEFAULT: u32 = 2000;
+/// Events that a run may need beside its operations: start, faults, recovery, the last audit.
+const EVENTS_BASE_MAX: u64 = 2_000_000;
+/// Events that one operation may need, with all its repetitions.
+const EVENTS_PER_OPERATION_MAX: u64 = 4_000;
 /// The profile if nothing else is said.
 pub const PROFILE_DEFAULT: &str = "rcmp-testbed";
 /// The checker's name in the failure of a run that panicked.
@@ -105,6 +109,13 @@ impl Config {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Events after which a run goes round in circles for sure: some hundred times what its
+    /// operations need. The world ends it with a failure of checker `live`, so that a sweep and
+    /// its shrinking end, too.
+    pub fn events_max(&self) -> u64 {
+        EVENTS_BASE_MAX + EVENTS_PER_OPERATION_MAX * u64::from(self.operations)
     }
 
     /// The command that runs `seed` again under this configuration; what is left to the seed is

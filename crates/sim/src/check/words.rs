@@ -6,7 +6,7 @@
 //! | the call | [`Times`] | returned |
 //! |---|---|---|
 //! | answered | `Once` | at its return; own-rack stores: when they left the store buffer |
-//! | a write over a fabric that was answered, connections lost meanwhile | `OnceOrMore` | at its return |
+//! | a write that was answered, connections lost meanwhile | `OnceOrMore` | at its return |
 //! | a write that ended with an error | `Any` | when the handle had reached the rack again |
 //! | a swap or addition with an unknown outcome | `AtMostOnce`, answer `None` | the same |
 //! | any change by a client that died, or that never reached the rack again | as above | never |

@@ -1,3 +1,5 @@
+//! The commands on a toy in the cluster's place: exit codes, reports, shrinking, storing.
+
 use super::super::{Engine, run_on};
 use super::*;
 use crate::args::{Cli, Command};

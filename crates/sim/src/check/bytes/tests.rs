@@ -1,3 +1,5 @@
+//! What the model of bytes allows and what it refuses.
+
 use super::*;
 
 const A: u64 = 0x20_0000;

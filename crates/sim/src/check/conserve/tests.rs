@@ -1,3 +1,5 @@
+//! A pool in order, and each way in which it can be out of order.
+
 use super::*;
 use crate::time::Ps;
 use rackpool_core::addr::{FrameIndex, PageGeometry, RackId};

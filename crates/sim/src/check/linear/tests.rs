@@ -1,3 +1,5 @@
+//! Histories that are linearizable and histories that are not.
+
 use super::*;
 use crate::check::keys::{MapKey, MapOp};
 
