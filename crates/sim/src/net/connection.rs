@@ -118,6 +118,10 @@ impl Side {
     }
 }
 
+/// When an end that has nothing to send finds out that the other one is gone: probes after 5 s of
+/// silence, then every second, five times (as the tcp fabric sets its sockets).
+const KEEP_ALIVE: Ps = Ps::ms(10_000);
+
 impl Net {
     pub(super) fn connect_to(
         &mut self,
@@ -226,10 +230,14 @@ impl Net {
     /// Sends the news of an end to `side`.
     pub(super) fn tell_close(&mut self, now: Ps, pair: u32, side: u8, sink: &mut impl Sink) {
         let nodes = self.nodes_of(pair);
-        if self.is_open(nodes[1 - side as usize], nodes[side as usize]) {
-            let at = now + self.profile.tcp.message;
-            sink.schedule(at, NetEvent::Close { connection: pair, side });
-        }
+        let is_open = self.is_open(nodes[1 - side as usize], nodes[side as usize]);
+        let after = if is_open { self.profile.tcp.message } else { KEEP_ALIVE };
+        sink.schedule(now + after, NetEvent::Close { connection: pair, side });
+    }
+
+    /// The other end is silent for good: this one finds out when its probes stay unanswered.
+    pub(super) fn miss_peer(&mut self, now: Ps, pair: u32, side: u8, sink: &mut impl Sink) {
+        sink.schedule(now + KEEP_ALIVE, NetEvent::Close { connection: pair, side });
     }
 
     pub(super) fn on_close(&mut self, now: Ps, pair: u32, side: u8, sink: &mut impl Sink) {
@@ -313,6 +321,8 @@ impl Net {
             self.drop_held(pair, side);
             if how == Down::Crash && self.close_is_seen {
                 self.tell_close(now, pair, 1 - side, sink);
+            } else {
+                self.miss_peer(now, pair, 1 - side, sink);
             }
         }
     }

@@ -477,6 +477,7 @@ impl Net {
         front.seen = seen;
         if end.attempts > retries {
             end.timer = false;
+            self.miss_peer(now, pair, 1 - side, sink);
             return self.fail(now, pair, side, DeathCause::Silent, sink);
         }
         end.progress = now;

@@ -1003,27 +1003,44 @@ impl Join {
         session: SessionId,
         resume_slot: Option<u32>,
     ) -> Result<LocalLink> {
-        let peer = format!("daemon of rack {}", self.rack.id);
-        let dead = || Error::PeerDead { peer: peer.clone(), cause: DeathCause::Closed };
-        let (daemon, _) = self.rack.daemon.get().ok_or_else(dead)?;
+        let (daemon, _) = self.rack.daemon.get().ok_or_else(|| self.dead())?;
         let conn = self.ctx.connect(daemon);
         let hello = ControlHello { version: WIRE_VERSION, session, resume_slot, read_only: false };
         self.ctx.send(conn, Message::Hello(hello));
+        let joined = self.welcomed(conn, inbox, master, session).await;
+        if joined.is_err() {
+            self.ctx.close(conn);
+        }
+        joined
+    }
+
+    fn dead(&self) -> Error {
+        let peer = format!("daemon of rack {}", self.rack.id);
+        Error::PeerDead { peer, cause: DeathCause::Closed }
+    }
+
+    async fn welcomed(
+        &self,
+        conn: ConnId,
+        inbox: &mut Inbox,
+        master: &mut MasterLink,
+        session: SessionId,
+    ) -> Result<LocalLink> {
         loop {
             if let Some(at) = inbox.controls.iter().position(|(of, _)| *of == conn) {
                 return match inbox.controls.swap_remove(at).1 {
                     ControlReply::Refused(error) => Err(error),
                     ControlReply::Welcome { slot, region, .. } => {
-                        self.map(conn, slot, &region, session).ok_or_else(dead)
+                        self.map(conn, slot, &region, session).ok_or_else(|| self.dead())
                     }
                 };
             }
             if inbox.closed_conns.contains(&conn) {
-                return Err(dead());
+                return Err(self.dead());
             }
             let Some(input) = self.ctx.recv(Some(self.deadline)).await else {
-                self.ctx.close(conn);
                 let waited_ms = self.cluster.request_timeout.as_ns() / 1_000_000;
+                let peer = format!("daemon of rack {}", self.rack.id);
                 return Err(Error::Timeout { peer, waited_ms });
             };
             sort((&self.ctx, self.endpoint), master, inbox, input, None);
