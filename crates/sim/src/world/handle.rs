@@ -303,6 +303,9 @@ impl SimHandle {
     }
 
     async fn transfer(&mut self, access: Access, pieces: &[Piece], local: Local<'_>) -> Result<()> {
+        if self.cluster.registration_fails() {
+            return Err(Error::Busy { what: "fabric buffers".into(), limit: 0 });
+        }
         self.round += 1;
         let mut tables = std::mem::take(&mut self.tables);
         let mut op = Transfer::new(&mut tables, self.round, access, pieces);
@@ -460,6 +463,7 @@ impl SimHandle {
         let mut pause = Ps::ms(1);
         loop {
             let info = self.wait_for_rack(rack, deadline).await?;
+            self.ctx.kernel.say(|| format!("process {}: connects to rack {rack}", self.ctx.id.0));
             match self.connect_once(&info, deadline).await {
                 Err(Error::PeerDead { .. } | Error::Timeout { .. })
                     if self.ctx.now() < deadline => {}
@@ -551,6 +555,7 @@ impl SimHandle {
         loop {
             if let Some(at) = self.inbox.connected.iter().position(|of| *of == peer) {
                 self.inbox.connected.remove(at);
+                self.ctx.kernel.say(|| format!("process {}: is connected", self.ctx.id.0));
                 break;
             }
             self.step_of(peer, &name, deadline).await?;

@@ -379,6 +379,11 @@ impl Kernel {
         self.processes.borrow()[id.0 as usize].status != Status::Dead
     }
 
+    /// Whether a process was interrupted between two of its memory operations.
+    pub fn is_midway(&self, id: ProcessId) -> bool {
+        matches!(self.processes.borrow()[id.0 as usize].status, Status::Sleeping(_))
+    }
+
     /// A process's processor.
     pub fn cpu(&self, id: ProcessId) -> Rc<Cpu> {
         self.processes.borrow()[id.0 as usize].cpu.clone()

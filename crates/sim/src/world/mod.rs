@@ -19,6 +19,7 @@ pub use scenario::{run_seed, run_seed_logged};
 
 use crate::mem::{Cpu, Hooks};
 use crate::net::EndpointId;
+use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use master::Disk;
 use rackpool_core::SessionId;
@@ -76,6 +77,11 @@ pub struct Cluster {
     pub lease_ms: u64,
     /// Rare branches, mutations, and what was met.
     pub hooks: Hooks,
+    /// How often registering a buffer with the network fails, and how often it did.
+    pub registration_fails_ppm: Cell<u32>,
+    /// See there.
+    pub registrations_failed: Cell<u64>,
+    registration_rng: RefCell<Rng>,
     make_cpu: Box<dyn Fn(HostId) -> Rc<Cpu>>,
     sessions: Cell<u64>,
     /// Calls to the master by kind.
@@ -105,6 +111,9 @@ impl Cluster {
             session_grace_ms: SESSION_GRACE_MS_DEFAULT,
             lease_ms: LEASE_MS_DEFAULT,
             hooks,
+            registration_fails_ppm: Cell::new(0),
+            registrations_failed: Cell::new(0),
+            registration_rng: RefCell::new(Rng::new(seed, Purpose::Faults, 1)),
             make_cpu,
             sessions: Cell::new(0),
             master_calls: RefCell::default(),
@@ -118,6 +127,14 @@ impl Cluster {
     /// A processor of a host.
     pub fn cpu(&self, host: HostId) -> Rc<Cpu> {
         (self.make_cpu)(host)
+    }
+
+    /// Whether the next buffer cannot be registered.
+    fn registration_fails(&self) -> bool {
+        let ppm = self.registration_fails_ppm.get();
+        let fails = ppm > 0 && self.registration_rng.borrow_mut().chance_ppm(ppm);
+        self.registrations_failed.set(self.registrations_failed.get() + u64::from(fails));
+        fails
     }
 
     /// A session that nobody had.

@@ -57,12 +57,28 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) {
     let soon = Ps(rng.exponential(Ps::ms(2)).0.min(Ps::ms(40).0));
     match fault {
         Fault::CrashClient => {
-            let Some(client) = scene.pick_client(rng) else { return };
+            let Some(mut client) = scene.pick_client(rng) else { return };
+            for _ in 0..rng.below(20) {
+                if kernel.is_midway(scene.process_of(client)) {
+                    break;
+                }
+                ctx.sleep(Ps::ns(rng.between(20, 400))).await;
+                let Some(next) = scene.pick_client(rng) else { return };
+                client = next;
+            }
             scene.kill_client(client);
         }
         Fault::CrashDaemon => {
             if cluster.racks[rack].owner.get().is_none() {
                 return;
+            }
+            // In the midst of something, if it is soon: an idle loop has little to lose.
+            for _ in 0..rng.below(200) {
+                let owner = cluster.racks[rack].owner.get();
+                if owner.is_none_or(|owner| kernel.is_midway(owner)) {
+                    break;
+                }
+                ctx.sleep(Ps::ns(rng.between(20, 400))).await;
             }
             cluster.kill_daemon(rack);
             let together = rng.chance_ppm(200_000);
