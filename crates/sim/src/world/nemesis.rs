@@ -29,7 +29,8 @@ pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
         EVENTS.into_iter().filter(|fault| scene.config.faults.has(*fault)).collect();
     // Some seeds are calm, some are hardly ever repaired.
     let mean = Ps::us(rng.between(30, 3_000));
-    let power_losses_max = rng.below(2);
+    // Memory that is mapped across racks is one host's: there is no losing one rack of it.
+    let power_losses_max = if scene.has_mapped() { 0 } else { rng.below(2) };
     let mut power_losses = 0;
     while !scene.is_over() {
         ctx.sleep(rng.exponential(mean) + Ps::us(1)).await;

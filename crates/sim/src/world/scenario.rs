@@ -102,6 +102,11 @@ impl Scene {
         (!places[place].done && self.cluster.kernel.is_alive(process)).then_some(place)
     }
 
+    /// Whether some client maps other racks' memory.
+    pub fn has_mapped(&self) -> bool {
+        self.places.borrow().iter().any(|place| place.path == Path::Mapped)
+    }
+
     /// The process in a place.
     pub fn process_of(&self, place: usize) -> ProcessId {
         self.places.borrow()[place].process.expect("it was picked alive")
@@ -131,7 +136,7 @@ impl Scene {
     pub fn kill_client(self: &Rc<Self>, place: usize) {
         let process = self.process_of(place);
         self.cluster.kernel.kill(process);
-        self.model.on_killed(process);
+        self.model.on_killed(process, self.cluster.kernel.now());
         self.start_client(place);
     }
 
@@ -144,7 +149,7 @@ impl Scene {
                 && self.cluster.kernel.is_alive(process)
             {
                 self.cluster.kernel.kill(process);
-                self.model.on_killed(process);
+                self.model.on_killed(process, self.cluster.kernel.now());
             }
         }
         let (kernel, state) = (&self.cluster.kernel, self.cluster.stored_state());

@@ -38,6 +38,8 @@ struct Object {
     freeing: bool,
     /// It holds words, which have histories instead of bytes.
     words: bool,
+    /// Tells it from others at the same address.
+    serial: u64,
 }
 
 /// An operation under way.
@@ -81,7 +83,7 @@ pub struct Model {
 
 impl Model {
     /// A client died: what it was doing has an unknown end, what it had is the audit's.
-    pub fn on_killed(&self, process: ProcessId) {
+    pub fn on_killed(&self, process: ProcessId, at: Ps) {
         if let Some(one) = self.under_way.borrow_mut().remove(&process) {
             self.torn.set(self.torn.get() + u64::from(one.name.starts_with("write")));
             if one.name == "alloc" {
@@ -99,9 +101,13 @@ impl Model {
                 self.histories.borrow_mut().add(addr, event);
             }
         }
-        self.objects.borrow_mut().retain(|_, object| {
+        self.objects.borrow_mut().retain(|addr, object| {
             if object.holder == Some(process) {
                 object.holder = None;
+                if object.owned {
+                    // It comes back with the session, sooner or later.
+                    self.bytes.borrow_mut().free_called(*addr, at);
+                }
                 return !object.owned;
             }
             true
@@ -386,7 +392,7 @@ impl Worker {
             2 => Placement::Spread,
             _ => Placement::Rack(RackId(self.rng.below(racks) as u16)),
         };
-        let owned = self.rng.chance_ppm(150_000);
+        let owned = self.rng.chance_ppm(50_000);
         self.begin("alloc");
         let result = self.handle.alloc(bytes, placement, owned).await;
         if let Ok(addr) = &result {
@@ -414,7 +420,7 @@ impl Worker {
         }
         let mut objects = self.scene.model.objects.borrow_mut();
         let object =
-            Object { bytes, holder: Some(self.ctx.id), owned, freeing: false, words: false };
+            Object { bytes, holder: Some(self.ctx.id), owned, freeing: false, words: false, serial: now.0 };
         objects.insert(addr.0, object);
     }
 
@@ -488,6 +494,11 @@ impl Worker {
             drop(model);
             self.must(checked);
         }
+        let owned = self.scene.model.objects.borrow().get(&addr.0).is_some_and(|one| one.owned);
+        if owned && result.is_err() {
+            let now = self.ctx.now();
+            self.scene.model.bytes.borrow_mut().free_called(addr.0, now);
+        }
         self.refused(at, called, &result);
         self.after(addr, "read", &result);
     }
@@ -511,8 +522,12 @@ impl Worker {
         self.must(checked);
     }
 
-    /// An object that went with its rack is forgotten.
+    /// An object that went with its rack, or with a session that ended, is forgotten.
     fn after<T>(&mut self, addr: GAddr, what: &str, result: &Result<T>) {
+        let owned = self.scene.model.objects.borrow().get(&addr.0).is_some_and(|one| one.owned);
+        if owned && matches!(result, Err(Error::NotMapped { .. })) {
+            return self.forget(addr);
+        }
         self.check_error(&format!("{what} of {addr}"), result);
         if let Err(Error::NotMapped { .. } | Error::Lost { .. }) = result {
             self.forget(addr);
@@ -565,7 +580,9 @@ impl Worker {
     /// Somebody else's memory, which may be freed meanwhile: whole pages are read and written,
     /// because whatever comes late for them must hit nobody; objects are only read.
     async fn other(&mut self) {
-        let Some((addr, bytes)) = self.pick_other() else { return self.read_mine().await };
+        let Some((addr, bytes, serial)) = self.pick_other() else {
+            return self.read_mine().await;
+        };
         let is_pages = bytes > self.handle.page_bytes() / 2;
         let offset = self.rng.below(bytes);
         let len = self.rng.between(1, (bytes - offset).min(300));
@@ -577,6 +594,13 @@ impl Worker {
         let called = self.begin("read-other");
         let result = self.handle.read(at, &mut found).await;
         self.end("read-other", &result).await;
+        let objects = self.scene.model.objects.borrow();
+        let same = objects.get(&addr.0).is_some_and(|object| object.serial == serial);
+        drop(objects);
+        if !same && !is_pages {
+            // An object's address is handed out again: anything may have been there.
+            return;
+        }
         if result.is_ok() {
             let (id, now) = (self.ctx.id.0, self.ctx.now());
             let model = &self.scene.model.bytes;
@@ -601,13 +625,13 @@ impl Worker {
         self.refused(at, called, &result);
     }
 
-    fn pick_other(&mut self) -> Option<(GAddr, u64)> {
+    fn pick_other(&mut self) -> Option<(GAddr, u64, u64)> {
         let objects = self.scene.model.objects.borrow();
         let page = self.handle.page_bytes();
         // Whole pages first: their frames are used again by others.
         let pages = self.rng.chance_ppm(700_000);
         let others = objects.iter().filter(|(_, one)| {
-            !one.words && !one.freeing && (!pages || one.bytes > page / 2)
+            !one.words && !one.owned && !one.freeing && (!pages || one.bytes > page / 2)
         });
         let count = others.clone().count() as u64;
         if count == 0 {
@@ -615,7 +639,7 @@ impl Worker {
         }
         let mut others = others;
         let (addr, one) = others.nth(self.rng.below(count) as usize)?;
-        Some((GAddr(*addr), one.bytes))
+        Some((GAddr(*addr), one.bytes, one.serial))
     }
 
     /// The address of a freed page is an error for ever.
@@ -705,7 +729,7 @@ pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
         };
         let words = (0..WORDS_PER_RACK).map(|word| GAddr(addr.0 + 8 * word));
         scene.model.words.borrow_mut().extend(words);
-        let object = Object { bytes, holder: None, owned: false, freeing: false, words: true };
+        let object = Object { bytes, holder: None, owned: false, freeing: false, words: true, serial: 0 };
         scene.model.objects.borrow_mut().insert(addr.0, object);
     }
     handle.leave().await;
