@@ -494,6 +494,21 @@ impl Kernel {
         if ends[0] == me { ends[1] } else { ends[0] }
     }
 
+    /// All connections of a process over the fabric end.
+    pub fn reset_endpoints(&self, process: ProcessId) {
+        let now = self.now.get();
+        for endpoint in self.endpoints_of(process) {
+            self.with_net(|net, wires| net.reset(now, endpoint, wires));
+        }
+    }
+
+    fn endpoints_of(&self, process: ProcessId) -> Vec<EndpointId> {
+        let routes = self.routes.borrow();
+        let owned = (0..).map(EndpointId).zip(routes.endpoints.iter());
+        let owned = owned.filter(|(_, owner)| **owner == Some(process));
+        owned.map(|(endpoint, _)| endpoint).collect()
+    }
+
     /// A process's endpoint is gone with it.
     pub fn close_endpoint(&self, endpoint: EndpointId, how: Down) {
         let now = self.now.get();
@@ -849,12 +864,7 @@ impl Loop {
             .map(|(conn, _)| conn)
             .collect();
         open.into_iter().for_each(|conn| kernel.close(conn, id, kernel.now.get()));
-        let endpoints: Vec<EndpointId> = (0..)
-            .map(EndpointId)
-            .zip(kernel.routes.borrow().endpoints.iter())
-            .filter(|(_, owner)| **owner == Some(id))
-            .map(|(endpoint, _)| endpoint)
-            .collect();
+        let endpoints = kernel.endpoints_of(id);
         endpoints.into_iter().for_each(|one| kernel.close_endpoint(one, Down::Crash));
     }
 

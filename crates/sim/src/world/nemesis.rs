@@ -2,6 +2,7 @@
 //! until it is told that it is enough, and then repairs everything.
 
 use super::kernel::{Ctx, HostId, ProcessId};
+use super::impostor;
 use super::scenario::Scene;
 use crate::rng::{Purpose, Rng};
 use crate::run::Fault;
@@ -74,12 +75,8 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) {
                 return;
             }
             // In the midst of something, if it is soon: an idle loop has little to lose.
-            for _ in 0..rng.below(200) {
-                let owner = cluster.racks[rack].owner.get();
-                if owner.is_none_or(|owner| kernel.is_midway(owner)) {
-                    break;
-                }
-                ctx.sleep(Ps::ns(rng.between(20, 400))).await;
+            if let Some(owner) = cluster.racks[rack].owner.get() {
+                midway(ctx, rng, owner).await;
             }
             cluster.kill_daemon(rack);
             let together = rng.chance_ppm(200_000);
@@ -100,12 +97,19 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) {
             kernel.kill(cluster.master.get());
             ctx.sleep(soon).await;
             cluster.start_master();
+            if rng.chance_ppm(400_000) {
+                impostor::start(scene, rack);
+            }
         }
         Fault::PowerLoss => {
             scene.lose_power(rack);
             ctx.sleep(soon).await;
             cluster.start_daemon(rack);
             scene.restart_clients_of(rack);
+        }
+        Fault::Partition if rng.chance_ppm(300_000) => {
+            let Some(client) = scene.pick_client(rng) else { return };
+            kernel.reset_endpoints(scene.process_of(client));
         }
         Fault::Partition | Fault::OneWayLoss => {
             let hosts = racks + 1;
@@ -129,6 +133,7 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) {
         }
         Fault::Pause => {
             let Some(process) = pick_process(scene, rng) else { return };
+            midway(ctx, rng, process).await;
             // Mostly short; sometimes longer than every lease and every deadline, and then alone.
             let long = rng.chance_ppm(50_000);
             let time = rng.exponential(if long { Ps::ms(4_000) } else { Ps::us(100) });
@@ -152,6 +157,16 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) {
     }
     scene.count_fault(fault);
     kernel.say(|| format!("fault: {}", fault.name()));
+}
+
+/// Waits until a process is in the midst of something, if that is soon.
+async fn midway(ctx: &Ctx, rng: &mut Rng, process: ProcessId) {
+    for _ in 0..rng.below(200) {
+        if !ctx.kernel.is_alive(process) || ctx.kernel.is_midway(process) {
+            return;
+        }
+        ctx.sleep(Ps::ns(rng.between(20, 400))).await;
+    }
 }
 
 fn pick_process(scene: &Scene, rng: &mut Rng) -> Option<ProcessId> {
