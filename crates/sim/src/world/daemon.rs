@@ -158,6 +158,7 @@ impl Server {
 
     async fn run(&mut self) {
         let mut late_bells: Vec<(u32, u32)> = Vec::new();
+        self.join_master().await;
         loop {
             self.master.connect(&self.ctx, &self.cluster);
             let mut wake = self.next_wake();
@@ -181,6 +182,28 @@ impl Server {
             }
             self.flush();
         }
+    }
+
+    /// Joins the master before anybody is served: whoever has reached this daemon gets answers
+    /// from a master that knows its region.
+    async fn join_master(&mut self) {
+        let mut early = Vec::new();
+        while !self.joined {
+            self.master.connect(&self.ctx, &self.cluster);
+            match self.ctx.recv(self.master.due()).await {
+                Some(input @ Input::Message(_, Message::Answer(_))) => self.on_input(input),
+                Some(Input::Closed(conn)) if self.master.owns(conn) => {
+                    self.on_input(Input::Closed(conn));
+                }
+                Some(input) => early.push(input),
+                None => {}
+            }
+        }
+        early.into_iter().for_each(|input| match input {
+            Input::Bell(slot) => drop(self.serve_slot(slot)),
+            input => self.on_input(input),
+        });
+        self.flush();
     }
 
     fn next_wake(&self) -> Ps {
