@@ -127,11 +127,6 @@ impl MasterLink {
         }
     }
 
-    /// Changes what is said at the next connection.
-    pub fn set_join(&mut self, join: MasterCall) {
-        self.join = join;
-    }
-
     /// Whether calls can be sent.
     pub fn is_up(&self) -> bool {
         self.conn.is_some() && self.welcome.is_some()

@@ -37,7 +37,9 @@ impl Loop {
             if at > until {
                 return;
             }
-            self.kernel.events.set(self.kernel.events.get() + 1);
+            if !self.count_event() {
+                return;
+            }
             self.kernel.note(at.0 ^ u64::from(source) << 48);
             match event {
                 Event::Run(id) => self.on_run(id, at),
@@ -54,6 +56,17 @@ impl Loop {
                 }
             }
         }
+    }
+
+    /// Counts an event; one too many is a failure.
+    fn count_event(&self) -> bool {
+        let (events, max) = (self.kernel.events.get() + 1, self.kernel.events_max.get());
+        if events > max {
+            self.kernel.fail("live", format!("{max} events are over, and there is no end"));
+            return false;
+        }
+        self.kernel.events.set(events);
+        true
     }
 
     /// Starts who was spawned and ends who was killed meanwhile.

@@ -144,6 +144,8 @@ pub struct Kernel {
     memories: Cell<u32>,
     trace: Cell<u64>,
     events: Cell<u64>,
+    /// Events after which the run goes round in circles.
+    events_max: Cell<u64>,
     violation: RefCell<Option<Violation>>,
     /// What simulated memory objects to.
     violations: Rc<Violations>,
@@ -223,6 +225,7 @@ impl Kernel {
             memories: Cell::new(0),
             trace: Cell::new(seed),
             events: Cell::new(0),
+            events_max: Cell::new(u64::MAX),
             violation: RefCell::default(),
             violations: Violations::new(),
             jitter,
@@ -264,6 +267,11 @@ impl Kernel {
     /// Events handled.
     pub fn events(&self) -> u64 {
         self.events.get()
+    }
+
+    /// After so many events the run ends with a failure of `live`. Without a call: no bound.
+    pub fn set_events_max(&self, events: u64) {
+        self.events_max.set(events);
     }
 
     /// The hash of everything that happened.
