@@ -264,8 +264,12 @@ impl Server {
     fn serve_slot(&mut self, slot: u32) -> bool {
         let mut worked = false;
         for _ in 0..RING_ENTRIES {
-            let Some(client) = self.slots[slot as usize].as_mut() else { break };
+            let Some(client) = self.slots[slot as usize].as_mut() else {
+                self.ctx.kernel.say(|| format!("rack {}: no slot {slot}", self.rack.id));
+                break;
+            };
             if client.conn.is_none() {
+                self.ctx.kernel.say(|| format!("rack {}: slot {slot} alone", self.rack.id));
                 break;
             }
             self.ctx.cpu.charge(self.cluster.costs.daemon_poll);
@@ -311,6 +315,9 @@ impl Server {
             }
             Err(error) => ControlReply::Refused(error),
         };
+        self.ctx
+            .kernel
+            .say(|| format!("rack {}: to process {}: {reply:?}", self.rack.id, process.0));
         self.ctx.send(conn, Message::Control(reply));
     }
 
@@ -347,6 +354,7 @@ impl Server {
     }
 
     fn leave(&mut self, slot: u32) {
+        self.ctx.kernel.say(|| format!("rack {}: slot {slot} is given back", self.rack.id));
         self.slots[slot as usize] = None;
         self.engine.leave(slot, &mut self.world);
         self.world.remove_slot(slot);

@@ -110,7 +110,7 @@ impl Join {
                 let peer = format!("daemon of rack {}", self.rack.id);
                 return Err(Error::Timeout { peer, waited_ms });
             };
-            sort((&self.ctx, self.endpoint), master, inbox, input, None);
+            sort((&self.ctx, self.endpoint), master, inbox, input);
         }
     }
 
@@ -140,7 +140,6 @@ impl Join {
             session: Session::new(format!("daemon of rack {}", rack.id)),
             conn: Some(conn),
             region_id: region.region_id,
-            rung: false,
             session_id,
             slot,
             view,

@@ -28,7 +28,6 @@ pub(super) struct LocalLink {
     pub(super) view: RackView<SimMem>,
     pub(super) producer: Producer<SimMem>,
     pub(super) consumer: Consumer<SimMem>,
-    pub(super) rung: bool,
 }
 
 impl SimHandle {
@@ -107,8 +106,11 @@ impl SimHandle {
     async fn wait_local(&mut self, id: LinkId, deadline: Ps) -> Waited {
         loop {
             self.ctx.cpu.charge(self.cluster.costs.client_poll);
+            let rack = u32::from(self.local(id).rack.id.0);
+            let heard = self.inbox.rung.len();
+            self.inbox.rung.retain(|one| *one != rack);
+            let rung = self.inbox.rung.len() < heard;
             let link = self.local(id);
-            let rung = std::mem::take(&mut link.rung);
             let peer = link.session.peer().to_string();
             let popped = link.consumer.pop(|bytes| wire::decode::<ReplyFrame>(bytes, &peer));
             match popped {
@@ -117,18 +119,21 @@ impl SimHandle {
                 Some(Err(error)) => self.broken(&error.to_string()),
                 None => {}
             }
-            let closed = self.local(id).conn.is_none();
-            if closed {
+            let conn = self.local(id).conn;
+            if conn.is_none_or(|conn| self.inbox.closed_conns.contains(&conn)) {
                 return Waited::Closed;
             }
             let now = self.ctx.now();
             if now >= deadline {
+                self.ctx.kernel.say(|| format!("process {}: no answer in time", self.ctx.id.0));
                 return Waited::TimeUp;
             }
             let until = if rung { deadline.min(now + RING_LOOK) } else { deadline };
             self.turn(until).await;
-            // What rang without an answer is looked at again.
-            self.local(id).rung |= rung && until < deadline;
+            if rung && !self.inbox.rung.contains(&rack) {
+                // What rang without an answer is looked at again.
+                self.inbox.rung.push(rack);
+            }
         }
     }
 

@@ -53,6 +53,8 @@ struct Inbox {
     messages: VecDeque<(PeerId, Vec<u8>)>,
     connected: Vec<PeerId>,
     closed_conns: Vec<ConnId>,
+    /// Racks whose answer may be in the ring.
+    rung: Vec<u32>,
     closed_peers: Vec<PeerId>,
     completions: Vec<(u64, WorkStatus)>,
     /// A message whose completion is waited for.
@@ -362,7 +364,7 @@ impl SimHandle {
         match self.ctx.recv(Some(until.min(due))).await {
             Some(input) => {
                 let at = (&self.ctx, self.endpoint);
-                sort(at, &mut self.master, &mut self.inbox, input, Some(&mut self.links));
+                sort(at, &mut self.master, &mut self.inbox, input);
                 true
             }
             None => {
@@ -413,7 +415,7 @@ impl SimHandle {
         self.sent.1 += 1;
         call_master(
             (&self.ctx, self.endpoint, &self.cluster),
-            (&mut self.master, &mut self.inbox, &mut self.links),
+            (&mut self.master, &mut self.inbox),
             call,
             deadline,
         )
@@ -434,7 +436,6 @@ fn sort(
     master: &mut MasterLink,
     inbox: &mut Inbox,
     input: Input,
-    links: Option<&mut Vec<Link>>,
 ) {
     match input {
         Input::Message(conn, Message::Control(reply)) => inbox.controls.push((conn, reply)),
@@ -444,23 +445,8 @@ fn sort(
             }
         }
         Input::Closed(conn) if master.owns(conn) => master.on_closed(ctx),
-        Input::Closed(conn) => {
-            inbox.closed_conns.push(conn);
-            for link in links.into_iter().flatten() {
-                if let Link::Local(link) = link
-                    && link.conn == Some(conn)
-                {
-                    link.conn = None;
-                }
-            }
-        }
-        Input::Ring(rack) => {
-            for link in links.into_iter().flatten() {
-                if let Link::Local(link) = link {
-                    link.rung |= u32::from(link.rack.id.0) == rack;
-                }
-            }
-        }
+        Input::Closed(conn) => inbox.closed_conns.push(conn),
+        Input::Ring(rack) if !inbox.rung.contains(&rack) => inbox.rung.push(rack),
         Input::Fabric(FabricEvent::Completed { id, status, .. }) => {
             if !ctx.sent(endpoint, id) {
                 inbox.completions.push((id, status));
@@ -481,7 +467,7 @@ fn sort(
 /// One master call: see [`SimHandle::master_call`].
 async fn call_master(
     (ctx, endpoint, cluster): (&Ctx, EndpointId, &Rc<Cluster>),
-    (master, inbox, links): (&mut MasterLink, &mut Inbox, &mut Vec<Link>),
+    (master, inbox): (&mut MasterLink, &mut Inbox),
     call: MasterCall,
     deadline: Ps,
 ) -> Result<MasterAnswer> {
@@ -511,7 +497,7 @@ async fn call_master(
         }
         let until = deadline.min(master.due().unwrap_or(deadline));
         if let Some(input) = ctx.recv(Some(until)).await {
-            sort((ctx, endpoint), master, inbox, input, Some(links));
+            sort((ctx, endpoint), master, inbox, input);
         }
     }
 }
