@@ -1,3 +1,5 @@
+//! Development: which mutation is caught by which seed.
+
 use rackpool_sim::run::*;
 use rackpool_core::probe::Mutation;
 fn main() {

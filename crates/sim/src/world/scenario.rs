@@ -6,7 +6,7 @@ use super::rack::Rack;
 use super::workload::{self, Model};
 use super::{Cluster, Path, StepCosts, audit, nemesis};
 use crate::device::Profile;
-use crate::mem::{Cpu, Hooks, HostCache, SwitchRates};
+use crate::mem::{Cpu, Hooks, HostCache, SwitchRates, Violations};
 use crate::net::{Net, NetFaults};
 use crate::rng::{Purpose, Rng};
 use crate::run::{Config, Counts, Fault, Group, SeedOutcome};
@@ -282,21 +282,9 @@ fn build(config: &Config, seed: u64) -> Rc<Scene> {
         hooks.draw_rares();
     }
     let violations = kernel.violations().clone();
-    let caches: Vec<Rc<HostCache>> = hosts
-        .iter()
-        .map(|host| HostCache::new(seed, u64::from(host.0), violations.clone()))
-        .collect();
-    caches.iter().for_each(|cache| cache.set_asymmetric(true));
-    let (cpus, cpu_hooks, rates) = (Cell::new(0), hooks.clone(), shape.switch);
-    let make_cpu = move |host: HostId| {
-        cpus.set(cpus.get() + 1);
-        let cpu = Cpu::checking(caches[host.0 as usize].clone(), seed, cpus.get(), rates);
-        cpu.set_hooks(cpu_hooks.clone());
-        cpu
-    };
+    let make_cpu = cpus(seed, &hosts, &hooks, shape.switch, &violations);
     let master_host = hosts[shape.racks as usize];
     let costs = StepCosts { disk_commit: Ps::us(30), ..StepCosts::default() };
-    let make_cpu = Box::new(make_cpu);
     let cluster = Rc::new(Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu));
     if config.faults.has(Fault::FailedRegistration) {
         cluster.registration_fails_ppm.set(rng.below(20_000) as u32);
@@ -322,6 +310,26 @@ fn build(config: &Config, seed: u64) -> Rc<Scene> {
         repaired: Cell::new(false),
         repaired_at: Cell::new(Ps::ZERO),
         audited: Cell::new(false),
+    })
+}
+
+/// Makes the processors of a run, one a process, over one cache a host.
+fn cpus(
+    seed: u64,
+    hosts: &[HostId],
+    hooks: &Hooks,
+    rates: SwitchRates,
+    violations: &Rc<Violations>,
+) -> Box<dyn Fn(HostId) -> Rc<Cpu>> {
+    let cache = |host: &HostId| HostCache::new(seed, u64::from(host.0), violations.clone());
+    let caches: Vec<Rc<HostCache>> = hosts.iter().map(cache).collect();
+    caches.iter().for_each(|cache| cache.set_asymmetric(true));
+    let (made, hooks) = (Cell::new(0), hooks.clone());
+    Box::new(move |host| {
+        made.set(made.get() + 1);
+        let cpu = Cpu::checking(caches[host.0 as usize].clone(), seed, made.get(), rates);
+        cpu.set_hooks(hooks.clone());
+        cpu
     })
 }
 
@@ -363,6 +371,7 @@ fn start(scene: &Rc<Scene>) {
 pub fn run_seed(config: &Config, seed: u64) -> SeedOutcome {
     let scene = build(config, seed);
     let kernel = scene.cluster.kernel.clone();
+    kernel.set_events_max(config.events_max());
     if config.trace_lines > 0 {
         *kernel.log.borrow_mut() = Some(Vec::new());
     }

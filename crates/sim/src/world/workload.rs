@@ -303,10 +303,13 @@ impl Worker {
         }
     }
 
-    async fn word(&mut self) {
+    fn pick_word(&mut self) -> GAddr {
         let words = self.scene.model.words.borrow();
-        let addr = words[self.rng.below(words.len() as u64) as usize];
-        drop(words);
+        words[self.rng.below(words.len() as u64) as usize]
+    }
+
+    async fn word(&mut self) {
+        let addr = self.pick_word();
         self.next_value += 1;
         let value = self.next_value;
         let (name, op) = match self.rng.below(4) {
@@ -419,8 +422,14 @@ impl Worker {
             self.scene.model.bytes.borrow_mut().lost(|one| one == addr.0, now);
         }
         let mut objects = self.scene.model.objects.borrow_mut();
-        let object =
-            Object { bytes, holder: Some(self.ctx.id), owned, freeing: false, words: false, serial: now.0 };
+        let object = Object {
+            bytes,
+            holder: Some(self.ctx.id),
+            owned,
+            freeing: false,
+            words: false,
+            serial: now.0,
+        };
         objects.insert(addr.0, object);
     }
 
@@ -452,13 +461,10 @@ impl Worker {
         let result = self.handle.write(at, &data).await;
         self.end("write", &result).await;
         let now = self.ctx.now();
-        let mut model = self.scene.model.bytes.borrow_mut();
-        match &result {
-            Ok(()) => model.write_done(write, now, now),
-            // It may be done in part, and may land later.
-            Err(_) => {}
+        // With an error it may be done in part, and may land later.
+        if result.is_ok() {
+            self.scene.model.bytes.borrow_mut().write_done(write, now, now);
         }
-        drop(model);
         self.after(addr, "write", &result);
     }
 
@@ -729,7 +735,8 @@ pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
         };
         let words = (0..WORDS_PER_RACK).map(|word| GAddr(addr.0 + 8 * word));
         scene.model.words.borrow_mut().extend(words);
-        let object = Object { bytes, holder: None, owned: false, freeing: false, words: true, serial: 0 };
+        let object =
+            Object { bytes, holder: None, owned: false, freeing: false, words: true, serial: 0 };
         scene.model.objects.borrow_mut().insert(addr.0, object);
     }
     handle.leave().await;
