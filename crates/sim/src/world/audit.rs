@@ -37,6 +37,7 @@ async fn run(ctx: &Ctx, scene: &Rc<Scene>) -> Result<()> {
         if readable {
             worker.read_all(addr).await;
         }
+        ctx.kernel.say(|| format!("audit: frees {bytes} at {addr}, {freeing}"));
         let freed = loop {
             match worker.handle.free(addr, bytes).await {
                 Err(Error::Busy { .. }) => ctx.sleep(Ps::ms(1)).await,

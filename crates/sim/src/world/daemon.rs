@@ -379,6 +379,7 @@ impl Server {
     fn flush(&mut self) {
         let mut replies = std::mem::take(&mut self.world.replies);
         for (to, frame) in replies.drain(..) {
+            self.ctx.kernel.say(|| format!("rack {}: {to:?}: {frame:?}", self.rack.id));
             match to {
                 ClientId::Slot(slot) => {
                     let Some(client) = self.slots[slot as usize].as_mut() else { continue };

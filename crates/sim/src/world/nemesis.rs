@@ -1,8 +1,8 @@
 //! What goes wrong, by seed: a process outside of all hosts that kills, pauses, cuts and starves
 //! until it is told that it is enough, and then repairs everything.
 
-use super::kernel::{Ctx, HostId, ProcessId};
 use super::impostor;
+use super::kernel::{Ctx, HostId, ProcessId};
 use super::scenario::Scene;
 use crate::rng::{Purpose, Rng};
 use crate::run::Fault;
@@ -137,7 +137,15 @@ async fn crash_daemon(ctx: &Ctx, scene: &Rc<Scene>, rack: usize, soon: Ps, rng: 
         return false;
     }
     // In the midst of something, if it is soon: an idle loop has little to lose.
-    if let Some(owner) = cluster.racks[rack].owner.get() {
+    if rng.chance_ppm(400_000) {
+        // While it changes several words as one, if that is soon.
+        for _ in 0..rng.below(4_000) {
+            if cluster.racks[rack].is_in_redo() {
+                break;
+            }
+            ctx.sleep(Ps::ns(rng.between(5, 100))).await;
+        }
+    } else if let Some(owner) = cluster.racks[rack].owner.get() {
         midway(ctx, rng, owner).await;
     }
     cluster.kill_daemon(rack);

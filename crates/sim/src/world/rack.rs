@@ -7,7 +7,8 @@ use crate::net::{EndpointId, NodeId};
 use rackpool_core::constants::{CELLS, SESSIONS_MAX, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, World};
 use rackpool_core::layout::{
-    BLOCK_BYTES, RegionLayout, SLOT_BYTES, SessionWord, SlotWord, cell_offset, session_word,
+    BLOCK_BYTES, REDO_OFFSET, RegionLayout, SLOT_BYTES, SessionWord, SlotWord, cell_offset,
+    session_word,
 };
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{MasterCall, ReplyFrame};
@@ -114,6 +115,12 @@ impl Rack {
             blocks_free: Cell::new(u64::MAX / 2),
             is_checked,
         }
+    }
+
+    /// Whether the region's redo record is committed and not yet finished.
+    pub fn is_in_redo(&self) -> bool {
+        // Its second word counts its stores.
+        self.region.borrow().private.peek(REDO_OFFSET + 8) != 0
     }
 
     /// Sessions in the region's records.

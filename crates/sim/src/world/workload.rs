@@ -552,8 +552,11 @@ impl Worker {
 
     async fn free(&mut self, addr: GAddr, bytes: u64) {
         self.begin("free");
+        self.ctx.kernel.say(|| format!("client {}: frees {bytes} at {addr}", self.ctx.id.0));
+        let mut serial = None;
         if let Some(object) = self.scene.model.objects.borrow_mut().get_mut(&addr.0) {
             object.freeing = true;
+            serial = Some(object.serial);
         }
         let now = self.ctx.now();
         self.scene.model.bytes.borrow_mut().free_called(addr.0, now);
@@ -564,22 +567,19 @@ impl Worker {
         let now = self.ctx.now();
         match &result {
             Ok(()) | Err(Error::NotMapped { .. } | Error::Lost { .. } | Error::BadFree { .. }) => {
-                self.scene.model.bytes.borrow_mut().freed(addr.0, now);
-                self.freed(addr);
+                // Somebody else may have it again already.
+                let mut objects = self.scene.model.objects.borrow_mut();
+                if objects.get(&addr.0).map(|object| object.serial) == serial {
+                    self.scene.model.bytes.borrow_mut().freed(addr.0, now);
+                    objects.remove(&addr.0);
+                }
+                drop(objects);
                 if bytes > self.handle.page_bytes() / 2 {
                     self.gone.push(addr);
                 }
             }
             // It was refused or its outcome is unknown: the audit finds out.
             Err(_) => {}
-        }
-    }
-
-    /// Somebody else may have it again already.
-    fn freed(&self, addr: GAddr) {
-        let mut objects = self.scene.model.objects.borrow_mut();
-        if objects.get(&addr.0).is_some_and(|object| object.freeing) {
-            objects.remove(&addr.0);
         }
     }
 
