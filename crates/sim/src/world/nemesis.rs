@@ -2,6 +2,7 @@
 //! until it is told that it is enough, and then repairs everything.
 
 use super::kernel::{Ctx, HostId, ProcessId};
+use super::impostor;
 use super::scenario::Scene;
 use crate::rng::{Purpose, Rng};
 use crate::run::Fault;
@@ -67,12 +68,19 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
             kernel.kill(cluster.master.get());
             ctx.sleep(soon).await;
             cluster.start_master();
+            if rng.chance_ppm(400_000) {
+                impostor::start(scene, rack);
+            }
         }
         Fault::PowerLoss => {
             scene.lose_power(rack);
             ctx.sleep(soon).await;
             cluster.start_daemon(rack);
             scene.restart_clients_of(rack);
+        }
+        Fault::Partition if rng.chance_ppm(300_000) => {
+            let Some(client) = scene.pick_client(rng) else { return false };
+            kernel.reset_endpoints(scene.process_of(client));
         }
         Fault::Partition => return cut(ctx, racks + 1, true, rng).await,
         Fault::OneWayLoss => return cut(ctx, racks + 1, false, rng).await,
@@ -84,6 +92,7 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
         }
         Fault::Pause => {
             let Some(process) = pick_process(scene, rng) else { return false };
+            midway(ctx, rng, process).await;
             // Mostly short; sometimes longer than every lease and every deadline, and then alone.
             let long = rng.chance_ppm(50_000);
             let time = rng.exponential(if long { Ps::ms(4_000) } else { Ps::us(100) });
@@ -128,12 +137,8 @@ async fn crash_daemon(ctx: &Ctx, scene: &Rc<Scene>, rack: usize, soon: Ps, rng: 
         return false;
     }
     // In the midst of something, if it is soon: an idle loop has little to lose.
-    for _ in 0..rng.below(200) {
-        let owner = cluster.racks[rack].owner.get();
-        if owner.is_none_or(|owner| ctx.kernel.is_midway(owner)) {
-            break;
-        }
-        ctx.sleep(Ps::ns(rng.between(20, 400))).await;
+    if let Some(owner) = cluster.racks[rack].owner.get() {
+        midway(ctx, rng, owner).await;
     }
     cluster.kill_daemon(rack);
     let together = rng.chance_ppm(200_000);
@@ -166,6 +171,16 @@ async fn cut(ctx: &Ctx, hosts: u64, both: bool, rng: &mut Rng) -> bool {
     }
     ctx.sleep(Ps(time.0 / 2)).await;
     true
+}
+
+/// Waits until a process is in the midst of something, if that is soon.
+async fn midway(ctx: &Ctx, rng: &mut Rng, process: ProcessId) {
+    for _ in 0..rng.below(200) {
+        if !ctx.kernel.is_alive(process) || ctx.kernel.is_midway(process) {
+            return;
+        }
+        ctx.sleep(Ps::ns(rng.between(20, 400))).await;
+    }
 }
 
 fn pick_process(scene: &Scene, rng: &mut Rng) -> Option<ProcessId> {

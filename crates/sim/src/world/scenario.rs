@@ -241,9 +241,9 @@ impl Shape {
 fn switch_rates(config: &Config, rng: &mut Rng) -> SwitchRates {
     let pauses = config.faults.has(Fault::Pause);
     SwitchRates {
-        switch_gap: 1 << rng.between(2, 7),
+        switch_gap: 1 << rng.between(1, 7),
         micros_ppm: 20_000,
-        millis_ppm: if pauses { rng.below(300) as u32 } else { 0 },
+        millis_ppm: if pauses { [0, 100, 1_000, 10_000][rng.below(4) as usize] } else { 0 },
         drain_gap: 1 << rng.between(1, 6),
         // Time passes where processes are interrupted, and nowhere else: so what happens first is
         // also earlier.

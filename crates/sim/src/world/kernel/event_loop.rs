@@ -2,7 +2,7 @@
 
 use super::{Body, ConnId, Event, Input, Kernel, ProcessId, Status};
 use crate::coro::{Coroutine, Order, Progress, Wait};
-use crate::net::{Down, EndpointId};
+use crate::net::Down;
 use crate::time::Ps;
 use std::rc::Rc;
 use std::task::{Context, Waker};
@@ -114,12 +114,7 @@ impl Loop {
             .map(|(conn, _)| conn)
             .collect();
         open.into_iter().for_each(|conn| kernel.close(conn, id, kernel.now.get()));
-        let endpoints: Vec<EndpointId> = (0..)
-            .map(EndpointId)
-            .zip(kernel.routes.borrow().endpoints.iter())
-            .filter(|(_, owner)| **owner == Some(id))
-            .map(|(endpoint, _)| endpoint)
-            .collect();
+        let endpoints = kernel.endpoints_of(id);
         endpoints.into_iter().for_each(|one| kernel.close_endpoint(one, Down::Crash));
     }
 

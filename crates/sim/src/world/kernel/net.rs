@@ -72,6 +72,22 @@ impl Kernel {
         buffers.registered.remove(&buf.0).expect("a buffer is taken once")
     }
 
+    /// All connections of a process over the fabric end.
+    pub fn reset_endpoints(&self, process: ProcessId) {
+        let now = self.now.get();
+        for endpoint in self.endpoints_of(process) {
+            self.with_net(|net, wires| net.reset(now, endpoint, wires));
+        }
+    }
+
+    /// The endpoints of a process.
+    pub(super) fn endpoints_of(&self, process: ProcessId) -> Vec<EndpointId> {
+        let routes = self.routes.borrow();
+        let owned = (0..).map(EndpointId).zip(routes.endpoints.iter());
+        let owned = owned.filter(|(_, owner)| **owner == Some(process));
+        owned.map(|(endpoint, _)| endpoint).collect()
+    }
+
     /// A process's endpoint is gone with it.
     pub fn close_endpoint(&self, endpoint: EndpointId, how: Down) {
         let now = self.now.get();
