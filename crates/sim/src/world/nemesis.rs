@@ -1,8 +1,8 @@
 //! What goes wrong, by seed: a process outside of all hosts that kills, pauses, cuts and starves
 //! until it is told that it is enough, and then repairs everything.
 
-use super::kernel::{Ctx, HostId, ProcessId};
 use super::impostor;
+use super::kernel::{Ctx, HostId, ProcessId};
 use super::scenario::Scene;
 use crate::rng::{Purpose, Rng};
 use crate::run::Fault;
