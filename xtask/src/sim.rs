@@ -19,11 +19,16 @@ const SEEDS_DEFAULT: u64 = 200;
 /// Seeds within which each mutation must be caught.
 const MUTATION_SEEDS: u64 = 1000;
 /// How long `cargo xtask ci` runs fresh seeds.
-const CI_SECONDS: u64 = 75;
+const CI_SECONDS: u64 = 30;
 /// The fewest seeds that make such a run worth something.
 const CI_SEEDS_MIN: u64 = 8;
 /// Operations that every seed must have done.
 const OPERATIONS_MIN: u64 = 2000;
+/// What seeds leave in the profile of tests.
+const GOLDEN: &str = "crates/sim/tests/golden_hashes.txt";
+/// As in `crates/sim/tests/determinism.rs`, which writes that file: seeds from 1, and operations.
+const GOLDEN_SEEDS: u64 = 10;
+const GOLDEN_OPERATIONS: u64 = 300;
 
 /// What to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +74,7 @@ pub fn run(context: &Context, options: Options) -> Result<(), String> {
 pub fn step(context: &Context) -> Result<(), String> {
     let stored = ["test", "-p", "rackpool-sim", "--test", "stored_seeds"];
     Task::cargo(&stored).minutes(10).count_tests().run(context)?;
+    golden(context)?;
     let report = sweep(context, fresh_seed(), u64::from(u32::MAX), Some(CI_SECONDS))?;
     summary(&report, CI_SEEDS_MIN)
 }
@@ -79,16 +85,50 @@ fn fresh_seed() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(1)
 }
 
+/// The release build leaves what the tests' build left.
+fn golden(context: &Context) -> Result<(), String> {
+    let path = context.root.join(GOLDEN);
+    let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let golden = sweep_hash(&text).ok_or_else(|| format!("{GOLDEN} has no line `sweep`"))?;
+    build(context)?;
+    let report = report_path(context, "golden.json")?;
+    let (seeds, operations) = (GOLDEN_SEEDS.to_string(), GOLDEN_OPERATIONS.to_string());
+    let file = report.to_string_lossy();
+    let mut words = vec!["sim", "run", "--first-seed", "1", "--seeds", &seeds];
+    words.extend(["--operations", &operations, "--faults", "all", "--json", &file]);
+    Task::new(&binary(context), &words).minutes(5).run(context)?;
+    let report = read(&report)?;
+    let found = report.get("trace_hash").and_then(Value::as_str).unwrap_or("missing");
+    if found != golden {
+        return Err(format!(
+            "the release build leaves trace hash {found}, {GOLDEN} has {golden}: if `cargo test \
+             -p rackpool-sim --test determinism` passes, a run depends on its build profile"
+        ));
+    }
+    println!("{GOLDEN_SEEDS} seeds leave trace hash {found} in both build profiles");
+    Ok(())
+}
+
+fn sweep_hash(golden: &str) -> Option<&str> {
+    golden.lines().find_map(|line| line.strip_prefix("sweep "))
+}
+
+fn build(context: &Context) -> Result<(), String> {
+    Task::cargo(&["build", "--release", "-p", "rackpool-cli"]).minutes(15).run(context)
+}
+
+fn binary(context: &Context) -> String {
+    context.target.join("release/rackpool").to_string_lossy().into_owned()
+}
+
 fn sweep(
     context: &Context,
     first_seed: u64,
     seeds: u64,
     seconds: Option<u64>,
 ) -> Result<Value, String> {
-    let build = ["build", "--release", "-p", "rackpool-cli"];
-    Task::cargo(&build).minutes(15).run(context)?;
+    build(context)?;
     let report = report_path(context, "sim.json")?;
-    let binary = context.target.join("release/rackpool");
     let (first, count, store) =
         (first_seed.to_string(), seeds.to_string(), context.root.join(SEEDS));
     let (file, store) = (report.to_string_lossy(), store.to_string_lossy());
@@ -99,7 +139,7 @@ fn sweep(
         words.extend(["--seconds", limit]);
     }
     println!("first seed {first_seed}");
-    let task = Task::new(&binary.to_string_lossy(), &words).minutes(minutes(seeds, seconds));
+    let task = Task::new(&binary(context), &words).minutes(minutes(seeds, seconds));
     let ran = task.run(context);
     ran.map_err(|why| format!("{why}; if a seed was stored in {SEEDS}, commit it"))?;
     read(&report)
@@ -199,6 +239,12 @@ mod tests {
         for wrong in [&["--seeds"][..], &["--seeds", "0"], &["--seeds", "x"], &["5"], &["--fast"]] {
             assert_eq!(Options::parse(wrong), None, "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn the_golden_hash_is_the_one_of_the_sweep() {
+        assert_eq!(sweep_hash("# a\n1 00ff\nsweep 12ab\n"), Some("12ab"));
+        assert_eq!(sweep_hash("1 00ff\n"), None);
     }
 
     #[test]

@@ -235,3 +235,35 @@ fn block_on(mut body: Body) {
         crate::coro::wait(Wait::Event);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Profile;
+    use crate::mem::{Cpu, MemCosts};
+    use crate::net::{Net, NetFaults};
+    use crate::rng::{Purpose, Rng};
+    use crate::world::{Clock, ControlCosts, Ctx};
+
+    async fn round_in_circles(ctx: Ctx) {
+        loop {
+            ctx.sleep(Ps::ns(1)).await;
+        }
+    }
+
+    #[test]
+    fn a_run_that_goes_round_in_circles_fails_at_its_limit_of_events() {
+        let profile = Profile::load("rcmp-testbed").unwrap();
+        let net = Net::new(&profile, NetFaults::none(), Rng::new(1, Purpose::Network, 0));
+        let costs = ControlCosts { local: Ps::us(1), remote: Ps::us(1), line: Ps::ns(1) };
+        let kernel = Kernel::new(1, net, costs, false);
+        let host = kernel.add_host(Clock { drift_ppm: 0, offset_ns: 0 });
+        let cpu = Cpu::performance(MemCosts::default());
+        kernel.spawn("wheel".into(), host, cpu, round_in_circles);
+        kernel.set_events_max(1000);
+        Loop::new(kernel.clone(), None).run(Ps::ms(1000), || false);
+        let found = kernel.violation().expect("the limit");
+        assert_eq!((found.checker, kernel.events()), ("live", 1000), "{}", found.text);
+        assert!(found.text.contains("1000 events"), "{}", found.text);
+    }
+}
