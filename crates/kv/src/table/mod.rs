@@ -246,7 +246,7 @@ impl Table {
 
     /// Bytes that this handle could not give back to the pool: it was silent or too busy.
     pub fn leaked_bytes(&self) -> u64 {
-        self.leaked_bytes
+        self.leaked_bytes + self.index.leaked_bytes
     }
 
     /// Gives back what the pool was too busy to take when it was freed; the bytes that are still

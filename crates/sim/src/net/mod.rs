@@ -395,6 +395,12 @@ impl Net {
         self.tell_close(now, pair, 1 - side, sink);
     }
 
+    /// Ends all connections of an endpoint, as a card or a middlebox may; its process lives on.
+    pub fn reset(&mut self, now: Ps, endpoint: EndpointId, sink: &mut impl Sink) {
+        let peers = self.endpoints[endpoint.0 as usize].peers.len() as u32;
+        (0..peers).for_each(|peer| self.close(now, endpoint, PeerId(peer), sink));
+    }
+
     /// Withdraws a key at `node`: [`Sink::revoked`] comes when no operation under it is being
     /// executed any more and the card has confirmed. The world makes sure, before it calls this,
     /// that executions that begin later are refused.

@@ -60,7 +60,6 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
     let mut tick_at = ctx.now();
     loop {
         let mut input = ctx.recv(Some(tick_at)).await;
-        let mut calls = 0;
         while let Some(one) = input {
             match one {
                 Input::Message(ConnId(conn), Message::Call(request)) => {
@@ -68,16 +67,16 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
                     cluster.count_master_call(&request.call);
                     let conn = PeerConn(u64::from(conn));
                     master.on_call(ctx.clock_ns(), conn, request, &mut out);
-                    calls += 1;
                 }
                 Input::Closed(ConnId(conn)) => master.on_closed(PeerConn(u64::from(conn))),
                 _ => {}
             }
             // A turn takes what is there, but no more than a batch.
-            let more = calls < 64 && !master.batch_is_full() && ctx.has_input();
+            let more = !master.batch_is_full() && ctx.has_input();
             input = if more { ctx.recv(None).await } else { None };
         }
-        if ctx.now() >= tick_at {
+        // A pause of the master expires nobody who has spoken meanwhile.
+        if ctx.now() >= tick_at && !ctx.has_input() {
             master.tick(ctx.clock_ns(), &mut out);
             tick_at = ctx.now() + Ps::ms(50);
         }
@@ -125,11 +124,6 @@ impl MasterLink {
             retry_at: Ps::ZERO,
             pause: Ps::ms(1),
         }
-    }
-
-    /// Changes what is said at the next connection.
-    pub fn set_join(&mut self, join: MasterCall) {
-        self.join = join;
     }
 
     /// Whether calls can be sent.

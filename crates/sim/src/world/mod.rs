@@ -4,6 +4,7 @@
 mod audit;
 mod daemon;
 mod handle;
+mod impostor;
 mod kernel;
 mod master;
 mod nemesis;

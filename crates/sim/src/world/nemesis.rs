@@ -1,6 +1,7 @@
 //! What goes wrong, by seed: a process outside of all hosts that kills, pauses, cuts and starves
 //! until it is told that it is enough, and then repairs everything.
 
+use super::impostor;
 use super::kernel::{Ctx, HostId, ProcessId};
 use super::scenario::Scene;
 use crate::rng::{Purpose, Rng};
@@ -45,61 +46,31 @@ pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
             Fault::CrashMaster | Fault::CrashDaemon if rng.chance_ppm(500_000) => continue,
             _ => {}
         }
-        inject(&ctx, &scene, fault, &mut rng).await;
+        if inject(&ctx, &scene, fault, &mut rng).await {
+            scene.count_fault(fault);
+            ctx.kernel.say(|| format!("fault: {}", fault.name()));
+        }
     }
     scene.repair();
 }
 
-async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) {
+/// Whether it could be done.
+async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bool {
     let cluster = &scene.cluster;
     let kernel = &cluster.kernel;
     let racks = cluster.racks.len() as u64;
     let rack = rng.below(racks) as usize;
     let soon = Ps(rng.exponential(Ps::ms(2)).0.min(Ps::ms(40).0));
     match fault {
-        Fault::CrashClient => {
-            let Some(mut client) = scene.pick_client(rng) else { return };
-            for _ in 0..rng.below(20) {
-                if kernel.is_midway(scene.process_of(client)) {
-                    break;
-                }
-                ctx.sleep(Ps::ns(rng.between(20, 400))).await;
-                let Some(next) = scene.pick_client(rng) else { return };
-                client = next;
-            }
-            scene.kill_client(client);
-        }
-        Fault::CrashDaemon => {
-            if cluster.racks[rack].owner.get().is_none() {
-                return;
-            }
-            // In the midst of something, if it is soon: an idle loop has little to lose.
-            for _ in 0..rng.below(200) {
-                let owner = cluster.racks[rack].owner.get();
-                if owner.is_none_or(|owner| kernel.is_midway(owner)) {
-                    break;
-                }
-                ctx.sleep(Ps::ns(rng.between(20, 400))).await;
-            }
-            cluster.kill_daemon(rack);
-            let together = rng.chance_ppm(200_000);
-            if together && let Some(client) = scene.pick_client(rng) {
-                scene.kill_client(client);
-            }
-            ctx.sleep(soon).await;
-            cluster.start_daemon(rack);
-            if rng.chance_ppm(150_000) {
-                // It dies again while it attaches.
-                ctx.sleep(Ps(rng.exponential(Ps::us(5)).0)).await;
-                cluster.kill_daemon(rack);
-                ctx.sleep(soon).await;
-                cluster.start_daemon(rack);
-            }
-        }
+        Fault::CrashClient => return crash_client(ctx, scene, rng).await,
+        Fault::CrashDaemon => return crash_daemon(ctx, scene, rack, soon, rng).await,
         Fault::CrashMaster => {
             kernel.kill(cluster.master.get());
             ctx.sleep(soon).await;
             cluster.start_master();
+            if rng.chance_ppm(400_000) {
+                impostor::start(scene, rack);
+            }
         }
         Fault::PowerLoss => {
             scene.lose_power(rack);
@@ -107,20 +78,12 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) {
             cluster.start_daemon(rack);
             scene.restart_clients_of(rack);
         }
-        Fault::Partition | Fault::OneWayLoss => {
-            let hosts = racks + 1;
-            let from = HostId(rng.below(hosts) as u32);
-            let to = HostId(rng.below(hosts) as u32);
-            if from == to {
-                return;
-            }
-            let time = Ps(rng.exponential(Ps::ms(30)).0.min(Ps::ms(3_000).0));
-            kernel.cut_for(from, to, time);
-            if fault == Fault::Partition {
-                kernel.cut_for(to, from, time);
-            }
-            ctx.sleep(Ps(time.0 / 2)).await;
+        Fault::Partition if rng.chance_ppm(300_000) => {
+            let Some(client) = scene.pick_client(rng) else { return false };
+            kernel.reset_endpoints(scene.process_of(client));
         }
+        Fault::Partition => return cut(ctx, racks + 1, true, rng).await,
+        Fault::OneWayLoss => return cut(ctx, racks + 1, false, rng).await,
         Fault::SlowNode => {
             let factor = rng.between(2, 200) as u32;
             kernel.slow(HostId(rack as u32), factor);
@@ -128,7 +91,8 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) {
             kernel.slow(HostId(rack as u32), 1);
         }
         Fault::Pause => {
-            let Some(process) = pick_process(scene, rng) else { return };
+            let Some(process) = pick_process(scene, rng) else { return false };
+            midway(ctx, rng, process).await;
             // Mostly short; sometimes longer than every lease and every deadline, and then alone.
             let long = rng.chance_ppm(50_000);
             let time = rng.exponential(if long { Ps::ms(4_000) } else { Ps::us(100) });
@@ -150,8 +114,73 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) {
         }
         _ => unreachable!("only events are injected"),
     }
-    scene.count_fault(fault);
-    kernel.say(|| format!("fault: {}", fault.name()));
+    true
+}
+
+async fn crash_client(ctx: &Ctx, scene: &Rc<Scene>, rng: &mut Rng) -> bool {
+    let Some(mut client) = scene.pick_client(rng) else { return false };
+    for _ in 0..rng.below(20) {
+        if ctx.kernel.is_midway(scene.process_of(client)) {
+            break;
+        }
+        ctx.sleep(Ps::ns(rng.between(20, 400))).await;
+        let Some(next) = scene.pick_client(rng) else { return false };
+        client = next;
+    }
+    scene.kill_client(client);
+    true
+}
+
+async fn crash_daemon(ctx: &Ctx, scene: &Rc<Scene>, rack: usize, soon: Ps, rng: &mut Rng) -> bool {
+    let cluster = &scene.cluster;
+    if cluster.racks[rack].owner.get().is_none() {
+        return false;
+    }
+    // In the midst of something, if it is soon: an idle loop has little to lose.
+    if let Some(owner) = cluster.racks[rack].owner.get() {
+        midway(ctx, rng, owner).await;
+    }
+    cluster.kill_daemon(rack);
+    let together = rng.chance_ppm(200_000);
+    if together && let Some(client) = scene.pick_client(rng) {
+        scene.kill_client(client);
+    }
+    ctx.sleep(soon).await;
+    cluster.start_daemon(rack);
+    if rng.chance_ppm(150_000) {
+        // It dies again while it attaches.
+        ctx.sleep(Ps(rng.exponential(Ps::us(5)).0)).await;
+        cluster.kill_daemon(rack);
+        ctx.sleep(soon).await;
+        cluster.start_daemon(rack);
+    }
+    true
+}
+
+/// Between two of so many hosts nothing passes for a while, in one direction or in both.
+async fn cut(ctx: &Ctx, hosts: u64, both: bool, rng: &mut Rng) -> bool {
+    let from = HostId(rng.below(hosts) as u32);
+    let to = HostId(rng.below(hosts) as u32);
+    if from == to {
+        return false;
+    }
+    let time = Ps(rng.exponential(Ps::ms(30)).0.min(Ps::ms(3_000).0));
+    ctx.kernel.cut_for(from, to, time);
+    if both {
+        ctx.kernel.cut_for(to, from, time);
+    }
+    ctx.sleep(Ps(time.0 / 2)).await;
+    true
+}
+
+/// Waits until a process is in the midst of something, if that is soon.
+async fn midway(ctx: &Ctx, rng: &mut Rng, process: ProcessId) {
+    for _ in 0..rng.below(200) {
+        if !ctx.kernel.is_alive(process) || ctx.kernel.is_midway(process) {
+            return;
+        }
+        ctx.sleep(Ps::ns(rng.between(20, 400))).await;
+    }
 }
 
 fn pick_process(scene: &Scene, rng: &mut Rng) -> Option<ProcessId> {

@@ -7,7 +7,7 @@ use super::table::{TableReport, Tables};
 use super::workload::{self, Model};
 use super::{Cluster, Path, StepCosts, audit, nemesis};
 use crate::device::Profile;
-use crate::mem::{Cpu, Hooks, HostCache, SwitchRates};
+use crate::mem::{Cpu, Hooks, HostCache, SwitchRates, Violations};
 use crate::net::{Net, NetFaults};
 use crate::rng::{Purpose, Rng};
 use crate::run::{Config, Counts, Fault, Group, SeedOutcome};
@@ -265,9 +265,9 @@ impl Shape {
 fn switch_rates(config: &Config, rng: &mut Rng) -> SwitchRates {
     let pauses = config.faults.has(Fault::Pause);
     SwitchRates {
-        switch_gap: 1 << rng.between(2, 7),
+        switch_gap: 1 << rng.between(1, 7),
         micros_ppm: 20_000,
-        millis_ppm: if pauses { rng.below(300) as u32 } else { 0 },
+        millis_ppm: if pauses { [0, 100, 1_000, 10_000][rng.below(4) as usize] } else { 0 },
         drain_gap: 1 << rng.between(1, 6),
         // Time passes where processes are interrupted, and nowhere else: so what happens first is
         // also earlier.
@@ -308,21 +308,9 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         hooks.draw_rares();
     }
     let violations = kernel.violations().clone();
-    let caches: Vec<Rc<HostCache>> = hosts
-        .iter()
-        .map(|host| HostCache::new(seed, u64::from(host.0), violations.clone()))
-        .collect();
-    caches.iter().for_each(|cache| cache.set_asymmetric(true));
-    let (cpus, cpu_hooks, rates) = (Cell::new(0), hooks.clone(), shape.switch);
-    let make_cpu = move |host: HostId| {
-        cpus.set(cpus.get() + 1);
-        let cpu = Cpu::checking(caches[host.0 as usize].clone(), seed, cpus.get(), rates);
-        cpu.set_hooks(cpu_hooks.clone());
-        cpu
-    };
+    let make_cpu = cpus(seed, &hosts, &hooks, shape.switch, &violations);
     let master_host = hosts[shape.racks as usize];
     let costs = StepCosts { disk_commit: Ps::us(30), ..StepCosts::default() };
-    let make_cpu = Box::new(make_cpu);
     let cluster = Rc::new(Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu));
     if config.faults.has(Fault::FailedRegistration) {
         cluster.registration_fails_ppm.set(rng.below(20_000) as u32);
@@ -349,6 +337,26 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         repaired: Cell::new(false),
         repaired_at: Cell::new(Ps::ZERO),
         audited: Cell::new(false),
+    })
+}
+
+/// Makes the processors of a run, one a process, over one cache a host.
+fn cpus(
+    seed: u64,
+    hosts: &[HostId],
+    hooks: &Hooks,
+    rates: SwitchRates,
+    violations: &Rc<Violations>,
+) -> Box<dyn Fn(HostId) -> Rc<Cpu>> {
+    let cache = |host: &HostId| HostCache::new(seed, u64::from(host.0), violations.clone());
+    let caches: Vec<Rc<HostCache>> = hosts.iter().map(cache).collect();
+    caches.iter().for_each(|cache| cache.set_asymmetric(true));
+    let (made, hooks) = (Cell::new(0), hooks.clone());
+    Box::new(move |host| {
+        made.set(made.get() + 1);
+        let cpu = Cpu::checking(caches[host.0 as usize].clone(), seed, made.get(), rates);
+        cpu.set_hooks(hooks.clone());
+        cpu
     })
 }
 
@@ -399,6 +407,7 @@ pub fn run_seed_with(config: &Config, seed: u64, tables: &'static dyn Tables) ->
 fn run(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> SeedOutcome {
     let scene = build(config, seed, tables);
     let kernel = scene.cluster.kernel.clone();
+    kernel.set_events_max(config.events_max());
     if config.trace_lines > 0 {
         *kernel.log.borrow_mut() = Some(Vec::new());
     }

@@ -324,10 +324,13 @@ impl Worker {
         }
     }
 
-    async fn word(&mut self) {
+    fn pick_word(&mut self) -> GAddr {
         let words = self.scene.model.words.borrow();
-        let addr = words[self.rng.below(words.len() as u64) as usize];
-        drop(words);
+        words[self.rng.below(words.len() as u64) as usize]
+    }
+
+    async fn word(&mut self) {
+        let addr = self.pick_word();
         self.next_value += 1;
         let value = self.next_value;
         let (name, op) = match self.rng.below(4) {
@@ -479,13 +482,10 @@ impl Worker {
         let result = self.handle.write(at, &data).await;
         self.end("write", &result).await;
         let now = self.ctx.now();
-        let mut model = self.scene.model.bytes.borrow_mut();
-        match &result {
-            Ok(()) => model.write_done(write, now, now),
-            // It may be done in part, and may land later.
-            Err(_) => {}
+        // With an error it may be done in part, and may land later.
+        if result.is_ok() {
+            self.scene.model.bytes.borrow_mut().write_done(write, now, now);
         }
-        drop(model);
         self.after(addr, "write", &result);
     }
 

@@ -1,0 +1,101 @@
+//! The caller's buffer, and the engine's way to it and to the fabric.
+
+use super::Link;
+use crate::net::EndpointId;
+use crate::world::Cluster;
+use crate::world::kernel::Ctx;
+use rackpool_core::Result;
+use rackpool_core::client::{Io, LinkId};
+use rackpool_core::seam::{BufId, PeerId, PostError, Sge, WorkRequest};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// The caller's buffer of an operation.
+pub(super) enum Local<'a> {
+    None,
+    Into(&'a mut [u8]),
+    From(&'a [u8]),
+}
+
+/// The caller's buffer, and what of it is registered with the network.
+pub(super) struct Buffers<'a> {
+    pub(super) local: Local<'a>,
+    pub(super) lent: Cell<Option<BufId>>,
+    /// The connections that work was posted to.
+    pub(super) posted: Vec<PeerId>,
+    /// Parts that the network reads into.
+    pub(super) ranges: RefCell<Vec<(u64, u64)>>,
+}
+
+impl Buffers<'_> {
+    /// Takes the registered buffer back, with what was read into it.
+    pub(super) fn end(self, cluster: &Cluster, endpoint: EndpointId) {
+        let Some(buf) = self.lent.get() else { return };
+        let bytes = cluster.kernel.take_buffer(endpoint, buf);
+        if let Local::Into(to) = self.local {
+            for (offset, len) in self.ranges.into_inner() {
+                let range = offset as usize..(offset + len) as usize;
+                to[range.clone()].copy_from_slice(&bytes[range]);
+            }
+        }
+    }
+}
+
+pub(super) struct SimIo<'a, 'b> {
+    pub(super) ctx: &'a Ctx,
+    pub(super) cluster: &'a Rc<Cluster>,
+    pub(super) endpoint: EndpointId,
+    pub(super) links: &'a [Link],
+    pub(super) buffers: &'a mut Buffers<'b>,
+}
+
+impl Io for SimIo<'_, '_> {
+    fn target(&mut self, piece: u32, offset: u64, bytes: u64) -> &mut [u8] {
+        assert_eq!(piece, 0, "operations here have one piece");
+        match &mut self.buffers.local {
+            Local::Into(to) => &mut to[offset as usize..(offset + bytes) as usize],
+            _ => unreachable!("only reads have a target"),
+        }
+    }
+
+    fn source(&self, piece: u32, offset: u64, bytes: u64) -> &[u8] {
+        assert_eq!(piece, 0, "operations here have one piece");
+        match &self.buffers.local {
+            Local::From(from) => &from[offset as usize..(offset + bytes) as usize],
+            _ => unreachable!("only writes have a source"),
+        }
+    }
+
+    fn sge(&self, piece: u32, offset: u64, bytes: u64) -> Sge {
+        assert_eq!(piece, 0, "operations here have one piece");
+        let buf = self.buffers.lent.get().unwrap_or_else(|| {
+            let bytes = match &self.buffers.local {
+                Local::None => Vec::new(),
+                Local::Into(to) => vec![0; to.len()],
+                Local::From(from) => from.to_vec(),
+            };
+            self.cluster.kernel.register(self.endpoint, bytes)
+        });
+        self.buffers.lent.set(Some(buf));
+        if matches!(self.buffers.local, Local::Into(_)) {
+            self.buffers.ranges.borrow_mut().push((offset, bytes));
+        }
+        Sge { buf, offset, bytes }
+    }
+
+    fn post(&mut self, link: LinkId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
+        let peer = match &self.links[link.0 as usize] {
+            Link::Remote(link) => link.peer,
+            Link::Local(_) => None,
+        };
+        match peer {
+            Some(peer) => {
+                if !self.buffers.posted.contains(&peer) {
+                    self.buffers.posted.push(peer);
+                }
+                self.ctx.post_work(self.endpoint, peer, batch)
+            }
+            None => Err((0, PostError::Down)),
+        }
+    }
+}

@@ -1,0 +1,503 @@
+//! A client handle: the client engine with its links, driven in virtual time. Its calls are
+//! `async`; a process that runs on its own stack can make them blocking.
+//!
+//! What a lost link means, when a request is repeated and when its outcome is unknown is decided
+//! by the engine ([`Session`]); here is who is asked next, and until when.
+
+mod io;
+mod join;
+mod local;
+mod remote;
+
+use super::Cluster;
+use super::kernel::{ConnId, Ctx, Input, Message};
+use super::master::{MasterLink, unexpected};
+use crate::mem::SimMem;
+use crate::net::EndpointId;
+use crate::time::Ps;
+use io::{Buffers, Local, SimIo};
+use join::Join;
+use local::LocalLink;
+use rackpool_core::client::{
+    Access, Alloc, Atomic, AtomicOp, Client, Free, LinkId, Need, OWN, Operation, Piece, Placement,
+    Reach, Step, Transfer, TransferTables,
+};
+use rackpool_core::constants::MESSAGE_BYTES_MAX;
+use rackpool_core::layout::SlotWord;
+use rackpool_core::seam::{FabricEvent, Mem, PeerId, WorkStatus};
+use rackpool_core::wire::{ControlReply, MasterAnswer, MasterCall, RemoteRequest, Reply, Request};
+use rackpool_core::{Error, GAddr, RackId, Result};
+use remote::RemoteLink;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Longest pause between two tries to reach a daemon that is gone.
+const RETRY_PAUSE_MAX: Ps = Ps::ms(50);
+/// How long is waited for a daemon to hear that a handle leaves: it notices by itself, later.
+const LEAVE_MAX: Ps = Ps::ms(5);
+
+/// Marks the ids of atomics, apart from those of transfers and messages.
+const ATOMIC_ID: u64 = 1 << 63;
+
+enum Link {
+    Local(Box<LocalLink>),
+    Remote(Box<RemoteLink>),
+}
+
+/// What came and was not asked for yet.
+#[derive(Default)]
+struct Inbox {
+    controls: Vec<(ConnId, ControlReply)>,
+    answers: Vec<(u64, Result<MasterAnswer>)>,
+    messages: VecDeque<(PeerId, Vec<u8>)>,
+    connected: Vec<PeerId>,
+    closed_conns: Vec<ConnId>,
+    /// Racks whose answer may be in the ring.
+    rung: Vec<u32>,
+    closed_peers: Vec<PeerId>,
+    completions: Vec<(u64, WorkStatus)>,
+    /// A message whose completion is waited for.
+    awaited: Option<u64>,
+    told: Vec<u64>,
+}
+
+/// How a handle reaches other racks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Their memory is mapped (fabric `shm`).
+    Mapped,
+    /// One-sided operations.
+    OneSided,
+}
+
+/// The handle.
+pub struct SimHandle {
+    /// Its process.
+    pub ctx: Ctx,
+    cluster: Rc<Cluster>,
+    rack: RackId,
+    path: Path,
+    client: Client<SimMem>,
+    links: Vec<Link>,
+    master: MasterLink,
+    endpoint: EndpointId,
+    inbox: Inbox,
+    tables: TransferTables,
+    round: u64,
+    message: Vec<u8>,
+    /// How long a call rides through the restart of a peer.
+    pub timeout: Ps,
+    /// Requests sent to daemons, and calls to the master.
+    pub sent: (u64, u64),
+}
+
+impl SimHandle {
+    /// Joins the own rack's daemon, waiting for it until the time is up.
+    pub async fn open(
+        ctx: Ctx,
+        cluster: Rc<Cluster>,
+        rack: RackId,
+        path: Path,
+        translations: u32,
+    ) -> Result<SimHandle> {
+        let endpoint = cluster.add_endpoint(&ctx, ctx.id);
+        let session = cluster.new_session();
+        let mut master = MasterLink::new(MasterCall::JoinClient { session, rack });
+        master.connect(&ctx, &cluster);
+        let mut inbox = Inbox::default();
+        let timeout = cluster.request_timeout;
+        let deadline = ctx.now() + timeout;
+        let home = cluster.racks[usize::from(rack.0)].clone();
+        let join =
+            Join { ctx: ctx.clone(), endpoint, cluster: cluster.clone(), rack: home, deadline };
+        let link = join.until(&mut inbox, &mut master, cluster.new_session(), None).await?;
+        let client = Client::new(rack, Reach::Mapped(link.view.clone()), translations);
+        Ok(SimHandle {
+            client,
+            links: vec![Link::Local(Box::new(link))],
+            master,
+            endpoint,
+            inbox,
+            tables: TransferTables::default(),
+            round: 0,
+            message: vec![0; MESSAGE_BYTES_MAX as usize],
+            timeout,
+            sent: (0, 0),
+            ctx,
+            cluster,
+            rack,
+            path,
+        })
+    }
+
+    /// The handle's rack.
+    pub fn rack(&self) -> RackId {
+        self.rack
+    }
+
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> u64 {
+        self.client.geometry().page_bytes()
+    }
+
+    /// The sessions with daemons.
+    pub fn session_ids(&self) -> Vec<u64> {
+        let id = |link: &Link| match link {
+            Link::Local(link) => link.session_id.0,
+            Link::Remote(link) => link.session_id.0,
+        };
+        self.links.iter().map(id).collect()
+    }
+
+    /// The engine.
+    pub fn client(&self) -> &Client<SimMem> {
+        &self.client
+    }
+
+    /// Reads `to.len()` bytes at `addr`.
+    pub async fn read(&mut self, addr: GAddr, to: &mut [u8]) -> Result<()> {
+        if self.client.read_warm(addr, to).is_ok() {
+            return Ok(());
+        }
+        self.client.check(addr, to.len() as u64)?;
+        let pieces = [Piece { addr, bytes: to.len() as u64 }];
+        self.transfer(Access::Read, &pieces, Local::Into(to)).await
+    }
+
+    /// Writes `from` at `addr`.
+    pub async fn write(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
+        if self.client.write_warm(addr, from).is_ok() {
+            return Ok(());
+        }
+        self.client.check(addr, from.len() as u64)?;
+        let pieces = [Piece { addr, bytes: from.len() as u64 }];
+        self.transfer(Access::Write, &pieces, Local::From(from)).await
+    }
+
+    /// Reads an aligned word.
+    pub async fn read_u64(&mut self, addr: GAddr) -> Result<u64> {
+        self.client.check_atomic(addr)?;
+        if let Ok(value) = self.client.load_warm(addr) {
+            return Ok(value);
+        }
+        let mut bytes = [0; 8];
+        self.read(addr, &mut bytes).await?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Writes an aligned word.
+    pub async fn write_u64(&mut self, addr: GAddr, value: u64) -> Result<()> {
+        self.client.check_atomic(addr)?;
+        match self.client.store_warm(addr, value) {
+            Ok(()) => Ok(()),
+            Err(_) => self.write(addr, &value.to_le_bytes()).await,
+        }
+    }
+
+    /// Compares and swaps an aligned word. Inner `Err` carries the value that was there.
+    pub async fn cas(
+        &mut self,
+        addr: GAddr,
+        expected: u64,
+        new: u64,
+    ) -> Result<std::result::Result<u64, u64>> {
+        self.client.check_atomic(addr)?;
+        if let Ok(result) = self.client.cas_warm(addr, expected, new) {
+            return Ok(result);
+        }
+        let old = self.atomic(addr, AtomicOp::Cas { expected, new }).await?;
+        Ok(if old == expected { Ok(old) } else { Err(old) })
+    }
+
+    /// Adds to an aligned word; the value before.
+    pub async fn fetch_add(&mut self, addr: GAddr, n: u64) -> Result<u64> {
+        self.client.check_atomic(addr)?;
+        match self.client.fetch_add_warm(addr, n) {
+            Ok(old) => Ok(old),
+            Err(_) => self.atomic(addr, AtomicOp::FetchAdd { n }).await,
+        }
+    }
+
+    async fn atomic(&mut self, addr: GAddr, op: AtomicOp) -> Result<u64> {
+        self.round += 1;
+        let mut op = Atomic::new(addr, op, ATOMIC_ID | self.round);
+        self.drive(&mut op, Local::None).await
+    }
+
+    /// Allocates zeroed memory.
+    pub async fn alloc(&mut self, bytes: u64, placement: Placement, owned: bool) -> Result<GAddr> {
+        let mut op = Alloc::new(&self.client, bytes, placement, owned);
+        self.drive(&mut op, Local::None).await
+    }
+
+    /// Frees an allocation.
+    pub async fn free(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
+        self.client.check(addr, bytes)?;
+        self.drive(&mut Free::new(addr, bytes), Local::None).await
+    }
+
+    /// The address under a name.
+    pub async fn root(&mut self, name: &str) -> Result<Option<GAddr>> {
+        let deadline = self.ctx.now() + self.timeout;
+        match self.master_call(MasterCall::GetRoot { name: name.into() }, deadline).await? {
+            MasterAnswer::Root(addr) => Ok((!addr.is_null()).then_some(addr)),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Sets the address under a name if it is `expected` now.
+    pub async fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> Result<GAddr> {
+        let deadline = self.ctx.now() + self.timeout;
+        let call = MasterCall::SetRoot { name: name.into(), expected, addr };
+        match self.master_call(call, deadline).await? {
+            MasterAnswer::Root(addr) => Ok(addr),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Asks the own rack's daemon something.
+    pub async fn ask(&mut self, request: Request) -> Result<Reply> {
+        let deadline = self.ctx.now() + self.timeout;
+        self.daemon_call(OWN, request, deadline).await
+    }
+
+    /// Leaves: daemons over the fabric are told, connections close.
+    pub async fn leave(mut self) {
+        for index in 0..self.links.len() {
+            match &mut self.links[index] {
+                Link::Local(link) => {
+                    if let Some(conn) = link.conn.take() {
+                        link.view.slot.store(SlotWord::Left as u64, 1);
+                        self.ctx.close(conn);
+                    }
+                }
+                Link::Remote(link) => {
+                    if let Some(peer) = link.peer.take() {
+                        let soon = self.ctx.now() + LEAVE_MAX;
+                        self.send_surely(peer, &RemoteRequest::Leave, soon).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn transfer(&mut self, access: Access, pieces: &[Piece], local: Local<'_>) -> Result<()> {
+        if self.cluster.registration_fails() {
+            return Err(Error::Busy { what: "fabric buffers".into(), limit: 0 });
+        }
+        self.round += 1;
+        let mut tables = std::mem::take(&mut self.tables);
+        let mut op = Transfer::new(&mut tables, self.round, access, pieces);
+        let result = self.drive(&mut op, local).await;
+        self.tables = tables;
+        result
+    }
+
+    /// Runs one operation to its end, or to the deadline with a typed error.
+    async fn drive<O: Operation<SimMem>>(
+        &mut self,
+        op: &mut O,
+        local: Local<'_>,
+    ) -> Result<O::Output> {
+        let mut buffers = Buffers {
+            local,
+            lent: Cell::new(None),
+            ranges: RefCell::default(),
+            posted: Vec::new(),
+        };
+        let result = self.drive_with(op, &mut buffers).await;
+        if result.is_err() {
+            // Nothing that is still under way may read from the buffer after this.
+            let posted = std::mem::take(&mut buffers.posted);
+            posted.into_iter().for_each(|peer| self.ctx.close_peer(self.endpoint, peer));
+        }
+        buffers.end(&self.cluster, self.endpoint);
+        result
+    }
+
+    async fn drive_with<O: Operation<SimMem>>(
+        &mut self,
+        op: &mut O,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<O::Output> {
+        let deadline = self.ctx.now() + self.timeout;
+        loop {
+            self.ctx.cpu.charge(self.cluster.costs.client_step);
+            let mut io = SimIo {
+                ctx: &self.ctx,
+                cluster: &self.cluster,
+                endpoint: self.endpoint,
+                links: &self.links,
+                buffers,
+            };
+            match op.step(&mut self.client, &mut io)? {
+                Step::Done(output) => return Ok(output),
+                Step::Need(Need::Link(rack)) => self.connect(rack, deadline).await?,
+                Step::Need(Need::Master(call)) => {
+                    let answer = self.master_call(call, deadline).await;
+                    op.on_master(&mut self.client, answer)?;
+                }
+                Step::Need(Need::Daemon(link, request)) => {
+                    let reply = self.daemon_call(link, request, deadline).await;
+                    op.on_reply(&mut self.client, reply)?;
+                }
+                Step::Need(Need::Completions) => {
+                    let in_time = self.wait_completions(deadline).await;
+                    let mut result = Ok(());
+                    for (id, status) in std::mem::take(&mut self.inbox.completions) {
+                        self.ctx.cpu.charge(self.cluster.costs.client_completion);
+                        result = result.and(op.on_completion(&mut self.client, id, status));
+                    }
+                    result?;
+                    if !in_time {
+                        return Err(op.on_deadline(self.timeout.as_ns() / 1_000_000));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the next input and sorts it; `false` when the time is up.
+    async fn turn(&mut self, until: Ps) -> bool {
+        let due = self.master.due().unwrap_or(Ps(u64::MAX));
+        match self.ctx.recv(Some(until.min(due))).await {
+            Some(input) => {
+                let at = (&self.ctx, self.endpoint);
+                sort(at, &mut self.master, &mut self.inbox, input);
+                true
+            }
+            None => {
+                self.master.connect(&self.ctx, &self.cluster);
+                self.ctx.now() < until
+            }
+        }
+    }
+
+    /// Waits for something that the cluster tells this process.
+    pub async fn told(&mut self, until: Ps) -> Option<u64> {
+        loop {
+            if !self.inbox.told.is_empty() {
+                return Some(self.inbox.told.remove(0));
+            }
+            if !self.turn(until).await {
+                return None;
+            }
+        }
+    }
+
+    async fn wait_completions(&mut self, deadline: Ps) -> bool {
+        loop {
+            self.note_closed();
+            if !self.inbox.completions.is_empty() {
+                return true;
+            }
+            if !self.turn(deadline).await {
+                return false;
+            }
+        }
+    }
+
+    fn note_closed(&mut self) {
+        for peer in std::mem::take(&mut self.inbox.closed_peers) {
+            for link in &mut self.links {
+                if let Link::Remote(link) = link
+                    && link.peer == Some(peer)
+                {
+                    link.peer = None;
+                }
+            }
+        }
+    }
+
+    /// Asks the master, through its restarts, until the deadline.
+    async fn master_call(&mut self, call: MasterCall, deadline: Ps) -> Result<MasterAnswer> {
+        self.sent.1 += 1;
+        call_master(
+            (&self.ctx, self.endpoint, &self.cluster),
+            (&mut self.master, &mut self.inbox),
+            call,
+            deadline,
+        )
+        .await
+    }
+
+    async fn daemon_call(&mut self, link: LinkId, request: Request, deadline: Ps) -> Result<Reply> {
+        match &self.links[link.0 as usize] {
+            Link::Local(_) => self.local_call(link, request, deadline).await,
+            Link::Remote(_) => self.remote_call(link, request, deadline).await,
+        }
+    }
+}
+
+/// Sorts an input into what waits for it.
+fn sort(
+    (ctx, endpoint): (&Ctx, EndpointId),
+    master: &mut MasterLink,
+    inbox: &mut Inbox,
+    input: Input,
+) {
+    match input {
+        Input::Message(conn, Message::Control(reply)) => inbox.controls.push((conn, reply)),
+        Input::Message(conn, Message::Answer(reply)) if master.owns(conn) => {
+            if let Some(reply) = master.on_answer(ctx, reply) {
+                inbox.answers.push((reply.id, reply.answer));
+            }
+        }
+        Input::Closed(conn) if master.owns(conn) => master.on_closed(ctx),
+        Input::Closed(conn) => inbox.closed_conns.push(conn),
+        Input::Ring(rack) if !inbox.rung.contains(&rack) => inbox.rung.push(rack),
+        Input::Fabric(FabricEvent::Completed { id, status, .. }) => {
+            if !ctx.sent(endpoint, id) {
+                inbox.completions.push((id, status));
+            } else if inbox.awaited == Some(id) {
+                inbox.awaited = None;
+            }
+        }
+        Input::Fabric(FabricEvent::Received { peer, message }) => {
+            inbox.messages.push_back((peer, message));
+        }
+        Input::Fabric(FabricEvent::Connected { peer }) => inbox.connected.push(peer),
+        Input::Fabric(FabricEvent::Closed { peer, .. }) => inbox.closed_peers.push(peer),
+        Input::Tell(word) => inbox.told.push(word),
+        _ => {}
+    }
+}
+
+/// One master call: see [`SimHandle::master_call`].
+async fn call_master(
+    (ctx, endpoint, cluster): (&Ctx, EndpointId, &Rc<Cluster>),
+    (master, inbox): (&mut MasterLink, &mut Inbox),
+    call: MasterCall,
+    deadline: Ps,
+) -> Result<MasterAnswer> {
+    let started = ctx.now();
+    let mut sent: Option<u64> = None;
+    loop {
+        master.connect(ctx, cluster);
+        if sent.is_none() && master.is_up() {
+            inbox.answers.clear();
+            sent = master.send(ctx, call.clone());
+        }
+        if let Some(id) = sent {
+            if let Some(at) = inbox.answers.iter().position(|(of, _)| *of == id) {
+                match inbox.answers.swap_remove(at).1 {
+                    Err(Error::Busy { .. }) => sent = None,
+                    answer => return answer,
+                }
+                ctx.sleep(Ps::ms(1)).await;
+            }
+            if !master.is_up() {
+                sent = None;
+            }
+        }
+        if ctx.now() >= deadline {
+            let waited_ms = (ctx.now() - started).as_ns() / 1_000_000;
+            return Err(Error::Timeout { peer: "master".into(), waited_ms });
+        }
+        let until = deadline.min(master.due().unwrap_or(deadline));
+        if let Some(input) = ctx.recv(Some(until)).await {
+            sort((ctx, endpoint), master, inbox, input);
+        }
+    }
+}

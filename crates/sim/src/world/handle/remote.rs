@@ -1,0 +1,296 @@
+//! The link to a daemon over the fabric: connecting, joining, requests and their repetition.
+
+use super::join::layout_of;
+use super::{Link, Path, RETRY_PAUSE_MAX, SimHandle, unexpected};
+use crate::time::Ps;
+use rackpool_core::client::{LinkId, LinkLoss, Reach, Session};
+use rackpool_core::error::DeathCause;
+use rackpool_core::seam::{PeerId, PostError};
+use rackpool_core::wire::{
+    self, MasterAnswer, MasterCall, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply,
+    ReplyFrame, Request, WIRE_VERSION,
+};
+use rackpool_core::{Error, RackId, Result, SessionId};
+
+pub(super) struct RemoteLink {
+    pub(super) peer: Option<PeerId>,
+    pub(super) session_id: SessionId,
+    pub(super) session: Session,
+    pub(super) consumed_seq: u64,
+    pub(super) known: bool,
+    pub(super) region: RegionInfo,
+}
+
+impl SimHandle {
+    async fn wait_for_rack(&mut self, rack: RackId, deadline: Ps) -> Result<RackInfo> {
+        let mut pause = Ps::ms(1);
+        loop {
+            let racks = match self.master_call(MasterCall::Racks, deadline).await? {
+                MasterAnswer::Racks(racks) => racks,
+                other => return unexpected(&other),
+            };
+            match racks.into_iter().find(|info| info.rack == rack) {
+                None => return Err(Error::NoSuchRack { rack }),
+                Some(info) if info.alive => return Ok(info),
+                Some(_) if self.ctx.now() >= deadline => {
+                    let peer = format!("daemon of rack {rack}");
+                    return Err(Error::PeerDead { peer, cause: DeathCause::Closed });
+                }
+                Some(_) => {}
+            }
+            self.ctx.sleep(pause).await;
+            pause = Ps((pause.0 * 2).min(RETRY_PAUSE_MAX.0));
+        }
+    }
+
+    /// Connects, or connects again, the link to a rack.
+    pub(super) async fn connect(&mut self, rack: RackId, deadline: Ps) -> Result<()> {
+        let mut pause = Ps::ms(1);
+        loop {
+            let info = self.wait_for_rack(rack, deadline).await?;
+            self.ctx.kernel.say(|| format!("process {}: connects to rack {rack}", self.ctx.id.0));
+            match self.connect_once(&info, deadline).await {
+                Err(Error::PeerDead { .. } | Error::Timeout { .. })
+                    if self.ctx.now() < deadline => {}
+                result => return result,
+            }
+            self.ctx.sleep(pause).await;
+            pause = Ps((pause.0 * 2).min(RETRY_PAUSE_MAX.0));
+        }
+    }
+
+    async fn connect_once(&mut self, info: &RackInfo, deadline: Ps) -> Result<()> {
+        if let Some(id) = self.client.link_of(info.rack) {
+            if let Link::Remote(remote) = &self.links[id.0 as usize] {
+                let region = remote.region.region_id;
+                self.reconnect(id, deadline).await?;
+                let remote = self.remote(id);
+                let layout = layout_of(&remote.region);
+                if remote.region.region_id != region {
+                    self.client.forget_link(id);
+                }
+                self.client.add_link(info.rack, Reach::OneSided(layout))?;
+            }
+            return Ok(());
+        }
+        let rack = self.cluster.racks[usize::from(info.rack.0)].clone();
+        if self.path == Path::Mapped {
+            let session = self.cluster.new_session();
+            let join = self.join(&rack, deadline);
+            let link = join.until(&mut self.inbox, &mut self.master, session, None).await?;
+            let reach = Reach::Mapped(link.view.clone());
+            self.client.add_link(info.rack, reach)?;
+            self.links.push(Link::Local(Box::new(link)));
+            return Ok(());
+        }
+        let link = RemoteLink {
+            peer: None,
+            session_id: self.cluster.new_session(),
+            session: Session::new(format!("daemon of rack {}", info.rack)),
+            consumed_seq: 0,
+            known: false,
+            region: RegionInfo {
+                rack: info.rack,
+                region_id: info.region_id,
+                epoch: 0,
+                page_shift: info.page_shift,
+                frame_count: info.frame_count,
+                emulate_cxl_ns: 0,
+                emulate_rdma_ns: 0,
+            },
+        };
+        let id = LinkId(self.links.len() as u16);
+        self.links.push(Link::Remote(Box::new(link)));
+        if let Err(error) = self.reconnect(id, deadline).await {
+            self.links.pop();
+            return Err(error);
+        }
+        let layout = layout_of(&self.remote(id).region);
+        let given = self.client.add_link(info.rack, Reach::OneSided(layout))?;
+        assert_eq!(given, id, "links are numbered alike");
+        Ok(())
+    }
+
+    fn remote(&mut self, id: LinkId) -> &mut RemoteLink {
+        match &mut self.links[id.0 as usize] {
+            Link::Remote(link) => link,
+            Link::Local(_) => unreachable!("only called for links over the fabric"),
+        }
+    }
+
+    /// Connects a remote link anew and says which session it is.
+    async fn reconnect(&mut self, id: LinkId, deadline: Ps) -> Result<()> {
+        let rack = self.remote(id).region.rack;
+        if let Some(old) = self.remote(id).peer.take() {
+            self.ctx.close_peer(self.endpoint, old);
+        }
+        let home = self.cluster.racks[usize::from(rack.0)].clone();
+        let peer = self.ctx.connect_peer(self.endpoint, home.endpoint.get());
+        let name = self.remote(id).session.peer().to_string();
+        loop {
+            if let Some(at) = self.inbox.connected.iter().position(|of| *of == peer) {
+                self.inbox.connected.remove(at);
+                self.ctx.kernel.say(|| format!("process {}: is connected", self.ctx.id.0));
+                break;
+            }
+            self.step_of(peer, &name, deadline).await?;
+        }
+        let pid = self.ctx.id.0;
+        let link = self.remote(id);
+        let join = RemoteRequest::Join {
+            version: WIRE_VERSION,
+            session: link.session_id,
+            consumed_seq: link.consumed_seq,
+            pid,
+            locks: Vec::new(),
+        };
+        if self.send_remote(peer, &join).is_err() {
+            return Err(Error::PeerDead { peer: name, cause: DeathCause::Closed });
+        }
+        loop {
+            while let Some(message) = self.take_message(peer) {
+                match wire::decode::<RemoteReply>(&message, &name)? {
+                    RemoteReply::Joined { known, region, .. } => {
+                        let link = self.remote(id);
+                        link.peer = Some(peer);
+                        link.known = known;
+                        link.region = region;
+                        return Ok(());
+                    }
+                    RemoteReply::Refused(error) => return Err(error),
+                    RemoteReply::Reply(_) => {}
+                }
+            }
+            self.step_of(peer, &name, deadline).await?;
+        }
+    }
+
+    fn take_message(&mut self, peer: PeerId) -> Option<Vec<u8>> {
+        let at = self.inbox.messages.iter().position(|(of, _)| *of == peer)?;
+        self.inbox.messages.remove(at).map(|(_, message)| message)
+    }
+
+    /// Waits for the next input; an error if the connection is closed or the time is up.
+    async fn step_of(&mut self, peer: PeerId, name: &str, deadline: Ps) -> Result<()> {
+        if self.inbox.closed_peers.contains(&peer) {
+            return Err(Error::PeerDead { peer: name.into(), cause: DeathCause::Closed });
+        }
+        if !self.turn(deadline).await {
+            let waited_ms = self.timeout.as_ns() / 1_000_000;
+            return Err(Error::Timeout { peer: name.into(), waited_ms });
+        }
+        Ok(())
+    }
+
+    fn send_remote(&mut self, peer: PeerId, message: &RemoteRequest) -> Result<u64, PostError> {
+        let bytes = wire::encode_vec(message);
+        self.sent.0 += u64::from(matches!(message, RemoteRequest::Request(_)));
+        self.ctx.send_message(self.endpoint, peer, bytes)
+    }
+
+    pub(super) async fn remote_call(
+        &mut self,
+        id: LinkId,
+        request: Request,
+        deadline: Ps,
+    ) -> Result<Reply> {
+        let rack = self.client.rack_of(id);
+        self.note_closed();
+        if self.remote(id).peer.is_none() {
+            self.connect(rack, deadline).await?;
+        }
+        let started = self.ctx.now();
+        self.remote(id).session.begin(request);
+        loop {
+            match self.remote_try(id, started, deadline).await {
+                Some(reply) => return reply,
+                None => {
+                    self.remote(id).peer = None;
+                    if let Err(error) = self.connect(rack, deadline).await {
+                        return Err(self.give_up(id, error));
+                    }
+                    let link = self.remote(id);
+                    let loss =
+                        if link.known { LinkLoss::Resumed } else { LinkLoss::SessionForgotten };
+                    if let Some(error) = link.session.on_loss(loss) {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends the request under way and waits for its answer; `None` if the connection was lost.
+    async fn remote_try(&mut self, id: LinkId, started: Ps, deadline: Ps) -> Option<Result<Reply>> {
+        let link = self.remote(id);
+        let peer = link.peer?;
+        let frame = link.session.under_way().expect("a request was begun").clone();
+        let seq = frame.seq;
+        let name = link.session.peer().to_string();
+        self.send_remote(peer, &RemoteRequest::Request(frame)).ok()?;
+        loop {
+            while let Some(message) = self.take_message(peer) {
+                match wire::decode::<RemoteReply>(&message, &name) {
+                    Ok(RemoteReply::Reply(frame)) if frame.seq == seq => {
+                        return Some(self.take_remote(id, frame, deadline).await);
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        self.remote(id).session.abandon_unsent();
+                        return Some(Err(error));
+                    }
+                }
+            }
+            match self.step_of(peer, &name, deadline).await {
+                Ok(()) => {}
+                Err(Error::PeerDead { .. }) => return None,
+                Err(_) => {
+                    let waited_ms = (self.ctx.now() - started).as_ns() / 1_000_000;
+                    let link = self.remote(id);
+                    let error = link.session.on_loss(LinkLoss::TimeUp { waited_ms });
+                    return Some(Err(error.expect("time up ends a request")));
+                }
+            }
+        }
+    }
+
+    async fn take_remote(&mut self, id: LinkId, frame: ReplyFrame, deadline: Ps) -> Result<Reply> {
+        let seq = frame.seq;
+        let link = self.remote(id);
+        let reply = link.session.on_reply(frame).expect("the sequence number was compared");
+        if matches!(reply, Ok(Reply::Allocated { .. })) {
+            link.consumed_seq = seq;
+            if let Some(peer) = link.peer {
+                // It is there before the caller learns of the memory; if the connection breaks
+                // first, the next join says it.
+                self.send_surely(peer, &RemoteRequest::Consumed(seq), deadline).await;
+            }
+        }
+        reply
+    }
+
+    /// Sends a message and waits until it has arrived or never will.
+    pub(super) async fn send_surely(
+        &mut self,
+        peer: PeerId,
+        message: &RemoteRequest,
+        deadline: Ps,
+    ) {
+        let Ok(id) = self.send_remote(peer, message) else { return };
+        self.inbox.awaited = Some(id);
+        while self.inbox.awaited.is_some() && self.turn(deadline).await {}
+    }
+
+    fn give_up(&mut self, id: LinkId, error: Error) -> Error {
+        let session = &mut self.remote(id).session;
+        match error {
+            Error::Timeout { .. } | Error::PeerDead { .. } => {
+                session.on_loss(LinkLoss::Gone(DeathCause::Closed)).unwrap_or(error)
+            }
+            other => {
+                session.abandon_unsent();
+                other
+            }
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Processes in virtual time: inboxes, timers, connections, and the loop that runs whoever is
+//! next. A process is an `async fn`; its `await`s are where it waits for the world. In checking
+//! mode it runs on a stack of its own, so that every memory operation inside an engine can suspend
+//! it as well; in performance mode its future is polled directly.
+//!
+//! Order: events come out of the wheel by time, source and the source's own count, and only the
+//! loop here takes them; so a run is a function of its configuration and its seed.
+
+mod conn;
+mod ctx;
+mod event_loop;
+mod net;
+
+pub use conn::ControlCosts;
+pub use event_loop::{Loop, block_on};
+
+use crate::check::Violation;
+use crate::mem::{Cpu, Violations};
+use crate::net::{Net, NetEvent, NodeId};
+use crate::rng::{Purpose, Rng};
+use crate::time::Ps;
+use crate::wheel::Wheel;
+use conn::Conn;
+use net::{Buffers, Routes};
+use rackpool_core::daemon::Act;
+use rackpool_core::seam::{FabricEvent, Nanos};
+use rackpool_core::wire::{ControlHello, ControlReply, MasterReply, MasterRequest};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// A process of the run, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProcessId(pub u32);
+
+/// A host: processors whose processes share memory and a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostId(pub u32);
+
+/// A connection of bytes in order (a control socket, a link to the master), never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConnId(pub u32);
+
+/// What travels over a connection.
+#[derive(Clone, Debug)]
+pub enum Message {
+    /// A client to its host's daemon.
+    Hello(ControlHello),
+    /// The daemon's answer.
+    Control(ControlReply),
+    /// Anybody to the master.
+    Call(MasterRequest),
+    /// The master's answer.
+    Answer(MasterReply),
+}
+
+/// What a process finds in its inbox.
+#[derive(Debug)]
+pub enum Input {
+    /// A connection was accepted.
+    Opened(ConnId),
+    /// A message came.
+    Message(ConnId, Message),
+    /// The other end of a connection closed or died; everything sent before came before.
+    Closed(ConnId),
+    /// The endpoint's event.
+    Fabric(FabricEvent),
+    /// A one-sided operation is to be executed by the fabric thread.
+    Execute(u32),
+    /// For the fabric thread.
+    Act(Act),
+    /// A client rang for this slot.
+    Bell(u32),
+    /// A reply may be in the ring of link number so and so.
+    Ring(u32),
+    /// Whatever the cluster wants its process to do next.
+    Tell(u64),
+}
+
+/// What the loop takes from the wheel.
+#[derive(Clone, Copy)]
+enum Event {
+    Run(ProcessId),
+    Arrive(ProcessId, u32),
+    Net(NetEvent),
+    Heal(HostId, HostId),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Status {
+    /// Until this moment by its own wish or its processor's.
+    Sleeping(Ps),
+    /// For its inbox.
+    Waiting,
+    Running,
+    Dead,
+}
+
+/// A process as the loop knows it.
+struct Process {
+    name: String,
+    host: HostId,
+    status: Status,
+    /// Stopped, or busy with what it began (performance mode), until then.
+    paused_until: Ps,
+    /// Sleeps: its inbox does not wake it.
+    deaf: bool,
+    /// The earliest `Run` in the wheel.
+    timer: Option<Ps>,
+    inbox: VecDeque<Input>,
+    cpu: Rc<Cpu>,
+}
+
+/// Marks the ids of work requests that carry messages; their buffer is below.
+const SEND_ID: u64 = 0xffff_ffff << 32;
+
+type Body = Pin<Box<dyn Future<Output = ()>>>;
+
+/// State that processes and the loop share. One run, one thread.
+pub struct Kernel {
+    now: Cell<Ps>,
+    wheel: RefCell<Wheel<Event>>,
+    processes: RefCell<Vec<Process>>,
+    inputs: RefCell<Slab<Input>>,
+    conns: RefCell<Vec<Conn>>,
+    /// When the last input of one process arrives at another of its host: they stay in order.
+    rings: RefCell<BTreeMap<(ProcessId, ProcessId), Ps>>,
+    spawned: RefCell<Vec<(ProcessId, Body)>>,
+    killed: RefCell<Vec<ProcessId>>,
+    /// The network.
+    pub net: RefCell<Net>,
+    /// Owner of each endpoint and executor of each node.
+    routes: RefCell<Routes>,
+    clocks: RefCell<Vec<Clock>>,
+    nodes: RefCell<Vec<NodeId>>,
+    /// Registered buffers, by endpoint.
+    buffers: RefCell<Vec<Buffers>>,
+    /// Hosts that cannot speak to each other now, as ordered pairs.
+    cuts: RefCell<BTreeMap<(HostId, HostId), Ps>>,
+    costs: ControlCosts,
+    rng: RefCell<Rng>,
+    memories: Cell<u32>,
+    trace: Cell<u64>,
+    events: Cell<u64>,
+    /// Events after which the run goes round in circles.
+    events_max: Cell<u64>,
+    violation: RefCell<Option<Violation>>,
+    /// What simulated memory objects to.
+    violations: Rc<Violations>,
+    /// Whether delays are drawn at random (checking mode).
+    jitter: bool,
+    /// The last events, for a person who replays a seed.
+    pub log: RefCell<Option<Vec<String>>>,
+}
+
+/// A host's clock: `real · (1 + drift) + offset`.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// Parts per million, at most 1000 either way.
+    pub drift_ppm: i64,
+    /// Nanoseconds at the start.
+    pub offset_ns: u64,
+}
+
+struct Slab<T> {
+    items: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Slab<T> {
+    fn put(&mut self, item: T) -> u32 {
+        match self.free.pop() {
+            Some(index) => {
+                self.items[index as usize] = Some(item);
+                index
+            }
+            None => {
+                self.items.push(Some(item));
+                self.items.len() as u32 - 1
+            }
+        }
+    }
+
+    fn take(&mut self, index: u32) -> T {
+        self.free.push(index);
+        self.items[index as usize].take().expect("an input is taken once")
+    }
+}
+
+/// What a process knows of itself.
+#[derive(Clone)]
+pub struct Ctx {
+    /// The run.
+    pub kernel: Rc<Kernel>,
+    /// The process.
+    pub id: ProcessId,
+    /// Its processor.
+    pub cpu: Rc<Cpu>,
+    /// Its host.
+    pub host: HostId,
+}
+
+impl Kernel {
+    /// An empty world at time zero.
+    pub fn new(seed: u64, net: Net, costs: ControlCosts, jitter: bool) -> Rc<Kernel> {
+        Rc::new(Kernel {
+            now: Cell::new(Ps::ZERO),
+            wheel: RefCell::new(Wheel::new()),
+            processes: RefCell::default(),
+            inputs: RefCell::new(Slab { items: Vec::new(), free: Vec::new() }),
+            conns: RefCell::default(),
+            rings: RefCell::default(),
+            spawned: RefCell::default(),
+            killed: RefCell::default(),
+            net: RefCell::new(net),
+            routes: RefCell::default(),
+            clocks: RefCell::default(),
+            nodes: RefCell::default(),
+            buffers: RefCell::default(),
+            cuts: RefCell::default(),
+            costs,
+            rng: RefCell::new(Rng::new(seed, Purpose::Network, 1)),
+            memories: Cell::new(0),
+            trace: Cell::new(seed),
+            events: Cell::new(0),
+            events_max: Cell::new(u64::MAX),
+            violation: RefCell::default(),
+            violations: Violations::new(),
+            jitter,
+            log: RefCell::default(),
+        })
+    }
+
+    /// The number of a new piece of memory.
+    pub fn new_memory(&self) -> u32 {
+        self.memories.set(self.memories.get() + 1);
+        self.memories.get()
+    }
+
+    /// A host with its clock.
+    pub fn add_host(&self, clock: Clock) -> HostId {
+        self.clocks.borrow_mut().push(clock);
+        self.nodes.borrow_mut().push(self.net.borrow_mut().add_node());
+        HostId(self.clocks.borrow().len() as u32 - 1)
+    }
+
+    /// A host's network card.
+    pub fn node_of(&self, host: HostId) -> NodeId {
+        self.nodes.borrow()[host.0 as usize]
+    }
+
+    /// The time of the event that is handled now.
+    pub fn now(&self) -> Ps {
+        self.now.get()
+    }
+
+    /// A host's monotonic clock at a moment.
+    pub fn clock_ns(&self, host: HostId, at: Ps) -> Nanos {
+        let Clock { drift_ppm, offset_ns } = self.clocks.borrow()[host.0 as usize];
+        let ns = at.as_ns();
+        let drift = i128::from(ns) * i128::from(drift_ppm) / 1_000_000;
+        offset_ns + (i128::from(ns) + drift) as u64
+    }
+
+    /// Events handled.
+    pub fn events(&self) -> u64 {
+        self.events.get()
+    }
+
+    /// After so many events the run ends with a failure of `live`. Without a call: no bound.
+    pub fn set_events_max(&self, events: u64) {
+        self.events_max.set(events);
+    }
+
+    /// The hash of everything that happened.
+    pub fn trace_hash(&self) -> u64 {
+        self.trace.get()
+    }
+
+    /// Mixes what happened into the trace hash.
+    pub fn note(&self, word: u64) {
+        let mixed = (self.trace.get() ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.trace.set(mixed.rotate_left(29) ^ (mixed >> 32));
+    }
+
+    /// A line for whoever replays this seed.
+    pub fn say(&self, line: impl FnOnce() -> String) {
+        if let Some(log) = &mut *self.log.borrow_mut() {
+            log.push(format!("{:>16} {}", self.now.get().0, line()));
+        }
+    }
+
+    /// A check failed: the run ends with the first one.
+    pub fn fail(&self, checker: &'static str, text: String) {
+        self.say(|| format!("VIOLATION {checker}: {text}"));
+        let mut violation = self.violation.borrow_mut();
+        violation.get_or_insert(Violation { checker, text, at: self.now.get() });
+    }
+
+    /// Where simulated memory says what it objects to.
+    pub fn violations(&self) -> &Rc<Violations> {
+        &self.violations
+    }
+
+    /// What failed.
+    pub fn violation(&self) -> Option<Violation> {
+        self.violation.borrow().clone()
+    }
+
+    /// Starts a process on a host.
+    pub fn spawn<F: Future<Output = ()> + 'static>(
+        self: &Rc<Self>,
+        name: String,
+        host: HostId,
+        cpu: Rc<Cpu>,
+        main: impl FnOnce(Ctx) -> F,
+    ) -> ProcessId {
+        let id = ProcessId(self.processes.borrow().len() as u32);
+        self.say(|| format!("{name} starts as process {}", id.0));
+        self.processes.borrow_mut().push(Process {
+            name,
+            host,
+            status: Status::Waiting,
+            paused_until: Ps::ZERO,
+            deaf: false,
+            timer: None,
+            inbox: VecDeque::new(),
+            cpu: cpu.clone(),
+        });
+        let ctx = Ctx { kernel: self.clone(), id, cpu, host };
+        self.spawned.borrow_mut().push((id, Box::pin(main(ctx))));
+        self.run_at(id, self.now.get());
+        id
+    }
+
+    /// Ends a process at whatever it is doing. Its memory operations stop; its connections close.
+    pub fn kill(&self, id: ProcessId) {
+        if self.is_alive(id) {
+            self.say(|| format!("{} is killed", self.processes.borrow()[id.0 as usize].name));
+            self.processes.borrow_mut()[id.0 as usize].status = Status::Dead;
+            self.killed.borrow_mut().push(id);
+        }
+    }
+
+    /// Stops a process for a while (SIGSTOP, a paused host).
+    pub fn pause(&self, id: ProcessId, time: Ps) {
+        let until = self.now.get() + time;
+        let mut processes = self.processes.borrow_mut();
+        let process = &mut processes[id.0 as usize];
+        process.paused_until = process.paused_until.max(until);
+        drop(processes);
+        self.run_at(id, until);
+    }
+
+    /// Whether a process runs.
+    pub fn is_alive(&self, id: ProcessId) -> bool {
+        self.processes.borrow()[id.0 as usize].status != Status::Dead
+    }
+
+    /// Whether a process was interrupted between two of its memory operations.
+    pub fn is_midway(&self, id: ProcessId) -> bool {
+        matches!(self.processes.borrow()[id.0 as usize].status, Status::Sleeping(_))
+    }
+
+    /// A process's processor.
+    pub fn cpu(&self, id: ProcessId) -> Rc<Cpu> {
+        self.processes.borrow()[id.0 as usize].cpu.clone()
+    }
+
+    /// Processors of the living processes of a host.
+    pub fn drain_host(&self, host: HostId) {
+        let processes = self.processes.borrow();
+        let living = processes.iter().filter(|p| p.host == host && p.status != Status::Dead);
+        living.for_each(|process| process.cpu.drain());
+    }
+
+    /// Hands an input to a process at a moment.
+    pub fn post(&self, to: ProcessId, at: Ps, input: Input) {
+        let index = self.inputs.borrow_mut().put(input);
+        self.wheel.borrow_mut().push(at.max(self.now.get()), to.0, Event::Arrive(to, index));
+    }
+
+    fn run_at(&self, id: ProcessId, at: Ps) {
+        let mut processes = self.processes.borrow_mut();
+        let process = &mut processes[id.0 as usize];
+        let at = at.max(self.now.get());
+        if process.timer.is_none_or(|timer| timer > at) {
+            process.timer = Some(at);
+            self.wheel.borrow_mut().push(at, id.0, Event::Run(id));
+        }
+    }
+
+    /// A delay of about `base`.
+    fn about(&self, base: Ps) -> Ps {
+        if !self.jitter {
+            return base;
+        }
+        let mut rng = self.rng.borrow_mut();
+        let spread = if rng.chance_ppm(20_000) { 20 } else { 2 };
+        Ps(rng.between(base.0 / 2, base.0 * spread))
+    }
+
+    /// From one core to another.
+    pub fn line_delay(&self) -> Ps {
+        self.about(self.costs.line)
+    }
+
+    /// A host's clock jumps ahead.
+    pub fn jump_clock(&self, host: HostId, ns: u64) {
+        self.clocks.borrow_mut()[host.0 as usize].offset_ns += ns;
+    }
+
+    fn host_of(&self, id: ProcessId) -> HostId {
+        self.processes.borrow()[id.0 as usize].host
+    }
+}

@@ -1,0 +1,176 @@
+//! The kernel's side of the network: who owns an endpoint, who executes for a node, the registered
+//! buffers, and the cuts.
+
+use super::{Event, HostId, Input, Kernel, ProcessId};
+use crate::net::{Down, EndpointId, Net, NetEvent, NodeId, Sink};
+use crate::time::Ps;
+use rackpool_core::seam::{BufId, FabricEvent, Sge};
+use std::collections::BTreeMap;
+
+/// Registered buffers of one endpoint. A number is not used again while the network may know it.
+#[derive(Default)]
+pub(super) struct Buffers {
+    pub(super) registered: BTreeMap<u32, Vec<u8>>,
+    pub(super) next: u32,
+}
+
+#[derive(Default)]
+pub(super) struct Routes {
+    pub(super) endpoints: Vec<Option<ProcessId>>,
+    pub(super) executors: Vec<Option<ProcessId>>,
+}
+
+impl Kernel {
+    /// Nothing passes from one host to another for a while: control messages wait, packets are
+    /// lost.
+    pub fn cut_for(&self, from: HostId, to: HostId, time: Ps) {
+        let until = self.now.get() + time;
+        let mut cuts = self.cuts.borrow_mut();
+        let cut = cuts.entry((from, to)).or_insert(until);
+        *cut = until.max(*cut);
+        self.net.borrow_mut().partition(self.node_of(from), self.node_of(to), true);
+        self.wheel.borrow_mut().push(until, u32::MAX - 1, Event::Heal(from, to));
+    }
+
+    pub(super) fn on_heal(&self, from: HostId, to: HostId) {
+        let until = self.cuts.borrow().get(&(from, to)).copied();
+        if until.is_some_and(|until| until <= self.now.get()) {
+            self.cuts.borrow_mut().remove(&(from, to));
+            self.net.borrow_mut().partition(self.node_of(from), self.node_of(to), false);
+        }
+    }
+
+    /// Everybody reaches everybody, and whoever was stopped goes on.
+    pub fn heal(&self) {
+        self.cuts.borrow_mut().clear();
+        self.net.borrow_mut().heal();
+        let count = self.processes.borrow().len() as u32;
+        for id in (0..count).map(ProcessId).filter(|id| self.is_alive(*id)) {
+            self.processes.borrow_mut()[id.0 as usize].paused_until = self.now.get();
+            self.run_at(id, self.now.get());
+        }
+    }
+
+    /// A host's network card takes `factor` times as long for everything.
+    pub fn slow(&self, host: HostId, factor: u32) {
+        self.net.borrow_mut().slow_node(self.node_of(host), 100 * factor);
+    }
+
+    /// Registers a buffer of an endpoint.
+    pub fn register(&self, endpoint: EndpointId, bytes: Vec<u8>) -> BufId {
+        let mut all = self.buffers.borrow_mut();
+        let buffers = buffers_of(&mut all, endpoint);
+        buffers.next = buffers.next.wrapping_add(1);
+        buffers.registered.insert(buffers.next, bytes);
+        BufId(buffers.next)
+    }
+
+    /// Takes a registered buffer back: whatever the network still reads from it is garbage, what
+    /// it writes to it is lost.
+    pub fn take_buffer(&self, endpoint: EndpointId, buf: BufId) -> Vec<u8> {
+        let buffers = &mut self.buffers.borrow_mut()[endpoint.0 as usize];
+        buffers.registered.remove(&buf.0).expect("a buffer is taken once")
+    }
+
+    /// All connections of a process over the fabric end.
+    pub fn reset_endpoints(&self, process: ProcessId) {
+        let now = self.now.get();
+        for endpoint in self.endpoints_of(process) {
+            self.with_net(|net, wires| net.reset(now, endpoint, wires));
+        }
+    }
+
+    /// The endpoints of a process.
+    pub(super) fn endpoints_of(&self, process: ProcessId) -> Vec<EndpointId> {
+        let routes = self.routes.borrow();
+        let owned = (0..).map(EndpointId).zip(routes.endpoints.iter());
+        let owned = owned.filter(|(_, owner)| **owner == Some(process));
+        owned.map(|(endpoint, _)| endpoint).collect()
+    }
+
+    /// A process's endpoint is gone with it.
+    pub fn close_endpoint(&self, endpoint: EndpointId, how: Down) {
+        let now = self.now.get();
+        self.with_net(|net, wires| net.endpoint_down(now, endpoint, how, wires));
+    }
+
+    /// Runs `f` on the network, whose wishes go into the wheel.
+    pub fn with_net<R>(&self, f: impl FnOnce(&mut Net, &mut Wires<'_>) -> R) -> R {
+        f(&mut self.net.borrow_mut(), &mut Wires(self))
+    }
+
+    /// Who gets an endpoint's events.
+    pub fn route_endpoint(&self, endpoint: EndpointId, to: ProcessId) {
+        put(&mut self.routes.borrow_mut().endpoints, endpoint.0 as usize, to);
+    }
+
+    /// Who executes what arrives at a node.
+    pub fn route_node(&self, node: NodeId, to: ProcessId) {
+        put(&mut self.routes.borrow_mut().executors, node.0 as usize, to);
+    }
+}
+
+fn buffers_of(all: &mut Vec<Buffers>, endpoint: EndpointId) -> &mut Buffers {
+    if all.len() <= endpoint.0 as usize {
+        all.resize_with(endpoint.0 as usize + 1, Buffers::default);
+    }
+    &mut all[endpoint.0 as usize]
+}
+
+fn put(routes: &mut Vec<Option<ProcessId>>, index: usize, to: ProcessId) {
+    if routes.len() <= index {
+        routes.resize(index + 1, None);
+    }
+    routes[index] = Some(to);
+}
+
+/// Where the network's wishes go.
+pub struct Wires<'a>(&'a Kernel);
+
+impl Sink for Wires<'_> {
+    fn schedule(&mut self, at: Ps, event: NetEvent) {
+        self.0.wheel.borrow_mut().push(at, u32::MAX, Event::Net(event));
+    }
+
+    fn execute(&mut self, at: Ps, target: NodeId, token: u32) {
+        let executor = self.0.routes.borrow().executors.get(target.0 as usize).copied().flatten();
+        if let Some(to) = executor {
+            self.0.post(to, at, Input::Execute(token));
+        }
+    }
+
+    fn deliver(&mut self, at: Ps, endpoint: EndpointId, event: FabricEvent) {
+        let owner = self.0.routes.borrow().endpoints.get(endpoint.0 as usize).copied().flatten();
+        if let Some(to) = owner {
+            self.0.post(to, at, Input::Fabric(event));
+        }
+    }
+
+    fn read_local(&mut self, endpoint: EndpointId, pieces: &[Sge], to: &mut Vec<u8>) {
+        let mut buffers = self.0.buffers.borrow_mut();
+        let buffers = &buffers_of(&mut buffers, endpoint).registered;
+        for Sge { buf, offset, bytes } in pieces {
+            match buffers.get(&buf.0) {
+                Some(from) => {
+                    to.extend_from_slice(&from[*offset as usize..(offset + bytes) as usize]);
+                }
+                // Its owner uses it for something else by now.
+                None => to.resize(to.len() + *bytes as usize, 0xdb),
+            }
+        }
+    }
+
+    fn write_local(&mut self, endpoint: EndpointId, pieces: &[Sge], mut from: &[u8]) {
+        let mut buffers = self.0.buffers.borrow_mut();
+        let buffers = &mut buffers_of(&mut buffers, endpoint).registered;
+        for Sge { buf, offset, bytes } in pieces {
+            let (here, rest) = from.split_at((*bytes as usize).min(from.len()));
+            if let Some(to) = buffers.get_mut(&buf.0) {
+                to[*offset as usize..][..here.len()].copy_from_slice(here);
+            }
+            from = rest;
+        }
+    }
+
+    fn revoked(&mut self, _at: Ps, _node: NodeId, _cookie: u64) {}
+}
