@@ -5,7 +5,9 @@
 //! measurements ([`interleave`]), reports for programs ([`report`]) and for people ([`html`]),
 //! and the raw references of a machine ([`micro`]). The runners put these together with a pool:
 //! [`local`], [`ring`], [`remote`] and [`ycsb_run`], each an options structure and a function
-//! `run` that answers with a report ([`mod@run`] has what they share).
+//! `run` that answers with a report ([`mod@run`] has what they share). [`sim_table`] puts the
+//! pool's
+//! hash table into simulated runs.
 //!
 //! Rule of the crate: no `unsafe`, and every random choice comes from a seed that the caller
 //! names, so that a run can be repeated.
@@ -25,6 +27,7 @@ pub mod report;
 pub mod ring;
 pub mod rng;
 pub mod run;
+pub mod sim_table;
 pub mod value;
 pub mod ycsb;
 pub mod ycsb_run;

@@ -16,7 +16,7 @@ pub struct Engine {
 
 /// The simulated cluster.
 pub const CLUSTER: Engine = Engine {
-    run_seed: rackpool_sim::world::run_seed,
+    run_seed: rackpool_bench::sim_table::run_seed,
     scale: |_, _| Err("there is no cluster in performance mode in this build".to_owned()),
     ladder: |_| Err("there is no cluster in performance mode in this build".to_owned()),
 };

@@ -101,6 +101,8 @@ pub(crate) struct Index {
     forwards: Box<[Forward; FORWARDS_MAX]>,
     /// Where new chunks and cells are placed.
     pub placement: Placement,
+    /// Bytes of cells and arrays that may be lost: nobody else names them, or that is not known.
+    pub leaked_bytes: u64,
 }
 
 impl Index {
@@ -113,6 +115,7 @@ impl Index {
             chunks: Vec::new(),
             forwards: Box::new([Forward::default(); FORWARDS_MAX]),
             placement,
+            leaked_bytes: 0,
         }
     }
 
@@ -301,14 +304,20 @@ impl Index {
         cell[..8].copy_from_slice(&word.0.to_le_bytes());
         cell[8..16].copy_from_slice(&base.to_le_bytes());
         cell[16..].copy_from_slice(&view.cell().unwrap_or(GAddr::NULL).0.to_le_bytes());
-        mem.write(at, &cell)?;
+        if let Err(error) = mem.write(at, &cell) {
+            // Part of the write may still be under way, so the memory must not be used again.
+            self.leaked_bytes += CELL_BYTES;
+            return Err(error.into());
+        }
         let home_word = Word::forward(at);
         match publish(mem, view.home, view.home_word.0, home_word.0, true) {
             Ok(Swap::Done(())) => Ok(Swap::Done(View { word, home_word, at, base, ..*view })),
-            Ok(Swap::Unknown) => Ok(Swap::Unknown),
+            Ok(Swap::Unknown) => {
+                self.leaked_bytes += CELL_BYTES;
+                Ok(Swap::Unknown)
+            }
             lost => {
-                // Nobody has seen the cell. If it cannot be freed now, it is lost for good.
-                let _ = mem.free(at, CELL_BYTES);
+                self.free_unseen(mem, at, CELL_BYTES);
                 lost.map(|_| Swap::Lost)
             }
         }
@@ -348,15 +357,24 @@ impl Index {
         match publish(mem, pointer, 0, addr.0, true) {
             Ok(Swap::Done(())) => Ok(addr.0),
             Ok(Swap::Lost) => {
-                // Nobody has seen it. If it cannot be freed now, it is lost for good.
-                let _ = mem.free(addr, bytes);
+                self.free_unseen(mem, addr, bytes);
                 Ok(mem.read_u64(pointer)?)
             }
-            Ok(Swap::Unknown) => Err(Error::OutcomeUnknown { operation: "growing the index" }),
+            Ok(Swap::Unknown) => {
+                self.leaked_bytes += bytes;
+                Err(Error::OutcomeUnknown { operation: "growing the index" })
+            }
             Err(error) => {
-                let _ = mem.free(addr, bytes);
+                self.free_unseen(mem, addr, bytes);
                 Err(error)
             }
+        }
+    }
+
+    /// Frees what nobody else has seen. If that cannot be done now, it is lost for good.
+    fn free_unseen<W: Words>(&mut self, mem: &mut W, addr: GAddr, bytes: u64) {
+        if mem.free(addr, bytes).is_err() {
+            self.leaked_bytes += bytes;
         }
     }
 }
@@ -426,7 +444,8 @@ mod tests {
     use super::*;
     use crate::words::PoolResult;
 
-    /// Answers one compare-and-swap after the other as it is told, and can do nothing else.
+    /// Answers one compare-and-swap after the other as it is told, has memory that it refuses to
+    /// write to and to take back, and can do nothing else.
     struct Script(Vec<PoolResult<Result<u64, u64>>>);
 
     impl Words for Script {
@@ -434,16 +453,16 @@ mod tests {
             self.0.remove(0)
         }
         fn alloc(&mut self, _: u64, _: Placement) -> PoolResult<GAddr> {
-            unreachable!()
+            Ok(GAddr(4096))
         }
         fn free(&mut self, _: GAddr, _: u64) -> PoolResult<()> {
-            unreachable!()
+            Err(PoolError::Busy { what: "ring".into(), limit: 64 })
         }
         fn read(&mut self, _: GAddr, _: &mut [u8]) -> PoolResult<()> {
             unreachable!()
         }
         fn write(&mut self, _: GAddr, _: &[u8]) -> PoolResult<()> {
-            unreachable!()
+            Err(PoolError::Busy { what: "fabric buffers".into(), limit: 64 })
         }
         fn read_u64(&mut self, _: GAddr) -> PoolResult<u64> {
             unreachable!()
@@ -479,6 +498,22 @@ mod tests {
 
     fn busy() -> PoolResult<Result<u64, u64>> {
         Err(PoolError::Busy { what: "ring".into(), limit: 64 })
+    }
+
+    #[test]
+    fn a_cell_or_an_array_that_is_lost_is_counted() {
+        let word = Word::empty(0, 1);
+        let home = GAddr(64);
+        let view = View { bucket: 0, word, home, home_word: word, at: home, base: 0 };
+        let mut index = Index::new(GAddr(0), 2, Placement::Auto);
+        let refused = index.replace(&mut Script(Vec::new()), &view, Next::Empty(1));
+        assert_eq!(refused, Err(busy().unwrap_err().into()));
+        assert_eq!(index.leaked_bytes, CELL_BYTES);
+        let mut silent = Script((0..RESOLVE_MAX).map(|_| unknown()).collect());
+        assert!(index.install(&mut silent, home, CHUNK_BYTES).is_err());
+        assert_eq!(index.leaked_bytes, CELL_BYTES + CHUNK_BYTES);
+        assert!(index.install(&mut Script(vec![busy()]), home, CHUNK_BYTES).is_err());
+        assert_eq!(index.leaked_bytes, CELL_BYTES + 2 * CHUNK_BYTES);
     }
 
     #[test]

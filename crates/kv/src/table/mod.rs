@@ -49,9 +49,12 @@
 //!
 //! # Death
 //! No lock is held at any time, so a client may die between any two accesses. What it may leave:
-//! a frozen bucket, which the next writer thaws, and what its one operation had allocated but not
-//! yet published or unlinked but not yet freed. The count of keys that steers the growth may be
-//! off by one sample.
+//! a frozen bucket, which the next writer thaws; what its one operation had allocated but not yet
+//! published or unlinked but not yet freed (at most [`LEFT_BY_DEATH_MAX`] allocations), and what it
+//! still held back because the pool had been too busy to take it. The count of keys that steers
+//! the growth may be off by one sample.
+//!
+//! [`LEFT_BY_DEATH_MAX`]: crate::constants::LEFT_BY_DEATH_MAX
 //!
 //! An operation that answers with an error of the pool was not applied. One that answers
 //! [`Error::OutcomeUnknown`] (the memory's rack fell silent in the middle of a swap) may have been;
@@ -179,7 +182,7 @@ impl Table {
             version: VERSION,
             level_first: u32::from(options.level_first),
             table_id: options.seed.unwrap_or_else(random_u64),
-            hash_seed: options.seed.map_or_else(random_u64, |seed| !seed),
+            hash_seed: options.seed.map_or_else(random_u64, Table::hash_seed_of),
             versions_per_word: options.versions_per_word,
             reserved: [0; 5],
             checksum: 0,
@@ -243,7 +246,20 @@ impl Table {
 
     /// Bytes that this handle could not give back to the pool: it was silent or too busy.
     pub fn leaked_bytes(&self) -> u64 {
-        self.leaked_bytes
+        self.leaked_bytes + self.index.leaked_bytes
+    }
+
+    /// Gives back what the pool was too busy to take when it was freed; the bytes that are still
+    /// held back. Every change begins with this; who drops a table calls it before, or they are
+    /// lost. Blocks as long as a free does.
+    pub fn flush<W: Words>(&mut self, mem: &mut W) -> u64 {
+        self.flush_frees(mem);
+        self.frees_pending.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The seed of the keys' hash in a table that was made with [`Options::seed`].
+    pub fn hash_seed_of(seed: u64) -> u64 {
+        !seed
     }
 
     fn new(name: &str, header: GAddr, fixed: Fixed, options: Options) -> Table {

@@ -150,7 +150,13 @@ impl Table {
                 self.free_blob(mem, frozen);
             }
             Swap::Lost => {}
-            Swap::Unknown => self.leak(&mut halves.low),
+            Swap::Unknown => {
+                self.leak(&mut halves.low);
+                // If it was applied, nobody names the blob before it any more.
+                if frozen.word.empty_depth().is_none() {
+                    self.leaked_bytes += alloc_bytes(self.blob_bytes);
+                }
+            }
         }
         Ok(())
     }

@@ -289,7 +289,7 @@ impl Table {
         }
     }
 
-    fn flush_frees<W: Words>(&mut self, mem: &mut W) {
+    pub(super) fn flush_frees<W: Words>(&mut self, mem: &mut W) {
         while let Some((addr, bytes)) = self.frees_pending.pop() {
             let pending = self.frees_pending.len();
             self.release(mem, addr, bytes);

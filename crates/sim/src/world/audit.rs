@@ -33,7 +33,13 @@ async fn run(ctx: &Ctx, scene: &Rc<Scene>) -> Result<()> {
     let cluster = scene.cluster.clone();
     let handle = SimHandle::open(ctx.clone(), cluster, RackId(0), Path::OneSided, 64).await?;
     let mut worker = Worker::new(ctx.clone(), scene.clone(), handle);
-    for Orphan { addr, bytes, freeing, readable } in scene.model.orphans() {
+    worker.end_table().await;
+    let mut orphans = scene.model.orphans();
+    if let Some(tables) = scene.tables {
+        let (table, each_max) = (&scene.model.table, tables.left_by_death_max());
+        orphans.extend(table.orphans(&ctx.kernel, each_max, scene.model.nothing_lost()));
+    }
+    for Orphan { addr, bytes, freeing, readable } in orphans {
         if readable {
             worker.read_all(addr).await;
         }

@@ -10,13 +10,15 @@ mod master;
 mod nemesis;
 mod rack;
 mod scenario;
+mod table;
 mod target;
 mod workload;
 
 pub use handle::{Path, SimHandle};
-pub use kernel::{Clock, ControlCosts, Ctx, HostId, Input, Kernel, Loop, ProcessId};
+pub use kernel::{Clock, ControlCosts, Ctx, HostId, Input, Kernel, Loop, ProcessId, block_on};
 pub use rack::Rack;
-pub use scenario::{run_seed, run_seed_logged};
+pub use scenario::{run_seed, run_seed_logged, run_seed_with};
+pub use table::{Table, TableError, TableMem, TableReport, Tables};
 
 use crate::mem::{Cpu, Hooks};
 use crate::net::EndpointId;

@@ -3,6 +3,7 @@
 
 use super::kernel::{Clock, ControlCosts, HostId, Kernel, Loop, ProcessId};
 use super::rack::Rack;
+use super::table::{TableReport, Tables};
 use super::workload::{self, Model};
 use super::{Cluster, Path, StepCosts, audit, nemesis};
 use crate::device::Profile;
@@ -26,6 +27,13 @@ const CALM: Ps = Ps::ms(120_000);
 /// A run that works for longer than this hangs.
 const WORK_MAX: Ps = Ps::ms(3_600_000);
 
+/// Of the seeds that may have a table, those that do, parts per million.
+const TABLE_PPM: u32 = 400_000;
+/// Frames of each rack that a table may need: a chunk, slabs of all classes, long values.
+const TABLE_FRAMES: u32 = 24;
+/// The generator that says whether there is one: far from those of processes.
+const TABLE_STREAM: u64 = 1 << 40;
+
 /// A client place: one process at a time.
 struct Place {
     rack: usize,
@@ -45,6 +53,8 @@ pub struct Scene {
     pub cluster: Rc<Cluster>,
     /// What the clients did and must find.
     pub model: Model,
+    /// The table that clients use beside, if the run has one.
+    pub tables: Option<&'static dyn Tables>,
     places: RefCell<Vec<Place>>,
     counts: RefCell<Counts>,
     set_up: Cell<bool>,
@@ -92,6 +102,20 @@ impl Scene {
     /// Counts an operation by its result.
     pub fn count_operation(&self, name: &'static str, result: &'static str) {
         self.counts.borrow_mut().add_result(Group::Operation, name, result, 1);
+    }
+
+    /// Counts what the table was made of at its end.
+    pub fn count_table(&self, report: &TableReport) {
+        let mut counts = self.counts.borrow_mut();
+        for (name, count) in [
+            ("tables", 1),
+            ("table keys", report.keys),
+            ("table splits", report.splits),
+            ("table splits left by the dead", report.splits_left),
+            ("table words retired", report.words_retired),
+        ] {
+            counts.add(Group::Checked, name, count);
+        }
     }
 
     /// A client that lives.
@@ -224,14 +248,14 @@ struct Shape {
 }
 
 impl Shape {
-    fn new(config: &Config, seed: u64) -> Shape {
+    fn new(config: &Config, seed: u64, has_table: bool) -> Shape {
         let mut rng = Rng::new(seed, Purpose::Shape, 0);
         let racks = config.racks.unwrap_or(rng.between(2, 4) as u32);
         Shape {
             racks,
             clients: config.clients.unwrap_or((2 * racks).max(4) + rng.below(3) as u32),
             page_shift: 12,
-            frames: rng.between(12, 48) as u32,
+            frames: rng.between(12, 48) as u32 + if has_table { TABLE_FRAMES } else { 0 },
             switch: switch_rates(config, &mut rng),
         }
     }
@@ -253,9 +277,11 @@ fn switch_rates(config: &Config, rng: &mut Rng) -> SwitchRates {
 }
 
 /// A cluster as the seed shapes it, in which nothing runs yet.
-fn build(config: &Config, seed: u64) -> Rc<Scene> {
+fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<Scene> {
+    let mut rng = Rng::new(seed, Purpose::Shape, TABLE_STREAM);
+    let tables = tables.filter(|_| rng.chance_ppm(TABLE_PPM));
     let mut rng = Rng::new(seed, Purpose::Shape, 1);
-    let shape = Shape::new(config, seed);
+    let shape = Shape::new(config, seed, tables.is_some());
     let profile = Profile::load(&config.profile).expect("the profile was checked before");
     let faults = net_faults(config, &mut rng);
     let net = Net::new(&profile, faults, Rng::new(seed, Purpose::Network, 0));
@@ -305,6 +331,7 @@ fn build(config: &Config, seed: u64) -> Rc<Scene> {
         places: RefCell::new(places.collect()),
         cluster,
         model: Model::default(),
+        tables,
         counts: RefCell::default(),
         set_up: Cell::new(false),
         repaired: Cell::new(false),
@@ -369,7 +396,16 @@ fn start(scene: &Rc<Scene>) {
 
 /// Runs one seed in checking mode.
 pub fn run_seed(config: &Config, seed: u64) -> SeedOutcome {
-    let scene = build(config, seed);
+    run(config, seed, None)
+}
+
+/// As [`run_seed`]; in some seeds the clients use one of these tables, too.
+pub fn run_seed_with(config: &Config, seed: u64, tables: &'static dyn Tables) -> SeedOutcome {
+    run(config, seed, Some(tables))
+}
+
+fn run(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> SeedOutcome {
+    let scene = build(config, seed, tables);
     let kernel = scene.cluster.kernel.clone();
     kernel.set_events_max(config.events_max());
     if config.trace_lines > 0 {

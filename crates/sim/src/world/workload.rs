@@ -1,9 +1,12 @@
 //! What clients do and what they must find: the model that all of them share in no time, and a
 //! client that works until it is told that it is enough.
 
+mod table;
+
 use super::handle::{Path, SimHandle};
 use super::kernel::{Ctx, Kernel, ProcessId};
 use super::scenario::Scene;
+use super::table::{TableError, TableMem, TableModel};
 use crate::check::Violation;
 use crate::check::bytes::{Backing, Bytes, Refusal};
 use crate::check::conserve::AllocationAudit;
@@ -18,6 +21,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::rc::Rc;
+use table::TableSeat;
 
 /// Words that all clients use, in each rack.
 const WORDS_PER_RACK: u64 = 12;
@@ -79,11 +83,15 @@ pub struct Model {
     pub maybe_leaked: Cell<u64>,
     /// Clients that died while they wrote.
     pub torn: Cell<u64>,
+    /// The table, if the run has one.
+    pub table: TableModel,
 }
 
 impl Model {
     /// A client died: what it was doing has an unknown end, what it had is the audit's.
     pub fn on_killed(&self, process: ProcessId, at: Ps) {
+        let leaked = self.maybe_leaked.get() + self.table.on_killed(process, at);
+        self.maybe_leaked.set(leaked);
         if let Some(one) = self.under_way.borrow_mut().remove(&process) {
             self.torn.set(self.torn.get() + u64::from(one.name.starts_with("write")));
             if one.name == "alloc" {
@@ -118,6 +126,7 @@ impl Model {
     pub fn on_power_lost(&self, rack: usize, is_gone: impl Fn(u64) -> bool, at: Ps) {
         self.lost.borrow_mut().push(rack);
         self.objects.borrow_mut().retain(|addr, _| !is_gone(*addr));
+        self.table.on_power_lost(&is_gone);
         self.bytes.borrow_mut().lost(is_gone, at);
     }
 
@@ -136,6 +145,7 @@ impl Model {
     /// An orphan was freed.
     pub fn forget(&self, addr: GAddr, at: Ps) {
         self.objects.borrow_mut().remove(&addr.0);
+        self.table.forget(addr);
         let mut bytes = self.bytes.borrow_mut();
         bytes.free_called(addr.0, at);
         bytes.freed(addr.0, at);
@@ -150,7 +160,9 @@ impl Model {
             owner: 0,
             certain: !one.freeing,
         };
-        objects.iter().map(audit).collect()
+        let mut all: Vec<AllocationAudit> = objects.iter().map(audit).collect();
+        all.extend(self.table.allocations());
+        all
     }
 
     /// Whether no rack has lost its power.
@@ -174,6 +186,7 @@ impl Model {
             let violation = found.violation("words");
             kernel.fail("words", violation.text);
         }
+        self.table.check_histories(kernel);
     }
 }
 
@@ -196,6 +209,7 @@ pub struct Worker {
     /// Whole pages that were freed: nobody may ever read them again.
     gone: Vec<GAddr>,
     next_value: u64,
+    seat: Option<TableSeat>,
 }
 
 /// The client's main function.
@@ -238,7 +252,8 @@ impl Worker {
     pub fn new(ctx: Ctx, scene: Rc<Scene>, handle: SimHandle) -> Worker {
         let rng = Rng::new(scene.seed, Purpose::Workload, u64::from(ctx.id.0));
         let next_value = u64::from(ctx.id.0) << 32;
-        Worker { ctx, scene, handle, rng, mine: Vec::new(), gone: Vec::new(), next_value }
+        let seat = scene.tables.map(|tables| TableSeat::new(tables, scene.seed));
+        Worker { ctx, scene, handle, rng, mine: Vec::new(), gone: Vec::new(), next_value, seat }
     }
 
     fn begin(&self, name: &'static str) -> Ps {
@@ -255,12 +270,15 @@ impl Worker {
     }
 
     async fn end<T>(&self, name: &'static str, result: &Result<T>) {
+        self.end_as(name, result.as_ref().map_or_else(Error::code, |_| "ok")).await;
+    }
+
+    async fn end_as(&self, name: &'static str, code: &'static str) {
         // No operation begins and ends in one moment.
         self.ctx.sleep(Ps::ns(1)).await;
         // What was stored is in memory before anybody learns that it was.
         self.ctx.cpu.drain();
         self.scene.model.under_way.borrow_mut().remove(&self.ctx.id);
-        let code = result.as_ref().map_or_else(Error::code, |_| "ok");
         self.scene.count_operation(name, code);
         self.ctx.kernel.note(u64::from(self.ctx.id.0) << 32 | u64::from(code.as_bytes()[0]));
         self.ctx.kernel.say(|| format!("client {}: {name}: {code}", self.ctx.id.0));
@@ -271,6 +289,9 @@ impl Worker {
     }
 
     async fn step(&mut self) {
+        if self.is_table_next() {
+            return self.table_step().await;
+        }
         match self.rng.below(100) {
             0..40 => self.word().await,
             40..50 => self.write_mine().await,
@@ -691,6 +712,7 @@ impl Worker {
 
     /// Reads all that this client has once more, and gives it back.
     async fn finish(&mut self) {
+        self.close_table().await;
         for addr in self.mine.clone() {
             self.read_all(addr).await;
             let bytes = self.scene.model.objects.borrow().get(&addr.0).map(|one| one.bytes);
@@ -738,6 +760,18 @@ pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
         let object =
             Object { bytes, holder: None, owned: false, freeing: false, words: true, serial: 0 };
         scene.model.objects.borrow_mut().insert(addr.0, object);
+    }
+    while let Some(tables) = scene.tables {
+        match tables.create(&mut TableMem::new(&mut handle, &scene), scene.seed) {
+            Ok(()) => break,
+            Err(TableError::Pool(error)) => {
+                // What it had allocated by then may be lost.
+                scene.model.table.was_lossy();
+                ctx.kernel.say(|| format!("no table yet: {error}"));
+                ctx.sleep(Ps::ms(1)).await;
+            }
+            Err(error) => return ctx.kernel.fail("set-up", format!("{error:?}")),
+        }
     }
     handle.leave().await;
     scene.set_up();

@@ -5,7 +5,7 @@ use crate::coro::{Coroutine, Order, Progress, Wait};
 use crate::net::Down;
 use crate::time::Ps;
 use std::rc::Rc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 enum Runner {
     Stack(Box<Coroutine>),
@@ -229,10 +229,18 @@ impl Loop {
     }
 }
 
-/// Runs a process's future on its own stack: when it has to wait, the stack does.
-fn block_on(mut body: Body) {
-    while body.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-        crate::coro::wait(Wait::Event);
+/// Runs a future on the stack of the process that calls: when the future has to wait, the stack
+/// does. So code of a process that cannot `await` can block.
+///
+/// # Panics
+/// If it has to wait outside of a process that runs on a stack of its own (checking mode).
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => crate::coro::wait(Wait::Event),
+        }
     }
 }
 

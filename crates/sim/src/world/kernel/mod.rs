@@ -12,7 +12,7 @@ mod event_loop;
 mod net;
 
 pub use conn::ControlCosts;
-pub use event_loop::Loop;
+pub use event_loop::{Loop, block_on};
 
 use crate::check::Violation;
 use crate::mem::{Cpu, Violations};

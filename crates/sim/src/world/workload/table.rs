@@ -1,0 +1,151 @@
+//! Steps that are the table's, if the run has one. See [`super::super::table`].
+
+use super::Worker;
+use crate::check::keys::MapOp;
+use crate::world::table::{Table, TableError, TableMem, Tables};
+use rackpool_core::Error;
+
+/// How many of a client's steps are the table's, in parts per million.
+const SHARE_PPM: u32 = 130_000;
+/// Keys that get half of the operations.
+const HOT_KEYS: u64 = 3;
+
+/// A client's view of the run's table.
+pub struct TableSeat {
+    tables: &'static dyn Tables,
+    table: Option<Box<dyn Table>>,
+    keys: u64,
+}
+
+impl TableSeat {
+    /// Nothing is opened yet.
+    pub fn new(tables: &'static dyn Tables, seed: u64) -> TableSeat {
+        TableSeat { tables, table: None, keys: tables.keys(seed) }
+    }
+}
+
+fn name_of(op: MapOp) -> &'static str {
+    match op {
+        MapOp::Get(_) => "table-get",
+        MapOp::Insert(..) => "table-insert",
+        MapOp::Update(..) => "table-update",
+        MapOp::Put(..) => "table-put",
+        MapOp::Delete(_) => "table-delete",
+    }
+}
+
+impl Worker {
+    /// Whether the next step is the table's.
+    pub(super) fn is_table_next(&mut self) -> bool {
+        self.seat.is_some() && self.rng.chance_ppm(SHARE_PPM)
+    }
+
+    /// One operation on the table.
+    pub(super) async fn table_step(&mut self) {
+        let Some((mut table, keys)) = self.take_table().await else { return };
+        let hot = self.rng.chance_ppm(500_000);
+        let key = self.rng.below(if hot { HOT_KEYS.min(keys) } else { keys });
+        self.next_value += 1;
+        let value = self.next_value;
+        let op = match self.rng.below(100) {
+            0..35 => MapOp::Get(None),
+            35..55 => MapOp::Put(value, None),
+            55..70 => MapOp::Insert(value, None),
+            70..85 => MapOp::Update(value, None),
+            _ => MapOp::Delete(None),
+        };
+        self.table_operation(&mut *table, key, op).await;
+        self.put_back(table);
+    }
+
+    /// Reads every key once more and looks at all that is in the table; then takes it away.
+    pub async fn end_table(&mut self) {
+        let Some((mut table, keys)) = self.take_table().await else { return };
+        for key in 0..keys {
+            self.table_operation(&mut *table, key, MapOp::Get(None)).await;
+        }
+        let checked = table.check(&mut TableMem::new(&mut self.handle, &self.scene));
+        match checked {
+            Ok(report) => self.scene.count_table(&report),
+            Err(error) => self.check_table_error("looking at the table", &error),
+        }
+        let destroyed = table.destroy(&mut TableMem::new(&mut self.handle, &self.scene));
+        if let Err(error) = destroyed {
+            self.check_table_error("destroying the table", &error);
+        }
+    }
+
+    /// What the client's table still holds for itself goes back.
+    pub(super) async fn close_table(&mut self) {
+        if let Some(table) = self.seat.as_mut().and_then(|seat| seat.table.as_mut()) {
+            table.close(&mut TableMem::new(&mut self.handle, &self.scene));
+        }
+    }
+
+    /// Opens the table if it is not open; nothing if that fails.
+    async fn take_table(&mut self) -> Option<(Box<dyn Table>, u64)> {
+        let seat = self.seat.as_mut()?;
+        let keys = seat.keys;
+        if let Some(table) = seat.table.take() {
+            return Some((table, keys));
+        }
+        let tables = seat.tables;
+        self.begin("table-open");
+        let opened =
+            tables.open(&mut TableMem::new(&mut self.handle, &self.scene), self.scene.seed);
+        self.end_as("table-open", opened.as_ref().map_or_else(code_of, |_| "ok")).await;
+        match opened {
+            Ok(table) => Some((table, keys)),
+            Err(error) => {
+                self.check_table_error("opening the table", &error);
+                None
+            }
+        }
+    }
+
+    fn put_back(&mut self, table: Box<dyn Table>) {
+        if let Some(seat) = &mut self.seat {
+            seat.table = Some(table);
+        }
+    }
+
+    async fn table_operation(&mut self, table: &mut dyn Table, key: u64, op: MapOp) {
+        let id = self.ctx.id;
+        let name = name_of(op);
+        let since = self.begin(name);
+        let model = &self.scene.model.table;
+        model.called(id, key, op, since);
+        let leaked_before = table.leaked_bytes();
+        let result = table.apply(&mut TableMem::new(&mut self.handle, &self.scene), key, op);
+        self.end_as(name, result.as_ref().map_or_else(code_of, |_| "ok")).await;
+        self.ctx.kernel.say(|| format!("client {}: key {key}: {op:?}: {result:?}", id.0));
+        if table.leaked_bytes() > leaked_before || result == Err(TableError::Unknown) {
+            model.was_lossy();
+        }
+        match &result {
+            Ok(answer) => model.answered(id, Some(*answer), self.ctx.now()),
+            Err(TableError::Unknown) => model.answered(id, None, self.ctx.now()),
+            Err(error) => {
+                model.refused(id);
+                self.check_table_error(name, error);
+            }
+        }
+    }
+
+    fn check_table_error(&self, what: &str, error: &TableError) {
+        match error {
+            TableError::Pool(error) if self.is_excused(error) => {}
+            TableError::Pool(error) => self.violated("errors", format!("{what}: {error}")),
+            TableError::Unknown => {}
+            TableError::Wrong(text) => self.violated("keys", format!("{what}: {text}")),
+        }
+    }
+}
+
+fn code_of(error: &TableError) -> &'static str {
+    match error {
+        TableError::Pool(error) => Error::code(error),
+        TableError::Unknown => "outcome-unknown",
+        TableError::Wrong(_) => "wrong",
+    }
+}
