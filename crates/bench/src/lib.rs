@@ -6,8 +6,7 @@
 //! and the raw references of a machine ([`micro`]). The runners put these together with a pool:
 //! [`local`], [`ring`], [`remote`] and [`ycsb_run`], each an options structure and a function
 //! `run` that answers with a report ([`mod@run`] has what they share). [`sim_table`] puts the
-//! pool's
-//! hash table into simulated runs.
+//! pool's hash table into simulated runs.
 //!
 //! Rule of the crate: no `unsafe`, and every random choice comes from a seed that the caller
 //! names, so that a run can be repeated.
