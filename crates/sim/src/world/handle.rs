@@ -106,6 +106,8 @@ pub struct SimHandle {
     tables: TransferTables,
     round: u64,
     message: Vec<u8>,
+    spare: Spare,
+    completions: Vec<(u64, WorkStatus)>,
     /// How long a call rides through the restart of a peer.
     pub timeout: Ps,
     /// Requests sent to daemons, and calls to the master.
@@ -142,6 +144,8 @@ impl SimHandle {
             tables: TransferTables::default(),
             round: 0,
             message: vec![0; MESSAGE_BYTES_MAX as usize],
+            spare: Spare::default(),
+            completions: Vec::new(),
             timeout,
             sent: (0, 0),
             ctx,
@@ -175,8 +179,20 @@ impl SimHandle {
         &self.client
     }
 
+    /// Forgets where the page at `addr` lives, so that the next access is a first touch.
+    pub fn forget(&mut self, addr: GAddr) {
+        let page = self.client.geometry().page(addr);
+        self.client.forget(page);
+    }
+
+    /// Racks that it has links to, its own among them.
+    pub fn link_count(&self) -> u64 {
+        self.links.len() as u64
+    }
+
     /// Reads `to.len()` bytes at `addr`.
     pub async fn read(&mut self, addr: GAddr, to: &mut [u8]) -> Result<()> {
+        self.ctx.cpu.charge(self.cluster.costs.client_submit);
         if self.client.read_warm(addr, to).is_ok() {
             return Ok(());
         }
@@ -187,6 +203,7 @@ impl SimHandle {
 
     /// Writes `from` at `addr`.
     pub async fn write(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
+        self.ctx.cpu.charge(self.cluster.costs.client_submit);
         if self.client.write_warm(addr, from).is_ok() {
             return Ok(());
         }
@@ -199,6 +216,7 @@ impl SimHandle {
     pub async fn read_u64(&mut self, addr: GAddr) -> Result<u64> {
         self.client.check_atomic(addr)?;
         if let Ok(value) = self.client.load_warm(addr) {
+            self.ctx.cpu.charge(self.cluster.costs.client_submit);
             return Ok(value);
         }
         let mut bytes = [0; 8];
@@ -210,7 +228,10 @@ impl SimHandle {
     pub async fn write_u64(&mut self, addr: GAddr, value: u64) -> Result<()> {
         self.client.check_atomic(addr)?;
         match self.client.store_warm(addr, value) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.ctx.cpu.charge(self.cluster.costs.client_submit);
+                Ok(())
+            }
             Err(_) => self.write(addr, &value.to_le_bytes()).await,
         }
     }
@@ -223,6 +244,7 @@ impl SimHandle {
         new: u64,
     ) -> Result<std::result::Result<u64, u64>> {
         self.client.check_atomic(addr)?;
+        self.ctx.cpu.charge(self.cluster.costs.client_submit);
         if let Ok(result) = self.client.cas_warm(addr, expected, new) {
             return Ok(result);
         }
@@ -233,6 +255,7 @@ impl SimHandle {
     /// Adds to an aligned word; the value before.
     pub async fn fetch_add(&mut self, addr: GAddr, n: u64) -> Result<u64> {
         self.client.check_atomic(addr)?;
+        self.ctx.cpu.charge(self.cluster.costs.client_submit);
         match self.client.fetch_add_warm(addr, n) {
             Ok(old) => Ok(old),
             Err(_) => self.atomic(addr, AtomicOp::FetchAdd { n }).await,
@@ -317,14 +340,19 @@ impl SimHandle {
         op: &mut O,
         local: Local<'_>,
     ) -> Result<O::Output> {
-        let mut buffers = Buffers { local, lent: Cell::new(None), ranges: RefCell::default(), posted: Vec::new() };
+        // Whoever was ahead of the world acts on others in the order of time.
+        self.ctx.sync(Ps::ZERO).await;
+        let (mut ranges, posted) = std::mem::take(&mut self.spare);
+        ranges.clear();
+        let (lent, ranges) = (Cell::new(None), RefCell::new(ranges));
+        let mut buffers = Buffers { local, lent, ranges, posted };
         let result = self.drive_with(op, &mut buffers).await;
         if result.is_err() {
             // Nothing that is still under way may read from the buffer after this.
             let posted = std::mem::take(&mut buffers.posted);
             posted.into_iter().for_each(|peer| self.ctx.close_peer(self.endpoint, peer));
         }
-        buffers.end(&self.cluster, self.endpoint);
+        self.spare = buffers.end(&self.cluster, self.endpoint);
         result
     }
 
@@ -357,7 +385,8 @@ impl SimHandle {
                 Step::Need(Need::Completions) => {
                     let in_time = self.wait_completions(deadline).await;
                     let mut result = Ok(());
-                    for (id, status) in std::mem::take(&mut self.inbox.completions) {
+                    std::mem::swap(&mut self.completions, &mut self.inbox.completions);
+                    for (id, status) in self.completions.drain(..) {
                         self.ctx.cpu.charge(self.cluster.costs.client_completion);
                         result = result.and(op.on_completion(&mut self.client, id, status));
                     }
@@ -783,8 +812,8 @@ impl SimHandle {
             self.ctx.cpu.charge(self.cluster.costs.client_poll);
             let link = self.local(id);
             let rung = std::mem::take(&mut link.rung);
-            let peer = link.session.peer().to_string();
-            let popped = link.consumer.pop(|bytes| wire::decode::<ReplyFrame>(bytes, &peer));
+            let LocalLink { session, consumer, .. } = link;
+            let popped = consumer.pop(|bytes| wire::decode::<ReplyFrame>(bytes, session.peer()));
             match popped {
                 Some(Ok(Ok(frame))) => return Waited::Reply(frame),
                 Some(Ok(Err(error))) => self.broken(&error.to_string()),
@@ -1089,6 +1118,9 @@ pub(super) enum Local<'a> {
     From(&'a [u8]),
 }
 
+/// The vectors of one operation's [`Buffers`], for the next one.
+type Spare = (Vec<(u64, u64)>, Vec<PeerId>);
+
 /// The caller's buffer, and what of it is registered with the network.
 struct Buffers<'a> {
     local: Local<'a>,
@@ -1101,15 +1133,19 @@ struct Buffers<'a> {
 
 impl Buffers<'_> {
     /// Takes the registered buffer back, with what was read into it.
-    fn end(self, cluster: &Cluster, endpoint: EndpointId) {
-        let Some(buf) = self.lent.get() else { return };
+    fn end(mut self, cluster: &Cluster, endpoint: EndpointId) -> Spare {
+        let ranges = self.ranges.into_inner();
+        self.posted.clear();
+        let Some(buf) = self.lent.get() else { return (ranges, self.posted) };
         let bytes = cluster.kernel.take_buffer(endpoint, buf);
         if let Local::Into(to) = self.local {
-            for (offset, len) in self.ranges.into_inner() {
-                let range = offset as usize..(offset + len) as usize;
+            for (offset, len) in &ranges {
+                let range = *offset as usize..(offset + len) as usize;
                 to[range.clone()].copy_from_slice(&bytes[range]);
             }
         }
+        cluster.kernel.recycle(bytes);
+        (ranges, self.posted)
     }
 }
 
@@ -1141,11 +1177,12 @@ impl Io for SimIo<'_, '_> {
     fn sge(&self, piece: u32, offset: u64, bytes: u64) -> Sge {
         assert_eq!(piece, 0, "operations here have one piece");
         let buf = self.buffers.lent.get().unwrap_or_else(|| {
-            let bytes = match &self.buffers.local {
-                Local::None => Vec::new(),
-                Local::Into(to) => vec![0; to.len()],
-                Local::From(from) => from.to_vec(),
-            };
+            let mut bytes = self.cluster.kernel.spare();
+            match &self.buffers.local {
+                Local::None => {}
+                Local::Into(to) => bytes.resize(to.len(), 0),
+                Local::From(from) => bytes.extend_from_slice(from),
+            }
             self.cluster.kernel.register(self.endpoint, bytes)
         });
         self.buffers.lent.set(Some(buf));

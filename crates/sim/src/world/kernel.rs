@@ -99,8 +99,12 @@ struct Process {
     paused_until: Ps,
     /// Sleeps: its inbox does not wake it.
     deaf: bool,
-    /// The earliest `Run` in the wheel.
+    /// The earliest `Run` in the wheel that a deadline or a sleep asked for.
     timer: Option<Ps>,
+    /// The same for what does without deadlines (performance mode).
+    wake: Option<Ps>,
+    /// How long after an input came an idle process sees it.
+    notice: Ps,
     inbox: VecDeque<Input>,
     cpu: Rc<Cpu>,
 }
@@ -122,6 +126,23 @@ pub struct ControlCosts {
     /// A line from one core to another: bells and rings.
     pub line: Ps,
 }
+
+/// Processor time of calls into the world, in performance mode.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallCosts {
+    /// Writing one work request.
+    pub post_request: Ps,
+    /// Ringing a doorbell: busy while the card hears of it.
+    pub post_doorbell: Ps,
+    /// Sending a control message: busy while it is on its way.
+    pub send: Ps,
+    /// Taking a control message.
+    pub receive: Ps,
+}
+
+/// Vectors that are kept, and their longest.
+const SPARES_MAX: usize = 1024;
+const SPARE_BYTES_MAX: usize = 16 << 10;
 
 /// Marks the ids of work requests that carry messages; their buffer is below.
 const SEND_ID: u64 = 0xffff_ffff << 32;
@@ -155,7 +176,10 @@ pub struct Kernel {
     /// Hosts that cannot speak to each other now, as ordered pairs.
     cuts: RefCell<BTreeMap<(HostId, HostId), Ps>>,
     costs: ControlCosts,
+    calls: Cell<CallCosts>,
     rng: RefCell<Rng>,
+    /// Vectors for buffers, used again.
+    spares: RefCell<Vec<Vec<u8>>>,
     memories: Cell<u32>,
     trace: Cell<u64>,
     events: Cell<u64>,
@@ -171,8 +195,14 @@ pub struct Kernel {
 /// Registered buffers of one endpoint. A number is not used again while the network may know it.
 #[derive(Default)]
 struct Buffers {
-    registered: BTreeMap<u32, Vec<u8>>,
+    registered: Vec<(u32, Vec<u8>)>,
     next: u32,
+}
+
+impl Buffers {
+    fn find(&self, number: u32) -> Option<usize> {
+        self.registered.iter().position(|(of, _)| *of == number)
+    }
 }
 
 #[derive(Default)]
@@ -247,7 +277,9 @@ impl Kernel {
             buffers: RefCell::default(),
             cuts: RefCell::default(),
             costs,
+            calls: Cell::default(),
             rng: RefCell::new(Rng::new(seed, Purpose::Network, 1)),
+            spares: RefCell::default(),
             memories: Cell::new(0),
             trace: Cell::new(seed),
             events: Cell::new(0),
@@ -346,6 +378,8 @@ impl Kernel {
             paused_until: Ps::ZERO,
             deaf: false,
             timer: None,
+            wake: None,
+            notice: Ps::ZERO,
             inbox: VecDeque::new(),
             cpu: cpu.clone(),
         });
@@ -379,6 +413,17 @@ impl Kernel {
         self.processes.borrow()[id.0 as usize].status != Status::Dead
     }
 
+    /// What calls into the world cost from now on.
+    pub fn set_call_costs(&self, costs: CallCosts) {
+        self.calls.set(costs);
+    }
+
+    /// How long after an input came this process sees it, if it was idle: half a round of its
+    /// poll loop.
+    pub fn set_notice(&self, id: ProcessId, notice: Ps) {
+        self.processes.borrow_mut()[id.0 as usize].notice = notice;
+    }
+
     /// A process's processor.
     pub fn cpu(&self, id: ProcessId) -> Rc<Cpu> {
         self.processes.borrow()[id.0 as usize].cpu.clone()
@@ -403,6 +448,21 @@ impl Kernel {
         let at = at.max(self.now.get());
         if process.timer.is_none_or(|timer| timer > at) {
             process.timer = Some(at);
+            self.wheel.borrow_mut().push(at, id.0, Event::Run(id));
+        }
+    }
+
+    /// Lets a process run at a moment that is no deadline. In performance mode its deadline, if it
+    /// has one, stays in the wheel: otherwise each wait would leave one there.
+    fn wake_at(&self, id: ProcessId, at: Ps) {
+        if self.jitter {
+            return self.run_at(id, at);
+        }
+        let mut processes = self.processes.borrow_mut();
+        let process = &mut processes[id.0 as usize];
+        let at = at.max(self.now.get());
+        if process.wake.is_none_or(|wake| wake > at) {
+            process.wake = Some(at);
             self.wheel.borrow_mut().push(at, id.0, Event::Run(id));
         }
     }
@@ -472,7 +532,7 @@ impl Kernel {
         let mut all = self.buffers.borrow_mut();
         let buffers = buffers_of(&mut all, endpoint);
         buffers.next = buffers.next.wrapping_add(1);
-        buffers.registered.insert(buffers.next, bytes);
+        buffers.registered.push((buffers.next, bytes));
         BufId(buffers.next)
     }
 
@@ -480,7 +540,22 @@ impl Kernel {
     /// it writes to it is lost.
     pub fn take_buffer(&self, endpoint: EndpointId, buf: BufId) -> Vec<u8> {
         let buffers = &mut self.buffers.borrow_mut()[endpoint.0 as usize];
-        buffers.registered.remove(&buf.0).expect("a buffer is taken once")
+        let index = buffers.find(buf.0).expect("a buffer is taken once");
+        buffers.registered.swap_remove(index).1
+    }
+
+    /// An empty vector for a buffer.
+    pub fn spare(&self) -> Vec<u8> {
+        self.spares.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes a vector back, to be used again.
+    pub fn recycle(&self, mut bytes: Vec<u8>) {
+        let mut spares = self.spares.borrow_mut();
+        if spares.len() < SPARES_MAX && bytes.capacity() <= SPARE_BYTES_MAX {
+            bytes.clear();
+            spares.push(bytes);
+        }
     }
 
     /// The other end of a connection.
@@ -584,9 +659,9 @@ impl Sink for Wires<'_> {
 
     fn read_local(&mut self, endpoint: EndpointId, pieces: &[Sge], to: &mut Vec<u8>) {
         let mut buffers = self.0.buffers.borrow_mut();
-        let buffers = &buffers_of(&mut buffers, endpoint).registered;
+        let buffers = buffers_of(&mut buffers, endpoint);
         for Sge { buf, offset, bytes } in pieces {
-            match buffers.get(&buf.0) {
+            match buffers.find(buf.0).map(|index| &buffers.registered[index].1) {
                 Some(from) => {
                     to.extend_from_slice(&from[*offset as usize..(offset + bytes) as usize]);
                 }
@@ -598,10 +673,11 @@ impl Sink for Wires<'_> {
 
     fn write_local(&mut self, endpoint: EndpointId, pieces: &[Sge], mut from: &[u8]) {
         let mut buffers = self.0.buffers.borrow_mut();
-        let buffers = &mut buffers_of(&mut buffers, endpoint).registered;
+        let buffers = buffers_of(&mut buffers, endpoint);
         for Sge { buf, offset, bytes } in pieces {
             let (here, rest) = from.split_at((*bytes as usize).min(from.len()));
-            if let Some(to) = buffers.get_mut(&buf.0) {
+            if let Some(index) = buffers.find(buf.0) {
+                let to = &mut buffers.registered[index].1;
                 to[*offset as usize..][..here.len()].copy_from_slice(here);
             }
             from = rest;
@@ -628,6 +704,9 @@ impl Ctx {
             let kernel = &self.kernel;
             let input = kernel.processes.borrow_mut()[self.id.0 as usize].inbox.pop_front();
             if input.is_some() {
+                if let Some(Input::Message(..)) = input {
+                    self.cpu.charge(kernel.calls.get().receive);
+                }
                 return Poll::Ready(input);
             }
             match deadline {
@@ -651,7 +730,25 @@ impl Ctx {
             if is_over {
                 return Poll::Ready(());
             }
-            self.kernel.run_at(self.id, until);
+            self.kernel.wake_at(self.id, until);
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// In performance mode a process runs ahead of the world by what it has charged since it was
+    /// resumed; this lets the world catch up if that is more than `ahead`. In checking mode time
+    /// passes in between, and nobody is ahead.
+    pub async fn sync(&self, ahead: Ps) {
+        if self.cpu.cost() <= ahead {
+            return;
+        }
+        let until = self.now();
+        std::future::poll_fn(|_| {
+            if self.kernel.now.get() >= until {
+                return Poll::Ready(());
+            }
+            self.kernel.wake_at(self.id, until);
             Poll::Pending
         })
         .await;
@@ -661,6 +758,12 @@ impl Ctx {
     pub fn ring(&self, to: ProcessId, input: Input) {
         // Setting a bell's bit, waking a sleeper: atomic operations.
         self.cpu.drain();
+        if !self.kernel.jitter {
+            // The line of a reply is charged where it is loaded; one delay for all keeps order.
+            let is_loaded = matches!(input, Input::Ring(_));
+            let delay = if is_loaded { Ps::ZERO } else { self.kernel.costs.line };
+            return self.kernel.post(to, self.now() + delay, input);
+        }
         let mut rings = self.kernel.rings.borrow_mut();
         let last = rings.entry((self.id, to)).or_default();
         *last = (self.now() + self.kernel.line_delay()).max(*last);
@@ -698,8 +801,13 @@ impl Ctx {
     ) -> Result<(), (usize, PostError)> {
         // The card must find what was stored before.
         self.cpu.drain();
+        let costs = self.kernel.calls.get();
+        self.cpu.charge(costs.post_request.times(batch.len() as u64));
         let now = self.now();
-        self.kernel.with_net(|net, wires| net.post(now, endpoint, peer, batch, wires))
+        let posted =
+            self.kernel.with_net(|net, wires| net.post(now, endpoint, peer, batch, wires));
+        self.cpu.charge(costs.post_doorbell);
+        posted
     }
 
     /// Sends a message from a buffer of its own, which [`Ctx::sent`] gives back; the number of its
@@ -728,7 +836,8 @@ impl Ctx {
     pub fn sent(&self, endpoint: EndpointId, id: u64) -> bool {
         let is_send = id & SEND_ID == SEND_ID;
         if is_send {
-            self.kernel.take_buffer(endpoint, BufId(id as u32));
+            let bytes = self.kernel.take_buffer(endpoint, BufId(id as u32));
+            self.kernel.recycle(bytes);
         }
         is_send
     }
@@ -746,6 +855,7 @@ impl Ctx {
         if self.kernel.conns.borrow()[conn.0 as usize].open {
             self.kernel.deliver(conn, self.id, self.now(), Input::Message(conn, message));
         }
+        self.cpu.charge(self.kernel.calls.get().send);
     }
 
     /// Ends a connection.
@@ -868,7 +978,11 @@ impl Loop {
                 return;
             }
             process.inbox.push_back(input);
-            process.status == Status::Waiting && !process.deaf
+            let waits = process.status == Status::Waiting && !process.deaf;
+            if waits && process.paused_until <= kernel.now.get() {
+                process.cpu.charge(process.notice);
+            }
+            waits
         };
         if waits {
             self.resume(id);
@@ -881,6 +995,9 @@ impl Loop {
             let process = &mut processes[id.0 as usize];
             if process.timer == Some(at) {
                 process.timer = None;
+            }
+            if process.wake == Some(at) {
+                process.wake = None;
             }
             match process.status {
                 Status::Dead | Status::Running => return,
@@ -903,7 +1020,7 @@ impl Loop {
             if process.paused_until > now {
                 let until = process.paused_until;
                 drop(processes);
-                return self.kernel.run_at(id, until);
+                return self.kernel.wake_at(id, until);
             }
             process.status = Status::Running;
         }
@@ -957,7 +1074,7 @@ impl Loop {
                 drop(processes);
                 cpu.drain();
                 if more {
-                    self.kernel.run_at(id, self.kernel.now.get());
+                    self.kernel.wake_at(id, self.kernel.now.get());
                 }
             }
         }

@@ -5,8 +5,10 @@ mod audit;
 mod daemon;
 mod handle;
 mod kernel;
+pub mod load;
 mod master;
 mod nemesis;
+pub mod performance;
 mod rack;
 mod scenario;
 mod target;
@@ -43,6 +45,8 @@ pub struct StepCosts {
     pub daemon_poll: Ps,
     /// The daemon serves a request, beyond its memory accesses.
     pub daemon_request: Ps,
+    /// A client starts an operation.
+    pub client_submit: Ps,
     /// The client engine takes a step of an operation.
     pub client_step: Ps,
     /// The client takes a completion.
@@ -51,6 +55,10 @@ pub struct StepCosts {
     pub client_poll: Ps,
     /// The fabric thread takes an operation.
     pub target_request: Ps,
+    /// How long after an input came an idle daemon sees it.
+    pub daemon_notice: Ps,
+    /// The same for the master.
+    pub master_notice: Ps,
 }
 
 /// What the processes of a run share.
@@ -77,6 +85,8 @@ pub struct Cluster {
     /// Rare branches, mutations, and what was met.
     pub hooks: Hooks,
     make_cpu: Box<dyn Fn(HostId) -> Rc<Cpu>>,
+    /// What executes one-sided operations, if it is not a processor like the others.
+    device: Option<Box<dyn Fn() -> Rc<Cpu>>>,
     sessions: Cell<u64>,
     /// Calls to the master by kind.
     pub master_calls: RefCell<BTreeMap<&'static str, u64>>,
@@ -106,6 +116,7 @@ impl Cluster {
             lease_ms: LEASE_MS_DEFAULT,
             hooks,
             make_cpu,
+            device: None,
             sessions: Cell::new(0),
             master_calls: RefCell::default(),
         }
@@ -118,6 +129,11 @@ impl Cluster {
     /// A processor of a host.
     pub fn cpu(&self, host: HostId) -> Rc<Cpu> {
         (self.make_cpu)(host)
+    }
+
+    /// What executes one-sided operations on a host.
+    fn device(&self, host: HostId) -> Rc<Cpu> {
+        self.device.as_ref().map_or_else(|| self.cpu(host), |device| device())
     }
 
     /// A session that nobody had.
@@ -141,6 +157,7 @@ impl Cluster {
         let id = self
             .kernel
             .spawn("master".into(), self.master_host, cpu, |ctx| master::main(ctx, cluster));
+        self.kernel.set_notice(id, self.costs.master_notice);
         self.master.set(id);
     }
 
@@ -157,6 +174,7 @@ impl Cluster {
         let host = rack.host;
         let one = rack.clone();
         let id = self.kernel.spawn(name, host, cpu, |ctx| daemon::main(ctx, cluster, one));
+        self.kernel.set_notice(id, self.costs.daemon_notice);
         rack.owner.set(Some(id));
     }
 

@@ -16,7 +16,7 @@ use std::rc::Rc;
 pub fn start(daemon: &Ctx, cluster: &Rc<Cluster>, rack: &Rc<Rack>, cells: Rc<Memory>) -> ProcessId {
     let endpoint = cluster.add_endpoint(daemon, daemon.id);
     rack.endpoint.set(endpoint);
-    let cpu = cluster.cpu(rack.host);
+    let cpu = cluster.device(rack.host);
     let (kernel, cluster, rack) = (&cluster.kernel, cluster.clone(), rack.clone());
     let node = rack.node;
     let name = format!("fabric {}", rack.id);
