@@ -103,7 +103,8 @@ pub struct SimHandle {
     master: MasterLink,
     endpoint: EndpointId,
     inbox: Inbox,
-    tables: TransferTables,
+    /// `None` while a transfer uses them.
+    tables: Option<Box<TransferTables>>,
     round: u64,
     message: Vec<u8>,
     spare: Spare,
@@ -141,7 +142,7 @@ impl SimHandle {
             master,
             endpoint,
             inbox,
-            tables: TransferTables::default(),
+            tables: Some(Box::default()),
             round: 0,
             message: vec![0; MESSAGE_BYTES_MAX as usize],
             spare: Spare::default(),
@@ -327,10 +328,11 @@ impl SimHandle {
 
     async fn transfer(&mut self, access: Access, pieces: &[Piece], local: Local<'_>) -> Result<()> {
         self.round += 1;
-        let mut tables = std::mem::take(&mut self.tables);
+        // A transfer whose process died here took its tables with it.
+        let mut tables = self.tables.take().unwrap_or_default();
         let mut op = Transfer::new(&mut tables, self.round, access, pieces);
         let result = self.drive(&mut op, local).await;
-        self.tables = tables;
+        self.tables = Some(tables);
         result
     }
 

@@ -165,6 +165,8 @@ pub struct Kernel {
     rings: RefCell<BTreeMap<(ProcessId, ProcessId), Ps>>,
     spawned: RefCell<Vec<(ProcessId, Body)>>,
     killed: RefCell<Vec<ProcessId>>,
+    /// One of the two is not empty.
+    unsettled: Cell<bool>,
     /// The network.
     pub net: RefCell<Net>,
     /// Owner of each endpoint and executor of each node.
@@ -270,6 +272,7 @@ impl Kernel {
             rings: RefCell::default(),
             spawned: RefCell::default(),
             killed: RefCell::default(),
+            unsettled: Cell::new(false),
             net: RefCell::new(net),
             routes: RefCell::default(),
             clocks: RefCell::default(),
@@ -385,6 +388,7 @@ impl Kernel {
         });
         let ctx = Ctx { kernel: self.clone(), id, cpu, host };
         self.spawned.borrow_mut().push((id, Box::pin(main(ctx))));
+        self.unsettled.set(true);
         self.run_at(id, self.now.get());
         id
     }
@@ -395,6 +399,7 @@ impl Kernel {
             self.say(|| format!("{} is killed", self.processes.borrow()[id.0 as usize].name));
             self.processes.borrow_mut()[id.0 as usize].status = Status::Dead;
             self.killed.borrow_mut().push(id);
+            self.unsettled.set(true);
         }
     }
 
@@ -911,12 +916,9 @@ impl Loop {
 
     /// Starts who was spawned and ends who was killed meanwhile.
     fn settle(&mut self) {
-        loop {
+        while self.kernel.unsettled.take() {
             let spawned = std::mem::take(&mut *self.kernel.spawned.borrow_mut());
             let killed = std::mem::take(&mut *self.kernel.killed.borrow_mut());
-            if spawned.is_empty() && killed.is_empty() {
-                return;
-            }
             for (id, body) in spawned {
                 let runner = match self.stack_bytes {
                     Some(bytes) => {
