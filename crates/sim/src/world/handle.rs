@@ -375,7 +375,10 @@ impl SimHandle {
             };
             match op.step(&mut self.client, &mut io)? {
                 Step::Done(output) => return Ok(output),
-                Step::Need(Need::Link(rack)) => self.connect(rack, deadline).await?,
+                Step::Need(Need::Link(rack)) => {
+                    // Boxed, as it is rare and large.
+                    Box::pin(self.connect(rack, deadline)).await?;
+                }
                 Step::Need(Need::Master(call)) => {
                     let answer = self.master_call(call, deadline).await;
                     op.on_master(&mut self.client, answer)?;
@@ -642,7 +645,7 @@ impl SimHandle {
     async fn daemon_call(&mut self, link: LinkId, request: Request, deadline: Ps) -> Result<Reply> {
         match &self.links[link.0 as usize] {
             Link::Local(_) => self.local_call(link, request, deadline).await,
-            Link::Remote(_) => self.remote_call(link, request, deadline).await,
+            Link::Remote(_) => Box::pin(self.remote_call(link, request, deadline)).await,
         }
     }
 
@@ -771,7 +774,7 @@ impl SimHandle {
                     }
                 }
                 Waited::Closed => {
-                    let loss = self.resume(id, deadline).await;
+                    let loss = Box::pin(self.resume(id, deadline)).await;
                     if let Some(error) = self.local(id).session.on_loss(loss) {
                         return Err(error);
                     }

@@ -105,7 +105,8 @@ struct Process {
     wake: Option<Ps>,
     /// How long after an input came an idle process sees it.
     notice: Ps,
-    inbox: VecDeque<Input>,
+    /// Numbers of inputs, in the order in which they came.
+    inbox: VecDeque<u32>,
     cpu: Rc<Cpu>,
 }
 
@@ -160,6 +161,8 @@ pub struct Kernel {
     wheel: RefCell<Wheel<Event>>,
     processes: RefCell<Vec<Process>>,
     inputs: RefCell<Slab<Input>>,
+    /// Inputs of this moment, which need no event (performance mode).
+    at_once: RefCell<VecDeque<(ProcessId, u32)>>,
     conns: RefCell<Vec<Conn>>,
     /// When the last input of one process arrives at another of its host: they stay in order.
     rings: RefCell<BTreeMap<(ProcessId, ProcessId), Ps>>,
@@ -268,6 +271,7 @@ impl Kernel {
             wheel: RefCell::new(Wheel::new()),
             processes: RefCell::default(),
             inputs: RefCell::new(Slab { items: Vec::new(), free: Vec::new() }),
+            at_once: RefCell::default(),
             conns: RefCell::default(),
             rings: RefCell::default(),
             spawned: RefCell::default(),
@@ -444,7 +448,15 @@ impl Kernel {
     /// Hands an input to a process at a moment.
     pub fn post(&self, to: ProcessId, at: Ps, input: Input) {
         let index = self.inputs.borrow_mut().put(input);
+        if !self.jitter && at <= self.now.get() {
+            // No event can come before it.
+            return self.at_once.borrow_mut().push_back((to, index));
+        }
         self.wheel.borrow_mut().push(at.max(self.now.get()), to.0, Event::Arrive(to, index));
+    }
+
+    fn take_at_once(&self) -> Option<(ProcessId, u32)> {
+        self.at_once.borrow_mut().pop_front()
     }
 
     fn run_at(&self, id: ProcessId, at: Ps) {
@@ -707,8 +719,9 @@ impl Ctx {
     pub async fn recv(&self, deadline: Option<Ps>) -> Option<Input> {
         std::future::poll_fn(|_| {
             let kernel = &self.kernel;
-            let input = kernel.processes.borrow_mut()[self.id.0 as usize].inbox.pop_front();
-            if input.is_some() {
+            let index = kernel.processes.borrow_mut()[self.id.0 as usize].inbox.pop_front();
+            if let Some(index) = index {
+                let input = Some(kernel.inputs.borrow_mut().take(index));
                 if let Some(Input::Message(..)) = input {
                     self.cpu.charge(kernel.calls.get().receive);
                 }
@@ -906,6 +919,10 @@ impl Loop {
                 }
             }
             self.settle();
+            while let Some((id, index)) = self.kernel.take_at_once() {
+                self.on_arrive(id, index);
+                self.settle();
+            }
             if self.kernel.violations.count() > 0 {
                 for (_, text) in self.kernel.violations.take() {
                     self.kernel.fail("memory", text);
@@ -945,7 +962,8 @@ impl Loop {
             let mut processes = kernel.processes.borrow_mut();
             let process = &mut processes[id.0 as usize];
             process.status = Status::Dead;
-            process.inbox.clear();
+            let mut inputs = kernel.inputs.borrow_mut();
+            process.inbox.drain(..).for_each(|index| drop(inputs.take(index)));
             process.cpu.clone()
         };
         cpu.kill();
@@ -966,20 +984,20 @@ impl Loop {
     }
 
     fn on_arrive(&mut self, id: ProcessId, index: u32) {
-        let input = self.kernel.inputs.borrow_mut().take(index);
         let kernel = &self.kernel;
         let waits = {
             let mut processes = kernel.processes.borrow_mut();
             let process = &mut processes[id.0 as usize];
             if process.status == Status::Dead {
                 drop(processes);
+                let input = kernel.inputs.borrow_mut().take(index);
                 if let Input::Opened(conn) = input {
                     // Nobody listens.
                     kernel.close(conn, id, kernel.now.get());
                 }
                 return;
             }
-            process.inbox.push_back(input);
+            process.inbox.push_back(index);
             let waits = process.status == Status::Waiting && !process.deaf;
             if waits && process.paused_until <= kernel.now.get() {
                 process.cpu.charge(process.notice);
