@@ -102,8 +102,6 @@ names! {
         QuarantineKept = "quarantine-kept",
         /// Daemon: the quarantine is full: freeing whole pages is `Busy`.
         QuarantineFull = "quarantine-full",
-        /// Daemon: a single store goes through the redo record, too.
-        RedoOneStore = "redo-one-store",
         /// Daemon: the oldest closed remote session makes room for a new one.
         RemoteTableFull = "remote-table-full",
         /// Ring: there is no room for a message.

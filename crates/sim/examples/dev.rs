@@ -9,7 +9,7 @@ fn main() {
     let config = Config {
         faults,
         operations: ops,
-        trace_lines: if verbose { 400 } else { 0 },
+        trace_lines: if verbose { 100000 } else { 0 },
         ..Config::default()
     };
     let mut total = Counts::default();

@@ -17,7 +17,7 @@ use crate::layout::{
     FrameState, FrameWord, REDO_BYTES, REDO_HEADER_BYTES, REDO_OFFSET, REDO_PAGES_TAG,
     REDO_STORES_MAX, RegionLayout, STATE_OFFSET, StateWord, frame_word,
 };
-use crate::seam::{Mem, Mutation, Probe, Race, Rare};
+use crate::seam::{Mem, Mutation, Probe, Race};
 
 const SEQUENCE: u64 = REDO_OFFSET;
 const COUNT: u64 = REDO_OFFSET + 8;
@@ -81,22 +81,18 @@ impl Redo {
         let mem = world.private();
         assert!(!self.stores.is_empty(), "a redo record says something");
         assert!(self.stores.len() <= REDO_STORES_MAX, "a redo record fits into its place");
-        if self.stores.len() > 1 || mem.rare(Rare::RedoOneStore) {
-            self.sequence = self.sequence.wrapping_add(1);
-            for (index, (offset, value)) in self.stores.iter().enumerate() {
-                let entry = ENTRIES + 16 * index as u64;
-                mem.store(entry, *offset);
-                mem.store(entry + 8, *value);
-            }
-            let checksum = self.checksum();
-            mem.store(SEQUENCE, self.sequence);
-            mem.store(COUNT, self.stores.len() as u64);
-            mem.store(CHECKSUM, checksum);
-            self.apply(world);
-            mem.store(COUNT, 0);
-        } else {
-            self.apply(world);
+        self.sequence = self.sequence.wrapping_add(1);
+        for (index, (offset, value)) in self.stores.iter().enumerate() {
+            let entry = ENTRIES + 16 * index as u64;
+            mem.store(entry, *offset);
+            mem.store(entry + 8, *value);
         }
+        let checksum = self.checksum();
+        mem.store(SEQUENCE, self.sequence);
+        mem.store(COUNT, self.stores.len() as u64);
+        mem.store(CHECKSUM, checksum);
+        self.apply(world);
+        mem.store(COUNT, 0);
         self.stores.clear();
     }
 

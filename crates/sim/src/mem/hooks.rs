@@ -58,6 +58,11 @@ impl Hooks {
         }
     }
 
+    /// Takes no rare branch from now on.
+    pub fn calm(&self) {
+        self.0.rare_ppm.iter().for_each(|ppm| ppm.set(0));
+    }
+
     /// How often the mutation was met.
     pub fn mutated_count(&self) -> u64 {
         self.0.mutated.get()

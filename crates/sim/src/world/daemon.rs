@@ -158,6 +158,7 @@ impl Server {
 
     async fn run(&mut self) {
         let mut late_bells: Vec<(u32, u32)> = Vec::new();
+        self.join_master().await;
         loop {
             self.master.connect(&self.ctx, &self.cluster);
             let mut wake = self.next_wake();
@@ -183,6 +184,30 @@ impl Server {
         }
     }
 
+    /// Joins the master before anybody is served: whoever has reached this daemon gets answers
+    /// from a master that knows its region.
+    async fn join_master(&mut self) {
+        let mut early = Vec::new();
+        while !self.joined {
+            self.master.connect(&self.ctx, &self.cluster);
+            match self.ctx.recv(self.master.due()).await {
+                Some(Input::Message(conn, message)) if matches!(*message, Message::Answer(_)) => {
+                    self.on_input(Input::Message(conn, message));
+                }
+                Some(Input::Closed(conn)) if self.master.owns(conn) => {
+                    self.on_input(Input::Closed(conn));
+                }
+                Some(input) => early.push(input),
+                None => {}
+            }
+        }
+        early.into_iter().for_each(|input| match input {
+            Input::Bell(slot) => drop(self.serve_slot(slot)),
+            input => self.on_input(input),
+        });
+        self.flush();
+    }
+
     fn next_wake(&self) -> Ps {
         let tick = self.engine.needs_tick().then_some(self.tick_at);
         let grace = Some(self.heartbeat_at);
@@ -191,8 +216,11 @@ impl Server {
 
     fn on_input(&mut self, input: Input) {
         match input {
-            Input::Message(conn, Message::Hello(hello)) => self.on_hello(conn, &hello),
-            Input::Message(_, Message::Answer(reply)) => self.on_answer(reply),
+            Input::Message(conn, message) => match *message {
+                Message::Hello(hello) => self.on_hello(conn, &hello),
+                Message::Answer(reply) => self.on_answer(reply),
+                Message::Control(_) | Message::Call(_) => {}
+            },
             Input::Closed(conn) if self.master.owns(conn) => {
                 self.master.on_closed(&self.ctx);
                 self.joined = false;
@@ -241,8 +269,12 @@ impl Server {
     fn serve_slot(&mut self, slot: u32) -> bool {
         let mut worked = false;
         for _ in 0..RING_ENTRIES {
-            let Some(client) = self.slots[slot as usize].as_mut() else { break };
+            let Some(client) = self.slots[slot as usize].as_mut() else {
+                self.ctx.kernel.say(|| format!("rack {}: no slot {slot}", self.rack.id));
+                break;
+            };
             if client.conn.is_none() {
+                self.ctx.kernel.say(|| format!("rack {}: slot {slot} alone", self.rack.id));
                 break;
             }
             self.ctx.cpu.charge(self.cluster.costs.daemon_poll);
@@ -288,6 +320,7 @@ impl Server {
             }
             Err(error) => ControlReply::Refused(error),
         };
+        self.ctx.kernel.say(|| format!("rack {}: to process {}: {reply:?}", self.rack.id, process.0));
         self.ctx.send(conn, Message::Control(reply));
     }
 
@@ -324,6 +357,7 @@ impl Server {
     }
 
     fn leave(&mut self, slot: u32) {
+        self.ctx.kernel.say(|| format!("rack {}: slot {slot} is given back", self.rack.id));
         self.slots[slot as usize] = None;
         self.engine.leave(slot, &mut self.world);
         self.world.remove_slot(slot);
@@ -341,7 +375,7 @@ impl Server {
     }
 
     fn command(&self, act: Act) {
-        self.ctx.ring(self.fabric, Input::Act(act));
+        self.ctx.ring(self.fabric, Input::Act(Box::new(act)));
     }
 
     /// Sends what the engine has said since the last time.

@@ -50,7 +50,6 @@ struct LocalLink {
     view: RackView<SimMem>,
     producer: Producer<SimMem>,
     consumer: Consumer<SimMem>,
-    rung: bool,
 }
 
 struct RemoteLink {
@@ -75,6 +74,8 @@ struct Inbox {
     messages: VecDeque<(PeerId, Vec<u8>)>,
     connected: Vec<PeerId>,
     closed_conns: Vec<ConnId>,
+    /// Racks whose answer may be in the ring.
+    rung: Vec<u32>,
     closed_peers: Vec<PeerId>,
     completions: Vec<(u64, WorkStatus)>,
     /// A message whose completion is waited for.
@@ -327,6 +328,9 @@ impl SimHandle {
     }
 
     async fn transfer(&mut self, access: Access, pieces: &[Piece], local: Local<'_>) -> Result<()> {
+        if self.cluster.registration_fails() {
+            return Err(Error::Busy { what: "fabric buffers".into(), limit: 0 });
+        }
         self.round += 1;
         // A transfer whose process died here took its tables with it.
         let mut tables = self.tables.take().unwrap_or_default();
@@ -410,7 +414,7 @@ impl SimHandle {
         match self.ctx.recv(Some(until.min(due))).await {
             Some(input) => {
                 let at = (&self.ctx, self.endpoint);
-                sort(at, &mut self.master, &mut self.inbox, input, Some(&mut self.links));
+                sort(at, &mut self.master, &mut self.inbox, input);
                 true
             }
             None => {
@@ -461,7 +465,7 @@ impl SimHandle {
         self.sent.1 += 1;
         call_master(
             (&self.ctx, self.endpoint, &self.cluster),
-            (&mut self.master, &mut self.inbox, &mut self.links),
+            (&mut self.master, &mut self.inbox),
             call,
             deadline,
         )
@@ -494,6 +498,7 @@ impl SimHandle {
         let mut pause = Ps::ms(1);
         loop {
             let info = self.wait_for_rack(rack, deadline).await?;
+            self.ctx.kernel.say(|| format!("process {}: connects to rack {rack}", self.ctx.id.0));
             match self.connect_once(&info, deadline).await {
                 Err(Error::PeerDead { .. } | Error::Timeout { .. })
                     if self.ctx.now() < deadline => {}
@@ -585,6 +590,7 @@ impl SimHandle {
         loop {
             if let Some(at) = self.inbox.connected.iter().position(|of| *of == peer) {
                 self.inbox.connected.remove(at);
+                self.ctx.kernel.say(|| format!("process {}: is connected", self.ctx.id.0));
                 break;
             }
             self.step_of(peer, &name, deadline).await?;
@@ -815,8 +821,11 @@ impl SimHandle {
     async fn wait_local(&mut self, id: LinkId, deadline: Ps) -> Waited {
         loop {
             self.ctx.cpu.charge(self.cluster.costs.client_poll);
+            let rack = u32::from(self.local(id).rack.id.0);
+            let heard = self.inbox.rung.len();
+            self.inbox.rung.retain(|one| *one != rack);
+            let rung = self.inbox.rung.len() < heard;
             let link = self.local(id);
-            let rung = std::mem::take(&mut link.rung);
             let LocalLink { session, consumer, .. } = link;
             let popped = consumer.pop(|bytes| wire::decode::<ReplyFrame>(bytes, session.peer()));
             match popped {
@@ -825,18 +834,21 @@ impl SimHandle {
                 Some(Err(error)) => self.broken(&error.to_string()),
                 None => {}
             }
-            let closed = self.local(id).conn.is_none();
-            if closed {
+            let conn = self.local(id).conn;
+            if conn.is_none_or(|conn| self.inbox.closed_conns.contains(&conn)) {
                 return Waited::Closed;
             }
             let now = self.ctx.now();
             if now >= deadline {
+                self.ctx.kernel.say(|| format!("process {}: no answer in time", self.ctx.id.0));
                 return Waited::TimeUp;
             }
             let until = if rung { deadline.min(now + RING_LOOK) } else { deadline };
             self.turn(until).await;
-            // What rang without an answer is looked at again.
-            self.local(id).rung |= rung && until < deadline;
+            if rung && !self.inbox.rung.contains(&rack) {
+                // What rang without an answer is looked at again.
+                self.inbox.rung.push(rack);
+            }
         }
     }
 
@@ -919,31 +931,22 @@ fn sort(
     master: &mut MasterLink,
     inbox: &mut Inbox,
     input: Input,
-    links: Option<&mut Vec<Link>>,
 ) {
     match input {
-        Input::Message(conn, Message::Control(reply)) => inbox.controls.push((conn, reply)),
-        Input::Message(conn, Message::Answer(reply)) if master.owns(conn) => {
-            if let Some(reply) = master.on_answer(ctx, reply) {
-                inbox.answers.push((reply.id, reply.answer));
+        Input::Message(conn, message) => match *message {
+            Message::Control(reply) => inbox.controls.push((conn, reply)),
+            Message::Answer(reply) if master.owns(conn) => {
+                if let Some(reply) = master.on_answer(ctx, reply) {
+                    inbox.answers.push((reply.id, reply.answer));
+                }
             }
-        }
+            _ => {}
+        },
         Input::Closed(conn) if master.owns(conn) => master.on_closed(ctx),
-        Input::Closed(conn) => {
-            inbox.closed_conns.push(conn);
-            for link in links.into_iter().flatten() {
-                if let Link::Local(link) = link
-                    && link.conn == Some(conn)
-                {
-                    link.conn = None;
-                }
-            }
-        }
+        Input::Closed(conn) => inbox.closed_conns.push(conn),
         Input::Ring(rack) => {
-            for link in links.into_iter().flatten() {
-                if let Link::Local(link) = link {
-                    link.rung |= u32::from(link.rack.id.0) == rack;
-                }
+            if !inbox.rung.contains(&rack) {
+                inbox.rung.push(rack);
             }
         }
         Input::Fabric(FabricEvent::Completed { id, status, .. }) => {
@@ -966,7 +969,7 @@ fn sort(
 /// One master call: see [`SimHandle::master_call`].
 async fn call_master(
     (ctx, endpoint, cluster): (&Ctx, EndpointId, &Rc<Cluster>),
-    (master, inbox, links): (&mut MasterLink, &mut Inbox, &mut Vec<Link>),
+    (master, inbox): (&mut MasterLink, &mut Inbox),
     call: MasterCall,
     deadline: Ps,
 ) -> Result<MasterAnswer> {
@@ -996,7 +999,7 @@ async fn call_master(
         }
         let until = deadline.min(master.due().unwrap_or(deadline));
         if let Some(input) = ctx.recv(Some(until)).await {
-            sort((ctx, endpoint), master, inbox, input, Some(links));
+            sort((ctx, endpoint), master, inbox, input);
         }
     }
 }
@@ -1077,7 +1080,7 @@ impl Join {
                 let peer = format!("daemon of rack {}", self.rack.id);
                 return Err(Error::Timeout { peer, waited_ms });
             };
-            sort((&self.ctx, self.endpoint), master, inbox, input, None);
+            sort((&self.ctx, self.endpoint), master, inbox, input);
         }
     }
 
@@ -1107,7 +1110,6 @@ impl Join {
             session: Session::new(format!("daemon of rack {}", rack.id)),
             conn: Some(conn),
             region_id: region.region_id,
-            rung: false,
             session_id,
             slot,
             view,

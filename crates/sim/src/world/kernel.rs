@@ -54,7 +54,7 @@ pub enum Input {
     /// A connection was accepted.
     Opened(ConnId),
     /// A message came.
-    Message(ConnId, Message),
+    Message(ConnId, Box<Message>),
     /// The other end of a connection closed or died; everything sent before came before.
     Closed(ConnId),
     /// The endpoint's event.
@@ -62,7 +62,7 @@ pub enum Input {
     /// A one-sided operation is to be executed by the fabric thread.
     Execute(u32),
     /// For the fabric thread.
-    Act(Act),
+    Act(Box<Act>),
     /// A client rang for this slot.
     Bell(u32),
     /// A reply may be in the ring of link number so and so.
@@ -431,6 +431,11 @@ impl Kernel {
     /// poll loop.
     pub fn set_notice(&self, id: ProcessId, notice: Ps) {
         self.processes.borrow_mut()[id.0 as usize].notice = notice;
+    }
+
+    /// Whether a process was interrupted between two of its memory operations.
+    pub fn is_midway(&self, id: ProcessId) -> bool {
+        matches!(self.processes.borrow()[id.0 as usize].status, Status::Sleeping(_))
     }
 
     /// A process's processor.
@@ -871,7 +876,7 @@ impl Ctx {
         // A system call.
         self.cpu.drain();
         if self.kernel.conns.borrow()[conn.0 as usize].open {
-            self.kernel.deliver(conn, self.id, self.now(), Input::Message(conn, message));
+            self.kernel.deliver(conn, self.id, self.now(), Input::Message(conn, Box::new(message)));
         }
         self.cpu.charge(self.kernel.calls.get().send);
     }
@@ -900,6 +905,7 @@ impl Loop {
     /// Handles events until `done` says so, nothing is left, a check fails, or `until`.
     pub fn run(&mut self, until: Ps, mut done: impl FnMut() -> bool) {
         self.settle();
+        self.do_at_once();
         while !done() && self.kernel.violation.borrow().is_none() {
             let next = self.kernel.wheel.borrow_mut().pop();
             let Some((at, source, event)) = next else { return };
@@ -919,15 +925,20 @@ impl Loop {
                 }
             }
             self.settle();
-            while let Some((id, index)) = self.kernel.take_at_once() {
-                self.on_arrive(id, index);
-                self.settle();
-            }
+            self.do_at_once();
             if self.kernel.violations.count() > 0 {
                 for (_, text) in self.kernel.violations.take() {
                     self.kernel.fail("memory", text);
                 }
             }
+        }
+    }
+
+    /// Hands over what came at this very moment.
+    fn do_at_once(&mut self) {
+        while let Some((id, index)) = self.kernel.take_at_once() {
+            self.on_arrive(id, index);
+            self.settle();
         }
     }
 

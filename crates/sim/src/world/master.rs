@@ -63,7 +63,8 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
         let mut calls = 0;
         while let Some(one) = input {
             match one {
-                Input::Message(ConnId(conn), Message::Call(request)) => {
+                Input::Message(ConnId(conn), message) => {
+                    let Message::Call(request) = *message else { unreachable!("only calls come") };
                     ctx.cpu.charge(costs.master_request);
                     cluster.count_master_call(&request.call);
                     let conn = PeerConn(u64::from(conn));

@@ -2,9 +2,11 @@
 //! project's engines over simulated memory and a simulated network.
 
 mod audit;
+pub mod closed;
 mod daemon;
 mod handle;
 mod kernel;
+pub mod ladder;
 pub mod load;
 mod master;
 mod nemesis;
@@ -21,6 +23,7 @@ pub use scenario::{run_seed, run_seed_logged};
 
 use crate::mem::{Cpu, Hooks};
 use crate::net::EndpointId;
+use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use master::Disk;
 use rackpool_core::SessionId;
@@ -84,6 +87,11 @@ pub struct Cluster {
     pub lease_ms: u64,
     /// Rare branches, mutations, and what was met.
     pub hooks: Hooks,
+    /// How often registering a buffer with the network fails, and how often it did.
+    pub registration_fails_ppm: Cell<u32>,
+    /// See there.
+    pub registrations_failed: Cell<u64>,
+    registration_rng: RefCell<Rng>,
     make_cpu: Box<dyn Fn(HostId) -> Rc<Cpu>>,
     /// What executes one-sided operations, if it is not a processor like the others.
     device: Option<Box<dyn Fn() -> Rc<Cpu>>>,
@@ -115,6 +123,9 @@ impl Cluster {
             session_grace_ms: SESSION_GRACE_MS_DEFAULT,
             lease_ms: LEASE_MS_DEFAULT,
             hooks,
+            registration_fails_ppm: Cell::new(0),
+            registrations_failed: Cell::new(0),
+            registration_rng: RefCell::new(Rng::new(seed, Purpose::Faults, 1)),
             make_cpu,
             device: None,
             sessions: Cell::new(0),
@@ -134,6 +145,14 @@ impl Cluster {
     /// What executes one-sided operations on a host.
     fn device(&self, host: HostId) -> Rc<Cpu> {
         self.device.as_ref().map_or_else(|| self.cpu(host), |device| device())
+    }
+
+    /// Whether the next buffer cannot be registered.
+    fn registration_fails(&self) -> bool {
+        let ppm = self.registration_fails_ppm.get();
+        let fails = ppm > 0 && self.registration_rng.borrow_mut().chance_ppm(ppm);
+        self.registrations_failed.set(self.registrations_failed.get() + u64::from(fails));
+        fails
     }
 
     /// A session that nobody had.

@@ -29,7 +29,8 @@ pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
         EVENTS.into_iter().filter(|fault| scene.config.faults.has(*fault)).collect();
     // Some seeds are calm, some are hardly ever repaired.
     let mean = Ps::us(rng.between(30, 3_000));
-    let power_losses_max = rng.below(2);
+    // Memory that is mapped across racks is one host's: there is no losing one rack of it.
+    let power_losses_max = if scene.has_mapped() { 0 } else { rng.below(2) };
     let mut power_losses = 0;
     while !scene.is_over() {
         ctx.sleep(rng.exponential(mean) + Ps::us(1)).await;
@@ -57,12 +58,28 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) {
     let soon = Ps(rng.exponential(Ps::ms(2)).0.min(Ps::ms(40).0));
     match fault {
         Fault::CrashClient => {
-            let Some(client) = scene.pick_client(rng) else { return };
+            let Some(mut client) = scene.pick_client(rng) else { return };
+            for _ in 0..rng.below(20) {
+                if kernel.is_midway(scene.process_of(client)) {
+                    break;
+                }
+                ctx.sleep(Ps::ns(rng.between(20, 400))).await;
+                let Some(next) = scene.pick_client(rng) else { return };
+                client = next;
+            }
             scene.kill_client(client);
         }
         Fault::CrashDaemon => {
             if cluster.racks[rack].owner.get().is_none() {
                 return;
+            }
+            // In the midst of something, if it is soon: an idle loop has little to lose.
+            for _ in 0..rng.below(200) {
+                let owner = cluster.racks[rack].owner.get();
+                if owner.is_none_or(|owner| kernel.is_midway(owner)) {
+                    break;
+                }
+                ctx.sleep(Ps::ns(rng.between(20, 400))).await;
             }
             cluster.kill_daemon(rack);
             let together = rng.chance_ppm(200_000);

@@ -13,6 +13,7 @@ use crate::run::{Config, Counts, Fault, Group, SeedOutcome};
 use crate::time::Ps;
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::probe::{Race, Rare};
+use rackpool_core::wire::Resolved;
 use rackpool_core::{GAddr, PageGeometry, RackId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -70,6 +71,19 @@ impl Scene {
         (0..places).for_each(|place| self.start_client(place));
     }
 
+    /// Whether a page lives on a region that is gone, known to the master or not.
+    pub fn is_lost(&self, addr: GAddr) -> bool {
+        if self.model.nothing_lost() {
+            return false;
+        }
+        let state = self.cluster.stored_state();
+        let page = self.cluster.racks[0].layout.pages.page(addr);
+        let Some(home) = state.directory().get(page) else { return true };
+        let region = self.cluster.racks[usize::from(home.rack.0)].region.borrow().id;
+        state.region_id(home.rack) != Some(region)
+            || matches!(state.resolve(page), Resolved::Lost(_))
+    }
+
     /// Counts a fault.
     pub fn count_fault(&self, fault: Fault) {
         self.counts.borrow_mut().fault(fault);
@@ -86,6 +100,11 @@ impl Scene {
         let place = rng.below(places.len() as u64) as usize;
         let process = places[place].process?;
         (!places[place].done && self.cluster.kernel.is_alive(process)).then_some(place)
+    }
+
+    /// Whether some client maps other racks' memory.
+    pub fn has_mapped(&self) -> bool {
+        self.places.borrow().iter().any(|place| place.path == Path::Mapped)
     }
 
     /// The process in a place.
@@ -117,7 +136,7 @@ impl Scene {
     pub fn kill_client(self: &Rc<Self>, place: usize) {
         let process = self.process_of(place);
         self.cluster.kernel.kill(process);
-        self.model.on_killed(process);
+        self.model.on_killed(process, self.cluster.kernel.now());
         self.start_client(place);
     }
 
@@ -130,7 +149,7 @@ impl Scene {
                 && self.cluster.kernel.is_alive(process)
             {
                 self.cluster.kernel.kill(process);
-                self.model.on_killed(process);
+                self.model.on_killed(process, self.cluster.kernel.now());
             }
         }
         let (kernel, state) = (&self.cluster.kernel, self.cluster.stored_state());
@@ -163,6 +182,8 @@ impl Scene {
     pub fn repair(self: &Rc<Self>) {
         let kernel = &self.cluster.kernel;
         kernel.heal();
+        self.cluster.registration_fails_ppm.set(0);
+        self.cluster.hooks.calm();
         kernel.with_net(|net, _| net.set_faults(NetFaults::none()));
         for (index, rack) in self.cluster.racks.iter().enumerate() {
             rack.blocks_free.set(u64::MAX / 2);
@@ -277,6 +298,9 @@ fn build(config: &Config, seed: u64) -> Rc<Scene> {
     let costs = StepCosts { disk_commit: Ps::us(30), ..StepCosts::default() };
     let make_cpu = Box::new(make_cpu);
     let cluster = Rc::new(Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu));
+    if config.faults.has(Fault::FailedRegistration) {
+        cluster.registration_fails_ppm.set(rng.below(20_000) as u32);
+    }
     let mapped = rng.below(3);
     let places = (0..shape.clients).map(|place| {
         let path = match mapped {
@@ -376,6 +400,9 @@ fn outcome(scene: &Rc<Scene>) -> SeedOutcome {
     for (name, count) in scene.cluster.master_calls.borrow().iter() {
         counts.add(Group::Message, name, *count);
     }
+    counts.add(Group::Fault, Fault::TornWrite.name(), scene.model.torn.get());
+    let failed = scene.cluster.registrations_failed.get();
+    counts.add(Group::Fault, Fault::FailedRegistration.name(), failed);
     let lines = kernel.log.take().unwrap_or_default();
     let skipped = lines.len().saturating_sub(scene.config.trace_lines as usize);
     SeedOutcome {
@@ -403,6 +430,7 @@ fn count_hooks(hooks: &Hooks, counts: &mut Counts) {
 fn count_packets(net: &Net, counts: &mut Counts) {
     let packets = net.counters();
     for (fault, count) in [
+        (Fault::OneWayLoss, packets.lost),
         (Fault::Delay, packets.delayed),
         (Fault::Duplicate, packets.duplicated),
         (Fault::Reorder, packets.reordered),

@@ -48,14 +48,16 @@ async fn main(
                 ctx.cpu.charge(cluster.costs.target_request);
                 execute(&ctx, &memory, token, &mut data);
             }
-            Input::Act(Act::Send(peer, reply)) => {
-                let message = wire::encode_vec(&reply);
-                if ctx.send_message(endpoint, peer, message).is_err() {
-                    // It does not take its answers; when it comes back it asks again.
-                    ctx.close_peer(endpoint, peer);
+            Input::Act(act) => match *act {
+                Act::Send(peer, reply) => {
+                    let message = wire::encode_vec(&reply);
+                    if ctx.send_message(endpoint, peer, message).is_err() {
+                        // It does not take its answers; when it comes back it asks again.
+                        ctx.close_peer(endpoint, peer);
+                    }
                 }
-            }
-            Input::Act(Act::Close(peer)) => ctx.close_peer(endpoint, peer),
+                Act::Close(peer) => ctx.close_peer(endpoint, peer),
+            },
             Input::Fabric(FabricEvent::Completed { id, .. }) => {
                 ctx.sent(endpoint, id);
             }

@@ -38,6 +38,8 @@ struct Object {
     freeing: bool,
     /// It holds words, which have histories instead of bytes.
     words: bool,
+    /// Tells it from others at the same address.
+    serial: u64,
 }
 
 /// An operation under way.
@@ -75,12 +77,15 @@ pub struct Model {
     under_way: RefCell<BTreeMap<ProcessId, UnderWay>>,
     /// Allocations that a client died in: their answer may have been taken.
     pub maybe_leaked: Cell<u64>,
+    /// Clients that died while they wrote.
+    pub torn: Cell<u64>,
 }
 
 impl Model {
     /// A client died: what it was doing has an unknown end, what it had is the audit's.
-    pub fn on_killed(&self, process: ProcessId) {
+    pub fn on_killed(&self, process: ProcessId, at: Ps) {
         if let Some(one) = self.under_way.borrow_mut().remove(&process) {
+            self.torn.set(self.torn.get() + u64::from(one.name.starts_with("write")));
             if one.name == "alloc" {
                 self.maybe_leaked.set(self.maybe_leaked.get() + 1);
             }
@@ -96,9 +101,13 @@ impl Model {
                 self.histories.borrow_mut().add(addr, event);
             }
         }
-        self.objects.borrow_mut().retain(|_, object| {
+        self.objects.borrow_mut().retain(|addr, object| {
             if object.holder == Some(process) {
                 object.holder = None;
+                if object.owned {
+                    // It comes back with the session, sooner or later.
+                    self.bytes.borrow_mut().free_called(*addr, at);
+                }
                 return !object.owned;
             }
             true
@@ -142,6 +151,11 @@ impl Model {
             certain: !one.freeing,
         };
         objects.iter().map(audit).collect()
+    }
+
+    /// Whether no rack has lost its power.
+    pub fn nothing_lost(&self) -> bool {
+        self.lost.borrow().is_empty()
     }
 
     /// What is under way, for a person.
@@ -258,9 +272,10 @@ impl Worker {
 
     async fn step(&mut self) {
         match self.rng.below(100) {
-            0..45 => self.word().await,
-            45..60 => self.write_mine().await,
-            60..75 => self.read_mine().await,
+            0..40 => self.word().await,
+            40..50 => self.write_mine().await,
+            50..58 => self.read_mine().await,
+            58..75 => self.other().await,
             75..86 => self.alloc().await,
             86..93 => self.free_one().await,
             93..95 => self.read_gone().await,
@@ -273,8 +288,8 @@ impl Worker {
     fn is_excused(&self, error: &Error) -> bool {
         let no_power = self.scene.model.lost.borrow().is_empty();
         match error {
-            Error::NotMapped { .. } | Error::Lost { .. } => !no_power,
-            Error::BadFree { .. } | Error::OutOfBounds { .. } | Error::Misaligned { .. } => false,
+            Error::NotMapped { .. } | Error::Lost { .. } | Error::BadFree { .. } => !no_power,
+            Error::OutOfBounds { .. } | Error::Misaligned { .. } => false,
             Error::Protocol { .. } | Error::BadRegion { .. } | Error::Version { .. } => false,
             _ => true,
         }
@@ -366,8 +381,8 @@ impl Worker {
         }
         let page = self.handle.page_bytes();
         let bytes = match self.rng.below(10) {
-            0..6 => self.rng.between(1, 600),
-            6..8 => self.rng.between(600, page / 2),
+            0..4 => self.rng.between(1, 600),
+            4..6 => self.rng.between(600, page / 2),
             _ => self.rng.between(page / 2 + 1, 3 * page),
         };
         let racks = self.scene.cluster.racks.len() as u64;
@@ -377,7 +392,7 @@ impl Worker {
             2 => Placement::Spread,
             _ => Placement::Rack(RackId(self.rng.below(racks) as u16)),
         };
-        let owned = self.rng.chance_ppm(150_000);
+        let owned = self.rng.chance_ppm(50_000);
         self.begin("alloc");
         let result = self.handle.alloc(bytes, placement, owned).await;
         if let Ok(addr) = &result {
@@ -399,9 +414,13 @@ impl Worker {
         let now = self.ctx.now();
         let taken = self.scene.model.bytes.borrow_mut().allocated(addr.0, bytes, backing, now);
         self.must(taken);
+        if self.scene.is_lost(addr) {
+            // Its rack lost its power while the answer was on its way.
+            self.scene.model.bytes.borrow_mut().lost(|one| one == addr.0, now);
+        }
         let mut objects = self.scene.model.objects.borrow_mut();
         let object =
-            Object { bytes, holder: Some(self.ctx.id), owned, freeing: false, words: false };
+            Object { bytes, holder: Some(self.ctx.id), owned, freeing: false, words: false, serial: now.0 };
         objects.insert(addr.0, object);
     }
 
@@ -475,6 +494,11 @@ impl Worker {
             drop(model);
             self.must(checked);
         }
+        let owned = self.scene.model.objects.borrow().get(&addr.0).is_some_and(|one| one.owned);
+        if owned && result.is_err() {
+            let now = self.ctx.now();
+            self.scene.model.bytes.borrow_mut().free_called(addr.0, now);
+        }
         self.refused(at, called, &result);
         self.after(addr, "read", &result);
     }
@@ -498,8 +522,12 @@ impl Worker {
         self.must(checked);
     }
 
-    /// An object that went with its rack is forgotten.
+    /// An object that went with its rack, or with a session that ended, is forgotten.
     fn after<T>(&mut self, addr: GAddr, what: &str, result: &Result<T>) {
+        let owned = self.scene.model.objects.borrow().get(&addr.0).is_some_and(|one| one.owned);
+        if owned && matches!(result, Err(Error::NotMapped { .. })) {
+            return self.forget(addr);
+        }
         self.check_error(&format!("{what} of {addr}"), result);
         if let Err(Error::NotMapped { .. } | Error::Lost { .. }) = result {
             self.forget(addr);
@@ -529,7 +557,7 @@ impl Worker {
         self.check_error("free", &result);
         let now = self.ctx.now();
         match &result {
-            Ok(()) | Err(Error::NotMapped { .. } | Error::Lost { .. }) => {
+            Ok(()) | Err(Error::NotMapped { .. } | Error::Lost { .. } | Error::BadFree { .. }) => {
                 self.scene.model.bytes.borrow_mut().freed(addr.0, now);
                 self.freed(addr);
                 if bytes > self.handle.page_bytes() / 2 {
@@ -547,6 +575,71 @@ impl Worker {
         if objects.get(&addr.0).is_some_and(|object| object.freeing) {
             objects.remove(&addr.0);
         }
+    }
+
+    /// Somebody else's memory, which may be freed meanwhile: whole pages are read and written,
+    /// because whatever comes late for them must hit nobody; objects are only read.
+    async fn other(&mut self) {
+        let Some((addr, bytes, serial)) = self.pick_other() else {
+            return self.read_mine().await;
+        };
+        let is_pages = bytes > self.handle.page_bytes() / 2;
+        let offset = self.rng.below(bytes);
+        let len = self.rng.between(1, (bytes - offset).min(300));
+        let at = GAddr(addr.0 + offset);
+        if is_pages && self.rng.chance_ppm(400_000) {
+            return self.write_other(at, len).await;
+        }
+        let mut found = vec![0xee; len as usize];
+        let called = self.begin("read-other");
+        let result = self.handle.read(at, &mut found).await;
+        self.end("read-other", &result).await;
+        let objects = self.scene.model.objects.borrow();
+        let same = objects.get(&addr.0).is_some_and(|object| object.serial == serial);
+        drop(objects);
+        if !same && !is_pages {
+            // An object's address is handed out again: anything may have been there.
+            return;
+        }
+        if result.is_ok() {
+            let (id, now) = (self.ctx.id.0, self.ctx.now());
+            let model = &self.scene.model.bytes;
+            let checked = model.borrow_mut().read(id, at.0, &found, called, now);
+            self.must(checked);
+        }
+        self.refused(at, called, &result);
+    }
+
+    async fn write_other(&mut self, at: GAddr, len: u64) {
+        let first = self.rng.next_u64() | 1;
+        let data: Vec<u8> = (0..len).map(|at| (first.wrapping_mul(at + 1) >> 24) as u8).collect();
+        let called = self.begin("write-other");
+        let id = self.ctx.id.0;
+        let write = self.scene.model.bytes.borrow_mut().write_called(id, at.0, &data, called);
+        let result = self.handle.write(at, &data).await;
+        self.end("write-other", &result).await;
+        let now = self.ctx.now();
+        if let (Ok(write), Ok(())) = (&write, &result) {
+            self.scene.model.bytes.borrow_mut().write_done(*write, now, now);
+        }
+        self.refused(at, called, &result);
+    }
+
+    fn pick_other(&mut self) -> Option<(GAddr, u64, u64)> {
+        let objects = self.scene.model.objects.borrow();
+        let page = self.handle.page_bytes();
+        // Whole pages first: their frames are used again by others.
+        let pages = self.rng.chance_ppm(700_000);
+        let others = objects.iter().filter(|(_, one)| {
+            !one.words && !one.owned && !one.freeing && (!pages || one.bytes > page / 2)
+        });
+        let count = others.clone().count() as u64;
+        if count == 0 {
+            return None;
+        }
+        let mut others = others;
+        let (addr, one) = others.nth(self.rng.below(count) as usize)?;
+        Some((GAddr(*addr), one.bytes, one.serial))
     }
 
     /// The address of a freed page is an error for ever.
@@ -636,7 +729,7 @@ pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
         };
         let words = (0..WORDS_PER_RACK).map(|word| GAddr(addr.0 + 8 * word));
         scene.model.words.borrow_mut().extend(words);
-        let object = Object { bytes, holder: None, owned: false, freeing: false, words: true };
+        let object = Object { bytes, holder: None, owned: false, freeing: false, words: true, serial: 0 };
         scene.model.objects.borrow_mut().insert(addr.0, object);
     }
     handle.leave().await;
