@@ -110,3 +110,19 @@ pub fn remote_write(profile: &Profile, bytes: u64) -> Ps {
 pub fn remote_atomic(profile: &Profile) -> Ps {
     client(profile) + fabric_atomic(profile)
 }
+
+/// Writing another rack's memory with several packets: what the first one would take alone. The
+/// last one, on which the acknowledgement waits, is taken as a mere packet.
+pub fn remote_write_long(profile: &Profile) -> Ps {
+    let one = remote_write(profile, profile.link.mtu.0);
+    one - profile.rnic.in_write.service + profile.rnic.packets.service
+}
+
+/// What the packets after the first one add, if the cable is the slowest stage.
+pub fn packets_after(profile: &Profile, bytes: u64) -> Option<Ps> {
+    let mtu = profile.link.mtu.0;
+    let each = profile.link.bandwidth.time(profile.link.header.0 + mtu);
+    let others = [profile.pcie.bandwidth.time(mtu), profile.rnic.packets.service];
+    let whole = bytes.is_multiple_of(mtu);
+    (whole && others.into_iter().all(|other| other <= each)).then(|| each.times(bytes / mtu - 1))
+}

@@ -233,6 +233,8 @@ impl Climber {
         let of = |closed: fn(&Profile, u64) -> Ps, bytes| {
             (bytes == 64 || one_packet && bytes == KIB4).then(|| closed(&p, bytes))
         };
+        let long = |one: Ps| closed::packets_after(&p, MIB).map(|rest| one + rest);
+        let first = p.link.mtu.0;
         let rungs: [(&str, u64, bool); 6] = [
             ("other rack, read 64 B", 64, false),
             ("other rack, write 64 B", 64, true),
@@ -243,6 +245,8 @@ impl Climber {
         ];
         for (name, bytes, writes) in rungs {
             let closed = match writes {
+                false if bytes == MIB => long(closed::remote_read(&p, first)),
+                true if bytes == MIB => long(closed::remote_write_long(&p)),
                 false => of(closed::remote_read, bytes),
                 true => of(closed::remote_write, bytes),
             };
@@ -273,7 +277,8 @@ impl Climber {
         let part = &mut buffer[..bytes as usize];
         let mut times = Vec::new();
         for page in 0..PAGES {
-            self.handle.read(self.at(rack, page, 64), &mut [0; 8]).await.expect("it is there");
+            let end = self.at(rack, page, 0).0 + self.handle.page_bytes() - 64;
+            self.handle.read(GAddr(end), &mut [0; 8]).await.expect("it is there");
         }
         for round in 0..ROUNDS {
             // Lines that no rung before has touched.
