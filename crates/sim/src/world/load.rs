@@ -177,6 +177,11 @@ impl Prepared {
         &self.world.cluster
     }
 
+    /// The cluster with its loop, for what comes after the load.
+    pub fn world(&mut self) -> &mut World {
+        &mut self.world
+    }
+
     /// What was seen of a kind of access.
     pub fn seen(&self, kind: Kind) -> Seen {
         self.shared.seen[kind as usize].borrow().clone()

@@ -24,6 +24,11 @@ impl Disk {
         }
     }
 
+    /// Keys and values, without what a store adds.
+    pub fn bytes(&self) -> u64 {
+        self.0.iter().map(|((_, key), value)| (key.len() + value.len()) as u64).sum()
+    }
+
     /// The state, as a master finds it at its start.
     pub fn load(&self) -> Option<State> {
         if self.0.is_empty() {

@@ -12,6 +12,7 @@ mod master;
 mod nemesis;
 pub mod performance;
 mod rack;
+pub mod scale;
 mod scenario;
 mod target;
 mod workload;
@@ -206,6 +207,11 @@ impl Cluster {
         if let Some((_, fabric)) = rack.daemon.take() {
             self.kernel.kill(fabric);
         }
+    }
+
+    /// Bytes of the master's state as it is stored.
+    pub fn master_bytes(&self) -> u64 {
+        self.disk.borrow().bytes()
     }
 
     /// The master's state as it is stored.
