@@ -95,6 +95,15 @@ Examples:
   rackpool sim replay 17 --faults crash-daemon       one of them again, with its trace
   rackpool sim ladder --profile rcmp-testbed         what each access costs on that machine";
 
+const CALIBRATE_EXAMPLES: &str = "\
+Measures memory, processor and the loopback's sockets; CXL, network cards and switches come from
+another profile and say so. It takes some seconds and two processors that have nothing else to do.
+
+Examples:
+  rackpool calibrate > mine.toml
+  rackpool calibrate --out mine.toml --base rcmp-testbed
+  rackpool sim ladder --profile mine.toml";
+
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(
@@ -132,6 +141,9 @@ pub enum Command {
     /// The same engines in virtual time: seeds with faults, and clusters that are not there
     #[command(after_help = SIM_EXAMPLES)]
     Sim(SimArgs),
+    /// Measure this machine and write a device profile for the simulator
+    #[command(after_help = CALIBRATE_EXAMPLES)]
+    Calibrate(CalibrateArgs),
     /// What this machine offers a pool, and what to do about what is missing
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
@@ -377,8 +389,9 @@ mod tests {
              --operations 2000 --profile modern --threads 2 --json a.json --html a.html",
             "rackpool sim run --faults crash-client,partition",
             "rackpool sim replay 17 --racks 2 --faults none --trace-lines 100",
-            "rackpool sim scale --profile modern --racks-max 64 --json a.json",
+            "rackpool sim scale --profile modern --racks 2,64 --clients 8 --json a.json",
             "rackpool sim ladder --profile rcmp-testbed --html a.html",
+            "rackpool calibrate --out a.toml --base laptop",
             "rackpool doctor --json",
             "rackpool inspect /dev/shm/rack0",
         ] {
@@ -404,6 +417,7 @@ mod tests {
             "rackpool sim run --faults fire",
             "rackpool sim run --seeds 0",
             "rackpool sim run --threads 0",
+            "rackpool sim scale --racks 1",
             "rackpool sim replay",
             "rackpool shell -c ls ls",
         ] {

@@ -50,6 +50,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Shell(args) => shell::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Sim(args) => sim::run(args),
+        Command::Calibrate(args) => sim::calibrate(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Worker(args) => worker::run(args),

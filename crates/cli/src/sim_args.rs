@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use rackpool_core::probe::Mutation;
 use rackpool_sim::run::{FaultSet, OPERATIONS_DEFAULT, PROFILE_DEFAULT};
+use rackpool_sim::world::scale::RACKS_DEFAULT;
 use std::path::PathBuf;
 
 use crate::failure::{Failure, Result};
@@ -27,12 +28,14 @@ Examples:
 const SCALE_EXAMPLES: &str = "\
 Examples:
   rackpool sim scale
-  rackpool sim scale --profile modern --racks-max 1024 --json scale.json --html scale.html";
+  rackpool sim scale --racks 2,16,128 --clients 16 --profile rcmp-testbed
+  rackpool sim scale --profile modern --json scale.json --html scale.html";
 
 const LADDER_EXAMPLES: &str = "\
 Examples:
   rackpool sim ladder --profile rcmp-testbed
-  rackpool sim ladder --profile laptop --json ladder.json";
+  rackpool sim ladder --profile laptop --measure --html ladder.html
+  rackpool calibrate --out mine.toml && rackpool sim ladder --profile mine.toml --json ladder.json";
 
 /// Options of `sim`.
 #[derive(Debug, Args)]
@@ -162,10 +165,21 @@ pub struct SimScaleArgs {
     /// Device profile: a name or a file
     #[arg(long, value_name = "PROFILE", default_value = PROFILE_DEFAULT)]
     pub profile: String,
-    /// The largest cluster
-    #[arg(long, value_name = "N", default_value_t = 1024,
+    /// Numbers of racks, with commas between
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = RACKS_DEFAULT,
           value_parser = clap::value_parser!(u32).range(2..=1024))]
-    pub racks_max: u32,
+    pub racks: Vec<u32>,
+    /// Clients of each rack
+    #[arg(long, value_name = "N", default_value_t = 64,
+          value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub clients: u32,
+    /// Operations of each client
+    #[arg(long, value_name = "N", default_value_t = 200,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub operations: u32,
+    /// For every random choice
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub seed: u64,
     /// The reports.
     #[command(flatten)]
     pub output: SimOutputArgs,
@@ -177,9 +191,29 @@ pub struct SimLadderArgs {
     /// Device profile: a name or a file
     #[arg(long, value_name = "PROFILE", default_value = PROFILE_DEFAULT)]
     pub profile: String,
+    /// Measure this machine as well: real processes, some ten seconds
+    #[arg(long)]
+    pub measure: bool,
     /// The reports.
     #[command(flatten)]
     pub output: SimOutputArgs,
+}
+
+/// Options of `calibrate`.
+#[derive(Debug, Args)]
+pub struct CalibrateArgs {
+    /// Write the profile into this file instead of to standard output
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// The profile, a name or a file, that has what cannot be measured here
+    #[arg(long, value_name = "PROFILE", default_value = "modern")]
+    pub base: String,
+    /// The profile's name
+    #[arg(long, value_name = "NAME", default_value = "measured")]
+    pub name: String,
+    /// Measure for a short time: to try the command, not for figures
+    #[arg(long)]
+    pub quick: bool,
 }
 
 /// Options of `sim mutations`.

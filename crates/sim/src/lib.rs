@@ -12,6 +12,7 @@
 pub mod check;
 pub mod coro;
 pub mod device;
+pub mod histogram;
 pub mod mem;
 pub mod net;
 pub mod report;

@@ -297,7 +297,10 @@ impl<E> Wheel<E> {
     fn ready(&mut self, mut chunk: u32) {
         while chunk != NONE {
             let entry = &mut self.chunks[chunk as usize];
-            self.sorted.extend_from_slice(&entry.keys[..entry.count as usize]);
+            match entry.count {
+                1 => self.sorted.push(entry.keys[0]),
+                count => self.sorted.extend_from_slice(&entry.keys[..count as usize]),
+            }
             let next = std::mem::replace(&mut entry.next, self.free_chunk);
             self.free_chunk = std::mem::replace(&mut chunk, next);
         }

@@ -1,22 +1,27 @@
 //! What the commands run: the simulated cluster as three functions.
 
+use rackpool_sim::device::Profile;
 use rackpool_sim::report::Table;
 use rackpool_sim::run::{Config, SeedOutcome};
+use rackpool_sim::world::{self, scale};
+
+/// Makes the tables of `sim scale`; hears of each size before it is simulated.
+type MakeScale = fn(&Profile, &scale::Options, &mut dyn FnMut(u32)) -> Result<Vec<Table>, String>;
 
 /// Where seeds are run and tables are made.
 #[derive(Clone, Copy)]
 pub struct Engine {
     /// One run in checking mode.
     pub run_seed: fn(&Config, u64) -> SeedOutcome,
-    /// The cost of accesses as the cluster grows up to so many racks, on a profile.
-    pub scale: fn(&str, u32) -> Result<Vec<Table>, String>,
+    /// The cost of accesses as the cluster grows, on a profile.
+    pub scale: MakeScale,
     /// The latency ladder on a profile.
-    pub ladder: fn(&str) -> Result<Vec<Table>, String>,
+    pub ladder: fn(&Profile) -> Result<Vec<Table>, String>,
 }
 
 /// The simulated cluster.
 pub const CLUSTER: Engine = Engine {
     run_seed: rackpool_bench::sim_table::run_seed,
-    scale: |_, _| Err("there is no cluster in performance mode in this build".to_owned()),
-    ladder: |_| Err("there is no cluster in performance mode in this build".to_owned()),
+    scale: |profile, options, told| scale::scale(profile, options, told),
+    ladder: world::ladder::ladder,
 };

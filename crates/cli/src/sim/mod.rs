@@ -2,6 +2,7 @@
 //! runs are in `rackpool-sim`; here is what is asked of them and how their answers are shown.
 //! Everything is a function of [`Engine`], so that tests put a toy in the cluster's place.
 
+mod calibrate;
 mod engine;
 #[cfg(feature = "mutations")]
 mod mutations;
@@ -12,6 +13,7 @@ mod tables;
 
 use crate::args::{SimArgs, SimCommand, SimConfigArgs};
 use crate::failure::{Failure, Result};
+pub use calibrate::run as calibrate;
 pub use engine::Engine;
 use rackpool_sim::device::Profile;
 use rackpool_sim::run::Config;

@@ -124,7 +124,7 @@ mod tests {
         let Command::Sim(args) = cli.command else { panic!("not sim") };
         let SimCommand::Mutations(args) = args.command else { panic!("not mutations") };
         let none = |_: &str| Err("no tables".to_owned());
-        let engine = Engine { run_seed: toy, scale: |_, _| Err("no".into()), ladder: none };
+        let engine = Engine { run_seed: toy, scale: |_, _, _| Err("no".into()), ladder: none };
         run(&engine, &args)
     }
 

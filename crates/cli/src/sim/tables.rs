@@ -1,32 +1,73 @@
 //! `sim scale` and `sim ladder`: tables of the simulated cluster in performance mode.
 
 use super::{Engine, calibration, page, profile, show};
-use crate::args::{SimLadderArgs, SimOutputArgs, SimScaleArgs};
+use crate::api::{FabricChoice, YcsbPlan};
+use crate::args::{BenchName, SimLadderArgs, SimOutputArgs, SimScaleArgs};
+use crate::bench::{self, Setup};
 use crate::failure::{Failure, Result};
 use crate::output;
-use rackpool_bench::report::{Better, Kind, Report, Row};
+use crate::servers::install_shutdown;
+use indicatif::ProgressBar;
+use rackpool_bench::report::{Better, Kind, Reference, Report, Row};
+use rackpool_bench::run::Size;
 use rackpool_sim::device::Profile;
 use rackpool_sim::report::{Cell, Column, Table};
+use rackpool_sim::world::scale::Options;
 use serde_json::Value;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// What an access costs as the cluster grows.
 pub fn scale(engine: &Engine, args: &SimScaleArgs) -> Result<()> {
-    let make = || (engine.scale)(&args.profile, args.racks_max);
-    make_and_show("rackpool sim scale", &args.profile, &args.output, make)
+    let options = Options {
+        racks: args.racks.clone(),
+        clients: args.clients,
+        operations: args.operations,
+        seed: args.seed,
+    };
+    make_and_show("rackpool sim scale", &args.profile, &args.output, |profile, bar| {
+        let told = &mut |racks| bar.set_message(format!("{racks} racks"));
+        (engine.scale)(profile, &options, told)
+    })
 }
 
 /// What each kind of access costs.
 pub fn ladder(engine: &Engine, args: &SimLadderArgs) -> Result<()> {
-    let make = || (engine.ladder)(&args.profile);
-    make_and_show("rackpool sim ladder", &args.profile, &args.output, make)
+    make_and_show("rackpool sim ladder", &args.profile, &args.output, |profile, bar| {
+        let mut tables = (engine.ladder)(profile)?;
+        if args.measure {
+            bar.set_message("measuring this machine");
+            tables.push(measured().map_err(|failure| failure.to_string())?);
+        }
+        Ok(tables)
+    })
+}
+
+/// The ladder of this machine: real processes on its memory and sockets, a second or two each.
+fn measured() -> Result<Table> {
+    let setup = Setup {
+        size: Size::quick(true),
+        fabric: FabricChoice::Tcp,
+        emulate: None,
+        ycsb: YcsbPlan::new("A", "zipfian", 1)?,
+    };
+    let names = [BenchName::Local, BenchName::Remote];
+    let reports = bench::measure(&names, &setup, install_shutdown()?)?;
+    let columns = [("measured", ""), ("ours", "ns"), ("p99", "ns"), ("raw limit", "ns")];
+    let mut table = Table::new("ladder_measured", "The same on this machine, measured", &columns);
+    let rows = reports.iter().flat_map(|report| &report.results).filter(|row| row.unit == "ns");
+    for row in rows {
+        let p99 = row.p99.map(|ns| ns as f64);
+        table.row([row.name.as_str().into(), row.ours.into(), p99.into(), row.reference().into()]);
+    }
+    table.note("Measured, not simulated: real processes, shared memory, TCP on the loopback.");
+    Ok(table)
 }
 
 fn make_and_show(
     title: &str,
     profile_name: &str,
     to: &SimOutputArgs,
-    make: impl FnOnce() -> Result<Vec<Table>, String>,
+    make: impl FnOnce(&Profile, &ProgressBar) -> Result<Vec<Table>, String>,
 ) -> Result<()> {
     let profile = profile(profile_name)?;
     for path in to.json.iter().chain(&to.html) {
@@ -34,7 +75,7 @@ fn make_and_show(
     }
     let bar = output::spinner("simulating");
     let start = Instant::now();
-    let made = make();
+    let made = make(&profile, &bar);
     bar.finish_and_clear();
     let tables = made.map_err(|reason| Failure::new("sim", reason))?;
     if let Some(path) = &to.json {
@@ -82,9 +123,27 @@ fn results(table: &Table) -> Vec<Row> {
             Cell::Empty => "all".to_owned(),
         };
         let cells = table.columns.iter().zip(row).skip(1);
-        cells.filter_map(|(column, cell)| number(&label, column, cell)).collect::<Vec<_>>()
+        let is_reference = |column: &Column| REFERENCES.contains(&column.name.as_str());
+        let cells = cells.filter(|(column, _)| !is_reference(column));
+        let mut rows: Vec<Row> =
+            cells.filter_map(|(column, cell)| number(&label, column, cell)).collect();
+        if let (Some(first), Some(reference)) = (rows.first_mut(), reference(table, row)) {
+            *first = first.clone().against(reference);
+        }
+        rows
     };
     table.rows.iter().flat_map(of_row).collect()
+}
+
+/// Columns that the first number of a row is compared with, instead of results of their own.
+const REFERENCES: [&str; 2] = ["paper", "raw limit"];
+
+fn reference(table: &Table, row: &[Cell]) -> Option<Reference> {
+    let of = |name: &str| {
+        let index = table.columns.iter().position(|column| column.name == name)?;
+        if let Cell::Number(value) = row[index] { Some(value) } else { None }
+    };
+    of("paper").map(Reference::Paper).or_else(|| of("raw limit").map(Reference::Raw))
 }
 
 /// A heading as a part of a name.

@@ -350,14 +350,24 @@ fn ring_doorbell(
     link: LinkId,
     io: &mut impl Io,
 ) -> std::result::Result<(), (usize, PostError)> {
-    let mut requests = [const { None }; BATCH_MAX];
-    for (request, posting) in requests.iter_mut().zip(batch.iter().flatten()) {
+    let request_of = |posting: &'_ Posting| {
         let verb = match access {
             Access::Read => Verb::Read(posting.remote),
             Access::Write => Verb::Write(posting.remote),
         };
+        (posting.id, verb)
+    };
+    if let [Some(posting)] = batch {
+        // Most doorbells ring for one.
+        let (id, verb) = request_of(posting);
         let local = std::slice::from_ref(&posting.sge);
-        *request = Some(WorkRequest { id: posting.id, verb, local, signalled: true });
+        return io.post(link, &[WorkRequest { id, verb, local, signalled: true }]);
+    }
+    let mut requests = [const { None }; BATCH_MAX];
+    for (request, posting) in requests.iter_mut().zip(batch.iter().flatten()) {
+        let (id, verb) = request_of(posting);
+        let local = std::slice::from_ref(&posting.sge);
+        *request = Some(WorkRequest { id, verb, local, signalled: true });
     }
     let last = requests[batch.len() - 1].take();
     let filler = last.expect("batches are not empty");

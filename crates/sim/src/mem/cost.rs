@@ -5,8 +5,8 @@ use std::cell::Cell;
 use super::{LINE_BYTES, Memory, Tier};
 use crate::time::Ps;
 
-/// Lines that a processor remembers to have touched; a power of two.
-const LINES: usize = 64;
+/// Lines that a processor remembers to have touched, those of a cache of 32 KiB; a power of two.
+const LINES: usize = 512;
 
 /// Costs of memory operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,12 +70,12 @@ enum Met {
 /// the line had seen then.
 pub(super) struct Meter {
     pub(super) costs: MemCosts,
-    lines: [Cell<(u64, u16)>; LINES],
+    lines: Box<[Cell<(u64, u16)>; LINES]>,
 }
 
 impl Meter {
     pub(super) fn new(costs: MemCosts) -> Meter {
-        Meter { costs, lines: [const { Cell::new((u64::MAX, 0)) }; LINES] }
+        Meter { costs, lines: Box::new([const { Cell::new((u64::MAX, 0)) }; LINES]) }
     }
 
     /// The cost of a load from the line at `at`, which has seen `version` stores.

@@ -35,6 +35,7 @@ mod reliable;
 pub use fabric::{Inbox, Shared, SimFabric};
 pub use faults::{NetCounters, NetFaults};
 pub use operation::{Executed, Operation};
+pub use path::lines as request_lines;
 
 use crate::device::Profile;
 use crate::rng::Rng;

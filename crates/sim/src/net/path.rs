@@ -17,8 +17,9 @@ const PIECE: u64 = 16;
 const LINE: u64 = 64;
 const INLINE_LENGTH: u64 = 4;
 
-/// Lines of a work request.
-pub(super) fn lines(verb: Verb, datagram: bool, inline_bytes: Option<u64>, pieces: u64) -> u64 {
+/// Lines of 64 bytes that the processor writes for a work request: with so many bytes inline, or
+/// naming so many pieces.
+pub fn lines(verb: Verb, datagram: bool, inline_bytes: Option<u64>, pieces: u64) -> u64 {
     let header = match verb {
         Verb::Send if datagram => HEADER_DATAGRAM,
         Verb::Send => HEADER_SEND,

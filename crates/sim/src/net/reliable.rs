@@ -75,7 +75,9 @@ impl Net {
         if !packet.answer && packet.index == 0 {
             service = match operation.verb {
                 Verb::Read(_) => {
-                    let lines = operation.bytes.div_ceil(64).saturating_sub(1);
+                    // What follows the first packet is fetched while that is under way.
+                    let first = operation.bytes.min(self.profile.link.mtu.0);
+                    let lines = first.div_ceil(64).saturating_sub(1);
                     rnic.in_read.service + rnic.in_read_line.times(lines)
                 }
                 Verb::Write(_) | Verb::WriteImm(..) => rnic.in_write.service,

@@ -191,7 +191,9 @@ impl Server {
         while !self.joined {
             self.master.connect(&self.ctx, &self.cluster);
             match self.ctx.recv(self.master.due()).await {
-                Some(input @ Input::Message(_, Message::Answer(_))) => self.on_input(input),
+                Some(Input::Message(conn, message)) if matches!(*message, Message::Answer(_)) => {
+                    self.on_input(Input::Message(conn, message));
+                }
                 Some(Input::Closed(conn)) if self.master.owns(conn) => {
                     self.on_input(Input::Closed(conn));
                 }
@@ -214,8 +216,11 @@ impl Server {
 
     fn on_input(&mut self, input: Input) {
         match input {
-            Input::Message(conn, Message::Hello(hello)) => self.on_hello(conn, &hello),
-            Input::Message(_, Message::Answer(reply)) => self.on_answer(reply),
+            Input::Message(conn, message) => match *message {
+                Message::Hello(hello) => self.on_hello(conn, &hello),
+                Message::Answer(reply) => self.on_answer(reply),
+                Message::Control(_) | Message::Call(_) => {}
+            },
             Input::Closed(conn) if self.master.owns(conn) => {
                 self.master.on_closed(&self.ctx);
                 self.joined = false;
@@ -372,7 +377,7 @@ impl Server {
     }
 
     fn command(&self, act: Act) {
-        self.ctx.ring(self.fabric, Input::Act(act));
+        self.ctx.ring(self.fabric, Input::Act(Box::new(act)));
     }
 
     /// Sends what the engine has said since the last time.

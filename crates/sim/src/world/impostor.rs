@@ -42,7 +42,11 @@ async fn main(ctx: Ctx, scene: Rc<Scene>, rack: usize) {
         master.connect(&ctx, &cluster);
         let due = master.due().unwrap_or(until).min(until);
         match ctx.recv(Some(due)).await {
-            Some(Input::Message(_, Message::Answer(reply))) => drop(master.on_answer(&ctx, reply)),
+            Some(Input::Message(_, message)) => {
+                if let Message::Answer(reply) = *message {
+                    drop(master.on_answer(&ctx, reply));
+                }
+            }
             Some(Input::Closed(conn)) if master.owns(conn) => return,
             _ => {}
         }

@@ -24,6 +24,11 @@ impl Disk {
         }
     }
 
+    /// Keys and values, without what a store adds.
+    pub fn bytes(&self) -> u64 {
+        self.0.iter().map(|((_, key), value)| (key.len() + value.len()) as u64).sum()
+    }
+
     /// The state, as a master finds it at its start.
     pub fn load(&self) -> Option<State> {
         if self.0.is_empty() {
@@ -62,7 +67,8 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
         let mut input = ctx.recv(Some(tick_at)).await;
         while let Some(one) = input {
             match one {
-                Input::Message(ConnId(conn), Message::Call(request)) => {
+                Input::Message(ConnId(conn), message) => {
+                    let Message::Call(request) = *message else { unreachable!("only calls come") };
                     ctx.cpu.charge(costs.master_request);
                     cluster.count_master_call(&request.call);
                     let conn = PeerConn(u64::from(conn));

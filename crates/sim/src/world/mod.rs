@@ -2,13 +2,18 @@
 //! project's engines over simulated memory and a simulated network.
 
 mod audit;
+pub mod closed;
 mod daemon;
 mod handle;
 mod impostor;
 mod kernel;
+pub mod ladder;
+pub mod load;
 mod master;
 mod nemesis;
+pub mod performance;
 mod rack;
+pub mod scale;
 mod scenario;
 mod table;
 mod target;
@@ -47,6 +52,8 @@ pub struct StepCosts {
     pub daemon_poll: Ps,
     /// The daemon serves a request, beyond its memory accesses.
     pub daemon_request: Ps,
+    /// A client starts an operation.
+    pub client_submit: Ps,
     /// The client engine takes a step of an operation.
     pub client_step: Ps,
     /// The client takes a completion.
@@ -55,6 +62,10 @@ pub struct StepCosts {
     pub client_poll: Ps,
     /// The fabric thread takes an operation.
     pub target_request: Ps,
+    /// How long after an input came an idle daemon sees it.
+    pub daemon_notice: Ps,
+    /// The same for the master.
+    pub master_notice: Ps,
 }
 
 /// What the processes of a run share.
@@ -86,6 +97,8 @@ pub struct Cluster {
     pub registrations_failed: Cell<u64>,
     registration_rng: RefCell<Rng>,
     make_cpu: Box<dyn Fn(HostId) -> Rc<Cpu>>,
+    /// What executes one-sided operations, if it is not a processor like the others.
+    device: Option<Box<dyn Fn() -> Rc<Cpu>>>,
     sessions: Cell<u64>,
     /// Calls to the master by kind.
     pub master_calls: RefCell<BTreeMap<&'static str, u64>>,
@@ -118,6 +131,7 @@ impl Cluster {
             registrations_failed: Cell::new(0),
             registration_rng: RefCell::new(Rng::new(seed, Purpose::Faults, 1)),
             make_cpu,
+            device: None,
             sessions: Cell::new(0),
             master_calls: RefCell::default(),
         }
@@ -130,6 +144,11 @@ impl Cluster {
     /// A processor of a host.
     pub fn cpu(&self, host: HostId) -> Rc<Cpu> {
         (self.make_cpu)(host)
+    }
+
+    /// What executes one-sided operations on a host.
+    fn device(&self, host: HostId) -> Rc<Cpu> {
+        self.device.as_ref().map_or_else(|| self.cpu(host), |device| device())
     }
 
     /// Whether the next buffer cannot be registered.
@@ -161,6 +180,7 @@ impl Cluster {
         let id = self
             .kernel
             .spawn("master".into(), self.master_host, cpu, |ctx| master::main(ctx, cluster));
+        self.kernel.set_notice(id, self.costs.master_notice);
         self.master.set(id);
     }
 
@@ -177,6 +197,7 @@ impl Cluster {
         let host = rack.host;
         let one = rack.clone();
         let id = self.kernel.spawn(name, host, cpu, |ctx| daemon::main(ctx, cluster, one));
+        self.kernel.set_notice(id, self.costs.daemon_notice);
         rack.owner.set(Some(id));
     }
 
@@ -189,6 +210,11 @@ impl Cluster {
         if let Some((_, fabric)) = rack.daemon.take() {
             self.kernel.kill(fabric);
         }
+    }
+
+    /// Bytes of the master's state as it is stored.
+    pub fn master_bytes(&self) -> u64 {
+        self.disk.borrow().bytes()
     }
 
     /// The master's state as it is stored.

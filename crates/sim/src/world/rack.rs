@@ -86,6 +86,8 @@ pub struct Rack {
     pub owner: Cell<Option<ProcessId>>,
     /// The same, and its fabric thread, once it serves.
     pub daemon: Cell<Option<(ProcessId, ProcessId)>>,
+    /// Barriers that its daemons paid for, and cells that they looked at.
+    pub invalidations: Cell<(u64, u64)>,
     /// Blocks that the host still has for the region.
     pub blocks_free: Cell<u64>,
     kernel: Rc<Kernel>,
@@ -112,6 +114,7 @@ impl Rack {
             region: RefCell::new(region),
             owner: Cell::new(None),
             daemon: Cell::new(None),
+            invalidations: Cell::default(),
             blocks_free: Cell::new(u64::MAX / 2),
             is_checked,
         }
@@ -237,6 +240,8 @@ impl World for RackWorld {
 
     fn cell(&self, index: u32) -> u64 {
         let (owner, cell) = (index / CELLS, index % CELLS);
+        let (barriers, cells) = self.rack.invalidations.get();
+        self.rack.invalidations.set((barriers, cells + 1));
         match self.slots_used.get(owner as usize) {
             None => self.cells.load(8 * u64::from(cell)),
             Some(slot) => {
@@ -274,6 +279,8 @@ impl World for RackWorld {
     }
 
     fn barrier(&mut self) {
+        let (barriers, cells) = self.rack.invalidations.get();
+        self.rack.invalidations.set((barriers + 1, cells));
         self.ctx.kernel.drain_host(self.rack.host);
     }
 

@@ -16,7 +16,7 @@ use std::rc::Rc;
 pub fn start(daemon: &Ctx, cluster: &Rc<Cluster>, rack: &Rc<Rack>, cells: Rc<Memory>) -> ProcessId {
     let endpoint = cluster.add_endpoint(daemon, daemon.id);
     rack.endpoint.set(endpoint);
-    let cpu = cluster.cpu(rack.host);
+    let cpu = cluster.device(rack.host);
     let (kernel, cluster, rack) = (&cluster.kernel, cluster.clone(), rack.clone());
     let node = rack.node;
     let name = format!("fabric {}", rack.id);
@@ -48,14 +48,16 @@ async fn main(
                 ctx.cpu.charge(cluster.costs.target_request);
                 execute(&ctx, &memory, token, &mut data);
             }
-            Input::Act(Act::Send(peer, reply)) => {
-                let message = wire::encode_vec(&reply);
-                if ctx.send_message(endpoint, peer, message).is_err() {
-                    // It does not take its answers; when it comes back it asks again.
-                    ctx.close_peer(endpoint, peer);
+            Input::Act(act) => match *act {
+                Act::Send(peer, reply) => {
+                    let message = wire::encode_vec(&reply);
+                    if ctx.send_message(endpoint, peer, message).is_err() {
+                        // It does not take its answers; when it comes back it asks again.
+                        ctx.close_peer(endpoint, peer);
+                    }
                 }
-            }
-            Input::Act(Act::Close(peer)) => ctx.close_peer(endpoint, peer),
+                Act::Close(peer) => ctx.close_peer(endpoint, peer),
+            },
             Input::Fabric(FabricEvent::Completed { id, .. }) => {
                 ctx.sent(endpoint, id);
             }

@@ -17,6 +17,9 @@ pub(super) enum Local<'a> {
     From(&'a [u8]),
 }
 
+/// The vectors of one operation's [`Buffers`], for the next one.
+pub(super) type Spare = (Vec<(u64, u64)>, Vec<PeerId>);
+
 /// The caller's buffer, and what of it is registered with the network.
 pub(super) struct Buffers<'a> {
     pub(super) local: Local<'a>,
@@ -29,15 +32,19 @@ pub(super) struct Buffers<'a> {
 
 impl Buffers<'_> {
     /// Takes the registered buffer back, with what was read into it.
-    pub(super) fn end(self, cluster: &Cluster, endpoint: EndpointId) {
-        let Some(buf) = self.lent.get() else { return };
+    pub(super) fn end(mut self, cluster: &Cluster, endpoint: EndpointId) -> Spare {
+        let ranges = self.ranges.into_inner();
+        self.posted.clear();
+        let Some(buf) = self.lent.get() else { return (ranges, self.posted) };
         let bytes = cluster.kernel.take_buffer(endpoint, buf);
         if let Local::Into(to) = self.local {
-            for (offset, len) in self.ranges.into_inner() {
-                let range = offset as usize..(offset + len) as usize;
+            for (offset, len) in &ranges {
+                let range = *offset as usize..(offset + len) as usize;
                 to[range.clone()].copy_from_slice(&bytes[range]);
             }
         }
+        cluster.kernel.recycle(bytes);
+        (ranges, self.posted)
     }
 }
 
@@ -69,11 +76,12 @@ impl Io for SimIo<'_, '_> {
     fn sge(&self, piece: u32, offset: u64, bytes: u64) -> Sge {
         assert_eq!(piece, 0, "operations here have one piece");
         let buf = self.buffers.lent.get().unwrap_or_else(|| {
-            let bytes = match &self.buffers.local {
-                Local::None => Vec::new(),
-                Local::Into(to) => vec![0; to.len()],
-                Local::From(from) => from.to_vec(),
-            };
+            let mut bytes = self.cluster.kernel.spare();
+            match &self.buffers.local {
+                Local::None => {}
+                Local::Into(to) => bytes.resize(to.len(), 0),
+                Local::From(from) => bytes.extend_from_slice(from),
+            }
             self.cluster.kernel.register(self.endpoint, bytes)
         });
         self.buffers.lent.set(Some(buf));

@@ -65,7 +65,7 @@ impl SimHandle {
                     }
                 }
                 Waited::Closed => {
-                    let loss = self.resume(id, deadline).await;
+                    let loss = Box::pin(self.resume(id, deadline)).await;
                     if let Some(error) = self.local(id).session.on_loss(loss) {
                         return Err(error);
                     }
@@ -111,8 +111,8 @@ impl SimHandle {
             self.inbox.rung.retain(|one| *one != rack);
             let rung = self.inbox.rung.len() < heard;
             let link = self.local(id);
-            let peer = link.session.peer().to_string();
-            let popped = link.consumer.pop(|bytes| wire::decode::<ReplyFrame>(bytes, &peer));
+            let LocalLink { session, consumer, .. } = link;
+            let popped = consumer.pop(|bytes| wire::decode::<ReplyFrame>(bytes, session.peer()));
             match popped {
                 Some(Ok(Ok(frame))) => return Waited::Reply(frame),
                 Some(Ok(Err(error))) => self.broken(&error.to_string()),

@@ -15,7 +15,7 @@ use super::master::{MasterLink, unexpected};
 use crate::mem::SimMem;
 use crate::net::EndpointId;
 use crate::time::Ps;
-use io::{Buffers, Local, SimIo};
+use io::{Buffers, Local, SimIo, Spare};
 use join::Join;
 use local::LocalLink;
 use rackpool_core::client::{
@@ -83,9 +83,12 @@ pub struct SimHandle {
     master: MasterLink,
     endpoint: EndpointId,
     inbox: Inbox,
-    tables: TransferTables,
+    /// `None` while a transfer uses them.
+    tables: Option<Box<TransferTables>>,
     round: u64,
     message: Vec<u8>,
+    spare: Spare,
+    completions: Vec<(u64, WorkStatus)>,
     /// How long a call rides through the restart of a peer.
     pub timeout: Ps,
     /// Requests sent to daemons, and calls to the master.
@@ -119,9 +122,11 @@ impl SimHandle {
             master,
             endpoint,
             inbox,
-            tables: TransferTables::default(),
+            tables: Some(Box::default()),
             round: 0,
             message: vec![0; MESSAGE_BYTES_MAX as usize],
+            spare: Spare::default(),
+            completions: Vec::new(),
             timeout,
             sent: (0, 0),
             ctx,
@@ -155,8 +160,20 @@ impl SimHandle {
         &self.client
     }
 
+    /// Forgets where the page at `addr` lives, so that the next access is a first touch.
+    pub fn forget(&mut self, addr: GAddr) {
+        let page = self.client.geometry().page(addr);
+        self.client.forget(page);
+    }
+
+    /// Racks that it has links to, its own among them.
+    pub fn link_count(&self) -> u64 {
+        self.links.len() as u64
+    }
+
     /// Reads `to.len()` bytes at `addr`.
     pub async fn read(&mut self, addr: GAddr, to: &mut [u8]) -> Result<()> {
+        self.ctx.cpu.charge(self.cluster.costs.client_submit);
         if self.client.read_warm(addr, to).is_ok() {
             return Ok(());
         }
@@ -167,6 +184,7 @@ impl SimHandle {
 
     /// Writes `from` at `addr`.
     pub async fn write(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
+        self.ctx.cpu.charge(self.cluster.costs.client_submit);
         if self.client.write_warm(addr, from).is_ok() {
             return Ok(());
         }
@@ -179,6 +197,7 @@ impl SimHandle {
     pub async fn read_u64(&mut self, addr: GAddr) -> Result<u64> {
         self.client.check_atomic(addr)?;
         if let Ok(value) = self.client.load_warm(addr) {
+            self.ctx.cpu.charge(self.cluster.costs.client_submit);
             return Ok(value);
         }
         let mut bytes = [0; 8];
@@ -190,7 +209,10 @@ impl SimHandle {
     pub async fn write_u64(&mut self, addr: GAddr, value: u64) -> Result<()> {
         self.client.check_atomic(addr)?;
         match self.client.store_warm(addr, value) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.ctx.cpu.charge(self.cluster.costs.client_submit);
+                Ok(())
+            }
             Err(_) => self.write(addr, &value.to_le_bytes()).await,
         }
     }
@@ -203,6 +225,7 @@ impl SimHandle {
         new: u64,
     ) -> Result<std::result::Result<u64, u64>> {
         self.client.check_atomic(addr)?;
+        self.ctx.cpu.charge(self.cluster.costs.client_submit);
         if let Ok(result) = self.client.cas_warm(addr, expected, new) {
             return Ok(result);
         }
@@ -213,6 +236,7 @@ impl SimHandle {
     /// Adds to an aligned word; the value before.
     pub async fn fetch_add(&mut self, addr: GAddr, n: u64) -> Result<u64> {
         self.client.check_atomic(addr)?;
+        self.ctx.cpu.charge(self.cluster.costs.client_submit);
         match self.client.fetch_add_warm(addr, n) {
             Ok(old) => Ok(old),
             Err(_) => self.atomic(addr, AtomicOp::FetchAdd { n }).await,
@@ -287,10 +311,11 @@ impl SimHandle {
             return Err(Error::Busy { what: "fabric buffers".into(), limit: 0 });
         }
         self.round += 1;
-        let mut tables = std::mem::take(&mut self.tables);
+        // A transfer whose process died here took its tables with it.
+        let mut tables = self.tables.take().unwrap_or_default();
         let mut op = Transfer::new(&mut tables, self.round, access, pieces);
         let result = self.drive(&mut op, local).await;
-        self.tables = tables;
+        self.tables = Some(tables);
         result
     }
 
@@ -300,19 +325,19 @@ impl SimHandle {
         op: &mut O,
         local: Local<'_>,
     ) -> Result<O::Output> {
-        let mut buffers = Buffers {
-            local,
-            lent: Cell::new(None),
-            ranges: RefCell::default(),
-            posted: Vec::new(),
-        };
+        // Whoever was ahead of the world acts on others in the order of time.
+        self.ctx.sync(Ps::ZERO).await;
+        let (mut ranges, posted) = std::mem::take(&mut self.spare);
+        ranges.clear();
+        let (lent, ranges) = (Cell::new(None), RefCell::new(ranges));
+        let mut buffers = Buffers { local, lent, ranges, posted };
         let result = self.drive_with(op, &mut buffers).await;
         if result.is_err() {
             // Nothing that is still under way may read from the buffer after this.
             let posted = std::mem::take(&mut buffers.posted);
             posted.into_iter().for_each(|peer| self.ctx.close_peer(self.endpoint, peer));
         }
-        buffers.end(&self.cluster, self.endpoint);
+        self.spare = buffers.end(&self.cluster, self.endpoint);
         result
     }
 
@@ -333,7 +358,10 @@ impl SimHandle {
             };
             match op.step(&mut self.client, &mut io)? {
                 Step::Done(output) => return Ok(output),
-                Step::Need(Need::Link(rack)) => self.connect(rack, deadline).await?,
+                Step::Need(Need::Link(rack)) => {
+                    // Boxed, as it is rare and large.
+                    Box::pin(self.connect(rack, deadline)).await?;
+                }
                 Step::Need(Need::Master(call)) => {
                     let answer = self.master_call(call, deadline).await;
                     op.on_master(&mut self.client, answer)?;
@@ -345,7 +373,8 @@ impl SimHandle {
                 Step::Need(Need::Completions) => {
                     let in_time = self.wait_completions(deadline).await;
                     let mut result = Ok(());
-                    for (id, status) in std::mem::take(&mut self.inbox.completions) {
+                    std::mem::swap(&mut self.completions, &mut self.inbox.completions);
+                    for (id, status) in self.completions.drain(..) {
                         self.ctx.cpu.charge(self.cluster.costs.client_completion);
                         result = result.and(op.on_completion(&mut self.client, id, status));
                     }
@@ -425,7 +454,7 @@ impl SimHandle {
     async fn daemon_call(&mut self, link: LinkId, request: Request, deadline: Ps) -> Result<Reply> {
         match &self.links[link.0 as usize] {
             Link::Local(_) => self.local_call(link, request, deadline).await,
-            Link::Remote(_) => self.remote_call(link, request, deadline).await,
+            Link::Remote(_) => Box::pin(self.remote_call(link, request, deadline)).await,
         }
     }
 }
@@ -438,12 +467,15 @@ fn sort(
     input: Input,
 ) {
     match input {
-        Input::Message(conn, Message::Control(reply)) => inbox.controls.push((conn, reply)),
-        Input::Message(conn, Message::Answer(reply)) if master.owns(conn) => {
-            if let Some(reply) = master.on_answer(ctx, reply) {
-                inbox.answers.push((reply.id, reply.answer));
+        Input::Message(conn, message) => match *message {
+            Message::Control(reply) => inbox.controls.push((conn, reply)),
+            Message::Answer(reply) if master.owns(conn) => {
+                if let Some(reply) = master.on_answer(ctx, reply) {
+                    inbox.answers.push((reply.id, reply.answer));
+                }
             }
-        }
+            _ => {}
+        },
         Input::Closed(conn) if master.owns(conn) => master.on_closed(ctx),
         Input::Closed(conn) => inbox.closed_conns.push(conn),
         Input::Ring(rack) if !inbox.rung.contains(&rack) => inbox.rung.push(rack),

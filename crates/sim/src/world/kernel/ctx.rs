@@ -21,8 +21,12 @@ impl Ctx {
     pub async fn recv(&self, deadline: Option<Ps>) -> Option<Input> {
         std::future::poll_fn(|_| {
             let kernel = &self.kernel;
-            let input = kernel.processes.borrow_mut()[self.id.0 as usize].inbox.pop_front();
-            if input.is_some() {
+            let index = kernel.processes.borrow_mut()[self.id.0 as usize].inbox.pop_front();
+            if let Some(index) = index {
+                let input = Some(kernel.inputs.borrow_mut().take(index));
+                if let Some(Input::Message(..)) = input {
+                    self.cpu.charge(kernel.calls.get().receive);
+                }
                 return Poll::Ready(input);
             }
             match deadline {
@@ -46,7 +50,25 @@ impl Ctx {
             if is_over {
                 return Poll::Ready(());
             }
-            self.kernel.run_at(self.id, until);
+            self.kernel.wake_at(self.id, until);
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// In performance mode a process runs ahead of the world by what it has charged since it was
+    /// resumed; this lets the world catch up if that is more than `ahead`. In checking mode time
+    /// passes in between, and nobody is ahead.
+    pub async fn sync(&self, ahead: Ps) {
+        if self.cpu.cost() <= ahead {
+            return;
+        }
+        let until = self.now();
+        std::future::poll_fn(|_| {
+            if self.kernel.now.get() >= until {
+                return Poll::Ready(());
+            }
+            self.kernel.wake_at(self.id, until);
             Poll::Pending
         })
         .await;
@@ -56,6 +78,12 @@ impl Ctx {
     pub fn ring(&self, to: ProcessId, input: Input) {
         // Setting a bell's bit, waking a sleeper: atomic operations.
         self.cpu.drain();
+        if !self.kernel.jitter {
+            // The line of a reply is charged where it is loaded; one delay for all keeps order.
+            let is_loaded = matches!(input, Input::Ring(_));
+            let delay = if is_loaded { Ps::ZERO } else { self.kernel.costs.line };
+            return self.kernel.post(to, self.now() + delay, input);
+        }
         let mut rings = self.kernel.rings.borrow_mut();
         let last = rings.entry((self.id, to)).or_default();
         *last = (self.now() + self.kernel.line_delay()).max(*last);
@@ -93,8 +121,12 @@ impl Ctx {
     ) -> Result<(), (usize, PostError)> {
         // The card must find what was stored before.
         self.cpu.drain();
+        let costs = self.kernel.calls.get();
+        self.cpu.charge(costs.post_request.times(batch.len() as u64));
         let now = self.now();
-        self.kernel.with_net(|net, wires| net.post(now, endpoint, peer, batch, wires))
+        let posted = self.kernel.with_net(|net, wires| net.post(now, endpoint, peer, batch, wires));
+        self.cpu.charge(costs.post_doorbell);
+        posted
     }
 
     /// Sends a message from a buffer of its own, which [`Ctx::sent`] gives back; the number of its
@@ -123,7 +155,8 @@ impl Ctx {
     pub fn sent(&self, endpoint: EndpointId, id: u64) -> bool {
         let is_send = id & SEND_ID == SEND_ID;
         if is_send {
-            self.kernel.take_buffer(endpoint, BufId(id as u32));
+            let bytes = self.kernel.take_buffer(endpoint, BufId(id as u32));
+            self.kernel.recycle(bytes);
         }
         is_send
     }
@@ -139,8 +172,9 @@ impl Ctx {
         // A system call.
         self.cpu.drain();
         if self.kernel.conns.borrow()[conn.0 as usize].open {
-            self.kernel.deliver(conn, self.id, self.now(), Input::Message(conn, message));
+            self.kernel.deliver(conn, self.id, self.now(), Input::Message(conn, Box::new(message)));
         }
+        self.cpu.charge(self.kernel.calls.get().send);
     }
 
     /// Ends a connection.

@@ -29,6 +29,7 @@ impl Loop {
     /// Handles events until `done` says so, nothing is left, a check fails, or `until`.
     pub fn run(&mut self, until: Ps, mut done: impl FnMut() -> bool) {
         self.settle();
+        self.do_at_once();
         while !done() && self.kernel.violation.borrow().is_none() {
             let next = self.kernel.wheel.borrow_mut().pop();
             let Some((at, source, event)) = next else { return };
@@ -50,6 +51,7 @@ impl Loop {
                 }
             }
             self.settle();
+            self.do_at_once();
             if self.kernel.violations.count() > 0 {
                 for (_, text) in self.kernel.violations.take() {
                     self.kernel.fail("memory", text);
@@ -69,14 +71,19 @@ impl Loop {
         true
     }
 
+    /// Hands over what came at this very moment.
+    fn do_at_once(&mut self) {
+        while let Some((id, index)) = self.kernel.take_at_once() {
+            self.on_arrive(id, index);
+            self.settle();
+        }
+    }
+
     /// Starts who was spawned and ends who was killed meanwhile.
     fn settle(&mut self) {
-        loop {
+        while self.kernel.unsettled.take() {
             let spawned = std::mem::take(&mut *self.kernel.spawned.borrow_mut());
             let killed = std::mem::take(&mut *self.kernel.killed.borrow_mut());
-            if spawned.is_empty() && killed.is_empty() {
-                return;
-            }
             for (id, body) in spawned {
                 let runner = match self.stack_bytes {
                     Some(bytes) => {
@@ -103,7 +110,8 @@ impl Loop {
             let mut processes = kernel.processes.borrow_mut();
             let process = &mut processes[id.0 as usize];
             process.status = Status::Dead;
-            process.inbox.clear();
+            let mut inputs = kernel.inputs.borrow_mut();
+            process.inbox.drain(..).for_each(|index| drop(inputs.take(index)));
             process.cpu.clone()
         };
         cpu.kill();
@@ -119,21 +127,25 @@ impl Loop {
     }
 
     fn on_arrive(&mut self, id: ProcessId, index: u32) {
-        let input = self.kernel.inputs.borrow_mut().take(index);
         let kernel = &self.kernel;
         let waits = {
             let mut processes = kernel.processes.borrow_mut();
             let process = &mut processes[id.0 as usize];
             if process.status == Status::Dead {
                 drop(processes);
+                let input = kernel.inputs.borrow_mut().take(index);
                 if let Input::Opened(conn) = input {
                     // Nobody listens.
                     kernel.close(conn, id, kernel.now.get());
                 }
                 return;
             }
-            process.inbox.push_back(input);
-            process.status == Status::Waiting && !process.deaf
+            process.inbox.push_back(index);
+            let waits = process.status == Status::Waiting && !process.deaf;
+            if waits && process.paused_until <= kernel.now.get() {
+                process.cpu.charge(process.notice);
+            }
+            waits
         };
         if waits {
             self.resume(id);
@@ -146,6 +158,9 @@ impl Loop {
             let process = &mut processes[id.0 as usize];
             if process.timer == Some(at) {
                 process.timer = None;
+            }
+            if process.wake == Some(at) {
+                process.wake = None;
             }
             match process.status {
                 Status::Dead | Status::Running => return,
@@ -168,7 +183,7 @@ impl Loop {
             if process.paused_until > now {
                 let until = process.paused_until;
                 drop(processes);
-                return self.kernel.run_at(id, until);
+                return self.kernel.wake_at(id, until);
             }
             process.status = Status::Running;
         }
@@ -222,7 +237,7 @@ impl Loop {
                 drop(processes);
                 cpu.drain();
                 if more {
-                    self.kernel.run_at(id, self.kernel.now.get());
+                    self.kernel.wake_at(id, self.kernel.now.get());
                 }
             }
         }

@@ -62,7 +62,7 @@ pub enum Input {
     /// A connection was accepted.
     Opened(ConnId),
     /// A message came.
-    Message(ConnId, Message),
+    Message(ConnId, Box<Message>),
     /// The other end of a connection closed or died; everything sent before came before.
     Closed(ConnId),
     /// The endpoint's event.
@@ -70,7 +70,7 @@ pub enum Input {
     /// A one-sided operation is to be executed by the fabric thread.
     Execute(u32),
     /// For the fabric thread.
-    Act(Act),
+    Act(Box<Act>),
     /// A client rang for this slot.
     Bell(u32),
     /// A reply may be in the ring of link number so and so.
@@ -107,10 +107,28 @@ struct Process {
     paused_until: Ps,
     /// Sleeps: its inbox does not wake it.
     deaf: bool,
-    /// The earliest `Run` in the wheel.
+    /// The earliest `Run` in the wheel that a deadline or a sleep asked for.
     timer: Option<Ps>,
-    inbox: VecDeque<Input>,
+    /// The same for what does without deadlines (performance mode).
+    wake: Option<Ps>,
+    /// How long after an input came an idle process sees it.
+    notice: Ps,
+    /// Numbers of inputs, in the order in which they came.
+    inbox: VecDeque<u32>,
     cpu: Rc<Cpu>,
+}
+
+/// Processor time of calls into the world, in performance mode.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallCosts {
+    /// Writing one work request.
+    pub post_request: Ps,
+    /// Ringing a doorbell: busy while the card hears of it.
+    pub post_doorbell: Ps,
+    /// Sending a control message: busy while it is on its way.
+    pub send: Ps,
+    /// Taking a control message.
+    pub receive: Ps,
 }
 
 /// Marks the ids of work requests that carry messages; their buffer is below.
@@ -124,11 +142,15 @@ pub struct Kernel {
     wheel: RefCell<Wheel<Event>>,
     processes: RefCell<Vec<Process>>,
     inputs: RefCell<Slab<Input>>,
+    /// Inputs of this moment, which need no event (performance mode).
+    at_once: RefCell<VecDeque<(ProcessId, u32)>>,
     conns: RefCell<Vec<Conn>>,
     /// When the last input of one process arrives at another of its host: they stay in order.
     rings: RefCell<BTreeMap<(ProcessId, ProcessId), Ps>>,
     spawned: RefCell<Vec<(ProcessId, Body)>>,
     killed: RefCell<Vec<ProcessId>>,
+    /// One of the two is not empty.
+    unsettled: Cell<bool>,
     /// The network.
     pub net: RefCell<Net>,
     /// Owner of each endpoint and executor of each node.
@@ -140,7 +162,10 @@ pub struct Kernel {
     /// Hosts that cannot speak to each other now, as ordered pairs.
     cuts: RefCell<BTreeMap<(HostId, HostId), Ps>>,
     costs: ControlCosts,
+    calls: Cell<CallCosts>,
     rng: RefCell<Rng>,
+    /// Vectors for buffers, used again.
+    spares: RefCell<Vec<Vec<u8>>>,
     memories: Cell<u32>,
     trace: Cell<u64>,
     events: Cell<u64>,
@@ -210,10 +235,12 @@ impl Kernel {
             wheel: RefCell::new(Wheel::new()),
             processes: RefCell::default(),
             inputs: RefCell::new(Slab { items: Vec::new(), free: Vec::new() }),
+            at_once: RefCell::default(),
             conns: RefCell::default(),
             rings: RefCell::default(),
             spawned: RefCell::default(),
             killed: RefCell::default(),
+            unsettled: Cell::new(false),
             net: RefCell::new(net),
             routes: RefCell::default(),
             clocks: RefCell::default(),
@@ -221,7 +248,9 @@ impl Kernel {
             buffers: RefCell::default(),
             cuts: RefCell::default(),
             costs,
+            calls: Cell::default(),
             rng: RefCell::new(Rng::new(seed, Purpose::Network, 1)),
+            spares: RefCell::default(),
             memories: Cell::new(0),
             trace: Cell::new(seed),
             events: Cell::new(0),
@@ -326,11 +355,14 @@ impl Kernel {
             paused_until: Ps::ZERO,
             deaf: false,
             timer: None,
+            wake: None,
+            notice: Ps::ZERO,
             inbox: VecDeque::new(),
             cpu: cpu.clone(),
         });
         let ctx = Ctx { kernel: self.clone(), id, cpu, host };
         self.spawned.borrow_mut().push((id, Box::pin(main(ctx))));
+        self.unsettled.set(true);
         self.run_at(id, self.now.get());
         id
     }
@@ -341,6 +373,7 @@ impl Kernel {
             self.say(|| format!("{} is killed", self.processes.borrow()[id.0 as usize].name));
             self.processes.borrow_mut()[id.0 as usize].status = Status::Dead;
             self.killed.borrow_mut().push(id);
+            self.unsettled.set(true);
         }
     }
 
@@ -357,6 +390,17 @@ impl Kernel {
     /// Whether a process runs.
     pub fn is_alive(&self, id: ProcessId) -> bool {
         self.processes.borrow()[id.0 as usize].status != Status::Dead
+    }
+
+    /// What calls into the world cost from now on.
+    pub fn set_call_costs(&self, costs: CallCosts) {
+        self.calls.set(costs);
+    }
+
+    /// How long after an input came this process sees it, if it was idle: half a round of its
+    /// poll loop.
+    pub fn set_notice(&self, id: ProcessId, notice: Ps) {
+        self.processes.borrow_mut()[id.0 as usize].notice = notice;
     }
 
     /// Whether a process was interrupted between two of its memory operations.
@@ -379,7 +423,15 @@ impl Kernel {
     /// Hands an input to a process at a moment.
     pub fn post(&self, to: ProcessId, at: Ps, input: Input) {
         let index = self.inputs.borrow_mut().put(input);
+        if !self.jitter && at <= self.now.get() {
+            // No event can come before it.
+            return self.at_once.borrow_mut().push_back((to, index));
+        }
         self.wheel.borrow_mut().push(at.max(self.now.get()), to.0, Event::Arrive(to, index));
+    }
+
+    fn take_at_once(&self) -> Option<(ProcessId, u32)> {
+        self.at_once.borrow_mut().pop_front()
     }
 
     fn run_at(&self, id: ProcessId, at: Ps) {
@@ -388,6 +440,21 @@ impl Kernel {
         let at = at.max(self.now.get());
         if process.timer.is_none_or(|timer| timer > at) {
             process.timer = Some(at);
+            self.wheel.borrow_mut().push(at, id.0, Event::Run(id));
+        }
+    }
+
+    /// Lets a process run at a moment that is no deadline. In performance mode its deadline, if it
+    /// has one, stays in the wheel: otherwise each wait would leave one there.
+    fn wake_at(&self, id: ProcessId, at: Ps) {
+        if self.jitter {
+            return self.run_at(id, at);
+        }
+        let mut processes = self.processes.borrow_mut();
+        let process = &mut processes[id.0 as usize];
+        let at = at.max(self.now.get());
+        if process.wake.is_none_or(|wake| wake > at) {
+            process.wake = Some(at);
             self.wheel.borrow_mut().push(at, id.0, Event::Run(id));
         }
     }

@@ -5,13 +5,18 @@ use super::{Event, HostId, Input, Kernel, ProcessId};
 use crate::net::{Down, EndpointId, Net, NetEvent, NodeId, Sink};
 use crate::time::Ps;
 use rackpool_core::seam::{BufId, FabricEvent, Sge};
-use std::collections::BTreeMap;
 
 /// Registered buffers of one endpoint. A number is not used again while the network may know it.
 #[derive(Default)]
 pub(super) struct Buffers {
-    pub(super) registered: BTreeMap<u32, Vec<u8>>,
-    pub(super) next: u32,
+    registered: Vec<(u32, Vec<u8>)>,
+    next: u32,
+}
+
+impl Buffers {
+    fn find(&self, number: u32) -> Option<usize> {
+        self.registered.iter().position(|(of, _)| *of == number)
+    }
 }
 
 #[derive(Default)]
@@ -19,6 +24,10 @@ pub(super) struct Routes {
     pub(super) endpoints: Vec<Option<ProcessId>>,
     pub(super) executors: Vec<Option<ProcessId>>,
 }
+
+/// Vectors that are kept, and their longest.
+const SPARES_MAX: usize = 1024;
+const SPARE_BYTES_MAX: usize = 16 << 10;
 
 impl Kernel {
     /// Nothing passes from one host to another for a while: control messages wait, packets are
@@ -61,7 +70,7 @@ impl Kernel {
         let mut all = self.buffers.borrow_mut();
         let buffers = buffers_of(&mut all, endpoint);
         buffers.next = buffers.next.wrapping_add(1);
-        buffers.registered.insert(buffers.next, bytes);
+        buffers.registered.push((buffers.next, bytes));
         BufId(buffers.next)
     }
 
@@ -69,7 +78,22 @@ impl Kernel {
     /// it writes to it is lost.
     pub fn take_buffer(&self, endpoint: EndpointId, buf: BufId) -> Vec<u8> {
         let buffers = &mut self.buffers.borrow_mut()[endpoint.0 as usize];
-        buffers.registered.remove(&buf.0).expect("a buffer is taken once")
+        let index = buffers.find(buf.0).expect("a buffer is taken once");
+        buffers.registered.swap_remove(index).1
+    }
+
+    /// An empty vector for a buffer.
+    pub fn spare(&self) -> Vec<u8> {
+        self.spares.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes a vector back, to be used again.
+    pub fn recycle(&self, mut bytes: Vec<u8>) {
+        let mut spares = self.spares.borrow_mut();
+        if spares.len() < SPARES_MAX && bytes.capacity() <= SPARE_BYTES_MAX {
+            bytes.clear();
+            spares.push(bytes);
+        }
     }
 
     /// All connections of a process over the fabric end.
@@ -148,9 +172,9 @@ impl Sink for Wires<'_> {
 
     fn read_local(&mut self, endpoint: EndpointId, pieces: &[Sge], to: &mut Vec<u8>) {
         let mut buffers = self.0.buffers.borrow_mut();
-        let buffers = &buffers_of(&mut buffers, endpoint).registered;
+        let buffers = buffers_of(&mut buffers, endpoint);
         for Sge { buf, offset, bytes } in pieces {
-            match buffers.get(&buf.0) {
+            match buffers.find(buf.0).map(|index| &buffers.registered[index].1) {
                 Some(from) => {
                     to.extend_from_slice(&from[*offset as usize..(offset + bytes) as usize]);
                 }
@@ -162,10 +186,11 @@ impl Sink for Wires<'_> {
 
     fn write_local(&mut self, endpoint: EndpointId, pieces: &[Sge], mut from: &[u8]) {
         let mut buffers = self.0.buffers.borrow_mut();
-        let buffers = &mut buffers_of(&mut buffers, endpoint).registered;
+        let buffers = buffers_of(&mut buffers, endpoint);
         for Sge { buf, offset, bytes } in pieces {
             let (here, rest) = from.split_at((*bytes as usize).min(from.len()));
-            if let Some(to) = buffers.get_mut(&buf.0) {
+            if let Some(index) = buffers.find(buf.0) {
+                let to = &mut buffers.registered[index].1;
                 to[*offset as usize..][..here.len()].copy_from_slice(here);
             }
             from = rest;

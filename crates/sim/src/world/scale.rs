@@ -1,0 +1,414 @@
+//! What accesses and pages cost as the cluster grows: the same load on clusters of more and more
+//! racks, with counts of messages, connections and metadata beside latencies. The load of a rack
+//! stays the same, so whatever grows with the number of racks shows.
+//!
+//! Not here: the real master serves a bounded number of connections
+//! (`MASTER_CONNECTIONS_MAX`), the simulated one as many as come.
+
+#![expect(clippy::disallowed_methods, reason = "the table says how long the simulation took")]
+
+use super::load::{Kind, Load, Prepared, Totals};
+use super::performance::{self, Shape};
+use crate::device::Profile;
+use crate::report::{Cell as Field, Table};
+use crate::time::Ps;
+use rackpool_core::client::Placement;
+use rackpool_core::constants::MASTER_CONNECTIONS_MAX;
+use rackpool_core::layout::RegionLayout;
+use rackpool_core::{PageGeometry, RackId};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Sizes by default.
+pub const RACKS_DEFAULT: [u32; 6] = [2, 8, 32, 128, 512, 1024];
+/// Pages that one client allocates and frees, one after the other.
+const FREED: u32 = 32;
+
+/// What to simulate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Numbers of racks, each at least 2, at most 1024.
+    pub racks: Vec<u32>,
+    /// Clients of each rack.
+    pub clients: u32,
+    /// Operations of each client.
+    pub operations: u32,
+    /// For every random choice.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { racks: RACKS_DEFAULT.to_vec(), clients: 64, operations: 200, seed: 1 }
+    }
+}
+
+/// One size.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// Racks.
+    pub racks: u32,
+    /// Measured operations.
+    pub operations: u64,
+    /// Latencies and messages of each [`Kind`].
+    pub kinds: [KindPoint; 4],
+    /// What setting up took.
+    pub setup: Totals,
+    /// What the operations took.
+    pub work: Totals,
+    /// Links of one client, on average, the own rack's among them.
+    pub links_per_client: f64,
+    /// Clients of other racks that one rack serves, on average.
+    pub remote_clients_per_rack: f64,
+    /// Bytes of an answer that names all racks.
+    pub racks_answer_bytes: u64,
+    /// Bytes of a region's private and table sections for each page frame.
+    pub region_bytes_per_page: f64,
+    /// Bytes of the stored directory and registry for each page that exists.
+    pub master_bytes_per_page: f64,
+    /// Barriers for a page that is given back.
+    pub barriers_per_free: f64,
+    /// Cells looked at for a page that is given back.
+    pub cells_per_free: f64,
+    /// Calls to the master for a page that is allocated and given back.
+    pub master_calls_per_free: f64,
+    /// Most memory that the simulating process had so far, bytes; 0 if the system does not say.
+    pub host_bytes: u64,
+    /// Processor time of the master while the clients worked, seconds.
+    pub master_busy_seconds: f64,
+    /// Real time of this size.
+    pub host_seconds: f64,
+    /// See [`Prepared::fingerprint`].
+    pub fingerprint: u64,
+}
+
+/// One kind of access at one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct KindPoint {
+    /// Accesses.
+    pub count: u64,
+    /// Median, ps.
+    pub p50: Option<u64>,
+    /// 99th percentile, ps.
+    pub p99: Option<u64>,
+    /// Calls to the master for each access.
+    pub master_calls: f64,
+    /// Ring messages for each access, request and answer.
+    pub ring_messages: f64,
+}
+
+/// One size.
+pub fn point(profile: &Profile, options: &Options, racks: u32) -> Result<Point, String> {
+    let start = Instant::now();
+    let load = Load::mixed(options.clients, options.operations);
+    let load = Load { pages: 8, ..load };
+    let frames = load.pages + 2 * FREED;
+    let shape = Shape { racks, page_shift: 21, frames, seed: options.seed };
+    let mut run = Prepared::new(profile, shape, load)?;
+    let pages = u64::from(racks * load.pages);
+    let master_bytes = run.cluster().master_bytes();
+    run.run()?;
+    let (work, fingerprint) = (run.work(), run.fingerprint());
+    let kinds = [Kind::OwnWarm, Kind::OwnFirst, Kind::RemoteWarm, Kind::RemoteFirst];
+    let kinds = kinds.map(|kind| kind_point(&run, kind));
+    let master_busy_seconds = master_busy_seconds(profile, &work);
+    let freed = free_pages(&mut run)?;
+    let clients = f64::from(racks * options.clients);
+    let links = run.links() as f64;
+    let layout = RegionLayout {
+        pages: PageGeometry::new(shape.page_shift).expect("a page size"),
+        frame_count: frames,
+    };
+    Ok(Point {
+        racks,
+        operations: run.operations(),
+        kinds,
+        setup: run.setup().clone(),
+        work,
+        links_per_client: links / clients,
+        remote_clients_per_rack: (links - clients) / f64::from(racks),
+        racks_answer_bytes: racks_answer_bytes(racks),
+        region_bytes_per_page: region_bytes(layout),
+        master_bytes_per_page: master_bytes as f64 / pages as f64,
+        barriers_per_free: freed.0,
+        cells_per_free: freed.1,
+        master_calls_per_free: freed.2,
+        master_busy_seconds,
+        host_bytes: host_bytes(),
+        host_seconds: start.elapsed().as_secs_f64(),
+        fingerprint,
+    })
+}
+
+fn kind_point(run: &Prepared, kind: Kind) -> KindPoint {
+    let seen = run.seen(kind);
+    let count = seen.latency.count();
+    let each = |sum: u64| sum as f64 / count.max(1) as f64;
+    KindPoint {
+        count,
+        p50: seen.latency.percentile(500_000),
+        p99: seen.latency.percentile(990_000),
+        master_calls: each(seen.master_calls),
+        ring_messages: 2.0 * each(seen.daemon_requests),
+    }
+}
+
+/// Processor time that the master's requests took.
+fn master_busy_seconds(profile: &Profile, work: &Totals) -> f64 {
+    let each = profile.cpu.master_request + profile.tcp.receive + profile.tcp.send;
+    let calls: u64 = work.master_calls.values().sum();
+    each.times(calls).as_ns_f64() / 1e9
+}
+
+/// What a page adds to a region's sections, without what any region has.
+fn region_bytes(layout: RegionLayout) -> f64 {
+    let bytes = |layout: RegionLayout| layout.private_bytes() + layout.table_bytes();
+    let more = RegionLayout { frame_count: layout.frame_count + (1 << 20), ..layout };
+    (bytes(more) - bytes(layout)) as f64 / f64::from(1 << 20)
+}
+
+fn racks_answer_bytes(racks: u32) -> u64 {
+    use rackpool_core::wire::{FabricKind, MasterAnswer, MasterReply, RackInfo, encode_vec};
+    let info = |rack: u32| RackInfo {
+        rack: RackId(rack as u16),
+        region_id: [u64::MAX; 2],
+        epoch: 1,
+        page_shift: 21,
+        frame_count: 1 << 16,
+        frames_free: 1 << 15,
+        host: format!("rack-{rack}.example.net"),
+        control: format!("/run/rackpool/rack-{rack}.sock"),
+        fabric: FabricKind::Tcp,
+        fabric_addr: "10.0.0.1:40000".into(),
+        alive: true,
+    };
+    let answer = Ok(MasterAnswer::Racks((0..racks).map(info).collect()));
+    encode_vec(&MasterReply { id: 1, term: 1, index: 1, answer }).len() as u64
+}
+
+/// Allocates and frees pages while all clients are there; barriers, cells and master calls a page.
+fn free_pages(run: &mut Prepared) -> Result<(f64, f64, f64), String> {
+    let rack = run.cluster().racks[0].clone();
+    let calls = |run: &Prepared| -> u64 {
+        let calls = run.cluster().master_calls.borrow();
+        ["commit-pages", "remove-pages"].iter().filter_map(|name| calls.get(name)).sum()
+    };
+    let (before, calls_before) = (rack.invalidations.get(), calls(run));
+    let done = Rc::new(Cell::new(false));
+    let told = done.clone();
+    run.world().spawn(0, move |ctx, cluster| async move {
+        let mut handle = performance::open(&ctx, &cluster, 0, 1).await;
+        let bytes = handle.page_bytes();
+        for _ in 0..FREED {
+            let addr = handle.alloc(bytes, Placement::Local, false).await.expect("there is room");
+            handle.free(addr, bytes).await.expect("it was just allocated");
+        }
+        // What is waited for before a frame is used again is looked at by the clock.
+        ctx.sleep(Ps::ms(20)).await;
+        told.set(true);
+        handle.leave().await;
+    });
+    run.world().run(|| done.get())?;
+    let after = rack.invalidations.get();
+    let each = |count: u64| count as f64 / f64::from(FREED);
+    Ok((each(after.0 - before.0), each(after.1 - before.1), each(calls(run) - calls_before)))
+}
+
+/// The most memory that this process had.
+fn host_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+/// All sizes as tables. `told` hears of each size before it is simulated.
+pub fn scale(
+    profile: &Profile,
+    options: &Options,
+    mut told: impl FnMut(u32),
+) -> Result<Vec<Table>, String> {
+    let mut points = Vec::new();
+    for racks in &options.racks {
+        told(*racks);
+        points.push(point(profile, options, *racks)?);
+    }
+    Ok(tables(profile, options, &points))
+}
+
+fn tables(profile: &Profile, options: &Options, points: &[Point]) -> Vec<Table> {
+    let mut tables = vec![
+        of_accesses(points),
+        of_latencies(points),
+        of_master(points),
+        of_metadata(points),
+        of_simulation(points),
+    ];
+    tables[0].note(profile.label());
+    tables[0].note(format!(
+        "{} clients a rack; each works on its own rack and on three neighbours, half of its \
+         accesses there, half of all writes, a tenth first touches",
+        options.clients
+    ));
+    tables
+}
+
+fn of_accesses(points: &[Point]) -> Table {
+    let mut table = Table::new(
+        "scale",
+        "Messages of one access as the cluster grows",
+        &[
+            ("racks", ""),
+            ("accesses", ""),
+            ("master, own rack", "count"),
+            ("master, other rack, warm", "count"),
+            ("master, other rack, first touch", "count"),
+            ("ring, warm", "count"),
+            ("ring, first touch", "count"),
+            ("fabric", "count"),
+            ("links of a client", "count"),
+            ("remote clients of a rack", "count"),
+        ],
+    );
+    for point in points {
+        let [own, own_first, remote, remote_first] = point.kinds;
+        table.row([
+            u64::from(point.racks).into(),
+            point.operations.into(),
+            own.master_calls.max(own_first.master_calls).into(),
+            remote.master_calls.into(),
+            remote_first.master_calls.into(),
+            own.ring_messages.max(remote.ring_messages).into(),
+            remote_first.ring_messages.max(own_first.ring_messages).into(),
+            (point.work.fabric_operations as f64 / point.operations as f64).into(),
+            point.links_per_client.into(),
+            point.remote_clients_per_rack.into(),
+        ]);
+    }
+    table.note("Ring messages are requests and answers; fabric operations are means of all.");
+    table
+}
+
+fn of_latencies(points: &[Point]) -> Table {
+    let columns = [
+        ("racks", ""),
+        ("own rack p50", "ns"),
+        ("own rack p99", "ns"),
+        ("own first touch p50", "ns"),
+        ("own first touch p99", "ns"),
+        ("other rack p50", "ns"),
+        ("other rack p99", "ns"),
+        ("other first touch p50", "ns"),
+        ("other first touch p99", "ns"),
+    ];
+    let mut table = Table::new("scale_latency", "Latency as the cluster grows", &columns);
+    for point in points {
+        let ns = |ps: Option<u64>| Field::from(ps.map(|ps| ps as f64 / 1e3));
+        let times = point.kinds.iter().flat_map(|kind| [ns(kind.p50), ns(kind.p99)]);
+        table.row([Field::from(u64::from(point.racks))].into_iter().chain(times));
+    }
+    table.note("All clients work at the same time, without pauses: queues are part of it.");
+    table
+}
+
+fn of_master(points: &[Point]) -> Table {
+    let mut table = Table::new(
+        "scale_master",
+        "Calls to the master as the cluster grows",
+        &[
+            ("racks", ""),
+            ("connections", ""),
+            ("joins", ""),
+            ("lists of racks", ""),
+            ("one list", "B"),
+            ("resolves while connecting", ""),
+            ("resolves while working", ""),
+            ("heartbeats while working", ""),
+            ("others while working", ""),
+            ("busy while working", "%"),
+        ],
+    );
+    for point in points {
+        let of = |totals: &Totals, name| totals.master_calls.get(name).copied().unwrap_or(0);
+        let joins = of(&point.setup, "join-client") + of(&point.setup, "join-daemon");
+        let all: u64 = point.work.master_calls.values().sum();
+        let known = of(&point.work, "resolve") + of(&point.work, "heartbeat");
+        let busy = point.master_busy_seconds / (point.work.time.as_ns_f64() / 1e9);
+        table.row([
+            u64::from(point.racks).into(),
+            joins.into(),
+            joins.into(),
+            of(&point.setup, "racks").into(),
+            point.racks_answer_bytes.into(),
+            of(&point.setup, "resolve").into(),
+            of(&point.work, "resolve").into(),
+            of(&point.work, "heartbeat").into(),
+            (all - known).into(),
+            (100.0 * busy).into(),
+        ]);
+    }
+    table.note(format!(
+        "A real master serves {MASTER_CONNECTIONS_MAX} connections; the simulated one serves all."
+    ));
+    table
+}
+
+fn of_metadata(points: &[Point]) -> Table {
+    let mut table = Table::new(
+        "scale_pages",
+        "What a page costs as the cluster grows",
+        &[
+            ("racks", ""),
+            ("region metadata of a page", "B"),
+            ("stored at the master", "B"),
+            ("barriers", "count"),
+            ("cells looked at", "count"),
+            ("master calls, allocate and free", "count"),
+        ],
+    );
+    for point in points {
+        table.row([
+            u64::from(point.racks).into(),
+            point.region_bytes_per_page.into(),
+            point.master_bytes_per_page.into(),
+            point.barriers_per_free.into(),
+            point.cells_per_free.into(),
+            point.master_calls_per_free.into(),
+        ]);
+    }
+    table.note(
+        "Barriers and cells are those of a page that is given back. Pages do not move between \
+         racks yet; a page that moves will be taken from its readers in the same way.",
+    );
+    table.note("What the master stores includes one entry for each rack.");
+    table
+}
+
+fn of_simulation(points: &[Point]) -> Table {
+    let mut table = Table::new(
+        "scale_simulation",
+        "What the simulation took",
+        &[
+            ("racks", ""),
+            ("clients", ""),
+            ("virtual time", "ns"),
+            ("events", ""),
+            ("real time", "s"),
+            ("memory so far", "B"),
+        ],
+    );
+    for point in points {
+        table.row([
+            u64::from(point.racks).into(),
+            (point.setup.master_calls.get("join-client").copied().unwrap_or(0)
+                - u64::from(point.racks))
+            .into(),
+            (point.setup.time + point.work.time).as_ns_f64().into(),
+            (point.setup.events + point.work.events).into(),
+            point.host_seconds.into(),
+            point.host_bytes.into(),
+        ]);
+    }
+    table
+}
