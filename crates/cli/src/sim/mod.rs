@@ -8,6 +8,7 @@ mod engine;
 mod mutations;
 mod page;
 mod show;
+mod speed;
 mod sweep;
 mod tables;
 
@@ -15,6 +16,7 @@ use crate::args::{SimArgs, SimCommand, SimConfigArgs};
 use crate::failure::{Failure, Result};
 pub use calibrate::run as calibrate;
 pub use engine::Engine;
+pub use speed::run as speed;
 use rackpool_sim::device::Profile;
 use rackpool_sim::run::Config;
 

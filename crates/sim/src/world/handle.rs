@@ -35,6 +35,8 @@ use std::rc::Rc;
 const RETRY_PAUSE_MAX: Ps = Ps::ms(50);
 /// How long is waited for a daemon to hear that a handle leaves: it notices by itself, later.
 const LEAVE_MAX: Ps = Ps::ms(5);
+/// Nearly all requests are shorter.
+const MESSAGE_BYTES_USUAL: usize = 64;
 /// How long after a bell the ring is looked at again.
 const RING_LOOK: Ps = Ps::us(1);
 /// Marks the ids of atomics, apart from those of transfers and messages.
@@ -107,7 +109,6 @@ pub struct SimHandle {
     /// `None` while a transfer uses them.
     tables: Option<Box<TransferTables>>,
     round: u64,
-    message: Vec<u8>,
     spare: Spare,
     completions: Vec<(u64, WorkStatus)>,
     /// How long a call rides through the restart of a peer.
@@ -145,7 +146,6 @@ impl SimHandle {
             inbox,
             tables: Some(Box::default()),
             round: 0,
-            message: vec![0; MESSAGE_BYTES_MAX as usize],
             spare: Spare::default(),
             completions: Vec::new(),
             timeout,
@@ -797,9 +797,13 @@ impl SimHandle {
     }
 
     fn send_local(&mut self, id: LinkId) -> Result<()> {
-        let mut message = std::mem::take(&mut self.message);
+        let mut message = self.ctx.kernel.spare();
+        message.resize(MESSAGE_BYTES_USUAL, 0);
         let link = self.local(id);
         let frame = link.session.under_way().expect("only called with a request under way");
+        if wire::encode(frame, &mut message).is_err() {
+            message.resize(MESSAGE_BYTES_MAX as usize, 0);
+        }
         let result = wire::encode(frame, &mut message).and_then(|bytes| {
             link.producer.push(bytes).map_err(|_| Error::Busy {
                 what: "request ring".into(),
@@ -807,8 +811,8 @@ impl SimHandle {
             })
         });
         let (slot, rack) = (link.slot, link.rack.clone());
-        self.message = message;
         self.sent.0 += 1;
+        self.ctx.kernel.recycle(message);
         result?;
         // Setting the bell's bit is an atomic operation.
         self.ctx.cpu.drain();
