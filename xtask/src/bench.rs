@@ -16,6 +16,7 @@ const BENCHMARKS: &[&[&str]] = &[
     &["remote", "--fabric", "tcp"],
     &["remote", "--fabric", "shm"],
     &["ycsb"],
+    &["sim"],
 ];
 
 /// Where numbers may come from; a report must say which.

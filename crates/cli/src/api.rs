@@ -311,6 +311,7 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
             let options = remote::Options { size, source, fabric, rack: 0, remote_rack: 1 };
             remote::run(&options, &mut say)?
         }
+        BenchName::Sim => crate::sim::speed(true)?,
         BenchName::Ycsb => {
             let own = std::env::current_exe().map_err(|e| Failure::io("our own executable", &e))?;
             let mut command = |_| {

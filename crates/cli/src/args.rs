@@ -283,6 +283,8 @@ pub enum BenchName {
     Ring,
     /// YCSB A, B, C, D and F with many clients in two racks
     Ycsb,
+    /// How quickly the simulator runs pool operations in performance mode
+    Sim,
 }
 
 /// Options of `bench`.

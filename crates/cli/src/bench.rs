@@ -8,6 +8,7 @@ use crate::children::{Cluster, ClusterOptions, Residue};
 use crate::failure::{Failure, Result};
 use crate::output;
 use crate::servers::install_shutdown;
+use crate::sim;
 use indicatif::ProgressBar;
 use rackpool_bench::report::{Report, ReportError};
 use rackpool_bench::run::{PoolSource, Size};
@@ -45,7 +46,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         emulate: args.emulate,
         ycsb: YcsbPlan::new(&args.workload, &args.distribution, args.clients)?,
     };
-    for report in measure(&[args.name], &setup, shutdown)? {
+    let reports = match args.name {
+        BenchName::Sim => vec![sim::speed(args.quick)?],
+        name => measure(&[name], &setup, shutdown)?,
+    };
+    for report in reports {
         if let Some(path) = &args.json {
             report.write(path).map_err(|error| failed(&error))?;
         }

@@ -8,6 +8,7 @@ mod engine;
 mod mutations;
 mod page;
 mod show;
+mod speed;
 mod sweep;
 mod tables;
 
@@ -17,6 +18,7 @@ pub use calibrate::run as calibrate;
 pub use engine::Engine;
 use rackpool_sim::device::Profile;
 use rackpool_sim::run::Config;
+pub use speed::run as speed;
 
 /// Runs one of the commands on the simulated cluster.
 pub fn run(args: &SimArgs) -> Result<()> {

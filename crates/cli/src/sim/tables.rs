@@ -44,11 +44,12 @@ pub fn ladder(engine: &Engine, args: &SimLadderArgs) -> Result<()> {
 
 /// The ladder of this machine: real processes on its memory and sockets, a second or two each.
 fn measured() -> Result<Table> {
+    let all: [String; 0] = [];
     let setup = Setup {
         size: Size::quick(true),
         fabric: FabricChoice::Tcp,
         emulate: None,
-        ycsb: YcsbPlan::new("A", "zipfian", 1)?,
+        ycsb: YcsbPlan::new(&all, &all, 1)?,
     };
     let names = [BenchName::Local, BenchName::Remote];
     let reports = bench::measure(&names, &setup, install_shutdown()?)?;

@@ -32,7 +32,8 @@ pub struct Consumer<M: Mem = Window> {
     /// Messages taken.
     taken: u64,
     /// Where long messages are copied before anybody looks at them.
-    buffer: Box<[u8]>,
+    /// Room for the longest message; its memory appears with the messages that need it.
+    buffer: Vec<u8>,
     waiter: Waiter,
 }
 
@@ -49,7 +50,7 @@ impl<M: Mem> Consumer<M> {
     pub fn attach_with(window: M, geometry: Geometry) -> Self {
         geometry.check(window.bytes());
         let incarnation = window.load(INCARNATION) as u16;
-        let buffer = vec![0; geometry.message_bytes_max()].into_boxed_slice();
+        let buffer = Vec::with_capacity(geometry.message_bytes_max());
         Consumer { window, geometry, incarnation, taken: 0, buffer, waiter: Waiter::new() }
     }
 
@@ -176,6 +177,9 @@ impl<M: Mem> Consumer<M> {
     fn copy_data(&mut self, held: &Held) {
         if let Place::Data { block, .. } = held.place {
             let offset = self.geometry.block_offset(block);
+            if self.buffer.len() < held.bytes {
+                self.buffer.resize(held.bytes, 0);
+            }
             self.window.copy_out(offset, &mut self.buffer[..held.bytes]);
         }
     }

@@ -308,11 +308,12 @@ async fn work(ctx: &Ctx, shared: &Shared, handle: &mut SimHandle, places: &Place
             let mixed = (shared.digest.get() ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             shared.digest.set(mixed.rotate_left(31));
         }
-        let mut seen = shared.seen[Kind::of(remote, first) as usize].borrow_mut();
-        seen.latency.record((ctx.now() - start).0);
-        seen.daemon_requests += handle.sent.0 - sent.0;
-        seen.master_calls += handle.sent.1 - sent.1;
-        drop(seen);
+        {
+            let mut seen = shared.seen[Kind::of(remote, first) as usize].borrow_mut();
+            seen.latency.record((ctx.now() - start).0);
+            seen.daemon_requests += handle.sent.0 - sent.0;
+            seen.master_calls += handle.sent.1 - sent.1;
+        }
         ctx.sync(AHEAD_MAX).await;
     }
     ctx.sync(Ps::ZERO).await;

@@ -102,7 +102,7 @@ pub struct KindPoint {
 pub fn point(profile: &Profile, options: &Options, racks: u32) -> Result<Point, String> {
     let start = Instant::now();
     let load = Load::mixed(options.clients, options.operations);
-    let load = Load { pages: 8, ..load };
+    let load = Load { pages: 8, partners: 2, ..load };
     let frames = load.pages + 2 * FREED;
     let shape = Shape { racks, page_shift: 21, frames, seed: options.seed };
     let mut run = Prepared::new(profile, shape, load)?;
@@ -247,7 +247,7 @@ fn tables(profile: &Profile, options: &Options, points: &[Point]) -> Vec<Table> 
     ];
     tables[0].note(profile.label());
     tables[0].note(format!(
-        "{} clients a rack; each works on its own rack and on three neighbours, half of its \
+        "{} clients a rack; each works on its own rack and on two neighbours, half of its \
          accesses there, half of all writes, a tenth first touches",
         options.clients
     ));

@@ -4,10 +4,12 @@ use super::super::{Engine, run_on};
 use super::*;
 use crate::args::{Cli, Command};
 use clap::Parser;
+use rackpool_sim::device::Profile;
 use rackpool_sim::report::Table;
 use rackpool_sim::run::{Counts, Fault, Group};
 use rackpool_sim::stored::StoredSeed;
 use rackpool_sim::time::Ps;
+use rackpool_sim::world::scale::Options;
 use serde_json::Value;
 
 /// Seeds from 90 fail from operation 7 on, if a daemon may crash.
@@ -165,7 +167,7 @@ fn what_cannot_be_run_is_wrong_usage() {
 fn tables_are_shown_and_written() {
     let dir = Dir::new("scale");
     let (json, html) = (dir.file("a.json"), dir.file("a.html"));
-    sim(&format!("rackpool sim scale --racks-max 8 --json {json} --html {html}")).unwrap();
+    sim(&format!("rackpool sim scale --racks 2,8 --json {json} --html {html}")).unwrap();
     let report = read_json(&json);
     assert_eq!(report["tables"][0]["rows"][0]["racks"], 8.0);
     assert_eq!(report["results"][0]["name"], "scale_8_racks_access");

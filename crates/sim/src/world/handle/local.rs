@@ -7,6 +7,7 @@ use crate::time::Ps;
 use crate::world::kernel::{ConnId, Input};
 use crate::world::rack::Rack;
 use rackpool_core::client::{LinkId, LinkLoss, RackView, Reach, Session};
+use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::error::DeathCause;
 use rackpool_core::layout::SlotWord;
 use rackpool_core::seam::Mem;
@@ -17,6 +18,8 @@ use std::rc::Rc;
 
 /// How long after a bell the ring is looked at again.
 const RING_LOOK: Ps = Ps::us(1);
+/// Nearly all requests are shorter.
+const MESSAGE_BYTES_USUAL: usize = 64;
 
 pub(super) struct LocalLink {
     pub(super) rack: Rc<Rack>,
@@ -82,9 +85,13 @@ impl SimHandle {
     }
 
     fn send_local(&mut self, id: LinkId) -> Result<()> {
-        let mut message = std::mem::take(&mut self.message);
+        let mut message = self.ctx.kernel.spare();
+        message.resize(MESSAGE_BYTES_USUAL, 0);
         let link = self.local(id);
         let frame = link.session.under_way().expect("only called with a request under way");
+        if wire::encode(frame, &mut message).is_err() {
+            message.resize(MESSAGE_BYTES_MAX as usize, 0);
+        }
         let result = wire::encode(frame, &mut message).and_then(|bytes| {
             link.producer.push(bytes).map_err(|_| Error::Busy {
                 what: "request ring".into(),
@@ -92,8 +99,8 @@ impl SimHandle {
             })
         });
         let (slot, rack) = (link.slot, link.rack.clone());
-        self.message = message;
         self.sent.0 += 1;
+        self.ctx.kernel.recycle(message);
         result?;
         // Setting the bell's bit is an atomic operation.
         self.ctx.cpu.drain();

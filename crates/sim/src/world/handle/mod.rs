@@ -22,7 +22,6 @@ use rackpool_core::client::{
     Access, Alloc, Atomic, AtomicOp, Client, Free, LinkId, Need, OWN, Operation, Piece, Placement,
     Reach, Step, Transfer, TransferTables,
 };
-use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::layout::SlotWord;
 use rackpool_core::seam::{FabricEvent, Mem, PeerId, WorkStatus};
 use rackpool_core::wire::{ControlReply, MasterAnswer, MasterCall, RemoteRequest, Reply, Request};
@@ -86,7 +85,6 @@ pub struct SimHandle {
     /// `None` while a transfer uses them.
     tables: Option<Box<TransferTables>>,
     round: u64,
-    message: Vec<u8>,
     spare: Spare,
     completions: Vec<(u64, WorkStatus)>,
     /// How long a call rides through the restart of a peer.
@@ -124,7 +122,6 @@ impl SimHandle {
             inbox,
             tables: Some(Box::default()),
             round: 0,
-            message: vec![0; MESSAGE_BYTES_MAX as usize],
             spare: Spare::default(),
             completions: Vec::new(),
             timeout,
