@@ -5,7 +5,7 @@
 use rackpool_sim::device::Profile;
 use rackpool_sim::time::Ps;
 use rackpool_sim::world::ladder::{Rung, climb};
-use rackpool_sim::world::load::{Kind, Load, Prepared};
+use rackpool_sim::world::load::{Load, Prepared};
 use rackpool_sim::world::performance::Shape;
 use rackpool_sim::world::scale::{Options, point};
 
