@@ -6,8 +6,7 @@ use rackpool_sim::run::{Config, SeedOutcome};
 use rackpool_sim::world::{self, scale};
 
 /// Makes the tables of `sim scale`; hears of each size before it is simulated.
-type MakeScale =
-    fn(&Profile, &scale::Options, &mut dyn FnMut(u32)) -> Result<Vec<Table>, String>;
+type MakeScale = fn(&Profile, &scale::Options, &mut dyn FnMut(u32)) -> Result<Vec<Table>, String>;
 
 /// Where seeds are run and tables are made.
 #[derive(Clone, Copy)]

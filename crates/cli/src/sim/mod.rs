@@ -16,9 +16,9 @@ use crate::args::{SimArgs, SimCommand, SimConfigArgs};
 use crate::failure::{Failure, Result};
 pub use calibrate::run as calibrate;
 pub use engine::Engine;
-pub use speed::run as speed;
 use rackpool_sim::device::Profile;
 use rackpool_sim::run::Config;
+pub use speed::run as speed;
 
 /// Runs one of the commands on the simulated cluster.
 pub fn run(args: &SimArgs) -> Result<()> {

@@ -75,7 +75,12 @@ pub fn fabric_write(profile: &Profile, bytes: u64) -> Ps {
     let (rnic, pcie) = (&profile.rnic, &profile.pcie);
     let bus = pcie.bandwidth.time(bytes);
     let is_inline = bytes <= rnic.inline_max.0;
-    let lines = request_lines(Verb::Write(RemoteAddr { offset: 0, key: Generation(0) }), false, is_inline.then_some(bytes), 1);
+    let lines = request_lines(
+        Verb::Write(RemoteAddr { offset: 0, key: Generation(0) }),
+        false,
+        is_inline.then_some(bytes),
+        1,
+    );
     let fetched = if is_inline { Ps::ZERO } else { bus + pcie.dma_read };
     let sent = posted(profile, lines) + rnic.out_write.service + fetched + rnic.send_delay;
     let taken = rnic.in_write.service + bus + rnic.receive_delay + pcie.dma_write;

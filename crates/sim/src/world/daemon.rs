@@ -320,7 +320,9 @@ impl Server {
             }
             Err(error) => ControlReply::Refused(error),
         };
-        self.ctx.kernel.say(|| format!("rack {}: to process {}: {reply:?}", self.rack.id, process.0));
+        self.ctx
+            .kernel
+            .say(|| format!("rack {}: to process {}: {reply:?}", self.rack.id, process.0));
         self.ctx.send(conn, Message::Control(reply));
     }
 

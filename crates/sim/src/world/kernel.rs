@@ -827,8 +827,7 @@ impl Ctx {
         let costs = self.kernel.calls.get();
         self.cpu.charge(costs.post_request.times(batch.len() as u64));
         let now = self.now();
-        let posted =
-            self.kernel.with_net(|net, wires| net.post(now, endpoint, peer, batch, wires));
+        let posted = self.kernel.with_net(|net, wires| net.post(now, endpoint, peer, batch, wires));
         self.cpu.charge(costs.post_doorbell);
         posted
     }

@@ -300,7 +300,9 @@ impl Climber {
     /// Places that have to be asked for: of the own daemon, of the master, and a rack that was
     /// never spoken to.
     async fn first_touches(&mut self) {
-        for (name, rack) in [("own rack, first touch of a page", 0), ("other rack, first touch of a page", 1)] {
+        for (name, rack) in
+            [("own rack, first touch of a page", 0), ("other rack, first touch of a page", 1)]
+        {
             let mut times = Vec::new();
             for round in 0..ROUNDS {
                 let addr = self.at(rack, round, 64);
@@ -361,11 +363,7 @@ impl Rings {
     }
 
     /// One process's ends: what it sends with and what it receives with.
-    fn ends(
-        ctx: &Ctx,
-        to: &Rc<Memory>,
-        from: &Rc<Memory>,
-    ) -> (Producer<SimMem>, Consumer<SimMem>) {
+    fn ends(ctx: &Ctx, to: &Rc<Memory>, from: &Rc<Memory>) -> (Producer<SimMem>, Consumer<SimMem>) {
         let view = |memory: &Rc<Memory>| SimMem::new(memory.clone(), ctx.cpu.clone());
         (Producer::attach(view(to)), Consumer::attach(view(from)))
     }
@@ -465,9 +463,8 @@ async fn proxy(
     loop {
         handle.told(far).await.expect("the client goes on");
         let popped = from.pop(|message| {
-            let word = |at: usize| {
-                u64::from_le_bytes(message[at..at + 8].try_into().expect("8 bytes"))
-            };
+            let word =
+                |at: usize| u64::from_le_bytes(message[at..at + 8].try_into().expect("8 bytes"));
             buffer[..message.len() - REQUEST_BYTES].copy_from_slice(&message[REQUEST_BYTES..]);
             (word(0), GAddr(word(8)))
         });

@@ -151,9 +151,8 @@ impl Prepared {
             for index in 0..load.clients {
                 let shared = shared.clone();
                 let number = (rack, index);
-                clients.push(world.spawn(rack, |ctx, cluster| {
-                    client(ctx, cluster, shared, number)
-                }));
+                clients
+                    .push(world.spawn(rack, |ctx, cluster| client(ctx, cluster, shared, number)));
             }
         }
         let all = clients.len() as u32;
@@ -263,8 +262,8 @@ async fn client(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<Shared>, (rack, index
     let number = u64::from(rack) * u64::from(load.clients) + u64::from(index);
     let mut rng = Rng::new(shared.seed, Purpose::Workload, number);
     let pages = (load.partners + 1) * load.pages;
-    // A table with room for twice as many has few pages in one another's way.
-    let mut handle = performance::open(&ctx, &cluster, rack, 4 * pages).await;
+    // So large that pages of neighbours are not in one another's way.
+    let mut handle = performance::open(&ctx, &cluster, rack, (4 * pages).max(128)).await;
     let racks = cluster.racks.len() as u32;
     // The partners of a rack are its neighbours, so that each rack has as many.
     let partners: Vec<GAddr> = (1..=load.partners)
@@ -290,13 +289,7 @@ async fn client(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<Shared>, (rack, index
     while ctx.recv(None).await.is_some() {}
 }
 
-async fn work(
-    ctx: &Ctx,
-    shared: &Shared,
-    handle: &mut SimHandle,
-    places: &Places,
-    rng: &mut Rng,
-) {
+async fn work(ctx: &Ctx, shared: &Shared, handle: &mut SimHandle, places: &Places, rng: &mut Rng) {
     let load = &shared.load;
     let mut buffer = vec![0; load.access_bytes as usize];
     for operation in 0..u64::from(load.operations) {

@@ -113,9 +113,8 @@ impl World {
         let pages = PageGeometry::new(shape.page_shift).expect("a page size");
         let layout = RegionLayout { pages, frame_count: shape.frames };
         let master_host = host();
-        let racks = (0..shape.racks).map(|rack| {
-            Rc::new(Rack::new(RackId(rack as u16), host(), layout, &kernel, false))
-        });
+        let racks = (0..shape.racks)
+            .map(|rack| Rc::new(Rack::new(RackId(rack as u16), host(), layout, &kernel, false)));
         let racks: Vec<Rc<Rack>> = racks.collect();
         let costs = mem_costs(profile);
         let mut cluster = Cluster::new(

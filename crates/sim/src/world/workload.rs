@@ -419,8 +419,14 @@ impl Worker {
             self.scene.model.bytes.borrow_mut().lost(|one| one == addr.0, now);
         }
         let mut objects = self.scene.model.objects.borrow_mut();
-        let object =
-            Object { bytes, holder: Some(self.ctx.id), owned, freeing: false, words: false, serial: now.0 };
+        let object = Object {
+            bytes,
+            holder: Some(self.ctx.id),
+            owned,
+            freeing: false,
+            words: false,
+            serial: now.0,
+        };
         objects.insert(addr.0, object);
     }
 
@@ -729,7 +735,8 @@ pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
         };
         let words = (0..WORDS_PER_RACK).map(|word| GAddr(addr.0 + 8 * word));
         scene.model.words.borrow_mut().extend(words);
-        let object = Object { bytes, holder: None, owned: false, freeing: false, words: true, serial: 0 };
+        let object =
+            Object { bytes, holder: None, owned: false, freeing: false, words: true, serial: 0 };
         scene.model.objects.borrow_mut().insert(addr.0, object);
     }
     handle.leave().await;
