@@ -262,8 +262,8 @@ async fn client(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<Shared>, (rack, index
     let number = u64::from(rack) * u64::from(load.clients) + u64::from(index);
     let mut rng = Rng::new(shared.seed, Purpose::Workload, number);
     let pages = (load.partners + 1) * load.pages;
-    // A table with room for twice as many has few pages in one another's way.
-    let mut handle = performance::open(&ctx, &cluster, rack, 4 * pages).await;
+    // So large that pages of neighbours are not in one another's way.
+    let mut handle = performance::open(&ctx, &cluster, rack, (4 * pages).max(128)).await;
     let racks = cluster.racks.len() as u32;
     // The partners of a rack are its neighbours, so that each rack has as many.
     let partners: Vec<GAddr> = (1..=load.partners)

@@ -261,14 +261,14 @@ fn of_accesses(points: &[Point]) -> Table {
         &[
             ("racks", ""),
             ("accesses", ""),
-            ("master, own rack", "count"),
-            ("master, other rack, warm", "count"),
-            ("master, other rack, first touch", "count"),
-            ("ring, warm", "count"),
-            ("ring, first touch", "count"),
-            ("fabric", "count"),
-            ("links of a client", "count"),
-            ("remote clients of a rack", "count"),
+            ("master, own rack", "per access"),
+            ("master, other rack, warm", "per access"),
+            ("master, other rack, first touch", "per access"),
+            ("ring, warm", "per access"),
+            ("ring, first touch", "per access"),
+            ("fabric", "per access"),
+            ("links of a client", "per client"),
+            ("remote clients of a rack", "per rack"),
         ],
     );
     for point in points {
@@ -362,9 +362,9 @@ fn of_metadata(points: &[Point]) -> Table {
             ("racks", ""),
             ("region metadata of a page", "B"),
             ("stored at the master", "B"),
-            ("barriers", "count"),
-            ("cells looked at", "count"),
-            ("master calls, allocate and free", "count"),
+            ("barriers", "per page"),
+            ("cells looked at", "per page"),
+            ("master calls, allocate and free", "per page"),
         ],
     );
     for point in points {
