@@ -279,11 +279,17 @@ fn the_first_touch_of_a_remote_page_costs_one_round_trip_to_the_master_and_the_n
     let (mut world, mut client) = World::new(vec![vec![7; 64]]);
     let pieces = [Piece { addr: addr(100, 0), bytes: 64 }];
     transfer(&mut world, &mut client, Access::Read, &pieces).unwrap();
-    assert_eq!((world.daemon_asked, world.master_asked, world.links_asked), (1, 1, 1));
+    // The first touch of the rack: asked again once it is connected.
+    assert_eq!((world.daemon_asked, world.master_asked, world.links_asked), (1, 2, 1));
     assert_eq!(world.doorbells, 1);
-    transfer(&mut world, &mut client, Access::Read, &pieces).unwrap();
-    assert_eq!((world.daemon_asked, world.master_asked, world.links_asked), (1, 1, 1));
-    assert_eq!(world.doorbells, 2);
+    let other = [Piece { addr: addr(101, 0), bytes: 64 }];
+    transfer(&mut world, &mut client, Access::Read, &other).unwrap();
+    assert_eq!((world.daemon_asked, world.master_asked, world.links_asked), (2, 3, 1));
+    for pieces in [&pieces, &other] {
+        transfer(&mut world, &mut client, Access::Read, pieces).unwrap();
+        assert_eq!((world.daemon_asked, world.master_asked, world.links_asked), (2, 3, 1));
+    }
+    assert_eq!(world.doorbells, 4);
 }
 
 #[test]
