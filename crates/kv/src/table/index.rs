@@ -507,7 +507,8 @@ mod tests {
         let view = View { bucket: 0, word, home, home_word: word, at: home, base: 0 };
         let mut index = Index::new(GAddr(0), 2, Placement::Auto);
         let refused = index.replace(&mut Script(Vec::new()), &view, Next::Empty(1));
-        assert_eq!(refused, Err(busy().unwrap_err().into()));
+        let cause = PoolError::Busy { what: "fabric buffers".into(), limit: 64 };
+        assert_eq!(refused, Err(cause.into()));
         assert_eq!(index.leaked_bytes, CELL_BYTES);
         let mut silent = Script((0..RESOLVE_MAX).map(|_| unknown()).collect());
         assert!(index.install(&mut silent, home, CHUNK_BYTES).is_err());
