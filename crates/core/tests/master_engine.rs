@@ -263,9 +263,10 @@ fn a_restarted_master_waits_one_lease_before_another_region_takes_a_rack() {
     assert_eq!(answer, None);
     assert!(world.commit().is_empty(), "it waits");
     let owner = world.daemon(info(0, 1));
-    world.now += LEASE + 1;
+    world.wait_for_a_lease();
     world.submit(owner, MasterCall::Heartbeat { frames_free: 1 });
     let mut out = Vec::new();
+    world.now += 1;
     world.master.tick(world.now, &mut out);
     assert_eq!((out.len(), out[0].1.id), (1, id));
     assert_eq!(code(out.remove(0).1.answer), "denied");
@@ -273,7 +274,12 @@ fn a_restarted_master_waits_one_lease_before_another_region_takes_a_rack() {
     world.crash();
     let heir = world.connect();
     let (id, _) = world.submit(heir, MasterCall::JoinDaemon(info(0, 3)));
-    world.now += LEASE + 1;
+    // A master that was stopped itself has heard nobody meanwhile.
+    world.now += 100 * LEASE;
+    world.master.tick(world.now, &mut out);
+    assert!(world.commit().is_empty(), "it still waits");
+    world.wait_for_a_lease();
+    world.now += 1;
     world.master.tick(world.now, &mut out);
     let replies = world.commit();
     assert_eq!((replies.len(), replies[0].1.id), (1, id));

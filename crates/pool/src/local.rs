@@ -226,15 +226,15 @@ impl LocalLink {
                 Waited::Closed => {
                     let loss = self.resume(deadline_ns, find);
                     self.session.shorten_wait(crate::locks::wait_left_ms(deadline_ns));
-                    if let Some(error) = self.session.on_loss(loss) {
-                        return Err(error);
+                    if let Some(ended) = self.session.on_loss(loss) {
+                        return ended;
                     }
                     sent = self.send();
                 }
                 Waited::TimeUp => {
                     let waited_ms = (clock::now_ns() - started_ns) / 1_000_000;
                     let loss = LinkLoss::TimeUp { waited_ms };
-                    return Err(self.session.on_loss(loss).expect("time up ends a request"));
+                    return self.session.on_loss(loss).expect("time up ends a request");
                 }
             }
         }

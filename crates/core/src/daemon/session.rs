@@ -261,11 +261,12 @@ impl Sessions {
         r.closed_at = self.closings;
     }
 
-    /// Notes that a remote client has taken the answers up to request `seq`.
+    /// Notes what a remote client says it has taken: the answers up to request `seq`. Its last
+    /// word counts: of an earlier one it may not have learnt that it arrived, and given up.
     pub(super) fn note_consumed(&mut self, record: u32, seq: u64) {
         let r = &mut self.records[record as usize];
         if r.session != 0 {
-            r.consumed = Some(r.consumed.unwrap_or(0).max(seq));
+            r.consumed = Some(seq);
         }
     }
 

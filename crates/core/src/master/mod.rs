@@ -34,6 +34,10 @@ use crate::wire::{
 };
 use std::collections::BTreeMap;
 
+/// A master that runs looks at leases at least so often in one. Longer intervals are pauses, in
+/// which it could hear nobody.
+const TICKS_OF_LEASE_MIN: u64 = 4;
+
 /// A connection of the master, counted by the runtime, never reused in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnId(pub u64);
@@ -119,7 +123,11 @@ pub struct Master<P: Probe = ()> {
     probe: P,
     state: State,
     config: MasterConfig,
-    started: Nanos,
+    /// How long this master has been running and could hear daemons; what it was stopped for does
+    /// not count.
+    awake_ns: Nanos,
+    /// When it was last seen running.
+    ticked: Nanos,
     chooser: Chooser,
     /// Another leader's address, if this is not the leader.
     leader_elsewhere: Option<String>,
@@ -153,7 +161,8 @@ impl<P: Probe> Master<P> {
             probe,
             state,
             config,
-            started: now,
+            awake_ns: 0,
+            ticked: now,
             chooser: Chooser::new(config.seed),
             leader_elsewhere: None,
             conns: BTreeMap::new(),
@@ -197,7 +206,7 @@ impl<P: Probe> Master<P> {
         known.last_heard = now;
         let peer = known.peer;
         self.revive(conn, peer);
-        match self.serve(now, conn, peer, id, call) {
+        match self.serve(conn, peer, id, call) {
             Ok(Some(answer)) => out.push((conn, self.reply(id, Ok(answer)))),
             Ok(None) => {}
             Err(error) => out.push((conn, self.reply(id, Err(error)))),
@@ -224,6 +233,8 @@ impl<P: Probe> Master<P> {
     pub fn tick(&mut self, now: Nanos, out: &mut Vec<(ConnId, MasterReply)>) {
         self.assert_committed();
         let lease = self.lease_ns();
+        self.awake_ns += now.saturating_sub(self.ticked).min(lease / TICKS_OF_LEASE_MIN);
+        self.ticked = now;
         for (&rack, known) in &mut self.racks {
             let Some(conn) = known.conn.filter(|_| known.alive) else { continue };
             let heard = self.conns.get(&conn).map_or(0, |c| c.last_heard);
@@ -232,9 +243,9 @@ impl<P: Probe> Master<P> {
                 self.notices.push(Notice::RackDead { rack, cause: DeathCause::Silent });
             }
         }
-        if self.is_settled(now) {
+        if self.is_settled() {
             for (conn, id, info) in std::mem::take(&mut self.deferred) {
-                if let Err(error) = self.join_daemon(now, conn, id, info) {
+                if let Err(error) = self.join_daemon(conn, id, info) {
                     out.push((conn, self.reply(id, Err(error))));
                 }
             }
@@ -315,9 +326,8 @@ impl<P: Probe> Master<P> {
     }
 
     /// Whether every daemon that was alive before this master started has had time to rejoin.
-    fn is_settled(&self, now: Nanos) -> bool {
-        let waited = now.saturating_sub(self.started) > self.lease_ns();
-        waited || self.probe.mutated(Mutation::GrantWithoutLeaseWait)
+    fn is_settled(&self) -> bool {
+        self.awake_ns > self.lease_ns() || self.probe.mutated(Mutation::GrantWithoutLeaseWait)
     }
 
     /// Whatever a rack's daemon says shows that it is alive.
@@ -333,7 +343,6 @@ impl<P: Probe> Master<P> {
     /// `Ok(None)` if the answer comes with the batch.
     fn serve(
         &mut self,
-        now: Nanos,
         conn: ConnId,
         peer: Peer,
         id: u64,
@@ -351,7 +360,7 @@ impl<P: Probe> Master<P> {
         let command = match call {
             MasterCall::Hello { .. } => unreachable!("answered above"),
             MasterCall::JoinDaemon(info) => {
-                return self.join_daemon(now, conn, id, info).map(|()| None);
+                return self.join_daemon(conn, id, info).map(|()| None);
             }
             MasterCall::JoinClient { session, rack } => {
                 return self.join_client(conn, peer, session, rack).map(Some);
@@ -426,7 +435,7 @@ impl<P: Probe> Master<P> {
     }
 
     /// Admits a daemon's join to the log, defers it, or refuses it.
-    fn join_daemon(&mut self, now: Nanos, conn: ConnId, id: u64, info: RackInfo) -> Result<()> {
+    fn join_daemon(&mut self, conn: ConnId, id: u64, info: RackInfo) -> Result<()> {
         check_rack_info(&info)?;
         let rack = info.rack;
         match self.conns.get(&conn).map(|c| c.peer) {
@@ -439,7 +448,7 @@ impl<P: Probe> Master<P> {
         self.check_rivals(conn, &info)?;
         let seen = self.racks.get(&rack).is_some_and(|known| known.seen);
         let other_region = self.state.region_id(rack).is_some_and(|id| id != info.region_id);
-        if other_region && !seen && !self.is_settled(now) {
+        if other_region && !seen && !self.is_settled() {
             if self.deferred.len() >= usize::from(RACKS_MAX) {
                 let limit = u64::from(RACKS_MAX);
                 return Err(Error::Busy { what: "joins of a fresh master".into(), limit });

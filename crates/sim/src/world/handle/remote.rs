@@ -1,14 +1,14 @@
 //! The link to a daemon over the fabric: connecting, joining, requests and their repetition.
 
 use super::join::layout_of;
-use super::{Link, Path, RETRY_PAUSE_MAX, SimHandle, unexpected};
+use super::{Awaited, Link, Path, RETRY_PAUSE_MAX, SimHandle, unexpected};
 use crate::time::Ps;
-use rackpool_core::client::{LinkId, LinkLoss, Reach, Session};
+use rackpool_core::client::{LinkId, LinkLoss, Reach, Session, Taken};
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{PeerId, PostError};
 use rackpool_core::wire::{
     self, MasterAnswer, MasterCall, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply,
-    ReplyFrame, Request, WIRE_VERSION,
+    Request, WIRE_VERSION,
 };
 use rackpool_core::{Error, RackId, Result, SessionId};
 
@@ -16,9 +16,16 @@ pub(super) struct RemoteLink {
     pub(super) peer: Option<PeerId>,
     pub(super) session_id: SessionId,
     pub(super) session: Session,
-    pub(super) consumed_seq: u64,
     pub(super) known: bool,
     pub(super) region: RegionInfo,
+}
+
+/// What became of a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    Arrived,
+    Lost,
+    TimeUp,
 }
 
 impl SimHandle {
@@ -87,7 +94,6 @@ impl SimHandle {
             peer: None,
             session_id: self.cluster.new_session(),
             session: Session::new(format!("daemon of rack {}", info.rack)),
-            consumed_seq: 0,
             known: false,
             region: RegionInfo {
                 rack: info.rack,
@@ -140,7 +146,7 @@ impl SimHandle {
         let join = RemoteRequest::Join {
             version: WIRE_VERSION,
             session: link.session_id,
-            consumed_seq: link.consumed_seq,
+            consumed_seq: link.session.consumed_seq(),
             pid,
             locks: Vec::new(),
         };
@@ -212,8 +218,8 @@ impl SimHandle {
                     let link = self.remote(id);
                     let loss =
                         if link.known { LinkLoss::Resumed } else { LinkLoss::SessionForgotten };
-                    if let Some(error) = link.session.on_loss(loss) {
-                        return Err(error);
+                    if let Some(ended) = link.session.on_loss(loss) {
+                        return ended;
                     }
                 }
             }
@@ -232,7 +238,14 @@ impl SimHandle {
             while let Some(message) = self.take_message(peer) {
                 match wire::decode::<RemoteReply>(&message, &name) {
                     Ok(RemoteReply::Reply(frame)) if frame.seq == seq => {
-                        return Some(self.take_remote(id, frame, deadline).await);
+                        let session = &mut self.remote(id).session;
+                        let taken = session.on_remote_reply(frame);
+                        return match taken.expect("the sequence number was compared") {
+                            Taken::Done(reply) => Some(reply),
+                            Taken::Confirm(seq) => {
+                                self.confirm(id, peer, seq, started, deadline).await
+                            }
+                        };
                     }
                     Ok(_) => {}
                     Err(error) => {
@@ -245,28 +258,36 @@ impl SimHandle {
                 Ok(()) => {}
                 Err(Error::PeerDead { .. }) => return None,
                 Err(_) => {
-                    let waited_ms = (self.ctx.now() - started).as_ns() / 1_000_000;
-                    let link = self.remote(id);
-                    let error = link.session.on_loss(LinkLoss::TimeUp { waited_ms });
-                    return Some(Err(error.expect("time up ends a request")));
+                    return Some(self.remote_time_up(id, started));
                 }
             }
         }
     }
 
-    async fn take_remote(&mut self, id: LinkId, frame: ReplyFrame, deadline: Ps) -> Result<Reply> {
-        let seq = frame.seq;
-        let link = self.remote(id);
-        let reply = link.session.on_reply(frame).expect("the sequence number was compared");
-        if matches!(reply, Ok(Reply::Allocated { .. })) {
-            link.consumed_seq = seq;
-            if let Some(peer) = link.peer {
-                // It is there before the caller learns of the memory; if the connection breaks
-                // first, the next join says it.
-                self.send_surely(peer, &RemoteRequest::Consumed(seq), deadline).await;
+    fn remote_time_up(&mut self, id: LinkId, started: Ps) -> Result<Reply> {
+        let waited_ms = (self.ctx.now() - started).as_ns() / 1_000_000;
+        let ended = self.remote(id).session.on_loss(LinkLoss::TimeUp { waited_ms });
+        ended.expect("time up ends a request")
+    }
+
+    /// Says that the answer to an allocation was taken, and waits until that has arrived.
+    async fn confirm(
+        &mut self,
+        id: LinkId,
+        peer: PeerId,
+        seq: u64,
+        started: Ps,
+        deadline: Ps,
+    ) -> Option<Result<Reply>> {
+        match self.send_surely(peer, &RemoteRequest::Consumed(seq), deadline).await {
+            Sent::Arrived => self.remote(id).session.confirmed().map(Ok),
+            Sent::Lost => None,
+            Sent::TimeUp => {
+                self.remote(id).peer = None;
+                self.ctx.close_peer(self.endpoint, peer);
+                Some(self.remote_time_up(id, started))
             }
         }
-        reply
     }
 
     /// Sends a message and waits until it has arrived or never will.
@@ -275,17 +296,27 @@ impl SimHandle {
         peer: PeerId,
         message: &RemoteRequest,
         deadline: Ps,
-    ) {
-        let Ok(id) = self.send_remote(peer, message) else { return };
-        self.inbox.awaited = Some(id);
-        while self.inbox.awaited.is_some() && self.turn(deadline).await {}
+    ) -> Sent {
+        let Ok(id) = self.send_remote(peer, message) else { return Sent::Lost };
+        self.inbox.awaited = Awaited::Sent(id);
+        while matches!(self.inbox.awaited, Awaited::Sent(_)) {
+            if !self.turn(deadline).await {
+                self.inbox.awaited = Awaited::Nothing;
+                return Sent::TimeUp;
+            }
+        }
+        match std::mem::take(&mut self.inbox.awaited) {
+            Awaited::Ended { arrived: true } => Sent::Arrived,
+            _ => Sent::Lost,
+        }
     }
 
     fn give_up(&mut self, id: LinkId, error: Error) -> Error {
         let session = &mut self.remote(id).session;
         match error {
             Error::Timeout { .. } | Error::PeerDead { .. } => {
-                session.on_loss(LinkLoss::Gone(DeathCause::Closed)).unwrap_or(error)
+                let ended = session.on_loss(LinkLoss::Gone(DeathCause::Closed));
+                ended.and_then(Result::err).unwrap_or(error)
             }
             other => {
                 session.abandon_unsent();
