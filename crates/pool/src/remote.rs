@@ -7,7 +7,7 @@ use rackpool_core::client::{LinkLoss, Session, Taken};
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::error::DeathCause;
 use rackpool_core::layout::RegionLayout;
-use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Sge, Verb, WorkRequest, WorkStatus};
+use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Sge, Verb, WorkRequest};
 use rackpool_core::wire::{
     self, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply, Request, WIRE_VERSION,
 };
@@ -28,8 +28,7 @@ pub(crate) struct RemoteLink {
     started_ns: u64,
 }
 
-/// Id of the work requests that carry messages. Only the completion of `Consumed` is looked at:
-/// there is one at a time.
+/// Id of the work requests that carry messages; their completions are not looked at.
 const SEND_ID: u64 = u64::MAX;
 
 impl RemoteLink {
@@ -142,7 +141,7 @@ impl RemoteLink {
             match wire::decode::<RemoteReply>(message, &name) {
                 Ok(RemoteReply::Joined { known, lost, region }) => Some(Ok((known, lost, region))),
                 Ok(RemoteReply::Refused(error)) | Err(error) => Some(Err(error)),
-                Ok(RemoteReply::Reply(_)) => None,
+                Ok(RemoteReply::Reply(_) | RemoteReply::Consumed(_)) => None,
             }
         })?;
         if PageGeometry::new(region.page_shift).is_none() {
@@ -164,8 +163,7 @@ impl RemoteLink {
     ) -> Result<()> {
         let bytes = wire::encode(message, endpoint.buffer_mut(self.buffer))?.len() as u64;
         let sge = [Sge { buf: self.buffer, offset: 0, bytes }];
-        let signalled = matches!(message, RemoteRequest::Consumed(_));
-        let request = WorkRequest { id: SEND_ID, verb: Verb::Send, local: &sge, signalled };
+        let request = WorkRequest { id: SEND_ID, verb: Verb::Send, local: &sge, signalled: false };
         endpoint.post(peer, &[request]).map_err(|_| Error::PeerDead {
             peer: self.session.peer().into(),
             cause: DeathCause::Closed,
@@ -191,9 +189,7 @@ impl RemoteLink {
                     let peer = self.session.peer().into();
                     result = Some(Err(Error::PeerDead { peer, cause: *cause }));
                 }
-                FabricEvent::Connected { peer: of }
-                | FabricEvent::Received { peer: of, .. }
-                | FabricEvent::Completed { peer: of, id: SEND_ID, .. }
+                FabricEvent::Connected { peer: of } | FabricEvent::Received { peer: of, .. }
                     if *of == peer && result.is_none() =>
                 {
                     result = pick(event);
@@ -261,8 +257,8 @@ impl RemoteLink {
         }
     }
 
-    /// Says that the answer to an allocation was taken, and waits until that has arrived: the
-    /// daemon never takes for abandoned what somebody else may have learnt of by now. If the
+    /// Says that the answer to an allocation was taken, and waits until the daemon has stored it:
+    /// no daemon ever takes for abandoned what somebody else may have learnt of by now. If the
     /// connection breaks first, the next join says it.
     fn confirm(
         &mut self,
@@ -272,22 +268,28 @@ impl RemoteLink {
         seq: u64,
         deadline_ns: u64,
     ) -> Option<Result<Reply>> {
+        let name = self.session.peer().to_string();
         let sent = self.send(endpoint, peer, &RemoteRequest::Consumed(seq));
-        let arrived = sent.and_then(|()| {
-            self.wait(endpoint, inbox, peer, deadline_ns, |event| match event {
-                FabricEvent::Completed { status: WorkStatus::Done(_), .. } => Some(Ok(())),
-                _ => None,
+        let known = sent.and_then(|()| {
+            self.wait(endpoint, inbox, peer, deadline_ns, |event| {
+                let FabricEvent::Received { message, .. } = event else { return None };
+                match wire::decode::<RemoteReply>(message, &name) {
+                    Ok(RemoteReply::Consumed(known)) if known == seq => Some(Ok(())),
+                    Ok(_) => None,
+                    Err(error) => Some(Err(error)),
+                }
             })
         });
-        match arrived {
+        match known {
             Ok(()) => self.session.confirmed().map(Ok),
             Err(Error::Timeout { .. }) => {
-                // Whether it arrives is not known: the next join tells what was taken.
+                // Whether it was stored cannot be told: the next join says what was taken.
                 endpoint.close(peer);
                 self.peer = None;
                 Some(self.time_up())
             }
             Err(_) => {
+                endpoint.close(peer);
                 self.peer = None;
                 None
             }

@@ -114,8 +114,8 @@ struct Liveness {
     conn: Option<ConnId>,
     alive: bool,
     frames_free: u32,
-    /// Whether a daemon of the rack joined since this master started.
-    seen: bool,
+    /// Since when it is not alive, in time that this master was awake. 0: since its start.
+    dead_at: Nanos,
 }
 
 /// The engine. `P` answers what a test asks of it; the real world's is `()`.
@@ -135,7 +135,7 @@ pub struct Master<P: Probe = ()> {
     racks: BTreeMap<RackId, Liveness>,
     /// Daemons whose join is proposed.
     joining: BTreeMap<RackId, (ConnId, RackInfo)>,
-    /// Daemons with a new region that wait until the old one's lease is over for sure.
+    /// Daemons with a new region that wait until the rack's own had a lease's time to come back.
     deferred: Vec<(ConnId, u64, RackInfo)>,
     proposals: Vec<Proposal>,
     proposed_pages: usize,
@@ -153,8 +153,8 @@ impl Master {
 }
 
 impl<P: Probe> Master<P> {
-    /// A leader with this state. Racks count as dead until their daemons join again; `now` begins
-    /// the lease during which no known rack is given to a daemon with another region.
+    /// A leader with this state. Racks count as dead until their daemons join again. A dead rack
+    /// is given to a daemon with another region, which loses its pages, only after a lease.
     pub fn with_probe(state: State, config: MasterConfig, now: Nanos, probe: P) -> Self {
         let racks = state.racks().map(|info| (info.rack, Liveness::default())).collect();
         Self {
@@ -224,6 +224,7 @@ impl<P: Probe> Master<P> {
         };
         known.conn = None;
         if std::mem::take(&mut known.alive) {
+            known.dead_at = self.awake_ns;
             self.notices.push(Notice::RackDead { rack, cause: DeathCause::Closed });
         }
     }
@@ -240,14 +241,13 @@ impl<P: Probe> Master<P> {
             let heard = self.conns.get(&conn).map_or(0, |c| c.last_heard);
             if now.saturating_sub(heard) > lease {
                 known.alive = false;
+                known.dead_at = self.awake_ns;
                 self.notices.push(Notice::RackDead { rack, cause: DeathCause::Silent });
             }
         }
-        if self.is_settled() {
-            for (conn, id, info) in std::mem::take(&mut self.deferred) {
-                if let Err(error) = self.join_daemon(conn, id, info) {
-                    out.push((conn, self.reply(id, Err(error))));
-                }
+        for (conn, id, info) in std::mem::take(&mut self.deferred) {
+            if let Err(error) = self.join_daemon(conn, id, info) {
+                out.push((conn, self.reply(id, Err(error))));
             }
         }
     }
@@ -325,9 +325,16 @@ impl<P: Probe> Master<P> {
         self.config.lease_ms.saturating_mul(1_000_000)
     }
 
-    /// Whether every daemon that was alive before this master started has had time to rejoin.
-    fn is_settled(&self) -> bool {
-        self.awake_ns > self.lease_ns() || self.probe.mutated(Mutation::GrantWithoutLeaseWait)
+    /// Whether a rack's daemon may still come back with its region: dead for less than a lease.
+    fn may_return(&self, rack: RackId) -> bool {
+        if self.probe.mutated(Mutation::GrantWithoutLeaseWait) {
+            return false;
+        }
+        let dead = |known: &&Liveness| !known.alive;
+        self.racks
+            .get(&rack)
+            .filter(dead)
+            .is_some_and(|known| self.awake_ns.saturating_sub(known.dead_at) <= self.lease_ns())
     }
 
     /// Whatever a rack's daemon says shows that it is alive.
@@ -446,12 +453,11 @@ impl<P: Probe> Master<P> {
             _ => {}
         }
         self.check_rivals(conn, &info)?;
-        let seen = self.racks.get(&rack).is_some_and(|known| known.seen);
         let other_region = self.state.region_id(rack).is_some_and(|id| id != info.region_id);
-        if other_region && !seen && !self.is_settled() {
+        if other_region && self.may_return(rack) {
             if self.deferred.len() >= usize::from(RACKS_MAX) {
                 let limit = u64::from(RACKS_MAX);
-                return Err(Error::Busy { what: "joins of a fresh master".into(), limit });
+                return Err(Error::Busy { what: "joins of new regions".into(), limit });
             }
             self.probe.met(Race::JoinDeferred);
             self.deferred.push((conn, id, info));
@@ -505,10 +511,10 @@ impl<P: Probe> Master<P> {
             self.probe.met(Race::DaemonDeposed);
             old.peer = Peer::Deposed(rack);
         }
-        known.seen = true;
         known.frames_free = info.frames_free.min(info.frame_count);
         let Some(connection) = self.conns.get_mut(&conn) else {
             known.alive = false;
+            known.dead_at = self.awake_ns;
             return;
         };
         connection.peer = Peer::Daemon(rack);

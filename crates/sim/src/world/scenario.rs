@@ -77,6 +77,10 @@ impl Scene {
     /// The shared objects are there.
     pub fn set_up(self: &Rc<Self>) {
         self.set_up.set(true);
+        // Not before: a table whose making fails again and again leaves no room for itself.
+        if self.config.faults.has(Fault::RareBranches) {
+            self.cluster.hooks.draw_rares();
+        }
         let places = self.places.borrow().len();
         (0..places).for_each(|place| self.start_client(place));
     }
@@ -304,9 +308,6 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         .collect();
     let hooks = Hooks::new(seed);
     hooks.set_mutation(config.mutation);
-    if config.faults.has(Fault::RareBranches) {
-        hooks.draw_rares();
-    }
     let violations = kernel.violations().clone();
     let make_cpu = cpus(seed, &hosts, &hooks, shape.switch, &violations);
     let master_host = hosts[shape.racks as usize];

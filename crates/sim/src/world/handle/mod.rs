@@ -56,19 +56,9 @@ struct Inbox {
     rung: Vec<u32>,
     closed_peers: Vec<PeerId>,
     completions: Vec<(u64, WorkStatus)>,
-    awaited: Awaited,
+    /// A message whose completion is waited for.
+    awaited: Option<u64>,
     told: Vec<u64>,
-}
-
-/// A message whose completion is waited for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Awaited {
-    #[default]
-    Nothing,
-    /// The work request that carries it.
-    Sent(u64),
-    /// It ended.
-    Ended { arrived: bool },
 }
 
 /// How a handle reaches other racks.
@@ -489,9 +479,8 @@ fn sort(
         Input::Fabric(FabricEvent::Completed { id, status, .. }) => {
             if !ctx.sent(endpoint, id) {
                 inbox.completions.push((id, status));
-            } else if inbox.awaited == Awaited::Sent(id) {
-                let arrived = matches!(status, WorkStatus::Done(_));
-                inbox.awaited = Awaited::Ended { arrived };
+            } else if inbox.awaited == Some(id) {
+                inbox.awaited = None;
             }
         }
         Input::Fabric(FabricEvent::Received { peer, message }) => {

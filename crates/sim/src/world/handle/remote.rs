@@ -1,7 +1,7 @@
 //! The link to a daemon over the fabric: connecting, joining, requests and their repetition.
 
 use super::join::layout_of;
-use super::{Awaited, Link, Path, RETRY_PAUSE_MAX, SimHandle, unexpected};
+use super::{Link, Path, RETRY_PAUSE_MAX, SimHandle, unexpected};
 use crate::time::Ps;
 use rackpool_core::client::{LinkId, LinkLoss, Reach, Session, Taken};
 use rackpool_core::error::DeathCause;
@@ -18,14 +18,6 @@ pub(super) struct RemoteLink {
     pub(super) session: Session,
     pub(super) known: bool,
     pub(super) region: RegionInfo,
-}
-
-/// What became of a message.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Sent {
-    Arrived,
-    Lost,
-    TimeUp,
 }
 
 impl SimHandle {
@@ -164,7 +156,7 @@ impl SimHandle {
                         return Ok(());
                     }
                     RemoteReply::Refused(error) => return Err(error),
-                    RemoteReply::Reply(_) => {}
+                    RemoteReply::Reply(_) | RemoteReply::Consumed(_) => {}
                 }
             }
             self.step_of(peer, &name, deadline).await?;
@@ -270,7 +262,7 @@ impl SimHandle {
         ended.expect("time up ends a request")
     }
 
-    /// Says that the answer to an allocation was taken, and waits until that has arrived.
+    /// Says that the answer to an allocation was taken, and waits until the daemon has stored it.
     async fn confirm(
         &mut self,
         id: LinkId,
@@ -279,13 +271,25 @@ impl SimHandle {
         started: Ps,
         deadline: Ps,
     ) -> Option<Result<Reply>> {
-        match self.send_surely(peer, &RemoteRequest::Consumed(seq), deadline).await {
-            Sent::Arrived => self.remote(id).session.confirmed().map(Ok),
-            Sent::Lost => None,
-            Sent::TimeUp => {
-                self.remote(id).peer = None;
-                self.ctx.close_peer(self.endpoint, peer);
-                Some(self.remote_time_up(id, started))
+        let name = self.remote(id).session.peer().to_string();
+        self.send_remote(peer, &RemoteRequest::Consumed(seq)).ok()?;
+        loop {
+            while let Some(message) = self.take_message(peer) {
+                match wire::decode::<RemoteReply>(&message, &name) {
+                    Ok(RemoteReply::Consumed(known)) if known == seq => {
+                        return self.remote(id).session.confirmed().map(Ok);
+                    }
+                    _ => {}
+                }
+            }
+            match self.step_of(peer, &name, deadline).await {
+                Ok(()) => {}
+                Err(Error::PeerDead { .. }) => return None,
+                Err(_) => {
+                    self.remote(id).peer = None;
+                    self.ctx.close_peer(self.endpoint, peer);
+                    return Some(self.remote_time_up(id, started));
+                }
             }
         }
     }
@@ -296,19 +300,10 @@ impl SimHandle {
         peer: PeerId,
         message: &RemoteRequest,
         deadline: Ps,
-    ) -> Sent {
-        let Ok(id) = self.send_remote(peer, message) else { return Sent::Lost };
-        self.inbox.awaited = Awaited::Sent(id);
-        while matches!(self.inbox.awaited, Awaited::Sent(_)) {
-            if !self.turn(deadline).await {
-                self.inbox.awaited = Awaited::Nothing;
-                return Sent::TimeUp;
-            }
-        }
-        match std::mem::take(&mut self.inbox.awaited) {
-            Awaited::Ended { arrived: true } => Sent::Arrived,
-            _ => Sent::Lost,
-        }
+    ) {
+        let Ok(id) = self.send_remote(peer, message) else { return };
+        self.inbox.awaited = Some(id);
+        while self.inbox.awaited.is_some() && self.turn(deadline).await {}
     }
 
     fn give_up(&mut self, id: LinkId, error: Error) -> Error {
