@@ -43,12 +43,13 @@ pub struct Session {
     /// The answer to the request under way, until the daemon knows that it was taken.
     held: Option<Reply>,
     consumed_seq: u64,
+    in_doubt: u64,
 }
 
 impl Session {
     /// A new session with `peer`, such as `daemon of rack 1`.
     pub fn new(peer: String) -> Self {
-        Self { peer, seq: 0, under_way: None, held: None, consumed_seq: 0 }
+        Self { peer, seq: 0, under_way: None, held: None, consumed_seq: 0, in_doubt: 0 }
     }
 
     /// The peer's name for messages.
@@ -147,7 +148,14 @@ impl Session {
     /// The request was never sent: it ends without effect.
     pub fn abandon_unsent(&mut self) {
         self.under_way = None;
-        self.held = None;
+        self.in_doubt += u64::from(self.held.take().is_some());
+    }
+
+    /// Allocations that were given up while the daemon was told that they were taken. They come
+    /// back with the next join; they are lost if there is none before the daemon ends the session,
+    /// and it had heard that they were taken.
+    pub fn in_doubt(&self) -> u64 {
+        self.in_doubt
     }
 
     /// As [`Session::on_reply`], for a session with a slot section: the answer to a mutating

@@ -326,10 +326,13 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         let rack = (place % shape.racks) as usize;
         Place { rack, path, process: None, done: false }
     });
+    let places: Vec<Place> = places.collect();
+    let mapped = places.iter().any(|place| place.path == Path::Mapped);
+    cluster.racks.iter().for_each(|rack| rack.mapped_elsewhere.set(mapped));
     Rc::new(Scene {
         seed,
         config: config.clone(),
-        places: RefCell::new(places.collect()),
+        places: RefCell::new(places),
         cluster,
         model: Model::default(),
         tables,

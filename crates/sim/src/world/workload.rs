@@ -79,7 +79,7 @@ pub struct Model {
     bytes: RefCell<Bytes>,
     objects: RefCell<BTreeMap<u64, Object>>,
     under_way: RefCell<BTreeMap<ProcessId, UnderWay>>,
-    /// Allocations that a client died in: their answer may have been taken.
+    /// Allocations that a client died in, or was cut off in: their answer may have been taken.
     pub maybe_leaked: Cell<u64>,
     /// Clients that died while they wrote.
     pub torn: Cell<u64>,
@@ -418,10 +418,13 @@ impl Worker {
         };
         let owned = self.rng.chance_ppm(50_000);
         self.begin("alloc");
+        let in_doubt = self.handle.in_doubt();
         let result = self.handle.alloc(bytes, placement, owned).await;
         if let Ok(addr) = &result {
             self.took(*addr, bytes, owned);
         }
+        let leaked = &self.scene.model.maybe_leaked;
+        leaked.set(leaked.get() + self.handle.in_doubt() - in_doubt);
         self.end("alloc", &result).await;
         self.check_error("alloc", &result);
         let Ok(addr) = result else { return };
@@ -574,17 +577,21 @@ impl Worker {
     async fn free(&mut self, addr: GAddr, bytes: u64) {
         self.begin("free");
         self.ctx.kernel.say(|| format!("client {}: frees {bytes} at {addr}", self.ctx.id.0));
-        let mut serial = None;
+        let (mut serial, mut owned) = (None, false);
         if let Some(object) = self.scene.model.objects.borrow_mut().get_mut(&addr.0) {
             object.freeing = true;
-            serial = Some(object.serial);
+            (serial, owned) = (Some(object.serial), object.owned);
         }
         let now = self.ctx.now();
         self.scene.model.bytes.borrow_mut().free_called(addr.0, now);
         self.mine.retain(|one| *one != addr);
         let result = self.handle.free(addr, bytes).await;
         self.end("free", &result).await;
-        self.check_error("free", &result);
+        // A client that was away for longer than its session finds what was owned gone.
+        let ended = owned && matches!(result, Err(Error::NotMapped { .. } | Error::BadFree { .. }));
+        if !ended {
+            self.check_error("free", &result);
+        }
         let now = self.ctx.now();
         match &result {
             Ok(()) | Err(Error::NotMapped { .. } | Error::Lost { .. } | Error::BadFree { .. }) => {

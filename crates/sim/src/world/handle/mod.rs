@@ -283,6 +283,15 @@ impl SimHandle {
         self.daemon_call(OWN, request, deadline).await
     }
 
+    /// Allocations over the fabric whose taking was given up.
+    pub fn in_doubt(&self) -> u64 {
+        let of = |link: &Link| match link {
+            Link::Local(_) => 0,
+            Link::Remote(remote) => remote.session.in_doubt(),
+        };
+        self.links.iter().map(of).sum()
+    }
+
     /// Leaves: daemons over the fabric are told, connections close.
     pub async fn leave(mut self) {
         for index in 0..self.links.len() {
