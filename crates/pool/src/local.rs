@@ -203,18 +203,14 @@ impl LocalLink {
     ) -> Result<Reply> {
         let started_ns = clock::now_ns();
         self.session.begin(request);
-        let mut sent = self.send();
+        if let Err(error) = self.send() {
+            self.session.abandon_unsent();
+            return Err(error);
+        }
         loop {
-            if let Err(error) = sent {
-                self.session.abandon_unsent();
-                return Err(error);
-            }
             let waited = match self.wait(deadline_ns) {
                 Ok(waited) => waited,
-                Err(error) => {
-                    self.session.abandon_unsent();
-                    return Err(error);
-                }
+                Err(error) => return Err(self.session.give_up(error)),
             };
             match waited {
                 Waited::Reply(frame) => {
@@ -229,7 +225,9 @@ impl LocalLink {
                     if let Some(ended) = self.session.on_loss(loss) {
                         return ended;
                     }
-                    sent = self.send();
+                    if let Err(error) = self.send() {
+                        return Err(self.session.give_up(error));
+                    }
                 }
                 Waited::TimeUp => {
                     let waited_ms = (clock::now_ns() - started_ns) / 1_000_000;

@@ -250,10 +250,7 @@ impl RemoteLink {
                 None
             }
             Err(Error::Timeout { .. }) => Some(self.time_up()),
-            Err(error) => {
-                self.session.abandon_unsent();
-                Some(Err(error))
-            }
+            Err(error) => Some(Err(self.session.give_up(error))),
         }
     }
 
@@ -317,15 +314,6 @@ impl RemoteLink {
 
     /// The rack could not be reached again: how the request under way ends.
     pub(crate) fn give_up(&mut self, error: Error) -> Error {
-        match error {
-            Error::Timeout { .. } | Error::PeerDead { .. } => {
-                let ended = self.session.on_loss(LinkLoss::Gone(DeathCause::Closed));
-                ended.and_then(Result::err).unwrap_or(error)
-            }
-            other => {
-                self.session.abandon_unsent();
-                other
-            }
-        }
+        self.session.give_up(error)
     }
 }

@@ -145,6 +145,16 @@ impl Session {
         Some(Err(error))
     }
 
+    /// The request was sent before, cannot be sent again and ends with this error, unless it may
+    /// have been executed: then its outcome is unknown.
+    pub fn give_up(&mut self, error: Error) -> Error {
+        let lost = self.on_loss(LinkLoss::Gone(DeathCause::Closed));
+        match lost.and_then(Result::err) {
+            Some(unknown @ Error::OutcomeUnknown { .. }) => unknown,
+            _ => error,
+        }
+    }
+
     /// The request was never sent: it ends without effect.
     pub fn abandon_unsent(&mut self) {
         self.under_way = None;

@@ -122,6 +122,18 @@ impl Model {
         });
     }
 
+    /// The table has got this memory: objects that were being freed there are free.
+    pub(super) fn taken_by_table(&self, addr: GAddr, bytes: u64, at: Ps) {
+        self.objects.borrow_mut().retain(|one, object| {
+            let there = *one < addr.0 + bytes && addr.0 < one + object.bytes;
+            let free = object.freeing && there;
+            if free {
+                self.bytes.borrow_mut().freed(*one, at);
+            }
+            !free
+        });
+    }
+
     /// A rack's memory is gone, with all allocations whose pages were there.
     pub fn on_power_lost(&self, rack: usize, is_gone: impl Fn(u64) -> bool, at: Ps) {
         self.lost.borrow_mut().push(rack);
@@ -445,6 +457,7 @@ impl Worker {
             // Its rack lost its power while the answer was on its way.
             self.scene.model.bytes.borrow_mut().lost(|one| one == addr.0, now);
         }
+        self.scene.model.table.taken_by_client(addr, bytes);
         let mut objects = self.scene.model.objects.borrow_mut();
         let object = Object {
             bytes,

@@ -47,12 +47,11 @@ impl SimHandle {
     ) -> Result<Reply> {
         let started = self.ctx.now();
         self.local(id).session.begin(request);
-        let mut sent = self.send_local(id);
+        if let Err(error) = self.send_local(id) {
+            self.local(id).session.abandon_unsent();
+            return Err(error);
+        }
         loop {
-            if let Err(error) = sent {
-                self.local(id).session.abandon_unsent();
-                return Err(error);
-            }
             match self.wait_local(id, deadline).await {
                 Waited::Reply(frame) => {
                     let link = self.local(id);
@@ -65,7 +64,9 @@ impl SimHandle {
                     if let Some(ended) = self.local(id).session.on_loss(loss) {
                         return ended;
                     }
-                    sent = self.send_local(id);
+                    if let Err(error) = self.send_local(id) {
+                        return Err(self.local(id).session.give_up(error));
+                    }
                 }
                 Waited::TimeUp => {
                     let waited_ms = (self.ctx.now() - started).as_ns() / 1_000_000;

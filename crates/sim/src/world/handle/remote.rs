@@ -205,7 +205,7 @@ impl SimHandle {
                 None => {
                     self.remote(id).peer = None;
                     if let Err(error) = self.connect(rack, deadline).await {
-                        return Err(self.give_up(id, error));
+                        return Err(self.remote(id).session.give_up(error));
                     }
                     let link = self.remote(id);
                     let loss =
@@ -241,8 +241,7 @@ impl SimHandle {
                     }
                     Ok(_) => {}
                     Err(error) => {
-                        self.remote(id).session.abandon_unsent();
-                        return Some(Err(error));
+                        return Some(Err(self.remote(id).session.give_up(error)));
                     }
                 }
             }
@@ -304,19 +303,5 @@ impl SimHandle {
         let Ok(id) = self.send_remote(peer, message) else { return };
         self.inbox.awaited = Some(id);
         while self.inbox.awaited.is_some() && self.turn(deadline).await {}
-    }
-
-    fn give_up(&mut self, id: LinkId, error: Error) -> Error {
-        let session = &mut self.remote(id).session;
-        match error {
-            Error::Timeout { .. } | Error::PeerDead { .. } => {
-                let ended = session.on_loss(LinkLoss::Gone(DeathCause::Closed));
-                ended.and_then(Result::err).unwrap_or(error)
-            }
-            other => {
-                session.abandon_unsent();
-                other
-            }
-        }
     }
 }
