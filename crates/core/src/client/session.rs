@@ -161,11 +161,11 @@ impl Session {
         self.in_doubt += u64::from(self.held.take().is_some());
     }
 
-    /// Allocations that were given up while the daemon was told that they were taken. They come
-    /// back with the next join; they are lost if there is none before the daemon ends the session,
-    /// and it had heard that they were taken.
-    pub fn in_doubt(&self) -> u64 {
-        self.in_doubt
+    /// Allocations since the last call that were given up while the daemon was told that they were
+    /// taken. They come back with the next join. They are lost if there is none before the daemon
+    /// ends the session, and it had heard that they were taken.
+    pub fn take_in_doubt(&mut self) -> u64 {
+        std::mem::take(&mut self.in_doubt)
     }
 
     /// As [`Session::on_reply`], for a session with a slot section: the answer to a mutating

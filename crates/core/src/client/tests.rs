@@ -488,6 +488,17 @@ fn nobody_learns_of_remote_memory_before_the_daemon_knows_that_it_was_taken() {
     assert!(session.under_way().is_none());
 }
 
+#[test]
+fn a_request_that_was_sent_once_never_ends_as_if_nothing_was_done() {
+    let busy = || Error::Busy { what: "request ring".into(), limit: 64 };
+    let mut session = Session::new("daemon of rack 0".into());
+    session.begin(Request::Free { addr: addr(1, 0), bytes: 64 });
+    assert_eq!(session.give_up(busy()).code(), "outcome-unknown");
+    session.begin(Request::Ping);
+    assert_eq!(session.give_up(busy()), busy(), "nothing is in doubt");
+    assert!(session.under_way().is_none());
+}
+
 /// What two accesses see and do after the page's frame was given to another page.
 fn stale_accesses(mutation: Option<Mutation>) -> (bool, bool) {
     let (world, mut client) = World::without(mutation, vec![]);

@@ -106,6 +106,7 @@ impl<'a> TableMem<'a> {
         model.set_allocating(id, true);
         let result = block_on(self.handle.alloc(bytes, placement, false));
         model.set_allocating(id, false);
+        self.scene.model.leaves_in_doubt(self.handle);
         if let Ok(addr) = result
             && !self.scene.is_lost(addr)
         {

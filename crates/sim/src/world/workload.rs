@@ -122,6 +122,11 @@ impl Model {
         });
     }
 
+    /// What a client gave up while its daemon was told that it was taken may be lost.
+    pub(super) fn leaves_in_doubt(&self, handle: &mut SimHandle) {
+        self.maybe_leaked.set(self.maybe_leaked.get() + handle.take_in_doubt());
+    }
+
     /// The table has got this memory: objects that were being freed there are free.
     pub(super) fn taken_by_table(&self, addr: GAddr, bytes: u64, at: Ps) {
         self.objects.borrow_mut().retain(|one, object| {
@@ -430,13 +435,11 @@ impl Worker {
         };
         let owned = self.rng.chance_ppm(50_000);
         self.begin("alloc");
-        let in_doubt = self.handle.in_doubt();
         let result = self.handle.alloc(bytes, placement, owned).await;
         if let Ok(addr) = &result {
             self.took(*addr, bytes, owned);
         }
-        let leaked = &self.scene.model.maybe_leaked;
-        leaked.set(leaked.get() + self.handle.in_doubt() - in_doubt);
+        self.scene.model.leaves_in_doubt(&mut self.handle);
         self.end("alloc", &result).await;
         self.check_error("alloc", &result);
         let Ok(addr) = result else { return };
