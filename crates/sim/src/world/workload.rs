@@ -1,7 +1,10 @@
 //! What clients do and what they must find: the model that all of them share in no time, and a
 //! client that works until it is told that it is enough.
 
+mod set_up;
 mod table;
+
+pub use set_up::set_up;
 
 use super::handle::{Path, SimHandle};
 use super::kernel::{Ctx, Kernel, ProcessId};
@@ -23,8 +26,6 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 use table::TableSeat;
 
-/// Words that all clients use, in each rack.
-const WORDS_PER_RACK: u64 = 12;
 /// Objects of one client at most.
 const OBJECTS_MAX: usize = 6;
 /// Configurations that the check of one word's history looks at.
@@ -756,46 +757,4 @@ fn is_refused(error: &Error) -> bool {
             | Error::Busy { .. }
             | Error::NoSuchRack { .. }
     )
-}
-
-/// Makes the words that all clients use, then lets the clients begin.
-pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
-    let racks = scene.cluster.racks.len() as u16;
-    let cluster = scene.cluster.clone();
-    let opened = SimHandle::open(ctx.clone(), cluster, RackId(0), Path::OneSided, 16).await;
-    let mut handle = match opened {
-        Ok(handle) => handle,
-        Err(error) => return ctx.kernel.fail("set-up", error.to_string()),
-    };
-    for rack in 0..racks {
-        let bytes = WORDS_PER_RACK * 8;
-        let addr = loop {
-            match handle.alloc(bytes, Placement::Rack(RackId(rack)), false).await {
-                Ok(addr) => break addr,
-                Err(error) if error.may_retry() => ctx.sleep(Ps::ms(1)).await,
-                // The other daemons may not have joined yet.
-                Err(Error::NoSuchRack { .. }) => ctx.sleep(Ps::ms(1)).await,
-                Err(error) => return ctx.kernel.fail("set-up", error.to_string()),
-            }
-        };
-        let words = (0..WORDS_PER_RACK).map(|word| GAddr(addr.0 + 8 * word));
-        scene.model.words.borrow_mut().extend(words);
-        let object =
-            Object { bytes, holder: None, owned: false, freeing: false, words: true, serial: 0 };
-        scene.model.objects.borrow_mut().insert(addr.0, object);
-    }
-    while let Some(tables) = scene.tables {
-        match tables.create(&mut TableMem::new(&mut handle, &scene), scene.seed) {
-            Ok(()) => break,
-            Err(TableError::Pool(error)) => {
-                // What it had allocated by then may be lost.
-                scene.model.table.was_lossy();
-                ctx.kernel.say(|| format!("no table yet: {error}"));
-                ctx.sleep(Ps::ms(1)).await;
-            }
-            Err(error) => return ctx.kernel.fail("set-up", format!("{error:?}")),
-        }
-    }
-    handle.leave().await;
-    scene.set_up();
 }
