@@ -9,6 +9,7 @@
 pub mod addr;
 pub mod client;
 pub mod constants;
+pub mod counts;
 pub mod daemon;
 pub mod error;
 pub mod layout;

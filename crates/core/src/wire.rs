@@ -4,11 +4,12 @@
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::constants::MESSAGE_BYTES_MAX;
+use crate::counts::{AnswerCounts, CallCounts, FabricCounts, Refusals, RequestCounts};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 3;
+pub const WIRE_VERSION: u32 = 4;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,7 +180,7 @@ pub enum Reply {
         held: bool,
     },
     /// To `Stats`.
-    Stats(DaemonStats),
+    Stats(Box<DaemonStats>),
     /// To `Sessions`: at most `SESSIONS_ANSWER_MAX`, by record; empty after the last.
     Sessions(Vec<SessionState>),
     /// To `Ping`.
@@ -234,6 +235,14 @@ pub struct DaemonStats {
     pub requests: u64,
     /// Sessions reaped since this process started.
     pub sessions_reaped: u64,
+    /// Sessions made since this process started.
+    pub sessions_made: u64,
+    /// Requests by kind since this process started.
+    pub requests_by_kind: RequestCounts,
+    /// Answers since this process started.
+    pub answers: AnswerCounts,
+    /// What the fabric endpoint served since this process started.
+    pub fabric: FabricCounts,
 }
 
 /// SEND messages from a remote client to a daemon.
@@ -507,7 +516,7 @@ pub enum MasterAnswer {
     /// To `GetRoot` and `SetRoot`: the address under the name now.
     Root(GAddr),
     /// To `Stats`.
-    Stats(MasterStats),
+    Stats(Box<MasterStats>),
 }
 
 /// One page in the answer to `Resolve`.
@@ -538,6 +547,10 @@ pub struct MasterStats {
     pub requests: u64,
     /// Commands applied since the pool was made.
     pub index: u64,
+    /// Calls by kind since this process started.
+    pub calls_by_kind: CallCounts,
+    /// Refusals by the word of their error since this process started.
+    pub refused: Refusals,
 }
 
 /// Encodes a message into `buffer`; the encoded part.

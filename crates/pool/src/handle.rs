@@ -448,7 +448,7 @@ impl Handle {
     pub fn pool_stats(&mut self) -> Result<PoolStats> {
         let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
         let master = match self.links.master_call(MasterCall::Stats, deadline_ns)? {
-            MasterAnswer::Stats(stats) => stats,
+            MasterAnswer::Stats(stats) => *stats,
             other => return Err(crate::links::unexpected_answer(&other)),
         };
         let infos = self.links.racks(deadline_ns)?.to_vec();
@@ -497,7 +497,7 @@ impl Handle {
 
     fn daemon_stats(&mut self, rack: RackId, deadline_ns: u64) -> Result<DaemonStats> {
         match self.ask_daemon(rack, Request::Stats, deadline_ns)? {
-            Reply::Stats(stats) => Ok(stats),
+            Reply::Stats(stats) => Ok(*stats),
             other => Err(unexpected_reply(rack, &other)),
         }
     }

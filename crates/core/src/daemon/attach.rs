@@ -10,6 +10,7 @@
 
 use crate::addr::{FrameIndex, PageGeometry, RackId};
 use crate::constants::{SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX};
+use crate::counts::{AnswerCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::{Entry, Frames, state_offset};
@@ -159,7 +160,9 @@ impl Daemon {
             calls: Calls::new(),
             allocated_bytes: 0,
             allocations_live: 0,
-            requests: 0,
+            requests: RequestCounts::default(),
+            answers: AnswerCounts::default(),
+            sessions_made: 0,
             sessions_reaped: 0,
         };
         daemon.freeing.require_barrier();

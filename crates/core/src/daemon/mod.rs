@@ -33,6 +33,7 @@ pub use session::SessionInfo;
 
 use crate::addr::{FrameIndex, GAddr, PageId, RackId, SessionId};
 use crate::constants::{RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX};
+use crate::counts::{AnswerCounts, FabricCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::Frames;
@@ -79,6 +80,10 @@ pub trait World {
     fn barrier(&mut self);
     /// Backed bytes of the metadata sections.
     fn metadata_bytes(&self) -> u64;
+    /// What the fabric endpoint beside the engine has served.
+    fn fabric_counts(&self) -> FabricCounts {
+        FabricCounts::default()
+    }
     /// Sends a call to the master. `id` is the engine's, counted from 1 in each process; it comes
     /// back in the answer. While the master is down nothing is sent.
     fn to_master(&mut self, id: u64, call: MasterCall);
@@ -124,7 +129,9 @@ pub struct Daemon {
     calls: Calls,
     allocated_bytes: u64,
     allocations_live: u64,
-    requests: u64,
+    requests: RequestCounts,
+    answers: AnswerCounts,
+    sessions_made: u64,
     sessions_reaped: u64,
 }
 
@@ -172,6 +179,7 @@ impl Daemon {
         let record = self.sessions.free_record(true).ok_or_else(|| session::table_full(true))?;
         let info = SessionInfo { record, session, pid, start_time };
         self.sessions.create(info, &mut self.redo, world);
+        self.sessions_made += 1;
         Ok(record)
     }
 
@@ -221,6 +229,7 @@ impl Daemon {
         };
         let info = SessionInfo { record, session, pid: u64::from(pid), start_time: 0 };
         self.sessions.create(info, &mut self.redo, world);
+        self.sessions_made += 1;
         self.advance(world);
         Ok((record, false))
     }
@@ -282,14 +291,14 @@ impl Daemon {
     pub fn on_request<W: World>(&mut self, from: ClientId, frame: RequestFrame, world: &mut W) {
         let record = from.record();
         let seq = frame.seq;
-        self.requests += 1;
+        self.requests.note(&frame.request);
         let reply = if self.sessions.session(record) == 0 {
             let reason = "it asked before it joined".into();
             Some(Err(Error::Protocol { peer: format!("{from:?}"), reason }))
         } else {
             match frame.request {
                 Request::Resolve { page, count } => Some(self.resolve(page, count, world)),
-                Request::Stats => Some(Ok(Reply::Stats(self.stats(world)))),
+                Request::Stats => Some(Ok(Reply::Stats(Box::new(self.stats(world))))),
                 Request::CheckLock { addr, token } => {
                     let held = self.holds_lock(record, addr, token);
                     Some(Ok(Reply::Held { held }))
@@ -303,6 +312,7 @@ impl Daemon {
             }
         };
         if let Some(reply) = reply {
+            self.answers.note(&reply);
             world.reply(from, ReplyFrame { seq, reply });
         }
         self.advance(world);
@@ -344,8 +354,12 @@ impl Daemon {
             remote_sessions,
             locks_held,
             lock_waiters,
-            requests: self.requests,
+            requests: self.requests.total(),
             sessions_reaped: self.sessions_reaped,
+            sessions_made: self.sessions_made,
+            requests_by_kind: self.requests,
+            answers: self.answers.clone(),
+            fabric: world.fabric_counts(),
         }
     }
 
@@ -496,6 +510,7 @@ impl Daemon {
     /// Ends a request that was under way. Nobody hears of it if its session is over.
     fn answer<W: World>(&mut self, ticket: &Ticket, reply: Result<Reply>, world: &mut W) {
         if self.sessions.finish(ticket, world.private()) {
+            self.answers.note(&reply);
             let to = ClientId::of_record(ticket.record);
             world.reply(to, ReplyFrame { seq: ticket.seq, reply });
         }

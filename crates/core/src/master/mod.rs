@@ -26,6 +26,7 @@ use crate::constants::{
     COMMIT_PAGES_MAX, MASTER_BATCH_COMMANDS_MAX, MASTER_BATCH_PAGES_MAX, PAGE_ID_LEASE,
     RACK_NAME_BYTES_MAX, RACKS_MAX, RESOLVE_PAGES_MAX, ROOT_NAME_BYTES_MAX,
 };
+use crate::counts::{CallCounts, Refusals};
 use crate::error::{DeathCause, Error, Result};
 use crate::placement::{Candidate, Chooser, Policy, pick_rack};
 use crate::seam::{Mutation, Nanos, Probe, Race, Rare};
@@ -143,6 +144,8 @@ pub struct Master<P: Probe = ()> {
     uncommitted: Option<Vec<(ConnId, MasterReply)>>,
     notices: Vec<Notice>,
     requests: u64,
+    calls: CallCounts,
+    refused: Refusals,
 }
 
 impl Master {
@@ -174,6 +177,8 @@ impl<P: Probe> Master<P> {
             uncommitted: None,
             notices: Vec::new(),
             requests: 0,
+            calls: CallCounts::default(),
+            refused: Refusals::default(),
         }
     }
 
@@ -201,6 +206,7 @@ impl<P: Probe> Master<P> {
     ) {
         self.assert_committed();
         let MasterRequest { id, call } = request;
+        self.calls.note(&call);
         let entry = self.conns.entry(conn);
         let known = entry.or_insert(Conn { peer: Peer::Stranger, last_heard: now });
         known.last_heard = now;
@@ -314,6 +320,7 @@ impl<P: Probe> Master<P> {
     /// Term and index for an answer that the runtime makes by itself.
     pub fn reply(&mut self, id: u64, answer: Result<MasterAnswer>) -> MasterReply {
         self.requests += 1;
+        self.refused.note(&answer);
         MasterReply { id, term: self.state.term(), index: self.state.index(), answer }
     }
 
@@ -384,7 +391,7 @@ impl<P: Probe> Master<P> {
                 check_name(&name)?;
                 return Ok(Some(MasterAnswer::Root(self.state.root(&name))));
             }
-            MasterCall::Stats => return Ok(Some(MasterAnswer::Stats(self.stats()))),
+            MasterCall::Stats => return Ok(Some(MasterAnswer::Stats(Box::new(self.stats())))),
             MasterCall::LeasePageIds { count } => lease_command(peer, count)?,
             MasterCall::CommitPages { homes } => {
                 check_count(homes.len(), COMMIT_PAGES_MAX)?;
@@ -620,6 +627,8 @@ impl<P: Probe> Master<P> {
             clients: clients.count() as u64,
             requests: self.requests,
             index: self.state.index(),
+            calls_by_kind: self.calls,
+            refused: self.refused.clone(),
         }
     }
 

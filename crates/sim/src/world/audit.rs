@@ -89,7 +89,7 @@ async fn look_at(ctx: &Ctx, scene: &Rc<Scene>, index: usize) -> Result<RackAudit
         }
     };
     let stats: DaemonStats = match reply {
-        Reply::Stats(stats) => stats,
+        Reply::Stats(stats) => *stats,
         other => {
             let reason = format!("statistics are answered with {other:?}");
             return Err(Error::Protocol { peer: format!("daemon {id}"), reason });

@@ -1,0 +1,212 @@
+//! Counters that daemons and the master keep of what they are asked and of what they answer, since
+//! their process started. Plain numbers that the engines add to where a message is served anyway;
+//! they travel in [`wire`](crate::wire) and never decide anything.
+
+use crate::error::Error;
+use crate::wire::{MasterAnswer, MasterCall, Reply, Request};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Requests of clients to a daemon, by kind. Repeated ones count each time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestCounts {
+    /// Homes of pages.
+    pub resolve: u64,
+    /// Allocations.
+    pub alloc: u64,
+    /// Frees.
+    pub free: u64,
+    /// Allocations into a word.
+    pub alloc_into: u64,
+    /// Frees of what a word names.
+    pub free_from: u64,
+    /// Compare and swap by the daemon.
+    pub cas: u64,
+    /// Add by the daemon.
+    pub fetch_add: u64,
+    /// Locks asked for.
+    pub lock: u64,
+    /// Locks given back by a request; dropped guards of local clients send none.
+    pub unlock: u64,
+    /// Questions whether a lock is still held.
+    pub check_lock: u64,
+    /// Questions for these counters.
+    pub stats: u64,
+    /// Questions for the sessions.
+    pub sessions: u64,
+    /// Pings.
+    pub ping: u64,
+}
+
+impl RequestCounts {
+    /// Counts a request.
+    pub fn note(&mut self, request: &Request) {
+        let count = match request {
+            Request::Resolve { .. } => &mut self.resolve,
+            Request::Alloc { .. } => &mut self.alloc,
+            Request::Free { .. } => &mut self.free,
+            Request::AllocInto { .. } => &mut self.alloc_into,
+            Request::FreeFrom { .. } => &mut self.free_from,
+            Request::Cas { .. } => &mut self.cas,
+            Request::FetchAdd { .. } => &mut self.fetch_add,
+            Request::Lock { .. } => &mut self.lock,
+            Request::Unlock { .. } => &mut self.unlock,
+            Request::CheckLock { .. } => &mut self.check_lock,
+            Request::Stats => &mut self.stats,
+            Request::Sessions { .. } => &mut self.sessions,
+            Request::Ping => &mut self.ping,
+        };
+        *count += 1;
+    }
+
+    /// All requests.
+    pub fn total(&self) -> u64 {
+        let Self { resolve, alloc, free, alloc_into, free_from, cas, fetch_add, .. } = self;
+        let Self { lock, unlock, check_lock, stats, sessions, ping, .. } = self;
+        let memory = resolve + alloc + free + alloc_into + free_from + cas + fetch_add;
+        memory + lock + unlock + check_lock + stats + sessions + ping
+    }
+}
+
+/// What a daemon has answered. An answer that is said again counts again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerCounts {
+    /// Allocations given.
+    pub allocated: u64,
+    /// Frees done.
+    pub freed: u64,
+    /// Locks granted.
+    pub locked: u64,
+    /// Refusals by the word of their error, such as `full`.
+    pub refused: BTreeMap<String, u64>,
+}
+
+impl AnswerCounts {
+    /// Counts an answer.
+    pub fn note(&mut self, reply: &Result<Reply, Error>) {
+        match reply {
+            Ok(Reply::Allocated { .. }) => self.allocated += 1,
+            Ok(Reply::Freed) => self.freed += 1,
+            Ok(Reply::Locked { .. }) => self.locked += 1,
+            Ok(_) => {}
+            Err(error) => note_refusal(&mut self.refused, error),
+        }
+    }
+}
+
+/// Calls to the master, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallCounts {
+    /// Connections that said hello.
+    pub hello: u64,
+    /// Joins of daemons.
+    pub join_daemon: u64,
+    /// Joins of clients.
+    pub join_client: u64,
+    /// Signs of life.
+    pub heartbeat: u64,
+    /// Ranges of page ids.
+    pub lease_page_ids: u64,
+    /// Pages that got a home.
+    pub commit_pages: u64,
+    /// Pages that were freed.
+    pub remove_pages: u64,
+    /// Homes of pages.
+    pub resolve: u64,
+    /// Questions for racks.
+    pub racks: u64,
+    /// Racks picked for an allocation.
+    pub pick_rack: u64,
+    /// Names looked up.
+    pub get_root: u64,
+    /// Names set.
+    pub set_root: u64,
+    /// Questions for these counters.
+    pub stats: u64,
+}
+
+impl CallCounts {
+    /// Counts a call.
+    pub fn note(&mut self, call: &MasterCall) {
+        let count = match call {
+            MasterCall::Hello { .. } => &mut self.hello,
+            MasterCall::JoinDaemon(_) => &mut self.join_daemon,
+            MasterCall::JoinClient { .. } => &mut self.join_client,
+            MasterCall::Heartbeat { .. } => &mut self.heartbeat,
+            MasterCall::LeasePageIds { .. } => &mut self.lease_page_ids,
+            MasterCall::CommitPages { .. } => &mut self.commit_pages,
+            MasterCall::RemovePages { .. } => &mut self.remove_pages,
+            MasterCall::Resolve { .. } => &mut self.resolve,
+            MasterCall::Racks => &mut self.racks,
+            MasterCall::PickRack { .. } => &mut self.pick_rack,
+            MasterCall::GetRoot { .. } => &mut self.get_root,
+            MasterCall::SetRoot { .. } => &mut self.set_root,
+            MasterCall::Stats => &mut self.stats,
+        };
+        *count += 1;
+    }
+}
+
+/// What the master refused, by the word of the error.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Refusals(pub BTreeMap<String, u64>);
+
+impl Refusals {
+    /// Counts an answer, if it refuses.
+    pub fn note(&mut self, answer: &Result<MasterAnswer, Error>) {
+        if let Err(error) = answer {
+            note_refusal(&mut self.0, error);
+        }
+    }
+}
+
+/// What a daemon's fabric endpoint served. Zero where the world does not count it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FabricCounts {
+    /// Operations and messages answered.
+    pub operations: u64,
+    /// Bytes sent, headers included.
+    pub sent_bytes: u64,
+    /// Bytes received, headers included.
+    pub received_bytes: u64,
+    /// System calls that sent something.
+    pub send_calls: u64,
+    /// System calls that received something.
+    pub receive_calls: u64,
+}
+
+/// Bounded by the number of error words.
+fn note_refusal(refused: &mut BTreeMap<String, u64>, error: &Error) {
+    match refused.get_mut(error.code()) {
+        Some(count) => *count += 1,
+        None => drop(refused.insert(error.code().to_owned(), 1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::GAddr;
+
+    #[test]
+    fn requests_answers_and_refusals_are_counted_by_kind() {
+        let mut requests = RequestCounts::default();
+        requests.note(&Request::Ping);
+        requests.note(&Request::Alloc { bytes: 1, owned: false });
+        requests.note(&Request::Alloc { bytes: 1, owned: true });
+        assert_eq!(requests, RequestCounts { ping: 1, alloc: 2, ..RequestCounts::default() });
+        assert_eq!(requests.total(), 3);
+
+        let mut answers = AnswerCounts::default();
+        let full = || Error::Full { bytes: 1, free_bytes: 0, place: "here".into() };
+        answers.note(&Ok(Reply::Allocated { addr: GAddr(64) }));
+        answers.note(&Ok(Reply::Pong));
+        answers.note(&Err(full()));
+        answers.note(&Err(full()));
+        answers.note(&Err(Error::NotMapped { addr: GAddr(64) }));
+        assert_eq!((answers.allocated, answers.freed), (1, 0));
+        let refused: Vec<_> = answers.refused.iter().map(|(code, n)| (code.as_str(), *n)).collect();
+        assert_eq!(refused, [("full", 2), ("not-mapped", 1)]);
+    }
+}
