@@ -94,6 +94,11 @@ pub const MASTER_BACKOFF_MS_MIN: u64 = 1;
 /// Longest pause between two attempts of a link to connect, ms.
 pub const MASTER_BACKOFF_MS_MAX: u64 = 128;
 
+/// Longest head of a request for metrics, bytes: what a browser sends is a tenth of it.
+pub const METRICS_HEAD_BYTES_MAX: usize = 8 << 10;
+/// How long one request for metrics may take from its connection to its last byte, ms.
+pub const METRICS_CONNECTION_MS_MAX: u64 = 2_000;
+
 /// Duration of a lease. DESIGN §3: counted by the holder from its request and by the grantor
 /// from its reply.
 pub const LEASE_MS_DEFAULT: u64 = 1000;

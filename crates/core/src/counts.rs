@@ -59,12 +59,28 @@ impl RequestCounts {
         *count += 1;
     }
 
+    /// Each kind's name and count.
+    pub fn by_kind(&self) -> [(&'static str, u64); 13] {
+        [
+            ("resolve", self.resolve),
+            ("alloc", self.alloc),
+            ("free", self.free),
+            ("alloc_into", self.alloc_into),
+            ("free_from", self.free_from),
+            ("cas", self.cas),
+            ("fetch_add", self.fetch_add),
+            ("lock", self.lock),
+            ("unlock", self.unlock),
+            ("check_lock", self.check_lock),
+            ("stats", self.stats),
+            ("sessions", self.sessions),
+            ("ping", self.ping),
+        ]
+    }
+
     /// All requests.
     pub fn total(&self) -> u64 {
-        let Self { resolve, alloc, free, alloc_into, free_from, cas, fetch_add, .. } = self;
-        let Self { lock, unlock, check_lock, stats, sessions, ping, .. } = self;
-        let memory = resolve + alloc + free + alloc_into + free_from + cas + fetch_add;
-        memory + lock + unlock + check_lock + stats + sessions + ping
+        self.by_kind().iter().map(|(_, count)| count).sum()
     }
 }
 
@@ -144,6 +160,25 @@ impl CallCounts {
             MasterCall::Stats => &mut self.stats,
         };
         *count += 1;
+    }
+
+    /// Each kind's name and count.
+    pub fn by_kind(&self) -> [(&'static str, u64); 13] {
+        [
+            ("hello", self.hello),
+            ("join_daemon", self.join_daemon),
+            ("join_client", self.join_client),
+            ("heartbeat", self.heartbeat),
+            ("lease_page_ids", self.lease_page_ids),
+            ("commit_pages", self.commit_pages),
+            ("remove_pages", self.remove_pages),
+            ("resolve", self.resolve),
+            ("racks", self.racks),
+            ("pick_rack", self.pick_rack),
+            ("get_root", self.get_root),
+            ("set_root", self.set_root),
+            ("stats", self.stats),
+        ]
     }
 }
 

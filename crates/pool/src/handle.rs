@@ -7,6 +7,7 @@
 use crate::clock;
 use crate::drive::{Buffers, drive};
 use crate::links::{Links, Shared};
+use crate::paths::{Call, Path, PathStats};
 use crate::pin::{Pin, pin};
 use crate::stats::{Explain, HandleStats, PoolStats, RackStats};
 use crate::submit::{Completed, Submissions, Ticket};
@@ -52,6 +53,7 @@ pub struct Handle {
     /// Work requests are told apart by this.
     rounds: u64,
     submissions: Submissions,
+    paths: PathStats,
 }
 
 /// Work request ids of atomics have this bit, those of transfers do not.
@@ -75,6 +77,7 @@ impl Handle {
             pieces: Vec::with_capacity(BATCH_PIECES_MAX),
             rounds: 0,
             submissions: Submissions::default(),
+            paths: PathStats::default(),
         })
     }
 
@@ -367,8 +370,11 @@ impl Handle {
     fn atomic_cold(&mut self, addr: GAddr, op: AtomicOp) -> Result<u64> {
         self.links.tell_loss()?;
         self.rounds += 1;
+        let started_ns = clock::now_ns();
         let mut op = Atomic::new(addr, op, ATOMIC_ID | self.rounds);
-        self.run(&mut op)
+        let result = self.run(&mut op);
+        self.note(addr, (1, 8), started_ns, result.is_err());
+        result
     }
 
     /// The address under a name, if the name exists. Names are kept by the master.
@@ -440,7 +446,7 @@ impl Handle {
     /// What this handle sent so far. Warm accesses to mapped racks count nowhere: they send
     /// nothing.
     pub fn handle_stats(&self) -> HandleStats {
-        self.links.stats(&self.endpoint)
+        HandleStats { paths: self.paths, ..self.links.stats(&self.endpoint) }
     }
 
     /// Counters of the master, of every rack's daemon, and of this handle. A rack that cannot be
@@ -615,7 +621,36 @@ impl Handle {
         drive(client, links, endpoint, submissions, Buffers::None, op)
     }
 
+    /// Accesses that are not warm, or not mapped.
     fn transfer(
+        &mut self,
+        access: Access,
+        pieces: &[Piece],
+        buffers: &mut [LocalBuffer<'_>],
+    ) -> Result<()> {
+        let started_ns = clock::now_ns();
+        let result = self.transfer_uncounted(access, pieces, buffers);
+        let bytes = pieces.iter().map(|piece| piece.bytes).sum();
+        self.note(pieces[0].addr, (pieces.len() as u64, bytes), started_ns, result.is_err());
+        result
+    }
+
+    /// Counts a call on the path of its first byte.
+    fn note(&mut self, addr: GAddr, (accesses, bytes): (u64, u64), started_ns: u64, failed: bool) {
+        let page = self.client.geometry().page(addr);
+        let path = match self.client.translation(page).map(|entry| entry.link) {
+            None => Path::Unresolved,
+            Some(OWN) => Path::OwnRack,
+            Some(link) => match self.client.reach(link) {
+                Reach::Mapped(_) => Path::OtherRackMapped,
+                Reach::OneSided(_) => Path::OtherRackFabric,
+            },
+        };
+        let elapsed_ns = clock::now_ns().saturating_sub(started_ns);
+        self.paths.note(path, &Call { accesses, bytes, elapsed_ns, failed });
+    }
+
+    fn transfer_uncounted(
         &mut self,
         access: Access,
         pieces: &[Piece],

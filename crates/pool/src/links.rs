@@ -7,6 +7,7 @@ use crate::link::MasterLink;
 use crate::local::{JoinOptions, LocalLink, SlotLease};
 use crate::locks::LockTable;
 use crate::options::{FabricChoice, Options};
+use crate::paths::PathStats;
 use crate::remote::RemoteLink;
 use crate::stats::HandleStats;
 use rackpool_core::client::{Client, LinkId, OWN, Reach};
@@ -449,6 +450,7 @@ impl Links {
             fabric_operations: fabric.ops,
             fabric_send_calls: fabric.send_calls,
             fabric_receive_calls: fabric.recv_calls,
+            paths: PathStats::default(),
         }
     }
 }

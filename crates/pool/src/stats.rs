@@ -1,6 +1,8 @@
 //! What the pool tells about itself: where an address lives and why, counters of handles, daemons
-//! and the master. Taken when asked, at the edges; nothing is counted inside an access.
+//! and the master. Taken when asked, at the edges; nothing is counted inside a warm access to
+//! mapped memory.
 
+use crate::paths::PathStats;
 use rackpool_core::wire::{DaemonStats, MasterStats};
 use serde::Serialize;
 use std::fmt;
@@ -63,6 +65,8 @@ pub struct HandleStats {
     pub fabric_send_calls: u64,
     /// System calls that received something on the fabric.
     pub fabric_receive_calls: u64,
+    /// Accesses by the path that they took.
+    pub paths: PathStats,
 }
 
 /// One rack in [`PoolStats`].
@@ -91,4 +95,11 @@ pub struct PoolStats {
     pub racks: Vec<RackStats>,
     /// Of the handle that asked.
     pub handle: HandleStats,
+}
+
+impl PoolStats {
+    /// The same as text in the exposition format of Prometheus, version 0.0.4.
+    pub fn prometheus(&self) -> String {
+        crate::metrics::pool_text(self)
+    }
 }

@@ -579,7 +579,8 @@ impl<P: Probe> Master<P> {
         Ok(MasterAnswer::Homes(pages.collect()))
     }
 
-    fn racks(&self) -> Vec<RackInfo> {
+    /// The racks of the pool, by number.
+    pub fn racks(&self) -> Vec<RackInfo> {
         self.state.racks().map(|info| self.with_liveness(info)).collect()
     }
 
@@ -617,7 +618,8 @@ impl<P: Probe> Master<P> {
         }
     }
 
-    fn stats(&self) -> MasterStats {
+    /// The master's counters.
+    pub fn stats(&self) -> MasterStats {
         let clients = self.conns.values().filter(|c| matches!(c.peer, Peer::Client(_)));
         MasterStats {
             pages: self.state.pages(),

@@ -43,6 +43,8 @@ pub struct DaemonOptions {
     /// How long the session of a remote client outlives its connection, ms: longer than clients
     /// try to come back. After it, what the session owned is freed.
     pub session_grace_ms: u64,
+    /// Where to serve the counters over HTTP, in the format of Prometheus; `None` for nowhere.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl DaemonOptions {
@@ -58,6 +60,7 @@ impl DaemonOptions {
             ephemeral: false,
             join_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
             session_grace_ms: SESSION_GRACE_MS_DEFAULT,
+            metrics: None,
         }
     }
 }
@@ -75,6 +78,7 @@ impl DaemonOptions {
 #[derive(Debug)]
 pub struct DaemonServer {
     local_addr: SocketAddr,
+    metrics_addr: Option<SocketAddr>,
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
 }
@@ -110,11 +114,12 @@ impl DaemonServer {
     /// # Errors
     /// `bad-region`, `version` if the region is not one that this release can serve; `full` if
     /// the host has no memory; `config` for a memory that makes no sense; `timeout` if the master
-    /// does not answer; `denied` if the rack is served by another daemon.
+    /// does not answer; `denied` if the rack is served by another daemon, or the metrics' address
+    /// is not a loopback one.
     pub fn start(options: DaemonOptions) -> Result<Self> {
         let stop = Arc::new(Stop::new()?);
         let mut server = Server::open(options, Arc::clone(&stop))?;
-        let local_addr = server.local_addr();
+        let (local_addr, metrics_addr) = (server.local_addr(), server.metrics_addr());
         let thread = std::thread::Builder::new()
             .name("rackpool-daemon".into())
             .spawn(move || {
@@ -122,7 +127,7 @@ impl DaemonServer {
                 server.close();
             })
             .map_err(|error| io_error("daemon thread", &error))?;
-        Ok(Self { local_addr, stop, thread: Some(thread) })
+        Ok(Self { local_addr, metrics_addr, stop, thread: Some(thread) })
     }
 
     /// Serves on the calling thread until SIGINT or SIGTERM. `ready` is called with the fabric
@@ -143,6 +148,11 @@ impl DaemonServer {
     /// Address of the fabric endpoint.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// Where the counters are served, if they are.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics_addr
     }
 
     /// Stops and waits for the end.

@@ -8,11 +8,13 @@ use super::{DaemonOptions, Stop, control_name, io_error, parse_memory};
 use crate::clock;
 use crate::link::MasterLink;
 use crate::links::fabric_error;
+use crate::metrics::{self, Door, MetricsServer};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES};
 use rackpool_core::daemon::{Act, ClientId, Daemon, Remotes, World, format};
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
-    self, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo, RemoteReply, RequestFrame,
+    self, DaemonStats, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo, RemoteReply,
+    RequestFrame,
 };
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::control::ControlListener;
@@ -67,13 +69,15 @@ pub(super) struct Server {
     buffer: Box<[u8]>,
     readiness: Vec<Readiness>,
     events: Vec<FabricEvent>,
+    /// The door is closed before the thread is waited for.
+    metrics: Option<(Door<DaemonStats>, MetricsServer)>,
 }
 
 impl Server {
     pub(super) fn open(options: DaemonOptions, stop: Arc<Stop>) -> Result<Self> {
         let asymmetric = rackpool_hw::barrier::register().is_ok();
         let rack = RackId(options.rack);
-        let (world, engine) = open_region(&options, rack, asymmetric)?;
+        let (mut world, engine) = open_region(&options, rack, asymmetric)?;
         let layout = engine.layout();
         let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
         let (pages, table) = (world.pages().clone(), world.table().clone());
@@ -82,6 +86,7 @@ impl Server {
         let fabric_wake = wake.try_clone().map_err(|e| io_error("wake event", &e))?;
         target.waker = Arc::new(move || fabric_wake.notify());
         let target = Target::start(target).map_err(fabric_error)?;
+        world.fabric = Some(target.counters());
         let region = region_info(&engine, &options);
         let control = control_name(rack, engine.region_id());
         let listener =
@@ -125,11 +130,16 @@ impl Server {
             buffer: vec![0; MESSAGE_BYTES_MAX as usize].into_boxed_slice(),
             readiness: Vec::new(),
             events: Vec::new(),
+            metrics: None,
         };
         server.watch()?;
         server.clients.recover(&mut server.engine, &mut server.world, &server.poller)?;
         server.remotes.recover(&server.engine, clock::now_ns());
         server.join_master()?;
+        if let Some(listen) = server.options.metrics {
+            let (thread, door) = metrics::start(listen, &server.wake, metrics::daemon_text)?;
+            server.metrics = Some((door, thread));
+        }
         Ok(server)
     }
 
@@ -144,6 +154,10 @@ impl Server {
 
     pub(super) fn local_addr(&self) -> SocketAddr {
         self.target.local_addr()
+    }
+
+    pub(super) fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|(_, thread)| thread.local_addr())
     }
 
     /// Joins the master before anybody is served: a rack that nobody can find is no rack.
@@ -339,6 +353,9 @@ impl Server {
         }
         let worked = !ready.is_empty();
         self.readiness = ready;
+        if let Some((door, _)) = &self.metrics {
+            door.answer(|| self.engine.stats(&self.world));
+        }
         let refused = self.poll_master(clock::now_ns()).err();
         if refused != self.refused {
             if let Some(error) = &refused {

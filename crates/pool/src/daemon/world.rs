@@ -2,11 +2,13 @@
 //! touch pages, and queues for what it says to the master and to clients.
 
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
+use rackpool_core::counts::FabricCounts;
 use rackpool_core::daemon::{ClientId, World};
 use rackpool_core::layout::{SlotWord, cell_offset};
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{MasterCall, ReplyFrame};
 use rackpool_core::{Error, Result};
+use rackpool_hw::fabric::tcp::TargetCounters;
 use rackpool_hw::region::{RegionFiles, Section};
 use rackpool_hw::window::Window;
 
@@ -20,6 +22,8 @@ pub(super) struct RegionWorld {
     pub bell: Window,
     /// Cells of the fabric target's thread.
     pub target_cells: Window,
+    /// Counters of the fabric target, once it serves.
+    pub fabric: Option<TargetCounters>,
     slots: Vec<Option<Window>>,
     slots_used: Vec<u32>,
     asymmetric_fence: bool,
@@ -40,6 +44,7 @@ impl RegionWorld {
             target_cells: Window::heap(u64::from(CELLS) * 8)
                 .with_asymmetric_fence(asymmetric_fence),
             files,
+            fabric: None,
             slots: vec![None; SLOTS_MAX as usize],
             slots_used: Vec::with_capacity(SLOTS_MAX as usize),
             asymmetric_fence,
@@ -144,6 +149,19 @@ impl World for RegionWorld {
 
     fn metadata_bytes(&self) -> u64 {
         self.files.backed_bytes().map_or(0, |backed| backed.metadata)
+    }
+
+    fn fabric_counts(&self) -> FabricCounts {
+        let Some(stats) = self.fabric.as_ref().map(TargetCounters::stats) else {
+            return FabricCounts::default();
+        };
+        FabricCounts {
+            operations: stats.ops,
+            sent_bytes: stats.sent_bytes,
+            received_bytes: stats.received_bytes,
+            send_calls: stats.send_calls,
+            receive_calls: stats.recv_calls,
+        }
     }
 
     fn to_master(&mut self, id: u64, call: MasterCall) {

@@ -57,6 +57,9 @@ pub enum MasterError {
         /// What the store says.
         reason: String,
     },
+    /// The counters cannot be served where they should. Choose another address.
+    #[error("{0}")]
+    Metrics(rackpool_core::Error),
     /// The system refuses something that a master cannot do without.
     #[error("{what}: {source}")]
     System {
@@ -77,6 +80,7 @@ impl MasterError {
             MasterError::BadState { .. } => "bad-state",
             MasterError::Version { .. } => "version",
             MasterError::Storage { .. } => "storage",
+            MasterError::Metrics(error) => error.code(),
             MasterError::System { .. } => "system",
         }
     }
@@ -102,6 +106,7 @@ impl From<MasterError> for rackpool_core::Error {
         match error {
             MasterError::Listen { .. } | MasterError::NotLoopback { .. } => Self::Config { reason },
             MasterError::Locked { .. } => Self::Denied { reason },
+            MasterError::Metrics(error) => error,
             _ => Self::Io { what: "master".into(), reason },
         }
     }

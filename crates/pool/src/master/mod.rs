@@ -37,6 +37,8 @@ pub struct MasterOptions {
     pub lease_ms: u64,
     /// Where allocations go that find no room in their own rack.
     pub policy: Policy,
+    /// Where to serve the counters over HTTP, in the format of Prometheus; `None` for nowhere.
+    pub metrics: Option<SocketAddr>,
     /// Takes one line for the operator at a time.
     pub log: fn(&str),
 }
@@ -49,6 +51,7 @@ impl MasterOptions {
             state_dir: state_dir.into(),
             lease_ms: LEASE_MS_DEFAULT,
             policy: Policy::default(),
+            metrics: None,
             log: |line| eprintln!("master: {line}"),
         }
     }
@@ -68,6 +71,7 @@ impl MasterOptions {
 #[derive(Debug)]
 pub struct MasterServer {
     addr: SocketAddr,
+    metrics_addr: Option<SocketAddr>,
     stop: Arc<AtomicBool>,
     wake: WakeEvent,
     thread: Option<JoinHandle<Result<(), MasterError>>>,
@@ -80,6 +84,7 @@ impl MasterServer {
     /// Any [`MasterError`]; nothing is left running then.
     pub fn start(options: MasterOptions) -> Result<Self, MasterError> {
         let (serve, addr, wake) = prepare(&options)?;
+        let metrics_addr = serve.metrics.as_ref().map(|(_, thread)| thread.local_addr());
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);
         let other = wake.try_clone().map_err(MasterError::system("make an event"))?;
@@ -89,12 +94,17 @@ impl MasterServer {
         };
         let thread = std::thread::Builder::new().name("rackpool-master".into()).spawn(body);
         let thread = thread.map_err(MasterError::system("start the master's thread"))?;
-        Ok(Self { addr, stop, wake, thread: Some(thread) })
+        Ok(Self { addr, metrics_addr, stop, wake, thread: Some(thread) })
     }
 
     /// Where it serves.
     pub fn local_addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Where the counters are served, if they are.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics_addr
     }
 
     /// Stops it, closes its connections and its state.
@@ -154,7 +164,15 @@ fn prepare(options: &MasterOptions) -> Result<(Serve, SocketAddr, WakeEvent), Ma
     let master = Master::new(state, config, monotonic_ns());
     let wake = WakeEvent::new().map_err(MasterError::system("make an event"))?;
     let (connections_max, log) = (connections_max(), options.log);
-    Ok((Serve { master, journal, listener, connections_max, log }, addr, wake))
+    let metrics = match options.metrics {
+        None => None,
+        Some(listen) => {
+            let started = crate::metrics::start(listen, &wake, crate::metrics::master_text);
+            let (thread, door) = started.map_err(MasterError::Metrics)?;
+            Some((door, thread))
+        }
+    };
+    Ok((Serve { master, journal, listener, connections_max, log, metrics }, addr, wake))
 }
 
 fn listen(listen: &str) -> Result<(TcpListener, SocketAddr), MasterError> {

@@ -13,6 +13,7 @@
 use super::error::MasterError;
 use super::frame::{FrameReader, FrameWriter, ReadEnd};
 use super::journal::Journal;
+use crate::metrics::{Door, MetricsServer};
 use rackpool_core::constants::{
     MASTER_CONNECTIONS_MAX, MASTER_MESSAGE_BYTES_MAX, MASTER_OUTPUT_BYTES_HIGH,
     MASTER_STALL_MS_MAX, MASTER_TURN_REQUESTS_MAX,
@@ -20,7 +21,7 @@ use rackpool_core::constants::{
 use rackpool_core::error::Error;
 use rackpool_core::master::{ConnId, Master, Notice};
 use rackpool_core::seam::Nanos;
-use rackpool_core::wire::{self, MasterCall, MasterReply, MasterRequest};
+use rackpool_core::wire::{self, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::process::monotonic_ns;
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,6 +61,9 @@ struct Connection {
     owing_since: Option<Nanos>,
 }
 
+/// Who asks for the counters; the door is closed before the thread is waited for.
+pub(super) type Metrics = (Door<(MasterStats, Vec<RackInfo>)>, MetricsServer);
+
 /// What the loop serves, made where its errors can be told; the loop itself stays on its thread.
 pub(super) struct Serve {
     pub master: Master,
@@ -68,6 +72,8 @@ pub(super) struct Serve {
     /// Connections that are served; further ones are told that they are too many.
     pub connections_max: usize,
     pub log: fn(&str),
+    /// The counters' endpoint, if there is one.
+    pub metrics: Option<Metrics>,
 }
 
 /// Everything that the loop owns.
@@ -85,11 +91,12 @@ pub(super) struct Server {
     out: Vec<(ConnId, MasterReply)>,
     swept: Nanos,
     log: fn(&str),
+    metrics: Option<Metrics>,
 }
 
 impl Server {
     pub(super) fn new(serve: Serve, wake: &WakeEvent) -> Result<Self, MasterError> {
-        let Serve { master, journal, listener, connections_max, log } = serve;
+        let Serve { master, journal, listener, connections_max, log, metrics } = serve;
         let made = || {
             let poller = Poller::new()?;
             listener.set_nonblocking(true)?;
@@ -111,6 +118,7 @@ impl Server {
             out: Vec::new(),
             swept: monotonic_ns(),
             log,
+            metrics,
         })
     }
 
@@ -161,6 +169,9 @@ impl Server {
             (self.log)(&describe(&notice));
         }
         self.send(now);
+        if let Some((door, _)) = &self.metrics {
+            door.answer(|| (self.master.stats(), self.master.racks()));
+        }
         if now.saturating_sub(self.swept) >= SWEEP_NS {
             self.swept = now;
             self.sweep(now);

@@ -21,7 +21,7 @@ mod serve;
 pub mod target;
 
 pub use endpoint::{Endpoint, EndpointOptions};
-pub use target::{Target, TargetOptions, TargetSendError};
+pub use target::{Target, TargetCounters, TargetOptions, TargetSendError};
 
 use super::{FabricError, FabricStats};
 use rackpool_core::seam::Nanos;

@@ -201,6 +201,24 @@ impl Target {
     pub fn stats(&self) -> FabricStats {
         self.doors.stats()
     }
+
+    /// The same counters for others to look at.
+    pub fn counters(&self) -> TargetCounters {
+        TargetCounters { doors: Arc::clone(&self.doors) }
+    }
+}
+
+/// The counters of a [`Target`], for whoever tells of it; they outlive it.
+#[derive(Clone)]
+pub struct TargetCounters {
+    doors: Arc<Doors>,
+}
+
+impl TargetCounters {
+    /// As [`Target::stats`].
+    pub fn stats(&self) -> FabricStats {
+        self.doors.stats()
+    }
 }
 
 impl Drop for Target {

@@ -1,0 +1,310 @@
+//! The counters as text in the exposition format of Prometheus (version 0.0.4), and the endpoint
+//! that a server tells them at. In: snapshots of counters. Out: text; nothing here counts.
+//!
+//! Names: `rackpool_` and who counts (`rack`, `master`, `handle`), counters end in `_total`. A
+//! daemon tells of itself, the master of itself and of who is alive, `stats` of all of them.
+
+mod http;
+
+pub(crate) use http::{Door, MetricsServer, start};
+
+use crate::paths::PathStats;
+use crate::stats::{HandleStats, PoolStats};
+use rackpool_core::wire::{DaemonStats, MasterStats, RackInfo};
+use std::fmt::Write;
+
+/// A counter that has no label of its own: name, whether it only grows, what it says, its value.
+type Metric<T> = (&'static str, Kind, &'static str, fn(&T) -> u64);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Gauge,
+    Counter,
+    Histogram,
+}
+
+const RACK: &[Metric<DaemonStats>] = &[
+    ("epoch", Kind::Gauge, "Attach count of the region", |s| s.epoch),
+    ("page_bytes", Kind::Gauge, "Size of a page", |s| s.page_bytes),
+    ("frames", Kind::Gauge, "Frames in all", |s| s.frames),
+    ("frames_free", Kind::Gauge, "Frames that are free", |s| s.frames_free),
+    ("frames_quarantined", Kind::Gauge, "Frames that wait for a stopped reader or writer", |s| {
+        s.frames_quarantined
+    }),
+    ("frames_slab", Kind::Gauge, "Frames that hold slabs", |s| s.frames_slab),
+    ("allocated_bytes", Kind::Gauge, "Bytes of live allocations", |s| s.allocated_bytes),
+    ("allocations", Kind::Gauge, "Live allocations", |s| s.allocations),
+    ("metadata_bytes", Kind::Gauge, "Backed bytes of the metadata", |s| s.metadata_bytes),
+    ("slots_used", Kind::Gauge, "Slots of local clients in use", |s| s.slots_used),
+    ("remote_sessions", Kind::Gauge, "Sessions of remote clients known", |s| s.remote_sessions),
+    ("locks_held", Kind::Gauge, "Locks that are held", |s| s.locks_held),
+    ("lock_waiters", Kind::Gauge, "Requests that wait for a lock", |s| s.lock_waiters),
+    ("sessions_made_total", Kind::Counter, "Sessions made", |s| s.sessions_made),
+    ("sessions_reaped_total", Kind::Counter, "Sessions ended", |s| s.sessions_reaped),
+    ("allocations_total", Kind::Counter, "Allocations answered", |s| s.answers.allocated),
+    ("frees_total", Kind::Counter, "Frees answered", |s| s.answers.freed),
+    ("locks_total", Kind::Counter, "Locks granted", |s| s.answers.locked),
+    ("fabric_operations_total", Kind::Counter, "Operations served to other racks", |s| {
+        s.fabric.operations
+    }),
+    ("fabric_sent_bytes_total", Kind::Counter, "Bytes sent to other racks", |s| {
+        s.fabric.sent_bytes
+    }),
+    ("fabric_received_bytes_total", Kind::Counter, "Bytes received from other racks", |s| {
+        s.fabric.received_bytes
+    }),
+    ("fabric_send_calls_total", Kind::Counter, "System calls that sent", |s| s.fabric.send_calls),
+    ("fabric_receive_calls_total", Kind::Counter, "System calls that received", |s| {
+        s.fabric.receive_calls
+    }),
+];
+
+const MASTER: &[Metric<MasterStats>] = &[
+    ("pages", Kind::Gauge, "Pages in the directory", |s| s.pages),
+    ("pages_lost", Kind::Gauge, "Pages on regions that are gone", |s| s.pages_lost),
+    ("roots", Kind::Gauge, "Named roots", |s| s.roots),
+    ("daemons", Kind::Gauge, "Daemons that are alive", |s| s.daemons),
+    ("clients", Kind::Gauge, "Clients connected", |s| s.clients),
+    ("answers_total", Kind::Counter, "Requests answered", |s| s.requests),
+    ("commands_total", Kind::Counter, "Commands applied since the pool was made", |s| s.index),
+];
+
+const HANDLE: &[Metric<HandleStats>] = &[
+    ("ring_requests_total", Kind::Counter, "Requests through rings", |s| s.ring_requests),
+    ("master_requests_total", Kind::Counter, "Requests to the master", |s| s.master_requests),
+    ("fabric_operations_total", Kind::Counter, "Operations and messages of the fabric", |s| {
+        s.fabric_operations
+    }),
+    ("fabric_send_calls_total", Kind::Counter, "System calls that sent", |s| s.fabric_send_calls),
+    ("fabric_receive_calls_total", Kind::Counter, "System calls that received", |s| {
+        s.fabric_receive_calls
+    }),
+];
+
+/// The counters of a whole pool, as `stats --prometheus` tells them.
+pub(crate) fn pool_text(stats: &PoolStats) -> String {
+    let mut text = Text::default();
+    text.master(&stats.master);
+    let up = stats.racks.iter().map(|rack| (rack.rack, rack.alive));
+    text.racks_up(up);
+    let asked: Vec<&DaemonStats> = stats.racks.iter().filter_map(|r| r.daemon.as_ref()).collect();
+    text.racks(&asked);
+    text.plain("handle", HANDLE, &stats.handle);
+    text.paths(&stats.handle.paths);
+    text.out
+}
+
+/// A daemon's own counters.
+pub(crate) fn daemon_text(stats: &DaemonStats) -> String {
+    let mut text = Text::default();
+    text.racks(&[stats]);
+    text.out
+}
+
+/// The master's own counters, and which racks are alive.
+pub(crate) fn master_text((stats, racks): &(MasterStats, Vec<RackInfo>)) -> String {
+    let mut text = Text::default();
+    text.master(stats);
+    text.racks_up(racks.iter().map(|info| (info.rack.0, info.alive)));
+    text.out
+}
+
+/// Text under way. All samples of a metric stand together, behind what it means.
+#[derive(Default)]
+struct Text {
+    out: String,
+}
+
+impl Text {
+    fn head(&mut self, name: &str, kind: Kind, help: &str) {
+        let kind = match kind {
+            Kind::Gauge => "gauge",
+            Kind::Counter => "counter",
+            Kind::Histogram => "histogram",
+        };
+        self.line(format_args!("# HELP rackpool_{name} {help}"));
+        self.line(format_args!("# TYPE rackpool_{name} {kind}"));
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        writeln!(self.out, "{line}").expect("a string takes everything");
+    }
+
+    fn plain<T>(&mut self, who: &str, metrics: &[Metric<T>], of: &T) {
+        for (name, kind, help, value) in metrics {
+            self.head(&format!("{who}_{name}"), *kind, help);
+            self.line(format_args!("rackpool_{who}_{name} {}", value(of)));
+        }
+    }
+
+    fn master(&mut self, stats: &MasterStats) {
+        self.plain("master", MASTER, stats);
+        self.head("master_calls_total", Kind::Counter, "Calls by kind");
+        for (kind, count) in stats.calls_by_kind.by_kind() {
+            self.line(format_args!("rackpool_master_calls_total{{kind=\"{kind}\"}} {count}"));
+        }
+        self.head("master_refusals_total", Kind::Counter, "Refusals by the word of their error");
+        for (code, count) in &stats.refused.0 {
+            self.line(format_args!("rackpool_master_refusals_total{{code=\"{code}\"}} {count}"));
+        }
+    }
+
+    fn racks_up(&mut self, racks: impl Iterator<Item = (u16, bool)>) {
+        self.head("rack_up", Kind::Gauge, "Whether the rack's daemon is connected to the master");
+        for (rack, alive) in racks {
+            let up = u8::from(alive);
+            self.line(format_args!("rackpool_rack_up{{rack=\"{rack}\"}} {up}"));
+        }
+    }
+
+    fn racks(&mut self, racks: &[&DaemonStats]) {
+        for (name, kind, help, value) in RACK {
+            self.head(&format!("rack_{name}"), *kind, help);
+            for stats in racks {
+                let (rack, value) = (stats.rack, value(stats));
+                self.line(format_args!("rackpool_rack_{name}{{rack=\"{rack}\"}} {value}"));
+            }
+        }
+        self.head("rack_requests_total", Kind::Counter, "Requests of clients by kind");
+        for stats in racks {
+            for (kind, count) in stats.requests_by_kind.by_kind() {
+                self.labelled("rack_requests_total", stats, ("kind", kind), count);
+            }
+        }
+        self.head("rack_refusals_total", Kind::Counter, "Refusals by the word of their error");
+        for stats in racks {
+            for (code, count) in &stats.answers.refused {
+                self.labelled("rack_refusals_total", stats, ("code", code), *count);
+            }
+        }
+    }
+
+    fn labelled(&mut self, name: &str, of: &DaemonStats, label: (&str, &str), value: u64) {
+        let ((key, word), rack) = (label, of.rack);
+        self.line(format_args!("rackpool_{name}{{rack=\"{rack}\",{key}=\"{word}\"}} {value}"));
+    }
+
+    fn paths(&mut self, paths: &PathStats) {
+        let all = [
+            ("own_rack", &paths.own_rack),
+            ("other_rack_mapped", &paths.other_rack_mapped),
+            ("other_rack_fabric", &paths.other_rack_fabric),
+        ];
+        let said = "warm ones to mapped racks are not counted";
+        let counts: [(&str, String, fn(&crate::paths::PathCounts) -> u64); 3] = [
+            ("accesses_total", format!("Accesses by path; {said}"), |p| p.accesses),
+            ("access_bytes_total", format!("Bytes of accesses by path; {said}"), |p| p.bytes),
+            ("accesses_failed_total", "Calls that failed by path".to_owned(), |p| p.failed),
+        ];
+        for (name, help, value) in counts {
+            self.head(&format!("handle_{name}"), Kind::Counter, &help);
+            for (path, counts) in all {
+                let value = value(counts);
+                self.line(format_args!("rackpool_handle_{name}{{path=\"{path}\"}} {value}"));
+            }
+        }
+        self.head("handle_access_seconds", Kind::Histogram, &format!("Time of calls; {said}"));
+        for (path, counts) in all {
+            let mut below = 0;
+            for (end_ns, count) in counts.latency.buckets() {
+                below += count;
+                let le = end_ns.map_or("+Inf".to_owned(), seconds);
+                self.line(format_args!(
+                    "rackpool_handle_access_seconds_bucket{{path=\"{path}\",le=\"{le}\"}} {below}"
+                ));
+            }
+            let sum = seconds(counts.latency.sum_ns());
+            self.line(format_args!("rackpool_handle_access_seconds_sum{{path=\"{path}\"}} {sum}"));
+            let name = "rackpool_handle_access_seconds_count";
+            self.line(format_args!("{name}{{path=\"{path}\"}} {below}"));
+        }
+    }
+}
+
+/// Exact, without trailing zeros.
+fn seconds(ns: u64) -> String {
+    let text = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paths::{Call, Path};
+    use crate::stats::RackStats;
+    use rackpool_core::RackId;
+    use std::collections::BTreeSet;
+
+    fn pool() -> PoolStats {
+        let mut daemon = DaemonStats { rack: RackId(3), frames_free: 7, ..Default::default() };
+        daemon.requests_by_kind.alloc = 2;
+        daemon.answers.refused.insert("full".into(), 5);
+        let mut handle = HandleStats::default();
+        let call = Call { accesses: 1, bytes: 64, elapsed_ns: 1_500, failed: false };
+        handle.paths.note(Path::OtherRackFabric, &call);
+        let rack = |rack, daemon: Option<DaemonStats>| RackStats {
+            rack,
+            alive: daemon.is_some(),
+            fabric: "tcp".into(),
+            fabric_addr: "127.0.0.1:1".into(),
+            daemon,
+            error: None,
+        };
+        let racks = vec![rack(3, Some(daemon)), rack(4, None)];
+        PoolStats { master: MasterStats::default(), racks, handle }
+    }
+
+    /// Every sample belongs to the metric whose head came last, each metric has one head, and
+    /// every value is a number.
+    pub(super) fn check_format(text: &str) {
+        let (mut seen, mut current) = (BTreeSet::new(), String::new());
+        for line in text.lines() {
+            if let Some(head) = line.strip_prefix("# TYPE ") {
+                current = head.split(' ').next().unwrap().to_owned();
+                assert!(seen.insert(current.clone()), "{current} twice");
+            } else if !line.starts_with("# HELP ") {
+                let name = line.split(['{', ' ']).next().unwrap();
+                let parts = ["", "_bucket", "_sum", "_count"];
+                assert!(parts.iter().any(|part| name == format!("{current}{part}")), "{line}");
+                let (labels, value) = line.rsplit_once(' ').unwrap();
+                assert!(value.parse::<f64>().is_ok(), "{line}");
+                assert_eq!(labels.contains('{'), labels.ends_with("\"}"), "{line}");
+            }
+        }
+        assert!(text.ends_with('\n') && !seen.is_empty());
+    }
+
+    #[test]
+    fn the_text_is_in_the_exposition_format_and_says_what_was_counted() {
+        let text = pool_text(&pool());
+        check_format(&text);
+        for line in [
+            "rackpool_rack_frames_free{rack=\"3\"} 7",
+            "rackpool_rack_up{rack=\"3\"} 1",
+            "rackpool_rack_up{rack=\"4\"} 0",
+            "rackpool_rack_requests_total{rack=\"3\",kind=\"alloc\"} 2",
+            "rackpool_rack_refusals_total{rack=\"3\",code=\"full\"} 5",
+            "rackpool_handle_access_bytes_total{path=\"other_rack_fabric\"} 64",
+            "rackpool_handle_access_seconds_bucket{path=\"other_rack_fabric\",le=\"0.000001024\"} 0",
+            "rackpool_handle_access_seconds_bucket{path=\"other_rack_fabric\",le=\"0.000002048\"} 1",
+            "rackpool_handle_access_seconds_bucket{path=\"other_rack_fabric\",le=\"+Inf\"} 1",
+            "rackpool_handle_access_seconds_sum{path=\"other_rack_fabric\"} 0.0000015",
+            "rackpool_master_calls_total{kind=\"pick_rack\"} 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_tells_of_itself_in_the_same_format() {
+        check_format(&daemon_text(&DaemonStats::default()));
+        check_format(&master_text(&(MasterStats::default(), Vec::new())));
+    }
+
+    #[test]
+    fn nanoseconds_are_exact_in_seconds() {
+        assert_eq!(seconds(0), "0");
+        assert_eq!(seconds(128), "0.000000128");
+        assert_eq!(seconds(10_000_000_000), "10");
+    }
+}

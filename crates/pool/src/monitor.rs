@@ -1,0 +1,157 @@
+//! A look at a whole pool from outside: the master's counters and those of every rack's daemon,
+//! asked again and again. Takes no slot and no rack of its own; it holds one connection to the
+//! master and one session at each daemon, over the fabric endpoint that every daemon has.
+//!
+//! Used by `rackpool top`. A rack that does not answer costs a bounded time and is listed with the
+//! reason; the others are shown all the same.
+
+use crate::clock;
+use crate::link::MasterLink;
+use crate::links::{Inbox, Links, unexpected_answer};
+use crate::remote::RemoteLink;
+use crate::stats::RackStats;
+use rackpool_core::error::DeathCause;
+use rackpool_core::seam::Nanos;
+use rackpool_core::wire::{
+    DaemonStats, MasterAnswer, MasterCall, MasterStats, RackInfo, Reply, Request,
+};
+use rackpool_core::{Error, RackId, Result};
+use rackpool_hw::fabric::tcp::Endpoint;
+use std::collections::BTreeMap;
+
+/// How long one rack may take to answer, ms: the others wait meanwhile.
+const RACK_MS_MAX: u64 = 1_000;
+
+/// What was seen at one time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// When, ns of this host's monotonic clock.
+    pub at_ns: Nanos,
+    /// The master's counters.
+    pub master: MasterStats,
+    /// The racks', by number.
+    pub racks: Vec<RackStats>,
+}
+
+/// The connections; see the module.
+///
+/// ```
+/// # fn main() -> rackpool::Result<()> {
+/// use rackpool::{cluster::Cluster, monitor::Monitor};
+/// let cluster = Cluster::start(2)?;
+/// let mut monitor = Monitor::new(vec![cluster.master_addr()], 5_000)?;
+/// let sample = monitor.sample()?;
+/// assert_eq!(sample.master.daemons, 2);
+/// assert!(sample.racks.iter().all(|rack| rack.alive && rack.daemon.is_some()));
+/// # Ok(()) }
+/// ```
+pub struct Monitor {
+    master: MasterLink,
+    timeout_ms: u64,
+    endpoint: Endpoint,
+    inbox: Inbox,
+    racks: BTreeMap<RackId, RemoteLink>,
+}
+
+impl Monitor {
+    /// A monitor of the pool whose master is at one of `masters`; nothing is asked yet.
+    /// `timeout_ms` is how long a sample rides through a restart of the master.
+    ///
+    /// # Errors
+    /// `config` without an address; `io` if the system gives no descriptor.
+    pub fn new(masters: Vec<String>, timeout_ms: u64) -> Result<Self> {
+        if masters.is_empty() {
+            return Err(Error::Config { reason: "no master is named".into() });
+        }
+        Ok(Self {
+            master: MasterLink::new(masters),
+            timeout_ms,
+            endpoint: Links::endpoint()?,
+            inbox: Inbox::default(),
+            racks: BTreeMap::new(),
+        })
+    }
+
+    /// Asks everybody. Blocks for up to `timeout_ms` for the master and a second for each rack.
+    ///
+    /// # Errors
+    /// What the master's silence means: `timeout`, `peer-dead`, `version`. Racks have theirs in
+    /// the sample.
+    pub fn sample(&mut self) -> Result<Sample> {
+        let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
+        let master = match self.master.call(MasterCall::Stats, deadline)? {
+            MasterAnswer::Stats(stats) => *stats,
+            other => return Err(unexpected_answer(&other)),
+        };
+        let infos = match self.master.call(MasterCall::Racks, deadline)? {
+            MasterAnswer::Racks(infos) => infos,
+            other => return Err(unexpected_answer(&other)),
+        };
+        let racks = infos.iter().map(|info| {
+            let asked = self.ask(info);
+            RackStats {
+                rack: info.rack.0,
+                alive: info.alive,
+                fabric: format!("{:?}", info.fabric).to_lowercase(),
+                fabric_addr: info.fabric_addr.clone(),
+                error: asked.as_ref().err().map(Error::to_string),
+                daemon: asked.ok(),
+            }
+        });
+        let racks = racks.collect();
+        Ok(Sample { at_ns: clock::now_ns(), master, racks })
+    }
+
+    fn ask(&mut self, info: &RackInfo) -> Result<DaemonStats> {
+        let peer = || format!("daemon of rack {}", info.rack);
+        if !info.alive {
+            return Err(Error::PeerDead { peer: peer(), cause: DeathCause::Closed });
+        }
+        let deadline_ns = clock::deadline_ns(RACK_MS_MAX);
+        let Self { endpoint, inbox, racks, .. } = self;
+        inbox.completions.clear();
+        for closed in inbox.closed.drain(..) {
+            racks.values_mut().for_each(|link| link.on_closed(closed));
+        }
+        let link = match racks.entry(info.rack) {
+            std::collections::btree_map::Entry::Occupied(known) => {
+                let link = known.into_mut();
+                if link.peer().is_none() {
+                    link.reconnect(endpoint, inbox, info, Vec::new(), deadline_ns)?;
+                }
+                link
+            }
+            std::collections::btree_map::Entry::Vacant(unknown) => {
+                unknown.insert(RemoteLink::connect(endpoint, inbox, info, deadline_ns)?)
+            }
+        };
+        link.begin(Request::Stats);
+        let reply = match link.call(endpoint, inbox, deadline_ns) {
+            Some(reply) => reply?,
+            // The connection had ended since the last sample.
+            None => {
+                link.reconnect(endpoint, inbox, info, Vec::new(), deadline_ns)
+                    .map_err(|error| link.give_up(error))?;
+                match link.resumed() {
+                    Some(ended) => ended?,
+                    None => link.call(endpoint, inbox, deadline_ns).unwrap_or_else(|| {
+                        let dead = Error::PeerDead { peer: peer(), cause: DeathCause::Closed };
+                        Err(link.give_up(dead))
+                    })?,
+                }
+            }
+        };
+        match reply {
+            Reply::Stats(stats) => Ok(*stats),
+            other => Err(Error::Protocol { peer: peer(), reason: format!("answer {other:?}") }),
+        }
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        for link in self.racks.values_mut() {
+            link.leave(&mut self.endpoint);
+        }
+    }
+}
