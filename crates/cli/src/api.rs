@@ -1,11 +1,12 @@
 //! The one place where the command line meets the library crates: a pool as a client sees it, its
 //! hash tables, the two servers and the benchmarks, with errors as [`Failure`]s.
 
-use crate::args::{BenchName, DaemonArgs, PoolArgs};
+use crate::args::{BenchName, DaemonArgs, MasterArgs, PoolArgs};
 use crate::failure::{Failure, Result};
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterOptions, MasterServer};
-use rackpool::{Handle, Options, Pool};
+use rackpool::monitor::Monitor;
+use rackpool::{Handle, Options, Pool, PoolStats};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
@@ -17,6 +18,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+pub use rackpool::monitor::Sample;
 pub use rackpool::{Emulate, FabricChoice, GAddr, Placement, RackId};
 
 /// The table that holds the shell's objects and the files of `demo`.
@@ -60,9 +62,7 @@ impl Client {
     /// Joins the pool that the arguments and the environment name.
     pub fn open(args: &PoolArgs) -> Result<Self> {
         let mut options = Options::from_env()?;
-        if let Some(master) = &args.master {
-            options.master = master.split(',').map(|addr| addr.trim().to_owned()).collect();
-        }
+        name_master(&mut options, args.master.as_deref());
         options.rack = args.rack.unwrap_or(options.rack);
         options.fabric = args.fabric.unwrap_or(options.fabric);
         match args.timeout_ms {
@@ -153,9 +153,8 @@ impl Client {
     }
 
     /// Counters of the whole pool.
-    pub fn stats(&mut self) -> Result<serde_json::Value> {
-        let stats = self.handle.pool_stats()?;
-        serde_json::to_value(stats).map_err(|e| Failure::new("io", format!("JSON: {e}")))
+    pub fn stats(&mut self) -> Result<PoolStats> {
+        Ok(self.handle.pool_stats()?)
     }
 
     fn with_objects<R>(
@@ -169,6 +168,41 @@ impl Client {
         let result = call(&mut table, &mut self.handle);
         self.objects = Some(table);
         Ok(result?)
+    }
+}
+
+/// Takes over the addresses of a master that were given, several with commas between.
+fn name_master(options: &mut Options, master: Option<&str>) {
+    if let Some(master) = master {
+        options.master = master.split(',').map(|addr| addr.trim().to_owned()).collect();
+    }
+}
+
+/// A look at a pool from outside.
+pub struct Watch {
+    monitor: Monitor,
+    masters: String,
+}
+
+impl Watch {
+    /// Finds the master that the argument or the environment names.
+    pub fn open(master: Option<&str>) -> Result<Self> {
+        let mut options = Options::from_env()?;
+        name_master(&mut options, master);
+        find_master(&options.master)?;
+        let masters = options.master.join(", ");
+        let monitor = Monitor::new(options.master, options.request_timeout_ms)?;
+        Ok(Self { monitor, masters })
+    }
+
+    /// The master's addresses.
+    pub fn masters(&self) -> &str {
+        &self.masters
+    }
+
+    /// What is seen now.
+    pub fn sample(&mut self) -> Result<Sample> {
+        Ok(self.monitor.sample()?)
     }
 }
 
@@ -226,6 +260,14 @@ impl Server {
         }
     }
 
+    /// Where it tells its counters, if it does.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Server::Master(server) => server.metrics_addr(),
+            Server::Daemon(server) => server.metrics_addr(),
+        }
+    }
+
     /// Stops it.
     pub fn stop(self) -> Result<()> {
         match self {
@@ -237,9 +279,10 @@ impl Server {
 }
 
 /// Starts a master.
-pub fn start_master(listen: SocketAddr, state: &Path, lease_ms: u64) -> Result<Server> {
-    let mut options = MasterOptions::new(listen.to_string(), state);
-    options.lease_ms = lease_ms;
+pub fn start_master(args: &MasterArgs, state: &Path) -> Result<Server> {
+    let mut options = MasterOptions::new(args.listen.to_string(), state);
+    options.lease_ms = args.lease_ms;
+    options.metrics = args.metrics;
     options.log = |line| crate::output::log(crate::output::Level::Info, "master", line);
     Ok(Server::Master(MasterServer::start(options)?))
 }
@@ -254,6 +297,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     };
     options.emulate = emulate;
     options.ephemeral = args.ephemeral;
+    options.metrics = args.metrics;
     Ok(Server::Daemon(DaemonServer::start(options)?))
 }
 

@@ -7,6 +7,7 @@ pub use crate::sim_args::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const FIRST_SCREEN: &str = "\
 Examples:
@@ -34,7 +35,10 @@ Prints `ready ADDR` on standard output when it serves; stops on SIGINT and SIGTE
 
 Examples:
   rackpool master --listen 127.0.0.1:7400 --state ./state
-  rackpool master --listen 127.0.0.1:0 --ephemeral       any free port, nothing is kept";
+  rackpool master --listen 127.0.0.1:0 --ephemeral       any free port, nothing is kept
+  rackpool master --state ./state --metrics 9400         then: curl http://127.0.0.1:9400/metrics
+
+With --metrics the line is `ready ADDR metrics=ADDR`.";
 
 const DAEMON_EXAMPLES: &str = "\
 Prints `ready ADDR` on standard output when it serves; stops on SIGINT and SIGTERM. A stopped
@@ -43,7 +47,10 @@ daemon keeps its region, and the next one with the same --memory goes on with it
 Examples:
   rackpool daemon --rack 0 --master 127.0.0.1:7400 --memory 'shm:/dev/shm/rack0?size=1G'
   rackpool daemon --rack 1 --master 127.0.0.1:7400 --memory heap:512M --ephemeral
-  rackpool daemon --rack 0 --master 127.0.0.1:7400 --emulate cxl=140ns,rdma=2us";
+  rackpool daemon --rack 0 --master 127.0.0.1:7400 --emulate cxl=140ns,rdma=2us
+  rackpool daemon --rack 0 --metrics 9401                then: curl http://127.0.0.1:9401/metrics
+
+With --metrics the line is `ready ADDR metrics=ADDR`.";
 
 const SHELL_EXAMPLES: &str = "\
 Commands (separated by `;` or line ends; the first failure stops them):
@@ -58,7 +65,7 @@ Commands (separated by `;` or line ends; the first failure stops them):
   del NAME                                    -> ok
   ls [PREFIX]                                 -> NAME<tab>BYTES
   explain ADDR|NAME                           -> key=value lines
-  stats [--json]
+  stats [--json|--prometheus]                 -> counters of master, racks and this handle
   help, quit
 Sizes take K, M, G; numbers may be 0x... Words with spaces or `;` are put in '...' (as they are)
 or in \"...\" (with \\n \\t \\\\ \\\" \\xNN).
@@ -68,6 +75,16 @@ Examples:
   rackpool shell --rack 1 -c 'write 0x200000 text:\"two words\"; read 0x200000 9 text'
   rackpool shell --rack 0 put notes file:notes.txt
   rackpool shell --rack 1 < commands.txt";
+
+const TOP_EXAMPLES: &str = "\
+One line a rack: frames in all, free, used and in quarantine; live allocations; sessions of clients
+(this command has one); locks held, and +N requests that wait for one; requests, fabric operations
+and fabric bytes (both directions) a second. Ends on SIGINT (Ctrl-C).
+
+Examples:
+  rackpool top
+  rackpool top --master 127.0.0.1:7400 --interval 5
+  rackpool top --once --interval 0.5 | tail -n +4        one table, with rates over half a second";
 
 const BENCH_EXAMPLES: &str = "\
 Each result stands beside its raw limit, measured in the same run.
@@ -135,6 +152,9 @@ pub enum Command {
     /// Use a pool by hand or from a script
     #[command(after_help = SHELL_EXAMPLES)]
     Shell(ShellArgs),
+    /// Watch a pool: racks, memory, requests, locks, fabric
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(TopArgs),
     /// Measure a pool on this machine
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(BenchArgs),
@@ -205,6 +225,10 @@ pub struct MasterArgs {
     #[arg(long, value_name = "MS", default_value_t = 1000,
           value_parser = clap::value_parser!(u64).range(10..=600_000))]
     pub lease_ms: u64,
+    /// Serve counters in the format of Prometheus over HTTP at /metrics; a port alone is one of
+    /// 127.0.0.1
+    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
+    pub metrics: Option<SocketAddr>,
     /// End when standard input ends
     #[arg(long, hide = true)]
     pub exit_with_parent: bool,
@@ -232,6 +256,10 @@ pub struct DaemonArgs {
     /// Inject latency, for example cxl=140ns,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,
+    /// Serve counters in the format of Prometheus over HTTP at /metrics; a port alone is one of
+    /// 127.0.0.1
+    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
+    pub metrics: Option<SocketAddr>,
     /// Remove the region at the end
     #[arg(long)]
     pub ephemeral: bool,
@@ -270,6 +298,21 @@ pub struct ShellArgs {
     /// One command; without it and without -c, commands come from standard input
     #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
+}
+
+/// Options of `top`.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Address of the master; several with commas between [default: RACKPOOL_MASTER, else
+    /// 127.0.0.1:7400]
+    #[arg(long, value_name = "ADDR")]
+    pub master: Option<String>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
+    pub interval: Duration,
+    /// Print one table, with the rates of one interval, and end
+    #[arg(long)]
+    pub once: bool,
 }
 
 /// What `bench` can measure.
@@ -359,6 +402,23 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
+/// An address to serve at; a port alone is one of the loopback address.
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
+    }
+    let wrong = |_| format!("`{text}` is neither an address such as 127.0.0.1:9400 nor a port");
+    text.parse().map_err(wrong)
+}
+
+/// Seconds, with decimals if needed.
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let range = 0.05..=86_400.0;
+    let seconds = text.parse::<f64>().ok().filter(|seconds| range.contains(seconds));
+    let wrong = || format!("`{text}` is not a number of seconds from 0.05 to 86400");
+    seconds.map(Duration::from_secs_f64).ok_or_else(wrong)
+}
+
 /// A memory that makes sense; it is opened later.
 fn parse_memory(text: &str) -> Result<String, String> {
     let spec = text.parse::<rackpool_hw::region::MemorySpec>();
@@ -385,6 +445,9 @@ mod tests {
              --emulate cxl=140ns,rdma=2us --ephemeral",
             "rackpool shell --rack 0 --master 127.0.0.1:7400 -c ls",
             "rackpool shell --rack 0 add 0x200000 -1",
+            "rackpool top --master 127.0.0.1:7400 --interval 0.5 --once",
+            "rackpool master --state dir --metrics 9400",
+            "rackpool daemon --rack 0 --metrics [::1]:0",
             "rackpool bench remote --fabric tcp --quick --json remote.json",
             "rackpool bench ycsb --workload A,B --distribution zipfian",
             "rackpool sim run --seeds 2000 --first-seed 7 --faults all --racks 2 --clients 4 \
@@ -414,6 +477,10 @@ mod tests {
             "rackpool daemon --rack 0 --emulate cxl=1year",
             "rackpool daemon --rack 0 --memory tape:/dev/st0",
             "rackpool demo --clients 1",
+            "rackpool top --interval 0",
+            "rackpool top --interval NaN",
+            "rackpool master --state dir --metrics 70000",
+            "rackpool daemon --rack 0 --metrics somewhere",
             "rackpool bench gravity",
             "rackpool sim",
             "rackpool sim run --faults fire",

@@ -18,6 +18,7 @@ mod servers;
 mod shell;
 mod sim;
 mod sim_args;
+mod top;
 mod worker;
 
 use args::{Cli, Command};
@@ -48,6 +49,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Master(args) => servers::master(args),
         Command::Daemon(args) => servers::daemon(args),
         Command::Shell(args) => shell::run(args),
+        Command::Top(args) => top::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Calibrate(args) => sim::calibrate(args),

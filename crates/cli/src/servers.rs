@@ -1,6 +1,6 @@
 //! `rackpool master` and `rackpool daemon`: a server until SIGINT or SIGTERM, or until the process
-//! that started it is gone. In: options. Out: one line `ready ADDR` on standard output, logs on
-//! standard error. The servers themselves live in the pool's library.
+//! that started it is gone. In: options. Out: one line `ready ADDR`, with `metrics=ADDR` behind it
+//! if counters are served, on standard output; logs on standard error. The servers themselves live in the pool's library.
 
 use crate::api::{self, Server};
 use crate::args::{DaemonArgs, MasterArgs};
@@ -16,6 +16,7 @@ use std::path::PathBuf;
 /// Serves as master.
 pub fn master(args: &MasterArgs) -> Result<()> {
     loopback_only(args.listen)?;
+    args.metrics.map_or(Ok(()), loopback_only)?;
     let shutdown = install_shutdown()?;
     let (state, remove) = match (&args.state, args.ephemeral) {
         (Some(state), ephemeral) => (state.clone(), ephemeral),
@@ -24,7 +25,7 @@ pub fn master(args: &MasterArgs) -> Result<()> {
     // A directory that was there before is not ours to remove.
     let remove = (remove && !state.exists()).then(|| RemoveDir(state.clone()));
     std::fs::create_dir_all(&state).map_err(|error| Failure::file(&state, &error))?;
-    let server = api::start_master(args.listen, &state, args.lease_ms)?;
+    let server = api::start_master(args, &state)?;
     log(Level::Info, "master", format!("state in {}", state.display()));
     let ended = serve("master", server, shutdown, args.exit_with_parent);
     drop(remove);
@@ -34,6 +35,7 @@ pub fn master(args: &MasterArgs) -> Result<()> {
 /// Serves one rack's memory.
 pub fn daemon(args: &DaemonArgs) -> Result<()> {
     loopback_only(args.listen)?;
+    args.metrics.map_or(Ok(()), loopback_only)?;
     let shutdown = install_shutdown()?;
     let default = || format!("shm:/dev/shm/rackpool-rack{}?size=1G", args.rack);
     let memory = args.memory.clone().unwrap_or_else(default);
@@ -52,10 +54,15 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
 fn serve(who: &str, server: Server, shutdown: Shutdown, with_parent: bool) -> Result<()> {
     let addr = server.addr();
     let mut out = std::io::stdout().lock();
-    let ready = writeln!(out, "ready {addr}").and_then(|()| out.flush());
+    let metrics = server.metrics_addr();
+    let said = metrics.map_or(String::new(), |metrics| format!(" metrics={metrics}"));
+    let ready = writeln!(out, "ready {addr}{said}").and_then(|()| out.flush());
     ready.map_err(|error| Failure::io("standard output", &error))?;
     drop(out);
     log(Level::Info, who, format!("serving at {addr}"));
+    if let Some(metrics) = metrics {
+        log(Level::Info, who, format!("counters at http://{metrics}/metrics"));
+    }
     let why = wait_for_end(shutdown, with_parent)?;
     log(Level::Info, who, format!("{why}: stopping"));
     server.stop()?;

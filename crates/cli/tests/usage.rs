@@ -9,7 +9,8 @@ use std::time::Instant;
 fn help_shows_every_command_and_examples() {
     let (code, out, err) = told(&run(&["help"]));
     assert_eq!((code, err.as_str()), (0, ""));
-    for command in ["demo", "master", "daemon", "shell", "bench", "sim", "doctor", "inspect"] {
+    for command in ["demo", "master", "daemon", "shell", "top", "bench", "sim", "doctor", "inspect"]
+    {
         assert!(out.contains(command), "{out}");
         let (code, out, _) = told(&run(&["help", command]));
         assert_eq!(code, 0);
@@ -32,6 +33,8 @@ fn wrong_usage_ends_with_2_and_says_so() {
         &["demo", "--clients", "0"],
         &["demo", "--html", "/"],
         &["bench", "gravity"],
+        &["top", "--interval", "0"],
+        &["master", "--state", "x", "--metrics", "nowhere"],
         &["bench", "ycsb", "--workload", "E"],
         &["sim", "run", "--faults", "fire"],
         &["sim", "run", "--racks", "99"],

@@ -11,7 +11,7 @@ pub mod words;
 use crate::api::{Client, ObjectPlace};
 use crate::args::ShellArgs;
 use crate::failure::{Failure, Result};
-use parse::{Data, FORMS, ShellCommand, Show, Subject, hex, parse, printable};
+use parse::{Data, FORMS, ShellCommand, Show, StatsForm, Subject, hex, parse, printable};
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 use words::{Word, Words};
@@ -150,10 +150,17 @@ impl Shell<'_> {
             },
             C::Ls(prefix) => self.list(&prefix),
             C::Explain(subject) => self.explain(&subject),
-            C::Stats { json } => {
+            C::Stats(form) => {
                 let stats = client.stats()?;
-                let text = if json { crate::output::json(&stats)? } else { flat(&stats) };
-                self.line(&text)
+                let text = match form {
+                    StatsForm::Json => crate::output::json(&stats)?,
+                    StatsForm::Prometheus => stats.prometheus(),
+                    StatsForm::Lines => {
+                        let value = serde_json::to_value(&stats);
+                        flat(&value.map_err(|e| Failure::new("io", format!("JSON: {e}")))?)
+                    }
+                };
+                self.line(text.trim_end())
             }
             C::Help | C::Quit => Ok(()),
         }

@@ -40,6 +40,17 @@ pub enum Subject {
     Name(Vec<u8>),
 }
 
+/// How counters are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatsForm {
+    /// `key=value` lines.
+    Lines,
+    /// JSON.
+    Json,
+    /// The exposition format of Prometheus.
+    Prometheus,
+}
+
 /// One command of the shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ShellCommand {
@@ -65,11 +76,8 @@ pub enum ShellCommand {
     Ls(Vec<u8>),
     /// `explain ADDR|NAME`
     Explain(Subject),
-    /// `stats [--json]`
-    Stats {
-        /// As JSON.
-        json: bool,
-    },
+    /// `stats [--json|--prometheus]`
+    Stats(StatsForm),
     /// `help`
     Help,
     /// `quit`
@@ -89,7 +97,7 @@ pub const FORMS: [&str; 14] = [
     "del NAME",
     "ls [PREFIX]",
     "explain ADDR|NAME",
-    "stats [--json]",
+    "stats [--json|--prometheus]",
     "help",
     "quit",
 ];
@@ -151,8 +159,9 @@ fn operation(name: &str, operands: &[&[u8]]) -> Parsed<ShellCommand> {
         ("ls", []) => C::Ls(Vec::new()),
         ("ls", [prefix]) => C::Ls(prefix.to_vec()),
         ("explain", [subject]) => C::Explain(subject_of(subject)?),
-        ("stats", []) => C::Stats { json: false },
-        ("stats", [b"--json"]) => C::Stats { json: true },
+        ("stats", []) => C::Stats(StatsForm::Lines),
+        ("stats", [b"--json"]) => C::Stats(StatsForm::Json),
+        ("stats", [b"--prometheus"]) => C::Stats(StatsForm::Prometheus),
         ("help", []) => C::Help,
         ("quit", []) => C::Quit,
         (_, operands) => {
@@ -357,8 +366,9 @@ mod tests {
             ("ls pre", C::Ls(b"pre".into())),
             ("explain 0x200000", C::Explain(Subject::Addr(addr))),
             ("explain n", C::Explain(Subject::Name(b"n".into()))),
-            ("stats", C::Stats { json: false }),
-            ("stats --json", C::Stats { json: true }),
+            ("stats", C::Stats(StatsForm::Lines)),
+            ("stats --json", C::Stats(StatsForm::Json)),
+            ("stats --prometheus", C::Stats(StatsForm::Prometheus)),
             ("help", C::Help),
             ("quit", C::Quit),
         ] {
@@ -404,7 +414,7 @@ mod tests {
             ("get n m", "not file:PATH"),
             ("ls a b", "ls [PREFIX]"),
             ("explain 0xyz", "not an address"),
-            ("stats now", "stats [--json]"),
+            ("stats now", "stats [--json|--prometheus]"),
         ] {
             let wrong = one(line).unwrap_err();
             assert!(wrong.contains(part), "{line}: {wrong}");

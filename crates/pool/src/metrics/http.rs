@@ -261,10 +261,11 @@ mod tests {
         let stop = WakeEvent::new().unwrap();
         let addr = server.local_addr();
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let (wake, stop) = (&wake, &stop);
+            scope.spawn(move || {
                 let poller = Poller::new().unwrap();
-                poller.add(&wake, 0, Interest::Read).unwrap();
-                poller.add(&stop, 1, Interest::Read).unwrap();
+                poller.add(wake, 0, Interest::Read).unwrap();
+                poller.add(stop, 1, Interest::Read).unwrap();
                 let (mut ready, mut count) = (Vec::new(), 0);
                 loop {
                     poller.wait(None, &mut ready).unwrap();
