@@ -77,6 +77,11 @@ fn style(template: &str) -> ProgressStyle {
     style.progress_chars("━╸─")
 }
 
+/// A value as a tree of JSON.
+pub fn to_json(value: &impl Serialize) -> Result<serde_json::Value> {
+    serde_json::to_value(value).map_err(|e| Failure::new("io", format!("JSON: {e}")))
+}
+
 /// A value as indented JSON.
 pub fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(value).map_err(|e| Failure::new("io", format!("JSON: {e}")))

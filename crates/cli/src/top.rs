@@ -41,8 +41,8 @@ pub fn run(args: &TopArgs) -> Result<()> {
         if !wait(&shutdown, args.interval)? {
             return Err(Failure::interrupted());
         }
-        let text = table(watch.masters(), &watch.sample()?, Some(&last));
-        return crate::output::print(&text);
+        let now = watch.sample()?;
+        return crate::output::print(&table(watch.masters(), &now, Some(&last)));
     }
     let mut screen = Screen::open();
     let mut text = table(watch.masters(), &last, None);

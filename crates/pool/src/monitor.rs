@@ -7,7 +7,7 @@
 
 use crate::clock;
 use crate::link::MasterLink;
-use crate::links::{Inbox, Links, unexpected_answer};
+use crate::links::{Inbox, fabric_error, unexpected_answer};
 use crate::remote::RemoteLink;
 use crate::stats::RackStats;
 use rackpool_core::error::DeathCause;
@@ -16,8 +16,9 @@ use rackpool_core::wire::{
     DaemonStats, MasterAnswer, MasterCall, MasterStats, RackInfo, Reply, Request,
 };
 use rackpool_core::{Error, RackId, Result};
-use rackpool_hw::fabric::tcp::Endpoint;
+use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// How long one rack may take to answer, ms: the others wait meanwhile.
 const RACK_MS_MAX: u64 = 1_000;
@@ -63,10 +64,12 @@ impl Monitor {
         if masters.is_empty() {
             return Err(Error::Config { reason: "no master is named".into() });
         }
+        // Why a connection ended is in the next sample; a line would only spoil a screen.
+        let options = EndpointOptions { log: Arc::new(|_| ()), ..EndpointOptions::default() };
         Ok(Self {
             master: MasterLink::new(masters),
             timeout_ms,
-            endpoint: Links::endpoint()?,
+            endpoint: Endpoint::new(options).map_err(fabric_error)?,
             inbox: Inbox::default(),
             racks: BTreeMap::new(),
         })

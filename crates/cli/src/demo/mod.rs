@@ -186,7 +186,7 @@ fn setup(args: &DemoArgs, quick: bool) -> Result<bench::Setup> {
 
 fn stats(master: &str) -> Result<serde_json::Value> {
     let pool = PoolArgs { rack: Some(0), master: Some(master.to_owned()), ..PoolArgs::default() };
-    Client::open(&pool)?.stats()
+    crate::output::to_json(&Client::open(&pool)?.stats()?)
 }
 
 /// The tree whose files are stored.

@@ -155,10 +155,7 @@ impl Shell<'_> {
                 let text = match form {
                     StatsForm::Json => crate::output::json(&stats)?,
                     StatsForm::Prometheus => stats.prometheus(),
-                    StatsForm::Lines => {
-                        let value = serde_json::to_value(&stats);
-                        flat(&value.map_err(|e| Failure::new("io", format!("JSON: {e}")))?)
-                    }
+                    StatsForm::Lines => flat(&crate::output::to_json(&stats)?),
                 };
                 self.line(text.trim_end())
             }
