@@ -238,6 +238,7 @@ fn name_of(call: &MasterCall) -> &'static str {
         MasterCall::RemovePages { .. } => "remove-pages",
         MasterCall::Resolve { .. } => "resolve",
         MasterCall::Racks => "racks",
+        MasterCall::Rack { .. } => "rack",
         MasterCall::PickRack { .. } => "pick-rack",
         MasterCall::GetRoot { .. } => "get-root",
         MasterCall::SetRoot { .. } => "set-root",
