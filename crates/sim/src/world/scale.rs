@@ -61,8 +61,8 @@ pub struct Point {
     pub links_per_client: f64,
     /// Clients of other racks that one rack serves, on average.
     pub remote_clients_per_rack: f64,
-    /// Bytes of an answer that names all racks.
-    pub racks_answer_bytes: u64,
+    /// Bytes that a client is told of racks, for each other rack that it connects to.
+    pub rack_bytes_per_link: f64,
     /// Bytes of a region's private and table sections for each page frame.
     pub region_bytes_per_page: f64,
     /// Bytes of the stored directory and registry for each page that exists.
@@ -128,7 +128,7 @@ pub fn point(profile: &Profile, options: &Options, racks: u32) -> Result<Point, 
         work,
         links_per_client: links / clients,
         remote_clients_per_rack: (links - clients) / f64::from(racks),
-        racks_answer_bytes: racks_answer_bytes(racks),
+        rack_bytes_per_link: run.setup().rack_answer_bytes as f64 / (links - clients),
         region_bytes_per_page: region_bytes(layout),
         master_bytes_per_page: master_bytes as f64 / pages as f64,
         barriers_per_free: freed.0,
@@ -166,25 +166,6 @@ fn region_bytes(layout: RegionLayout) -> f64 {
     let bytes = |layout: RegionLayout| layout.private_bytes() + layout.table_bytes();
     let more = RegionLayout { frame_count: layout.frame_count + (1 << 20), ..layout };
     (bytes(more) - bytes(layout)) as f64 / f64::from(1 << 20)
-}
-
-fn racks_answer_bytes(racks: u32) -> u64 {
-    use rackpool_core::wire::{FabricKind, MasterAnswer, MasterReply, RackInfo, encode_vec};
-    let info = |rack: u32| RackInfo {
-        rack: RackId(rack as u16),
-        region_id: [u64::MAX; 2],
-        epoch: 1,
-        page_shift: 21,
-        frame_count: 1 << 16,
-        frames_free: 1 << 15,
-        host: format!("rack-{rack}.example.net"),
-        control: format!("/run/rackpool/rack-{rack}.sock"),
-        fabric: FabricKind::Tcp,
-        fabric_addr: "10.0.0.1:40000".into(),
-        alive: true,
-    };
-    let answer = Ok(MasterAnswer::Racks((0..racks).map(info).collect()));
-    encode_vec(&MasterReply { id: 1, term: 1, index: 1, answer }).len() as u64
 }
 
 /// Allocates and frees pages while all clients are there; barriers, cells and master calls a page.
@@ -320,8 +301,9 @@ fn of_master(points: &[Point]) -> Table {
             ("racks", ""),
             ("connections", ""),
             ("joins", ""),
-            ("lists of racks", ""),
-            ("one list", "B"),
+            ("racks asked for", ""),
+            ("told of one", "B"),
+            ("lists of all racks", ""),
             ("resolves while connecting", ""),
             ("resolves while working", ""),
             ("heartbeats while working", ""),
@@ -339,8 +321,9 @@ fn of_master(points: &[Point]) -> Table {
             u64::from(point.racks).into(),
             joins.into(),
             joins.into(),
+            of(&point.setup, "rack").into(),
+            point.rack_bytes_per_link.into(),
             of(&point.setup, "racks").into(),
-            point.racks_answer_bytes.into(),
             of(&point.setup, "resolve").into(),
             of(&point.work, "resolve").into(),
             of(&point.work, "heartbeat").into(),
