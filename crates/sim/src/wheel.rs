@@ -60,12 +60,6 @@ struct Chunk {
     next: u32,
 }
 
-/// Where an event is kept until it is popped.
-enum Place<E> {
-    Taken(E),
-    Free(u32),
-}
-
 struct Level {
     heads: [u32; SLOTS],
     /// A bit for each slot that is not empty.
@@ -101,8 +95,9 @@ impl Level {
 
 /// Events in the order of their time, source and sequence. See the module.
 pub struct Wheel<E> {
-    places: Vec<Place<E>>,
-    free_place: u32,
+    /// Events by place until they are popped: plain data, so that nothing is cleared after.
+    events: Vec<E>,
+    free_places: Vec<u32>,
     chunks: Vec<Chunk>,
     free_chunk: u32,
     count: usize,
@@ -123,18 +118,18 @@ pub struct Wheel<E> {
     overflow: BinaryHeap<Reverse<Key>>,
 }
 
-impl<E> Default for Wheel<E> {
+impl<E: Copy> Default for Wheel<E> {
     fn default() -> Self {
         Wheel::new()
     }
 }
 
-impl<E> Wheel<E> {
+impl<E: Copy> Wheel<E> {
     /// An empty queue at time 0.
     pub fn new() -> Wheel<E> {
         Wheel {
-            places: Vec::new(),
-            free_place: NONE,
+            events: Vec::new(),
+            free_places: Vec::new(),
             chunks: Vec::new(),
             free_chunk: NONE,
             count: 0,
@@ -192,10 +187,8 @@ impl<E> Wheel<E> {
         };
         self.now = key.at;
         self.count -= 1;
-        let free = Place::Free(std::mem::replace(&mut self.free_place, key.place));
-        let place = std::mem::replace(&mut self.places[key.place as usize], free);
-        let Place::Taken(event) = place else { unreachable!("a key's place holds an event") };
-        Some((Ps(key.at), key.source, event))
+        self.free_places.push(key.place);
+        Some((Ps(key.at), key.source, self.events[key.place as usize]))
     }
 
     /// When the next event happens. Time does not go on.
@@ -209,7 +202,7 @@ impl<E> Wheel<E> {
 
     /// Events for which there is room. It grows only when more are pending than ever before.
     pub fn capacity(&self) -> usize {
-        self.places.capacity()
+        self.events.capacity()
     }
 
     /// Whether the next event is in `late`; `None` if there is none at all.
@@ -228,16 +221,13 @@ impl<E> Wheel<E> {
 
     #[inline]
     fn keep(&mut self, event: E) -> u32 {
-        let place = self.free_place;
-        let Some(free) = self.places.get_mut(place as usize) else {
-            let place = self.places.len() as u32;
-            assert!(place != NONE, "2^32 - 1 events are pending");
-            self.places.push(Place::Taken(event));
+        if let Some(place) = self.free_places.pop() {
+            self.events[place as usize] = event;
             return place;
-        };
-        let Place::Free(next) = *free else { unreachable!("a place of the free list is free") };
-        self.free_place = next;
-        *free = Place::Taken(event);
+        }
+        let place = self.events.len() as u32;
+        assert!(place != NONE, "2^32 - 1 events are pending");
+        self.events.push(event);
         place
     }
 

@@ -15,7 +15,7 @@ use crate::time::Ps;
 use rackpool_core::client::Placement;
 use rackpool_core::constants::MASTER_CONNECTIONS_MAX;
 use rackpool_core::layout::RegionLayout;
-use rackpool_core::{PageGeometry, RackId};
+use rackpool_core::PageGeometry;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Instant;
