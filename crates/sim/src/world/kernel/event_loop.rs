@@ -240,10 +240,9 @@ impl Loop {
             Some(status) => {
                 process.status = status;
                 // A processor that idles has long emptied its store buffer.
-                let cpu = process.cpu.clone();
+                process.cpu.drain();
                 let more = !process.inbox.is_empty() && !process.deaf;
                 drop(processes);
-                cpu.drain();
                 if more {
                     self.kernel.wake_at(id, self.kernel.now.get());
                 }
