@@ -190,15 +190,16 @@ impl<E: Copy> Wheel<E> {
     }
 
     /// Puts the last key that was pushed among the ready ones.
-    #[inline]
+    #[inline(always)]
     fn sort_in(&mut self, key: Key) {
-        let mut at = self.front.len();
-        while at > self.first
-            && (self.front[at - 1].at, self.front[at - 1].source) > (key.at, key.source)
-        {
+        self.front.push(key);
+        let front = &mut self.front[self.first..];
+        let mut at = front.len() - 1;
+        while at > 0 && (front[at - 1].at, front[at - 1].source) > (key.at, key.source) {
+            front[at] = front[at - 1];
             at -= 1;
         }
-        self.front.insert(at, key);
+        front[at] = key;
     }
 
     /// The same where the front is full.
