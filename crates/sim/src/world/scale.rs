@@ -73,7 +73,8 @@ pub struct Point {
     pub cells_per_free: f64,
     /// Calls to the master for a page that is allocated and given back.
     pub master_calls_per_free: f64,
-    /// Most memory that the simulating process had so far, bytes; 0 if the system does not say.
+    /// Most resident memory that the simulating process had so far, bytes; 0 if the system does
+    /// not say.
     pub host_bytes: u64,
     /// Processor time of the master while the clients worked, seconds.
     pub master_busy_seconds: f64,
@@ -100,14 +101,27 @@ pub struct KindPoint {
 
 /// One size.
 pub fn point(profile: &Profile, options: &Options, racks: u32) -> Result<Point, String> {
+    point_told(profile, options, racks, &mut |_| {})
+}
+
+/// One size; `told` hears of each phase.
+fn point_told(
+    profile: &Profile,
+    options: &Options,
+    racks: u32,
+    told: &mut dyn FnMut(&str),
+) -> Result<Point, String> {
     let start = Instant::now();
     let load = Load::mixed(options.clients, options.operations);
     let load = Load { pages: 8, partners: 2, ..load };
     let frames = load.pages + 2 * FREED;
     let shape = Shape { racks, page_shift: 21, frames, seed: options.seed };
+    told(&format!("{racks} racks: {} clients connect", racks * options.clients));
     let mut run = Prepared::new(profile, shape, load)?;
     let pages = u64::from(racks * load.pages);
     let master_bytes = run.cluster().master_bytes();
+    let accesses = u64::from(racks * options.clients) * u64::from(options.operations);
+    told(&format!("{racks} racks: {accesses} accesses"));
     run.run()?;
     let (work, fingerprint) = (run.work(), run.fingerprint());
     let kinds = [Kind::OwnWarm, Kind::OwnFirst, Kind::RemoteWarm, Kind::RemoteFirst];
@@ -196,7 +210,7 @@ fn free_pages(run: &mut Prepared) -> Result<(f64, f64, f64), String> {
     Ok((each(after.0 - before.0), each(after.1 - before.1), each(calls(run) - calls_before)))
 }
 
-/// The most memory that this process had.
+/// The most resident memory that this process had.
 fn host_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -204,16 +218,15 @@ fn host_bytes() -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// All sizes as tables. `told` hears of each size before it is simulated.
+/// All sizes as tables. `told` hears what is being simulated.
 pub fn scale(
     profile: &Profile,
     options: &Options,
-    mut told: impl FnMut(u32),
+    told: &mut dyn FnMut(&str),
 ) -> Result<Vec<Table>, String> {
     let mut points = Vec::new();
     for racks in &options.racks {
-        told(*racks);
-        points.push(point(profile, options, *racks)?);
+        points.push(point_told(profile, options, *racks, told)?);
     }
     Ok(tables(profile, options, &points))
 }
@@ -378,7 +391,7 @@ fn of_simulation(points: &[Point]) -> Table {
             ("virtual time", "ns"),
             ("events", ""),
             ("real time", "s"),
-            ("memory so far", "B"),
+            ("most resident memory so far", "B"),
         ],
     );
     for point in points {
