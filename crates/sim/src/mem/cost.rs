@@ -126,7 +126,7 @@ impl Meter {
         let line = at / LINE_BYTES;
         let memory = u64::from(memory.id());
         let slot = line.wrapping_add(memory.wrapping_mul(7)) as usize % LINES;
-        let tag = (memory << LINE_BITS | line / LINES as u64) << VERSION_BITS;
+        let tag = ((memory << LINE_BITS) | (line / LINES as u64)) << VERSION_BITS;
         let had = self.lines[slot].replace(tag | u64::from(after));
         let (had, version) = (had & !u64::from(u16::MAX), had as u16);
         match had == tag {
