@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First bytes of every private section: "rackpool" read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rackpool");
 /// Version of all layouts here. Another version is an error, never a reformat.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 /// The unit in which sections are laid out and backed, bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -175,7 +175,7 @@ pub enum SessionWord {
     /// Process id of the client, for a remote one as it says itself.
     Pid = 1,
     /// Start time of a local client's process in clock ticks after boot, which makes the pid
-    /// unique; 0 for a remote one.
+    /// unique. Of a remote client: [`SessionWord::CONSUMED_SEQ`].
     StartTime = 2,
     /// Sequence number of the last mutating request that was applied.
     LastSeq = 3,
@@ -188,6 +188,12 @@ pub enum SessionWord {
     /// Sequence number of a mutating request whose effect is not covered by a redo record
     /// (an atomic on page memory) while it runs.
     IntentSeq = 7,
+}
+
+impl SessionWord {
+    /// Of a remote client, which has no slot section to say it: the last mutating request whose
+    /// answer it has taken.
+    pub const CONSUMED_SEQ: SessionWord = SessionWord::StartTime;
 }
 
 /// Offset of a word of a session record in the private section.

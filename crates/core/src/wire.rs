@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 3;
+pub const WIRE_VERSION: u32 = 4;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -255,7 +255,8 @@ pub enum RemoteRequest {
     },
     /// A request of that session.
     Request(RequestFrame),
-    /// The client has taken the answer to this mutating request; what it allocated is in use.
+    /// The client has taken the answer to this mutating request; what it allocated will be in use
+    /// once the daemon has answered the same.
     Consumed(u64),
     /// The client leaves on purpose: its session is over.
     Leave,
@@ -278,6 +279,8 @@ pub enum RemoteReply {
     Refused(Error),
     /// To a request.
     Reply(ReplyFrame),
+    /// To `Consumed`: it is known, also to the next daemon.
+    Consumed(u64),
 }
 
 /// What a client must know of a region before it uses addresses in it.

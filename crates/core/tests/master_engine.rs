@@ -134,6 +134,9 @@ fn a_new_region_loses_the_pages_of_the_old_one_until_they_are_freed() {
     assert!(!world.rack(0).alive);
     assert!(matches!(world.resolve(page(0)), Resolved::Home(_)), "dead is not lost");
     world.master.take_notices();
+    world.wait_for_a_lease();
+    world.now += 1;
+    world.master.tick(world.now, &mut Vec::new());
     for _ in 0..2 {
         match world.call(other, join.clone()) {
             Ok(MasterAnswer::Joined { pages_lost: 3, .. }) => {}
@@ -278,17 +281,31 @@ fn a_restarted_master_waits_one_lease_before_another_region_takes_a_rack() {
     assert_eq!(answer, None);
     assert!(world.commit().is_empty(), "it waits");
     let owner = world.daemon(info(0, 1));
-    world.now += LEASE + 1;
-    world.submit(owner, MasterCall::Heartbeat { frames_free: 1 });
     let mut out = Vec::new();
+    world.now += 1;
     world.master.tick(world.now, &mut out);
     assert_eq!((out.len(), out[0].1.id), (1, id));
     assert_eq!(code(out.remove(0).1.answer), "denied");
 
+    // The owner's daemon dies: it has a lease's time as well.
+    let (_, answer) = world.submit(thief, MasterCall::JoinDaemon(info(0, 2)));
+    assert_eq!(code(answer.unwrap()), "denied");
+    world.master.on_closed(owner);
+    assert_eq!(world.submit(thief, MasterCall::JoinDaemon(info(0, 2))).1, None);
+    world.now += 1;
+    world.master.tick(world.now, &mut out);
+    assert!(world.commit().is_empty() && out.is_empty(), "it waits");
+    world.daemon(info(0, 1));
+
     world.crash();
     let heir = world.connect();
     let (id, _) = world.submit(heir, MasterCall::JoinDaemon(info(0, 3)));
-    world.now += LEASE + 1;
+    // A master that was stopped itself has heard nobody meanwhile.
+    world.now += 100 * LEASE;
+    world.master.tick(world.now, &mut out);
+    assert!(world.commit().is_empty(), "it still waits");
+    world.wait_for_a_lease();
+    world.now += 1;
     world.master.tick(world.now, &mut out);
     let replies = world.commit();
     assert_eq!((replies.len(), replies[0].1.id), (1, id));

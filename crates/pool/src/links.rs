@@ -318,8 +318,8 @@ impl Links {
                     if let Err(error) = self.connect(client, endpoint, rack, deadline_ns) {
                         return Err(self.remote(link).give_up(error));
                     }
-                    if let Some(error) = self.remote(link).resumed() {
-                        return Err(error);
+                    if let Some(ended) = self.remote(link).resumed() {
+                        return ended;
                     }
                 }
             }

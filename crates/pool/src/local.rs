@@ -203,18 +203,14 @@ impl LocalLink {
     ) -> Result<Reply> {
         let started_ns = clock::now_ns();
         self.session.begin(request);
-        let mut sent = self.send();
+        if let Err(error) = self.send() {
+            self.session.abandon_unsent();
+            return Err(error);
+        }
         loop {
-            if let Err(error) = sent {
-                self.session.abandon_unsent();
-                return Err(error);
-            }
             let waited = match self.wait(deadline_ns) {
                 Ok(waited) => waited,
-                Err(error) => {
-                    self.session.abandon_unsent();
-                    return Err(error);
-                }
+                Err(error) => return Err(self.session.give_up(error)),
             };
             match waited {
                 Waited::Reply(frame) => {
@@ -226,15 +222,17 @@ impl LocalLink {
                 Waited::Closed => {
                     let loss = self.resume(deadline_ns, find);
                     self.session.shorten_wait(crate::locks::wait_left_ms(deadline_ns));
-                    if let Some(error) = self.session.on_loss(loss) {
-                        return Err(error);
+                    if let Some(ended) = self.session.on_loss(loss) {
+                        return ended;
                     }
-                    sent = self.send();
+                    if let Err(error) = self.send() {
+                        return Err(self.session.give_up(error));
+                    }
                 }
                 Waited::TimeUp => {
                     let waited_ms = (clock::now_ns() - started_ns) / 1_000_000;
                     let loss = LinkLoss::TimeUp { waited_ms };
-                    return Err(self.session.on_loss(loss).expect("time up ends a request"));
+                    return self.session.on_loss(loss).expect("time up ends a request");
                 }
             }
         }

@@ -3,14 +3,13 @@
 
 use crate::clock;
 use crate::links::{Inbox, fabric_error};
-use rackpool_core::client::{LinkLoss, Session};
+use rackpool_core::client::{LinkLoss, Session, Taken};
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::error::DeathCause;
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Sge, Verb, WorkRequest};
 use rackpool_core::wire::{
-    self, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply, ReplyFrame, Request,
-    WIRE_VERSION,
+    self, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply, Request, WIRE_VERSION,
 };
 use rackpool_core::{Error, GAddr, PageGeometry, Result, SessionId};
 use rackpool_hw::fabric::LocalBuffers;
@@ -25,16 +24,12 @@ pub(crate) struct RemoteLink {
     known: bool,
     /// Locks that the daemon says are lost.
     lost: Vec<u64>,
-    /// The last mutating request whose answer was taken.
-    consumed_seq: u64,
     buffer: BufId,
     started_ns: u64,
 }
 
 /// Id of the work requests that carry messages; their completions are not looked at.
 const SEND_ID: u64 = u64::MAX;
-/// How long one wait for the socket to take a message lasts, ns.
-const SENT_SLICE_NS: u64 = 1_000_000;
 
 impl RemoteLink {
     /// Connects to a rack's fabric endpoint and joins its daemon.
@@ -63,7 +58,6 @@ impl RemoteLink {
             },
             known: false,
             lost: Vec::new(),
-            consumed_seq: 0,
             buffer,
             started_ns: clock::now_ns(),
         };
@@ -138,7 +132,7 @@ impl RemoteLink {
             version: WIRE_VERSION,
             session: self.session_id,
             pid: std::process::id(),
-            consumed_seq: self.consumed_seq,
+            consumed_seq: self.session.consumed_seq(),
             locks,
         };
         self.send(endpoint, peer, &join)?;
@@ -147,7 +141,7 @@ impl RemoteLink {
             match wire::decode::<RemoteReply>(message, &name) {
                 Ok(RemoteReply::Joined { known, lost, region }) => Some(Ok((known, lost, region))),
                 Ok(RemoteReply::Refused(error)) | Err(error) => Some(Err(error)),
-                Ok(RemoteReply::Reply(_)) => None,
+                Ok(RemoteReply::Reply(_) | RemoteReply::Consumed(_)) => None,
             }
         })?;
         if PageGeometry::new(region.page_shift).is_none() {
@@ -231,7 +225,6 @@ impl RemoteLink {
         let peer = self.peer?;
         let frame = self.session.under_way().expect("a request was begun").clone();
         let seq = frame.seq;
-        let takes = matches!(frame.request, Request::Alloc { .. });
         let name = self.session.peer().to_string();
         if self.send(endpoint, peer, &RemoteRequest::Request(frame)).is_err() {
             self.peer = None;
@@ -247,44 +240,62 @@ impl RemoteLink {
         });
         match reply {
             Ok(frame) => {
-                let reply = self.take(frame);
-                if takes && matches!(reply, Ok(Reply::Allocated { .. })) {
-                    self.consume(endpoint, inbox, seq, deadline_ns);
+                match self.session.on_remote_reply(frame).expect("the number was compared") {
+                    Taken::Done(reply) => Some(reply),
+                    Taken::Confirm(seq) => self.confirm(endpoint, inbox, peer, seq, deadline_ns),
                 }
-                Some(reply)
             }
             Err(Error::PeerDead { .. }) => {
                 self.peer = None;
                 None
             }
-            Err(Error::Timeout { .. }) => {
-                let waited_ms = (clock::now_ns() - self.started_ns) / 1_000_000;
-                let error = self.session.on_loss(LinkLoss::TimeUp { waited_ms });
-                Some(Err(error.expect("time up ends a request")))
-            }
-            Err(error) => {
-                self.session.abandon_unsent();
-                Some(Err(error))
-            }
+            Err(Error::Timeout { .. }) => Some(self.time_up()),
+            Err(error) => Some(Err(self.session.give_up(error))),
         }
     }
 
-    fn take(&mut self, frame: ReplyFrame) -> Result<Reply> {
-        self.session.on_reply(frame).expect("the sequence number was compared")
-    }
-
-    /// Says that the answer to an allocation was taken. It is with the system before the caller
-    /// learns of the memory, so that the daemon never takes for abandoned what was used; if the
+    /// Says that the answer to an allocation was taken, and waits until the daemon has stored it:
+    /// no daemon ever takes for abandoned what somebody else may have learnt of by now. If the
     /// connection breaks first, the next join says it.
-    fn consume(&mut self, endpoint: &mut Endpoint, inbox: &mut Inbox, seq: u64, deadline_ns: u64) {
-        self.consumed_seq = seq;
-        let Some(peer) = self.peer else { return };
-        if self.send(endpoint, peer, &RemoteRequest::Consumed(seq)).is_err() {
-            return;
+    fn confirm(
+        &mut self,
+        endpoint: &mut Endpoint,
+        inbox: &mut Inbox,
+        peer: PeerId,
+        seq: u64,
+        deadline_ns: u64,
+    ) -> Option<Result<Reply>> {
+        let name = self.session.peer().to_string();
+        let sent = self.send(endpoint, peer, &RemoteRequest::Consumed(seq));
+        let known = sent.and_then(|()| {
+            self.wait(endpoint, inbox, peer, deadline_ns, |event| {
+                let FabricEvent::Received { message, .. } = event else { return None };
+                match wire::decode::<RemoteReply>(message, &name) {
+                    Ok(RemoteReply::Consumed(known)) if known == seq => Some(Ok(())),
+                    Ok(_) => None,
+                    Err(error) => Some(Err(error)),
+                }
+            })
+        });
+        match known {
+            Ok(()) => self.session.confirmed().map(Ok),
+            Err(Error::Timeout { .. }) => {
+                // Whether it was stored cannot be told: the next join says what was taken.
+                endpoint.close(peer);
+                self.peer = None;
+                Some(self.time_up())
+            }
+            Err(_) => {
+                endpoint.close(peer);
+                self.peer = None;
+                None
+            }
         }
-        while !endpoint.is_sent(peer) && clock::now_ns() < deadline_ns {
-            endpoint.wait(clock::now_ns, clock::now_ns() + SENT_SLICE_NS, None, &mut inbox.events);
-        }
+    }
+
+    fn time_up(&mut self) -> Result<Reply> {
+        let waited_ms = (clock::now_ns() - self.started_ns) / 1_000_000;
+        self.session.on_loss(LinkLoss::TimeUp { waited_ms }).expect("time up ends a request")
     }
 
     /// Says that this session is over. What cannot be sent at once is not worth waiting for: the
@@ -295,22 +306,14 @@ impl RemoteLink {
         }
     }
 
-    /// After a reconnect: `None` says call again, else the request ended with this error.
-    pub(crate) fn resumed(&mut self) -> Option<Error> {
+    /// After a reconnect: `None` says call again, else the request ended with this.
+    pub(crate) fn resumed(&mut self) -> Option<Result<Reply>> {
         let loss = if self.known { LinkLoss::Resumed } else { LinkLoss::SessionForgotten };
         self.session.on_loss(loss)
     }
 
     /// The rack could not be reached again: how the request under way ends.
     pub(crate) fn give_up(&mut self, error: Error) -> Error {
-        match error {
-            Error::Timeout { .. } | Error::PeerDead { .. } => {
-                self.session.on_loss(LinkLoss::Gone(DeathCause::Closed)).unwrap_or(error)
-            }
-            other => {
-                self.session.abandon_unsent();
-                other
-            }
-        }
+        self.session.give_up(error)
     }
 }

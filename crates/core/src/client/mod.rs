@@ -17,7 +17,7 @@ mod translate;
 
 pub use alloc::{Alloc, AtHome, AtWord, Free, Placement};
 pub use locate::Locate;
-pub use session::{LinkLoss, Session};
+pub use session::{LinkLoss, Session, Taken};
 pub use transfer::{Access, Atomic, AtomicOp, Piece, Transfer, TransferTables};
 pub use translate::Translation;
 

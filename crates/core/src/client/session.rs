@@ -23,18 +23,33 @@ pub enum LinkLoss {
     },
 }
 
+/// How the answer of a daemon over the fabric is taken.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The request has ended.
+    Done(Result<Reply>),
+    /// It allocated memory, which the daemon takes back from a session that dies unless it knows
+    /// that the answer was taken: tell it that this request's was, and call
+    /// [`Session::confirmed`] once that has arrived. Only then may anybody learn of the memory.
+    Confirm(u64),
+}
+
 /// The state of one session.
 #[derive(Debug)]
 pub struct Session {
     peer: String,
     seq: u64,
     under_way: Option<RequestFrame>,
+    /// The answer to the request under way, until the daemon knows that it was taken.
+    held: Option<Reply>,
+    consumed_seq: u64,
+    in_doubt: u64,
 }
 
 impl Session {
     /// A new session with `peer`, such as `daemon of rack 1`.
     pub fn new(peer: String) -> Self {
-        Self { peer, seq: 0, under_way: None }
+        Self { peer, seq: 0, under_way: None, held: None, consumed_seq: 0, in_doubt: 0 }
     }
 
     /// The peer's name for messages.
@@ -47,6 +62,39 @@ impl Session {
         assert!(self.under_way.is_none(), "a session has one request under way");
         self.seq += 1;
         self.under_way.insert(RequestFrame { seq: self.seq, request })
+    }
+
+    /// As [`Session::on_reply`], for a session without a slot section, whose daemon must be told
+    /// what was taken.
+    pub fn on_remote_reply(&mut self, frame: ReplyFrame) -> Option<Taken> {
+        if self.under_way.as_ref()?.seq != frame.seq || self.held.is_some() {
+            return None;
+        }
+        if let Ok(reply @ Reply::Allocated { .. }) = &frame.reply
+            && matches!(self.under_way()?.request, Request::Alloc { .. })
+        {
+            self.held = Some(reply.clone());
+            return Some(Taken::Confirm(frame.seq));
+        }
+        self.under_way = None;
+        Some(Taken::Done(frame.reply))
+    }
+
+    /// The daemon knows that the answer was taken, by the message or by a join: the request has
+    /// ended.
+    pub fn confirmed(&mut self) -> Option<Reply> {
+        let reply = self.held.take()?;
+        self.consumed_seq = self.under_way.take()?.seq;
+        Some(reply)
+    }
+
+    /// The last request whose answer was taken, for a join. The daemon believes no other number:
+    /// what was given up before it was confirmed comes back.
+    pub fn consumed_seq(&self) -> u64 {
+        match (&self.held, &self.under_way) {
+            (Some(_), Some(frame)) => frame.seq,
+            _ => self.consumed_seq,
+        }
     }
 
     /// The request under way, to be sent again after the link was resumed.
@@ -72,12 +120,15 @@ impl Session {
         }
     }
 
-    /// The link was lost: `None` says send again, else the request has ended with this error.
-    pub fn on_loss(&mut self, loss: LinkLoss) -> Option<Error> {
+    /// The link was lost: `None` says send again, else the request has ended with this.
+    pub fn on_loss(&mut self, loss: LinkLoss) -> Option<Result<Reply>> {
+        if loss == LinkLoss::Resumed {
+            // The join has told what was taken.
+            return self.confirmed().map(Ok);
+        }
         let frame = self.under_way.as_ref()?;
         let mutating = frame.request.is_mutating();
         let error = match loss {
-            LinkLoss::Resumed => return None,
             LinkLoss::SessionForgotten if !mutating => return None,
             LinkLoss::Gone(cause) if !mutating => {
                 Error::PeerDead { peer: self.peer.clone(), cause }
@@ -90,13 +141,31 @@ impl Session {
                 peer: self.peer.clone(),
             },
         };
-        self.under_way = None;
-        Some(error)
+        self.abandon_unsent();
+        Some(Err(error))
+    }
+
+    /// The request was sent before, cannot be sent again and ends with this error, unless it may
+    /// have been executed: then its outcome is unknown.
+    pub fn give_up(&mut self, error: Error) -> Error {
+        let lost = self.on_loss(LinkLoss::Gone(DeathCause::Closed));
+        match lost.and_then(Result::err) {
+            Some(unknown @ Error::OutcomeUnknown { .. }) => unknown,
+            _ => error,
+        }
     }
 
     /// The request was never sent: it ends without effect.
     pub fn abandon_unsent(&mut self) {
         self.under_way = None;
+        self.in_doubt += u64::from(self.held.take().is_some());
+    }
+
+    /// Allocations since the last call that were given up while the daemon was told that they were
+    /// taken. They come back with the next join. They are lost if there is none before the daemon
+    /// ends the session, and it had heard that they were taken.
+    pub fn take_in_doubt(&mut self) -> u64 {
+        std::mem::take(&mut self.in_doubt)
     }
 
     /// As [`Session::on_reply`], for a session with a slot section: the answer to a mutating

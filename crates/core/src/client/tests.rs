@@ -443,11 +443,60 @@ fn a_session_repeats_what_is_safe_and_says_unknown_where_it_is_not() {
     assert_eq!(session.on_loss(LinkLoss::SessionForgotten), None);
     assert_eq!(session.under_way().unwrap().seq, seq);
     let gone = session.on_loss(LinkLoss::Gone(DeathCause::Closed)).unwrap();
-    assert_eq!(gone.code(), "peer-dead");
+    assert_eq!(gone.unwrap_err().code(), "peer-dead");
     session.begin(Request::FetchAdd { addr: addr(1, 0), n: 1 });
     assert_eq!(session.on_loss(LinkLoss::Resumed), None);
     let unknown = session.on_loss(LinkLoss::SessionForgotten).unwrap();
-    assert_eq!(unknown.code(), "outcome-unknown");
+    assert_eq!(unknown.unwrap_err().code(), "outcome-unknown");
+}
+
+#[test]
+fn nobody_learns_of_remote_memory_before_the_daemon_knows_that_it_was_taken() {
+    let ask = |session: &mut Session| {
+        let request = Request::Alloc { bytes: 64, owned: false };
+        let seq = session.begin(request).seq;
+        let frame = ReplyFrame { seq, reply: Ok(Reply::Allocated { addr: addr(1, seq) }) };
+        assert_eq!(session.on_remote_reply(frame.clone()), Some(Taken::Confirm(seq)));
+        assert_eq!(session.on_remote_reply(frame), None, "an answer is taken once");
+        assert_eq!(session.consumed_seq(), seq, "a join says it as well");
+        seq
+    };
+    let mut session = Session::new("daemon of rack 1".into());
+    // The message arrives.
+    let first = ask(&mut session);
+    assert_eq!(session.confirmed(), Some(Reply::Allocated { addr: addr(1, first) }));
+    assert_eq!(session.confirmed(), None);
+    // The connection breaks, and the join of the next one says it.
+    let second = ask(&mut session);
+    let resumed = session.on_loss(LinkLoss::Resumed);
+    assert_eq!(resumed, Some(Ok(Reply::Allocated { addr: addr(1, second) })));
+    // Neither: the caller never learns of it, and the next join says that it was not taken.
+    for loss in [
+        LinkLoss::SessionForgotten,
+        LinkLoss::Gone(DeathCause::Closed),
+        LinkLoss::TimeUp { waited_ms: 1 },
+    ] {
+        ask(&mut session);
+        let ended = session.on_loss(loss).unwrap().unwrap_err();
+        assert_eq!(ended.code(), "outcome-unknown");
+        assert_eq!(session.consumed_seq(), second);
+    }
+    // Other answers end their request at once.
+    let seq = session.begin(Request::Ping).seq;
+    let frame = ReplyFrame { seq, reply: Ok(Reply::Pong) };
+    assert_eq!(session.on_remote_reply(frame), Some(Taken::Done(Ok(Reply::Pong))));
+    assert!(session.under_way().is_none());
+}
+
+#[test]
+fn a_request_that_was_sent_once_never_ends_as_if_nothing_was_done() {
+    let busy = || Error::Busy { what: "request ring".into(), limit: 64 };
+    let mut session = Session::new("daemon of rack 0".into());
+    session.begin(Request::Free { addr: addr(1, 0), bytes: 64 });
+    assert_eq!(session.give_up(busy()).code(), "outcome-unknown");
+    session.begin(Request::Ping);
+    assert_eq!(session.give_up(busy()), busy(), "nothing is in doubt");
+    assert!(session.under_way().is_none());
 }
 
 /// What two accesses see and do after the page's frame was given to another page.

@@ -237,10 +237,10 @@ impl Daemon {
     }
 
     /// A remote client says that it has taken the answers up to request `seq`: an allocation
-    /// among them is its own for good.
-    pub fn note_consumed(&mut self, record: u32, seq: u64) {
+    /// among them is its own for good, and the region says so when this returns.
+    pub fn note_consumed<W: World>(&mut self, record: u32, seq: u64, world: &W) {
         assert!(record >= SLOTS_MAX, "a local client's slot says what it has taken");
-        self.sessions.note_consumed(record, seq);
+        self.sessions.note_consumed(record, seq, world.private());
     }
 
     /// A remote session is over: what it owned and an allocation whose answer it never took are

@@ -101,7 +101,8 @@ impl Remotes {
             }
             RemoteRequest::Consumed(seq) => {
                 if let Some(record) = self.record_of.get(&peer) {
-                    engine.note_consumed(*record, seq);
+                    engine.note_consumed(*record, seq, world);
+                    acts.push(Act::Send(peer, RemoteReply::Consumed(seq)));
                 }
             }
             RemoteRequest::Leave => {
@@ -139,7 +140,7 @@ impl Remotes {
             return Err(Error::Protocol { peer: "client".into(), reason });
         }
         let (record, known) = engine.join_remote(session, pid, world)?;
-        engine.note_consumed(record, consumed_seq);
+        engine.note_consumed(record, consumed_seq, world);
         if let Some(old) = self.peer_of.insert(record, peer) {
             // Ended before the answer is sent: nothing that the client once sent there is
             // executed after what it sends from now on.

@@ -26,7 +26,7 @@ pub struct SessionInfo {
     pub session: SessionId,
     /// Process id, for a remote client as it says itself.
     pub pid: u64,
-    /// Start time of a local client's process, clock ticks after boot.
+    /// Start time of a local client's process, clock ticks after boot; 0 of a remote one.
     pub start_time: u64,
 }
 
@@ -85,9 +85,9 @@ struct Record {
     intent_seq: u64,
     outcome: Outcome,
     under_way: Option<u64>,
-    /// Of a remote client: the last request whose answer it is known to have taken. Not known
-    /// after an attach until the client says so; its slot's section says it for a local one.
-    consumed: Option<u64>,
+    /// Of a remote client: the last request whose answer it has taken; its slot's section says it
+    /// for a local one.
+    consumed: u64,
     connected: bool,
     /// When the connection closed, counted in closings.
     closed_at: u64,
@@ -103,7 +103,7 @@ const NOBODY: Record = Record {
     intent_seq: 0,
     outcome: NO_OUTCOME,
     under_way: None,
-    consumed: None,
+    consumed: 0,
     connected: false,
     closed_at: 0,
 };
@@ -148,15 +148,17 @@ impl Sessions {
                 return Err(Error::BadRegion { reason });
             }
             sessions.tokens += 1;
+            let local = record < SLOTS_MAX;
             sessions.records[record as usize] = Record {
                 session,
                 pid: word(SessionWord::Pid),
-                start_time: word(SessionWord::StartTime),
+                start_time: if local { word(SessionWord::StartTime) } else { 0 },
+                consumed: if local { 0 } else { word(SessionWord::CONSUMED_SEQ) },
                 token: sessions.tokens,
                 last_seq: word(SessionWord::LastSeq),
                 intent_seq: word(SessionWord::IntentSeq),
                 outcome,
-                connected: record < SLOTS_MAX,
+                connected: local,
                 ..NOBODY
             };
             sessions.remember_allocated(record);
@@ -238,7 +240,6 @@ impl Sessions {
             pid,
             start_time,
             token: self.tokens,
-            consumed: Some(0),
             connected: true,
             ..NOBODY
         };
@@ -261,18 +262,19 @@ impl Sessions {
         r.closed_at = self.closings;
     }
 
-    /// Notes that a remote client has taken the answers up to request `seq`.
-    pub(super) fn note_consumed(&mut self, record: u32, seq: u64) {
+    /// Stores what a remote client says it has taken: the answers up to request `seq`. Its last
+    /// word counts: of an earlier one it may not have learnt that it arrived, and given up.
+    pub(super) fn note_consumed<M: Mem>(&mut self, record: u32, seq: u64, mem: &M) {
         let r = &mut self.records[record as usize];
-        if r.session != 0 {
-            r.consumed = Some(r.consumed.unwrap_or(0).max(seq));
+        if r.session != 0 && r.consumed != seq {
+            mem.store(session_word(record, SessionWord::CONSUMED_SEQ), seq);
+            r.consumed = seq;
         }
     }
 
-    /// The last request whose answer a remote client has taken. What is not known counts as
-    /// taken: a leak harms less than freeing memory that is in use.
+    /// The last request whose answer a remote client has taken.
     pub(super) fn consumed(&self, record: u32) -> u64 {
-        self.records[record as usize].consumed.unwrap_or(u64::MAX)
+        self.records[record as usize].consumed
     }
 
     /// What to do with mutating request `seq` of a record. A client has one request under way; if

@@ -34,6 +34,10 @@ use crate::wire::{
 };
 use std::collections::BTreeMap;
 
+/// A master that runs looks at leases at least so often in one. Longer intervals are pauses, in
+/// which it could hear nobody.
+const TICKS_OF_LEASE_MIN: u64 = 4;
+
 /// A connection of the master, counted by the runtime, never reused in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnId(pub u64);
@@ -110,8 +114,8 @@ struct Liveness {
     conn: Option<ConnId>,
     alive: bool,
     frames_free: u32,
-    /// Whether a daemon of the rack joined since this master started.
-    seen: bool,
+    /// Since when it is not alive, in time that this master was awake. 0: since its start.
+    dead_at: Nanos,
 }
 
 /// The engine. `P` answers what a test asks of it; the real world's is `()`.
@@ -119,7 +123,11 @@ pub struct Master<P: Probe = ()> {
     probe: P,
     state: State,
     config: MasterConfig,
-    started: Nanos,
+    /// How long this master has been running and could hear daemons; what it was stopped for does
+    /// not count.
+    awake_ns: Nanos,
+    /// When it was last seen running.
+    ticked: Nanos,
     chooser: Chooser,
     /// Another leader's address, if this is not the leader.
     leader_elsewhere: Option<String>,
@@ -127,7 +135,7 @@ pub struct Master<P: Probe = ()> {
     racks: BTreeMap<RackId, Liveness>,
     /// Daemons whose join is proposed.
     joining: BTreeMap<RackId, (ConnId, RackInfo)>,
-    /// Daemons with a new region that wait until the old one's lease is over for sure.
+    /// Daemons with a new region that wait until the rack's own had a lease's time to come back.
     deferred: Vec<(ConnId, u64, RackInfo)>,
     proposals: Vec<Proposal>,
     proposed_pages: usize,
@@ -145,15 +153,16 @@ impl Master {
 }
 
 impl<P: Probe> Master<P> {
-    /// A leader with this state. Racks count as dead until their daemons join again; `now` begins
-    /// the lease during which no known rack is given to a daemon with another region.
+    /// A leader with this state. Racks count as dead until their daemons join again. A dead rack
+    /// is given to a daemon with another region, which loses its pages, only after a lease.
     pub fn with_probe(state: State, config: MasterConfig, now: Nanos, probe: P) -> Self {
         let racks = state.racks().map(|info| (info.rack, Liveness::default())).collect();
         Self {
             probe,
             state,
             config,
-            started: now,
+            awake_ns: 0,
+            ticked: now,
             chooser: Chooser::new(config.seed),
             leader_elsewhere: None,
             conns: BTreeMap::new(),
@@ -197,7 +206,7 @@ impl<P: Probe> Master<P> {
         known.last_heard = now;
         let peer = known.peer;
         self.revive(conn, peer);
-        match self.serve(now, conn, peer, id, call) {
+        match self.serve(conn, peer, id, call) {
             Ok(Some(answer)) => out.push((conn, self.reply(id, Ok(answer)))),
             Ok(None) => {}
             Err(error) => out.push((conn, self.reply(id, Err(error)))),
@@ -215,6 +224,7 @@ impl<P: Probe> Master<P> {
         };
         known.conn = None;
         if std::mem::take(&mut known.alive) {
+            known.dead_at = self.awake_ns;
             self.notices.push(Notice::RackDead { rack, cause: DeathCause::Closed });
         }
     }
@@ -224,19 +234,20 @@ impl<P: Probe> Master<P> {
     pub fn tick(&mut self, now: Nanos, out: &mut Vec<(ConnId, MasterReply)>) {
         self.assert_committed();
         let lease = self.lease_ns();
+        self.awake_ns += now.saturating_sub(self.ticked).min(lease / TICKS_OF_LEASE_MIN);
+        self.ticked = now;
         for (&rack, known) in &mut self.racks {
             let Some(conn) = known.conn.filter(|_| known.alive) else { continue };
             let heard = self.conns.get(&conn).map_or(0, |c| c.last_heard);
             if now.saturating_sub(heard) > lease {
                 known.alive = false;
+                known.dead_at = self.awake_ns;
                 self.notices.push(Notice::RackDead { rack, cause: DeathCause::Silent });
             }
         }
-        if self.is_settled(now) {
-            for (conn, id, info) in std::mem::take(&mut self.deferred) {
-                if let Err(error) = self.join_daemon(now, conn, id, info) {
-                    out.push((conn, self.reply(id, Err(error))));
-                }
+        for (conn, id, info) in std::mem::take(&mut self.deferred) {
+            if let Err(error) = self.join_daemon(conn, id, info) {
+                out.push((conn, self.reply(id, Err(error))));
             }
         }
     }
@@ -314,10 +325,16 @@ impl<P: Probe> Master<P> {
         self.config.lease_ms.saturating_mul(1_000_000)
     }
 
-    /// Whether every daemon that was alive before this master started has had time to rejoin.
-    fn is_settled(&self, now: Nanos) -> bool {
-        let waited = now.saturating_sub(self.started) > self.lease_ns();
-        waited || self.probe.mutated(Mutation::GrantWithoutLeaseWait)
+    /// Whether a rack's daemon may still come back with its region: dead for less than a lease.
+    fn may_return(&self, rack: RackId) -> bool {
+        if self.probe.mutated(Mutation::GrantWithoutLeaseWait) {
+            return false;
+        }
+        let dead = |known: &&Liveness| !known.alive;
+        self.racks
+            .get(&rack)
+            .filter(dead)
+            .is_some_and(|known| self.awake_ns.saturating_sub(known.dead_at) <= self.lease_ns())
     }
 
     /// Whatever a rack's daemon says shows that it is alive.
@@ -333,7 +350,6 @@ impl<P: Probe> Master<P> {
     /// `Ok(None)` if the answer comes with the batch.
     fn serve(
         &mut self,
-        now: Nanos,
         conn: ConnId,
         peer: Peer,
         id: u64,
@@ -351,7 +367,7 @@ impl<P: Probe> Master<P> {
         let command = match call {
             MasterCall::Hello { .. } => unreachable!("answered above"),
             MasterCall::JoinDaemon(info) => {
-                return self.join_daemon(now, conn, id, info).map(|()| None);
+                return self.join_daemon(conn, id, info).map(|()| None);
             }
             MasterCall::JoinClient { session, rack } => {
                 return self.join_client(conn, peer, session, rack).map(Some);
@@ -427,7 +443,7 @@ impl<P: Probe> Master<P> {
     }
 
     /// Admits a daemon's join to the log, defers it, or refuses it.
-    fn join_daemon(&mut self, now: Nanos, conn: ConnId, id: u64, info: RackInfo) -> Result<()> {
+    fn join_daemon(&mut self, conn: ConnId, id: u64, info: RackInfo) -> Result<()> {
         check_rack_info(&info)?;
         let rack = info.rack;
         match self.conns.get(&conn).map(|c| c.peer) {
@@ -438,12 +454,11 @@ impl<P: Probe> Master<P> {
             _ => {}
         }
         self.check_rivals(conn, &info)?;
-        let seen = self.racks.get(&rack).is_some_and(|known| known.seen);
         let other_region = self.state.region_id(rack).is_some_and(|id| id != info.region_id);
-        if other_region && !seen && !self.is_settled(now) {
+        if other_region && self.may_return(rack) {
             if self.deferred.len() >= usize::from(RACKS_MAX) {
                 let limit = u64::from(RACKS_MAX);
-                return Err(Error::Busy { what: "joins of a fresh master".into(), limit });
+                return Err(Error::Busy { what: "joins of new regions".into(), limit });
             }
             self.probe.met(Race::JoinDeferred);
             self.deferred.push((conn, id, info));
@@ -497,10 +512,10 @@ impl<P: Probe> Master<P> {
             self.probe.met(Race::DaemonDeposed);
             old.peer = Peer::Deposed(rack);
         }
-        known.seen = true;
         known.frames_free = info.frames_free.min(info.frame_count);
         let Some(connection) = self.conns.get_mut(&conn) else {
             known.alive = false;
+            known.dead_at = self.awake_ns;
             return;
         };
         connection.peer = Peer::Daemon(rack);

@@ -448,7 +448,7 @@ impl Rig {
                 ClientId::Remote(record) => {
                     let joined = daemon.join_remote(client.session, 7, &mut self.world).unwrap();
                     assert_eq!(joined, (record, true), "a remote session is kept");
-                    daemon.note_consumed(record, client.consumed);
+                    daemon.note_consumed(record, client.consumed, &self.world);
                 }
             }
         }
@@ -682,7 +682,7 @@ impl Rig {
             // A daemon that is down hears of it when the client joins again.
             (ClientId::Remote(_), _) if self.daemon.is_none() => {}
             (ClientId::Remote(record), seq) => {
-                self.run(|daemon, _| daemon.note_consumed(record, seq));
+                self.run(|daemon, world| daemon.note_consumed(record, seq, world));
             }
         }
     }

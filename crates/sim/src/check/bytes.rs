@@ -140,7 +140,7 @@ impl Bytes {
             let perhaps_freed = match allocation.life {
                 Life::Live => false,
                 Life::FreeCalled(_) => true,
-                Life::Freed(_) | Life::Lost(_) => return None,
+                Life::Freed(_) | Life::Lost { .. } => return None,
             };
             let Allocation { bytes, backing, .. } = *allocation;
             Some(Live { addr: *addr, bytes, backing, perhaps_freed })
@@ -166,7 +166,7 @@ impl Bytes {
         for first in overlaps {
             let old = &self.allocations[&first];
             let again = backing == Backing::Object && old.backing == Backing::Object;
-            if !again || matches!(old.life, Life::Live | Life::Lost(_)) {
+            if !again || matches!(old.life, Life::Live | Life::Lost { .. }) {
                 let text = format!(
                     "{bytes} bytes at {addr:#x} ({backing:?}) were handed out again: they overlap \
                      {} bytes at {first:#x} ({:?}, {})",
@@ -209,8 +209,13 @@ impl Bytes {
     /// Memory lost its contents: every allocation that `is_gone` names by its address.
     pub fn lost(&mut self, is_gone: impl Fn(u64) -> bool, at: Ps) {
         for (addr, allocation) in &mut self.allocations {
-            if !matches!(allocation.life, Life::Freed(_) | Life::Lost(_)) && is_gone(*addr) {
-                allocation.life = Life::Lost(at);
+            let freeing = match allocation.life {
+                Life::Freed(_) | Life::Lost { .. } => continue,
+                Life::FreeCalled(_) => true,
+                Life::Live => false,
+            };
+            if is_gone(*addr) {
+                allocation.life = Life::Lost { at, freeing };
             }
         }
     }
@@ -301,7 +306,7 @@ impl Bytes {
             return broken(returned, text);
         };
         match allocation.life {
-            Life::Lost(at) if at < called => {
+            Life::Lost { at, .. } if at < called => {
                 let text = format!(
                     "client {reader} read {} bytes at {addr:#x}, called at {called}: their memory \
                      was lost at {at}",
@@ -351,7 +356,8 @@ impl Bytes {
         let justified = match found.as_ref().map(|(_, allocation)| (refusal, allocation.life)) {
             None => true,
             Some((Refusal::NotMapped, Life::FreeCalled(at) | Life::Freed(at))) => at <= returned,
-            Some((Refusal::Lost, Life::Lost(at))) => at <= returned,
+            Some((Refusal::Lost, Life::Lost { at, .. })) => at <= returned,
+            Some((Refusal::NotMapped, Life::Lost { at, freeing: true })) => at <= returned,
             // Freed, and then its memory went: either may be said.
             Some((Refusal::Lost, Life::FreeCalled(_) | Life::Freed(_))) => true,
             Some(_) => false,
@@ -373,7 +379,7 @@ impl Bytes {
     pub fn forget(&mut self, oldest_called: Ps) {
         for allocation in self.allocations.values_mut() {
             let words = match allocation.life {
-                Life::Freed(at) | Life::Lost(at) if at < oldest_called => allocation.clear(),
+                Life::Freed(at) | Life::Lost { at, .. } if at < oldest_called => allocation.clear(),
                 _ => allocation.forget(&self.writes, oldest_called),
             };
             release(&mut self.writes, &words);

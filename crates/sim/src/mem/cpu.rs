@@ -99,6 +99,8 @@ struct Pending {
 
 /// State of a processor in checking mode.
 pub(super) struct Checking {
+    /// Its number in the run, counted from 1 in the order of processes.
+    index: u64,
     pub(super) host: Rc<HostCache>,
     rates: SwitchRates,
     schedule: RefCell<Rng>,
@@ -129,6 +131,7 @@ impl Cpu {
         let mut schedule = Rng::new(seed, Purpose::Schedule, index);
         let mut draining = Rng::new(seed, Purpose::Memory, index);
         let checking = Checking {
+            index,
             rates,
             to_switch: Cell::new(gap(&mut schedule, rates.switch_gap)),
             to_drain: Cell::new(gap(&mut draining, rates.drain_gap)),
@@ -372,10 +375,10 @@ impl Checking {
 
     fn check_backed(&self, memory: &Memory, at: u64, bytes: u64, what: &str) {
         if !memory.is_backed(at, bytes) {
-            let id = memory.id();
-            self.host
-                .violations()
-                .record(format!("{what} offset {at:#x} of memory {id}, which is not backed"));
+            let (id, index) = (memory.id(), self.index);
+            self.host.violations().record(format!(
+                "{what} offset {at:#x} of memory {id}, which is not backed, by processor {index}"
+            ));
         }
     }
 }

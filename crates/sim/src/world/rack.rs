@@ -88,6 +88,8 @@ pub struct Rack {
     pub daemon: Cell<Option<(ProcessId, ProcessId)>>,
     /// Barriers that its daemons paid for, and cells that they looked at.
     pub invalidations: Cell<(u64, u64)>,
+    /// Whether clients of other racks map the region, as they do on one machine.
+    pub mapped_elsewhere: Cell<bool>,
     /// Blocks that the host still has for the region.
     pub blocks_free: Cell<u64>,
     kernel: Rc<Kernel>,
@@ -115,6 +117,7 @@ impl Rack {
             owner: Cell::new(None),
             daemon: Cell::new(None),
             invalidations: Cell::default(),
+            mapped_elsewhere: Cell::default(),
             blocks_free: Cell::new(u64::MAX / 2),
             is_checked,
         }
@@ -281,7 +284,11 @@ impl World for RackWorld {
     fn barrier(&mut self) {
         let (barriers, cells) = self.rack.invalidations.get();
         self.rack.invalidations.set((barriers + 1, cells));
-        self.ctx.kernel.drain_host(self.rack.host);
+        if self.rack.mapped_elsewhere.get() {
+            self.ctx.kernel.drain_all();
+        } else {
+            self.ctx.kernel.drain_host(self.rack.host);
+        }
     }
 
     fn metadata_bytes(&self) -> u64 {

@@ -77,6 +77,10 @@ impl Scene {
     /// The shared objects are there.
     pub fn set_up(self: &Rc<Self>) {
         self.set_up.set(true);
+        // Not before: a table whose making fails again and again leaves no room for itself.
+        if self.config.faults.has(Fault::RareBranches) {
+            self.cluster.hooks.draw_rares();
+        }
         let places = self.places.borrow().len();
         (0..places).for_each(|place| self.start_client(place));
     }
@@ -304,9 +308,6 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         .collect();
     let hooks = Hooks::new(seed);
     hooks.set_mutation(config.mutation);
-    if config.faults.has(Fault::RareBranches) {
-        hooks.draw_rares();
-    }
     let violations = kernel.violations().clone();
     let make_cpu = cpus(seed, &hosts, &hooks, shape.switch, &violations);
     let master_host = hosts[shape.racks as usize];
@@ -325,10 +326,13 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         let rack = (place % shape.racks) as usize;
         Place { rack, path, process: None, done: false }
     });
+    let places: Vec<Place> = places.collect();
+    let mapped = places.iter().any(|place| place.path == Path::Mapped);
+    cluster.racks.iter().for_each(|rack| rack.mapped_elsewhere.set(mapped));
     Rc::new(Scene {
         seed,
         config: config.clone(),
-        places: RefCell::new(places.collect()),
+        places: RefCell::new(places),
         cluster,
         model: Model::default(),
         tables,

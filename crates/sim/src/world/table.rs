@@ -106,11 +106,13 @@ impl<'a> TableMem<'a> {
         model.set_allocating(id, true);
         let result = block_on(self.handle.alloc(bytes, placement, false));
         model.set_allocating(id, false);
+        self.scene.model.leaves_in_doubt(self.handle);
         if let Ok(addr) = result
             && !self.scene.is_lost(addr)
         {
             self.handle.ctx.kernel.say(|| format!("client {}: table has {bytes} at {addr}", id.0));
             model.took(&self.handle.ctx.kernel, addr, bytes);
+            self.scene.model.taken_by_table(addr, bytes, self.handle.ctx.now());
         }
         result
     }
@@ -275,6 +277,12 @@ impl TableModel {
         if let Some(before) = before.filter(|before| !before.freeing) {
             kernel.fail("keys", format!("{addr} was handed out, and still is: {before:?}"));
         }
+    }
+
+    /// A client has got this memory for itself: pieces that were being freed there are free.
+    pub(super) fn taken_by_client(&self, addr: GAddr, bytes: u64) {
+        let is_there = |one: u64, piece: &Piece| one < addr.0 + bytes && addr.0 < one + piece.bytes;
+        self.pieces.borrow_mut().retain(|one, piece| !piece.freeing || !is_there(*one, piece));
     }
 
     /// The piece as it was before.

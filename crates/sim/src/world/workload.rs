@@ -1,7 +1,10 @@
 //! What clients do and what they must find: the model that all of them share in no time, and a
 //! client that works until it is told that it is enough.
 
+mod set_up;
 mod table;
+
+pub use set_up::set_up;
 
 use super::handle::{Path, SimHandle};
 use super::kernel::{Ctx, Kernel, ProcessId};
@@ -23,8 +26,6 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 use table::TableSeat;
 
-/// Words that all clients use, in each rack.
-const WORDS_PER_RACK: u64 = 12;
 /// Objects of one client at most.
 const OBJECTS_MAX: usize = 6;
 /// Configurations that the check of one word's history looks at.
@@ -79,7 +80,7 @@ pub struct Model {
     bytes: RefCell<Bytes>,
     objects: RefCell<BTreeMap<u64, Object>>,
     under_way: RefCell<BTreeMap<ProcessId, UnderWay>>,
-    /// Allocations that a client died in: their answer may have been taken.
+    /// Allocations that a client died in, or was cut off in: their answer may have been taken.
     pub maybe_leaked: Cell<u64>,
     /// Clients that died while they wrote.
     pub torn: Cell<u64>,
@@ -119,6 +120,23 @@ impl Model {
                 return !object.owned;
             }
             true
+        });
+    }
+
+    /// What a client gave up while its daemon was told that it was taken may be lost.
+    pub(super) fn leaves_in_doubt(&self, handle: &mut SimHandle) {
+        self.maybe_leaked.set(self.maybe_leaked.get() + handle.take_in_doubt());
+    }
+
+    /// The table has got this memory: objects that were being freed there are free.
+    pub(super) fn taken_by_table(&self, addr: GAddr, bytes: u64, at: Ps) {
+        self.objects.borrow_mut().retain(|one, object| {
+            let there = *one < addr.0 + bytes && addr.0 < one + object.bytes;
+            let free = object.freeing && there;
+            if free {
+                self.bytes.borrow_mut().freed(*one, at);
+            }
+            !free
         });
     }
 
@@ -422,6 +440,7 @@ impl Worker {
         if let Ok(addr) = &result {
             self.took(*addr, bytes, owned);
         }
+        self.scene.model.leaves_in_doubt(&mut self.handle);
         self.end("alloc", &result).await;
         self.check_error("alloc", &result);
         let Ok(addr) = result else { return };
@@ -442,6 +461,7 @@ impl Worker {
             // Its rack lost its power while the answer was on its way.
             self.scene.model.bytes.borrow_mut().lost(|one| one == addr.0, now);
         }
+        self.scene.model.table.taken_by_client(addr, bytes);
         let mut objects = self.scene.model.objects.borrow_mut();
         let object = Object {
             bytes,
@@ -574,17 +594,21 @@ impl Worker {
     async fn free(&mut self, addr: GAddr, bytes: u64) {
         self.begin("free");
         self.ctx.kernel.say(|| format!("client {}: frees {bytes} at {addr}", self.ctx.id.0));
-        let mut serial = None;
+        let (mut serial, mut owned) = (None, false);
         if let Some(object) = self.scene.model.objects.borrow_mut().get_mut(&addr.0) {
             object.freeing = true;
-            serial = Some(object.serial);
+            (serial, owned) = (Some(object.serial), object.owned);
         }
         let now = self.ctx.now();
         self.scene.model.bytes.borrow_mut().free_called(addr.0, now);
         self.mine.retain(|one| *one != addr);
         let result = self.handle.free(addr, bytes).await;
         self.end("free", &result).await;
-        self.check_error("free", &result);
+        // A client that was away for longer than its session finds what was owned gone.
+        let ended = owned && matches!(result, Err(Error::NotMapped { .. } | Error::BadFree { .. }));
+        if !ended {
+            self.check_error("free", &result);
+        }
         let now = self.ctx.now();
         match &result {
             Ok(()) | Err(Error::NotMapped { .. } | Error::Lost { .. } | Error::BadFree { .. }) => {
@@ -733,46 +757,4 @@ fn is_refused(error: &Error) -> bool {
             | Error::Busy { .. }
             | Error::NoSuchRack { .. }
     )
-}
-
-/// Makes the words that all clients use, then lets the clients begin.
-pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
-    let racks = scene.cluster.racks.len() as u16;
-    let cluster = scene.cluster.clone();
-    let opened = SimHandle::open(ctx.clone(), cluster, RackId(0), Path::OneSided, 16).await;
-    let mut handle = match opened {
-        Ok(handle) => handle,
-        Err(error) => return ctx.kernel.fail("set-up", error.to_string()),
-    };
-    for rack in 0..racks {
-        let bytes = WORDS_PER_RACK * 8;
-        let addr = loop {
-            match handle.alloc(bytes, Placement::Rack(RackId(rack)), false).await {
-                Ok(addr) => break addr,
-                Err(error) if error.may_retry() => ctx.sleep(Ps::ms(1)).await,
-                // The other daemons may not have joined yet.
-                Err(Error::NoSuchRack { .. }) => ctx.sleep(Ps::ms(1)).await,
-                Err(error) => return ctx.kernel.fail("set-up", error.to_string()),
-            }
-        };
-        let words = (0..WORDS_PER_RACK).map(|word| GAddr(addr.0 + 8 * word));
-        scene.model.words.borrow_mut().extend(words);
-        let object =
-            Object { bytes, holder: None, owned: false, freeing: false, words: true, serial: 0 };
-        scene.model.objects.borrow_mut().insert(addr.0, object);
-    }
-    while let Some(tables) = scene.tables {
-        match tables.create(&mut TableMem::new(&mut handle, &scene), scene.seed) {
-            Ok(()) => break,
-            Err(TableError::Pool(error)) => {
-                // What it had allocated by then may be lost.
-                scene.model.table.was_lossy();
-                ctx.kernel.say(|| format!("no table yet: {error}"));
-                ctx.sleep(Ps::ms(1)).await;
-            }
-            Err(error) => return ctx.kernel.fail("set-up", format!("{error:?}")),
-        }
-    }
-    handle.leave().await;
-    scene.set_up();
 }

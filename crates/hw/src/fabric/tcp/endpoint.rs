@@ -145,12 +145,6 @@ impl Endpoint {
         self.peers.get_mut(peer).map_or(0, |connection| connection.outstanding())
     }
 
-    /// Whether everything posted on a connection is with the system: it arrives even if this
-    /// process dies now. True of a connection that is down.
-    pub fn is_sent(&mut self, peer: PeerId) -> bool {
-        self.peers.get_mut(peer).is_none_or(|connection| !connection.wants_out())
-    }
-
     /// Changes the injected latency, nanoseconds, for all connections.
     pub fn set_emulated_delay(&mut self, emulate_rdma_ns: u32) {
         self.options.emulate_rdma_ns = emulate_rdma_ns;

@@ -17,8 +17,11 @@ pub(super) enum Life {
     FreeCalled(Ps),
     /// It was answered then.
     Freed(Ps),
-    /// Its memory was gone then.
-    Lost(Ps),
+    /// Its memory was gone then, perhaps after it was freed: a free was under way.
+    Lost {
+        at: Ps,
+        freeing: bool,
+    },
 }
 
 impl fmt::Display for Life {
@@ -27,7 +30,7 @@ impl fmt::Display for Life {
             Life::Live => f.write_str("live"),
             Life::FreeCalled(at) => write!(f, "being freed since {at}"),
             Life::Freed(at) => write!(f, "freed at {at}"),
-            Life::Lost(at) => write!(f, "lost at {at}"),
+            Life::Lost { at, .. } => write!(f, "lost at {at}"),
         }
     }
 }

@@ -9,8 +9,6 @@ use crate::world::rack::Rack;
 use rackpool_core::client::{LinkId, LinkLoss, RackView, Reach, Session};
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::error::DeathCause;
-use rackpool_core::layout::SlotWord;
-use rackpool_core::seam::Mem;
 use rackpool_core::wire::{self, Reply, ReplyFrame, Request};
 use rackpool_core::{Error, Result, SessionId};
 use rackpool_hw::ring::{Consumer, Producer};
@@ -48,37 +46,33 @@ impl SimHandle {
         deadline: Ps,
     ) -> Result<Reply> {
         let started = self.ctx.now();
-        let mutates = request.is_mutating();
         self.local(id).session.begin(request);
-        let mut sent = self.send_local(id);
+        if let Err(error) = self.send_local(id) {
+            self.local(id).session.abandon_unsent();
+            return Err(error);
+        }
         loop {
-            if let Err(error) = sent {
-                self.local(id).session.abandon_unsent();
-                return Err(error);
-            }
             match self.wait_local(id, deadline).await {
                 Waited::Reply(frame) => {
-                    let seq = frame.seq;
                     let link = self.local(id);
-                    if let Some(reply) = link.session.on_reply(frame) {
-                        if mutates {
-                            link.view.slot.store(SlotWord::ConsumedSeq as u64, seq);
-                        }
+                    if let Some(reply) = link.session.take_reply(frame, &link.view.slot) {
                         return reply;
                     }
                 }
                 Waited::Closed => {
                     let loss = Box::pin(self.resume(id, deadline)).await;
-                    if let Some(error) = self.local(id).session.on_loss(loss) {
-                        return Err(error);
+                    if let Some(ended) = self.local(id).session.on_loss(loss) {
+                        return ended;
                     }
-                    sent = self.send_local(id);
+                    if let Err(error) = self.send_local(id) {
+                        return Err(self.local(id).session.give_up(error));
+                    }
                 }
                 Waited::TimeUp => {
                     let waited_ms = (self.ctx.now() - started).as_ns() / 1_000_000;
                     let loss = LinkLoss::TimeUp { waited_ms };
-                    let error = self.local(id).session.on_loss(loss);
-                    return Err(error.expect("time up ends a request"));
+                    let ended = self.local(id).session.on_loss(loss);
+                    return ended.expect("time up ends a request");
                 }
             }
         }

@@ -284,6 +284,15 @@ impl SimHandle {
         self.daemon_call(OWN, request, deadline).await
     }
 
+    /// Allocations over the fabric whose taking was given up since the last call.
+    pub fn take_in_doubt(&mut self) -> u64 {
+        let of = |link: &mut Link| match link {
+            Link::Local(_) => 0,
+            Link::Remote(remote) => remote.session.take_in_doubt(),
+        };
+        self.links.iter_mut().map(of).sum()
+    }
+
     /// Leaves: daemons over the fabric are told, connections close.
     pub async fn leave(mut self) {
         for index in 0..self.links.len() {

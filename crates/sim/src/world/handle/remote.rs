@@ -3,12 +3,12 @@
 use super::join::layout_of;
 use super::{Link, Path, RETRY_PAUSE_MAX, SimHandle, unexpected};
 use crate::time::Ps;
-use rackpool_core::client::{LinkId, LinkLoss, Reach, Session};
+use rackpool_core::client::{LinkId, LinkLoss, Reach, Session, Taken};
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{PeerId, PostError};
 use rackpool_core::wire::{
     self, MasterAnswer, MasterCall, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply,
-    ReplyFrame, Request, WIRE_VERSION,
+    Request, WIRE_VERSION,
 };
 use rackpool_core::{Error, RackId, Result, SessionId};
 
@@ -16,7 +16,6 @@ pub(super) struct RemoteLink {
     pub(super) peer: Option<PeerId>,
     pub(super) session_id: SessionId,
     pub(super) session: Session,
-    pub(super) consumed_seq: u64,
     pub(super) known: bool,
     pub(super) region: RegionInfo,
 }
@@ -83,7 +82,6 @@ impl SimHandle {
             peer: None,
             session_id: self.cluster.new_session(),
             session: Session::new(format!("daemon of rack {}", info.rack)),
-            consumed_seq: 0,
             known: false,
             region: RegionInfo {
                 rack: info.rack,
@@ -136,7 +134,7 @@ impl SimHandle {
         let join = RemoteRequest::Join {
             version: WIRE_VERSION,
             session: link.session_id,
-            consumed_seq: link.consumed_seq,
+            consumed_seq: link.session.consumed_seq(),
             pid,
             locks: Vec::new(),
         };
@@ -154,7 +152,7 @@ impl SimHandle {
                         return Ok(());
                     }
                     RemoteReply::Refused(error) => return Err(error),
-                    RemoteReply::Reply(_) => {}
+                    RemoteReply::Reply(_) | RemoteReply::Consumed(_) => {}
                 }
             }
             self.step_of(peer, &name, deadline).await?;
@@ -203,13 +201,13 @@ impl SimHandle {
                 None => {
                     self.remote(id).peer = None;
                     if let Err(error) = self.connect(rack, deadline).await {
-                        return Err(self.give_up(id, error));
+                        return Err(self.remote(id).session.give_up(error));
                     }
                     let link = self.remote(id);
                     let loss =
                         if link.known { LinkLoss::Resumed } else { LinkLoss::SessionForgotten };
-                    if let Some(error) = link.session.on_loss(loss) {
-                        return Err(error);
+                    if let Some(ended) = link.session.on_loss(loss) {
+                        return ended;
                     }
                 }
             }
@@ -228,12 +226,18 @@ impl SimHandle {
             while let Some(message) = self.take_message(peer) {
                 match wire::decode::<RemoteReply>(&message, &name) {
                     Ok(RemoteReply::Reply(frame)) if frame.seq == seq => {
-                        return Some(self.take_remote(id, frame, deadline).await);
+                        let session = &mut self.remote(id).session;
+                        let taken = session.on_remote_reply(frame);
+                        return match taken.expect("the sequence number was compared") {
+                            Taken::Done(reply) => Some(reply),
+                            Taken::Confirm(seq) => {
+                                self.confirm(id, peer, seq, started, deadline).await
+                            }
+                        };
                     }
                     Ok(_) => {}
                     Err(error) => {
-                        self.remote(id).session.abandon_unsent();
-                        return Some(Err(error));
+                        return Some(Err(self.remote(id).session.give_up(error)));
                     }
                 }
             }
@@ -241,28 +245,48 @@ impl SimHandle {
                 Ok(()) => {}
                 Err(Error::PeerDead { .. }) => return None,
                 Err(_) => {
-                    let waited_ms = (self.ctx.now() - started).as_ns() / 1_000_000;
-                    let link = self.remote(id);
-                    let error = link.session.on_loss(LinkLoss::TimeUp { waited_ms });
-                    return Some(Err(error.expect("time up ends a request")));
+                    return Some(self.remote_time_up(id, started));
                 }
             }
         }
     }
 
-    async fn take_remote(&mut self, id: LinkId, frame: ReplyFrame, deadline: Ps) -> Result<Reply> {
-        let seq = frame.seq;
-        let link = self.remote(id);
-        let reply = link.session.on_reply(frame).expect("the sequence number was compared");
-        if matches!(reply, Ok(Reply::Allocated { .. })) {
-            link.consumed_seq = seq;
-            if let Some(peer) = link.peer {
-                // It is there before the caller learns of the memory; if the connection breaks
-                // first, the next join says it.
-                self.send_surely(peer, &RemoteRequest::Consumed(seq), deadline).await;
+    fn remote_time_up(&mut self, id: LinkId, started: Ps) -> Result<Reply> {
+        let waited_ms = (self.ctx.now() - started).as_ns() / 1_000_000;
+        let ended = self.remote(id).session.on_loss(LinkLoss::TimeUp { waited_ms });
+        ended.expect("time up ends a request")
+    }
+
+    /// Says that the answer to an allocation was taken, and waits until the daemon has stored it.
+    async fn confirm(
+        &mut self,
+        id: LinkId,
+        peer: PeerId,
+        seq: u64,
+        started: Ps,
+        deadline: Ps,
+    ) -> Option<Result<Reply>> {
+        let name = self.remote(id).session.peer().to_string();
+        self.send_remote(peer, &RemoteRequest::Consumed(seq)).ok()?;
+        loop {
+            while let Some(message) = self.take_message(peer) {
+                match wire::decode::<RemoteReply>(&message, &name) {
+                    Ok(RemoteReply::Consumed(known)) if known == seq => {
+                        return self.remote(id).session.confirmed().map(Ok);
+                    }
+                    _ => {}
+                }
+            }
+            match self.step_of(peer, &name, deadline).await {
+                Ok(()) => {}
+                Err(Error::PeerDead { .. }) => return None,
+                Err(_) => {
+                    self.remote(id).peer = None;
+                    self.ctx.close_peer(self.endpoint, peer);
+                    return Some(self.remote_time_up(id, started));
+                }
             }
         }
-        reply
     }
 
     /// Sends a message and waits until it has arrived or never will.
@@ -275,18 +299,5 @@ impl SimHandle {
         let Ok(id) = self.send_remote(peer, message) else { return };
         self.inbox.awaited = Some(id);
         while self.inbox.awaited.is_some() && self.turn(deadline).await {}
-    }
-
-    fn give_up(&mut self, id: LinkId, error: Error) -> Error {
-        let session = &mut self.remote(id).session;
-        match error {
-            Error::Timeout { .. } | Error::PeerDead { .. } => {
-                session.on_loss(LinkLoss::Gone(DeathCause::Closed)).unwrap_or(error)
-            }
-            other => {
-                session.abandon_unsent();
-                other
-            }
-        }
     }
 }
