@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 3;
+pub const WIRE_VERSION: u32 = 4;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -428,8 +428,13 @@ pub enum MasterCall {
         /// How many; at most `RESOLVE_PAGES_MAX`.
         count: u32,
     },
-    /// The racks of the pool.
+    /// The racks of the pool: for people, since the answer grows with the cluster.
     Racks,
+    /// One rack of the pool; `NoSuchRack` if it never joined.
+    Rack {
+        /// The rack.
+        rack: RackId,
+    },
     /// A rack with room for an allocation, other than `own`, by the placement policy.
     PickRack {
         /// The asker's rack.
@@ -502,7 +507,7 @@ pub enum MasterAnswer {
     Homes(Vec<Resolved>),
     /// To `Racks`.
     Racks(Vec<RackInfo>),
-    /// To `PickRack`.
+    /// To `Rack` and `PickRack`.
     Rack(RackInfo),
     /// To `GetRoot` and `SetRoot`: the address under the name now.
     Root(GAddr),
