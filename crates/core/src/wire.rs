@@ -437,8 +437,13 @@ pub enum MasterCall {
         /// How many; at most `RESOLVE_PAGES_MAX`.
         count: u32,
     },
-    /// The racks of the pool.
+    /// The racks of the pool: for people, since the answer grows with the cluster.
     Racks,
+    /// One rack of the pool; `NoSuchRack` if it never joined.
+    Rack {
+        /// The rack.
+        rack: RackId,
+    },
     /// A rack with room for an allocation, other than `own`, by the placement policy.
     PickRack {
         /// The asker's rack.
@@ -511,7 +516,7 @@ pub enum MasterAnswer {
     Homes(Vec<Resolved>),
     /// To `Racks`.
     Racks(Vec<RackInfo>),
-    /// To `PickRack`.
+    /// To `Rack` and `PickRack`.
     Rack(RackInfo),
     /// To `GetRoot` and `SetRoot`: the address under the name now.
     Root(GAddr),

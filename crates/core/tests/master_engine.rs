@@ -29,6 +29,21 @@ fn the_first_call_is_hello_in_our_version() {
 }
 
 #[test]
+fn one_rack_is_told_by_itself_and_one_that_never_joined_is_refused() {
+    let mut world = World::new();
+    let ask = MasterCall::Rack { rack: RackId(3) };
+    let conn = world.connect();
+    assert_eq!(world.call(conn, ask.clone()), Err(Error::NoSuchRack { rack: RackId(3) }));
+    let daemon = world.daemon(info(3, 1));
+    world.daemon(info(4, 1));
+    let told = RackInfo { alive: true, ..info(3, 1) };
+    assert_eq!(world.call(conn, ask.clone()), Ok(MasterAnswer::Rack(told.clone())));
+    world.master.on_closed(daemon);
+    let dead = RackInfo { alive: false, ..told };
+    assert_eq!(world.call(conn, ask), Ok(MasterAnswer::Rack(dead)));
+}
+
+#[test]
 fn reads_show_nothing_before_it_is_stored() {
     let mut world = World::new();
     let conn = world.daemon(info(0, 1));

@@ -457,7 +457,7 @@ impl Handle {
             MasterAnswer::Stats(stats) => *stats,
             other => return Err(crate::links::unexpected_answer(&other)),
         };
-        let infos = self.links.racks(deadline_ns)?.to_vec();
+        let infos = self.links.racks(deadline_ns)?;
         let racks = infos.into_iter().map(|info| {
             let asked = if info.alive {
                 self.daemon_stats(info.rack, deadline_ns)

@@ -39,7 +39,6 @@ pub(crate) struct Links {
     shared: Arc<Shared>,
     master: MasterLink,
     links: Vec<Link>,
-    racks: Vec<RackInfo>,
     inbox: Inbox,
     /// Shared with the guards of this handle.
     pub(crate) locks: Arc<LockTable>,
@@ -99,7 +98,6 @@ impl Links {
             shared,
             master,
             links: Vec::new(),
-            racks: Vec::new(),
             inbox: Inbox::default(),
             locks: Arc::default(),
             losses: Losses::default(),
@@ -156,26 +154,24 @@ impl Links {
     }
 
     /// The racks of the pool, as the master knows them now.
-    pub(crate) fn racks(&mut self, deadline_ns: u64) -> Result<&[RackInfo]> {
+    pub(crate) fn racks(&mut self, deadline_ns: u64) -> Result<Vec<RackInfo>> {
         match self.master_call(MasterCall::Racks, deadline_ns)? {
-            MasterAnswer::Racks(racks) => self.racks = racks,
-            other => return Err(unexpected_answer(&other)),
+            MasterAnswer::Racks(racks) => Ok(racks),
+            other => Err(unexpected_answer(&other)),
         }
-        Ok(&self.racks)
     }
 
     fn wait_for_rack(&mut self, rack: RackId, deadline_ns: u64) -> Result<RackInfo> {
         let mut pause_ms = 1;
         loop {
-            let found = self.racks(deadline_ns)?.iter().find(|info| info.rack == rack).cloned();
-            match found {
-                None => return Err(Error::NoSuchRack { rack }),
-                Some(info) if info.alive => return Ok(info),
-                Some(_) if clock::now_ns() >= deadline_ns => {
+            match self.master_call(MasterCall::Rack { rack }, deadline_ns)? {
+                MasterAnswer::Rack(info) if info.alive => return Ok(info),
+                MasterAnswer::Rack(_) if clock::now_ns() >= deadline_ns => {
                     let peer = format!("daemon of rack {rack}");
                     return Err(Error::PeerDead { peer, cause: DeathCause::Closed });
                 }
-                Some(_) => {}
+                MasterAnswer::Rack(_) => {}
+                other => return Err(unexpected_answer(&other)),
             }
             std::thread::sleep(Duration::from_millis(pause_ms));
             pause_ms = (pause_ms * 2).min(RETRY_PAUSE_MS_MAX);
@@ -466,10 +462,9 @@ impl Losses {
 /// The control socket of a rack whose daemon serves now, if the master says so soon.
 fn control_of(master: &mut MasterLink, rack: RackId, deadline_ns: u64) -> Option<String> {
     let soon_ns = deadline_ns.min(clock::deadline_ns(CONTROL_ANSWER_MS_MAX));
-    let answer = master.call(MasterCall::Racks, clock::instant(soon_ns));
-    let Ok(MasterAnswer::Racks(racks)) = answer else { return None };
-    let found = racks.into_iter().find(|info| info.rack == rack && info.alive);
-    found.map(|info| info.control)
+    let answer = master.call(MasterCall::Rack { rack }, clock::instant(soon_ns));
+    let Ok(MasterAnswer::Rack(info)) = answer else { return None };
+    info.alive.then_some(info.control)
 }
 
 fn closed(links: &mut [Link], peer: PeerId) {

@@ -10,13 +10,15 @@
 //! --------+------------+-----------------------------+--------------------+---+---------+---------
 //! ```
 //!
-//! All events up to `covered` are in `ready`, sorted; later ones lie unsorted in the slots of the
-//! wheel, each on the level of the highest byte in which its time differs from `cursor`; those
+//! All events up to `covered` are in the front, sorted; later ones lie unsorted in the slots of
+//! the wheel, each on the level of the highest byte in which its time differs from `cursor`; those
 //! beyond the wheel's 1.1 s are in a heap. The first slot of the lowest level that has one is the
 //! next to become ready: a slot with few events at once, others after being spread over the level
-//! below. What moves are keys, in chunks; an event stays in its place until it is popped. Places
-//! and chunks are used again, so that nothing is allocated once the queue has had its largest
-//! size.
+//! below. The front then covers the whole slot, and what is pushed into it is sorted in, which is
+//! quicker than the way through the levels while it is short; when it gets long, its later half
+//! goes back into the levels below. What moves are keys, in chunks; an event stays in its place
+//! until it is popped. Places and chunks are used again, so that nothing is allocated once the
+//! queue has had its largest size.
 //!
 //! Source: calendar and ladder queues (Brown 1988; Tang, Goh and Thng 2005); Varghese and Lauck
 //! 1987 for the hierarchy.
@@ -35,8 +37,10 @@ const LEVELS: usize = 5;
 /// Bits of the time that the wheel tells apart: 2^40 ps are 1.1 s.
 const WHEEL_BITS: u32 = LEVEL_BITS * LEVELS as u32;
 /// A slot of each level with at most so many events is sorted at once, others are spread over the
-/// level below. Few for wide slots: what is pushed between ready events goes through a heap.
-const SORT_MAX: [usize; LEVELS] = [usize::MAX, 24, 6, 2, 1];
+/// level below.
+const SORT_MAX: [usize; LEVELS] = [usize::MAX, 24, 24, 24, 8];
+/// With so many events in the front the later half goes back.
+const FRONT_MAX: usize = 64;
 /// Keys of one chunk.
 const CHUNK_KEYS: usize = 10;
 /// No chunk, or no place.
@@ -58,12 +62,6 @@ struct Chunk {
     count: u32,
     /// The next chunk of the same slot, or of the free list.
     next: u32,
-}
-
-/// Where an event is kept until it is popped.
-enum Place<E> {
-    Taken(E),
-    Free(u32),
 }
 
 struct Level {
@@ -101,8 +99,9 @@ impl Level {
 
 /// Events in the order of their time, source and sequence. See the module.
 pub struct Wheel<E> {
-    places: Vec<Place<E>>,
-    free_place: u32,
+    /// Events by place until they are popped: plain data, so that nothing is cleared after.
+    events: Vec<E>,
+    free_places: Vec<u32>,
     chunks: Vec<Chunk>,
     free_chunk: u32,
     count: usize,
@@ -113,9 +112,12 @@ pub struct Wheel<E> {
     covered: u64,
     /// What the slots are chosen by; equals `covered` except inside of `advance`.
     cursor: u64,
-    /// Ready events, the first one last.
-    sorted: Vec<Key>,
-    /// Ready events that were pushed later.
+    /// Ready events in order, from `first` on; before that, what was popped.
+    front: Vec<Key>,
+    first: usize,
+    /// It covers some slots of the level below this one, all of one slot of this one.
+    front_level: u32,
+    /// Ready events for which the front is too long, and cannot be cut: many of one moment.
     late: BinaryHeap<Reverse<Key>>,
     levels: Box<[Level; LEVELS]>,
     /// A bit for each level that is not empty.
@@ -123,18 +125,18 @@ pub struct Wheel<E> {
     overflow: BinaryHeap<Reverse<Key>>,
 }
 
-impl<E> Default for Wheel<E> {
+impl<E: Copy> Default for Wheel<E> {
     fn default() -> Self {
         Wheel::new()
     }
 }
 
-impl<E> Wheel<E> {
+impl<E: Copy> Wheel<E> {
     /// An empty queue at time 0.
     pub fn new() -> Wheel<E> {
         Wheel {
-            places: Vec::new(),
-            free_place: NONE,
+            events: Vec::new(),
+            free_places: Vec::new(),
             chunks: Vec::new(),
             free_chunk: NONE,
             count: 0,
@@ -142,7 +144,9 @@ impl<E> Wheel<E> {
             now: 0,
             covered: 0,
             cursor: 0,
-            sorted: Vec::new(),
+            front: Vec::new(),
+            first: 0,
+            front_level: 0,
             late: BinaryHeap::new(),
             levels: Box::new([Level::EMPTY; LEVELS]),
             occupied: 0,
@@ -176,11 +180,72 @@ impl<E> Wheel<E> {
         let place = self.keep(event);
         let key = Key { at: at.0, source, sequence: self.sequence, place };
         self.count += 1;
-        if key.at <= self.covered {
-            self.late.push(Reverse(key));
-        } else {
+        if key.at > self.covered {
             self.insert(key);
+        } else if self.front.len() - self.first < FRONT_MAX && self.late.is_empty() {
+            self.sort_in(key);
+        } else {
+            self.crowd(key);
         }
+    }
+
+    /// Puts the last key that was pushed among the ready ones.
+    #[inline(always)]
+    fn sort_in(&mut self, key: Key) {
+        self.front.push(key);
+        let front = &mut self.front[self.first..];
+        let mut at = front.len() - 1;
+        while at > 0 && (front[at - 1].at, front[at - 1].source) > (key.at, key.source) {
+            front[at] = front[at - 1];
+            at -= 1;
+        }
+        front[at] = key;
+    }
+
+    /// The same where the front is full.
+    #[cold]
+    fn crowd(&mut self, key: Key) {
+        if self.late.is_empty() {
+            self.cut();
+        }
+        if key.at > self.covered {
+            self.insert(key);
+        } else if self.front.len() - self.first < FRONT_MAX && self.late.is_empty() {
+            self.sort_in(key);
+        } else {
+            self.late.push(Reverse(key));
+        }
+    }
+
+    /// Moves the later half of the front back, or about so many. The front then ends with a slot of
+    /// the level below, so that what waits on this level and above is where it belongs.
+    fn cut(&mut self) {
+        let slot = self.front_level * LEVEL_BITS;
+        if self.front.get(self.first).is_none_or(|key| key.at >> slot != self.covered >> slot) {
+            // Pushed after a look ahead, to before the slot.
+            return;
+        }
+        while self.front_level > 0 && self.front.len() - self.first >= FRONT_MAX {
+            let shift = (self.front_level - 1) * LEVEL_BITS;
+            let middle = self.front[self.front.len() - FRONT_MAX / 2].at >> shift;
+            let (first, start) = (self.front[self.first].at >> shift, middle << shift);
+            if first < middle {
+                self.cut_after(start - 1);
+            } else {
+                // Half of it is in the first slot of the level below: that is what is left.
+                self.cut_after(start | ((1 << shift) - 1));
+                self.front_level -= 1;
+            }
+        }
+    }
+
+    fn cut_after(&mut self, end: u64) {
+        (self.covered, self.cursor) = (end, end);
+        let kept = self.front.partition_point(|key| key.at <= end);
+        for index in kept..self.front.len() {
+            self.insert(self.front[index]);
+        }
+        self.front.truncate(kept);
     }
 
     /// The next event with its time and source; time goes on to it.
@@ -188,37 +253,35 @@ impl<E> Wheel<E> {
     pub fn pop(&mut self) -> Option<(Ps, u32, E)> {
         let key = match self.next_is_late()? {
             true => self.late.pop()?.0,
-            false => self.sorted.pop()?,
+            false => self.take_first(),
         };
         self.now = key.at;
         self.count -= 1;
-        let free = Place::Free(std::mem::replace(&mut self.free_place, key.place));
-        let place = std::mem::replace(&mut self.places[key.place as usize], free);
-        let Place::Taken(event) = place else { unreachable!("a key's place holds an event") };
-        Some((Ps(key.at), key.source, event))
+        self.free_places.push(key.place);
+        Some((Ps(key.at), key.source, self.events[key.place as usize]))
     }
 
     /// When the next event happens. Time does not go on.
     pub fn peek_time(&mut self) -> Option<Ps> {
         let key = match self.next_is_late()? {
             true => self.late.peek()?.0,
-            false => *self.sorted.last()?,
+            false => *self.front.get(self.first)?,
         };
         Some(Ps(key.at))
     }
 
     /// Events for which there is room. It grows only when more are pending than ever before.
     pub fn capacity(&self) -> usize {
-        self.places.capacity()
+        self.events.capacity()
     }
 
     /// Whether the next event is in `late`; `None` if there is none at all.
     #[inline]
     fn next_is_late(&mut self) -> Option<bool> {
         loop {
-            match (self.sorted.last(), self.late.peek()) {
+            match (self.front.get(self.first), self.late.peek()) {
                 (Some(_), None) => return Some(false),
-                (Some(sorted), Some(Reverse(late))) => return Some(late < sorted),
+                (Some(first), Some(Reverse(late))) => return Some(late < first),
                 (None, Some(_)) => return Some(true),
                 (None, None) if self.count == 0 => return None,
                 (None, None) => self.advance(),
@@ -226,18 +289,30 @@ impl<E> Wheel<E> {
         }
     }
 
+    /// Takes the front's first key, and what was popped before out of the front now and then.
+    #[inline]
+    fn take_first(&mut self) -> Key {
+        let key = self.front[self.first];
+        self.first += 1;
+        if self.first == self.front.len() {
+            self.front.clear();
+            self.first = 0;
+        } else if self.first >= FRONT_MAX && self.first >= self.front.len() / 2 {
+            self.front.drain(..self.first);
+            self.first = 0;
+        }
+        key
+    }
+
     #[inline]
     fn keep(&mut self, event: E) -> u32 {
-        let place = self.free_place;
-        let Some(free) = self.places.get_mut(place as usize) else {
-            let place = self.places.len() as u32;
-            assert!(place != NONE, "2^32 - 1 events are pending");
-            self.places.push(Place::Taken(event));
+        if let Some(place) = self.free_places.pop() {
+            self.events[place as usize] = event;
             return place;
-        };
-        let Place::Free(next) = *free else { unreachable!("a place of the free list is free") };
-        self.free_place = next;
-        *free = Place::Taken(event);
+        }
+        let place = self.events.len() as u32;
+        assert!(place != NONE, "2^32 - 1 events are pending");
+        self.events.push(event);
         place
     }
 
@@ -277,7 +352,8 @@ impl<E> Wheel<E> {
         let above = self.cursor >> (shift + LEVEL_BITS) << (shift + LEVEL_BITS);
         let start = above | (slot as u64) << shift;
         if self.has_at_most(head, SORT_MAX[number]) {
-            self.ready(head);
+            self.front_level = number as u32;
+            self.ready(head, start | ((1 << shift) - 1));
         } else {
             self.spread(head, start);
         }
@@ -293,23 +369,21 @@ impl<E> Wheel<E> {
         count <= count_max
     }
 
-    /// Sorts a slot's keys: they are next.
-    fn ready(&mut self, mut chunk: u32) {
+    /// Sorts the keys of a slot that ends at `end`: they are next.
+    fn ready(&mut self, mut chunk: u32, end: u64) {
         while chunk != NONE {
             let entry = &mut self.chunks[chunk as usize];
             match entry.count {
-                1 => self.sorted.push(entry.keys[0]),
-                count => self.sorted.extend_from_slice(&entry.keys[..count as usize]),
+                1 => self.front.push(entry.keys[0]),
+                count => self.front.extend_from_slice(&entry.keys[..count as usize]),
             }
             let next = std::mem::replace(&mut entry.next, self.free_chunk);
             self.free_chunk = std::mem::replace(&mut chunk, next);
         }
-        if self.sorted.len() > 1 {
-            self.sorted.sort_unstable_by(|a, b| b.cmp(a));
+        if self.front.len() > 1 {
+            self.front.sort_unstable();
         }
-        // Not the slot's whole width: what comes later goes into the levels below.
-        self.covered = self.sorted[0].at;
-        self.cursor = self.covered;
+        (self.covered, self.cursor) = (end, end);
     }
 
     /// Spreads a slot's keys over the levels below.

@@ -81,3 +81,18 @@ fn messages_of_an_access_do_not_grow_with_the_cluster() {
         assert_eq!(point.barriers_per_free, 1.0);
     }
 }
+
+#[test]
+fn what_a_join_is_told_of_racks_does_not_grow_with_the_cluster() {
+    let options = Options { clients: 2, operations: 10, ..Options::default() };
+    let bytes = [4, 16, 64].map(|racks| {
+        let point = point(&profile("modern"), &options, racks).unwrap();
+        let calls = |name| point.setup.master_calls.get(name).copied().unwrap_or(0);
+        let links = u64::from(racks * options.clients) * 2;
+        assert_eq!((calls("rack"), calls("racks")), (links, 0), "{racks} racks");
+        point.rack_bytes_per_link
+    });
+    // A digit more in the names of hosts, in numbers of racks and in the log's index.
+    assert!(bytes.iter().all(|each| (30.0..=80.0).contains(each)), "{bytes:?}");
+    assert!(bytes[2] - bytes[0] <= 8.0, "{bytes:?}");
+}

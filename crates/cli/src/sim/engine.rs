@@ -5,8 +5,8 @@ use rackpool_sim::report::Table;
 use rackpool_sim::run::{Config, SeedOutcome};
 use rackpool_sim::world::{self, scale};
 
-/// Makes the tables of `sim scale`; hears of each size before it is simulated.
-type MakeScale = fn(&Profile, &scale::Options, &mut dyn FnMut(u32)) -> Result<Vec<Table>, String>;
+/// Makes the tables of `sim scale`; tells what it simulates.
+type MakeScale = fn(&Profile, &scale::Options, &mut dyn FnMut(&str)) -> Result<Vec<Table>, String>;
 
 /// Where seeds are run and tables are made.
 #[derive(Clone, Copy)]
@@ -22,6 +22,6 @@ pub struct Engine {
 /// The simulated cluster.
 pub const CLUSTER: Engine = Engine {
     run_seed: rackpool_bench::sim_table::run_seed,
-    scale: |profile, options, told| scale::scale(profile, options, told),
+    scale: scale::scale,
     ladder: world::ladder::ladder,
 };

@@ -25,8 +25,7 @@ pub fn scale(engine: &Engine, args: &SimScaleArgs) -> Result<()> {
         seed: args.seed,
     };
     make_and_show("rackpool sim scale", &args.profile, &args.output, |profile, bar| {
-        let told = &mut |racks| bar.set_message(format!("{racks} racks"));
-        (engine.scale)(profile, &options, told)
+        (engine.scale)(profile, &options, &mut |what| bar.set_message(what.to_owned()))
     })
 }
 

@@ -46,7 +46,7 @@ struct Fragment {
 /// Work requests that one doorbell carries at most.
 const BATCH_MAX: usize = 32;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Posting {
     id: u64,
     remote: RemoteAddr,
@@ -63,6 +63,8 @@ pub struct TransferTables {
     again: Vec<Fragment>,
     in_flight: Vec<Option<Fragment>>,
     in_flight_count: u32,
+    /// What the next doorbell is for; empty between calls.
+    batch: Vec<Posting>,
     locate: Option<Locate>,
     retries: Retries,
 }
@@ -77,6 +79,7 @@ impl Default for TransferTables {
             again: Vec::with_capacity(FABRIC_OUTSTANDING_MAX as usize + BATCH_MAX + 1),
             in_flight: vec![None; FABRIC_OUTSTANDING_MAX as usize],
             in_flight_count: 0,
+            batch: Vec::with_capacity(BATCH_MAX),
             locate: None,
             retries: Retries::default(),
         }
@@ -282,12 +285,24 @@ impl TransferTables {
         link: LinkId,
         io: &mut impl Io,
     ) -> std::result::Result<(), PostError> {
-        let mut batch: [Option<Posting>; BATCH_MAX] = [None; BATCH_MAX];
-        let mut count = 0;
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        let posted = self.post_with(client, pieces, (link, &mut batch), io);
+        self.batch = batch;
+        posted
+    }
+
+    fn post_with<M: Mem>(
+        &mut self,
+        client: &Client<M>,
+        pieces: &[Piece],
+        (link, batch): (LinkId, &mut Vec<Posting>),
+        io: &mut impl Io,
+    ) -> std::result::Result<(), PostError> {
         let batch_max = if client.rare(Rare::BatchOfOne) { 1 } else { BATCH_MAX };
         let full = self.in_flight_count > 0 && client.rare(Rare::SendQueueFull);
         let in_flight_max = if full { 0 } else { FABRIC_OUTSTANDING_MAX };
-        while count < batch_max && self.in_flight_count < in_flight_max {
+        while batch.len() < batch_max && self.in_flight_count < in_flight_max {
             let Some(fragment) = self.take_fragment(client, pieces) else { break };
             let Some(remote) = one_sided(client, fragment.addr, link) else {
                 self.again.push(fragment);
@@ -298,17 +313,16 @@ impl TransferTables {
             let sge = io.sge(fragment.piece, fragment.offset, fragment.bytes);
             self.in_flight[slot] = Some(Fragment { key: remote.key, ..fragment });
             self.in_flight_count += 1;
-            batch[count] = Some(Posting { id: self.round << 8 | slot as u64, remote, sge });
-            count += 1;
+            batch.push(Posting { id: self.round << 8 | slot as u64, remote, sge });
         }
-        if count == 0 {
+        if batch.is_empty() {
             return Err(PostError::Busy);
         }
-        let Err((posted, error)) = ring_doorbell(self.access, &batch[..count], link, io) else {
-            self.complete_early(client, &batch[..count]);
+        let Err((posted, error)) = ring_doorbell(self.access, batch, link, io) else {
+            self.complete_early(client, batch);
             return Ok(());
         };
-        for posting in batch[posted..count].iter().flatten() {
+        for posting in &batch[posted..] {
             let fragment = self.in_flight[(posting.id & 0xff) as usize].take();
             self.again.extend(fragment);
             self.in_flight_count -= 1;
@@ -320,13 +334,13 @@ impl TransferTables {
     }
 
     /// The safeguard that a test can leave out: what was posted is not done before it completes.
-    fn complete_early<M: Mem>(&mut self, client: &Client<M>, posted: &[Option<Posting>]) {
+    fn complete_early<M: Mem>(&mut self, client: &Client<M>, posted: &[Posting]) {
         let early = match self.access {
             Access::Read => Mutation::RecycleBufferEarly,
             Access::Write => Mutation::AcknowledgeBeforeCopy,
         };
         if client.mutated(early) {
-            for posting in posted.iter().flatten() {
+            for posting in posted {
                 self.in_flight[(posting.id & 0xff) as usize] = None;
                 self.in_flight_count -= 1;
             }
@@ -346,33 +360,30 @@ fn one_sided<M: Mem>(client: &Client<M>, addr: GAddr, link: LinkId) -> Option<Re
 
 fn ring_doorbell(
     access: Access,
-    batch: &[Option<Posting>],
+    batch: &[Posting],
     link: LinkId,
     io: &mut impl Io,
 ) -> std::result::Result<(), (usize, PostError)> {
-    let request_of = |posting: &'_ Posting| {
+    let request_of = |posting: &Posting| {
         let verb = match access {
             Access::Read => Verb::Read(posting.remote),
             Access::Write => Verb::Write(posting.remote),
         };
         (posting.id, verb)
     };
-    if let [Some(posting)] = batch {
+    if let [posting] = batch {
         // Most doorbells ring for one.
         let (id, verb) = request_of(posting);
         let local = std::slice::from_ref(&posting.sge);
         return io.post(link, &[WorkRequest { id, verb, local, signalled: true }]);
     }
-    let mut requests = [const { None }; BATCH_MAX];
-    for (request, posting) in requests.iter_mut().zip(batch.iter().flatten()) {
+    let requests: [WorkRequest<'_>; BATCH_MAX] = std::array::from_fn(|index| {
+        // Beyond the batch: filler, which is not posted.
+        let posting = &batch[index.min(batch.len() - 1)];
         let (id, verb) = request_of(posting);
         let local = std::slice::from_ref(&posting.sge);
-        *request = Some(WorkRequest { id, verb, local, signalled: true });
-    }
-    let last = requests[batch.len() - 1].take();
-    let filler = last.expect("batches are not empty");
-    let requests: [WorkRequest<'_>; BATCH_MAX] =
-        std::array::from_fn(|index| requests[index].unwrap_or(filler));
+        WorkRequest { id, verb, local, signalled: true }
+    });
     io.post(link, &requests[..batch.len()])
 }
 

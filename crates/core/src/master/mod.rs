@@ -384,6 +384,7 @@ impl<P: Probe> Master<P> {
             }
             MasterCall::Resolve { page, count } => return self.resolve(page, count).map(Some),
             MasterCall::Racks => return Ok(Some(MasterAnswer::Racks(self.racks()))),
+            MasterCall::Rack { rack } => return self.rack(rack).map(Some),
             MasterCall::PickRack { own, bytes, tried } => {
                 return self.pick(own, bytes, &tried).map(Some);
             }
@@ -582,6 +583,11 @@ impl<P: Probe> Master<P> {
     /// The racks of the pool, by number.
     pub fn racks(&self) -> Vec<RackInfo> {
         self.state.racks().map(|info| self.with_liveness(info)).collect()
+    }
+
+    fn rack(&self, rack: RackId) -> Result<MasterAnswer> {
+        let info = self.state.rack(rack).ok_or(Error::NoSuchRack { rack })?;
+        Ok(MasterAnswer::Rack(self.with_liveness(info)))
     }
 
     fn with_liveness(&self, mut info: RackInfo) -> RackInfo {

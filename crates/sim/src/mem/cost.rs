@@ -66,16 +66,24 @@ enum Met {
     Away,
 }
 
-/// The lines that one processor touched lately: direct-mapped, with the number of stores that
-/// the line had seen then.
+/// The lines that one processor touched lately: direct-mapped, each as one word of its memory's
+/// number, the part of its own number that its place does not say, and the number of stores that
+/// it had seen then. Eight bytes a line, since there are many processors.
 pub(super) struct Meter {
     pub(super) costs: MemCosts,
-    lines: Box<[Cell<(u64, u16)>; LINES]>,
+    lines: Box<[Cell<u64>; LINES]>,
 }
+
+const VERSION_BITS: u32 = 16;
+const LINE_BITS: u32 = 24;
+const MEMORY_BITS: u32 = u64::BITS - VERSION_BITS - LINE_BITS;
+/// Memories of a run, and bytes of one, that a meter tells apart.
+pub(super) const MEMORIES_MAX: u32 = (1 << MEMORY_BITS) - 1;
+pub(super) const MEMORY_BYTES_MAX: u64 = (LINES as u64 * LINE_BYTES) << LINE_BITS;
 
 impl Meter {
     pub(super) fn new(costs: MemCosts) -> Meter {
-        Meter { costs, lines: Box::new([const { Cell::new((u64::MAX, 0)) }; LINES]) }
+        Meter { costs, lines: Box::new([const { Cell::new(u64::MAX) }; LINES]) }
     }
 
     /// The cost of a load from the line at `at`, which has seen `version` stores.
@@ -116,9 +124,11 @@ impl Meter {
     #[inline]
     fn touch(&self, memory: &Memory, at: u64, before: u16, after: u16) -> Met {
         let line = at / LINE_BYTES;
-        let tag = u64::from(memory.id()) << 40 ^ line;
-        let slot = line.wrapping_add(u64::from(memory.id()).wrapping_mul(7)) as usize % LINES;
-        let (had, version) = self.lines[slot].replace((tag, after));
+        let memory = u64::from(memory.id());
+        let slot = line.wrapping_add(memory.wrapping_mul(7)) as usize % LINES;
+        let tag = ((memory << LINE_BITS) | (line / LINES as u64)) << VERSION_BITS;
+        let had = self.lines[slot].replace(tag | u64::from(after));
+        let (had, version) = (had & !u64::from(u16::MAX), had as u16);
         match had == tag {
             true if version == before => Met::Here,
             true => Met::StoredElsewhere,

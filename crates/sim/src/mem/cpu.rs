@@ -107,8 +107,22 @@ pub(super) struct Checking {
     draining: RefCell<Rng>,
     to_switch: Cell<u64>,
     to_drain: Cell<u64>,
+    snare: Cell<Option<Snare>>,
     buffer: RefCell<VecDeque<Pending>>,
 }
+
+/// Where a process is to be caught: so many operations after it next stores something else than 0
+/// to a word, or 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Snare {
+    /// It has not stored there yet.
+    Set { memory: u32, at: u64, zero: bool, operations: u64 },
+    /// It has, and goes on for so many operations.
+    Sprung { operations: u64 },
+}
+
+/// How long a caught process stays where it is, unless it is killed there.
+const CAUGHT: Ps = Ps::us(5);
 
 #[allow(clippy::large_enum_variant, reason = "the meter is looked at with every access")]
 pub(super) enum Mode {
@@ -135,6 +149,7 @@ impl Cpu {
             rates,
             to_switch: Cell::new(gap(&mut schedule, rates.switch_gap)),
             to_drain: Cell::new(gap(&mut draining, rates.drain_gap)),
+            snare: Cell::new(None),
             schedule: RefCell::new(schedule),
             draining: RefCell::new(draining),
             buffer: RefCell::new(VecDeque::with_capacity(rates.buffer_stores_max as usize)),
@@ -196,6 +211,20 @@ impl Cpu {
     #[inline]
     pub fn charge(&self, cost: Ps) {
         self.cost.set(self.cost.get() + cost);
+    }
+
+    /// Its process is interrupted `operations` after it next stores something to the word at `at`
+    /// of `memory` (`zero`: after it stores 0 there), long enough to be killed: for windows of few
+    /// operations, which are seldom met otherwise. Nothing in performance mode.
+    pub fn set_snare(&self, memory: &Memory, at: u64, zero: bool, operations: u64) {
+        if let Mode::Checking(checking) = &self.mode {
+            checking.snare.set(Some(Snare::Set { memory: memory.id(), at, zero, operations }));
+        }
+    }
+
+    /// Whether a snare is there and has not caught the process yet.
+    pub fn has_snare(&self) -> bool {
+        matches!(&self.mode, Mode::Checking(checking) if checking.snare.get().is_some())
     }
 
     /// A point at which its process may be interrupted or die, as each of its memory operations
@@ -286,6 +315,13 @@ impl Checking {
 
     /// Whether the process is interrupted now, and for how long.
     fn pause(&self) -> Option<Ps> {
+        if let Some(Snare::Sprung { operations }) = self.snare.get() {
+            let left = operations.checked_sub(1);
+            self.snare.set(left.map(|operations| Snare::Sprung { operations }));
+            if left.is_none() && coro::is_inside() {
+                return Some(CAUGHT);
+            }
+        }
         let due = Self::due(&self.to_switch, &self.schedule, self.rates.switch_gap);
         if !due || !coro::is_inside() {
             return None;
@@ -316,6 +352,13 @@ impl Checking {
 
     /// Stores the low `bytes` of `value`, which lie in one word.
     pub(super) fn store(&self, memory: &Rc<Memory>, at: u64, bytes: u64, value: u64) {
+        if let Some(Snare::Set { memory: id, at: word, zero, operations }) = self.snare.get()
+            && word == at
+            && zero == (value == 0)
+            && id == memory.id()
+        {
+            self.snare.set(Some(Snare::Sprung { operations }));
+        }
         let room = self.rates.buffer_stores_max as usize;
         if room == 0 {
             return self.reveal(memory, at, bytes, value);

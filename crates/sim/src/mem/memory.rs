@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
+use super::cost::{MEMORIES_MAX, MEMORY_BYTES_MAX};
 use super::{Coherence, LINE_BYTES, Tier};
 
 /// Bytes of a block, the unit in which memory appears and is backed.
@@ -57,6 +58,7 @@ pub struct Memory {
 impl Memory {
     /// A section of so many bytes, all zero. `id` is unique in the run.
     pub fn new(id: u32, bytes: u64, tier: Tier, coherence: Coherence) -> Rc<Memory> {
+        assert!(id < MEMORIES_MAX && bytes <= MEMORY_BYTES_MAX, "memory {id} of {bytes} bytes");
         let leaves = bytes.div_ceil(LEAF_BLOCKS * BLOCK_BYTES);
         Rc::new(Memory {
             id,

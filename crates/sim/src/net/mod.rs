@@ -107,6 +107,7 @@ pub enum Down {
 /// What the network asks to be called with later. Small and plain: the number of an operation, a
 /// packet or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub enum NetEvent {
     /// A work request is on the card.
     Transmit {

@@ -94,6 +94,19 @@ impl Operation {
         &self.payload
     }
 
+    /// Makes this entry another operation's, in place.
+    fn begin(&mut self, verb: Verb, id: u64) {
+        (self.verb, self.id, self.bytes) = (verb, id, 0);
+        self.payload.clear();
+        (self.local_count, self.side) = (0, 0);
+        (self.signalled, self.inline, self.is_reliable, self.queued) = (false, false, false, true);
+        (self.waiting, self.reading, self.sent, self.executing) = (false, false, false, false);
+        (self.executed, self.done, self.torn) = (false, false, false);
+        (self.pair, self.sequence, self.refs) = (0, 0, 1);
+        (self.arrived, self.answered, self.seen) = (0, 0, 0);
+        self.outcome = WorkStatus::Done(0);
+    }
+
     pub(super) fn pieces(&self) -> &[Sge] {
         &self.local[..self.local_count as usize]
     }
@@ -124,12 +137,9 @@ impl Slab {
     pub fn insert(&mut self, verb: Verb, id: u64) -> u32 {
         let token = self.free.pop().unwrap_or(self.entries.len() as u32);
         if token as usize == self.entries.len() {
-            self.entries.push(blank(verb, id, Vec::new()));
+            self.entries.push(blank(verb, id));
         } else {
-            let entry = &mut self.entries[token as usize];
-            let mut payload = std::mem::take(&mut entry.payload);
-            payload.clear();
-            *entry = blank(verb, id, payload);
+            self.entries[token as usize].begin(verb, id);
         }
         token
     }
@@ -163,12 +173,12 @@ impl Slab {
     }
 }
 
-fn blank(verb: Verb, id: u64, payload: Vec<u8>) -> Operation {
+fn blank(verb: Verb, id: u64) -> Operation {
     Operation {
         verb,
         id,
         bytes: 0,
-        payload,
+        payload: Vec::new(),
         local: [NO_PIECE; FABRIC_SGES_MAX],
         local_count: 0,
         side: 0,

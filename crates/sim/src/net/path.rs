@@ -253,7 +253,9 @@ impl Net {
         if !data || self.pairs[operation.pair as usize].kind == Connection::Stream {
             return 1;
         }
-        operation.bytes.div_ceil(self.profile.link.mtu.0).max(1) as u32
+        let mtu = self.profile.link.mtu.0;
+        // Most fit into one: no division for them.
+        if operation.bytes <= mtu { 1 } else { operation.bytes.div_ceil(mtu) as u32 }
     }
 
     /// Payload of a packet.
@@ -345,9 +347,10 @@ impl Net {
         let bandwidth = self.profile.link.bandwidth;
         let backlog = target.port.backlog(now);
         let (needed, limit) = (self.wire_bytes(packet), self.profile.switch.buffer.0);
-        let waiting = bandwidth.bytes_in(backlog) + 1;
-        if backlog == Ps::ZERO && target.port_reserved + needed <= limit
-            || waiting + target.port_reserved + needed <= limit
+        let coming = target.port_reserved + needed;
+        // Divided only where something waits.
+        if backlog == Ps::ZERO && coming <= limit
+            || bandwidth.bytes_in(backlog) + 1 + coming <= limit
         {
             return None;
         }

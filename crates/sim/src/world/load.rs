@@ -94,6 +94,8 @@ pub struct Seen {
 pub struct Totals {
     /// Calls that the master took, by kind.
     pub master_calls: BTreeMap<&'static str, u64>,
+    /// Bytes of the master's answers that describe racks.
+    pub rack_answer_bytes: u64,
     /// Operations that network cards executed.
     pub fabric_operations: u64,
     /// Events of the wheel.
@@ -202,6 +204,7 @@ impl Prepared {
         for (name, count) in &mut work.master_calls {
             *count -= self.setup.master_calls.get(name).copied().unwrap_or(0);
         }
+        work.rack_answer_bytes -= self.setup.rack_answer_bytes;
         work.fabric_operations -= self.setup.fabric_operations;
         work.events -= self.setup.events;
         work.time = work.time - self.setup.time;
@@ -222,6 +225,7 @@ impl Prepared {
 fn totals(cluster: &Cluster) -> Totals {
     Totals {
         master_calls: cluster.master_calls.borrow().clone(),
+        rack_answer_bytes: cluster.rack_answer_bytes.get(),
         fabric_operations: cluster.kernel.net.borrow().counters().executed,
         events: cluster.kernel.events(),
         time: cluster.kernel.now(),

@@ -98,6 +98,7 @@ pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
             ctx.kernel.say(|| format!("master: {notice:?}"));
         }
         for (PeerConn(conn), reply) in out.drain(..) {
+            cluster.count_rack_answer(&reply);
             ctx.send(ConnId(conn as u32), Message::Answer(reply));
         }
     }

@@ -34,7 +34,7 @@ use rackpool_core::SessionId;
 use rackpool_core::constants::{LEASE_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT};
 use rackpool_core::master::{MasterConfig, State};
 use rackpool_core::placement::Policy;
-use rackpool_core::wire::MasterCall;
+use rackpool_core::wire::{MasterAnswer, MasterCall, MasterReply, encode_vec};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -102,6 +102,8 @@ pub struct Cluster {
     sessions: Cell<u64>,
     /// Calls to the master by kind.
     pub master_calls: RefCell<BTreeMap<&'static str, u64>>,
+    /// Bytes of the master's answers that describe racks.
+    pub rack_answer_bytes: Cell<u64>,
 }
 
 impl Cluster {
@@ -134,6 +136,7 @@ impl Cluster {
             device: None,
             sessions: Cell::new(0),
             master_calls: RefCell::default(),
+            rack_answer_bytes: Cell::new(0),
         }
     }
 
@@ -222,6 +225,14 @@ impl Cluster {
         self.disk.borrow().load().expect("the master has stored its first state")
     }
 
+    /// Counts an answer if it describes racks; others are many, and not encoded here.
+    fn count_rack_answer(&self, reply: &MasterReply) {
+        if let Ok(MasterAnswer::Rack(_) | MasterAnswer::Racks(_)) = &reply.answer {
+            let bytes = encode_vec(reply).len() as u64;
+            self.rack_answer_bytes.set(self.rack_answer_bytes.get() + bytes);
+        }
+    }
+
     fn count_master_call(&self, call: &MasterCall) {
         *self.master_calls.borrow_mut().entry(name_of(call)).or_default() += 1;
     }
@@ -238,6 +249,7 @@ fn name_of(call: &MasterCall) -> &'static str {
         MasterCall::RemovePages { .. } => "remove-pages",
         MasterCall::Resolve { .. } => "resolve",
         MasterCall::Racks => "racks",
+        MasterCall::Rack { .. } => "rack",
         MasterCall::PickRack { .. } => "pick-rack",
         MasterCall::GetRoot { .. } => "get-root",
         MasterCall::SetRoot { .. } => "set-root",

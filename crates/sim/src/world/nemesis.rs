@@ -95,7 +95,8 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
             midway(ctx, rng, process).await;
             // Mostly short; sometimes longer than every lease and every deadline, and then alone.
             let long = rng.chance_ppm(50_000);
-            let time = rng.exponential(if long { Ps::ms(4_000) } else { Ps::us(100) });
+            let short = if rng.chance_ppm(300_000) { Ps::ms(3) } else { Ps::us(100) };
+            let time = rng.exponential(if long { Ps::ms(4_000) } else { short });
             kernel.say(|| format!("process {} is stopped for {time}", process.0));
             kernel.pause(process, time);
             if long {
@@ -137,13 +138,21 @@ async fn crash_daemon(ctx: &Ctx, scene: &Rc<Scene>, rack: usize, soon: Ps, rng: 
         return false;
     }
     // In the midst of something, if it is soon: an idle loop has little to lose.
-    if rng.chance_ppm(400_000) {
-        // While it changes several words as one, if that is soon.
-        for _ in 0..rng.below(4_000) {
-            if cluster.racks[rack].is_in_redo() {
+    if rng.chance_ppm(600_000) {
+        // While it changes several words as one or soon after, if that is soon.
+        let owner = cluster.racks[rack].owner.get().expect("it was looked at above");
+        let cpu = ctx.kernel.cpu(owner);
+        let (ended, operations) = match rng.below(3) {
+            0 => (false, rng.below(100)),
+            1 => (false, rng.below(16)),
+            _ => (true, rng.below(4)),
+        };
+        cluster.racks[rack].set_snare(&cpu, ended, operations);
+        for _ in 0..rng.below(1_000) {
+            if !cpu.has_snare() || !ctx.kernel.is_alive(owner) {
                 break;
             }
-            ctx.sleep(Ps::ns(rng.between(5, 100))).await;
+            ctx.sleep(Ps::us(2)).await;
         }
     } else if let Some(owner) = cluster.racks[rack].owner.get() {
         midway(ctx, rng, owner).await;

@@ -2,7 +2,7 @@
 //! and the [`World`] of the daemon's engine over them.
 
 use super::kernel::{Ctx, HostId, Kernel, ProcessId};
-use crate::mem::{Coherence, Memory, SimMem, Tier};
+use crate::mem::{Coherence, Cpu, Memory, SimMem, Tier};
 use crate::net::{EndpointId, NodeId};
 use rackpool_core::constants::{CELLS, SESSIONS_MAX, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, World};
@@ -123,10 +123,11 @@ impl Rack {
         }
     }
 
-    /// Whether the region's redo record is committed and not yet finished.
-    pub fn is_in_redo(&self) -> bool {
+    /// Catches the daemon so many memory operations after it next writes a redo record, or after
+    /// it has done what that says.
+    pub fn set_snare(&self, cpu: &Cpu, ended: bool, operations: u64) {
         // Its second word counts its stores.
-        self.region.borrow().private.peek(REDO_OFFSET + 8) != 0
+        cpu.set_snare(&self.region.borrow().private, REDO_OFFSET + 8, ended, operations);
     }
 
     /// Sessions in the region's records.

@@ -12,10 +12,10 @@ use super::performance::{self, Shape};
 use crate::device::Profile;
 use crate::report::{Cell as Field, Table};
 use crate::time::Ps;
+use rackpool_core::PageGeometry;
 use rackpool_core::client::Placement;
 use rackpool_core::constants::MASTER_CONNECTIONS_MAX;
 use rackpool_core::layout::RegionLayout;
-use rackpool_core::{PageGeometry, RackId};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Instant;
@@ -61,8 +61,8 @@ pub struct Point {
     pub links_per_client: f64,
     /// Clients of other racks that one rack serves, on average.
     pub remote_clients_per_rack: f64,
-    /// Bytes of an answer that names all racks.
-    pub racks_answer_bytes: u64,
+    /// Bytes that a client is told of racks, for each other rack that it connects to.
+    pub rack_bytes_per_link: f64,
     /// Bytes of a region's private and table sections for each page frame.
     pub region_bytes_per_page: f64,
     /// Bytes of the stored directory and registry for each page that exists.
@@ -73,7 +73,8 @@ pub struct Point {
     pub cells_per_free: f64,
     /// Calls to the master for a page that is allocated and given back.
     pub master_calls_per_free: f64,
-    /// Most memory that the simulating process had so far, bytes; 0 if the system does not say.
+    /// Most resident memory that the simulating process had so far, bytes; 0 if the system does
+    /// not say.
     pub host_bytes: u64,
     /// Processor time of the master while the clients worked, seconds.
     pub master_busy_seconds: f64,
@@ -100,14 +101,27 @@ pub struct KindPoint {
 
 /// One size.
 pub fn point(profile: &Profile, options: &Options, racks: u32) -> Result<Point, String> {
+    point_told(profile, options, racks, &mut |_| {})
+}
+
+/// One size; `told` hears of each phase.
+fn point_told(
+    profile: &Profile,
+    options: &Options,
+    racks: u32,
+    told: &mut dyn FnMut(&str),
+) -> Result<Point, String> {
     let start = Instant::now();
     let load = Load::mixed(options.clients, options.operations);
     let load = Load { pages: 8, partners: 2, ..load };
     let frames = load.pages + 2 * FREED;
     let shape = Shape { racks, page_shift: 21, frames, seed: options.seed };
+    told(&format!("{racks} racks: {} clients connect", racks * options.clients));
     let mut run = Prepared::new(profile, shape, load)?;
     let pages = u64::from(racks * load.pages);
     let master_bytes = run.cluster().master_bytes();
+    let accesses = u64::from(racks * options.clients) * u64::from(options.operations);
+    told(&format!("{racks} racks: {accesses} accesses"));
     run.run()?;
     let (work, fingerprint) = (run.work(), run.fingerprint());
     let kinds = [Kind::OwnWarm, Kind::OwnFirst, Kind::RemoteWarm, Kind::RemoteFirst];
@@ -128,7 +142,7 @@ pub fn point(profile: &Profile, options: &Options, racks: u32) -> Result<Point, 
         work,
         links_per_client: links / clients,
         remote_clients_per_rack: (links - clients) / f64::from(racks),
-        racks_answer_bytes: racks_answer_bytes(racks),
+        rack_bytes_per_link: run.setup().rack_answer_bytes as f64 / (links - clients),
         region_bytes_per_page: region_bytes(layout),
         master_bytes_per_page: master_bytes as f64 / pages as f64,
         barriers_per_free: freed.0,
@@ -168,25 +182,6 @@ fn region_bytes(layout: RegionLayout) -> f64 {
     (bytes(more) - bytes(layout)) as f64 / f64::from(1 << 20)
 }
 
-fn racks_answer_bytes(racks: u32) -> u64 {
-    use rackpool_core::wire::{FabricKind, MasterAnswer, MasterReply, RackInfo, encode_vec};
-    let info = |rack: u32| RackInfo {
-        rack: RackId(rack as u16),
-        region_id: [u64::MAX; 2],
-        epoch: 1,
-        page_shift: 21,
-        frame_count: 1 << 16,
-        frames_free: 1 << 15,
-        host: format!("rack-{rack}.example.net"),
-        control: format!("/run/rackpool/rack-{rack}.sock"),
-        fabric: FabricKind::Tcp,
-        fabric_addr: "10.0.0.1:40000".into(),
-        alive: true,
-    };
-    let answer = Ok(MasterAnswer::Racks((0..racks).map(info).collect()));
-    encode_vec(&MasterReply { id: 1, term: 1, index: 1, answer }).len() as u64
-}
-
 /// Allocates and frees pages while all clients are there; barriers, cells and master calls a page.
 fn free_pages(run: &mut Prepared) -> Result<(f64, f64, f64), String> {
     let rack = run.cluster().racks[0].clone();
@@ -215,7 +210,7 @@ fn free_pages(run: &mut Prepared) -> Result<(f64, f64, f64), String> {
     Ok((each(after.0 - before.0), each(after.1 - before.1), each(calls(run) - calls_before)))
 }
 
-/// The most memory that this process had.
+/// The most resident memory that this process had.
 fn host_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -223,16 +218,15 @@ fn host_bytes() -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// All sizes as tables. `told` hears of each size before it is simulated.
+/// All sizes as tables. `told` hears what is being simulated.
 pub fn scale(
     profile: &Profile,
     options: &Options,
-    mut told: impl FnMut(u32),
+    told: &mut dyn FnMut(&str),
 ) -> Result<Vec<Table>, String> {
     let mut points = Vec::new();
     for racks in &options.racks {
-        told(*racks);
-        points.push(point(profile, options, *racks)?);
+        points.push(point_told(profile, options, *racks, told)?);
     }
     Ok(tables(profile, options, &points))
 }
@@ -320,8 +314,9 @@ fn of_master(points: &[Point]) -> Table {
             ("racks", ""),
             ("connections", ""),
             ("joins", ""),
-            ("lists of racks", ""),
-            ("one list", "B"),
+            ("racks asked for", ""),
+            ("told of one", "B"),
+            ("lists of all racks", ""),
             ("resolves while connecting", ""),
             ("resolves while working", ""),
             ("heartbeats while working", ""),
@@ -339,8 +334,9 @@ fn of_master(points: &[Point]) -> Table {
             u64::from(point.racks).into(),
             joins.into(),
             joins.into(),
+            of(&point.setup, "rack").into(),
+            point.rack_bytes_per_link.into(),
             of(&point.setup, "racks").into(),
-            point.racks_answer_bytes.into(),
             of(&point.setup, "resolve").into(),
             of(&point.work, "resolve").into(),
             of(&point.work, "heartbeat").into(),
@@ -395,7 +391,7 @@ fn of_simulation(points: &[Point]) -> Table {
             ("virtual time", "ns"),
             ("events", ""),
             ("real time", "s"),
-            ("memory so far", "B"),
+            ("most resident memory so far", "B"),
         ],
     );
     for point in points {

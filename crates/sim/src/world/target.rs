@@ -73,8 +73,11 @@ fn execute(ctx: &Ctx, memory: &TargetMemory<SimMem>, token: u32, data: &mut Vec<
     let (verb, bytes) = {
         let net = ctx.kernel.net.borrow();
         let operation = net.operation(token);
-        data.clear();
-        data.extend_from_slice(operation.payload());
+        // A READ overwrites all of it, or is not answered.
+        if !matches!(operation.verb(), Verb::Read(_)) {
+            data.clear();
+            data.extend_from_slice(operation.payload());
+        }
         (operation.verb(), operation.bytes())
     };
     let status = match verb {

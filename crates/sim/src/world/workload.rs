@@ -9,7 +9,7 @@ pub use set_up::set_up;
 use super::handle::{Path, SimHandle};
 use super::kernel::{Ctx, Kernel, ProcessId};
 use super::scenario::Scene;
-use super::table::{TableError, TableMem, TableModel};
+use super::table::TableModel;
 use crate::check::Violation;
 use crate::check::bytes::{Backing, Bytes, Refusal};
 use crate::check::conserve::AllocationAudit;

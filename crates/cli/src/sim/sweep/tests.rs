@@ -40,9 +40,9 @@ fn toy(config: &Config, seed: u64) -> SeedOutcome {
 fn sim(line: &str) -> Result<()> {
     let cli = Cli::try_parse_from(line.split_whitespace()).expect("a good line");
     let Command::Sim(args) = cli.command else { panic!("not sim") };
-    let scale = |_: &Profile, options: &Options, told: &mut dyn FnMut(u32)| {
+    let scale = |_: &Profile, options: &Options, told: &mut dyn FnMut(&str)| {
         let racks = *options.racks.last().expect("there is a size");
-        told(racks);
+        told(&format!("{racks} racks"));
         let mut table = Table::new("scale", "Cost by size", &[("racks", ""), ("access", "ns")]);
         table.row([u64::from(racks).into(), 100.0.into()]);
         Ok(vec![table])

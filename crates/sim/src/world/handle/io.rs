@@ -18,33 +18,38 @@ pub(super) enum Local<'a> {
 }
 
 /// The vectors of one operation's [`Buffers`], for the next one.
-pub(super) type Spare = (Vec<(u64, u64)>, Vec<PeerId>);
+#[derive(Default)]
+pub(super) struct Posted {
+    /// The connections that work was posted to.
+    pub(super) peers: Vec<PeerId>,
+    /// Parts of the caller's buffer that the network reads into.
+    pub(super) ranges: RefCell<Vec<(u64, u64)>>,
+}
 
 /// The caller's buffer, and what of it is registered with the network.
 pub(super) struct Buffers<'a> {
     pub(super) local: Local<'a>,
     pub(super) lent: Cell<Option<BufId>>,
-    /// The connections that work was posted to.
-    pub(super) posted: Vec<PeerId>,
-    /// Parts that the network reads into.
-    pub(super) ranges: RefCell<Vec<(u64, u64)>>,
+    pub(super) posted: Box<Posted>,
 }
 
 impl Buffers<'_> {
     /// Takes the registered buffer back, with what was read into it.
-    pub(super) fn end(mut self, cluster: &Cluster, endpoint: EndpointId) -> Spare {
-        let ranges = self.ranges.into_inner();
-        self.posted.clear();
-        let Some(buf) = self.lent.get() else { return (ranges, self.posted) };
-        let bytes = cluster.kernel.take_buffer(endpoint, buf);
-        if let Local::Into(to) = self.local {
-            for (offset, len) in &ranges {
-                let range = *offset as usize..(offset + len) as usize;
-                to[range.clone()].copy_from_slice(&bytes[range]);
+    pub(super) fn end(mut self, cluster: &Cluster, endpoint: EndpointId) -> Box<Posted> {
+        self.posted.peers.clear();
+        let ranges = self.posted.ranges.get_mut();
+        if let Some(buf) = self.lent.get() {
+            let bytes = cluster.kernel.take_buffer(endpoint, buf);
+            if let Local::Into(to) = self.local {
+                for (offset, len) in ranges.iter() {
+                    let range = *offset as usize..(offset + len) as usize;
+                    to[range.clone()].copy_from_slice(&bytes[range]);
+                }
             }
+            cluster.kernel.recycle(bytes);
         }
-        cluster.kernel.recycle(bytes);
-        (ranges, self.posted)
+        ranges.clear();
+        self.posted
     }
 }
 
@@ -86,7 +91,7 @@ impl Io for SimIo<'_, '_> {
         });
         self.buffers.lent.set(Some(buf));
         if matches!(self.buffers.local, Local::Into(_)) {
-            self.buffers.ranges.borrow_mut().push((offset, bytes));
+            self.buffers.posted.ranges.borrow_mut().push((offset, bytes));
         }
         Sge { buf, offset, bytes }
     }
@@ -98,8 +103,8 @@ impl Io for SimIo<'_, '_> {
         };
         match peer {
             Some(peer) => {
-                if !self.buffers.posted.contains(&peer) {
-                    self.buffers.posted.push(peer);
+                if !self.buffers.posted.peers.contains(&peer) {
+                    self.buffers.posted.peers.push(peer);
                 }
                 self.ctx.post_work(self.endpoint, peer, batch)
             }

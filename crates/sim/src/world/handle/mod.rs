@@ -15,7 +15,7 @@ use super::master::{MasterLink, unexpected};
 use crate::mem::SimMem;
 use crate::net::EndpointId;
 use crate::time::Ps;
-use io::{Buffers, Local, SimIo, Spare};
+use io::{Buffers, Local, Posted, SimIo};
 use join::Join;
 use local::LocalLink;
 use rackpool_core::client::{
@@ -27,7 +27,7 @@ use rackpool_core::seam::{FabricEvent, Mem, PeerId, WorkStatus};
 use rackpool_core::wire::{ControlReply, MasterAnswer, MasterCall, RemoteRequest, Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use remote::RemoteLink;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -85,7 +85,8 @@ pub struct SimHandle {
     /// `None` while a transfer uses them.
     tables: Option<Box<TransferTables>>,
     round: u64,
-    spare: Spare,
+    /// `None` while an operation uses it.
+    spare: Option<Box<Posted>>,
     completions: Vec<(u64, WorkStatus)>,
     /// How long a call rides through the restart of a peer.
     pub timeout: Ps,
@@ -122,7 +123,7 @@ impl SimHandle {
             inbox,
             tables: Some(Box::default()),
             round: 0,
-            spare: Spare::default(),
+            spare: None,
             completions: Vec::new(),
             timeout,
             sent: (0, 0),
@@ -333,17 +334,15 @@ impl SimHandle {
     ) -> Result<O::Output> {
         // Whoever was ahead of the world acts on others in the order of time.
         self.ctx.sync(Ps::ZERO).await;
-        let (mut ranges, posted) = std::mem::take(&mut self.spare);
-        ranges.clear();
-        let (lent, ranges) = (Cell::new(None), RefCell::new(ranges));
-        let mut buffers = Buffers { local, lent, ranges, posted };
+        let posted = self.spare.take().unwrap_or_default();
+        let mut buffers = Buffers { local, lent: Cell::new(None), posted };
         let result = self.drive_with(op, &mut buffers).await;
         if result.is_err() {
             // Nothing that is still under way may read from the buffer after this.
-            let posted = std::mem::take(&mut buffers.posted);
-            posted.into_iter().for_each(|peer| self.ctx.close_peer(self.endpoint, peer));
+            let peers = std::mem::take(&mut buffers.posted.peers);
+            peers.into_iter().for_each(|peer| self.ctx.close_peer(self.endpoint, peer));
         }
-        self.spare = buffers.end(&self.cluster, self.endpoint);
+        self.spare = Some(buffers.end(&self.cluster, self.endpoint));
         result
     }
 

@@ -24,18 +24,14 @@ impl SimHandle {
     async fn wait_for_rack(&mut self, rack: RackId, deadline: Ps) -> Result<RackInfo> {
         let mut pause = Ps::ms(1);
         loop {
-            let racks = match self.master_call(MasterCall::Racks, deadline).await? {
-                MasterAnswer::Racks(racks) => racks,
-                other => return unexpected(&other),
-            };
-            match racks.into_iter().find(|info| info.rack == rack) {
-                None => return Err(Error::NoSuchRack { rack }),
-                Some(info) if info.alive => return Ok(info),
-                Some(_) if self.ctx.now() >= deadline => {
+            match self.master_call(MasterCall::Rack { rack }, deadline).await? {
+                MasterAnswer::Rack(info) if info.alive => return Ok(info),
+                MasterAnswer::Rack(_) if self.ctx.now() >= deadline => {
                     let peer = format!("daemon of rack {rack}");
                     return Err(Error::PeerDead { peer, cause: DeathCause::Closed });
                 }
-                Some(_) => {}
+                MasterAnswer::Rack(_) => {}
+                other => return unexpected(&other),
             }
             self.ctx.sleep(pause).await;
             pause = Ps((pause.0 * 2).min(RETRY_PAUSE_MAX.0));

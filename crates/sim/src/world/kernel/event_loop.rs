@@ -79,8 +79,16 @@ impl Loop {
         }
     }
 
-    /// Starts who was spawned and ends who was killed meanwhile.
+    /// Starts who was spawned and ends who was killed meanwhile: seldom anybody.
+    #[inline]
     fn settle(&mut self) {
+        if self.kernel.unsettled.get() {
+            self.start_and_end();
+        }
+    }
+
+    #[cold]
+    fn start_and_end(&mut self) {
         while self.kernel.unsettled.take() {
             let spawned = std::mem::take(&mut *self.kernel.spawned.borrow_mut());
             let killed = std::mem::take(&mut *self.kernel.killed.borrow_mut());
@@ -232,10 +240,9 @@ impl Loop {
             Some(status) => {
                 process.status = status;
                 // A processor that idles has long emptied its store buffer.
-                let cpu = process.cpu.clone();
+                process.cpu.drain();
                 let more = !process.inbox.is_empty() && !process.deaf;
                 drop(processes);
-                cpu.drain();
                 if more {
                     self.kernel.wake_at(id, self.kernel.now.get());
                 }

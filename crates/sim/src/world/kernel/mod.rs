@@ -79,8 +79,9 @@ pub enum Input {
     Tell(u64),
 }
 
-/// What the loop takes from the wheel.
+/// What the loop takes from the wheel. Tags are words, so that copies are of whole words.
 #[derive(Clone, Copy)]
+#[repr(u32)]
 enum Event {
     Run(ProcessId),
     Arrive(ProcessId, u32),
