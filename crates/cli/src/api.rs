@@ -19,7 +19,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub use rackpool::monitor::Sample;
-pub use rackpool::{Emulate, FabricChoice, GAddr, Placement, RackId};
+pub use rackpool::{Emulate, FabricChoice, GAddr, Placement, Policy, RackId};
 
 /// The table that holds the shell's objects and the files of `demo`.
 const OBJECTS: &str = "objects";
@@ -283,6 +283,7 @@ pub fn start_master(args: &MasterArgs, state: &Path) -> Result<Server> {
     let mut options = MasterOptions::new(args.listen.to_string(), state);
     options.lease_ms = args.lease_ms;
     options.metrics = args.metrics;
+    options.policy = args.placement;
     options.log = |line| crate::output::log(crate::output::Level::Info, "master", line);
     Ok(Server::Master(MasterServer::start(options)?))
 }

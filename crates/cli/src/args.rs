@@ -2,7 +2,7 @@
 //! examples. In: the words of the command line. Out: [`Cli`], or clap's error, which `main` turns
 //! into exit code 2. Called by `main` alone.
 
-use crate::api::{Emulate, FabricChoice};
+use crate::api::{Emulate, FabricChoice, Policy};
 pub use crate::sim_args::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -38,7 +38,11 @@ Examples:
   rackpool master --listen 127.0.0.1:0 --ephemeral       any free port, nothing is kept
   rackpool master --state ./state --metrics 9400         then: curl http://127.0.0.1:9400/metrics
 
-With --metrics the line is `ready ADDR metrics=ADDR`.";
+With --metrics the line is `ready ADDR metrics=ADDR`.
+
+Placements: local-first asks the own rack, then one at random (the default); alternate does so by
+turns; random, round-robin, least-loaded and smart-idle choose among all racks. ORDER+CHOICE puts
+one of the first two before another choice; smart-idle:250ms counts accesses in such windows.";
 
 const DAEMON_EXAMPLES: &str = "\
 Prints `ready ADDR` on standard output when it serves; stops on SIGINT and SIGTERM. A stopped
@@ -229,6 +233,10 @@ pub struct MasterArgs {
     /// 127.0.0.1
     #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
     pub metrics: Option<SocketAddr>,
+    /// Where allocations go that name no rack: local-first, alternate, random, round-robin,
+    /// least-loaded, smart-idle, or two of them such as alternate+smart-idle
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub placement: Policy,
     /// End when standard input ends
     #[arg(long, hide = true)]
     pub exit_with_parent: bool,
@@ -447,12 +455,13 @@ mod tests {
             "rackpool shell --rack 0 add 0x200000 -1",
             "rackpool top --master 127.0.0.1:7400 --interval 0.5 --once",
             "rackpool master --state dir --metrics 9400",
+            "rackpool master --state dir --placement alternate+smart-idle:250ms",
             "rackpool daemon --rack 0 --metrics [::1]:0",
             "rackpool bench remote --fabric tcp --quick --json remote.json",
             "rackpool bench ycsb --workload A,B --distribution zipfian",
             "rackpool sim run --seeds 2000 --first-seed 7 --faults all --racks 2 --clients 4 \
              --operations 2000 --profile modern --threads 2 --json a.json --html a.html",
-            "rackpool sim run --faults crash-client,partition",
+            "rackpool sim run --faults crash-client,partition --placement smart-idle",
             "rackpool sim replay 17 --racks 2 --faults none --trace-lines 100",
             "rackpool sim scale --profile modern --racks 2,64 --clients 8 --json a.json",
             "rackpool sim ladder --profile rcmp-testbed --html a.html",
@@ -480,6 +489,7 @@ mod tests {
             "rackpool top --interval 0",
             "rackpool top --interval NaN",
             "rackpool master --state dir --metrics 70000",
+            "rackpool master --state dir --placement nearest",
             "rackpool daemon --rack 0 --metrics somewhere",
             "rackpool bench gravity",
             "rackpool sim",

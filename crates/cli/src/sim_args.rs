@@ -1,5 +1,6 @@
 //! The words of `rackpool sim`. Part of [`crate::args`].
 
+use crate::api::Policy;
 use clap::{Args, Subcommand};
 use rackpool_core::probe::Mutation;
 use rackpool_sim::run::{FaultSet, OPERATIONS_DEFAULT, PROFILE_DEFAULT};
@@ -83,6 +84,9 @@ pub struct SimConfigArgs {
     /// Device profile: a name or a file
     #[arg(long, value_name = "PROFILE", default_value = PROFILE_DEFAULT)]
     pub profile: String,
+    /// Where new memory goes, by the names of `rackpool master --placement`
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub placement: Policy,
 }
 
 /// Where reports go.

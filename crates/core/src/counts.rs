@@ -129,8 +129,10 @@ pub struct CallCounts {
     pub remove_pages: u64,
     /// Homes of pages.
     pub resolve: u64,
-    /// Questions for racks.
+    /// Questions for all racks.
     pub racks: u64,
+    /// Questions for one rack.
+    pub rack: u64,
     /// Racks picked for an allocation.
     pub pick_rack: u64,
     /// Names looked up.
@@ -154,6 +156,7 @@ impl CallCounts {
             MasterCall::RemovePages { .. } => &mut self.remove_pages,
             MasterCall::Resolve { .. } => &mut self.resolve,
             MasterCall::Racks => &mut self.racks,
+            MasterCall::Rack { .. } => &mut self.rack,
             MasterCall::PickRack { .. } => &mut self.pick_rack,
             MasterCall::GetRoot { .. } => &mut self.get_root,
             MasterCall::SetRoot { .. } => &mut self.set_root,
@@ -163,7 +166,7 @@ impl CallCounts {
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 13] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 14] {
         [
             ("hello", self.hello),
             ("join_daemon", self.join_daemon),
@@ -174,6 +177,7 @@ impl CallCounts {
             ("remove_pages", self.remove_pages),
             ("resolve", self.resolve),
             ("racks", self.racks),
+            ("rack", self.rack),
             ("pick_rack", self.pick_rack),
             ("get_root", self.get_root),
             ("set_root", self.set_root),

@@ -1,22 +1,89 @@
-//! Where an allocation goes when the asker's own rack has no room. Owns no rack: the master hands
-//! in what it knows of each and keeps the [`Chooser`] between calls. Pure functions; the own rack
-//! first is the client's business. Randomness is a seeded generator that the caller owns.
+//! Where new memory goes. [`Order`] says when the asker's own rack is asked: that is the client's
+//! part, which the master's welcome tells it. [`Choice`] says which of the other racks is taken:
+//! that is the master's part. Owns no rack: the master hands in what it knows of each and keeps the
+//! [`Chooser`] between choices. Pure: whole numbers, no clock; randomness is a seeded generator
+//! that the caller owns, so that choices follow from the seed and the calls alone.
 //!
-//! Source: Rcmp §5.1 (a free page of the own rack, else one of another rack at random).
+//! Ties go to the lowest rack number everywhere. A rack that is dead, full, tried before or the
+//! asker's own (if it is named) is never chosen, whatever the policy.
+//!
+//! Sources: Rcmp §5.1 (a free page of the own rack, else one of another rack at random); Rack-scale
+//! disaggregation (alternate local-remote; round-robin; smart-idle).
+
+mod idle;
+mod name;
+#[cfg(test)]
+mod tests;
 
 use crate::addr::RackId;
+use crate::seam::Nanos;
+use idle::Histories;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+
+pub use idle::HISTORY_WINDOWS;
+pub use name::PolicyNameError;
+
+/// A pool's policy. As text: `local-first`, `alternate`, `random`, `round-robin`, `least-loaded`,
+/// `smart-idle`, or an order and a choice such as `alternate+smart-idle`. A choice alone is made
+/// among all racks, an order alone chooses at random.
+///
+/// ```
+/// use rackpool_core::placement::{Choice, Order, Policy};
+/// assert_eq!(Policy::default().to_string(), "local-first");
+/// let policy: Policy = "alternate+smart-idle:250ms".parse()?;
+/// assert_eq!(policy.order, Order::Alternate);
+/// assert_eq!("random".parse::<Policy>()?.order, Order::Anywhere);
+/// assert!("nearest".parse::<Policy>().is_err());
+/// # Ok::<(), rackpool_core::placement::PolicyNameError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Policy {
+    /// When the asker's own rack is asked.
+    pub order: Order,
+    /// Which rack is taken otherwise.
+    pub choice: Choice,
+}
+
+/// When an allocation that names no rack asks the own one. An own rack without room is never the
+/// end: another one is chosen; and if no other has room, the own one is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// First. Source: Rcmp §5.1.
+    #[default]
+    LocalFirst,
+    /// First by turns: an own one, then another, and so on for each handle; once the own rack is
+    /// full, all others. Source: Rack-scale disaggregation.
+    Alternate,
+    /// It is one among all.
+    Anywhere,
+}
 
 /// How a rack is chosen among those with room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Policy {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
     /// Any, each as likely as the others. Source: Rcmp §5.1.
     #[default]
     Random,
-    /// The one with most free bytes; of equals the lowest number.
+    /// The one with most free bytes.
     LeastLoaded,
     /// The next one after the last choice.
     RoundRobin,
+    /// Of the m = ceil(log2 n) racks that were accessed least lately (at least one), the one with
+    /// the fewest bytes in use that is not the last choice. The first n choices take turns.
+    /// Source: Rack-scale disaggregation.
+    SmartIdle(Window),
+}
+
+/// What a window is in which accesses are counted for [`Choice::SmartIdle`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Window {
+    /// The time between two choices. Source: Rack-scale disaggregation.
+    #[default]
+    PerChoice,
+    /// A fixed time, ms, not 0.
+    Ms(u32),
 }
 
 /// What a choice must know of a rack.
@@ -28,23 +95,37 @@ pub struct Candidate {
     pub alive: bool,
     /// Bytes in its free frames at the last heartbeat.
     pub free_bytes: u64,
+    /// Bytes in its other frames at the last heartbeat.
+    pub used_bytes: u64,
+    /// Bytes that it was chosen for since. They order racks and refuse none: the memory may be
+    /// back already.
+    pub promised_bytes: u64,
 }
 
-/// What is remembered from choice to choice: a generator and the last choice.
+/// What is remembered from choice to choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chooser {
     random: u64,
     last: Option<RackId>,
+    choices: u64,
+    histories: Histories,
 }
 
 impl Chooser {
-    /// A chooser whose choices follow from `seed` alone.
+    /// A chooser whose choices follow from `seed` and the calls alone.
     pub fn new(seed: u64) -> Self {
         // One round of splitmix64: near seeds give far states, and xorshift must not start at 0.
         let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Self { random: (z ^ (z >> 31)) | 1, last: None }
+        let random = (z ^ (z >> 31)) | 1;
+        Self { random, last: None, choices: 0, histories: Histories::default() }
+    }
+
+    /// A rack says how often its memory was accessed since its daemon started. The first word of
+    /// a rack, and a number below the last one, begin a count anew.
+    pub fn note_accesses(&mut self, rack: RackId, total: u64) {
+        self.histories.note(rack, total);
     }
 
     /// A number below `limit`, which is not 0.
@@ -55,18 +136,45 @@ impl Chooser {
         self.random ^= self.random << 17;
         ((self.random >> 32) * limit) >> 32
     }
+
+    fn round_robin(&self, fitting: &[Candidate]) -> RackId {
+        let after = |c: &&Candidate| self.last.is_none_or(|last| c.rack > last);
+        fitting.iter().find(after).unwrap_or(&fitting[0]).rack
+    }
+
+    /// Source: Rack-scale disaggregation; that the last choice is left out and that the first
+    /// choices take turns is in its published code only. With one idle rack there is no other to
+    /// take, so it may be the last choice again.
+    fn smart_idle(&mut self, fitting: &[Candidate]) -> RackId {
+        let count = fitting.len();
+        if self.choices < count as u64 {
+            return self.round_robin(fitting);
+        }
+        let mut idle: Vec<&Candidate> = fitting.iter().collect();
+        idle.sort_by_key(|c| (self.histories.frequency_thirds(c.rack), c.rack));
+        idle.truncate(ceil_log2(count).max(1));
+        if idle.len() > 1 {
+            idle.retain(|c| Some(c.rack) != self.last);
+        }
+        let used = |c: &Candidate| c.used_bytes.saturating_add(c.promised_bytes);
+        let least = idle.iter().min_by_key(|c| (used(c), c.rack));
+        least.expect("one is left at least").rack
+    }
 }
 
 /// A rack other than `own` and those in `tried` that is alive and has room for `bytes`; `None`
-/// if there is none. `racks` are in the order of their numbers.
+/// if there is none. `racks` are in the order of their numbers; `now` matters for fixed windows
+/// only and never goes back.
 pub fn pick_rack(
-    policy: Policy,
+    choice: Choice,
     racks: &[Candidate],
-    own: RackId,
-    bytes: u64,
-    tried: &[RackId],
+    (own, bytes, tried): (RackId, u64, &[RackId]),
+    now: Nanos,
     chooser: &mut Chooser,
 ) -> Option<RackId> {
+    if let Choice::SmartIdle(window) = choice {
+        chooser.histories.close(window, now);
+    }
     let fits = |c: &&Candidate| {
         c.alive
             && c.rack != own
@@ -74,85 +182,29 @@ pub fn pick_rack(
             && c.free_bytes >= bytes
             && !tried.contains(&c.rack)
     };
-    let mut fitting = racks.iter().filter(fits);
-    let chosen = match policy {
-        Policy::Random => {
-            let count = fitting.clone().count();
-            if count == 0 {
-                return None;
-            }
-            let index = chooser.below(count as u64);
-            fitting.nth(usize::try_from(index).expect("below a count of racks"))?.rack
+    let fitting: Vec<Candidate> = racks.iter().filter(fits).copied().collect();
+    if fitting.is_empty() {
+        return None;
+    }
+    let chosen = match choice {
+        Choice::Random => {
+            let index = chooser.below(fitting.len() as u64);
+            fitting[usize::try_from(index).expect("below a count of racks")].rack
         }
-        Policy::LeastLoaded => {
-            fitting.max_by_key(|c| (c.free_bytes, std::cmp::Reverse(c.rack)))?.rack
+        Choice::LeastLoaded => {
+            let room = |c: &Candidate| c.free_bytes.saturating_sub(c.promised_bytes);
+            let most = fitting.iter().max_by_key(|c| (room(c), Reverse(c.rack)));
+            most.expect("it is not empty").rack
         }
-        Policy::RoundRobin => {
-            let after = |c: &&Candidate| chooser.last.is_none_or(|last| c.rack > last);
-            let next = fitting.clone().find(after).or_else(|| fitting.next());
-            next?.rack
-        }
+        Choice::RoundRobin => chooser.round_robin(&fitting),
+        Choice::SmartIdle(_) => chooser.smart_idle(&fitting),
     };
     chooser.last = Some(chosen);
+    chooser.choices += 1;
     Some(chosen)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn racks(free: &[u64]) -> Vec<Candidate> {
-        let rack = |(i, &free_bytes): (usize, &u64)| Candidate {
-            rack: RackId(u16::try_from(i).unwrap()),
-            alive: true,
-            free_bytes,
-        };
-        free.iter().enumerate().map(rack).collect()
-    }
-
-    #[test]
-    fn dead_full_tried_and_own_racks_are_never_chosen() {
-        let mut racks = racks(&[100, 100, 100, 10, 0, 100]);
-        racks[1].alive = false;
-        for policy in [Policy::Random, Policy::LeastLoaded, Policy::RoundRobin] {
-            let mut chooser = Chooser::new(7);
-            for _ in 0..100 {
-                let tried = [RackId(2)];
-                let got = pick_rack(policy, &racks, RackId(0), 50, &tried, &mut chooser);
-                assert_eq!(got, Some(RackId(5)), "{policy:?}");
-            }
-            let none = pick_rack(policy, &racks, RackId(0), 101, &[], &mut chooser);
-            assert_eq!(none, None, "{policy:?}");
-            assert_eq!(pick_rack(policy, &[], RackId(0), 0, &[], &mut chooser), None);
-        }
-    }
-
-    #[test]
-    fn random_choices_reach_every_rack_about_equally_and_follow_from_the_seed() {
-        let racks = racks(&[1, 1, 1, 1, 1]);
-        let run = |seed| {
-            let mut chooser = Chooser::new(seed);
-            let pick =
-                |_| pick_rack(Policy::Random, &racks, RackId(0), 1, &[], &mut chooser).unwrap().0;
-            (0..4000).map(pick).collect::<Vec<u16>>()
-        };
-        assert_eq!(run(1), run(1));
-        assert_ne!(run(1), run(2));
-        for rack in 1..5 {
-            let count = run(1).iter().filter(|&&r| r == rack).count();
-            assert!((800..1200).contains(&count), "rack {rack}: {count} of 4000");
-        }
-    }
-
-    #[test]
-    fn least_loaded_takes_the_emptiest_and_round_robin_takes_turns() {
-        let racks = racks(&[9, 3, 8, 8]);
-        let mut chooser = Chooser::new(0);
-        let least = pick_rack(Policy::LeastLoaded, &racks, RackId(0), 1, &[], &mut chooser);
-        assert_eq!(least, Some(RackId(2)));
-        let mut chooser = Chooser::new(0);
-        let pick =
-            |_| pick_rack(Policy::RoundRobin, &racks, RackId(2), 1, &[], &mut chooser).unwrap().0;
-        assert_eq!((0..5).map(pick).collect::<Vec<_>>(), [0, 1, 3, 0, 1]);
-    }
+/// The smallest k with 2^k >= `count`, which is not 0.
+fn ceil_log2(count: usize) -> usize {
+    (usize::BITS - (count - 1).leading_zeros()) as usize
 }

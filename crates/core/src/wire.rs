@@ -6,10 +6,11 @@ use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::constants::MESSAGE_BYTES_MAX;
 use crate::counts::{AnswerCounts, CallCounts, FabricCounts, Refusals, RequestCounts};
 use crate::error::{Error, Result};
+use crate::placement::Order;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 4;
+pub const WIRE_VERSION: u32 = 5;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -412,6 +413,9 @@ pub enum MasterCall {
     Heartbeat {
         /// Free frames (0 from clients).
         frames_free: u32,
+        /// How often the rack's memory was accessed since the daemon started, as far as it knows:
+        /// requests and operations of the fabric, not loads and stores.
+        accesses: u64,
     },
     /// A range of page ids that nobody else gets.
     LeasePageIds {
@@ -495,6 +499,8 @@ pub enum MasterAnswer {
         pool_id: [u64; 2],
         /// Duration of leases, ms.
         lease_ms: u64,
+        /// When allocations that name no rack ask the own one.
+        order: Order,
     },
     /// To `JoinDaemon`.
     Joined {
@@ -556,6 +562,8 @@ pub struct MasterStats {
     pub calls_by_kind: CallCounts,
     /// Refusals by the word of their error since this process started.
     pub refused: Refusals,
+    /// The name of the placement policy.
+    pub placement: String,
 }
 
 /// Encodes a message into `buffer`; the encoded part.

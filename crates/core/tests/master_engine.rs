@@ -6,6 +6,7 @@ mod master_world;
 use master_world::*;
 use rackpool_core::constants::*;
 use rackpool_core::master::{ConnId, Notice};
+use rackpool_core::placement::Order;
 use rackpool_core::wire::*;
 use rackpool_core::{Error, FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 
@@ -23,7 +24,8 @@ fn the_first_call_is_hello_in_our_version() {
     }
     assert_eq!(code(world.call(conn, MasterCall::Stats)), "protocol");
     let right = MasterCall::Hello { version: WIRE_VERSION };
-    let welcome = MasterAnswer::Welcome { pool_id: [7, 8], lease_ms: LEASE_MS };
+    let welcome =
+        MasterAnswer::Welcome { pool_id: [7, 8], lease_ms: LEASE_MS, order: Order::LocalFirst };
     assert_eq!(world.call(conn, right), Ok(welcome));
     assert!(world.call(conn, MasterCall::Stats).is_ok());
 }
@@ -202,7 +204,7 @@ fn the_same_daemon_on_a_new_connection_replaces_its_ghost() {
     let ghost = world.daemon(info(0, 1));
     let conn = world.daemon(info(0, 1));
     assert!(world.rack(0).alive);
-    let beat = MasterCall::Heartbeat { frames_free: 3 };
+    let beat = MasterCall::Heartbeat { frames_free: 3, accesses: 0 };
     assert_eq!(code(world.call(ghost, beat.clone())), "denied");
     assert_eq!(code(world.call(ghost, MasterCall::CommitPages { homes: vec![] })), "denied");
     world.master.on_closed(ghost);
@@ -246,7 +248,7 @@ fn a_silent_daemon_is_dead_after_its_lease_and_alive_with_its_next_word() {
     world.master.tick(world.now, &mut Vec::new());
     assert!(!world.rack(0).alive);
     assert!(matches!(world.master.take_notices()[..], [Notice::RackDead { .. }]));
-    assert!(world.call(conn, MasterCall::Heartbeat { frames_free: 9 }).is_ok());
+    assert!(world.call(conn, MasterCall::Heartbeat { frames_free: 9, accesses: 0 }).is_ok());
     assert!(world.rack(0).alive);
     assert!(matches!(world.master.take_notices()[..], [Notice::RackJoined { .. }]));
 }
@@ -317,7 +319,7 @@ fn a_rack_is_picked_only_if_it_is_alive_has_room_and_was_not_tried() {
     let mut world = World::new();
     let conns: Vec<ConnId> = (0..4).map(|rack| world.daemon(info(rack, 1))).collect();
     world.master.on_closed(conns[3]);
-    assert!(world.call(conns[1], MasterCall::Heartbeat { frames_free: 2 }).is_ok());
+    assert!(world.call(conns[1], MasterCall::Heartbeat { frames_free: 2, accesses: 0 }).is_ok());
     let pick = |bytes, tried: &[u16]| MasterCall::PickRack {
         own: RackId(0),
         bytes,
@@ -335,7 +337,7 @@ fn a_rack_is_picked_only_if_it_is_alive_has_room_and_was_not_tried() {
         }
         answer => panic!("{answer:?}"),
     }
-    let lie = MasterCall::Heartbeat { frames_free: u32::MAX };
+    let lie = MasterCall::Heartbeat { frames_free: u32::MAX, accesses: 0 };
     assert!(world.call(conns[1], lie).is_ok());
     assert_eq!(code(world.call(conns[0], pick(u64::MAX, &[]))), "full");
     let tried = vec![0; usize::from(RACKS_MAX) + 1];

@@ -143,7 +143,7 @@ fn state_after_a_join() -> State {
 #[test]
 fn without_the_wait_a_restarted_master_gives_a_rack_away_at_once() {
     let granted = |grants| {
-        let config = MasterConfig { lease_ms: 1000, policy: Policy::Random, seed: 1 };
+        let config = MasterConfig { lease_ms: 1000, policy: Policy::default(), seed: 1 };
         let mut master = Master::with_probe(state_after_a_join(), config, 5, Grants(grants));
         let mut out = Vec::new();
         let join = MasterCall::JoinDaemon(master_world::info(0, 2));

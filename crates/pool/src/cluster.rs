@@ -5,6 +5,7 @@ use crate::daemon::{DaemonOptions, DaemonServer};
 use crate::master::{MasterOptions, MasterServer};
 use crate::options::{FabricChoice, Options};
 use crate::pool::Pool;
+use rackpool_core::placement::Policy;
 use rackpool_core::{Error, Result};
 use std::path::PathBuf;
 
@@ -34,13 +35,20 @@ pub struct ClusterOptions {
     pub racks: u16,
     /// Memory of each rack.
     pub memory: String,
+    /// Where new memory goes.
+    pub placement: Policy,
     /// Changes each daemon's options before it starts.
     pub daemon: fn(&mut DaemonOptions),
 }
 
 impl Default for ClusterOptions {
     fn default() -> Self {
-        Self { racks: 2, memory: "heap?size=64M&pages=64K".into(), daemon: |_| () }
+        Self {
+            racks: 2,
+            memory: "heap?size=64M&pages=64K".into(),
+            placement: Policy::default(),
+            daemon: |_| (),
+        }
     }
 }
 
@@ -55,7 +63,9 @@ impl Cluster {
         let random = rackpool_hw::process::random_u64()
             .map_err(|error| crate::daemon::io_error("getrandom", &error))?;
         let state_dir = std::env::temp_dir().join(format!("rackpool-{random:016x}"));
-        let master = MasterServer::start(MasterOptions::new("127.0.0.1:0", &state_dir))?;
+        let mut master = MasterOptions::new("127.0.0.1:0", &state_dir);
+        master.policy = options.placement;
+        let master = MasterServer::start(master)?;
         let mut cluster = Cluster { daemons: Vec::new(), master: Some(master), state_dir };
         let addr = cluster.master_addr();
         for rack in 0..options.racks {

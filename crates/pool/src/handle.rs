@@ -88,15 +88,13 @@ impl Handle {
     /// `full` where [`Placement`] allows no other rack, or all are full; `bad-size`;
     /// `outcome-unknown` if the daemon died for good meanwhile.
     pub fn alloc(&mut self, bytes: u64, placement: Placement) -> Result<GAddr> {
-        let mut op = Alloc::new(&self.client, bytes, placement, false);
-        self.run(&mut op)
+        self.alloc_as(bytes, placement, false)
     }
 
     /// As [`Handle::alloc`]; the memory comes back by itself when this handle ends, however it
     /// ends.
     pub fn alloc_owned(&mut self, bytes: u64, placement: Placement) -> Result<GAddr> {
-        let mut op = Alloc::new(&self.client, bytes, placement, true);
-        self.run(&mut op)
+        self.alloc_as(bytes, placement, true)
     }
 
     /// Frees what [`Handle::alloc`] gave; `bytes` as given there.
@@ -613,6 +611,12 @@ impl Handle {
     fn master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
         let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
         self.links.master_call(call, deadline_ns)
+    }
+
+    fn alloc_as(&mut self, bytes: u64, placement: Placement, owned: bool) -> Result<GAddr> {
+        self.client.set_order(self.links.order());
+        let mut op = Alloc::new(&mut self.client, bytes, placement, owned);
+        self.run(&mut op)
     }
 
     fn run<O: Operation<Window>>(&mut self, op: &mut O) -> Result<O::Output> {

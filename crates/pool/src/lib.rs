@@ -38,6 +38,7 @@ pub use paths::{Latency, PathCounts, PathStats};
 pub use pin::Pin;
 pub use pool::Pool;
 pub use rackpool_core::client::Placement;
+pub use rackpool_core::placement::Policy;
 pub use rackpool_core::wire::{DaemonStats, MasterStats, SessionState};
 pub use rackpool_core::{Error, GAddr, PageId, RackId, Result};
 pub use stats::{Explain, HandleStats, PoolStats, RackStats};

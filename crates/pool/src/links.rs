@@ -12,6 +12,7 @@ use crate::remote::RemoteLink;
 use crate::stats::HandleStats;
 use rackpool_core::client::{Client, LinkId, OWN, Reach};
 use rackpool_core::error::DeathCause;
+use rackpool_core::placement::Order;
 use rackpool_core::seam::{Fabric, FabricEvent, PeerId, WorkStatus};
 use rackpool_core::wire::{FabricKind, MasterAnswer, MasterCall, RackInfo, Reply, Request};
 use rackpool_core::{Error, RackId, Result};
@@ -158,6 +159,14 @@ impl Links {
         match self.master_call(MasterCall::Racks, deadline_ns)? {
             MasterAnswer::Racks(racks) => Ok(racks),
             other => Err(unexpected_answer(&other)),
+        }
+    }
+
+    /// When allocations that name no rack ask the own one, as the master said last.
+    pub(crate) fn order(&self) -> Order {
+        match self.master.welcome() {
+            Some(MasterAnswer::Welcome { order, .. }) => *order,
+            _ => Order::default(),
         }
     }
 

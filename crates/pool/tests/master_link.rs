@@ -7,6 +7,7 @@ use rackpool::link::MasterLink;
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool_core::Error;
 use rackpool_core::constants::MASTER_CALLS_MAX;
+use rackpool_core::placement::Order;
 use rackpool_core::wire::*;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::Write;
@@ -76,9 +77,11 @@ fn not_leader_is_followed() {
         let (mut stream, _) = follower.accept().unwrap();
         while let Ok(MasterRequest { id, call }) = read_frame(&mut stream) {
             let answer = match call {
-                MasterCall::Hello { .. } => {
-                    Ok(MasterAnswer::Welcome { pool_id: [0; 2], lease_ms: 1 })
-                }
+                MasterCall::Hello { .. } => Ok(MasterAnswer::Welcome {
+                    pool_id: [0; 2],
+                    lease_ms: 1,
+                    order: Order::LocalFirst,
+                }),
                 _ => Err(Error::NotLeader { leader: leader.clone() }),
             };
             stream.write_all(&frame(&MasterReply { id, term: 1, index: 0, answer })).unwrap();
@@ -136,7 +139,7 @@ fn a_poll_loop_drives_it_by_one_descriptor_through_a_restart() {
     assert_eq!((link.connections(), link.calls_sent()), (1, 2));
     assert!(matches!(link.welcome(), Some(MasterAnswer::Joined { pages_lost: 0, .. })));
     assert_eq!(wait(&mut link), 0, "an idle link does not wake");
-    let id = link.send(MasterCall::Heartbeat { frames_free: 9 }).unwrap();
+    let id = link.send(MasterCall::Heartbeat { frames_free: 9, accesses: 0 }).unwrap();
     assert_eq!(wait(&mut link), 1, "an answer wakes");
     let replies = link.poll();
     assert_eq!((replies.len(), replies[0].id), (1, id));

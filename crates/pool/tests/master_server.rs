@@ -105,7 +105,7 @@ fn a_daemon_is_dead_when_its_socket_closes_and_when_it_is_silent() {
     let mut daemon = joined(&master, info(0, 1));
     for _ in 0..10 {
         std::thread::sleep(Duration::from_millis(60));
-        assert!(call(&mut daemon, MasterCall::Heartbeat { frames_free: 5 }).is_ok());
+        assert!(call(&mut daemon, MasterCall::Heartbeat { frames_free: 5, accesses: 0 }).is_ok());
         assert!(alive(), "heartbeats keep it alive");
     }
     let silent = Instant::now();
@@ -118,7 +118,7 @@ fn a_daemon_is_dead_when_its_socket_closes_and_when_it_is_silent() {
     assert!(alive(), "a new region takes the rack of a silent daemon");
     let late = call(&mut daemon, MasterCall::CommitPages { homes: vec![] });
     assert_eq!(late.unwrap_err().code(), "denied", "which then has no say any more");
-    assert!(call(&mut second, MasterCall::Heartbeat { frames_free: 1 }).is_ok());
+    assert!(call(&mut second, MasterCall::Heartbeat { frames_free: 1, accesses: 0 }).is_ok());
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_second_live_daemon_is_denied_at_once_and_the_link_says_why() {
     assert!(started.elapsed() < Duration::from_secs(2));
     assert_eq!(second.refused(), Some(&denied));
     assert!(!second.is_up());
-    assert!(call(&mut first, MasterCall::Heartbeat { frames_free: 1 }).is_ok());
+    assert!(call(&mut first, MasterCall::Heartbeat { frames_free: 1, accesses: 0 }).is_ok());
 }
 
 #[test]

@@ -15,6 +15,7 @@ pub use faults::{Fault, FaultError, FaultSet};
 pub use sweep::{FAILURES_KEPT_MAX, Progress, SeedFailure, Sweep, guarded, sweep};
 
 use crate::time::Ps;
+use rackpool_core::placement::Policy;
 use rackpool_core::probe::Mutation;
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,9 @@ pub struct Config {
     pub faults: FaultSet,
     /// The name of the device profile.
     pub profile: String,
+    /// Where new memory goes.
+    #[serde(default)]
+    pub placement: Policy,
     /// The safeguard that the engines leave out; needs the feature `mutations`.
     #[serde(skip)]
     pub mutation: Option<Mutation>,
@@ -64,6 +68,7 @@ impl Default for Config {
             operations: OPERATIONS_DEFAULT,
             faults: FaultSet::ALL,
             profile: PROFILE_DEFAULT.into(),
+            placement: Policy::default(),
             mutation: None,
             trace_lines: 0,
         }
@@ -130,6 +135,9 @@ impl Config {
         line.push_str(&format!(" --operations {} --faults {}", self.operations, self.faults));
         if self.profile != PROFILE_DEFAULT {
             line.push_str(&format!(" --profile {}", self.profile));
+        }
+        if self.placement != Policy::default() {
+            line.push_str(&format!(" --placement {}", self.placement));
         }
         if let Some(mutation) = self.mutation {
             line.push_str(&format!(" --mutation {}", mutation.name()));

@@ -45,6 +45,7 @@ fn configure(args: &SimConfigArgs) -> Result<(Config, Profile)> {
         operations: args.operations,
         faults: args.faults,
         profile: args.profile.clone(),
+        placement: args.placement,
         ..Config::default()
     };
     config.check().map_err(|error| Failure::usage(error.to_string()))?;

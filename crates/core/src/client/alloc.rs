@@ -1,18 +1,20 @@
-//! Allocation and free: which daemon to ask. Own rack first, then another one that the master
-//! picks (at random by default, Rcmp §5.1), until one has room or all were tried.
+//! Allocation and free: which daemon to ask. Own rack first, or as the pool's order says, then
+//! another one that the master picks (at random by default, Rcmp §5.1), until one has room or all
+//! were tried.
 
 use super::locate::unexpected;
 use super::{Client, Io, LinkId, Locate, Need, Operation, Step};
 use crate::addr::{GAddr, RackId};
 use crate::constants::RACKS_MAX;
 use crate::error::{Error, Result};
+use crate::placement::Order;
 use crate::seam::{Mem, Rare};
 use crate::wire::{MasterAnswer, MasterCall, Reply, Request};
 
 /// Where an allocation shall live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// The own rack if it has room, else another by the master's policy.
+    /// As the pool's policy says: by default the own rack if it has room, else another one.
     #[default]
     Auto,
     /// The own rack or nowhere.
@@ -29,6 +31,7 @@ pub struct Alloc {
     bytes: u64,
     owned: bool,
     placement: Placement,
+    order: Order,
     target: Option<RackId>,
     tried: Vec<RackId>,
     last_full: Option<Error>,
@@ -37,14 +40,23 @@ pub struct Alloc {
 
 impl Alloc {
     /// Starts an allocation. `owned` memory comes back when the handle's session ends.
-    pub fn new<M: Mem>(client: &Client<M>, bytes: u64, placement: Placement, owned: bool) -> Self {
-        let target = match placement {
-            Placement::Auto if client.rare(Rare::PickRackFirst) => None,
-            Placement::Auto | Placement::Local => Some(client.own_rack()),
-            Placement::Rack(rack) => Some(rack),
-            Placement::Spread => None,
+    pub fn new<M: Mem>(
+        client: &mut Client<M>,
+        bytes: u64,
+        placement: Placement,
+        owned: bool,
+    ) -> Self {
+        let own = Some(client.own_rack());
+        let order = client.order();
+        let target = match (placement, order) {
+            (Placement::Auto, _) if client.rare(Rare::PickRackFirst) => None,
+            (Placement::Local, _) | (Placement::Auto, Order::LocalFirst) => own,
+            (Placement::Auto, Order::Alternate) => own.filter(|_| client.take_turn()),
+            (Placement::Rack(rack), _) => Some(rack),
+            (Placement::Spread, _) | (Placement::Auto, Order::Anywhere) => None,
         };
-        Self { bytes, owned, placement, target, tried: Vec::new(), last_full: None, done: None }
+        let (tried, last_full, done) = (Vec::new(), None, None);
+        Self { bytes, owned, placement, order, target, tried, last_full, done }
     }
 }
 
@@ -56,8 +68,8 @@ impl<M: Mem> Operation<M> for Alloc {
             return Ok(Step::Done(addr));
         }
         let Some(rack) = self.target else {
-            let own = match self.placement {
-                Placement::Spread => RackId(u16::MAX),
+            let own = match (self.placement, self.order) {
+                (Placement::Spread, _) | (_, Order::Anywhere) => RackId(u16::MAX),
                 _ => client.own_rack(),
             };
             let (bytes, tried) = (self.bytes, self.tried.clone());

@@ -25,6 +25,7 @@ use crate::addr::{GAddr, Generation, PageGeometry, PageId, RackId};
 use crate::constants::{CELLS, STALE_RETRIES_MAX};
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, cell_offset, table_word};
+use crate::placement::Order;
 use crate::seam::{Mem, Mutation, PostError, Race, Rare, RemoteAddr, Sge, WorkRequest, WorkStatus};
 use crate::wire::{MasterAnswer, MasterCall, PageHome, Reply, Request};
 use translate::Translations;
@@ -135,6 +136,9 @@ pub struct Client<M> {
     own_rack: RackId,
     translations: Translations,
     links: Vec<LinkState<M>>,
+    order: Order,
+    /// Whether the next allocation that alternates is the own rack's.
+    own_turn: bool,
 }
 
 /// Accesses of a batch whose lines are asked for together: enough to cover the latency of far
@@ -203,7 +207,26 @@ impl<M: Mem> Client<M> {
             own_rack,
             translations: Translations::new(translations),
             links: vec![LinkState { rack: own_rack, reach: own }],
+            order: Order::default(),
+            own_turn: true,
         }
+    }
+
+    /// When allocations that name no rack ask the own one, as the master's welcome said.
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Sets [`Client::order`]: before an allocation, as the master said last.
+    pub fn set_order(&mut self, order: Order) {
+        self.order = order;
+    }
+
+    /// Whether it is the own rack's turn; then it is the others', and so on.
+    fn take_turn(&mut self) -> bool {
+        let own_turn = self.own_turn;
+        self.own_turn = !own_turn;
+        own_turn
     }
 
     /// Where addresses are cut.

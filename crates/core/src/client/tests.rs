@@ -416,7 +416,7 @@ fn homes_outside_the_region_are_refused() {
 fn an_allocation_goes_to_the_own_rack_then_to_picked_ones_until_all_are_full() {
     let (mut world, mut client) = World::new(vec![]);
     let full = || Error::Full { bytes: 64, free_bytes: 0, place: "rack".into() };
-    let mut alloc = Alloc::new(&client, 64, Placement::Auto, false);
+    let mut alloc = Alloc::new(&mut client, 64, Placement::Auto, false);
     let own = Request::Alloc { bytes: 64, owned: false };
     let step = alloc.step(&mut client, &mut world).unwrap();
     assert_eq!(step, Step::Need(Need::Daemon(OWN, own)));
@@ -428,9 +428,53 @@ fn an_allocation_goes_to_the_own_rack_then_to_picked_ones_until_all_are_full() {
     };
     assert_eq!(tried, [RackId(0)]);
     alloc.on_master(&mut client, Err(full())).unwrap_err();
-    let mut local = Alloc::new(&client, 64, Placement::Local, false);
+    let mut local = Alloc::new(&mut client, 64, Placement::Local, false);
     local.step(&mut client, &mut world).unwrap();
     assert_eq!(local.on_reply(&mut client, Err(full())).unwrap_err().code(), "full");
+}
+
+#[test]
+fn the_pools_order_says_when_the_own_rack_is_asked() {
+    let (mut world, mut client) = World::new(vec![]);
+    let anybody = RackId(u16::MAX);
+    // Whom four allocations ask first: the own daemon, or the master with this rack left out.
+    let turns = |client: &mut Client<_>, world: &mut World, placement| {
+        (0..4)
+            .map(|_| {
+                let mut alloc = Alloc::new(client, 64, placement, false);
+                match alloc.step(client, world).unwrap() {
+                    Step::Need(Need::Daemon(OWN, _)) => None,
+                    Step::Need(Need::Master(MasterCall::PickRack { own, .. })) => Some(own),
+                    other => panic!("{other:?}"),
+                }
+            })
+            .collect::<Vec<_>>()
+    };
+    for (order, asked) in [
+        (Order::LocalFirst, [None; 4]),
+        (Order::Alternate, [None, Some(RackId(0)), None, Some(RackId(0))]),
+        (Order::Anywhere, [Some(anybody); 4]),
+    ] {
+        client.set_order(order);
+        assert_eq!(turns(&mut client, &mut world, Placement::Auto), asked, "{order:?}");
+        assert_eq!(turns(&mut client, &mut world, Placement::Local), [None; 4], "{order:?}");
+        assert_eq!(turns(&mut client, &mut world, Placement::Spread), [Some(anybody); 4]);
+    }
+
+    // Alternate: an own rack that is full sends its turns to others, and others without room
+    // send theirs to the own rack.
+    let full = || Error::Full { bytes: 64, free_bytes: 0, place: "rack".into() };
+    client.set_order(Order::Alternate);
+    let mut own_first = Alloc::new(&mut client, 64, Placement::Auto, false);
+    own_first.step(&mut client, &mut world).unwrap();
+    own_first.on_reply(&mut client, Err(full())).unwrap();
+    let step = own_first.step(&mut client, &mut world).unwrap();
+    assert!(matches!(step, Step::Need(Need::Master(MasterCall::PickRack { .. }))), "{step:?}");
+    let mut others_first = Alloc::new(&mut client, 64, Placement::Auto, false);
+    others_first.step(&mut client, &mut world).unwrap();
+    others_first.on_master(&mut client, Err(full())).unwrap();
+    let step = others_first.step(&mut client, &mut world).unwrap();
+    assert!(matches!(step, Step::Need(Need::Daemon(OWN, _))), "{step:?}");
 }
 
 #[test]

@@ -161,6 +161,12 @@ impl Daemon {
         self.frames.free_count()
     }
 
+    /// How often this rack's memory was accessed since the process started, for
+    /// [`MasterCall::Heartbeat`].
+    pub fn accesses<W: World>(&self, world: &W) -> u64 {
+        self.requests.total() + world.fabric_counts().operations
+    }
+
     /// All sessions that the region knows. After an attach the runtime looks which of the local
     /// ones still have their process and calls [`Daemon::leave`] for the others.
     pub fn sessions(&self) -> impl Iterator<Item = SessionInfo> + '_ {

@@ -48,7 +48,7 @@ pub struct ConnId(pub u64);
 pub struct MasterConfig {
     /// Duration of leases, ms.
     pub lease_ms: u64,
-    /// Where allocations go that find no room in their own rack.
+    /// Where new memory goes.
     pub policy: Policy,
     /// Seed of the policy's choices.
     pub seed: u64,
@@ -115,6 +115,8 @@ struct Liveness {
     conn: Option<ConnId>,
     alive: bool,
     frames_free: u32,
+    /// Bytes that allocations were sent there for since the last heartbeat.
+    promised_bytes: u64,
     /// Since when it is not alive, in time that this master was awake. 0: since its start.
     dead_at: Nanos,
 }
@@ -379,8 +381,8 @@ impl<P: Probe> Master<P> {
             MasterCall::JoinClient { session, rack } => {
                 return self.join_client(conn, peer, session, rack).map(Some);
             }
-            MasterCall::Heartbeat { frames_free } => {
-                return self.heartbeat(peer, frames_free).map(Some);
+            MasterCall::Heartbeat { frames_free, accesses } => {
+                return self.heartbeat(peer, frames_free, accesses).map(Some);
             }
             MasterCall::Resolve { page, count } => return self.resolve(page, count).map(Some),
             MasterCall::Racks => return Ok(Some(MasterAnswer::Racks(self.racks()))),
@@ -446,7 +448,7 @@ impl<P: Probe> Master<P> {
 
     fn welcome(&self) -> MasterAnswer {
         let (pool_id, lease_ms) = (self.state.pool_id(), self.config.lease_ms);
-        MasterAnswer::Welcome { pool_id, lease_ms }
+        MasterAnswer::Welcome { pool_id, lease_ms, order: self.config.policy.order }
     }
 
     /// Admits a daemon's join to the log, defers it, or refuses it.
@@ -520,6 +522,7 @@ impl<P: Probe> Master<P> {
             old.peer = Peer::Deposed(rack);
         }
         known.frames_free = info.frames_free.min(info.frame_count);
+        known.promised_bytes = 0;
         let Some(connection) = self.conns.get_mut(&conn) else {
             known.alive = false;
             known.dead_at = self.awake_ns;
@@ -548,11 +551,13 @@ impl<P: Probe> Master<P> {
         Ok(self.welcome())
     }
 
-    fn heartbeat(&mut self, peer: Peer, frames_free: u32) -> Result<MasterAnswer> {
+    fn heartbeat(&mut self, peer: Peer, frames_free: u32, accesses: u64) -> Result<MasterAnswer> {
         match peer {
             Peer::Daemon(rack) => {
                 let known = self.racks.get_mut(&rack).expect("its daemon joined");
                 known.frames_free = frames_free;
+                known.promised_bytes = 0;
+                self.chooser.note_accesses(rack, accesses);
             }
             Peer::Deposed(rack) => return Err(deposed(rack)),
             Peer::Stranger | Peer::Guest | Peer::Client(_) => {}
@@ -600,15 +605,22 @@ impl<P: Probe> Master<P> {
     fn pick(&mut self, own: RackId, bytes: u64, tried: &[RackId]) -> Result<MasterAnswer> {
         check_count(tried.len(), u32::from(RACKS_MAX))?;
         let page_bytes = self.state.geometry().map_or(0, PageGeometry::page_bytes);
-        let candidate = |(&rack, known): (&RackId, &Liveness)| Candidate {
-            rack,
-            alive: known.alive,
-            free_bytes: u64::from(known.frames_free) * page_bytes,
+        let candidate = |(&rack, known): (&RackId, &Liveness)| {
+            let frames = self.state.rack(rack).map_or(0, |info| info.frame_count);
+            Candidate {
+                rack,
+                alive: known.alive,
+                free_bytes: u64::from(known.frames_free) * page_bytes,
+                used_bytes: u64::from(frames.saturating_sub(known.frames_free)) * page_bytes,
+                promised_bytes: known.promised_bytes,
+            }
         };
         let candidates: Vec<Candidate> = self.racks.iter().map(candidate).collect();
-        let policy = self.config.policy;
-        match pick_rack(policy, &candidates, own, bytes, tried, &mut self.chooser) {
+        let (choice, asked) = (self.config.policy.choice, (own, bytes, tried));
+        match pick_rack(choice, &candidates, asked, self.ticked, &mut self.chooser) {
             Some(rack) => {
+                let known = self.racks.get_mut(&rack).expect("candidates are known");
+                known.promised_bytes = known.promised_bytes.saturating_add(bytes);
                 let info = self.state.rack(rack).expect("what was ever alive has joined");
                 Ok(MasterAnswer::Rack(self.with_liveness(info)))
             }
@@ -637,6 +649,7 @@ impl<P: Probe> Master<P> {
             index: self.state.index(),
             calls_by_kind: self.calls,
             refused: self.refused.clone(),
+            placement: self.config.policy.to_string(),
         }
     }
 

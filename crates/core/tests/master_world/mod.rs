@@ -44,7 +44,7 @@ fn engine(disk: &mut Disk, now: u64) -> Master {
     let mut state = load(disk).expect("what was stored can be loaded");
     let term = state.begin_term();
     store(disk, vec![term]);
-    Master::new(state, MasterConfig { lease_ms: LEASE_MS, policy: Policy::Random, seed: 1 }, now)
+    Master::new(state, MasterConfig { lease_ms: LEASE_MS, policy: Policy::default(), seed: 1 }, now)
 }
 
 impl World {

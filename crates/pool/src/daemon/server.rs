@@ -409,7 +409,8 @@ impl Server {
         if self.joined {
             let frames_free = self.engine.frames_free();
             // A full link has something under way, which is as good as a heartbeat.
-            let _ = self.master.send(MasterCall::Heartbeat { frames_free });
+            let accesses = self.engine.accesses(&self.world);
+            let _ = self.master.send(MasterCall::Heartbeat { frames_free, accesses });
         }
     }
 

@@ -35,7 +35,7 @@ pub struct MasterOptions {
     pub state_dir: PathBuf,
     /// Duration of leases, ms.
     pub lease_ms: u64,
-    /// Where allocations go that find no room in their own rack.
+    /// Where new memory goes.
     pub policy: Policy,
     /// Where to serve the counters over HTTP, in the format of Prometheus; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
@@ -44,7 +44,7 @@ pub struct MasterOptions {
 }
 
 impl MasterOptions {
-    /// Options with the usual lease, random placement, and a log on standard error.
+    /// Options with the usual lease and placement, and a log on standard error.
     pub fn new(listen: impl Into<String>, state_dir: impl Into<PathBuf>) -> Self {
         Self {
             listen: listen.into(),

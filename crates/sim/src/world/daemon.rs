@@ -261,7 +261,8 @@ impl Server {
         }
         if self.joined {
             let frames_free = self.engine.frames_free();
-            self.master.send(&self.ctx, MasterCall::Heartbeat { frames_free });
+            let accesses = self.engine.accesses(&self.world);
+            self.master.send(&self.ctx, MasterCall::Heartbeat { frames_free, accesses });
         }
     }
 

@@ -89,6 +89,8 @@ pub struct Cluster {
     pub session_grace_ms: u64,
     /// Leases, ms.
     pub lease_ms: u64,
+    /// Where new memory goes.
+    pub policy: Policy,
     /// Rare branches, mutations, and what was met.
     pub hooks: Hooks,
     /// How often registering a buffer with the network fails, and how often it did.
@@ -128,6 +130,7 @@ impl Cluster {
             request_timeout: Ps::ms(10_000),
             session_grace_ms: SESSION_GRACE_MS_DEFAULT,
             lease_ms: LEASE_MS_DEFAULT,
+            policy: Policy::default(),
             hooks,
             registration_fails_ppm: Cell::new(0),
             registrations_failed: Cell::new(0),
@@ -141,7 +144,7 @@ impl Cluster {
     }
 
     fn master_config(&self) -> MasterConfig {
-        MasterConfig { lease_ms: self.lease_ms, policy: Policy::Random, seed: self.seed }
+        MasterConfig { lease_ms: self.lease_ms, policy: self.policy, seed: self.seed }
     }
 
     /// A processor of a host.

@@ -24,6 +24,7 @@ use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use rackpool_core::client::Placement;
 use rackpool_core::layout::RegionLayout;
+use rackpool_core::placement::Policy;
 use rackpool_core::{GAddr, PageGeometry, RackId};
 use std::future::Future;
 use std::rc::Rc;
@@ -96,6 +97,11 @@ pub struct World {
 impl World {
     /// A cluster on the profile's devices.
     pub fn new(profile: &Profile, shape: Shape) -> World {
+        World::with_policy(profile, shape, Policy::default())
+    }
+
+    /// A cluster whose master places new memory by a policy.
+    pub fn with_policy(profile: &Profile, shape: Shape, policy: Policy) -> World {
         let rng = Rng::new(shape.seed, Purpose::Network, 0);
         let net = Net::new(profile, NetFaults::none(), rng);
         // A message's time holds the processors' parts; the receiver's is charged there.
@@ -126,6 +132,7 @@ impl World {
             Hooks::new(shape.seed),
             Box::new(move |_| Cpu::performance(costs)),
         );
+        cluster.policy = policy;
         cluster.device = Some(Box::new(|| Cpu::performance(MemCosts::default())));
         let cluster = Rc::new(cluster);
         cluster.start_master();

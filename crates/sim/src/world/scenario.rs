@@ -312,7 +312,9 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     let make_cpu = cpus(seed, &hosts, &hooks, shape.switch, &violations);
     let master_host = hosts[shape.racks as usize];
     let costs = StepCosts { disk_commit: Ps::us(30), ..StepCosts::default() };
-    let cluster = Rc::new(Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu));
+    let mut cluster = Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu);
+    cluster.policy = config.placement;
+    let cluster = Rc::new(cluster);
     if config.faults.has(Fault::FailedRegistration) {
         cluster.registration_fails_ppm.set(rng.below(20_000) as u32);
     }

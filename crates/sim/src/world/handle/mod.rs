@@ -249,7 +249,10 @@ impl SimHandle {
 
     /// Allocates zeroed memory.
     pub async fn alloc(&mut self, bytes: u64, placement: Placement, owned: bool) -> Result<GAddr> {
-        let mut op = Alloc::new(&self.client, bytes, placement, owned);
+        if let Some(MasterAnswer::Welcome { order, .. }) = self.master.welcome {
+            self.client.set_order(order);
+        }
+        let mut op = Alloc::new(&mut self.client, bytes, placement, owned);
         self.drive(&mut op, Local::None).await
     }
 
