@@ -388,3 +388,27 @@ fn an_aligned_word_never_tears_when_it_is_written_over_tcp() {
         }
     });
 }
+
+#[test]
+fn clients_learn_the_pools_placement_with_the_masters_welcome() {
+    let homes = |placement: &str| {
+        let placement: rackpool::Policy = placement.parse().unwrap();
+        let cluster = Cluster::with(ClusterOptions { placement, ..Default::default() }).unwrap();
+        let mut handle = cluster.pool(1).unwrap().handle().unwrap();
+        let asked = handle.handle_stats().master_requests;
+        let mut home = |_| {
+            let addr = handle.alloc(PAGE, Placement::Auto).unwrap();
+            handle.explain(addr).unwrap().rack
+        };
+        let homes: Vec<u16> = (0..6).map(&mut home).collect();
+        let stats = handle.pool_stats().unwrap();
+        assert_eq!(stats.master.placement, placement.to_string());
+        (homes, stats.master.calls_by_kind.pick_rack, asked)
+    };
+    let (local, picks, joined) = homes("local-first");
+    assert_eq!((local, picks), (vec![1; 6], 0));
+    let (turns, picks, asked) = homes("alternate+round-robin");
+    assert_eq!((turns, picks), (vec![1, 0, 1, 0, 1, 0], 3));
+    assert_eq!(asked, joined, "the policy comes with what is said anyway");
+    assert_eq!(homes("round-robin").0, [0, 1, 0, 1, 0, 1]);
+}
