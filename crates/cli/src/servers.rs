@@ -1,6 +1,7 @@
 //! `rackpool master` and `rackpool daemon`: a server until SIGINT or SIGTERM, or until the process
 //! that started it is gone. In: options. Out: one line `ready ADDR`, with `metrics=ADDR` behind it
-//! if counters are served, on standard output; logs on standard error. The servers themselves live in the pool's library.
+//! if counters are served, on standard
+//! output; logs on standard error. The servers themselves live in the pool's library.
 
 use crate::api::{self, Server};
 use crate::args::{DaemonArgs, MasterArgs};

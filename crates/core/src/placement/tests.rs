@@ -1,3 +1,5 @@
+//! Choices computed by hand, for the module above.
+
 use super::*;
 
 const NOBODY: RackId = RackId(u16::MAX);

@@ -8,7 +8,7 @@ mod http;
 
 pub(crate) use http::{Door, MetricsServer, start};
 
-use crate::paths::PathStats;
+use crate::paths::{PathCounts, PathStats};
 use crate::stats::{HandleStats, PoolStats};
 use rackpool_core::wire::{DaemonStats, MasterStats, RackInfo};
 use std::fmt::Write;
@@ -79,6 +79,12 @@ const HANDLE: &[Metric<HandleStats>] = &[
     ("fabric_receive_calls_total", Kind::Counter, "System calls that received", |s| {
         s.fabric_receive_calls
     }),
+];
+
+const PATH: &[Metric<PathCounts>] = &[
+    ("accesses_total", Kind::Counter, "Accesses by path", |p| p.accesses),
+    ("access_bytes_total", Kind::Counter, "Bytes of accesses by path", |p| p.bytes),
+    ("accesses_failed_total", Kind::Counter, "Calls that failed by path", |p| p.failed),
 ];
 
 /// The counters of a whole pool, as `stats --prometheus` tells them.
@@ -191,13 +197,8 @@ impl Text {
             ("other_rack_fabric", &paths.other_rack_fabric),
         ];
         let said = "warm ones to mapped racks are not counted";
-        let counts: [(&str, String, fn(&crate::paths::PathCounts) -> u64); 3] = [
-            ("accesses_total", format!("Accesses by path; {said}"), |p| p.accesses),
-            ("access_bytes_total", format!("Bytes of accesses by path; {said}"), |p| p.bytes),
-            ("accesses_failed_total", "Calls that failed by path".to_owned(), |p| p.failed),
-        ];
-        for (name, help, value) in counts {
-            self.head(&format!("handle_{name}"), Kind::Counter, &help);
+        for (name, kind, help, value) in PATH {
+            self.head(&format!("handle_{name}"), *kind, &format!("{help}; {said}"));
             for (path, counts) in all {
                 let value = value(counts);
                 self.line(format_args!("rackpool_handle_{name}{{path=\"{path}\"}} {value}"));
@@ -285,12 +286,14 @@ mod tests {
             "rackpool_rack_requests_total{rack=\"3\",kind=\"alloc\"} 2",
             "rackpool_rack_refusals_total{rack=\"3\",code=\"full\"} 5",
             "rackpool_handle_access_bytes_total{path=\"other_rack_fabric\"} 64",
-            "rackpool_handle_access_seconds_bucket{path=\"other_rack_fabric\",le=\"0.000001024\"} 0",
-            "rackpool_handle_access_seconds_bucket{path=\"other_rack_fabric\",le=\"0.000002048\"} 1",
-            "rackpool_handle_access_seconds_bucket{path=\"other_rack_fabric\",le=\"+Inf\"} 1",
             "rackpool_handle_access_seconds_sum{path=\"other_rack_fabric\"} 0.0000015",
             "rackpool_master_calls_total{kind=\"pick_rack\"} 0",
         ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        for (le, below) in [("0.000001024", 0), ("0.000002048", 1), ("+Inf", 1)] {
+            let bucket = "rackpool_handle_access_seconds_bucket{path=\"other_rack_fabric\"";
+            let line = format!("{bucket},le=\"{le}\"}} {below}");
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
     }
