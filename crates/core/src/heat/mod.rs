@@ -3,13 +3,13 @@
 //! Integers only: the same notes give the same heat on every machine. Time is handed in as
 //! nanoseconds of one monotonic clock. Nobody feeds it yet: see ARCHITECTURE.md.
 //!
-//! Source: Rcmp §5.3. The paper's rule, which [`PageHeat::note`] follows to the letter: at an access
-//! `Δt` is the time since the last one; if `Δt > Tl` the counters are zeroed; the heat is
-//! `e^(-λΔt) (Cur_r + Cur_w) + 1`; *then* `Cur_r` or `Cur_w` grows by one. So the `+ 1` is the access
-//! itself, the n-th access of a burst finds heat n, and with `Hp = 4` the fifth is the first that is
-//! hot. What decays is the heat, not the counters: they only grow until a pause longer than `Tl`.
-//! Therefore heat says whether a page was used at all lately, not how often per second; for rates
-//! there are the counters of the last two windows, which are ours.
+//! Source: Rcmp §5.3. The paper's rule, which [`PageHeat::note`] follows to the letter: at an
+//! access `Δt` is the time since the last one; if `Δt > Tl` the counters are zeroed; the heat is
+//! `e^(-λΔt) (Cur_r + Cur_w) + 1`; *then* `Cur_r` or `Cur_w` grows by one. So the `+ 1` is the
+//! access itself, the n-th access of a burst finds heat n, and with `Hp = 4` the fifth is the first
+//! that is hot. What decays is the heat, not the counters: they only grow until a pause longer than
+//! `Tl`. Therefore heat says whether a page was used at all lately, not how often per second; for
+//! rates there are the counters of the last two windows, which are ours.
 
 mod decay;
 mod table;
@@ -217,13 +217,14 @@ impl PageHeat {
 /// Whether counters are read-hot, if their page is hot: `Cur_r / Cur_w > Rrw`, multiplied out.
 ///
 /// The ratio is taken as it is printed, reads per *write*, not as a share of all accesses: with
-/// `Rrw = 0.9` a page with as many reads as writes is read-hot. Without a write, any read is enough.
+/// `Rrw = 0.9` a page with as many reads as writes is read-hot. Without a write, any read is
+/// enough.
 pub fn is_read_hot(params: &HeatParams, counts: Counts) -> bool {
     u64::from(counts.reads) * 1000 > u64::from(params.read_hot_milli) * u64::from(counts.writes)
 }
 
-/// The heat of a page over several observers of one rack: their weights, and the `+ 1` once. If each
-/// brought its own, sixteen clients that never used a page would make it hot.
+/// The heat of a page over several observers of one rack: their weights, and the `+ 1` once. If
+/// each brought its own, sixteen clients that never used a page would make it hot.
 pub fn heat_of_all_milli(weights_milli: impl IntoIterator<Item = u64>) -> u64 {
     weights_milli.into_iter().fold(HEAT_MILLI_MIN, u64::saturating_add)
 }

@@ -1,5 +1,5 @@
-//! What moving pages may put on the fabric: a bucket of bytes that fills with time. Owned by whoever
-//! moves pages, one for each fabric link; decisions look at it and change nothing.
+//! What moving pages may put on the fabric: a bucket of bytes that fills with time. Owned by
+//! whoever moves pages, one for each fabric link; decisions look at it and change nothing.
 
 use crate::constants::NS_PER_SECOND;
 use serde::{Deserialize, Serialize};
@@ -14,8 +14,8 @@ pub struct Limit {
 }
 
 /// Bytes that may be moved now. Starts full. One move that is larger than a burst is allowed when
-/// the bucket is full; it then owes the difference. So from any moment on, what was moved is at most
-/// `bytes_per_second` × time + the larger of a burst and one move.
+/// the bucket is full; it then owes the difference. So from any moment on, what was moved is at
+/// most `bytes_per_second` × time + the larger of a burst and one move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allowance {
     /// What is missing from a full bucket at `at_ns`, bytes.

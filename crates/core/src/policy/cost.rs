@@ -47,10 +47,14 @@ impl Default for CostParams {
             // Ten windows: what was seen for a second or two is believed for ten.
             horizon_ms: 10_000,
             margin_milli: 2000,
-            count_min: 8,
-            // Four deviations: by chance once in 30,000 looks. Pages are many and looked at often.
-            deviations_squared: 16,
-            dominance_milli: 1500,
+            // Fewer are never certain, and who asks for each page that was touched asks for
+            // nothing.
+            count_min: 16,
+            // Five deviations: by chance once in 3 million looks. A rack looks at thousands of
+            // pages, and the page that makes room is the least used of all.
+            deviations_squared: 25,
+            // A rack that is served faster also uses more: twice as much may be only that.
+            dominance_milli: 2000,
             settle_ms: 10_000,
             move_round_trips: MOVE_ROUND_TRIPS,
             fabric_share_milli: 30,
@@ -64,7 +68,8 @@ impl Default for CostParams {
 }
 
 impl CostParams {
-    /// The limit on moving over a fabric with these costs: the smaller of the share and the maximum.
+    /// The limit on moving over a fabric with these costs: the smaller of the share and the
+    /// maximum.
     pub fn limit(&self, costs: &AccessCosts) -> Limit {
         let share = u128::from(costs.bytes_per_second) * u128::from(self.fabric_share_milli) / 1000;
         let share = u64::try_from(share).unwrap_or(u64::MAX);
@@ -144,23 +149,30 @@ fn early_reason(params: &CostParams, o: &Observation) -> Option<Reason> {
 
 fn choose(params: &CostParams, o: &Observation, w: &Weighed, r: &CostReasoning) -> Decision {
     let way_in = way_in(o);
-    let even = w.is_even(params);
-    let move_pays = r.move_saves_ns > r.move_must_save_ns && way_in.is_some() && !even;
+    let gains = r.move_saves_ns > w.margin(params, r.move_costs_ns);
+    let (dominant, certain) = (w.dominates(params), w.is_certain(params));
+    let settled = r.move_saves_ns > r.move_must_save_ns;
+    let move_pays = settled && dominant && certain && way_in.is_some();
     let copy_pays = r.copy_saves_ns > r.copy_must_save_ns && o.replica_room;
     let copy_net = r.copy_saves_ns.saturating_sub(r.copy_costs_ns);
     let move_net = r.move_saves_ns.saturating_sub(r.move_costs_ns);
-    if copy_pays && (!move_pays || copy_net > move_net) {
+    if move_pays && (!copy_pays || move_net >= copy_net) {
+        return way_in.unwrap_or(Decision::Leave(Reason::NoRoom));
+    }
+    // A copy now would hide for a lease that the page belongs here altogether.
+    let soon = gains && dominant && !certain && way_in.is_some();
+    if copy_pays && !soon {
         return Decision::Replicate { lease_ms: lease_ms(params, w) };
     }
-    match way_in {
-        Some(decision) if move_pays => decision,
-        None => Decision::Leave(Reason::NoRoom),
-        _ if r.move_saves_ns <= w.margin(params, r.move_costs_ns) => {
-            Decision::Leave(Reason::NoGain)
-        }
-        _ if even => Decision::Leave(Reason::Even),
-        _ => Decision::Leave(Reason::MovedLately),
-    }
+    Decision::Leave(if way_in.is_none() {
+        Reason::NoRoom
+    } else if !gains {
+        Reason::NoGain
+    } else if !dominant || !certain {
+        Reason::Even
+    } else {
+        Reason::MovedLately
+    })
 }
 
 /// As long as the page is likely to stay unwritten, within the bounds. A copy is dropped before a
@@ -209,12 +221,14 @@ impl Weighed {
         let bytes = o.copy_bytes.max(victim.map_or(0, |victim| victim.copy_bytes));
         let round_trip_ns = i128::from(o.costs.round_trip_ns);
         let (asker, home) = (o.asker_use.recent, o.home_use.recent);
+        let each_milli = over_horizon(1, span_ns).max(1);
         Some(Self {
             asker: [all(asker), victim.map_or(0, |victim| all(victim.asker_use))],
             home: [all(home), victim.map_or(0, |victim| all(victim.home_use))],
             asker_reads_milli: over_horizon(asker.counts.reads.into(), asker.span_ns),
-            writes_milli: writes(asker) + writes(home) + writes(o.others_use),
-            each_milli: over_horizon(1, span_ns).max(1),
+            // Two more than were counted: few accesses without a write do not say that none comes.
+            writes_milli: writes(asker) + writes(home) + writes(o.others_use) + 2 * each_milli,
+            each_milli,
             saved_ns,
             move_costs_ns: i128::from(o.costs.transfer_ns(bytes)?)
                 + i128::from(params.move_round_trips) * round_trip_ns,
@@ -228,15 +242,24 @@ impl Weighed {
         self.asker[0] - self.asker[1] - self.home[0] + self.home[1]
     }
 
-    /// Whether the difference could be chance, or the asker does not dominate. Counts of independent
-    /// accesses vary by their square root.
-    fn is_even(&self, params: &CostParams) -> bool {
-        let difference = self.difference_milli() / self.each_milli;
-        let sum: i128 = self.asker.iter().chain(&self.home).sum();
-        let noise = (sum / self.each_milli).saturating_mul(params.deviations_squared.into());
+    /// Whether the difference is larger than chance makes it: counts of independent accesses vary
+    /// by their square root. A victim can only take away from it: it was chosen for being little
+    /// used here, so it looks better than it is.
+    fn is_certain(&self, params: &CostParams) -> bool {
+        let victim_home = self.home[1].min(self.asker[1]);
+        let here = self.asker[0] + victim_home;
+        let there = self.home[0] + self.asker[1];
+        let difference = (here - there) / self.each_milli;
+        let counted = (here + there) / self.each_milli;
+        let noise = counted.saturating_mul(params.deviations_squared.into());
+        difference > 0 && difference.saturating_mul(difference) > noise
+    }
+
+    /// Whether the asker uses the page so much more than its home that a small change of use would
+    /// not turn it round.
+    fn dominates(&self, params: &CostParams) -> bool {
         let needed = self.home[0].saturating_mul(params.dominance_milli.into());
-        let dominates = self.asker[0].saturating_mul(1000) >= needed;
-        difference.saturating_mul(difference) <= noise || !dominates
+        self.asker[0].saturating_mul(1000) >= needed
     }
 
     fn margin(&self, params: &CostParams, costs_ns: i64) -> i64 {

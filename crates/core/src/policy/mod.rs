@@ -1,8 +1,8 @@
 //! Whether a page that is used from another rack should move there. Pure functions from an
 //! [`Observation`] to a [`Decision`], with a [`DecisionRecord`] that holds all that was known and
-//! can be decided again by [`replay`]. Owns nothing: heat, histories and the [`Allowance`] belong to
-//! the caller, time is a number in the observation. Called by whoever moves pages, in the real and in
-//! the simulated world. Nobody does yet: see ARCHITECTURE.md.
+//! can be decided again by [`replay`]. Owns nothing: heat, histories and the [`Allowance`] belong
+//! to the caller, time is a number in the observation. Called by whoever moves pages, in the real
+//! and in the simulated world. Nobody does yet: see ARCHITECTURE.md.
 //!
 //! No input makes these functions panic: parts of an observation come from other processes.
 //!
@@ -50,7 +50,8 @@ pub enum Decision {
         /// The page that leaves the rack that asked.
         victim: PageId,
     },
-    /// The rack that asked gets a copy that is dropped before anybody writes the page.
+    /// The rack that asked gets a copy that is dropped before anybody writes the page. After that
+    /// it is decided anew whether the copy is fetched again.
     Replicate {
         /// For how long, milliseconds.
         lease_ms: u32,
@@ -109,7 +110,7 @@ pub struct Observation {
     pub free_frame: bool,
     /// The coldest page of the rack that asks, looked for when no frame is free.
     pub victim: Option<Victim>,
-    /// Whether the rack that asks has room for a copy.
+    /// Whether the rack that asks has, or makes, room for a copy.
     pub replica_room: bool,
     /// Whether a request for the page is under way already.
     pub under_way: bool,
@@ -167,8 +168,8 @@ impl AccessCosts {
     }
 }
 
-/// How often a page moved. The oldest move is forgotten once the page has stayed for a settling time,
-/// one such time for each move.
+/// How often a page moved. The oldest move is forgotten once the page has stayed for a settling
+/// time, one such time for each move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveHistory {
     moves: u32,
@@ -225,8 +226,8 @@ pub enum HeatEffect {
     /// The rack that asked forgets the page's heat: who lost has to earn it again before it asks
     /// again.
     ClearAtAsker,
-    /// The old home forgets the page's heat, and the rack that asked the victim's. Source: Rcmp §5.3
-    /// step 4.
+    /// The old home forgets the page's heat, and the rack that asked the victim's. Source: Rcmp
+    /// §5.3 step 4.
     ClearAtOldHomes,
 }
 

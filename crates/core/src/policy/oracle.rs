@@ -27,13 +27,13 @@ pub struct DoesNotFit {
     pub second: usize,
 }
 
-/// The placement with the fewest remote accesses: each page in one of two racks, `capacity_pages` of
-/// equal size in each, no copies.
+/// The placement with the fewest remote accesses: each page in one of two racks, `capacity_pages`
+/// of equal size in each, no copies.
 ///
-/// Pages are sorted by how much more rack 0 uses them than rack 1. If an optimal placement had a page
-/// in rack 1 that stands before one in rack 0, changing the two would lose nothing; so some optimum
-/// gives rack 0 the first pages, and only their number is open: all that rack 0 uses more, as far
-/// as both capacities allow. This holds for two racks; more are a transport problem.
+/// Pages are sorted by how much more rack 0 uses them than rack 1. If an optimal placement had a
+/// page in rack 1 that stands before one in rack 0, changing the two would lose nothing; so some
+/// optimum gives rack 0 the first pages, and only their number is open: all that rack 0 uses more,
+/// as far as both capacities allow. This holds for two racks; more are a transport problem.
 pub fn best_static_placement(
     pages: &[Accesses],
     capacity_pages: [usize; 2],
