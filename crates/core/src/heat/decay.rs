@@ -100,6 +100,8 @@ mod tests {
         near(decay_q32(40_000, 100 * second), 18_315_639);
         near(exp2_neg_q32(ONE_Q32 / 2), 707_106_781);
         assert_eq!(exp2_neg_q32(3 * ONE_Q32), ONE_Q32 / 8);
+        // To the bit, on every machine.
+        assert_eq!(decay_q32(40_000, 25 * second), 1_580_035_333);
         assert_eq!(decay_q32(u64::MAX, u64::MAX), 0);
         assert_eq!(exp2_neg_q32(u64::MAX), 0);
     }

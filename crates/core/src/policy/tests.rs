@@ -1,6 +1,7 @@
 //! Choices step by step, replay, and what no policy may do.
 
 use super::*;
+use crate::constants::MOVE_DOUBLINGS_MAX;
 use crate::heat::{HeatParams, HeatTable};
 use proptest::prelude::*;
 
@@ -242,17 +243,29 @@ fn what_is_not_measured_moves_nothing() {
     assert_eq!(decide(cost(), &o), Decision::Leave(Reason::Unmeasured));
 }
 
-/// Two racks, a page, free frames on both sides; each round lets both racks use the page `each`
-/// times, in turns of `turn` accesses. The moves of the page.
-fn moves_of_equal_use(policy: Policy, rounds: u64, each: u32, turn: u32, reads: bool) -> u64 {
+/// Equal use of a page by two racks, with free frames in both.
+#[derive(Clone, Copy, Debug)]
+struct Rounds {
+    /// Accesses of each rack in a round.
+    each: u64,
+    /// Accesses of one rack before the other has its turn.
+    turn: u64,
+    /// Between two accesses.
+    pause_ns: u64,
+    reads: bool,
+}
+
+/// The moves of the page in 1000 rounds.
+fn moves_of_equal_use(policy: Policy, rounds: Rounds) -> u64 {
     let page = PageId(1);
     let mut tables = [0, 1].map(|_| HeatTable::new(HeatParams::default(), 4000).unwrap());
     let (mut home, mut now_ns, mut moves) = (0, 0, 0);
     let (mut history, mut allowance) = (MoveHistory::default(), Allowance::default());
-    for access in 0..rounds * u64::from(2 * each) {
-        let rack = (access / u64::from(turn) % 2) as usize;
+    for access in 0..1000 * 2 * rounds.each {
+        let rack = (access / rounds.turn % 2) as usize;
+        now_ns += rounds.pause_ns;
         now_ns += if rack == home { COSTS.local_ns } else { COSTS.remote_ns };
-        let counts = Counts { reads: u32::from(reads), writes: u32::from(!reads) };
+        let counts = Counts { reads: rounds.reads.into(), writes: (!rounds.reads).into() };
         let noted = tables[rack].note(page, counts, now_ns);
         if rack == home || !policy.asks(&noted) {
             continue;
@@ -295,23 +308,41 @@ fn moves_of_equal_use(policy: Policy, rounds: u64, each: u32, turn: u32, reads: 
     moves
 }
 
-#[test]
-fn a_page_that_two_racks_use_equally_never_goes_back_and_forth() {
-    for reads in [true, false] {
-        for (each, turn) in [(1, 1), (7, 1), (100, 1), (20, 5), (20, 20), (300, 7)] {
-            let moves = moves_of_equal_use(cost(), 1000, each, turn, reads);
-            assert!(moves <= 1, "{moves} moves in 1000 rounds of {each} in turns of {turn}");
-        }
-    }
+/// Nothing but time saved and spent.
+fn unguarded() -> Policy {
+    Policy::Cost(CostParams {
+        deviations_squared: 0,
+        dominance_milli: 0,
+        settle_ms: 0,
+        ..CostParams::default()
+    })
 }
 
 #[test]
-fn long_turns_of_two_racks_are_followed_less_and_less() {
-    // In turns of 1000 accesses, 2000 times: chance never tells that the next turn is the other's.
-    let moves = moves_of_equal_use(cost(), 1000, 1000, 1000, false);
-    assert!(moves <= 20, "{moves} moves in 2000 turns");
-    let naive = moves_of_equal_use(paper(), 1000, 1000, 1000, false);
-    assert!(naive >= 10 * moves, "paper moved {naive} times, cost {moves} times");
+fn a_page_that_two_racks_use_equally_never_goes_back_and_forth() {
+    let mut moves_unguarded = 0;
+    for reads in [true, false] {
+        // Rounds of microseconds to a fifth of a second: a run lasts up to 200 windows.
+        for pause_ns in [0, 50_000, 5_000_000] {
+            for (each, turn) in [(1, 1), (7, 1), (20, 5), (20, 20), (100, 1), (100, 7)] {
+                let rounds = Rounds { each, turn, pause_ns, reads };
+                let moves = moves_of_equal_use(cost(), rounds);
+                assert!(moves <= 1, "{moves} moves in 1000 of {rounds:?}");
+                moves_unguarded += moves_of_equal_use(unguarded(), rounds);
+            }
+        }
+    }
+    assert!(moves_unguarded > 100, "the traces tempt: {moves_unguarded}");
+}
+
+#[test]
+fn long_turns_of_two_racks_are_followed_once_in_a_settling_time() {
+    // In turns of four seconds each, for 8000 s.
+    let rounds = Rounds { each: 1000, turn: 1000, pause_ns: 4_000_000, reads: false };
+    let [naive, moves] = [unguarded(), cost()].map(|policy| moves_of_equal_use(policy, rounds));
+    assert!(naive >= 1000, "{naive} of 2000 turns are followed without guards");
+    let settled = 8000 / 10 + u64::from(MOVE_DOUBLINGS_MAX);
+    assert!(moves <= settled, "{moves} moves in 800 settling times");
 }
 
 fn any_recent() -> impl Strategy<Value = Recent> {
