@@ -29,6 +29,7 @@ pub const STEPS: &[Step] = &[
     Step { name: "loom", run: loom },
     Step { name: "shuttle", run: shuttle },
     Step { name: "sim", run: sim::step },
+    Step { name: "mutations", run: sim::mutations_step },
     Step { name: "bench", run: bench::smallest },
 ];
 

@@ -31,6 +31,7 @@ Usage: cargo xtask NAME [OPTIONS]
   loom      tests of rackpool-hw over all interleavings of a small model
   shuttle   tests of rackpool-hw over random schedules of a whole rack, fresh each time
   sim       seeds that failed once, then fresh ones under every fault for about a minute
+  mutations each safeguard of the engines left out in turn: the simulator must miss it
   bench     every benchmark in its smallest size
   help      this text
 
@@ -41,7 +42,7 @@ Options of tidy:
 Options of sim (failing seeds are shrunk and stored):
   --seeds N         how many seeds (200), or seeds for each mutation (1000)
   --first-seed S    these seeds instead of fresh ones
-  --mutations       leave each safeguard of the engines out: every one must be missed
+  --mutations       as the step, with these seeds
 
 Examples:
   cargo xtask ci                what .ci/run calls

@@ -80,6 +80,11 @@ pub fn step(context: &Context) -> Result<(), String> {
     summary(&report, CI_SEEDS_MIN)
 }
 
+/// The step of `ci` that proves that the checks bite; the same seeds each time.
+pub fn mutations_step(context: &Context) -> Result<(), String> {
+    mutations(context, Options { seeds: None, first_seed: None, mutations: true })
+}
+
 /// A seed that no run had before: the time in milliseconds, far below what JSON holds exactly.
 fn fresh_seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -152,3 +152,20 @@ pub const FABRIC_EVENTS_MAX: usize = 1024;
 pub const FABRIC_MESSAGES_MAX: usize = 64;
 /// Local buffers that one endpoint has registered, of each kind (owned, scoped).
 pub const FABRIC_BUFFERS_MAX: usize = 1024;
+
+/// Nanoseconds of a second.
+pub const NS_PER_SECOND: u64 = 1_000_000_000;
+/// Nanoseconds of a millisecond.
+pub const NS_PER_MS: u64 = 1_000_000;
+/// Window of the recent access counters, milliseconds: long enough to count a page that pays for
+/// its move several times, short enough to follow a phase of work.
+pub const HEAT_WINDOW_MS: u32 = 1000;
+/// Pages that a full heat table looks at to give up the coldest of them: in a table that is half
+/// hot, sixteen hot ones in a row are one in 65,536.
+pub const HEAT_EVICT_SAMPLE: usize = 16;
+
+/// Round trips of a moving page, one after another. Source: Rcmp §5.3: request, answer of the other
+/// rack, shoot-down there, one-sided copies, new entry of the directory.
+pub const MOVE_ROUND_TRIPS: u32 = 5;
+/// Doublings that recent moves of a page can add to what the next one must save.
+pub const MOVE_DOUBLINGS_MAX: u32 = 10;

@@ -138,14 +138,14 @@ async fn crash_daemon(ctx: &Ctx, scene: &Rc<Scene>, rack: usize, soon: Ps, rng: 
         return false;
     }
     // In the midst of something, if it is soon: an idle loop has little to lose.
-    if rng.chance_ppm(600_000) {
+    if rng.chance_ppm(800_000) {
         // While it changes several words as one or soon after, if that is soon.
         let owner = cluster.racks[rack].owner.get().expect("it was looked at above");
         let cpu = ctx.kernel.cpu(owner);
-        let (ended, operations) = match rng.below(3) {
+        let (ended, operations) = match rng.below(6) {
             0 => (false, rng.below(100)),
-            1 => (false, rng.below(16)),
-            _ => (true, rng.below(4)),
+            1 | 2 => (false, rng.below(16)),
+            _ => (true, rng.below(2)),
         };
         cluster.racks[rack].set_snare(&cpu, ended, operations);
         for _ in 0..rng.below(1_000) {

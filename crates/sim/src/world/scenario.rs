@@ -211,6 +211,7 @@ impl Scene {
         let kernel = &self.cluster.kernel;
         kernel.heal();
         self.cluster.registration_fails_ppm.set(0);
+        self.cluster.kernel.set_ends_lost_ppm(0);
         self.cluster.hooks.calm();
         kernel.with_net(|net, _| net.set_faults(NetFaults::none()));
         for (index, rack) in self.cluster.racks.iter().enumerate() {
@@ -315,6 +316,9 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     let mut cluster = Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu);
     cluster.policy = config.placement;
     let cluster = Rc::new(cluster);
+    if config.faults.has(Fault::OneWayLoss) {
+        cluster.kernel.set_ends_lost_ppm([0, 20_000, 200_000][rng.below(3) as usize]);
+    }
     if config.faults.has(Fault::FailedRegistration) {
         cluster.registration_fails_ppm.set(rng.below(20_000) as u32);
     }

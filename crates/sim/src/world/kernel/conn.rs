@@ -11,6 +11,9 @@ pub(super) struct Conn {
     pub(super) last: [Ps; 2],
 }
 
+/// After what time the end of a connection is said again.
+const END_REPEATED: Ps = Ps::ms(8);
+
 /// How long control messages take.
 #[derive(Clone, Copy, Debug)]
 pub struct ControlCosts {
@@ -61,6 +64,11 @@ impl Kernel {
     pub(super) fn close(&self, id: ConnId, from: ProcessId, at: Ps) {
         let was_open = std::mem::take(&mut self.conns.borrow_mut()[id.0 as usize].open);
         if was_open {
+            let ends = self.conns.borrow()[id.0 as usize].ends;
+            let apart = self.host_of(ends[0]) != self.host_of(ends[1]);
+            let ppm = self.ends_lost_ppm.get();
+            let lost = apart && ppm != 0 && self.rng.borrow_mut().chance_ppm(ppm);
+            let at = if lost { at + END_REPEATED } else { at };
             self.deliver(id, from, at, Input::Closed(id));
         }
     }

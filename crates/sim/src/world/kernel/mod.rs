@@ -177,6 +177,8 @@ pub struct Kernel {
     violations: Rc<Violations>,
     /// Whether delays are drawn at random (checking mode).
     jitter: bool,
+    /// How often the end of a connection between hosts is lost at first, in parts per million.
+    ends_lost_ppm: Cell<u32>,
     /// The last events, for a person who replays a seed.
     pub log: RefCell<Option<Vec<String>>>,
 }
@@ -259,6 +261,7 @@ impl Kernel {
             violation: RefCell::default(),
             violations: Violations::new(),
             jitter,
+            ends_lost_ppm: Cell::new(0),
             log: RefCell::default(),
         })
     }
@@ -465,6 +468,11 @@ impl Kernel {
             process.wake = Some(at);
             self.wheel.borrow_mut().push(at, id.0, Event::Run(id));
         }
+    }
+
+    /// How often the end of a connection between hosts is lost at first and said again.
+    pub fn set_ends_lost_ppm(&self, ppm: u32) {
+        self.ends_lost_ppm.set(ppm);
     }
 
     /// A delay of about `base`.
