@@ -52,6 +52,9 @@ pub(crate) struct LocalLink {
     session: Session,
     joined: Joined,
     view_changed: bool,
+    /// The connection ended and the slot was not taken up again: a daemon may have begun the
+    /// rings anew for a try that was given up, so nothing is sent there before the next one.
+    lapsed: bool,
     message: Box<[u8]>,
     /// Requests sent, for counts in tests and `stats`.
     pub requests_sent: u64,
@@ -158,6 +161,7 @@ impl LocalLink {
             session: Session::new(peer),
             joined,
             view_changed: false,
+            lapsed: false,
             message: wire::message_buffer(),
             requests_sent: 0,
         })
@@ -203,12 +207,14 @@ impl LocalLink {
     ) -> Result<Reply> {
         let started_ns = clock::now_ns();
         self.session.begin(request);
-        if let Err(error) = self.send() {
+        let mut sent = !self.lapsed;
+        if sent && let Err(error) = self.send() {
             self.session.abandon_unsent();
             return Err(error);
         }
         loop {
-            let waited = match self.wait(deadline_ns) {
+            let waited = match if self.lapsed { Ok(Waited::Closed) } else { self.wait(deadline_ns) }
+            {
                 Ok(waited) => waited,
                 Err(error) => return Err(self.session.give_up(error)),
             };
@@ -220,11 +226,18 @@ impl LocalLink {
                     }
                 }
                 Waited::Closed => {
+                    self.lapsed = true;
                     let loss = self.resume(deadline_ns, find);
                     self.session.shorten_wait(crate::locks::wait_left_ms(deadline_ns));
-                    if let Some(ended) = self.session.on_loss(loss) {
-                        return ended;
+                    if sent {
+                        if let Some(ended) = self.session.on_loss(loss) {
+                            return ended;
+                        }
+                    } else if let LinkLoss::Gone(cause) = loss {
+                        self.session.abandon_unsent();
+                        return Err(Error::PeerDead { peer: self.session.peer().into(), cause });
                     }
+                    sent = true;
                     if let Err(error) = self.send() {
                         return Err(self.session.give_up(error));
                     }
@@ -317,6 +330,7 @@ impl LocalLink {
     fn rejoined(&mut self, joined: Joined, loss: LinkLoss) -> LinkLoss {
         let old = std::mem::replace(&mut self.joined, joined);
         self.view_changed = true;
+        self.lapsed = false;
         if loss == LinkLoss::Resumed {
             // Pins hold the old lease: it goes on with the new connection.
             self.joined.lease = old.lease.take_over(&self.joined.lease);
@@ -449,5 +463,50 @@ fn control_error(peer: &str, error: ControlError) -> Error {
             Error::Protocol { peer: peer.into(), reason: reason.into() }
         }
         other => Error::Io { what: peer.into(), reason: other.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Cluster;
+    use crate::link::MasterLink;
+    use rackpool_core::RackId;
+    use rackpool_core::wire::{MasterAnswer, MasterCall};
+
+    /// Long enough for the daemon to see a closed socket.
+    const SEEN: Duration = Duration::from_millis(200);
+
+    #[test]
+    fn a_slot_that_is_taken_up_in_vain_is_kept_for_the_client_that_has_it_mapped() {
+        let cluster = Cluster::start(1).unwrap();
+        let deadline_ns = clock::deadline_ns(10_000);
+        let mut master = MasterLink::new(vec![cluster.master_addr()]);
+        let call = MasterCall::Rack { rack: RackId(0) };
+        let answer = master.call(call, clock::instant(deadline_ns)).unwrap();
+        let MasterAnswer::Rack(info) = answer else { panic!("{answer:?}") };
+        let control = info.control;
+        let options = JoinOptions { control: control.clone(), read_only: false, as_remote: false };
+        let link = LocalLink::join(options.clone(), deadline_ns).unwrap();
+        let (session, slot) = (link.session_id, link.slot_index());
+        // It was stopped, its time was up when it went on, and nobody hears the welcome.
+        let conn = ControlConn::connect(&control).unwrap();
+        let hello = ControlHello {
+            version: WIRE_VERSION,
+            session,
+            resume_slot: Some(slot),
+            read_only: false,
+        };
+        conn.send(&wire::encode_vec(&hello), &[]).unwrap();
+        std::thread::sleep(SEEN);
+        drop(conn);
+        std::thread::sleep(SEEN);
+        let again = join_once(&options, session, Some(slot), deadline_ns).unwrap();
+        assert_eq!(again.slot_index, slot, "it was kept");
+        // Who leaves on purpose gives it back.
+        drop((again, link));
+        std::thread::sleep(SEEN);
+        let refused = join_once(&options, session, Some(slot), deadline_ns).map(drop).unwrap_err();
+        assert!(matches!(refused, Error::BadRegion { .. } | Error::Denied { .. }), "{refused}");
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct Client {
     pub requests: Consumer,
     pub replies: Producer,
     conn: Option<ControlConn>,
+    /// Whether the client had the slot before this connection, and so has its memory mapped.
+    resumed: bool,
     /// Watched instead of a connection until the client resumes.
     process: Option<ProcessHandle>,
 }
@@ -75,20 +77,11 @@ impl Clients {
                 world.add_slot(slot, window.clone());
             }
             let left = world.slot_word(slot, SlotWord::Left) != Some(0);
-            let id = ProcessId {
-                pid: u32::try_from(info.pid).unwrap_or(0),
-                start_time: info.start_time,
-            };
-            match ProcessHandle::open_exact(id) {
+            match ProcessHandle::open_exact(process_id(&info)) {
                 Ok(process) if !left => {
-                    let token = TOKEN_PROCESS + u64::from(slot);
-                    poller
-                        .add(&process, token, Interest::Read)
-                        .map_err(|error| io_error("watching a process", &error))?;
                     let window = window.expect("left reads as gone without a section");
-                    let mut client = rings(&window);
-                    client.process = Some(process);
-                    self.slots[slot as usize] = Some(client);
+                    self.reserve(slot, rings(&window), process, poller)
+                        .map_err(|error| io_error("watching a process", &error))?;
                 }
                 _ => self.leave(slot, engine, world, poller),
             }
@@ -186,11 +179,13 @@ impl Clients {
         };
         let (conn, _) = self.pending.remove(&token).expect("looked up above");
         let _ = poller.remove(&conn);
+        let resume_slot = hello.as_ref().ok().and_then(|hello| hello.resume_slot);
         let result = hello.and_then(|hello| self.admit(&conn, &hello, engine, world));
         let sent = match result {
             Ok(slot) => {
                 let sent = self.welcome(&conn, slot, world, context);
-                self.attach_conn(conn, slot, sent, engine, world, poller);
+                let resumed = resume_slot.is_some();
+                self.attach_conn(conn, (slot.0, resumed), sent, engine, world, poller);
                 return;
             }
             Err(error) => conn.send(&wire::encode_vec(&ControlReply::Refused(error)), &[]),
@@ -278,7 +273,7 @@ impl Clients {
     fn attach_conn(
         &mut self,
         conn: ControlConn,
-        (slot, _): (u32, bool),
+        (slot, resumed): (u32, bool),
         sent: Result<()>,
         engine: &mut Daemon,
         world: &mut RegionWorld,
@@ -290,10 +285,10 @@ impl Clients {
         }
         let mut client = rings(world.slot(slot).expect("admitted clients have a section"));
         let watched = poller.add(&conn, token, Interest::Read);
-        client.conn = Some(conn);
+        (client.conn, client.resumed) = (Some(conn), resumed);
         self.slots[slot as usize] = Some(client);
         if sent.is_err() || watched.is_err() {
-            self.leave(slot, engine, world, poller);
+            self.on_conn_lost(slot, engine, world, poller);
         }
     }
 
@@ -310,8 +305,48 @@ impl Clients {
             return;
         };
         if let Ok(Received::Closed) = conn.recv(&mut self.buffer) {
-            self.leave(slot, engine, world, poller);
+            self.on_conn_lost(slot, engine, world, poller);
         }
+    }
+
+    /// A slot's connection is over, and so is its client; but one that gave up taking its slot up
+    /// again still has the memory mapped, and the slot is kept until it comes back or ends.
+    fn on_conn_lost(
+        &mut self,
+        slot: u32,
+        engine: &mut Daemon,
+        world: &mut RegionWorld,
+        poller: &Poller,
+    ) {
+        let resumed = self.slots[slot as usize].as_ref().is_some_and(|client| client.resumed);
+        if resumed && world.slot_word(slot, SlotWord::Left) == Some(0) {
+            let info = engine.sessions().find(|info| info.record == slot);
+            let process = info.and_then(|info| ProcessHandle::open_exact(process_id(&info)).ok());
+            let window = world.slot(slot).map(rings);
+            if let (Some(process), Some(rings)) = (process, window) {
+                if let Some(old) = self.slots[slot as usize].take() {
+                    unwatch(&old, poller);
+                }
+                if self.reserve(slot, rings, process, poller).is_ok() {
+                    return;
+                }
+            }
+        }
+        self.leave(slot, engine, world, poller);
+    }
+
+    /// Keeps a slot for the client that has it mapped, until its process ends.
+    fn reserve(
+        &mut self,
+        slot: u32,
+        mut client: Client,
+        process: ProcessHandle,
+        poller: &Poller,
+    ) -> std::io::Result<()> {
+        poller.add(&process, TOKEN_PROCESS + u64::from(slot), Interest::Read)?;
+        client.process = Some(process);
+        self.slots[slot as usize] = Some(client);
+        Ok(())
     }
 
     /// The process of a slot that was never resumed has ended.
@@ -348,11 +383,16 @@ pub(super) struct Welcome<'a> {
     pub wake: &'a WakeEvent,
 }
 
+fn process_id(info: &SessionInfo) -> ProcessId {
+    ProcessId { pid: u32::try_from(info.pid).unwrap_or(0), start_time: info.start_time }
+}
+
 fn rings(slot: &Window) -> Client {
     Client {
         requests: Consumer::attach(slot.slice(SLOT_REQUEST_RING, RING_BYTES)),
         replies: Producer::attach(slot.slice(SLOT_REPLY_RING, RING_BYTES)),
         conn: None,
+        resumed: false,
         process: None,
     }
 }

@@ -30,6 +30,8 @@ struct Slot {
     replies: Producer<SimMem>,
     /// The connection and its process; `None` until the client resumes.
     conn: Option<(ConnId, ProcessId)>,
+    /// Whether the client had the slot before this connection, and so has its memory mapped.
+    resumed: bool,
     process: ProcessId,
 }
 
@@ -152,6 +154,7 @@ impl Server {
             requests: Consumer::attach(section.slice(SLOT_REQUEST_RING, RING_BYTES)),
             replies: Producer::attach(section.slice(SLOT_REPLY_RING, RING_BYTES)),
             conn: None,
+            resumed: false,
             process,
         }
     }
@@ -311,6 +314,7 @@ impl Server {
                 ring::reset(&section.slice(SLOT_REPLY_RING, RING_BYTES));
                 let mut client = self.rings(slot, process);
                 client.conn = Some((conn, process));
+                client.resumed = hello.resume_slot.is_some();
                 self.slots[slot as usize] = Some(client);
                 ControlReply::Welcome {
                     slot,
@@ -355,7 +359,19 @@ impl Server {
         if let Some(slot) = found {
             // What the client still said before its end is served first.
             self.serve_slot(slot as u32);
-            self.leave(slot as u32);
+            self.on_conn_lost(slot as u32);
+        }
+    }
+
+    /// See the daemon's `on_conn_lost` in `rackpool`.
+    fn on_conn_lost(&mut self, slot: u32) {
+        let Some(client) = &self.slots[slot as usize] else { return };
+        let process = client.process;
+        let mapped = client.resumed && self.world.slot_word(slot, SlotWord::Left) == Some(0);
+        if mapped && self.ctx.kernel.is_alive(process) {
+            self.slots[slot as usize] = Some(self.rings(slot, process));
+        } else {
+            self.leave(slot);
         }
     }
 

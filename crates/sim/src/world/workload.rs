@@ -457,7 +457,8 @@ impl Worker {
         let now = self.ctx.now();
         let taken = self.scene.model.bytes.borrow_mut().allocated(addr.0, bytes, backing, now);
         self.must(taken);
-        if self.scene.is_lost(addr) {
+        let is_lost = self.scene.is_lost(addr);
+        if is_lost {
             // Its rack lost its power while the answer was on its way.
             self.scene.model.bytes.borrow_mut().lost(|one| one == addr.0, now);
         }
@@ -467,7 +468,7 @@ impl Worker {
             bytes,
             holder: Some(self.ctx.id),
             owned,
-            freeing: false,
+            freeing: is_lost,
             words: false,
             serial: now.0,
         };

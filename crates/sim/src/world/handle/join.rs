@@ -143,6 +143,7 @@ impl Join {
             session_id,
             slot,
             view,
+            lapsed: false,
             rack,
         })
     }

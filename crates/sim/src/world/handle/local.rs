@@ -29,6 +29,8 @@ pub(super) struct LocalLink {
     pub(super) view: RackView<SimMem>,
     pub(super) producer: Producer<SimMem>,
     pub(super) consumer: Consumer<SimMem>,
+    /// The connection ended and the slot was not taken up again, as in the pool's link.
+    pub(super) lapsed: bool,
 }
 
 impl SimHandle {
@@ -47,12 +49,14 @@ impl SimHandle {
     ) -> Result<Reply> {
         let started = self.ctx.now();
         self.local(id).session.begin(request);
-        if let Err(error) = self.send_local(id) {
+        let mut sent = !self.local(id).lapsed;
+        if sent && let Err(error) = self.send_local(id) {
             self.local(id).session.abandon_unsent();
             return Err(error);
         }
         loop {
-            match self.wait_local(id, deadline).await {
+            let lapsed = self.local(id).lapsed;
+            match if lapsed { Waited::Closed } else { self.wait_local(id, deadline).await } {
                 Waited::Reply(frame) => {
                     let link = self.local(id);
                     if let Some(reply) = link.session.take_reply(frame, &link.view.slot) {
@@ -60,10 +64,18 @@ impl SimHandle {
                     }
                 }
                 Waited::Closed => {
+                    self.local(id).lapsed = true;
                     let loss = Box::pin(self.resume(id, deadline)).await;
-                    if let Some(ended) = self.local(id).session.on_loss(loss) {
-                        return ended;
+                    let session = &mut self.local(id).session;
+                    if sent {
+                        if let Some(ended) = session.on_loss(loss) {
+                            return ended;
+                        }
+                    } else if let LinkLoss::Gone(cause) = loss {
+                        session.abandon_unsent();
+                        return Err(Error::PeerDead { peer: session.peer().into(), cause });
                     }
+                    sent = true;
                     if let Err(error) = self.send_local(id) {
                         return Err(self.local(id).session.give_up(error));
                     }
