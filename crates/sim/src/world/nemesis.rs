@@ -7,6 +7,7 @@ use super::scenario::Scene;
 use crate::rng::{Purpose, Rng};
 use crate::run::Fault;
 use crate::time::Ps;
+use rackpool_core::master::directory::Home;
 use std::rc::Rc;
 
 /// Faults that are events; the others are rates of the network, the clocks and the engines.
@@ -92,7 +93,11 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
         }
         Fault::Pause => {
             let Some(process) = pick_process(scene, rng) else { return false };
-            midway(ctx, rng, process).await;
+            if rng.chance_ppm(500_000) {
+                in_access(ctx, scene, rack, process, rng).await;
+            } else {
+                midway(ctx, rng, process).await;
+            }
             // Mostly short; sometimes longer than every lease and every deadline, and then alone.
             let long = rng.chance_ppm(50_000);
             let short = if rng.chance_ppm(300_000) { Ps::ms(3) } else { Ps::us(100) };
@@ -197,6 +202,31 @@ async fn midway(ctx: &Ctx, rng: &mut Rng, process: ProcessId) {
             return;
         }
         ctx.sleep(Ps::ns(rng.between(20, 400))).await;
+    }
+}
+
+/// Waits until a client is in the midst of an access to a rack that it has mapped, if that is
+/// soon.
+async fn in_access(ctx: &Ctx, scene: &Scene, rack: usize, process: ProcessId, rng: &mut Rng) {
+    let cpu = ctx.kernel.cpu(process);
+    let operations = rng.below(8);
+    let racks = &scene.cluster.racks;
+    let of_client = |at: &usize| racks[*at].set_snare_of_client(process, &cpu, operations);
+    let Some(rack) = (rack..racks.len()).chain(0..rack).find(of_client) else {
+        return midway(ctx, rng, process).await;
+    };
+    for _ in 0..rng.below(200) {
+        if !cpu.has_snare() || !ctx.kernel.is_alive(process) {
+            break;
+        }
+        ctx.sleep(Ps::us(2)).await;
+    }
+    // Whoever has what is there is to free it meanwhile.
+    if let Some(frame) = scene.cluster.racks[rack].announced(process) {
+        let state = scene.cluster.stored_state();
+        let there = |home: &Home| usize::from(home.rack.0) == rack && home.frame.0 == frame;
+        let found = state.directory().iter().find(|(_, home)| there(home));
+        scene.model.wish.set(found.map(|(page, _)| page.0));
     }
 }
 

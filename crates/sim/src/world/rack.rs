@@ -130,6 +130,30 @@ impl Rack {
         cpu.set_snare(&self.region.borrow().private, REDO_OFFSET + 8, ended, operations);
     }
 
+    /// Catches a client of this rack so many memory operations after it next announces a frame;
+    /// whether it is one.
+    pub fn set_snare_of_client(&self, client: ProcessId, cpu: &Cpu, operations: u64) -> bool {
+        let section = self.section_of(client);
+        if let Some(section) = &section {
+            cpu.set_snare(section, cell_offset(0), false, operations);
+        }
+        section.is_some()
+    }
+
+    /// The frame that a client of this rack is seen to announce.
+    pub fn announced(&self, client: ProcessId) -> Option<u32> {
+        let cell = self.section_of(client)?.peek(cell_offset(0));
+        cell.checked_sub(1).and_then(|frame| u32::try_from(frame).ok())
+    }
+
+    fn section_of(&self, client: ProcessId) -> Option<Rc<Memory>> {
+        let region = self.region.borrow();
+        let pid = |slot| region.private.peek(session_word(slot, SessionWord::Pid));
+        let used = |slot| region.private.peek(session_word(slot, SessionWord::Session)) != 0;
+        let slot = (0..SLOTS_MAX).find(|slot| used(*slot) && pid(*slot) == u64::from(client.0));
+        slot.and_then(|slot| region.slot(slot))
+    }
+
     /// Sessions in the region's records.
     pub fn sessions_in_region(&self) -> Vec<u64> {
         let region = self.region.borrow();

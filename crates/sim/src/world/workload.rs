@@ -82,6 +82,8 @@ pub struct Model {
     under_way: RefCell<BTreeMap<ProcessId, UnderWay>>,
     /// Allocations that a client died in, or was cut off in: their answer may have been taken.
     pub maybe_leaked: Cell<u64>,
+    /// A page that whoever has it is to free.
+    pub wish: Cell<Option<u64>>,
     /// Clients that died while they wrote.
     pub torn: Cell<u64>,
     /// The table, if the run has one.
@@ -307,6 +309,12 @@ impl Worker {
     }
 
     async fn step(&mut self) {
+        if let Some(addr) = self.wished() {
+            let bytes = self.scene.model.objects.borrow().get(&addr.0).map(|one| one.bytes);
+            if let Some(bytes) = bytes {
+                return self.free(addr, bytes).await;
+            }
+        }
         if self.is_table_next() {
             return self.table_step().await;
         }
@@ -321,6 +329,15 @@ impl Worker {
             95..97 => self.root().await,
             _ => self.ask().await,
         }
+    }
+
+    /// What of this client's the nemesis wishes to be freed.
+    fn wished(&self) -> Option<GAddr> {
+        let page = self.scene.model.wish.get()?;
+        let page_bytes = self.handle.page_bytes();
+        let found = self.mine.iter().copied().find(|addr| addr.0 / page_bytes == page)?;
+        self.scene.model.wish.set(None);
+        Some(found)
     }
 
     /// An error that the faults of the run explain. What is lost is lost only with its rack.
