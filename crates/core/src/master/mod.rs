@@ -254,6 +254,10 @@ impl<P: Probe> Master<P> {
             }
         }
         for (conn, id, info) in std::mem::take(&mut self.deferred) {
+            if self.may_return(info.rack) {
+                self.deferred.push((conn, id, info));
+                continue;
+            }
             if let Err(error) = self.join_daemon(conn, id, info) {
                 out.push((conn, self.reply(id, Err(error))));
             }
