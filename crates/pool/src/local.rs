@@ -213,8 +213,8 @@ impl LocalLink {
             return Err(error);
         }
         loop {
-            let waited = match if self.lapsed { Ok(Waited::Closed) } else { self.wait(deadline_ns) }
-            {
+            let waited = if self.lapsed { Ok(Waited::Closed) } else { self.wait(deadline_ns) };
+            let waited = match waited {
                 Ok(waited) => waited,
                 Err(error) => return Err(self.session.give_up(error)),
             };
