@@ -121,6 +121,20 @@ pub const REGION_RETRIES_MAX: u32 = 16;
 /// Frames that wait for a stopped reader or writer before they can be used again; more is `Busy`.
 pub const QUARANTINE_FRAMES_MAX: u32 = 4096;
 
+/// Words of the bitmap that goes with a slab page: they fit into [`MESSAGE_BYTES_MAX`], and hold
+/// the smallest objects of a page of the default size twice over.
+pub const MOVE_BITMAP_WORDS_MAX: usize = 1024;
+/// Moves that one daemon takes part in at once, as old and as new home each.
+pub const MOVES_MAX: usize = 64;
+/// Moves of the pool that the master knows to be under way; beyond: `Busy`.
+pub const MASTER_MOVES_MAX: usize = 4096;
+/// Requests that wait at a daemon until shut pages are open again: two a session.
+pub const MOVE_WAITERS_MAX: usize = 2 * SESSIONS_MAX as usize;
+/// How long a page's users are waited for before the page stays, ns.
+pub const MOVE_DRAIN_NS: u64 = 20_000_000;
+/// How long a page is shut for the one who moves it before it is taken back, ns: half a lease, so
+/// that nobody waits for a dead mover longer than for a dead daemon.
+pub const MOVE_SHUT_NS: u64 = LEASE_MS_DEFAULT * NS_PER_MS / 2;
 /// Calls of a daemon that the master has not answered yet: enough chunks of
 /// [`COMMIT_PAGES_MAX`] to hide the round trip of a long run.
 pub const DAEMON_CALLS_MAX: usize = 8;

@@ -30,6 +30,14 @@ pub struct RequestCounts {
     pub unlock: u64,
     /// Questions whether a lock is still held.
     pub check_lock: u64,
+    /// Frames asked for a page that comes.
+    pub move_in: u64,
+    /// Pages asked to leave.
+    pub move_out: u64,
+    /// Pages that have come.
+    pub move_commit: u64,
+    /// Moves ended.
+    pub move_settle: u64,
     /// Questions for these counters.
     pub stats: u64,
     /// Questions for the sessions.
@@ -52,6 +60,10 @@ impl RequestCounts {
             Request::Lock { .. } => &mut self.lock,
             Request::Unlock { .. } => &mut self.unlock,
             Request::CheckLock { .. } => &mut self.check_lock,
+            Request::MoveIn { .. } => &mut self.move_in,
+            Request::MoveOut { .. } => &mut self.move_out,
+            Request::MoveCommit { .. } => &mut self.move_commit,
+            Request::MoveSettle { .. } => &mut self.move_settle,
             Request::Stats => &mut self.stats,
             Request::Sessions { .. } => &mut self.sessions,
             Request::Ping => &mut self.ping,
@@ -60,7 +72,7 @@ impl RequestCounts {
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 13] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 17] {
         [
             ("resolve", self.resolve),
             ("alloc", self.alloc),
@@ -72,6 +84,10 @@ impl RequestCounts {
             ("lock", self.lock),
             ("unlock", self.unlock),
             ("check_lock", self.check_lock),
+            ("move_in", self.move_in),
+            ("move_out", self.move_out),
+            ("move_commit", self.move_commit),
+            ("move_settle", self.move_settle),
             ("stats", self.stats),
             ("sessions", self.sessions),
             ("ping", self.ping),
@@ -127,6 +143,10 @@ pub struct CallCounts {
     pub commit_pages: u64,
     /// Pages that were freed.
     pub remove_pages: u64,
+    /// Rights to move a page.
+    pub begin_move: u64,
+    /// Changes of a page's home.
+    pub move_page: u64,
     /// Homes of pages.
     pub resolve: u64,
     /// Questions for all racks.
@@ -154,6 +174,8 @@ impl CallCounts {
             MasterCall::LeasePageIds { .. } => &mut self.lease_page_ids,
             MasterCall::CommitPages { .. } => &mut self.commit_pages,
             MasterCall::RemovePages { .. } => &mut self.remove_pages,
+            MasterCall::BeginMove { .. } => &mut self.begin_move,
+            MasterCall::MovePage { .. } => &mut self.move_page,
             MasterCall::Resolve { .. } => &mut self.resolve,
             MasterCall::Racks => &mut self.racks,
             MasterCall::Rack { .. } => &mut self.rack,
@@ -166,7 +188,7 @@ impl CallCounts {
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 14] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 16] {
         [
             ("hello", self.hello),
             ("join_daemon", self.join_daemon),
@@ -175,6 +197,8 @@ impl CallCounts {
             ("lease_page_ids", self.lease_page_ids),
             ("commit_pages", self.commit_pages),
             ("remove_pages", self.remove_pages),
+            ("begin_move", self.begin_move),
+            ("move_page", self.move_page),
             ("resolve", self.resolve),
             ("racks", self.racks),
             ("rack", self.rack),

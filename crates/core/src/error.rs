@@ -1,7 +1,7 @@
 //! The errors of the protocol. Each says what happened, with numbers and units, and whether to
 //! retry; all can travel in a message. Source: DESIGN §4.
 
-use crate::addr::{GAddr, RackId};
+use crate::addr::{GAddr, PageId, RackId};
 use serde::{Deserialize, Serialize};
 
 /// A result of the protocol.
@@ -179,6 +179,14 @@ pub enum Error {
         /// How often it was tried.
         retries: u32,
     },
+    /// A page does not move now. See the message.
+    #[error("page {page} stays where it is: {reason}")]
+    Stays {
+        /// The page.
+        page: PageId,
+        /// Why.
+        reason: String,
+    },
     /// The region's bytes cannot be used. Do not retry; see the message.
     #[error("region: {reason}")]
     BadRegion {
@@ -242,6 +250,7 @@ impl Error {
             Error::NotLeader { .. } => "not-leader",
             Error::Denied { .. } => "denied",
             Error::Moving { .. } => "moving",
+            Error::Stays { .. } => "stays",
             Error::BadRegion { .. } => "bad-region",
             Error::Version { .. } => "version",
             Error::Io { .. } => "io",

@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First bytes of every private section: "rackpool" read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rackpool");
 /// Version of all layouts here. Another version is an error, never a reformat.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 
 /// The unit in which sections are laid out and backed, bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -130,7 +130,8 @@ pub enum FrameWord {
     /// Its generation.
     Generation = 1,
     /// [`FrameState`] in bits 0–7, slab shift in bits 8–15 (0 for whole pages), bit 16 marks the
-    /// first page of a run. Bits 32–63 of the first page: pages of the run; of a later page: its
+    /// first page of a run, bit 17 a page that a word of the pool named or was named in
+    /// (`AllocInto`), which does not move. Bits 32–63 of the first page: pages of the run; of a later page: its
     /// index in the run, so that attach finds the first page, whose state decides for all.
     State = 2,
     /// The session that owns it, 0 for none.
@@ -155,14 +156,27 @@ pub enum FrameState {
     Home = 2,
     /// Being freed: the master forgets it first, then its users are waited for.
     Freeing = 3,
+    /// For a page that comes from another rack; the directory decides whose it is.
+    Arriving = 4,
+    /// Home of a page that is about to leave; the directory decides whose it is.
+    Departing = 5,
+    /// Its page is at home in another rack: its users are waited for.
+    Gone = 6,
 }
 
 impl FrameState {
     /// From the byte of a frame's state word.
     pub fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Free, Self::Pending, Self::Home, Self::Freeing]
-            .into_iter()
-            .find(|state| *state as u8 == byte)
+        let all = [
+            Self::Free,
+            Self::Pending,
+            Self::Home,
+            Self::Freeing,
+            Self::Arriving,
+            Self::Departing,
+            Self::Gone,
+        ];
+        all.into_iter().find(|state| *state as u8 == byte)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::placement::Order;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 5;
+pub const WIRE_VERSION: u32 = 6;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +23,17 @@ pub struct PageHome {
     pub frame: FrameIndex,
     /// The frame's generation: epoch in the page table, key on the fabric.
     pub generation: Generation,
+}
+
+/// What a page's home knows of it and hands over with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageKeep {
+    /// log2 of the object size of a slab page; 0 for a whole page.
+    pub shift: u8,
+    /// Which objects of a slab page live, one bit each; at most `MOVE_BITMAP_WORDS_MAX` words.
+    pub objects: Vec<u64>,
+    /// The last fencing token of the old home: those of the new one are greater.
+    pub lock_token: u64,
 }
 
 /// A request of a client handle to a daemon, in a ring or by SEND. `seq` counts from 1 within a
@@ -116,6 +127,37 @@ pub enum Request {
         /// The token of the grant.
         token: u64,
     },
+    /// To the rack where a page shall go: a frame for it. Repeated by the same session it gets the
+    /// same frame. The frame is given up with the session, or by `MoveSettle`.
+    MoveIn {
+        /// The page.
+        page: PageId,
+    },
+    /// To a page's home: the page is shut, its users are waited for, and nobody but the asker can
+    /// read it until `MoveSettle`, or until the asker has taken too long.
+    MoveOut {
+        /// The page.
+        page: PageId,
+        /// The generation of its frame.
+        generation: Generation,
+    },
+    /// To the rack of the new frame: the page's bytes are there. The daemon has the directory name
+    /// it as the home, unless the old home has taken the page back.
+    MoveCommit {
+        /// The old home, as `BeginMove` answered.
+        from: PageHome,
+        /// The new frame's generation, as `MoveIn` answered.
+        generation: Generation,
+        /// What the old home knows of the page.
+        keep: PageKeep,
+    },
+    /// To either rack: the move is over, done or given up. The old home asks the directory whose
+    /// the page is and opens it again or frees its frame; the new one gives up a frame that was
+    /// not committed.
+    MoveSettle {
+        /// The page.
+        page: PageId,
+    },
     /// Counters of the daemon.
     Stats,
     /// Who has a session, from a record on.
@@ -180,6 +222,27 @@ pub enum Reply {
         /// Whether the session held the lock under that token.
         held: bool,
     },
+    /// To `MoveIn`.
+    Room {
+        /// The frame.
+        frame: FrameIndex,
+        /// Its generation: the key under which it is filled.
+        generation: Generation,
+    },
+    /// To `MoveOut`: nobody touches the page any more.
+    Shut {
+        /// The key under which it is read.
+        key: Generation,
+        /// What goes with it.
+        keep: PageKeep,
+    },
+    /// To `MoveCommit`: the new home.
+    Moved(PageHome),
+    /// To `MoveSettle`: whether the page is at home in this rack now.
+    Settled {
+        /// Whether it is.
+        here: bool,
+    },
     /// To `Stats`.
     Stats(Box<DaemonStats>),
     /// To `Sessions`: at most `SESSIONS_ANSWER_MAX`, by record; empty after the last.
@@ -228,6 +291,12 @@ pub struct DaemonStats {
     pub slots_used: u64,
     /// Sessions of remote clients known.
     pub remote_sessions: u64,
+    /// Pages that came from other racks since this process started.
+    pub pages_came: u64,
+    /// Pages that went to other racks since this process started.
+    pub pages_went: u64,
+    /// Pages that are shut or awaited now.
+    pub pages_moving: u64,
     /// Locks that are held.
     pub locks_held: u64,
     /// Requests that wait for a lock.
@@ -434,6 +503,24 @@ pub enum MasterCall {
         /// The pages; at most `COMMIT_PAGES_MAX`.
         pages: Vec<PageId>,
     },
+    /// Asks for the right to move a page to a rack; refused with `Busy` while another move of the
+    /// page is under way. Answered with the page's home. The right ends with the move, with the
+    /// connection, or after a lease; it orders moves, the directory decides them.
+    BeginMove {
+        /// The page.
+        page: PageId,
+        /// Where it shall go.
+        to: RackId,
+    },
+    /// A page's home changes, if it is `from` now. Answered with the page's home afterwards. From
+    /// the daemon of the rack `to`; `from` and `to` may differ in the generation only, so that the
+    /// old home takes the page back and no other answer counts any more.
+    MovePage {
+        /// What must be the home; of the same page.
+        from: PageHome,
+        /// What shall be the home.
+        to: PageHome,
+    },
     /// Homes of consecutive pages, with everything needed for a one-sided access.
     Resolve {
         /// First page.
@@ -518,7 +605,7 @@ pub enum MasterAnswer {
         /// How many.
         count: u64,
     },
-    /// To `Resolve`: one entry a page asked for.
+    /// To `Resolve`: one entry a page asked for. To `BeginMove` and `MovePage`: one.
     Homes(Vec<Resolved>),
     /// To `Racks`.
     Racks(Vec<RackInfo>),

@@ -314,6 +314,13 @@ impl Daemon {
                     Some(Ok(Reply::Sessions(states.collect())))
                 }
                 Request::Ping => Some(Ok(Reply::Pong)),
+                Request::MoveIn { .. }
+                | Request::MoveOut { .. }
+                | Request::MoveCommit { .. }
+                | Request::MoveSettle { .. } => {
+                    let reason = "moves are not served yet".into();
+                    Some(Err(Error::Denied { reason }))
+                }
                 request => self.on_mutating(record, seq, request, world),
             }
         };
@@ -358,6 +365,9 @@ impl Daemon {
             metadata_bytes: world.metadata_bytes(),
             slots_used,
             remote_sessions,
+            pages_came: 0,
+            pages_went: 0,
+            pages_moving: 0,
             locks_held,
             lock_waiters,
             requests: self.requests.total(),
@@ -476,6 +486,10 @@ impl Daemon {
             }
             Request::Resolve { .. }
             | Request::CheckLock { .. }
+            | Request::MoveIn { .. }
+            | Request::MoveOut { .. }
+            | Request::MoveCommit { .. }
+            | Request::MoveSettle { .. }
             | Request::Stats
             | Request::Sessions { .. }
             | Request::Ping => {

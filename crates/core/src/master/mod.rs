@@ -389,6 +389,9 @@ impl<P: Probe> Master<P> {
                 return self.heartbeat(peer, frames_free, accesses).map(Some);
             }
             MasterCall::Resolve { page, count } => return self.resolve(page, count).map(Some),
+            MasterCall::BeginMove { .. } | MasterCall::MovePage { .. } => {
+                return Err(broken("moves are not served yet"));
+            }
             MasterCall::Racks => return Ok(Some(MasterAnswer::Racks(self.racks()))),
             MasterCall::Rack { rack } => return self.rack(rack).map(Some),
             MasterCall::PickRack { own, bytes, tried } => {

@@ -250,6 +250,8 @@ fn name_of(call: &MasterCall) -> &'static str {
         MasterCall::LeasePageIds { .. } => "lease-page-ids",
         MasterCall::CommitPages { .. } => "commit-pages",
         MasterCall::RemovePages { .. } => "remove-pages",
+        MasterCall::BeginMove { .. } => "begin-move",
+        MasterCall::MovePage { .. } => "move-page",
         MasterCall::Resolve { .. } => "resolve",
         MasterCall::Racks => "racks",
         MasterCall::Rack { .. } => "rack",

@@ -42,7 +42,11 @@ fn frames(rack: &RackAudit) -> Answer {
             }
             FrameState::Free => continue,
             FrameState::Home => {}
-            FrameState::Pending | FrameState::Freeing => {
+            FrameState::Pending
+            | FrameState::Freeing
+            | FrameState::Arriving
+            | FrameState::Departing
+            | FrameState::Gone => {
                 return Err(format!("frame {index} is still {state:?} (page {page})"));
             }
         }
