@@ -39,6 +39,7 @@ struct Region {
     frames_slab: u64,
     frames_pending: u64,
     frames_freeing: u64,
+    frames_moving: u64,
     frames_unknown: u64,
     sessions: u64,
     pages_bytes: u64,
@@ -104,6 +105,7 @@ fn inspect(path: &Path) -> Result<Region> {
         frames_slab: frames.slab,
         frames_pending: frames.pending,
         frames_freeing: frames.freeing,
+        frames_moving: frames.moving,
         frames_unknown: frames.unknown,
         sessions: count_sessions(&meta, &meta_path, block.sessions)?,
         pages_bytes: layout.pages_bytes(),
@@ -138,6 +140,7 @@ struct Frames {
     slab: u64,
     pending: u64,
     freeing: u64,
+    moving: u64,
     unknown: u64,
 }
 
@@ -170,6 +173,9 @@ impl Frames {
             Some(FrameState::Free) => {}
             Some(FrameState::Pending) => self.pending += 1,
             Some(FrameState::Freeing) => self.freeing += 1,
+            Some(FrameState::Arriving | FrameState::Departing | FrameState::Gone) => {
+                self.moving += 1;
+            }
             Some(FrameState::Home) => {
                 self.home += 1;
                 self.slab += u64::from(slab_shift != 0);
