@@ -177,6 +177,21 @@ pub const HEAT_WINDOW_MS: u32 = 1000;
 /// Pages that a full heat table looks at to give up the coldest of them: in a table that is half
 /// hot, sixteen hot ones in a row are one in 65,536.
 pub const HEAT_EVICT_SAMPLE: usize = 16;
+/// Accesses of mapped pages after which a handle looks whether it should tell its daemon of them:
+/// a quarter of a millisecond of the fastest ones.
+pub const USE_ACCESSES: u32 = 4096;
+/// As how many of them an access over the fabric counts: it takes about as much longer.
+pub const USE_ACCESSES_ONE_SIDED: u32 = 64;
+/// How often a handle tells its daemon at most, ns: fifty times a window.
+pub const USE_NS: u64 = 20_000_000;
+/// After how long without an answer a handle asks its daemon the slow way, ns: it may be another
+/// one by now.
+pub const USE_SILENCE_NS: u64 = NS_PER_SECOND;
+/// How long a handle waits for its daemon then, ms.
+pub const USE_WAIT_MS: u64 = 10;
+/// Pages that a handle tells of at once, the most used first: they fit into
+/// [`MESSAGE_BYTES_MAX`].
+pub const USE_PAGES_MAX: usize = 512;
 
 /// Round trips of a moving page, one after another. Source: Rcmp §5.3: request, answer of the other
 /// rack, shoot-down there, one-sided copies, new entry of the directory.

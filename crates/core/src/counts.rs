@@ -38,6 +38,8 @@ pub struct RequestCounts {
     pub move_commit: u64,
     /// Moves ended.
     pub move_settle: u64,
+    /// Reports of how pages are used.
+    pub note_use: u64,
     /// Questions for these counters.
     pub stats: u64,
     /// Questions for the sessions.
@@ -64,6 +66,7 @@ impl RequestCounts {
             Request::MoveOut { .. } => &mut self.move_out,
             Request::MoveCommit { .. } => &mut self.move_commit,
             Request::MoveSettle { .. } => &mut self.move_settle,
+            Request::NoteUse { .. } => &mut self.note_use,
             Request::Stats => &mut self.stats,
             Request::Sessions { .. } => &mut self.sessions,
             Request::Ping => &mut self.ping,
@@ -72,7 +75,7 @@ impl RequestCounts {
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 17] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 18] {
         [
             ("resolve", self.resolve),
             ("alloc", self.alloc),
@@ -88,6 +91,7 @@ impl RequestCounts {
             ("move_out", self.move_out),
             ("move_commit", self.move_commit),
             ("move_settle", self.move_settle),
+            ("note_use", self.note_use),
             ("stats", self.stats),
             ("sessions", self.sessions),
             ("ping", self.ping),

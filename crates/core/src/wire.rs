@@ -6,6 +6,7 @@ use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::constants::MESSAGE_BYTES_MAX;
 use crate::counts::{AnswerCounts, CallCounts, FabricCounts, Refusals, RequestCounts};
 use crate::error::{Error, Result};
+use crate::heat::PageUse;
 use crate::placement::Order;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -158,6 +159,12 @@ pub enum Request {
         /// The page.
         page: PageId,
     },
+    /// To the own rack's daemon: use of pages by this handle since it said so last, of at most
+    /// `USE_PAGES_MAX`. A hint: nobody waits for the answer.
+    NoteUse {
+        /// The pages, each once.
+        pages: Vec<PageUse>,
+    },
     /// Counters of the daemon.
     Stats,
     /// Who has a session, from a record on.
@@ -243,6 +250,8 @@ pub enum Reply {
         /// Whether it is.
         here: bool,
     },
+    /// To `NoteUse`.
+    Noted,
     /// To `Stats`.
     Stats(Box<DaemonStats>),
     /// To `Sessions`: at most `SESSIONS_ANSWER_MAX`, by record; empty after the last.
@@ -379,6 +388,8 @@ pub struct RegionInfo {
     pub emulate_cxl_ns: u32,
     /// Injected latency of one-sided operations to this rack, nanoseconds; 0 is none.
     pub emulate_rdma_ns: u32,
+    /// Whether the rack moves pages to where they are used, so that its clients count.
+    pub counts_use: bool,
 }
 
 /// First message of a client on a daemon's control socket.

@@ -67,7 +67,8 @@ impl Handle {
         let endpoint = Links::endpoint()?;
         let (links, own) = Links::open(shared, deadline_ns)?;
         let options = links.options();
-        let client = Client::new(options.rack_id(), own, options.translation_entries);
+        let mut client = Client::new(options.rack_id(), own, options.translation_entries);
+        client.count_use(links.counts_use());
         Ok(Self {
             client,
             tables: TransferTables::default(),
@@ -167,7 +168,10 @@ impl Handle {
     #[inline]
     pub fn read(&mut self, addr: GAddr, to: &mut [u8]) -> Result<()> {
         match self.client.read_warm(addr, to) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.report_if_due();
+                Ok(())
+            }
             Err(miss) => self.read_cold(addr, to, miss),
         }
     }
@@ -179,7 +183,10 @@ impl Handle {
             return Err(self.links.read_only_error());
         }
         match self.client.write_warm(addr, from) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.report_if_due();
+                Ok(())
+            }
             Err(miss) => self.write_cold(addr, from, miss),
         }
     }
@@ -228,6 +235,7 @@ impl Handle {
             |pages, offset, (_, to)| pages.copy_out(offset, to),
             &mut self.misses,
         );
+        self.report_if_due();
         if self.misses.is_empty() {
             return Ok(());
         }
@@ -250,6 +258,7 @@ impl Handle {
             |pages, offset, (_, from)| pages.copy_in(offset, from),
             &mut self.misses,
         );
+        self.report_if_due();
         if self.misses.is_empty() {
             return Ok(());
         }
@@ -303,7 +312,10 @@ impl Handle {
     pub fn read_u64(&mut self, addr: GAddr) -> Result<u64> {
         self.client.check_atomic(addr)?;
         match self.client.load_warm(addr) {
-            Ok(value) => Ok(value),
+            Ok(value) => {
+                self.report_if_due();
+                Ok(value)
+            }
             Err(miss) => {
                 let mut bytes = [0; 8];
                 self.read_cold(addr, &mut bytes, miss)?;
@@ -320,7 +332,10 @@ impl Handle {
             return Err(self.links.read_only_error());
         }
         match self.client.store_warm(addr, value) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.report_if_due();
+                Ok(())
+            }
             Err(miss) => self.write_cold(addr, &value.to_le_bytes(), miss),
         }
     }
@@ -340,6 +355,7 @@ impl Handle {
     ) -> Result<std::result::Result<u64, u64>> {
         self.check_writable_word(addr)?;
         if let Ok(result) = self.client.cas_warm(addr, expected, new) {
+            self.report_if_due();
             return Ok(result);
         }
         let old = self.atomic_cold(addr, AtomicOp::Cas { expected, new })?;
@@ -352,7 +368,10 @@ impl Handle {
     pub fn fetch_add(&mut self, addr: GAddr, n: u64) -> Result<u64> {
         self.check_writable_word(addr)?;
         match self.client.fetch_add_warm(addr, n) {
-            Ok(old) => Ok(old),
+            Ok(old) => {
+                self.report_if_due();
+                Ok(old)
+            }
             Err(_) => self.atomic_cold(addr, AtomicOp::FetchAdd { n }),
         }
     }
@@ -372,6 +391,7 @@ impl Handle {
         let mut op = Atomic::new(addr, op, ATOMIC_ID | self.rounds);
         let result = self.run(&mut op);
         self.note(addr, (1, 8), started_ns, result.is_err());
+        self.report_if_due();
         result
     }
 
@@ -552,7 +572,9 @@ impl Handle {
         self.links.tell_loss()?;
         let Self { client, links, endpoint, submissions, rounds, .. } = self;
         *rounds += 1;
-        submissions.submit(client, links, endpoint, *rounds, access, addr, buffer)
+        let submitted = submissions.submit(client, links, endpoint, *rounds, access, addr, buffer);
+        self.report_if_due();
+        submitted
     }
 
     /// A submission that has ended, if there is one. Does not block, unless a page that moved has
@@ -625,6 +647,20 @@ impl Handle {
         drive(client, links, endpoint, submissions, Buffers::None, op)
     }
 
+    /// After an access: tells the daemon which pages were used, every few thousand accesses.
+    #[inline(always)]
+    fn report_if_due(&mut self) {
+        if self.client.use_is_due() {
+            self.report_use();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn report_use(&mut self) {
+        self.links.report_use(&mut self.client, &mut self.endpoint);
+    }
+
     /// Accesses that are not warm, or not mapped.
     fn transfer(
         &mut self,
@@ -636,6 +672,7 @@ impl Handle {
         let result = self.transfer_uncounted(access, pieces, buffers);
         let bytes = pieces.iter().map(|piece| piece.bytes).sum();
         self.note(pieces[0].addr, (pieces.len() as u64, bytes), started_ns, result.is_err());
+        self.report_if_due();
         result
     }
 

@@ -11,6 +11,7 @@ use crate::paths::PathStats;
 use crate::remote::RemoteLink;
 use crate::stats::HandleStats;
 use rackpool_core::client::{Client, LinkId, OWN, Reach};
+use rackpool_core::constants::{USE_NS, USE_SILENCE_NS, USE_WAIT_MS};
 use rackpool_core::error::DeathCause;
 use rackpool_core::placement::Order;
 use rackpool_core::seam::{Fabric, FabricEvent, PeerId, WorkStatus};
@@ -44,6 +45,15 @@ pub(crate) struct Links {
     /// Shared with the guards of this handle.
     pub(crate) locks: Arc<LockTable>,
     losses: Losses,
+    reports: Reports,
+}
+
+/// When the own rack's daemon is told which pages this handle uses.
+#[derive(Debug, Default)]
+struct Reports {
+    next_ns: u64,
+    /// When the last one went out.
+    said_ns: u64,
 }
 
 /// Locks that this handle lost without being asked.
@@ -102,6 +112,7 @@ impl Links {
             inbox: Inbox::default(),
             locks: Arc::default(),
             losses: Losses::default(),
+            reports: Reports::default(),
         };
         let own = links.shared.options.rack_id();
         let info = links.wait_for_rack(own, deadline_ns)?;
@@ -295,6 +306,9 @@ impl Links {
                         self.losses.note(self.locks.lose(rack, None));
                     }
                     self.locks.set_door(link, local.door());
+                    if link == OWN {
+                        client.count_use(local.region().counts_use);
+                    }
                     client.add_link(rack, Reach::Mapped(local.view().clone()))?;
                 }
                 reply
@@ -334,6 +348,33 @@ impl Links {
                 }
             }
         }
+    }
+
+    /// Whether the own rack's daemon wants to know which pages this handle uses.
+    pub(crate) fn counts_use(&self) -> bool {
+        matches!(self.links.first(), Some(Link::Local(own)) if own.region().counts_use)
+    }
+
+    /// Tells the own rack's daemon which pages this handle uses, if it is time, and waits for
+    /// nothing. Only if the daemon has said nothing for long it is asked and waited for, a moment:
+    /// so a handle whose accesses need no daemon finds the next one.
+    pub(crate) fn report_use(&mut self, client: &mut Client<Window>, endpoint: &mut Endpoint) {
+        let now_ns = clock::now_ns();
+        let Some(Link::Local(own)) = self.links.first_mut() else { return };
+        let is_heard = own.is_heard();
+        let is_silent = !is_heard && now_ns >= self.reports.said_ns + USE_SILENCE_NS;
+        if now_ns < self.reports.next_ns || !is_heard && !is_silent {
+            return client.postpone_use();
+        }
+        self.reports = Reports { next_ns: now_ns + USE_NS, said_ns: now_ns };
+        let request = Request::NoteUse { pages: client.take_use() };
+        // What does not arrive is counted again by then.
+        let _ = if is_heard {
+            own.say(request)
+        } else {
+            let deadline_ns = clock::deadline_ns(USE_WAIT_MS);
+            self.daemon_call(client, endpoint, OWN, request, deadline_ns).map(drop)
+        };
     }
 
     /// How often locks were lost so far without being asked for.

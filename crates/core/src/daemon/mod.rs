@@ -313,6 +313,7 @@ impl Daemon {
                     let states = self.sessions.states(from).take(SESSIONS_ANSWER_MAX);
                     Some(Ok(Reply::Sessions(states.collect())))
                 }
+                Request::NoteUse { .. } => Some(Ok(Reply::Noted)),
                 Request::Ping => Some(Ok(Reply::Pong)),
                 Request::MoveIn { .. }
                 | Request::MoveOut { .. }
@@ -490,6 +491,7 @@ impl Daemon {
             | Request::MoveOut { .. }
             | Request::MoveCommit { .. }
             | Request::MoveSettle { .. }
+            | Request::NoteUse { .. }
             | Request::Stats
             | Request::Sessions { .. }
             | Request::Ping => {

@@ -471,6 +471,7 @@ fn region_info(engine: &Daemon, options: &DaemonOptions) -> RegionInfo {
         frame_count: layout.frame_count,
         emulate_cxl_ns: options.emulate.cxl_ns,
         emulate_rdma_ns: options.emulate.rdma_ns,
+        counts_use: false,
     }
 }
 
