@@ -289,7 +289,10 @@ impl LocalLink {
 
     fn pop_reply(&mut self) -> Option<Result<ReplyFrame>> {
         let peer = self.session.peer();
-        let frame = match self.joined.consumer.pop(|bytes| wire::decode::<ReplyFrame>(bytes, peer))?
+        let frame = match self
+            .joined
+            .consumer
+            .pop(|bytes| wire::decode::<ReplyFrame>(bytes, peer))?
         {
             Ok(Ok(frame)) => frame,
             Ok(Err(error)) => return Some(Err(error)),

@@ -3,8 +3,10 @@
 
 use super::*;
 use crate::addr::FrameIndex;
+use crate::constants::{USE_ACCESSES, USE_ACCESSES_ONE_SIDED, USE_PAGES_MAX};
 use crate::error::DeathCause;
-use crate::wire::{ReplyFrame, Resolved};
+use crate::heat::{Counts, PageUse};
+use crate::wire::{ReplyFrame, RequestFrame, Resolved};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -596,4 +598,95 @@ fn without_outcome_unknown_a_lost_atomic_is_posted_again() {
         world.posted.take().len()
     };
     assert_eq!((posts(None), posts(Some(Mutation::RetryAppliedTwice))), (1, 2));
+}
+
+fn used(page: u64, reads: u32, writes: u32) -> PageUse {
+    PageUse { page: PageId(page), counts: Counts { reads, writes } }
+}
+
+/// Reads a page at each of these numbers, over whichever path.
+fn read_pages(world: &mut World, client: &mut Client<TestMem>, pages: &[u64]) {
+    for (round, page) in pages.iter().enumerate() {
+        let pieces = [Piece { addr: GAddr(page * PAGE), bytes: 8 }];
+        let mut tables = TransferTables::default();
+        let mut op = Transfer::new(&mut tables, round as u64 + 1, Access::Read, &pieces);
+        world.run(client, &mut op).unwrap();
+    }
+}
+
+#[test]
+fn each_page_is_told_of_once_with_the_reads_and_writes_since_the_last_report() {
+    let (mut world, mut client) = World::new(vec![vec![0; 8]]);
+    client.count_use(true);
+    read_pages(&mut world, &mut client, &[5, 120, 120, 120, 7, 5]);
+    client.write_warm(GAddr(5 * PAGE), &[1]).unwrap();
+    client.fetch_add_warm(GAddr(7 * PAGE), 1).unwrap();
+    let mut ops = [(GAddr(7 * PAGE), ()), (GAddr(7 * PAGE + 8), ())];
+    let access = |_: &TestMem, _, _: &mut (GAddr, ())| ();
+    client.batch_warm(Access::Write, &mut ops, |op| (op.0, 8), access, &mut Vec::new());
+    // The most used first, of equals in the order of the cache.
+    assert_eq!(client.take_use(), [used(7, 1, 3), used(5, 2, 1), used(120, 3, 0)]);
+    assert_eq!(client.take_use(), []);
+    read_pages(&mut world, &mut client, &[5]);
+    assert_eq!(client.take_use(), [used(5, 1, 0)]);
+}
+
+#[test]
+fn a_report_is_due_after_so_many_accesses_and_those_over_the_fabric_count_for_more() {
+    let (mut world, mut client) = World::new(vec![vec![0; 8]]);
+    read_pages(&mut world, &mut client, &[5, 120]);
+    let read = |client: &Client<TestMem>| client.read_warm(GAddr(5 * PAGE), &mut [0]).unwrap();
+    (0..2 * USE_ACCESSES).for_each(|_| read(&client));
+    assert!(!client.use_is_due() && client.take_use().is_empty(), "nothing is counted");
+    client.count_use(true);
+    (1..USE_ACCESSES).for_each(|_| read(&client));
+    assert!(!client.use_is_due());
+    read(&client);
+    assert!(client.use_is_due());
+    client.postpone_use();
+    assert!(!client.use_is_due());
+    let over_fabric = (USE_ACCESSES / USE_ACCESSES_ONE_SIDED) as usize;
+    read_pages(&mut world, &mut client, &vec![120; over_fabric - 1]);
+    assert!(!client.use_is_due());
+    read_pages(&mut world, &mut client, &[120]);
+    assert!(client.use_is_due());
+    let expected = [used(5, USE_ACCESSES, 0), used(120, over_fabric as u32, 0)];
+    assert_eq!(client.take_use(), expected);
+    client.count_use(false);
+    read(&client);
+    assert_eq!(client.take_use(), []);
+}
+
+#[test]
+fn a_page_that_displaces_another_starts_at_zero_and_is_told_of_once() {
+    let (mut world, mut client) = World::new(vec![vec![0; 8]]);
+    client.count_use(true);
+    // The cache has 64 entries: 1 and 65 share one.
+    read_pages(&mut world, &mut client, &[1, 65, 1, 65, 65]);
+    assert_eq!(client.take_use(), [used(65, 2, 0)]);
+    read_pages(&mut world, &mut client, &[65]);
+    client.forget(PageId(65));
+    assert_eq!(client.take_use(), []);
+    read_pages(&mut world, &mut client, &[65]);
+    assert_eq!(client.take_use(), [used(65, 1, 0)]);
+}
+
+#[test]
+fn a_report_of_many_pages_takes_the_most_used_and_leaves_the_rest_for_the_next() {
+    let mut client = Client::new(RackId(0), Reach::Mapped(view()), 1024);
+    client.count_use(true);
+    let pages: Vec<u64> = (0..600).map(|index| 100 + index).collect();
+    for page in pages.iter().copied().chain(650..700) {
+        client.install(OWN, &[home(page, 0, 0, page)]).unwrap();
+        client.note_one_sided(GAddr(page * PAGE), Access::Read);
+    }
+    let first = client.take_use();
+    assert_eq!(first.len(), USE_PAGES_MAX);
+    assert!(first[..50].iter().all(|one| one.counts.reads == 2 && one.page.0 >= 650));
+    let second = client.take_use();
+    let mut told: Vec<u64> = first.iter().chain(&second).map(|one| one.page.0).collect();
+    told.sort_unstable();
+    assert_eq!(told, pages);
+    let frame = RequestFrame { seq: u64::MAX, request: Request::NoteUse { pages: first } };
+    assert!(crate::wire::encode_vec(&frame).len() < crate::constants::MESSAGE_BYTES_MAX as usize);
 }
