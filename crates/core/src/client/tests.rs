@@ -10,6 +10,9 @@ use crate::wire::{ReplyFrame, RequestFrame, Resolved};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+mod migrate;
+mod moving;
+
 #[derive(Clone, Debug)]
 struct TestMem(Rc<Vec<Cell<u64>>>, Option<Mutation>);
 
@@ -201,7 +204,7 @@ impl World {
         else {
             panic!("{verb:?}")
         };
-        let frame = FrameIndex((at.offset / PAGE) as u32);
+        let frame = FrameIndex((at.offset / self.remote.layout.pages.page_bytes()) as u32);
         if self.remote.table.load(table_word(frame)) != at.key.0 {
             return WorkStatus::BadKey;
         }
