@@ -195,6 +195,24 @@ pub const USE_WAIT_MS: u64 = 10;
 /// Pages that a handle tells of at once, the most used first: they fit into
 /// [`MESSAGE_BYTES_MAX`].
 pub const USE_PAGES_MAX: usize = 512;
+/// Memory of a daemon's heat table, bytes: some 90,000 pages.
+pub const HEAT_TABLE_BYTES: usize = 4 << 20;
+/// Pages that a daemon wants to ask for and has not yet: the one who moves them takes the hottest;
+/// what finds no place becomes hot again.
+pub const MOVE_ASKS_MAX: usize = 1024;
+/// Pages of which a daemon knows that they moved lately; of more it forgets the one that has moved
+/// least.
+pub const MOVE_HISTORIES_MAX: usize = 1 << 16;
+/// Pages at home that a daemon looks at, after those of the last time, for the coldest of them.
+pub const VICTIM_SAMPLE: usize = 1024;
+/// How long a page that could not be moved is left alone, ns.
+pub const MOVE_REST_NS: u64 = NS_PER_SECOND;
+/// Pages that are left alone so; of more, the one whose time is up first is not.
+pub const MOVE_RESTING_MAX: usize = 1024;
+/// Decisions that a daemon remembers with all that they were made of.
+pub const DECISIONS_MAX: usize = 1024;
+/// Decisions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].
+pub const DECISIONS_ANSWER_MAX: usize = 16;
 
 /// Round trips of a moving page, one after another. Source: Rcmp §5.3: request, answer of the other
 /// rack, shoot-down there, one-sided copies, new entry of the directory.

@@ -4,10 +4,13 @@
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::constants::MESSAGE_BYTES_MAX;
-use crate::counts::{AnswerCounts, CallCounts, FabricCounts, Refusals, RequestCounts};
+use crate::counts::{
+    AnswerCounts, CallCounts, FabricCounts, MoveCounts, Refusals, RequestCounts,
+};
 use crate::error::{Error, Result};
 use crate::heat::PageUse;
 use crate::placement::Order;
+use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, MoveReport};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages here; said first on every connection.
@@ -35,6 +38,8 @@ pub struct PageKeep {
     pub objects: Vec<u64>,
     /// The last fencing token of the old home: those of the new one are greater.
     pub lock_token: u64,
+    /// How often the page moved, as [`MoveHistory::leaving`] says.
+    pub history: MoveHistory,
 }
 
 /// A request of a client handle to a daemon, in a ring or by SEND. `seq` counts from 1 within a
@@ -165,6 +170,21 @@ pub enum Request {
         /// The pages, each once.
         pages: Vec<PageUse>,
     },
+    /// To the own rack's daemon, by the one who moves pages for it: which page is to be asked for
+    /// next.
+    NextMove {
+        /// What accesses and copies cost, as measured last; zeroes before.
+        costs: AccessCosts,
+        /// What came of the page before.
+        last: Option<MoveReport>,
+    },
+    /// To the page's home: whether it may go.
+    DecideMove(Box<MoveAsk>),
+    /// What was decided about pages of this rack, from a number on.
+    Decisions {
+        /// The first of interest; decisions count from 1 in each process.
+        from: u64,
+    },
     /// Counters of the daemon.
     Stats,
     /// Who has a session, from a record on.
@@ -252,6 +272,12 @@ pub enum Reply {
     },
     /// To `NoteUse`.
     Noted,
+    /// To `NextMove`.
+    NextMove(Option<Box<MoveAsk>>),
+    /// To `DecideMove`.
+    Decided(Decided),
+    /// To `Decisions`: at most `DECISIONS_ANSWER_MAX`, with their numbers; empty after the last.
+    Decisions(Vec<(u64, DecisionRecord)>),
     /// To `Stats`.
     Stats(Box<DaemonStats>),
     /// To `Sessions`: at most `SESSIONS_ANSWER_MAX`, by record; empty after the last.
@@ -306,6 +332,8 @@ pub struct DaemonStats {
     pub pages_went: u64,
     /// Pages that are shut or awaited now.
     pub pages_moving: u64,
+    /// What was decided about moving pages, and done, since this process started.
+    pub moves: MoveCounts,
     /// Locks that are held.
     pub locks_held: u64,
     /// Requests that wait for a lock.

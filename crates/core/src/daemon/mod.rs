@@ -21,6 +21,7 @@ mod attach;
 mod calls;
 mod frames;
 mod free;
+mod heat;
 mod locks;
 mod redo;
 mod remotes;
@@ -38,6 +39,7 @@ use crate::daemon::alloc::Allocations;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::Frames;
 use crate::daemon::free::Freeing;
+use crate::daemon::heat::Heat;
 use crate::daemon::locks::Locks;
 use crate::daemon::redo::Redo;
 use crate::daemon::session::{Admit, Outcome, Sessions, Ticket};
@@ -124,6 +126,7 @@ pub struct Daemon {
     slabs: Slabs,
     sessions: Sessions,
     locks: Locks,
+    heat: Heat,
     allocations: Allocations,
     freeing: Freeing,
     calls: Calls,
@@ -313,7 +316,10 @@ impl Daemon {
                     let states = self.sessions.states(from).take(SESSIONS_ANSWER_MAX);
                     Some(Ok(Reply::Sessions(states.collect())))
                 }
-                Request::NoteUse { .. } => Some(Ok(Reply::Noted)),
+                Request::NoteUse { .. }
+                | Request::NextMove { .. }
+                | Request::DecideMove(_)
+                | Request::Decisions { .. } => Some(self.on_heat(record, frame.request, world)),
                 Request::Ping => Some(Ok(Reply::Pong)),
                 Request::MoveIn { .. }
                 | Request::MoveOut { .. }
@@ -335,6 +341,7 @@ impl Daemon {
     /// Work that waits for time: frames in quarantine are looked at again, calls are repeated,
     /// backing and punching go on by one step each.
     pub fn tick<W: World>(&mut self, now: Nanos, world: &mut W) {
+        self.note_time(now);
         self.freeing.request_scan();
         self.retry_calls(now, world);
         self.time_locks(now, world);
@@ -369,6 +376,7 @@ impl Daemon {
             pages_came: 0,
             pages_went: 0,
             pages_moving: 0,
+            moves: self.heat.counts(),
             locks_held,
             lock_waiters,
             requests: self.requests.total(),
@@ -492,6 +500,9 @@ impl Daemon {
             | Request::MoveCommit { .. }
             | Request::MoveSettle { .. }
             | Request::NoteUse { .. }
+            | Request::NextMove { .. }
+            | Request::DecideMove(_)
+            | Request::Decisions { .. }
             | Request::Stats
             | Request::Sessions { .. }
             | Request::Ping => {
