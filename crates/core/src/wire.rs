@@ -4,9 +4,7 @@
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::constants::MESSAGE_BYTES_MAX;
-use crate::counts::{
-    AnswerCounts, CallCounts, FabricCounts, MoveCounts, Refusals, RequestCounts,
-};
+use crate::counts::{AnswerCounts, CallCounts, FabricCounts, MoveCounts, Refusals, RequestCounts};
 use crate::error::{Error, Result};
 use crate::heat::PageUse;
 use crate::placement::Order;

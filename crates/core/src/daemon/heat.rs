@@ -218,9 +218,10 @@ impl Daemon {
             heat.histories.retain(|_, history| history.lately(now, settle_ns) > 0);
         }
         if heat.histories.len() >= MOVE_HISTORIES_MAX {
-            let least = heat.histories.iter().min_by_key(|(page, history)| {
-                (history.lately(now, settle_ns), **page)
-            });
+            let least = heat
+                .histories
+                .iter()
+                .min_by_key(|(page, history)| (history.lately(now, settle_ns), **page));
             let least = least.map(|(page, _)| *page);
             least.map(|page| heat.histories.remove(&page));
         }
