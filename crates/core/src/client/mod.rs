@@ -12,6 +12,7 @@
 mod alloc;
 mod locate;
 mod migrate;
+mod mover;
 mod session;
 mod transfer;
 mod translate;
@@ -20,6 +21,7 @@ mod usage;
 pub use alloc::{Alloc, AtHome, AtWord, Free, Placement};
 pub use locate::Locate;
 pub use migrate::Migrate;
+pub use mover::{Mover, Turn, Turned};
 pub use session::{LinkLoss, Session, Taken};
 pub use transfer::{Access, Atomic, AtomicOp, Piece, Transfer, TransferTables};
 pub use translate::Translation;

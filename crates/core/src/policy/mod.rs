@@ -12,12 +12,14 @@
 mod allowance;
 mod ask;
 mod cost;
+mod name;
 pub mod oracle;
 mod paper;
 
 pub use allowance::{Allowance, Limit};
 pub use ask::{Decided, MoveAsk, MoveReport};
 pub use cost::{CostParams, CostReasoning};
+pub use name::PolicyNameError;
 pub use paper::{PaperParams, PaperReasoning};
 
 use crate::addr::{PageId, RackId};
