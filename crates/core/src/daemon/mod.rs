@@ -22,6 +22,7 @@ mod calls;
 mod frames;
 mod free;
 mod locks;
+mod moves;
 mod redo;
 mod remotes;
 mod session;
@@ -39,6 +40,7 @@ use crate::daemon::calls::Calls;
 use crate::daemon::frames::Frames;
 use crate::daemon::free::Freeing;
 use crate::daemon::locks::Locks;
+use crate::daemon::moves::Moves;
 use crate::daemon::redo::Redo;
 use crate::daemon::session::{Admit, Outcome, Sessions, Ticket};
 use crate::daemon::slab::Slabs;
@@ -127,6 +129,7 @@ pub struct Daemon {
     allocations: Allocations,
     freeing: Freeing,
     calls: Calls,
+    moves: Moves,
     allocated_bytes: u64,
     allocations_live: u64,
     requests: RequestCounts,
@@ -248,6 +251,7 @@ impl Daemon {
             self.sessions.set_connected(record, false);
             // Its lock would be given to nobody; the client asks again.
             self.cancel_lock(record);
+            self.moves.abandon_soon(record);
         }
     }
 
@@ -274,6 +278,7 @@ impl Daemon {
             return;
         }
         self.cancel_lock(record);
+        self.abandon_moves(record, world);
         self.take_back(record, world);
         self.free_owned(session, world);
         self.release_session(session, world);
@@ -303,7 +308,9 @@ impl Daemon {
             Some(Err(Error::Protocol { peer: format!("{from:?}"), reason }))
         } else {
             match frame.request {
-                Request::Resolve { page, count } => Some(self.resolve(page, count, world)),
+                Request::Resolve { page, count } => {
+                    self.resolve_or_park(record, seq, (page, count), world)
+                }
                 Request::Stats => Some(Ok(Reply::Stats(Box::new(self.stats(world))))),
                 Request::CheckLock { addr, token } => {
                     let held = self.holds_lock(record, addr, token);
@@ -314,13 +321,14 @@ impl Daemon {
                     Some(Ok(Reply::Sessions(states.collect())))
                 }
                 Request::Ping => Some(Ok(Reply::Pong)),
-                Request::MoveIn { .. }
-                | Request::MoveOut { .. }
-                | Request::MoveCommit { .. }
-                | Request::MoveSettle { .. } => {
-                    let reason = "moves are not served yet".into();
-                    Some(Err(Error::Denied { reason }))
+                Request::MoveIn { page } => self.move_in((record, seq), page, world),
+                Request::MoveOut { page, generation } => {
+                    self.move_out((record, seq), page, generation, world)
                 }
+                Request::MoveCommit { from, generation, keep } => {
+                    self.move_commit((record, seq), (from, generation), &keep, world)
+                }
+                Request::MoveSettle { page } => self.move_settle((record, seq), page, world),
                 request => self.on_mutating(record, seq, request, world),
             }
         };
@@ -334,8 +342,9 @@ impl Daemon {
     /// Work that waits for time: frames in quarantine are looked at again, calls are repeated,
     /// backing and punching go on by one step each.
     pub fn tick<W: World>(&mut self, now: Nanos, world: &mut W) {
-        self.freeing.request_scan();
+        self.request_scan();
         self.retry_calls(now, world);
+        self.time_moves(now, world);
         self.time_locks(now, world);
         self.advance(world);
     }
@@ -346,6 +355,7 @@ impl Daemon {
             || self.allocations.is_backing()
             || self.calls.retries()
             || self.locks.needs_tick()
+            || self.moves.needs_tick()
     }
 
     /// The daemon's counters.
@@ -365,9 +375,9 @@ impl Daemon {
             metadata_bytes: world.metadata_bytes(),
             slots_used,
             remote_sessions,
-            pages_came: 0,
-            pages_went: 0,
-            pages_moving: 0,
+            pages_came: self.moves.came,
+            pages_went: self.moves.went,
+            pages_moving: self.moves.under_way() as u64,
             locks_held,
             lock_waiters,
             requests: self.requests.total(),
@@ -381,6 +391,8 @@ impl Daemon {
 
     /// Everything that can go on now, one bounded step of each kind.
     fn advance<W: World>(&mut self, world: &mut W) {
+        self.abandon_lost_moves(world);
+        self.back_arrivals(world);
         self.scan_cells(world);
         self.punch_step(world);
         self.serve_locks(world);
@@ -576,7 +588,8 @@ impl Daemon {
         let pages = self.layout.pages;
         let offset = pages.offset(addr);
         let home = self.frames.home(world.private(), pages.page(addr));
-        let (frame, entry) = home.ok_or(Error::NotMapped { addr })?;
+        let missing = || self.not_at_home(addr, Error::NotMapped { addr });
+        let (frame, entry) = home.ok_or_else(missing)?;
         if entry.shift != 0 {
             let index = (offset >> entry.shift) as u32;
             let object = self.slabs.release(world.private(), frame, index);
