@@ -124,6 +124,9 @@ pub const QUARANTINE_FRAMES_MAX: u32 = 4096;
 /// Words of the bitmap that goes with a slab page: they fit into [`MESSAGE_BYTES_MAX`], and hold
 /// the smallest objects of a page of the default size twice over.
 pub const MOVE_BITMAP_WORDS_MAX: usize = 1024;
+/// Bytes of a moving page that are copied at once: a page of the default size goes in one piece,
+/// and the buffer of a mover stays small whatever the size of pages.
+pub const MOVE_CHUNK_BYTES: u64 = 4 << 20;
 /// Moves that one daemon takes part in at once, as old and as new home each.
 pub const MOVES_MAX: usize = 64;
 /// Moves of the pool that the master knows to be under way; beyond: `Busy`.

@@ -52,12 +52,26 @@ fn commit_pages(world: &mut World, model: &mut Model, conn: ConnId, homes: Vec<P
     }
 }
 
+/// A page moves into a rack from where it is, or from where it is not.
+fn move_page(world: &mut World, model: &mut Model, conn: ConnId, to: PageHome, known: bool) {
+    let page = to.page;
+    let from = match model.resolve(page) {
+        Resolved::Home(home) if known => home,
+        _ => home(page, to.rack.0 ^ 1, page.0 + 500),
+    };
+    if model.resolve(page) == Resolved::Home(from) {
+        model.pages.insert(page, (to, model.regions[&to.rack.0]));
+    }
+    let answer = world.call(conn, MasterCall::MovePage { from, to });
+    assert_eq!(answer, Ok(MasterAnswer::Homes(vec![model.resolve(page)])));
+}
+
 /// A random command against engine and model.
 fn random_command(world: &mut World, model: &mut Model, daemons: &[ConnId], random: &mut Random) {
     let rack = u16::try_from(random.below(daemons.len() as u64)).unwrap();
     let conn = daemons[usize::from(rack)];
     let page = PageId(1 + random.below(model.page_next + 2));
-    match random.below(8) {
+    match random.below(10) {
         0 => {
             let count = 1 + random.below(5);
             assert_eq!(world.page_ids(conn, count).0, model.page_next);
@@ -86,6 +100,11 @@ fn random_command(world: &mut World, model: &mut Model, daemons: &[ConnId], rand
             let answer = world.call(conn, set_root(&name, expected, addr));
             assert_eq!(answer, Ok(MasterAnswer::Root(then)));
             model.roots.insert(name, then);
+        }
+        7 | 8 => {
+            let known = random.below(3) > 0;
+            let to = home(page, rack, page.0 + random.below(3) * 100);
+            move_page(world, model, conn, to, known);
         }
         _ => {
             // Proposed and never committed: as if a crash came between.

@@ -15,7 +15,7 @@ use rackpool_core::client::{
     Access, Alloc, AtWord, Atomic, AtomicOp, Client, Free, Locate, Miss, OWN, Operation, Piece,
     Placement, Reach, Transfer, TransferTables,
 };
-use rackpool_core::constants::SESSIONS_MAX;
+use rackpool_core::constants::{SESSIONS_MAX, STALE_RETRIES_MAX};
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{DaemonStats, MasterAnswer, MasterCall, Reply, Request, SessionState};
@@ -51,13 +51,13 @@ pub struct Handle {
     misses: Vec<u32>,
     pieces: Vec<Piece>,
     /// Work requests are told apart by this.
-    rounds: u64,
-    submissions: Submissions,
+    pub(crate) rounds: u64,
+    pub(crate) submissions: Submissions,
     paths: PathStats,
 }
 
-/// Work request ids of atomics have this bit, those of transfers do not.
-const ATOMIC_ID: u64 = 1 << 63;
+/// Work request ids of atomics and of moves have this bit, those of transfers do not.
+pub(crate) const ATOMIC_ID: u64 = 1 << 63;
 /// Pieces of a batch that go through the fabric at once.
 const BATCH_PIECES_MAX: usize = 256;
 
@@ -596,16 +596,15 @@ impl Handle {
     /// `out-of-bounds` across pages; `busy` if seven pins of this handle's slot are held.
     pub fn pin(&mut self, addr: GAddr, bytes: u64) -> Result<Pin> {
         self.client.check(addr, bytes)?;
-        loop {
-            match pin(&self.client, &self.links, addr, bytes)? {
-                Some(pin) => return Ok(pin),
-                None => {
-                    self.client.forget(self.client.geometry().page(addr));
-                    let mut locate = Locate::new(&self.client, addr, bytes);
-                    self.run(&mut locate)?;
-                }
+        for _ in 0..=STALE_RETRIES_MAX {
+            if let Some(pin) = pin(&self.client, &self.links, addr, bytes)? {
+                return Ok(pin);
             }
+            let stale = self.client.forget_stale(self.client.geometry().page(addr));
+            let mut locate = Locate::new(&self.client, addr, bytes).after(stale);
+            self.run(&mut locate)?;
         }
+        Err(Error::Moving { addr, retries: STALE_RETRIES_MAX })
     }
 
     fn master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
@@ -675,7 +674,7 @@ impl Handle {
 
 impl Handle {
     /// What dropped guards held.
-    fn give_locks_back(&mut self) {
+    pub(crate) fn give_locks_back(&mut self) {
         let table = Arc::clone(&self.links.locks);
         table.flush(&mut self.client, &mut self.links, &mut self.endpoint);
     }

@@ -3,13 +3,13 @@
 //! were tried.
 
 use super::locate::unexpected;
-use super::{Client, Io, LinkId, Locate, Need, Operation, Step};
+use super::{Client, Io, LinkId, Locate, Need, Operation, Retries, Step};
 use crate::addr::{GAddr, RackId};
 use crate::constants::RACKS_MAX;
 use crate::error::{Error, Result};
 use crate::placement::Order;
 use crate::seam::{Mem, Rare};
-use crate::wire::{MasterAnswer, MasterCall, Reply, Request};
+use crate::wire::{MasterAnswer, MasterCall, PageHome, Reply, Request};
 
 /// Where an allocation shall live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,40 +122,68 @@ impl<M: Mem> Operation<M> for Alloc {
 }
 
 /// The way to the daemon of an address's home rack.
+///
+/// The home may be one that the cache remembers, and a page may move on between its search and the
+/// request. So a refusal that a page elsewhere would get as well counts only if the page is found
+/// where it was asked: a generation is given out once, so it was there all the time.
 #[derive(Debug)]
 struct Home {
     addr: GAddr,
     locate: Option<Locate>,
+    /// Whose daemon got the request last.
+    asked: Option<PageHome>,
+    /// What it said, if that may have been for want of the page.
+    refused: Option<Error>,
+    retries: Retries,
 }
 
 impl Home {
     fn of(addr: GAddr) -> Self {
-        Self { addr, locate: None }
+        Self { addr, locate: None, asked: None, refused: None, retries: Retries::default() }
     }
 
     /// Asks the daemon once it is known.
     fn ask<M: Mem, T>(&mut self, client: &mut Client<M>, request: Request) -> Result<Step<T>> {
         let page = client.geometry().page(self.addr);
         if client.translation(page).is_none() {
-            let locate = self.locate.get_or_insert_with(|| Locate::new(client, self.addr, 1));
+            let search = || Locate::new(client, self.addr, 1).after(self.asked);
+            let locate = self.locate.get_or_insert_with(search);
             if let Step::Need(need) = locate.advance(client)? {
                 return Ok(Step::Need(need));
             }
         }
         self.locate = None;
-        let entry = client.translation(page).expect("a located page has a translation");
-        Ok(Step::Need(Need::Daemon(entry.link, request)))
+        let home = client.home_of(page).expect("a located page has a translation");
+        match self.refused.take() {
+            // It is shut no more.
+            Some(Error::Moving { .. }) | None => {}
+            Some(error) if self.asked == Some(home) => return Err(error),
+            Some(_) => {}
+        }
+        self.asked = Some(home);
+        let link = client.link_of(home.rack).expect("a translation has a link");
+        Ok(Step::Need(Need::Daemon(link, request)))
     }
 
-    /// A daemon's reply, unless it was to the search.
+    /// A daemon's reply, unless it was to the search, or is not the last word.
     fn on_reply<M: Mem>(
         &mut self,
         client: &mut Client<M>,
         reply: Result<Reply>,
     ) -> Result<Option<Reply>> {
-        match &mut self.locate {
-            Some(locate) => locate.on_reply(client, reply).map(|()| None),
-            None => reply.map(Some),
+        if let Some(locate) = &mut self.locate {
+            let found = locate.on_reply(client, reply);
+            return self.search_ended(found).map(|()| None);
+        }
+        match reply {
+            Err(error) if may_be_elsewhere(&error) => {
+                self.retries.again(self.addr)?;
+                self.refused = Some(error);
+                client.forget(client.geometry().page(self.addr));
+                self.locate = Some(Locate::new(client, self.addr, 1).after(self.asked));
+                Ok(None)
+            }
+            reply => reply.map(Some),
         }
     }
 
@@ -164,11 +192,29 @@ impl Home {
         client: &mut Client<M>,
         answer: Result<MasterAnswer>,
     ) -> Result<()> {
-        match &mut self.locate {
-            Some(locate) => locate.on_master(client, answer),
-            None => Err(unexpected("master", "a request to a daemon")),
+        let Some(locate) = &mut self.locate else {
+            return Err(unexpected("master", "a request to a daemon"));
+        };
+        let found = locate.on_master(client, answer);
+        self.search_ended(found)
+    }
+
+    /// A page that is nowhere: whom was asked before has said more.
+    fn search_ended(&mut self, found: Result<()>) -> Result<()> {
+        match found {
+            Err(Error::NotMapped { addr }) => {
+                let refused = self.refused.take();
+                let said = refused.filter(|error| !matches!(error, Error::Moving { .. }));
+                Err(said.unwrap_or(Error::NotMapped { addr }))
+            }
+            found => found,
         }
     }
+}
+
+/// Whether a daemon may refuse with this because the page is not at home there, or not now.
+fn may_be_elsewhere(error: &Error) -> bool {
+    matches!(error, Error::NotMapped { .. } | Error::BadFree { .. } | Error::Moving { .. })
 }
 
 /// A free under way: finds the home, then asks its daemon.

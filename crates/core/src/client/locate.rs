@@ -1,8 +1,12 @@
 //! Finding a page's home: the own daemon first (one ring round trip), then the master (one round
 //! trip that answers with rack, frame and key at once; Rcmp needs three calls), then a link
 //! to that rack if there is none yet.
+//!
+//! A page that moves is shut for a moment while the master still names its old home. Whoever found
+//! it shut says so ([`Locate::after`]) and asks that home's daemon, which answers when the move is
+//! over. So nobody spins, and nobody waits for a page that is not shut.
 
-use super::{Client, Io, Need, OWN, Operation, Retries, Step};
+use super::{Client, Io, LinkId, Need, OWN, Operation, Retries, Step};
 use crate::addr::GAddr;
 use crate::constants::RESOLVE_PAGES_MAX;
 use crate::error::{Error, Result};
@@ -14,6 +18,8 @@ enum State {
     AskDaemon,
     AskMaster,
     NeedLink(Vec<PageHome>),
+    /// The master names the home that was found stale.
+    AskHome(LinkId),
     Done,
 }
 
@@ -23,6 +29,7 @@ pub struct Locate {
     addr: GAddr,
     count: u32,
     state: State,
+    stale: Option<PageHome>,
     retries: Retries,
 }
 
@@ -33,7 +40,14 @@ impl Locate {
         let count = pages.div_ceil(client.geometry().page_bytes());
         let limit = if client.rare(Rare::LocateOnePage) { 1 } else { RESOLVE_PAGES_MAX };
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(limit);
-        Self { addr, count, state: State::AskDaemon, retries: Retries::default() }
+        let (state, retries) = (State::AskDaemon, Retries::default());
+        Self { addr, count, state, stale: None, retries }
+    }
+
+    /// The page was just found not to be at this home: if the master names it all the same, its
+    /// daemon is asked where the page is.
+    pub fn after(self, stale: Option<PageHome>) -> Self {
+        Self { stale, ..self }
     }
 
     /// What is needed now, or done: the first page has a translation.
@@ -47,6 +61,10 @@ impl Locate {
             State::AskMaster => {
                 let call = MasterCall::Resolve { page, count: self.count };
                 Ok(Step::Need(Need::Master(call)))
+            }
+            State::AskHome(link) => {
+                let request = Request::Resolve { page, count: self.count };
+                Ok(Step::Need(Need::Daemon(*link, request)))
             }
             State::Done => Ok(Step::Done(())),
             State::NeedLink(homes) => {
@@ -76,15 +94,26 @@ impl<M: Mem> Operation<M> for Locate {
 
     fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
         let Reply::Homes(homes) = reply? else {
-            return Err(unexpected("own daemon", "a resolve"));
+            return Err(unexpected("daemon", "a resolve"));
         };
-        if client.rare(Rare::LocateAtMaster) {
-            self.state = State::AskMaster;
+        let link = match self.state {
+            State::AskHome(link) => link,
+            _ if client.rare(Rare::LocateAtMaster) => {
+                self.state = State::AskMaster;
+                return Ok(());
+            }
+            _ => OWN,
+        };
+        client.install(link, &homes)?;
+        if client.translation(client.geometry().page(self.addr)).is_some() {
+            self.state = State::Done;
             return Ok(());
         }
-        client.install(OWN, &homes)?;
-        let found = client.translation(client.geometry().page(self.addr)).is_some();
-        self.state = if found { State::Done } else { State::AskMaster };
+        if link != OWN {
+            // It has gone: the directory knows where.
+            self.retries.again(self.addr)?;
+        }
+        self.state = State::AskMaster;
         Ok(())
     }
 
@@ -108,6 +137,10 @@ impl<M: Mem> Operation<M> for Locate {
             client.met(Race::CommittedNotHome);
             self.retries.again(self.addr)?;
             self.state = State::AskDaemon;
+            return Ok(());
+        }
+        if let Some(link) = client.link_of(home.rack).filter(|_| self.stale == Some(home)) {
+            self.state = State::AskHome(link);
             return Ok(());
         }
         let homes = resolved.iter().map_while(|one| match one {

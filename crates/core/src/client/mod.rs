@@ -11,12 +11,14 @@
 
 mod alloc;
 mod locate;
+mod migrate;
 mod session;
 mod transfer;
 mod translate;
 
 pub use alloc::{Alloc, AtHome, AtWord, Free, Placement};
 pub use locate::Locate;
+pub use migrate::Migrate;
 pub use session::{LinkLoss, Session, Taken};
 pub use transfer::{Access, Atomic, AtomicOp, Piece, Transfer, TransferTables};
 pub use translate::Translation;
@@ -323,6 +325,20 @@ impl<M: Mem> Client<M> {
     /// Forgets where a page lives.
     pub fn forget(&mut self, page: PageId) {
         self.translations.forget(page);
+    }
+
+    /// The home that the cache knows of a page.
+    pub fn home_of(&self, page: PageId) -> Option<PageHome> {
+        let Translation { generation, frame, link, .. } = *self.translations.get(page)?;
+        Some(PageHome { page, rack: self.rack_of(link), frame, generation })
+    }
+
+    /// Forgets a page that was not where it was thought to be; where that was, for
+    /// [`Locate::after`].
+    pub fn forget_stale(&mut self, page: PageId) -> Option<PageHome> {
+        let stale = self.home_of(page);
+        self.forget(page);
+        stale
     }
 
     /// Runs `access` on a mapped frame under the access protocol. `None` if the frame is not the

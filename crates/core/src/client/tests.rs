@@ -8,6 +8,9 @@ use crate::wire::{ReplyFrame, Resolved};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+mod migrate;
+mod moving;
+
 #[derive(Clone, Debug)]
 struct TestMem(Rc<Vec<Cell<u64>>>, Option<Mutation>);
 
@@ -199,7 +202,7 @@ impl World {
         else {
             panic!("{verb:?}")
         };
-        let frame = FrameIndex((at.offset / PAGE) as u32);
+        let frame = FrameIndex((at.offset / self.remote.layout.pages.page_bytes()) as u32);
         if self.remote.table.load(table_word(frame)) != at.key.0 {
             return WorkStatus::BadKey;
         }

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::seam::{
     Mem, Mutation, PostError, Race, Rare, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
-use crate::wire::{MasterAnswer, Reply};
+use crate::wire::{MasterAnswer, PageHome, Reply};
 
 /// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,8 @@ pub struct TransferTables {
     /// What the next doorbell is for; empty between calls.
     batch: Vec<Posting>,
     locate: Option<Locate>,
+    /// Where a page was found not to be any more.
+    stale: Option<PageHome>,
     retries: Retries,
 }
 
@@ -81,6 +83,7 @@ impl Default for TransferTables {
             in_flight_count: 0,
             batch: Vec::with_capacity(BATCH_MAX),
             locate: None,
+            stale: None,
             retries: Retries::default(),
         }
     }
@@ -114,6 +117,7 @@ impl<'t> Transfer<'t> {
             tables.in_flight_count = 0;
         }
         tables.locate = None;
+        tables.stale = None;
         tables.retries = Retries::default();
         Self { tables, pieces }
     }
@@ -185,11 +189,11 @@ impl TransferTables {
                     let page = client.geometry().page(fragment.addr);
                     if client.translation(page).is_some() {
                         self.retries.again(fragment.addr)?;
-                        client.forget(page);
+                        self.stale = client.forget_stale(page);
                     }
                     let rest = pieces[fragment.piece as usize].bytes - fragment.offset;
                     self.again.push(fragment);
-                    let mut locate = Locate::new(client, fragment.addr, rest);
+                    let mut locate = Locate::new(client, fragment.addr, rest).after(self.stale);
                     let step = locate.advance(client)?;
                     self.locate = Some(locate);
                     return Ok(step);
@@ -231,7 +235,7 @@ impl TransferTables {
                 let page = client.geometry().page(fragment.addr);
                 if client.translation(page).is_some_and(|entry| entry.generation == fragment.key) {
                     self.retries.again(fragment.addr)?;
-                    client.forget(page);
+                    self.stale = client.forget_stale(page);
                 }
                 self.again.push(fragment);
                 Ok(())
@@ -414,6 +418,8 @@ pub struct Atomic {
     posted: bool,
     old: Option<u64>,
     locate: Option<Locate>,
+    /// Where the page was found not to be any more.
+    stale: Option<PageHome>,
     retries: Retries,
 }
 
@@ -421,7 +427,7 @@ impl Atomic {
     /// Starts an atomic; `id` must differ from all other work requests of the handle.
     pub fn new(addr: GAddr, op: AtomicOp, id: u64) -> Self {
         let retries = Retries::default();
-        Self { addr, op, id, posted: false, old: None, locate: None, retries }
+        Self { addr, op, id, posted: false, old: None, locate: None, stale: None, retries }
     }
 
     fn post<M: Mem>(
@@ -488,9 +494,9 @@ impl<M: Mem> Operation<M> for Atomic {
                 let page = client.geometry().page(self.addr);
                 if client.translation(page).is_some() {
                     self.retries.again(self.addr)?;
-                    client.forget(page);
+                    self.stale = client.forget_stale(page);
                 }
-                self.locate = Some(Locate::new(client, self.addr, 8));
+                self.locate = Some(Locate::new(client, self.addr, 8).after(self.stale));
                 self.step(client, io)
             }
         }
@@ -527,7 +533,8 @@ impl<M: Mem> Operation<M> for Atomic {
             }
             WorkStatus::BadKey => {
                 client.met(Race::KeyRefused);
-                client.forget(client.geometry().page(self.addr));
+                self.retries.again(self.addr)?;
+                self.stale = client.forget_stale(client.geometry().page(self.addr));
                 Ok(())
             }
             WorkStatus::Flushed { executed: Some(false) } => Ok(()),

@@ -15,6 +15,7 @@
 //! Source: Rcmp §4.1, §5.1 (MS: page directory, membership, placement); leases: DESIGN §3.
 
 pub mod directory;
+mod moves;
 pub mod record;
 mod state;
 
@@ -33,6 +34,7 @@ use crate::seam::{Mutation, Nanos, Probe, Race, Rare};
 use crate::wire::{
     MasterAnswer, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo, WIRE_VERSION,
 };
+use moves::Moves;
 use std::collections::BTreeMap;
 
 /// A master that runs looks at leases at least so often in one. Longer intervals are pauses, in
@@ -140,6 +142,8 @@ pub struct Master<P: Probe = ()> {
     joining: BTreeMap<RackId, (ConnId, RackInfo)>,
     /// Daemons with a new region that wait until the rack's own had a lease's time to come back.
     deferred: Vec<(ConnId, u64, RackInfo)>,
+    /// Pages that somebody moves now.
+    moves: Moves,
     proposals: Vec<Proposal>,
     proposed_pages: usize,
     /// Answers of the applied batch, to be sent once it is stored.
@@ -174,6 +178,7 @@ impl<P: Probe> Master<P> {
             racks,
             joining: BTreeMap::new(),
             deferred: Vec::new(),
+            moves: Moves::default(),
             proposals: Vec::new(),
             proposed_pages: 0,
             uncommitted: None,
@@ -195,6 +200,7 @@ impl<P: Probe> Master<P> {
             out.push((conn, self.reply(id, answer)));
         }
         self.joining.clear();
+        self.moves.clear();
     }
 
     /// Takes a call. Reads are answered into `out` at once, from what is committed; mutating
@@ -226,6 +232,7 @@ impl<P: Probe> Master<P> {
         self.assert_committed();
         self.deferred.retain(|(waiting, ..)| *waiting != conn);
         self.joining.retain(|_, (joining, _)| *joining != conn);
+        self.moves.on_closed(conn);
         let Some(Conn { peer: Peer::Daemon(rack), .. }) = self.conns.remove(&conn) else { return };
         let Some(known) = self.racks.get_mut(&rack).filter(|r| r.conn == Some(conn)) else {
             return;
@@ -244,6 +251,7 @@ impl<P: Probe> Master<P> {
         let lease = self.lease_ns();
         self.awake_ns += now.saturating_sub(self.ticked).min(lease / TICKS_OF_LEASE_MIN);
         self.ticked = now;
+        self.moves.expire(self.awake_ns, lease);
         for (&rack, known) in &mut self.racks {
             let Some(conn) = known.conn.filter(|_| known.alive) else { continue };
             let heard = self.conns.get(&conn).map_or(0, |c| c.last_heard);
@@ -293,7 +301,14 @@ impl<P: Probe> Master<P> {
                 Command::LeasePageIds { count } => *count,
                 _ => 0,
             };
+            let moved_from = match &command {
+                Command::MovePage { from, .. } => Some(*from),
+                _ => None,
+            };
             let applied = self.state.apply(command, &mut writes);
+            if let (Some(from), Ok(_)) = (moved_from, &applied) {
+                self.moves.on_moved(&from);
+            }
             if let Some(info) = joined {
                 self.after_join(conn, &info, applied.as_ref().ok());
             }
@@ -389,8 +404,12 @@ impl<P: Probe> Master<P> {
                 return self.heartbeat(peer, frames_free, accesses).map(Some);
             }
             MasterCall::Resolve { page, count } => return self.resolve(page, count).map(Some),
-            MasterCall::BeginMove { .. } | MasterCall::MovePage { .. } => {
-                return Err(broken("moves are not served yet"));
+            MasterCall::BeginMove { page, to } => {
+                return self.begin_move(conn, page, to).map(Some);
+            }
+            MasterCall::MovePage { from, to } => {
+                let (rack, region_id) = self.daemon(peer)?;
+                Command::MovePage { rack, region_id, from, to }
             }
             MasterCall::Racks => return Ok(Some(MasterAnswer::Racks(self.racks()))),
             MasterCall::Rack { rack } => return self.rack(rack).map(Some),
@@ -669,6 +688,7 @@ impl<P: Probe> Master<P> {
             }
             Applied::PageIds(first) => MasterAnswer::PageIds { first, count: page_ids },
             Applied::Root(addr) => MasterAnswer::Root(addr),
+            Applied::Home(resolved) => MasterAnswer::Homes(vec![resolved]),
         }
     }
 }

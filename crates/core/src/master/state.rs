@@ -45,6 +45,17 @@ pub enum Command {
         /// The pages.
         pages: Vec<PageId>,
     },
+    /// A page changes its home, if that is `from`.
+    MovePage {
+        /// The rack of the daemon that asks: the one of `to`.
+        rack: RackId,
+        /// Its region; another one by now refuses the command.
+        region_id: [u64; 2],
+        /// What must be the home.
+        from: PageHome,
+        /// What shall be the home.
+        to: PageHome,
+    },
     /// A name gets an address.
     SetRoot {
         /// The name.
@@ -62,6 +73,7 @@ impl Command {
         match self {
             Command::CommitPages { homes, .. } => homes.len(),
             Command::RemovePages { pages, .. } => pages.len(),
+            Command::MovePage { .. } => 1,
             _ => 0,
         }
     }
@@ -83,6 +95,8 @@ pub enum Applied {
     PageIds(PageId),
     /// To `SetRoot`: the address under the name now.
     Root(GAddr),
+    /// To `MovePage`: where the page is now.
+    Home(Resolved),
 }
 
 /// A rack in the state.
@@ -231,6 +245,9 @@ impl State {
             Command::RemovePages { rack, region_id, pages } => {
                 self.remove_pages(rack, region_id, &pages, writes)
             }
+            Command::MovePage { rack, region_id, from, to } => {
+                self.move_page((rack, region_id), &from, &to, writes)
+            }
             Command::SetRoot { name, expected, addr } => {
                 self.set_root(name, expected, addr, writes)
             }
@@ -370,6 +387,35 @@ impl State {
         }
         self.pool.pages = self.directory.pages();
         Ok(Applied::Done)
+    }
+
+    /// The one point that decides where a page lives. A home that is not `from`, or lost, stays.
+    fn move_page(
+        &mut self,
+        (rack, region_id): (RackId, [u64; 2]),
+        from: &PageHome,
+        to: &PageHome,
+        writes: &mut Vec<StateWrite>,
+    ) -> Result<Applied> {
+        let (region, frame_count) = self.present_region(rack, region_id)?;
+        let page = to.page;
+        if from.page != page {
+            return Err(broken(rack, format!("page {} moves to page {page}", from.page)));
+        }
+        if to.rack != rack || to.frame.0 >= frame_count || to.generation.0 == 0 {
+            return Err(broken(rack, format!("the home of page {page} is not in its region")));
+        }
+        if self.resolve(page) == Resolved::Home(*from) && from != to {
+            let (frame, version) = (to.frame, to.generation);
+            let home = Home { rack, role: Role::Primary, tier: 0, frame, region, version };
+            self.directory.insert(page, home);
+            writes.push(record::write_page(page, &home));
+            let old = self.racks.get_mut(&from.rack).expect("a home that is not lost has a rack");
+            old.pages -= 1;
+            let new = self.racks.get_mut(&rack).expect("present_region found it");
+            new.pages += 1;
+        }
+        Ok(Applied::Home(self.resolve(page)))
     }
 
     fn set_root(
