@@ -118,6 +118,11 @@ impl Client {
         self.table(OBJECTS)
     }
 
+    /// Moves the page of an address to a rack; where it is now.
+    pub fn migrate(&mut self, addr: GAddr, to: RackId) -> Result<RackId> {
+        Ok(self.handle.migrate(addr, to)?)
+    }
+
     /// Stores an object.
     pub fn put(&mut self, name: &[u8], value: &[u8]) -> Result<()> {
         self.with_objects(|table, handle| table.put(handle, name, value).map(drop))

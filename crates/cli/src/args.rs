@@ -64,6 +64,7 @@ Commands (separated by `;` or line ends; the first failure stops them):
   cas ADDR OLD NEW                            -> ok | failed VALUE
   add ADDR N                                  -> the value before
   free ADDR BYTES                             -> ok
+  migrate ADDR rack:N                         -> ok rack N: where its page is now
   put NAME file:PATH|text:...                 -> ok
   get NAME [file:PATH]                        -> the object's bytes, as they are
   del NAME                                    -> ok

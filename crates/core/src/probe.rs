@@ -58,6 +58,26 @@ names! {
         DropRedo = "drop-redo",
         /// One-sided operations are executed whatever their key.
         ExecuteRevokedKey = "execute-revoked-key",
+        /// A page that leaves is not shut: its old home's users go on.
+        LeavePageOpen = "leave-page-open",
+        /// A page that leaves is copied while a cell announces its frame.
+        CopyBeforeDrained = "copy-before-drained",
+        /// A page leaves while a lock in it is held or awaited.
+        MoveLockedPage = "move-locked-page",
+        /// A page leaves while an allocation in it may still be taken back.
+        MoveUntakenPage = "move-untaken-page",
+        /// The old home takes a page back without asking the directory.
+        TakeBackUnasked = "take-back-unasked",
+        /// The old home frees a page's frame without asking the directory.
+        GiveAwayUnasked = "give-away-unasked",
+        /// The new home serves a page before the directory names it.
+        HomeBeforeCommit = "home-before-commit",
+        /// The new home forgets which objects of a slab page live.
+        ForgetObjects = "forget-objects",
+        /// Attach opens a page that was leaving without asking the directory.
+        ForgetDeparture = "forget-departure",
+        /// Attach serves a page that was arriving without asking the directory.
+        ForgetArrival = "forget-arrival",
         /// A restarted master gives a rack to another region's daemon at once.
         GrantWithoutLeaseWait = "grant-without-lease-wait",
     }
@@ -148,6 +168,16 @@ names! {
         RedoFinished = "redo-finished",
         /// Attach: the later pages of a run followed the first.
         RunFinished = "run-finished",
+        /// Daemon: a search waited for the end of a page's move.
+        SearchParked = "search-parked",
+        /// Daemon: a page that was leaving was taken back.
+        PageTakenBack = "page-taken-back",
+        /// Daemon: a page that was arriving had been taken back by its old home.
+        ArrivalRefused = "arrival-refused",
+        /// Daemon: a move took too long.
+        MoveTooSlow = "move-too-slow",
+        /// Attach: a page was in a move.
+        MoveSettledAtAttach = "move-settled-at-attach",
         /// Attach: frames on their way were rolled back.
         FramesRolledBack = "frames-rolled-back",
         /// Master: a daemon with another region waits for the end of the old one's lease.
@@ -196,7 +226,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.len(), 12);
+        assert_eq!(Mutation::ALL.len(), 22);
     }
 
     #[test]

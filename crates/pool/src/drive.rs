@@ -40,23 +40,35 @@ pub(crate) fn advance<O: Operation<Window>>(
     op: &mut O,
     deadline_ns: u64,
 ) -> Result<Advanced<O::Output>> {
+    advance_within(client, links, endpoint, buffers, op, || deadline_ns)
+}
+
+/// As [`advance`], with a deadline for each thing that is waited for.
+pub(crate) fn advance_within<O: Operation<Window>>(
+    client: &mut Client<Window>,
+    links: &mut Links,
+    endpoint: &mut Endpoint,
+    buffers: Buffers,
+    op: &mut O,
+    deadline: impl Fn() -> u64,
+) -> Result<Advanced<O::Output>> {
     loop {
         match op.step(client, &mut FabricIo { endpoint, links, buffers })? {
             Step::Done(output) => return Ok(Advanced::Done(output)),
             Step::Need(Need::Completions) => return Ok(Advanced::Posted),
             Step::Need(Need::Link(rack)) => {
                 let losses = links.loss_count();
-                links.connect(client, endpoint, rack, deadline_ns)?;
+                links.connect(client, endpoint, rack, deadline())?;
                 if links.loss_count() != losses {
                     return Err(links.loss());
                 }
             }
             Step::Need(Need::Master(call)) => {
-                let answer = links.master_call(call, deadline_ns);
+                let answer = links.master_call(call, deadline());
                 op.on_master(client, answer)?;
             }
             Step::Need(Need::Daemon(link, request)) => {
-                let reply = links.daemon_call(client, endpoint, link, request, deadline_ns);
+                let reply = links.daemon_call(client, endpoint, link, request, deadline());
                 op.on_reply(client, reply)?;
             }
         }

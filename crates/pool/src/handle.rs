@@ -51,13 +51,13 @@ pub struct Handle {
     misses: Vec<u32>,
     pieces: Vec<Piece>,
     /// Work requests are told apart by this.
-    rounds: u64,
-    submissions: Submissions,
+    pub(crate) rounds: u64,
+    pub(crate) submissions: Submissions,
     paths: PathStats,
 }
 
-/// Work request ids of atomics have this bit, those of transfers do not.
-const ATOMIC_ID: u64 = 1 << 63;
+/// Work request ids of atomics and of moves have this bit, those of transfers do not.
+pub(crate) const ATOMIC_ID: u64 = 1 << 63;
 /// Pieces of a batch that go through the fabric at once.
 const BATCH_PIECES_MAX: usize = 256;
 
@@ -711,7 +711,7 @@ impl Handle {
 
 impl Handle {
     /// What dropped guards held.
-    fn give_locks_back(&mut self) {
+    pub(crate) fn give_locks_back(&mut self) {
         let table = Arc::clone(&self.links.locks);
         table.flush(&mut self.client, &mut self.links, &mut self.endpoint);
     }

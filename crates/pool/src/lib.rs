@@ -22,6 +22,7 @@ mod local;
 mod locks;
 pub mod master;
 mod metrics;
+mod migrate;
 pub mod monitor;
 mod options;
 mod paths;

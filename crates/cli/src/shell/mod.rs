@@ -142,6 +142,10 @@ impl Shell<'_> {
                 self.line(&old.to_string())
             }
             C::Free(addr, bytes) => client.free(addr, bytes).and_then(|()| self.line("ok")),
+            C::Migrate(addr, to) => {
+                let rack = client.migrate(addr, to)?;
+                self.line(&format!("ok rack {rack}"))
+            }
             C::Put(name, _) => client.put(&name, &data).and_then(|()| self.line("ok")),
             C::Get(name, file) => self.get(&name, file.as_deref()),
             C::Del(name) => match client.delete(&name)? {

@@ -66,6 +66,8 @@ pub enum ShellCommand {
     Add(GAddr, u64),
     /// `free ADDR BYTES`
     Free(GAddr, u64),
+    /// `migrate ADDR rack:N`
+    Migrate(GAddr, RackId),
     /// `put NAME DATA`
     Put(Vec<u8>, Data),
     /// `get NAME [file:PATH]`
@@ -85,13 +87,14 @@ pub enum ShellCommand {
 }
 
 /// What each command looks like, for messages and for `help`.
-pub const FORMS: [&str; 14] = [
+pub const FORMS: [&str; 15] = [
     "alloc BYTES [local|rack:N|spread]",
     "write ADDR text:...|hex:...|file:PATH",
     "read ADDR BYTES [hex|text|file:PATH]",
     "cas ADDR OLD NEW",
     "add ADDR N",
     "free ADDR BYTES",
+    "migrate ADDR rack:N",
     "put NAME file:PATH|text:...|hex:...",
     "get NAME [file:PATH]",
     "del NAME",
@@ -152,6 +155,7 @@ fn operation(name: &str, operands: &[&[u8]]) -> Parsed<ShellCommand> {
         ("cas", [addr, old, new]) => C::Cas(address(addr)?, number(old)?, number(new)?),
         ("add", [addr, n]) => C::Add(address(addr)?, number(n)?),
         ("free", [addr, bytes]) => C::Free(address(addr)?, size(bytes)?),
+        ("migrate", [addr, rack]) => C::Migrate(address(addr)?, rack_of(rack)?),
         ("put", [name, data]) => C::Put(object(name)?, data_of(data)?),
         ("get", [name]) => C::Get(object(name)?, None),
         ("get", [name, file]) => C::Get(object(name)?, Some(file_of(file)?)),
@@ -216,12 +220,16 @@ fn placement(word: &[u8]) -> Parsed<Placement> {
         b"local" => Ok(Placement::Local),
         b"spread" => Ok(Placement::Spread),
         _ => {
-            let wrong = || format!("`{}` is no placement", lossy(word));
-            let rack = word.strip_prefix(b"rack:").and_then(unsigned);
-            let rack = rack.and_then(|rack| u16::try_from(rack).ok()).ok_or_else(wrong)?;
-            Ok(Placement::Rack(RackId(rack)))
+            let wrong = |_| format!("`{}` is no placement", lossy(word));
+            rack_of(word).map(Placement::Rack).map_err(wrong)
         }
     }
+}
+
+fn rack_of(word: &[u8]) -> Parsed<RackId> {
+    let rack = word.strip_prefix(b"rack:").and_then(unsigned);
+    let rack = rack.and_then(|rack| u16::try_from(rack).ok());
+    rack.map(RackId).ok_or_else(|| format!("`{}` is not a rack such as rack:1", lossy(word)))
 }
 
 fn data_of(word: &[u8]) -> Parsed<Data> {
@@ -357,6 +365,7 @@ mod tests {
             ("cas 0x200000 1 0x2", C::Cas(addr, 1, 2)),
             ("add 0x200000 -1", C::Add(addr, u64::MAX)),
             ("free 0x200000 64", C::Free(addr, 64)),
+            ("migrate 0x200000 rack:1", C::Migrate(addr, RackId(1))),
             ("put n text:", C::Put(b"n".into(), Data::Bytes(vec![]))),
             ("put n file:x", C::Put(b"n".into(), Data::File("x".into()))),
             ("get n", C::Get(b"n".into(), None)),
@@ -409,6 +418,9 @@ mod tests {
             ("cas 0x200000 1", "cas ADDR OLD NEW"),
             ("add 0x200000 0x10000000000000000", "64 bits"),
             ("add 0x200000 --1", "64 bits"),
+            ("migrate 0x200000", "migrate ADDR rack:N"),
+            ("migrate 0x200000 local", "not a rack"),
+            ("migrate 0x200000 rack:70000", "not a rack"),
             ("put '' text:a", "empty"),
             ("put n", "put NAME"),
             ("get n m", "not file:PATH"),

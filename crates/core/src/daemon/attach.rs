@@ -17,6 +17,7 @@ use crate::daemon::frames::{Entry, Frames, state_offset};
 use crate::daemon::free::Freeing;
 use crate::daemon::heat::Heat;
 use crate::daemon::locks::Locks;
+use crate::daemon::moves::Moves;
 use crate::daemon::redo::Redo;
 use crate::daemon::session::Sessions;
 use crate::daemon::slab::Slabs;
@@ -160,6 +161,7 @@ impl Daemon {
             allocations: Allocations::new(),
             freeing: Freeing::default(),
             calls: Calls::new(),
+            moves: Moves::default(),
             allocated_bytes: 0,
             allocations_live: 0,
             requests: RequestCounts::default(),
@@ -167,7 +169,7 @@ impl Daemon {
             sessions_made: 0,
             sessions_reaped: 0,
         };
-        daemon.freeing.require_barrier();
+        daemon.freeing.table_changed();
         daemon.scan_frames(world.private())?;
         let leaving = daemon.settle_frames(world)?;
         if !leaving.is_empty() {
@@ -184,9 +186,16 @@ impl Daemon {
         let page_max = self.layout.pages.page_id_max();
         for frame in 0..self.frames.high {
             let entry = Entry::load(mem, frame)?;
-            if entry.state == FrameState::Free {
-                self.frames.free.insert(frame);
-                continue;
+            match entry.state {
+                FrameState::Free => {
+                    self.frames.free.insert(frame);
+                    continue;
+                }
+                FrameState::Gone => {
+                    self.freeing.drain(frame);
+                    continue;
+                }
+                _ => {}
             }
             let shifts = SLAB_SHIFT_MIN..self.layout.pages.page_shift();
             let known_class = entry.shift == 0 || shifts.contains(&entry.shift);
@@ -205,7 +214,7 @@ impl Daemon {
 
     /// Decides what stays, in page order so that first pages come first; the frames that go.
     fn settle_frames<W: World>(&mut self, world: &mut W) -> Result<Vec<u32>> {
-        for frame in self.frames.free.iter().copied() {
+        for frame in self.frames.free.iter().copied().chain(self.freeing.draining()) {
             settle_table(world, frame, 0);
         }
         let pages: Vec<(u64, u32)> = self.frames.by_page.iter().map(|(p, f)| (*p, *f)).collect();
@@ -213,6 +222,11 @@ impl Daemon {
         let mut head = Head { page: 0, pages: 0, stays: false, seen: 0 };
         for (page, frame) in pages {
             let entry = Entry::load(world.private(), frame)?;
+            if matches!(entry.state, FrameState::Arriving | FrameState::Departing) {
+                settle_table(world, frame, 0);
+                self.settle_move(frame, &entry, world);
+                continue;
+            }
             if entry.first {
                 check_complete(&head)?;
                 let owner = entry.owner.0;

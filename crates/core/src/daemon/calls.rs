@@ -22,6 +22,8 @@ pub(super) enum Purpose {
     Lease,
     /// So many pages of a job get their homes.
     Commit { job: u64, pages: usize },
+    /// Whose the page of a frame is.
+    Move { frame: u32 },
     /// These frames' pages are forgotten.
     Remove { frames: Vec<u32> },
 }
@@ -117,6 +119,10 @@ impl Daemon {
                 self.on_removed(frames, world);
                 None
             }
+            (Ok(MasterAnswer::Homes(homes)), Purpose::Move { frame }) if homes.len() == 1 => {
+                self.on_home_known(*frame, homes[0], world);
+                None
+            }
             (Ok(answer), _) => Some(unexpected(answer)),
             (Err(error), _) => Some(error),
         };
@@ -172,6 +178,10 @@ impl Daemon {
             let Some((job, homes)) = self.next_commit() else { break };
             let purpose = Purpose::Commit { job, pages: homes.len() };
             self.calls.send(MasterCall::CommitPages { homes }, purpose, world);
+        }
+        while self.calls.has_room(world.private()) {
+            let Some((frame, call)) = self.next_question() else { break };
+            self.calls.send(call, Purpose::Move { frame }, world);
         }
         while self.calls.has_room(world.private()) {
             let forced = world.private().rare(Rare::RemoveOnePage);

@@ -24,6 +24,8 @@ pub(super) struct Entry {
     pub(super) shift: u8,
     /// Whether it is the first page of a run; slab pages are.
     pub(super) first: bool,
+    /// Whether a word of the pool named memory of it, or lies in it (`AllocInto`).
+    pub(super) named: bool,
     /// Pages of the run in its first page, the index in the run in later ones.
     pub(super) span: u32,
     pub(super) owner: SessionId,
@@ -43,9 +45,16 @@ impl Entry {
             state,
             shift: (state_word >> 8) as u8,
             first: state_word >> 16 & 1 == 1,
+            named: state_word >> 17 & 1 == 1,
             span: (state_word >> 32) as u32,
             owner: SessionId(word(FrameWord::Owner)),
         })
+    }
+
+    /// The entry of a frame for a page that comes from another rack.
+    pub(super) fn arriving(page: PageId, generation: Generation) -> Entry {
+        let (state, owner) = (FrameState::Arriving, SessionId(0));
+        Entry { page, generation, state, shift: 0, first: true, named: false, span: 1, owner }
     }
 
     /// Reads an entry that attach has checked.
@@ -58,6 +67,7 @@ impl Entry {
         u64::from(state as u8)
             | u64::from(self.shift) << 8
             | u64::from(self.first) << 16
+            | u64::from(self.named) << 17
             | u64::from(self.span) << 32
     }
 

@@ -63,14 +63,19 @@ impl Freeing {
         !self.draining.is_empty() || !self.drained.is_empty()
     }
 
-    /// Asks for a scan of the cells, if a frame waits for one.
-    pub(super) fn request_scan(&mut self) {
-        self.scan_due = !self.draining.is_empty();
+    /// Notes that table words changed: the next scan needs a barrier.
+    pub(super) fn table_changed(&mut self) {
+        self.unfenced = true;
     }
 
-    /// Notes that attach changed table words.
-    pub(super) fn require_barrier(&mut self) {
-        self.unfenced = true;
+    /// Frames that a cell may announce.
+    pub(super) fn draining(&self) -> impl Iterator<Item = u32> + '_ {
+        self.draining.iter().copied()
+    }
+
+    /// A frame that the master does not know here, and that a cell may announce.
+    pub(super) fn drain(&mut self, frame: u32) {
+        self.draining.insert(frame);
     }
 }
 
@@ -148,15 +153,20 @@ impl Daemon {
         self.finish_release(target, Some(ticket), world);
     }
 
-    /// Takes back the allocation that a session's last request made, if nobody took the answer.
-    pub(super) fn take_back<W: World>(&mut self, record: u32, world: &mut W) {
-        let consumed = if record < SLOTS_MAX {
+    /// The last request whose answer a session has taken.
+    pub(super) fn consumed<W: World>(&self, record: u32, world: &W) -> u64 {
+        if record < SLOTS_MAX {
             // Without the slot section nothing says what was consumed: a leak harms less than
             // freeing memory that is in use.
             world.slot_word(record, SlotWord::ConsumedSeq).unwrap_or(u64::MAX)
         } else {
             self.sessions.consumed(record)
-        };
+        }
+    }
+
+    /// Takes back the allocation that a session's last request made, if nobody took the answer.
+    pub(super) fn take_back<W: World>(&mut self, record: u32, world: &mut W) {
+        let consumed = self.consumed(record, world);
         let Some((addr, bytes)) = self.sessions.unconsumed(record, consumed) else { return };
         let Ok(target) = self.find_allocation(GAddr(addr), bytes, world) else { return };
         if let Some(record) = self.sessions.disown(addr, &mut self.redo) {
@@ -210,7 +220,8 @@ impl Daemon {
         let page = pages.page(addr);
         let offset = pages.offset(addr);
         let Some((frame, entry)) = self.frames.home(world.private(), page) else {
-            return bad("no page of this rack is there");
+            let reason = "no page of this rack is there".into();
+            return Err(self.not_at_home(addr, Error::BadFree { addr, bytes, reason }));
         };
         let class = slab::class_shift(&self.layout, bytes);
         if entry.shift == 0 {
@@ -368,7 +379,13 @@ impl Daemon {
                 }
             }
         }
-        self.freeing.request_scan();
+        self.request_scan();
+    }
+
+    /// Asks for a scan of the cells, if a frame waits for one.
+    pub(super) fn request_scan(&mut self) {
+        let waits = !self.freeing.draining.is_empty();
+        self.freeing.scan_due = waits || self.moves.draining().next().is_some();
     }
 
     /// Looks once whether the frames that wait for it are announced by anybody.
@@ -377,32 +394,39 @@ impl Daemon {
             return;
         }
         let probe = world.private();
-        let (omit, reuse, kept) = (
-            probe.mutated(Mutation::OmitBarrier),
-            probe.mutated(Mutation::ReuseBeforeDrained),
-            probe.rare(Rare::QuarantineKept),
-        );
+        let omit = probe.mutated(Mutation::OmitBarrier);
+        let reuse = probe.mutated(Mutation::ReuseBeforeDrained);
+        let copy = probe.mutated(Mutation::CopyBeforeDrained);
+        let kept = probe.rare(Rare::QuarantineKept);
         if std::mem::take(&mut self.freeing.unfenced) && !omit {
             world.barrier();
         }
         if kept {
             return;
         }
+        let mut leaving: Vec<u32> = self.moves.draining().collect();
         let freeing = &mut self.freeing;
         freeing.announced.clear();
         for index in 0..world.cell_count() {
             let frame = world.cell(index).checked_sub(1).and_then(|f| u32::try_from(f).ok());
-            freeing.announced.extend(frame.filter(|frame| freeing.draining.contains(frame)));
+            freeing.announced.extend(
+                frame.filter(|frame| freeing.draining.contains(frame) || leaving.contains(frame)),
+            );
         }
         if !freeing.announced.is_empty() {
             world.private().met(Race::CellSeen);
         }
+        leaving.retain(|frame| copy || !freeing.announced.contains(frame));
+        freeing.announced.retain(|frame| freeing.draining.contains(frame));
         if reuse {
             freeing.announced.clear();
         }
         let announced = std::mem::take(&mut freeing.draining);
         freeing.draining.extend(&freeing.announced);
         freeing.drained.extend(announced.difference(&freeing.draining));
+        for frame in leaving {
+            self.drained(frame, world);
+        }
     }
 
     /// Punches frames that nobody can touch, as many as one step may, and makes them free.
@@ -430,7 +454,9 @@ impl Daemon {
         }
         world.private().store(state_offset(frame), FrameState::Free as u64);
         self.freeing.drained.remove(&frame);
-        self.frames.by_page.remove(&entry.page.0);
+        if self.frames.by_page.get(&entry.page.0) == Some(&frame) {
+            self.frames.by_page.remove(&entry.page.0);
+        }
         self.frames.free.insert(frame);
     }
 }

@@ -342,9 +342,9 @@ fn victim_here(ask: &MoveAsk, heat: &Heat, frames: &Frames) -> Option<Victim> {
     Some(Victim { home_use: heat.use_of(victim.page).recent, ..victim })
 }
 
-/// Whether a page might be moved, as far as its frame's entry says: a page for itself that no
-/// session owns.
+/// Whether a page might be moved, as far as its frame's entry says.
 fn may_go<M: Mem>(frame: u32, mem: &M) -> bool {
     let entry = Entry::load_checked(mem, frame);
-    entry.state == FrameState::Home && entry.first && entry.span <= 1 && entry.owner.0 == 0
+    let alone = entry.first && entry.span == 1 && entry.owner.0 == 0 && !entry.named;
+    entry.state == FrameState::Home && alone
 }

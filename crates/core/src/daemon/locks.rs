@@ -24,6 +24,7 @@ use crate::layout::{LOCK_WRITE, LockWord, ResultKind, StateWord, lock_word};
 use crate::seam::{Mem, Nanos};
 use crate::wire::Reply;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 /// A grant.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +77,23 @@ pub(super) struct Locks {
 }
 
 impl Locks {
+    /// Whether a lock in a range of addresses is held or awaited.
+    pub(super) fn any_in(&self, range: Range<u64>) -> bool {
+        self.locks.range(range).next().is_some()
+    }
+
+    /// The last fencing token that was given.
+    pub(super) fn token_last(&self) -> u64 {
+        self.token_last
+    }
+
+    /// Tokens from now on are greater than `token`; whether that is news.
+    pub(super) fn raise_token(&mut self, token: u64) -> bool {
+        let news = token > self.token_last;
+        self.token_last = self.token_last.max(token);
+        news
+    }
+
     /// Reads the table and drops what belonged to sessions that are over.
     pub(super) fn load<M: Mem>(mem: &M, sessions: &Sessions) -> Result<Locks> {
         let mut locks = Locks {

@@ -23,6 +23,7 @@ mod frames;
 mod free;
 mod heat;
 mod locks;
+mod moves;
 mod redo;
 mod remotes;
 mod session;
@@ -41,6 +42,7 @@ use crate::daemon::frames::Frames;
 use crate::daemon::free::Freeing;
 use crate::daemon::heat::Heat;
 use crate::daemon::locks::Locks;
+use crate::daemon::moves::Moves;
 use crate::daemon::redo::Redo;
 use crate::daemon::session::{Admit, Outcome, Sessions, Ticket};
 use crate::daemon::slab::Slabs;
@@ -130,6 +132,7 @@ pub struct Daemon {
     allocations: Allocations,
     freeing: Freeing,
     calls: Calls,
+    moves: Moves,
     allocated_bytes: u64,
     allocations_live: u64,
     requests: RequestCounts,
@@ -251,6 +254,7 @@ impl Daemon {
             self.sessions.set_connected(record, false);
             // Its lock would be given to nobody; the client asks again.
             self.cancel_lock(record);
+            self.moves.abandon_soon(record);
         }
     }
 
@@ -277,6 +281,7 @@ impl Daemon {
             return;
         }
         self.cancel_lock(record);
+        self.abandon_moves(record, world);
         self.take_back(record, world);
         self.free_owned(session, world);
         self.release_session(session, world);
@@ -306,7 +311,9 @@ impl Daemon {
             Some(Err(Error::Protocol { peer: format!("{from:?}"), reason }))
         } else {
             match frame.request {
-                Request::Resolve { page, count } => Some(self.resolve(page, count, world)),
+                Request::Resolve { page, count } => {
+                    self.resolve_or_park(record, seq, (page, count), world)
+                }
                 Request::Stats => Some(Ok(Reply::Stats(Box::new(self.stats(world))))),
                 Request::CheckLock { addr, token } => {
                     let held = self.holds_lock(record, addr, token);
@@ -321,13 +328,14 @@ impl Daemon {
                 | Request::DecideMove(_)
                 | Request::Decisions { .. } => Some(self.on_heat(record, frame.request, world)),
                 Request::Ping => Some(Ok(Reply::Pong)),
-                Request::MoveIn { .. }
-                | Request::MoveOut { .. }
-                | Request::MoveCommit { .. }
-                | Request::MoveSettle { .. } => {
-                    let reason = "moves are not served yet".into();
-                    Some(Err(Error::Denied { reason }))
+                Request::MoveIn { page } => self.move_in((record, seq), page, world),
+                Request::MoveOut { page, generation } => {
+                    self.move_out((record, seq), page, generation, world)
                 }
+                Request::MoveCommit { from, generation, keep } => {
+                    self.move_commit((record, seq), (from, generation), &keep, world)
+                }
+                Request::MoveSettle { page } => self.move_settle((record, seq), page, world),
                 request => self.on_mutating(record, seq, request, world),
             }
         };
@@ -342,8 +350,9 @@ impl Daemon {
     /// backing and punching go on by one step each.
     pub fn tick<W: World>(&mut self, now: Nanos, world: &mut W) {
         self.note_time(now);
-        self.freeing.request_scan();
+        self.request_scan();
         self.retry_calls(now, world);
+        self.time_moves(now, world);
         self.time_locks(now, world);
         self.advance(world);
     }
@@ -354,6 +363,7 @@ impl Daemon {
             || self.allocations.is_backing()
             || self.calls.retries()
             || self.locks.needs_tick()
+            || self.moves.needs_tick()
     }
 
     /// The daemon's counters.
@@ -373,9 +383,9 @@ impl Daemon {
             metadata_bytes: world.metadata_bytes(),
             slots_used,
             remote_sessions,
-            pages_came: 0,
-            pages_went: 0,
-            pages_moving: 0,
+            pages_came: self.moves.came,
+            pages_went: self.moves.went,
+            pages_moving: self.moves.under_way() as u64,
             moves: self.heat.counts(),
             locks_held,
             lock_waiters,
@@ -390,6 +400,8 @@ impl Daemon {
 
     /// Everything that can go on now, one bounded step of each kind.
     fn advance<W: World>(&mut self, world: &mut W) {
+        self.abandon_lost_moves(world);
+        self.back_arrivals(world);
         self.scan_cells(world);
         self.punch_step(world);
         self.serve_locks(world);
@@ -589,7 +601,8 @@ impl Daemon {
         let pages = self.layout.pages;
         let offset = pages.offset(addr);
         let home = self.frames.home(world.private(), pages.page(addr));
-        let (frame, entry) = home.ok_or(Error::NotMapped { addr })?;
+        let missing = || self.not_at_home(addr, Error::NotMapped { addr });
+        let (frame, entry) = home.ok_or_else(missing)?;
         if entry.shift != 0 {
             let index = (offset >> entry.shift) as u32;
             let object = self.slabs.release(world.private(), frame, index);

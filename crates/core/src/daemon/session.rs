@@ -16,6 +16,7 @@ use crate::layout::{ResultKind, SessionWord, session_word};
 use crate::seam::{Mem, Mutation, Probe};
 use crate::wire::SessionState;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A session that a region knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -375,6 +376,11 @@ impl Sessions {
     pub(super) fn disowned(&mut self, record: u32) {
         self.forget_allocated(record);
         self.records[record as usize].outcome.bytes = 0;
+    }
+
+    /// Records whose last result is a live allocation in a range of addresses.
+    pub(super) fn allocated_in(&self, range: Range<u64>) -> impl Iterator<Item = u32> + '_ {
+        self.last_allocated.range(range).map(|(_, record)| *record)
     }
 
     /// Address and bytes of a record's last result if it is a live allocation whose answer was

@@ -111,6 +111,17 @@ impl Slabs {
         }
     }
 
+    /// How many objects live in a page.
+    pub(super) fn live(&self, frame: u32) -> u32 {
+        self.pages.get(&frame).map_or(0, |slab| capacity(&self.layout, slab.shift) - slab.free)
+    }
+
+    /// The bitmap of a page.
+    pub(super) fn bitmap_words<M: Mem>(&self, mem: &M, frame: u32, shift: u8) -> Vec<u64> {
+        let words = bitmap_bytes(&self.layout, shift) / 8;
+        (0..words).map(|word| mem.load(self.bitmap(frame) + 8 * word)).collect()
+    }
+
     /// Forgets a page; how many objects lived in it.
     pub(super) fn remove(&mut self, frame: u32) -> Option<(Slab, u32)> {
         let slab = self.pages.remove(&frame)?;
@@ -208,6 +219,17 @@ impl Slabs {
     fn bitmap(&self, frame: u32) -> u64 {
         self.layout.bitmap_offset(crate::addr::FrameIndex(frame))
     }
+}
+
+/// Refuses a bitmap with bits that stand for no object.
+pub(super) fn check_bits(layout: &RegionLayout, shift: u8, words: &[u64]) -> Result<()> {
+    let capacity = capacity(layout, shift);
+    let past = (0..).zip(words).any(|(word, bits)| bits & !valid_bits(capacity, word) != 0);
+    if past {
+        let reason = "a bitmap has bits past its end".into();
+        return Err(Error::Protocol { peer: "the mover of a page".into(), reason });
+    }
+    Ok(())
 }
 
 /// The bits of bitmap word `word` that stand for objects.

@@ -1,7 +1,7 @@
 //! The master as the daemon tests play it.
 
 use super::RACK;
-use rackpool_core::wire::{MasterAnswer, MasterCall, MasterReply, PageHome};
+use rackpool_core::wire::{MasterAnswer, MasterCall, MasterReply, PageHome, Resolved};
 use rackpool_core::{Error, PageId};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,6 +25,19 @@ impl FakeMaster {
         MasterReply { id, term: 1, index: self.served, answer }
     }
 
+    /// A page's home becomes `to` if it is `from`; its home afterwards.
+    pub fn swap(&mut self, from: PageHome, to: PageHome) -> Resolved {
+        match self.pages.get_mut(&from.page.0) {
+            None => Resolved::Unmapped,
+            Some(home) => {
+                if *home == from {
+                    *home = to;
+                }
+                Resolved::Home(*home)
+            }
+        }
+    }
+
     fn apply(&mut self, call: &MasterCall) -> MasterAnswer {
         match call {
             MasterCall::LeasePageIds { count } => {
@@ -44,6 +57,10 @@ impl FakeMaster {
                 for page in pages {
                     self.pages.remove(&page.0);
                 }
+            }
+            MasterCall::MovePage { from, to } => {
+                assert_eq!((to.rack, from.page), (RACK, to.page));
+                return MasterAnswer::Homes(vec![self.swap(*from, *to)]);
             }
             other => panic!("the daemon's engine never asks {other:?}"),
         }

@@ -12,7 +12,7 @@ use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, Daemon, World, format};
 use rackpool_core::layout::{BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word};
 use rackpool_core::seam::{Mem, Probe};
-use rackpool_core::wire::{MasterCall, Reply, ReplyFrame, Request, RequestFrame};
+use rackpool_core::wire::{MasterCall, PageHome, Reply, ReplyFrame, Request, RequestFrame};
 use rackpool_core::{Error, FrameIndex, GAddr, PageGeometry, RackId, Result, SessionId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -239,6 +239,15 @@ impl TestWorld {
         &self.pages
     }
 
+    pub fn table_mem(&self) -> &TestMem {
+        &self.table
+    }
+
+    /// The generation that the table has for a frame.
+    pub fn table_word(&self, frame: FrameIndex) -> u64 {
+        self.table.peek(table_word(frame))
+    }
+
     /// Where an address lies, asked of the master and checked against table and frame entry.
     pub fn offset_of(&self, addr: GAddr) -> u64 {
         let page = self.layout.pages.page(addr);
@@ -287,7 +296,8 @@ impl World for TestWorld {
             let frame = FrameIndex(frame as u32);
             assert!(!self.cells.contains(&(u64::from(frame.0) + 1)), "frame {frame} is announced");
             assert_eq!(self.table.peek(table_word(frame)), 0, "frame {frame} is in the table");
-            let known = self.master.pages.values().any(|home| home.frame == frame);
+            let here = |home: &PageHome| home.rack == RACK && home.frame == frame;
+            let known = self.master.pages.values().any(here);
             assert!(!known || self.layout.frame_count > 100, "the master knows frame {frame}");
         }
         self.host_blocks_free += self.pages.punch(offset, bytes);
@@ -441,15 +451,19 @@ impl Rig {
                 Err(cause) => resume_unwind(cause),
             }
         }
-        let daemon = self.daemon.as_mut().unwrap();
-        for client in self.clients.values() {
-            match client.id {
-                ClientId::Slot(slot) => daemon.resume_local(client.session, slot).unwrap(),
+        let known: Vec<_> = self.clients.values().map(|c| (c.id, c.session, c.consumed)).collect();
+        for (id, session, consumed) in known {
+            let came_back = self.run(|daemon, world| match id {
+                ClientId::Slot(slot) => daemon.resume_local(session, slot).unwrap(),
                 ClientId::Remote(record) => {
-                    let joined = daemon.join_remote(client.session, 7, &mut self.world).unwrap();
+                    let joined = daemon.join_remote(session, 7, world).unwrap();
                     assert_eq!(joined, (record, true), "a remote session is kept");
-                    daemon.note_consumed(record, client.consumed, &self.world);
+                    daemon.note_consumed(record, consumed, world);
                 }
+            });
+            if came_back.is_none() {
+                // It crashed and was started anew in there.
+                return;
             }
         }
         self.bury();

@@ -1,0 +1,781 @@
+//! Moves of pages between racks: the old home's part and the new home's part.
+//!
+//! In: `MoveIn`, `MoveOut`, `MoveCommit`, `MoveSettle` of whoever moves a page (a client that
+//! copies the bytes), answers of the directory, time, ends of sessions. Out: answers, pages shut
+//! and opened, frames taken and given up. The directory's compare-and-swap decides whose a page
+//! is; a daemon's part is a frame in one of two states, and each has one way out:
+//!
+//! ```text
+//! old home:  Home -> Departing (shut, drained) -> ask: whose is it? -> Home, or Gone -> Free
+//! new home:  Free -> Arriving (filled by the mover) -> ask: it is mine -> Home, or Gone -> Free
+//! ```
+//!
+//! Shutting stores a key into the table word that nobody knows, so every cached translation and
+//! every fabric key is refused from then on; after a barrier whoever began before is seen in its
+//! cell. The old home asks by a swap that gives its own frame a new generation: if that succeeds,
+//! no commit of the new home can any more. So neither needs to know whether the other lives, and a
+//! daemon that starts asks the same question. What does not move: pages of a session, pages that a
+//! word of the pool names, runs, and pages in which a lock or an untaken allocation is.
+//!
+//! Source: Rcmp §5.3 (the six steps); DESIGN §3 (moving a page while others use it).
+
+use crate::addr::{FrameIndex, GAddr, Generation, PageId};
+use crate::constants::{
+    BACKING_STEP_BYTES, MOVE_BITMAP_WORDS_MAX, MOVE_DRAIN_NS, MOVE_SHUT_NS, MOVE_WAITERS_MAX,
+    MOVES_MAX, SLAB_SHIFT_MIN,
+};
+use crate::daemon::frames::{Entry, state_offset};
+use crate::daemon::{ClientId, Daemon, World, slab};
+use crate::error::{Error, Result};
+use crate::layout::{FrameState, FrameWord, StateWord, frame_word, table_word};
+use crate::seam::{Mem, Mutation, Nanos, Probe, Race};
+use crate::wire::{MasterCall, PageHome, PageKeep, Reply, ReplyFrame, Resolved};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Fencing tokens beyond this are no tokens: counting up from them could overflow.
+const LOCK_TOKEN_MAX: u64 = 1 << 62;
+
+/// The record of a mover that was there before this process.
+const NOBODY: u32 = u32::MAX;
+
+/// Whom to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asker {
+    record: u32,
+    seq: u64,
+    /// Whether it asked for the end of the move, however it ends.
+    settles: bool,
+}
+
+impl Asker {
+    fn new((record, seq): (u32, u64)) -> Asker {
+        Asker { record, seq, settles: false }
+    }
+
+    /// What it is told when the move ends with `reply`.
+    fn told(self, reply: Result<Reply>, here: bool) -> Result<Reply> {
+        if self.settles { Ok(Reply::Settled { here }) } else { reply }
+    }
+}
+
+/// How far an old home is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaving {
+    /// Users that began before are waited for.
+    Draining,
+    /// Nobody touches the page but who has the key.
+    Shut,
+    /// The directory is asked whose the page is.
+    Asking,
+}
+
+/// A page that leaves.
+#[derive(Debug)]
+struct Departure {
+    page: PageId,
+    /// What the directory knows.
+    generation: Generation,
+    key: Generation,
+    /// The generation under which the page is taken back.
+    reopen: Generation,
+    /// The session record that moves it.
+    record: u32,
+    asker: Option<Asker>,
+    stage: Leaving,
+    since: Option<Nanos>,
+}
+
+/// How far a new home is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Coming {
+    /// The frame gets its memory; so much has it.
+    Backing(u64),
+    /// The mover fills it.
+    Filling,
+    /// The directory is asked, with this as the old home.
+    Asking(PageHome),
+}
+
+/// A page that comes.
+#[derive(Debug)]
+struct Arrival {
+    page: PageId,
+    generation: Generation,
+    record: u32,
+    asker: Option<Asker>,
+    stage: Coming,
+    since: Option<Nanos>,
+}
+
+/// A search for a page that waits until its move is over.
+#[derive(Clone, Copy, Debug)]
+struct Parked {
+    asker: Asker,
+    page: PageId,
+    count: u32,
+}
+
+/// All moves that this daemon takes part in.
+#[derive(Default)]
+pub(super) struct Moves {
+    departing: BTreeMap<u32, Departure>,
+    arriving: BTreeMap<u32, Arrival>,
+    parked: Vec<Parked>,
+    /// Frames whose question to the directory has not been sent.
+    questions: VecDeque<u32>,
+    /// Records whose connection ended.
+    abandoned: BTreeSet<u32>,
+    pub(super) came: u64,
+    pub(super) went: u64,
+}
+
+impl Moves {
+    /// Whether time or a step matters to a move.
+    pub(super) fn needs_tick(&self) -> bool {
+        self.under_way() > 0 || !self.abandoned.is_empty()
+    }
+
+    /// Pages that are shut or awaited.
+    pub(super) fn under_way(&self) -> usize {
+        self.departing.len() + self.arriving.len()
+    }
+
+    /// Frames whose users are waited for.
+    pub(super) fn draining(&self) -> impl Iterator<Item = u32> + '_ {
+        let waits = |d: &Departure| d.stage == Leaving::Draining;
+        self.departing.iter().filter(move |(_, d)| waits(d)).map(|(frame, _)| *frame)
+    }
+
+    /// Notes that the connection of a record ended: its moves are given up with the next step.
+    pub(super) fn abandon_soon(&mut self, record: u32) {
+        self.abandoned.insert(record);
+    }
+
+    /// Whether the outcome of a frame's move decides what a search for its page finds.
+    fn is_undecided(&self, frame: u32) -> bool {
+        let asking = |a: &Arrival| matches!(a.stage, Coming::Asking(_));
+        self.departing.contains_key(&frame) || self.arriving.get(&frame).is_some_and(asking)
+    }
+}
+
+fn stays<T>(page: PageId, reason: &str) -> Result<T> {
+    Err(Error::Stays { page, reason: reason.into() })
+}
+
+fn broken<T>(reason: String) -> Result<T> {
+    Err(Error::Protocol { peer: "the mover of a page".into(), reason })
+}
+
+impl Daemon {
+    /// Whether a page is in a move whose end decides where it is.
+    pub(super) fn is_moving(&self, page: PageId) -> bool {
+        self.frames.by_page.get(&page.0).is_some_and(|frame| self.moves.is_undecided(*frame))
+    }
+
+    /// What is said of an address whose page is not at home here.
+    pub(super) fn not_at_home(&self, addr: GAddr, else_error: Error) -> Error {
+        match self.is_moving(self.layout.pages.page(addr)) {
+            true => Error::Moving { addr, retries: 0 },
+            false => else_error,
+        }
+    }
+
+    /// Answers a search, or keeps it until the move of its first page is over.
+    pub(super) fn resolve_or_park<W: World>(
+        &mut self,
+        record: u32,
+        seq: u64,
+        (page, count): (PageId, u32),
+        world: &W,
+    ) -> Option<Result<Reply>> {
+        if !self.is_moving(page) {
+            return Some(self.resolve(page, count, world));
+        }
+        let asker = Asker::new((record, seq));
+        self.moves.parked.retain(|parked| parked.asker != asker);
+        if self.moves.parked.len() >= MOVE_WAITERS_MAX {
+            let addr = self.layout.pages.join(page, 0);
+            return Some(Err(Error::Moving { addr, retries: 0 }));
+        }
+        world.private().met(Race::SearchParked);
+        self.moves.parked.push(Parked { asker, page, count });
+        None
+    }
+
+    /// The move of a page is over: whoever waited for it is answered.
+    fn unpark<W: World>(&mut self, page: PageId, world: &mut W) {
+        let ready = |parked: &mut Parked| parked.page == page;
+        let parked: Vec<Parked> = self.moves.parked.extract_if(.., ready).collect();
+        for Parked { asker, page, count } in parked {
+            let reply = self.resolve(page, count, world);
+            self.say(Some(asker), reply, world);
+        }
+    }
+
+    fn say<W: World>(&mut self, asker: Option<Asker>, reply: Result<Reply>, world: &mut W) {
+        let Some(Asker { record, seq, .. }) = asker else { return };
+        self.answers.note(&reply);
+        world.reply(ClientId::of_record(record), ReplyFrame { seq, reply });
+    }
+
+    /// A session is over, or its connection: what it moved is given up.
+    pub(super) fn abandon_moves<W: World>(&mut self, record: u32, world: &mut W) {
+        self.moves.abandoned.remove(&record);
+        self.moves.parked.retain(|parked| parked.asker.record != record);
+        let of_record = |(frame, r): (&u32, u32)| (r == record).then_some(*frame);
+        let leaving: Vec<u32> =
+            self.moves.departing.iter().filter_map(|(f, d)| of_record((f, d.record))).collect();
+        for frame in leaving {
+            let departure = self.moves.departing.get_mut(&frame).expect("it was found above");
+            departure.asker = None;
+            self.give_up_departure(frame, world);
+        }
+        let coming: Vec<u32> =
+            self.moves.arriving.iter().filter_map(|(f, a)| of_record((f, a.record))).collect();
+        for frame in coming {
+            let arrival = self.moves.arriving.get_mut(&frame).expect("it was found above");
+            arrival.asker = None;
+            if !matches!(arrival.stage, Coming::Asking(_)) {
+                self.drop_arrival(frame, "its mover is gone", world);
+            }
+        }
+    }
+
+    /// Gives up the moves of connections that ended.
+    pub(super) fn abandon_lost_moves<W: World>(&mut self, world: &mut W) {
+        while let Some(record) = self.moves.abandoned.pop_first() {
+            self.abandon_moves(record, world);
+        }
+    }
+
+    /// Serves `MoveOut`. No answer now means that it comes once the page is drained.
+    pub(super) fn move_out<W: World>(
+        &mut self,
+        (record, seq): (u32, u64),
+        page: PageId,
+        generation: Generation,
+        world: &mut W,
+    ) -> Option<Result<Reply>> {
+        if let Some(frame) = self.frames.by_page.get(&page.0).copied()
+            && let Some(departure) = self.moves.departing.get_mut(&frame)
+        {
+            let same = (departure.record, departure.generation) == (record, generation);
+            return match departure.stage {
+                Leaving::Draining if same => {
+                    departure.asker = Some(Asker::new((record, seq)));
+                    None
+                }
+                Leaving::Shut if same => Some(Ok(self.shut_reply(frame, world))),
+                _ => Some(stays(page, "another move of it is under way")),
+            };
+        }
+        let (frame, entry) = match self.may_leave(page, generation, world) {
+            Ok(found) => found,
+            Err(error) => return Some(Err(error)),
+        };
+        let key = Generation(self.frames.take_generations(world.private(), 2));
+        let reopen = Generation(key.0 + 1);
+        let word = entry.state_word(FrameState::Departing);
+        world.private().store(state_offset(frame), word);
+        if !world.private().mutated(Mutation::LeavePageOpen) {
+            world.table().store(table_word(FrameIndex(frame)), key.0);
+        }
+        self.uncount(frame, &entry);
+        let asker = Some(Asker::new((record, seq)));
+        let (stage, since) = (Leaving::Draining, None);
+        let departure = Departure { page, generation, key, reopen, record, asker, stage, since };
+        self.moves.departing.insert(frame, departure);
+        self.freeing.table_changed();
+        self.request_scan();
+        None
+    }
+
+    /// The frame of a page that may leave now, or why it stays.
+    fn may_leave<W: World>(
+        &self,
+        page: PageId,
+        generation: Generation,
+        world: &W,
+    ) -> Result<(u32, Entry)> {
+        let addr = self.layout.pages.join(page, 0);
+        let home = self.frames.home(world.private(), page);
+        let (frame, entry) = home.ok_or(Error::NotMapped { addr })?;
+        if entry.generation != generation {
+            return stays(page, "its home has changed");
+        }
+        if self.moves.departing.len() >= MOVES_MAX {
+            let what = "the pages that leave a rack at once".into();
+            return Err(Error::Busy { what, limit: MOVES_MAX as u64 });
+        }
+        if entry.owner.0 != 0 {
+            return stays(page, "it belongs to a session");
+        }
+        if !entry.first || entry.span != 1 {
+            return stays(page, "it is one of a run of pages");
+        }
+        if entry.named {
+            return stays(page, "a word of the pool names memory of it, or lies in it");
+        }
+        if entry.shift != 0 {
+            let words = slab::bitmap_bytes(&self.layout, entry.shift) / 8;
+            if words > MOVE_BITMAP_WORDS_MAX as u64 {
+                return stays(page, "it has too many objects for one message");
+            }
+            if self.slabs.live(frame) == 0 {
+                return stays(page, "nothing lives in it");
+            }
+        }
+        let range = addr.0..addr.0 + self.layout.pages.page_bytes();
+        let locked = self.locks.any_in(range.clone());
+        if locked && !world.private().mutated(Mutation::MoveLockedPage) {
+            return stays(page, "a lock in it is held or awaited");
+        }
+        let untaken = self.sessions.allocated_in(range).any(|record| {
+            let consumed = self.consumed(record, world);
+            self.sessions.unconsumed(record, consumed).is_some()
+        });
+        if untaken && !world.private().mutated(Mutation::MoveUntakenPage) {
+            return stays(page, "an allocation in it has not been taken yet");
+        }
+        Ok((frame, entry))
+    }
+
+    /// Takes an allocation's page out of the indexes and counters.
+    fn uncount(&mut self, frame: u32, entry: &Entry) {
+        match self.slabs.remove(frame) {
+            Some((slab, live)) => {
+                self.allocations_live -= u64::from(live);
+                self.allocated_bytes -= u64::from(live) << slab.shift;
+            }
+            None => {
+                self.allocations_live -= 1;
+                self.allocated_bytes -= u64::from(entry.span) * self.layout.pages.page_bytes();
+            }
+        }
+    }
+
+    /// Puts a page that is at home into the indexes and counters.
+    fn count<W: World>(&mut self, frame: u32, entry: &Entry, world: &W) {
+        if entry.shift == 0 {
+            self.allocations_live += 1;
+            self.allocated_bytes += u64::from(entry.span) * self.layout.pages.page_bytes();
+            return;
+        }
+        let found = self.slabs.insert_found(world.private(), frame, entry.shift, entry.owner.0);
+        let live = found.expect("the bitmap was checked before the page was at home");
+        self.allocations_live += u64::from(live);
+        self.allocated_bytes += u64::from(live) << entry.shift;
+    }
+
+    /// Nobody can touch a departing page any more: its mover gets the key.
+    pub(super) fn drained<W: World>(&mut self, frame: u32, world: &mut W) {
+        let Some(departure) = self.moves.departing.get_mut(&frame) else { return };
+        departure.stage = Leaving::Shut;
+        departure.since = None;
+        let asker = departure.asker.take();
+        let reply = self.shut_reply(frame, world);
+        self.say(asker, Ok(reply), world);
+    }
+
+    fn shut_reply<W: World>(&self, frame: u32, world: &W) -> Reply {
+        let key = self.moves.departing[&frame].key;
+        let entry = Entry::load_checked(world.private(), frame);
+        let objects = match entry.shift {
+            0 => Vec::new(),
+            shift => self.slabs.bitmap_words(world.private(), frame, shift),
+        };
+        let lock_token = self.locks.token_last();
+        let history = self.history_of(entry.page);
+        Reply::Shut { key, keep: PageKeep { shift: entry.shift, objects, lock_token, history } }
+    }
+
+    /// Serves `MoveIn`. No answer now means that it comes once the frame has its memory.
+    pub(super) fn move_in<W: World>(
+        &mut self,
+        (record, seq): (u32, u64),
+        page: PageId,
+        world: &mut W,
+    ) -> Option<Result<Reply>> {
+        if let Some(frame) = self.frames.by_page.get(&page.0).copied() {
+            let arrival = self.moves.arriving.get_mut(&frame);
+            return match arrival.filter(|arrival| arrival.record == record) {
+                Some(Arrival { stage: Coming::Filling, generation, .. }) => {
+                    Some(Ok(Reply::Room { frame: FrameIndex(frame), generation: *generation }))
+                }
+                Some(arrival @ Arrival { stage: Coming::Backing(_), .. }) => {
+                    arrival.asker = Some(Asker::new((record, seq)));
+                    None
+                }
+                _ => Some(stays(page, "the rack has it, or waits for it")),
+            };
+        }
+        match self.start_arrival((record, seq), page, world) {
+            Ok(()) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn start_arrival<W: World>(
+        &mut self,
+        (record, seq): (u32, u64),
+        page: PageId,
+        world: &mut W,
+    ) -> Result<()> {
+        if page.0 == 0 || page > self.layout.pages.page_id_max() {
+            return broken(format!("{page} is no page"));
+        }
+        if self.moves.arriving.len() >= MOVES_MAX {
+            let what = "the pages that come to a rack at once".into();
+            return Err(Error::Busy { what, limit: MOVES_MAX as u64 });
+        }
+        if self.frames.free_count() == 0 {
+            return Err(self.full(self.layout.pages.page_bytes()));
+        }
+        if let Some((offset, bytes)) = self.frames.fresh_entries(1) {
+            world.back_private(offset, bytes)?;
+        }
+        let generation = Generation(self.frames.take_generations(world.private(), 1));
+        let frame = self.frames.take(world.private(), 1)[0];
+        Entry::arriving(page, generation).store(world.private(), frame);
+        self.frames.by_page.insert(page.0, frame);
+        let asker = Some(Asker::new((record, seq)));
+        let (stage, since) = (Coming::Backing(0), None);
+        let arrival = Arrival { page, generation, record, asker, stage, since };
+        self.moves.arriving.insert(frame, arrival);
+        Ok(())
+    }
+
+    /// Gives memory to the frames of arriving pages, one bounded step each.
+    pub(super) fn back_arrivals<W: World>(&mut self, world: &mut W) {
+        let backing = |(frame, a): (&u32, &Arrival)| match a.stage {
+            Coming::Backing(done) => Some((*frame, done)),
+            _ => None,
+        };
+        let frames: Vec<(u32, u64)> = self.moves.arriving.iter().filter_map(backing).collect();
+        for (frame, done) in frames {
+            let page_bytes = self.layout.pages.page_bytes();
+            let bytes = BACKING_STEP_BYTES.min(page_bytes - done);
+            let offset = self.layout.frame_offset(FrameIndex(frame)) + done;
+            if let Err(error) = world.back_pages(offset, bytes) {
+                self.end_arrival(frame, Err(error), world);
+                continue;
+            }
+            let arrival = self.moves.arriving.get_mut(&frame).expect("it was found above");
+            arrival.stage = Coming::Backing(done + bytes);
+            if done + bytes < page_bytes {
+                continue;
+            }
+            arrival.stage = Coming::Filling;
+            let (asker, generation) = (arrival.asker.take(), arrival.generation);
+            world.table().store(table_word(FrameIndex(frame)), generation.0);
+            self.say(asker, Ok(Reply::Room { frame: FrameIndex(frame), generation }), world);
+        }
+    }
+
+    /// Serves `MoveCommit`. No answer now means that the directory is asked.
+    pub(super) fn move_commit<W: World>(
+        &mut self,
+        (record, seq): (u32, u64),
+        (from, generation): (PageHome, Generation),
+        keep: &PageKeep,
+        world: &mut W,
+    ) -> Option<Result<Reply>> {
+        let page = from.page;
+        let home = self.frames.home(world.private(), page);
+        if let Some((frame, _)) = home.filter(|(_, entry)| entry.generation == generation) {
+            return Some(Ok(Reply::Moved(self.own_home(page, frame, generation))));
+        }
+        let frame = self.frames.by_page.get(&page.0).copied().unwrap_or(u32::MAX);
+        let arrival = self.moves.arriving.get_mut(&frame);
+        let meant = |a: &&mut Arrival| (a.record, a.generation) == (record, generation);
+        let asker = Some(Asker::new((record, seq)));
+        match arrival.filter(meant) {
+            Some(arrival @ Arrival { stage: Coming::Asking(_), .. }) => {
+                arrival.asker = asker;
+                return None;
+            }
+            Some(Arrival { stage: Coming::Filling, .. }) => {}
+            _ => return Some(stays(page, "its new frame was given up")),
+        }
+        if let Err(error) = self.store_keep(frame, keep, world) {
+            return Some(Err(error));
+        }
+        self.take_history(page, keep.history);
+        let arrival = self.moves.arriving.get_mut(&frame).expect("it was found above");
+        arrival.asker = asker;
+        arrival.stage = Coming::Asking(from);
+        self.moves.questions.push_back(frame);
+        if world.private().mutated(Mutation::HomeBeforeCommit) {
+            self.arrived(frame, world);
+        }
+        None
+    }
+
+    /// Checks and stores what came with a page; its state says it last.
+    fn store_keep<W: World>(&mut self, frame: u32, keep: &PageKeep, world: &mut W) -> Result<()> {
+        let shifts = SLAB_SHIFT_MIN..self.layout.pages.page_shift();
+        if keep.shift != 0 && !shifts.contains(&keep.shift) {
+            return broken(format!("objects of 2^{} bytes", keep.shift));
+        }
+        if keep.lock_token > LOCK_TOKEN_MAX {
+            return broken(format!("fencing token {}", keep.lock_token));
+        }
+        let words = match keep.shift {
+            0 => 0,
+            shift => slab::bitmap_bytes(&self.layout, shift) / 8,
+        };
+        if keep.objects.len() as u64 != words {
+            return broken(format!("{} of {words} words of objects", keep.objects.len()));
+        }
+        if keep.shift != 0 {
+            slab::check_bits(&self.layout, keep.shift, &keep.objects)?;
+            let offset = self.layout.bitmap_offset(FrameIndex(frame));
+            world.back_private(offset, 8 * words)?;
+            let forget = world.private().mutated(Mutation::ForgetObjects);
+            for (index, word) in keep.objects.iter().enumerate() {
+                let word = if forget { 0 } else { *word };
+                world.private().store(offset + 8 * index as u64, word);
+            }
+        }
+        if self.locks.raise_token(keep.lock_token) {
+            world.private().store(StateWord::LockToken.offset(), keep.lock_token);
+        }
+        let entry = Entry::load_checked(world.private(), frame);
+        let entry = Entry { shift: keep.shift, ..entry };
+        world.private().store(state_offset(frame), entry.state_word(FrameState::Arriving));
+        Ok(())
+    }
+
+    /// Serves `MoveSettle`.
+    pub(super) fn move_settle<W: World>(
+        &mut self,
+        (record, seq): (u32, u64),
+        page: PageId,
+        world: &mut W,
+    ) -> Option<Result<Reply>> {
+        let frame = self.frames.by_page.get(&page.0).copied().unwrap_or(u32::MAX);
+        let asker = Some(Asker { record, seq, settles: true });
+        if let Some(departure) = self.moves.departing.get_mut(&frame) {
+            if ![record, NOBODY].contains(&departure.record) {
+                return Some(stays(page, "another move of it is under way"));
+            }
+            departure.asker = asker;
+            self.give_up_departure(frame, world);
+            return None;
+        }
+        if let Some(arrival) = self.moves.arriving.get_mut(&frame)
+            && [record, NOBODY].contains(&arrival.record)
+        {
+            arrival.asker = asker;
+            if !matches!(arrival.stage, Coming::Asking(_)) {
+                self.drop_arrival(frame, "its mover gave up", world);
+            }
+            return None;
+        }
+        let here = self.frames.home(world.private(), page).is_some();
+        Some(Ok(Reply::Settled { here }))
+    }
+
+    /// The way out of a departure: nobody has the key yet, so the page is opened at once; or the
+    /// directory is asked.
+    fn give_up_departure<W: World>(&mut self, frame: u32, world: &mut W) {
+        let departure = self.moves.departing.get_mut(&frame).expect("the caller found it");
+        match departure.stage {
+            Leaving::Asking => {}
+            Leaving::Draining => {
+                let generation = departure.generation;
+                self.reopen(frame, generation, world);
+            }
+            Leaving::Shut if world.private().mutated(Mutation::TakeBackUnasked) => {
+                let generation = departure.reopen;
+                self.reopen(frame, generation, world);
+            }
+            Leaving::Shut if world.private().mutated(Mutation::GiveAwayUnasked) => {
+                self.gone(frame, world);
+            }
+            Leaving::Shut => {
+                departure.stage = Leaving::Asking;
+                self.moves.questions.push_back(frame);
+            }
+        }
+    }
+
+    /// The next question to the directory, with its frame.
+    pub(super) fn next_question(&mut self) -> Option<(u32, MasterCall)> {
+        loop {
+            let frame = self.moves.questions.pop_front()?;
+            let (from, to) = if let Some(d) = self.moves.departing.get(&frame) {
+                let from = self.own_home(d.page, frame, d.generation);
+                (from, PageHome { generation: d.reopen, ..from })
+            } else if let Some(a) = self.moves.arriving.get(&frame)
+                && let Coming::Asking(from) = a.stage
+            {
+                (from, self.own_home(a.page, frame, a.generation))
+            } else {
+                continue;
+            };
+            return Some((frame, MasterCall::MovePage { from, to }));
+        }
+    }
+
+    fn own_home(&self, page: PageId, frame: u32, generation: Generation) -> PageHome {
+        PageHome { page, rack: self.rack, frame: FrameIndex(frame), generation }
+    }
+
+    /// The directory's answer: where the page is at home.
+    pub(super) fn on_home_known<W: World>(&mut self, frame: u32, home: Resolved, world: &mut W) {
+        let here = |h: &PageHome| h.rack == self.rack && h.frame.0 == frame;
+        let ours = match home {
+            Resolved::Home(home) => Some(home).filter(here),
+            Resolved::Unmapped | Resolved::Lost(_) => None,
+        };
+        if self.moves.departing.contains_key(&frame) {
+            match ours {
+                Some(home) => {
+                    world.private().met(Race::PageTakenBack);
+                    self.reopen(frame, home.generation, world);
+                }
+                None => self.gone(frame, world),
+            }
+        } else if let Some(arrival) = self.moves.arriving.get(&frame) {
+            match ours.filter(|home| home.generation == arrival.generation) {
+                Some(_) => self.arrived(frame, world),
+                None => {
+                    world.private().met(Race::ArrivalRefused);
+                    self.drop_arrival(frame, "its old home took it back", world);
+                }
+            }
+        }
+    }
+
+    /// A departing page stays.
+    fn reopen<W: World>(&mut self, frame: u32, generation: Generation, world: &mut W) {
+        let departure = self.moves.departing.remove(&frame).expect("the caller found it");
+        if generation != departure.generation {
+            let offset = frame_word(FrameIndex(frame), FrameWord::Generation);
+            world.private().store(offset, generation.0);
+        }
+        let entry = Entry::load_checked(world.private(), frame);
+        world.private().store(state_offset(frame), entry.state_word(FrameState::Home));
+        world.table().store(table_word(FrameIndex(frame)), generation.0);
+        self.count(frame, &entry, world);
+        if let Some(asker) = departure.asker {
+            let reply = asker.told(stays(departure.page, "somebody keeps touching it"), true);
+            self.say(Some(asker), reply, world);
+        }
+        self.unpark(departure.page, world);
+    }
+
+    /// A departing page is at home elsewhere: its frame goes.
+    fn gone<W: World>(&mut self, frame: u32, world: &mut W) {
+        let departure = self.moves.departing.remove(&frame).expect("the caller found it");
+        self.moves.went += 1;
+        self.leave_frame(frame, departure.page, world);
+        self.say(departure.asker, Ok(Reply::Settled { here: false }), world);
+        self.unpark(departure.page, world);
+    }
+
+    /// An arriving page is at home here.
+    fn arrived<W: World>(&mut self, frame: u32, world: &mut W) {
+        let arrival = self.moves.arriving.remove(&frame).expect("the caller found it");
+        let entry = Entry::load_checked(world.private(), frame);
+        world.private().store(state_offset(frame), entry.state_word(FrameState::Home));
+        world.table().store(table_word(FrameIndex(frame)), arrival.generation.0);
+        self.count(frame, &entry, world);
+        self.moves.came += 1;
+        let home = self.own_home(arrival.page, frame, arrival.generation);
+        if let Some(asker) = arrival.asker {
+            self.say(Some(asker), asker.told(Ok(Reply::Moved(home)), true), world);
+        }
+        self.unpark(arrival.page, world);
+    }
+
+    fn drop_arrival<W: World>(&mut self, frame: u32, reason: &str, world: &mut W) {
+        let page = self.moves.arriving[&frame].page;
+        self.end_arrival(frame, stays(page, reason), world);
+    }
+
+    /// An arriving page does not come: its frame goes, once its mover cannot write it any more.
+    fn end_arrival<W: World>(&mut self, frame: u32, reply: Result<Reply>, world: &mut W) {
+        let arrival = self.moves.arriving.remove(&frame).expect("the caller found it");
+        self.leave_frame(frame, arrival.page, world);
+        if let Some(asker) = arrival.asker {
+            self.say(Some(asker), asker.told(reply, false), world);
+        }
+        self.unpark(arrival.page, world);
+    }
+
+    /// A frame whose page is elsewhere: nobody begins with it any more, and who has begun is
+    /// waited for.
+    fn leave_frame<W: World>(&mut self, frame: u32, page: PageId, world: &mut W) {
+        let entry = Entry::load_checked(world.private(), frame);
+        world.private().store(state_offset(frame), entry.state_word(FrameState::Gone));
+        world.table().store(table_word(FrameIndex(frame)), 0);
+        self.frames.by_page.remove(&page.0);
+        self.freeing.table_changed();
+        self.freeing.drain(frame);
+        self.request_scan();
+    }
+
+    /// Tells what is new when it began, and ends what takes too long.
+    pub(super) fn time_moves<W: World>(&mut self, now: Nanos, world: &mut W) {
+        let page_ns = self.layout.pages.page_bytes().saturating_mul(4);
+        let shut_ns = MOVE_SHUT_NS + page_ns;
+        let mut late = Vec::new();
+        for (frame, departure) in &mut self.moves.departing {
+            let since = *departure.since.get_or_insert(now);
+            let limit_ns = match departure.stage {
+                Leaving::Draining => MOVE_DRAIN_NS,
+                Leaving::Shut => shut_ns,
+                Leaving::Asking => continue,
+            };
+            if now.saturating_sub(since) > limit_ns {
+                late.push(*frame);
+            }
+        }
+        for frame in late {
+            world.private().met(Race::MoveTooSlow);
+            self.give_up_departure(frame, world);
+        }
+        let mut late = Vec::new();
+        for (frame, arrival) in &mut self.moves.arriving {
+            let since = *arrival.since.get_or_insert(now);
+            let filling = arrival.stage == Coming::Filling;
+            if filling && now.saturating_sub(since) > 2 * shut_ns {
+                late.push(*frame);
+            }
+        }
+        for frame in late {
+            self.drop_arrival(frame, "its mover took too long", world);
+        }
+    }
+
+    /// A frame that attach found in a move: its mover is gone, the directory is asked.
+    pub(super) fn settle_move<W: World>(&mut self, frame: u32, entry: &Entry, world: &mut W) {
+        let Entry { page, generation, .. } = *entry;
+        let (record, asker, since) = (NOBODY, None, None);
+        match entry.state {
+            FrameState::Departing => {
+                let key = Generation(self.frames.take_generations(world.private(), 2));
+                let reopen = Generation(key.0 + 1);
+                let stage = Leaving::Asking;
+                let departure =
+                    Departure { page, generation, key, reopen, record, asker, stage, since };
+                self.moves.departing.insert(frame, departure);
+                if world.private().mutated(Mutation::ForgetDeparture) {
+                    return self.reopen(frame, generation, world);
+                }
+            }
+            _ => {
+                let stage = Coming::Asking(self.own_home(page, frame, generation));
+                let arrival = Arrival { page, generation, record, asker, stage, since };
+                self.moves.arriving.insert(frame, arrival);
+                if world.private().mutated(Mutation::ForgetArrival) {
+                    return self.arrived(frame, world);
+                }
+            }
+        }
+        world.private().met(Race::MoveSettledAtAttach);
+        self.moves.questions.push_back(frame);
+    }
+}

@@ -1,0 +1,75 @@
+//! Moving pages by hand: the handle is the mover, both racks' daemons and the master take part.
+//! `core::client::Migrate` says what to do; here it is driven, and driven to its end as well if it
+//! fails, so that no rack waits for a mover that has given up.
+
+use crate::clock;
+use crate::drive::{Buffers, advance_within, drive};
+use crate::handle::{ATOMIC_ID, Handle};
+use crate::links::fabric_error;
+use rackpool_core::client::Migrate;
+use rackpool_core::constants::LEASE_MS_DEFAULT;
+use rackpool_core::{GAddr, RackId, Result};
+use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
+
+/// How long a rack, or the master, is told that a move was given up, ms. By then it knows itself.
+const GIVE_UP_MS: u64 = LEASE_MS_DEFAULT;
+
+impl Handle {
+    /// Moves the page of `addr` to the rack `to`, with everything that is in it: its address stays,
+    /// and so does what other handles read and write there meanwhile, which takes longer while the
+    /// page is on its way. The rack where the page is afterwards: `to`, also if it was there before.
+    /// `addr` may be any address in the page.
+    ///
+    /// Blocks: one call to the master, two requests to each of the racks, and one copy of a page
+    /// (2 MiB by default) through this process, all within `request_timeout_ms`. A failed move
+    /// leaves the page where it was; telling racks and master so takes one more second each if they
+    /// do not answer.
+    ///
+    /// ```
+    /// # fn main() -> rackpool::Result<()> {
+    /// use rackpool::{Placement, RackId, cluster::Cluster};
+    /// let cluster = Cluster::start(2)?;
+    /// let mut handle = cluster.pool(0)?.handle()?;
+    /// let page_bytes = handle.page_bytes();
+    /// let addr = handle.alloc(page_bytes, Placement::Local)?;
+    /// handle.write(addr, b"goes along")?;
+    /// assert_eq!(handle.migrate(addr, RackId(1))?, RackId(1));
+    /// let mut bytes = [0; 10];
+    /// handle.read(addr, &mut bytes)?;
+    /// assert_eq!(&bytes, b"goes along");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `stays` if the page cannot move, or not now, and the message says why: it is a session's own
+    /// memory, part of an allocation of several pages, named by a word (`alloc_into`), locked or
+    /// pinned, or somebody has not finished with it. `busy` if somebody else moves it, or too much
+    /// moves at once; `full` if `to` has no free page; `no-such-rack`; `not-mapped` and `lost` for
+    /// the page; `moving` if it was moved meanwhile; `denied` if the pool is read-only here;
+    /// `peer-dead` and `timeout` if one of the racks does not answer: then the page is in one of
+    /// them, whole, and moving it again tells where.
+    pub fn migrate(&mut self, addr: GAddr, to: RackId) -> Result<RackId> {
+        self.client.check(addr, 1)?;
+        if self.links.is_read_only() {
+            return Err(self.links.read_only_error());
+        }
+        self.give_locks_back();
+        self.links.tell_loss()?;
+        let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
+        let Self { client, links, endpoint, submissions, rounds, .. } = self;
+        *rounds += 1;
+        let mut op = Migrate::new(client, addr, to, ATOMIC_ID | *rounds);
+        let moved = endpoint
+            .with_buffers(&mut [LocalBuffer::Into(&mut buffer)], |endpoint, ids| {
+                drive(client, links, endpoint, submissions, Buffers::Scoped(ids), &mut op)
+            })
+            .map_err(fabric_error)?;
+        moved.map(|home| home.rack).inspect_err(|error| {
+            op.give_up(error.clone());
+            // One that does not answer keeps nobody from telling the next one. It all ends with
+            // the error that the caller gets.
+            let deadline = || clock::deadline_ns(GIVE_UP_MS);
+            let _ = advance_within(client, links, endpoint, Buffers::None, &mut op, deadline);
+        })
+    }
+}
