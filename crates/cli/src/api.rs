@@ -19,7 +19,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub use rackpool::monitor::Sample;
-pub use rackpool::{Emulate, FabricChoice, GAddr, Placement, Policy, RackId};
+pub use rackpool::{Emulate, FabricChoice, GAddr, Migration, Placement, Policy, RackId};
 
 /// The table that holds the shell's objects and the files of `demo`.
 const OBJECTS: &str = "objects";
@@ -302,6 +302,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
         FabricChoice::Tcp | FabricChoice::Auto => FabricKind::Tcp,
     };
     options.emulate = emulate;
+    options.migration = args.migrate;
     options.ephemeral = args.ephemeral;
     options.metrics = args.metrics;
     Ok(Server::Daemon(DaemonServer::start(options)?))

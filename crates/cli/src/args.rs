@@ -2,7 +2,7 @@
 //! examples. In: the words of the command line. Out: [`Cli`], or clap's error, which `main` turns
 //! into exit code 2. Called by `main` alone.
 
-use crate::api::{Emulate, FabricChoice, Policy};
+use crate::api::{Emulate, FabricChoice, Migration, Policy};
 pub use crate::sim_args::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -262,6 +262,10 @@ pub struct DaemonArgs {
     /// How clients of other racks reach this memory
     #[arg(long, value_name = "tcp|shm", default_value = "tcp")]
     pub fabric: FabricChoice,
+    /// Move pages that clients of this rack use to this rack: off, paper or cost, and behind commas
+    /// what shall differ from the defaults, such as cost,fabric_share_milli=100
+    #[arg(long, value_name = "off|paper|cost", default_value_t)]
+    pub migrate: Migration,
     /// Inject latency, for example cxl=140ns,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,

@@ -526,7 +526,12 @@ impl Handle {
         }
     }
 
-    fn ask_daemon(&mut self, rack: RackId, request: Request, deadline_ns: u64) -> Result<Reply> {
+    pub(crate) fn ask_daemon(
+        &mut self,
+        rack: RackId,
+        request: Request,
+        deadline_ns: u64,
+    ) -> Result<Reply> {
         let Self { client, links, endpoint, .. } = self;
         if client.link_of(rack).is_none() {
             links.connect(client, endpoint, rack, deadline_ns)?;
@@ -654,6 +659,12 @@ impl Handle {
         }
     }
 
+    /// What this handle does says nothing of where pages are used.
+    pub(crate) fn never_count_use(&mut self) {
+        self.links.never_count_use();
+        self.client.count_use(false);
+    }
+
     #[cold]
     #[inline(never)]
     fn report_use(&mut self) {
@@ -732,7 +743,7 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-fn unexpected_reply(rack: RackId, reply: &Reply) -> Error {
+pub(crate) fn unexpected_reply(rack: RackId, reply: &Reply) -> Error {
     Error::Protocol {
         peer: format!("daemon of rack {rack}"),
         reason: format!("unexpected answer {reply:?}"),

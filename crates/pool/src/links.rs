@@ -51,6 +51,7 @@ pub(crate) struct Links {
 /// When the own rack's daemon is told which pages this handle uses.
 #[derive(Debug, Default)]
 struct Reports {
+    is_never: bool,
     next_ns: u64,
     /// When the last one went out.
     said_ns: u64,
@@ -307,7 +308,7 @@ impl Links {
                     }
                     self.locks.set_door(link, local.door());
                     if link == OWN {
-                        client.count_use(local.region().counts_use);
+                        client.count_use(local.region().counts_use && !self.reports.is_never);
                     }
                     client.add_link(rack, Reach::Mapped(local.view().clone()))?;
                 }
@@ -352,7 +353,13 @@ impl Links {
 
     /// Whether the own rack's daemon wants to know which pages this handle uses.
     pub(crate) fn counts_use(&self) -> bool {
-        matches!(self.links.first(), Some(Link::Local(own)) if own.region().counts_use)
+        let own = self.links.first();
+        matches!(own, Some(Link::Local(own)) if own.region().counts_use && !self.reports.is_never)
+    }
+
+    /// The daemon is told nothing.
+    pub(crate) fn never_count_use(&mut self) {
+        self.reports.is_never = true;
     }
 
     /// Tells the own rack's daemon which pages this handle uses, if it is time, and waits for
@@ -366,7 +373,8 @@ impl Links {
         if now_ns < self.reports.next_ns || !is_heard && !is_silent {
             return client.postpone_use();
         }
-        self.reports = Reports { next_ns: now_ns + USE_NS, said_ns: now_ns };
+        self.reports.next_ns = now_ns + USE_NS;
+        self.reports.said_ns = now_ns;
         let request = Request::NoteUse { pages: client.take_use() };
         // What does not arrive is counted again by then.
         let _ = if is_heard {

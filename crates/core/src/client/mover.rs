@@ -48,6 +48,14 @@ impl Mover {
         self.latest = costs;
     }
 
+    /// They could not be measured: the page is left alone for a while.
+    pub fn unmeasurable(&mut self) {
+        if let Some(MoveAsk { page, .. }) = self.pending.take() {
+            let failed = Some(page);
+            self.last = Some(MoveReport { page, decided: None, moved_bytes: 0, failed });
+        }
+    }
+
     /// Costs are found out anew: they change with what else goes on.
     pub fn forget_costs(&mut self) {
         self.costs.clear();
