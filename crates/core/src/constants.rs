@@ -180,11 +180,11 @@ pub const HEAT_WINDOW_MS: u32 = 1000;
 /// Pages that a full heat table looks at to give up the coldest of them: in a table that is half
 /// hot, sixteen hot ones in a row are one in 65,536.
 pub const HEAT_EVICT_SAMPLE: usize = 16;
-/// Accesses of mapped pages after which a handle looks whether it should tell its daemon of them:
-/// a quarter of a millisecond of the fastest ones.
-pub const USE_ACCESSES: u32 = 4096;
-/// As how many of them an access over the fabric counts: it takes about as much longer.
-pub const USE_ACCESSES_ONE_SIDED: u32 = 64;
+/// Accesses after which a handle looks at the clock whether it should tell its daemon of them, at
+/// least: so few can be unknown when it is decided where a page lives.
+pub const USE_ACCESSES_MIN: u32 = 16;
+/// The same at most: a look costs some 25 ns.
+pub const USE_ACCESSES_MAX: u32 = 256;
 /// How often a handle tells its daemon at most, ns: fifty times a window.
 pub const USE_NS: u64 = 20_000_000;
 /// After how long without an answer a handle asks its daemon the slow way, ns: it may be another

@@ -10,8 +10,8 @@ use crate::options::{FabricChoice, Options};
 use crate::paths::PathStats;
 use crate::remote::RemoteLink;
 use crate::stats::HandleStats;
-use rackpool_core::client::{Client, LinkId, OWN, Reach};
-use rackpool_core::constants::{USE_NS, USE_SILENCE_NS, USE_WAIT_MS};
+use rackpool_core::client::{Client, LinkId, OWN, Reach, UseReport, UseReports};
+use rackpool_core::constants::USE_WAIT_MS;
 use rackpool_core::error::DeathCause;
 use rackpool_core::placement::Order;
 use rackpool_core::seam::{Fabric, FabricEvent, PeerId, WorkStatus};
@@ -45,16 +45,9 @@ pub(crate) struct Links {
     /// Shared with the guards of this handle.
     pub(crate) locks: Arc<LockTable>,
     losses: Losses,
-    reports: Reports,
-}
-
-/// When the own rack's daemon is told which pages this handle uses.
-#[derive(Debug, Default)]
-struct Reports {
-    is_never: bool,
-    next_ns: u64,
-    /// When the last one went out.
-    said_ns: u64,
+    reports: UseReports,
+    /// What this handle does says nothing of where pages are used.
+    never_counts: bool,
 }
 
 /// Locks that this handle lost without being asked.
@@ -113,7 +106,8 @@ impl Links {
             inbox: Inbox::default(),
             locks: Arc::default(),
             losses: Losses::default(),
-            reports: Reports::default(),
+            reports: UseReports::default(),
+            never_counts: false,
         };
         let own = links.shared.options.rack_id();
         let info = links.wait_for_rack(own, deadline_ns)?;
@@ -308,7 +302,7 @@ impl Links {
                     }
                     self.locks.set_door(link, local.door());
                     if link == OWN {
-                        client.count_use(local.region().counts_use && !self.reports.is_never);
+                        client.count_use(local.region().counts_use && !self.never_counts);
                     }
                     client.add_link(rack, Reach::Mapped(local.view().clone()))?;
                 }
@@ -354,34 +348,28 @@ impl Links {
     /// Whether the own rack's daemon wants to know which pages this handle uses.
     pub(crate) fn counts_use(&self) -> bool {
         let own = self.links.first();
-        matches!(own, Some(Link::Local(own)) if own.region().counts_use && !self.reports.is_never)
+        matches!(own, Some(Link::Local(own)) if own.region().counts_use && !self.never_counts)
     }
 
     /// The daemon is told nothing.
     pub(crate) fn never_count_use(&mut self) {
-        self.reports.is_never = true;
+        self.never_counts = true;
     }
 
     /// Tells the own rack's daemon which pages this handle uses, if it is time, and waits for
-    /// nothing. Only if the daemon has said nothing for long it is asked and waited for, a moment:
-    /// so a handle whose accesses need no daemon finds the next one.
+    /// nothing, unless the daemon has said nothing for long.
     pub(crate) fn report_use(&mut self, client: &mut Client<Window>, endpoint: &mut Endpoint) {
-        let now_ns = clock::now_ns();
         let Some(Link::Local(own)) = self.links.first_mut() else { return };
         let is_heard = own.is_heard();
-        let is_silent = !is_heard && now_ns >= self.reports.said_ns + USE_SILENCE_NS;
-        if now_ns < self.reports.next_ns || !is_heard && !is_silent {
-            return client.postpone_use();
-        }
-        self.reports.next_ns = now_ns + USE_NS;
-        self.reports.said_ns = now_ns;
-        let request = Request::NoteUse { pages: client.take_use() };
-        // What does not arrive is counted again by then.
-        let _ = if is_heard {
-            own.say(request)
-        } else {
+        let Some(report) = self.reports.look(client, clock::now_ns(), is_heard) else { return };
+        let UseReport { pages, waits } = report;
+        let request = Request::NoteUse { pages };
+        // What does not arrive is lost: it is a hint.
+        let _ = if waits {
             let deadline_ns = clock::deadline_ns(USE_WAIT_MS);
             self.daemon_call(client, endpoint, OWN, request, deadline_ns).map(drop)
+        } else {
+            own.say(request)
         };
     }
 

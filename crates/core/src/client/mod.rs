@@ -25,6 +25,7 @@ pub use mover::{Mover, Turn, Turned};
 pub use session::{LinkLoss, Session, Taken};
 pub use transfer::{Access, Atomic, AtomicOp, Piece, Transfer, TransferTables};
 pub use translate::Translation;
+pub use usage::{UseReport, UseReports};
 
 use crate::addr::{GAddr, Generation, PageGeometry, PageId, RackId};
 use crate::constants::{CELLS, STALE_RETRIES_MAX};
@@ -510,7 +511,7 @@ impl<M: Mem> Client<M> {
         let page = self.geometry.page(addr);
         let index = self.translations.index(page);
         if self.usage.is_on() && self.translations.at(index).page == page {
-            self.usage.note_one_sided(&self.translations, index, kind);
+            self.usage.note(&self.translations, index, kind);
         }
     }
 

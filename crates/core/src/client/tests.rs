@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::addr::FrameIndex;
-use crate::constants::{USE_ACCESSES, USE_ACCESSES_ONE_SIDED, USE_PAGES_MAX};
+use crate::constants::{USE_ACCESSES_MAX, USE_ACCESSES_MIN, USE_NS, USE_PAGES_MAX};
 use crate::error::DeathCause;
 use crate::heat::{Counts, PageUse};
 use crate::wire::{ReplyFrame, RequestFrame, Resolved};
@@ -635,26 +635,41 @@ fn each_page_is_told_of_once_with_the_reads_and_writes_since_the_last_report() {
 }
 
 #[test]
-fn a_report_is_due_after_so_many_accesses_and_those_over_the_fabric_count_for_more() {
+fn a_handle_looks_at_the_clock_as_often_as_it_is_slow() {
     let (mut world, mut client) = World::new(vec![vec![0; 8]]);
     read_pages(&mut world, &mut client, &[5, 120]);
     let read = |client: &Client<TestMem>| client.read_warm(GAddr(5 * PAGE), &mut [0]).unwrap();
-    (0..2 * USE_ACCESSES).for_each(|_| read(&client));
+    (0..10 * USE_ACCESSES_MAX).for_each(|_| read(&client));
     assert!(!client.use_is_due() && client.take_use().is_empty(), "nothing is counted");
     client.count_use(true);
-    (1..USE_ACCESSES).for_each(|_| read(&client));
-    assert!(!client.use_is_due());
-    read(&client);
-    assert!(client.use_is_due());
-    client.postpone_use();
-    assert!(!client.use_is_due());
-    let over_fabric = (USE_ACCESSES / USE_ACCESSES_ONE_SIDED) as usize;
-    read_pages(&mut world, &mut client, &vec![120; over_fabric - 1]);
-    assert!(!client.use_is_due());
-    read_pages(&mut world, &mut client, &[120]);
-    assert!(client.use_is_due());
-    let expected = [used(5, USE_ACCESSES, 0), used(120, over_fabric as u32, 0)];
-    assert_eq!(client.take_use(), expected);
+    let (mut reports, mut now) = (UseReports::default(), 1_000_000_000);
+    // Accesses until the next look, each of which takes so long, and what is told then.
+    let mut until_look = |client: &mut Client<TestMem>, each_ns: u64, is_heard: bool| {
+        let mut accesses = 0;
+        while !client.use_is_due() {
+            read(client);
+            accesses += 1;
+            now += each_ns;
+        }
+        let told = reports.look(client, now, is_heard);
+        (accesses, told.map(|report| (report.pages[0].counts.reads, report.waits)))
+    };
+    assert_eq!(until_look(&mut client, 50, true), (USE_ACCESSES_MIN, Some((16, false))));
+    assert_eq!(until_look(&mut client, 50, true), (USE_ACCESSES_MIN, None));
+    let between = USE_NS / 50 / u64::from(USE_ACCESSES_MAX);
+    for _ in 1..between {
+        assert_eq!(until_look(&mut client, 50, true), (USE_ACCESSES_MAX, None));
+    }
+    let told = (0..10).find_map(|_| until_look(&mut client, 50, true).1);
+    assert!(told.is_some_and(|(reads, waits)| reads.abs_diff(400_000) < 512 && !waits), "{told:?}");
+    // Slow accesses: after a first stretch as before, reports of sixteen.
+    until_look(&mut client, 2_000_000, true);
+    assert_eq!(until_look(&mut client, 2_000_000, true), (USE_ACCESSES_MIN, Some((16, false))));
+    // A daemon that does not answer is left alone for a while, and then waited for.
+    let looks = (0..100).map(|_| until_look(&mut client, 2_000_000, false));
+    let told: Vec<_> = looks.filter_map(|(_, told)| told).collect();
+    assert_eq!(told.len(), 3, "3.2 s: {told:?}");
+    assert!(told.iter().all(|(_, waits)| *waits));
     client.count_use(false);
     read(&client);
     assert_eq!(client.take_use(), []);

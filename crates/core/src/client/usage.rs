@@ -1,8 +1,8 @@
 //! How often this handle used each page that it knows, for the daemon that decides where pages
 //! live. Counters lie beside the translations, so that counting an access is an increment in a
-//! line that it has read anyway; which entries have counts is a list. Every so many accesses a
-//! report is *due*: the runtime takes it and sends it to the own rack's daemon, without waiting
-//! for an answer. Off unless the daemon says that its rack moves pages: then an access costs one
+//! line that it has read anyway; which entries have counts is a list. Every so many accesses the
+//! runtime looks at the clock ([`UseReports`]), and every few milliseconds it sends a report to the
+//! own rack's daemon, without waiting for an answer. Off unless the daemon says that its rack moves pages: then an access costs one
 //! comparison more.
 //!
 //! A report is a hint. Counts of a page whose translation is dropped or displaced are lost, and so
@@ -10,9 +10,9 @@
 
 use super::translate::Translations;
 use super::{Access, Client};
-use crate::constants::{USE_ACCESSES, USE_ACCESSES_ONE_SIDED, USE_PAGES_MAX};
+use crate::constants::{USE_ACCESSES_MAX, USE_ACCESSES_MIN, USE_NS, USE_PAGES_MAX, USE_SILENCE_NS};
 use crate::heat::{Counts, PageUse};
-use crate::seam::Mem;
+use crate::seam::{Mem, Nanos};
 use std::cell::{Cell, RefCell};
 
 /// The counter of one entry of the translation cache: reads in the low half, writes above them,
@@ -37,7 +37,7 @@ pub(super) fn reset(counter: &Counter) {
 #[derive(Debug)]
 pub(super) struct Usage {
     is_on: bool,
-    /// Accesses until a report is due; stays at its largest value while nothing is counted.
+    /// Accesses until the next look; stays at its largest value while nothing is counted.
     left: Cell<u32>,
     /// Entries with the mark, each once. As long as the cache at most, allocated when counting
     /// begins.
@@ -56,7 +56,7 @@ impl Usage {
         self.is_on
     }
 
-    /// Counts an access of a mapped page.
+    /// Counts an access.
     #[inline(always)]
     pub(super) fn note(&self, translations: &Translations, index: usize, kind: Access) {
         let counter = translations.counter(index);
@@ -66,12 +66,6 @@ impl Usage {
         };
         counter.set(before.wrapping_add(if kind == Access::Read { READ } else { WRITE }));
         self.left.set(self.left.get().saturating_sub(1));
-    }
-
-    /// Counts an access over the fabric.
-    pub(super) fn note_one_sided(&self, translations: &Translations, index: usize, kind: Access) {
-        self.note(translations, index, kind);
-        self.left.set(self.left.get().saturating_sub(USE_ACCESSES_ONE_SIDED - 1));
     }
 
     #[cold]
@@ -94,28 +88,27 @@ impl<M: Mem> Client<M> {
         }
         if is_on {
             listed.reserve_exact(self.translations.len());
-            let left = Cell::new(USE_ACCESSES);
+            let left = Cell::new(USE_ACCESSES_MIN);
             self.usage = Usage { is_on, left, listed: RefCell::new(listed) };
         }
     }
 
-    /// Whether enough was counted for [`Client::take_use`] to be worth it.
+    /// Whether it is time for [`UseReports::look`].
     #[inline(always)]
     pub fn use_is_due(&self) -> bool {
         self.usage.left.get() == 0
     }
 
-    /// Leaves the next report for later.
-    pub fn postpone_use(&mut self) {
+    /// The next look is so many accesses away.
+    fn look_after(&mut self, accesses: u32) {
         if self.usage.is_on {
-            self.usage.left.set(USE_ACCESSES);
+            self.usage.left.set(accesses);
         }
     }
 
     /// The pages that were used most since they were last in a report, at most
     /// [`USE_PAGES_MAX`], and forgets their counts. Looks at every page that was used.
     pub fn take_use(&mut self) -> Vec<PageUse> {
-        self.postpone_use();
         let mut listed = self.usage.listed.borrow_mut();
         let count_of = |index: &u32| {
             let counts = counts(self.translations.counter(*index as usize).get());
@@ -132,6 +125,53 @@ impl<M: Mem> Client<M> {
             (counts.total() > 0).then_some(PageUse { page: entry.page, counts })
         });
         taken.collect()
+    }
+}
+
+/// When a handle tells its daemon what it used. Looks are as many accesses apart as there will be
+/// until the next report at the present rate, within bounds: so a fast handle hardly ever looks,
+/// and of a slow one little is unknown.
+#[derive(Debug, Default)]
+pub struct UseReports {
+    next: Nanos,
+    said: Nanos,
+    looked: Nanos,
+    /// Accesses from the last look to this one.
+    accesses: u32,
+}
+
+/// What is to be told.
+#[derive(Debug, PartialEq, Eq)]
+pub struct UseReport {
+    /// The pages.
+    pub pages: Vec<PageUse>,
+    /// The daemon has said nothing for long: it is to be asked and waited for, a moment, so that a
+    /// handle whose accesses need no daemon finds the next one.
+    pub waits: bool,
+}
+
+impl UseReports {
+    /// Looks whether a report is to go out now. `is_heard` says whether the daemon has answered
+    /// the last one.
+    pub fn look<M: Mem>(
+        &mut self,
+        client: &mut Client<M>,
+        now: Nanos,
+        is_heard: bool,
+    ) -> Option<UseReport> {
+        let is_silent = !is_heard && now >= self.said.saturating_add(USE_SILENCE_NS);
+        let says = now >= self.next && (is_heard || is_silent);
+        if says {
+            (self.next, self.said) = (now + USE_NS, now);
+        }
+        let elapsed = now.saturating_sub(self.looked).max(1);
+        let left = self.next.saturating_sub(now);
+        let accesses = u128::from(self.accesses) * u128::from(left) / u128::from(elapsed);
+        let accesses = u32::try_from(accesses).unwrap_or(u32::MAX);
+        self.accesses = accesses.clamp(USE_ACCESSES_MIN, USE_ACCESSES_MAX);
+        self.looked = now;
+        client.look_after(self.accesses);
+        says.then(|| UseReport { pages: client.take_use(), waits: is_silent })
     }
 }
 
