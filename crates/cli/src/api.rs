@@ -10,7 +10,7 @@ use rackpool::{Handle, Options, Pool, PoolStats};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
-use rackpool_bench::{local, remote, ring, ycsb_run};
+use rackpool_bench::{local, migrate, remote, ring, ycsb_run};
 use rackpool_core::wire::FabricKind;
 use std::io::BufRead;
 use std::net::{SocketAddr, TcpStream};
@@ -363,13 +363,11 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
             remote::run(&options, &mut say)?
         }
         BenchName::Sim => crate::sim::speed(true)?,
+        BenchName::Migrate => {
+            return Err(Failure::new("bug", "it has racks of its own: see `run_migrate`"));
+        }
         BenchName::Ycsb => {
-            let own = std::env::current_exe().map_err(|e| Failure::io("our own executable", &e))?;
-            let mut command = |_| {
-                let mut command = Command::new(&own);
-                command.arg("ycsb-worker");
-                command
-            };
+            let mut command = worker_command("ycsb-worker")?;
             let YcsbPlan { workloads, distributions, clients } = ycsb;
             let options = ycsb_run::Options {
                 size,
@@ -384,6 +382,42 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
         }
     };
     Ok(report)
+}
+
+/// What starts racks for one measurement, and ends them when its second part is dropped.
+pub type StartRacks<'r> =
+    dyn FnMut(&migrate::Wanted) -> Result<(PoolSource, Box<dyn std::any::Any>)> + 'r;
+
+/// Runs `bench migrate`; `progress` as in [`run_bench`].
+pub fn run_migrate(
+    options: &migrate::Options,
+    racks: &mut StartRacks<'_>,
+    progress: &mut dyn FnMut(usize, usize, &str),
+) -> Result<Report> {
+    let mut command = worker_command("migrate-worker")?;
+    let mut say = |step: Progress| progress(step.done, step.steps, &step.name);
+    let mut racks = |wanted: &migrate::Wanted| match racks(wanted) {
+        Ok((source, guard)) => Ok(migrate::Racks { source, guard }),
+        Err(failure) => Err(BenchError::Io {
+            what: "starting racks".into(),
+            source: std::io::Error::other(failure.to_string()),
+        }),
+    };
+    Ok(migrate::run(options, &mut racks, &mut command, &mut say)?)
+}
+
+fn worker_command(word: &'static str) -> Result<impl FnMut(u32) -> Command> {
+    let own = std::env::current_exe().map_err(|e| Failure::io("our own executable", &e))?;
+    Ok(move |_| {
+        let mut command = Command::new(&own);
+        command.arg(word);
+        command
+    })
+}
+
+/// A client process of `bench migrate`.
+pub fn serve_migrate(input: &mut dyn BufRead) -> Result<()> {
+    Ok(migrate::worker(input, &mut std::io::stdout())?)
 }
 
 /// A client process of YCSB.

@@ -181,6 +181,9 @@ pub enum Command {
     /// A client process of `bench ycsb` and `demo`
     #[command(hide = true)]
     YcsbWorker,
+    /// A client process of `bench migrate`
+    #[command(hide = true)]
+    MigrateWorker,
 }
 
 /// Options of `demo`.
@@ -339,6 +342,8 @@ pub enum BenchName {
     Ring,
     /// YCSB A, B, C, D and F with many clients in two racks
     Ycsb,
+    /// Pages that move to where they are used: policies beside none and beside an oracle
+    Migrate,
     /// How quickly the simulator runs pool operations in performance mode
     Sim,
 }
@@ -361,6 +366,10 @@ pub struct BenchArgs {
     /// Inject latency, for example cxl=140ns,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,
+    /// Page sizes (migrate), with commas between
+    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = parse_size,
+          default_value = "4K,64K")]
+    pub pages: Vec<u64>,
     /// Workloads (ycsb), with commas between [default: all]
     #[arg(long, value_name = "A,B,..", value_delimiter = ',')]
     pub workload: Vec<String>,

@@ -100,6 +100,11 @@ pub fn run_ycsb() -> Result<()> {
     api::serve_ycsb(&mut orders()?)
 }
 
+/// Serves as a client process of `bench migrate`.
+pub fn run_migrate() -> Result<()> {
+    api::serve_migrate(&mut orders()?)
+}
+
 /// Standard input, read by a thread of its own. When it ends, the process ends: by itself if it
 /// is idle, by force if it is deep in a call, because whoever gave the orders may be dead.
 fn orders() -> Result<BufReader<PipeReader>> {
