@@ -162,6 +162,21 @@ impl Client {
         Ok(self.handle.pool_stats()?)
     }
 
+    /// What the racks that are alive decided about moving their pages: a line of JSON for each
+    /// decision that they remember, by rack and number.
+    pub fn decisions(&mut self) -> Result<String> {
+        let mut text = String::new();
+        for rack in self.handle.pool_stats()?.racks.iter().filter(|rack| rack.alive) {
+            for (number, record) in self.handle.decisions(RackId(rack.rack), 0)? {
+                let line = serde_json::json!({
+                    "rack": rack.rack, "number": number, "record": record,
+                });
+                text.push_str(&format!("{line}\n"));
+            }
+        }
+        Ok(text)
+    }
+
     fn with_objects<R>(
         &mut self,
         call: impl FnOnce(&mut rackpool_kv::Table, &mut Handle) -> rackpool_kv::Result<R>,

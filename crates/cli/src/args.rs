@@ -71,6 +71,7 @@ Commands (separated by `;` or line ends; the first failure stops them):
   ls [PREFIX]                                 -> NAME<tab>BYTES
   explain ADDR|NAME                           -> key=value lines
   stats [--json|--prometheus]                 -> counters of master, racks and this handle
+  stats --decisions                           -> why pages moved or stayed, a line of JSON each
   help, quit
 Sizes take K, M, G; numbers may be 0x... Words with spaces or `;` are put in '...' (as they are)
 or in \"...\" (with \\n \\t \\\\ \\\" \\xNN).

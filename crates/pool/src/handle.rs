@@ -651,26 +651,6 @@ impl Handle {
         drive(client, links, endpoint, submissions, Buffers::None, op)
     }
 
-    /// After an access: tells the daemon which pages were used, every few thousand accesses.
-    #[inline(always)]
-    fn report_if_due(&mut self) {
-        if self.client.use_is_due() {
-            self.report_use();
-        }
-    }
-
-    /// What this handle does says nothing of where pages are used.
-    pub(crate) fn never_count_use(&mut self) {
-        self.links.never_count_use();
-        self.client.count_use(false);
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn report_use(&mut self) {
-        self.links.report_use(&mut self.client, &mut self.endpoint);
-    }
-
     /// Accesses that are not warm, or not mapped.
     fn transfer(
         &mut self,

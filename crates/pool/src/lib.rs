@@ -31,6 +31,7 @@ mod pool;
 mod remote;
 mod stats;
 mod submit;
+mod usage;
 
 pub use handle::Handle;
 pub use locks::{LockGuard, ReadGuard, WriteGuard};

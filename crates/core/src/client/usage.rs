@@ -2,8 +2,8 @@
 //! live. Counters lie beside the translations, so that counting an access is an increment in a
 //! line that it has read anyway; which entries have counts is a list. Every so many accesses the
 //! runtime looks at the clock ([`UseReports`]), and every few milliseconds it sends a report to the
-//! own rack's daemon, without waiting for an answer. Off unless the daemon says that its rack moves pages: then an access costs one
-//! comparison more.
+//! own rack's daemon, without waiting for an answer. Off unless the daemon says that its rack moves
+//! pages: then an access costs one comparison more.
 //!
 //! A report is a hint. Counts of a page whose translation is dropped or displaced are lost, and so
 //! are those of a report that does not arrive.

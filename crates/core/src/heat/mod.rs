@@ -1,8 +1,8 @@
 //! How much a page is used. Owns one [`PageHeat`] of 32 bytes a page, kept in a [`HeatTable`] of
 //! bounded size; accesses are noted, one by one or many at once, and [`crate::policy`] asks.
 //! Integers only: the same notes give the same heat on every machine. Time is handed in as
-//! nanoseconds of one monotonic clock. Client handles count ([`PageUse`]) and tell their rack's daemon,
-//! which keeps the table.
+//! nanoseconds of one monotonic clock. Client handles count ([`PageUse`]) and tell their rack's
+//! daemon, which keeps the table.
 //!
 //! Source: Rcmp §5.3. The paper's rule, which [`PageHeat::note`] follows to the letter: at an
 //! access `Δt` is the time since the last one; if `Δt > Tl` the counters are zeroed; the heat is

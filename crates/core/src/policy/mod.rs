@@ -1,8 +1,8 @@
 //! Whether a page that is used from another rack should move there. Pure functions from an
 //! [`Observation`] to a [`Decision`], with a [`DecisionRecord`] that holds all that was known and
 //! can be decided again by [`replay`]. Owns nothing: heat, histories and the [`Allowance`] belong
-//! to the caller, time is a number in the observation. Called by the daemon of a page's home, in the
-//! real and in the simulated world.
+//! to the caller, time is a number in the observation. Called by the daemon of a page's home, in
+//! the real and in the simulated world.
 //!
 //! No input makes these functions panic: parts of an observation come from other processes.
 //!

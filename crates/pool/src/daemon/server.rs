@@ -142,15 +142,21 @@ impl Server {
         server.clients.recover(&mut server.engine, &mut server.world, &server.poller)?;
         server.remotes.recover(&server.engine, clock::now_ns());
         server.join_master()?;
-        if let Some(listen) = server.options.metrics {
-            let (thread, door) = metrics::start(listen, &server.wake, metrics::daemon_text)?;
-            server.metrics = Some((door, thread));
-        }
-        if server.engine.counts_use() {
-            let wake = server.wake.try_clone().map_err(|e| io_error("wake event", &e))?;
-            server.mover = Some(MoverThread::start(&server.options, wake)?);
-        }
+        server.start_helpers()?;
         Ok(server)
+    }
+
+    /// The threads beside the loop that the options ask for.
+    fn start_helpers(&mut self) -> Result<()> {
+        if let Some(listen) = self.options.metrics {
+            let (thread, door) = metrics::start(listen, &self.wake, metrics::daemon_text)?;
+            self.metrics = Some((door, thread));
+        }
+        if self.engine.counts_use() {
+            let wake = self.wake.try_clone().map_err(|e| io_error("wake event", &e))?;
+            self.mover = Some(MoverThread::start(&self.options, wake)?);
+        }
+        Ok(())
     }
 
     fn watch(&mut self) -> Result<()> {
