@@ -197,18 +197,21 @@ pub const USE_WAIT_MS: u64 = 10;
 pub const USE_PAGES_MAX: usize = 512;
 /// Memory of a daemon's heat table, bytes: some 90,000 pages.
 pub const HEAT_TABLE_BYTES: usize = 4 << 20;
-/// Pages that a daemon wants to ask for and has not yet: the one who moves them takes the hottest;
-/// what finds no place becomes hot again.
+/// Pages that a daemon wants to ask for and has not yet: the one who moves them takes the hottest,
+/// and the coldest makes room.
 pub const MOVE_ASKS_MAX: usize = 1024;
 /// Pages of which a daemon knows that they moved lately; of more it forgets the one that has moved
 /// least.
 pub const MOVE_HISTORIES_MAX: usize = 1 << 16;
 /// Pages at home that a daemon looks at, after those of the last time, for the coldest of them.
-pub const VICTIM_SAMPLE: usize = 1024;
-/// How long a page that could not be moved is left alone, ns.
+pub const VICTIM_SAMPLE: usize = 128;
+/// How long a page that could not be moved, or shall not, is left alone, ns: a window.
 pub const MOVE_REST_NS: u64 = NS_PER_SECOND;
 /// Pages that are left alone so; of more, the one whose time is up first is not.
-pub const MOVE_RESTING_MAX: usize = 1024;
+pub const MOVE_RESTING_MAX: usize = 4096;
+/// After a question that moved nothing the mover pauses for so many times as long as it took: its
+/// share of a processor is bounded, and the hottest pages are asked for first.
+pub const MOVER_PAUSE_TIMES: u32 = 19;
 /// Decisions that a daemon remembers with all that they were made of.
 pub const DECISIONS_MAX: usize = 1024;
 /// Decisions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].

@@ -24,7 +24,7 @@ use crate::heat::{HeatTable, PageUse, Recent};
 use crate::layout::FrameState;
 use crate::policy::{
     AccessCosts, Allowance, Decided, Decision, DecisionRecord, HeatEffect, MoveAsk, MoveHistory,
-    MoveReport, Observation, Policy, Use, Victim,
+    MoveReport, Observation, Policy, Reason, Use, Victim,
 };
 use crate::seam::{Mem, Nanos};
 use crate::wire::{Reply, Request};
@@ -35,9 +35,8 @@ pub(super) struct Heat {
     policy: Policy,
     now: Nanos,
     table: Option<HeatTable>,
-    /// Pages of other racks that are worth a question.
-    wanted: BTreeSet<PageId>,
-    /// Pages that could not be moved, until when they are left alone.
+    wanted: Wanted,
+    /// Pages that could not be moved, or shall not, until when they are left alone.
     resting: BTreeMap<PageId, Nanos>,
     /// Moves of the pages that are at home here.
     histories: BTreeMap<PageId, MoveHistory>,
@@ -50,6 +49,35 @@ pub(super) struct Heat {
     counts: MoveCounts,
 }
 
+/// Pages of other racks that are worth a question, with how hot they were when they became so.
+#[derive(Default)]
+struct Wanted {
+    ranks: BTreeMap<PageId, u64>,
+    order: BTreeSet<(u64, PageId)>,
+}
+
+impl Wanted {
+    /// Wants a page; if it is one too many, the coldest is not wanted any more.
+    fn insert(&mut self, page: PageId, rank: u64) {
+        if let Some(old) = self.ranks.insert(page, rank) {
+            self.order.remove(&(old, page));
+        }
+        self.order.insert((rank, page));
+        if self.order.len() > MOVE_ASKS_MAX
+            && let Some((_, coldest)) = self.order.pop_first()
+        {
+            self.ranks.remove(&coldest);
+        }
+    }
+
+    /// The hottest page, which is not wanted any more.
+    fn pop(&mut self) -> Option<PageId> {
+        let (_, page) = self.order.pop_last()?;
+        self.ranks.remove(&page);
+        Some(page)
+    }
+}
+
 impl Heat {
     /// Knows nothing and wants nothing.
     pub(super) fn off() -> Heat {
@@ -57,7 +85,7 @@ impl Heat {
             policy: Policy::Off,
             now: 0,
             table: None,
-            wanted: BTreeSet::new(),
+            wanted: Wanted::default(),
             resting: BTreeMap::new(),
             histories: BTreeMap::new(),
             hand: PageId(0),
@@ -103,8 +131,10 @@ impl Heat {
 
     fn rest(&mut self, page: PageId) {
         let now = self.now;
-        self.resting.retain(|_, until| now < *until);
-        if self.resting.len() == MOVE_RESTING_MAX {
+        if self.resting.len() >= MOVE_RESTING_MAX {
+            self.resting.retain(|_, until| now < *until);
+        }
+        if self.resting.len() >= MOVE_RESTING_MAX {
             let first = self.resting.iter().min_by_key(|(page, until)| (**until, **page));
             let first = first.map(|(page, _)| *page);
             first.map(|page| self.resting.remove(&page));
@@ -114,25 +144,28 @@ impl Heat {
 
     /// Notes what clients say; pages that are not at home here may be worth a question.
     fn note(&mut self, pages: &[PageUse], is_home: impl Fn(PageId) -> bool) {
-        let Some(table) = &mut self.table else { return };
+        let Self { table: Some(table), policy, wanted, resting, now, .. } = self else { return };
         for one in pages.iter().take(USE_PAGES_MAX) {
-            let noted = table.note(one.page, one.counts, self.now);
-            let is_worth_it = self.policy.asks(&noted) && self.wanted.len() < MOVE_ASKS_MAX;
-            if is_worth_it && !is_home(one.page) {
-                self.wanted.insert(one.page);
+            let noted = table.note(one.page, one.counts, *now);
+            let is_resting = || resting.get(&one.page).is_some_and(|until| *now < *until);
+            if policy.asks(&noted) && !is_home(one.page) && !is_resting() {
+                let rank = match policy {
+                    Policy::Cost(_) => noted.recent_after,
+                    Policy::Off | Policy::Paper(_) => noted.heat_milli,
+                };
+                wanted.insert(one.page, rank);
             }
         }
     }
 
     /// The hottest page that is wanted, is not at home here and is not left alone.
     fn take_wanted(&mut self, is_home: impl Fn(PageId) -> bool) -> Option<PageId> {
-        let mut wanted = std::mem::take(&mut self.wanted);
-        wanted.retain(|page| !is_home(*page) && !self.is_resting(*page));
-        let hottest = wanted.iter().max_by_key(|page| (self.rank(&self.use_of(**page)), **page));
-        let hottest = hottest.copied();
-        hottest.map(|page| wanted.remove(&page));
-        self.wanted = wanted;
-        hottest
+        loop {
+            let page = self.wanted.pop()?;
+            if !is_home(page) && !self.is_resting(page) {
+                return Some(page);
+            }
+        }
     }
 
     /// Takes in what came of a page that was asked for.
@@ -151,6 +184,10 @@ impl Heat {
         match (effect, decision) {
             (HeatEffect::ClearAtAsker, _) => self.forget(report.page),
             (HeatEffect::ClearAtOldHomes, Decision::Swap { victim }) => self.forget(victim),
+            // There may be room for it in a moment.
+            (HeatEffect::Keep, Decision::Leave(Reason::OverAllowance)) => {}
+            // The answer is the same until more is known.
+            (HeatEffect::Keep, Decision::Leave(_)) => self.rest(report.page),
             (HeatEffect::ClearAtOldHomes | HeatEffect::Keep, _) => {}
         }
     }
@@ -195,7 +232,7 @@ impl Daemon {
 
     /// Whether [`Request::NextMove`] may have something to answer.
     pub fn wants_move(&self) -> bool {
-        !self.heat.wanted.is_empty()
+        !self.heat.wanted.order.is_empty()
     }
 
     /// The time, for what clients say next. Called at least as often as [`Daemon::tick`].

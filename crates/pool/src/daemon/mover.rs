@@ -13,7 +13,7 @@ use crate::links::fabric_error;
 use crate::options::Options;
 use crate::pool::Pool;
 use rackpool_core::client::{Migrate, Mover, Placement, Turned};
-use rackpool_core::constants::{LEASE_MS_DEFAULT, NS_PER_SECOND};
+use rackpool_core::constants::{LEASE_MS_DEFAULT, MOVER_PAUSE_TIMES, NS_PER_MS, NS_PER_SECOND};
 use rackpool_core::policy::AccessCosts;
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
@@ -77,9 +77,9 @@ impl Bell {
     }
 
     /// Waits for the end, or until the time is up; `false` at the end.
-    fn pause(&self, ms: u64) -> bool {
+    fn pause(&self, ns: u64) -> bool {
         let goes_on = |state: &mut BellState| !state.is_over;
-        let waited = self.rung.wait_timeout_while(self.state(), Duration::from_millis(ms), goes_on);
+        let waited = self.rung.wait_timeout_while(self.state(), Duration::from_nanos(ns), goes_on);
         !waited.expect("no panic happens under this lock").0.is_over
     }
 }
@@ -142,7 +142,7 @@ impl Loop<'_> {
                 Err(error) => {
                     self.say(&error);
                     // The daemon rings as long as a page is wanted.
-                    if !self.bell.pause(pause_ms) {
+                    if !self.bell.pause(pause_ms * NS_PER_MS) {
                         return;
                     }
                     pause_ms = (2 * pause_ms).min(PAUSE_MS_MAX);
@@ -154,6 +154,7 @@ impl Loop<'_> {
     /// Takes turns until nothing is wanted.
     fn work(&mut self, hands: &mut Hands) -> Result<()> {
         while !self.bell.state().is_over {
+            let started_ns = clock::now_ns();
             match hands.turn()? {
                 Turned::Idle => break,
                 Turned::Unmeasured(rack, addr) => {
@@ -162,8 +163,14 @@ impl Loop<'_> {
                         hands.mover.unmeasurable();
                     }
                 }
-                Turned::Asked(_, Some(error)) => self.say(&error),
-                Turned::Asked(_, None) => {}
+                Turned::Asked(report, error) => {
+                    error.iter().for_each(|error| self.say(error));
+                    if report.moved_bytes == 0 {
+                        let took_ns = clock::now_ns() - started_ns;
+                        let pause_ns = took_ns * u64::from(MOVER_PAUSE_TIMES);
+                        self.bell.pause(pause_ns.min(PAUSE_MS_MAX * NS_PER_MS));
+                    }
+                }
             }
         }
         Ok(())
