@@ -11,6 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 mod migrate;
+mod mover;
 mod moving;
 
 #[derive(Clone, Debug)]
