@@ -106,6 +106,16 @@ impl Crew {
         self.places.len()
     }
 
+    /// The pages of records and counters, each with the rack where it was made.
+    pub fn pages(&self, page_bytes: u64) -> BTreeMap<GAddr, RackId> {
+        let records = self.places.iter().map(|place| &place.job.records);
+        let homes = records.chain([&self.counters]).flat_map(|of_racks| {
+            let racks = (0..).map(RackId);
+            of_racks.iter().map(|addr| GAddr(addr.0 / page_bytes * page_bytes)).zip(racks)
+        });
+        homes.collect()
+    }
+
     /// Puts a worker into a place.
     pub fn start(&mut self, index: usize) {
         let place = &mut self.places[index];
