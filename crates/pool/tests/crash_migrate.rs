@@ -8,8 +8,8 @@ use crash_tools::ledger::Crew;
 use crash_tools::stage::Stage;
 use crash_tools::{PATIENCE, Proc, Random, one_at_a_time, seed, wait_until};
 use rackpool::FabricChoice::{Shm, Tcp};
-use rackpool::{Error, FabricChoice, GAddr, Handle, Pool, RackId};
-use std::collections::BTreeMap;
+use rackpool::{Error, FabricChoice, GAddr, Handle, Placement, Pool, RackId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Large enough for a worker's records to be one page, which moves.
@@ -32,6 +32,8 @@ struct Moves {
     crew: Crew,
     random: Random,
     pages: BTreeMap<GAddr, RackId>,
+    /// Objects of the test itself, with their patterns, in pages that move as well.
+    objects: Vec<(GAddr, u8)>,
     movers: Vec<Option<Proc>>,
     moved: u64,
     slowest_move: Duration,
@@ -39,6 +41,10 @@ struct Moves {
     slowest_access: Duration,
     started: Instant,
 }
+
+/// A size class that no worker uses, and how many objects of it there are.
+const OBJECT_BYTES: u64 = 1000;
+const OBJECTS: u8 = 60;
 
 const MOVERS: [(u16, FabricChoice); 3] = [(0, Tcp), (1, Tcp), (1, Shm)];
 
@@ -49,14 +55,18 @@ impl Moves {
         let pool = Pool::open(stage.options(0, Tcp).request_timeout_ms(60_000)).unwrap();
         let mut handle = pool.handle().unwrap();
         let crew = Crew::new(&stage, &mut handle, &[(0, Tcp), (1, Tcp), (0, Shm)], seed);
-        let pages = crew.pages(handle.page_bytes());
+        let mut objects = Vec::new();
+        for pattern in 0..OBJECTS {
+            objects.push((new_object(&mut handle, pattern), pattern));
+        }
         let mut moves = Moves {
             stage,
             pool,
             handle,
             crew,
             random: Random::new(seed ^ 1),
-            pages,
+            pages: BTreeMap::new(),
+            objects,
             movers: MOVERS.map(|_| None).into(),
             moved: 0,
             slowest_move: Duration::ZERO,
@@ -64,6 +74,7 @@ impl Moves {
             slowest_access: Duration::ZERO,
             started: Instant::now(),
         };
+        moves.pages = moves.crew.pages(moves.handle.page_bytes());
         moves.crew.start_all();
         (0..MOVERS.len()).for_each(|index| moves.start_mover(index));
         moves
@@ -72,7 +83,10 @@ impl Moves {
     fn start_mover(&mut self, index: usize) {
         let (rack, fabric) = MOVERS[index];
         let fabric = if fabric == Shm { "shm" } else { "tcp" };
-        let pages: Vec<String> = self.pages.keys().map(|page| page.0.to_string()).collect();
+        let page_bytes = self.handle.page_bytes();
+        let of_objects = self.objects.iter().map(|(addr, _)| addr.0 / page_bytes * page_bytes);
+        let pages: BTreeSet<u64> = self.pages.keys().map(|addr| addr.0).chain(of_objects).collect();
+        let pages: Vec<String> = pages.iter().map(u64::to_string).collect();
         let seed = self.random.next() >> 16;
         let args = [
             self.stage.addr.clone(),
@@ -144,6 +158,17 @@ impl Moves {
             self.slowest_access = self.slowest_access.max(took);
         }
         self.crew.expect_progress(PATIENCE);
+        self.turn_objects_over();
+    }
+
+    /// Some objects are looked at and freed where their pages are now, and others come.
+    fn turn_objects_over(&mut self) {
+        for _ in 0..5 {
+            let index = self.random.below(u64::from(OBJECTS)) as usize;
+            let (addr, pattern) = self.objects[index];
+            free_object(&mut self.handle, addr, pattern);
+            self.objects[index] = (new_object(&mut self.handle, pattern), pattern);
+        }
     }
 
     /// All is as it was before, and everything that was acknowledged is there.
@@ -161,7 +186,10 @@ impl Moves {
         self.crew.work(Duration::from_millis(100));
         self.crew.expect_progress(PATIENCE);
         self.crew.stop_all();
-        let Moves { stage, pool, mut handle, mut crew, pages, .. } = self;
+        let Moves { stage, pool, mut handle, mut crew, pages, objects, .. } = self;
+        for (addr, pattern) in objects {
+            free_object(&mut handle, addr, pattern);
+        }
         for index in 0..crew.len() {
             crew.check_records(&mut handle, index);
         }
@@ -189,6 +217,23 @@ impl Moves {
         drop((handle, pool));
         stage.finish();
     }
+}
+
+fn new_object(handle: &mut Handle, pattern: u8) -> GAddr {
+    let rack = RackId(u16::from(pattern) % 2);
+    let addr = handle.alloc(OBJECT_BYTES, Placement::Rack(rack)).unwrap();
+    let mut found = [1; OBJECT_BYTES as usize];
+    handle.read(addr, &mut found).unwrap();
+    assert_eq!(found, [0; OBJECT_BYTES as usize], "new memory is zero");
+    handle.write(addr, &[pattern; OBJECT_BYTES as usize]).unwrap();
+    addr
+}
+
+fn free_object(handle: &mut Handle, addr: GAddr, pattern: u8) {
+    let mut found = [0; OBJECT_BYTES as usize];
+    handle.read(addr, &mut found).unwrap();
+    assert_eq!(found, [pattern; OBJECT_BYTES as usize], "object {addr}");
+    handle.free(addr, OBJECT_BYTES).unwrap_or_else(|error| panic!("{addr}: {error}"));
 }
 
 fn bring_home(handle: &mut Handle, page: GAddr, home: RackId) {

@@ -65,7 +65,10 @@ impl Crew {
                 .map(|rack| handle.alloc(bytes, Placement::Rack(RackId(rack))).expect("room"))
                 .collect()
         };
-        let counters = per_rack(handle, 2 * COUNTERS * COUNTER_BYTES);
+        // A page of their own: beside memory that a word names it would not move.
+        assert!(COUNTERS * COUNTER_BYTES <= handle.page_bytes());
+        let page_bytes = handle.page_bytes();
+        let counters = per_rack(handle, page_bytes);
         let mut jobs = Vec::new();
         for (index, &(rack, fabric)) in places.iter().enumerate() {
             let records = per_rack(handle, RECORDS * RECORD_BYTES);
