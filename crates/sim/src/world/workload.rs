@@ -1,6 +1,7 @@
 //! What clients do and what they must find: the model that all of them share in no time, and a
 //! client that works until it is told that it is enough.
 
+mod moving;
 mod set_up;
 mod table;
 
@@ -319,8 +320,9 @@ impl Worker {
             return self.table_step().await;
         }
         match self.rng.below(100) {
-            0..40 => self.word().await,
-            40..50 => self.write_mine().await,
+            0..36 => self.word().await,
+            36..42 => self.migrate().await,
+            42..50 => self.write_mine().await,
             50..58 => self.read_mine().await,
             58..75 => self.other().await,
             75..86 => self.alloc().await,
