@@ -1,4 +1,4 @@
-//! Movers, daemons and the master are killed at random moments while pages move and clients work
+//! Movers, daemons and the master are killed or stopped at random moments while pages move and clients work
 //! on them: what was acknowledged is found again, words are exact, no page stays shut, and no
 //! frame is lost. Real processes; see `crash_tools`.
 
@@ -100,6 +100,10 @@ impl Moves {
         self.movers[index] = Some(mover);
     }
 
+    fn mover(&mut self, index: usize) -> &mut Proc {
+        self.movers[index].as_mut().expect("it runs")
+    }
+
     fn take(&mut self, index: usize, line: &str) {
         match line.split_once(' ') {
             Some(("m", micros)) => {
@@ -174,7 +178,7 @@ impl Moves {
     /// All is as it was before, and everything that was acknowledged is there.
     fn end(mut self, test: &str) {
         for index in 0..self.movers.len() {
-            self.movers[index].as_mut().expect("it runs").tell("stop");
+            self.mover(index).tell("stop");
         }
         for index in 0..self.movers.len() {
             let mut mover = self.movers[index].take().expect("it runs");
@@ -276,6 +280,31 @@ fn a_killed_mover_leaves_its_pages_open_and_whole() {
         moves.start_mover(victim);
     }
     moves.end("killed_movers");
+}
+
+#[test]
+fn a_stopped_mover_keeps_no_page_shut_and_harms_nobody_when_it_goes_on() {
+    let _turn = one_at_a_time();
+    let mut moves = Moves::begin("stopped_movers");
+    let mut under_way = 0;
+    for round in 0..KILLS {
+        moves.work(20, 100);
+        let all = 0..moves.movers.len();
+        all.clone().for_each(|index| moves.mover(index).pause());
+        let stats = moves.handle.pool_stats().unwrap().racks;
+        let moving = stats.iter().map(|rack| rack.daemon.as_ref().unwrap().pages_moving);
+        under_way += u64::from(moving.sum::<u64>() > 0);
+        moves.check_open();
+        if round % 3 == 0 {
+            // Longer than a page is shut for anybody.
+            moves.work(600, 1200);
+            moves.check_open();
+        }
+        all.for_each(|index| moves.mover(index).resume());
+    }
+    eprintln!("stopped_movers: pages were under way in {under_way} of {KILLS} rounds");
+    assert!(under_way > 0, "no mover was stopped in the midst of a move");
+    moves.end("stopped_movers");
 }
 
 #[test]
