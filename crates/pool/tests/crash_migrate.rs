@@ -1,6 +1,6 @@
-//! Movers, daemons and the master are killed or stopped at random moments while pages move and clients work
-//! on them: what was acknowledged is found again, words are exact, no page stays shut, and no
-//! frame is lost. Real processes; see `crash_tools`.
+//! Movers, daemons and the master are killed or stopped at random moments while pages move and
+//! clients work on them: what was acknowledged is found again, words are exact, no page stays shut,
+//! and no frame is lost. Real processes; see `crash_tools`.
 
 mod crash_tools;
 
