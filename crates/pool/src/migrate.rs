@@ -17,7 +17,7 @@ const GIVE_UP_MS: u64 = LEASE_MS_DEFAULT;
 impl Handle {
     /// Moves the page of `addr` to the rack `to`, with everything that is in it: its address stays,
     /// and so does what other handles read and write there meanwhile, which takes longer while the
-    /// page is on its way. The rack where the page is afterwards: `to`, also if it was there before.
+    /// page is on its way. The rack where the page is afterwards: `to`, also if it was there already.
     /// `addr` may be any address in the page.
     ///
     /// Blocks: one call to the master, two requests to each of the racks, and one copy of a page
