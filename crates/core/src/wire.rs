@@ -503,7 +503,7 @@ pub enum MasterCall {
         /// The pages; at most `COMMIT_PAGES_MAX`.
         pages: Vec<PageId>,
     },
-    /// Asks for the right to move a page to a rack; refused with `Busy` while another move of the
+    /// Asks for the right to move a page to a rack; refused with `Stays` while another move of the
     /// page is under way. Answered with the page's home. The right ends with the move, with the
     /// connection, or after a lease; it orders moves, the directory decides them.
     BeginMove {

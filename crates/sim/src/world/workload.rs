@@ -57,6 +57,17 @@ struct UnderWay {
     word: Option<(u64, WordOp)>,
 }
 
+/// What became of a page when a rack lost its power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was in another rack.
+    Safe,
+    /// It was there.
+    Gone,
+    /// It was on its way: its new home may have it, or may have been about to.
+    Unknown,
+}
+
 /// An allocation that nobody holds.
 pub struct Orphan {
     /// Its address.
@@ -143,12 +154,20 @@ impl Model {
         });
     }
 
-    /// A rack's memory is gone, with all allocations whose pages were there.
-    pub fn on_power_lost(&self, rack: usize, is_gone: impl Fn(u64) -> bool, at: Ps) {
+    /// A rack's memory is gone, with all allocations whose pages were there. What was on its way
+    /// from rack to rack is there or not.
+    pub fn on_power_lost(&self, rack: usize, fate: impl Fn(u64) -> Fate, at: Ps) {
         self.lost.borrow_mut().push(rack);
-        self.objects.borrow_mut().retain(|addr, _| !is_gone(*addr));
-        self.table.on_power_lost(&is_gone);
-        self.bytes.borrow_mut().lost(is_gone, at);
+        let mut bytes = self.bytes.borrow_mut();
+        self.objects.borrow_mut().retain(|addr, object| {
+            if fate(*addr) == Fate::Unknown {
+                object.freeing = true;
+                bytes.free_called(*addr, at);
+            }
+            fate(*addr) != Fate::Gone
+        });
+        self.table.on_power_lost(&fate);
+        bytes.lost(|addr| fate(addr) == Fate::Gone, at);
     }
 
     /// What nobody holds any more.

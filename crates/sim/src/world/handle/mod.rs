@@ -538,10 +538,13 @@ async fn call_master(
         if let Some(id) = sent {
             if let Some(at) = inbox.answers.iter().position(|(of, _)| *of == id) {
                 match inbox.answers.swap_remove(at).1 {
-                    Err(Error::Busy { .. }) => sent = None,
+                    Err(Error::Busy { .. }) if ctx.now() < deadline => {
+                        sent = None;
+                        ctx.sleep(Ps::ms(1)).await;
+                        continue;
+                    }
                     answer => return answer,
                 }
-                ctx.sleep(Ps::ms(1)).await;
             }
             if !master.is_up() {
                 sent = None;
