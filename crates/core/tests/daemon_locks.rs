@@ -105,8 +105,7 @@ impl Locker {
 
     fn granted(&mut self, name: u32, (addr, lines): (GAddr, u32), write: bool, token: u64) {
         let end = addr.0 + 64 * u64::from(lines);
-        let mut others =
-            self.held.iter().filter(|((_, at), held)| *at < end && addr.0 < held.end);
+        let mut others = self.held.iter().filter(|((_, at), held)| *at < end && addr.0 < held.end);
         let apart = others.all(|((who, _), held)| *who != name && !write && !held.write);
         assert!(apart, "{addr} for {name} (alone: {write}) beside {:?}", self.held);
         assert!(self.given.insert(token), "token {token} twice");

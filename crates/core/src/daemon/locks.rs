@@ -103,11 +103,7 @@ pub(super) struct Locks {
 
 impl Locks {
     /// Reads the table and drops what belonged to sessions that are over.
-    pub(super) fn load<M: Mem>(
-        mem: &M,
-        sessions: &Sessions,
-        pages: PageGeometry,
-    ) -> Result<Locks> {
+    pub(super) fn load<M: Mem>(mem: &M, sessions: &Sessions, pages: PageGeometry) -> Result<Locks> {
         let mut locks = Locks {
             pages,
             holds: BTreeMap::new(),
@@ -407,7 +403,8 @@ impl Daemon {
             waiter.since.is_some_and(|since| since.saturating_add(waiter.wait_ns) <= now)
         };
         let late = self.locks.waiting.values().filter(over);
-        let late: Vec<_> = late.map(|waiter| (waiter.ticket, waiter.write, waiter.wait_ns)).collect();
+        let late: Vec<_> =
+            late.map(|waiter| (waiter.ticket, waiter.write, waiter.wait_ns)).collect();
         for (ticket, write, wait_ns) in late {
             let hold = self.locks.excluding(&Range::of(&ticket), write).copied();
             self.locks.take_waiter(ticket.record);
