@@ -6,9 +6,7 @@ mod fabric_rig;
 use fabric_rig::{Memory, PAGE, PATIENCE, Rig, TcpRig, at, key, sge, statuses};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rackpool_core::constants::{
-    BUFFERED_PIECE_BYTES_MAX, FABRIC_EVENTS_MAX, FABRIC_MESSAGES_MAX,
-};
+use rackpool_core::constants::{BUFFERED_PIECE_BYTES_MAX, FABRIC_EVENTS_MAX, FABRIC_MESSAGES_MAX};
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{
     Fabric, FabricEvent, Mem, PeerId, PostError, RemoteAddr, Verb, WorkRequest, WorkStatus,

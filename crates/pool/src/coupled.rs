@@ -269,6 +269,8 @@ impl Handle {
             Reply::Held { held: true } => {}
             _ => {
                 links.locks.lose(client.rack_of(link), Some(&[token]));
+                // Told by the error here.
+                let _ = links.tell_loss();
                 self.settle_locked();
                 return Err(Error::LockLost { addr, token });
             }

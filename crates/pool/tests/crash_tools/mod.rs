@@ -6,6 +6,7 @@
 
 pub mod ledger;
 pub mod locker;
+pub mod rows;
 pub mod stage;
 pub mod worker;
 
@@ -47,6 +48,7 @@ pub fn child_main() {
         "toucher" => worker::touch(&args),
         "counter" => locker::count(&args),
         "holder" => locker::hold(&args),
+        "rows" => rows::run(&args),
         other => panic!("no role {other}"),
     };
     match result {
