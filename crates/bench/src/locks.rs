@@ -45,8 +45,14 @@ const SIZES: [usize; 5] = [64, 128, 256, 512, 1024];
 const RANGE_BYTES: u64 = ACCESSES * SIZES[SIZES.len() - 1] as u64;
 /// Bytes of a rack.
 const RACK_BYTES: u64 = 64 << 20;
-/// Processes that want the same lock.
-const CONTENDERS: [u32; 2] = [2, 4];
+/// Processes that want the same lock, and where they are. Who is near asks again sooner, so only
+/// those of one rack show whether the order of asking is kept.
+const CONTENDERS: [(&str, u32, &[u16]); 4] = [
+    ("lock_contended_2_own_rack", 2, &[1]),
+    ("lock_contended_4_own_rack", 4, &[1]),
+    ("lock_contended_4_other_rack", 4, &[0]),
+    ("lock_contended_4_both_racks", 4, &[0, 1]),
+];
 /// Names the random choices; any other would do.
 const SEED: u64 = 17;
 
@@ -177,10 +183,9 @@ impl Run {
             rows.push(self.section(section)?);
         }
         pin::pin_to_any(cores)?;
-        for count in CONTENDERS {
-            let name = format!("lock_contended_{count}_processes");
-            steps.begin(&name);
-            rows.push(self.contended(&name, count, command)?);
+        for (name, count, racks) in CONTENDERS {
+            steps.begin(name);
+            rows.push(self.contended(name, (count, racks), command)?);
         }
         Ok(rows)
     }
@@ -234,11 +239,11 @@ impl Run {
             .with("cache_misses", coupled.0.cache_misses - coupled.1.cache_misses))
     }
 
-    /// Processes of both racks that want the same lock all the time.
+    /// Processes that want the same lock all the time.
     fn contended(
         &mut self,
         name: &str,
-        count: u32,
+        (count, racks): (u32, &[u16]),
         command: &mut dyn FnMut(u32) -> Command,
     ) -> Result<Row, BenchError> {
         let (with, probe) = (&mut self.with, self.probe);
@@ -252,7 +257,7 @@ impl Run {
         for client in 0..count {
             let job = Job {
                 master: self.bed.master().to_owned(),
-                rack: (client % 2) as u16,
+                rack: racks[client as usize % racks.len()],
                 addr: probe.0,
                 run_ms: run.as_millis() as u64,
             };

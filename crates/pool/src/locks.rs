@@ -448,7 +448,8 @@ impl Handle {
     /// buffered under it has gone home.
     ///
     /// # Errors
-    /// `lock-lost` if not; `writes-lost` if buffered writes did not all reach home; `denied` for the guard of another handle; `timeout`, `peer-dead`.
+    /// `lock-lost` if not; `writes-lost` if buffered writes did not all reach home; `denied` for
+    /// the guard of another handle; `timeout`, `peer-dead`.
     pub fn check_lock(&mut self, guard: &LockGuard) -> Result<()> {
         self.is_own(guard)?;
         self.flush_guard(guard.id)?;
@@ -468,8 +469,9 @@ impl Handle {
     ///
     /// # Errors
     /// `lock-lost` if it was lost before; `writes-lost` if buffered writes did not all reach home
-    /// (then the lock is given back with a later call, if it is held still); `denied` for the guard of another handle; `timeout` or
-    /// `peer-dead` if its daemon could not be told: then it is told later.
+    /// (then the lock is given back with a later call, if it is held still); `denied` for the guard
+    /// of another handle; `timeout` or `peer-dead` if its daemon could not be told: then it is told
+    /// later.
     pub fn unlock(&mut self, guard: impl Into<LockGuard>) -> Result<()> {
         let guard = guard.into();
         self.is_own(&guard)?;

@@ -112,12 +112,15 @@ fn a_dropped_guard_gives_its_lock_back_when_its_writes_are_home() {
     near.unlock(guard).unwrap();
 }
 
+/// Something that others can see, and its name.
+type Act<'a> = (&'a str, &'a dyn Fn(&mut Handle));
+
 #[test]
 fn what_others_can_see_of_a_handle_comes_after_what_it_had_buffered() {
     let cluster = Cluster::start(2).unwrap();
     let (mut far, mut near, addr) = two(&cluster);
     let word = far.alloc(64, Placement::Rack(RackId(1))).unwrap();
-    let outside: [(&str, &dyn Fn(&mut Handle)); 7] = [
+    let outside: [Act<'_>; 7] = [
         ("a longer write", &|far| far.write(at(addr, 1024), &[1; 257]).unwrap()),
         ("a write outside", &|far| far.write(at(addr, 4096), &[1; 8]).unwrap()),
         ("an atomic", &|far| _ = far.fetch_add(word, 1).unwrap()),

@@ -1,3 +1,5 @@
+//! Tests of the write buffer: its pieces, its bounds, and random lives beside plain memory.
+
 use super::*;
 use proptest::prelude::*;
 
