@@ -18,7 +18,7 @@ use crate::clock;
 use crate::flush::Flush;
 use crate::handle::Handle;
 use rackpool_core::client::{Cover, LinkId, PageCache, Piece, Reach, WriteBuffer};
-use rackpool_core::constants::CACHED_PROOF_NS;
+use rackpool_core::constants::{CACHED_BLOCK_BYTES, CACHED_PROOF_NS};
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr, Result};
 use rackpool_hw::fabric::LocalBuffer;
@@ -217,6 +217,7 @@ impl Handle {
             return Ok(true);
         }
         if self.coupled.cache.is_off()
+            || bytes > CACHED_BLOCK_BYTES
             || self.coupled.range_at(addr, bytes).is_none_or(|range| range.write)
         {
             return Ok(false);
