@@ -10,7 +10,7 @@ use rackpool::{Handle, Options, Pool, PoolStats};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
-use rackpool_bench::{local, remote, ring, ycsb_run};
+use rackpool_bench::{local, locks, remote, ring, ycsb_run};
 use rackpool_core::wire::FabricKind;
 use std::io::BufRead;
 use std::net::{SocketAddr, TcpStream};
@@ -361,14 +361,13 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
             let options = remote::Options { size, source, fabric, rack: 0, remote_rack: 1 };
             remote::run(&options, &mut say)?
         }
+        BenchName::Locks => {
+            let mut command = own_command("locks-worker")?;
+            locks::run(&locks::Options { size, source, fabric }, &mut command, &mut say)?
+        }
         BenchName::Sim => crate::sim::speed(true)?,
         BenchName::Ycsb => {
-            let own = std::env::current_exe().map_err(|e| Failure::io("our own executable", &e))?;
-            let mut command = |_| {
-                let mut command = Command::new(&own);
-                command.arg("ycsb-worker");
-                command
-            };
+            let mut command = own_command("ycsb-worker")?;
             let YcsbPlan { workloads, distributions, clients } = ycsb;
             let options = ycsb_run::Options {
                 size,
@@ -383,6 +382,21 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
         }
     };
     Ok(report)
+}
+
+/// How client processes are started: this program with another command.
+fn own_command(word: &'static str) -> Result<impl FnMut(u32) -> Command> {
+    let own = std::env::current_exe().map_err(|e| Failure::io("our own executable", &e))?;
+    Ok(move |_| {
+        let mut command = Command::new(&own);
+        command.arg(word);
+        command
+    })
+}
+
+/// A client process of `bench locks`.
+pub fn serve_locks(input: &mut dyn BufRead) -> Result<()> {
+    Ok(locks::worker(input, &mut std::io::stdout())?)
 }
 
 /// A client process of YCSB.

@@ -181,6 +181,9 @@ pub enum Command {
     /// A client process of `bench ycsb` and `demo`
     #[command(hide = true)]
     YcsbWorker,
+    /// A client process of `bench locks`
+    #[command(hide = true)]
+    LocksWorker,
 }
 
 /// Options of `demo`.
@@ -333,6 +336,8 @@ pub enum BenchName {
     Remote,
     /// Client and daemon: a ring's round trip beside a bare cache-line ping-pong
     Ring,
+    /// Locks, and the write buffer and page cache under them, beside the same without
+    Locks,
     /// YCSB A, B, C, D and F with many clients in two racks
     Ycsb,
     /// How quickly the simulator runs pool operations in performance mode

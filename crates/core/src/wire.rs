@@ -104,10 +104,13 @@ pub enum Request {
         /// The summand.
         n: u64,
     },
-    /// Takes a lock of this rack, now or when it is the asker's turn.
+    /// Locks lines of this rack's memory, now or when it is the asker's turn.
     Lock {
-        /// Its name: aligned to `LOCK_ALIGN_BYTES`, in memory that is allocated here.
+        /// The first, the lock's name: aligned to `LOCK_ALIGN_BYTES`, in memory that is allocated
+        /// here.
         addr: GAddr,
+        /// How many, all in one page.
+        lines: u32,
         /// Whether it is to be held alone.
         write: bool,
         /// How long to wait for it, ms.

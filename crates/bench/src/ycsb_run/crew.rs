@@ -23,7 +23,7 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 const LAST_WORDS_BYTES: u64 = 2000;
 
 /// The clients.
-pub(super) struct Crew {
+pub(crate) struct Crew {
     clients: Vec<Process>,
     lines: Receiver<Line>,
 }
@@ -39,7 +39,7 @@ struct Process {
 
 impl Crew {
     /// Starts `count` clients.
-    pub(super) fn start(
+    pub(crate) fn start(
         count: u32,
         command: &mut dyn FnMut(u32) -> Command,
     ) -> Result<Self, BenchError> {
@@ -52,7 +52,7 @@ impl Crew {
     }
 
     /// Says a line to one client.
-    pub(super) fn tell(&mut self, client: u32, what: &impl Serialize) -> Result<(), BenchError> {
+    pub(crate) fn tell(&mut self, client: u32, what: &impl Serialize) -> Result<(), BenchError> {
         let mut line = serde_json::to_string(what).expect("orders are plain data");
         line.push('\n');
         let process = &mut self.clients[client as usize];
@@ -64,7 +64,8 @@ impl Crew {
         }
     }
 
-    fn tell_all(&mut self, order: &Order) -> Result<(), BenchError> {
+    /// Says an order to all clients.
+    pub(crate) fn tell_all(&mut self, order: &Order) -> Result<(), BenchError> {
         (0..self.clients.len() as u32).try_for_each(|client| self.tell(client, order))
     }
 
@@ -95,10 +96,7 @@ impl Crew {
     ) -> Result<Ran, BenchError> {
         let run_ms = u64::try_from(run.as_millis()).unwrap_or(u64::MAX);
         self.tell_all(&Order::Run { workload, distribution, run_ms })?;
-        self.gather(Duration::ZERO, |answer| match answer {
-            Answer::Ready => Ok(()),
-            other => Err(other),
-        })?;
+        self.await_ready()?;
         self.tell_all(&Order::Go)?;
         let mut merged = Ran::default();
         self.gather(run, |answer| match answer {
@@ -111,8 +109,16 @@ impl Crew {
         Ok(merged)
     }
 
+    /// Waits until all clients are ready for a run.
+    pub(crate) fn await_ready(&mut self) -> Result<(), BenchError> {
+        self.gather(Duration::ZERO, |answer| match answer {
+            Answer::Ready => Ok(()),
+            other => Err(other),
+        })
+    }
+
     /// Lets the clients end, and waits for them.
-    pub(super) fn end(mut self) -> Result<(), BenchError> {
+    pub(crate) fn end(mut self) -> Result<(), BenchError> {
         for process in &mut self.clients {
             process.orders = None;
         }
@@ -125,7 +131,7 @@ impl Crew {
     }
 
     /// Takes one answer of each client, in any order.
-    fn gather(
+    pub(crate) fn gather(
         &mut self,
         takes: Duration,
         mut take: impl FnMut(Answer) -> Result<(), Answer>,

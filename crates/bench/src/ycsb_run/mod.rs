@@ -7,7 +7,7 @@
 //! The parent merges the clients' histograms. Workload E is refused: a hash table has no order.
 
 mod client;
-mod crew;
+pub(crate) mod crew;
 
 pub use client::{KeyValue, PoolTable, worker};
 
@@ -157,7 +157,7 @@ struct Job {
 /// The lines after that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
-enum Order {
+pub(crate) enum Order {
     /// Store this client's share of the records.
     Load,
     /// Make ready for a run, say so, and begin at `Go`.
@@ -169,7 +169,7 @@ enum Order {
 /// What a client answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
-enum Answer {
+pub(crate) enum Answer {
     /// Its records are stored.
     Loaded { records: u64 },
     /// It waits for `Go`.
@@ -182,17 +182,17 @@ enum Answer {
 
 /// What one client did in a run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Ran {
-    operations: u64,
+pub(crate) struct Ran {
+    pub(crate) operations: u64,
     /// Values whose checksum and key held; one that does not hold ends the client.
     values_verified: u64,
-    elapsed_ns: u64,
+    pub(crate) elapsed_ns: u64,
     reads: Histogram,
-    writes: Histogram,
+    pub(crate) writes: Histogram,
 }
 
 impl Ran {
-    fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.operations += other.operations;
         self.values_verified += other.values_verified;
         // The whole is over when the last one is.

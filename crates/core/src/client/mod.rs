@@ -12,16 +12,20 @@
 mod alloc;
 mod locate;
 mod migrate;
+mod page_cache;
 mod session;
 mod transfer;
 mod translate;
+mod write_buffer;
 
 pub use alloc::{Alloc, AtHome, AtWord, Free, Placement};
 pub use locate::Locate;
 pub use migrate::Migrate;
+pub use page_cache::PageCache;
 pub use session::{LinkLoss, Session, Taken};
 pub use transfer::{Access, Atomic, AtomicOp, Piece, Transfer, TransferTables};
 pub use translate::Translation;
+pub use write_buffer::{Cover, WriteBuffer};
 
 use crate::addr::{GAddr, Generation, PageGeometry, PageId, RackId};
 use crate::constants::{CELLS, STALE_RETRIES_MAX};

@@ -7,6 +7,7 @@
 pub mod ledger;
 pub mod locker;
 pub mod mover;
+pub mod rows;
 pub mod stage;
 pub mod worker;
 
@@ -49,6 +50,7 @@ pub fn child_main() {
         "counter" => locker::count(&args),
         "holder" => locker::hold(&args),
         "mover" => mover::run(&args),
+        "rows" => rows::run(&args),
         other => panic!("no role {other}"),
     };
     match result {
