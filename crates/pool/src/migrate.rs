@@ -43,7 +43,7 @@ impl Handle {
     /// # Errors
     /// `stays` if the page cannot move, or not now, and the message says why: it is a session's own
     /// memory, part of an allocation of several pages, named by a word (`alloc_into`), locked or
-    /// pinned, or somebody has not finished with it. Also if somebody else moves it. `busy` if too much
+    /// pinned, somebody has not finished with it, or somebody else moves it. `busy` if too much
     /// moves at once; `full` if `to` has no free page; `no-such-rack`; `not-mapped` and `lost` for
     /// the page; `moving` if it was moved meanwhile; `denied` if the pool is read-only here;
     /// `peer-dead` and `timeout` if one of the racks does not answer: then the page is in one of
