@@ -15,6 +15,7 @@ const BENCHMARKS: &[&[&str]] = &[
     &["ring"],
     &["remote", "--fabric", "tcp"],
     &["remote", "--fabric", "shm"],
+    &["locks"],
     &["ycsb"],
     &["sim"],
 ];

@@ -26,6 +26,8 @@ const LAST_WORDS_BYTES: u64 = 2000;
 pub(crate) trait Answers: DeserializeOwned {
     /// Code and reason, if it says that the client failed.
     fn failure(&self) -> Option<(&str, &str)>;
+    /// Whether it says that the client waits for a run to begin.
+    fn is_ready(&self) -> bool;
 }
 
 /// The clients, which answer with `A`.
@@ -76,6 +78,11 @@ impl<A: Answers> Crew<A> {
         (0..self.clients.len() as u32).try_for_each(|client| self.tell(client, order))
     }
 
+    /// Waits until all clients are ready for a run.
+    pub(crate) fn await_ready(&mut self) -> Result<(), BenchError> {
+        self.gather(Duration::ZERO, |answer| if answer.is_ready() { Ok(()) } else { Err(answer) })
+    }
+
     /// Lets the clients end, and waits for them.
     pub(crate) fn end(mut self) -> Result<(), BenchError> {
         for process in &mut self.clients {
@@ -93,7 +100,7 @@ impl<A: Answers> Crew<A> {
     pub(crate) fn gather(
         &mut self,
         takes: Duration,
-        mut take: impl FnMut(u32, A) -> Result<(), A>,
+        mut take: impl FnMut(A) -> Result<(), A>,
     ) -> Result<(), BenchError> {
         let mut waiting = vec![true; self.clients.len()];
         let deadline = Instant::now() + takes + SILENCE_MAX;
@@ -121,7 +128,7 @@ impl<A: Answers> Crew<A> {
             if !std::mem::replace(&mut waiting[client as usize], false) {
                 return wrong(format!("it answered twice: \"{line}\""));
             }
-            if take(client, answer).is_err() {
+            if take(answer).is_err() {
                 return wrong(format!("an answer out of its turn: \"{line}\""));
             }
         }
@@ -223,11 +230,15 @@ mod tests {
                 Answer::Loaded | Answer::Ready => None,
             }
         }
+
+        fn is_ready(&self) -> bool {
+            matches!(self, Answer::Ready)
+        }
     }
 
     fn load(crew: &mut Crew<Answer>) -> Result<(), BenchError> {
         crew.tell_all(&"load")?;
-        crew.gather(Duration::ZERO, |_, answer| match answer {
+        crew.gather(Duration::ZERO, |answer| match answer {
             Answer::Loaded => Ok(()),
             other => Err(other),
         })

@@ -10,7 +10,7 @@ use rackpool::{Handle, Options, Pool, PoolStats};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
-use rackpool_bench::{local, migrate, remote, ring, ycsb_run};
+use rackpool_bench::{local, locks, migrate, remote, ring, ycsb_run};
 use rackpool_core::wire::FabricKind;
 use std::io::BufRead;
 use std::net::{SocketAddr, TcpStream};
@@ -377,12 +377,16 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
             let options = remote::Options { size, source, fabric, rack: 0, remote_rack: 1 };
             remote::run(&options, &mut say)?
         }
+        BenchName::Locks => {
+            let mut command = own_command("locks-worker")?;
+            locks::run(&locks::Options { size, source, fabric }, &mut command, &mut say)?
+        }
         BenchName::Sim => crate::sim::speed(true)?,
         BenchName::Migrate => {
             return Err(Failure::new("bug", "it has racks of its own: see `run_migrate`"));
         }
         BenchName::Ycsb => {
-            let mut command = worker_command("ycsb-worker")?;
+            let mut command = own_command("ycsb-worker")?;
             let YcsbPlan { workloads, distributions, clients } = ycsb;
             let options = ycsb_run::Options {
                 size,
@@ -409,7 +413,7 @@ pub fn run_migrate(
     racks: &mut StartRacks<'_>,
     progress: &mut dyn FnMut(usize, usize, &str),
 ) -> Result<Report> {
-    let mut command = worker_command("migrate-worker")?;
+    let mut command = own_command("migrate-worker")?;
     let mut say = |step: Progress| progress(step.done, step.steps, &step.name);
     let mut racks = |wanted: &migrate::Wanted| match racks(wanted) {
         Ok((source, guard)) => Ok(migrate::Racks { source, guard }),
@@ -421,7 +425,8 @@ pub fn run_migrate(
     Ok(migrate::run(options, &mut racks, &mut command, &mut say)?)
 }
 
-fn worker_command(word: &'static str) -> Result<impl FnMut(u32) -> Command> {
+/// How client processes are started: this program with another command.
+fn own_command(word: &'static str) -> Result<impl FnMut(u32) -> Command> {
     let own = std::env::current_exe().map_err(|e| Failure::io("our own executable", &e))?;
     Ok(move |_| {
         let mut command = Command::new(&own);
@@ -433,6 +438,11 @@ fn worker_command(word: &'static str) -> Result<impl FnMut(u32) -> Command> {
 /// A client process of `bench migrate`.
 pub fn serve_migrate(input: &mut dyn BufRead) -> Result<()> {
     Ok(migrate::worker(input, &mut std::io::stdout())?)
+}
+
+/// A client process of `bench locks`.
+pub fn serve_locks(input: &mut dyn BufRead) -> Result<()> {
+    Ok(locks::worker(input, &mut std::io::stdout())?)
 }
 
 /// A client process of YCSB.

@@ -185,6 +185,9 @@ pub enum Command {
     /// A client process of `bench migrate`
     #[command(hide = true)]
     MigrateWorker,
+    /// A client process of `bench locks`
+    #[command(hide = true)]
+    LocksWorker,
 }
 
 /// Options of `demo`.
@@ -341,6 +344,8 @@ pub enum BenchName {
     Remote,
     /// Client and daemon: a ring's round trip beside a bare cache-line ping-pong
     Ring,
+    /// Locks, and the write buffer and page cache under them, beside the same without
+    Locks,
     /// YCSB A, B, C, D and F with many clients in two racks
     Ycsb,
     /// Pages that move to where they are used: policies beside none and beside an oracle

@@ -58,6 +58,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Worker(args) => worker::run(args),
         Command::YcsbWorker => worker::run_ycsb(),
         Command::MigrateWorker => worker::run_migrate(),
+        Command::LocksWorker => worker::run_locks(),
     }
 }
 

@@ -105,6 +105,11 @@ pub fn run_migrate() -> Result<()> {
     api::serve_migrate(&mut orders()?)
 }
 
+/// Serves the orders of `rackpool_bench::locks` until the input ends.
+pub fn run_locks() -> Result<()> {
+    api::serve_locks(&mut orders()?)
+}
+
 /// Standard input, read by a thread of its own. When it ends, the process ends: by itself if it
 /// is idle, by force if it is deep in a call, because whoever gave the orders may be dead.
 fn orders() -> Result<BufReader<PipeReader>> {

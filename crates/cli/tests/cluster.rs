@@ -27,6 +27,16 @@ fn both_racks_see_the_same_memory(fabric: &str) {
     assert_eq!((value(&here, "own_rack"), value(&there, "own_rack")), ("true", "false"));
     assert_eq!(value(&here, "path"), "mapped");
 
+    let pages = cluster.ok(0, "alloc 64K");
+    assert_eq!(cluster.ok(0, &format!("write {pages} text:moves")), "ok");
+    for rack in ["1", "1", "0", "1"] {
+        let moved = cluster.ok(0, &format!("migrate {pages} rack:{rack}"));
+        assert_eq!(moved, format!("ok rack {rack}"));
+        let now = cluster.ok(1, &format!("explain {pages}; read {pages} 5 text"));
+        assert_eq!((value(&now, "rack"), now.lines().last()), (rack, Some("moves")));
+    }
+    assert_eq!(cluster.ok(0, &format!("free {pages} 64K")), "ok");
+
     let other = cluster.ok(0, "alloc 64 rack:1");
     assert_eq!(value(&cluster.ok(0, &format!("explain {other}")), "rack"), "1");
     assert_eq!(cluster.ok(1, &format!("free {other} 64; free {addr} 4096")), "ok\nok");

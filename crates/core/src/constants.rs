@@ -30,6 +30,22 @@ pub const LOCK_RELEASES: u32 = 8;
 /// A lock's name is a multiple of this: one cache line. Source: Rcmp §5.4 (locks on addresses).
 pub const LOCK_ALIGN_BYTES: u64 = 64;
 
+/// The two halves of a handle's write buffer together by default, bytes: half a MiB holds what a
+/// lock's holder writes in a few hundred round trips. Rcmp §6.1 has two of 64 MB, for all threads.
+pub const WRITE_BUFFER_BYTES_DEFAULT: u32 = 1 << 20;
+/// The longest write that the write buffer takes by default. Source: Rcmp §5.4.
+pub const BUFFERED_WRITE_BYTES_MAX_DEFAULT: u32 = 256;
+/// Longest piece into which buffered writes are merged, bytes. Targets apply WRITEs of this length
+/// whole or, if their connection ends before, not at all.
+pub const BUFFERED_PIECE_BYTES_MAX: u64 = 4 << 10;
+/// Blocks of a handle's page cache by default. Source: Rcmp §6.1 (its blocks are whole pages).
+pub const CACHED_BLOCKS_DEFAULT: u32 = 50;
+/// A block of the page cache: what costs little more to fetch than one line, bytes.
+pub const CACHED_BLOCK_BYTES: u64 = 16 << 10;
+/// How long after a proof that a lock is held its cached blocks are read without a new one, ns: the
+/// lock outlives its connection by a lease, half of which is left for clocks that drift.
+pub const CACHED_PROOF_NS: u64 = LEASE_MS_DEFAULT * NS_PER_MS / 2;
+
 /// Cells in which a handle announces the frames that it is about to touch: one for the access
 /// under way and seven for pinned pages. One cache line.
 pub const CELLS: u32 = 8;

@@ -120,6 +120,22 @@ pub enum Error {
         /// The token of the grant.
         token: u64,
     },
+    /// Writes that a handle had buffered under a lock did not all reach home; each of them is there
+    /// whole or not at all. Do not go on as if they were.
+    #[error(
+        "{writes} buffered writes under the lock at {addr} with token {token} did not all reach \
+         home: {reason}"
+    )]
+    WritesLost {
+        /// The lock.
+        addr: GAddr,
+        /// The token of the grant.
+        token: u64,
+        /// How many writes were on their way.
+        writes: u64,
+        /// What happened.
+        reason: String,
+    },
     /// The handle holds this lock already. Do not retry.
     #[error("the lock at {addr} is held by this handle already, with token {token}")]
     AlreadyLocked {
@@ -242,6 +258,7 @@ impl Error {
             Error::Occupied { .. } => "occupied",
             Error::LockTimeout { .. } => "lock-timeout",
             Error::LockLost { .. } => "lock-lost",
+            Error::WritesLost { .. } => "writes-lost",
             Error::AlreadyLocked { .. } => "already-locked",
             Error::NoSuchRack { .. } => "no-such-rack",
             Error::PeerDead { .. } => "peer-dead",

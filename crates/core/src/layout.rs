@@ -246,14 +246,14 @@ impl ResultKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum LockWord {
-    /// The lock's address; 0 if the entry is free. Bit 0: held alone ([`LOCK_WRITE`]).
+    /// The first line's address; 0 if the entry is free. Bit 0: held alone ([`LOCK_WRITE`]).
     Name = 0,
     /// The session that holds it.
     Session = 1,
     /// The grant's fencing token.
     Token = 2,
-    /// Reserved.
-    Reserved = 3,
+    /// How many lines the grant is of, from the name on.
+    Lines = 3,
 }
 
 /// Bit of a lock entry's name that says: held alone, for writing.

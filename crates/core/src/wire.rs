@@ -108,10 +108,13 @@ pub enum Request {
         /// The summand.
         n: u64,
     },
-    /// Takes a lock of this rack, now or when it is the asker's turn.
+    /// Locks lines of this rack's memory, now or when it is the asker's turn.
     Lock {
-        /// Its name: aligned to `LOCK_ALIGN_BYTES`, in memory that is allocated here.
+        /// The first, the lock's name: aligned to `LOCK_ALIGN_BYTES`, in memory that is allocated
+        /// here.
         addr: GAddr,
+        /// How many, all in one page.
+        lines: u32,
         /// Whether it is to be held alone.
         write: bool,
         /// How long to wait for it, ms.
@@ -540,7 +543,7 @@ pub enum MasterCall {
         /// The pages; at most `COMMIT_PAGES_MAX`.
         pages: Vec<PageId>,
     },
-    /// Asks for the right to move a page to a rack; refused with `Busy` while another move of the
+    /// Asks for the right to move a page to a rack; refused with `Stays` while another move of the
     /// page is under way. Answered with the page's home. The right ends with the move, with the
     /// connection, or after a lease; it orders moves, the directory decides them.
     BeginMove {

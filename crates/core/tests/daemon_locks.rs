@@ -16,18 +16,29 @@ use std::collections::{BTreeMap, BTreeSet};
 const WAIT_MS: u64 = 60_000;
 
 fn lock(addr: GAddr, write: bool) -> Request {
-    Request::Lock { addr, write, wait_ms: WAIT_MS }
+    lock_lines(addr, 1, write)
+}
+
+fn lock_lines(addr: GAddr, lines: u32, write: bool) -> Request {
+    Request::Lock { addr, lines, write, wait_ms: WAIT_MS }
 }
 
 fn code<T: std::fmt::Debug>(result: Result<T>) -> &'static str {
     result.unwrap_err().code()
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    token: u64,
+    write: bool,
+    end: u64,
+}
+
 /// The rig with what its clients know of their locks.
 struct Locker {
     rig: Rig,
-    /// By client and name: token, whether alone.
-    held: BTreeMap<(u32, u64), (u64, bool)>,
+    /// By client and name.
+    held: BTreeMap<(u32, u64), Held>,
     token_last: u64,
     given: BTreeSet<u64>,
     /// Who gives back what he held.
@@ -72,11 +83,16 @@ impl Locker {
             };
             let request = self.asked.remove(&name).unwrap();
             match (request, last) {
-                (Request::Lock { addr, write, .. }, Ok(Reply::Locked { token })) => {
-                    self.granted(name, addr, write, token);
+                (Request::Lock { addr, lines, write, .. }, Ok(Reply::Locked { token })) => {
+                    self.granted(name, (addr, lines), write, token);
                 }
-                (Request::Lock { addr, .. }, Err(Error::AlreadyLocked { token, .. })) => {
-                    assert_eq!(self.held[&(name, addr.0)].0, token);
+                (
+                    Request::Lock { addr: asked, lines, .. },
+                    Err(Error::AlreadyLocked { addr, token }),
+                ) => {
+                    let held = self.held[&(name, addr.0)];
+                    assert_eq!(held.token, token);
+                    assert!(addr.0 < asked.0 + 64 * u64::from(lines) && asked.0 < held.end);
                 }
                 (Request::Lock { .. }, Err(Error::LockTimeout { .. } | Error::Busy { .. })) => {}
                 (Request::Unlock { .. }, Ok(Reply::Held { held })) => {
@@ -87,13 +103,14 @@ impl Locker {
         }
     }
 
-    fn granted(&mut self, name: u32, addr: GAddr, write: bool, token: u64) {
-        let mut others = self.held.iter().filter(|((_, at), _)| *at == addr.0);
-        let apart = others.all(|(_, (_, other))| !write && !other);
+    fn granted(&mut self, name: u32, (addr, lines): (GAddr, u32), write: bool, token: u64) {
+        let end = addr.0 + 64 * u64::from(lines);
+        let mut others = self.held.iter().filter(|((_, at), held)| *at < end && addr.0 < held.end);
+        let apart = others.all(|((who, _), held)| *who != name && !write && !held.write);
         assert!(apart, "{addr} for {name} (alone: {write}) beside {:?}", self.held);
         assert!(self.given.insert(token), "token {token} twice");
         self.token_last = self.token_last.max(token);
-        self.held.insert((name, addr.0), (token, write));
+        self.held.insert((name, addr.0), Held { token, write, end });
     }
 
     fn kill(&mut self, name: u32) {
@@ -126,7 +143,7 @@ impl Locker {
             let idle =
                 |(name, _): &(u32, u64), asked: &BTreeMap<u32, Request>| !asked.contains_key(name);
             let next = self.held.iter().find(|(key, _)| idle(key, &self.asked));
-            match next.map(|((name, addr), (token, _))| (*name, GAddr(*addr), *token)) {
+            match next.map(|((name, addr), held)| (*name, GAddr(*addr), held.token)) {
                 Some((name, addr, token)) => self.send(name, Request::Unlock { addr, token }),
                 None if self.asked.is_empty() => break,
                 // Who holds one and waits for another ends by the time, too.
@@ -157,12 +174,12 @@ fn readers_share_a_lock_and_writers_have_it_alone_in_the_order_of_asking() {
     all.send(4, lock(name, true));
     assert_eq!(all.stats().lock_waiters, 3, "a reader behind a writer waits");
     for (holder, next) in [(0, None), (1, Some(2)), (2, Some(3)), (3, Some(4))] {
-        let token = all.held[&(holder, name.0)].0;
+        let token = all.held[&(holder, name.0)].token;
         all.send(holder, Request::Unlock { addr: name, token });
         assert!(next.is_none_or(|next| all.holds(next, name)), "after {holder}");
         assert_eq!(all.held.len(), 1);
     }
-    let tokens: Vec<u64> = all.held.values().map(|(token, _)| *token).collect();
+    let tokens: Vec<u64> = all.held.values().map(|held| held.token).collect();
     assert_eq!(tokens, [5], "each grant had a greater token");
     all.finish();
 }
@@ -179,7 +196,7 @@ fn names_that_are_no_locks_and_locks_that_are_held_are_refused() {
         all.send(0, lock(run, write));
         assert!(all.asked.is_empty(), "asking again is refused at once");
     }
-    let tried = all.rig.ask(1, Request::Lock { addr: run, write: false, wait_ms: 0 });
+    let tried = all.rig.ask(1, Request::Lock { addr: run, lines: 1, write: false, wait_ms: 0 });
     assert_eq!(code(tried), "lock-timeout");
     let wrong = all.rig.ask(1, Request::Unlock { addr: run, token: all.token_last });
     assert_eq!(wrong, Ok(Reply::Held { held: false }), "it is another's");
@@ -216,8 +233,8 @@ fn who_waits_in_vain_learns_who_holds_it_and_for_how_long_and_leaves_nothing() {
     let name = all.rig.alloc(0, 64, false);
     all.send(0, lock(name, true));
     (0..20).for_each(|_| all.turn());
-    all.rig.submit(1, Request::Lock { addr: name, write: true, wait_ms: 500 });
-    all.rig.submit(2, Request::Lock { addr: name, write: false, wait_ms: 300 });
+    all.rig.submit(1, Request::Lock { addr: name, lines: 1, write: true, wait_ms: 500 });
+    all.rig.submit(2, Request::Lock { addr: name, lines: 1, write: false, wait_ms: 300 });
     all.rig.settle();
     for (waiter, waited) in [(1, 500), (2, 300)] {
         let last = all.rig.clients.get_mut(&waiter).unwrap().last.take().unwrap();
@@ -228,7 +245,7 @@ fn who_waits_in_vain_learns_who_holds_it_and_for_how_long_and_leaves_nothing() {
         assert!((2_000..4_000).contains(&held_ms), "{held_ms} ms");
     }
     assert_eq!(all.stats().lock_waiters, 0);
-    let token = all.held[&(0, name.0)].0;
+    let token = all.held[&(0, name.0)].token;
     all.send(0, Request::Unlock { addr: name, token });
     assert_eq!(all.stats().locks_held, 0, "nobody was given what he no longer wants");
     all.finish();
@@ -271,7 +288,7 @@ fn a_remote_session_without_a_connection_loses_its_locks_and_is_told() {
     all.send(7, lock(name, true));
     all.send(0, lock(name, true));
     let ClientId::Remote(record) = all.rig.clients[&7].id else { panic!("it is remote") };
-    let token = all.held[&(7, name.0)].0;
+    let token = all.held[&(7, name.0)].token;
     let holds = |all: &Locker| all.rig.daemon.as_ref().unwrap().holds_lock(record, name, token);
     all.rig.run(|daemon, _| daemon.leave_remote(record));
     assert!(holds(&all) && !all.holds(0, name), "it has a while to come back");
@@ -298,7 +315,7 @@ fn a_request_that_waited_when_its_connection_ended_is_asked_again_and_served() {
     let session = all.rig.clients[&7].session;
     all.rig.run(|daemon, world| daemon.join_remote(session, 7, world).unwrap());
     all.rig.resend();
-    let token = all.held[&(0, name.0)].0;
+    let token = all.held[&(0, name.0)].token;
     all.send(0, Request::Unlock { addr: name, token });
     assert!(all.holds(7, name));
     all.finish();
@@ -322,22 +339,85 @@ fn a_repeated_request_for_a_lock_that_is_lost_is_not_answered_with_the_grant() {
     all.finish();
 }
 
+#[test]
+fn ranges_that_share_a_line_exclude_each_other_and_others_do_not() {
+    let mut all = Locker::new(6);
+    let run = all.rig.alloc(0, 2 * PAGE, false);
+    let at = |line: u64| GAddr(run.0 + 64 * line);
+    all.send(0, lock_lines(at(8), 8, true));
+    all.send(1, lock_lines(at(0), 8, true));
+    all.send(2, lock_lines(at(16), 48, true));
+    assert_eq!(all.held.len(), 3, "they lie side by side");
+    all.send(3, lock_lines(at(4), 8, true));
+    all.send(4, lock_lines(at(7), 1, false));
+    assert_eq!(all.stats().lock_waiters, 2);
+    all.send(5, lock_lines(at(64), 64, true));
+    assert!(all.holds(5, at(64)), "another page's lines");
+    for (holder, line) in [(0, 8), (1, 0)] {
+        assert!(!all.holds(3, at(4)), "not before both parts are free");
+        let token = all.held[&(holder, at(line).0)].token;
+        all.send(holder, Request::Unlock { addr: at(line), token });
+    }
+    assert!(all.holds(3, at(4)) && !all.holds(4, at(7)), "who came first is first");
+    all.finish();
+}
+
+#[test]
+fn who_waits_for_a_range_holds_no_part_of_it_and_is_not_overtaken_there() {
+    let mut all = Locker::new(5);
+    let run = all.rig.alloc(0, PAGE, false);
+    let at = |line: u64| GAddr(run.0 + 64 * line);
+    all.send(0, lock(at(2), true));
+    all.send(1, lock_lines(at(0), 4, true));
+    all.send(2, lock(at(4), true));
+    assert!(all.holds(2, at(4)), "beside what is waited for");
+    all.send(3, lock(at(0), false));
+    assert!(!all.holds(3, at(0)), "behind who waits for it");
+    all.send(4, lock_lines(at(3), 1, false));
+    all.kill(1);
+    assert!(all.holds(3, at(0)) && all.holds(4, at(3)), "nobody is before them any more");
+    all.finish();
+}
+
+#[test]
+fn ranges_that_no_page_holds_are_refused() {
+    let mut all = Locker::new(1);
+    let run = all.rig.alloc(0, 2 * PAGE, false);
+    let object = all.rig.alloc(0, 128, false);
+    for (addr, lines, expected) in [
+        (run, 0, "out-of-bounds"),
+        (run, 65, "out-of-bounds"),
+        (GAddr(run.0 + PAGE - 64), 2, "out-of-bounds"),
+        (run, u32::MAX, "out-of-bounds"),
+        (GAddr(u64::MAX - 63), 1, "out-of-bounds"),
+        (GAddr(run.0 + 32), 1, "misaligned"),
+        (object, 3, "not-mapped"),
+    ] {
+        let refused = all.rig.ask(0, lock_lines(addr, lines, true));
+        assert_eq!(code(refused), expected, "{lines} lines at {addr}");
+    }
+    all.send(0, lock_lines(run, 64, true));
+    all.send(0, lock_lines(object, 2, true));
+    assert_eq!(all.held.len(), 2);
+    all.finish();
+}
+
 /// Readers and writers of two locks who give back, give up, and die.
 fn script(all: &mut Locker) {
     let names = [all.rig.alloc(0, 64, false), all.rig.alloc(1, PAGE, false)];
     all.send(0, lock(names[0], true));
     all.send(1, lock(names[0], false));
     all.send(2, lock(names[0], false));
-    all.send(3, lock(names[1], true));
-    let token = all.held.get(&(0, names[0].0)).map_or(0, |held| held.0);
+    all.send(3, lock_lines(names[1], 64, true));
+    let token = all.held.get(&(0, names[0].0)).map_or(0, |held| held.token);
     all.send(0, Request::Unlock { addr: names[0], token });
     all.rig.settle();
     all.send(0, lock(names[0], true));
     all.turn();
     all.kill(2);
-    let token = all.held.get(&(1, names[0].0)).map_or(0, |held| held.0);
+    let token = all.held.get(&(1, names[0].0)).map_or(0, |held| held.token);
     all.send(1, Request::Unlock { addr: names[0], token });
-    all.send(1, lock(names[1], true));
+    all.send(1, lock_lines(names[1], 7, true));
     all.kill(3);
     all.rig.settle();
     all.listen();
@@ -378,6 +458,8 @@ fn a_table_of_locks_that_makes_no_sense_is_refused() {
     spoilt(&|world, entry| world.private().poke(at(entry, LockWord::Token), 9));
     spoilt(&|world, entry| world.private().poke(at(entry, LockWord::Token), 0));
     spoilt(&|world, entry| world.private().poke(at(entry, LockWord::Name), 7));
+    spoilt(&|world, entry| world.private().poke(at(entry, LockWord::Lines), 0));
+    spoilt(&|world, entry| world.private().poke(at(entry, LockWord::Lines), 1 << 60));
     spoilt(&|world, _| {
         for word in [LockWord::Session, LockWord::Token, LockWord::Name] {
             let value = world.private().peek(at(0, word));
@@ -388,7 +470,7 @@ fn a_table_of_locks_that_makes_no_sense_is_refused() {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Lock { client: u32, name: usize, write: bool },
+    Lock { client: u32, name: usize, lines: u32, write: bool },
     Unlock { client: u32, name: usize },
     Kill { client: u32 },
     Turn,
@@ -396,10 +478,10 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let (client, name) = (|| 0u32..5, || 0usize..3);
+    let (client, name) = (|| 0u32..5, || 0usize..5);
     prop_oneof![
-        8 => (client(), name(), any::<bool>())
-            .prop_map(|(client, name, write)| Op::Lock { client, name, write }),
+        8 => (client(), name(), 1..4u32, any::<bool>())
+            .prop_map(|(client, name, lines, write)| Op::Lock { client, name, lines, write }),
         8 => (client(), name()).prop_map(|(client, name)| Op::Unlock { client, name }),
         1 => client().prop_map(|client| Op::Kill { client }),
         2 => Just(Op::Turn),
@@ -421,16 +503,17 @@ proptest! {
         let mut parts: Vec<u32> = (0..5).collect();
         for op in ops {
             match op {
-                Op::Lock { client, name, write } => {
+                Op::Lock { client, name, lines, write } => {
                     let who = parts[client as usize];
                     if !all.asked.contains_key(&who) {
-                        all.send(who, lock(GAddr(run.0 + 64 * name as u64), write));
+                        let addr = GAddr(run.0 + 64 * name as u64);
+                        all.send(who, lock_lines(addr, lines, write));
                     }
                 }
                 Op::Unlock { client, name } => {
                     let who = parts[client as usize];
                     let addr = GAddr(run.0 + 64 * name as u64);
-                    let held = all.held.get(&(who, addr.0)).map(|held| held.0);
+                    let held = all.held.get(&(who, addr.0)).map(|held| held.token);
                     if let (Some(token), false) = (held, all.asked.contains_key(&who)) {
                         all.send(who, Request::Unlock { addr, token });
                     }

@@ -166,7 +166,7 @@ fn what_may_not_leave_stays_and_says_why() {
     let locked = rig.alloc(0, PAGE, false);
     let word = rig.alloc(0, 128, false);
     let free = rig.alloc(0, PAGE, false);
-    let lock = Request::Lock { addr: GAddr(locked.0 + 128), write: true, wait_ms: 1000 };
+    let lock = Request::Lock { addr: GAddr(locked.0 + 128), lines: 1, write: true, wait_ms: 1000 };
     rig.ask(1, lock).unwrap();
     rig.ask(1, Request::AllocInto { word, bytes: 256 }).unwrap();
     let named = GAddr(rig.world.pages_mem().peek(rig.world.offset_of(word)));
@@ -205,7 +205,7 @@ fn a_page_that_leaves_is_refused_to_old_keys_and_searches_wait_for_its_end() {
     let Ok(Reply::Shut { key, .. }) = move_out(&mut rig, 0, addr) else { panic!("it leaves") };
     assert_ne!(key, generation);
     assert_eq!(rig.world.table_word(frame), key.0);
-    let lock = Request::Lock { addr, write: true, wait_ms: 0 };
+    let lock = Request::Lock { addr, lines: 1, write: true, wait_ms: 0 };
     assert_eq!(code(rig.ask(2, lock)), "moving");
     rig.submit(1, Request::Resolve { page, count: 1 });
     rig.take_replies();
@@ -288,7 +288,7 @@ fn fencing_tokens_grow_when_a_page_comes() {
     let mut away = send_away(&mut rig, 0, addr);
     away.keep.lock_token = 41;
     bring_back(&mut rig, 0, &away);
-    let lock = Request::Lock { addr, write: true, wait_ms: 0 };
+    let lock = Request::Lock { addr, lines: 1, write: true, wait_ms: 0 };
     assert_eq!(rig.ask(0, lock), Ok(Reply::Locked { token: 42 }));
     assert_eq!(rig.ask(0, Request::Unlock { addr, token: 42 }), Ok(Reply::Held { held: true }));
     rig.finish();
@@ -338,7 +338,7 @@ fn each_safeguard_of_a_move_is_needed() {
     bites(Mutation::MoveLockedPage, |rig| {
         rig.join(0);
         let addr = rig.alloc(0, PAGE, false);
-        rig.ask(0, Request::Lock { addr, write: true, wait_ms: 0 }).unwrap();
+        rig.ask(0, Request::Lock { addr, lines: 1, write: true, wait_ms: 0 }).unwrap();
         assert_eq!(code(move_out(rig, 0, addr)), "stays");
     });
     bites(Mutation::MoveUntakenPage, |rig| {
@@ -413,7 +413,7 @@ fn the_table_names_no_frame_whose_page_is_elsewhere() {
     let frame = home_of(&rig, addr).frame;
     let away = send_away(&mut rig, 0, addr);
     assert_eq!(rig.world.table_mem().load(table_word(frame)), 0);
-    let lock = Request::Lock { addr, write: true, wait_ms: 0 };
+    let lock = Request::Lock { addr, lines: 1, write: true, wait_ms: 0 };
     assert_eq!(code(rig.ask(0, lock)), "not-mapped");
     bring_back(&mut rig, 0, &away);
     rig.finish();

@@ -213,18 +213,18 @@ fn a_moved_page_is_one_write_beside_the_pools_own_record() {
 }
 
 #[test]
-fn who_asks_first_moves_a_page_and_others_are_told_that_it_is_busy() {
+fn who_asks_first_moves_a_page_and_others_are_told_so() {
     let (mut world, [_, one], at) = two_racks();
     let (first, second) = (world.connect(), world.connect());
     let now = Resolved::Home(at);
     for _ in 0..2 {
         assert_eq!(homes(world.call(first, begin(at.page, 1))), now);
-        assert_eq!(code(world.call(second, begin(at.page, 1))), "busy");
+        assert_eq!(code(world.call(second, begin(at.page, 1))), "stays");
     }
     let to = home(at.page, 1, 7);
     let other = PageHome { generation: Generation(99), ..at };
     assert_eq!(moved(&mut world, one, other, to), now);
-    assert_eq!(code(world.call(second, begin(at.page, 1))), "busy", "that was another move");
+    assert_eq!(code(world.call(second, begin(at.page, 1))), "stays", "that was another move");
     assert_eq!(moved(&mut world, one, at, to), Resolved::Home(to));
     assert_eq!(homes(world.call(second, begin(at.page, 0))), Resolved::Home(to));
 }
@@ -239,7 +239,7 @@ fn a_claim_ends_when_its_home_takes_the_page_back() {
     assert_eq!(homes(world.call(second, begin(at.page, 1))), Resolved::Home(back));
     // What is late of the first move ends nothing of the second.
     assert_eq!(moved(&mut world, one, at, home(at.page, 1, 7)), Resolved::Home(back));
-    assert_eq!(code(world.call(first, begin(at.page, 1))), "busy");
+    assert_eq!(code(world.call(first, begin(at.page, 1))), "stays");
 }
 
 #[test]
@@ -252,16 +252,16 @@ fn a_claim_ends_with_its_connection_with_its_lease_and_when_it_is_given_up() {
     assert_eq!(homes(world.call(second, begin(at.page, 1))), now);
 
     let third = world.connect();
-    assert_eq!(code(world.call(third, begin(at.page, 1))), "busy");
+    assert_eq!(code(world.call(third, begin(at.page, 1))), "stays");
     assert_eq!(homes(world.call(third, begin(at.page, 0))), now, "it is there: nothing to claim");
-    assert_eq!(code(world.call(third, begin(at.page, 1))), "busy", "and nothing of others' ends");
+    assert_eq!(code(world.call(third, begin(at.page, 1))), "stays", "and nothing of others' ends");
     assert_eq!(homes(world.call(second, begin(at.page, 0))), now, "its holder gives it up");
     assert_eq!(homes(world.call(third, begin(at.page, 1))), now);
 
     // A pause of the master is none of the holder's time.
     world.now += 100 * LEASE;
     world.master.tick(world.now, &mut Vec::new());
-    assert_eq!(code(world.call(second, begin(at.page, 1))), "busy");
+    assert_eq!(code(world.call(second, begin(at.page, 1))), "stays");
     world.wait_for_a_lease();
     assert_eq!(homes(world.call(second, begin(at.page, 1))), now);
 }

@@ -6,7 +6,7 @@ mod fabric_rig;
 use fabric_rig::{Memory, PAGE, PATIENCE, Rig, TcpRig, at, key, sge, statuses};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rackpool_core::constants::{FABRIC_EVENTS_MAX, FABRIC_MESSAGES_MAX};
+use rackpool_core::constants::{BUFFERED_PIECE_BYTES_MAX, FABRIC_EVENTS_MAX, FABRIC_MESSAGES_MAX};
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{
     Fabric, FabricEvent, Mem, PeerId, PostError, RemoteAddr, Verb, WorkRequest, WorkStatus,
@@ -395,6 +395,28 @@ fn a_client_that_stops_in_the_midst_of_a_read_does_not_keep_its_frame_announced(
     std::thread::sleep(Duration::from_millis(100));
     // `revoke` waits for the cell, and fails if that takes long.
     memory.revoke(0);
+}
+
+#[test]
+fn a_write_of_what_a_buffer_sends_is_applied_whole_or_not_at_all() {
+    let mut rig = TcpRig::new();
+    let bytes = BUFFERED_PIECE_BYTES_MAX;
+    let request = Request { op: Op::Write, seq: 1, bytes, at: at(0), operands: [0; 2] };
+    for sent in [1, 8, 100, bytes / 2 + 1, bytes - 1, bytes] {
+        assert_eq!(rig.write(at(0), &vec![1; bytes as usize]), WorkStatus::Done(0));
+        let mut stream = raw_client(rig.target());
+        stream.write_all(request.header().as_bytes()).unwrap();
+        stream.write_all(&vec![2; sent as usize]).unwrap();
+        // Long enough for the target to have taken what is there; if not, the check is weaker.
+        std::thread::sleep(Duration::from_millis(20));
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // The target's end says that it will do no more for this connection.
+        let _ = stream.read_to_end(&mut Vec::new());
+        let mut seen = vec![0; bytes as usize];
+        assert_eq!(rig.read(at(0), &mut seen), WorkStatus::Done(0));
+        let expected = if sent == bytes { 2 } else { 1 };
+        assert!(seen.iter().all(|byte| *byte == expected), "{sent} of {bytes} bytes were sent");
+    }
 }
 
 #[test]

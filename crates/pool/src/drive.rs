@@ -13,13 +13,15 @@ use rackpool_hw::window::Window;
 
 /// The local buffers of an operation.
 #[derive(Clone, Copy)]
-pub(crate) enum Buffers {
+pub(crate) enum Buffers<'b> {
     /// It has none.
     None,
     /// Lent for the length of the call; piece i is buffer i.
     Scoped(ScopedBuffers),
     /// One that the endpoint owns meanwhile.
     Owned(BufId),
+    /// One that the endpoint owns, with all pieces in it; piece i begins at offset i.
+    Packed(BufId, &'b [u64]),
 }
 
 /// How far [`advance`] came.
@@ -36,7 +38,7 @@ pub(crate) fn advance<O: Operation<Window>>(
     client: &mut Client<Window>,
     links: &mut Links,
     endpoint: &mut Endpoint,
-    buffers: Buffers,
+    buffers: Buffers<'_>,
     op: &mut O,
     deadline_ns: u64,
 ) -> Result<Advanced<O::Output>> {
@@ -81,7 +83,7 @@ pub(crate) fn drive<O: Operation<Window>>(
     links: &mut Links,
     endpoint: &mut Endpoint,
     submissions: &mut Submissions,
-    buffers: Buffers,
+    buffers: Buffers<'_>,
     op: &mut O,
 ) -> Result<O::Output> {
     let deadline_ns = clock::deadline_ns(links.options().request_timeout_ms);
@@ -111,7 +113,7 @@ pub(crate) fn drive<O: Operation<Window>>(
 struct FabricIo<'a> {
     endpoint: &'a mut Endpoint,
     links: &'a Links,
-    buffers: Buffers,
+    buffers: Buffers<'a>,
 }
 
 impl Io for FabricIo<'_> {
@@ -125,9 +127,10 @@ impl Io for FabricIo<'_> {
     }
 
     fn sge(&self, piece: u32, offset: u64, bytes: u64) -> Sge {
-        let buf = match self.buffers {
-            Buffers::Scoped(ids) => ids.id(piece as usize),
-            Buffers::Owned(buf) => buf,
+        let (buf, offset) = match self.buffers {
+            Buffers::Scoped(ids) => (ids.id(piece as usize), offset),
+            Buffers::Owned(buf) => (buf, offset),
+            Buffers::Packed(buf, starts) => (buf, starts[piece as usize] + offset),
             Buffers::None => unreachable!("only transfers have pieces"),
         };
         Sge { buf, offset, bytes }

@@ -5,6 +5,7 @@
 //! to the master, and its translation cache. Dropping it gives all of them back.
 
 use crate::clock;
+use crate::coupled::Coupled;
 use crate::drive::{Buffers, drive};
 use crate::links::{Links, Shared};
 use crate::paths::{Call, Path, PathStats};
@@ -53,6 +54,7 @@ pub struct Handle {
     /// Work requests are told apart by this.
     pub(crate) rounds: u64,
     pub(crate) submissions: Submissions,
+    pub(crate) coupled: Coupled,
     paths: PathStats,
 }
 
@@ -69,6 +71,7 @@ impl Handle {
         let options = links.options();
         let mut client = Client::new(options.rack_id(), own, options.translation_entries);
         client.count_use(links.counts_use());
+        let coupled = Coupled::new(options.page_cache_blocks);
         Ok(Self {
             client,
             tables: TransferTables::default(),
@@ -78,6 +81,7 @@ impl Handle {
             pieces: Vec::with_capacity(BATCH_PIECES_MAX),
             rounds: 0,
             submissions: Submissions::default(),
+            coupled,
             paths: PathStats::default(),
         })
     }
@@ -195,6 +199,17 @@ impl Handle {
     #[inline(never)]
     fn read_cold(&mut self, addr: GAddr, to: &mut [u8], miss: Miss) -> Result<()> {
         self.client.check(addr, to.len() as u64)?;
+        if !self.coupled.is_active() {
+            return self.read_home(addr, to, miss);
+        }
+        if !self.read_coupled(addr, to)? {
+            self.read_home(addr, to, miss)?;
+            self.overlay_locked(addr, to);
+        }
+        Ok(())
+    }
+
+    fn read_home(&mut self, addr: GAddr, to: &mut [u8], miss: Miss) -> Result<()> {
         let client = &self.client;
         let done = warm_prefix(client, addr, to.len(), miss, |addr, range| {
             client.read_warm(addr, &mut to[range])
@@ -211,6 +226,9 @@ impl Handle {
     #[inline(never)]
     fn write_cold(&mut self, addr: GAddr, from: &[u8], miss: Miss) -> Result<()> {
         self.client.check(addr, from.len() as u64)?;
+        if self.coupled.is_active() && self.write_coupled(addr, from)? {
+            return Ok(());
+        }
         let client = &self.client;
         let done = warm_prefix(client, addr, from.len(), miss, |addr, range| {
             client.write_warm(addr, &from[range])
@@ -274,6 +292,7 @@ impl Handle {
         access: Access,
         ops: impl Iterator<Item = (GAddr, LocalBuffer<'b>)>,
     ) -> Result<()> {
+        self.before_others(GAddr::NULL, 0)?;
         let misses = std::mem::take(&mut self.misses);
         let mut missing = misses.iter().peekable();
         let mut left = ops
@@ -285,6 +304,9 @@ impl Handle {
             pieces.clear();
             let mut buffers = Vec::with_capacity(BATCH_PIECES_MAX);
             for (_, (addr, buffer)) in left.by_ref().take(BATCH_PIECES_MAX) {
+                if access == Access::Write && self.coupled.is_active() {
+                    self.coupled.forget(addr, &buffer);
+                }
                 let bytes = match &buffer {
                     LocalBuffer::From(from) => from.len() as u64,
                     LocalBuffer::Into(to) => to.len() as u64,
@@ -385,6 +407,7 @@ impl Handle {
     #[cold]
     #[inline(never)]
     fn atomic_cold(&mut self, addr: GAddr, op: AtomicOp) -> Result<u64> {
+        self.before_others(addr, 8)?;
         self.links.tell_loss()?;
         self.rounds += 1;
         let started_ns = clock::now_ns();
@@ -464,7 +487,8 @@ impl Handle {
     /// What this handle sent so far. Warm accesses to mapped racks count nowhere: they send
     /// nothing.
     pub fn handle_stats(&self) -> HandleStats {
-        HandleStats { paths: self.paths, ..self.links.stats(&self.endpoint) }
+        let (paths, coupled) = (self.paths, self.coupled_stats());
+        HandleStats { paths, coupled, ..self.links.stats(&self.endpoint) }
     }
 
     /// Counters of the master, of every rack's daemon, and of this handle. A rack that cannot be
@@ -574,6 +598,7 @@ impl Handle {
 
     fn submit(&mut self, access: Access, addr: GAddr, buffer: Vec<u8>) -> Result<Ticket> {
         self.client.check(addr, buffer.len() as u64)?;
+        self.before_others(addr, buffer.len() as u64)?;
         self.links.tell_loss()?;
         let Self { client, links, endpoint, submissions, rounds, .. } = self;
         *rounds += 1;
@@ -586,14 +611,18 @@ impl Handle {
     /// to be looked up again.
     pub fn poll_completion(&mut self) -> Result<Option<Completed>> {
         let Self { client, links, endpoint, submissions, .. } = self;
-        submissions.poll(client, links, endpoint)
+        let done = submissions.poll(client, links, endpoint);
+        self.leave_mapped();
+        done
     }
 
     /// Waits up to `timeout_ms` for a submission to end. `None` if none did, or none is under way.
     pub fn wait_completion(&mut self, timeout_ms: u64) -> Result<Option<Completed>> {
         let deadline_ns = clock::deadline_ns(timeout_ms);
         let Self { client, links, endpoint, submissions, .. } = self;
-        submissions.wait(client, links, endpoint, deadline_ns)
+        let done = submissions.wait(client, links, endpoint, deadline_ns);
+        self.leave_mapped();
+        done
     }
 
     /// A descriptor that becomes readable when [`Handle::poll_completion`] may have something to
@@ -646,6 +675,7 @@ impl Handle {
     }
 
     fn run<O: Operation<Window>>(&mut self, op: &mut O) -> Result<O::Output> {
+        self.before_others(GAddr::NULL, 0)?;
         self.give_locks_back();
         let Self { client, links, endpoint, submissions, .. } = self;
         drive(client, links, endpoint, submissions, Buffers::None, op)
@@ -664,6 +694,15 @@ impl Handle {
         self.note(pieces[0].addr, (pieces.len() as u64, bytes), started_ns, result.is_err());
         self.report_if_due();
         result
+    }
+
+    /// A read that the page cache makes.
+    pub(crate) fn transfer_read(
+        &mut self,
+        pieces: &[Piece],
+        buffers: &mut [LocalBuffer<'_>],
+    ) -> Result<()> {
+        self.transfer(Access::Read, pieces, buffers)
     }
 
     /// Counts a call on the path of its first byte.
@@ -703,6 +742,7 @@ impl Handle {
 impl Handle {
     /// What dropped guards held.
     pub(crate) fn give_locks_back(&mut self) {
+        self.settle_locked();
         let table = Arc::clone(&self.links.locks);
         table.flush(&mut self.client, &mut self.links, &mut self.endpoint);
     }
@@ -710,6 +750,8 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        self.settle_locked();
+        self.flush_locked();
         // A pin may keep the slot, and so the session, for longer.
         self.links.locks.give_back_all();
         self.give_locks_back();

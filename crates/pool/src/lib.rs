@@ -13,8 +13,10 @@
 
 mod clock;
 pub mod cluster;
+mod coupled;
 pub mod daemon;
 mod drive;
+mod flush;
 mod handle;
 pub mod link;
 mod links;
@@ -33,6 +35,7 @@ mod stats;
 mod submit;
 mod usage;
 
+pub use coupled::CoupledStats;
 pub use handle::Handle;
 pub use locks::{LockGuard, ReadGuard, WriteGuard};
 pub use options::{Emulate, FabricChoice, Options};

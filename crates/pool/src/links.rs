@@ -3,6 +3,7 @@
 //! interrupted where that is safe, and turns every loss into a typed error at the deadline.
 
 use crate::clock;
+use crate::coupled::CoupledStats;
 use crate::link::MasterLink;
 use crate::local::{JoinOptions, LocalLink, SlotLease};
 use crate::locks::LockTable;
@@ -493,6 +494,7 @@ impl Links {
             fabric_send_calls: fabric.send_calls,
             fabric_receive_calls: fabric.recv_calls,
             paths: PathStats::default(),
+            coupled: CoupledStats::default(),
         }
     }
 }

@@ -8,11 +8,13 @@
 //! went. Whatever way a handle ends, the daemon ends its locks with its session.
 
 use crate::clock;
+use crate::coupled::Locked;
 use crate::drive::{Advanced, Buffers, advance};
 use crate::handle::Handle;
 use crate::links::Links;
 use crate::local::Door;
-use rackpool_core::client::{AtHome, Client, LinkId};
+use rackpool_core::client::{AtHome, Client, LinkId, Reach};
+use rackpool_core::constants::LOCK_ALIGN_BYTES;
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use rackpool_hw::fabric::tcp::Endpoint;
@@ -36,6 +38,7 @@ const RETRY_MS: u64 = 1_000;
 pub struct LockGuard {
     id: u64,
     addr: GAddr,
+    end: GAddr,
     token: u64,
     table: Arc<LockTable>,
 }
@@ -75,9 +78,14 @@ impl From<WriteGuard> for LockGuard {
 }
 
 impl LockGuard {
-    /// The lock's name.
+    /// The lock's name: the first of its lines.
     pub fn addr(&self) -> GAddr {
         self.addr
+    }
+
+    /// How much is locked from [`LockGuard::addr`] on: whole lines of 64 bytes.
+    pub fn bytes(&self) -> u64 {
+        self.end.0 - self.addr.0
     }
 
     /// The fencing token: greater than that of every earlier grant of any lock of the rack. Hand
@@ -99,7 +107,7 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        self.table.give_back(self.id);
+        self.table.drop_guard(self.id);
     }
 }
 
@@ -108,7 +116,12 @@ struct Held {
     link: LinkId,
     rack: RackId,
     addr: GAddr,
+    end: GAddr,
     token: u64,
+    /// The handle has writes or copies of its bytes.
+    is_coupled: bool,
+    /// The guard is gone; the handle has not seen that yet.
+    is_dropped: bool,
     is_lost: bool,
 }
 
@@ -117,6 +130,7 @@ struct Held {
 struct Release {
     link: LinkId,
     addr: GAddr,
+    end: GAddr,
     token: u64,
 }
 
@@ -137,6 +151,8 @@ pub(crate) struct LockTable {
     table: Mutex<Table>,
     /// Whether there is something to give back.
     due: AtomicBool,
+    /// Whether a coupled guard was dropped or a lock was lost.
+    changed: AtomicBool,
 }
 
 impl LockTable {
@@ -164,28 +180,65 @@ impl LockTable {
             let named = tokens.is_none_or(|tokens| tokens.contains(&held.token));
             if held.rack == rack && named && !held.is_lost {
                 held.is_lost = true;
+                // Relaxed: as in `drop_guard`.
+                self.changed.store(true, Ordering::Relaxed);
                 first.get_or_insert(Error::LockLost { addr: held.addr, token: held.token });
             }
         }
         first
     }
 
-    fn take(&self, link: LinkId, rack: RackId, addr: GAddr, token: u64) -> u64 {
+    fn take(&self, rack: RackId, is_coupled: bool, lock: Release) -> u64 {
         let mut table = self.lock();
         table.next_id += 1;
         let id = table.next_id;
-        table.held.insert(id, Held { link, rack, addr, token, is_lost: false });
+        let Release { link, addr, end, token } = lock;
+        let (is_dropped, is_lost) = (false, false);
+        let held = Held { link, rack, addr, end, token, is_coupled, is_dropped, is_lost };
+        table.held.insert(id, held);
         id
     }
 
-    fn give_back(&self, id: u64) {
+    /// A guard is gone. If the handle has writes under it, they go home first, with its next call.
+    fn drop_guard(&self, id: u64) {
+        let mut table = self.lock();
+        let Some(held) = table.held.get_mut(&id) else { return };
+        if !held.is_coupled {
+            drop(table);
+            return self.give_back(id);
+        }
+        held.is_dropped = true;
+        // Relaxed: the table's mutex orders what they announce.
+        self.changed.store(true, Ordering::Relaxed);
+        self.due.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a coupled guard was dropped or a lock was lost since the last call.
+    pub(crate) fn take_changed(&self) -> bool {
+        // Relaxed: as in `drop_guard`; what is not seen yet is seen by the next call.
+        self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::Relaxed)
+    }
+
+    /// Coupled guards that are gone.
+    pub(crate) fn dropped(&self) -> Vec<u64> {
+        let table = self.lock();
+        table.held.iter().filter(|(_, held)| held.is_dropped).map(|(id, _)| *id).collect()
+    }
+
+    /// Whether a lock is known to be lost.
+    pub(crate) fn is_lost(&self, id: u64) -> bool {
+        self.lock().held.get(&id).is_none_or(|held| held.is_lost)
+    }
+
+    pub(crate) fn give_back(&self, id: u64) {
         let mut table = self.lock();
         if let Some(held) = table.held.remove(&id).filter(|held| !held.is_lost) {
             let door = table.doors.get(&held.link).and_then(Weak::upgrade);
             if door.is_some_and(|door| door.give_back(held.token)) {
                 return;
             }
-            table.releases.push(Release { link: held.link, addr: held.addr, token: held.token });
+            let Held { link, addr, end, token, .. } = held;
+            table.releases.push(Release { link, addr, end, token });
             // Relaxed: the table's mutex orders what it announces.
             self.due.store(true, Ordering::Relaxed);
         }
@@ -221,25 +274,26 @@ impl LockTable {
         }
     }
 
-    /// Gives back what is owed, all of it or what is owed of one lock. What fails goes behind the
+    /// Gives back what is owed, all of it or what meets a range. What fails goes behind the
     /// others, so that a rack that is gone keeps nobody else's.
     fn flush_until(
         &self,
         client: &mut Client<Window>,
         links: &mut Links,
         endpoint: &mut Endpoint,
-        only: Option<GAddr>,
+        only: Option<(GAddr, GAddr)>,
         deadline_ns: u64,
     ) -> Result<()> {
         loop {
-            let is_meant = |one: &&Release| only.is_none_or(|addr| addr == one.addr);
+            let is_meant =
+                |one: &&Release| only.is_none_or(|(first, end)| one.addr < end && first < one.end);
             let next = self.lock().releases.iter().find(is_meant).copied();
             let Some(release) = next else {
                 // Relaxed: as in `give_back`, which comes later if it adds one now.
                 self.due.store(!self.lock().releases.is_empty(), Ordering::Relaxed);
                 return Ok(());
             };
-            let Release { link, addr, token } = release;
+            let Release { link, addr, token, .. } = release;
             let request = Request::Unlock { addr, token };
             match links.daemon_call(client, endpoint, link, request, deadline_ns) {
                 // Whoever does not know the lock has not got it.
@@ -271,7 +325,32 @@ impl Handle {
     /// # Errors
     /// As [`Handle::write_lock`].
     pub fn read_lock_within(&mut self, addr: GAddr, wait_ms: u64) -> Result<ReadGuard> {
-        self.lock(addr, false, wait_ms).map(ReadGuard)
+        self.lock(Range::line(addr), false, wait_ms).map(ReadGuard)
+    }
+
+    /// Locks the lines of `bytes` bytes at `addr` for reading, as [`Handle::write_lock_range`]
+    /// does for writing. While the guard lives, reads inside the range of another rack's memory
+    /// are served from copies where the handle has them.
+    ///
+    /// # Errors
+    /// As [`Handle::write_lock_range`].
+    pub fn read_lock_range(&mut self, addr: GAddr, bytes: u64) -> Result<ReadGuard> {
+        let wait_ms = self.links.options().request_timeout_ms;
+        self.read_lock_range_within(addr, bytes, wait_ms)
+    }
+
+    /// As [`Handle::read_lock_range`], waiting up to `wait_ms`; 0 tries.
+    ///
+    /// # Errors
+    /// As [`Handle::write_lock_range`].
+    pub fn read_lock_range_within(
+        &mut self,
+        addr: GAddr,
+        bytes: u64,
+        wait_ms: u64,
+    ) -> Result<ReadGuard> {
+        let range = self.range_of(addr, bytes)?;
+        self.lock(range, false, wait_ms).map(ReadGuard)
     }
 
     /// Takes the lock named by `addr` for writing: nobody else holds it. The name is a multiple of
@@ -311,14 +390,69 @@ impl Handle {
     /// # Errors
     /// As [`Handle::write_lock`].
     pub fn write_lock_within(&mut self, addr: GAddr, wait_ms: u64) -> Result<WriteGuard> {
-        self.lock(addr, true, wait_ms).map(WriteGuard)
+        self.lock(Range::line(addr), true, wait_ms).map(WriteGuard)
     }
 
-    /// Asks the lock's daemon whether a guard still holds it: one round trip.
+    /// Locks the lines of `bytes` bytes at `addr` for writing, within one page: nobody else has a
+    /// lock of any line of them, and nobody gets one while the guard lives. All lines are locked at
+    /// once or none is; who asked first for any of them is served first. Waits up to
+    /// `request_timeout_ms`.
+    ///
+    /// The lock is coupled with its data: in another rack's memory, reached over a fabric, writes
+    /// of up to 256 bytes inside the range are gathered in this handle and go home together,
+    /// before the lock is given back ([`Handle::unlock`] says whether they arrived), before
+    /// [`Handle::check_lock`] asks for it, when the buffer is full, or when the handle does
+    /// something else that others could see through the fabric. Its own reads see them at once;
+    /// others see them when they have the lock.
+    ///
+    /// ```
+    /// # fn main() -> rackpool::Result<()> {
+    /// use rackpool::{GAddr, Placement, RackId, cluster::Cluster};
+    /// let cluster = Cluster::start(2)?;
+    /// let mut handle = cluster.pool(0)?.handle()?;
+    /// let table = handle.alloc(4096, Placement::Rack(RackId(1)))?;
+    /// let guard = handle.write_lock_range(table, 4096)?;
+    /// for row in 0..64 {
+    ///     handle.write(GAddr(table.0 + 64 * row), &[row as u8; 64])?;
+    /// }
+    /// handle.unlock(guard)?; // 64 writes, one message
+    /// let guard = handle.read_lock_range(table, 4096)?;
+    /// assert_eq!(handle.read_u64(GAddr(table.0 + 64 * 9))?, 0x0909_0909_0909_0909);
+    /// handle.unlock(guard)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// `lock-lost` if not; `denied` for the guard of another handle; `timeout`, `peer-dead`.
+    /// Those of [`Handle::write_lock`], of any line; `already-locked` if this handle holds any of
+    /// them; `out-of-bounds` for no bytes and across pages.
+    pub fn write_lock_range(&mut self, addr: GAddr, bytes: u64) -> Result<WriteGuard> {
+        let wait_ms = self.links.options().request_timeout_ms;
+        self.write_lock_range_within(addr, bytes, wait_ms)
+    }
+
+    /// As [`Handle::write_lock_range`], waiting up to `wait_ms`; 0 tries.
+    ///
+    /// # Errors
+    /// As [`Handle::write_lock_range`].
+    pub fn write_lock_range_within(
+        &mut self,
+        addr: GAddr,
+        bytes: u64,
+        wait_ms: u64,
+    ) -> Result<WriteGuard> {
+        let range = self.range_of(addr, bytes)?;
+        self.lock(range, true, wait_ms).map(WriteGuard)
+    }
+
+    /// Asks the lock's daemon whether a guard still holds it: one round trip, after what was
+    /// buffered under it has gone home.
+    ///
+    /// # Errors
+    /// `lock-lost` if not; `writes-lost` if buffered writes did not all reach home; `denied` for
+    /// the guard of another handle; `timeout`, `peer-dead`.
     pub fn check_lock(&mut self, guard: &LockGuard) -> Result<()> {
+        self.is_own(guard)?;
+        self.flush_guard(guard.id)?;
         let link = self.link_of_guard(guard)?;
         let request = Request::CheckLock { addr: guard.addr, token: guard.token };
         let timeout_ms = self.links.options().request_timeout_ms;
@@ -334,15 +468,25 @@ impl Handle {
     /// submissions under way are not waited for.
     ///
     /// # Errors
-    /// `lock-lost` if it was lost before; `denied` for the guard of another handle; `timeout` or
-    /// `peer-dead` if its daemon could not be told: then it is told later.
+    /// `lock-lost` if it was lost before; `writes-lost` if buffered writes did not all reach home
+    /// (then the lock is given back with a later call, if it is held still); `denied` for the guard
+    /// of another handle; `timeout` or `peer-dead` if its daemon could not be told: then it is told
+    /// later.
     pub fn unlock(&mut self, guard: impl Into<LockGuard>) -> Result<()> {
         let guard = guard.into();
-        let link = self.link_of_guard(&guard)?;
-        let LockGuard { addr, token, .. } = guard;
+        self.is_own(&guard)?;
+        let flushed = self.end_guard(guard.id);
+        let table = Arc::clone(&self.links.locks);
+        let link = match (flushed, self.link_of_guard(&guard)) {
+            (Ok(()), link) => link?,
+            (Err(error), _) => {
+                table.give_back(guard.id);
+                return Err(error);
+            }
+        };
+        let LockGuard { addr, end, token, .. } = guard;
         let timeout_ms = self.links.options().request_timeout_ms;
         // From here on the guard's drop finds nothing to give back.
-        let table = Arc::clone(&self.links.locks);
         table.lock().held.remove(&guard.id);
         let Self { client, links, endpoint, .. } = self;
         let request = Request::Unlock { addr, token };
@@ -351,33 +495,60 @@ impl Handle {
             Ok(Reply::Held { held: true }) => Ok(()),
             Ok(_) => Err(guard.lost()),
             Err(error) => {
-                table.owe(Release { link, addr, token });
+                table.owe(Release { link, addr, end, token });
                 Err(error)
             }
         }
     }
 
-    fn link_of_guard(&self, guard: &LockGuard) -> Result<LinkId> {
-        if !Arc::ptr_eq(&guard.table, &self.links.locks) {
-            return Err(Error::Denied { reason: "the guard is another handle's".into() });
+    fn is_own(&self, guard: &LockGuard) -> Result<()> {
+        if Arc::ptr_eq(&guard.table, &self.links.locks) {
+            return Ok(());
         }
+        Err(Error::Denied { reason: "the guard is another handle's".into() })
+    }
+
+    fn link_of_guard(&self, guard: &LockGuard) -> Result<LinkId> {
         let table = guard.table.lock();
         let held = table.held.get(&guard.id).filter(|held| !held.is_lost);
         held.map(|held| held.link).ok_or_else(|| guard.lost())
     }
 
-    fn lock(&mut self, addr: GAddr, write: bool, wait_ms: u64) -> Result<LockGuard> {
+    /// The lines of `bytes` bytes at `addr`, to be coupled with their data.
+    fn range_of(&self, addr: GAddr, bytes: u64) -> Result<Range> {
+        let limit_bytes = self.client.bytes_in_page(addr);
+        if !(1..=limit_bytes).contains(&bytes) {
+            return Err(Error::OutOfBounds { addr, bytes, limit_bytes });
+        }
+        let first = GAddr(addr.0 & !(LOCK_ALIGN_BYTES - 1));
+        let over = (addr.0 + (bytes - 1)) | (LOCK_ALIGN_BYTES - 1);
+        let end = GAddr(over.checked_add(1).ok_or(Error::NotMapped { addr })?);
+        Ok(Range { first, end, is_coupled: true })
+    }
+
+    fn lock(&mut self, range: Range, write: bool, wait_ms: u64) -> Result<LockGuard> {
+        let Range { first: addr, end, is_coupled } = range;
+        self.settle_locked();
+        let started_ns = clock::now_ns();
         let deadline_ns = clock::deadline_ns(wait_ms.saturating_add(ANSWER_MS));
         let table = Arc::clone(&self.links.locks);
         let Self { client, links, endpoint, .. } = self;
         // What was given up before must be out of the way if it was this very lock.
-        table.flush_until(client, links, endpoint, Some(addr), deadline_ns)?;
+        table.flush_until(client, links, endpoint, Some((addr, end)), deadline_ns)?;
         table.flush(client, links, endpoint);
-        let mut op = AtHome::new(addr, Request::Lock { addr, write, wait_ms });
+        let lines = u32::try_from((end.0 - addr.0) / LOCK_ALIGN_BYTES);
+        let lines = lines.expect("the lines of a page are counted in 32 bits");
+        let mut op = AtHome::new(addr, Request::Lock { addr, lines, write, wait_ms });
         match advance(client, links, endpoint, Buffers::None, &mut op, deadline_ns) {
             Ok(Advanced::Done((link, Reply::Locked { token }))) => {
-                let id = table.take(link, client.rack_of(link), addr, token);
-                Ok(LockGuard { id, addr, token, table })
+                let is_coupled = is_coupled && matches!(client.reach(link), Reach::OneSided(_));
+                let lock = Release { link, addr, end, token };
+                let id = table.take(client.rack_of(link), is_coupled, lock);
+                if is_coupled {
+                    let locked = Locked::new((id, token), (addr, end), write, link, started_ns);
+                    self.coupled.add(locked);
+                }
+                Ok(LockGuard { id, addr, end, token, table })
             }
             Ok(_) => Err(Error::Protocol {
                 peer: "daemon".into(),
@@ -386,7 +557,7 @@ impl Handle {
             Err(error) => {
                 // The daemon may have granted what nobody will take.
                 if let Some(link) = op.link().filter(|_| is_open(&error)) {
-                    table.owe(Release { link, addr, token: 0 });
+                    table.owe(Release { link, addr, end, token: 0 });
                 }
                 match error {
                     Error::OutcomeUnknown { peer, .. } => {
@@ -396,6 +567,23 @@ impl Handle {
                 }
             }
         }
+    }
+}
+
+/// Lines to be locked.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    first: GAddr,
+    end: GAddr,
+    /// With their data.
+    is_coupled: bool,
+}
+
+impl Range {
+    /// The line that names a lock. What is not aligned is refused by whoever is asked.
+    fn line(addr: GAddr) -> Range {
+        let end = GAddr(addr.0.saturating_add(LOCK_ALIGN_BYTES));
+        Range { first: addr, end, is_coupled: false }
     }
 }
 

@@ -1,7 +1,10 @@
 //! How a program joins a pool: [`Options`] from defaults, a file, the environment and code, each
 //! overriding the one before.
 
-use rackpool_core::constants::{REQUEST_TIMEOUT_MS_DEFAULT, TRANSLATION_ENTRIES_DEFAULT};
+use rackpool_core::constants::{
+    BUFFERED_WRITE_BYTES_MAX_DEFAULT, CACHED_BLOCKS_DEFAULT, REQUEST_TIMEOUT_MS_DEFAULT,
+    TRANSLATION_ENTRIES_DEFAULT, WRITE_BUFFER_BYTES_DEFAULT,
+};
 use rackpool_core::{Error, RackId, Result};
 use serde::Deserialize;
 use std::path::Path;
@@ -59,6 +62,13 @@ pub struct Options {
     pub request_timeout_ms: u64,
     /// Whether pages are mapped read-only; writes then answer `denied`.
     pub read_only: bool,
+    /// Bytes of a handle's write buffer, both halves together; taken when it first buffers a write
+    /// under a range lock. 0 is none.
+    pub write_buffer_bytes: u32,
+    /// The longest write that is buffered, bytes.
+    pub buffered_write_bytes_max: u32,
+    /// Blocks of 16 KiB that a handle's page cache keeps under its read locks of ranges. 0 is none.
+    pub page_cache_blocks: u32,
 }
 
 impl Default for Options {
@@ -70,6 +80,9 @@ impl Default for Options {
             translation_entries: TRANSLATION_ENTRIES_DEFAULT,
             request_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
             read_only: false,
+            write_buffer_bytes: WRITE_BUFFER_BYTES_DEFAULT,
+            buffered_write_bytes_max: BUFFERED_WRITE_BYTES_MAX_DEFAULT,
+            page_cache_blocks: CACHED_BLOCKS_DEFAULT,
         }
     }
 }
@@ -137,6 +150,18 @@ impl Options {
     /// Sets [`Options::read_only`].
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
+        self
+    }
+
+    /// Sets [`Options::write_buffer_bytes`].
+    pub fn write_buffer_bytes(mut self, bytes: u32) -> Self {
+        self.write_buffer_bytes = bytes;
+        self
+    }
+
+    /// Sets [`Options::page_cache_blocks`].
+    pub fn page_cache_blocks(mut self, blocks: u32) -> Self {
+        self.page_cache_blocks = blocks;
         self
     }
 

@@ -2,6 +2,7 @@
 //! and the master. Taken when asked, at the edges; nothing is counted inside a warm access to
 //! mapped memory.
 
+use crate::coupled::CoupledStats;
 use crate::paths::PathStats;
 use rackpool_core::wire::{DaemonStats, MasterStats};
 use serde::Serialize;
@@ -67,6 +68,8 @@ pub struct HandleStats {
     pub fabric_receive_calls: u64,
     /// Accesses by the path that they took.
     pub paths: PathStats,
+    /// Writes that were buffered and reads that were cached, under locks of ranges.
+    pub coupled: CoupledStats,
 }
 
 /// One rack in [`PoolStats`].

@@ -4,6 +4,7 @@
 
 use crate::clock;
 use crate::drive::{Advanced, Buffers, advance};
+use crate::flush::Flush;
 use crate::links::{Links, fabric_error};
 use rackpool_core::client::{Access, Client, Operation, Piece, Transfer, TransferTables};
 use rackpool_core::seam::{BufId, WorkStatus};
@@ -45,6 +46,8 @@ struct Submission {
 /// The submissions of one handle.
 #[derive(Default)]
 pub(crate) struct Submissions {
+    /// Buffered writes of the handle, once it has any.
+    pub(crate) flush: Option<Box<Flush>>,
     under_way: Vec<Submission>,
     spare: Vec<TransferTables>,
     done: Vec<Completed>,
@@ -90,6 +93,9 @@ impl Submissions {
         id: u64,
         status: WorkStatus,
     ) -> bool {
+        if self.flush.as_mut().is_some_and(|flush| flush.on_completion(client, id, status)) {
+            return true;
+        }
         let owner = self.under_way.iter_mut().find(|one| one.tables.owns(id));
         let Some(submission) = owner else { return false };
         submission.may_step = true;

@@ -156,6 +156,10 @@ impl Answers for Answer {
             Answer::Ready | Answer::Ran(_) => None,
         }
     }
+
+    fn is_ready(&self) -> bool {
+        matches!(self, Answer::Ready)
+    }
 }
 
 /// What one client did.
@@ -276,16 +280,13 @@ impl One<'_> {
         for rack in 0..RACKS {
             crew.tell(u32::from(rack), &self.job(&master, rack, &addrs))?;
         }
-        crew.gather(Duration::ZERO, |_, answer| match answer {
-            Answer::Ready => Ok(()),
-            other => Err(other),
-        })?;
+        crew.await_ready()?;
         let pool = Pool::open(PoolOptions::new(&master, 0))?;
         let before = counters(&pool, &bed.source)?;
         let run = self.options.run_time();
         crew.tell_all(&Order::Go { run_ms: run.as_millis() as u64 })?;
         let mut outcome = Outcome::default();
-        crew.gather(run, |_, answer| match answer {
+        crew.gather(run, |answer| match answer {
             Answer::Ran(ran) => {
                 let seconds = ran.elapsed_ns as f64 / 1e9;
                 outcome.whole += ran.operations as f64 / seconds;

@@ -156,7 +156,7 @@ struct Job {
 /// The lines after that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
-enum Order {
+pub(crate) enum Order {
     /// Store this client's share of the records.
     Load,
     /// Make ready for a run, say so, and begin at `Go`.
@@ -168,7 +168,7 @@ enum Order {
 /// What a client answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
-enum Answer {
+pub(crate) enum Answer {
     /// Its records are stored.
     Loaded { records: u64 },
     /// It waits for `Go`.
@@ -186,21 +186,25 @@ impl Answers for Answer {
             Answer::Loaded { .. } | Answer::Ready | Answer::Ran(_) => None,
         }
     }
+
+    fn is_ready(&self) -> bool {
+        matches!(self, Answer::Ready)
+    }
 }
 
 /// What one client did in a run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Ran {
-    operations: u64,
+pub(crate) struct Ran {
+    pub(crate) operations: u64,
     /// Values whose checksum and key held; one that does not hold ends the client.
     values_verified: u64,
-    elapsed_ns: u64,
+    pub(crate) elapsed_ns: u64,
     reads: Histogram,
-    writes: Histogram,
+    pub(crate) writes: Histogram,
 }
 
 impl Ran {
-    fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.operations += other.operations;
         self.values_verified += other.values_verified;
         // The whole is over when the last one is.
@@ -284,7 +288,7 @@ fn run_plan(
 fn load(crew: &mut Crew<Answer>, records: u64) -> Result<(), BenchError> {
     crew.tell_all(&Order::Load)?;
     let mut stored = 0;
-    crew.gather(Duration::ZERO, |_, answer| match answer {
+    crew.gather(Duration::ZERO, |answer| match answer {
         Answer::Loaded { records } => {
             stored += records;
             Ok(())
@@ -307,13 +311,10 @@ fn run_one(
 ) -> Result<Ran, BenchError> {
     let run_ms = u64::try_from(run.as_millis()).unwrap_or(u64::MAX);
     crew.tell_all(&Order::Run { workload, distribution, run_ms })?;
-    crew.gather(Duration::ZERO, |_, answer| match answer {
-        Answer::Ready => Ok(()),
-        other => Err(other),
-    })?;
+    crew.await_ready()?;
     crew.tell_all(&Order::Go)?;
     let mut merged = Ran::default();
-    crew.gather(run, |_, answer| match answer {
+    crew.gather(run, |answer| match answer {
         Answer::Ran(ran) => {
             merged.merge(&ran);
             Ok(())

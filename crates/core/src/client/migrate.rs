@@ -148,7 +148,14 @@ impl Migrate {
                 _ => {}
             }
         }
-        self.give_up(error);
+        self.give_up(match (&self.stage, error) {
+            // The master named it as the home a moment ago: it has left since, or is not told yet
+            // that it has come.
+            (Stage::MoveOut, Error::NotMapped { .. }) => {
+                Error::Moving { addr: self.addr, retries: 0 }
+            }
+            (_, error) => error,
+        });
     }
 
     /// Goes on with the copy as far as possible; the stage that follows, or what is needed.

@@ -13,19 +13,23 @@ mod alloc;
 mod locate;
 mod migrate;
 mod mover;
+mod page_cache;
 mod session;
 mod transfer;
 mod translate;
 mod usage;
+mod write_buffer;
 
 pub use alloc::{Alloc, AtHome, AtWord, Free, Placement};
 pub use locate::Locate;
 pub use migrate::Migrate;
 pub use mover::{Mover, Turn, Turned};
+pub use page_cache::PageCache;
 pub use session::{LinkLoss, Session, Taken};
 pub use transfer::{Access, Atomic, AtomicOp, Piece, Transfer, TransferTables};
 pub use translate::Translation;
 pub use usage::{UseReport, UseReports};
+pub use write_buffer::{Cover, WriteBuffer};
 
 use crate::addr::{GAddr, Generation, PageGeometry, PageId, RackId};
 use crate::constants::{CELLS, STALE_RETRIES_MAX};

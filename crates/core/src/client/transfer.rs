@@ -65,6 +65,8 @@ pub struct TransferTables {
     in_flight_count: u32,
     /// What the next doorbell is for; empty between calls.
     batch: Vec<Posting>,
+    /// Doorbells so far, of all transfers.
+    doorbells: u64,
     locate: Option<Locate>,
     /// Where a page was found not to be any more.
     stale: Option<PageHome>,
@@ -82,6 +84,7 @@ impl Default for TransferTables {
             in_flight: vec![None; FABRIC_OUTSTANDING_MAX as usize],
             in_flight_count: 0,
             batch: Vec::with_capacity(BATCH_MAX),
+            doorbells: 0,
             locate: None,
             stale: None,
             retries: Retries::default(),
@@ -154,6 +157,11 @@ impl TransferTables {
     /// Whether a work request belongs to the transfer that the tables are in the middle of.
     pub fn owns(&self, id: u64) -> bool {
         id >> 8 == self.round
+    }
+
+    /// Batches that were posted, of all transfers that used the tables.
+    pub fn doorbells(&self) -> u64 {
+        self.doorbells
     }
 
     fn step<M: Mem>(
@@ -323,6 +331,7 @@ impl TransferTables {
         if batch.is_empty() {
             return Err(PostError::Busy);
         }
+        self.doorbells += 1;
         let Err((posted, error)) = ring_doorbell(self.access, batch, link, io) else {
             self.complete_early(client, batch);
             return Ok(());

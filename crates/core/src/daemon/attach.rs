@@ -144,7 +144,7 @@ impl Daemon {
         let mem = world.private();
         let frames = Frames::load(mem, layout.pages, layout.frame_count)?;
         let sessions = Sessions::load(mem)?;
-        let locks = Locks::load(mem, &sessions)?;
+        let locks = Locks::load(mem, &sessions, layout.pages)?;
         let epoch = mem.load(StateWord::Epoch.offset()).wrapping_add(1);
         mem.store(StateWord::Epoch.offset(), epoch);
         let mut daemon = Daemon {

@@ -1,9 +1,11 @@
-//! Locks: names that one session holds alone or several hold together.
+//! Locks: lines of memory that one session holds alone or several hold together.
 //!
 //! In: lock and unlock requests admitted by `mod.rs`, ends of sessions and connections, time. Out:
-//! answers, now or when it is the asker's turn. A lock's name is an aligned address of memory that
-//! is allocated in this rack; it protects whatever its users agree on. Who asked first is served
-//! first, so readers that come after a waiting writer wait behind it and nobody starves.
+//! answers, now or when it is the asker's turn. A grant is of all lines of a range, which lies in
+//! one page of allocated memory of this rack; its first line names it. Ranges that share a line
+//! exclude each other, unless both are held for reading. All of a range is granted at once or
+//! nothing is, and who asked first is served first where ranges meet: so readers that come after a
+//! waiting writer wait behind it, nobody starves, and nobody holds a part and waits for the rest.
 //!
 //! Grants are in the private section, in a table of fixed length: a grant is one redo record
 //! (entry, token, the session's result), a release is one store or a redo record with its result.
@@ -15,7 +17,7 @@
 //! is executed after that, and a holder that comes back says what it holds and is told what is
 //! lost before it sends anything. Source: DESIGN §3 (locks leased, with fencing tokens); Rcmp §5.4.
 
-use crate::addr::GAddr;
+use crate::addr::{GAddr, PageGeometry};
 use crate::constants::{LOCK_ALIGN_BYTES, LOCKS_MAX, LOCKS_OF_SESSION_MAX, SLOTS_MAX};
 use crate::daemon::session::{Outcome, Sessions, Ticket};
 use crate::daemon::{Daemon, World};
@@ -23,12 +25,35 @@ use crate::error::{Error, Result};
 use crate::layout::{LOCK_WRITE, LockWord, ResultKind, StateWord, lock_word};
 use crate::seam::{Mem, Nanos};
 use crate::wire::Reply;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops;
+
+/// Addresses of whole lines within one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    first: u64,
+    end: u64,
+}
+
+impl Range {
+    /// As a ticket names it.
+    fn of(ticket: &Ticket) -> Range {
+        Range { first: ticket.word.0, end: ticket.word.0 + ticket.bytes }
+    }
+
+    fn meets(&self, other: &Range) -> bool {
+        self.first < other.end && other.first < self.end
+    }
+
+    fn lines(&self) -> u64 {
+        (self.end - self.first) / LOCK_ALIGN_BYTES
+    }
+}
 
 /// A grant.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
+    range: Range,
     session: u64,
     token: u64,
     write: bool,
@@ -36,6 +61,12 @@ struct Hold {
     entry: u32,
     /// When this process saw it first; `None` until the next tick.
     since: Option<Nanos>,
+}
+
+impl Hold {
+    fn excludes(&self, range: &Range, write: bool) -> bool {
+        (write || self.write) && self.range.meets(range)
+    }
 }
 
 /// A request that waits for its turn.
@@ -48,38 +79,35 @@ struct Waiter {
     since: Option<Nanos>,
 }
 
-#[derive(Debug, Default)]
-struct Lock {
-    holds: Vec<Hold>,
-    waiting: VecDeque<Waiter>,
-}
-
-impl Lock {
-    fn admits(&self, write: bool) -> bool {
-        self.holds.iter().all(|hold| !write && !hold.write)
-    }
-}
+/// What orders requests that wait: their page, then when they came.
+type Turn = (u64, u64);
 
 /// All locks that somebody holds or waits for.
 pub(super) struct Locks {
-    locks: BTreeMap<u64, Lock>,
+    pages: PageGeometry,
+    /// By first line and token.
+    holds: BTreeMap<(u64, u64), Hold>,
+    waiting: BTreeMap<Turn, Waiter>,
     /// Entries that are free.
     free: BTreeSet<u32>,
-    /// Names that a session holds.
-    held: BTreeMap<u64, BTreeSet<u64>>,
-    /// Names that session records wait for; a session has one request under way.
-    waiting_at: BTreeMap<u32, u64>,
-    /// Names whose queue may go on.
+    /// First lines and tokens of what a session holds.
+    held: BTreeMap<u64, BTreeSet<(u64, u64)>>,
+    /// Whose turns session records wait for; a session has one request under way.
+    waiting_at: BTreeMap<u32, Turn>,
+    /// Pages whose queue may go on.
     due: BTreeSet<u64>,
+    turn_last: u64,
     token_last: u64,
     /// Whether something waits to be told the time.
     untimed: bool,
 }
 
 impl Locks {
-    /// Whether a lock in a range of addresses is held or awaited.
-    pub(super) fn any_in(&self, range: Range<u64>) -> bool {
-        self.locks.range(range).next().is_some()
+    /// Whether a lock in a range of addresses, which is a page, is held or awaited.
+    pub(super) fn any_in(&self, range: ops::Range<u64>) -> bool {
+        let page = self.pages.page(GAddr(range.start)).0;
+        let held = self.holds.range((range.start, 0)..(range.end, 0)).next();
+        held.is_some() || self.waiting.range((page, 0)..=(page, u64::MAX)).next().is_some()
     }
 
     /// The last fencing token that was given.
@@ -95,13 +123,16 @@ impl Locks {
     }
 
     /// Reads the table and drops what belonged to sessions that are over.
-    pub(super) fn load<M: Mem>(mem: &M, sessions: &Sessions) -> Result<Locks> {
+    pub(super) fn load<M: Mem>(mem: &M, sessions: &Sessions, pages: PageGeometry) -> Result<Locks> {
         let mut locks = Locks {
-            locks: BTreeMap::new(),
+            pages,
+            holds: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             free: (0..LOCKS_MAX).collect(),
             held: BTreeMap::new(),
             waiting_at: BTreeMap::new(),
             due: BTreeSet::new(),
+            turn_last: 0,
             token_last: mem.load(StateWord::LockToken.offset()),
             untimed: false,
         };
@@ -112,56 +143,90 @@ impl Locks {
             }
             let session = mem.load(lock_word(entry, LockWord::Session));
             let token = mem.load(lock_word(entry, LockWord::Token));
-            let (addr, write) = (name & !LOCK_WRITE, name & LOCK_WRITE != 0);
+            let lines = mem.load(lock_word(entry, LockWord::Lines));
+            let (first, write) = (name & !LOCK_WRITE, name & LOCK_WRITE != 0);
             if sessions.record_of(session).is_none() {
                 mem.store(lock_word(entry, LockWord::Name), 0);
                 continue;
             }
-            let hold = Hold { session, token, write, entry, since: None };
-            let lock = locks.locks.entry(addr).or_default();
-            let known = !addr.is_multiple_of(LOCK_ALIGN_BYTES) || token > locks.token_last;
-            if known || token == 0 || !lock.admits(write) {
-                let reason = format!("lock entry {entry} makes no sense: {name:#x}, {token}");
+            let range = locks.range_of(GAddr(first), lines);
+            let known = range.ok().filter(|range| {
+                (1..=locks.token_last).contains(&token) && locks.excluding(range, write).is_none()
+            });
+            let Some(range) = known else {
+                let reason =
+                    format!("lock entry {entry} makes no sense: {name:#x}, {lines}, {token}");
                 return Err(Error::BadRegion { reason });
-            }
-            locks.insert(addr, hold);
+            };
+            locks.insert(Hold { range, session, token, write, entry, since: None });
         }
         Ok(locks)
     }
 
-    fn insert(&mut self, addr: u64, hold: Hold) {
+    /// The range of `lines` lines from `addr` on, if there is one.
+    fn range_of(&self, addr: GAddr, lines: u64) -> Result<Range> {
+        if !addr.0.is_multiple_of(LOCK_ALIGN_BYTES) {
+            return Err(Error::Misaligned { addr, align_bytes: LOCK_ALIGN_BYTES });
+        }
+        let limit_bytes = self.pages.page_bytes() - self.pages.offset(addr);
+        let bytes = lines.saturating_mul(LOCK_ALIGN_BYTES);
+        let end = addr.checked_add(bytes).filter(|_| (1..=limit_bytes).contains(&bytes));
+        let end = end.ok_or(Error::OutOfBounds { addr, bytes, limit_bytes })?;
+        Ok(Range { first: addr.0, end: end.0 })
+    }
+
+    fn insert(&mut self, hold: Hold) {
+        let key = (hold.range.first, hold.token);
         self.free.remove(&hold.entry);
-        self.held.entry(hold.session).or_default().insert(addr);
-        self.locks.entry(addr).or_default().holds.push(hold);
+        self.held.entry(hold.session).or_default().insert(key);
+        self.holds.insert(key, hold);
         self.untimed = true;
     }
 
-    fn remove(&mut self, addr: u64, session: u64) -> Option<Hold> {
-        let lock = self.locks.get_mut(&addr)?;
-        let index = lock.holds.iter().position(|hold| hold.session == session)?;
-        let hold = lock.holds.remove(index);
+    fn remove(&mut self, key: (u64, u64)) -> Option<Hold> {
+        let hold = self.holds.remove(&key)?;
         self.free.insert(hold.entry);
-        if let Some(names) = self.held.get_mut(&session) {
-            names.remove(&addr);
-            if names.is_empty() {
-                self.held.remove(&session);
+        if let Some(keys) = self.held.get_mut(&hold.session) {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.held.remove(&hold.session);
             }
         }
-        self.due.insert(addr);
+        self.due.insert(self.pages.page(GAddr(key.0)).0);
         Some(hold)
     }
 
-    fn hold(&self, addr: u64, session: u64) -> Option<&Hold> {
-        self.locks.get(&addr)?.holds.iter().find(|hold| hold.session == session)
+    /// What a session holds by this name.
+    fn hold(&self, addr: GAddr, session: u64) -> Option<&Hold> {
+        let mut named = self.holds.range((addr.0, 0)..=(addr.0, u64::MAX));
+        named.find(|(_, hold)| hold.session == session).map(|(_, hold)| hold)
+    }
+
+    /// Grants that share a line with a range: they lie in its page.
+    fn meeting(&self, range: &Range) -> impl Iterator<Item = &Hold> {
+        let page_first = range.first - self.pages.offset(GAddr(range.first));
+        let (range, near) = (*range, self.holds.range((page_first, 0)..(range.end, 0)));
+        near.map(|(_, hold)| hold).filter(move |hold| hold.range.meets(&range))
+    }
+
+    /// A grant that is in the way of a range.
+    fn excluding(&self, range: &Range, write: bool) -> Option<&Hold> {
+        self.meeting(range).find(|hold| hold.excludes(range, write))
+    }
+
+    /// Whether nobody who came before `turn` is in the way of a range.
+    fn admits(&self, range: &Range, write: bool, turn: Turn) -> bool {
+        self.excluding(range, write).is_none()
+            && self.waiting.range((turn.0, 0)..turn).all(|(_, before)| {
+                !(write || before.write) || !Range::of(&before.ticket).meets(range)
+            })
     }
 
     /// Takes a record's waiting request out of its queue; whether there was one.
     fn take_waiter(&mut self, record: u32) -> bool {
-        let Some(addr) = self.waiting_at.remove(&record) else { return false };
-        if let Some(lock) = self.locks.get_mut(&addr) {
-            lock.waiting.retain(|waiter| waiter.ticket.record != record);
-        }
-        self.due.insert(addr);
+        let Some(turn) = self.waiting_at.remove(&record) else { return false };
+        self.waiting.remove(&turn);
+        self.due.insert(turn.0);
         true
     }
 
@@ -177,36 +242,37 @@ impl Locks {
 }
 
 impl Daemon {
-    /// Serves an admitted request for the lock named by the ticket's word.
+    /// Serves an admitted request for the lines that the ticket's word and bytes name.
     pub(super) fn lock<W: World>(
         &mut self,
         ticket: Ticket,
         (write, wait_ms): (bool, u64),
         world: &mut W,
     ) {
-        let addr = ticket.word;
-        if let Err(error) = self.check_lock(&ticket, world) {
-            return self.answer(&ticket, Err(error), world);
-        }
-        let lock = self.locks.locks.entry(addr.0).or_default();
-        if lock.waiting.is_empty() && lock.admits(write) {
+        let range = match self.check_lock(&ticket, world) {
+            Ok(range) => range,
+            Err(error) => return self.answer(&ticket, Err(error), world),
+        };
+        self.locks.turn_last += 1;
+        let turn = (self.layout.pages.page(ticket.word).0, self.locks.turn_last);
+        if self.locks.admits(&range, write, turn) {
             return self.grant(&ticket, write, world);
         }
         let wait_ns = wait_ms.saturating_mul(1_000_000);
-        lock.waiting.push_back(Waiter { ticket, write, wait_ns, since: None });
-        self.locks.waiting_at.insert(ticket.record, addr.0);
+        self.locks.waiting_at.insert(ticket.record, turn);
+        self.locks.waiting.insert(turn, Waiter { ticket, write, wait_ns, since: None });
         self.locks.untimed = true;
     }
 
-    fn check_lock<W: World>(&self, ticket: &Ticket, world: &W) -> Result<()> {
+    fn check_lock<W: World>(&self, ticket: &Ticket, world: &W) -> Result<Range> {
         let addr = ticket.word;
-        if !addr.0.is_multiple_of(LOCK_ALIGN_BYTES) {
-            return Err(Error::Misaligned { addr, align_bytes: LOCK_ALIGN_BYTES });
-        }
+        let range = self.locks.range_of(addr, ticket.bytes / LOCK_ALIGN_BYTES)?;
         self.locate_word(addr, world)?;
+        self.locate_word(GAddr(range.end - LOCK_ALIGN_BYTES), world)?;
         let session = self.sessions.session(ticket.record);
-        if let Some(hold) = self.locks.hold(addr.0, session) {
-            return Err(Error::AlreadyLocked { addr, token: hold.token });
+        if let Some(hold) = self.locks.meeting(&range).find(|hold| hold.session == session) {
+            let (addr, token) = (GAddr(hold.range.first), hold.token);
+            return Err(Error::AlreadyLocked { addr, token });
         }
         let of_session = self.locks.held.get(&session).map_or(0, BTreeSet::len);
         let busy = |what: &str, limit: u64| Err(Error::Busy { what: what.into(), limit });
@@ -216,34 +282,33 @@ impl Daemon {
         if self.locks.free.is_empty() {
             return busy("the rack's table of locks", u64::from(LOCKS_MAX));
         }
-        Ok(())
+        Ok(range)
     }
 
     /// Gives a lock to whoever asked: entry, token and result are one redo record.
     fn grant<W: World>(&mut self, ticket: &Ticket, write: bool, world: &mut W) {
-        let session = self.sessions.session(ticket.record);
+        let (session, range) = (self.sessions.session(ticket.record), Range::of(ticket));
         let entry = *self.locks.free.first().expect("check_lock saw a free entry");
         let token = self.locks.token_last + 1;
         let name = ticket.word.0 | if write { LOCK_WRITE } else { 0 };
         self.redo.set(lock_word(entry, LockWord::Session), session);
         self.redo.set(lock_word(entry, LockWord::Token), token);
+        self.redo.set(lock_word(entry, LockWord::Lines), range.lines());
         self.redo.set(lock_word(entry, LockWord::Name), name);
         self.redo.set(StateWord::LockToken.offset(), token);
         let outcome = Outcome { kind: ResultKind::Locked, value: token, bytes: 0 };
         let (record, seq) = (ticket.record, ticket.seq);
         self.sessions.commit_result(record, seq, outcome, &mut self.redo, world);
         self.locks.token_last = token;
-        let hold = Hold { session, token, write, entry, since: None };
-        self.locks.insert(ticket.word.0, hold);
+        self.locks.insert(Hold { range, session, token, write, entry, since: None });
         self.answer(ticket, Ok(Reply::Locked { token }), world);
     }
 
     /// Serves an admitted unlock: of the grant with this token, or of any for token 0. Answers
     /// whether the session held it.
     pub(super) fn unlock<W: World>(&mut self, ticket: &Ticket, token: u64, world: &mut W) {
-        let addr = ticket.word.0;
         let session = self.sessions.session(ticket.record);
-        let hold = self.locks.hold(addr, session);
+        let hold = self.locks.hold(ticket.word, session);
         let hold = hold.filter(|hold| token == 0 || hold.token == token).copied();
         if let Some(hold) = hold {
             self.redo.set(lock_word(hold.entry, LockWord::Name), 0);
@@ -253,8 +318,8 @@ impl Daemon {
         let outcome = Outcome { kind: ResultKind::Unlocked, value, bytes: 0 };
         let (record, seq) = (ticket.record, ticket.seq);
         self.sessions.commit_result(record, seq, outcome, &mut self.redo, world);
-        if held {
-            self.locks.remove(addr, session);
+        if let Some(hold) = hold {
+            self.locks.remove((hold.range.first, hold.token));
         }
         self.answer(ticket, Ok(Reply::Held { held }), world);
     }
@@ -264,11 +329,9 @@ impl Daemon {
     pub fn release_lock<W: World>(&mut self, slot: u32, token: u64, world: &mut W) {
         assert!(slot < SLOTS_MAX, "a local client has a slot");
         let session = self.sessions.session(slot);
-        let mut names = self.locks.held.get(&session).into_iter().flatten();
-        let is_meant =
-            |addr: &&u64| self.locks.hold(**addr, session).is_some_and(|hold| hold.token == token);
-        if let Some(addr) = names.find(is_meant).copied()
-            && let Some(hold) = self.locks.remove(addr, session)
+        let mut keys = self.locks.held.get(&session).into_iter().flatten();
+        if let Some(key) = keys.find(|(_, held)| *held == token).copied()
+            && let Some(hold) = self.locks.remove(key)
         {
             world.private().store(lock_word(hold.entry, LockWord::Name), 0);
         }
@@ -278,7 +341,7 @@ impl Daemon {
     /// Whether a session record holds a lock under this token.
     pub fn holds_lock(&self, record: u32, addr: GAddr, token: u64) -> bool {
         let session = self.sessions.session(record);
-        session != 0 && self.locks.hold(addr.0, session).is_some_and(|hold| hold.token == token)
+        session != 0 && self.locks.hold(addr, session).is_some_and(|hold| hold.token == token)
     }
 
     /// The recorded grant, once more, unless it was lost since.
@@ -298,10 +361,10 @@ impl Daemon {
 
     /// Ends the grants of a session, one store each.
     pub(super) fn release_session<W: World>(&mut self, session: u64, world: &mut W) {
-        let names: Vec<u64> =
+        let keys: Vec<(u64, u64)> =
             self.locks.held.get(&session).into_iter().flatten().copied().collect();
-        for addr in names {
-            if let Some(hold) = self.locks.remove(addr, session) {
+        for key in keys {
+            if let Some(hold) = self.locks.remove(key) {
                 world.private().store(lock_word(hold.entry, LockWord::Name), 0);
             }
         }
@@ -319,63 +382,51 @@ impl Daemon {
         self.advance(world);
     }
 
-    /// Lets queues go on whose lock was given back or whose first request is gone.
+    /// Lets queues go on where a lock was given back or a request is gone.
     pub(super) fn serve_locks<W: World>(&mut self, world: &mut W) {
-        while let Some(addr) = self.locks.due.pop_first() {
-            while self.serve_lock(addr, world) {}
-            if self
-                .locks
-                .locks
-                .get(&addr)
-                .is_some_and(|l| l.holds.is_empty() && l.waiting.is_empty())
-            {
-                self.locks.locks.remove(&addr);
-            }
+        while let Some(page) = self.locks.due.pop_first() {
+            self.serve_page(page, world);
         }
     }
 
-    /// Serves the first of a queue if it is its turn; whether to look at the next one.
-    fn serve_lock<W: World>(&mut self, addr: u64, world: &mut W) -> bool {
-        let Some(lock) = self.locks.locks.get_mut(&addr) else { return false };
-        let Some(first) = lock.waiting.front() else { return false };
-        let waits = self.sessions.waits(&first.ticket, world.private());
-        if waits && !lock.admits(first.write) {
-            return false;
-        }
-        let Some(Waiter { ticket, write, .. }) = lock.waiting.pop_front() else { return false };
-        self.locks.waiting_at.remove(&ticket.record);
-        if waits {
-            match self.check_lock(&ticket, world) {
-                Ok(()) => self.grant(&ticket, write, world),
-                Err(error) => self.answer(&ticket, Err(error), world),
+    /// Serves those of a page's queue whose turn it is. Once is enough: whoever leaves the queue
+    /// is in the way only of those who came after.
+    fn serve_page<W: World>(&mut self, page: u64, world: &mut W) {
+        let mut next = (page, 0);
+        while let Some((turn, waiter)) = self.locks.waiting.range(next..(page + 1, 0)).next() {
+            let (turn, ticket, write) = (*turn, waiter.ticket, waiter.write);
+            next = (page, turn.1 + 1);
+            let waits = self.sessions.waits(&ticket, world.private());
+            if waits && !self.locks.admits(&Range::of(&ticket), write, turn) {
+                continue;
+            }
+            self.locks.waiting.remove(&turn);
+            self.locks.waiting_at.remove(&ticket.record);
+            if waits {
+                match self.check_lock(&ticket, world) {
+                    Ok(_) => self.grant(&ticket, write, world),
+                    Err(error) => self.answer(&ticket, Err(error), world),
+                }
             }
         }
-        true
     }
 
     /// Tells what is new when it began, and answers those who have waited long enough.
     pub(super) fn time_locks<W: World>(&mut self, now: Nanos, world: &mut W) {
         if std::mem::take(&mut self.locks.untimed) {
-            for lock in self.locks.locks.values_mut() {
-                lock.holds.iter_mut().for_each(|hold| _ = hold.since.get_or_insert(now));
-                lock.waiting.iter_mut().for_each(|waiter| _ = waiter.since.get_or_insert(now));
-            }
+            let holds = self.locks.holds.values_mut();
+            holds.for_each(|hold| _ = hold.since.get_or_insert(now));
+            let waiting = self.locks.waiting.values_mut();
+            waiting.for_each(|waiter| _ = waiter.since.get_or_insert(now));
         }
         let over = |waiter: &&Waiter| {
             waiter.since.is_some_and(|since| since.saturating_add(waiter.wait_ns) <= now)
         };
-        let names: BTreeSet<u64> = self.locks.waiting_at.values().copied().collect();
-        let mut late = Vec::new();
-        for lock in names.iter().filter_map(|addr| self.locks.locks.get(addr)) {
-            let first = lock.holds.first().copied();
-            late.extend(
-                lock.waiting
-                    .iter()
-                    .filter(over)
-                    .map(|waiter| (waiter.ticket, waiter.wait_ns, first)),
-            );
-        }
-        for (ticket, wait_ns, hold) in late {
+        let late = self.locks.waiting.values().filter(over);
+        let late: Vec<_> =
+            late.map(|waiter| (waiter.ticket, waiter.write, waiter.wait_ns)).collect();
+        for (ticket, write, wait_ns) in late {
+            let hold = self.locks.excluding(&Range::of(&ticket), write).copied();
             self.locks.take_waiter(ticket.record);
             let error = self.lock_timeout(ticket.word, wait_ns, hold, now);
             self.answer(&ticket, Err(error), world);

@@ -34,7 +34,7 @@ pub use remotes::{Act, Remotes};
 pub use session::SessionInfo;
 
 use crate::addr::{FrameIndex, GAddr, PageId, RackId, SessionId};
-use crate::constants::{RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX};
+use crate::constants::{LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX};
 use crate::counts::{AnswerCounts, FabricCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::calls::Calls;
@@ -495,8 +495,9 @@ impl Daemon {
                     }),
                 )
             }
-            Request::Lock { addr, write, wait_ms } => {
-                let ticket = self.sessions.ticket(record, seq, 0, false).of_word(addr);
+            Request::Lock { addr, lines, write, wait_ms } => {
+                let bytes = u64::from(lines) * LOCK_ALIGN_BYTES;
+                let ticket = self.sessions.ticket(record, seq, bytes, false).of_word(addr);
                 self.lock(ticket, (write, wait_ms), world);
                 None
             }

@@ -32,7 +32,8 @@ impl Moves {
     fn claim(&mut self, conn: ConnId, home: PageHome, asked_at: Nanos) -> Result<()> {
         match self.0.get(&home.page) {
             Some(claim) if claim.conn != conn => {
-                return Err(Error::Busy { what: format!("move of page {}", home.page), limit: 1 });
+                let reason = "another move of it is under way".into();
+                return Err(Error::Stays { page: home.page, reason });
             }
             None if self.0.len() >= MASTER_MOVES_MAX => {
                 let limit = MASTER_MOVES_MAX as u64;

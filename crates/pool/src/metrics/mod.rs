@@ -79,6 +79,23 @@ const HANDLE: &[Metric<HandleStats>] = &[
     ("fabric_receive_calls_total", Kind::Counter, "System calls that received", |s| {
         s.fabric_receive_calls
     }),
+    ("buffered_writes_total", Kind::Counter, "Writes buffered under locks of ranges", |s| {
+        s.coupled.buffered_writes
+    }),
+    ("buffered_bytes_total", Kind::Counter, "Bytes of buffered writes", |s| {
+        s.coupled.buffered_bytes
+    }),
+    ("flushes_total", Kind::Counter, "Halves of the write buffer brought home", |s| {
+        s.coupled.flushes
+    }),
+    ("flush_batches_total", Kind::Counter, "Doorbells of those", |s| s.coupled.flush_batches),
+    ("buffer_reads_total", Kind::Counter, "Reads served by the write buffer", |s| {
+        s.coupled.buffer_reads
+    }),
+    ("cache_hits_total", Kind::Counter, "Reads served by the page cache", |s| s.coupled.cache_hits),
+    ("cache_misses_total", Kind::Counter, "Blocks read by the page cache", |s| {
+        s.coupled.cache_misses
+    }),
 ];
 
 const PATH: &[Metric<PathCounts>] = &[
@@ -243,6 +260,7 @@ mod tests {
         let mut handle = HandleStats::default();
         let call = Call { accesses: 1, bytes: 64, elapsed_ns: 1_500, failed: false };
         handle.paths.note(Path::OtherRackFabric, &call);
+        handle.coupled.cache_hits = 11;
         let rack = |rack, daemon: Option<DaemonStats>| RackStats {
             rack,
             alive: daemon.is_some(),
@@ -285,6 +303,7 @@ mod tests {
             "rackpool_rack_up{rack=\"4\"} 0",
             "rackpool_rack_requests_total{rack=\"3\",kind=\"alloc\"} 2",
             "rackpool_rack_refusals_total{rack=\"3\",code=\"full\"} 5",
+            "rackpool_handle_cache_hits_total 11",
             "rackpool_handle_access_bytes_total{path=\"other_rack_fabric\"} 64",
             "rackpool_handle_access_seconds_sum{path=\"other_rack_fabric\"} 0.0000015",
             "rackpool_master_calls_total{kind=\"pick_rack\"} 0",

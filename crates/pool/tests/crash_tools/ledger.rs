@@ -65,7 +65,10 @@ impl Crew {
                 .map(|rack| handle.alloc(bytes, Placement::Rack(RackId(rack))).expect("room"))
                 .collect()
         };
-        let counters = per_rack(handle, 2 * COUNTERS * COUNTER_BYTES);
+        // A page of their own: beside memory that a word names it would not move.
+        assert!(COUNTERS * COUNTER_BYTES <= handle.page_bytes());
+        let page_bytes = handle.page_bytes();
+        let counters = per_rack(handle, page_bytes);
         let mut jobs = Vec::new();
         for (index, &(rack, fabric)) in places.iter().enumerate() {
             let records = per_rack(handle, RECORDS * RECORD_BYTES);
@@ -104,6 +107,16 @@ impl Crew {
 
     pub fn len(&self) -> usize {
         self.places.len()
+    }
+
+    /// The pages of records and counters, each with the rack where it was made.
+    pub fn pages(&self, page_bytes: u64) -> BTreeMap<GAddr, RackId> {
+        let records = self.places.iter().map(|place| &place.job.records);
+        let homes = records.chain([&self.counters]).flat_map(|of_racks| {
+            let racks = (0..).map(RackId);
+            of_racks.iter().map(|addr| GAddr(addr.0 / page_bytes * page_bytes)).zip(racks)
+        });
+        homes.collect()
     }
 
     /// Puts a worker into a place.

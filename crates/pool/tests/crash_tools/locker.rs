@@ -3,7 +3,7 @@
 //! was lost meanwhile. `hold`: takes a lock and does what it is told, one line each.
 
 use super::say;
-use rackpool::{Error, GAddr, Handle, Options, Pool};
+use rackpool::{Error, GAddr, Handle, LockGuard, Options, Pool};
 use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -101,16 +101,22 @@ fn look(handle: &mut Handle, name: GAddr) {
 /// Takes a lock when it is told to, and whatever else it is told.
 pub fn hold(args: &[&str]) -> Result<(), String> {
     let (mut handle, name) = open(args)?;
-    let mut guard = None;
+    let mut guard: Option<LockGuard> = None;
     say("ready holder");
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let word = GAddr(name.0 + 8);
+        let mut keep = |new: LockGuard| {
+            let token = new.token();
+            guard = Some(new);
+            token
+        };
         let told = match line.as_str() {
-            "lock" => handle.write_lock_within(name, WAIT_MS).map(|new| {
-                let token = new.token();
-                guard = Some(new);
-                token
-            }),
+            "lock" => handle.write_lock_within(name, WAIT_MS).map(|new| keep(new.into())),
+            "range" => {
+                handle.write_lock_range_within(name, 64, WAIT_MS).map(|new| keep(new.into()))
+            }
+            "share" => handle.read_lock_range_within(name, 64, WAIT_MS).map(|new| keep(new.into())),
+            "read" => handle.read_u64(word),
             "check" => {
                 let held = guard.as_ref().expect("it locked before");
                 handle.check_lock(held).map(|()| held.token())

@@ -6,6 +6,8 @@
 
 pub mod ledger;
 pub mod locker;
+pub mod mover;
+pub mod rows;
 pub mod stage;
 pub mod worker;
 
@@ -47,6 +49,8 @@ pub fn child_main() {
         "toucher" => worker::touch(&args),
         "counter" => locker::count(&args),
         "holder" => locker::hold(&args),
+        "mover" => mover::run(&args),
+        "rows" => rows::run(&args),
         other => panic!("no role {other}"),
     };
     match result {

@@ -4,19 +4,21 @@
 use super::kernel::{Clock, ControlCosts, HostId, Kernel, Loop, ProcessId};
 use super::rack::Rack;
 use super::table::{TableReport, Tables};
-use super::workload::{self, Model};
+use super::workload::{self, Fate, Model};
 use super::{Cluster, Path, StepCosts, audit, nemesis};
+use crate::check::conserve::{FrameAudit, frames_of};
 use crate::device::Profile;
 use crate::mem::{Cpu, Hooks, HostCache, SwitchRates, Violations};
 use crate::net::{Net, NetFaults};
 use crate::rng::{Purpose, Rng};
 use crate::run::{Config, Counts, Fault, Group, SeedOutcome};
 use crate::time::Ps;
-use rackpool_core::layout::RegionLayout;
+use rackpool_core::layout::{FrameState, RegionLayout};
 use rackpool_core::probe::{Race, Rare};
 use rackpool_core::wire::Resolved;
 use rackpool_core::{GAddr, PageGeometry, RackId};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Stack of a process, bytes; pages of it appear when touched.
@@ -183,12 +185,34 @@ impl Scene {
         let (kernel, state) = (&self.cluster.kernel, self.cluster.stored_state());
         let id = RackId(rack as u16);
         let geometry = self.cluster.racks[rack].layout.pages;
-        let is_gone = |addr| {
-            let home = state.directory().get(geometry.page(GAddr(addr)));
-            home.is_some_and(|home| home.rack == id)
+        let moving = self.moving_pages();
+        let fate = |addr| {
+            let page = geometry.page(GAddr(addr));
+            match state.directory().get(page) {
+                _ if moving.contains(&page.0) => Fate::Unknown,
+                Some(home) if home.rack == id => Fate::Gone,
+                _ => Fate::Safe,
+            }
         };
-        self.model.on_power_lost(rack, is_gone, kernel.now());
+        self.model.on_power_lost(rack, fate, kernel.now());
         self.cluster.racks[rack].make_region();
+    }
+
+    /// Pages that are on their way from rack to rack.
+    fn moving_pages(&self) -> BTreeSet<u64> {
+        let mut moving = BTreeSet::new();
+        for rack in &self.cluster.racks {
+            let region = rack.region.borrow();
+            let word = |offset| region.private.peek(offset);
+            let frames =
+                frames_of(&rack.layout, word, |offset| region.table.peek(offset), |_| None);
+            let is_moving = |frame: &FrameAudit| {
+                matches!(frame.state, FrameState::Arriving | FrameState::Departing)
+            };
+            let frames = frames.into_iter().flatten().filter(is_moving);
+            moving.extend(frames.map(|frame| frame.page));
+        }
+        moving
     }
 
     /// The clients of a rack come back.

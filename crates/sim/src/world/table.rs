@@ -9,7 +9,7 @@
 use super::handle::SimHandle;
 use super::kernel::{Kernel, ProcessId, block_on};
 use super::scenario::Scene;
-use super::workload::Orphan;
+use super::workload::{Fate, Orphan};
 use crate::check::conserve::AllocationAudit;
 use crate::check::keys::{MapKey, MapOp};
 use crate::check::linear::{Event, Histories, Times};
@@ -260,8 +260,11 @@ impl TableModel {
     }
 
     /// The memory of a rack is gone.
-    pub(super) fn on_power_lost(&self, is_gone: impl Fn(u64) -> bool) {
-        self.pieces.borrow_mut().retain(|addr, _| !is_gone(*addr));
+    pub(super) fn on_power_lost(&self, fate: impl Fn(u64) -> Fate) {
+        self.pieces.borrow_mut().retain(|addr, piece| {
+            piece.freeing |= fate(*addr) == Fate::Unknown;
+            fate(*addr) != Fate::Gone
+        });
     }
 
     fn set_allocating(&self, client: ProcessId, allocating: bool) {

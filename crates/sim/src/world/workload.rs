@@ -1,6 +1,7 @@
 //! What clients do and what they must find: the model that all of them share in no time, and a
 //! client that works until it is told that it is enough.
 
+mod moving;
 mod set_up;
 mod table;
 
@@ -54,6 +55,17 @@ struct UnderWay {
     since: Ps,
     /// Its event in a word's history.
     word: Option<(u64, WordOp)>,
+}
+
+/// What became of a page when a rack lost its power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was in another rack.
+    Safe,
+    /// It was there.
+    Gone,
+    /// It was on its way: its new home may have it, or may have been about to.
+    Unknown,
 }
 
 /// An allocation that nobody holds.
@@ -142,12 +154,20 @@ impl Model {
         });
     }
 
-    /// A rack's memory is gone, with all allocations whose pages were there.
-    pub fn on_power_lost(&self, rack: usize, is_gone: impl Fn(u64) -> bool, at: Ps) {
+    /// A rack's memory is gone, with all allocations whose pages were there. What was on its way
+    /// from rack to rack is there or not.
+    pub fn on_power_lost(&self, rack: usize, fate: impl Fn(u64) -> Fate, at: Ps) {
         self.lost.borrow_mut().push(rack);
-        self.objects.borrow_mut().retain(|addr, _| !is_gone(*addr));
-        self.table.on_power_lost(&is_gone);
-        self.bytes.borrow_mut().lost(is_gone, at);
+        let mut bytes = self.bytes.borrow_mut();
+        self.objects.borrow_mut().retain(|addr, object| {
+            if fate(*addr) == Fate::Unknown {
+                object.freeing = true;
+                bytes.free_called(*addr, at);
+            }
+            fate(*addr) != Fate::Gone
+        });
+        self.table.on_power_lost(&fate);
+        bytes.lost(|addr| fate(addr) == Fate::Gone, at);
     }
 
     /// What nobody holds any more.
@@ -319,8 +339,9 @@ impl Worker {
             return self.table_step().await;
         }
         match self.rng.below(100) {
-            0..40 => self.word().await,
-            40..50 => self.write_mine().await,
+            0..36 => self.word().await,
+            36..42 => self.migrate().await,
+            42..50 => self.write_mine().await,
             50..58 => self.read_mine().await,
             58..75 => self.other().await,
             75..86 => self.alloc().await,

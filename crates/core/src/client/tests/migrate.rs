@@ -280,6 +280,14 @@ fn who_refuses_is_not_told_again_and_everybody_else_is() {
 }
 
 #[test]
+fn an_old_home_that_does_not_have_the_page_now_is_between_two_moves() {
+    let said = Said::Daemon(Err(Error::NotMapped { addr: addr(PAGE_7, 0) }));
+    let (error, log) = failed(Racks::out_of(0).but("out", said));
+    assert_eq!(error.code(), "moving");
+    assert_eq!(asked_after("out", &log), ["settle 1", "begin 0"]);
+}
+
+#[test]
 fn who_may_have_done_it_is_told_as_well() {
     let dead = Error::PeerDead { peer: "a script".into(), cause: DeathCause::Closed };
     let unknown = Error::OutcomeUnknown { operation: "x".into(), peer: "a script".into() };

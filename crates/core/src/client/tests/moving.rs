@@ -302,7 +302,7 @@ fn a_page_that_moves_before_each_request_answers_moving_in_the_end() {
 fn a_lock_is_asked_for_at_the_new_home_and_its_link_is_told() {
     let (own, other) = (home(PAGE_7, 0, 3, 30), home(PAGE_7, 1, 4, 40));
     let (mut world, mut client) = knowing(own, vec![]);
-    let lock = Request::Lock { addr: addr(PAGE_7, 64), write: true, wait_ms: 9 };
+    let lock = Request::Lock { addr: addr(PAGE_7, 64), lines: 1, write: true, wait_ms: 9 };
     let mut op = AtHome::new(addr(PAGE_7, 64), lock);
     let (result, log) = drive(&mut world, &mut client, &mut op, &mut |_, need| match need {
         Need::Daemon(OWN, Request::Lock { .. }) => refuses(not_mapped()),

@@ -24,9 +24,9 @@ use super::frame::{
 };
 use super::target::Doors;
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, errno, received, recv, send, sent};
-use rackpool_core::constants::MESSAGE_BYTES_MAX;
+use rackpool_core::constants::{BUFFERED_PIECE_BYTES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId, RemoteAddr, WorkStatus};
-use rackpool_core::target::{Pieces, WORD_BYTES};
+use rackpool_core::target::Pieces;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
@@ -34,6 +34,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Bytes received at once: enough for a whole batch of requests, and little of a long WRITE, whose
 /// rest goes straight to its place.
 const INPUT_BYTES: usize = 8 << 10;
+const _: () = assert!(BUFFERED_PIECE_BYTES_MAX <= INPUT_BYTES as u64, "it waits there as a whole");
 /// READs up to this length are copied into the answer; longer ones are sent from the pages.
 const COPIED_BYTES_MAX: u64 = 8 << 10;
 /// Answers that wait for the socket, bytes.
@@ -319,8 +320,9 @@ impl Served {
                 let filled = self.input.filled();
                 let left = place.pieces.left_bytes();
                 let taken = (filled.len() as u64).min(left);
-                if taken < left && left <= WORD_BYTES {
-                    // A word is written at once or not yet.
+                if taken < left && left <= BUFFERED_PIECE_BYTES_MAX {
+                    // Words and what a write buffer sends are written at once, or not at all if
+                    // the connection ends before the rest is here.
                     return Ok(Step::Input);
                 }
                 if taken > 0 {

@@ -15,6 +15,8 @@ pub(super) enum Local<'a> {
     None,
     Into(&'a mut [u8]),
     From(&'a [u8]),
+    /// A buffer that the operation reads into and writes from, one after the other.
+    Bounce(&'a mut [u8]),
 }
 
 /// The vectors of one operation's [`Buffers`], for the next one.
@@ -34,6 +36,13 @@ pub(super) struct Buffers<'a> {
 }
 
 impl Buffers<'_> {
+    /// What the network has read into a bounce buffer is there for the operation.
+    pub(super) fn fetch(&mut self, cluster: &Cluster, endpoint: EndpointId) {
+        if let (Local::Bounce(to), Some(buf)) = (&mut self.local, self.lent.get()) {
+            cluster.kernel.copy_buffer(endpoint, buf, to);
+        }
+    }
+
     /// Takes the registered buffer back, with what was read into it.
     pub(super) fn end(mut self, cluster: &Cluster, endpoint: EndpointId) -> Box<Posted> {
         self.posted.peers.clear();
@@ -64,8 +73,12 @@ pub(super) struct SimIo<'a, 'b> {
 impl Io for SimIo<'_, '_> {
     fn target(&mut self, piece: u32, offset: u64, bytes: u64) -> &mut [u8] {
         assert_eq!(piece, 0, "operations here have one piece");
+        // A piece that was asked of another rack, whose page has come here since.
+        self.buffers.posted.ranges.get_mut().retain(|posted| *posted != (offset, bytes));
         match &mut self.buffers.local {
-            Local::Into(to) => &mut to[offset as usize..(offset + bytes) as usize],
+            Local::Into(to) | Local::Bounce(to) => {
+                &mut to[offset as usize..(offset + bytes) as usize]
+            }
             _ => unreachable!("only reads have a target"),
         }
     }
@@ -74,6 +87,7 @@ impl Io for SimIo<'_, '_> {
         assert_eq!(piece, 0, "operations here have one piece");
         match &self.buffers.local {
             Local::From(from) => &from[offset as usize..(offset + bytes) as usize],
+            Local::Bounce(from) => &from[offset as usize..(offset + bytes) as usize],
             _ => unreachable!("only writes have a source"),
         }
     }
@@ -86,6 +100,7 @@ impl Io for SimIo<'_, '_> {
                 Local::None => {}
                 Local::Into(to) => bytes.resize(to.len(), 0),
                 Local::From(from) => bytes.extend_from_slice(from),
+                Local::Bounce(from) => bytes.extend_from_slice(from),
             }
             self.cluster.kernel.register(self.endpoint, bytes)
         });

@@ -19,8 +19,8 @@ use io::{Buffers, Local, Posted, SimIo};
 use join::Join;
 use local::LocalLink;
 use rackpool_core::client::{
-    Access, Alloc, Atomic, AtomicOp, Client, Free, LinkId, Need, OWN, Operation, Piece, Placement,
-    Reach, Step, Transfer, TransferTables,
+    Access, Alloc, Atomic, AtomicOp, Client, Free, LinkId, Migrate, Need, OWN, Operation, Piece,
+    Placement, Reach, Step, Transfer, TransferTables,
 };
 use rackpool_core::layout::SlotWord;
 use rackpool_core::seam::{FabricEvent, Mem, PeerId, WorkStatus};
@@ -262,6 +262,21 @@ impl SimHandle {
         self.drive(&mut Free::new(addr, bytes), Local::None).await
     }
 
+    /// Moves the page of an address to a rack; where it is then.
+    pub async fn migrate(&mut self, addr: GAddr, to: RackId) -> Result<RackId> {
+        self.client.check(addr, 1)?;
+        self.round += 1;
+        let mut op = Migrate::new(&self.client, addr, to, ATOMIC_ID | self.round);
+        let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
+        let moved = self.drive(&mut op, Local::Bounce(&mut buffer)).await;
+        if let Err(error) = &moved {
+            op.give_up(error.clone());
+            // It ends with the error that the caller gets.
+            let _ = self.drive(&mut op, Local::None).await;
+        }
+        moved.map(|home| home.rack)
+    }
+
     /// The address under a name.
     pub async fn root(&mut self, name: &str) -> Result<Option<GAddr>> {
         let deadline = self.ctx.now() + self.timeout;
@@ -357,6 +372,7 @@ impl SimHandle {
         let deadline = self.ctx.now() + self.timeout;
         loop {
             self.ctx.cpu.charge(self.cluster.costs.client_step);
+            buffers.fetch(&self.cluster, self.endpoint);
             let mut io = SimIo {
                 ctx: &self.ctx,
                 cluster: &self.cluster,
@@ -522,10 +538,13 @@ async fn call_master(
         if let Some(id) = sent {
             if let Some(at) = inbox.answers.iter().position(|(of, _)| *of == id) {
                 match inbox.answers.swap_remove(at).1 {
-                    Err(Error::Busy { .. }) => sent = None,
+                    Err(Error::Busy { .. }) if ctx.now() < deadline => {
+                        sent = None;
+                        ctx.sleep(Ps::ms(1)).await;
+                        continue;
+                    }
                     answer => return answer,
                 }
-                ctx.sleep(Ps::ms(1)).await;
             }
             if !master.is_up() {
                 sent = None;

@@ -82,6 +82,13 @@ impl Kernel {
         buffers.registered.swap_remove(index).1
     }
 
+    /// Copies what is in a registered buffer now.
+    pub fn copy_buffer(&self, endpoint: EndpointId, buf: BufId, to: &mut [u8]) {
+        let buffers = &self.buffers.borrow()[endpoint.0 as usize];
+        let index = buffers.find(buf.0).expect("the buffer is registered");
+        to.copy_from_slice(&buffers.registered[index].1);
+    }
+
     /// An empty vector for a buffer.
     pub fn spare(&self) -> Vec<u8> {
         self.spares.borrow_mut().pop().unwrap_or_default()

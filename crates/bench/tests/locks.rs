@@ -1,0 +1,65 @@
+//! `bench locks` with real client processes: this program starts itself as a client. It has a
+//! `main` of its own for that, instead of the usual test harness.
+
+use rackpool::FabricChoice;
+use rackpool_bench::locks::{self, Options};
+use rackpool_bench::run::{PoolSource, Size};
+use std::process::{Command, ExitCode};
+
+/// The word that makes this program a client.
+const CLIENT: &str = "locks-client";
+
+fn main() -> ExitCode {
+    match std::env::args().nth(1).as_deref() {
+        Some(CLIENT) => {
+            let (input, output) = (std::io::stdin(), std::io::stdout());
+            match locks::worker(&mut input.lock(), &mut output.lock()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("{error}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
+        // Cargo lists tests in this way; there is one.
+        Some("--list") => ExitCode::SUCCESS,
+        _ => {
+            every_row_is_there_and_buffer_and_cache_were_used_where_they_should_be();
+            println!("locks: ok");
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn every_row_is_there_and_buffer_and_cache_were_used_where_they_should_be() {
+    let (size, source) = (Size::Smoke, PoolSource::default());
+    let options = Options { size, source, fabric: FabricChoice::Tcp };
+    let mut command = |_| {
+        let own = std::env::current_exe().expect("a program has a path");
+        let mut command = Command::new(own);
+        command.arg(CLIENT);
+        command
+    };
+    let report = locks::run(&options, &mut command, &mut |_| ()).expect("the run succeeds");
+    let row = |name: &str| {
+        let row = report.results.iter().find(|row| row.name == name);
+        row.unwrap_or_else(|| panic!("there is no {name} in {}", report.table()))
+    };
+    for name in ["lock_unlock_local", "lock_unlock_remote"] {
+        assert!(row(name).raw.is_some() && row(name).p99 >= row(name).p50, "{name}");
+    }
+    let count = |name: &str, field: &str| row(name).extra[field].as_u64().expect("a number");
+    for (bytes, is_buffered) in [(64, true), (128, true), (256, true), (512, false), (1024, false)]
+    {
+        let name = format!("remote_write_{bytes}B_locked_buffered");
+        assert!(row(&name).ratio.is_some_and(|ratio| ratio > 0.0), "{name}");
+        assert_eq!(count(&name, "buffered_writes") > 0, is_buffered, "{name}");
+        assert_eq!(count(&name, "flush_batches") > 0, is_buffered, "{name}");
+    }
+    let writes = count("remote_write_64B_locked_buffered", "buffered_writes");
+    assert_eq!(writes, 64 * count("remote_write_64B_locked_buffered", "flush_batches"));
+    assert!(count("remote_read_64B_locked_cached", "cache_hits") > 0);
+    for name in ["lock_contended_2_own_rack", "lock_contended_4_both_racks"] {
+        assert!(row(name).extra["max_over_min"].as_f64() >= Some(1.0), "{name}");
+    }
+}
