@@ -386,7 +386,8 @@ impl Daemon {
             shift => self.slabs.bitmap_words(world.private(), frame, shift),
         };
         let lock_token = self.locks.token_last();
-        Reply::Shut { key, keep: PageKeep { shift: entry.shift, objects, lock_token } }
+        let history = self.history_of(entry.page);
+        Reply::Shut { key, keep: PageKeep { shift: entry.shift, objects, lock_token, history } }
     }
 
     /// Serves `MoveIn`. No answer now means that it comes once the frame has its memory.
@@ -500,6 +501,7 @@ impl Daemon {
         if let Err(error) = self.store_keep(frame, keep, world) {
             return Some(Err(error));
         }
+        self.take_history(page, keep.history);
         let arrival = self.moves.arriving.get_mut(&frame).expect("it was found above");
         arrival.asker = asker;
         arrival.stage = Coming::Asking(from);
