@@ -6,6 +6,7 @@
 mod answers;
 mod master;
 mod mem;
+mod users;
 mod words;
 
 pub use answers::Answers;
@@ -31,6 +32,8 @@ pub struct TestWorld {
     private: TestMem,
     table: TestMem,
     pages: TestMem,
+    /// Of a client that a test plays.
+    slot: TestMem,
     pub cells: Vec<u64>,
     pub consumed: BTreeMap<u32, u64>,
     pub host_blocks_free: u64,
@@ -54,6 +57,7 @@ impl TestWorld {
             private: TestMem::new(layout.private_bytes(), false, &fuse),
             table: TestMem::new(layout.table_bytes(), true, &fuse),
             pages: TestMem::new(layout.pages_bytes(), false, &fuse),
+            slot: TestMem::new(BLOCK_BYTES, true, &fuse),
             fuse,
             cells: vec![0; (SLOTS_MAX * CELLS) as usize],
             consumed: BTreeMap::new(),
