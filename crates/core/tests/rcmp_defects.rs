@@ -384,8 +384,10 @@ fn counters_of_memory_that_was_given_back_went_wrong() {
     let mut rig = rack(None);
     for round in 0..10_u64 {
         let objects: Vec<_> = (0..30).map(|_| rig.alloc(0, 256, false)).collect();
-        let (even, odd): (Vec<_>, Vec<_>) =
-            objects.iter().enumerate().partition(|(index, _)| (*index as u64 + round) % 2 == 0);
+        let (even, odd): (Vec<_>, Vec<_>) = objects
+            .iter()
+            .enumerate()
+            .partition(|(index, _)| (*index as u64 + round).is_multiple_of(2));
         for (_, addr) in even.into_iter().chain(odd) {
             rig.free(0, *addr, 256);
             let stats = rig.daemon.as_ref().expect("it runs").stats(&rig.world);
