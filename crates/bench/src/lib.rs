@@ -4,9 +4,9 @@
 //! ([`value`]), histograms that never clip ([`histogram`]), the interleaved comparison of two
 //! measurements ([`interleave`]), reports for programs ([`report`]) and for people ([`html`]),
 //! and the raw references of a machine ([`micro`]). The runners put these together with a pool:
-//! [`local`], [`ring`], [`remote`], [`locks`] and [`ycsb_run`], each an options structure and a
-//! function `run` that answers with a report ([`mod@run`] has what they share). [`sim_table`] puts
-//! the pool's hash table into simulated runs.
+//! [`local`], [`ring`], [`remote`], [`locks`], [`ycsb_run`] and [`migrate`], each an options
+//! structure and a function `run` that answers with a report ([`mod@run`] has what they share).
+//! [`sim_table`] puts the pool's hash table into simulated runs.
 //!
 //! Rule of the crate: no `unsafe`, and every random choice comes from a seed that the caller
 //! names, so that a run can be repeated.
@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod crew;
 pub mod format;
 pub mod histogram;
 pub mod html;
@@ -21,6 +22,7 @@ pub mod interleave;
 pub mod local;
 pub mod locks;
 pub mod micro;
+pub mod migrate;
 pub mod probe;
 pub mod remote;
 pub mod report;

@@ -8,6 +8,7 @@
 //! caller's command starts; each adds to a counter under the lock, and no addition may be missing.
 //! Source: Rcmp §5.4, §6.5 (fig. 21: up to 1.6 times, nothing above 256 bytes).
 
+use crate::crew::Crew;
 use crate::histogram::Histogram;
 use crate::interleave::compare;
 use crate::micro::pin;
@@ -15,7 +16,6 @@ use crate::report::{Better, Reference, Report, Row};
 use crate::run::{
     Bed, BenchError, PoolSource, Progress, Size, Steps, io_error, kind_of_path, slice_ns,
 };
-use crate::ycsb_run::crew::Crew;
 use crate::ycsb_run::{Answer, Order, Ran};
 use rackpool::{FabricChoice, Handle, Placement, Pool};
 use rackpool_core::{GAddr, RackId};

@@ -10,7 +10,7 @@ use rackpool::{Handle, Options, Pool, PoolStats};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
-use rackpool_bench::{local, locks, remote, ring, ycsb_run};
+use rackpool_bench::{local, locks, migrate, remote, ring, ycsb_run};
 use rackpool_core::wire::FabricKind;
 use std::io::BufRead;
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +19,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub use rackpool::monitor::Sample;
-pub use rackpool::{Emulate, FabricChoice, GAddr, Placement, Policy, RackId};
+pub use rackpool::{Emulate, FabricChoice, GAddr, Migration, Placement, Policy, RackId};
 
 /// The table that holds the shell's objects and the files of `demo`.
 const OBJECTS: &str = "objects";
@@ -162,6 +162,21 @@ impl Client {
         Ok(self.handle.pool_stats()?)
     }
 
+    /// What the racks that are alive decided about moving their pages: a line of JSON for each
+    /// decision that they remember, by rack and number.
+    pub fn decisions(&mut self) -> Result<String> {
+        let mut text = String::new();
+        for rack in self.handle.pool_stats()?.racks.iter().filter(|rack| rack.alive) {
+            for (number, record) in self.handle.decisions(RackId(rack.rack), 0)? {
+                let line = serde_json::json!({
+                    "rack": rack.rack, "number": number, "record": record,
+                });
+                text.push_str(&format!("{line}\n"));
+            }
+        }
+        Ok(text)
+    }
+
     fn with_objects<R>(
         &mut self,
         call: impl FnOnce(&mut rackpool_kv::Table, &mut Handle) -> rackpool_kv::Result<R>,
@@ -302,6 +317,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
         FabricChoice::Tcp | FabricChoice::Auto => FabricKind::Tcp,
     };
     options.emulate = emulate;
+    options.migration = args.migrate;
     options.ephemeral = args.ephemeral;
     options.metrics = args.metrics;
     Ok(Server::Daemon(DaemonServer::start(options)?))
@@ -366,6 +382,9 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
             locks::run(&locks::Options { size, source, fabric }, &mut command, &mut say)?
         }
         BenchName::Sim => crate::sim::speed(true)?,
+        BenchName::Migrate => {
+            return Err(Failure::new("bug", "it has racks of its own: see `run_migrate`"));
+        }
         BenchName::Ycsb => {
             let mut command = own_command("ycsb-worker")?;
             let YcsbPlan { workloads, distributions, clients } = ycsb;
@@ -384,6 +403,28 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
     Ok(report)
 }
 
+/// What starts racks for one measurement, and ends them when its second part is dropped.
+pub type StartRacks<'r> =
+    dyn FnMut(&migrate::Wanted) -> Result<(PoolSource, Box<dyn std::any::Any>)> + 'r;
+
+/// Runs `bench migrate`; `progress` as in [`run_bench`].
+pub fn run_migrate(
+    options: &migrate::Options,
+    racks: &mut StartRacks<'_>,
+    progress: &mut dyn FnMut(usize, usize, &str),
+) -> Result<Report> {
+    let mut command = own_command("migrate-worker")?;
+    let mut say = |step: Progress| progress(step.done, step.steps, &step.name);
+    let mut racks = |wanted: &migrate::Wanted| match racks(wanted) {
+        Ok((source, guard)) => Ok(migrate::Racks { source, guard }),
+        Err(failure) => Err(BenchError::Io {
+            what: "starting racks".into(),
+            source: std::io::Error::other(failure.to_string()),
+        }),
+    };
+    Ok(migrate::run(options, &mut racks, &mut command, &mut say)?)
+}
+
 /// How client processes are started: this program with another command.
 fn own_command(word: &'static str) -> Result<impl FnMut(u32) -> Command> {
     let own = std::env::current_exe().map_err(|e| Failure::io("our own executable", &e))?;
@@ -392,6 +433,11 @@ fn own_command(word: &'static str) -> Result<impl FnMut(u32) -> Command> {
         command.arg(word);
         command
     })
+}
+
+/// A client process of `bench migrate`.
+pub fn serve_migrate(input: &mut dyn BufRead) -> Result<()> {
+    Ok(migrate::worker(input, &mut std::io::stdout())?)
 }
 
 /// A client process of `bench locks`.

@@ -2,7 +2,7 @@
 //! examples. In: the words of the command line. Out: [`Cli`], or clap's error, which `main` turns
 //! into exit code 2. Called by `main` alone.
 
-use crate::api::{Emulate, FabricChoice, Policy};
+use crate::api::{Emulate, FabricChoice, Migration, Policy};
 pub use crate::sim_args::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -71,6 +71,7 @@ Commands (separated by `;` or line ends; the first failure stops them):
   ls [PREFIX]                                 -> NAME<tab>BYTES
   explain ADDR|NAME                           -> key=value lines
   stats [--json|--prometheus]                 -> counters of master, racks and this handle
+  stats --decisions                           -> why pages moved or stayed, a line of JSON each
   help, quit
 Sizes take K, M, G; numbers may be 0x... Words with spaces or `;` are put in '...' (as they are)
 or in \"...\" (with \\n \\t \\\\ \\\" \\xNN).
@@ -181,6 +182,9 @@ pub enum Command {
     /// A client process of `bench ycsb` and `demo`
     #[command(hide = true)]
     YcsbWorker,
+    /// A client process of `bench migrate`
+    #[command(hide = true)]
+    MigrateWorker,
     /// A client process of `bench locks`
     #[command(hide = true)]
     LocksWorker,
@@ -265,6 +269,10 @@ pub struct DaemonArgs {
     /// How clients of other racks reach this memory
     #[arg(long, value_name = "tcp|shm", default_value = "tcp")]
     pub fabric: FabricChoice,
+    /// Move pages that clients of this rack use to this rack: off, paper or cost, and behind commas
+    /// what shall differ from the defaults, such as cost,fabric_share_milli=100
+    #[arg(long, value_name = "off|paper|cost", default_value_t)]
+    pub migrate: Migration,
     /// Inject latency, for example cxl=140ns,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,
@@ -340,6 +348,8 @@ pub enum BenchName {
     Locks,
     /// YCSB A, B, C, D and F with many clients in two racks
     Ycsb,
+    /// Pages that move to where they are used: policies beside none and beside an oracle
+    Migrate,
     /// How quickly the simulator runs pool operations in performance mode
     Sim,
 }
@@ -362,6 +372,10 @@ pub struct BenchArgs {
     /// Inject latency, for example cxl=140ns,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,
+    /// Page sizes (migrate), with commas between
+    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = parse_size,
+          default_value = "4K,64K")]
+    pub pages: Vec<u64>,
     /// Workloads (ycsb), with commas between [default: all]
     #[arg(long, value_name = "A,B,..", value_delimiter = ',')]
     pub workload: Vec<String>,

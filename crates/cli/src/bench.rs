@@ -10,6 +10,7 @@ use crate::output;
 use crate::servers::install_shutdown;
 use crate::sim;
 use indicatif::ProgressBar;
+use rackpool_bench::migrate;
 use rackpool_bench::report::{Report, ReportError};
 use rackpool_bench::run::{PoolSource, Size};
 use rackpool_hw::process::Shutdown;
@@ -48,6 +49,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     };
     let reports = match args.name {
         BenchName::Sim => vec![sim::speed(args.quick)?],
+        BenchName::Migrate => vec![measure_migrate(args, shutdown)?],
         name => measure(&[name], &setup, shutdown)?,
     };
     for report in reports {
@@ -91,7 +93,49 @@ pub fn measure_on(
         FabricChoice::Tcp | FabricChoice::Auto => FabricChoice::Tcp,
     };
     let (size, ycsb) = (setup.size, setup.ycsb.clone());
-    watch(BenchPlan { name, size, fabric, source, ycsb }, shutdown)
+    let plan = BenchPlan { name, size, fabric, source, ycsb };
+    watch(move |progress| api::run_bench(plan, progress), shutdown)
+}
+
+/// Measures what moving pages is worth: each measurement has racks of its own, one after another.
+fn measure_migrate(args: &BenchArgs, shutdown: Shutdown) -> Result<Report> {
+    let options = migrate::Options {
+        size: Size::quick(args.quick),
+        page_bytes: args.pages.clone(),
+        ..migrate::Options::default()
+    };
+    let emulate = args.emulate;
+    let report = watch(
+        move |progress| {
+            let mut racks = |wanted: &migrate::Wanted| start_racks(wanted, emulate, shutdown);
+            api::run_migrate(&options, &mut racks, progress)
+        },
+        shutdown,
+    );
+    // An interruption leaves the measuring thread in the midst of it.
+    if report.is_err() {
+        Residue::prepare(2)?.remove();
+    }
+    report
+}
+
+/// Two racks that end when what is returned is dropped: servers first, files last.
+fn start_racks(
+    wanted: &migrate::Wanted,
+    emulate: Option<Emulate>,
+    shutdown: Shutdown,
+) -> Result<(PoolSource, Box<dyn std::any::Any>)> {
+    let residue = Residue::prepare(2)?;
+    let mut options = ClusterOptions::new(2, wanted.rack_bytes, FabricChoice::Tcp, emulate);
+    options.migrate = wanted.policy.to_string();
+    options.page_bytes = Some(wanted.page_bytes);
+    let cluster = Cluster::start(&options, &residue, shutdown)?;
+    let source = PoolSource {
+        master: Some(cluster.master_addr.clone()),
+        server_pids: cluster.daemons.iter().map(crate::children::Process::id).collect(),
+        emulate: Emulate::default(),
+    };
+    Ok((source, Box::new((cluster, residue))))
 }
 
 /// What the measuring thread says.
@@ -102,9 +146,12 @@ enum News {
 
 /// Measures on a thread of its own, so that a signal ends the command although the measurement
 /// knows nothing of it: the thread ends with the process.
-fn watch(plan: BenchPlan, shutdown: Shutdown) -> Result<Report> {
+fn watch(
+    measure: impl FnOnce(&mut dyn FnMut(usize, usize, &str)) -> Result<Report> + Send + 'static,
+    shutdown: Shutdown,
+) -> Result<Report> {
     let (sender, news) = channel();
-    let body = move || measuring(plan, &sender);
+    let body = move || measuring(measure, &sender);
     let thread = std::thread::Builder::new().name("measuring".into()).spawn(body);
     thread.map_err(|error| Failure::io("starting a thread", &error))?;
     let bar = output::bar("measuring", 1, "steps");
@@ -127,12 +174,15 @@ fn watch(plan: BenchPlan, shutdown: Shutdown) -> Result<Report> {
     }
 }
 
-fn measuring(plan: BenchPlan, news: &Sender<News>) {
+fn measuring(
+    measure: impl FnOnce(&mut dyn FnMut(usize, usize, &str)) -> Result<Report>,
+    news: &Sender<News>,
+) {
     let mut progress = |done: usize, steps: usize, what: &str| {
         // If nobody listens any more, the process is about to end.
         let _ = news.send(News::Step(done, steps, what.to_owned()));
     };
-    let result = api::run_bench(plan, &mut progress);
+    let result = measure(&mut progress);
     let _ = news.send(News::End(result));
 }
 

@@ -252,6 +252,10 @@ pub struct ClusterOptions {
     pub fabric: &'static str,
     /// As after `--emulate`, if anything is emulated.
     pub emulate: Option<String>,
+    /// As after `--migrate`.
+    pub migrate: String,
+    /// Page size, bytes; `None` for the default.
+    pub page_bytes: Option<u64>,
 }
 
 impl ClusterOptions {
@@ -265,7 +269,7 @@ impl ClusterOptions {
         let fabric = if fabric == FabricChoice::Shm { "shm" } else { "tcp" };
         let emulate = emulate.filter(Emulate::is_on);
         let emulate = emulate.map(|e| format!("cxl={}ns,rdma={}ns", e.cxl_ns, e.rdma_ns));
-        Self { rack_bytes, racks, fabric, emulate }
+        Self { rack_bytes, racks, fabric, emulate, migrate: "off".into(), page_bytes: None }
     }
 }
 
@@ -327,7 +331,10 @@ impl Drop for Cluster {
 }
 
 fn daemon_words(options: &ClusterOptions, rack: u16, master: &str, region: &Path) -> Vec<String> {
-    let memory = format!("shm:{}?size={}", region.display(), options.rack_bytes);
+    let mut memory = format!("shm:{}?size={}", region.display(), options.rack_bytes);
+    if let Some(page_bytes) = options.page_bytes {
+        memory.push_str(&format!("&pages={page_bytes}"));
+    }
     let rack = rack.to_string();
     let mut words = vec![
         "daemon",
@@ -339,6 +346,8 @@ fn daemon_words(options: &ClusterOptions, rack: u16, master: &str, region: &Path
         &memory,
         "--fabric",
         options.fabric,
+        "--migrate",
+        &options.migrate,
         "--ephemeral",
         "--exit-with-parent",
     ];

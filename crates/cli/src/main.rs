@@ -57,6 +57,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Inspect(args) => inspect::run(args),
         Command::Worker(args) => worker::run(args),
         Command::YcsbWorker => worker::run_ycsb(),
+        Command::MigrateWorker => worker::run_migrate(),
         Command::LocksWorker => worker::run_locks(),
     }
 }

@@ -100,6 +100,11 @@ pub fn run_ycsb() -> Result<()> {
     api::serve_ycsb(&mut orders()?)
 }
 
+/// Serves as a client process of `bench migrate`.
+pub fn run_migrate() -> Result<()> {
+    api::serve_migrate(&mut orders()?)
+}
+
 /// Serves the orders of `rackpool_bench::locks` until the input ends.
 pub fn run_locks() -> Result<()> {
     api::serve_locks(&mut orders()?)

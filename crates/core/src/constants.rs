@@ -196,6 +196,42 @@ pub const HEAT_WINDOW_MS: u32 = 1000;
 /// Pages that a full heat table looks at to give up the coldest of them: in a table that is half
 /// hot, sixteen hot ones in a row are one in 65,536.
 pub const HEAT_EVICT_SAMPLE: usize = 16;
+/// Accesses after which a handle looks at the clock whether it should tell its daemon of them, at
+/// least: so few can be unknown when it is decided where a page lives.
+pub const USE_ACCESSES_MIN: u32 = 16;
+/// The same at most: a look costs some 25 ns.
+pub const USE_ACCESSES_MAX: u32 = 256;
+/// How often a handle tells its daemon at most, ns: fifty times a window.
+pub const USE_NS: u64 = 20_000_000;
+/// After how long without an answer a handle asks its daemon the slow way, ns: it may be another
+/// one by now.
+pub const USE_SILENCE_NS: u64 = NS_PER_SECOND;
+/// How long a handle waits for its daemon then, ms.
+pub const USE_WAIT_MS: u64 = 10;
+/// Pages that a handle tells of at once, the most used first: they fit into
+/// [`MESSAGE_BYTES_MAX`].
+pub const USE_PAGES_MAX: usize = 512;
+/// Memory of a daemon's heat table, bytes: some 90,000 pages.
+pub const HEAT_TABLE_BYTES: usize = 4 << 20;
+/// Pages that a daemon wants to ask for and has not yet: the one who moves them takes the hottest,
+/// and the coldest makes room.
+pub const MOVE_ASKS_MAX: usize = 1024;
+/// Pages of which a daemon knows that they moved lately; of more it forgets the one that has moved
+/// least.
+pub const MOVE_HISTORIES_MAX: usize = 1 << 16;
+/// Pages at home that a daemon looks at, after those of the last time, for the coldest of them.
+pub const VICTIM_SAMPLE: usize = 128;
+/// How long a page that could not be moved, or shall not, is left alone, ns: a window.
+pub const MOVE_REST_NS: u64 = NS_PER_SECOND;
+/// Pages that are left alone so; of more, the one whose time is up first is not.
+pub const MOVE_RESTING_MAX: usize = 4096;
+/// After a question that moved nothing the mover pauses for so many times as long as it took: its
+/// share of a processor is bounded, and the hottest pages are asked for first.
+pub const MOVER_PAUSE_TIMES: u32 = 19;
+/// Decisions that a daemon remembers with all that they were made of.
+pub const DECISIONS_MAX: usize = 1024;
+/// Decisions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].
+pub const DECISIONS_ANSWER_MAX: usize = 16;
 
 /// Round trips of a moving page, one after another. Source: Rcmp §5.3: request, answer of the other
 /// rack, shoot-down there, one-sided copies, new entry of the directory.

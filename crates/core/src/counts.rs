@@ -3,6 +3,7 @@
 //! they travel in [`wire`](crate::wire) and never decide anything.
 
 use crate::error::Error;
+use crate::policy::Decision;
 use crate::wire::{MasterAnswer, MasterCall, Reply, Request};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -38,6 +39,14 @@ pub struct RequestCounts {
     pub move_commit: u64,
     /// Moves ended.
     pub move_settle: u64,
+    /// Reports of how pages are used.
+    pub note_use: u64,
+    /// Questions for the next page to be moved.
+    pub next_move: u64,
+    /// Pages that others asked for.
+    pub decide_move: u64,
+    /// Questions for what was decided.
+    pub decisions: u64,
     /// Questions for these counters.
     pub stats: u64,
     /// Questions for the sessions.
@@ -64,6 +73,10 @@ impl RequestCounts {
             Request::MoveOut { .. } => &mut self.move_out,
             Request::MoveCommit { .. } => &mut self.move_commit,
             Request::MoveSettle { .. } => &mut self.move_settle,
+            Request::NoteUse { .. } => &mut self.note_use,
+            Request::NextMove { .. } => &mut self.next_move,
+            Request::DecideMove(_) => &mut self.decide_move,
+            Request::Decisions { .. } => &mut self.decisions,
             Request::Stats => &mut self.stats,
             Request::Sessions { .. } => &mut self.sessions,
             Request::Ping => &mut self.ping,
@@ -72,7 +85,7 @@ impl RequestCounts {
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 17] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 21] {
         [
             ("resolve", self.resolve),
             ("alloc", self.alloc),
@@ -88,6 +101,10 @@ impl RequestCounts {
             ("move_out", self.move_out),
             ("move_commit", self.move_commit),
             ("move_settle", self.move_settle),
+            ("note_use", self.note_use),
+            ("next_move", self.next_move),
+            ("decide_move", self.decide_move),
+            ("decisions", self.decisions),
             ("stats", self.stats),
             ("sessions", self.sessions),
             ("ping", self.ping),
@@ -220,6 +237,41 @@ impl Refusals {
     pub fn note(&mut self, answer: &Result<MasterAnswer, Error>) {
         if let Err(error) = answer {
             note_refusal(&mut self.0, error);
+        }
+    }
+}
+
+/// What a daemon decided about its pages, and what came of the pages that it asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveCounts {
+    /// Pages of which use is known.
+    pub heat_pages: u64,
+    /// Pages that this rack asked others for.
+    pub asked: u64,
+    /// Pages moved for this rack: those it asked for and those that made room.
+    pub moved: u64,
+    /// Their bytes.
+    pub moved_bytes: u64,
+    /// Pages that were to be moved for this rack, and were not.
+    pub failed: u64,
+    /// Decisions that a page of this rack goes into a free frame elsewhere.
+    pub decided_move: u64,
+    /// Decisions that a page of this rack and another change places.
+    pub decided_swap: u64,
+    /// Decisions that another rack gets a copy.
+    pub decided_copy: u64,
+    /// Decisions that a page stays, by the word of their reason, such as `even`.
+    pub left: BTreeMap<String, u64>,
+}
+
+impl MoveCounts {
+    /// Counts a decision.
+    pub fn note(&mut self, decision: Decision) {
+        match decision {
+            Decision::Move { .. } => self.decided_move += 1,
+            Decision::Swap { .. } => self.decided_swap += 1,
+            Decision::Replicate { .. } => self.decided_copy += 1,
+            Decision::Leave(reason) => *self.left.entry(reason.code().into()).or_default() += 1,
         }
     }
 }

@@ -4,9 +4,11 @@
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::constants::MESSAGE_BYTES_MAX;
-use crate::counts::{AnswerCounts, CallCounts, FabricCounts, Refusals, RequestCounts};
+use crate::counts::{AnswerCounts, CallCounts, FabricCounts, MoveCounts, Refusals, RequestCounts};
 use crate::error::{Error, Result};
+use crate::heat::PageUse;
 use crate::placement::Order;
+use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, MoveReport};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages here; said first on every connection.
@@ -34,6 +36,8 @@ pub struct PageKeep {
     pub objects: Vec<u64>,
     /// The last fencing token of the old home: those of the new one are greater.
     pub lock_token: u64,
+    /// How often the page moved, as [`MoveHistory::leaving`] says.
+    pub history: MoveHistory,
 }
 
 /// A request of a client handle to a daemon, in a ring or by SEND. `seq` counts from 1 within a
@@ -161,6 +165,27 @@ pub enum Request {
         /// The page.
         page: PageId,
     },
+    /// To the own rack's daemon: use of pages by this handle since it said so last, of at most
+    /// `USE_PAGES_MAX`. A hint: nobody waits for the answer.
+    NoteUse {
+        /// The pages, each once.
+        pages: Vec<PageUse>,
+    },
+    /// To the own rack's daemon, by the one who moves pages for it: which page is to be asked for
+    /// next.
+    NextMove {
+        /// What accesses and copies cost, as measured last; zeroes before.
+        costs: AccessCosts,
+        /// What came of the page before.
+        last: Option<MoveReport>,
+    },
+    /// To the page's home: whether it may go.
+    DecideMove(Box<MoveAsk>),
+    /// What was decided about pages of this rack, from a number on.
+    Decisions {
+        /// The first of interest; decisions count from 1 in each process.
+        from: u64,
+    },
     /// Counters of the daemon.
     Stats,
     /// Who has a session, from a record on.
@@ -246,6 +271,14 @@ pub enum Reply {
         /// Whether it is.
         here: bool,
     },
+    /// To `NoteUse`.
+    Noted,
+    /// To `NextMove`.
+    NextMove(Option<Box<MoveAsk>>),
+    /// To `DecideMove`.
+    Decided(Decided),
+    /// To `Decisions`: at most `DECISIONS_ANSWER_MAX`, with their numbers; empty after the last.
+    Decisions(Vec<(u64, DecisionRecord)>),
     /// To `Stats`.
     Stats(Box<DaemonStats>),
     /// To `Sessions`: at most `SESSIONS_ANSWER_MAX`, by record; empty after the last.
@@ -300,6 +333,8 @@ pub struct DaemonStats {
     pub pages_went: u64,
     /// Pages that are shut or awaited now.
     pub pages_moving: u64,
+    /// What was decided about moving pages, and done, since this process started.
+    pub moves: MoveCounts,
     /// Locks that are held.
     pub locks_held: u64,
     /// Requests that wait for a lock.
@@ -382,6 +417,8 @@ pub struct RegionInfo {
     pub emulate_cxl_ns: u32,
     /// Injected latency of one-sided operations to this rack, nanoseconds; 0 is none.
     pub emulate_rdma_ns: u32,
+    /// Whether the rack moves pages to where they are used, so that its clients count.
+    pub counts_use: bool,
 }
 
 /// First message of a client on a daemon's control socket.

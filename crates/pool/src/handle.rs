@@ -69,7 +69,8 @@ impl Handle {
         let endpoint = Links::endpoint()?;
         let (links, own) = Links::open(shared, deadline_ns)?;
         let options = links.options();
-        let client = Client::new(options.rack_id(), own, options.translation_entries);
+        let mut client = Client::new(options.rack_id(), own, options.translation_entries);
+        client.count_use(links.counts_use());
         let coupled = Coupled::new(options.page_cache_blocks);
         Ok(Self {
             client,
@@ -171,7 +172,10 @@ impl Handle {
     #[inline]
     pub fn read(&mut self, addr: GAddr, to: &mut [u8]) -> Result<()> {
         match self.client.read_warm(addr, to) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.report_if_due();
+                Ok(())
+            }
             Err(miss) => self.read_cold(addr, to, miss),
         }
     }
@@ -183,7 +187,10 @@ impl Handle {
             return Err(self.links.read_only_error());
         }
         match self.client.write_warm(addr, from) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.report_if_due();
+                Ok(())
+            }
             Err(miss) => self.write_cold(addr, from, miss),
         }
     }
@@ -246,6 +253,7 @@ impl Handle {
             |pages, offset, (_, to)| pages.copy_out(offset, to),
             &mut self.misses,
         );
+        self.report_if_due();
         if self.misses.is_empty() {
             return Ok(());
         }
@@ -268,6 +276,7 @@ impl Handle {
             |pages, offset, (_, from)| pages.copy_in(offset, from),
             &mut self.misses,
         );
+        self.report_if_due();
         if self.misses.is_empty() {
             return Ok(());
         }
@@ -325,7 +334,10 @@ impl Handle {
     pub fn read_u64(&mut self, addr: GAddr) -> Result<u64> {
         self.client.check_atomic(addr)?;
         match self.client.load_warm(addr) {
-            Ok(value) => Ok(value),
+            Ok(value) => {
+                self.report_if_due();
+                Ok(value)
+            }
             Err(miss) => {
                 let mut bytes = [0; 8];
                 self.read_cold(addr, &mut bytes, miss)?;
@@ -342,7 +354,10 @@ impl Handle {
             return Err(self.links.read_only_error());
         }
         match self.client.store_warm(addr, value) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.report_if_due();
+                Ok(())
+            }
             Err(miss) => self.write_cold(addr, &value.to_le_bytes(), miss),
         }
     }
@@ -362,6 +377,7 @@ impl Handle {
     ) -> Result<std::result::Result<u64, u64>> {
         self.check_writable_word(addr)?;
         if let Ok(result) = self.client.cas_warm(addr, expected, new) {
+            self.report_if_due();
             return Ok(result);
         }
         let old = self.atomic_cold(addr, AtomicOp::Cas { expected, new })?;
@@ -374,7 +390,10 @@ impl Handle {
     pub fn fetch_add(&mut self, addr: GAddr, n: u64) -> Result<u64> {
         self.check_writable_word(addr)?;
         match self.client.fetch_add_warm(addr, n) {
-            Ok(old) => Ok(old),
+            Ok(old) => {
+                self.report_if_due();
+                Ok(old)
+            }
             Err(_) => self.atomic_cold(addr, AtomicOp::FetchAdd { n }),
         }
     }
@@ -395,6 +414,7 @@ impl Handle {
         let mut op = Atomic::new(addr, op, ATOMIC_ID | self.rounds);
         let result = self.run(&mut op);
         self.note(addr, (1, 8), started_ns, result.is_err());
+        self.report_if_due();
         result
     }
 
@@ -530,7 +550,12 @@ impl Handle {
         }
     }
 
-    fn ask_daemon(&mut self, rack: RackId, request: Request, deadline_ns: u64) -> Result<Reply> {
+    pub(crate) fn ask_daemon(
+        &mut self,
+        rack: RackId,
+        request: Request,
+        deadline_ns: u64,
+    ) -> Result<Reply> {
         let Self { client, links, endpoint, .. } = self;
         if client.link_of(rack).is_none() {
             links.connect(client, endpoint, rack, deadline_ns)?;
@@ -577,7 +602,9 @@ impl Handle {
         self.links.tell_loss()?;
         let Self { client, links, endpoint, submissions, rounds, .. } = self;
         *rounds += 1;
-        submissions.submit(client, links, endpoint, *rounds, access, addr, buffer)
+        let submitted = submissions.submit(client, links, endpoint, *rounds, access, addr, buffer);
+        self.report_if_due();
+        submitted
     }
 
     /// A submission that has ended, if there is one. Does not block, unless a page that moved has
@@ -665,6 +692,7 @@ impl Handle {
         let result = self.transfer_uncounted(access, pieces, buffers);
         let bytes = pieces.iter().map(|piece| piece.bytes).sum();
         self.note(pieces[0].addr, (pieces.len() as u64, bytes), started_ns, result.is_err());
+        self.report_if_due();
         result
     }
 
@@ -737,7 +765,7 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-fn unexpected_reply(rack: RackId, reply: &Reply) -> Error {
+pub(crate) fn unexpected_reply(rack: RackId, reply: &Reply) -> Error {
     Error::Protocol {
         peer: format!("daemon of rack {rack}"),
         reason: format!("unexpected answer {reply:?}"),

@@ -33,6 +33,7 @@ mod pool;
 mod remote;
 mod stats;
 mod submit;
+mod usage;
 
 pub use coupled::CoupledStats;
 pub use handle::Handle;
@@ -43,6 +44,7 @@ pub use pin::Pin;
 pub use pool::Pool;
 pub use rackpool_core::client::Placement;
 pub use rackpool_core::placement::Policy;
+pub use rackpool_core::policy::{DecisionRecord, Policy as Migration};
 pub use rackpool_core::wire::{DaemonStats, MasterStats, SessionState};
 pub use rackpool_core::{Error, GAddr, PageId, RackId, Result};
 pub use stats::{Explain, HandleStats, PoolStats, RackStats};

@@ -11,7 +11,8 @@ use crate::options::{FabricChoice, Options};
 use crate::paths::PathStats;
 use crate::remote::RemoteLink;
 use crate::stats::HandleStats;
-use rackpool_core::client::{Client, LinkId, OWN, Reach};
+use rackpool_core::client::{Client, LinkId, OWN, Reach, UseReport, UseReports};
+use rackpool_core::constants::USE_WAIT_MS;
 use rackpool_core::error::DeathCause;
 use rackpool_core::placement::Order;
 use rackpool_core::seam::{Fabric, FabricEvent, PeerId, WorkStatus};
@@ -45,6 +46,9 @@ pub(crate) struct Links {
     /// Shared with the guards of this handle.
     pub(crate) locks: Arc<LockTable>,
     losses: Losses,
+    reports: UseReports,
+    /// What this handle does says nothing of where pages are used.
+    never_counts: bool,
 }
 
 /// Locks that this handle lost without being asked.
@@ -103,6 +107,8 @@ impl Links {
             inbox: Inbox::default(),
             locks: Arc::default(),
             losses: Losses::default(),
+            reports: UseReports::default(),
+            never_counts: false,
         };
         let own = links.shared.options.rack_id();
         let info = links.wait_for_rack(own, deadline_ns)?;
@@ -296,6 +302,9 @@ impl Links {
                         self.losses.note(self.locks.lose(rack, None));
                     }
                     self.locks.set_door(link, local.door());
+                    if link == OWN {
+                        client.count_use(local.region().counts_use && !self.never_counts);
+                    }
                     client.add_link(rack, Reach::Mapped(local.view().clone()))?;
                 }
                 reply
@@ -335,6 +344,34 @@ impl Links {
                 }
             }
         }
+    }
+
+    /// Whether the own rack's daemon wants to know which pages this handle uses.
+    pub(crate) fn counts_use(&self) -> bool {
+        let own = self.links.first();
+        matches!(own, Some(Link::Local(own)) if own.region().counts_use && !self.never_counts)
+    }
+
+    /// The daemon is told nothing.
+    pub(crate) fn never_count_use(&mut self) {
+        self.never_counts = true;
+    }
+
+    /// Tells the own rack's daemon which pages this handle uses, if it is time, and waits for
+    /// nothing, unless the daemon has said nothing for long.
+    pub(crate) fn report_use(&mut self, client: &mut Client<Window>, endpoint: &mut Endpoint) {
+        let Some(Link::Local(own)) = self.links.first_mut() else { return };
+        let is_heard = own.is_heard();
+        let Some(report) = self.reports.look(client, clock::now_ns(), is_heard) else { return };
+        let UseReport { pages, waits } = report;
+        let request = Request::NoteUse { pages };
+        // What does not arrive is lost: it is a hint.
+        let _ = if waits {
+            let deadline_ns = clock::deadline_ns(USE_WAIT_MS);
+            self.daemon_call(client, endpoint, OWN, request, deadline_ns).map(drop)
+        } else {
+            own.say(request)
+        };
     }
 
     /// How often locks were lost so far without being asked for.

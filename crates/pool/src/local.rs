@@ -56,6 +56,8 @@ pub(crate) struct LocalLink {
     /// rings anew for a try that was given up, so nothing is sent there before the next one.
     lapsed: bool,
     message: Box<[u8]>,
+    /// A request whose answer nobody waits for and which has not come yet.
+    aside: Option<u64>,
     /// Requests sent, for counts in tests and `stats`.
     pub requests_sent: u64,
 }
@@ -163,6 +165,7 @@ impl LocalLink {
             view_changed: false,
             lapsed: false,
             message: wire::message_buffer(),
+            aside: None,
             requests_sent: 0,
         })
     }
@@ -251,10 +254,31 @@ impl LocalLink {
         }
     }
 
+    /// Whether [`LocalLink::say`] would be heard, as far as is known without waiting: the last
+    /// thing that was said is answered.
+    pub(crate) fn is_heard(&mut self) -> bool {
+        while self.aside.is_some() && matches!(self.pop_reply(), Some(Ok(_))) {}
+        self.aside.is_none() && !self.lapsed
+    }
+
+    /// Sends a request that nothing depends on and waits for nothing.
+    pub(crate) fn say(&mut self, request: Request) -> Result<()> {
+        let frame = self.session.aside(request);
+        let bytes = wire::encode(&frame, &mut self.message)?.len();
+        self.push(bytes)?;
+        self.aside = Some(frame.seq);
+        Ok(())
+    }
+
     fn send(&mut self) -> Result<()> {
         let frame = self.session.under_way().expect("only called with a request under way");
-        let bytes = wire::encode(frame, &mut self.message)?;
-        self.joined.producer.push(bytes).map_err(|_| Error::Busy {
+        let bytes = wire::encode(frame, &mut self.message)?.len();
+        self.push(bytes)
+    }
+
+    /// The first bytes of `self.message` go to the daemon.
+    fn push(&mut self, bytes: usize) -> Result<()> {
+        self.joined.producer.push(&self.message[..bytes]).map_err(|_| Error::Busy {
             what: "request ring".into(),
             limit: u64::from(rackpool_core::constants::RING_ENTRIES),
         })?;
@@ -263,16 +287,27 @@ impl LocalLink {
         Ok(())
     }
 
+    fn pop_reply(&mut self) -> Option<Result<ReplyFrame>> {
+        let peer = self.session.peer();
+        let frame = match self
+            .joined
+            .consumer
+            .pop(|bytes| wire::decode::<ReplyFrame>(bytes, peer))?
+        {
+            Ok(Ok(frame)) => frame,
+            Ok(Err(error)) => return Some(Err(error)),
+            Err(error) => {
+                return Some(Err(Error::Protocol { peer: peer.into(), reason: error.to_string() }));
+            }
+        };
+        self.aside.take_if(|aside| *aside <= frame.seq);
+        Some(Ok(frame))
+    }
+
     fn wait(&mut self, deadline_ns: u64) -> Result<Waited> {
         loop {
-            let peer = self.session.peer();
-            let decoded = self.joined.consumer.pop(|bytes| wire::decode::<ReplyFrame>(bytes, peer));
-            match decoded {
-                Some(Ok(frame)) => return Ok(Waited::Reply(frame?)),
-                Some(Err(error)) => {
-                    return Err(Error::Protocol { peer: peer.into(), reason: error.to_string() });
-                }
-                None => {}
+            if let Some(frame) = self.pop_reply() {
+                return frame.map(Waited::Reply);
             }
             let now_ns = clock::now_ns();
             if now_ns >= deadline_ns {
@@ -331,6 +366,7 @@ impl LocalLink {
         let old = std::mem::replace(&mut self.joined, joined);
         self.view_changed = true;
         self.lapsed = false;
+        self.aside = None;
         if loss == LinkLoss::Resumed {
             // Pins hold the old lease: it goes on with the new connection.
             self.joined.lease = old.lease.take_over(&self.joined.lease);

@@ -55,6 +55,7 @@ impl RemoteLink {
                 frame_count: info.frame_count,
                 emulate_cxl_ns: 0,
                 emulate_rdma_ns: 0,
+                counts_use: false,
             },
             known: false,
             lost: Vec::new(),

@@ -7,15 +7,14 @@
 //! The parent merges the clients' histograms. Workload E is refused: a hash table has no order.
 
 mod client;
-pub(crate) mod crew;
 
 pub use client::{KeyValue, PoolTable, worker};
 
+use crate::crew::{Answers, Crew};
 use crate::histogram::Histogram;
 use crate::report::{Better, Kind, Report, Row};
 use crate::run::{Bed, BenchError, PoolSource, Progress, Size, Steps, kind_of_path};
 use crate::ycsb::{Distribution, StreamOptions, WORKLOADS, Workload};
-use crew::Crew;
 use rackpool::{FabricChoice, Handle, Placement};
 use rackpool_core::RackId;
 use rackpool_kv::Table;
@@ -180,6 +179,19 @@ pub(crate) enum Answer {
     Failed { code: String, reason: String },
 }
 
+impl Answers for Answer {
+    fn failure(&self) -> Option<(&str, &str)> {
+        match self {
+            Answer::Failed { code, reason } => Some((code, reason)),
+            Answer::Loaded { .. } | Answer::Ready | Answer::Ran(_) => None,
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        matches!(self, Answer::Ready)
+    }
+}
+
 /// What one client did in a run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Ran {
@@ -256,12 +268,12 @@ fn run_plan(
         };
         crew.tell(client, &job)?;
     }
-    crew.load(options.records())?;
+    load(&mut crew, options.records())?;
     let mut rows = Vec::new();
     for &(workload, distribution) in plan {
         let name = format!("ycsb_{workload}_{distribution}");
         steps.begin(&name);
-        let ran = crew.run(workload, distribution, options.run_time())?;
+        let ran = run_one(&mut crew, workload, distribution, options.run_time())?;
         rows.push(
             row(&name, &ran)
                 .with("workload", workload.to_string())
@@ -270,6 +282,46 @@ fn run_plan(
     }
     crew.end()?;
     Ok(rows)
+}
+
+/// Has all records stored.
+fn load(crew: &mut Crew<Answer>, records: u64) -> Result<(), BenchError> {
+    crew.tell_all(&Order::Load)?;
+    let mut stored = 0;
+    crew.gather(Duration::ZERO, |answer| match answer {
+        Answer::Loaded { records } => {
+            stored += records;
+            Ok(())
+        }
+        other => Err(other),
+    })?;
+    if stored != records {
+        let reason = format!("the clients stored {stored} of {records} records");
+        return Err(BenchError::Option { option: "records", reason });
+    }
+    Ok(())
+}
+
+/// Runs a workload in all clients at once.
+fn run_one(
+    crew: &mut Crew<Answer>,
+    workload: Workload,
+    distribution: Distribution,
+    run: Duration,
+) -> Result<Ran, BenchError> {
+    let run_ms = u64::try_from(run.as_millis()).unwrap_or(u64::MAX);
+    crew.tell_all(&Order::Run { workload, distribution, run_ms })?;
+    crew.await_ready()?;
+    crew.tell_all(&Order::Go)?;
+    let mut merged = Ran::default();
+    crew.gather(run, |answer| match answer {
+        Answer::Ran(ran) => {
+            merged.merge(&ran);
+            Ok(())
+        }
+        other => Err(other),
+    })?;
+    Ok(merged)
 }
 
 fn row(name: &str, ran: &Ran) -> Row {

@@ -154,12 +154,18 @@ impl Shell<'_> {
             },
             C::Ls(prefix) => self.list(&prefix),
             C::Explain(subject) => self.explain(&subject),
+            C::Stats(StatsForm::Decisions) => {
+                let text = client.decisions()?;
+                self.print(text.as_bytes())
+            }
             C::Stats(form) => {
                 let stats = client.stats()?;
                 let text = match form {
                     StatsForm::Json => crate::output::json(&stats)?,
                     StatsForm::Prometheus => stats.prometheus(),
-                    StatsForm::Lines => flat(&crate::output::to_json(&stats)?),
+                    StatsForm::Lines | StatsForm::Decisions => {
+                        flat(&crate::output::to_json(&stats)?)
+                    }
                 };
                 self.line(text.trim_end())
             }

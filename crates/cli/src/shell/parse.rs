@@ -49,6 +49,8 @@ pub enum StatsForm {
     Json,
     /// The exposition format of Prometheus.
     Prometheus,
+    /// What the racks decided about their pages: a line of JSON for each decision.
+    Decisions,
 }
 
 /// One command of the shell.
@@ -78,7 +80,7 @@ pub enum ShellCommand {
     Ls(Vec<u8>),
     /// `explain ADDR|NAME`
     Explain(Subject),
-    /// `stats [--json|--prometheus]`
+    /// `stats [--json|--prometheus|--decisions]`
     Stats(StatsForm),
     /// `help`
     Help,
@@ -100,7 +102,7 @@ pub const FORMS: [&str; 15] = [
     "del NAME",
     "ls [PREFIX]",
     "explain ADDR|NAME",
-    "stats [--json|--prometheus]",
+    "stats [--json|--prometheus|--decisions]",
     "help",
     "quit",
 ];
@@ -166,6 +168,7 @@ fn operation(name: &str, operands: &[&[u8]]) -> Parsed<ShellCommand> {
         ("stats", []) => C::Stats(StatsForm::Lines),
         ("stats", [b"--json"]) => C::Stats(StatsForm::Json),
         ("stats", [b"--prometheus"]) => C::Stats(StatsForm::Prometheus),
+        ("stats", [b"--decisions"]) => C::Stats(StatsForm::Decisions),
         ("help", []) => C::Help,
         ("quit", []) => C::Quit,
         (_, operands) => {
@@ -378,6 +381,7 @@ mod tests {
             ("stats", C::Stats(StatsForm::Lines)),
             ("stats --json", C::Stats(StatsForm::Json)),
             ("stats --prometheus", C::Stats(StatsForm::Prometheus)),
+            ("stats --decisions", C::Stats(StatsForm::Decisions)),
             ("help", C::Help),
             ("quit", C::Quit),
         ] {
@@ -426,7 +430,7 @@ mod tests {
             ("get n m", "not file:PATH"),
             ("ls a b", "ls [PREFIX]"),
             ("explain 0xyz", "not an address"),
-            ("stats now", "stats [--json|--prometheus]"),
+            ("stats now", "stats [--json|--prometheus|--decisions]"),
         ] {
             let wrong = one(line).unwrap_err();
             assert!(wrong.contains(part), "{line}: {wrong}");

@@ -12,19 +12,23 @@
 mod alloc;
 mod locate;
 mod migrate;
+mod mover;
 mod page_cache;
 mod session;
 mod transfer;
 mod translate;
+mod usage;
 mod write_buffer;
 
 pub use alloc::{Alloc, AtHome, AtWord, Free, Placement};
 pub use locate::Locate;
 pub use migrate::Migrate;
+pub use mover::{Mover, Turn, Turned};
 pub use page_cache::PageCache;
 pub use session::{LinkLoss, Session, Taken};
 pub use transfer::{Access, Atomic, AtomicOp, Piece, Transfer, TransferTables};
 pub use translate::Translation;
+pub use usage::{UseReport, UseReports};
 pub use write_buffer::{Cover, WriteBuffer};
 
 use crate::addr::{GAddr, Generation, PageGeometry, PageId, RackId};
@@ -35,6 +39,7 @@ use crate::placement::Order;
 use crate::seam::{Mem, Mutation, PostError, Race, Rare, RemoteAddr, Sge, WorkRequest, WorkStatus};
 use crate::wire::{MasterAnswer, MasterCall, PageHome, Reply, Request};
 use translate::Translations;
+use usage::Usage;
 
 /// A connection of this handle to one rack, by index. Link 0 is the handle's own rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -141,6 +146,7 @@ pub struct Client<M> {
     geometry: PageGeometry,
     own_rack: RackId,
     translations: Translations,
+    usage: Usage,
     links: Vec<LinkState<M>>,
     order: Order,
     /// Whether the next allocation that alternates is the own rack's.
@@ -212,6 +218,7 @@ impl<M: Mem> Client<M> {
             geometry,
             own_rack,
             translations: Translations::new(translations),
+            usage: Usage::default(),
             links: vec![LinkState { rack: own_rack, reach: own }],
             order: Order::default(),
             own_turn: true,
@@ -371,14 +378,19 @@ impl<M: Mem> Client<M> {
         access: impl FnOnce(&M, u64) -> R,
     ) -> std::result::Result<R, Miss> {
         let offset = self.geometry.offset(addr);
-        let Some(entry) = self.translations.get(self.geometry.page(addr)) else {
+        let index = self.translations.index(self.geometry.page(addr));
+        let entry = self.translations.at(index);
+        if entry.page != self.geometry.page(addr) {
             return Err(Miss::Unknown);
-        };
+        }
         if offset + bytes > self.geometry.page_bytes() {
             return Err(Miss::CrossesPage);
         }
         match &self.links[entry.link.0 as usize].reach {
             Reach::Mapped(view) => {
+                if self.usage.is_on() {
+                    self.usage.note(&self.translations, index, kind);
+                }
                 Self::guarded(view, entry, kind, |pages| access(pages, entry.base + offset))
                     .ok_or(Miss::Unknown)
             }
@@ -453,7 +465,7 @@ impl<M: Mem> Client<M> {
             let mut plans = [None; BATCH_GROUP];
             for (plan, op) in plans.iter_mut().zip(ops.iter()) {
                 let (addr, bytes) = at(op);
-                *plan = self.plan(addr, bytes);
+                *plan = self.plan(addr, bytes, kind);
             }
             for (index, (plan, op)) in plans.iter().zip(ops).enumerate() {
                 let done = plan.is_some_and(|(entry, offset)| {
@@ -483,15 +495,28 @@ impl<M: Mem> Client<M> {
 
     /// Where a mapped access within one page goes; its first line is asked for.
     #[inline(always)]
-    fn plan(&self, addr: GAddr, bytes: u64) -> Option<(&Translation, u64)> {
+    fn plan(&self, addr: GAddr, bytes: u64, kind: Access) -> Option<(&Translation, u64)> {
         let in_page = self.geometry.offset(addr);
-        let entry = self.translations.get(self.geometry.page(addr))?;
-        if in_page + bytes > self.geometry.page_bytes() {
+        let index = self.translations.index(self.geometry.page(addr));
+        let entry = self.translations.at(index);
+        if entry.page != self.geometry.page(addr) || in_page + bytes > self.geometry.page_bytes() {
             return None;
         }
         let offset = entry.base + in_page;
         self.view(entry.link)?.pages.prefetch(offset);
+        if self.usage.is_on() {
+            self.usage.note(&self.translations, index, kind);
+        }
         Some((entry, offset))
+    }
+
+    /// Counts an access over the fabric, if accesses are counted.
+    pub(crate) fn note_one_sided(&self, addr: GAddr, kind: Access) {
+        let page = self.geometry.page(addr);
+        let index = self.translations.index(page);
+        if self.usage.is_on() && self.translations.at(index).page == page {
+            self.usage.note(&self.translations, index, kind);
+        }
     }
 
     #[inline(always)]

@@ -64,6 +64,14 @@ impl Session {
         self.under_way.insert(RequestFrame { seq: self.seq, request })
     }
 
+    /// A request that nothing depends on: its answer, if one comes, is of no session's request.
+    pub fn aside(&mut self, request: Request) -> RequestFrame {
+        assert!(!request.is_mutating(), "what changes something is waited for");
+        assert!(self.under_way.is_none(), "a session has one request under way");
+        self.seq += 1;
+        RequestFrame { seq: self.seq, request }
+    }
+
     /// As [`Session::on_reply`], for a session without a slot section, whose daemon must be told
     /// what was taken.
     pub fn on_remote_reply(&mut self, frame: ReplyFrame) -> Option<Taken> {
@@ -198,6 +206,10 @@ fn operation_name(request: &Request) -> &'static str {
         Request::MoveOut { .. } => "move out",
         Request::MoveCommit { .. } => "move commit",
         Request::MoveSettle { .. } => "move settle",
+        Request::NoteUse { .. } => "report of use",
+        Request::NextMove { .. } => "question for the next move",
+        Request::DecideMove(_) => "decision of a move",
+        Request::Decisions { .. } => "question for decisions",
         Request::Stats => "stats",
         Request::Sessions { .. } => "sessions",
         Request::Ping => "ping",

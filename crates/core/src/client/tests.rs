@@ -3,12 +3,15 @@
 
 use super::*;
 use crate::addr::FrameIndex;
+use crate::constants::{USE_ACCESSES_MAX, USE_ACCESSES_MIN, USE_NS, USE_PAGES_MAX};
 use crate::error::DeathCause;
-use crate::wire::{ReplyFrame, Resolved};
+use crate::heat::{Counts, PageUse};
+use crate::wire::{ReplyFrame, RequestFrame, Resolved};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 mod migrate;
+mod mover;
 mod moving;
 
 #[derive(Clone, Debug)]
@@ -599,4 +602,110 @@ fn without_outcome_unknown_a_lost_atomic_is_posted_again() {
         world.posted.take().len()
     };
     assert_eq!((posts(None), posts(Some(Mutation::RetryAppliedTwice))), (1, 2));
+}
+
+fn used(page: u64, reads: u32, writes: u32) -> PageUse {
+    PageUse { page: PageId(page), counts: Counts { reads, writes } }
+}
+
+/// Reads a page at each of these numbers, over whichever path.
+fn read_pages(world: &mut World, client: &mut Client<TestMem>, pages: &[u64]) {
+    for (round, page) in pages.iter().enumerate() {
+        let pieces = [Piece { addr: GAddr(page * PAGE), bytes: 8 }];
+        let mut tables = TransferTables::default();
+        let mut op = Transfer::new(&mut tables, round as u64 + 1, Access::Read, &pieces);
+        world.run(client, &mut op).unwrap();
+    }
+}
+
+#[test]
+fn each_page_is_told_of_once_with_the_reads_and_writes_since_the_last_report() {
+    let (mut world, mut client) = World::new(vec![vec![0; 8]]);
+    client.count_use(true);
+    read_pages(&mut world, &mut client, &[5, 120, 120, 120, 7, 5]);
+    client.write_warm(GAddr(5 * PAGE), &[1]).unwrap();
+    client.fetch_add_warm(GAddr(7 * PAGE), 1).unwrap();
+    let mut ops = [(GAddr(7 * PAGE), ()), (GAddr(7 * PAGE + 8), ())];
+    let access = |_: &TestMem, _, _: &mut (GAddr, ())| ();
+    client.batch_warm(Access::Write, &mut ops, |op| (op.0, 8), access, &mut Vec::new());
+    // The most used first, of equals in the order of the cache.
+    assert_eq!(client.take_use(), [used(7, 1, 3), used(5, 2, 1), used(120, 3, 0)]);
+    assert_eq!(client.take_use(), []);
+    read_pages(&mut world, &mut client, &[5]);
+    assert_eq!(client.take_use(), [used(5, 1, 0)]);
+}
+
+#[test]
+fn a_handle_looks_at_the_clock_as_often_as_it_is_slow() {
+    let (mut world, mut client) = World::new(vec![vec![0; 8]]);
+    read_pages(&mut world, &mut client, &[5, 120]);
+    let read = |client: &Client<TestMem>| client.read_warm(GAddr(5 * PAGE), &mut [0]).unwrap();
+    (0..10 * USE_ACCESSES_MAX).for_each(|_| read(&client));
+    assert!(!client.use_is_due() && client.take_use().is_empty(), "nothing is counted");
+    client.count_use(true);
+    let (mut reports, mut now) = (UseReports::default(), 1_000_000_000);
+    // Accesses until the next look, each of which takes so long, and what is told then.
+    let mut until_look = |client: &mut Client<TestMem>, each_ns: u64, is_heard: bool| {
+        let mut accesses = 0;
+        while !client.use_is_due() {
+            read(client);
+            accesses += 1;
+            now += each_ns;
+        }
+        let told = reports.look(client, now, is_heard);
+        (accesses, told.map(|report| (report.pages[0].counts.reads, report.waits)))
+    };
+    assert_eq!(until_look(&mut client, 50, true), (USE_ACCESSES_MIN, Some((16, false))));
+    assert_eq!(until_look(&mut client, 50, true), (USE_ACCESSES_MIN, None));
+    let between = USE_NS / 50 / u64::from(USE_ACCESSES_MAX);
+    for _ in 1..between {
+        assert_eq!(until_look(&mut client, 50, true), (USE_ACCESSES_MAX, None));
+    }
+    let told = (0..10).find_map(|_| until_look(&mut client, 50, true).1);
+    assert!(told.is_some_and(|(reads, waits)| reads.abs_diff(400_000) < 512 && !waits), "{told:?}");
+    // Slow accesses: after a first stretch as before, reports of sixteen.
+    until_look(&mut client, 2_000_000, true);
+    assert_eq!(until_look(&mut client, 2_000_000, true), (USE_ACCESSES_MIN, Some((16, false))));
+    // A daemon that does not answer is left alone for a while, and then waited for.
+    let looks = (0..100).map(|_| until_look(&mut client, 2_000_000, false));
+    let told: Vec<_> = looks.filter_map(|(_, told)| told).collect();
+    assert_eq!(told.len(), 3, "3.2 s: {told:?}");
+    assert!(told.iter().all(|(_, waits)| *waits));
+    client.count_use(false);
+    read(&client);
+    assert_eq!(client.take_use(), []);
+}
+
+#[test]
+fn a_page_that_displaces_another_starts_at_zero_and_is_told_of_once() {
+    let (mut world, mut client) = World::new(vec![vec![0; 8]]);
+    client.count_use(true);
+    // The cache has 64 entries: 1 and 65 share one.
+    read_pages(&mut world, &mut client, &[1, 65, 1, 65, 65]);
+    assert_eq!(client.take_use(), [used(65, 2, 0)]);
+    read_pages(&mut world, &mut client, &[65]);
+    client.forget(PageId(65));
+    assert_eq!(client.take_use(), []);
+    read_pages(&mut world, &mut client, &[65]);
+    assert_eq!(client.take_use(), [used(65, 1, 0)]);
+}
+
+#[test]
+fn a_report_of_many_pages_takes_the_most_used_and_leaves_the_rest_for_the_next() {
+    let mut client = Client::new(RackId(0), Reach::Mapped(view()), 1024);
+    client.count_use(true);
+    let pages: Vec<u64> = (0..600).map(|index| 100 + index).collect();
+    for page in pages.iter().copied().chain(650..700) {
+        client.install(OWN, &[home(page, 0, 0, page)]).unwrap();
+        client.note_one_sided(GAddr(page * PAGE), Access::Read);
+    }
+    let first = client.take_use();
+    assert_eq!(first.len(), USE_PAGES_MAX);
+    assert!(first[..50].iter().all(|one| one.counts.reads == 2 && one.page.0 >= 650));
+    let second = client.take_use();
+    let mut told: Vec<u64> = first.iter().chain(&second).map(|one| one.page.0).collect();
+    told.sort_unstable();
+    assert_eq!(told, pages);
+    let frame = RequestFrame { seq: u64::MAX, request: Request::NoteUse { pages: first } };
+    assert!(crate::wire::encode_vec(&frame).len() < crate::constants::MESSAGE_BYTES_MAX as usize);
 }

@@ -320,6 +320,7 @@ impl TransferTables {
                 self.again.push(fragment);
                 break;
             };
+            client.note_one_sided(fragment.addr, self.access);
             let slot = self.in_flight.iter().position(Option::is_none);
             let slot = slot.expect("fewer are in flight than the table holds");
             let sge = io.sge(fragment.piece, fragment.offset, fragment.bytes);
@@ -453,6 +454,7 @@ impl Atomic {
         let request = WorkRequest { id: self.id, verb, local: &[], signalled: true };
         match io.post(link, &[request]) {
             Ok(()) => {
+                client.note_one_sided(self.addr, Access::Write);
                 self.posted = true;
                 Ok(Step::Need(Need::Completions))
             }

@@ -5,6 +5,7 @@
 //! the page table at each access, never here.
 
 use super::LinkId;
+use super::usage::{self, Counter};
 use crate::addr::{FrameIndex, Generation, PageId};
 use crate::constants::PAGE_ID_LEASE;
 
@@ -37,46 +38,78 @@ const EMPTY: Translation = Translation {
     link: LinkId(0),
 };
 
+/// A translation and the use of its page by this handle.
+#[derive(Clone, Debug)]
+struct Entry {
+    translation: Translation,
+    used: Counter,
+}
+// Five entries are in two and a half cache lines; whatever is larger costs misses.
+const _: () = assert!(size_of::<Entry>() <= 40);
+
 #[derive(Debug)]
 pub(super) struct Translations {
-    entries: Box<[Translation]>,
+    entries: Box<[Entry]>,
     mask: u64,
 }
 
 impl Translations {
     pub(super) fn new(entries: u32) -> Self {
         let count = entries.max(1).next_power_of_two();
-        Self { entries: vec![EMPTY; count as usize].into_boxed_slice(), mask: u64::from(count) - 1 }
+        let empty = Entry { translation: EMPTY, used: Counter::default() };
+        Self { entries: vec![empty; count as usize].into_boxed_slice(), mask: u64::from(count) - 1 }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Where a page's translation is, if there is one.
     #[inline(always)]
-    fn index(&self, page: PageId) -> usize {
+    pub(super) fn index(&self, page: PageId) -> usize {
         let range = page.0 / PAGE_ID_LEASE;
         (page.0.wrapping_add(range.wrapping_mul(RANGE_STRIDE)) & self.mask) as usize
     }
 
     #[inline(always)]
     pub(super) fn get(&self, page: PageId) -> Option<&Translation> {
-        let entry = &self.entries[self.index(page)];
+        let entry = self.at(self.index(page));
         (entry.page == page).then_some(entry)
+    }
+
+    #[inline(always)]
+    pub(super) fn at(&self, index: usize) -> &Translation {
+        &self.entries[index].translation
+    }
+
+    /// The counter beside a translation.
+    #[inline(always)]
+    pub(super) fn counter(&self, index: usize) -> &Counter {
+        &self.entries[index].used
     }
 
     pub(super) fn put(&mut self, translation: Translation) {
         let index = self.index(translation.page);
-        self.entries[index] = translation;
+        let entry = &mut self.entries[index];
+        if entry.translation.page != translation.page {
+            usage::reset(&entry.used);
+        }
+        entry.translation = translation;
     }
 
     pub(super) fn forget(&mut self, page: PageId) {
         let index = self.index(page);
         let entry = &mut self.entries[index];
-        if entry.page == page {
-            *entry = EMPTY;
+        if entry.translation.page == page {
+            entry.translation = EMPTY;
+            usage::reset(&entry.used);
         }
     }
 
     pub(super) fn forget_link(&mut self, link: LinkId) {
-        for entry in self.entries.iter_mut().filter(|entry| entry.link == link) {
-            *entry = EMPTY;
+        for entry in self.entries.iter_mut().filter(|entry| entry.translation.link == link) {
+            entry.translation = EMPTY;
+            usage::reset(&entry.used);
         }
     }
 }

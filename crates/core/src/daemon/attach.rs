@@ -15,6 +15,7 @@ use crate::daemon::alloc::Allocations;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::{Entry, Frames, state_offset};
 use crate::daemon::free::Freeing;
+use crate::daemon::heat::Heat;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
 use crate::daemon::redo::Redo;
@@ -156,6 +157,7 @@ impl Daemon {
             slabs: Slabs::new(layout),
             sessions,
             locks,
+            heat: Heat::off(),
             allocations: Allocations::new(),
             freeing: Freeing::default(),
             calls: Calls::new(),

@@ -21,6 +21,7 @@ mod attach;
 mod calls;
 mod frames;
 mod free;
+mod heat;
 mod locks;
 mod moves;
 mod redo;
@@ -39,6 +40,7 @@ use crate::daemon::alloc::Allocations;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::Frames;
 use crate::daemon::free::Freeing;
+use crate::daemon::heat::Heat;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
 use crate::daemon::redo::Redo;
@@ -126,6 +128,7 @@ pub struct Daemon {
     slabs: Slabs,
     sessions: Sessions,
     locks: Locks,
+    heat: Heat,
     allocations: Allocations,
     freeing: Freeing,
     calls: Calls,
@@ -320,6 +323,10 @@ impl Daemon {
                     let states = self.sessions.states(from).take(SESSIONS_ANSWER_MAX);
                     Some(Ok(Reply::Sessions(states.collect())))
                 }
+                Request::NoteUse { .. }
+                | Request::NextMove { .. }
+                | Request::DecideMove(_)
+                | Request::Decisions { .. } => Some(self.on_heat(record, frame.request, world)),
                 Request::Ping => Some(Ok(Reply::Pong)),
                 Request::MoveIn { page } => self.move_in((record, seq), page, world),
                 Request::MoveOut { page, generation } => {
@@ -342,6 +349,7 @@ impl Daemon {
     /// Work that waits for time: frames in quarantine are looked at again, calls are repeated,
     /// backing and punching go on by one step each.
     pub fn tick<W: World>(&mut self, now: Nanos, world: &mut W) {
+        self.note_time(now);
         self.request_scan();
         self.retry_calls(now, world);
         self.time_moves(now, world);
@@ -378,6 +386,7 @@ impl Daemon {
             pages_came: self.moves.came,
             pages_went: self.moves.went,
             pages_moving: self.moves.under_way() as u64,
+            moves: self.heat.counts(),
             locks_held,
             lock_waiters,
             requests: self.requests.total(),
@@ -497,17 +506,7 @@ impl Daemon {
                 self.unlock(&ticket, token, world);
                 None
             }
-            Request::Resolve { .. }
-            | Request::CheckLock { .. }
-            | Request::MoveIn { .. }
-            | Request::MoveOut { .. }
-            | Request::MoveCommit { .. }
-            | Request::MoveSettle { .. }
-            | Request::Stats
-            | Request::Sessions { .. }
-            | Request::Ping => {
-                unreachable!("on_request answers what changes nothing")
-            }
+            _ => unreachable!("on_request answers what changes nothing"),
         }
     }
 

@@ -273,13 +273,14 @@ impl Daemon {
             Ok(found) => found,
             Err(error) => return Some(Err(error)),
         };
-        let key = Generation(self.frames.take_generations(world.private(), 2));
+        let mut key = Generation(self.frames.take_generations(world.private(), 2));
         let reopen = Generation(key.0 + 1);
+        if world.private().mutated(Mutation::LeavePageOpen) {
+            key = generation;
+        }
         let word = entry.state_word(FrameState::Departing);
         world.private().store(state_offset(frame), word);
-        if !world.private().mutated(Mutation::LeavePageOpen) {
-            world.table().store(table_word(FrameIndex(frame)), key.0);
-        }
+        world.table().store(table_word(FrameIndex(frame)), key.0);
         self.uncount(frame, &entry);
         let asker = Some(Asker::new((record, seq)));
         let (stage, since) = (Leaving::Draining, None);
@@ -385,7 +386,8 @@ impl Daemon {
             shift => self.slabs.bitmap_words(world.private(), frame, shift),
         };
         let lock_token = self.locks.token_last();
-        Reply::Shut { key, keep: PageKeep { shift: entry.shift, objects, lock_token } }
+        let history = self.history_of(entry.page);
+        Reply::Shut { key, keep: PageKeep { shift: entry.shift, objects, lock_token, history } }
     }
 
     /// Serves `MoveIn`. No answer now means that it comes once the frame has its memory.
@@ -499,6 +501,7 @@ impl Daemon {
         if let Err(error) = self.store_keep(frame, keep, world) {
             return Some(Err(error));
         }
+        self.take_history(page, keep.history);
         let arrival = self.moves.arriving.get_mut(&frame).expect("it was found above");
         arrival.asker = asker;
         arrival.stage = Coming::Asking(from);

@@ -1,7 +1,8 @@
 //! How much a page is used. Owns one [`PageHeat`] of 32 bytes a page, kept in a [`HeatTable`] of
 //! bounded size; accesses are noted, one by one or many at once, and [`crate::policy`] asks.
 //! Integers only: the same notes give the same heat on every machine. Time is handed in as
-//! nanoseconds of one monotonic clock. Nobody feeds it yet: see ARCHITECTURE.md.
+//! nanoseconds of one monotonic clock. Client handles count ([`PageUse`]) and tell their rack's
+//! daemon, which keeps the table.
 //!
 //! Source: Rcmp §5.3. The paper's rule, which [`PageHeat::note`] follows to the letter: at an
 //! access `Δt` is the time since the last one; if `Δt > Tl` the counters are zeroed; the heat is
@@ -17,6 +18,7 @@ mod table;
 pub use decay::{ONE_Q32, decay_q32, exp2_neg_q32};
 pub use table::{HeatTable, Noted, TableTooSmall};
 
+use crate::addr::PageId;
 use crate::constants::{HEAT_WINDOW_MS, NS_PER_MS};
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +85,15 @@ impl Counts {
             writes: self.writes.saturating_add(more.writes),
         }
     }
+}
+
+/// Use of one page by one client handle since it said so last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageUse {
+    /// The page.
+    pub page: PageId,
+    /// Its accesses.
+    pub counts: Counts,
 }
 
 /// Accesses of a page in the last one to two windows, and how long those lasted.

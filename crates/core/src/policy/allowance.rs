@@ -24,8 +24,13 @@ pub struct Allowance {
 }
 
 impl Allowance {
+    /// A bucket from which `missing_bytes` are missing at `now_ns`: somebody else's, by our clock.
+    pub fn missing(missing_bytes: u64, now_ns: u64) -> Self {
+        Self { missing_bytes, at_ns: now_ns }
+    }
+
     /// What is missing from a full bucket at `now_ns`, bytes.
-    fn missing_bytes(&self, limit: &Limit, now_ns: u64) -> u64 {
+    pub fn missing_bytes(&self, limit: &Limit, now_ns: u64) -> u64 {
         let elapsed_ns = u128::from(now_ns.saturating_sub(self.at_ns));
         let filled = elapsed_ns * u128::from(limit.bytes_per_second) / u128::from(NS_PER_SECOND);
         self.missing_bytes.saturating_sub(u64::try_from(filled).unwrap_or(u64::MAX))
@@ -74,6 +79,17 @@ mod tests {
         assert_eq!(bucket.available_bytes(&LIMIT, 5_000_000), 5000);
         assert!(bucket.allows(&LIMIT, 5_000_000, 5000) && !bucket.allows(&LIMIT, 5_000_000, 5001));
         assert_eq!(bucket.available_bytes(&LIMIT, NS_PER_SECOND), 10_000);
+    }
+
+    #[test]
+    fn a_bucket_goes_from_one_clock_to_another() {
+        let mut here = Allowance::default();
+        here.take(&LIMIT, NS_PER_SECOND, 8000);
+        let now_ns = NS_PER_SECOND + 3_000_000;
+        let there = Allowance::missing(here.missing_bytes(&LIMIT, now_ns), 77);
+        assert_eq!(here.available_bytes(&LIMIT, now_ns), 5000);
+        assert_eq!(there.available_bytes(&LIMIT, 77), 5000);
+        assert_eq!(there.available_bytes(&LIMIT, 1_000_077), 6000);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Whether a page that is used from another rack should move there. Pure functions from an
 //! [`Observation`] to a [`Decision`], with a [`DecisionRecord`] that holds all that was known and
 //! can be decided again by [`replay`]. Owns nothing: heat, histories and the [`Allowance`] belong
-//! to the caller, time is a number in the observation. Called by whoever moves pages, in the real
-//! and in the simulated world. Nobody does yet: see ARCHITECTURE.md.
+//! to the caller, time is a number in the observation. Called by the daemon of a page's home, in
+//! the real and in the simulated world.
 //!
 //! No input makes these functions panic: parts of an observation come from other processes.
 //!
@@ -10,17 +10,21 @@
 //! 0018.
 
 mod allowance;
+mod ask;
 mod cost;
+mod name;
 pub mod oracle;
 mod paper;
 
 pub use allowance::{Allowance, Limit};
+pub use ask::{Decided, MoveAsk, MoveReport};
 pub use cost::{CostParams, CostReasoning};
+pub use name::PolicyNameError;
 pub use paper::{PaperParams, PaperReasoning};
 
 use crate::addr::{PageId, RackId};
 use crate::constants::NS_PER_SECOND;
-use crate::heat::{Counts, Noted, Recent};
+use crate::heat::{Counts, HeatParams, Noted, Recent};
 use serde::{Deserialize, Serialize};
 
 /// How it is decided.
@@ -147,7 +151,7 @@ pub struct Victim {
 }
 
 /// What an access and a copy take, measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessCosts {
     /// An access to the own rack, nanoseconds.
     pub local_ns: u64,
@@ -181,6 +185,17 @@ impl MoveHistory {
     pub fn note(&mut self, now_ns: u64, settle_ns: u64) {
         self.moves = self.lately(now_ns, settle_ns).saturating_add(1);
         self.last_ns = self.last_ns.max(now_ns);
+    }
+
+    /// The history as it goes to another rack, whose clock is another: the age of the last move
+    /// stands in the place of its time.
+    pub fn leaving(self, now_ns: u64) -> Self {
+        Self { last_ns: now_ns.saturating_sub(self.last_ns), ..self }
+    }
+
+    /// The history of a page that came, by the new clock.
+    pub fn arrived(self, now_ns: u64) -> Self {
+        Self { last_ns: now_ns.saturating_sub(self.last_ns), ..self }
     }
 
     /// Moves that are not forgotten at `now_ns`.
@@ -232,6 +247,22 @@ pub enum HeatEffect {
 }
 
 impl Policy {
+    /// How heat is counted under it.
+    pub fn heat(&self) -> HeatParams {
+        match self {
+            Policy::Paper(params) => params.heat,
+            Policy::Off | Policy::Cost(_) => HeatParams::default(),
+        }
+    }
+
+    /// The constants of allowance and history under it: `Paper` has neither, and nothing looks.
+    pub fn cost(&self) -> CostParams {
+        match self {
+            Policy::Cost(params) => *params,
+            Policy::Off | Policy::Paper(_) => CostParams::default(),
+        }
+    }
+
     /// Whether a remote access, just noted, is reason to ask. Keeps most accesses from costing a
     /// decision: `Paper` asks while the page is hot, `Cost` when the recent count passes a power of
     /// two.

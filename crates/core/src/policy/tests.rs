@@ -473,3 +473,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_history_goes_from_one_clock_to_another() {
+    let settle_ns = 10 * NS_PER_SECOND;
+    let mut here = MoveHistory::default();
+    here.note(100 * NS_PER_SECOND, settle_ns);
+    here.note(101 * NS_PER_SECOND, settle_ns);
+    let there = here.leaving(104 * NS_PER_SECOND).arrived(7000 * NS_PER_SECOND);
+    assert_eq!(there.lately(7000 * NS_PER_SECOND, settle_ns), 2);
+    assert_eq!(there.lately(7006 * NS_PER_SECOND, settle_ns), 2);
+    assert_eq!(there.lately(7007 * NS_PER_SECOND, settle_ns), 1);
+    // A clock that is younger than the history forgets no move too early.
+    assert_eq!(here.leaving(104 * NS_PER_SECOND).arrived(1).lately(1, settle_ns), 2);
+}

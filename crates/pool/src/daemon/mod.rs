@@ -2,14 +2,17 @@
 //! driven by one poll loop, beside the fabric target's own thread.
 //!
 //! `server.rs` is the loop, `world.rs` what the engine sees, `clients.rs` the local clients'
-//! control connections and slots. Clients that come over the fabric are the core's (`Remotes`).
+//! control connections and slots, `mover.rs` a thread that moves pages to this rack. Clients that
+//! come over the fabric are the core's (`Remotes`).
 
 mod clients;
+mod mover;
 mod server;
 mod world;
 
 use crate::options::Emulate;
 use rackpool_core::constants::{REQUEST_TIMEOUT_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT};
+use rackpool_core::policy::Policy as Migration;
 use rackpool_core::wire::FabricKind;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
@@ -43,6 +46,9 @@ pub struct DaemonOptions {
     /// How long the session of a remote client outlives its connection, ms: longer than clients
     /// try to come back. After it, what the session owned is freed.
     pub session_grace_ms: u64,
+    /// How it is decided where pages live that several racks use. If not [`Migration::Off`],
+    /// clients of this rack count their accesses, and pages of other racks that they use come here.
+    pub migration: Migration,
     /// Where to serve the counters over HTTP, in the format of Prometheus; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
 }
@@ -60,6 +66,7 @@ impl DaemonOptions {
             ephemeral: false,
             join_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
             session_grace_ms: SESSION_GRACE_MS_DEFAULT,
+            migration: Migration::Off,
             metrics: None,
         }
     }

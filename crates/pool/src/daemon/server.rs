@@ -3,6 +3,7 @@
 //! yields, then sleeps in the poller until a client rings the bell or a socket speaks.
 
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
+use super::mover::MoverThread;
 use super::world::RegionWorld;
 use super::{DaemonOptions, Stop, control_name, io_error, parse_memory};
 use crate::clock;
@@ -41,6 +42,8 @@ const RINGS_TURNS: u32 = 16;
 const SOCKETS_NS: u64 = 50_000;
 /// How often time-driven work is looked at, ns.
 const TICK_NS: u64 = 1_000_000;
+/// How long a daemon that is stopped goes on until its mover has ended, ns.
+const MOVER_END_NS: u64 = 500_000_000;
 /// Longest sleep, ns: a bell that a dying client did not ring is noticed by then.
 const SLEEP_NS_MAX: u64 = 100_000_000;
 
@@ -70,6 +73,7 @@ pub(super) struct Server {
     readiness: Vec<Readiness>,
     events: Vec<FabricEvent>,
     /// The door is closed before the thread is waited for.
+    mover: Option<MoverThread>,
     metrics: Option<(Door<DaemonStats>, MetricsServer)>,
 }
 
@@ -77,7 +81,8 @@ impl Server {
     pub(super) fn open(options: DaemonOptions, stop: Arc<Stop>) -> Result<Self> {
         let asymmetric = rackpool_hw::barrier::register().is_ok();
         let rack = RackId(options.rack);
-        let (mut world, engine) = open_region(&options, rack, asymmetric)?;
+        let (mut world, mut engine) = open_region(&options, rack, asymmetric)?;
+        engine.set_policy(options.migration);
         let layout = engine.layout();
         let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
         let (pages, table) = (world.pages().clone(), world.table().clone());
@@ -130,17 +135,28 @@ impl Server {
             buffer: vec![0; MESSAGE_BYTES_MAX as usize].into_boxed_slice(),
             readiness: Vec::new(),
             events: Vec::new(),
+            mover: None,
             metrics: None,
         };
         server.watch()?;
         server.clients.recover(&mut server.engine, &mut server.world, &server.poller)?;
         server.remotes.recover(&server.engine, clock::now_ns());
         server.join_master()?;
-        if let Some(listen) = server.options.metrics {
-            let (thread, door) = metrics::start(listen, &server.wake, metrics::daemon_text)?;
-            server.metrics = Some((door, thread));
-        }
+        server.start_helpers()?;
         Ok(server)
+    }
+
+    /// The threads beside the loop that the options ask for.
+    fn start_helpers(&mut self) -> Result<()> {
+        if let Some(listen) = self.options.metrics {
+            let (thread, door) = metrics::start(listen, &self.wake, metrics::daemon_text)?;
+            self.metrics = Some((door, thread));
+        }
+        if self.engine.counts_use() {
+            let wake = self.wake.try_clone().map_err(|e| io_error("wake event", &e))?;
+            self.mover = Some(MoverThread::start(&self.options, wake)?);
+        }
+        Ok(())
     }
 
     fn watch(&mut self) -> Result<()> {
@@ -190,7 +206,14 @@ impl Server {
         }
         let (mut sockets_at, mut tick_at, mut turn) = (0, 0, 0u32);
         let mut waiter = Waiter::new();
-        while !self.stop.is_requested() && !shutdown.is_some_and(|one| one.is_requested()) {
+        let mut end_at = None;
+        loop {
+            if self.stop.is_requested() || shutdown.is_some_and(|one| one.is_requested()) {
+                let now = clock::now_ns();
+                if self.may_end(*end_at.get_or_insert(now + MOVER_END_NS), now) {
+                    break;
+                }
+            }
             let mut worked = self.serve_rings();
             turn = turn.wrapping_add(1);
             if turn.is_multiple_of(RINGS_TURNS) {
@@ -210,11 +233,19 @@ impl Server {
                 waiter.progressed();
             } else if waiter.pause() == Pause::Sleep {
                 self.sleep();
+                self.engine.note_time(clock::now_ns());
                 // Whatever woke the loop is looked for at once.
                 turn = RINGS_TURNS - 1;
                 waiter.progressed();
             }
         }
+    }
+
+    /// Whether nothing is under way that needs this loop: the mover has ended, or takes too long.
+    fn may_end(&self, end_at: Nanos, now: Nanos) -> bool {
+        let Some(mover) = &self.mover else { return true };
+        mover.stop();
+        mover.is_finished() || now >= end_at
     }
 
     fn sleep(&mut self) {
@@ -396,8 +427,12 @@ impl Server {
     }
 
     fn tick(&mut self, now: Nanos) {
+        self.engine.note_time(now);
         if self.engine.needs_tick() {
             self.engine.tick(now, &mut self.world);
+        }
+        if let Some(mover) = self.mover.as_ref().filter(|_| self.engine.wants_move()) {
+            mover.ring();
         }
         self.clients.expire(now, &self.poller);
         self.remotes.expire(now, &mut self.engine, &mut self.world);
@@ -471,6 +506,7 @@ fn region_info(engine: &Daemon, options: &DaemonOptions) -> RegionInfo {
         frame_count: layout.frame_count,
         emulate_cxl_ns: options.emulate.cxl_ns,
         emulate_rdma_ns: options.emulate.rdma_ns,
+        counts_use: engine.counts_use(),
     }
 }
 

@@ -39,6 +39,16 @@ const RACK: &[Metric<DaemonStats>] = &[
     ("remote_sessions", Kind::Gauge, "Sessions of remote clients known", |s| s.remote_sessions),
     ("locks_held", Kind::Gauge, "Locks that are held", |s| s.locks_held),
     ("lock_waiters", Kind::Gauge, "Requests that wait for a lock", |s| s.lock_waiters),
+    ("heat_pages", Kind::Gauge, "Pages of which use is known", |s| s.moves.heat_pages),
+    ("moves_asked_total", Kind::Counter, "Pages that this rack asked others for", |s| {
+        s.moves.asked
+    }),
+    ("moved_bytes_total", Kind::Counter, "Bytes of pages moved for this rack", |s| {
+        s.moves.moved_bytes
+    }),
+    ("moves_failed_total", Kind::Counter, "Pages that could not be moved for this rack", |s| {
+        s.moves.failed
+    }),
     ("sessions_made_total", Kind::Counter, "Sessions made", |s| s.sessions_made),
     ("sessions_reaped_total", Kind::Counter, "Sessions ended", |s| s.sessions_reaped),
     ("allocations_total", Kind::Counter, "Allocations answered", |s| s.answers.allocated),
@@ -200,6 +210,15 @@ impl Text {
                 self.labelled("rack_refusals_total", stats, ("code", code), *count);
             }
         }
+        self.head("rack_decisions_total", Kind::Counter, "Decisions about pages of the rack");
+        for stats in racks {
+            let moves = &stats.moves;
+            let done = [("move", moves.decided_move), ("swap", moves.decided_swap)];
+            let left = moves.left.iter().map(|(reason, count)| (reason.as_str(), *count));
+            for (decision, count) in done.into_iter().chain(left) {
+                self.labelled("rack_decisions_total", stats, ("decision", decision), count);
+            }
+        }
     }
 
     fn labelled(&mut self, name: &str, of: &DaemonStats, label: (&str, &str), value: u64) {
@@ -257,6 +276,7 @@ mod tests {
         let mut daemon = DaemonStats { rack: RackId(3), frames_free: 7, ..Default::default() };
         daemon.requests_by_kind.alloc = 2;
         daemon.answers.refused.insert("full".into(), 5);
+        daemon.moves.left.insert("even".into(), 6);
         let mut handle = HandleStats::default();
         let call = Call { accesses: 1, bytes: 64, elapsed_ns: 1_500, failed: false };
         handle.paths.note(Path::OtherRackFabric, &call);
@@ -303,6 +323,7 @@ mod tests {
             "rackpool_rack_up{rack=\"4\"} 0",
             "rackpool_rack_requests_total{rack=\"3\",kind=\"alloc\"} 2",
             "rackpool_rack_refusals_total{rack=\"3\",code=\"full\"} 5",
+            "rackpool_rack_decisions_total{rack=\"3\",decision=\"even\"} 6",
             "rackpool_handle_cache_hits_total 11",
             "rackpool_handle_access_bytes_total{path=\"other_rack_fabric\"} 64",
             "rackpool_handle_access_seconds_sum{path=\"other_rack_fabric\"} 0.0000015",

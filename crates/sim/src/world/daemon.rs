@@ -88,6 +88,7 @@ impl Server {
             frame_count: rack.layout.frame_count,
             emulate_cxl_ns: 0,
             emulate_rdma_ns: 0,
+            counts_use: false,
         };
         let join = MasterCall::JoinDaemon(RackInfo {
             rack: rack.id,

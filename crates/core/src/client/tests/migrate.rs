@@ -12,7 +12,7 @@ const KEY: u64 = 777;
 const STAGES: [&str; 3] = ["in", "out", "commit"];
 
 fn keep() -> PageKeep {
-    PageKeep { shift: 6, objects: vec![5; 1], lock_token: 3 }
+    PageKeep { shift: 6, objects: vec![5; 1], lock_token: 3, ..PageKeep::default() }
 }
 
 /// Two racks that do as they should, except for what a test changes.

@@ -14,7 +14,7 @@ pub(super) enum Said {
 /// Short names of what was asked, in order.
 pub(super) type Log = Vec<String>;
 
-fn name(need: &Need) -> String {
+pub(super) fn name(need: &Need) -> String {
     match need {
         Need::Link(rack) => format!("link {rack}"),
         Need::Master(MasterCall::Resolve { .. }) => "master resolve".into(),
@@ -29,6 +29,8 @@ fn name(need: &Need) -> String {
                 Request::MoveOut { .. } => "out",
                 Request::MoveCommit { .. } => "commit",
                 Request::MoveSettle { .. } => "settle",
+                Request::NextMove { .. } => "next",
+                Request::DecideMove(_) => "decide",
                 other => panic!("{other:?}"),
             };
             format!("{what} {}", link.0)

@@ -91,6 +91,7 @@ impl SimHandle {
                 frame_count: info.frame_count,
                 emulate_cxl_ns: 0,
                 emulate_rdma_ns: 0,
+                counts_use: false,
             },
         };
         let id = LinkId(self.links.len() as u16);

@@ -5,11 +5,11 @@
 //! Each client has two threads here, which read its standard output and its standard error; they
 //! end with it.
 
-use super::{Answer, Order, Ran};
 use crate::run::{BenchError, io_error};
-use crate::ycsb::{Distribution, Workload};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::marker::PhantomData;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -22,10 +22,19 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes of a client's standard error that an error shows.
 const LAST_WORDS_BYTES: u64 = 2000;
 
-/// The clients.
-pub(crate) struct Crew {
+/// What clients answer.
+pub(crate) trait Answers: DeserializeOwned {
+    /// Code and reason, if it says that the client failed.
+    fn failure(&self) -> Option<(&str, &str)>;
+    /// Whether it says that the client waits for a run to begin.
+    fn is_ready(&self) -> bool;
+}
+
+/// The clients, which answer with `A`.
+pub(crate) struct Crew<A> {
     clients: Vec<Process>,
     lines: Receiver<Line>,
+    answers: PhantomData<A>,
 }
 
 /// A line of a client's standard output, or its end.
@@ -37,14 +46,14 @@ struct Process {
     last_words: Option<JoinHandle<String>>,
 }
 
-impl Crew {
+impl<A: Answers> Crew<A> {
     /// Starts `count` clients.
     pub(crate) fn start(
         count: u32,
         command: &mut dyn FnMut(u32) -> Command,
     ) -> Result<Self, BenchError> {
         let (sender, lines) = channel();
-        let mut crew = Self { clients: Vec::new(), lines };
+        let mut crew = Self { clients: Vec::new(), lines, answers: PhantomData };
         for client in 0..count {
             crew.clients.push(Process::start(client, command(client), sender.clone())?);
         }
@@ -64,57 +73,14 @@ impl Crew {
         }
     }
 
-    /// Says an order to all clients.
-    pub(crate) fn tell_all(&mut self, order: &Order) -> Result<(), BenchError> {
+    /// Says a line to all clients.
+    pub(crate) fn tell_all(&mut self, order: &impl Serialize) -> Result<(), BenchError> {
         (0..self.clients.len() as u32).try_for_each(|client| self.tell(client, order))
-    }
-
-    /// Has all records stored.
-    pub(super) fn load(&mut self, records: u64) -> Result<(), BenchError> {
-        self.tell_all(&Order::Load)?;
-        let mut stored = 0;
-        self.gather(Duration::ZERO, |answer| match answer {
-            Answer::Loaded { records } => {
-                stored += records;
-                Ok(())
-            }
-            other => Err(other),
-        })?;
-        if stored != records {
-            let reason = format!("the clients stored {stored} of {records} records");
-            return Err(BenchError::Option { option: "records", reason });
-        }
-        Ok(())
-    }
-
-    /// Runs a workload in all clients at once.
-    pub(super) fn run(
-        &mut self,
-        workload: Workload,
-        distribution: Distribution,
-        run: Duration,
-    ) -> Result<Ran, BenchError> {
-        let run_ms = u64::try_from(run.as_millis()).unwrap_or(u64::MAX);
-        self.tell_all(&Order::Run { workload, distribution, run_ms })?;
-        self.await_ready()?;
-        self.tell_all(&Order::Go)?;
-        let mut merged = Ran::default();
-        self.gather(run, |answer| match answer {
-            Answer::Ran(ran) => {
-                merged.merge(&ran);
-                Ok(())
-            }
-            other => Err(other),
-        })?;
-        Ok(merged)
     }
 
     /// Waits until all clients are ready for a run.
     pub(crate) fn await_ready(&mut self) -> Result<(), BenchError> {
-        self.gather(Duration::ZERO, |answer| match answer {
-            Answer::Ready => Ok(()),
-            other => Err(other),
-        })
+        self.gather(Duration::ZERO, |answer| if answer.is_ready() { Ok(()) } else { Err(answer) })
     }
 
     /// Lets the clients end, and waits for them.
@@ -130,11 +96,11 @@ impl Crew {
         Ok(())
     }
 
-    /// Takes one answer of each client, in any order.
+    /// Takes one answer of each client, in any order. `take` gives back what is out of turn.
     pub(crate) fn gather(
         &mut self,
         takes: Duration,
-        mut take: impl FnMut(Answer) -> Result<(), Answer>,
+        mut take: impl FnMut(A) -> Result<(), A>,
     ) -> Result<(), BenchError> {
         let mut waiting = vec![true; self.clients.len()];
         let deadline = Instant::now() + takes + SILENCE_MAX;
@@ -152,11 +118,13 @@ impl Crew {
             };
             let Some(line) = line else { return Err(self.ended(client)) };
             let wrong = |reason: String| Err(BenchError::Worker { client, reason });
-            let answer = match serde_json::from_str(&line) {
-                Ok(Answer::Failed { code, reason }) => return wrong(format!("{code}: {reason}")),
+            let answer: A = match serde_json::from_str(&line) {
                 Ok(answer) => answer,
                 Err(error) => return wrong(format!("it said \"{line}\": {error}")),
             };
+            if let Some((code, reason)) = answer.failure() {
+                return wrong(format!("{code}: {reason}"));
+            }
             if !std::mem::replace(&mut waiting[client as usize], false) {
                 return wrong(format!("it answered twice: \"{line}\""));
             }
@@ -179,9 +147,8 @@ impl Crew {
         let words = words.unwrap_or_default();
         // An answer may be on its way that says what went wrong.
         while let Ok((who, Some(line))) = self.lines.try_recv() {
-            if let (true, Ok(Answer::Failed { code, reason })) =
-                (who == client, serde_json::from_str(&line))
-            {
+            let answer = serde_json::from_str::<A>(&line).ok().filter(|_| who == client);
+            if let Some((code, reason)) = answer.as_ref().and_then(A::failure) {
                 return BenchError::Worker { client, reason: format!("{code}: {reason}") };
             }
         }
@@ -238,7 +205,7 @@ impl Process {
     }
 }
 
-impl Drop for Crew {
+impl<A> Drop for Crew<A> {
     fn drop(&mut self) {
         self.clients.iter_mut().for_each(Process::stop);
     }
@@ -248,7 +215,36 @@ impl Drop for Crew {
 mod tests {
     use super::*;
 
-    fn shell(script: &str) -> Crew {
+    #[derive(serde::Deserialize)]
+    #[serde(tag = "answer", rename_all = "snake_case")]
+    enum Answer {
+        Loaded,
+        Ready,
+        Failed { code: String, reason: String },
+    }
+
+    impl Answers for Answer {
+        fn failure(&self) -> Option<(&str, &str)> {
+            match self {
+                Answer::Failed { code, reason } => Some((code, reason)),
+                Answer::Loaded | Answer::Ready => None,
+            }
+        }
+
+        fn is_ready(&self) -> bool {
+            matches!(self, Answer::Ready)
+        }
+    }
+
+    fn load(crew: &mut Crew<Answer>) -> Result<(), BenchError> {
+        crew.tell_all(&"load")?;
+        crew.gather(Duration::ZERO, |answer| match answer {
+            Answer::Loaded => Ok(()),
+            other => Err(other),
+        })
+    }
+
+    fn shell(script: &str) -> Crew<Answer> {
         let mut command = |_| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
@@ -260,7 +256,7 @@ mod tests {
     #[test]
     fn a_client_that_dies_fails_the_run_with_its_last_words() {
         let mut crew = shell("read order; echo no memory >&2; exit 3");
-        let error = crew.load(1).unwrap_err();
+        let error = load(&mut crew).unwrap_err();
         assert_eq!(error.code(), "worker");
         let text = error.to_string();
         assert!(text.contains("no memory") && text.contains('3'), "{text}");
@@ -269,7 +265,7 @@ mod tests {
     #[test]
     fn a_client_that_says_why_it_failed_is_quoted() {
         let script = r#"read order; echo '{"answer":"failed","code":"full","reason":"no room"}'"#;
-        let text = shell(script).load(1).unwrap_err().to_string();
+        let text = load(&mut shell(script)).unwrap_err().to_string();
         assert!(text.contains("full: no room"), "{text}");
     }
 
@@ -277,13 +273,13 @@ mod tests {
     fn nonsense_and_answers_out_of_turn_are_errors() {
         for said in ["hello", r#"{"answer":"ready"}"#] {
             let mut crew = shell(&format!("read order; echo '{said}'; cat > /dev/null"));
-            assert!(crew.load(1).unwrap_err().to_string().contains(said));
+            assert!(load(&mut crew).unwrap_err().to_string().contains(said));
         }
     }
 
     #[test]
     fn a_client_that_cannot_be_started_is_an_error() {
         let mut command = |_| Command::new("/nonexistent/program");
-        assert_eq!(Crew::start(1, &mut command).err().unwrap().code(), "io");
+        assert_eq!(Crew::<Answer>::start(1, &mut command).err().unwrap().code(), "io");
     }
 }

@@ -1,0 +1,278 @@
+//! The one who moves pages for a rack: a thread beside the daemon's poll loop, with an ordinary
+//! handle. The daemon rings when its clients want a page of another rack; the thread then takes
+//! turns (`core::client::Turn`) until there is nothing to move, and sleeps. It measures what
+//! accesses to another rack cost when a page of that rack is wanted, and anew every few seconds.
+//!
+//! It ends with its daemon, which goes on serving until the move that is under way is over.
+
+use super::{DaemonOptions, io_error};
+use crate::clock;
+use crate::drive::{Buffers, advance_within, drive};
+use crate::handle::{ATOMIC_ID, Handle};
+use crate::links::fabric_error;
+use crate::options::Options;
+use crate::pool::Pool;
+use rackpool_core::client::{Migrate, Mover, Placement, Turned};
+use rackpool_core::constants::{LEASE_MS_DEFAULT, MOVER_PAUSE_TIMES, NS_PER_MS, NS_PER_SECOND};
+use rackpool_core::policy::AccessCosts;
+use rackpool_core::wire::{Reply, Request};
+use rackpool_core::{Error, GAddr, RackId, Result};
+use rackpool_hw::event::WakeEvent;
+use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long what was measured is believed, ns.
+const COSTS_NS: u64 = 10 * NS_PER_SECOND;
+/// How long a call of the mover rides through the restart of a peer, ms: pages wait meanwhile, and
+/// the next turn asks again.
+const CALL_MS: u64 = LEASE_MS_DEFAULT;
+/// Pause after a turn that could not ask, the first one; it doubles.
+const PAUSE_MS_MIN: u64 = 10;
+/// The longest such pause, ms.
+const PAUSE_MS_MAX: u64 = 1_000;
+/// Small accesses, and messages, that are timed to know what one costs.
+const SAMPLES: usize = 15;
+/// Bytes that are read at once to know what the fabric carries.
+const BULK_BYTES: u64 = 1 << 20;
+/// How often that is done; the fastest counts.
+const BULK_TRIES: usize = 3;
+/// An access to the own rack, if there is no memory left to measure one, ns. Source: Rcmp §6.1.
+const LOCAL_NS: u64 = 140;
+/// A cache line.
+const LINE: usize = 64;
+
+/// The thread, as the daemon sees it.
+pub(super) struct MoverThread {
+    bell: Arc<Bell>,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Bell {
+    state: Mutex<BellState>,
+    rung: Condvar,
+}
+
+#[derive(Default)]
+struct BellState {
+    is_rung: bool,
+    is_over: bool,
+}
+
+impl Bell {
+    fn state(&self) -> MutexGuard<'_, BellState> {
+        self.state.lock().expect("no panic happens under this lock")
+    }
+
+    /// Waits for the bell; `false` at the end.
+    fn wait(&self) -> bool {
+        let silent = |state: &mut BellState| !state.is_rung && !state.is_over;
+        let waited = self.rung.wait_while(self.state(), silent);
+        let mut state = waited.expect("no panic happens under this lock");
+        state.is_rung = false;
+        !state.is_over
+    }
+
+    /// Waits for the end, or until the time is up; `false` at the end.
+    fn pause(&self, ns: u64) -> bool {
+        let goes_on = |state: &mut BellState| !state.is_over;
+        let waited = self.rung.wait_timeout_while(self.state(), Duration::from_nanos(ns), goes_on);
+        !waited.expect("no panic happens under this lock").0.is_over
+    }
+}
+
+impl MoverThread {
+    /// Starts it; it joins when it is first rung. `wake` is notified when it ends.
+    pub(super) fn start(options: &DaemonOptions, wake: WakeEvent) -> Result<Self> {
+        let bell = Arc::new(Bell::default());
+        let mut pool = Options::new(&options.master.join(","), options.rack);
+        pool.request_timeout_ms = CALL_MS;
+        let heard = Arc::clone(&bell);
+        let thread = std::thread::Builder::new()
+            .name("rackpool-mover".into())
+            .spawn(move || {
+                Loop { bell: &heard, options: pool, said: BTreeSet::new() }.run();
+                wake.notify();
+            })
+            .map_err(|error| io_error("mover thread", &error))?;
+        Ok(Self { bell, thread })
+    }
+
+    /// A page is wanted.
+    pub(super) fn ring(&self) {
+        let mut state = self.bell.state();
+        if !std::mem::replace(&mut state.is_rung, true) {
+            self.bell.rung.notify_one();
+        }
+    }
+
+    /// Asks it to end after the move that is under way, and does not wait.
+    pub(super) fn stop(&self) {
+        self.bell.state().is_over = true;
+        self.bell.rung.notify_one();
+    }
+
+    /// Whether it has ended.
+    pub(super) fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+}
+
+struct Loop<'b> {
+    bell: &'b Bell,
+    options: Options,
+    /// Failures that were said, by their word: each once.
+    said: BTreeSet<&'static str>,
+}
+
+impl Loop<'_> {
+    fn run(&mut self) {
+        let mut hands: Option<Hands> = None;
+        let mut pause_ms = PAUSE_MS_MIN;
+        while self.bell.wait() {
+            let worked = match &mut hands {
+                Some(hands) => self.work(hands),
+                None => Hands::open(&self.options).and_then(|new| self.work(hands.insert(new))),
+            };
+            match worked {
+                Ok(()) => pause_ms = PAUSE_MS_MIN,
+                Err(error) => {
+                    self.say(&error);
+                    // The daemon rings as long as a page is wanted.
+                    if !self.bell.pause(pause_ms * NS_PER_MS) {
+                        return;
+                    }
+                    pause_ms = (2 * pause_ms).min(PAUSE_MS_MAX);
+                }
+            }
+        }
+    }
+
+    /// Takes turns until nothing is wanted.
+    fn work(&mut self, hands: &mut Hands) -> Result<()> {
+        while !self.bell.state().is_over {
+            let started_ns = clock::now_ns();
+            match hands.turn()? {
+                Turned::Idle => break,
+                Turned::Unmeasured(rack, addr) => {
+                    if let Err(error) = hands.measure(rack, addr) {
+                        self.say(&error);
+                        hands.mover.unmeasurable();
+                    }
+                }
+                Turned::Asked(report, error) => {
+                    error.iter().for_each(|error| self.say(error));
+                    if report.moved_bytes == 0 {
+                        let took_ns = clock::now_ns() - started_ns;
+                        let pause_ns = took_ns * u64::from(MOVER_PAUSE_TIMES);
+                        self.bell.pause(pause_ns.min(PAUSE_MS_MAX * NS_PER_MS));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, error: &Error) {
+        if self.said.insert(error.code()) {
+            let rack = self.options.rack;
+            eprintln!("rackpool: rack {rack}: moving a page (said once): {error}");
+        }
+    }
+}
+
+/// The handle, and what a turn needs beside it.
+struct Hands {
+    handle: Handle,
+    mover: Mover,
+    buffer: Vec<u8>,
+    local_ns: u64,
+    measured_at_ns: u64,
+}
+
+impl Hands {
+    fn open(options: &Options) -> Result<Self> {
+        let mut handle = Pool::open(options.clone())?.handle()?;
+        // What the mover reads says nothing of where a page is used.
+        handle.never_count_use();
+        let buffer = vec![0; Migrate::buffer_bytes(&handle.client) as usize];
+        let local_ns = measure_local(&mut handle);
+        let mover = Mover::default();
+        Ok(Self { handle, mover, buffer, local_ns, measured_at_ns: clock::now_ns() })
+    }
+
+    fn turn(&mut self) -> Result<Turned> {
+        let now_ns = clock::now_ns();
+        if now_ns >= self.measured_at_ns + COSTS_NS {
+            self.mover.forget_costs();
+            self.measured_at_ns = now_ns;
+        }
+        let Handle { client, links, endpoint, submissions, rounds, .. } = &mut self.handle;
+        // It may need two.
+        *rounds += 2;
+        let mut turn = self.mover.turn(ATOMIC_ID | *rounds - 1);
+        let turned = endpoint
+            .with_buffers(&mut [LocalBuffer::Into(&mut self.buffer)], |endpoint, ids| {
+                drive(client, links, endpoint, submissions, Buffers::Scoped(ids), &mut turn)
+            })
+            .map_err(fabric_error)?;
+        turned.inspect_err(|error| {
+            turn.give_up(error.clone());
+            let deadline = || clock::deadline_ns(CALL_MS);
+            let _ = advance_within(client, links, endpoint, Buffers::None, &mut turn, deadline);
+        })
+    }
+
+    /// Times accesses to a page of `rack`, messages to its daemon, and how fast much of it comes.
+    fn measure(&mut self, rack: RackId, addr: GAddr) -> Result<()> {
+        let Self { handle, mover, local_ns, .. } = self;
+        let mut line = [0; LINE];
+        let remote_ns = median_ns(|| handle.read(addr, &mut line))?;
+        let round_trip_ns = median_ns(|| {
+            let deadline_ns = clock::deadline_ns(CALL_MS);
+            match handle.ask_daemon(rack, Request::Ping, deadline_ns)? {
+                Reply::Pong => Ok(()),
+                other => Err(crate::handle::unexpected_reply(rack, &other)),
+            }
+        })?;
+        let piece_bytes = handle.page_bytes().min(BULK_BYTES);
+        let mut bulk = vec![0; BULK_BYTES as usize];
+        let mut fastest_ns = u64::MAX;
+        for _ in 0..BULK_TRIES {
+            let pieces = bulk.chunks_exact_mut(piece_bytes as usize);
+            let mut pieces: Vec<_> = pieces.map(|piece| (addr, piece)).collect();
+            let started_ns = clock::now_ns();
+            handle.read_batch(&mut pieces)?;
+            fastest_ns = fastest_ns.min(clock::now_ns() - started_ns);
+        }
+        let bytes_per_second = BULK_BYTES * NS_PER_SECOND / fastest_ns.max(1);
+        let local_ns = *local_ns;
+        mover.measured(rack, AccessCosts { local_ns, remote_ns, round_trip_ns, bytes_per_second });
+        Ok(())
+    }
+}
+
+fn measure_local(handle: &mut Handle) -> u64 {
+    let Ok(addr) = handle.alloc(LINE as u64, Placement::Local) else { return LOCAL_NS };
+    let mut line = [0; LINE];
+    let local_ns = median_ns(|| handle.read(addr, &mut line));
+    // What cannot be freed now comes back with the session, as its last answer.
+    let _ = handle.free(addr, LINE as u64);
+    local_ns.unwrap_or(LOCAL_NS)
+}
+
+/// How long it takes, the first time aside.
+fn median_ns(mut work: impl FnMut() -> Result<()>) -> Result<u64> {
+    work()?;
+    let mut samples = [0; SAMPLES];
+    for sample in &mut samples {
+        let started_ns = clock::now_ns();
+        work()?;
+        *sample = clock::now_ns() - started_ns;
+    }
+    samples.sort_unstable();
+    Ok(samples[SAMPLES / 2])
+}
