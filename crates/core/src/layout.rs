@@ -131,8 +131,9 @@ pub enum FrameWord {
     Generation = 1,
     /// [`FrameState`] in bits 0–7, slab shift in bits 8–15 (0 for whole pages), bit 16 marks the
     /// first page of a run, bit 17 a page that a word of the pool named or was named in
-    /// (`AllocInto`), which does not move. Bits 32–63 of the first page: pages of the run; of a later page: its
-    /// index in the run, so that attach finds the first page, whose state decides for all.
+    /// (`AllocInto`), which does not move. Bits 32–63 of the first page: pages of the run; of a
+    /// later page: its index in the run, so that attach finds the first page, whose state decides
+    /// for all.
     State = 2,
     /// The session that owns it, 0 for none.
     Owner = 3,

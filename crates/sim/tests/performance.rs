@@ -78,7 +78,9 @@ fn messages_of_an_access_do_not_grow_with_the_cluster() {
         assert_eq!((remote_first.master_calls, remote_first.ring_messages), (1.0, 2.0));
         let remote_count = remote.count + remote_first.count;
         assert_eq!(point.work.fabric_operations, remote_count, "one each, and nothing besides");
-        assert_eq!(point.barriers_per_free, 1.0);
+        assert_eq!(point.freed.barriers, 1.0);
+        // One shuts the page, one ends the key that only its mover had.
+        assert_eq!((point.moved.barriers, point.moved.master_calls), (2.0, 3.0), "{racks} racks");
     }
 }
 

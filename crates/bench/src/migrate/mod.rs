@@ -353,10 +353,10 @@ impl One<'_> {
             return Ok((0..pages).map(|page| (page % 2) as u8).collect());
         }
         let mut uses = vec![[0_u64; 2]; pages];
-        for client in 0..2 {
-            let order = order(self.likes, pages, self.seed, client as u64);
+        for client in [0_u8, 1] {
+            let order = order(self.likes, pages, self.seed, u64::from(client));
             for (rank, page) in order.iter().enumerate() {
-                uses[*page as usize][client] = 1_000_000_000 / (rank as u64 + 1);
+                uses[*page as usize][usize::from(client)] = 1_000_000_000 / (rank as u64 + 1);
             }
         }
         let capacity = [pages * 3 / 4; 2];

@@ -273,13 +273,14 @@ impl Daemon {
             Ok(found) => found,
             Err(error) => return Some(Err(error)),
         };
-        let key = Generation(self.frames.take_generations(world.private(), 2));
+        let mut key = Generation(self.frames.take_generations(world.private(), 2));
         let reopen = Generation(key.0 + 1);
+        if world.private().mutated(Mutation::LeavePageOpen) {
+            key = generation;
+        }
         let word = entry.state_word(FrameState::Departing);
         world.private().store(state_offset(frame), word);
-        if !world.private().mutated(Mutation::LeavePageOpen) {
-            world.table().store(table_word(FrameIndex(frame)), key.0);
-        }
+        world.table().store(table_word(FrameIndex(frame)), key.0);
         self.uncount(frame, &entry);
         let asker = Some(Asker::new((record, seq)));
         let (stage, since) = (Leaving::Draining, None);

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Default)]
 pub struct FakeMaster {
     pub pages: BTreeMap<u64, PageHome>,
-    next_id: u64,
+    /// Page ids that were leased so far.
+    pub next_id: u64,
     /// Errors for the next calls.
     pub refusals: VecDeque<Error>,
     pub served: u64,

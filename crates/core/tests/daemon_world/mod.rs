@@ -3,18 +3,22 @@
 //! rig that plays clients against a model of what they must hold.
 #![allow(dead_code)]
 
+mod answers;
 mod master;
+mod mem;
+mod users;
 mod words;
 
+pub use answers::Answers;
 pub use master::FakeMaster;
+pub use mem::{Crash, Fuse, TestMem};
 
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, Daemon, World, format};
 use rackpool_core::layout::{BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word};
-use rackpool_core::seam::{Mem, Probe};
+use rackpool_core::seam::Mem;
 use rackpool_core::wire::{MasterCall, PageHome, Reply, ReplyFrame, Request, RequestFrame};
 use rackpool_core::{Error, FrameIndex, GAddr, PageGeometry, RackId, Result, SessionId};
-use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
@@ -22,175 +26,14 @@ use std::rc::Rc;
 pub const RACK: RackId = RackId(3);
 pub const PAGE: u64 = 4096;
 
-mod answers;
-pub use answers::Answers;
-
-/// What a burnt fuse unwinds with.
-pub struct Crash;
-
-/// Counts effects and ends the daemon before one of them.
-#[derive(Default)]
-pub struct Fuse {
-    left: Cell<Option<u64>>,
-    pub burnt: Cell<bool>,
-    pub answers: Answers,
-}
-
-impl Fuse {
-    pub fn arm(&self, effects: u64) {
-        self.left.set(Some(effects));
-    }
-
-    pub fn disarm(&self) {
-        self.left.set(None);
-    }
-
-    fn burn(&self) {
-        match self.left.get() {
-            Some(0) => {
-                self.left.set(None);
-                self.burnt.set(true);
-                resume_unwind(Box::new(Crash));
-            }
-            Some(left) => self.left.set(Some(left - 1)),
-            None => {}
-        }
-    }
-}
-
-pub struct TestMem {
-    words: Vec<Cell<u64>>,
-    backed: RefCell<Vec<bool>>,
-    fuse: Rc<Fuse>,
-}
-
-impl TestMem {
-    fn new(bytes: u64, backed: bool, fuse: &Rc<Fuse>) -> TestMem {
-        let blocks = bytes.div_ceil(BLOCK_BYTES) as usize;
-        TestMem {
-            words: vec![Cell::new(0); bytes as usize / 8],
-            backed: RefCell::new(vec![backed; blocks]),
-            fuse: fuse.clone(),
-        }
-    }
-
-    fn word(&self, offset: u64) -> &Cell<u64> {
-        assert_eq!(offset % 8, 0, "misaligned word at {offset}");
-        let block = (offset / BLOCK_BYTES) as usize;
-        assert!(self.backed.borrow()[block], "SIGBUS at {offset}");
-        &self.words[offset as usize / 8]
-    }
-
-    /// Reads without a care for backing, as a test.
-    pub fn peek(&self, offset: u64) -> u64 {
-        self.words[offset as usize / 8].get()
-    }
-
-    /// Writes without the fuse, as another process.
-    pub fn poke(&self, offset: u64, value: u64) {
-        self.word(offset).set(value);
-    }
-
-    pub fn backed_bytes(&self) -> u64 {
-        self.backed.borrow().iter().filter(|backed| **backed).count() as u64 * BLOCK_BYTES
-    }
-
-    fn back(&self, offset: u64, bytes: u64) -> u64 {
-        let mut new = 0;
-        for block in offset / BLOCK_BYTES..(offset + bytes).div_ceil(BLOCK_BYTES) {
-            let was = std::mem::replace(&mut self.backed.borrow_mut()[block as usize], true);
-            new += u64::from(!was);
-        }
-        new
-    }
-
-    fn punch(&self, offset: u64, bytes: u64) -> u64 {
-        assert_eq!((offset % BLOCK_BYTES, bytes % BLOCK_BYTES), (0, 0));
-        let mut gone = 0;
-        for block in offset / BLOCK_BYTES..(offset + bytes) / BLOCK_BYTES {
-            let was = std::mem::replace(&mut self.backed.borrow_mut()[block as usize], false);
-            gone += u64::from(was);
-        }
-        self.words[offset as usize / 8..(offset + bytes) as usize / 8]
-            .iter()
-            .for_each(|word| word.set(0));
-        gone
-    }
-}
-
-use rackpool_core::seam;
-
-impl Probe for TestMem {
-    fn mutated(&self, mutation: seam::Mutation) -> bool {
-        self.fuse.answers.mutated(mutation)
-    }
-    fn rare(&self, rare: seam::Rare) -> bool {
-        self.fuse.answers.rare(rare)
-    }
-    fn met(&self, race: seam::Race) {
-        self.fuse.answers.met(race);
-    }
-}
-
-impl Mem for TestMem {
-    fn bytes(&self) -> u64 {
-        self.words.len() as u64 * 8
-    }
-    fn load(&self, offset: u64) -> u64 {
-        self.word(offset).get()
-    }
-    fn store(&self, offset: u64, value: u64) {
-        self.fuse.burn();
-        self.word(offset).set(value);
-    }
-    fn announce(&self, offset: u64, value: u64) {
-        self.store(offset, value);
-    }
-    fn compare_exchange(&self, offset: u64, expected: u64, new: u64) -> Result<u64, u64> {
-        self.fuse.burn();
-        let old = self.word(offset).get();
-        if old != expected {
-            return Err(old);
-        }
-        self.word(offset).set(new);
-        Ok(old)
-    }
-    fn fetch_add(&self, offset: u64, n: u64) -> u64 {
-        self.fuse.burn();
-        let word = self.word(offset);
-        word.replace(word.get().wrapping_add(n))
-    }
-    fn copy_out(&self, offset: u64, to: &mut [u8]) {
-        for (index, chunk) in to.chunks_mut(8).enumerate() {
-            let bytes = self.peek(offset + 8 * index as u64).to_ne_bytes();
-            chunk.copy_from_slice(&bytes[..chunk.len()]);
-        }
-    }
-    fn copy_in(&self, offset: u64, from: &[u8]) {
-        for (index, chunk) in from.chunks_exact(8).enumerate() {
-            self.store(offset + 8 * index as u64, u64::from_ne_bytes(chunk.try_into().unwrap()));
-        }
-    }
-    fn zero(&self, offset: u64, bytes: u64) {
-        for word in 0..bytes / 8 {
-            // A torn zeroing: every few words is one effect.
-            if word % 16 == 0 {
-                self.fuse.burn();
-            }
-            self.word(offset + 8 * word).set(0);
-        }
-    }
-    fn prefetch(&self, _: u64) {}
-    fn fence(&self) {}
-    fn flush(&self, _: u64, _: u64) {}
-}
-
 pub struct TestWorld {
     pub layout: RegionLayout,
     pub fuse: Rc<Fuse>,
     private: TestMem,
     table: TestMem,
     pages: TestMem,
+    /// Of a client that a test plays.
+    slot: TestMem,
     pub cells: Vec<u64>,
     pub consumed: BTreeMap<u32, u64>,
     pub host_blocks_free: u64,
@@ -214,6 +57,7 @@ impl TestWorld {
             private: TestMem::new(layout.private_bytes(), false, &fuse),
             table: TestMem::new(layout.table_bytes(), true, &fuse),
             pages: TestMem::new(layout.pages_bytes(), false, &fuse),
+            slot: TestMem::new(BLOCK_BYTES, true, &fuse),
             fuse,
             cells: vec![0; (SLOTS_MAX * CELLS) as usize],
             consumed: BTreeMap::new(),
@@ -285,7 +129,7 @@ impl World for TestWorld {
             let free_bytes = self.host_blocks_free * BLOCK_BYTES;
             return Err(Error::Full { bytes, free_bytes, place: "host".into() });
         }
-        assert!(self.pages.words[offset as usize / 8].get() == 0, "a fresh frame is zero");
+        assert!(self.pages.peek(offset) == 0, "a fresh frame is zero");
         self.host_blocks_free -= self.pages.back(offset, bytes);
         Ok(())
     }

@@ -7,8 +7,8 @@ use crate::net::{EndpointId, NodeId};
 use rackpool_core::constants::{CELLS, SESSIONS_MAX, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, World};
 use rackpool_core::layout::{
-    BLOCK_BYTES, REDO_OFFSET, RegionLayout, SLOT_BYTES, SessionWord, SlotWord, cell_offset,
-    session_word,
+    BLOCK_BYTES, REDO_OFFSET, RegionLayout, ResultKind, SLOT_BYTES, SessionWord, SlotWord,
+    cell_offset, session_word,
 };
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{MasterCall, ReplyFrame};
@@ -121,6 +121,28 @@ impl Rack {
             blocks_free: Cell::new(u64::MAX / 2),
             is_checked,
         }
+    }
+
+    /// Addresses of allocations that no client has noted as taken, by the region's own records.
+    pub fn untaken_allocations(&self) -> Vec<u64> {
+        let region = self.region.borrow();
+        let mut found = Vec::new();
+        for record in 0..SESSIONS_MAX {
+            let word = |word| region.private.peek(session_word(record, word));
+            let kind = word(SessionWord::ResultKind);
+            let live = kind == ResultKind::Allocated as u64 && word(SessionWord::ResultBytes) > 0;
+            if word(SessionWord::Session) == 0 || !live {
+                continue;
+            }
+            let taken = match region.slot(record).filter(|_| record < SLOTS_MAX) {
+                Some(slot) => slot.peek(SlotWord::ConsumedSeq as u64),
+                None => word(SessionWord::CONSUMED_SEQ),
+            };
+            if taken < word(SessionWord::LastSeq) {
+                found.push(word(SessionWord::ResultValue));
+            }
+        }
+        found
     }
 
     /// Catches the daemon so many memory operations after it next writes a redo record, or after

@@ -12,18 +12,18 @@ use super::performance::{self, Shape};
 use crate::device::Profile;
 use crate::report::{Cell as Field, Table};
 use crate::time::Ps;
-use rackpool_core::PageGeometry;
 use rackpool_core::client::Placement;
 use rackpool_core::constants::MASTER_CONNECTIONS_MAX;
 use rackpool_core::layout::RegionLayout;
+use rackpool_core::{PageGeometry, RackId};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Instant;
 
 /// Sizes by default.
 pub const RACKS_DEFAULT: [u32; 6] = [2, 8, 32, 128, 512, 1024];
-/// Pages that one client allocates and frees, one after the other.
-const FREED: u32 = 32;
+/// Pages that one client allocates, moves to another rack and frees, one after the other.
+const MOVED: u32 = 32;
 
 /// What to simulate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,12 +67,10 @@ pub struct Point {
     pub region_bytes_per_page: f64,
     /// Bytes of the stored directory and registry for each page that exists.
     pub master_bytes_per_page: f64,
-    /// Barriers for a page that is given back.
-    pub barriers_per_free: f64,
-    /// Cells looked at for a page that is given back.
-    pub cells_per_free: f64,
-    /// Calls to the master for a page that is allocated and given back.
-    pub master_calls_per_free: f64,
+    /// What a page that moves costs.
+    pub moved: PageCost,
+    /// What a page that is allocated and given back costs.
+    pub freed: PageCost,
     /// Most resident memory that the simulating process had so far, bytes; 0 if the system does
     /// not say.
     pub host_bytes: u64,
@@ -82,6 +80,19 @@ pub struct Point {
     pub host_seconds: f64,
     /// See [`Prepared::fingerprint`].
     pub fingerprint: u64,
+}
+
+/// What is done for a page, on average.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PageCost {
+    /// Barriers in the rack that takes it from its users: the invalidations.
+    pub barriers: f64,
+    /// Cells looked at there.
+    pub cells: f64,
+    /// Calls to the master.
+    pub master_calls: f64,
+    /// Virtual time.
+    pub time: Ps,
 }
 
 /// One kind of access at one size.
@@ -114,7 +125,7 @@ fn point_told(
     let start = Instant::now();
     let load = Load::mixed(options.clients, options.operations);
     let load = Load { pages: 8, partners: 2, ..load };
-    let frames = load.pages + 2 * FREED;
+    let frames = load.pages + 2 * MOVED;
     let shape = Shape { racks, page_shift: 21, frames, seed: options.seed };
     told(&format!("{racks} racks: {} clients connect", racks * options.clients));
     let mut run = Prepared::new(profile, shape, load)?;
@@ -127,7 +138,8 @@ fn point_told(
     let kinds = [Kind::OwnWarm, Kind::OwnFirst, Kind::RemoteWarm, Kind::RemoteFirst];
     let kinds = kinds.map(|kind| kind_point(&run, kind));
     let master_busy_seconds = master_busy_seconds(profile, &work);
-    let freed = free_pages(&mut run)?;
+    let moved = page_cost(&mut run, true)?;
+    let freed = page_cost(&mut run, false)?;
     let clients = f64::from(racks * options.clients);
     let links = run.links() as f64;
     let layout = RegionLayout {
@@ -145,9 +157,8 @@ fn point_told(
         rack_bytes_per_link: run.setup().rack_answer_bytes as f64 / (links - clients),
         region_bytes_per_page: region_bytes(layout),
         master_bytes_per_page: master_bytes as f64 / pages as f64,
-        barriers_per_free: freed.0,
-        cells_per_free: freed.1,
-        master_calls_per_free: freed.2,
+        moved,
+        freed,
         master_busy_seconds,
         host_bytes: host_bytes(),
         host_seconds: start.elapsed().as_secs_f64(),
@@ -182,32 +193,52 @@ fn region_bytes(layout: RegionLayout) -> f64 {
     (bytes(more) - bytes(layout)) as f64 / f64::from(1 << 20)
 }
 
-/// Allocates and frees pages while all clients are there; barriers, cells and master calls a page.
-fn free_pages(run: &mut Prepared) -> Result<(f64, f64, f64), String> {
+/// Moves pages from rack 0 to rack 1, or allocates and frees some, while all clients are there.
+fn page_cost(run: &mut Prepared, moves: bool) -> Result<PageCost, String> {
     let rack = run.cluster().racks[0].clone();
+    let names: &[&str] =
+        if moves { &["begin-move", "move-page"] } else { &["commit-pages", "remove-pages"] };
     let calls = |run: &Prepared| -> u64 {
         let calls = run.cluster().master_calls.borrow();
-        ["commit-pages", "remove-pages"].iter().filter_map(|name| calls.get(name)).sum()
+        names.iter().filter_map(|name| calls.get(name)).sum()
     };
-    let (before, calls_before) = (rack.invalidations.get(), calls(run));
-    let done = Rc::new(Cell::new(false));
-    let told = done.clone();
+    let (invalidations, calls_before) = (rack.invalidations.get(), calls(run));
+    let (done, time) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(Ps::ZERO)));
+    let (told, spent) = (done.clone(), time.clone());
     run.world().spawn(0, move |ctx, cluster| async move {
         let mut handle = performance::open(&ctx, &cluster, 0, 1).await;
         let bytes = handle.page_bytes();
-        for _ in 0..FREED {
+        let mut addrs = Vec::new();
+        for _ in 0..MOVED {
+            let since = ctx.now();
             let addr = handle.alloc(bytes, Placement::Local, false).await.expect("there is room");
-            handle.free(addr, bytes).await.expect("it was just allocated");
+            if moves {
+                let since = ctx.now();
+                handle.migrate(addr, RackId(1)).await.expect("the page may move");
+                spent.set(spent.get() + (ctx.now() - since));
+                addrs.push(addr);
+            } else {
+                handle.free(addr, bytes).await.expect("it was just allocated");
+                spent.set(spent.get() + (ctx.now() - since));
+            }
         }
         // What is waited for before a frame is used again is looked at by the clock.
         ctx.sleep(Ps::ms(20)).await;
         told.set(true);
+        for addr in addrs {
+            handle.free(addr, bytes).await.expect("it is allocated");
+        }
         handle.leave().await;
     });
     run.world().run(|| done.get())?;
     let after = rack.invalidations.get();
-    let each = |count: u64| count as f64 / f64::from(FREED);
-    Ok((each(after.0 - before.0), each(after.1 - before.1), each(calls(run) - calls_before)))
+    let each = |count: u64| count as f64 / f64::from(MOVED);
+    Ok(PageCost {
+        barriers: each(after.0 - invalidations.0),
+        cells: each(after.1 - invalidations.1),
+        master_calls: each(calls(run) - calls_before),
+        time: Ps(time.get().0 / u64::from(MOVED)),
+    })
 }
 
 /// The most resident memory that this process had.
@@ -358,8 +389,12 @@ fn of_metadata(points: &[Point]) -> Table {
             ("racks", ""),
             ("region metadata of a page", "B"),
             ("stored at the master", "B"),
-            ("barriers", "per page"),
-            ("cells looked at", "per page"),
+            ("invalidations", "per migration"),
+            ("cells looked at", "per migration"),
+            ("master calls", "per migration"),
+            ("time", "ns per migration"),
+            ("invalidations", "per page freed"),
+            ("cells looked at", "per page freed"),
             ("master calls, allocate and free", "per page"),
         ],
     );
@@ -368,14 +403,18 @@ fn of_metadata(points: &[Point]) -> Table {
             u64::from(point.racks).into(),
             point.region_bytes_per_page.into(),
             point.master_bytes_per_page.into(),
-            point.barriers_per_free.into(),
-            point.cells_per_free.into(),
-            point.master_calls_per_free.into(),
+            point.moved.barriers.into(),
+            point.moved.cells.into(),
+            point.moved.master_calls.into(),
+            point.moved.time.as_ns_f64().into(),
+            point.freed.barriers.into(),
+            point.freed.cells.into(),
+            point.freed.master_calls.into(),
         ]);
     }
     table.note(
-        "Barriers and cells are those of a page that is given back. Pages do not move between \
-         racks yet; a page that moves will be taken from its readers in the same way.",
+        "An invalidation is one barrier in the rack that takes the page from its users, who find \
+         out when they use it next: no message goes to any of them, however many they are.",
     );
     table.note("What the master stores includes one entry for each rack.");
     table

@@ -198,6 +198,13 @@ impl Scene {
         self.cluster.racks[rack].make_region();
     }
 
+    /// An allocation whose answer nobody has taken: it may come back, so its page must stay.
+    pub fn untaken(&self, rng: &mut Rng) -> Option<GAddr> {
+        let all: Vec<u64> =
+            self.cluster.racks.iter().flat_map(|rack| rack.untaken_allocations()).collect();
+        (!all.is_empty()).then(|| GAddr(all[rng.below(all.len() as u64) as usize]))
+    }
+
     /// Pages that are on their way from rack to rack.
     fn moving_pages(&self) -> BTreeSet<u64> {
         let mut moving = BTreeSet::new();

@@ -1,6 +1,8 @@
 //! What clients do and what they must find: the model that all of them share in no time, and a
 //! client that works until it is told that it is enough.
 
+mod asking;
+mod locking;
 mod moving;
 mod set_up;
 mod table;
@@ -18,8 +20,8 @@ use crate::check::linear::{Event, Histories, Times};
 use crate::check::words::{Word, WordOp};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
+use locking::LockModel;
 use rackpool_core::client::Placement;
-use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -94,6 +96,7 @@ pub struct Model {
     under_way: RefCell<BTreeMap<ProcessId, UnderWay>>,
     /// Allocations that a client died in, or was cut off in: their answer may have been taken.
     pub maybe_leaked: Cell<u64>,
+    locks: RefCell<LockModel>,
     /// A page that whoever has it is to free.
     pub wish: Cell<Option<u64>>,
     /// Clients that died while they wrote.
@@ -105,6 +108,7 @@ pub struct Model {
 impl Model {
     /// A client died: what it was doing has an unknown end, what it had is the audit's.
     pub fn on_killed(&self, process: ProcessId, at: Ps) {
+        self.locks.borrow_mut().ended(process);
         let leaked = self.maybe_leaked.get() + self.table.on_killed(process, at);
         self.maybe_leaked.set(leaked);
         if let Some(one) = self.under_way.borrow_mut().remove(&process) {
@@ -158,6 +162,7 @@ impl Model {
     /// from rack to rack is there or not.
     pub fn on_power_lost(&self, rack: usize, fate: impl Fn(u64) -> Fate, at: Ps) {
         self.lost.borrow_mut().push(rack);
+        self.locks.borrow_mut().doubt();
         let mut bytes = self.bytes.borrow_mut();
         self.objects.borrow_mut().retain(|addr, object| {
             if fate(*addr) == Fate::Unknown {
@@ -340,8 +345,9 @@ impl Worker {
         }
         match self.rng.below(100) {
             0..36 => self.word().await,
-            36..42 => self.migrate().await,
-            42..50 => self.write_mine().await,
+            36..41 => self.migrate().await,
+            41..44 => self.lock().await,
+            44..50 => self.write_mine().await,
             50..58 => self.read_mine().await,
             58..75 => self.other().await,
             75..86 => self.alloc().await,
@@ -746,31 +752,6 @@ impl Worker {
             self.must(checked);
         }
         self.refused(addr, called, &result);
-    }
-
-    async fn root(&mut self) {
-        let name = format!("root {}", self.rng.below(4));
-        self.begin("root");
-        let found = self.handle.root(&name).await;
-        self.end("root", &found).await;
-        self.check_error("root", &found);
-        let Ok(found) = found else { return };
-        self.next_value += 1;
-        let addr = GAddr(self.next_value << 16);
-        self.begin("set_root");
-        let set = self.handle.set_root(&name, found.unwrap_or(GAddr::NULL), addr).await;
-        self.end("set_root", &set).await;
-        self.check_error("set_root", &set);
-    }
-
-    async fn ask(&mut self) {
-        self.begin("ask");
-        let reply = self.handle.ask(Request::Ping).await;
-        self.end("ask", &reply).await;
-        self.check_error("ask", &reply);
-        if matches!(&reply, Ok(reply) if *reply != Reply::Pong) {
-            self.violated("wire", format!("a ping is answered with {reply:?}"));
-        }
     }
 
     /// Reads all that this client has once more, and gives it back.

@@ -19,8 +19,8 @@ use io::{Buffers, Local, Posted, SimIo};
 use join::Join;
 use local::LocalLink;
 use rackpool_core::client::{
-    Access, Alloc, Atomic, AtomicOp, Client, Free, LinkId, Migrate, Need, OWN, Operation, Piece,
-    Placement, Reach, Step, Transfer, TransferTables,
+    Access, Alloc, AtHome, Atomic, AtomicOp, Client, Free, LinkId, Migrate, Need, OWN, Operation,
+    Piece, Placement, Reach, Step, Transfer, TransferTables,
 };
 use rackpool_core::layout::SlotWord;
 use rackpool_core::seam::{FabricEvent, Mem, PeerId, WorkStatus};
@@ -275,6 +275,43 @@ impl SimHandle {
             let _ = self.drive(&mut op, Local::None).await;
         }
         moved.map(|home| home.rack)
+    }
+
+    /// Takes the lock of one line: whose daemon gave it, and its token.
+    pub async fn lock(&mut self, addr: GAddr, write: bool, wait_ms: u64) -> Result<(LinkId, u64)> {
+        let mut op = AtHome::new(addr, Request::Lock { addr, lines: 1, write, wait_ms });
+        match self.drive(&mut op, Local::None).await {
+            Ok((link, Reply::Locked { token })) => Ok((link, token)),
+            Ok((_, other)) => Err(Error::Protocol {
+                peer: "daemon".into(),
+                reason: format!("{other:?} answers a lock"),
+            }),
+            Err(error) => {
+                // It may have been given to nobody who knows.
+                let given = matches!(error, Error::OutcomeUnknown { .. } | Error::Timeout { .. });
+                if let Some(link) = op.link().filter(|_| given) {
+                    let _ = self.unlock(link, addr, 0).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a lock back; whether it was held.
+    pub async fn unlock(&mut self, link: LinkId, addr: GAddr, token: u64) -> Result<bool> {
+        let deadline = self.ctx.now() + self.timeout;
+        match self.daemon_call(link, Request::Unlock { addr, token }, deadline).await? {
+            Reply::Held { held } => Ok(held),
+            other => Err(Error::Protocol {
+                peer: "daemon".into(),
+                reason: format!("{other:?} answers an unlock"),
+            }),
+        }
+    }
+
+    /// Whether a link is to a daemon of the own host.
+    pub fn is_local(&self, link: LinkId) -> bool {
+        matches!(self.links[link.0 as usize], Link::Local(_))
     }
 
     /// The address under a name.

@@ -7,7 +7,9 @@ impl Worker {
     /// Moves a page that somebody uses, to any rack. Where it ends is no secret of the model: its
     /// bytes and words must be what they were.
     pub(super) async fn migrate(&mut self) {
+        let untaken = self.scene.untaken(&mut self.rng);
         let addr = match self.rng.below(10) {
+            _ if untaken.is_some() => untaken,
             0..4 => Some(self.pick_word()),
             4..6 => self.pick_mine().map(|(addr, _)| addr),
             6..9 => self.pick_other().map(|(addr, ..)| addr),

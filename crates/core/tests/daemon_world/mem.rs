@@ -1,0 +1,168 @@
+//! Memory of the daemon's tests: it knows which blocks are backed, and its fuse ends the daemon
+//! before its n-th effect.
+
+use super::Answers;
+use rackpool_core::Result;
+use rackpool_core::layout::BLOCK_BYTES;
+use rackpool_core::seam::{self, Mem, Probe};
+use std::cell::{Cell, RefCell};
+use std::panic::resume_unwind;
+use std::rc::Rc;
+
+/// What a burnt fuse unwinds with.
+pub struct Crash;
+
+/// Counts effects and ends the daemon before one of them.
+#[derive(Default)]
+pub struct Fuse {
+    left: Cell<Option<u64>>,
+    pub burnt: Cell<bool>,
+    pub answers: Answers,
+}
+
+impl Fuse {
+    pub fn arm(&self, effects: u64) {
+        self.left.set(Some(effects));
+    }
+
+    pub fn disarm(&self) {
+        self.left.set(None);
+    }
+
+    pub(super) fn burn(&self) {
+        match self.left.get() {
+            Some(0) => {
+                self.left.set(None);
+                self.burnt.set(true);
+                resume_unwind(Box::new(Crash));
+            }
+            Some(left) => self.left.set(Some(left - 1)),
+            None => {}
+        }
+    }
+}
+
+pub struct TestMem {
+    words: Vec<Cell<u64>>,
+    backed: RefCell<Vec<bool>>,
+    fuse: Rc<Fuse>,
+}
+
+impl TestMem {
+    pub(super) fn new(bytes: u64, backed: bool, fuse: &Rc<Fuse>) -> TestMem {
+        let blocks = bytes.div_ceil(BLOCK_BYTES) as usize;
+        TestMem {
+            words: vec![Cell::new(0); bytes as usize / 8],
+            backed: RefCell::new(vec![backed; blocks]),
+            fuse: fuse.clone(),
+        }
+    }
+
+    fn word(&self, offset: u64) -> &Cell<u64> {
+        assert_eq!(offset % 8, 0, "misaligned word at {offset}");
+        let block = (offset / BLOCK_BYTES) as usize;
+        assert!(self.backed.borrow()[block], "SIGBUS at {offset}");
+        &self.words[offset as usize / 8]
+    }
+
+    /// Reads without a care for backing, as a test.
+    pub fn peek(&self, offset: u64) -> u64 {
+        self.words[offset as usize / 8].get()
+    }
+
+    /// Writes without the fuse, as another process.
+    pub fn poke(&self, offset: u64, value: u64) {
+        self.word(offset).set(value);
+    }
+
+    pub fn backed_bytes(&self) -> u64 {
+        self.backed.borrow().iter().filter(|backed| **backed).count() as u64 * BLOCK_BYTES
+    }
+
+    pub(super) fn back(&self, offset: u64, bytes: u64) -> u64 {
+        let mut new = 0;
+        for block in offset / BLOCK_BYTES..(offset + bytes).div_ceil(BLOCK_BYTES) {
+            let was = std::mem::replace(&mut self.backed.borrow_mut()[block as usize], true);
+            new += u64::from(!was);
+        }
+        new
+    }
+
+    pub(super) fn punch(&self, offset: u64, bytes: u64) -> u64 {
+        assert_eq!((offset % BLOCK_BYTES, bytes % BLOCK_BYTES), (0, 0));
+        let mut gone = 0;
+        for block in offset / BLOCK_BYTES..(offset + bytes) / BLOCK_BYTES {
+            let was = std::mem::replace(&mut self.backed.borrow_mut()[block as usize], false);
+            gone += u64::from(was);
+        }
+        self.words[offset as usize / 8..(offset + bytes) as usize / 8]
+            .iter()
+            .for_each(|word| word.set(0));
+        gone
+    }
+}
+
+impl Probe for TestMem {
+    fn mutated(&self, mutation: seam::Mutation) -> bool {
+        self.fuse.answers.mutated(mutation)
+    }
+    fn rare(&self, rare: seam::Rare) -> bool {
+        self.fuse.answers.rare(rare)
+    }
+    fn met(&self, race: seam::Race) {
+        self.fuse.answers.met(race);
+    }
+}
+
+impl Mem for TestMem {
+    fn bytes(&self) -> u64 {
+        self.words.len() as u64 * 8
+    }
+    fn load(&self, offset: u64) -> u64 {
+        self.word(offset).get()
+    }
+    fn store(&self, offset: u64, value: u64) {
+        self.fuse.burn();
+        self.word(offset).set(value);
+    }
+    fn announce(&self, offset: u64, value: u64) {
+        self.store(offset, value);
+    }
+    fn compare_exchange(&self, offset: u64, expected: u64, new: u64) -> Result<u64, u64> {
+        self.fuse.burn();
+        let old = self.word(offset).get();
+        if old != expected {
+            return Err(old);
+        }
+        self.word(offset).set(new);
+        Ok(old)
+    }
+    fn fetch_add(&self, offset: u64, n: u64) -> u64 {
+        self.fuse.burn();
+        let word = self.word(offset);
+        word.replace(word.get().wrapping_add(n))
+    }
+    fn copy_out(&self, offset: u64, to: &mut [u8]) {
+        for (index, chunk) in to.chunks_mut(8).enumerate() {
+            let bytes = self.peek(offset + 8 * index as u64).to_ne_bytes();
+            chunk.copy_from_slice(&bytes[..chunk.len()]);
+        }
+    }
+    fn copy_in(&self, offset: u64, from: &[u8]) {
+        for (index, chunk) in from.chunks_exact(8).enumerate() {
+            self.store(offset + 8 * index as u64, u64::from_ne_bytes(chunk.try_into().unwrap()));
+        }
+    }
+    fn zero(&self, offset: u64, bytes: u64) {
+        for word in 0..bytes / 8 {
+            // A torn zeroing: every few words is one effect.
+            if word % 16 == 0 {
+                self.fuse.burn();
+            }
+            self.word(offset + 8 * word).set(0);
+        }
+    }
+    fn prefetch(&self, _: u64) {}
+    fn fence(&self) {}
+    fn flush(&self, _: u64, _: u64) {}
+}

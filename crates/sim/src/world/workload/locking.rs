@@ -1,0 +1,112 @@
+//! Clients lock lines that all of them use, and what must hold of locks: nobody has one beside
+//! somebody who surely has it.
+
+use super::Worker;
+use crate::time::Ps;
+use crate::world::kernel::ProcessId;
+use rackpool_core::{Error, GAddr, RackId};
+use std::collections::BTreeMap;
+
+/// Bytes of a line.
+const LINE_BYTES: u64 = 64;
+
+/// A lock that a client has.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    write: bool,
+    token: u64,
+    /// Its daemon gives it to nobody else while the client lives: the client is of its host.
+    is_sure: bool,
+}
+
+/// Who has which line.
+#[derive(Default)]
+pub(super) struct LockModel {
+    holds: BTreeMap<(u64, ProcessId), Hold>,
+    /// The last token of a line.
+    tokens: BTreeMap<u64, u64>,
+}
+
+impl LockModel {
+    /// A client was told that it has a line; what is wrong with that.
+    fn granted(&mut self, line: u64, process: ProcessId, hold: Hold) -> Option<String> {
+        let of_line = (line, ProcessId(0))..=(line, ProcessId(u32::MAX));
+        let mut others = self.holds.range(of_line).filter(|((_, other), _)| *other != process);
+        let rival = others.find(|(_, other)| other.is_sure && (other.write || hold.write));
+        if let Some(((_, other), rival)) = rival {
+            return Some(format!("{hold:?} is given while process {} has {rival:?}", other.0));
+        }
+        let last = self.tokens.entry(line).or_default();
+        // Of grants that do not exclude each other a later one may be heard of first.
+        if hold.is_sure && hold.write && hold.token <= *last {
+            return Some(format!("token {} comes after {last}", hold.token));
+        }
+        *last = hold.token.max(*last);
+        self.holds.insert((line, process), hold);
+        None
+    }
+
+    /// A client gives a line back.
+    fn given_back(&mut self, line: u64, process: ProcessId) {
+        self.holds.remove(&(line, process));
+    }
+
+    /// A client is dead.
+    pub(super) fn ended(&mut self, process: ProcessId) {
+        self.holds.retain(|(_, other), _| *other != process);
+    }
+
+    /// A rack lost its power, and its locks and the count of its tokens with it.
+    pub(super) fn doubt(&mut self) {
+        self.holds.values_mut().for_each(|hold| hold.is_sure = false);
+        self.tokens.clear();
+    }
+}
+
+impl Worker {
+    /// Takes the lock of a line of words, does something and gives it back.
+    pub(super) async fn lock(&mut self) {
+        let line = GAddr(self.pick_word().0 / LINE_BYTES * LINE_BYTES);
+        let (write, wait_ms) = (self.rng.chance_ppm(700_000), self.rng.below(4));
+        self.begin("lock");
+        let result = self.handle.lock(line, write, wait_ms).await;
+        let now_sure = self.scene.model.nothing_lost();
+        if let Ok((link, token)) = &result {
+            let is_sure = now_sure && self.handle.is_local(*link);
+            let hold = Hold { write, token: *token, is_sure };
+            let wrong = self.scene.model.locks.borrow_mut().granted(line.0, self.ctx.id, hold);
+            if let Some(wrong) = wrong.filter(|_| self.scene.model.nothing_lost()) {
+                self.violated("locks", format!("{line}: {wrong}"));
+            }
+        }
+        self.end("lock", &result).await;
+        self.check_error("lock", &result);
+        let Ok((link, token)) = result else { return };
+        match self.rng.below(3) {
+            0 => self.ctx.sleep(Ps::ns(self.rng.below(1_000_000))).await,
+            1 => self.move_locked(line).await,
+            _ => self.word().await,
+        }
+        let was_sure = self.handle.is_local(link) && self.scene.model.nothing_lost();
+        self.scene.model.locks.borrow_mut().given_back(line.0, self.ctx.id);
+        self.begin("unlock");
+        let held = self.handle.unlock(link, line, token).await;
+        self.end("unlock", &held).await;
+        let lost = matches!(held, Ok(false));
+        if lost && was_sure && self.scene.model.nothing_lost() {
+            self.violated("locks", format!("{line}: a lock of the own host was lost"));
+        }
+    }
+
+    /// A page with a lock stays where it is.
+    async fn move_locked(&mut self, line: GAddr) {
+        let racks = self.scene.cluster.racks.len() as u64;
+        let to = RackId(self.rng.below(racks) as u16);
+        self.begin("migrate-locked");
+        let result = self.handle.migrate(line, to).await;
+        self.end("migrate-locked", &result).await;
+        if !matches!(result, Err(Error::NotMapped { .. } | Error::Lost { .. })) {
+            self.check_error("migrate-locked", &result);
+        }
+    }
+}
