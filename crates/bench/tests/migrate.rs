@@ -77,8 +77,8 @@ fn each_load_runs_under_each_policy_and_no_byte_is_foreign() {
     };
     let report = migrate::run(&options, &mut racks, &mut command, &mut |_| ());
     let report = report.expect("the run succeeds");
-    // Four policies, then three, three and two, with two page sizes and two clients each.
-    assert_eq!(started, 12 * 2 * 2);
+    // Four policies, then three, four and two, with two page sizes and two clients each.
+    assert_eq!(started, 13 * 2 * 2);
     for name in [
         "zipf_own_hot_set_migration_gain",
         "cost_over_paper_own_hot_set",

@@ -3,9 +3,15 @@
 //! second page starts in each rack, so that half of what a rack likes is in the wrong one.
 //!
 //! Each measurement is a new pool. The policies take turns, round by round: `off`, `paper`, `cost`,
-//! and an oracle that places pages right from the start and moves none. A rate is that of the
-//! second half of a run, when pages have found their place; that of the whole run stands beside it
-//! (`whole_run`). Ratios are medians over rounds.
+//! and an oracle that places pages right from the start and moves none. The oracle's clients count
+//! as those under `cost` do, so that the two differ in nothing but who places the pages; what
+//! counting alone changes is measured under uniform load (`counting_over_off_uniform`).
+//!
+//! A rate is that at which both clients do the same work: twice the harmonic mean of the two. The
+//! sum would praise a policy that gives one rack everything and starves the other, since a client
+//! that waits for nobody is a hundred times as fast; it stands beside it (`sum`). Rates are those
+//! of the second half of a run, when pages have found their place; that of the whole run stands
+//! beside it, too (`whole_run`). Ratios are medians over rounds.
 //!
 //! | Load | Which pages a client uses |
 //! |---|---|
@@ -24,7 +30,8 @@ use crate::run::{BenchError, PoolSource, Progress, Size, Steps};
 use client::{LINE, line_of, order};
 use rackpool::{FabricChoice, GAddr, Handle, Migration, Options as PoolOptions, Placement, Pool};
 use rackpool_core::RackId;
-use rackpool_core::policy::{CostParams, PaperParams, oracle};
+use rackpool_core::policy::oracle::best_static_placement;
+use rackpool_core::policy::{CostParams, PaperParams};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::any::Any;
@@ -97,7 +104,7 @@ impl Options {
     fn run_time(&self) -> Duration {
         Duration::from_millis(match self.size {
             Size::Smoke => 200,
-            Size::Quick => 5_000,
+            Size::Quick => 4_000,
             Size::Full => 12_000,
         })
     }
@@ -174,9 +181,11 @@ struct Ran {
 /// What came of one measurement.
 #[derive(Debug, Clone, Copy, Default)]
 struct Outcome {
-    /// Operations a second of both clients, in the second half and in the whole run.
+    /// Operations a second if both clients do as much, in the second half and in the whole run.
     late: f64,
     whole: f64,
+    /// Operations a second of both clients together, in the second half.
+    sum: f64,
     pages_moved: u64,
     moved_bytes: u64,
     failed: u64,
@@ -189,7 +198,15 @@ struct Outcome {
 type Choice = (&'static str, Migration, bool);
 
 const OFF: Choice = ("off", Migration::Off, false);
-const ORACLE: Choice = ("oracle", Migration::Off, true);
+
+/// Counts, and never asks for a page.
+fn counting() -> Migration {
+    Migration::Cost(CostParams { count_min: u32::MAX, ..CostParams::default() })
+}
+
+fn oracle() -> Choice {
+    ("oracle", counting(), true)
+}
 
 fn paper() -> Choice {
     ("paper", Migration::Paper(PaperParams::default()), false)
@@ -242,9 +259,9 @@ pub fn run(
 /// Loads and the policies that each is measured under, in turn.
 fn plan() -> Vec<(&'static str, Likes, Vec<Choice>)> {
     vec![
-        ("own hot set", Likes::OwnHotSet, vec![OFF, paper(), cost(), ORACLE]),
+        ("own hot set", Likes::OwnHotSet, vec![OFF, paper(), cost(), oracle()]),
         ("same hot set", Likes::SameHotSet, vec![OFF, paper(), cost()]),
-        ("uniform", Likes::Uniform, vec![OFF, paper(), cost()]),
+        ("uniform", Likes::Uniform, vec![OFF, paper(), cost(), ("counting", counting(), false)]),
         ("even", Likes::Even, vec![paper(), cost()]),
     ]
 }
@@ -285,16 +302,22 @@ impl One<'_> {
         let before = counters(&pool, &bed.source)?;
         let run = self.options.run_time();
         crew.tell_all(&Order::Go { run_ms: run.as_millis() as u64 })?;
-        let mut outcome = Outcome::default();
+        let (mut whole, mut late) = (Vec::new(), Vec::new());
         crew.gather(run, |answer| match answer {
             Answer::Ran(ran) => {
                 let seconds = ran.elapsed_ns as f64 / 1e9;
-                outcome.whole += ran.operations as f64 / seconds;
-                outcome.late += 2.0 * ran.late_operations as f64 / seconds;
+                whole.push(ran.operations as f64 / seconds);
+                late.push(2.0 * ran.late_operations as f64 / seconds);
                 Ok(())
             }
             other => Err(other),
         })?;
+        let mut outcome = Outcome {
+            late: same_work(&late),
+            whole: same_work(&whole),
+            sum: late.iter().sum(),
+            ..Outcome::default()
+        };
         let after = counters(&pool, &bed.source)?;
         crew.end()?;
         outcome.pages_moved = after.pages_moved - before.pages_moved;
@@ -327,14 +350,14 @@ impl One<'_> {
             return Ok((0..pages).map(|page| (page % 2) as u8).collect());
         }
         let mut uses = vec![[0_u64; 2]; pages];
-        for client in 0..2 {
-            let order = order(self.likes, pages, self.seed, client as u64);
+        for client in [0_u8, 1] {
+            let order = order(self.likes, pages, self.seed, u64::from(client));
             for (rank, page) in order.iter().enumerate() {
-                uses[*page as usize][client] = 1_000_000_000 / (rank as u64 + 1);
+                uses[*page as usize][usize::from(client)] = 1_000_000_000 / (rank as u64 + 1);
             }
         }
         let capacity = [pages * 3 / 4; 2];
-        let best = oracle::best_static_placement(&uses, capacity);
+        let best = best_static_placement(&uses, capacity);
         let best = best.map_err(|error| BenchError::Option {
             option: "page_bytes",
             reason: error.to_string(),
@@ -425,6 +448,7 @@ impl Found {
             ("cost_over_off_same_hot_set", "same hot set", "cost", "off"),
             ("cost_over_off_uniform", "uniform", "cost", "off"),
             ("paper_over_off_uniform", "uniform", "paper", "off"),
+            ("counting_over_off_uniform", "uniform", "counting", "off"),
         ] {
             rows.push(self.ratio(&format!("{name}{suffix}"), load, ours, theirs));
         }
@@ -459,6 +483,7 @@ impl Found {
         let moved = ours.iter().map(|one| one.pages_moved).sum::<u64>() / ours.len().max(1) as u64;
         row.with("ratios", json!(by_round))
             .with("whole_run", median(ratios(|one| one.whole).into_iter()))
+            .with("sum", median(ratios(|one| one.sum).into_iter()))
             .with("pages_moved", moved)
             .with("moves_failed", ours.iter().map(|one| one.failed).sum::<u64>())
     }
@@ -486,14 +511,21 @@ impl Found {
     fn fabric_share(&self, name: &str, policy: &str) -> Row {
         let (ours, off) = (self.of("uniform", policy), self.of("uniform", "off"));
         let share = |one: &Outcome| one.moved_bytes as f64 / one.fabric_bytes.max(1) as f64;
-        let most = ours.iter().map(share).fold(0.0, f64::max);
+        let shares: Vec<f64> = ours.iter().map(share).collect();
         let cpu = ours.iter().zip(&off).map(|(ours, off)| ours.daemon_cpu_s / off.daemon_cpu_s);
         let moved = ours.iter().map(|one| one.pages_moved).max().unwrap_or(0);
-        Row::new(name, "share", Better::Lower, most)
+        Row::new(name, "share", Better::Lower, median(shares.iter().copied()))
             .samples(ours.len() as u64)
+            .with("shares", json!(shares))
             .with("pages_moved_most", moved)
             .with("daemon_cpu_over_off", median(cpu))
     }
+}
+
+/// The rate of all together if each does as much as the others: as many times their harmonic mean.
+fn same_work(rates: &[f64]) -> f64 {
+    let count = rates.len() as f64;
+    count * count / rates.iter().map(|rate| 1.0 / rate).sum::<f64>()
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -533,7 +565,7 @@ mod tests {
     #[test]
     fn the_oracle_gives_each_rack_what_it_likes_and_the_others_every_second_page() {
         let options = Options::default();
-        let (page_bytes, choice, seed) = (4096, ORACLE, 5);
+        let (page_bytes, choice, seed) = (4096, oracle(), 5);
         let one = One { options: &options, page_bytes, likes: Likes::OwnHotSet, choice, seed };
         let homes = one.homes(100, true).unwrap();
         for client in 0..2_u64 {
@@ -561,6 +593,12 @@ mod tests {
         assert_eq!(row("zipf_own_hot_set_migration_gain").ratio, Some(1.5));
         assert_eq!(row("cost_over_off_own_hot_set").ratio, Some(2.0));
         assert!((row("oracle_gain_share").ours - 1.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn who_starves_one_client_gains_little() {
+        assert_eq!(same_work(&[100.0, 100.0]), 200.0);
+        assert!(same_work(&[1_000_000.0, 10.0]) < 41.0);
     }
 
     #[test]

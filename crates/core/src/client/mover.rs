@@ -174,7 +174,7 @@ impl Turn<'_> {
                 // Room was made.
                 let (addr, to) = (client.geometry().join(page, 0), client.own_rack());
                 moving.now = page;
-                moving.migrate = Box::new(Migrate::new(client, addr, to, self.id + 1));
+                *moving.migrate = Migrate::new(client, addr, to, self.id + 1);
             }
         }
     }

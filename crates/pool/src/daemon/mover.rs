@@ -213,7 +213,7 @@ impl Hands {
         let Handle { client, links, endpoint, submissions, rounds, .. } = &mut self.handle;
         // It may need two.
         *rounds += 2;
-        let mut turn = self.mover.turn(ATOMIC_ID | *rounds - 1);
+        let mut turn = self.mover.turn(ATOMIC_ID | (*rounds - 1));
         let turned = endpoint
             .with_buffers(&mut [LocalBuffer::Into(&mut self.buffer)], |endpoint, ids| {
                 drive(client, links, endpoint, submissions, Buffers::Scoped(ids), &mut turn)
