@@ -186,6 +186,7 @@ struct Outcome {
     whole: f64,
     /// Operations a second of both clients together, in the second half.
     sum: f64,
+    operations: u64,
     pages_moved: u64,
     moved_bytes: u64,
     failed: u64,
@@ -302,9 +303,10 @@ impl One<'_> {
         let before = counters(&pool, &bed.source)?;
         let run = self.options.run_time();
         crew.tell_all(&Order::Go { run_ms: run.as_millis() as u64 })?;
-        let (mut whole, mut late) = (Vec::new(), Vec::new());
+        let (mut whole, mut late, mut operations) = (Vec::new(), Vec::new(), 0);
         crew.gather(run, |answer| match answer {
             Answer::Ran(ran) => {
+                operations += ran.operations;
                 let seconds = ran.elapsed_ns as f64 / 1e9;
                 whole.push(ran.operations as f64 / seconds);
                 late.push(2.0 * ran.late_operations as f64 / seconds);
@@ -316,6 +318,7 @@ impl One<'_> {
             late: same_work(&late),
             whole: same_work(&whole),
             sum: late.iter().sum(),
+            operations,
             ..Outcome::default()
         };
         let after = counters(&pool, &bed.source)?;
@@ -512,13 +515,14 @@ impl Found {
         let (ours, off) = (self.of("uniform", policy), self.of("uniform", "off"));
         let share = |one: &Outcome| one.moved_bytes as f64 / one.fabric_bytes.max(1) as f64;
         let shares: Vec<f64> = ours.iter().map(share).collect();
-        let cpu = ours.iter().zip(&off).map(|(ours, off)| ours.daemon_cpu_s / off.daemon_cpu_s);
+        let cpu_s = |one: &Outcome| one.daemon_cpu_s / one.operations as f64;
+        let cpu = ours.iter().zip(&off).map(|(ours, off)| cpu_s(ours) / cpu_s(off));
         let moved = ours.iter().map(|one| one.pages_moved).max().unwrap_or(0);
         Row::new(name, "share", Better::Lower, median(shares.iter().copied()))
             .samples(ours.len() as u64)
             .with("shares", json!(shares))
             .with("pages_moved_most", moved)
-            .with("daemon_cpu_over_off", median(cpu))
+            .with("daemon_cpu_each_over_off", median(cpu))
     }
 }
 
