@@ -11,6 +11,14 @@ const THREADS: usize = 2;
 /// What an operation may answer when nothing is broken: memory has an end, and what another client
 /// frees is gone.
 const WITHOUT_FAULTS: [&str; 3] = ["ok", "full", "not-mapped"];
+/// What besides: locks that others have, pages that stay or that others move.
+const OF_OPERATIONS: [(&str, &str); 5] = [
+    ("lock", "lock-timeout"),
+    ("migrate", "stays"),
+    ("migrate", "moving"),
+    ("migrate-locked", "stays"),
+    ("migrate-locked", "moving"),
+];
 
 fn swept(config: &Config) -> Sweep {
     let sum = sweep(config, 1, SEEDS, THREADS, &run_seed, &mut |_| ControlFlow::Continue(()));
@@ -36,6 +44,7 @@ fn without_faults_nothing_goes_wrong() {
     let counts = swept(&config).counts;
     for (name, result, count) in counts.group(Group::Operation) {
         println!("{name}: {count} {result}");
-        assert!(WITHOUT_FAULTS.contains(&result), "{name}: {count} times {result} without a fault");
+        let is_known = WITHOUT_FAULTS.contains(&result) || OF_OPERATIONS.contains(&(name, result));
+        assert!(is_known, "{name}: {count} times {result} without a fault");
     }
 }
