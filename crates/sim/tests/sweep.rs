@@ -12,7 +12,12 @@ const THREADS: usize = 2;
 /// frees is gone.
 const WITHOUT_FAULTS: [&str; 3] = ["ok", "full", "not-mapped"];
 /// What besides: locks that others have, pages that stay or that others move.
-const OF_OPERATIONS: [(&str, &str); 5] = [
+const OF_OPERATIONS: [(&str, &str); 10] = [
+    ("move-wanted", "idle"),
+    ("move-wanted", "left"),
+    ("move-wanted", "unmeasured"),
+    ("move-wanted", "stays"),
+    ("move-wanted", "moving"),
     ("lock", "lock-timeout"),
     ("migrate", "stays"),
     ("migrate", "moving"),

@@ -79,7 +79,8 @@ impl Server {
             ctx.cpu.drain();
             rack.region.borrow_mut().is_formatted = true;
         }
-        let engine = Daemon::attach(&mut world, rack.id, Some(rack.layout.pages))?;
+        let mut engine = Daemon::attach(&mut world, rack.id, Some(rack.layout.pages))?;
+        engine.set_policy(cluster.migration);
         let region = RegionInfo {
             rack: rack.id,
             region_id: engine.region_id(),
@@ -88,7 +89,7 @@ impl Server {
             frame_count: rack.layout.frame_count,
             emulate_cxl_ns: 0,
             emulate_rdma_ns: 0,
-            counts_use: false,
+            counts_use: engine.counts_use(),
         };
         let join = MasterCall::JoinDaemon(RackInfo {
             rack: rack.id,
@@ -169,7 +170,9 @@ impl Server {
             if !late_bells.is_empty() {
                 wake = wake.min(self.ctx.now() + Ps::us(1));
             }
-            if let Some(input) = self.ctx.recv(Some(wake)).await {
+            let input = self.ctx.recv(Some(wake)).await;
+            self.engine.note_time(self.ctx.clock_ns());
+            if let Some(input) = input {
                 if let Input::Bell(slot) = input
                     && !self.serve_slot(slot)
                 {

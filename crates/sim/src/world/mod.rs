@@ -34,6 +34,7 @@ use rackpool_core::SessionId;
 use rackpool_core::constants::{LEASE_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT};
 use rackpool_core::master::{MasterConfig, State};
 use rackpool_core::placement::Policy;
+use rackpool_core::policy;
 use rackpool_core::wire::{MasterAnswer, MasterCall, MasterReply, encode_vec};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -91,6 +92,8 @@ pub struct Cluster {
     pub lease_ms: u64,
     /// Where new memory goes.
     pub policy: Policy,
+    /// How the daemons decide where pages live.
+    pub migration: policy::Policy,
     /// Rare branches, mutations, and what was met.
     pub hooks: Hooks,
     /// How often registering a buffer with the network fails, and how often it did.
@@ -131,6 +134,7 @@ impl Cluster {
             session_grace_ms: SESSION_GRACE_MS_DEFAULT,
             lease_ms: LEASE_MS_DEFAULT,
             policy: Policy::default(),
+            migration: policy::Policy::Off,
             hooks,
             registration_fails_ppm: Cell::new(0),
             registrations_failed: Cell::new(0),

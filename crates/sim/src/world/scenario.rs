@@ -14,6 +14,7 @@ use crate::rng::{Purpose, Rng};
 use crate::run::{Config, Counts, Fault, Group, SeedOutcome};
 use crate::time::Ps;
 use rackpool_core::layout::{FrameState, RegionLayout};
+use rackpool_core::policy::{self, CostParams, PaperParams};
 use rackpool_core::probe::{Race, Rare};
 use rackpool_core::wire::Resolved;
 use rackpool_core::{GAddr, PageGeometry, RackId};
@@ -33,6 +34,8 @@ const WORK_MAX: Ps = Ps::ms(3_600_000);
 const TABLE_PPM: u32 = 400_000;
 /// Frames of each rack that a table may need: a chunk, slabs of all classes, long values.
 const TABLE_FRAMES: u32 = 24;
+/// The generator that says how pages move by themselves.
+const MIGRATION_STREAM: u64 = (1 << 40) + 1;
 /// The generator that says whether there is one: far from those of processes.
 const TABLE_STREAM: u64 = 1 << 40;
 
@@ -274,6 +277,22 @@ impl Scene {
     }
 }
 
+/// How pages move by themselves: with thresholds that a run of milliseconds meets.
+fn migration(seed: u64) -> policy::Policy {
+    let mut rng = Rng::new(seed, Purpose::Shape, MIGRATION_STREAM);
+    match rng.below(4) {
+        0 => policy::Policy::Off,
+        1 | 2 => policy::Policy::Paper(PaperParams::default()),
+        _ => policy::Policy::Cost(CostParams {
+            count_min: 4,
+            deviations_squared: 1,
+            dominance_milli: 1000,
+            margin_milli: 10,
+            ..CostParams::default()
+        }),
+    }
+}
+
 /// What a seed decides of a run.
 struct Shape {
     racks: u32,
@@ -346,6 +365,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     let costs = StepCosts { disk_commit: Ps::us(30), ..StepCosts::default() };
     let mut cluster = Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu);
     cluster.policy = config.placement;
+    cluster.migration = migration(seed);
     let cluster = Rc::new(cluster);
     if config.faults.has(Fault::OneWayLoss) {
         cluster.kernel.set_ends_lost_ppm([0, 20_000, 200_000][rng.below(3) as usize]);

@@ -21,7 +21,7 @@ use crate::check::words::{Word, WordOp};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use locking::LockModel;
-use rackpool_core::client::Placement;
+use rackpool_core::client::{Mover, Placement};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -255,6 +255,7 @@ pub struct Worker {
     gone: Vec<GAddr>,
     next_value: u64,
     seat: Option<TableSeat>,
+    mover: Mover,
 }
 
 /// The client's main function.
@@ -298,7 +299,8 @@ impl Worker {
         let rng = Rng::new(scene.seed, Purpose::Workload, u64::from(ctx.id.0));
         let next_value = u64::from(ctx.id.0) << 32;
         let seat = scene.tables.map(|tables| TableSeat::new(tables, scene.seed));
-        Worker { ctx, scene, handle, rng, mine: Vec::new(), gone: Vec::new(), next_value, seat }
+        let (mine, gone, mover) = (Vec::new(), Vec::new(), Mover::default());
+        Worker { ctx, scene, handle, rng, mine, gone, next_value, seat, mover }
     }
 
     fn begin(&self, name: &'static str) -> Ps {
@@ -347,8 +349,9 @@ impl Worker {
             0..36 => self.word().await,
             36..41 => self.migrate().await,
             41..44 => self.lock().await,
-            44..50 => self.write_mine().await,
-            50..58 => self.read_mine().await,
+            44..48 => self.help_the_mover().await,
+            48..52 => self.write_mine().await,
+            52..58 => self.read_mine().await,
             58..75 => self.other().await,
             75..86 => self.alloc().await,
             86..93 => self.free_one().await,

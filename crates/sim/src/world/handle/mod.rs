@@ -19,10 +19,11 @@ use io::{Buffers, Local, Posted, SimIo};
 use join::Join;
 use local::LocalLink;
 use rackpool_core::client::{
-    Access, Alloc, AtHome, Atomic, AtomicOp, Client, Free, LinkId, Migrate, Need, OWN, Operation,
-    Piece, Placement, Reach, Step, Transfer, TransferTables,
+    Access, Alloc, AtHome, Atomic, AtomicOp, Client, Free, LinkId, Migrate, Mover, Need, OWN,
+    Operation, Piece, Placement, Reach, Step, Transfer, TransferTables, Turned,
 };
 use rackpool_core::layout::SlotWord;
+use rackpool_core::policy::Policy;
 use rackpool_core::seam::{FabricEvent, Mem, PeerId, WorkStatus};
 use rackpool_core::wire::{ControlReply, MasterAnswer, MasterCall, RemoteRequest, Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
@@ -114,7 +115,8 @@ impl SimHandle {
         let join =
             Join { ctx: ctx.clone(), endpoint, cluster: cluster.clone(), rack: home, deadline };
         let link = join.until(&mut inbox, &mut master, cluster.new_session(), None).await?;
-        let client = Client::new(rack, Reach::Mapped(link.view.clone()), translations);
+        let mut client = Client::new(rack, Reach::Mapped(link.view.clone()), translations);
+        client.count_use(cluster.migration != Policy::Off);
         Ok(SimHandle {
             client,
             links: vec![Link::Local(Box::new(link))],
@@ -275,6 +277,32 @@ impl SimHandle {
             let _ = self.drive(&mut op, Local::None).await;
         }
         moved.map(|home| home.rack)
+    }
+
+    /// Tells the own rack's daemon which pages this handle used since it last did.
+    pub async fn tell_use(&mut self) -> Result<()> {
+        let pages = self.client.take_use();
+        match self.ask(Request::NoteUse { pages }).await? {
+            Reply::Noted => Ok(()),
+            other => Err(Error::Protocol {
+                peer: "daemon".into(),
+                reason: format!("{other:?} answers a report"),
+            }),
+        }
+    }
+
+    /// Moves the page that the own rack wants most, if its home lets it go.
+    pub async fn take_turn(&mut self, mover: &mut Mover) -> Result<Turned> {
+        self.round += 2;
+        let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
+        let mut turn = mover.turn(ATOMIC_ID | (self.round - 1));
+        let turned = self.drive(&mut turn, Local::Bounce(&mut buffer)).await;
+        if let Err(error) = &turned {
+            turn.give_up(error.clone());
+            // It ends with the error that the caller gets.
+            let _ = self.drive(&mut turn, Local::None).await;
+        }
+        turned
     }
 
     /// Takes the lock of one line: whose daemon gave it, and its token.

@@ -1,9 +1,43 @@
 //! Clients move pages: of words, of what they have, of what others have, and of what is gone.
 
 use super::Worker;
+use rackpool_core::client::Turned;
+use rackpool_core::policy::{AccessCosts, Policy};
 use rackpool_core::{Error, GAddr, RackId};
 
+/// What is said of accesses between racks: it only has to be known.
+const COSTS: AccessCosts = AccessCosts {
+    local_ns: 200,
+    remote_ns: 3_000,
+    round_trip_ns: 10_000,
+    bytes_per_second: 10_000_000_000,
+};
+
 impl Worker {
+    /// Tells the daemon what was used, or moves what the rack wants, as its mover does.
+    pub(super) async fn help_the_mover(&mut self) {
+        if self.scene.cluster.migration == Policy::Off || self.rng.chance_ppm(500_000) {
+            self.begin("tell-use");
+            let told = self.handle.tell_use().await;
+            self.end("tell-use", &told).await;
+            return self.check_error("tell-use", &told);
+        }
+        self.begin("move-wanted");
+        let turned = self.handle.take_turn(&mut self.mover).await;
+        let code = match &turned {
+            Ok(Turned::Idle) => "idle",
+            Ok(Turned::Unmeasured(..)) => "unmeasured",
+            Ok(Turned::Asked(report, None)) if report.moved_bytes > 0 => "ok",
+            Ok(Turned::Asked(_, None)) => "left",
+            Ok(Turned::Asked(_, Some(error))) | Err(error) => error.code(),
+        };
+        self.end_as("move-wanted", code).await;
+        if let Ok(Turned::Unmeasured(rack, _)) = &turned {
+            self.mover.measured(*rack, COSTS);
+        }
+        self.check_error("move-wanted", &turned);
+    }
+
     /// Moves a page that somebody uses, to any rack. Where it ends is no secret of the model: its
     /// bytes and words must be what they were.
     pub(super) async fn migrate(&mut self) {
