@@ -295,6 +295,20 @@ fn fencing_tokens_grow_when_a_page_comes() {
 }
 
 #[test]
+fn a_frame_for_a_page_that_nobody_was_given_is_refused() {
+    let mut rig = Rig::new(8);
+    rig.join(0);
+    let addr = rig.alloc(0, PAGE, false);
+    let next = PageId(home_of(&rig, addr).page.0 + 1);
+    for page in [PageId(0), next, PageId(u64::MAX)] {
+        assert_eq!(code(rig.ask(0, Request::MoveIn { page })), "protocol", "{page}");
+    }
+    let after = rig.alloc(0, PAGE, false);
+    assert_eq!(home_of(&rig, after).page, next);
+    rig.finish();
+}
+
+#[test]
 fn a_full_rack_takes_no_page() {
     let mut rig = Rig::new(2);
     rig.join(0);

@@ -215,6 +215,12 @@ impl Frames {
         first
     }
 
+    /// Whether a page id is leased to this rack and was not given out: no page has it.
+    pub(super) fn is_unused_id(&self, page: PageId) -> bool {
+        let holds = |range: &IdRange| (range.next..range.end).contains(&page.0);
+        holds(&self.ids) || self.standby.as_ref().is_some_and(holds)
+    }
+
     /// Checks a range that the master leased and keeps it for later.
     pub(super) fn offer_ids(&mut self, first: PageId, count: u64) -> Result<()> {
         let end = first.0.checked_add(count).filter(|end| *end <= self.pages.page_id_max().0);

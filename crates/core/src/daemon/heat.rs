@@ -173,8 +173,9 @@ impl Heat {
         if report.moved_bytes > 0 {
             let limit = self.policy.cost().limit(costs);
             self.allowance.take(&limit, self.now, report.moved_bytes);
-            self.counts.moved += report.moved_bytes / page_bytes;
-            self.counts.moved_bytes += report.moved_bytes;
+            let (pages, bytes) = (report.moved_bytes / page_bytes, report.moved_bytes);
+            self.counts.moved = self.counts.moved.saturating_add(pages);
+            self.counts.moved_bytes = self.counts.moved_bytes.saturating_add(bytes);
         }
         if let Some(page) = report.failed {
             self.counts.failed += 1;

@@ -422,7 +422,8 @@ impl Daemon {
         page: PageId,
         world: &mut W,
     ) -> Result<()> {
-        if page.0 == 0 || page > self.layout.pages.page_id_max() {
+        let is_page = page.0 != 0 && page <= self.layout.pages.page_id_max();
+        if !is_page || self.frames.is_unused_id(page) {
             return broken(format!("{page} is no page"));
         }
         if self.moves.arriving.len() >= MOVES_MAX {
