@@ -276,6 +276,19 @@ impl Error {
         }
     }
 
+    /// Whether the peer may have done what ended with this error. Otherwise the peer said it
+    /// itself, of what it did not do.
+    pub fn is_open(&self) -> bool {
+        matches!(
+            self,
+            Error::OutcomeUnknown { .. }
+                | Error::Timeout { .. }
+                | Error::PeerDead { .. }
+                | Error::Protocol { .. }
+                | Error::Io { .. }
+        )
+    }
+
     /// Whether the same call may succeed later without anything being changed by the caller.
     pub fn may_retry(&self) -> bool {
         matches!(

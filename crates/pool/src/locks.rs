@@ -556,7 +556,7 @@ impl Handle {
             }),
             Err(error) => {
                 // The daemon may have granted what nobody will take.
-                if let Some(link) = op.link().filter(|_| is_open(&error)) {
+                if let Some(link) = op.link().filter(|_| error.is_open()) {
                     table.owe(Release { link, addr, end, token: 0 });
                 }
                 match error {
@@ -590,16 +590,4 @@ impl Range {
 /// How long a lock request that is sent again may still wait, if its call ends at `deadline_ns`.
 pub(crate) fn wait_left_ms(deadline_ns: u64) -> u64 {
     (deadline_ns.saturating_sub(clock::now_ns()) / 1_000_000).saturating_sub(ANSWER_MS)
-}
-
-/// Whether the daemon may have done what ended with this error.
-fn is_open(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::OutcomeUnknown { .. }
-            | Error::Timeout { .. }
-            | Error::PeerDead { .. }
-            | Error::Protocol { .. }
-            | Error::Io { .. }
-    )
 }

@@ -141,7 +141,7 @@ impl Migrate {
 
     /// A daemon's refusal. What it says itself it has not done.
     fn on_refusal(&mut self, error: Error) {
-        if is_final(&error) {
+        if !error.is_open() {
             match self.stage {
                 Stage::MoveIn | Stage::Commit(_) => self.open.target = false,
                 Stage::MoveOut => self.open.source = false,
@@ -374,18 +374,6 @@ impl<M: Mem> Operation<M> for Migrate {
         }
         Ok(())
     }
-}
-
-/// Whether a daemon has said this itself, about what it did not do. Otherwise it may have.
-fn is_final(error: &Error) -> bool {
-    !matches!(
-        error,
-        Error::OutcomeUnknown { .. }
-            | Error::Timeout { .. }
-            | Error::PeerDead { .. }
-            | Error::Protocol { .. }
-            | Error::Io { .. }
-    )
 }
 
 fn link_of<M: Mem>(client: &Client<M>, rack: RackId) -> Result<LinkId> {
