@@ -211,6 +211,41 @@ impl<A> Drop for Crew<A> {
     }
 }
 
+/// A client's next order; `None` once its parent has no more.
+pub(crate) fn next_order<T: DeserializeOwned>(
+    input: &mut dyn BufRead,
+) -> Result<Option<T>, BenchError> {
+    let mut line = String::new();
+    if input.read_line(&mut line).map_err(io_error("the parent's orders"))? == 0 {
+        return Ok(None);
+    }
+    serde_json::from_str(&line).map(Some).map_err(|error| {
+        let reason = format!("\"{}\": {error}", line.trim_end());
+        BenchError::Option { option: "order", reason }
+    })
+}
+
+/// A client's answer.
+pub(crate) fn say(output: &mut dyn Write, answer: &impl Serialize) -> Result<(), BenchError> {
+    let mut line = serde_json::to_string(answer).expect("answers are plain data");
+    line.push('\n');
+    let written = output.write_all(line.as_bytes()).and_then(|()| output.flush());
+    written.map_err(io_error("an answer to the parent"))
+}
+
+/// How a client ends; a failure is said as the answer that `failed` makes of code and reason.
+pub(crate) fn end_with<A: Serialize>(
+    outcome: Result<(), BenchError>,
+    output: &mut dyn Write,
+    failed: impl FnOnce(String, String) -> A,
+) -> Result<(), BenchError> {
+    if let Err(error) = &outcome {
+        // If even that cannot be said, the parent sees the end of the process.
+        let _ = say(output, &failed(error.code().into(), error.to_string()));
+    }
+    outcome
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@
 //! caller's command starts; each adds to a counter under the lock, and no addition may be missing.
 //! Source: Rcmp §5.4, §6.5 (fig. 21: up to 1.6 times, nothing above 256 bytes).
 
-use crate::crew::Crew;
+use crate::crew::{Crew, end_with, next_order, say};
 use crate::histogram::Histogram;
 use crate::interleave::compare;
 use crate::micro::pin;
@@ -342,22 +342,17 @@ struct Job {
 /// [`BenchError`]: the first thing that went wrong.
 pub fn worker(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
     let outcome = serve(input, output);
-    if let Err(error) = &outcome {
-        let failed = Answer::Failed { code: error.code().into(), reason: error.to_string() };
-        // If even that cannot be said, the parent sees the end of the process.
-        let _ = say(output, &failed);
-    }
-    outcome
+    end_with(outcome, output, |code, reason| Answer::Failed { code, reason })
 }
 
 fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
-    let job: Job = parse(input)?;
+    let Some(job) = next_order::<Job>(input)? else { return Ok(()) };
     let options = rackpool::Options::new(&job.master, job.rack).fabric(FabricChoice::Tcp);
     let mut handle = Pool::open(options)?.handle()?;
     let addr = GAddr(job.addr);
     handle.read_u64(addr)?;
     say(output, &Answer::Ready)?;
-    let Order::Go = parse(input)? else {
+    let Some(Order::Go) = next_order(input)? else {
         let reason = "another order than to begin".into();
         return Err(BenchError::Option { option: "order", reason });
     };
@@ -375,22 +370,6 @@ fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchErr
     say(output, &Answer::Ran(Box::new(ran)))?;
     // Whoever ends before the others are asked looks like one that died.
     std::io::copy(input, &mut std::io::sink()).map(drop).map_err(io_error("reading orders"))
-}
-
-fn parse<T: serde::de::DeserializeOwned>(input: &mut dyn BufRead) -> Result<T, BenchError> {
-    let mut line = String::new();
-    input.read_line(&mut line).map_err(io_error("reading an order"))?;
-    serde_json::from_str(&line).map_err(|error| BenchError::Option {
-        option: "order",
-        reason: format!("\"{}\": {error}", line.trim_end()),
-    })
-}
-
-fn say(output: &mut dyn Write, answer: &Answer) -> Result<(), BenchError> {
-    let mut line = serde_json::to_string(answer).expect("answers are plain data");
-    line.push('\n');
-    let said = output.write_all(line.as_bytes()).and_then(|()| output.flush());
-    said.map_err(io_error("answering"))
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 //! read is verified: a byte of another page, or one that a move lost, ends the run.
 
 use super::{Answer, Job, Likes, Order, Ran};
+use crate::crew::{end_with, next_order, say};
 use crate::rng::{Rng, mix64};
-use crate::run::{BenchError, io_error};
+use crate::run::BenchError;
 use crate::value::Corrupt;
 use crate::zipf::{THETA, Zipfian};
 use rackpool::{Handle, Options, Pool};
@@ -72,16 +73,11 @@ fn draw(job: &Job) -> Vec<Access> {
 /// [`BenchError`]: the first thing that went wrong.
 pub fn worker(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
     let outcome = serve(input, output);
-    if let Err(error) = &outcome {
-        let failed = Answer::Failed { code: error.code().into(), reason: error.to_string() };
-        // If even that cannot be said, the parent sees the end of the process.
-        let _ = say(output, &failed);
-    }
-    outcome
+    end_with(outcome, output, |code, reason| Answer::Failed { code, reason })
 }
 
 fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
-    let Some(job) = next_line::<Job>(input)? else { return Ok(()) };
+    let Some(job) = next_order::<Job>(input)? else { return Ok(()) };
     let mut options = Options::new(&job.master, job.rack);
     options.fabric = job.fabric.parse()?;
     let mut handle = Pool::open(options)?.handle()?;
@@ -91,7 +87,7 @@ fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchErr
         access(&mut handle, &job, Access { page: page as u32, line: 0, is_write: false })?;
     }
     say(output, &Answer::Ready)?;
-    while let Some(Order::Go { run_ms }) = next_line::<Order>(input)? {
+    while let Some(Order::Go { run_ms }) = next_order::<Order>(input)? {
         let ran = run(&mut handle, &job, &accesses, Duration::from_millis(run_ms))?;
         say(output, &Answer::Ran(ran))?;
     }
@@ -143,24 +139,4 @@ fn access(handle: &mut Handle, job: &Job, one: Access) -> Result<(), BenchError>
             Err(Corrupt::Checksum { key: page, bytes: LINE, found, computed }.into())
         }
     }
-}
-
-fn next_line<T: serde::de::DeserializeOwned>(
-    input: &mut dyn BufRead,
-) -> Result<Option<T>, BenchError> {
-    let mut line = String::new();
-    if input.read_line(&mut line).map_err(io_error("the parent's orders"))? == 0 {
-        return Ok(None);
-    }
-    serde_json::from_str(&line).map(Some).map_err(|error| {
-        let reason = format!("\"{}\": {error}", line.trim_end());
-        BenchError::Option { option: "order", reason }
-    })
-}
-
-fn say(output: &mut dyn Write, answer: &Answer) -> Result<(), BenchError> {
-    let mut line = serde_json::to_string(answer).expect("answers are plain data");
-    line.push('\n');
-    let written = output.write_all(line.as_bytes()).and_then(|()| output.flush());
-    written.map_err(io_error("an answer to the parent"))
 }

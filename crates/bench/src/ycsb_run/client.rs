@@ -2,13 +2,12 @@
 //! reads is verified; the first one that is wrong, or missing, ends it with an error.
 
 use super::{Answer, Job, Order, Ran, stream_options};
-use crate::run::{BenchError, io_error};
+use crate::crew::{end_with, next_order, say};
+use crate::run::BenchError;
 use crate::value;
 use crate::ycsb::{KEY_NAME_BYTES_MAX, OperationKind, OperationStream, key_name, load_keys};
 use rackpool::{Handle, Options, Pool};
 use rackpool_kv::Table;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
@@ -96,22 +95,17 @@ impl KeyValue for PoolTable {
 /// [`BenchError`]: the first thing that went wrong.
 pub fn worker(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
     let outcome = serve(input, output);
-    if let Err(error) = &outcome {
-        let failed = Answer::Failed { code: error.code().into(), reason: error.to_string() };
-        // If even that cannot be said, the parent sees the end of the process.
-        let _ = say(output, &failed);
-    }
-    outcome
+    end_with(outcome, output, |code, reason| Answer::Failed { code, reason })
 }
 
 fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
-    let Some(job) = next_line::<Job>(input)? else { return Ok(()) };
+    let Some(job) = next_order::<Job>(input)? else { return Ok(()) };
     let mut options = Options::new(&job.master, job.rack);
     options.fabric = job.fabric.parse()?;
     let handle = Pool::open(options)?.handle()?;
     let store = PoolTable::open(handle, &job.table)?;
     let mut client = Client::new(job, store);
-    while let Some(order) = next_line::<Order>(input)? {
+    while let Some(order) = next_order::<Order>(input)? {
         match order {
             Order::Load => {
                 let records = client.load()?;
@@ -122,7 +116,7 @@ fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchErr
                 let stream = OperationStream::new(options)?;
                 client.warm_up()?;
                 say(output, &Answer::Ready)?;
-                if next_line::<Order>(input)? != Some(Order::Go) {
+                if next_order::<Order>(input)? != Some(Order::Go) {
                     return Ok(());
                 }
                 let ran = client.run(stream, Duration::from_millis(run_ms))?;
@@ -135,24 +129,6 @@ fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchErr
         }
     }
     Ok(())
-}
-
-fn next_line<T: DeserializeOwned>(input: &mut dyn BufRead) -> Result<Option<T>, BenchError> {
-    let mut line = String::new();
-    if input.read_line(&mut line).map_err(io_error("the parent's orders"))? == 0 {
-        return Ok(None);
-    }
-    serde_json::from_str(&line).map(Some).map_err(|error| {
-        let reason = format!("\"{}\": {error}", line.trim_end());
-        BenchError::Option { option: "order", reason }
-    })
-}
-
-fn say(output: &mut dyn Write, answer: &impl Serialize) -> Result<(), BenchError> {
-    let mut line = serde_json::to_string(answer).expect("answers are plain data");
-    line.push('\n');
-    let written = output.write_all(line.as_bytes()).and_then(|()| output.flush());
-    written.map_err(io_error("an answer to the parent"))
 }
 
 struct Client<S> {
