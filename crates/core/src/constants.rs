@@ -59,6 +59,12 @@ pub const RING_DATA_BYTES: u32 = 64 << 10;
 /// The longest message between a client and a daemon, in a ring or by SEND.
 pub const MESSAGE_BYTES_MAX: u32 = RING_DATA_BYTES / 4;
 
+/// The longest piece of data that goes through the own rack's daemon at once, bytes: with its
+/// order it fits into [`MESSAGE_BYTES_MAX`], and several are under way in one ring.
+pub const PROXY_PIECE_BYTES_MAX: u64 = 8 << 10;
+/// Channels of one client through its daemon: one to each rack, and as many that end.
+pub const PROXY_CHANNELS_MAX: usize = 2 * RACKS_MAX as usize;
+
 /// Pages that one Resolve may name: their homes fit into [`MESSAGE_BYTES_MAX`].
 pub const RESOLVE_PAGES_MAX: u32 = 256;
 /// Sessions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].

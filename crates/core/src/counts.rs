@@ -291,6 +291,17 @@ pub struct FabricCounts {
     pub receive_calls: u64,
 }
 
+/// What a daemon did for clients that have no fabric endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxyCounts {
+    /// Connections to other racks now, which all clients of the rack share.
+    pub uplinks: u64,
+    /// Channels of clients over them now.
+    pub channels: u64,
+    /// Work requests posted since the process started.
+    pub operations: u64,
+}
+
 /// Bounded by the number of error words.
 fn note_refusal(refused: &mut BTreeMap<String, u64>, error: &Error) {
     match refused.get_mut(error.code()) {

@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First bytes of every private section: "rackpool" read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rackpool");
 /// Version of all layouts here. Another version is an error, never a reformat.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 
 /// The unit in which sections are laid out and backed, bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -330,6 +330,9 @@ pub enum SlotWord {
     ConsumedSeq = 128,
     /// 1 once the client left on purpose.
     Left = 136,
+    /// 1 while the client sleeps on its control connection: the daemon says there that the ring
+    /// for remote replies has something, and stores 0.
+    FabricSleeping = 144,
     /// The first of `LOCK_RELEASES` words: tokens of locks that are given back, or 0. Clients fill
     /// them, the daemon empties them.
     Releases = 192,
@@ -355,8 +358,13 @@ pub const RING_BYTES: u64 =
 pub const SLOT_REQUEST_RING: u64 = BLOCK_BYTES;
 /// Offset of the reply ring in a slot section.
 pub const SLOT_REPLY_RING: u64 = SLOT_REQUEST_RING + RING_BYTES;
+/// Offset of the ring for requests that the daemon's fabric endpoint serves: long ones do not
+/// hold up those that the daemon answers itself.
+pub const SLOT_REMOTE_REQUEST_RING: u64 = SLOT_REPLY_RING + RING_BYTES;
+/// Offset of the ring for their replies.
+pub const SLOT_REMOTE_REPLY_RING: u64 = SLOT_REMOTE_REQUEST_RING + RING_BYTES;
 /// Length of a slot section.
-pub const SLOT_BYTES: u64 = SLOT_REPLY_RING + RING_BYTES;
+pub const SLOT_BYTES: u64 = SLOT_REMOTE_REPLY_RING + RING_BYTES;
 
 /// Length of the bell section: the ready bitmap, one bit a slot.
 pub const BELL_BYTES: u64 = BLOCK_BYTES;

@@ -2,9 +2,14 @@
 //! else. Encoded with postcard: fixed meaning on every host, bounded length, no pointer.
 //! A receiver decodes into these types once and checks the numbers before it uses them.
 
+mod proxied;
+
+pub use proxied::{ProxyOrder, ProxyOutcome, ProxyStatus, ProxyWork, Routed, decode_front};
+
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::constants::MESSAGE_BYTES_MAX;
-use crate::counts::{AnswerCounts, CallCounts, FabricCounts, MoveCounts, Refusals, RequestCounts};
+use crate::counts::{AnswerCounts, CallCounts, FabricCounts, MoveCounts, ProxyCounts};
+use crate::counts::{Refusals, RequestCounts};
 use crate::error::{Error, Result};
 use crate::heat::PageUse;
 use crate::placement::Order;
@@ -12,7 +17,7 @@ use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 6;
+pub const WIRE_VERSION: u32 = 7;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -351,9 +356,11 @@ pub struct DaemonStats {
     pub answers: AnswerCounts,
     /// What the fabric endpoint served since this process started.
     pub fabric: FabricCounts,
+    /// What was done for clients that have no fabric endpoint.
+    pub proxy: ProxyCounts,
 }
 
-/// SEND messages from a remote client to a daemon.
+/// SEND messages from a remote client to a daemon, [`Routed`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RemoteRequest {
     /// First message of a connection.
@@ -377,9 +384,11 @@ pub enum RemoteRequest {
     Consumed(u64),
     /// The client leaves on purpose: its session is over.
     Leave,
+    /// The client does not use the channel any more, as if a connection of its own had ended.
+    Ended,
 }
 
-/// SEND messages from a daemon to a remote client.
+/// SEND messages from a daemon to a remote client, [`Routed`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RemoteReply {
     /// To `Join`. `known` says whether the daemon has the session's last answer: if not, a
@@ -398,6 +407,8 @@ pub enum RemoteReply {
     Reply(ReplyFrame),
     /// To `Consumed`: it is known, also to the next daemon.
     Consumed(u64),
+    /// The channel is over, as if a connection of its own had ended.
+    Ended,
 }
 
 /// What a client must know of a region before it uses addresses in it.
@@ -707,12 +718,14 @@ pub fn encode_vec<T: Serialize>(message: &T) -> Vec<u8> {
 
 /// Decodes a message from `peer`; trailing bytes are an error.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], peer: &str) -> Result<T> {
-    let broken = |reason: String| Error::Protocol { peer: peer.into(), reason };
-    match postcard::take_from_bytes::<T>(bytes) {
-        Ok((message, [])) => Ok(message),
-        Ok((_, rest)) => Err(broken(format!("{} bytes too many", rest.len()))),
-        Err(error) => Err(broken(format!("{error} in {} bytes", bytes.len()))),
+    match decode_front(bytes, peer)? {
+        (message, []) => Ok(message),
+        (_, rest) => Err(broken(peer, format!("{} bytes too many", rest.len()))),
     }
+}
+
+fn broken(peer: &str, reason: String) -> Error {
+    Error::Protocol { peer: peer.into(), reason }
 }
 
 /// A buffer that every message between client and daemon fits into.

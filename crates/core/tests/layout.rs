@@ -213,8 +213,11 @@ fn slot_section(out: &mut String) {
             (SlotWord::Cells as u64, 8 * u64::from(CELLS), "announce cells: frame + 1, or 0"),
             (SlotWord::ConsumedSeq as u64, 8, "`ConsumedSeq`"),
             (SlotWord::Left as u64, 8, "`Left`"),
+            (SlotWord::FabricSleeping as u64, 8, "`FabricSleeping`"),
             (SLOT_REQUEST_RING, RING_BYTES, "request ring, client to daemon"),
             (SLOT_REPLY_RING, RING_BYTES, "reply ring, daemon to client"),
+            (SLOT_REMOTE_REQUEST_RING, RING_BYTES, "ring for remote requests, client to daemon"),
+            (SLOT_REMOTE_REPLY_RING, RING_BYTES, "ring for their replies, daemon to client"),
             (SLOT_BYTES, 0, "end"),
         ],
     );

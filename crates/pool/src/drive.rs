@@ -7,8 +7,7 @@ use crate::submit::Submissions;
 use rackpool_core::Result;
 use rackpool_core::client::{Client, Io, LinkId, Need, Operation, Step};
 use rackpool_core::seam::{BufId, Fabric, PostError, Sge, WorkRequest};
-use rackpool_hw::fabric::tcp::Endpoint;
-use rackpool_hw::fabric::{LocalBuffers, ScopedBuffers};
+use rackpool_hw::fabric::{Endpoint, LocalBuffers, ScopedBuffers};
 use rackpool_hw::window::Window;
 
 /// The local buffers of an operation.

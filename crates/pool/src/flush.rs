@@ -8,8 +8,7 @@ use crate::links::{Links, fabric_error};
 use rackpool_core::Result;
 use rackpool_core::client::{Access, Client, Operation, Transfer, TransferTables, WriteBuffer};
 use rackpool_core::seam::{BufId, WorkStatus};
-use rackpool_hw::fabric::LocalBuffers;
-use rackpool_hw::fabric::tcp::Endpoint;
+use rackpool_hw::fabric::{Endpoint, LocalBuffers};
 use rackpool_hw::window::Window;
 
 /// Buffered writes and their way home.

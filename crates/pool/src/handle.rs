@@ -21,7 +21,7 @@ use rackpool_core::error::DeathCause;
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{DaemonStats, MasterAnswer, MasterCall, Reply, Request, SessionState};
 use rackpool_core::{Error, GAddr, RackId, Result};
-use rackpool_hw::fabric::tcp::Endpoint;
+use rackpool_hw::fabric::Endpoint;
 use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
 use rackpool_hw::window::Window;
 use std::os::fd::BorrowedFd;
@@ -66,8 +66,8 @@ const BATCH_PIECES_MAX: usize = 256;
 impl Handle {
     pub(crate) fn open(shared: Arc<Shared>) -> Result<Self> {
         let deadline_ns = clock::deadline_ns(shared.options.request_timeout_ms);
-        let endpoint = Links::endpoint()?;
-        let (links, own) = Links::open(shared, deadline_ns)?;
+        let mut endpoint = Links::endpoint(&shared.options)?;
+        let (links, own) = Links::open(shared, &mut endpoint, deadline_ns)?;
         let options = links.options();
         let mut client = Client::new(options.rack_id(), own, options.translation_entries);
         client.count_use(links.counts_use());
@@ -627,8 +627,8 @@ impl Handle {
 
     /// A descriptor that becomes readable when [`Handle::poll_completion`] may have something to
     /// do: for an event loop of the caller's. To be asked for again before each sleep.
-    pub fn completion_fd(&mut self) -> BorrowedFd<'_> {
-        self.endpoint.prepare_sleep()
+    pub fn completion_fd(&mut self) -> Result<BorrowedFd<'_>> {
+        self.endpoint.prepare_sleep().map_err(crate::links::fabric_error)
     }
 
     /// Pins `bytes` bytes at `addr`, within one page of a mapped rack: until the guard is dropped

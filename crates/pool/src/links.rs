@@ -18,8 +18,8 @@ use rackpool_core::placement::Order;
 use rackpool_core::seam::{Fabric, FabricEvent, PeerId, WorkStatus};
 use rackpool_core::wire::{FabricKind, MasterAnswer, MasterCall, RackInfo, Reply, Request};
 use rackpool_core::{Error, RackId, Result};
-use rackpool_hw::fabric::FabricError;
-use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
+use rackpool_hw::fabric::tcp::{self, EndpointOptions};
+use rackpool_hw::fabric::{Endpoint, FabricError, proxied};
 use rackpool_hw::window::Window;
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,12 +91,20 @@ enum Link {
 
 impl Links {
     /// The fabric endpoint of a handle.
-    pub(crate) fn endpoint() -> Result<Endpoint> {
-        Endpoint::new(EndpointOptions::default()).map_err(fabric_error)
+    pub(crate) fn endpoint(options: &Options) -> Result<Endpoint> {
+        if options.fabric == FabricChoice::Proxied {
+            return Ok(Endpoint::Proxied(proxied::Endpoint::default()));
+        }
+        let endpoint = tcp::Endpoint::new(EndpointOptions::default());
+        endpoint.map(Endpoint::Tcp).map_err(fabric_error)
     }
 
     /// Finds the own rack's daemon and joins it.
-    pub(crate) fn open(shared: Arc<Shared>, deadline_ns: u64) -> Result<(Self, Reach<Window>)> {
+    pub(crate) fn open(
+        shared: Arc<Shared>,
+        endpoint: &mut Endpoint,
+        deadline_ns: u64,
+    ) -> Result<(Self, Reach<Window>)> {
         let mut master = MasterLink::new(shared.options.master.clone());
         let (session, rack) = (crate::local::new_session()?, shared.options.rack_id());
         master.set_join(MasterCall::JoinClient { session, rack });
@@ -126,6 +134,7 @@ impl Links {
             as_remote: false,
         };
         let link = LocalLink::join(join, deadline_ns)?;
+        link.serve(endpoint);
         let reach = Reach::Mapped(link.view().clone());
         links.locks.set_door(OWN, link.door());
         links.links.push(Link::Local(Box::new(link)));
@@ -205,6 +214,7 @@ impl Links {
         let mut pause_ms = 1;
         loop {
             let info = self.wait_for_rack(rack, deadline_ns)?;
+            self.wait_for_proxy(client, endpoint, deadline_ns)?;
             match self.connect_once(client, endpoint, &info, deadline_ns) {
                 Err(Error::PeerDead { .. } | Error::Timeout { .. })
                     if clock::now_ns() < deadline_ns => {}
@@ -213,6 +223,21 @@ impl Links {
             std::thread::sleep(Duration::from_millis(pause_ms));
             pause_ms = (pause_ms * 2).min(RETRY_PAUSE_MS_MAX);
         }
+    }
+
+    /// A handle that the own rack's daemon works for finds it again first.
+    fn wait_for_proxy(
+        &mut self,
+        client: &mut Client<Window>,
+        endpoint: &mut Endpoint,
+        deadline_ns: u64,
+    ) -> Result<()> {
+        if let Endpoint::Proxied(proxied) = endpoint
+            && !proxied.is_attached()
+        {
+            self.daemon_call(client, endpoint, OWN, Request::Ping, deadline_ns)?;
+        }
+        Ok(())
     }
 
     fn connect_once(
@@ -273,7 +298,8 @@ impl Links {
                 })
             }
             (FabricChoice::Shm, _) | (FabricChoice::Auto, FabricKind::Shm) => Ok(true),
-            (FabricChoice::Tcp, _) | (FabricChoice::Auto, FabricKind::Tcp) => Ok(false),
+            (FabricChoice::Tcp | FabricChoice::Proxied, _)
+            | (FabricChoice::Auto, FabricKind::Tcp) => Ok(false),
             (FabricChoice::Auto, FabricKind::Verbs) => Err(Error::Config {
                 reason: format!("rack {} offers fabric `verbs`, not in this build", info.rack),
             }),
@@ -303,6 +329,7 @@ impl Links {
                     }
                     self.locks.set_door(link, local.door());
                     if link == OWN {
+                        local.serve(endpoint);
                         client.count_use(local.region().counts_use && !self.never_counts);
                     }
                     client.add_link(rack, Reach::Mapped(local.view().clone()))?;
@@ -414,7 +441,7 @@ impl Links {
             if clock::now_ns() >= deadline_ns {
                 return false;
             }
-            endpoint.wait(clock::now_ns, deadline_ns, None, &mut self.inbox.events);
+            endpoint.wait(deadline_ns, &mut self.inbox.events);
         }
     }
 
@@ -462,6 +489,9 @@ impl Links {
             (0, _, _) => "the page is homed in this handle's own rack".into(),
             (_, true, FabricChoice::Auto) => "the rack's daemon offers fabric shm".into(),
             (_, true, _) => "this handle asked for fabric shm".into(),
+            (_, false, FabricChoice::Proxied) => {
+                "this handle has no fabric endpoint: its own rack's daemon works for it".into()
+            }
             (_, false, FabricChoice::Auto) => "the rack's daemon offers fabric tcp".into(),
             (_, false, _) => "this handle asked for fabric tcp".into(),
         }

@@ -11,8 +11,8 @@ use rackpool_core::client::{LinkLoss, RackView, Session};
 use rackpool_core::constants::{CELLS, LOCK_RELEASES, MESSAGE_BYTES_MAX};
 use rackpool_core::error::DeathCause;
 use rackpool_core::layout::{
-    BELL_BYTES, RING_BYTES, RegionLayout, SLOT_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord,
-    release_offset,
+    BELL_BYTES, RING_BYTES, RegionLayout, SLOT_BYTES, SLOT_REMOTE_REPLY_RING,
+    SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord, release_offset,
 };
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{
@@ -21,10 +21,11 @@ use rackpool_core::wire::{
 use rackpool_core::{Error, PageGeometry, Result, SessionId};
 use rackpool_hw::control::{ControlConn, ControlError, Received};
 use rackpool_hw::event::WakeEvent;
+use rackpool_hw::fabric::{Endpoint, proxied};
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::ring::{Consumer, Producer};
 use rackpool_hw::window::{Access, MapOptions, Window};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
@@ -97,6 +98,36 @@ impl Door {
             self.ring();
         }
         noted
+    }
+}
+
+/// What a fabric endpoint that the daemon serves needs of the slot: it keeps the slot, as a pin
+/// does.
+struct FabricDoor {
+    door: Arc<Door>,
+    lease: Arc<SlotLease>,
+    /// The control connection's descriptor, to be slept on.
+    fd: OwnedFd,
+}
+
+impl proxied::Door for FabricDoor {
+    fn ring(&self) {
+        self.door.ring();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.lease.is_closed()
+    }
+
+    fn prepare_sleep(&self) -> BorrowedFd<'_> {
+        // Calls of before.
+        if let Some(conn) = &*self.lease.conn() {
+            while let Ok(Received::Message { .. }) = conn.recv(&mut [0; 8]) {}
+        }
+        self.door.slot.store(SlotWord::FabricSleeping as u64, 1);
+        // Pairs with the fence in daemon/clients.rs::Client::tell: one of the two sees the other.
+        self.door.slot.fence();
+        self.fd.as_fd()
     }
 }
 
@@ -251,6 +282,20 @@ impl LocalLink {
                     return self.session.on_loss(loss).expect("time up ends a request");
                 }
             }
+        }
+    }
+
+    /// The daemon works for this endpoint, if it is one without connections of its own.
+    pub(crate) fn serve(&self, endpoint: &mut Endpoint) {
+        let Endpoint::Proxied(endpoint) = endpoint else { return };
+        let slot = &self.joined.view.slot;
+        let orders = Producer::attach(slot.slice(SLOT_REMOTE_REQUEST_RING, RING_BYTES));
+        let outcomes = Consumer::attach(slot.slice(SLOT_REMOTE_REPLY_RING, RING_BYTES));
+        let (door, lease) = (self.joined.door.clone(), self.joined.lease.clone());
+        let fd = lease.conn().as_ref().map(|conn| conn.as_fd().try_clone_to_owned());
+        // Without a connection the next call of the link finds the daemon again.
+        if let Some(Ok(fd)) = fd {
+            endpoint.attach(orders, outcomes, Box::new(FabricDoor { door, lease, fd }));
         }
     }
 

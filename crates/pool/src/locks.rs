@@ -17,7 +17,7 @@ use rackpool_core::client::{AtHome, Client, LinkId, Reach};
 use rackpool_core::constants::LOCK_ALIGN_BYTES;
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
-use rackpool_hw::fabric::tcp::Endpoint;
+use rackpool_hw::fabric::Endpoint;
 use rackpool_hw::window::Window;
 use std::collections::BTreeMap;
 use std::ops::Deref;

@@ -16,7 +16,8 @@ use rackpool_core::wire::{
     DaemonStats, MasterAnswer, MasterCall, MasterStats, RackInfo, Reply, Request,
 };
 use rackpool_core::{Error, RackId, Result};
-use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
+use rackpool_hw::fabric::Endpoint;
+use rackpool_hw::fabric::tcp::{self, EndpointOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -69,7 +70,7 @@ impl Monitor {
         Ok(Self {
             master: MasterLink::new(masters),
             timeout_ms,
-            endpoint: Endpoint::new(options).map_err(fabric_error)?,
+            endpoint: Endpoint::Tcp(tcp::Endpoint::new(options).map_err(fabric_error)?),
             inbox: Inbox::default(),
             racks: BTreeMap::new(),
         })

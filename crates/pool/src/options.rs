@@ -20,6 +20,9 @@ pub enum FabricChoice {
     Shm,
     /// One-sided operations over TCP.
     Tcp,
+    /// Through the own rack's daemon, which shares its connections among all handles of the rack:
+    /// one ring round trip more for each access (Rcmp §4.2, methods b and c).
+    Proxied,
 }
 
 impl std::str::FromStr for FabricChoice {
@@ -29,6 +32,7 @@ impl std::str::FromStr for FabricChoice {
             "auto" => Ok(Self::Auto),
             "shm" => Ok(Self::Shm),
             "tcp" => Ok(Self::Tcp),
+            "proxied" => Ok(Self::Proxied),
             "verbs" => Err(Error::Config {
                 reason: "fabric `verbs` is not in this build; use `tcp` or `shm`".into(),
             }),

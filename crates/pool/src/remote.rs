@@ -9,11 +9,10 @@ use rackpool_core::error::DeathCause;
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Sge, Verb, WorkRequest};
 use rackpool_core::wire::{
-    self, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply, Request, WIRE_VERSION,
+    self, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply, Request, Routed, WIRE_VERSION,
 };
 use rackpool_core::{Error, GAddr, PageGeometry, Result, SessionId};
-use rackpool_hw::fabric::LocalBuffers;
-use rackpool_hw::fabric::tcp::Endpoint;
+use rackpool_hw::fabric::{Endpoint, LocalBuffers};
 
 /// The link; see the module.
 pub(crate) struct RemoteLink {
@@ -120,11 +119,7 @@ impl RemoteLink {
         if let Some(old) = self.peer.take() {
             endpoint.close(old);
         }
-        let addr = info.fabric_addr.parse().map_err(|_| Error::Protocol {
-            peer: "master".into(),
-            reason: format!("fabric address `{}`", info.fabric_addr),
-        })?;
-        let peer = endpoint.connect(addr, clock::now_ns()).map_err(fabric_error)?;
+        let peer = connect(endpoint, info)?;
         self.wait(endpoint, inbox, peer, deadline_ns, |event| match event {
             FabricEvent::Connected { .. } => Some(Ok(())),
             _ => None,
@@ -139,10 +134,10 @@ impl RemoteLink {
         self.send(endpoint, peer, &join)?;
         let (known, lost, region) = self.wait(endpoint, inbox, peer, deadline_ns, |event| {
             let FabricEvent::Received { message, .. } = event else { return None };
-            match wire::decode::<RemoteReply>(message, &name) {
+            match decode(message, &name) {
                 Ok(RemoteReply::Joined { known, lost, region }) => Some(Ok((known, lost, region))),
                 Ok(RemoteReply::Refused(error)) | Err(error) => Some(Err(error)),
-                Ok(RemoteReply::Reply(_) | RemoteReply::Consumed(_)) => None,
+                Ok(_) => None,
             }
         })?;
         if PageGeometry::new(region.page_shift).is_none() {
@@ -162,7 +157,9 @@ impl RemoteLink {
         peer: PeerId,
         message: &RemoteRequest,
     ) -> Result<()> {
-        let bytes = wire::encode(message, endpoint.buffer_mut(self.buffer))?.len() as u64;
+        // The connection is the handle's, or its daemon says whose the message is.
+        let message = Routed { channel: 0, message };
+        let bytes = wire::encode(&message, endpoint.buffer_mut(self.buffer))?.len() as u64;
         let sge = [Sge { buf: self.buffer, offset: 0, bytes }];
         let request = WorkRequest { id: SEND_ID, verb: Verb::Send, local: &sge, signalled: false };
         endpoint.post(peer, &[request]).map_err(|_| Error::PeerDead {
@@ -183,7 +180,7 @@ impl RemoteLink {
     ) -> Result<T> {
         let started_ns = clock::now_ns();
         loop {
-            endpoint.wait(clock::now_ns, deadline_ns, None, &mut inbox.events);
+            endpoint.wait(deadline_ns, &mut inbox.events);
             let mut result = None;
             inbox.sort(|event| match event {
                 FabricEvent::Closed { peer: of, cause } if *of == peer && result.is_none() => {
@@ -233,7 +230,7 @@ impl RemoteLink {
         }
         let reply = self.wait(endpoint, inbox, peer, deadline_ns, |event| {
             let FabricEvent::Received { message, .. } = event else { return None };
-            match wire::decode::<RemoteReply>(message, &name) {
+            match decode(message, &name) {
                 Ok(RemoteReply::Reply(frame)) if frame.seq == seq => Some(Ok(frame)),
                 Ok(_) => None,
                 Err(error) => Some(Err(error)),
@@ -271,7 +268,7 @@ impl RemoteLink {
         let known = sent.and_then(|()| {
             self.wait(endpoint, inbox, peer, deadline_ns, |event| {
                 let FabricEvent::Received { message, .. } = event else { return None };
-                match wire::decode::<RemoteReply>(message, &name) {
+                match decode(message, &name) {
                     Ok(RemoteReply::Consumed(known)) if known == seq => Some(Ok(())),
                     Ok(_) => None,
                     Err(error) => Some(Err(error)),
@@ -317,4 +314,22 @@ impl RemoteLink {
     pub(crate) fn give_up(&mut self, error: Error) -> Error {
         self.session.give_up(error)
     }
+}
+
+/// Begins a connection: one of the endpoint's own, or through the own rack's daemon.
+fn connect(endpoint: &mut Endpoint, info: &RackInfo) -> Result<PeerId> {
+    match endpoint {
+        Endpoint::Tcp(endpoint) => {
+            let addr = info.fabric_addr.parse().map_err(|_| Error::Protocol {
+                peer: "master".into(),
+                reason: format!("fabric address `{}`", info.fabric_addr),
+            })?;
+            endpoint.connect(addr, clock::now_ns()).map_err(fabric_error)
+        }
+        Endpoint::Proxied(endpoint) => endpoint.connect(info.rack).map_err(fabric_error),
+    }
+}
+
+fn decode(message: &[u8], peer: &str) -> Result<RemoteReply> {
+    wire::decode::<Routed<RemoteReply>>(message, peer).map(|routed| routed.message)
 }

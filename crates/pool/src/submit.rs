@@ -9,8 +9,7 @@ use crate::links::{Links, fabric_error};
 use rackpool_core::client::{Access, Client, Operation, Piece, Transfer, TransferTables};
 use rackpool_core::seam::{BufId, WorkStatus};
 use rackpool_core::{Error, GAddr, Result};
-use rackpool_hw::fabric::LocalBuffers;
-use rackpool_hw::fabric::tcp::Endpoint;
+use rackpool_hw::fabric::{Endpoint, LocalBuffers};
 use rackpool_hw::window::Window;
 
 /// Submissions of one handle under way; more is `Busy`.

@@ -24,18 +24,20 @@ mod free;
 mod heat;
 mod locks;
 mod moves;
+mod proxy;
 mod redo;
 mod remotes;
 mod session;
 mod slab;
 
 pub use attach::{format, read_superblock};
-pub use remotes::{Act, Remotes};
+pub use proxy::{OutcomeData, Proxy, Uplinks};
+pub use remotes::{Act, Place, Remotes};
 pub use session::SessionInfo;
 
 use crate::addr::{FrameIndex, GAddr, PageId, RackId, SessionId};
 use crate::constants::{LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX};
-use crate::counts::{AnswerCounts, FabricCounts, RequestCounts};
+use crate::counts::{AnswerCounts, FabricCounts, ProxyCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::Frames;
@@ -87,6 +89,10 @@ pub trait World {
     /// What the fabric endpoint beside the engine has served.
     fn fabric_counts(&self) -> FabricCounts {
         FabricCounts::default()
+    }
+    /// What [`Proxy`] beside the engine has done.
+    fn proxy_counts(&self) -> ProxyCounts {
+        ProxyCounts::default()
     }
     /// Sends a call to the master. `id` is the engine's, counted from 1 in each process; it comes
     /// back in the answer. While the master is down nothing is sent.
@@ -395,6 +401,7 @@ impl Daemon {
             requests_by_kind: self.requests,
             answers: self.answers.clone(),
             fabric: world.fabric_counts(),
+            proxy: world.proxy_counts(),
         }
     }
 

@@ -12,8 +12,18 @@ use crate::constants::{LEASE_MS_DEFAULT, LOCKS_OF_SESSION_MAX, SLOTS_MAX};
 use crate::daemon::{ClientId, Daemon, World};
 use crate::error::{Error, Result};
 use crate::seam::{Nanos, PeerId};
-use crate::wire::{self, RegionInfo, RemoteReply, RemoteRequest, WIRE_VERSION};
+use crate::wire::{self, RegionInfo, RemoteReply, RemoteRequest, Routed, WIRE_VERSION};
 use std::collections::BTreeMap;
+
+/// Where a client is: its connection, and the channel in it if a daemon shares one among its own
+/// clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The connection.
+    pub peer: PeerId,
+    /// The channel; 0 for whoever owns the connection.
+    pub channel: u32,
+}
 
 /// What the runtime has to do with a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +32,7 @@ pub enum Act {
     Close(PeerId),
     /// Send a message. If it cannot be sent, the connection is to be ended: when the client comes
     /// back it asks again.
-    Send(PeerId, RemoteReply),
+    Send(PeerId, Routed<RemoteReply>),
 }
 
 /// All clients of the fabric.
@@ -30,8 +40,8 @@ pub enum Act {
 pub struct Remotes {
     /// How long a session outlives its connection.
     grace_ns: Nanos,
-    record_of: BTreeMap<PeerId, u32>,
-    peer_of: BTreeMap<u32, PeerId>,
+    record_of: BTreeMap<Place, u32>,
+    place_of: BTreeMap<u32, Place>,
     closed: BTreeMap<u32, Closed>,
 }
 
@@ -50,7 +60,7 @@ impl Remotes {
         Self {
             grace_ns: grace_ms.saturating_mul(1_000_000),
             record_of: BTreeMap::new(),
-            peer_of: BTreeMap::new(),
+            place_of: BTreeMap::new(),
             closed: BTreeMap::new(),
         }
     }
@@ -67,29 +77,31 @@ impl Remotes {
         Closed { locks_at, over_at: now.saturating_add(self.grace_ns) }
     }
 
-    /// The connection of a session record, to which its answers go.
-    pub fn peer(&self, record: u32) -> Option<PeerId> {
-        self.peer_of.get(&record).copied()
+    /// An answer to the client of a session record, if it is connected.
+    pub fn answer(&self, record: u32, reply: RemoteReply) -> Option<Act> {
+        self.place_of.get(&record).map(|place| to(*place, reply))
     }
 
     /// A message of a client. Answers of the engine come through its world, as always. Errors say
     /// what was wrong with the message; its connection is ended by then.
     pub fn on_message<W: World>(
         &mut self,
-        peer: PeerId,
+        (peer, now): (PeerId, Nanos),
         message: &[u8],
         region: &RegionInfo,
         engine: &mut Daemon,
         world: &mut W,
         acts: &mut Vec<Act>,
     ) -> Result<()> {
-        let request = wire::decode::<RemoteRequest>(message, "remote client");
-        match request.inspect_err(|_| acts.push(Act::Close(peer)))? {
+        let routed = wire::decode::<Routed<RemoteRequest>>(message, "remote client");
+        let routed = routed.inspect_err(|_| acts.push(Act::Close(peer)))?;
+        let place = Place { peer, channel: routed.channel };
+        match routed.message {
             RemoteRequest::Join { version, session, pid, consumed_seq, locks } => {
                 let who = (session, pid, consumed_seq);
-                let joined = self.join(peer, version, who, engine, world, acts);
-                acts.push(Act::Send(
-                    peer,
+                let joined = self.join(place, version, who, engine, world, acts);
+                acts.push(to(
+                    place,
                     match joined {
                         Ok((known, record)) => {
                             let lost = lost_locks(engine, record, &locks);
@@ -100,21 +112,25 @@ impl Remotes {
                 ));
             }
             RemoteRequest::Consumed(seq) => {
-                if let Some(record) = self.record_of.get(&peer) {
+                if let Some(record) = self.record_of.get(&place) {
                     engine.note_consumed(*record, seq, world);
-                    acts.push(Act::Send(peer, RemoteReply::Consumed(seq)));
+                    acts.push(to(place, RemoteReply::Consumed(seq)));
                 }
             }
             RemoteRequest::Leave => {
-                if let Some(record) = self.record_of.remove(&peer) {
-                    self.peer_of.remove(&record);
+                if let Some(record) = self.record_of.remove(&place) {
+                    self.place_of.remove(&record);
                     engine.end_remote(record, world);
                 }
-                acts.push(Act::Close(peer));
+                acts.push(over(place));
             }
-            RemoteRequest::Request(frame) => match self.record_of.get(&peer) {
+            RemoteRequest::Ended => {
+                self.on_place_over(place, engine, now);
+                acts.push(over(place));
+            }
+            RemoteRequest::Request(frame) => match self.record_of.get(&place) {
                 Some(record) => engine.on_request(ClientId::Remote(*record), frame, world),
-                None => acts.push(Act::Close(peer)),
+                None => acts.push(over(place)),
             },
         }
         Ok(())
@@ -124,7 +140,7 @@ impl Remotes {
     /// its record.
     fn join<W: World>(
         &mut self,
-        peer: PeerId,
+        place: Place,
         version: u32,
         (session, pid, consumed_seq): (SessionId, u32, u64),
         engine: &mut Daemon,
@@ -135,27 +151,38 @@ impl Remotes {
             let peer = "client".into();
             return Err(Error::Version { peer, found: version, supported: WIRE_VERSION });
         }
-        if let Some(record) = self.record_of.get(&peer) {
+        if let Some(record) = self.record_of.get(&place) {
             let reason = format!("it joined before, as record {record}");
             return Err(Error::Protocol { peer: "client".into(), reason });
         }
         let (record, known) = engine.join_remote(session, pid, world)?;
         engine.note_consumed(record, consumed_seq, world);
-        if let Some(old) = self.peer_of.insert(record, peer) {
+        if let Some(old) = self.place_of.insert(record, place) {
             // Ended before the answer is sent: nothing that the client once sent there is
-            // executed after what it sends from now on.
+            // executed after what it sends from now on. Within one connection the order of its
+            // messages does the same.
             self.record_of.remove(&old);
-            acts.push(Act::Close(old));
+            if old.peer != place.peer {
+                acts.push(Act::Close(old.peer));
+            }
         }
-        self.record_of.insert(peer, record);
+        self.record_of.insert(place, record);
         self.closed.remove(&record);
         Ok((known, record))
     }
 
     /// A connection closed.
     pub fn on_closed(&mut self, peer: PeerId, engine: &mut Daemon, now: Nanos) {
-        if let Some(record) = self.record_of.remove(&peer) {
-            self.peer_of.remove(&record);
+        let of_peer = Place { peer, channel: 0 }..=Place { peer, channel: u32::MAX };
+        let places: Vec<Place> = self.record_of.range(of_peer).map(|(place, _)| *place).collect();
+        for place in places {
+            self.on_place_over(place, engine, now);
+        }
+    }
+
+    fn on_place_over(&mut self, place: Place, engine: &mut Daemon, now: Nanos) {
+        if let Some(record) = self.record_of.remove(&place) {
+            self.place_of.remove(&record);
             let closed = self.closed_at(now);
             self.closed.insert(record, closed);
             engine.leave_remote(record);
@@ -179,6 +206,15 @@ impl Remotes {
             engine.end_remote(record, world);
         }
     }
+}
+
+fn to(place: Place, message: RemoteReply) -> Act {
+    Act::Send(place.peer, Routed { channel: place.channel, message })
+}
+
+/// The end of a client's connection, or of its part of one.
+fn over(place: Place) -> Act {
+    if place.channel == 0 { Act::Close(place.peer) } else { to(place, RemoteReply::Ended) }
 }
 
 /// Tokens of the locks that a client believes to hold and does not. No more are looked at than a

@@ -1,5 +1,5 @@
 //! Fabrics: one-sided operations on memory that is elsewhere. `tcp` frames them over sockets,
-//! `shm` copies, because the other rack is mapped.
+//! `shm` copies, because the other rack is mapped; `proxied` has the own rack's daemon do it.
 //!
 //! Owns what both share: local buffers and their registration, connection numbers, counters and
 //! errors of setting up. In: work requests of an engine or a handle. Out: `FabricEvent`. Used by
@@ -9,11 +9,14 @@
 #![cfg(not(any(loom, shuttle)))]
 
 mod buffers;
+mod endpoint;
 mod peers;
+pub mod proxied;
 pub mod shm;
 pub mod tcp;
 
 pub use buffers::{LocalBuffer, ScopedBuffers};
+pub use endpoint::Endpoint;
 
 use rackpool_core::seam::{BufId, Fabric, Nanos, Sge};
 use rackpool_core::target::TooShort;

@@ -8,7 +8,8 @@ use super::world::RegionWorld;
 use rackpool_core::constants::{LOCK_RELEASES, MESSAGE_BYTES_MAX, SLOTS_MAX};
 use rackpool_core::daemon::{Daemon, SessionInfo, World};
 use rackpool_core::layout::{
-    RING_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord, release_offset,
+    RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING,
+    SLOT_REQUEST_RING, SlotWord, release_offset,
 };
 use rackpool_core::seam::{Mem, Nanos};
 use rackpool_core::wire::{self, ControlHello, ControlReply, RegionInfo, WIRE_VERSION};
@@ -36,6 +37,10 @@ const HELLO_NS: u64 = 5_000_000_000;
 pub(super) struct Client {
     pub requests: Consumer,
     pub replies: Producer,
+    /// What the daemon's fabric endpoint is to do; `None` while an order is looked at.
+    pub orders: Option<Consumer>,
+    outcomes: Producer,
+    slot: Window,
     conn: Option<ControlConn>,
     /// Whether the client had the slot before this connection, and so has its memory mapped.
     resumed: bool,
@@ -46,6 +51,9 @@ pub(super) struct Client {
 /// All local clients.
 pub(super) struct Clients {
     pub slots: Vec<Option<Client>>,
+    /// Slots whose rings were made anew, or whose client is gone for good (`true`), for whoever
+    /// works for them elsewhere.
+    pub ended: Vec<(u32, bool)>,
     pending: BTreeMap<u64, (ControlConn, Nanos)>,
     next_pending: u64,
     buffer: Vec<u8>,
@@ -55,6 +63,7 @@ impl Clients {
     pub(super) fn new() -> Self {
         Self {
             slots: (0..SLOTS_MAX).map(|_| None).collect(),
+            ended: Vec::new(),
             pending: BTreeMap::new(),
             next_pending: 0,
             buffer: vec![0; MESSAGE_BYTES_MAX as usize],
@@ -251,8 +260,10 @@ impl Clients {
         context: &Welcome<'_>,
     ) -> Result<()> {
         let window = world.slot(slot).expect("admitted clients have a section");
-        ring::reset(&window.slice(SLOT_REQUEST_RING, RING_BYTES));
-        ring::reset(&window.slice(SLOT_REPLY_RING, RING_BYTES));
+        for ring in RINGS {
+            ring::reset(&window.slice(ring, RING_BYTES));
+        }
+        self.ended.push((slot, false));
         let reply = ControlReply::Welcome {
             slot,
             region: context.region.clone(),
@@ -369,6 +380,7 @@ impl Clients {
         if let Some(client) = self.slots[slot as usize].take() {
             unwatch(&client, poller);
         }
+        self.ended.push((slot, true));
         engine.leave(slot, world);
         world.remove_slot(slot);
         if let Err(error) = world.files.remove_slot(slot) {
@@ -387,10 +399,18 @@ fn process_id(info: &SessionInfo) -> ProcessId {
     ProcessId { pid: u32::try_from(info.pid).unwrap_or(0), start_time: info.start_time }
 }
 
+/// The rings of a slot.
+const RINGS: [u64; 4] =
+    [SLOT_REQUEST_RING, SLOT_REPLY_RING, SLOT_REMOTE_REQUEST_RING, SLOT_REMOTE_REPLY_RING];
+
 fn rings(slot: &Window) -> Client {
+    let [requests, replies, orders, outcomes] = RINGS.map(|at| slot.slice(at, RING_BYTES));
     Client {
-        requests: Consumer::attach(slot.slice(SLOT_REQUEST_RING, RING_BYTES)),
-        replies: Producer::attach(slot.slice(SLOT_REPLY_RING, RING_BYTES)),
+        requests: Consumer::attach(requests),
+        replies: Producer::attach(replies),
+        orders: Some(Consumer::attach(orders)),
+        outcomes: Producer::attach(outcomes),
+        slot: slot.clone(),
         conn: None,
         resumed: false,
         process: None,
@@ -401,6 +421,24 @@ impl Client {
     /// Whether the client is connected: requests of others wait until they resume.
     pub(super) fn is_connected(&self) -> bool {
         self.conn.is_some()
+    }
+
+    /// Puts an outcome into the client's ring and wakes it, wherever it sleeps; `false` if there
+    /// is no room.
+    pub(super) fn tell(&mut self, outcome: &[u8]) -> bool {
+        if self.outcomes.push(outcome).is_err() {
+            return false;
+        }
+        // Pairs with the fence in local.rs::FabricDoor::prepare_sleep, by that of the wake.
+        self.outcomes.wake_if_sleeping();
+        if self.slot.load(SlotWord::FabricSleeping as u64) == 1
+            && let Some(conn) = &self.conn
+        {
+            self.slot.store(SlotWord::FabricSleeping as u64, 0);
+            // A connection that takes nothing more can be read already.
+            let _ = conn.send(&[1], &[]);
+        }
+        true
     }
 }
 

@@ -2,12 +2,14 @@
 //! driven by one poll loop, beside the fabric target's own thread.
 //!
 //! `server.rs` is the loop, `world.rs` what the engine sees, `clients.rs` the local clients'
-//! control connections and slots, `mover.rs` a thread that moves pages to this rack. Clients that
-//! come over the fabric are the core's (`Remotes`).
+//! control connections and slots, `mover.rs` a thread that moves pages to this rack, `uplinks.rs`
+//! the fabric endpoint for clients without one. Clients that come over the fabric are the core's
+//! (`Remotes`).
 
 mod clients;
 mod mover;
 mod server;
+mod uplinks;
 mod world;
 
 use crate::options::Emulate;

@@ -4,6 +4,7 @@
 
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
 use super::mover::MoverThread;
+use super::uplinks::{FabricUplinks, Turn};
 use super::world::RegionWorld;
 use super::{DaemonOptions, Stop, control_name, io_error, parse_memory};
 use crate::clock;
@@ -11,11 +12,11 @@ use crate::link::MasterLink;
 use crate::links::fabric_error;
 use crate::metrics::{self, Door, MetricsServer};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES};
-use rackpool_core::daemon::{Act, ClientId, Daemon, Remotes, World, format};
+use rackpool_core::daemon::{Act, ClientId, Daemon, Proxy, Remotes, World, format};
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
     self, DaemonStats, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo, RemoteReply,
-    RequestFrame,
+    RequestFrame, Routed,
 };
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::control::ControlListener;
@@ -34,6 +35,7 @@ const TOKEN_LISTENER: u64 = 1;
 const TOKEN_WAKE: u64 = 2;
 const TOKEN_MASTER: u64 = 3;
 const TOKEN_STOP: u64 = 4;
+const TOKEN_UPLINKS: u64 = 5;
 
 /// Turns in which only rings are looked at, between two that look at everything: a turn over the
 /// rings costs some 10 ns, one over everything some 200.
@@ -54,6 +56,9 @@ pub(super) struct Server {
     world: RegionWorld,
     clients: Clients,
     remotes: Remotes,
+    /// Work for clients without a fabric endpoint, and the endpoint that it is done on.
+    proxy: Proxy,
+    uplinks: FabricUplinks,
     target: Target,
     listener: ControlListener,
     bell: Bitmap,
@@ -65,6 +70,8 @@ pub(super) struct Server {
     /// A quarter of the master's lease.
     heartbeat_ns: u64,
     calls: BTreeMap<u64, u64>,
+    /// Racks that the master was asked for.
+    rack_calls: BTreeMap<u64, RackId>,
     connections: u64,
     /// Why the master does not want this rack, to be said once.
     refused: Option<Error>,
@@ -122,6 +129,8 @@ impl Server {
             world,
             clients: Clients::new(),
             remotes,
+            proxy: Proxy::new(),
+            uplinks: FabricUplinks::new()?,
             target,
             listener,
             wake,
@@ -129,6 +138,7 @@ impl Server {
             heartbeat_at: 0,
             heartbeat_ns: LEASE_MS_DEFAULT * 1_000_000 / 4,
             calls: BTreeMap::new(),
+            rack_calls: BTreeMap::new(),
             connections: 0,
             refused: None,
             region,
@@ -165,6 +175,7 @@ impl Server {
         add(self.poller.add(&self.wake, TOKEN_WAKE, Interest::Read))?;
         let master = self.master.fd().map_err(|e| io_error("epoll", &e))?;
         add(self.poller.add(master, TOKEN_MASTER, Interest::Read))?;
+        add(self.poller.add(self.uplinks.prepare_sleep(), TOKEN_UPLINKS, Interest::Read))?;
         add(self.poller.add(&self.stop.wake, TOKEN_STOP, Interest::Read))
     }
 
@@ -218,6 +229,7 @@ impl Server {
             turn = turn.wrapping_add(1);
             if turn.is_multiple_of(RINGS_TURNS) {
                 worked |= self.serve_fabric();
+                worked |= self.serve_uplinks();
                 let now = clock::now_ns();
                 if now >= sockets_at {
                     worked |= self.serve_sockets(Some(Duration::ZERO));
@@ -251,7 +263,9 @@ impl Server {
     fn sleep(&mut self) {
         if self.bell.prepare_sleep() {
             let idle_ns = SLEEP_NS_MAX.min(self.heartbeat_ns);
-            let ns = if self.engine.needs_tick() { TICK_NS } else { idle_ns };
+            let is_soon = self.engine.needs_tick() || self.proxy.is_behind();
+            let ns = if is_soon { TICK_NS } else { idle_ns };
+            self.uplinks.prepare_sleep();
             self.serve_sockets(Some(Duration::from_nanos(ns)));
         }
         self.bell.awake();
@@ -292,7 +306,91 @@ impl Server {
             }
             worked = true;
         }
+        worked |= self.serve_orders(slot);
         worked | Clients::take_releases(slot, &mut self.engine, &mut self.world)
+    }
+
+    /// What works for clients without a fabric endpoint, and its world.
+    fn proxied(&mut self) -> (&mut Proxy, Turn<'_>) {
+        let turn = Turn {
+            links: &mut self.uplinks,
+            clients: &mut self.clients,
+            buffer: &mut self.buffer,
+            now: clock::now_ns(),
+        };
+        (&mut self.proxy, turn)
+    }
+
+    /// Takes what a client wants done in other racks; bounded as the ring is.
+    fn serve_orders(&mut self, slot: u32) -> bool {
+        let client = self.clients.slots[slot as usize].as_mut();
+        let client = client.filter(|client| client.is_connected());
+        let Some(mut orders) = client.and_then(|client| client.orders.take()) else { return false };
+        let (mut taken, (proxy, mut turn)) = (0, self.proxied());
+        while taken < RING_ENTRIES
+            && let Some(popped) = orders.pop(|order| proxy.on_order(slot, order, &mut turn))
+        {
+            taken += 1;
+            match popped {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => eprintln!("rackpool: slot {slot}: {error}"),
+                Err(error) => {
+                    eprintln!("rackpool: slot {slot}: {error}");
+                    break;
+                }
+            }
+        }
+        if let Some(client) = self.clients.slots[slot as usize].as_mut() {
+            client.orders = Some(orders);
+        }
+        taken > 0
+    }
+
+    /// What came of the work for clients, and what they ordered since: one doorbell a connection.
+    fn serve_uplinks(&mut self) -> bool {
+        let mut events = std::mem::take(&mut self.events);
+        self.uplinks.poll(clock::now_ns(), &mut events);
+        let worked = !events.is_empty();
+        let (proxy, mut turn) = self.proxied();
+        for event in events.drain(..) {
+            let closed = match &event {
+                FabricEvent::Closed { peer, .. } => Some(*peer),
+                _ => None,
+            };
+            proxy.on_event(event, &mut turn);
+            if let Some(peer) = closed {
+                turn.links.forget(peer);
+            }
+        }
+        proxy.deliver(&mut turn);
+        self.world.proxy = self.proxy.counts();
+        self.events = events;
+        for rack in self.uplinks.take_wanted() {
+            let sent = self.joined.then(|| self.master.send(MasterCall::Rack { rack }));
+            match sent {
+                Some(Ok(id)) => drop(self.rack_calls.insert(id, rack)),
+                _ => self.on_rack(rack, Err(Error::Busy { what: "the master".into(), limit: 0 })),
+            }
+        }
+        self.uplinks.ring_doorbells();
+        worked
+    }
+
+    fn on_rack(&mut self, rack: RackId, answer: Result<RackInfo>) {
+        let (proxy, mut turn) = self.proxied();
+        proxy.on_rack(rack, answer, &mut turn);
+    }
+
+    /// Clients whose rings were made anew, or that are gone, do nothing elsewhere any more.
+    fn end_proxied(&mut self) {
+        for (slot, is_gone) in std::mem::take(&mut self.clients.ended) {
+            let (proxy, mut turn) = self.proxied();
+            if is_gone {
+                proxy.on_slot_gone(slot, &mut turn);
+            } else {
+                proxy.on_slot_reset(slot, &mut turn);
+            }
+        }
     }
 
     fn serve_fabric(&mut self) -> bool {
@@ -315,19 +413,24 @@ impl Server {
     fn on_remote(&mut self, peer: PeerId, message: &[u8]) {
         let (engine, world) = (&mut self.engine, &mut self.world);
         let mut acts = Vec::new();
-        let served = self.remotes.on_message(peer, message, &self.region, engine, world, &mut acts);
+        let at = (peer, clock::now_ns());
+        let served = self.remotes.on_message(at, message, &self.region, engine, world, &mut acts);
         if let Err(error) = served {
             eprintln!("rackpool: {error}");
         }
         for act in acts {
-            match act {
-                Act::Close(peer) => self.target.close(peer),
-                Act::Send(peer, reply) => self.send_remote(peer, &reply),
-            }
+            self.act(&act);
         }
     }
 
-    fn send_remote(&mut self, peer: PeerId, reply: &RemoteReply) {
+    fn act(&mut self, act: &Act) {
+        match act {
+            Act::Close(peer) => self.target.close(*peer),
+            Act::Send(peer, reply) => self.send_remote(*peer, reply),
+        }
+    }
+
+    fn send_remote(&mut self, peer: PeerId, reply: &Routed<RemoteReply>) {
         let sent = match wire::encode(reply, &mut self.buffer) {
             Ok(bytes) => self.target.send(peer, bytes).is_ok(),
             Err(_) => false,
@@ -356,8 +459,8 @@ impl Server {
                     client.replies.wake_if_sleeping();
                 }
                 ClientId::Remote(record) => {
-                    if let Some(peer) = self.remotes.peer(record) {
-                        self.send_remote(peer, &RemoteReply::Reply(frame));
+                    if let Some(act) = self.remotes.answer(record, RemoteReply::Reply(frame)) {
+                        self.act(&act);
                     }
                 }
             }
@@ -381,6 +484,7 @@ impl Server {
         }
         for one in &ready {
             self.on_ready(one.token);
+            self.end_proxied();
         }
         let worked = !ready.is_empty();
         self.readiness = ready;
@@ -408,7 +512,7 @@ impl Server {
             TOKEN_WAKE => {
                 self.wake.drain();
             }
-            TOKEN_MASTER | TOKEN_STOP => {}
+            TOKEN_MASTER | TOKEN_STOP | TOKEN_UPLINKS => {}
             TOKEN_PENDING..TOKEN_SLOT => {
                 let welcome = Welcome { region: &self.region, wake: &self.wake };
                 self.clients.on_pending(token, engine, world, poller, &welcome);
@@ -441,6 +545,7 @@ impl Server {
         }
         self.heartbeat_at = now + self.heartbeat_ns;
         self.clients.give_back_left(&mut self.engine, &mut self.world, &self.poller);
+        self.end_proxied();
         if self.joined {
             let frames_free = self.engine.frames_free();
             // A full link has something under way, which is as good as a heartbeat.
@@ -457,6 +562,9 @@ impl Server {
         if self.joined && !(is_up && self.master.connections() == self.connections) {
             self.joined = false;
             self.calls.clear();
+            self.rack_calls.clear();
+            let (proxy, mut turn) = self.proxied();
+            proxy.on_master_down(&mut turn);
             self.engine.master_down();
         }
         if is_up && !self.joined {
@@ -474,7 +582,13 @@ impl Server {
             self.engine.master_up(&mut self.world);
         }
         for reply in replies {
-            if let Some(id) = self.calls.remove(&reply.id) {
+            if let Some(rack) = self.rack_calls.remove(&reply.id) {
+                let answer = reply.answer.and_then(|answer| match answer {
+                    MasterAnswer::Rack(info) => Ok(info),
+                    other => Err(crate::links::unexpected_answer(&other)),
+                });
+                self.on_rack(rack, answer);
+            } else if let Some(id) = self.calls.remove(&reply.id) {
                 self.engine.on_master(now, MasterReply { id, ..reply }, &mut self.world);
             }
         }

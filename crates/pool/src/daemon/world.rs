@@ -2,7 +2,7 @@
 //! touch pages, and queues for what it says to the master and to clients.
 
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
-use rackpool_core::counts::FabricCounts;
+use rackpool_core::counts::{FabricCounts, ProxyCounts};
 use rackpool_core::daemon::{ClientId, World};
 use rackpool_core::layout::{SlotWord, cell_offset};
 use rackpool_core::seam::Mem;
@@ -27,6 +27,8 @@ pub(super) struct RegionWorld {
     slots: Vec<Option<Window>>,
     slots_used: Vec<u32>,
     asymmetric_fence: bool,
+    /// What was done for clients without a fabric endpoint.
+    pub proxy: ProxyCounts,
     /// Calls to the master that wait to be sent.
     pub calls: Vec<(u64, MasterCall)>,
     /// Answers that wait to be sent.
@@ -48,6 +50,7 @@ impl RegionWorld {
             slots: vec![None; SLOTS_MAX as usize],
             slots_used: Vec::with_capacity(SLOTS_MAX as usize),
             asymmetric_fence,
+            proxy: ProxyCounts::default(),
             calls: Vec::new(),
             replies: Vec::new(),
         })
@@ -162,6 +165,10 @@ impl World for RegionWorld {
             send_calls: stats.send_calls,
             receive_calls: stats.recv_calls,
         }
+    }
+
+    fn proxy_counts(&self) -> ProxyCounts {
+        self.proxy
     }
 
     fn to_master(&mut self, id: u64, call: MasterCall) {

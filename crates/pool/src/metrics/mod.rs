@@ -64,6 +64,9 @@ const RACK: &[Metric<DaemonStats>] = &[
         s.fabric.received_bytes
     }),
     ("fabric_send_calls_total", Kind::Counter, "System calls that sent", |s| s.fabric.send_calls),
+    ("proxy_uplinks", Kind::Gauge, "Connections shared by proxied clients", |s| s.proxy.uplinks),
+    ("proxy_channels", Kind::Gauge, "Channels of proxied clients", |s| s.proxy.channels),
+    ("proxy_operations_total", Kind::Counter, "Proxied operations", |s| s.proxy.operations),
     ("fabric_receive_calls_total", Kind::Counter, "System calls that received", |s| {
         s.fabric.receive_calls
     }),

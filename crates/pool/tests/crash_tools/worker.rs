@@ -61,7 +61,11 @@ impl Job {
         let list = |addrs: &[GAddr]| {
             addrs.iter().map(|addr| addr.0.to_string()).collect::<Vec<_>>().join(",")
         };
-        let fabric = if self.fabric == FabricChoice::Shm { "shm" } else { "tcp" };
+        let fabric = match self.fabric {
+            FabricChoice::Shm => "shm",
+            FabricChoice::Proxied => "proxied",
+            _ => "tcp",
+        };
         vec![
             self.master.clone(),
             self.rack.to_string(),

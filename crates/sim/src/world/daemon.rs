@@ -5,17 +5,23 @@ use super::Cluster;
 use super::kernel::{ConnId, Ctx, Input, Message, ProcessId};
 use super::master::MasterLink;
 use super::rack::{Rack, RackWorld};
+use super::uplinks::{ProxyRings, SimUplinks, rack_of};
 use crate::mem::SimMem;
 use crate::time::Ps;
 use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX};
-use rackpool_core::daemon::{Act, ClientId, Daemon, Remotes, SessionInfo, World, format};
-use rackpool_core::layout::{RING_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord};
+use rackpool_core::daemon::{
+    Act, ClientId, Daemon, Proxy, Remotes, SessionInfo, World, format,
+};
+use rackpool_core::layout::{
+    RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING,
+    SLOT_REQUEST_RING, SlotWord,
+};
 use rackpool_core::seam::{FabricEvent, PeerId};
 use rackpool_core::wire::{
     self, ControlHello, ControlReply, FabricKind, MasterAnswer, MasterCall, MasterReply, RackInfo,
     RegionInfo, RemoteReply, RequestFrame,
 };
-use rackpool_core::{Error, Result};
+use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::ring::{self, Consumer, Producer};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -43,10 +49,13 @@ struct Server {
     world: RackWorld,
     slots: Vec<Option<Slot>>,
     remotes: Remotes,
+    proxy: Proxy,
+    uplinks: SimUplinks,
     fabric: ProcessId,
     master: MasterLink,
     joined: bool,
     calls: BTreeMap<u64, u64>,
+    rack_calls: BTreeMap<u64, RackId>,
     region: RegionInfo,
     lease_ms: u64,
     tick_at: Ps,
@@ -114,6 +123,9 @@ impl Server {
             master: MasterLink::new(join),
             joined: false,
             calls: BTreeMap::new(),
+            rack_calls: BTreeMap::new(),
+            proxy: Proxy::new(),
+            uplinks: SimUplinks::new(&ctx, &cluster, rack.id),
             region,
             lease_ms: cluster.lease_ms,
             tick_at: ctx.now(),
@@ -143,15 +155,17 @@ impl Server {
             }
             let left = self.world.slot_word(slot, SlotWord::Left) != Some(0);
             if section.is_some() && !left && self.ctx.kernel.is_alive(process) {
-                self.slots[slot as usize] = Some(self.rings(slot, process));
+                let rings = self.rings(slot, process);
+                self.slots[slot as usize] = Some(rings);
             } else {
                 self.leave(slot);
             }
         }
     }
 
-    fn rings(&self, slot: u32, process: ProcessId) -> Slot {
+    fn rings(&mut self, slot: u32, process: ProcessId) -> Slot {
         let section = self.world.slot(slot).expect("admitted clients have a section");
+        self.uplinks.rings.insert(slot, ProxyRings::attach(section));
         Slot {
             requests: Consumer::attach(section.slice(SLOT_REQUEST_RING, RING_BYTES)),
             replies: Producer::attach(section.slice(SLOT_REPLY_RING, RING_BYTES)),
@@ -217,8 +231,9 @@ impl Server {
 
     fn next_wake(&self) -> Ps {
         let tick = self.engine.needs_tick().then_some(self.tick_at);
+        let behind = self.proxy.is_behind().then(|| self.ctx.now() + TICK);
         let grace = Some(self.heartbeat_at);
-        [tick, grace, self.master.due()].into_iter().flatten().min().expect("heartbeats go on")
+        [tick, behind, grace, self.master.due()].into_iter().flatten().min().expect("heartbeats go on")
     }
 
     fn on_input(&mut self, input: Input) {
@@ -232,14 +247,17 @@ impl Server {
                 self.master.on_closed(&self.ctx);
                 self.joined = false;
                 self.calls.clear();
+                self.rack_calls.clear();
+                self.proxy.on_master_down(&mut self.uplinks);
                 self.engine.master_down();
             }
             Input::Closed(conn) => self.on_conn_closed(conn),
-            Input::Fabric(FabricEvent::Received { peer, message }) => {
+            Input::Fabric(event) => self.on_uplink(event),
+            Input::Served(FabricEvent::Received { peer, message }) => {
                 self.ctx.cpu.charge(self.cluster.costs.daemon_message);
                 self.on_remote(peer, &message);
             }
-            Input::Fabric(FabricEvent::Closed { peer, .. }) => {
+            Input::Served(FabricEvent::Closed { peer, .. }) => {
                 self.remotes.on_closed(peer, &mut self.engine, self.ctx.clock_ns());
             }
             _ => {}
@@ -301,7 +319,59 @@ impl Server {
             }
             worked = true;
         }
-        worked
+        worked | self.serve_orders(slot)
+    }
+
+    /// Takes what a client wants done in other racks.
+    fn serve_orders(&mut self, slot: u32) -> bool {
+        let rings = self.uplinks.rings.get_mut(&slot).filter(|rings| rings.process.is_some());
+        let Some(mut orders) = rings.and_then(|rings| rings.orders.take()) else { return false };
+        let mut taken = 0;
+        while taken < RING_ENTRIES {
+            let (proxy, uplinks) = (&mut self.proxy, &mut self.uplinks);
+            self.ctx.cpu.charge(self.cluster.costs.daemon_poll);
+            let popped = orders.pop(|order| proxy.on_order(slot, order, uplinks));
+            match popped {
+                None => break,
+                Some(Ok(Ok(()))) => self.ctx.cpu.charge(self.cluster.costs.daemon_request),
+                Some(Ok(Err(error))) => self.broken(slot, &error.to_string()),
+                Some(Err(error)) => {
+                    self.broken(slot, &error.to_string());
+                    break;
+                }
+            }
+            taken += 1;
+        }
+        if let Some(rings) = self.uplinks.rings.get_mut(&slot) {
+            rings.orders = Some(orders);
+        }
+        taken > 0
+    }
+
+    /// The daemon's own endpoint says something.
+    fn on_uplink(&mut self, event: FabricEvent) {
+        self.uplinks.before(&event);
+        self.proxy.on_event(event, &mut self.uplinks);
+        self.uplinks.after();
+    }
+
+    /// Orders that wait for a doorbell, racks that are asked for, outcomes that had no room.
+    fn flush_proxy(&mut self) {
+        self.proxy.deliver(&mut self.uplinks);
+        for rack in std::mem::take(&mut self.uplinks.wanted) {
+            let call = MasterCall::Rack { rack };
+            let sent = self.joined.then(|| self.master.send(&self.ctx, call)).flatten();
+            match sent {
+                Some(id) => drop(self.rack_calls.insert(id, rack)),
+                None => {
+                    let busy = Error::Busy { what: "the master".into(), limit: 0 };
+                    self.proxy.on_rack(rack, Err(busy), &mut self.uplinks);
+                }
+            }
+        }
+        for event in self.uplinks.ring_doorbells() {
+            self.on_uplink(event);
+        }
     }
 
     /// Every client here keeps to the protocol: a ring that does not is a defect of ours.
@@ -314,9 +384,19 @@ impl Server {
         let reply = match self.admit(hello, process) {
             Ok(slot) => {
                 let section = self.world.slot(slot).expect("admitted clients have a section");
-                ring::reset(&section.slice(SLOT_REQUEST_RING, RING_BYTES));
-                ring::reset(&section.slice(SLOT_REPLY_RING, RING_BYTES));
+                for at in [
+                    SLOT_REQUEST_RING,
+                    SLOT_REPLY_RING,
+                    SLOT_REMOTE_REQUEST_RING,
+                    SLOT_REMOTE_REPLY_RING,
+                ] {
+                    ring::reset(&section.slice(at, RING_BYTES));
+                }
+                self.proxy.on_slot_reset(slot, &mut self.uplinks);
                 let mut client = self.rings(slot, process);
+                if let Some(rings) = self.uplinks.rings.get_mut(&slot) {
+                    rings.process = Some(process);
+                }
                 client.conn = Some((conn, process));
                 client.resumed = hello.resume_slot.is_some();
                 self.slots[slot as usize] = Some(client);
@@ -373,7 +453,8 @@ impl Server {
         let process = client.process;
         let mapped = client.resumed && self.world.slot_word(slot, SlotWord::Left) == Some(0);
         if mapped && self.ctx.kernel.is_alive(process) {
-            self.slots[slot as usize] = Some(self.rings(slot, process));
+            let rings = self.rings(slot, process);
+            self.slots[slot as usize] = Some(rings);
         } else {
             self.leave(slot);
         }
@@ -382,6 +463,8 @@ impl Server {
     fn leave(&mut self, slot: u32) {
         self.ctx.kernel.say(|| format!("rack {}: slot {slot} is given back", self.rack.id));
         self.slots[slot as usize] = None;
+        self.proxy.on_slot_gone(slot, &mut self.uplinks);
+        self.uplinks.rings.remove(&slot);
         self.engine.leave(slot, &mut self.world);
         self.world.remove_slot(slot);
     }
@@ -389,7 +472,8 @@ impl Server {
     fn on_remote(&mut self, peer: PeerId, message: &[u8]) {
         let mut acts = Vec::new();
         let (engine, world) = (&mut self.engine, &mut self.world);
-        let served = self.remotes.on_message(peer, message, &self.region, engine, world, &mut acts);
+        let at = (peer, self.ctx.clock_ns());
+        let served = self.remotes.on_message(at, message, &self.region, engine, world, &mut acts);
         if let Err(error) = served {
             // Every client here keeps to the protocol.
             self.ctx.kernel.fail("wire", format!("rack {}: {error}", self.rack.id));
@@ -420,13 +504,14 @@ impl Server {
                     self.ctx.ring(process, input);
                 }
                 ClientId::Remote(record) => {
-                    if let Some(peer) = self.remotes.peer(record) {
-                        self.command(Act::Send(peer, RemoteReply::Reply(frame)));
+                    if let Some(act) = self.remotes.answer(record, RemoteReply::Reply(frame)) {
+                        self.command(act);
                     }
                 }
             }
         }
         self.world.replies = replies;
+        self.flush_proxy();
         for (id, call) in std::mem::take(&mut self.world.calls) {
             if self.joined
                 && let Some(sent) = self.master.send(&self.ctx, call)
@@ -448,7 +533,10 @@ impl Server {
             }
             return;
         };
-        if let Some(id) = self.calls.remove(&reply.id) {
+        if let Some(rack) = self.rack_calls.remove(&reply.id) {
+            self.proxy.on_rack(rack, rack_of(reply.answer), &mut self.uplinks);
+            self.flush_proxy();
+        } else if let Some(id) = self.calls.remove(&reply.id) {
             let now = self.ctx.clock_ns();
             self.engine.on_master(now, MasterReply { id, ..reply }, &mut self.world);
         }

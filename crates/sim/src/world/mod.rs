@@ -17,6 +17,7 @@ pub mod scale;
 mod scenario;
 mod table;
 mod target;
+mod uplinks;
 mod workload;
 
 pub use handle::{Path, SimHandle};

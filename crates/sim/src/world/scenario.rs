@@ -376,8 +376,8 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     let mapped = rng.below(3);
     let places = (0..shape.clients).map(|place| {
         let path = match mapped {
-            0 => Path::OneSided,
-            _ if rng.chance_ppm(300_000) => Path::Mapped,
+            1 | 2 if rng.chance_ppm(300_000) => Path::Mapped,
+            _ if rng.chance_ppm(300_000) => Path::Proxied,
             _ => Path::OneSided,
         };
         let rack = (place % shape.racks) as usize;

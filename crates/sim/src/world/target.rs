@@ -61,7 +61,7 @@ async fn main(
             Input::Fabric(FabricEvent::Completed { id, .. }) => {
                 ctx.sent(endpoint, id);
             }
-            Input::Fabric(event) => ctx.ring(loop_id, Input::Fabric(event)),
+            Input::Fabric(event) => ctx.ring(loop_id, Input::Served(event)),
             _ => {}
         }
     }

@@ -1,6 +1,7 @@
 //! The caller's buffer, and the engine's way to it and to the fabric.
 
 use super::Link;
+use super::fabric::Fabric;
 use crate::net::EndpointId;
 use crate::world::Cluster;
 use crate::world::kernel::Ctx;
@@ -44,11 +45,12 @@ impl Buffers<'_> {
     }
 
     /// Takes the registered buffer back, with what was read into it.
-    pub(super) fn end(mut self, cluster: &Cluster, endpoint: EndpointId) -> Box<Posted> {
+    pub(super) fn end(mut self, cluster: &Cluster, fabric: &Fabric) -> Box<Posted> {
         self.posted.peers.clear();
         let ranges = self.posted.ranges.get_mut();
         if let Some(buf) = self.lent.get() {
-            let bytes = cluster.kernel.take_buffer(endpoint, buf);
+            fabric.let_go(buf);
+            let bytes = cluster.kernel.take_buffer(fabric.endpoint, buf);
             if let Local::Into(to) = self.local {
                 for (offset, len) in ranges.iter() {
                     let range = *offset as usize..(offset + len) as usize;
@@ -65,7 +67,7 @@ impl Buffers<'_> {
 pub(super) struct SimIo<'a, 'b> {
     pub(super) ctx: &'a Ctx,
     pub(super) cluster: &'a Rc<Cluster>,
-    pub(super) endpoint: EndpointId,
+    pub(super) fabric: &'a Fabric,
     pub(super) links: &'a [Link],
     pub(super) buffers: &'a mut Buffers<'b>,
 }
@@ -102,7 +104,7 @@ impl Io for SimIo<'_, '_> {
                 Local::From(from) => bytes.extend_from_slice(from),
                 Local::Bounce(from) => bytes.extend_from_slice(from),
             }
-            self.cluster.kernel.register(self.endpoint, bytes)
+            self.cluster.kernel.register(self.fabric.endpoint, bytes)
         });
         self.buffers.lent.set(Some(buf));
         if matches!(self.buffers.local, Local::Into(_)) {
@@ -121,7 +123,7 @@ impl Io for SimIo<'_, '_> {
                 if !self.buffers.posted.peers.contains(&peer) {
                     self.buffers.posted.peers.push(peer);
                 }
-                self.ctx.post_work(self.endpoint, peer, batch)
+                self.fabric.post(self.ctx, self.links, peer, batch)
             }
             None => Err((0, PostError::Down)),
         }

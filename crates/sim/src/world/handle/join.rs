@@ -21,7 +21,7 @@ impl SimHandle {
     pub(super) fn join(&self, rack: &Rc<Rack>, deadline: Ps) -> Join {
         Join {
             ctx: self.ctx.clone(),
-            endpoint: self.endpoint,
+            endpoint: self.fabric.endpoint,
             cluster: self.cluster.clone(),
             rack: rack.clone(),
             deadline,

@@ -6,7 +6,7 @@ use crate::mem::SimMem;
 use crate::time::Ps;
 use crate::world::kernel::{ConnId, Input};
 use crate::world::rack::Rack;
-use rackpool_core::client::{LinkId, LinkLoss, RackView, Reach, Session};
+use rackpool_core::client::{LinkId, LinkLoss, OWN, RackView, Reach, Session};
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::error::DeathCause;
 use rackpool_core::wire::{self, Reply, ReplyFrame, Request};
@@ -206,6 +206,9 @@ impl SimHandle {
         let rack = self.client.rack_of(id);
         if is_new_region {
             self.client.forget_link(id);
+        }
+        if id == OWN {
+            self.fabric.attach(&view.slot);
         }
         self.client.add_link(rack, Reach::Mapped(view)).expect("a region keeps its geometry");
         loss

@@ -4,6 +4,7 @@
 //! What a lost link means, when a request is repeated and when its outcome is unknown is decided
 //! by the engine ([`Session`]); here is who is asked next, and until when.
 
+mod fabric;
 mod io;
 mod join;
 mod local;
@@ -15,6 +16,7 @@ use super::master::{MasterLink, unexpected};
 use crate::mem::SimMem;
 use crate::net::EndpointId;
 use crate::time::Ps;
+use fabric::Fabric;
 use io::{Buffers, Local, Posted, SimIo};
 use join::Join;
 use local::LocalLink;
@@ -69,6 +71,8 @@ pub enum Path {
     Mapped,
     /// One-sided operations.
     OneSided,
+    /// One-sided operations of the own rack's daemon.
+    Proxied,
 }
 
 /// The handle.
@@ -81,7 +85,7 @@ pub struct SimHandle {
     client: Client<SimMem>,
     links: Vec<Link>,
     master: MasterLink,
-    endpoint: EndpointId,
+    fabric: Fabric,
     inbox: Inbox,
     /// `None` while a transfer uses them.
     tables: Option<Box<TransferTables>>,
@@ -115,13 +119,15 @@ impl SimHandle {
         let join =
             Join { ctx: ctx.clone(), endpoint, cluster: cluster.clone(), rack: home, deadline };
         let link = join.until(&mut inbox, &mut master, cluster.new_session(), None).await?;
+        let fabric = Fabric::new(endpoint, path == Path::Proxied);
+        fabric.attach(&link.view.slot);
         let mut client = Client::new(rack, Reach::Mapped(link.view.clone()), translations);
         client.count_use(cluster.migration != Policy::Off);
         Ok(SimHandle {
             client,
             links: vec![Link::Local(Box::new(link))],
             master,
-            endpoint,
+            fabric,
             inbox,
             tables: Some(Box::default()),
             round: 0,
@@ -378,7 +384,8 @@ impl SimHandle {
 
     /// Leaves: daemons over the fabric are told, connections close.
     pub async fn leave(mut self) {
-        for index in 0..self.links.len() {
+        // The own one last: its daemon may have to say it for us.
+        for index in (0..self.links.len()).rev() {
             match &mut self.links[index] {
                 Link::Local(link) => {
                     if let Some(conn) = link.conn.take() {
@@ -423,9 +430,9 @@ impl SimHandle {
         if result.is_err() {
             // Nothing that is still under way may read from the buffer after this.
             let peers = std::mem::take(&mut buffers.posted.peers);
-            peers.into_iter().for_each(|peer| self.ctx.close_peer(self.endpoint, peer));
+            peers.into_iter().for_each(|peer| self.fabric.close(&self.ctx, peer));
         }
-        self.spare = Some(buffers.end(&self.cluster, self.endpoint));
+        self.spare = Some(buffers.end(&self.cluster, &self.fabric));
         result
     }
 
@@ -437,11 +444,11 @@ impl SimHandle {
         let deadline = self.ctx.now() + self.timeout;
         loop {
             self.ctx.cpu.charge(self.cluster.costs.client_step);
-            buffers.fetch(&self.cluster, self.endpoint);
+            buffers.fetch(&self.cluster, self.fabric.endpoint);
             let mut io = SimIo {
                 ctx: &self.ctx,
                 cluster: &self.cluster,
-                endpoint: self.endpoint,
+                fabric: &self.fabric,
                 links: &self.links,
                 buffers,
             };
@@ -479,10 +486,14 @@ impl SimHandle {
     /// Takes the next input and sorts it; `false` when the time is up.
     async fn turn(&mut self, until: Ps) -> bool {
         let due = self.master.due().unwrap_or(Ps(u64::MAX));
+        if self.poll_proxy() {
+            return true;
+        }
         match self.ctx.recv(Some(until.min(due))).await {
             Some(input) => {
-                let at = (&self.ctx, self.endpoint);
+                let at = (&self.ctx, self.fabric.endpoint);
                 sort(at, &mut self.master, &mut self.inbox, input);
+                self.poll_proxy();
                 true
             }
             None => {
@@ -532,7 +543,7 @@ impl SimHandle {
     async fn master_call(&mut self, call: MasterCall, deadline: Ps) -> Result<MasterAnswer> {
         self.sent.1 += 1;
         call_master(
-            (&self.ctx, self.endpoint, &self.cluster),
+            (&self.ctx, self.fabric.endpoint, &self.cluster),
             (&mut self.master, &mut self.inbox),
             call,
             deadline,

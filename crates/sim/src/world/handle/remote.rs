@@ -3,12 +3,12 @@
 use super::join::layout_of;
 use super::{Link, Path, RETRY_PAUSE_MAX, SimHandle, unexpected};
 use crate::time::Ps;
-use rackpool_core::client::{LinkId, LinkLoss, Reach, Session, Taken};
+use rackpool_core::client::{LinkId, LinkLoss, OWN, Reach, Session, Taken};
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{PeerId, PostError};
 use rackpool_core::wire::{
     self, MasterAnswer, MasterCall, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply,
-    Request, WIRE_VERSION,
+    Request, Routed, WIRE_VERSION,
 };
 use rackpool_core::{Error, RackId, Result, SessionId};
 
@@ -43,6 +43,10 @@ impl SimHandle {
         let mut pause = Ps::ms(1);
         loop {
             let info = self.wait_for_rack(rack, deadline).await?;
+            if !self.fabric.is_served() {
+                // It finds its own daemon again first.
+                self.daemon_call(OWN, Request::Ping, deadline).await?;
+            }
             self.ctx.kernel.say(|| format!("process {}: connects to rack {rack}", self.ctx.id.0));
             match self.connect_once(&info, deadline).await {
                 Err(Error::PeerDead { .. } | Error::Timeout { .. })
@@ -117,10 +121,10 @@ impl SimHandle {
     async fn reconnect(&mut self, id: LinkId, deadline: Ps) -> Result<()> {
         let rack = self.remote(id).region.rack;
         if let Some(old) = self.remote(id).peer.take() {
-            self.ctx.close_peer(self.endpoint, old);
+            self.fabric.close(&self.ctx, old);
         }
         let home = self.cluster.racks[usize::from(rack.0)].clone();
-        let peer = self.ctx.connect_peer(self.endpoint, home.endpoint.get());
+        let peer = self.fabric.connect(&self.ctx, &self.links, &home);
         let name = self.remote(id).session.peer().to_string();
         loop {
             if let Some(at) = self.inbox.connected.iter().position(|of| *of == peer) {
@@ -144,7 +148,7 @@ impl SimHandle {
         }
         loop {
             while let Some(message) = self.take_message(peer) {
-                match wire::decode::<RemoteReply>(&message, &name)? {
+                match decode(&message, &name)? {
                     RemoteReply::Joined { known, region, .. } => {
                         let link = self.remote(id);
                         link.peer = Some(peer);
@@ -153,7 +157,7 @@ impl SimHandle {
                         return Ok(());
                     }
                     RemoteReply::Refused(error) => return Err(error),
-                    RemoteReply::Reply(_) | RemoteReply::Consumed(_) => {}
+                    _ => {}
                 }
             }
             self.step_of(peer, &name, deadline).await?;
@@ -178,9 +182,9 @@ impl SimHandle {
     }
 
     fn send_remote(&mut self, peer: PeerId, message: &RemoteRequest) -> Result<u64, PostError> {
-        let bytes = wire::encode_vec(message);
+        let bytes = wire::encode_vec(&Routed { channel: 0, message });
         self.sent.0 += u64::from(matches!(message, RemoteRequest::Request(_)));
-        self.ctx.send_message(self.endpoint, peer, bytes)
+        self.fabric.send(&self.ctx, &self.links, peer, bytes)
     }
 
     pub(super) async fn remote_call(
@@ -225,7 +229,7 @@ impl SimHandle {
         self.send_remote(peer, &RemoteRequest::Request(frame)).ok()?;
         loop {
             while let Some(message) = self.take_message(peer) {
-                match wire::decode::<RemoteReply>(&message, &name) {
+                match decode(&message, &name) {
                     Ok(RemoteReply::Reply(frame)) if frame.seq == seq => {
                         let session = &mut self.remote(id).session;
                         let taken = session.on_remote_reply(frame);
@@ -271,7 +275,7 @@ impl SimHandle {
         self.send_remote(peer, &RemoteRequest::Consumed(seq)).ok()?;
         loop {
             while let Some(message) = self.take_message(peer) {
-                match wire::decode::<RemoteReply>(&message, &name) {
+                match decode(&message, &name) {
                     Ok(RemoteReply::Consumed(known)) if known == seq => {
                         return self.remote(id).session.confirmed().map(Ok);
                     }
@@ -283,7 +287,7 @@ impl SimHandle {
                 Err(Error::PeerDead { .. }) => return None,
                 Err(_) => {
                     self.remote(id).peer = None;
-                    self.ctx.close_peer(self.endpoint, peer);
+                    self.fabric.close(&self.ctx, peer);
                     return Some(self.remote_time_up(id, started));
                 }
             }
@@ -301,4 +305,8 @@ impl SimHandle {
         self.inbox.awaited = Some(id);
         while self.inbox.awaited.is_some() && self.turn(deadline).await {}
     }
+}
+
+fn decode(message: &[u8], peer: &str) -> Result<RemoteReply> {
+    wire::decode::<Routed<RemoteReply>>(message, peer).map(|routed| routed.message)
 }

@@ -67,6 +67,8 @@ pub enum Input {
     Closed(ConnId),
     /// The endpoint's event.
     Fabric(FabricEvent),
+    /// An event of the endpoint that others connect to, from the thread that serves it.
+    Served(FabricEvent),
     /// A one-sided operation is to be executed by the fabric thread.
     Execute(u32),
     /// For the fabric thread.
@@ -133,7 +135,7 @@ pub struct CallCosts {
 }
 
 /// Marks the ids of work requests that carry messages; their buffer is below.
-const SEND_ID: u64 = 0xffff_ffff << 32;
+pub(super) const SEND_ID: u64 = 0xffff_ffff << 32;
 
 type Body = Pin<Box<dyn Future<Output = ()>>>;
 

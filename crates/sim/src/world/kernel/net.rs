@@ -89,6 +89,22 @@ impl Kernel {
         to.copy_from_slice(&buffers.registered[index].1);
     }
 
+    /// Copies bytes of a piece of a registered buffer, from `at` on.
+    pub fn read_buffer(&self, endpoint: EndpointId, piece: &Sge, at: u64, to: &mut [u8]) {
+        let buffers = &self.buffers.borrow()[endpoint.0 as usize];
+        let index = buffers.find(piece.buf.0).expect("the buffer is registered");
+        let from = (piece.offset + at) as usize;
+        to.copy_from_slice(&buffers.registered[index].1[from..from + to.len()]);
+    }
+
+    /// Stores bytes into a piece of a registered buffer, from `at` on.
+    pub fn write_buffer(&self, endpoint: EndpointId, piece: &Sge, at: u64, from: &[u8]) {
+        let buffers = &mut self.buffers.borrow_mut()[endpoint.0 as usize];
+        let index = buffers.find(piece.buf.0).expect("the buffer is registered");
+        let to = (piece.offset + at) as usize;
+        buffers.registered[index].1[to..to + from.len()].copy_from_slice(from);
+    }
+
     /// An empty vector for a buffer.
     pub fn spare(&self) -> Vec<u8> {
         self.spares.borrow_mut().pop().unwrap_or_default()

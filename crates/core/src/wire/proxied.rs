@@ -1,0 +1,221 @@
+//! Messages of a client whose remote work its own rack's daemon does: orders in the ring for
+//! remote requests, outcomes in the ring for their replies. The data of a WRITE or SEND follow
+//! their order in the same message, those of a READ or of a message their outcome.
+//!
+//! Source: Rcmp §4.2 (methods b and c), §5.2.
+
+use super::broken;
+use crate::addr::{Generation, RackId};
+use crate::error::{DeathCause, Result};
+use crate::seam::{RemoteAddr, Verb, WorkStatus};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// A message over a fabric connection, which a daemon shares among the clients of its rack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Routed<T> {
+    /// Whose it is: 0 for the one who owns the connection, else the daemon's number for one of
+    /// its clients.
+    pub channel: u32,
+    /// The message.
+    pub message: T,
+}
+
+/// What a client asks of its own daemon's fabric endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProxyOrder {
+    /// A channel to another rack: [`ProxyOutcome::Opened`] or `Ended` comes.
+    Open {
+        /// The client's own number for it, not used before.
+        channel: u32,
+        /// The rack.
+        rack: RackId,
+    },
+    /// The end of a channel: what of it was not posted never is. No outcome.
+    Close {
+        /// The channel.
+        channel: u32,
+    },
+    /// A work request. Those of one channel are executed in their order.
+    Work {
+        /// The channel.
+        channel: u32,
+        /// The client's number for it, below `RING_ENTRIES`, not under way.
+        tag: u8,
+        /// What is to be done.
+        work: ProxyWork,
+    },
+}
+
+/// A work request without its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProxyWork {
+    /// See [`Verb::Read`].
+    Read {
+        /// Offset in the target's pages.
+        offset: u64,
+        /// The frame's generation.
+        key: Generation,
+        /// How much, at most `PROXY_PIECE_BYTES_MAX`.
+        bytes: u32,
+    },
+    /// See [`Verb::Write`]; the data follow.
+    Write {
+        /// Offset in the target's pages.
+        offset: u64,
+        /// The frame's generation.
+        key: Generation,
+    },
+    /// See [`Verb::WriteImm`]; the data follow.
+    WriteImm {
+        /// Offset in the target's pages.
+        offset: u64,
+        /// The frame's generation.
+        key: Generation,
+        /// What the target's application receives.
+        imm: u32,
+    },
+    /// See [`Verb::Send`]; the message follows.
+    Send,
+    /// See [`Verb::Cas`].
+    Cas {
+        /// Offset in the target's pages.
+        offset: u64,
+        /// The frame's generation.
+        key: Generation,
+        /// What must be there.
+        expected: u64,
+        /// What shall be there.
+        new: u64,
+    },
+    /// See [`Verb::FetchAdd`].
+    FetchAdd {
+        /// Offset in the target's pages.
+        offset: u64,
+        /// The frame's generation.
+        key: Generation,
+        /// The summand.
+        n: u64,
+    },
+}
+
+impl ProxyWork {
+    /// The verb.
+    pub fn verb(&self) -> Verb {
+        let at = |offset, key| RemoteAddr { offset, key };
+        match *self {
+            ProxyWork::Read { offset, key, .. } => Verb::Read(at(offset, key)),
+            ProxyWork::Write { offset, key } => Verb::Write(at(offset, key)),
+            ProxyWork::WriteImm { offset, key, imm } => Verb::WriteImm(at(offset, key), imm),
+            ProxyWork::Send => Verb::Send,
+            ProxyWork::Cas { offset, key, expected, new } => {
+                Verb::Cas { at: at(offset, key), expected, new }
+            }
+            ProxyWork::FetchAdd { offset, key, n } => Verb::FetchAdd { at: at(offset, key), n },
+        }
+    }
+}
+
+/// What a daemon's fabric endpoint tells a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProxyOutcome {
+    /// The channel is open.
+    Opened {
+        /// The channel.
+        channel: u32,
+    },
+    /// The channel is over; all its work requests have completed before this.
+    Ended {
+        /// The channel.
+        channel: u32,
+        /// How that was found.
+        cause: DeathCause,
+    },
+    /// A work request ended. The data of a READ that was done follow.
+    Done {
+        /// The client's number for it.
+        tag: u8,
+        /// How.
+        status: ProxyStatus,
+    },
+    /// The target's application says something: the message follows.
+    Message {
+        /// The channel.
+        channel: u32,
+    },
+}
+
+/// [`WorkStatus`] on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProxyStatus {
+    /// Done; for atomics the old value, else 0.
+    Done(u64),
+    /// See [`WorkStatus::BadKey`].
+    BadKey,
+    /// See [`WorkStatus::BadRange`].
+    BadRange,
+    /// See [`WorkStatus::Flushed`].
+    Flushed {
+        /// `None` if it may have been executed.
+        executed: Option<bool>,
+    },
+}
+
+impl From<WorkStatus> for ProxyStatus {
+    fn from(status: WorkStatus) -> Self {
+        match status {
+            WorkStatus::Done(value) => ProxyStatus::Done(value),
+            WorkStatus::BadKey => ProxyStatus::BadKey,
+            WorkStatus::BadRange => ProxyStatus::BadRange,
+            WorkStatus::Flushed { executed } => ProxyStatus::Flushed { executed },
+        }
+    }
+}
+
+impl From<ProxyStatus> for WorkStatus {
+    fn from(status: ProxyStatus) -> Self {
+        match status {
+            ProxyStatus::Done(value) => WorkStatus::Done(value),
+            ProxyStatus::BadKey => WorkStatus::BadKey,
+            ProxyStatus::BadRange => WorkStatus::BadRange,
+            ProxyStatus::Flushed { executed } => WorkStatus::Flushed { executed },
+        }
+    }
+}
+
+/// Decodes the message that `bytes` begin with, and gives what follows it.
+pub fn decode_front<'b, T: DeserializeOwned>(bytes: &'b [u8], peer: &str) -> Result<(T, &'b [u8])> {
+    postcard::take_from_bytes::<T>(bytes)
+        .map_err(|error| broken(peer, format!("{error} in {} bytes", bytes.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::constants::{MESSAGE_BYTES_MAX, PROXY_PIECE_BYTES_MAX, RING_ENTRY_BYTES};
+    use crate::wire;
+
+    #[test]
+    fn every_order_without_data_fits_into_a_poll_entry() {
+        let (offset, key) = (1 << 50, Generation(u64::MAX));
+        let (expected, new) = (u64::MAX, u64::MAX);
+        let work = ProxyWork::Cas { offset, key, expected, new };
+        let order = ProxyOrder::Work { channel: u32::MAX, tag: 63, work };
+        let bytes = wire::encode_vec(&order);
+        assert!(bytes.len() <= RING_ENTRY_BYTES as usize - 8, "{}", bytes.len());
+        let with_data = [&bytes[..], &[7]].concat();
+        let (again, rest) = decode_front::<ProxyOrder>(&with_data, "x").unwrap();
+        assert_eq!((again, rest), (order, &[7][..]));
+        assert!(decode_front::<ProxyOrder>(&bytes[..3], "x").is_err());
+    }
+
+    #[test]
+    fn the_longest_piece_and_its_order_fit_into_a_message() {
+        let key = Generation(u64::MAX);
+        let work = ProxyWork::Write { offset: u64::MAX, key };
+        let order = wire::encode_vec(&ProxyOrder::Work { channel: u32::MAX, tag: 63, work });
+        assert!(order.len() as u64 + PROXY_PIECE_BYTES_MAX <= u64::from(MESSAGE_BYTES_MAX));
+        let status = ProxyStatus::Done(u64::MAX);
+        let outcome = wire::encode_vec(&ProxyOutcome::Done { tag: 63, status });
+        assert!(outcome.len() as u64 + PROXY_PIECE_BYTES_MAX <= u64::from(MESSAGE_BYTES_MAX));
+    }
+}

@@ -1,0 +1,125 @@
+//! A handle's end of the fabric: connections of its own to other racks, or those of its rack's
+//! daemon, which works for it.
+
+use super::buffers::{Buffers, Owner, with_scope};
+use super::{
+    FabricError, FabricStats, LocalBuffer, LocalBuffers, ScopedBuffers, monotonic_ns, proxied, tcp,
+};
+use rackpool_core::seam::{
+    BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
+};
+use std::os::fd::BorrowedFd;
+
+/// The endpoint; see the module.
+pub enum Endpoint {
+    /// Connections of its own.
+    Tcp(tcp::Endpoint),
+    /// Those of the own rack's daemon.
+    Proxied(proxied::Endpoint),
+}
+
+/// Calls the same of both.
+macro_rules! both {
+    ($self:expr, $one:ident => $call:expr) => {
+        match $self {
+            Endpoint::Tcp($one) => $call,
+            Endpoint::Proxied($one) => $call,
+        }
+    };
+}
+
+impl Endpoint {
+    /// Ends a connection. Its outstanding work and `Closed` come with the next poll.
+    pub fn close(&mut self, peer: PeerId) {
+        both!(self, one => one.close(peer))
+    }
+
+    /// Changes the injected latency, nanoseconds, for all connections.
+    pub fn set_emulated_delay(&mut self, emulate_rdma_ns: u32) {
+        both!(self, one => one.set_emulated_delay(emulate_rdma_ns))
+    }
+
+    /// Counters since the endpoint was made.
+    pub fn stats(&self) -> FabricStats {
+        both!(self, one => one.stats())
+    }
+
+    /// Polls until something happened or `deadline` has passed; how many events were appended.
+    pub fn wait(&mut self, deadline: Nanos, events: &mut Vec<FabricEvent>) -> usize {
+        match self {
+            Endpoint::Tcp(one) => one.wait(monotonic_ns, deadline, None, events),
+            Endpoint::Proxied(one) => one.wait(deadline, events),
+        }
+    }
+}
+
+impl Endpoint {
+    /// A descriptor that can be read when there is something to poll for: for a poll loop that
+    /// sleeps on several things. To be asked for again before each sleep. Errors: `Io`.
+    pub fn prepare_sleep(&mut self) -> Result<BorrowedFd<'_>, FabricError> {
+        match self {
+            Endpoint::Tcp(one) => Ok(one.prepare_sleep()),
+            Endpoint::Proxied(one) => one.prepare_sleep(),
+        }
+    }
+}
+
+impl Fabric for Endpoint {
+    fn capabilities(&self) -> Capabilities {
+        both!(self, one => one.capabilities())
+    }
+
+    #[inline]
+    fn post(&mut self, peer: PeerId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
+        both!(self, one => one.post(peer, batch))
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
+        both!(self, one => one.poll(now, events))
+    }
+}
+
+impl Owner for Endpoint {
+    fn buffers(&mut self) -> &mut Buffers {
+        both!(self, one => one.buffers())
+    }
+
+    fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
+        both!(self, one => one.let_go(named))
+    }
+}
+
+impl LocalBuffers for Endpoint {
+    fn with_buffers<R>(
+        &mut self,
+        buffers: &mut [LocalBuffer<'_>],
+        run: impl FnOnce(&mut Self, ScopedBuffers) -> R,
+    ) -> Result<R, FabricError> {
+        with_scope(self, buffers, run)
+    }
+
+    fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
+        both!(self, one => one.register(bytes))
+    }
+
+    fn take(&mut self, buf: BufId) -> Vec<u8> {
+        both!(self, one => one.take(buf))
+    }
+
+    fn buffer(&self, buf: BufId) -> &[u8] {
+        both!(self, one => one.buffer(buf))
+    }
+
+    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
+        both!(self, one => one.buffer_mut(buf))
+    }
+
+    fn piece(&self, piece: &Sge) -> &[u8] {
+        both!(self, one => one.piece(piece))
+    }
+
+    fn piece_mut(&mut self, piece: &Sge) -> &mut [u8] {
+        both!(self, one => one.piece_mut(piece))
+    }
+}

@@ -1,0 +1,242 @@
+//! The fabric of clients that have no endpoint of their own: their rack's daemon posts their work
+//! ([`rackpool_core::daemon::Proxy`]) and shares its connections among them. The ring to the
+//! daemon and back comes on top of the daemon's fabric, and so does one copy in the daemon.
+//!
+//! Used by one thread. Source: Rcmp §4.2 (methods b and c); decision 0023.
+
+mod queue;
+
+pub use queue::{Pieces, Queue};
+
+use super::buffers::{Buffers, Owner, with_scope};
+use super::shm::check_work;
+use super::{
+    FabricError, FabricStats, LocalBuffer, LocalBuffers, ScopedBuffers, monotonic_ns, spin_for,
+};
+use crate::event::WakeEvent;
+use crate::ring::{Consumer, Producer};
+use rackpool_core::RackId;
+use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX};
+use rackpool_core::seam::{
+    BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
+};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// How often a wait looks whether the daemon lives.
+const LOOK_NS: Nanos = 20_000_000;
+
+/// The way to the daemon: what a joined slot gives.
+pub trait Door: Send {
+    /// Rings the daemon's bell.
+    fn ring(&self);
+    /// Whether the daemon's end of the control connection is closed.
+    fn is_closed(&self) -> bool;
+    /// Says that the client is going to sleep: from now on the descriptor becomes readable when
+    /// an outcome comes, or the daemon ends. Outcomes that are there already count for nothing.
+    fn prepare_sleep(&self) -> BorrowedFd<'_>;
+}
+
+/// The endpoint; see the module.
+pub struct Endpoint {
+    queue: Queue,
+    buffers: Buffers,
+    door: Option<Box<dyn Door>>,
+    emulate_rdma_ns: u32,
+    /// Always readable: for who wants to sleep while there is something.
+    ready: Option<WakeEvent>,
+}
+
+impl Default for Endpoint {
+    fn default() -> Self {
+        Self {
+            queue: Queue::default(),
+            buffers: Buffers::new(),
+            door: None,
+            emulate_rdma_ns: 0,
+            ready: None,
+        }
+    }
+}
+
+impl Endpoint {
+    /// The slot was joined or taken up again: its rings, and the way to its daemon. What was
+    /// under way has ended.
+    pub fn attach(&mut self, orders: Producer, outcomes: Consumer, door: Box<dyn Door>) {
+        self.queue.attach(orders, outcomes);
+        self.door = Some(door);
+    }
+
+    /// Whether a daemon serves it.
+    pub fn is_attached(&mut self) -> bool {
+        self.look_at_door();
+        self.queue.is_attached()
+    }
+
+    /// Begins a connection to a rack: `Connected` or `Closed` comes with a later poll. Work may be
+    /// posted at once. Errors: `PeersFull`.
+    pub fn connect(&mut self, rack: RackId) -> Result<PeerId, FabricError> {
+        let peer = self.queue.connect(rack);
+        self.ring();
+        peer.ok_or(FabricError::PeersFull { limit: FABRIC_PEERS_MAX })
+    }
+
+    /// Ends a connection. Its outstanding work and `Closed` come with the next poll.
+    pub fn close(&mut self, peer: PeerId) {
+        self.queue.close(peer);
+    }
+
+    /// Changes the injected latency, nanoseconds, for all connections.
+    pub fn set_emulated_delay(&mut self, emulate_rdma_ns: u32) {
+        self.emulate_rdma_ns = emulate_rdma_ns;
+    }
+
+    /// Work requests that completed. System calls are the daemon's.
+    pub fn stats(&self) -> FabricStats {
+        FabricStats { ops: self.queue.operations(), ..FabricStats::default() }
+    }
+
+    /// Polls until something happened or `deadline` has passed; how many events were appended.
+    pub fn wait(&mut self, deadline: Nanos, events: &mut Vec<FabricEvent>) -> usize {
+        loop {
+            let now = monotonic_ns();
+            let happened = self.poll(now, events);
+            if happened > 0 || now >= deadline {
+                return happened;
+            }
+            let slice = Duration::from_nanos(LOOK_NS.min(deadline - now));
+            let ready = match self.queue.consumer() {
+                Some(outcomes) => outcomes.wait(Instant::now() + slice),
+                // Whoever waits here waits for a daemon: nothing comes before it is joined.
+                None => return 0,
+            };
+            if !ready {
+                self.look_at_door();
+            }
+        }
+    }
+
+    /// A descriptor that can be read when there is something to poll for. To be asked for again
+    /// before each sleep. Errors: `Io`.
+    pub fn prepare_sleep(&mut self) -> Result<BorrowedFd<'_>, FabricError> {
+        let Self { queue, door, ready, .. } = self;
+        if ready.is_none() {
+            let event = WakeEvent::new().map_err(FabricError::io("a wake event"))?;
+            event.notify();
+            *ready = Some(event);
+        }
+        let ready = ready.as_ref().expect("made above").as_fd();
+        let Some(door) = door else { return Ok(ready) };
+        let fd = door.prepare_sleep();
+        let is_awake = queue.consumer().is_none_or(|outcomes| outcomes.is_ready());
+        Ok(if is_awake || queue.has_events() { ready } else { fd })
+    }
+
+    fn look_at_door(&mut self) {
+        if self.queue.is_attached() && self.door.as_ref().is_none_or(|door| door.is_closed()) {
+            // What the daemon said before its end counts.
+            let Self { queue, buffers, .. } = self;
+            let mut last = Vec::new();
+            queue.poll(buffers, &mut last);
+            queue.detach_after(last);
+        }
+    }
+
+    fn ring(&mut self) {
+        if self.queue.take_bell()
+            && let Some(door) = &self.door
+        {
+            door.ring();
+        }
+    }
+}
+
+impl Pieces for Buffers {
+    fn read(&self, piece: &Sge, at: u64, to: &mut [u8]) {
+        let part = &self.slice(piece)[at as usize..];
+        to.copy_from_slice(&part[..to.len()]);
+    }
+
+    fn write(&mut self, piece: &Sge, at: u64, from: &[u8]) {
+        self.slice_mut(piece)[at as usize..][..from.len()].copy_from_slice(from);
+    }
+}
+
+impl Fabric for Endpoint {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "proxied",
+            atomics_global: true,
+            mapped: false,
+            inline_bytes_max: 0,
+            mtu_bytes: 0,
+            outstanding_max: FABRIC_OUTSTANDING_MAX,
+        }
+    }
+
+    fn post(&mut self, peer: PeerId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
+        for work in batch {
+            check_work(&self.buffers, work);
+        }
+        let posted = self.queue.post(peer, batch, &self.buffers);
+        self.ring();
+        posted
+    }
+
+    fn poll(&mut self, _now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
+        let before = (events.len(), self.queue.operations());
+        self.queue.poll(&mut self.buffers, events);
+        self.ring();
+        if self.emulate_rdma_ns > 0 && self.queue.operations() > before.1 {
+            spin_for(self.emulate_rdma_ns);
+        }
+        events.len() - before.0
+    }
+}
+
+impl Owner for Endpoint {
+    fn buffers(&mut self) -> &mut Buffers {
+        &mut self.buffers
+    }
+
+    fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
+        self.queue.let_go(named);
+    }
+}
+
+impl LocalBuffers for Endpoint {
+    fn with_buffers<R>(
+        &mut self,
+        buffers: &mut [LocalBuffer<'_>],
+        run: impl FnOnce(&mut Self, ScopedBuffers) -> R,
+    ) -> Result<R, FabricError> {
+        with_scope(self, buffers, run)
+    }
+
+    fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
+        self.buffers.register(bytes)
+    }
+
+    fn take(&mut self, buf: BufId) -> Vec<u8> {
+        self.let_go(|named| named == buf);
+        self.buffers.take(buf)
+    }
+
+    fn buffer(&self, buf: BufId) -> &[u8] {
+        self.buffers.owned(buf)
+    }
+
+    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
+        self.buffers.owned_mut(buf)
+    }
+
+    fn piece(&self, piece: &Sge) -> &[u8] {
+        self.buffers.check(piece, false);
+        self.buffers.slice(piece)
+    }
+
+    fn piece_mut(&mut self, piece: &Sge) -> &mut [u8] {
+        self.buffers.check(piece, true);
+        self.buffers.slice_mut(piece)
+    }
+}

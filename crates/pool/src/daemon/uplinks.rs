@@ -1,0 +1,180 @@
+//! The daemon's own fabric endpoint, on which it works for clients that have none: what the
+//! engine of `core::daemon::Proxy` needs of its process. Data pass through a buffer of the daemon,
+//! because a socket copies anyway.
+
+use super::clients::Clients;
+use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, MESSAGE_BYTES_MAX};
+use rackpool_core::daemon::{OutcomeData, Uplinks};
+use rackpool_core::seam::{
+    BufId, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, Verb, WorkRequest, WorkStatus,
+};
+use rackpool_core::wire::{self, FabricKind, ProxyOutcome, RackInfo};
+use rackpool_core::{RackId, Result};
+use rackpool_hw::fabric::LocalBuffers;
+use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+
+/// Bytes of the buffer of one work request: the longest message with a channel's number.
+const BUFFER_BYTES: u64 = MESSAGE_BYTES_MAX as u64 + 64;
+/// Work requests under one doorbell.
+const BATCH_MAX: usize = 32;
+
+/// The endpoint, its buffers, and what waits for a doorbell.
+pub(super) struct FabricUplinks {
+    endpoint: Endpoint,
+    peers: BTreeMap<PeerId, Peer>,
+    /// Racks that the master is to be asked for.
+    wanted: Vec<RackId>,
+    /// What could not be posted.
+    unposted: Vec<FabricEvent>,
+}
+
+struct Peer {
+    buffer: BufId,
+    batch: Vec<(u32, Verb, u32)>,
+}
+
+impl FabricUplinks {
+    pub(super) fn new() -> Result<Self> {
+        let endpoint = Endpoint::new(EndpointOptions::default());
+        Ok(Self {
+            endpoint: endpoint.map_err(crate::links::fabric_error)?,
+            peers: BTreeMap::new(),
+            wanted: Vec::new(),
+            unposted: Vec::new(),
+        })
+    }
+
+    /// Appends what happened; connections that ended give their buffers back.
+    pub(super) fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) {
+        events.append(&mut self.unposted);
+        self.endpoint.poll(now, events);
+    }
+
+    /// A connection is over and its outcomes were told.
+    pub(super) fn forget(&mut self, peer: PeerId) {
+        if let Some(peer) = self.peers.remove(&peer) {
+            self.endpoint.take(peer.buffer);
+        }
+    }
+
+    /// Posts what waits, a doorbell for each connection and 32 work requests.
+    pub(super) fn ring_doorbells(&mut self) {
+        let Self { endpoint, peers, unposted, .. } = self;
+        for (id, peer) in peers.iter_mut().filter(|(_, peer)| !peer.batch.is_empty()) {
+            while !peer.batch.is_empty() {
+                let count = peer.batch.len().min(BATCH_MAX);
+                let piece = |(index, _, bytes): &(u32, Verb, u32)| {
+                    let offset = u64::from(*index) * BUFFER_BYTES;
+                    Sge { buf: peer.buffer, offset, bytes: u64::from(*bytes) }
+                };
+                // Beyond the batch: filler, which is not posted.
+                let at = |at: usize| &peer.batch[at.min(count - 1)];
+                let pieces: [Sge; BATCH_MAX] = std::array::from_fn(|index| piece(at(index)));
+                let works: [WorkRequest<'_>; BATCH_MAX] = std::array::from_fn(|index| {
+                    let (number, verb, _) = *at(index);
+                    let is_atomic = matches!(verb, Verb::Cas { .. } | Verb::FetchAdd { .. });
+                    let local = std::slice::from_ref(&pieces[index.min(count - 1)]);
+                    let local = if is_atomic { &[] } else { local };
+                    WorkRequest { id: number.into(), verb, local, signalled: true }
+                });
+                match endpoint.post(*id, &works[..count]) {
+                    Ok(()) => drop(peer.batch.drain(..count)),
+                    Err((posted, PostError::Busy)) => {
+                        // Its completions come first.
+                        peer.batch.drain(..posted);
+                        break;
+                    }
+                    Err((posted, PostError::Down)) => {
+                        peer.batch.drain(..posted);
+                        let status = WorkStatus::Flushed { executed: Some(false) };
+                        let flushed = peer.batch.drain(..).map(|(index, ..)| {
+                            FabricEvent::Completed { peer: *id, id: index.into(), status }
+                        });
+                        unposted.extend(flushed);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Racks that the master is to be asked for.
+    pub(super) fn take_wanted(&mut self) -> Vec<RackId> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// See `Endpoint::prepare_sleep`.
+    pub(super) fn prepare_sleep(&mut self) -> BorrowedFd<'_> {
+        self.endpoint.prepare_sleep()
+    }
+}
+
+/// The endpoint and the rings of the clients, during one turn of the loop.
+pub(super) struct Turn<'a> {
+    pub links: &'a mut FabricUplinks,
+    pub clients: &'a mut Clients,
+    pub buffer: &'a mut [u8],
+    pub now: Nanos,
+}
+
+impl Uplinks for Turn<'_> {
+    fn find(&mut self, rack: RackId) {
+        self.links.wanted.push(rack);
+    }
+
+    fn connect(&mut self, info: &RackInfo) -> Option<PeerId> {
+        if info.fabric == FabricKind::Verbs {
+            return None;
+        }
+        let links = &mut self.links;
+        let addr = info.fabric_addr.parse().ok()?;
+        let bytes = u64::from(FABRIC_OUTSTANDING_MAX) * BUFFER_BYTES;
+        let buffer = links.endpoint.register(vec![0; bytes as usize]).ok()?;
+        match links.endpoint.connect(addr, self.now) {
+            Ok(peer) => {
+                links.peers.insert(peer, Peer { buffer, batch: Vec::new() });
+                Some(peer)
+            }
+            Err(error) => {
+                eprintln!("rackpool: connecting to rack {}: {error}", info.rack);
+                links.endpoint.take(buffer);
+                None
+            }
+        }
+    }
+
+    fn post(&mut self, peer: PeerId, index: u32, verb: Verb, data: &[u8], bytes: u32) {
+        let links = &mut self.links;
+        let at = links.peers.get_mut(&peer).expect("posts go to connections that were made");
+        let sent = if matches!(verb, Verb::Read(_)) { bytes } else { data.len() as u32 };
+        let begin = (u64::from(index) * BUFFER_BYTES) as usize;
+        links.endpoint.buffer_mut(at.buffer)[begin..begin + data.len()].copy_from_slice(data);
+        at.batch.push((index, verb, sent));
+    }
+
+    fn tell(&mut self, slot: u32, outcome: ProxyOutcome, data: OutcomeData<'_>) -> bool {
+        let client = self.clients.slots[slot as usize].as_mut();
+        let Some(client) = client.filter(|client| client.is_connected()) else { return false };
+        let head = wire::encode(&outcome, self.buffer).expect("an outcome is short").len();
+        let data = match data {
+            OutcomeData::Bytes(bytes) => bytes,
+            OutcomeData::Read { peer, index, bytes } => self.links.read(peer, index, bytes),
+        };
+        let message = &mut self.buffer[..head + data.len()];
+        message[head..].copy_from_slice(data);
+        client.tell(message)
+    }
+
+    fn copy(&self, peer: PeerId, index: u32, bytes: u32) -> Vec<u8> {
+        self.links.read(peer, index, bytes).to_vec()
+    }
+}
+
+impl FabricUplinks {
+    fn read(&self, peer: PeerId, index: u32, bytes: u32) -> &[u8] {
+        let peer = self.peers.get(&peer).expect("a READ completed on it");
+        let begin = (u64::from(index) * BUFFER_BYTES) as usize;
+        &self.endpoint.buffer(peer.buffer)[begin..begin + bytes as usize]
+    }
+}

@@ -1,0 +1,154 @@
+//! A handle's end of the fabric: an endpoint of its own in the network, or the ring to its rack's
+//! daemon, which works for it.
+
+use super::{Link, SimHandle, sort};
+use crate::mem::SimMem;
+use crate::net::EndpointId;
+use crate::world::kernel::{Ctx, Input, SEND_ID};
+use crate::world::rack::Rack;
+use rackpool_core::client::OWN;
+use rackpool_core::layout::{RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING};
+use rackpool_core::seam::{BufId, FabricEvent, PeerId, PostError, Sge, Verb, WorkRequest};
+use rackpool_hw::fabric::proxied::{Pieces, Queue};
+use rackpool_hw::ring::{Consumer, Producer};
+use std::cell::RefCell;
+
+/// The end; see the module.
+pub(super) struct Fabric {
+    pub(super) endpoint: EndpointId,
+    /// Of a handle that its rack's daemon works for.
+    queue: Option<RefCell<Queue<SimMem>>>,
+}
+
+/// Registered buffers, as the queue sees them.
+struct Registered<'a>(&'a Ctx, EndpointId);
+
+impl Pieces for Registered<'_> {
+    fn read(&self, piece: &Sge, at: u64, to: &mut [u8]) {
+        self.0.kernel.read_buffer(self.1, piece, at, to);
+    }
+
+    fn write(&mut self, piece: &Sge, at: u64, from: &[u8]) {
+        self.0.kernel.write_buffer(self.1, piece, at, from);
+    }
+}
+
+impl Fabric {
+    pub(super) fn new(endpoint: EndpointId, is_proxied: bool) -> Fabric {
+        Fabric { endpoint, queue: is_proxied.then(RefCell::default) }
+    }
+
+    /// The own rack's daemon was joined, or its slot taken up again.
+    pub(super) fn attach(&self, slot: &SimMem) {
+        if let Some(queue) = &self.queue {
+            let orders = Producer::attach(slot.slice(SLOT_REMOTE_REQUEST_RING, RING_BYTES));
+            let outcomes = Consumer::attach(slot.slice(SLOT_REMOTE_REPLY_RING, RING_BYTES));
+            queue.borrow_mut().attach(orders, outcomes);
+        }
+    }
+
+    /// Whether somebody works for it, or nobody has to.
+    pub(super) fn is_served(&self) -> bool {
+        self.queue.as_ref().is_none_or(|queue| queue.borrow().is_attached())
+    }
+
+    pub(super) fn connect(&self, ctx: &Ctx, links: &[Link], rack: &Rack) -> PeerId {
+        let Some(queue) = &self.queue else {
+            return ctx.connect_peer(self.endpoint, rack.endpoint.get());
+        };
+        let peer = queue.borrow_mut().connect(rack.id).expect("a handle has few connections");
+        self.ring(ctx, links);
+        peer
+    }
+
+    pub(super) fn close(&self, ctx: &Ctx, peer: PeerId) {
+        match &self.queue {
+            Some(queue) => queue.borrow_mut().close(peer),
+            None => ctx.close_peer(self.endpoint, peer),
+        }
+    }
+
+    pub(super) fn post(
+        &self,
+        ctx: &Ctx,
+        links: &[Link],
+        peer: PeerId,
+        batch: &[WorkRequest<'_>],
+    ) -> Result<(), (usize, PostError)> {
+        let Some(queue) = &self.queue else {
+            return ctx.post_work(self.endpoint, peer, batch);
+        };
+        let posted = queue.borrow_mut().post(peer, batch, &Registered(ctx, self.endpoint));
+        self.ring(ctx, links);
+        posted
+    }
+
+    /// As [`Ctx::send_message`].
+    pub(super) fn send(
+        &self,
+        ctx: &Ctx,
+        links: &[Link],
+        peer: PeerId,
+        message: Vec<u8>,
+    ) -> Result<u64, PostError> {
+        if self.queue.is_none() {
+            return ctx.send_message(self.endpoint, peer, message);
+        }
+        let bytes = message.len() as u64;
+        let buf = ctx.kernel.register(self.endpoint, message);
+        let local = [Sge { buf, offset: 0, bytes }];
+        let id = SEND_ID | u64::from(buf.0);
+        let request = WorkRequest { id, verb: Verb::Send, local: &local, signalled: true };
+        self.post(ctx, links, peer, &[request]).map(|()| id).map_err(|(_, error)| {
+            ctx.kernel.take_buffer(self.endpoint, buf);
+            error
+        })
+    }
+
+    /// Nothing under way names the buffer any more.
+    pub(super) fn let_go(&self, buf: BufId) {
+        if let Some(queue) = &self.queue {
+            queue.borrow_mut().let_go(|named| named == buf);
+        }
+    }
+
+    /// Rings the daemon's bell if something was ordered.
+    fn ring(&self, ctx: &Ctx, links: &[Link]) {
+        let Some(queue) = &self.queue else { return };
+        let Link::Local(own) = &links[OWN.0 as usize] else { return };
+        if queue.borrow_mut().take_bell() {
+            // Setting the bell's bit is an atomic operation.
+            ctx.cpu.drain();
+            if let Some((daemon, _)) = own.rack.daemon.get() {
+                ctx.ring(daemon, Input::Bell(own.slot));
+            }
+        }
+    }
+}
+
+impl SimHandle {
+    /// Takes what the daemon's work has come to; whether there was anything.
+    pub(super) fn poll_proxy(&mut self) -> bool {
+        let Some(queue) = &self.fabric.queue else { return false };
+        let mut events: Vec<FabricEvent> = Vec::new();
+        {
+            let mut queue = queue.borrow_mut();
+            let mut pieces = Registered(&self.ctx, self.fabric.endpoint);
+            self.ctx.cpu.charge(self.cluster.costs.client_poll);
+            queue.poll(&mut pieces, &mut events);
+            let Link::Local(own) = &self.links[OWN.0 as usize] else { return false };
+            let is_over = own.conn.is_none_or(|conn| self.inbox.closed_conns.contains(&conn));
+            if is_over && queue.is_attached() {
+                queue.detach();
+                queue.poll(&mut pieces, &mut events);
+            }
+        }
+        self.fabric.ring(&self.ctx, &self.links);
+        let happened = !events.is_empty();
+        for event in events {
+            let at = (&self.ctx, self.fabric.endpoint);
+            sort(at, &mut self.master, &mut self.inbox, Input::Fabric(event));
+        }
+        happened
+    }
+}
