@@ -28,7 +28,7 @@ pub struct Options {
     pub size: Size,
     /// The pool. Numbers taken with servers in processes of their own are the honest ones.
     pub source: PoolSource,
-    /// How the other rack is reached: `Tcp` or `Shm`.
+    /// How the other rack is reached: `Tcp`, `Proxied` or `Shm`.
     pub fabric: FabricChoice,
     /// The client's rack.
     pub rack: u16,
@@ -68,10 +68,10 @@ const SEED: u64 = 11;
 /// [`BenchError`]; nothing stays allocated then, unless the pool itself is gone.
 pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Report, BenchError> {
     let data_bytes = match options.fabric {
-        FabricChoice::Tcp => TCP_BYTES,
+        FabricChoice::Tcp | FabricChoice::Proxied => TCP_BYTES,
         FabricChoice::Shm => options.size.region_bytes(),
         FabricChoice::Auto => {
-            let reason = "say which one is to be measured, tcp or shm".into();
+            let reason = "say which one is to be measured: tcp, proxied or shm".into();
             return Err(BenchError::Option { option: "fabric", reason });
         }
     };

@@ -315,6 +315,13 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     options.fabric = match args.fabric {
         FabricChoice::Shm => FabricKind::Shm,
         FabricChoice::Tcp | FabricChoice::Auto => FabricKind::Tcp,
+        FabricChoice::Proxied => {
+            return Err(Failure::new(
+                "config",
+                "fabric `proxied` is how a client reaches other racks, not how a rack is reached: \
+                 start the daemon with --fabric tcp",
+            ));
+        }
     };
     options.emulate = emulate;
     options.migration = args.migrate;

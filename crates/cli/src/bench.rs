@@ -89,8 +89,8 @@ pub fn measure_on(
         emulate: Emulate::default(),
     };
     let fabric = match setup.fabric {
-        FabricChoice::Shm => FabricChoice::Shm,
         FabricChoice::Tcp | FabricChoice::Auto => FabricChoice::Tcp,
+        chosen => chosen,
     };
     let (size, ycsb) = (setup.size, setup.ycsb.clone());
     let plan = BenchPlan { name, size, fabric, source, ycsb };

@@ -44,14 +44,19 @@ pub fn ladder(engine: &Engine, args: &SimLadderArgs) -> Result<()> {
 /// The ladder of this machine: real processes on its memory and sockets, a second or two each.
 fn measured() -> Result<Table> {
     let all: [String; 0] = [];
-    let setup = Setup {
-        size: Size::quick(true),
-        fabric: FabricChoice::Tcp,
-        emulate: None,
-        ycsb: YcsbPlan::new(&all, &all, 1)?,
+    let setup = |fabric| -> Result<Setup> {
+        let ycsb = YcsbPlan::new(&all, &all, 1)?;
+        Ok(Setup { size: Size::quick(true), fabric, emulate: None, ycsb })
     };
+    let shutdown = install_shutdown()?;
     let names = [BenchName::Local, BenchName::Remote];
-    let reports = bench::measure(&names, &setup, install_shutdown()?)?;
+    let mut reports = bench::measure(&names, &setup(FabricChoice::Tcp)?, shutdown)?;
+    let names = [BenchName::Remote];
+    let mut proxied = bench::measure(&names, &setup(FabricChoice::Proxied)?, shutdown)?;
+    for row in proxied.iter_mut().flat_map(|report| &mut report.results) {
+        row.name += "_proxied";
+    }
+    reports.append(&mut proxied);
     let columns = [("measured", ""), ("ours", "ns"), ("p99", "ns"), ("raw limit", "ns")];
     let mut table = Table::new("ladder_measured", "The same on this machine, measured", &columns);
     let rows = reports.iter().flat_map(|report| &report.results).filter(|row| row.unit == "ns");

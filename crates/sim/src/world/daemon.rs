@@ -9,9 +9,7 @@ use super::uplinks::{ProxyRings, SimUplinks, rack_of};
 use crate::mem::SimMem;
 use crate::time::Ps;
 use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX};
-use rackpool_core::daemon::{
-    Act, ClientId, Daemon, Proxy, Remotes, SessionInfo, World, format,
-};
+use rackpool_core::daemon::{Act, ClientId, Daemon, Proxy, Remotes, SessionInfo, World, format};
 use rackpool_core::layout::{
     RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING,
     SLOT_REQUEST_RING, SlotWord,
@@ -233,7 +231,11 @@ impl Server {
         let tick = self.engine.needs_tick().then_some(self.tick_at);
         let behind = self.proxy.is_behind().then(|| self.ctx.now() + TICK);
         let grace = Some(self.heartbeat_at);
-        [tick, behind, grace, self.master.due()].into_iter().flatten().min().expect("heartbeats go on")
+        [tick, behind, grace, self.master.due()]
+            .into_iter()
+            .flatten()
+            .min()
+            .expect("heartbeats go on")
     }
 
     fn on_input(&mut self, input: Input) {

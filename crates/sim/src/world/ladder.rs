@@ -2,12 +2,12 @@
 //! first touch of another rack, each beside the sum of the profile's numbers where there is one
 //! ([`super::closed`]) and beside what the Rcmp paper says of its testbed.
 //!
-//! rackpool's clients reach other racks themselves. The paper's go through their daemon; that path
-//! is modelled here from the same parts (real rings on simulated memory, a daemon's poll loop, a
-//! one-sided operation that the daemon posts), but it is no path of the engines yet.
+//! rackpool's clients reach other racks themselves, or through their daemon as the paper's do
+//! (`Path::Proxied`): both are paths of the engines.
 
 use super::closed;
-use super::kernel::{Ctx, Input, ProcessId};
+use super::handle::Path;
+use super::kernel::Ctx;
 use super::performance::{self, Shape, World};
 use super::{Cluster, SimHandle};
 use crate::device::Profile;
@@ -16,9 +16,7 @@ use crate::report::{Cell as Field, Table};
 use crate::time::Ps;
 use rackpool_core::GAddr;
 use rackpool_core::client::Placement;
-use rackpool_core::layout::RING_BYTES;
 use rackpool_core::seam::Mem;
-use rackpool_hw::ring::{self, Consumer, Producer};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -85,19 +83,9 @@ pub fn climb(profile: &Profile) -> Result<Vec<Rung>, String> {
     let one = shared.clone();
     world.run(|| one.ready.get() == 2)?;
     let (one, profile) = (shared.clone(), Rc::new(profile.clone()));
-    let rings = Rings::new(&world.cluster);
-    let (client_rings, client_profile) = (rings.clone(), profile.clone());
-    let client = world.spawn(0, move |ctx, cluster| async move {
-        Climber::new(ctx, cluster, one, client_profile, client_rings).await.climb().await;
+    world.spawn(0, move |ctx, cluster| async move {
+        Climber::new(ctx, cluster, one, profile).await.climb().await;
     });
-    let one = shared.clone();
-    let daemon_rings = rings.clone();
-    let daemon = world.spawn(0, move |ctx, cluster| async move {
-        proxy(ctx, cluster, one, daemon_rings, client).await;
-    });
-    let notice = performance::notice(profile.poll.daemon);
-    world.cluster.kernel.set_notice(daemon, notice);
-    rings.daemon.set(Some(daemon));
     let one = shared.clone();
     world.run(|| one.done.get())?;
     let rungs = shared.rungs.borrow().clone();
@@ -131,8 +119,8 @@ pub fn ladder(profile: &Profile) -> Result<Vec<Table>, String> {
     }
     table.note(profile.label());
     table.note(
-        "The paper's path is modelled from the same parts: a ring to the own rack's daemon, its \
-         one-sided operation, a ring back. It is not a path of the engines yet.",
+        "The paper's path: a ring to the own rack's daemon, its one-sided operation, a ring back; \
+         handles choose it by fabric `proxied`.",
     );
     table.note(
         "Atomics of the other rack are executed by its card. Where a card's atomics are not \
@@ -148,7 +136,6 @@ struct Climber {
     profile: Rc<Profile>,
     handle: SimHandle,
     cluster: Rc<Cluster>,
-    rings: Rc<Rings>,
     buffer: Vec<u8>,
 }
 
@@ -158,10 +145,9 @@ impl Climber {
         cluster: Rc<Cluster>,
         shared: Rc<Shared>,
         profile: Rc<Profile>,
-        rings: Rc<Rings>,
     ) -> Climber {
         let handle = performance::open(&ctx, &cluster, 0, 1024).await;
-        Climber { ctx, shared, profile, handle, cluster, rings, buffer: vec![0; MIB as usize] }
+        Climber { ctx, shared, profile, handle, cluster, buffer: vec![0; MIB as usize] }
     }
 
     /// An address in the page number `page` of a rack; no line is used by two rounds of one rung.
@@ -342,89 +328,30 @@ impl Climber {
     }
 }
 
-/// A request's words: kind and length, address.
-const REQUEST_BYTES: usize = 16;
-const WRITE: u64 = 1 << 63;
-
-/// The pair of rings between the client and its daemon, in the rack's shared memory.
-struct Rings {
-    request: Rc<Memory>,
-    reply: Rc<Memory>,
-    daemon: Cell<Option<ProcessId>>,
-}
-
-impl Rings {
-    fn new(cluster: &Cluster) -> Rc<Rings> {
-        let memory = || {
-            let id = cluster.kernel.new_memory();
-            Memory::new(id, RING_BYTES, Tier::Cxl, Coherence::Hardware)
-        };
-        Rc::new(Rings { request: memory(), reply: memory(), daemon: Cell::new(None) })
-    }
-
-    /// One process's ends: what it sends with and what it receives with.
-    fn ends(ctx: &Ctx, to: &Rc<Memory>, from: &Rc<Memory>) -> (Producer<SimMem>, Consumer<SimMem>) {
-        let view = |memory: &Rc<Memory>| SimMem::new(memory.clone(), ctx.cpu.clone());
-        (Producer::attach(view(to)), Consumer::attach(view(from)))
-    }
-}
-
-/// The paper's path, modelled.
+/// The paper's path.
 impl Climber {
+    /// The same accesses by a handle that its rack's daemon works for.
     async fn paper(&mut self) {
-        let rings = self.rings.clone();
-        for memory in [&rings.request, &rings.reply] {
-            ring::reset(&SimMem::new(memory.clone(), self.ctx.cpu.clone()));
+        let (ctx, cluster) = (self.ctx.clone(), self.cluster.clone());
+        let opened = SimHandle::open(ctx, cluster, self.handle.rack(), Path::Proxied, 1024).await;
+        let direct = std::mem::replace(&mut self.handle, opened.expect("the daemon has slots"));
+        // A lap of the rings first, so that their lines are where they are in the long run.
+        for round in 0..64 {
+            let addr = self.at(1, round, 64);
+            self.handle.read(addr, &mut [0; 64]).await.expect("the page is there");
         }
-        let (mut to, mut from) = Rings::ends(&self.ctx, &rings.request, &rings.reply);
-        let daemon = rings.daemon.get().expect("the daemon was started");
-        // It attaches to rings that are there, and connects to the other rack.
-        self.ctx.ring(daemon, Input::Tell(0));
-        self.settle().await;
-        let rungs: [(&str, u64, u64); 4] = [
-            ("the paper's path, read 64 B", 64, 0),
-            ("the paper's path, write 64 B", 64, WRITE),
-            ("the paper's path, read 4 KiB", KIB4, 0),
-            ("the paper's path, write 4 KiB", KIB4, WRITE),
+        let rungs: [(&str, u64, bool); 4] = [
+            ("the paper's path, read 64 B", 64, false),
+            ("the paper's path, write 64 B", 64, true),
+            ("the paper's path, read 4 KiB", KIB4, false),
+            ("the paper's path, write 4 KiB", KIB4, true),
         ];
-        for (name, bytes, kind) in rungs {
-            let mut times = Vec::new();
-            // One lap of the ring first, so that its lines are where they are in the long run.
-            for round in 0..64 + ROUNDS {
-                let addr = self.at(1, round % ROUNDS, bytes);
-                self.settle().await;
-                let time = self.through(&mut to, &mut from, (daemon, addr), kind | bytes).await;
-                if round >= 64 {
-                    times.push(time);
-                }
-            }
-            self.add(name, &times, None);
+        for (name, bytes, writes) in rungs {
+            self.access(name, 1, bytes, writes, None).await;
         }
+        std::mem::replace(&mut self.handle, direct).leave().await;
         self.mix("half own rack, half the paper's path, read 64 B", "read 64 B");
         self.mix("half own rack, half the paper's path, write 64 B", "write 64 B");
-    }
-
-    async fn through(
-        &mut self,
-        to: &mut Producer<SimMem>,
-        from: &mut Consumer<SimMem>,
-        (daemon, addr): (ProcessId, GAddr),
-        head: u64,
-    ) -> Ps {
-        let bytes = (head & !WRITE) as usize;
-        let start = self.ctx.now();
-        self.ctx.cpu.charge(self.cluster.costs.client_submit);
-        let mut message = [head.to_le_bytes(), addr.0.to_le_bytes()].concat();
-        if head & WRITE != 0 {
-            message.extend_from_slice(&self.buffer[..bytes]);
-        }
-        to.push(&message).expect("one request is under way");
-        self.ctx.ring(daemon, Input::Tell(1));
-        self.handle.told(self.ctx.now() + Ps::ms(100)).await.expect("the daemon answers");
-        let buffer = &mut self.buffer;
-        let read = from.pop(|reply| buffer[..reply.len()].copy_from_slice(reply));
-        read.expect("what rang is there").expect("the ring is intact");
-        self.ctx.now() - start
     }
 
     /// The mean of an own-rack access and the same through the daemon.
@@ -439,46 +366,5 @@ impl Climber {
             Ps((of("own rack").0 + of("the paper's path").0) / 2)
         };
         self.add(name, &[mean], None);
-    }
-}
-
-/// The daemon of the paper's path: takes requests from the ring, runs the one-sided operation
-/// itself, and answers with its data.
-async fn proxy(
-    ctx: Ctx,
-    cluster: Rc<Cluster>,
-    shared: Rc<Shared>,
-    rings: Rc<Rings>,
-    client: ProcessId,
-) {
-    let mut handle = performance::open(&ctx, &cluster, 0, 1024).await;
-    let far = Ps::ms(1_000_000_000);
-    handle.told(far).await.expect("the client begins");
-    let (mut to, mut from) = Rings::ends(&ctx, &rings.reply, &rings.request);
-    let mut buffer = vec![0; MIB as usize];
-    for page in 0..PAGES {
-        let addr = GAddr(shared.pages[1].get().0 + page * handle.page_bytes());
-        handle.read(addr, &mut buffer[..8]).await.expect("the page is there");
-    }
-    loop {
-        handle.told(far).await.expect("the client goes on");
-        let popped = from.pop(|message| {
-            let word =
-                |at: usize| u64::from_le_bytes(message[at..at + 8].try_into().expect("8 bytes"));
-            buffer[..message.len() - REQUEST_BYTES].copy_from_slice(&message[REQUEST_BYTES..]);
-            (word(0), GAddr(word(8)))
-        });
-        let (head, addr) = popped.expect("what rang is there").expect("the ring is intact");
-        ctx.cpu.charge(cluster.costs.daemon_request);
-        let part = &mut buffer[..(head & !WRITE) as usize];
-        let (done, answer) = match head & WRITE {
-            0 => (handle.read(addr, part).await, &*part),
-            _ => (handle.write(addr, part).await, &[][..]),
-        };
-        done.expect("the page is there");
-        to.push(answer).expect("one answer is under way");
-        ctx.cpu.drain();
-        // The client polls its ring: the line's transfer is charged where it is loaded.
-        ctx.kernel.post(client, ctx.now(), Input::Tell(1));
     }
 }
