@@ -11,6 +11,7 @@ use rackpool_core::seam::{
 use std::os::fd::BorrowedFd;
 
 /// The endpoint; see the module.
+#[expect(clippy::large_enum_variant, reason = "one a handle, and it stays where it is")]
 pub enum Endpoint {
     /// Connections of its own.
     Tcp(tcp::Endpoint),

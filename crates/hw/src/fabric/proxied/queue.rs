@@ -385,13 +385,11 @@ impl<M: Mem> Queue<M> {
         let work = self.works[index as usize].as_mut().expect("a tag names work under way");
         work.under_way -= 1;
         let mut status = status;
-        if let Verb::Read(_) = work.verb {
-            if let WorkStatus::Done(_) = status {
-                if data.len() as u64 != found.read_bytes {
-                    status = WorkStatus::Flushed { executed: None };
-                } else if work.is_lent {
-                    work.scatter(found.at, data, pieces);
-                }
+        if let (Verb::Read(_), WorkStatus::Done(_)) = (work.verb, status) {
+            if data.len() as u64 != found.read_bytes {
+                status = WorkStatus::Flushed { executed: None };
+            } else if work.is_lent {
+                work.scatter(found.at, data, pieces);
             }
         }
         if let WorkStatus::Done(_) = work.status {
