@@ -18,6 +18,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+pub use rackpool::daemon::Rings;
 pub use rackpool::monitor::Sample;
 pub use rackpool::{Emulate, FabricChoice, GAddr, Migration, Placement, Policy, RackId};
 
@@ -325,6 +326,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     };
     options.emulate = emulate;
     options.migration = args.migrate;
+    options.rings = args.rings;
     options.ephemeral = args.ephemeral;
     options.metrics = args.metrics;
     Ok(Server::Daemon(DaemonServer::start(options)?))

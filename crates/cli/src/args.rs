@@ -2,7 +2,7 @@
 //! examples. In: the words of the command line. Out: [`Cli`], or clap's error, which `main` turns
 //! into exit code 2. Called by `main` alone.
 
-use crate::api::{Emulate, FabricChoice, Migration, Policy};
+use crate::api::{Emulate, FabricChoice, Migration, Policy, Rings};
 pub use crate::sim_args::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -81,6 +81,13 @@ Examples:
   rackpool shell --rack 1 -c 'write 0x200000 text:\"two words\"; read 0x200000 9 text'
   rackpool shell --rack 0 put notes file:notes.txt
   rackpool shell --rack 1 < commands.txt";
+
+const REPRO_EXAMPLES: &str = "\
+Figures that differ from the paper's text are explained one by one in docs/repro-rcmp.md.
+
+Examples:
+  rackpool repro rcmp --out report
+  rackpool repro rcmp --quick --profile modern --out /tmp/report";
 
 const TOP_EXAMPLES: &str = "\
 One line a rack: frames in all, free, used and in quarantine; live allocations; sessions of clients
@@ -170,6 +177,9 @@ pub enum Command {
     /// Measure this machine and write a device profile for the simulator
     #[command(after_help = CALIBRATE_EXAMPLES)]
     Calibrate(CalibrateArgs),
+    /// The evaluation of a paper again, in virtual time: each figure of its text beside ours
+    #[command(after_help = REPRO_EXAMPLES)]
+    Repro(ReproArgs),
     /// What this machine offers a pool, and what to do about what is missing
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
@@ -188,6 +198,30 @@ pub enum Command {
     /// A client process of `bench locks`
     #[command(hide = true)]
     LocksWorker,
+}
+
+/// Papers that can be reproduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PaperName {
+    /// Rcmp: Reconstructing RDMA-Based Memory Disaggregation via CXL, ACM TACO 2024
+    Rcmp,
+}
+
+/// Options of `repro`.
+#[derive(Debug, Args)]
+pub struct ReproArgs {
+    /// Which paper
+    #[arg(value_enum)]
+    pub paper: PaperName,
+    /// Write PAPER.html and PAPER.json into this directory
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub out: PathBuf,
+    /// Device profile: a name or a file
+    #[arg(long, value_name = "PROFILE", default_value = "rcmp-testbed")]
+    pub profile: String,
+    /// A fifth of the operations: to try the command, not for figures
+    #[arg(long)]
+    pub quick: bool,
 }
 
 /// Options of `demo`.
@@ -273,6 +307,10 @@ pub struct DaemonArgs {
     /// what shall differ from the defaults, such as cost,fabric_share_milli=100
     #[arg(long, value_name = "off|paper|cost", default_value_t)]
     pub migrate: Migration,
+    /// How clients' rings are served: `single` takes the next request when the one before it is
+    /// finished, to measure what the two layers are worth
+    #[arg(long, value_name = "two-layer|single", default_value = "two-layer")]
+    pub rings: Rings,
     /// Inject latency, for example cxl=140ns,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,

@@ -14,6 +14,7 @@ mod doctor;
 mod failure;
 mod inspect;
 mod output;
+mod repro;
 mod servers;
 mod shell;
 mod sim;
@@ -53,6 +54,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Bench(args) => bench::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Calibrate(args) => sim::calibrate(args),
+        Command::Repro(args) => repro::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Worker(args) => worker::run(args),

@@ -16,6 +16,7 @@ pub mod histogram;
 pub mod mem;
 pub mod net;
 pub mod report;
+pub mod repro;
 pub mod rng;
 pub mod run;
 pub mod shrink;

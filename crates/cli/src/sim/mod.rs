@@ -17,8 +17,10 @@ use crate::failure::{Failure, Result};
 pub use calibrate::run as calibrate;
 pub use engine::Engine;
 use rackpool_sim::device::Profile;
+use rackpool_sim::report::Table;
 use rackpool_sim::run::Config;
 pub use speed::run as speed;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Runs one of the commands on the simulated cluster.
 pub fn run(args: &SimArgs) -> Result<()> {
@@ -54,6 +56,19 @@ fn configure(args: &SimConfigArgs) -> Result<(Config, Profile)> {
 
 fn profile(name: &str) -> Result<Profile> {
     Profile::load(name).map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// A table as text.
+pub fn text_of(table: &Table) -> String {
+    show::table(table)
+}
+
+/// Tables as a page for people.
+pub fn page_of(title: &str, tables: &[Table], profile: &Profile, seconds: f64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let finished_at = format!("{} UTC", crate::output::utc(now, ' '));
+    let page = page::of_tables(title, tables, profile, finished_at, seconds);
+    rackpool_bench::html::render(&page)
 }
 
 /// `calibrated` or `uncalibrated`, as every output says.

@@ -1,6 +1,6 @@
 //! `sim scale` and `sim ladder`: tables of the simulated cluster in performance mode.
 
-use super::{Engine, calibration, page, profile, show};
+use super::{Engine, calibration, page_of, profile, show};
 use crate::api::{FabricChoice, YcsbPlan};
 use crate::args::{BenchName, SimLadderArgs, SimOutputArgs, SimScaleArgs};
 use crate::bench::{self, Setup};
@@ -14,7 +14,7 @@ use rackpool_sim::device::Profile;
 use rackpool_sim::report::{Cell, Column, Table};
 use rackpool_sim::world::scale::Options;
 use serde_json::Value;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 /// What an access costs as the cluster grows.
 pub fn scale(engine: &Engine, args: &SimScaleArgs) -> Result<()> {
@@ -88,11 +88,8 @@ fn make_and_show(
         written.map_err(|error| Failure::new("io", error.to_string()))?;
     }
     if let Some(path) = &to.html {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let finished_at = format!("{} UTC", output::utc(now, ' '));
         let seconds = start.elapsed().as_secs_f64();
-        let page = page::of_tables(title, &tables, &profile, finished_at, seconds);
-        output::write_file(path, &rackpool_bench::html::render(&page))?;
+        output::write_file(path, &page_of(title, &tables, &profile, seconds))?;
     }
     for table in &tables {
         output::print(&format!("{}\n", show::table(table)))?;

@@ -31,7 +31,7 @@ mod session;
 mod slab;
 
 pub use attach::{format, read_superblock};
-pub use proxy::{OutcomeData, Proxy, Uplinks};
+pub use proxy::{OutcomeData, Proxy, Rings, Uplinks};
 pub use remotes::{Act, Place, Remotes};
 pub use session::SessionInfo;
 

@@ -29,6 +29,30 @@ use crate::wire::{
 };
 use std::collections::{BTreeMap, VecDeque};
 
+/// How a daemon takes what its clients put into their rings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rings {
+    /// Local and remote requests apart, and an unfinished one blocks nobody. Source: Rcmp §4.2.
+    #[default]
+    TwoLayer,
+    /// As if all of them were in one ring of one layer: the next is taken when the one before it is
+    /// finished. To measure what the two layers are worth.
+    Single,
+}
+
+impl std::str::FromStr for Rings {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "two-layer" => Ok(Rings::TwoLayer),
+            "single" => Ok(Rings::Single),
+            other => Err(Error::Config {
+                reason: format!("rings `{other}`: there are `two-layer` and `single`"),
+            }),
+        }
+    }
+}
+
 /// Work requests under way on one connection.
 const IN_FLIGHT_MAX: usize = FABRIC_OUTSTANDING_MAX as usize;
 
@@ -184,6 +208,11 @@ impl Proxy {
             channels: self.owners.len() as u64,
             operations: self.operations,
         }
+    }
+
+    /// Work requests of clients that have no outcome yet.
+    pub fn under_way(&self) -> u32 {
+        self.clients.values().map(|client| client.tags.count_ones()).sum()
     }
 
     /// Whether outcomes are kept back: [`Proxy::deliver`] is to be called in a moment.

@@ -14,6 +14,7 @@ mod world;
 
 use crate::options::Emulate;
 use rackpool_core::constants::{REQUEST_TIMEOUT_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT};
+pub use rackpool_core::daemon::Rings;
 use rackpool_core::policy::Policy as Migration;
 use rackpool_core::wire::FabricKind;
 use rackpool_core::{Error, RackId, Result};
@@ -51,6 +52,8 @@ pub struct DaemonOptions {
     /// How it is decided where pages live that several racks use. If not [`Migration::Off`],
     /// clients of this rack count their accesses, and pages of other racks that they use come here.
     pub migration: Migration,
+    /// How clients' rings are served.
+    pub rings: Rings,
     /// Where to serve the counters over HTTP, in the format of Prometheus; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
 }
@@ -69,6 +72,7 @@ impl DaemonOptions {
             join_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
             session_grace_ms: SESSION_GRACE_MS_DEFAULT,
             migration: Migration::Off,
+            rings: Rings::TwoLayer,
             metrics: None,
         }
     }

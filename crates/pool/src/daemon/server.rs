@@ -12,7 +12,7 @@ use crate::link::MasterLink;
 use crate::links::fabric_error;
 use crate::metrics::{self, Door, MetricsServer};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES};
-use rackpool_core::daemon::{Act, ClientId, Daemon, Proxy, Remotes, World, format};
+use rackpool_core::daemon::{Act, ClientId, Daemon, Proxy, Remotes, Rings, World, format};
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
     self, DaemonStats, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo, RemoteReply,
@@ -26,7 +26,7 @@ use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::RegionFiles;
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::wait::{Pause, Waiter};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +59,8 @@ pub(super) struct Server {
     /// Work for clients without a fabric endpoint, and the endpoint that it is done on.
     proxy: Proxy,
     uplinks: FabricUplinks,
+    /// Slots with requests, if they are taken one after the other.
+    queued: Option<VecDeque<u32>>,
     target: Target,
     listener: ControlListener,
     bell: Bitmap,
@@ -119,6 +121,7 @@ impl Server {
         let remotes = Remotes::new(options.session_grace_ms);
         let mut master = MasterLink::new(options.master.clone());
         master.set_join(MasterCall::JoinDaemon(rack_info));
+        let queued = (options.rings == Rings::Single).then(VecDeque::new);
         let mut server = Self {
             master,
             bell: Bitmap::attach(world.bell.clone()),
@@ -131,6 +134,7 @@ impl Server {
             remotes,
             proxy: Proxy::new(),
             uplinks: FabricUplinks::new()?,
+            queued,
             target,
             listener,
             wake,
@@ -279,15 +283,34 @@ impl Server {
             while bits != 0 {
                 let slot = word * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
-                worked |= self.serve_slot(slot);
+                match &mut self.queued {
+                    None => worked |= self.serve_slot(slot, RING_ENTRIES),
+                    Some(queued) if queued.contains(&slot) => {}
+                    Some(queued) => queued.push_back(slot),
+                }
+            }
+        }
+        worked | self.serve_queued()
+    }
+
+    /// One request after the other, each to its end, if that is how rings are to be served.
+    fn serve_queued(&mut self) -> bool {
+        let mut worked = false;
+        while self.proxy.under_way() == 0
+            && let Some(slot) = self.queued.as_mut().and_then(VecDeque::pop_front)
+        {
+            if self.serve_slot(slot, 1) {
+                worked = true;
+                self.queued.as_mut().expect("it was popped from").push_back(slot);
             }
         }
         worked
     }
 
-    fn serve_slot(&mut self, slot: u32) -> bool {
+    /// Takes at most so many requests of a slot, and as many orders.
+    fn serve_slot(&mut self, slot: u32, limit: u32) -> bool {
         let mut worked = false;
-        for _ in 0..RING_ENTRIES {
+        for _ in 0..limit {
             let client = self.clients.slots[slot as usize].as_mut();
             let Some(client) = client.filter(|client| client.is_connected()) else { break };
             let popped = client.requests.pop(|bytes| wire::decode::<RequestFrame>(bytes, "client"));
@@ -306,7 +329,9 @@ impl Server {
             }
             worked = true;
         }
-        worked |= self.serve_orders(slot);
+        if limit > 1 || !worked {
+            worked |= self.serve_orders(slot, limit);
+        }
         worked | Clients::take_releases(slot, &mut self.engine, &mut self.world)
     }
 
@@ -322,12 +347,12 @@ impl Server {
     }
 
     /// Takes what a client wants done in other racks; bounded as the ring is.
-    fn serve_orders(&mut self, slot: u32) -> bool {
+    fn serve_orders(&mut self, slot: u32, limit: u32) -> bool {
         let client = self.clients.slots[slot as usize].as_mut();
         let client = client.filter(|client| client.is_connected());
         let Some(mut orders) = client.and_then(|client| client.orders.take()) else { return false };
         let (mut taken, (proxy, mut turn)) = (0, self.proxied());
-        while taken < RING_ENTRIES
+        while taken < limit
             && let Some(popped) = orders.pop(|order| proxy.on_order(slot, order, &mut turn))
         {
             taken += 1;
@@ -520,7 +545,7 @@ impl Server {
             TOKEN_SLOT..TOKEN_PROCESS => {
                 // What the client still said before its end is served first.
                 let slot = (token - TOKEN_SLOT) as u32;
-                self.serve_slot(slot);
+                self.serve_slot(slot, RING_ENTRIES);
                 self.clients.on_slot(slot, &mut self.engine, &mut self.world, &self.poller);
             }
             token => {

@@ -9,7 +9,9 @@ use super::uplinks::{ProxyRings, SimUplinks, rack_of};
 use crate::mem::SimMem;
 use crate::time::Ps;
 use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX};
-use rackpool_core::daemon::{Act, ClientId, Daemon, Proxy, Remotes, SessionInfo, World, format};
+use rackpool_core::daemon::{
+    Act, ClientId, Daemon, Proxy, Remotes, Rings, SessionInfo, World, format,
+};
 use rackpool_core::layout::{
     RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING,
     SLOT_REQUEST_RING, SlotWord,
@@ -21,7 +23,7 @@ use rackpool_core::wire::{
 };
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::ring::{self, Consumer, Producer};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 /// How often time-driven work is looked at.
@@ -49,6 +51,8 @@ struct Server {
     remotes: Remotes,
     proxy: Proxy,
     uplinks: SimUplinks,
+    /// Slots with requests, if they are taken one after the other.
+    queued: VecDeque<u32>,
     fabric: ProcessId,
     master: MasterLink,
     joined: bool,
@@ -124,6 +128,7 @@ impl Server {
             rack_calls: BTreeMap::new(),
             proxy: Proxy::new(),
             uplinks: SimUplinks::new(&ctx, &cluster, rack.id),
+            queued: VecDeque::new(),
             region,
             lease_ms: cluster.lease_ms,
             tick_at: ctx.now(),
@@ -186,7 +191,11 @@ impl Server {
             self.engine.note_time(self.ctx.clock_ns());
             if let Some(input) = input {
                 if let Input::Bell(slot) = input
-                    && !self.serve_slot(slot)
+                    && self.cluster.rings == Rings::Single
+                {
+                    self.queued.push_back(slot);
+                } else if let Input::Bell(slot) = input
+                    && !self.serve_slot(slot, RING_ENTRIES)
                 {
                     late_bells.push((slot, 0));
                 } else {
@@ -195,10 +204,11 @@ impl Server {
             } else {
                 late_bells.retain_mut(|(slot, looks)| {
                     *looks += 1;
-                    !self.serve_slot(*slot) && *looks < LOOKS_MAX
+                    !self.serve_slot(*slot, RING_ENTRIES) && *looks < LOOKS_MAX
                 });
                 self.on_time();
             }
+            self.serve_queued();
             self.flush();
         }
     }
@@ -221,7 +231,7 @@ impl Server {
             }
         }
         early.into_iter().for_each(|input| match input {
-            Input::Bell(slot) => drop(self.serve_slot(slot)),
+            Input::Bell(slot) => drop(self.serve_slot(slot, RING_ENTRIES)),
             input => self.on_input(input),
         });
         self.flush();
@@ -294,9 +304,9 @@ impl Server {
     }
 
     /// Serves what is in a slot's ring; whether there was something.
-    fn serve_slot(&mut self, slot: u32) -> bool {
+    fn serve_slot(&mut self, slot: u32, limit: u32) -> bool {
         let mut worked = false;
-        for _ in 0..RING_ENTRIES {
+        for _ in 0..limit {
             let Some(client) = self.slots[slot as usize].as_mut() else {
                 self.ctx.kernel.say(|| format!("rack {}: no slot {slot}", self.rack.id));
                 break;
@@ -321,15 +331,29 @@ impl Server {
             }
             worked = true;
         }
-        worked | self.serve_orders(slot)
+        if limit > 1 || !worked {
+            worked |= self.serve_orders(slot, limit);
+        }
+        worked
+    }
+
+    /// One request after the other, each to its end, if that is how rings are to be served.
+    fn serve_queued(&mut self) {
+        while self.proxy.under_way() == 0
+            && let Some(slot) = self.queued.pop_front()
+        {
+            if self.serve_slot(slot, 1) {
+                self.queued.push_back(slot);
+            }
+        }
     }
 
     /// Takes what a client wants done in other racks.
-    fn serve_orders(&mut self, slot: u32) -> bool {
+    fn serve_orders(&mut self, slot: u32, limit: u32) -> bool {
         let rings = self.uplinks.rings.get_mut(&slot).filter(|rings| rings.process.is_some());
         let Some(mut orders) = rings.and_then(|rings| rings.orders.take()) else { return false };
         let mut taken = 0;
-        while taken < RING_ENTRIES {
+        while taken < limit {
             let (proxy, uplinks) = (&mut self.proxy, &mut self.uplinks);
             self.ctx.cpu.charge(self.cluster.costs.daemon_poll);
             let popped = orders.pop(|order| proxy.on_order(slot, order, uplinks));
@@ -444,7 +468,7 @@ impl Server {
         });
         if let Some(slot) = found {
             // What the client still said before its end is served first.
-            self.serve_slot(slot as u32);
+            self.serve_slot(slot as u32, RING_ENTRIES);
             self.on_conn_lost(slot as u32);
         }
     }

@@ -95,6 +95,8 @@ pub struct Cluster {
     pub policy: Policy,
     /// How the daemons decide where pages live.
     pub migration: policy::Policy,
+    /// How the daemons serve their clients' rings.
+    pub rings: rackpool_core::daemon::Rings,
     /// Rare branches, mutations, and what was met.
     pub hooks: Hooks,
     /// How often registering a buffer with the network fails, and how often it did.
@@ -136,6 +138,7 @@ impl Cluster {
             lease_ms: LEASE_MS_DEFAULT,
             policy: Policy::default(),
             migration: policy::Policy::Off,
+            rings: Default::default(),
             hooks,
             registration_fails_ppm: Cell::new(0),
             registrations_failed: Cell::new(0),

@@ -23,8 +23,10 @@ use crate::net::{Net, NetFaults};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use rackpool_core::client::Placement;
+use rackpool_core::daemon::Rings;
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::placement::Policy;
+use rackpool_core::policy;
 use rackpool_core::{GAddr, PageGeometry, RackId};
 use std::future::Future;
 use std::rc::Rc;
@@ -46,6 +48,17 @@ pub struct Shape {
     pub frames: u32,
     /// For every random choice.
     pub seed: u64,
+}
+
+/// What can be chosen about the engines.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// Where new memory goes.
+    pub placement: Policy,
+    /// Whether and by what rule pages move.
+    pub migration: policy::Policy,
+    /// How daemons serve their clients' rings.
+    pub rings: Rings,
 }
 
 /// Costs of memory accesses.
@@ -102,6 +115,11 @@ impl World {
 
     /// A cluster whose master places new memory by a policy.
     pub fn with_policy(profile: &Profile, shape: Shape, policy: Policy) -> World {
+        World::with(profile, shape, Settings { placement: policy, ..Settings::default() })
+    }
+
+    /// A cluster with other than the usual settings.
+    pub fn with(profile: &Profile, shape: Shape, settings: Settings) -> World {
         let rng = Rng::new(shape.seed, Purpose::Network, 0);
         let net = Net::new(profile, NetFaults::none(), rng);
         // A message's time holds the processors' parts; the receiver's is charged there.
@@ -132,7 +150,9 @@ impl World {
             Hooks::new(shape.seed),
             Box::new(move |_| Cpu::performance(costs)),
         );
-        cluster.policy = policy;
+        cluster.policy = settings.placement;
+        cluster.migration = settings.migration;
+        cluster.rings = settings.rings;
         cluster.device = Some(Box::new(|| Cpu::performance(MemCosts::default())));
         let cluster = Rc::new(cluster);
         cluster.start_master();

@@ -1,0 +1,67 @@
+//! `rackpool repro`: the evaluations of the papers again, as a page, as JSON and as text.
+
+use crate::args::{PaperName, ReproArgs};
+use crate::failure::{Failure, Result};
+use crate::output;
+use crate::sim;
+use rackpool_bench::report::{Better, Kind, Reference, Report, Row};
+use rackpool_sim::device::Profile;
+use rackpool_sim::report::Table;
+use rackpool_sim::repro::{self, Figure, Paper, Repro};
+use serde_json::Value;
+use std::time::Instant;
+
+/// Runs an evaluation and writes what came out.
+pub fn run(args: &ReproArgs) -> Result<()> {
+    let profile =
+        Profile::load(&args.profile).map_err(|error| Failure::usage(error.to_string()))?;
+    std::fs::create_dir_all(&args.out).map_err(|error| {
+        Failure::new("io", format!("making the directory {}: {error}", args.out.display()))
+    })?;
+    let PaperName::Rcmp = args.paper;
+    let bar = output::spinner("simulating");
+    let start = Instant::now();
+    let mut told = |what: &str| bar.set_message(what.to_owned());
+    let made = repro::rcmp::rcmp(&profile, args.quick, &mut told);
+    bar.finish_and_clear();
+    let made = made.map_err(|reason| Failure::new("sim", reason))?;
+    let tables: Vec<Table> = std::iter::once(made.table()).chain(made.tables.clone()).collect();
+    let written = report(&made, &tables, &profile).write(&args.out.join("rcmp.json"));
+    written.map_err(|error| Failure::new("io", error.to_string()))?;
+    let title = "rackpool repro rcmp";
+    let page = sim::page_of(title, &tables, &profile, start.elapsed().as_secs_f64());
+    output::write_file(&args.out.join("rcmp.html"), &page)?;
+    for table in &tables {
+        output::print(&format!("{}\n", sim::text_of(table)))?;
+    }
+    let stated: Vec<bool> = made.figures.iter().filter_map(Figure::is_met).collect();
+    let met = stated.iter().filter(|met| **met).count();
+    output::print(&format!(
+        "{met} of {} figures of the text as stated; {}\nwritten: {}\n",
+        stated.len(),
+        profile.label(),
+        args.out.join("rcmp.html").display()
+    ))
+}
+
+/// Each figure as a result, `paper` beside `ours`, and the curves as tables.
+fn report(made: &Repro, tables: &[Table], profile: &Profile) -> Report {
+    let mut report = Report::here(Kind::Simulated);
+    report.results = made.figures.iter().map(row).collect();
+    let tables = tables.iter().map(Table::to_json).collect::<Vec<Value>>();
+    report.extra.insert("tables".into(), tables.into());
+    report.extra.insert("profile".into(), profile.name.clone().into());
+    report
+}
+
+fn row(figure: &Figure) -> Row {
+    let better = if figure.is_lower_better { Better::Lower } else { Better::Higher };
+    let row = Row::new(&figure.name, figure.unit, better, figure.ours).with("note", figure.note);
+    let (row, bound) = match figure.paper {
+        Paper::Is(value) => (row.against(Reference::Paper(value)), "is"),
+        Paper::Below(value) => (row.against(Reference::Paper(value)), "below"),
+        Paper::Above(value) => (row.against(Reference::Paper(value)), "above"),
+        Paper::Silent => return row,
+    };
+    row.with("paper_says", bound).with("as_stated", figure.is_met())
+}

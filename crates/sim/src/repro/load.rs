@@ -1,0 +1,312 @@
+//! The load of Rcmp's evaluation (§6.1) in performance mode: items of one size in pages that are
+//! spread equally over the racks, drawn uniformly or by a zipfian, read, written or changed.
+
+use crate::device::Profile;
+use crate::histogram::Histogram;
+use crate::rng::{Purpose, Rng};
+use crate::time::Ps;
+use crate::world::performance::{self, AHEAD_MAX, Settings, Shape, World};
+use crate::world::{Cluster, Ctx, Input, Path, SimHandle};
+use rackpool_core::client::{Mover, Turned};
+use rackpool_core::constants::TRANSLATION_ENTRIES_DEFAULT;
+use rackpool_core::policy::{AccessCosts, Policy};
+use rackpool_core::{GAddr, RackId};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// The skew of YCSB and of the paper.
+const ZIPF: f64 = 0.99;
+/// Items of a page that are used: the simulator keeps what was stored to.
+const ITEMS_PER_PAGE: u64 = 64;
+/// A handle tells its use after so many accesses.
+const TELL_EVERY: u64 = 64;
+
+/// What the clients do.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Racks.
+    pub racks: u32,
+    /// Clients of each rack.
+    pub clients: u32,
+    /// Operations of each client. The second half is measured: by then pages are where they go.
+    pub operations: u64,
+    /// How other racks are reached.
+    pub path: Path,
+    /// Bytes of an item.
+    pub item_bytes: u64,
+    /// Pages of each rack with items.
+    pub pages: u64,
+    /// Whether items are drawn by a zipfian, each rack with favourites of its own; else uniformly.
+    pub is_zipfian: bool,
+    /// Operations that write, parts per million.
+    pub write_ppm: u32,
+    /// Operations that read and then write the same item, parts per million.
+    pub change_ppm: u32,
+    /// Accesses whose page is forgotten first, so that the daemon is asked: parts per million.
+    pub first_touch_ppm: u32,
+    /// The page size as a power of two.
+    pub page_shift: u8,
+    /// The engines' settings.
+    pub settings: Settings,
+}
+
+impl Load {
+    /// Two racks of 8 clients through their daemons, items of 64 bytes in pages of 2 MiB,
+    /// half reads and half writes, uniform. Source: Rcmp §6.1.
+    pub fn paper() -> Load {
+        Load {
+            racks: 2,
+            clients: 8,
+            operations: 1500,
+            path: Path::Proxied,
+            item_bytes: 64,
+            pages: 64,
+            is_zipfian: false,
+            write_ppm: 500_000,
+            change_ppm: 0,
+            first_touch_ppm: 0,
+            page_shift: 21,
+            settings: Settings::default(),
+        }
+    }
+}
+
+/// What was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Reads, ps.
+    pub reads: Histogram,
+    /// Writes, ps.
+    pub writes: Histogram,
+    /// All operations, ps.
+    pub all: Histogram,
+    /// Accesses that asked the own rack's daemon about a page of the own rack, ps.
+    pub asked: Histogram,
+    /// Operations a second, all clients together.
+    pub rate: f64,
+    /// Pages that moved.
+    pub moves: u64,
+}
+
+impl Seen {
+    /// The mean of all operations, ns.
+    pub fn mean_ns(&self) -> f64 {
+        self.all.mean().unwrap_or(0.0) / 1e3
+    }
+}
+
+struct Shared {
+    load: Load,
+    seed: u64,
+    pages: RefCell<Vec<Vec<GAddr>>>,
+    /// Cumulated shares of the items, if they are not alike.
+    shares: Vec<f64>,
+    ready: Cell<u32>,
+    ended: Cell<u32>,
+    seen: RefCell<Seen>,
+}
+
+impl Shared {
+    fn items(&self) -> u64 {
+        u64::from(self.load.racks) * self.load.pages * ITEMS_PER_PAGE
+    }
+
+    /// The address of an item for a client of a rack: favourites are scattered over all pages,
+    /// other ones in each rack.
+    fn draw(&self, rack: u32, rng: &mut Rng, page_bytes: u64) -> (GAddr, bool) {
+        let items = self.items();
+        let rank = if self.load.is_zipfian {
+            let at = rng.below(1 << 53) as f64 / (1u64 << 53) as f64;
+            self.shares.partition_point(|share| *share < at).min(items as usize - 1) as u64
+        } else {
+            rng.below(items)
+        };
+        // Odd factors permute the powers of two that `items` is rounded to in `run`.
+        let item = (rank * 0x9e37_79b1 + u64::from(rack) * 0x51ed_270b) % items;
+        let page = item % (u64::from(self.load.racks) * self.load.pages);
+        let slot = item / (u64::from(self.load.racks) * self.load.pages);
+        let home = page % u64::from(self.load.racks);
+        let base = self.pages.borrow()[home as usize][(page / u64::from(self.load.racks)) as usize];
+        let step = (page_bytes / ITEMS_PER_PAGE).max(self.load.item_bytes);
+        let offset = (slot * step) % (page_bytes - self.load.item_bytes + 1) / 64 * 64;
+        (GAddr(base.0 + offset), home == u64::from(rack))
+    }
+}
+
+/// Runs a load.
+pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
+    assert!(load.racks.is_power_of_two() && load.pages.is_power_of_two(), "a permutation");
+    // One page is free for each that is under way.
+    let frames = load.pages as u32 * 2 + 4;
+    let shape = Shape { racks: load.racks, page_shift: load.page_shift, frames, seed: 7 };
+    let mut world = World::with(profile, shape, load.settings);
+    let mut shared = Shared {
+        load: *load,
+        seed: 7,
+        pages: RefCell::default(),
+        shares: Vec::new(),
+        ready: Cell::new(0),
+        ended: Cell::new(0),
+        seen: RefCell::default(),
+    };
+    if load.is_zipfian {
+        shared.shares = shares(shared.items());
+    }
+    let shared = Rc::new(shared);
+    for rack in 0..load.racks {
+        let one = shared.clone();
+        world.spawn(rack, move |ctx, cluster| async move {
+            let shared = one;
+            let mut handle = performance::open(&ctx, &cluster, rack, 1).await;
+            let mut pages = Vec::new();
+            for _ in 0..shared.load.pages {
+                pages.push(performance::alloc_pages(&mut handle, 1).await);
+            }
+            shared.pages.borrow_mut().push(pages);
+            handle.leave().await;
+            shared.ready.set(shared.ready.get() + 1);
+        });
+        // One after the other, in the order of racks.
+        let one = shared.clone();
+        world.run(|| one.ready.get() == rack + 1)?;
+    }
+    shared.ready.set(0);
+    let mut clients = Vec::new();
+    for rack in 0..load.racks {
+        for index in 0..load.clients {
+            let shared = shared.clone();
+            clients.push(
+                world.spawn(rack, move |ctx, cluster| client(ctx, cluster, shared, (rack, index))),
+            );
+        }
+        if load.settings.migration != Policy::Off {
+            let shared = shared.clone();
+            world.spawn(rack, move |ctx, cluster| mover(ctx, cluster, shared, rack));
+        }
+    }
+    let (one, all) = (shared.clone(), clients.len() as u32);
+    world.run(|| one.ready.get() == all)?;
+    let kernel = world.cluster.kernel.clone();
+    let start = kernel.now();
+    clients.iter().for_each(|client| kernel.post(*client, start, Input::Tell(0)));
+    world.run(|| one.ended.get() == all)?;
+    let seen = shared.seen.borrow().clone();
+    Ok(seen)
+}
+
+/// Cumulated shares of a zipfian.
+fn shares(items: u64) -> Vec<f64> {
+    let mut sum = 0.0;
+    let mut shares: Vec<f64> = (1..=items)
+        .map(|rank| {
+            sum += (rank as f64).powf(-ZIPF);
+            sum
+        })
+        .collect();
+    shares.iter_mut().for_each(|share| *share /= sum);
+    shares
+}
+
+async fn open(ctx: &Ctx, cluster: &Rc<Cluster>, rack: u32, path: Path) -> SimHandle {
+    let translations = TRANSLATION_ENTRIES_DEFAULT;
+    let (ctx, cluster) = (ctx.clone(), cluster.clone());
+    let opened = SimHandle::open(ctx, cluster, RackId(rack as u16), path, translations).await;
+    opened.expect("daemons run and have slots")
+}
+
+async fn client(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<Shared>, (rack, index): (u32, u32)) {
+    let load = shared.load;
+    let number = u64::from(rack) * 1024 + u64::from(index);
+    let mut rng = Rng::new(shared.seed, Purpose::Workload, number);
+    let mut handle = open(&ctx, &cluster, rack, load.path).await;
+    let mut buffer = vec![0; load.item_bytes as usize];
+    let page_bytes = handle.page_bytes();
+    let all: Vec<GAddr> = shared.pages.borrow().iter().flatten().copied().collect();
+    for addr in all {
+        handle.read(addr, &mut buffer[..8]).await.expect("the page is there");
+    }
+    ctx.sync(Ps::ZERO).await;
+    shared.ready.set(shared.ready.get() + 1);
+    handle.told(ctx.now() + Ps::ms(1_000_000_000)).await.expect("work begins");
+    let (half, mut begun) = (load.operations / 2, ctx.now());
+    for operation in 0..load.operations {
+        if operation == half {
+            begun = ctx.now();
+        }
+        let (addr, is_own) = shared.draw(rack, &mut rng, page_bytes);
+        let asks = rng.chance_ppm(load.first_touch_ppm);
+        if asks {
+            handle.forget(addr);
+        }
+        let start = ctx.now();
+        let (writes, changes) = (rng.chance_ppm(load.write_ppm), rng.chance_ppm(load.change_ppm));
+        if changes || !writes {
+            handle.read(addr, &mut buffer).await.expect("the page is there");
+        }
+        if changes || writes {
+            buffer[..8].copy_from_slice(&operation.to_le_bytes());
+            handle.write(addr, &buffer).await.expect("the page is there");
+        }
+        if operation >= half {
+            let (mut seen, took) = (shared.seen.borrow_mut(), (ctx.now() - start).0);
+            seen.all.record(took);
+            match writes || changes {
+                true => seen.writes.record(took),
+                false => seen.reads.record(took),
+            }
+            if asks && is_own {
+                seen.asked.record(took);
+            }
+        }
+        ctx.sync(AHEAD_MAX).await;
+        if load.settings.migration != Policy::Off && operation % TELL_EVERY == TELL_EVERY - 1 {
+            handle.tell_use().await.expect("the daemon listens");
+        }
+    }
+    ctx.sync(Ps::ZERO).await;
+    let seconds = (ctx.now() - begun).as_ns_f64() / 1e9;
+    shared.seen.borrow_mut().rate += (load.operations - half) as f64 / seconds;
+    shared.ended.set(shared.ended.get() + 1);
+    // It stays, as clients do; ending is not what is measured.
+    while ctx.recv(None).await.is_some() {}
+}
+
+/// Moves what the rack wants, as the daemon's thread does.
+async fn mover(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<Shared>, rack: u32) {
+    let mut handle = open(&ctx, &cluster, rack, Path::OneSided).await;
+    let mut mover = Mover::default();
+    loop {
+        match handle.take_turn(&mut mover).await {
+            Ok(Turned::Unmeasured(other, there)) => {
+                let own = shared.pages.borrow()[rack as usize][0];
+                mover.measured(other, measure(&ctx, &mut handle, own, there).await);
+            }
+            Ok(Turned::Asked(report, None)) if report.moved_bytes > 0 => {
+                shared.seen.borrow_mut().moves += 1;
+            }
+            // Nothing to do, or left where it is.
+            _ => ctx.sleep(Ps::us(20)).await,
+        }
+    }
+}
+
+/// What accesses and copies cost here.
+async fn measure(ctx: &Ctx, handle: &mut SimHandle, own: GAddr, there: GAddr) -> AccessCosts {
+    let mut line = [0; 64];
+    let mut times = [0; 2];
+    for (time, addr) in times.iter_mut().zip([own, there]) {
+        for _ in 0..3 {
+            let start = ctx.now();
+            // A page that is gone by now was measured before, or will be.
+            let _ = handle.read(addr, &mut line).await;
+            *time = (ctx.now() - start).as_ns();
+        }
+    }
+    let [local_ns, remote_ns] = times.map(|time| time.max(1));
+    AccessCosts {
+        local_ns,
+        remote_ns: remote_ns.max(local_ns + 1),
+        round_trip_ns: 2 * remote_ns,
+        bytes_per_second: 12_500_000_000,
+    }
+}
