@@ -57,7 +57,7 @@ impl Load {
         Load {
             racks: 2,
             clients: 8,
-            operations: 1500,
+            operations: 3000,
             path: Path::Proxied,
             item_bytes: 64,
             pages: 64,
