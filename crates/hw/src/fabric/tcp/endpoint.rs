@@ -20,7 +20,7 @@ use super::connection::{Broken, Connection, Context, STAGED_BYTES_MAX};
 use super::{heartbeat_ns, new_socket, require_loopback, tune};
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, LEASE_MS_DEFAULT};
 use rackpool_core::seam::{
-    BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
+    BufId, Capabilities, Exposure, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -309,6 +309,17 @@ impl Fabric for Endpoint {
             spin_for(self.options.emulate_rdma_ns);
         }
         events.len() - before
+    }
+
+    fn expose(&mut self, peer: PeerId, piece: &Sge) -> Option<Exposure> {
+        self.buffers.check(piece, true);
+        let connection = self.peers.get_mut(peer).filter(|connection| connection.broken.is_none());
+        connection?.exposures.add(piece)
+    }
+
+    fn conceal(&mut self, peer: PeerId, exposure: Exposure) -> u64 {
+        let connection = self.peers.get_mut(peer);
+        connection.map_or(0, |connection| connection.exposures.end(&exposure))
     }
 }
 
