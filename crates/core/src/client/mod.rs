@@ -128,6 +128,9 @@ pub trait Operation<M: Mem> {
     fn on_deadline(&mut self, waited_ms: u64) -> Error {
         Error::Timeout { peer: "the page's home rack".into(), waited_ms }
     }
+    /// The operation has ended with an error and will not be stepped again: from here on nobody
+    /// else may write into its buffers by its leave.
+    fn let_go(&mut self, _client: &Client<M>, _io: &mut impl Io) {}
     /// A work request of this handle ended, perhaps of an earlier operation.
     fn on_completion(
         &mut self,

@@ -18,7 +18,7 @@ use crate::addr::{GAddr, PageId};
 use crate::constants::PAGE_ID_LEASE;
 use crate::error::{Error, Result};
 use crate::rrpc::{Bytes, CALLS_MAX, Carried, Extent, Fetch, Fetched, INLINE_BYTES_MAX};
-use crate::seam::{Exposure, Mem};
+use crate::seam::{Exposure, Mem, Mutation};
 use crate::wire::{MasterAnswer, PageHome, Reply, Request};
 
 /// Ranges of page ids whose rack is remembered.
@@ -222,6 +222,15 @@ impl<M: Mem> Operation<M> for Rpc {
 
     fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
         self.home.on_master(client, answer)
+    }
+
+    fn let_go(&mut self, client: &Client<M>, io: &mut impl Io) {
+        if client.mutated(Mutation::KeepExposure) {
+            return;
+        }
+        if let Some((link, exposure)) = self.exposed.take() {
+            io.conceal(link, exposure);
+        }
     }
 }
 

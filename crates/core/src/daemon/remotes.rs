@@ -9,7 +9,7 @@
 
 use crate::addr::{GAddr, SessionId};
 use crate::constants::{LEASE_MS_DEFAULT, LOCKS_OF_SESSION_MAX, SLOTS_MAX};
-use crate::daemon::{ClientId, Daemon, World};
+use crate::daemon::{ClientId, Daemon, World, WriteBack};
 use crate::error::{Error, Result};
 use crate::seam::{Nanos, PeerId};
 use crate::wire::{self, RegionInfo, RemoteReply, RemoteRequest, WIRE_VERSION};
@@ -23,6 +23,8 @@ pub enum Act {
     /// Send a message. If it cannot be sent, the connection is to be ended: when the client comes
     /// back it asks again.
     Send(PeerId, RemoteReply),
+    /// Write memory into a client's buffer, then send one of its answers, in order with others.
+    WriteBack(PeerId, Box<WriteBack>),
 }
 
 /// All clients of the fabric.

@@ -11,7 +11,7 @@ use crate::link::MasterLink;
 use crate::links::fabric_error;
 use crate::metrics::{self, Door, MetricsServer};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES};
-use rackpool_core::daemon::{Act, ClientId, Daemon, Remotes, World, format};
+use rackpool_core::daemon::{Act, ClientId, Daemon, Remotes, World, WriteBack, format};
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
     self, DaemonStats, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo, RemoteReply,
@@ -20,7 +20,7 @@ use rackpool_core::wire::{
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::control::ControlListener;
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
-use rackpool_hw::fabric::tcp::{Target, TargetOptions};
+use rackpool_hw::fabric::tcp::{self, Target, TargetOptions};
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::RegionFiles;
 use rackpool_hw::ring::bitmap::Bitmap;
@@ -323,6 +323,7 @@ impl Server {
             match act {
                 Act::Close(peer) => self.target.close(peer),
                 Act::Send(peer, reply) => self.send_remote(peer, &reply),
+                Act::WriteBack(peer, job) => self.write_back(peer, *job),
             }
         }
     }
@@ -363,6 +364,13 @@ impl Server {
             }
         }
         self.world.replies = replies;
+        for (to, job) in std::mem::take(&mut self.world.write_backs) {
+            if let ClientId::Remote(record) = to
+                && let Some(peer) = self.remotes.peer(record)
+            {
+                self.write_back(peer, job);
+            }
+        }
         for (id, call) in std::mem::take(&mut self.world.calls) {
             // What cannot be sent now is asked for again by the engine when the master is back.
             if self.joined
@@ -370,6 +378,18 @@ impl Server {
             {
                 self.calls.insert(sent, id);
             }
+        }
+    }
+
+    /// Hands what goes into a client's buffer to the fabric, with the answers after it.
+    fn write_back(&mut self, peer: PeerId, job: WriteBack) {
+        let WriteBack { to, from, bytes, done, refused } = job;
+        let encoded = |frame| wire::encode_vec(&RemoteReply::Reply(frame));
+        let (done, refused) = (encoded(done), encoded(refused));
+        let job = tcp::WriteBack { to, from, bytes, done, refused };
+        if self.target.write_back(peer, job).is_err() {
+            // The client does not take its answers; when it comes back it asks again.
+            self.target.close(peer);
         }
     }
 

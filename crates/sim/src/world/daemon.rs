@@ -427,6 +427,13 @@ impl Server {
             }
         }
         self.world.replies = replies;
+        for (to, job) in std::mem::take(&mut self.world.write_backs) {
+            if let ClientId::Remote(record) = to
+                && let Some(peer) = self.remotes.peer(record)
+            {
+                self.command(Act::WriteBack(peer, Box::new(job)));
+            }
+        }
         for (id, call) in std::mem::take(&mut self.world.calls) {
             if self.joined
                 && let Some(sent) = self.master.send(&self.ctx, call)

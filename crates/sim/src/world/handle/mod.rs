@@ -4,6 +4,7 @@
 //! What a lost link means, when a request is repeated and when its outcome is unknown is decided
 //! by the engine ([`Session`]); here is who is asked next, and until when.
 
+mod fetch;
 mod io;
 mod join;
 mod local;
@@ -15,6 +16,7 @@ use super::master::{MasterLink, unexpected};
 use crate::mem::SimMem;
 use crate::net::EndpointId;
 use crate::time::Ps;
+pub use fetch::Mode;
 use io::{Buffers, Local, Posted, SimIo};
 use join::Join;
 use local::LocalLink;
@@ -421,6 +423,9 @@ impl SimHandle {
         let mut buffers = Buffers { local, lent: Cell::new(None), posted };
         let result = self.drive_with(op, &mut buffers).await;
         if result.is_err() {
+            let (ctx, cluster, links) = (&self.ctx, &self.cluster, &self.links);
+            let (endpoint, buffers) = (self.endpoint, &mut buffers);
+            op.let_go(&self.client, &mut SimIo { ctx, cluster, endpoint, links, buffers });
             // Nothing that is still under way may read from the buffer after this.
             let peers = std::mem::take(&mut buffers.posted.peers);
             peers.into_iter().for_each(|peer| self.ctx.close_peer(self.endpoint, peer));
@@ -458,6 +463,10 @@ impl SimHandle {
                 Step::Need(Need::Daemon(link, request)) => {
                     let reply = self.daemon_call(link, request, deadline).await;
                     op.on_reply(&mut self.client, reply)?;
+                }
+                Step::Need(Need::Batch(link, requests)) => {
+                    let replies = Box::pin(self.daemon_batch(link, requests, deadline)).await;
+                    op.on_replies(&mut self.client, replies)?;
                 }
                 Step::Need(Need::Completions) => {
                     let in_time = self.wait_completions(deadline).await;
