@@ -9,7 +9,7 @@ use crate::clock;
 use crate::drive::{Buffers, drive};
 use crate::handle::Handle;
 use crate::options::RrpcThreshold;
-use rackpool_core::client::{Access, Calls, LinkId, Piece, Reach, Rpc, Said, What};
+use rackpool_core::client::{Access, Brought, Calls, LinkId, Piece, Reach, Rpc, What};
 use rackpool_core::rrpc::{
     self, Bytes, Carried, Extent, Fetched, INLINE_BYTES_MAX, OBJECT_PREFIX_BYTES, PROBE_BYTES,
     Probe, THRESHOLD_PAPER_BYTES,
@@ -261,7 +261,7 @@ impl Handle {
         Ok(true)
     }
 
-    fn first_call(&mut self, (addr, bytes): (GAddr, u64), mut call: Rpc) -> Result<Said> {
+    fn first_call(&mut self, (addr, bytes): (GAddr, u64), mut call: Rpc) -> Result<Brought> {
         let started_ns = clock::now_ns();
         let Self { client, links, endpoint, submissions, .. } = self;
         let said = drive(client, links, endpoint, submissions, Buffers::None, &mut call);
@@ -373,10 +373,10 @@ impl Handle {
     }
 }
 
-fn fetched(said: Said) -> Result<Fetched> {
+fn fetched(said: Brought) -> Result<Fetched> {
     match said {
-        Said::Fetched(fetched) => Ok(fetched),
-        Said::Stored => Err(Error::Protocol {
+        Brought::Fetched(fetched) => Ok(fetched),
+        Brought::Stored => Err(Error::Protocol {
             peer: "daemon".into(),
             reason: "it stored what was to be fetched".into(),
         }),

@@ -26,7 +26,7 @@ pub use locate::Locate;
 pub use migrate::Migrate;
 pub use mover::{Mover, Turn, Turned};
 pub use page_cache::PageCache;
-pub use rrpc::{Calls, Rpc, Said, What};
+pub use rrpc::{Brought, Calls, Rpc, What};
 pub use session::{LinkLoss, Session, Taken};
 pub use transfer::{Access, Atomic, AtomicOp, Piece, Transfer, TransferTables};
 pub use translate::Translation;

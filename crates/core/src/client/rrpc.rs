@@ -77,7 +77,7 @@ pub enum What {
 
 /// What a call has brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum Brought {
     /// Data, as the answer says. `Written` means that all of it is in the caller's buffer.
     Fetched(Fetched),
     /// It is written.
@@ -132,12 +132,12 @@ impl Rpc {
         &mut self,
         client: &mut Client<M>,
         (reply, come_bytes): (Reply, u64),
-    ) -> Result<Said> {
+    ) -> Result<Brought> {
         let link = self.asked.expect("only whoever was asked answers");
         match (reply, &self.what) {
             (Reply::Stored(home), What::Store(_)) => {
                 install(client, link, (self.addr, home))?;
-                Ok(Said::Stored)
+                Ok(Brought::Stored)
             }
             (Reply::Fetched(mut fetched), What::Fetch(..) | What::FetchInto(..)) => {
                 let (extent, inline_bytes_max) = match &self.what {
@@ -151,7 +151,7 @@ impl Rpc {
                     // It was written through a connection that has ended since.
                     fetched.carried = Carried::Not;
                 }
-                Ok(Said::Fetched(fetched))
+                Ok(Brought::Fetched(fetched))
             }
             _ => Err(unexpected("daemon", "a call for data")),
         }
@@ -186,9 +186,9 @@ fn install<M: Mem>(
 }
 
 impl<M: Mem> Operation<M> for Rpc {
-    type Output = Said;
+    type Output = Brought;
 
-    fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<Said>> {
+    fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<Brought>> {
         let concealed = self.exposed.take().map(|(link, exposure)| io.conceal(link, exposure));
         if let Some(reply) = self.answer.take() {
             return self.take(client, (reply, concealed.unwrap_or(0))).map(Step::Done);

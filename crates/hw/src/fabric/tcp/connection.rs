@@ -41,6 +41,8 @@ const INPUT_BYTES: usize = 64 << 10;
 /// What waits for the socket and is no longer than this is put together and sent by one plain
 /// call; longer data is gathered by the kernel.
 pub(super) const STAGED_BYTES_MAX: usize = 8 << 10;
+/// Work requests that wait for one another at most.
+const GATHERED_WORK: usize = 16;
 /// Pieces that one gathering call takes: header and all local pieces of many work requests.
 const GATHERED_PIECES: usize = 256;
 
@@ -217,6 +219,14 @@ impl Connection {
     /// Work requests in the queue.
     pub(super) fn outstanding(&self) -> usize {
         self.queue.len() - self.pings
+    }
+
+    /// Whether what is not sent may wait for more: answers are under way, so a poll will come, and
+    /// it is not a batch yet.
+    pub(super) fn may_gather(&self) -> bool {
+        self.unsent > 0
+            && self.queue.len() - self.unsent < GATHERED_WORK
+            && self.unsent_bytes <= STAGED_BYTES_MAX as u64
     }
 
     /// Whether the socket should be asked for room.

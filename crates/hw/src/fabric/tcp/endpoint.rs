@@ -79,6 +79,8 @@ pub struct Endpoint {
     stats: FabricStats,
     round: u32,
     moved: bool,
+    /// What is posted may wait for more of it.
+    gathers: bool,
     waits: u32,
     spin_ns: Nanos,
     epoll: OwnedFd,
@@ -102,6 +104,7 @@ impl Endpoint {
             stats: FabricStats::default(),
             round: 0,
             moved: false,
+            gathers: false,
             waits: 0,
             spin_ns,
             epoll,
@@ -143,6 +146,13 @@ impl Endpoint {
     /// Work requests outstanding on a connection; 0 if it is down.
     pub fn outstanding(&mut self, peer: PeerId) -> usize {
         self.peers.get_mut(peer).map_or(0, |connection| connection.outstanding())
+    }
+
+    /// Whether what is posted from now on may wait for the next poll, so that one call to the
+    /// system carries several doorbells. The first work request of a connection that has nothing
+    /// under way is sent at once all the same, and so is what has gathered to a batch.
+    pub fn set_gathering(&mut self, gathers: bool) {
+        self.gathers = gathers;
     }
 
     /// Changes the injected latency, nanoseconds, for all connections.
@@ -272,7 +282,9 @@ impl Fabric for Endpoint {
         };
         // A socket that broke says so again at the next poll, which first reads what the peer
         // still answered.
-        let _ = connection.flush(&mut cx);
+        if !(self.gathers && connection.may_gather()) {
+            let _ = connection.flush(&mut cx);
+        }
         if posted == batch.len() { Ok(()) } else { Err((posted, PostError::Busy)) }
     }
 

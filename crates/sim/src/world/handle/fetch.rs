@@ -3,7 +3,7 @@
 use super::{Link, SimHandle};
 use crate::time::Ps;
 use crate::world::handle::io::Local;
-use rackpool_core::client::{Access, LinkId, Piece, Rpc, Said, What};
+use rackpool_core::client::{Access, Brought, LinkId, Piece, Rpc, What};
 use rackpool_core::error::DeathCause;
 use rackpool_core::rrpc::{Bytes, Carried, Extent, INLINE_BYTES_MAX};
 use rackpool_core::wire::{self, RemoteReply, RemoteRequest, Reply, Request};
@@ -32,8 +32,8 @@ impl SimHandle {
         };
         let mut call = Rpc::new(&self.client, addr, what);
         let fetched = match self.drive(&mut call, Local::Into(to)).await? {
-            Said::Fetched(fetched) => fetched,
-            Said::Stored => unreachable!("the engine compares the answer with the question"),
+            Brought::Fetched(fetched) => fetched,
+            Brought::Stored => unreachable!("the engine compares the answer with the question"),
         };
         match fetched.carried {
             Carried::Inline(data) => to.copy_from_slice(&data.0),
