@@ -240,9 +240,9 @@ mod tests {
             rows[0]["caught"] = json!(caught);
             json!({ "results": rows })
         };
-        assert_eq!(all_caught(&rows(22, true)), Ok(()));
-        assert!(all_caught(&rows(22, false)).is_err());
-        assert!(all_caught(&rows(21, true)).is_err());
+        assert_eq!(all_caught(&rows(24, true)), Ok(()));
+        assert!(all_caught(&rows(24, false)).is_err());
+        assert!(all_caught(&rows(23, true)).is_err());
         assert!(all_caught(&json!({})).is_err());
     }
 

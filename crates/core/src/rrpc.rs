@@ -134,6 +134,13 @@ pub fn threshold(probes: &[Probe]) -> u32 {
     }
 }
 
+/// Whether the first touch of a short piece shall be a call, by the least times that were measured
+/// for one and for looking the page up and reading it one-sided. A call asks fewer parties, so it
+/// is made when in doubt.
+pub fn calls_first(call_ns: Nanos, lookup_ns: Nanos) -> bool {
+    call_ns <= lookup_ns
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,8 +43,9 @@ impl std::str::FromStr for FabricChoice {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RrpcThreshold {
-    /// As each rack is measured when it is first called: some milliseconds, once for each handle
-    /// and rack.
+    /// As each rack is measured after 32 calls: some milliseconds, once for each handle and rack.
+    /// Until then 512 bytes. Where calls turn out to be slower than looking a page up, the handle
+    /// makes none for first touches.
     #[default]
     Calibrated,
     /// The paper's 512 bytes.

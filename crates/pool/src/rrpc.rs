@@ -17,6 +17,8 @@ use rackpool_core::rrpc::{
 use rackpool_core::{Error, GAddr, Result};
 use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
 
+/// A rack is measured after so many calls: who makes a few would not get the time back.
+const CALLS_BEFORE_MEASURING: u32 = 32;
 /// How often each length is tried when a rack is measured …
 const PROBE_ROUNDS: usize = 8;
 /// … and for how long at most, ns; what was tried by then counts.
@@ -47,9 +49,20 @@ pub struct RrpcStats {
 /// What a handle knows of the racks that it calls.
 #[derive(Debug, Default)]
 pub(crate) struct RrpcState {
-    /// By link; `None` before it was measured.
-    thresholds: Vec<Option<u32>>,
+    /// By link.
+    racks: Vec<Measured>,
     stats: RrpcStats,
+}
+
+/// What was measured of a rack.
+#[derive(Clone, Copy, Debug, Default)]
+struct Measured {
+    /// Calls before it was measured.
+    calls: u32,
+    /// `None` before that.
+    threshold: Option<u32>,
+    /// Pages are looked up rather than called for.
+    looks_up: bool,
 }
 
 impl Handle {
@@ -74,7 +87,7 @@ impl Handle {
     /// those of [`Handle::read`]. An object that is written meanwhile may be torn.
     pub fn read_object(&mut self, addr: GAddr) -> Result<Vec<u8>> {
         self.check_object(addr, 0)?;
-        if let Some(link) = self.client.guess(addr) {
+        if let Some(link) = self.called(addr) {
             let fetched = self.call_object(addr, self.threshold(link), true)?;
             let data = self.complete(addr, fetched)?;
             self.calibrate(addr, link);
@@ -243,11 +256,10 @@ impl Handle {
         let call = Rpc::new(&self.client, addr, what);
         let fetched = fetched(self.first_call((addr, bytes), call)?)?;
         self.count(&fetched);
-        if let Carried::Inline(data) = fetched.carried {
-            to.copy_from_slice(&data.0);
-            return Ok(true);
-        }
-        Ok(false)
+        let Carried::Inline(data) = fetched.carried else { return Ok(false) };
+        to.copy_from_slice(&data.0);
+        self.calibrate(addr, link);
+        Ok(true)
     }
 
     /// As [`Handle::first_read`], of a write.
@@ -272,7 +284,7 @@ impl Handle {
 
     /// The link of a short access within one page that a call would do.
     fn short_guess(&self, addr: GAddr, bytes: u64) -> Option<LinkId> {
-        let link = self.client.guess(addr)?;
+        let link = self.called(addr)?;
         let most = u64::from(self.threshold(link)).min(self.client.bytes_in_page(addr));
         (bytes <= most).then_some(link)
     }
@@ -318,8 +330,15 @@ impl Handle {
         }
     }
 
+    /// The rack that is called for an address whose place is not known.
+    fn called(&self, addr: GAddr) -> Option<LinkId> {
+        let link = self.client.guess(addr)?;
+        let rack = self.rrpc.racks.get(link.0 as usize);
+        (!rack.is_some_and(|rack| rack.looks_up)).then_some(link)
+    }
+
     fn threshold(&self, link: LinkId) -> u32 {
-        let measured = self.rrpc.thresholds.get(link.0 as usize).copied().flatten();
+        let measured = self.rrpc.racks.get(link.0 as usize).and_then(|rack| rack.threshold);
         match self.links.options().rrpc_threshold {
             RrpcThreshold::Paper => THRESHOLD_PAPER_BYTES,
             RrpcThreshold::Bytes(bytes) => bytes.min(INLINE_BYTES_MAX),
@@ -327,25 +346,31 @@ impl Handle {
         }
     }
 
-    /// Measures a rack, once, on the page of an object that was just read. What fails is not
-    /// measured: the access itself has succeeded.
+    /// Measures a rack, once, on a page that was just called for. What fails is not measured: the
+    /// access itself has succeeded.
     fn calibrate(&mut self, addr: GAddr, link: LinkId) {
         let index = link.0 as usize;
-        let known = self.rrpc.thresholds.get(index).copied().flatten().is_some();
-        if known || self.links.options().rrpc_threshold != RrpcThreshold::Calibrated {
+        if self.rrpc.racks.len() <= index {
+            self.rrpc.racks.resize(index + 1, Measured::default());
+        }
+        let rack = &mut self.rrpc.racks[index];
+        rack.calls = rack.calls.saturating_add(1);
+        let is_wanted = self.links.options().rrpc_threshold == RrpcThreshold::Calibrated;
+        if !is_wanted || rack.threshold.is_some() || rack.calls < CALLS_BEFORE_MEASURING {
             return;
         }
         let stats = self.rrpc.stats;
-        let probes = self.probe(addr).unwrap_or_default();
+        let (probes, lookup_ns) = self.probe(addr).unwrap_or_default();
         self.rrpc.stats = stats;
-        if self.rrpc.thresholds.len() <= index {
-            self.rrpc.thresholds.resize(index + 1, None);
-        }
-        self.rrpc.thresholds[index] = Some(rrpc::threshold(&probes));
+        let rack = &mut self.rrpc.racks[index];
+        rack.threshold = Some(rrpc::threshold(&probes));
+        let call_ns = probes.first().map_or(0, |probe| probe.inline_ns);
+        rack.looks_up = !rrpc::calls_first(call_ns, lookup_ns);
     }
 
-    /// The least that each length cost, both ways by turns.
-    fn probe(&mut self, addr: GAddr) -> Result<Vec<Probe>> {
+    /// The least that each length cost, both ways by turns, and the least that it cost to look a
+    /// page up and to read the first length there.
+    fn probe(&mut self, addr: GAddr) -> Result<(Vec<Probe>, u64)> {
         let page = self.client.geometry().page(addr);
         let start = self.client.geometry().join(page, 0);
         let fitting = PROBE_BYTES.iter().filter(|bytes| u64::from(**bytes) <= self.page_bytes());
@@ -353,7 +378,7 @@ impl Handle {
             .map(|bytes| Probe { bytes: *bytes, inline_ns: u64::MAX, two_steps_ns: u64::MAX })
             .collect();
         let mut buffer = vec![0; PROBE_BYTES[PROBE_BYTES.len() - 1] as usize];
-        let began_ns = clock::now_ns();
+        let (began_ns, mut lookup_ns) = (clock::now_ns(), u64::MAX);
         for _ in 0..PROBE_ROUNDS {
             for probe in &mut probes {
                 let to = &mut buffer[..probe.bytes as usize];
@@ -365,11 +390,17 @@ impl Handle {
                 probe.inline_ns = probe.inline_ns.min(between_ns - started_ns);
                 probe.two_steps_ns = probe.two_steps_ns.min(ended_ns - between_ns);
             }
+            let started_ns = clock::now_ns();
+            self.client.forget(page);
+            let pieces = [Piece { addr: start, bytes: u64::from(PROBE_BYTES[0]) }];
+            let to = &mut buffer[..PROBE_BYTES[0] as usize];
+            self.transfer(Access::Read, &pieces, &mut [LocalBuffer::Into(to)])?;
+            lookup_ns = lookup_ns.min(clock::now_ns() - started_ns);
             if clock::now_ns() - began_ns > PROBE_NS_MAX {
                 break;
             }
         }
-        Ok(probes)
+        Ok((probes, lookup_ns))
     }
 }
 
