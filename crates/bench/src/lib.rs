@@ -4,7 +4,7 @@
 //! ([`value`]), histograms that never clip ([`histogram`]), the interleaved comparison of two
 //! measurements ([`interleave`]), reports for programs ([`report`]) and for people ([`html`]),
 //! and the raw references of a machine ([`micro`]). The runners put these together with a pool:
-//! [`local`], [`ring`], [`remote`], [`locks`], [`ycsb_run`] and [`migrate`], each an options
+//! [`local`], [`ring`], [`remote`], [`rrpc`], [`locks`], [`ycsb_run`] and [`migrate`], each an options
 //! structure and a function `run` that answers with a report ([`mod@run`] has what they share).
 //! [`sim_table`] puts the pool's hash table into simulated runs.
 //!
@@ -28,6 +28,7 @@ pub mod remote;
 pub mod report;
 pub mod ring;
 pub mod rng;
+pub mod rrpc;
 pub mod run;
 pub mod sim_table;
 pub mod value;

@@ -5,7 +5,7 @@
 use rackpool::{Emulate, FabricChoice};
 use rackpool_bench::report::{Better, Kind, Report, Row};
 use rackpool_bench::run::{PoolSource, Progress, Size};
-use rackpool_bench::{local, remote, ring};
+use rackpool_bench::{local, remote, ring, rrpc};
 use std::sync::Mutex;
 
 /// The runners pin their thread and want the machine for themselves: one at a time.
@@ -95,4 +95,28 @@ fn bench_remote_over_shm_stands_beside_the_same_mapping() {
         assert_eq!(count(row(&report, name), "master_messages"), 0, "{name}");
     }
     assert_eq!(count(row(&report, "first_touch_remote"), "master_messages"), 1);
+}
+
+#[test]
+fn bench_rrpc_reports_each_mode_beside_a_raw_read_and_the_rate_by_reads_under_way() {
+    let _alone = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let source = PoolSource::default();
+    let options = rrpc::Options { size: Size::Smoke, source, fabric: FabricChoice::Tcp };
+    let report = rrpc::run(&options, &mut |_| ()).unwrap();
+    for bytes in [64, 512, 4096] {
+        for (way, operations) in
+            [("rpc_inline", 1), ("rpc_then_read", 2), ("rpc_write_back", 1), ("one_sided", 1)]
+        {
+            let row = row(&report, &format!("{way}_{bytes}B"));
+            assert!(row.raw.is_some() && row.p99 >= row.p50, "{}", row.name);
+            assert_eq!(count(row, "fabric_operations"), operations, "{}", row.name);
+        }
+    }
+    assert!(row(&report, "rpc_write_back_65536B").raw.is_some());
+    let crossover = report.results.iter().find(|row| row.name == "rrpc_crossover").unwrap();
+    assert!(crossover.paper == Some(512.0) && (0.0..=8192.0).contains(&crossover.ours));
+    let first = row(&report, "first_read_512B_by_call");
+    assert_eq!((count(first, "master_messages"), count(first, "ring_messages")), (0, 0));
+    let deep = row(&report, "remote_read_pipeline_32_over_1");
+    assert!(deep.extra["send_calls_each"].as_f64() < Some(0.5), "{deep:?}");
 }

@@ -10,7 +10,7 @@ use rackpool::{Handle, Options, Pool, PoolStats};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
-use rackpool_bench::{local, locks, migrate, remote, ring, ycsb_run};
+use rackpool_bench::{local, locks, migrate, remote, ring, rrpc, ycsb_run};
 use rackpool_core::wire::FabricKind;
 use std::io::BufRead;
 use std::net::{SocketAddr, TcpStream};
@@ -390,6 +390,7 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
             let mut command = own_command("locks-worker")?;
             locks::run(&locks::Options { size, source, fabric }, &mut command, &mut say)?
         }
+        BenchName::Rrpc => rrpc::run(&rrpc::Options { size, source, fabric }, &mut say)?,
         BenchName::Sim => crate::sim::speed(true)?,
         BenchName::Migrate => {
             return Err(Failure::new("bug", "it has racks of its own: see `run_migrate`"));

@@ -384,6 +384,8 @@ pub enum BenchName {
     Ring,
     /// Locks, and the write buffer and page cache under them, beside the same without
     Locks,
+    /// Calls for data by length and mode, beside one-sided reads; reads by number under way
+    Rrpc,
     /// YCSB A, B, C, D and F with many clients in two racks
     Ycsb,
     /// Pages that move to where they are used: policies beside none and beside an oracle

@@ -53,6 +53,10 @@ pub struct RequestCounts {
     pub sessions: u64,
     /// Pings.
     pub ping: u64,
+    /// Calls for data.
+    pub fetch: u64,
+    /// Calls that carry data.
+    pub store: u64,
 }
 
 impl RequestCounts {
@@ -80,12 +84,14 @@ impl RequestCounts {
             Request::Stats => &mut self.stats,
             Request::Sessions { .. } => &mut self.sessions,
             Request::Ping => &mut self.ping,
+            Request::Fetch(_) => &mut self.fetch,
+            Request::Store { .. } => &mut self.store,
         };
         *count += 1;
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 21] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 23] {
         [
             ("resolve", self.resolve),
             ("alloc", self.alloc),
@@ -108,6 +114,8 @@ impl RequestCounts {
             ("stats", self.stats),
             ("sessions", self.sessions),
             ("ping", self.ping),
+            ("fetch", self.fetch),
+            ("store", self.store),
         ]
     }
 

@@ -18,6 +18,7 @@ pub mod master;
 pub mod placement;
 pub mod policy;
 pub mod probe;
+pub mod rrpc;
 pub mod seam;
 pub mod target;
 pub mod wire;

@@ -80,6 +80,10 @@ names! {
         ForgetArrival = "forget-arrival",
         /// A restarted master gives a rack to another region's daemon at once.
         GrantWithoutLeaseWait = "grant-without-lease-wait",
+        /// The old home of a page goes on to answer calls for its data.
+        FetchUnchecked = "fetch-unchecked",
+        /// A buffer that was exposed goes back to its owner while others may still write into it.
+        KeepExposure = "keep-exposure",
     }
 }
 
@@ -226,7 +230,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.len(), 22);
+        assert_eq!(Mutation::ALL.len(), 24);
     }
 
     #[test]

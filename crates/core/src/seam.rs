@@ -7,6 +7,7 @@
 
 use crate::addr::Generation;
 pub use crate::probe::{Mutation, Probe, Race, Rare};
+use serde::{Deserialize, Serialize};
 
 /// Monotonic time in nanoseconds, handed to every call that needs it.
 pub type Nanos = u64;
@@ -66,6 +67,18 @@ pub struct Sge {
     pub buf: BufId,
     /// First byte.
     pub offset: u64,
+    /// Length, bytes.
+    pub bytes: u64,
+}
+
+/// A piece of a local buffer of an initiator that the other end of one connection may write into,
+/// until it is concealed. Whoever holds these numbers without the connection can do nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exposure {
+    /// The initiator's number for it.
+    pub id: u32,
+    /// Given out once by an endpoint: what comes under an old one is discarded.
+    pub key: u64,
     /// Length, bytes.
     pub bytes: u64,
 }
@@ -214,4 +227,15 @@ pub trait Fabric {
     fn post(&mut self, peer: PeerId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)>;
     /// Makes progress without blocking and appends what happened to `events`; how many.
     fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> usize;
+    /// Lets the target behind `peer` write into a piece of a registered buffer, until
+    /// [`Fabric::conceal`], until the buffer is taken back, or until the connection ends. `None`
+    /// if the fabric cannot do that, has no room for it, or the connection is down.
+    fn expose(&mut self, _peer: PeerId, _piece: &Sge) -> Option<Exposure> {
+        None
+    }
+    /// Ends an exposure: what the target still writes is discarded from now on. Answers how many
+    /// bytes it has written, without a gap from the start; 0 if the exposure has ended before.
+    fn conceal(&mut self, _peer: PeerId, _exposure: Exposure) -> u64 {
+        0
+    }
 }

@@ -14,10 +14,11 @@ use crate::error::{Error, Result};
 use crate::heat::PageUse;
 use crate::placement::Order;
 use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, MoveReport};
+use crate::rrpc::{Bytes, Fetch, Fetched};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 7;
+pub const WIRE_VERSION: u32 = 8;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,6 +201,16 @@ pub enum Request {
     },
     /// Nothing; answered with `Pong`.
     Ping,
+    /// Bytes of this rack's memory, or an object there.
+    Fetch(Fetch),
+    /// Bytes into this rack's memory, within one page. As with a one-sided write, repeating it
+    /// writes them again.
+    Store {
+        /// Where.
+        addr: GAddr,
+        /// What.
+        data: Bytes,
+    },
 }
 
 impl Request {
@@ -290,6 +301,10 @@ pub enum Reply {
     Sessions(Vec<SessionState>),
     /// To `Ping`.
     Pong,
+    /// To `Fetch`.
+    Fetched(Fetched),
+    /// To `Store`: where the page is.
+    Stored(PageHome),
 }
 
 /// A session as its daemon sees it now.

@@ -17,7 +17,7 @@
 use crate::clock;
 use crate::flush::Flush;
 use crate::handle::Handle;
-use rackpool_core::client::{Cover, LinkId, PageCache, Piece, Reach, WriteBuffer};
+use rackpool_core::client::{Access, Cover, LinkId, PageCache, Piece, Reach, WriteBuffer};
 use rackpool_core::constants::{CACHED_BLOCK_BYTES, CACHED_PROOF_NS};
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr, Result};
@@ -291,7 +291,7 @@ impl Handle {
         let mut block = self.coupled.cache.take_spare(bytes);
         let started_ns = clock::now_ns();
         let pieces = [Piece { addr: first, bytes }];
-        let read = self.transfer_read(&pieces, &mut [LocalBuffer::Into(&mut block)]);
+        let read = self.transfer(Access::Read, &pieces, &mut [LocalBuffer::Into(&mut block)]);
         self.settle_locked();
         self.leave_mapped();
         let home = self.client.translation(self.client.geometry().page(first)).map(|e| e.link);

@@ -6,7 +6,7 @@ use crate::links::Links;
 use crate::submit::Submissions;
 use rackpool_core::Result;
 use rackpool_core::client::{Client, Io, LinkId, Need, Operation, Step};
-use rackpool_core::seam::{BufId, Fabric, PostError, Sge, WorkRequest};
+use rackpool_core::seam::{BufId, Exposure, Fabric, PostError, Sge, WorkRequest};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers, ScopedBuffers};
 use rackpool_hw::window::Window;
 
@@ -72,12 +72,31 @@ pub(crate) fn advance_within<O: Operation<Window>>(
                 let reply = links.daemon_call(client, endpoint, link, request, deadline());
                 op.on_reply(client, reply)?;
             }
+            Step::Need(Need::Batch(link, requests)) => {
+                let replies = links.daemon_batch(client, endpoint, link, requests, deadline());
+                op.on_replies(client, replies)?;
+            }
         }
     }
 }
 
 /// Runs one operation to its end, or to the deadline with a typed error.
 pub(crate) fn drive<O: Operation<Window>>(
+    client: &mut Client<Window>,
+    links: &mut Links,
+    endpoint: &mut Endpoint,
+    submissions: &mut Submissions,
+    buffers: Buffers<'_>,
+    op: &mut O,
+) -> Result<O::Output> {
+    let result = drive_on(client, links, endpoint, submissions, buffers, op);
+    if result.is_err() {
+        op.let_go(client, &mut FabricIo { endpoint, links, buffers });
+    }
+    result
+}
+
+fn drive_on<O: Operation<Window>>(
     client: &mut Client<Window>,
     links: &mut Links,
     endpoint: &mut Endpoint,
@@ -144,5 +163,16 @@ impl Io for FabricIo<'_> {
             Some(peer) => self.endpoint.post(peer, batch),
             None => Err((0, PostError::Down)),
         }
+    }
+
+    fn expose(&mut self, link: LinkId, piece: u32, offset: u64, bytes: u64) -> Option<Exposure> {
+        let sge = self.sge(piece, offset, bytes);
+        self.endpoint.expose(self.links.peer(link)?, &sge)
+    }
+
+    fn conceal(&mut self, link: LinkId, exposure: Exposure) -> u64 {
+        // On another connection than the one that it was made on it counts for nothing.
+        let peer = self.links.peer(link);
+        peer.map_or(0, |peer| self.endpoint.conceal(peer, exposure))
     }
 }

@@ -10,6 +10,7 @@ use crate::drive::{Buffers, drive};
 use crate::links::{Links, Shared};
 use crate::paths::{Call, Path, PathStats};
 use crate::pin::{Pin, pin};
+use crate::rrpc::RrpcState;
 use crate::stats::{Explain, HandleStats, PoolStats, RackStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::client::{
@@ -56,6 +57,7 @@ pub struct Handle {
     pub(crate) submissions: Submissions,
     pub(crate) coupled: Coupled,
     paths: PathStats,
+    pub(crate) rrpc: RrpcState,
 }
 
 /// Work request ids of atomics and of moves have this bit, those of transfers do not.
@@ -83,6 +85,7 @@ impl Handle {
             submissions: Submissions::default(),
             coupled,
             paths: PathStats::default(),
+            rrpc: RrpcState::default(),
         })
     }
 
@@ -217,6 +220,9 @@ impl Handle {
         if done == to.len() {
             return Ok(());
         }
+        if done == 0 && miss == Miss::Unknown && self.first_read(addr, to)? {
+            return Ok(());
+        }
         let to = &mut to[done..];
         let pieces = [Piece { addr: GAddr(addr.0 + done as u64), bytes: to.len() as u64 }];
         self.transfer(Access::Read, &pieces, &mut [LocalBuffer::Into(to)])
@@ -234,6 +240,9 @@ impl Handle {
             client.write_warm(addr, &from[range])
         });
         if done == from.len() {
+            return Ok(());
+        }
+        if done == 0 && miss == Miss::Unknown && self.first_write(addr, from)? {
             return Ok(());
         }
         let from = &from[done..];
@@ -674,7 +683,7 @@ impl Handle {
         self.run(&mut op)
     }
 
-    fn run<O: Operation<Window>>(&mut self, op: &mut O) -> Result<O::Output> {
+    pub(crate) fn run<O: Operation<Window>>(&mut self, op: &mut O) -> Result<O::Output> {
         self.before_others(GAddr::NULL, 0)?;
         self.give_locks_back();
         let Self { client, links, endpoint, submissions, .. } = self;
@@ -682,7 +691,7 @@ impl Handle {
     }
 
     /// Accesses that are not warm, or not mapped.
-    fn transfer(
+    pub(crate) fn transfer(
         &mut self,
         access: Access,
         pieces: &[Piece],
@@ -696,17 +705,14 @@ impl Handle {
         result
     }
 
-    /// A read that the page cache makes.
-    pub(crate) fn transfer_read(
-        &mut self,
-        pieces: &[Piece],
-        buffers: &mut [LocalBuffer<'_>],
-    ) -> Result<()> {
-        self.transfer(Access::Read, pieces, buffers)
-    }
-
     /// Counts a call on the path of its first byte.
-    fn note(&mut self, addr: GAddr, (accesses, bytes): (u64, u64), started_ns: u64, failed: bool) {
+    pub(crate) fn note(
+        &mut self,
+        addr: GAddr,
+        (accesses, bytes): (u64, u64),
+        started_ns: u64,
+        failed: bool,
+    ) {
         let page = self.client.geometry().page(addr);
         let path = match self.client.translation(page).map(|entry| entry.link) {
             None => Path::Unresolved,

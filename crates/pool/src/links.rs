@@ -373,6 +373,23 @@ impl Links {
         }
     }
 
+    /// Asks the daemon behind a link several things at once, over the connection that is up, and
+    /// does not wait for another one: all that has no answer when it ends is `PeerDead`.
+    pub(crate) fn daemon_batch(
+        &mut self,
+        client: &mut Client<Window>,
+        endpoint: &mut Endpoint,
+        link: LinkId,
+        requests: Vec<Request>,
+        deadline_ns: u64,
+    ) -> Vec<Result<Reply>> {
+        if let Link::Remote(remote) = &mut self.links[link.0 as usize] {
+            return remote.call_many(endpoint, &mut self.inbox, requests, deadline_ns);
+        }
+        let ask = |request| self.daemon_call(client, endpoint, link, request, deadline_ns);
+        requests.into_iter().map(ask).collect()
+    }
+
     /// Whether the own rack's daemon wants to know which pages this handle uses.
     pub(crate) fn counts_use(&self) -> bool {
         let own = self.links.first();

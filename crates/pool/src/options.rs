@@ -43,6 +43,21 @@ impl std::str::FromStr for FabricChoice {
     }
 }
 
+/// Up to which length a call to another rack's daemon carries the data itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RrpcThreshold {
+    /// As each rack is measured after 32 calls: some milliseconds, once for each handle and rack.
+    /// Until then 512 bytes. Where calls turn out to be slower than looking a page up, the handle
+    /// makes none for first touches.
+    #[default]
+    Calibrated,
+    /// The paper's 512 bytes.
+    Paper,
+    /// So many bytes; at most 8 KiB are carried.
+    Bytes(u32),
+}
+
 /// How to join a pool.
 ///
 /// ```
@@ -73,6 +88,8 @@ pub struct Options {
     pub buffered_write_bytes_max: u32,
     /// Blocks of 16 KiB that a handle's page cache keeps under its read locks of ranges. 0 is none.
     pub page_cache_blocks: u32,
+    /// Up to which length calls carry data.
+    pub rrpc_threshold: RrpcThreshold,
 }
 
 impl Default for Options {
@@ -87,6 +104,7 @@ impl Default for Options {
             write_buffer_bytes: WRITE_BUFFER_BYTES_DEFAULT,
             buffered_write_bytes_max: BUFFERED_WRITE_BYTES_MAX_DEFAULT,
             page_cache_blocks: CACHED_BLOCKS_DEFAULT,
+            rrpc_threshold: RrpcThreshold::default(),
         }
     }
 }
@@ -166,6 +184,12 @@ impl Options {
     /// Sets [`Options::page_cache_blocks`].
     pub fn page_cache_blocks(mut self, blocks: u32) -> Self {
         self.page_cache_blocks = blocks;
+        self
+    }
+
+    /// Sets [`Options::rrpc_threshold`].
+    pub fn rrpc_threshold(mut self, threshold: RrpcThreshold) -> Self {
+        self.rrpc_threshold = threshold;
         self
     }
 

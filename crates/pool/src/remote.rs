@@ -7,9 +7,11 @@ use rackpool_core::client::{LinkLoss, Session, Taken};
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::error::DeathCause;
 use rackpool_core::layout::RegionLayout;
+use rackpool_core::rrpc::CALLS_MAX;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Sge, Verb, WorkRequest};
 use rackpool_core::wire::{
-    self, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply, Request, Routed, WIRE_VERSION,
+    self, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply, ReplyFrame, Request, Routed,
+    WIRE_VERSION,
 };
 use rackpool_core::{Error, GAddr, PageGeometry, Result, SessionId};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers};
@@ -25,6 +27,26 @@ pub(crate) struct RemoteLink {
     lost: Vec<u64>,
     buffer: BufId,
     started_ns: u64,
+}
+
+/// What was answered to several requests.
+struct Answers {
+    /// In the order of the requests, with the number of each.
+    replies: Vec<(u64, Option<Result<Reply>>)>,
+    /// Answers that are still to come.
+    left: usize,
+}
+
+impl Answers {
+    /// Takes an answer; whether it was the last one.
+    fn take(&mut self, frame: ReplyFrame) -> bool {
+        let asked = self.replies.iter_mut().find(|(seq, _)| *seq == frame.seq);
+        if let Some((_, reply @ None)) = asked {
+            *reply = Some(frame.reply);
+            self.left -= 1;
+        }
+        self.left == 0
+    }
 }
 
 /// Id of the work requests that carry messages; their completions are not looked at.
@@ -250,6 +272,94 @@ impl RemoteLink {
             Err(Error::Timeout { .. }) => Some(self.time_up()),
             Err(error) => Some(Err(self.session.give_up(error))),
         }
+    }
+
+    /// Sends requests that repeat without harm, as many under one doorbell as the buffer holds, and
+    /// waits for their answers. What has none when the connection ends or time is up ends with
+    /// that.
+    pub(crate) fn call_many(
+        &mut self,
+        endpoint: &mut Endpoint,
+        inbox: &mut Inbox,
+        requests: Vec<Request>,
+        deadline_ns: u64,
+    ) -> Vec<Result<Reply>> {
+        let count = requests.len();
+        let mut answers = Answers { replies: Vec::with_capacity(count), left: 0 };
+        let mut requests = requests.into_iter().peekable();
+        let mut failed = None;
+        while failed.is_none() && requests.peek().is_some() {
+            let sent = self.send_many(endpoint, &mut requests, &mut answers);
+            failed = sent
+                .and_then(|peer| self.gather(endpoint, inbox, peer, &mut answers, deadline_ns))
+                .err();
+        }
+        if matches!(failed, Some(Error::PeerDead { .. })) {
+            self.peer = None;
+        }
+        let error = || failed.clone().expect("without an error all were answered");
+        let mut replies: Vec<_> = answers
+            .replies
+            .into_iter()
+            .map(|(_, reply)| reply.unwrap_or_else(|| Err(error())))
+            .collect();
+        replies.resize_with(count, || Err(error()));
+        replies
+    }
+
+    /// Sends the next requests under one doorbell.
+    fn send_many(
+        &mut self,
+        endpoint: &mut Endpoint,
+        requests: &mut std::iter::Peekable<std::vec::IntoIter<Request>>,
+        answers: &mut Answers,
+    ) -> Result<PeerId> {
+        let name = self.session.peer().to_string();
+        let dead = || Error::PeerDead { peer: name.clone(), cause: DeathCause::Closed };
+        let peer = self.peer.ok_or_else(dead)?;
+        let (mut pieces, mut used) = (Vec::new(), 0);
+        while let Some(request) = requests.peek().filter(|_| pieces.len() < CALLS_MAX) {
+            let frame = self.session.aside(request.clone());
+            let seq = frame.seq;
+            let free = &mut endpoint.buffer_mut(self.buffer)[used as usize..];
+            let bytes = match wire::encode(
+                &Routed { channel: 0, message: RemoteRequest::Request(frame) },
+                free,
+            ) {
+                Ok(encoded) => encoded.len() as u64,
+                Err(error) if pieces.is_empty() => return Err(error),
+                Err(_) => break,
+            };
+            answers.replies.push((seq, None));
+            pieces.push([Sge { buf: self.buffer, offset: used, bytes }]);
+            used += bytes;
+            requests.next();
+        }
+        answers.left = pieces.len();
+        let work = |local| WorkRequest { id: SEND_ID, verb: Verb::Send, local, signalled: false };
+        let batch: Vec<_> = pieces.iter().map(|piece| work(&piece[..])).collect();
+        endpoint.post(peer, &batch).map_err(|_| dead())?;
+        Ok(peer)
+    }
+
+    /// Waits for the answers to all that was sent.
+    fn gather(
+        &mut self,
+        endpoint: &mut Endpoint,
+        inbox: &mut Inbox,
+        peer: PeerId,
+        answers: &mut Answers,
+        deadline_ns: u64,
+    ) -> Result<()> {
+        let name = self.session.peer().to_string();
+        self.wait(endpoint, inbox, peer, deadline_ns, |event| {
+            let FabricEvent::Received { message, .. } = event else { return None };
+            match decode(message, &name) {
+                Ok(RemoteReply::Reply(frame)) => answers.take(frame).then_some(Ok(())),
+                Ok(_) => None,
+                Err(error) => Some(Err(error)),
+            }
+        })
     }
 
     /// Says that the answer to an allocation was taken, and waits until the daemon has stored it:

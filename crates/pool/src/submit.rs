@@ -11,6 +11,7 @@ use rackpool_core::seam::{BufId, WorkStatus};
 use rackpool_core::{Error, GAddr, Result};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers};
 use rackpool_hw::window::Window;
+use std::collections::VecDeque;
 
 /// Submissions of one handle under way; more is `Busy`.
 const SUBMISSIONS_MAX: usize = 64;
@@ -49,7 +50,7 @@ pub(crate) struct Submissions {
     pub(crate) flush: Option<Box<Flush>>,
     under_way: Vec<Submission>,
     spare: Vec<TransferTables>,
-    done: Vec<Completed>,
+    done: VecDeque<Completed>,
 }
 
 impl Submissions {
@@ -78,7 +79,12 @@ impl Submissions {
         let (failed, may_step) = (None, true);
         let mut submission =
             Submission { ticket, pieces, buf, tables, deadline_ns, failed, may_step, losses };
-        match submission.step(client, links, endpoint) {
+        // While others are under way it waits for more to share a call to the system with, until
+        // the next look at what has ended.
+        endpoint.set_gathering(true);
+        let ended = submission.step(client, links, endpoint);
+        endpoint.set_gathering(false);
+        match ended {
             None => self.under_way.push(submission),
             Some(result) => self.finish(submission, result, endpoint),
         }
@@ -112,6 +118,9 @@ impl Submissions {
         links: &mut Links,
         endpoint: &mut Endpoint,
     ) -> Result<Option<Completed>> {
+        if let Some(done) = self.done.pop_front() {
+            return Ok(Some(done));
+        }
         links.poll_completions(endpoint);
         for (id, status) in links.take_completions() {
             self.on_completion(client, id, status);
@@ -133,7 +142,7 @@ impl Submissions {
                 }
             }
         }
-        Ok(if self.done.is_empty() { None } else { Some(self.done.remove(0)) })
+        Ok(self.done.pop_front())
     }
 
     /// As [`Submissions::poll`], until one ends, nothing is under way, or the deadline.
@@ -160,7 +169,7 @@ impl Submissions {
         let Submission { ticket, buf, tables, .. } = submission;
         let buffer = endpoint.take(buf);
         self.spare.push(tables);
-        self.done.push(Completed { ticket, result, buffer });
+        self.done.push_back(Completed { ticket, result, buffer });
     }
 }
 

@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(value["results"][1]["better"], "higher");
         let text = show::table(&table);
         assert!(text.contains("410 ns") && text.contains("2.00 M ops/s"), "{text}");
-        let page = page::of_tables("t", &[table], &profile, String::new(), 1.0);
+        let page = super::super::page::of_tables("t", &[table], &profile, String::new(), 1.0);
         let html = rackpool_bench::html::render(&page);
         assert!(html.contains("own rack, 64 B") && html.contains("rcmp-testbed"));
     }

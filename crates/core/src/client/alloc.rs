@@ -127,7 +127,7 @@ impl<M: Mem> Operation<M> for Alloc {
 /// request. So a refusal that a page elsewhere would get as well counts only if the page is found
 /// where it was asked: a generation is given out once, so it was there all the time.
 #[derive(Debug)]
-struct Home {
+pub(super) struct Home {
     addr: GAddr,
     locate: Option<Locate>,
     /// Whose daemon got the request last.
@@ -138,12 +138,20 @@ struct Home {
 }
 
 impl Home {
-    fn of(addr: GAddr) -> Self {
+    pub(super) fn of(addr: GAddr) -> Self {
         Self { addr, locate: None, asked: None, refused: None, retries: Retries::default() }
     }
 
     /// Asks the daemon once it is known.
     fn ask<M: Mem, T>(&mut self, client: &mut Client<M>, request: Request) -> Result<Step<T>> {
+        Ok(match self.find(client)? {
+            Step::Done(link) => Step::Need(Need::Daemon(link, request)),
+            Step::Need(need) => Step::Need(need),
+        })
+    }
+
+    /// The daemon to ask, which counts as asked by then.
+    pub(super) fn find<M: Mem>(&mut self, client: &mut Client<M>) -> Result<Step<LinkId>> {
         let page = client.geometry().page(self.addr);
         if client.translation(page).is_none() {
             let search = || Locate::new(client, self.addr, 1).after(self.asked);
@@ -161,12 +169,11 @@ impl Home {
             Some(_) => {}
         }
         self.asked = Some(home);
-        let link = client.link_of(home.rack).expect("a translation has a link");
-        Ok(Step::Need(Need::Daemon(link, request)))
+        Ok(Step::Done(client.link_of(home.rack).expect("a translation has a link")))
     }
 
     /// A daemon's reply, unless it was to the search, or is not the last word.
-    fn on_reply<M: Mem>(
+    pub(super) fn on_reply<M: Mem>(
         &mut self,
         client: &mut Client<M>,
         reply: Result<Reply>,
@@ -187,7 +194,7 @@ impl Home {
         }
     }
 
-    fn on_master<M: Mem>(
+    pub(super) fn on_master<M: Mem>(
         &mut self,
         client: &mut Client<M>,
         answer: Result<MasterAnswer>,

@@ -14,6 +14,7 @@ mod locate;
 mod migrate;
 mod mover;
 mod page_cache;
+mod rrpc;
 mod session;
 mod transfer;
 mod translate;
@@ -25,6 +26,7 @@ pub use locate::Locate;
 pub use migrate::Migrate;
 pub use mover::{Mover, Turn, Turned};
 pub use page_cache::PageCache;
+pub use rrpc::{Brought, Calls, Rpc, What};
 pub use session::{LinkLoss, Session, Taken};
 pub use transfer::{Access, Atomic, AtomicOp, Piece, Transfer, TransferTables};
 pub use translate::Translation;
@@ -36,7 +38,9 @@ use crate::constants::{CELLS, STALE_RETRIES_MAX};
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, cell_offset, table_word};
 use crate::placement::Order;
-use crate::seam::{Mem, Mutation, PostError, Race, Rare, RemoteAddr, Sge, WorkRequest, WorkStatus};
+use crate::seam::{
+    Exposure, Mem, Mutation, PostError, Race, Rare, RemoteAddr, Sge, WorkRequest, WorkStatus,
+};
 use crate::wire::{MasterAnswer, MasterCall, PageHome, Reply, Request};
 use translate::Translations;
 use usage::Usage;
@@ -59,6 +63,10 @@ pub enum Need {
     Daemon(LinkId, Request),
     /// Completions of the work requests that were posted.
     Completions,
+    /// Answers of the daemon behind a link to requests that repeat without harm, over the
+    /// connection that is up, all under one doorbell: [`Operation::on_replies`]. If there is none,
+    /// or it ends meanwhile, what has no answer ends with `PeerDead` at once.
+    Batch(LinkId, Vec<Request>),
 }
 
 /// An operation that goes on, or its result.
@@ -84,6 +92,21 @@ pub trait Io {
         link: LinkId,
         batch: &[WorkRequest<'_>],
     ) -> std::result::Result<(), (usize, PostError)>;
+    /// Lets the rack behind a link write into a part of a piece's buffer: see
+    /// [`Fabric::expose`](crate::seam::Fabric::expose).
+    fn expose(
+        &mut self,
+        _link: LinkId,
+        _piece: u32,
+        _offset: u64,
+        _bytes: u64,
+    ) -> Option<Exposure> {
+        None
+    }
+    /// Ends that; how many bytes have come.
+    fn conceal(&mut self, _link: LinkId, _exposure: Exposure) -> u64 {
+        0
+    }
 }
 
 /// An operation that needs more than the warm path. Whoever drives it calls `step` until it is
@@ -97,10 +120,17 @@ pub trait Operation<M: Mem> {
     fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()>;
     /// The answer of the master.
     fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()>;
+    /// The answers to a [`Need::Batch`], in the order of its requests.
+    fn on_replies(&mut self, _client: &mut Client<M>, _replies: Vec<Result<Reply>>) -> Result<()> {
+        unreachable!("only an operation that asks for a batch is answered with one")
+    }
     /// The time is up while work requests are under way: how the operation ends.
     fn on_deadline(&mut self, waited_ms: u64) -> Error {
         Error::Timeout { peer: "the page's home rack".into(), waited_ms }
     }
+    /// The operation has ended with an error and will not be stepped again: from here on nobody
+    /// else may write into its buffers by its leave.
+    fn let_go(&mut self, _client: &Client<M>, _io: &mut impl Io) {}
     /// A work request of this handle ended, perhaps of an earlier operation.
     fn on_completion(
         &mut self,
@@ -148,6 +178,8 @@ pub struct Client<M> {
     translations: Translations,
     usage: Usage,
     links: Vec<LinkState<M>>,
+    /// The racks of ranges of page ids, for guesses.
+    ranges: rrpc::Ranges,
     order: Order,
     /// Whether the next allocation that alternates is the own rack's.
     own_turn: bool,
@@ -220,6 +252,7 @@ impl<M: Mem> Client<M> {
             translations: Translations::new(translations),
             usage: Usage::default(),
             links: vec![LinkState { rack: own_rack, reach: own }],
+            ranges: rrpc::Ranges::default(),
             order: Order::default(),
             own_turn: true,
         }
@@ -306,6 +339,9 @@ impl<M: Mem> Client<M> {
 
     /// Records where pages live. Homes outside the link's region are refused.
     pub fn install(&mut self, link: LinkId, homes: &[PageHome]) -> Result<()> {
+        if let (Reach::OneSided(_), Some(home)) = (self.reach(link), homes.first()) {
+            self.ranges.note(home.page, link);
+        }
         let layout = match &self.links[link.0 as usize].reach {
             Reach::Mapped(view) => view.layout,
             Reach::OneSided(layout) => *layout,

@@ -13,6 +13,7 @@ use std::rc::Rc;
 mod migrate;
 mod mover;
 mod moving;
+mod rrpc;
 
 #[derive(Clone, Debug)]
 struct TestMem(Rc<Vec<Cell<u64>>>, Option<Mutation>);
@@ -179,7 +180,9 @@ impl World {
                     let homes = pages.filter(|p| *p < 100).map(|p| self.place(p)).collect();
                     op.on_reply(client, Ok(Reply::Homes(homes)))?;
                 }
-                Step::Need(Need::Daemon(..)) => panic!("only resolves are expected here"),
+                Step::Need(Need::Daemon(..) | Need::Batch(..)) => {
+                    panic!("only resolves are expected here")
+                }
                 Step::Need(Need::Completions) => self.complete(client, op)?,
             }
         }

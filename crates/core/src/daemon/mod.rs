@@ -27,12 +27,14 @@ mod moves;
 mod proxy;
 mod redo;
 mod remotes;
+mod rrpc;
 mod session;
 mod slab;
 
 pub use attach::{format, read_superblock};
 pub use proxy::{OutcomeData, Proxy, Rings, Uplinks};
 pub use remotes::{Act, Place, Remotes};
+pub use rrpc::WriteBack;
 pub use session::SessionInfo;
 
 use crate::addr::{FrameIndex, GAddr, PageId, RackId, SessionId};
@@ -99,6 +101,11 @@ pub trait World {
     fn to_master(&mut self, id: u64, call: MasterCall);
     /// Sends an answer. If the client is not connected it is dropped: the client asks again.
     fn reply(&mut self, to: ClientId, frame: ReplyFrame);
+    /// Writes memory of this rack into a buffer that a client has exposed, then answers. A world
+    /// that cannot answers at once with what is said if the memory is refused.
+    fn write_back(&mut self, to: ClientId, job: WriteBack) {
+        self.reply(to, job.refused);
+    }
 }
 
 /// A client of the daemon.
@@ -342,6 +349,8 @@ impl Daemon {
                     self.move_commit((record, seq), (from, generation), &keep, world)
                 }
                 Request::MoveSettle { page } => self.move_settle((record, seq), page, world),
+                Request::Fetch(fetch) => self.fetch((record, seq), &fetch, world),
+                Request::Store { addr, data } => Some(self.store(addr, &data.0, world)),
                 request => self.on_mutating(record, seq, request, world),
             }
         };

@@ -9,7 +9,7 @@
 
 use crate::addr::{GAddr, SessionId};
 use crate::constants::{LEASE_MS_DEFAULT, LOCKS_OF_SESSION_MAX, SLOTS_MAX};
-use crate::daemon::{ClientId, Daemon, World};
+use crate::daemon::{ClientId, Daemon, World, WriteBack};
 use crate::error::{Error, Result};
 use crate::seam::{Nanos, PeerId};
 use crate::wire::{self, RegionInfo, RemoteReply, RemoteRequest, Routed, WIRE_VERSION};
@@ -33,6 +33,8 @@ pub enum Act {
     /// Send a message. If it cannot be sent, the connection is to be ended: when the client comes
     /// back it asks again.
     Send(PeerId, Routed<RemoteReply>),
+    /// Write memory into a client's buffer, then send one of its answers, in order with others.
+    WriteBack(Place, Box<WriteBack>),
 }
 
 /// All clients of the fabric.
@@ -80,6 +82,11 @@ impl Remotes {
     /// An answer to the client of a session record, if it is connected.
     pub fn answer(&self, record: u32, reply: RemoteReply) -> Option<Act> {
         self.place_of.get(&record).map(|place| to(*place, reply))
+    }
+
+    /// Data for the buffer of a session record's client, if it is connected.
+    pub fn write_back(&self, record: u32, job: WriteBack) -> Option<Act> {
+        self.place_of.get(&record).map(|place| Act::WriteBack(*place, Box::new(job)))
     }
 
     /// A message of a client. Answers of the engine come through its world, as always. Errors say

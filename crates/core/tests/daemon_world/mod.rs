@@ -14,7 +14,7 @@ pub use master::FakeMaster;
 pub use mem::{Crash, Fuse, TestMem};
 
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
-use rackpool_core::daemon::{ClientId, Daemon, World, format};
+use rackpool_core::daemon::{ClientId, Daemon, World, WriteBack, format};
 use rackpool_core::layout::{BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word};
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{MasterCall, PageHome, Reply, ReplyFrame, Request, RequestFrame};
@@ -40,6 +40,8 @@ pub struct TestWorld {
     pub barriers: u64,
     pub calls: VecDeque<(u64, MasterCall)>,
     pub replies: VecDeque<(ClientId, ReplyFrame)>,
+    /// What the fabric was told to do; nobody does it here.
+    pub write_backs: Vec<(ClientId, WriteBack)>,
     pub master: FakeMaster,
 }
 
@@ -65,6 +67,7 @@ impl TestWorld {
             barriers: 0,
             calls: VecDeque::new(),
             replies: VecDeque::new(),
+            write_backs: Vec::new(),
             master: FakeMaster::default(),
         }
     }
@@ -169,6 +172,11 @@ impl World for TestWorld {
     fn reply(&mut self, to: ClientId, frame: ReplyFrame) {
         self.fuse.burn();
         self.replies.push_back((to, frame));
+    }
+    fn write_back(&mut self, to: ClientId, job: WriteBack) {
+        self.fuse.burn();
+        self.replies.push_back((to, job.done.clone()));
+        self.write_backs.push((to, job));
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     FabricError, FabricStats, LocalBuffer, LocalBuffers, ScopedBuffers, monotonic_ns, proxied, tcp,
 };
 use rackpool_core::seam::{
-    BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
+    BufId, Capabilities, Exposure, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
 };
 use std::os::fd::BorrowedFd;
 
@@ -38,6 +38,14 @@ impl Endpoint {
     /// Changes the injected latency, nanoseconds, for all connections.
     pub fn set_emulated_delay(&mut self, emulate_rdma_ns: u32) {
         both!(self, one => one.set_emulated_delay(emulate_rdma_ns))
+    }
+
+    /// Whether what is posted from now on may wait for the next poll, so that several doorbells
+    /// share a call to the system. Of no effect where there is none.
+    pub fn set_gathering(&mut self, gathers: bool) {
+        if let Endpoint::Tcp(one) = self {
+            one.set_gathering(gathers);
+        }
     }
 
     /// Counters since the endpoint was made.
@@ -78,6 +86,14 @@ impl Fabric for Endpoint {
     #[inline]
     fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
         both!(self, one => one.poll(now, events))
+    }
+
+    fn expose(&mut self, peer: PeerId, piece: &Sge) -> Option<Exposure> {
+        both!(self, one => one.expose(peer, piece))
+    }
+
+    fn conceal(&mut self, peer: PeerId, exposure: Exposure) -> u64 {
+        both!(self, one => one.conceal(peer, exposure))
     }
 }
 

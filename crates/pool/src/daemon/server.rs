@@ -12,7 +12,9 @@ use crate::link::MasterLink;
 use crate::links::fabric_error;
 use crate::metrics::{self, Door, MetricsServer};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES};
-use rackpool_core::daemon::{Act, ClientId, Daemon, Proxy, Remotes, Rings, World, format};
+use rackpool_core::daemon::{
+    Act, ClientId, Daemon, Place, Proxy, Remotes, Rings, World, WriteBack, format,
+};
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
     self, DaemonStats, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo, RemoteReply,
@@ -21,7 +23,7 @@ use rackpool_core::wire::{
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::control::ControlListener;
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
-use rackpool_hw::fabric::tcp::{Target, TargetOptions};
+use rackpool_hw::fabric::tcp::{self, Target, TargetOptions};
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::RegionFiles;
 use rackpool_hw::ring::bitmap::Bitmap;
@@ -444,14 +446,15 @@ impl Server {
             eprintln!("rackpool: {error}");
         }
         for act in acts {
-            self.act(&act);
+            self.act(act);
         }
     }
 
-    fn act(&mut self, act: &Act) {
+    fn act(&mut self, act: Act) {
         match act {
-            Act::Close(peer) => self.target.close(*peer),
-            Act::Send(peer, reply) => self.send_remote(*peer, reply),
+            Act::Close(peer) => self.target.close(peer),
+            Act::Send(peer, reply) => self.send_remote(peer, &reply),
+            Act::WriteBack(place, job) => self.write_back(place, *job),
         }
     }
 
@@ -485,12 +488,19 @@ impl Server {
                 }
                 ClientId::Remote(record) => {
                     if let Some(act) = self.remotes.answer(record, RemoteReply::Reply(frame)) {
-                        self.act(&act);
+                        self.act(act);
                     }
                 }
             }
         }
         self.world.replies = replies;
+        for (to, job) in std::mem::take(&mut self.world.write_backs) {
+            if let ClientId::Remote(record) = to
+                && let Some(act) = self.remotes.write_back(record, job)
+            {
+                self.act(act);
+            }
+        }
         for (id, call) in std::mem::take(&mut self.world.calls) {
             // What cannot be sent now is asked for again by the engine when the master is back.
             if self.joined
@@ -498,6 +508,19 @@ impl Server {
             {
                 self.calls.insert(sent, id);
             }
+        }
+    }
+
+    /// Hands what goes into a client's buffer to the fabric, with the answers after it.
+    fn write_back(&mut self, Place { peer, channel }: Place, job: WriteBack) {
+        let WriteBack { to, from, bytes, done, refused } = job;
+        let routed = |frame| Routed { channel, message: RemoteReply::Reply(frame) };
+        let encoded = |frame| wire::encode_vec(&routed(frame));
+        let (done, refused) = (encoded(done), encoded(refused));
+        let job = tcp::WriteBack { to, from, bytes, done, refused };
+        if self.target.write_back(peer, job).is_err() {
+            // The client does not take its answers; when it comes back it asks again.
+            self.target.close(peer);
         }
     }
 

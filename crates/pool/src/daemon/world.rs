@@ -3,7 +3,7 @@
 
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::counts::{FabricCounts, ProxyCounts};
-use rackpool_core::daemon::{ClientId, World};
+use rackpool_core::daemon::{ClientId, World, WriteBack};
 use rackpool_core::layout::{SlotWord, cell_offset};
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{MasterCall, ReplyFrame};
@@ -33,6 +33,8 @@ pub(super) struct RegionWorld {
     pub calls: Vec<(u64, MasterCall)>,
     /// Answers that wait to be sent.
     pub replies: Vec<(ClientId, ReplyFrame)>,
+    /// Memory that is to be written into clients' buffers.
+    pub write_backs: Vec<(ClientId, WriteBack)>,
 }
 
 impl RegionWorld {
@@ -53,6 +55,7 @@ impl RegionWorld {
             proxy: ProxyCounts::default(),
             calls: Vec::new(),
             replies: Vec::new(),
+            write_backs: Vec::new(),
         })
     }
 
@@ -177,5 +180,9 @@ impl World for RegionWorld {
 
     fn reply(&mut self, to: ClientId, frame: ReplyFrame) {
         self.replies.push((to, frame));
+    }
+
+    fn write_back(&mut self, to: ClientId, job: WriteBack) {
+        self.write_backs.push((to, job));
     }
 }

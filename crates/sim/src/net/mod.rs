@@ -45,7 +45,9 @@ use node::Node;
 use operation::Slab;
 use rackpool_core::addr::Generation;
 use rackpool_core::error::DeathCause;
-use rackpool_core::seam::{Capabilities, FabricEvent, PeerId, PostError, Sge, WorkRequest};
+use rackpool_core::seam::{
+    Capabilities, Exposure, FabricEvent, PeerId, PostError, Sge, WorkRequest,
+};
 use std::collections::BTreeSet;
 
 /// A machine with one network card. Never reused.
@@ -206,6 +208,9 @@ pub trait Sink {
     fn read_local(&mut self, endpoint: EndpointId, pieces: &[Sge], to: &mut Vec<u8>);
     /// Writes to local pieces, in order: the card writes them now.
     fn write_local(&mut self, endpoint: EndpointId, pieces: &[Sge], from: &[u8]);
+    /// Writes to a buffer that `endpoint` has exposed to a peer: the card writes it now. What is
+    /// not exposed is dropped, which a world without exposures does with all of it.
+    fn write_exposed(&mut self, _: (EndpointId, PeerId), _to: &Exposure, _from: &[u8]) {}
     /// From `at` on, `node` executes nothing under the key of revocation `cookie`.
     fn revoked(&mut self, at: Ps, node: NodeId, cookie: u64);
 }
@@ -354,7 +359,21 @@ impl Net {
         batch: &[WorkRequest<'_>],
         sink: &mut impl Sink,
     ) -> Result<(), (usize, PostError)> {
-        self.post_batch(now, endpoint, peer, batch, sink)
+        self.post_batch(now, endpoint, peer, batch, None, sink)
+    }
+
+    /// Posts a write of `work`'s local pieces into a buffer that the other end has exposed, in
+    /// order with messages. `work` is a SEND otherwise.
+    pub fn post_write_back(
+        &mut self,
+        now: Ps,
+        (endpoint, peer): (EndpointId, PeerId),
+        to: Exposure,
+        work: WorkRequest<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), PostError> {
+        let posted = self.post_batch(now, endpoint, peer, &[work], Some(to), sink);
+        posted.map_err(|(_, error)| error)
     }
 
     /// Goes on with what was scheduled for now.

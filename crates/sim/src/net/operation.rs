@@ -3,7 +3,7 @@
 //! used again, so nothing is allocated in steady state.
 
 use rackpool_core::constants::FABRIC_SGES_MAX;
-use rackpool_core::seam::{BufId, RemoteAddr, Sge, Verb, WorkStatus};
+use rackpool_core::seam::{BufId, Exposure, RemoteAddr, Sge, Verb, WorkStatus};
 use std::ops::{Index, IndexMut};
 
 /// Vectors above this are freed instead of kept, so that a burst of pages does not stay.
@@ -33,6 +33,8 @@ pub struct Operation {
     pub(super) id: u64,
     pub(super) bytes: u64,
     pub(super) payload: Vec<u8>,
+    /// A SEND whose payload goes into a buffer of the other end instead of to its user.
+    pub(super) exposed: Option<Exposure>,
     pub(super) local: [Sge; FABRIC_SGES_MAX],
     pub(super) local_count: u8,
     /// The end that posted.
@@ -98,6 +100,7 @@ impl Operation {
     fn begin(&mut self, verb: Verb, id: u64) {
         (self.verb, self.id, self.bytes) = (verb, id, 0);
         self.payload.clear();
+        self.exposed = None;
         (self.local_count, self.side) = (0, 0);
         (self.signalled, self.inline, self.is_reliable, self.queued) = (false, false, false, true);
         (self.waiting, self.reading, self.sent, self.executing) = (false, false, false, false);
@@ -179,6 +182,7 @@ fn blank(verb: Verb, id: u64) -> Operation {
         id,
         bytes: 0,
         payload: Vec::new(),
+        exposed: None,
         local: [NO_PIECE; FABRIC_SGES_MAX],
         local_count: 0,
         side: 0,

@@ -5,7 +5,7 @@ use super::connection::Stream;
 use super::{Connection, EndpointId, Net, NetEvent, Packet, Sink};
 use crate::time::Ps;
 use rackpool_core::constants::{FABRIC_OP_BYTES_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX};
-use rackpool_core::seam::{PeerId, PostError, Verb, WorkRequest, WorkStatus};
+use rackpool_core::seam::{Exposure, PeerId, PostError, Verb, WorkRequest, WorkStatus};
 
 /// What a work request begins with, bytes: control, and where to or to whom.
 const HEADER_SEND: u64 = 16;
@@ -40,6 +40,7 @@ impl Net {
         endpoint: EndpointId,
         peer: PeerId,
         batch: &[WorkRequest<'_>],
+        exposed: Option<Exposure>,
         sink: &mut impl Sink,
     ) -> Result<(), (usize, PostError)> {
         let (pair, side) = self.endpoints[endpoint.0 as usize].peers[peer.0 as usize];
@@ -55,6 +56,7 @@ impl Net {
             }
             let token = self.operations.insert(work.verb, work.id);
             end.queue.push_back(token);
+            self.operations[token].exposed = exposed;
             self.fill(token, pair, side, work);
             let operation = &mut self.operations[token];
             operation.refs += 1;
@@ -106,6 +108,7 @@ impl Net {
             carries && (bytes <= self.profile.rnic.inline_max.0 || kind == Connection::Stream);
         let limit = match (work.verb, kind) {
             (Verb::Send, Connection::Datagram) => self.profile.link.mtu.0,
+            (Verb::Send, _) if operation.exposed.is_some() => FABRIC_OP_BYTES_MAX,
             (Verb::Send, _) => u64::from(MESSAGE_BYTES_MAX),
             _ => FABRIC_OP_BYTES_MAX,
         };

@@ -216,6 +216,13 @@ impl Net {
             message.resize(GRH_BYTES, 0);
             message[GRH_BYTES - 4..].copy_from_slice(&sender.0.to_le_bytes());
         }
+        if let Some(to) = operation.exposed {
+            sink.write_exposed((endpoint, peer), &to, &operation.payload);
+            operation.executed = true;
+            self.operations.recycle(message);
+            self.answer(now, token, sink);
+            return self.release(token);
+        }
         message.extend_from_slice(&operation.payload);
         operation.executed = true;
         sink.deliver(now, endpoint, FabricEvent::Received { peer, message });

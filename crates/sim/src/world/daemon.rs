@@ -538,6 +538,13 @@ impl Server {
         }
         self.world.replies = replies;
         self.flush_proxy();
+        for (to, job) in std::mem::take(&mut self.world.write_backs) {
+            if let ClientId::Remote(record) = to
+                && let Some(act) = self.remotes.write_back(record, job)
+            {
+                self.command(act);
+            }
+        }
         for (id, call) in std::mem::take(&mut self.world.calls) {
             if self.joined
                 && let Some(sent) = self.master.send(&self.ctx, call)

@@ -5,7 +5,7 @@ use super::kernel::{Ctx, HostId, Kernel, ProcessId};
 use crate::mem::{Coherence, Cpu, Memory, SimMem, Tier};
 use crate::net::{EndpointId, NodeId};
 use rackpool_core::constants::{CELLS, SESSIONS_MAX, SLOTS_MAX};
-use rackpool_core::daemon::{ClientId, World};
+use rackpool_core::daemon::{ClientId, World, WriteBack};
 use rackpool_core::layout::{
     BLOCK_BYTES, REDO_OFFSET, RegionLayout, ResultKind, SLOT_BYTES, SessionWord, SlotWord,
     cell_offset, session_word,
@@ -212,6 +212,8 @@ pub struct RackWorld {
     pub calls: Vec<(u64, MasterCall)>,
     /// Answers that wait to be sent.
     pub replies: Vec<(ClientId, ReplyFrame)>,
+    /// Memory that is to be written into clients' buffers.
+    pub write_backs: Vec<(ClientId, WriteBack)>,
 }
 
 impl RackWorld {
@@ -231,6 +233,7 @@ impl RackWorld {
             slots_used: Vec::new(),
             calls: Vec::new(),
             replies: Vec::new(),
+            write_backs: Vec::new(),
         }
     }
 
@@ -348,5 +351,9 @@ impl World for RackWorld {
 
     fn reply(&mut self, to: ClientId, frame: ReplyFrame) {
         self.replies.push((to, frame));
+    }
+
+    fn write_back(&mut self, to: ClientId, job: WriteBack) {
+        self.write_backs.push((to, job));
     }
 }

@@ -6,10 +6,10 @@ use super::kernel::{Ctx, Input, ProcessId};
 use super::rack::Rack;
 use crate::mem::{Memory, SimMem};
 use crate::net::{EndpointId, Executed};
-use rackpool_core::daemon::Act;
-use rackpool_core::seam::{FabricEvent, Verb, WorkStatus};
+use rackpool_core::daemon::{Act, Place, WriteBack};
+use rackpool_core::seam::{FabricEvent, PostError, Verb, WorkStatus};
 use rackpool_core::target::TargetMemory;
-use rackpool_core::wire;
+use rackpool_core::wire::{self, RemoteReply, Routed};
 use std::rc::Rc;
 
 /// Starts the thread beside its daemon's loop, with an endpoint of their own.
@@ -56,6 +56,12 @@ async fn main(
                         ctx.close_peer(endpoint, peer);
                     }
                 }
+                Act::WriteBack(place, job) => {
+                    ctx.cpu.charge(cluster.costs.target_request);
+                    if write_back(&ctx, (endpoint, place), &memory, *job).is_err() {
+                        ctx.close_peer(endpoint, place.peer);
+                    }
+                }
                 Act::Close(peer) => ctx.close_peer(endpoint, peer),
             },
             Input::Fabric(FabricEvent::Completed { id, .. }) => {
@@ -65,6 +71,26 @@ async fn main(
             _ => {}
         }
     }
+}
+
+/// Puts memory into a client's buffer, then the answer that is true.
+fn write_back(
+    ctx: &Ctx,
+    (endpoint, Place { peer, channel }): (EndpointId, Place),
+    memory: &TargetMemory<SimMem>,
+    job: WriteBack,
+) -> Result<(), PostError> {
+    let WriteBack { to, from, bytes, done, refused } = job;
+    let mut data = vec![0; bytes as usize];
+    let answer = match memory.read(from.offset, from.key, &mut data) {
+        WorkStatus::Done(_) => {
+            ctx.write_back(endpoint, peer, to, data)?;
+            done
+        }
+        _ => refused,
+    };
+    let message = wire::encode_vec(&Routed { channel, message: RemoteReply::Reply(answer) });
+    ctx.send_message(endpoint, peer, message).map(drop)
 }
 
 /// Runs an operation on the rack's memory. Its memory operations can be interrupted, so nothing

@@ -2,6 +2,7 @@
 //! client that works until it is told that it is enough.
 
 mod asking;
+mod fetching;
 mod locking;
 mod moving;
 mod set_up;
@@ -547,7 +548,7 @@ impl Worker {
             Ok(write) => write,
             Err(violation) => return self.must(Err(violation)),
         };
-        let result = self.handle.write(at, &data).await;
+        let result = self.write_some_way(at, &data).await;
         self.end("write", &result).await;
         let now = self.ctx.now();
         // With an error it may be done in part, and may land later.
@@ -579,7 +580,7 @@ impl Worker {
         let mut found = vec![0xee; len as usize];
         let at = GAddr(addr.0 + offset);
         let called = self.begin("read");
-        let result = self.handle.read(at, &mut found).await;
+        let result = self.read_some_way(at, &mut found).await;
         self.end("read", &result).await;
         if result.is_ok() {
             let now = self.ctx.now();
@@ -691,7 +692,7 @@ impl Worker {
         }
         let mut found = vec![0xee; len as usize];
         let called = self.begin("read-other");
-        let result = self.handle.read(at, &mut found).await;
+        let result = self.read_some_way(at, &mut found).await;
         self.end("read-other", &result).await;
         let objects = self.scene.model.objects.borrow();
         let same = objects.get(&addr.0).is_some_and(|object| object.serial == serial);
@@ -715,7 +716,7 @@ impl Worker {
         let called = self.begin("write-other");
         let id = self.ctx.id.0;
         let write = self.scene.model.bytes.borrow_mut().write_called(id, at.0, &data, called);
-        let result = self.handle.write(at, &data).await;
+        let result = self.write_some_way(at, &data).await;
         self.end("write-other", &result).await;
         let now = self.ctx.now();
         if let (Ok(write), Ok(())) = (&write, &result) {

@@ -16,8 +16,9 @@
 
 use super::super::FabricStats;
 use super::super::buffers::Buffers;
+use super::exposed::{Exposures, Landing};
 use super::frame::{
-    FrameError, HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Request, Response,
+    FrameError, HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Put, Request, Response,
     Status, payload_bytes_max,
 };
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, recv, send, sent};
@@ -40,6 +41,8 @@ const INPUT_BYTES: usize = 64 << 10;
 /// What waits for the socket and is no longer than this is put together and sent by one plain
 /// call; longer data is gathered by the kernel.
 pub(super) const STAGED_BYTES_MAX: usize = 8 << 10;
+/// Work requests that wait for one another at most.
+const GATHERED_WORK: usize = 16;
 /// Pieces that one gathering call takes: header and all local pieces of many work requests.
 const GATHERED_PIECES: usize = 256;
 
@@ -155,6 +158,8 @@ enum Receiving {
     },
     /// The second header of a READ.
     Second,
+    /// Data for an exposed buffer.
+    Put(Landing),
     /// A message of the target's application.
     Message {
         bytes: Vec<u8>,
@@ -180,6 +185,7 @@ pub(super) struct Connection {
     send_blocked: bool,
     input: Input,
     receiving: Receiving,
+    pub(super) exposures: Exposures,
     seq_next: u32,
     heard: Nanos,
     pinged: Option<Nanos>,
@@ -202,6 +208,7 @@ impl Connection {
             send_blocked: false,
             input: Input::new(INPUT_BYTES),
             receiving: Receiving::Header,
+            exposures: Exposures::default(),
             seq_next: 1,
             heard: now,
             pinged: None,
@@ -212,6 +219,14 @@ impl Connection {
     /// Work requests in the queue.
     pub(super) fn outstanding(&self) -> usize {
         self.queue.len() - self.pings
+    }
+
+    /// Whether what is not sent may wait for more: answers are under way, so a poll will come, and
+    /// it is not a batch yet.
+    pub(super) fn may_gather(&self) -> bool {
+        self.unsent > 0
+            && self.queue.len() - self.unsent < GATHERED_WORK
+            && self.unsent_bytes <= STAGED_BYTES_MAX as u64
     }
 
     /// Whether the socket should be asked for room.
@@ -514,6 +529,19 @@ impl Connection {
     /// One call to the system: straight into a local buffer if much data is to come, else into
     /// the input. Answers what moved and how much was asked for.
     fn receive_once(&mut self, cx: &mut Context<'_>) -> Result<(Moved, usize), Broken> {
+        if let Receiving::Put(landing) = &mut self.receiving
+            && self.input.is_empty()
+            && landing.left >= DIRECT_BYTES_MIN
+            && let Some(piece) = self.exposures.next(landing, CHUNK_BYTES)
+        {
+            let to = cx.buffers.slice_mut(&piece);
+            let asked = to.len();
+            let moved = recv(&self.socket, to, cx.stats)?;
+            if let Moved::Bytes(bytes) = moved {
+                self.exposures.advance(landing, bytes as u64);
+            }
+            return Ok((moved, asked));
+        }
         if let Receiving::Data { done, .. } = &mut self.receiving {
             let work = self.queue.front().expect("data belongs to a work request");
             if self.input.is_empty() && !work.discard && work.bytes - *done >= DIRECT_BYTES_MIN {
@@ -536,7 +564,9 @@ impl Connection {
     fn input_limit(&self) -> usize {
         let is_long = |index: usize| self.queue.get(index).is_some_and(Work::is_long_read);
         let limit = match &self.receiving {
-            Receiving::Header if is_long(0) => HEADER_BYTES,
+            Receiving::Header if is_long(0) || self.exposures.expects(DIRECT_BYTES_MIN) => {
+                HEADER_BYTES
+            }
             Receiving::Second if is_long(1) => 2 * HEADER_BYTES,
             Receiving::Data { done, .. } if is_long(1) => {
                 let left = self.queue.front().map_or(0, |work| work.bytes - done);
@@ -561,7 +591,29 @@ impl Connection {
                     return Ok(false);
                 };
                 self.input.consume(HEADER_BYTES);
-                self.answered(peer, Response::parse(&header)?, cx, events)?;
+                match Put::parse(&header)? {
+                    Some(put) if matches!(self.receiving, Receiving::Header) => {
+                        self.receiving = Receiving::Put(self.exposures.begin(&put)?);
+                    }
+                    _ => self.answered(peer, Response::parse(&header)?, cx, events)?,
+                }
+                Ok(true)
+            }
+            Receiving::Put(landing) => {
+                let limit = landing.left.min(self.input.filled().len() as u64);
+                if limit == 0 && landing.left > 0 {
+                    return Ok(false);
+                }
+                if let Some(piece) = self.exposures.next(landing, limit) {
+                    let from = &self.input.filled()[..limit as usize];
+                    cx.buffers.slice_mut(&piece).copy_from_slice(from);
+                }
+                self.exposures.advance(landing, limit);
+                let is_over = landing.left == 0;
+                self.input.consume(limit as usize);
+                if is_over {
+                    self.receiving = Receiving::Header;
+                }
                 Ok(true)
             }
             Receiving::Data { done, more } => {
@@ -709,6 +761,7 @@ impl Connection {
 
     /// Makes sure that no work request touches a buffer for which `named` holds.
     pub(super) fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
+        self.exposures.let_go(&named);
         for (index, work) in self.queue.iter_mut().enumerate() {
             let pieces = &work.pieces[..usize::from(work.piece_count)];
             if !pieces.iter().any(|piece| named(piece.buf)) {

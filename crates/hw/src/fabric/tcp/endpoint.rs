@@ -20,7 +20,7 @@ use super::connection::{Broken, Connection, Context, STAGED_BYTES_MAX};
 use super::{heartbeat_ns, new_socket, require_loopback, tune};
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, LEASE_MS_DEFAULT};
 use rackpool_core::seam::{
-    BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
+    BufId, Capabilities, Exposure, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -79,6 +79,8 @@ pub struct Endpoint {
     stats: FabricStats,
     round: u32,
     moved: bool,
+    /// What is posted may wait for more of it.
+    gathers: bool,
     waits: u32,
     spin_ns: Nanos,
     epoll: OwnedFd,
@@ -102,6 +104,7 @@ impl Endpoint {
             stats: FabricStats::default(),
             round: 0,
             moved: false,
+            gathers: false,
             waits: 0,
             spin_ns,
             epoll,
@@ -143,6 +146,13 @@ impl Endpoint {
     /// Work requests outstanding on a connection; 0 if it is down.
     pub fn outstanding(&mut self, peer: PeerId) -> usize {
         self.peers.get_mut(peer).map_or(0, |connection| connection.outstanding())
+    }
+
+    /// Whether what is posted from now on may wait for the next poll, so that one call to the
+    /// system carries several doorbells. The first work request of a connection that has nothing
+    /// under way is sent at once all the same, and so is what has gathered to a batch.
+    pub fn set_gathering(&mut self, gathers: bool) {
+        self.gathers = gathers;
     }
 
     /// Changes the injected latency, nanoseconds, for all connections.
@@ -272,7 +282,9 @@ impl Fabric for Endpoint {
         };
         // A socket that broke says so again at the next poll, which first reads what the peer
         // still answered.
-        let _ = connection.flush(&mut cx);
+        if !(self.gathers && connection.may_gather()) {
+            let _ = connection.flush(&mut cx);
+        }
         if posted == batch.len() { Ok(()) } else { Err((posted, PostError::Busy)) }
     }
 
@@ -309,6 +321,17 @@ impl Fabric for Endpoint {
             spin_for(self.options.emulate_rdma_ns);
         }
         events.len() - before
+    }
+
+    fn expose(&mut self, peer: PeerId, piece: &Sge) -> Option<Exposure> {
+        self.buffers.check(piece, true);
+        let connection = self.peers.get_mut(peer).filter(|connection| connection.broken.is_none());
+        connection?.exposures.add(piece)
+    }
+
+    fn conceal(&mut self, peer: PeerId, exposure: Exposure) -> u64 {
+        let connection = self.peers.get_mut(peer);
+        connection.map_or(0, |connection| connection.exposures.end(&exposure))
     }
 }
 

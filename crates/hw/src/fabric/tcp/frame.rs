@@ -6,7 +6,8 @@
 //! (initiator) and `serve.rs` (target).
 //!
 //! Order: the frames of one direction follow one another; answers come in the order of their
-//! requests and repeat their number. Between them the target may put `Message` and `Alive`. A
+//! requests and repeat their number. Between them the target may put `Message`, `Alive` and
+//! `Put`: data into a buffer that the initiator has exposed to it. A
 //! long READ is announced by a header whose `more` flag is set and closed, after the data, by a
 //! second header, which says whether the key was valid to the end: data that followed the
 //! revocation is zeros.
@@ -22,7 +23,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// First bytes of both hellos: "rackwire" read as a little-endian word.
 pub const HELLO_MAGIC: u64 = u64::from_le_bytes(*b"rackwire");
 /// Version of the frames here; another one is refused.
-pub const FRAME_VERSION: u32 = 1;
+pub const FRAME_VERSION: u32 = 2;
 /// Bytes of a [`Hello`].
 pub const HELLO_BYTES: usize = size_of::<Hello>();
 /// Bytes of a [`Header`].
@@ -115,12 +116,14 @@ pub enum Op {
     Message = 8,
     /// The target lives, although it does not read this connection now; answers nothing.
     Alive = 9,
+    /// The payload into a buffer of the initiator, as [`Put`] says; answers nothing.
+    Put = 10,
 }
 
 impl Op {
     fn from_byte(byte: u8) -> Option<Self> {
         use Op::*;
-        [Read, Write, WriteImm, Send, Cas, FetchAdd, Ping, Message, Alive]
+        [Read, Write, WriteImm, Send, Cas, FetchAdd, Ping, Message, Alive, Put]
             .into_iter()
             .find(|op| *op as u8 == byte)
     }
@@ -175,6 +178,19 @@ pub struct Response {
     pub value: u64,
 }
 
+/// Data for a buffer that was exposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Put {
+    /// Number of the exposure.
+    pub id: u32,
+    /// Its key.
+    pub key: u64,
+    /// Where in it, bytes.
+    pub offset: u64,
+    /// Bytes of the payload.
+    pub bytes: u64,
+}
+
 /// Bytes that are no frame. The connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
@@ -209,6 +225,16 @@ pub enum FrameError {
         op: u8,
         /// The field.
         field: &'static str,
+    },
+    /// Data for an exposed buffer that does not fit into it.
+    #[error("{bytes} bytes at {offset} for an exposed buffer of {limit_bytes} bytes")]
+    PastExposure {
+        /// Where they should go.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+        /// Length of the buffer.
+        limit_bytes: u64,
     },
     /// Longer than the protocol allows.
     #[error("{bytes} bytes in operation {op}, at most {limit_bytes} are allowed")]
@@ -272,7 +298,7 @@ impl Hello {
 /// The longest payload of an operation, bytes.
 pub fn payload_bytes_max(op: Op) -> u64 {
     match op {
-        Op::Read | Op::Write | Op::WriteImm => FABRIC_OP_BYTES_MAX,
+        Op::Read | Op::Write | Op::WriteImm | Op::Put => FABRIC_OP_BYTES_MAX,
         Op::Send | Op::Message => u64::from(MESSAGE_BYTES_MAX),
         Op::Cas | Op::FetchAdd | Op::Ping | Op::Alive => 0,
     }
@@ -297,7 +323,7 @@ impl Request {
     /// Reads a header as a request.
     pub fn parse(header: &Header) -> Result<Self, FrameError> {
         let op = header.checked_op()?;
-        if matches!(op, Op::Message | Op::Alive) {
+        if matches!(op, Op::Message | Op::Alive | Op::Put) {
             return Err(FrameError::Op { op: header.op });
         }
         header.zero_unless(false, header.flags.into(), "flags")?;
@@ -341,6 +367,9 @@ impl Response {
     /// Reads a header as an answer.
     pub fn parse(header: &Header) -> Result<Self, FrameError> {
         let op = header.checked_op()?;
+        if op == Op::Put {
+            return Err(FrameError::Op { op: header.op });
+        }
         let status = [Status::Done, Status::BadKey, Status::BadRange]
             .into_iter()
             .find(|status| *status as u8 == header.status)
@@ -366,6 +395,41 @@ impl Response {
             bytes: header.checked_bytes(op)?,
             value: header.operands[0].get(),
         })
+    }
+}
+
+impl Put {
+    /// The header that says this.
+    pub fn header(&self) -> Header {
+        Header {
+            op: Op::Put as u8,
+            flags: 0,
+            status: 0,
+            reserved: 0,
+            seq: self.id.into(),
+            bytes: self.bytes.into(),
+            offset: self.offset.into(),
+            key: self.key.into(),
+            operands: [0.into(), 0.into()],
+        }
+    }
+
+    /// Reads a header as this; `None` if it is something else.
+    pub fn parse(header: &Header) -> Result<Option<Self>, FrameError> {
+        if header.op != Op::Put as u8 {
+            return Ok(None);
+        }
+        header.zero_unless(false, header.reserved.into(), "reserved")?;
+        header.zero_unless(false, header.flags.into(), "flags")?;
+        header.zero_unless(false, header.status.into(), "status")?;
+        header.zero_unless(false, header.operands[0].get(), "first operand")?;
+        header.zero_unless(false, header.operands[1].get(), "second operand")?;
+        Ok(Some(Self {
+            id: header.seq.get(),
+            key: header.key.get(),
+            offset: header.offset.get(),
+            bytes: header.checked_bytes(Op::Put)?,
+        }))
     }
 }
 
@@ -457,7 +521,7 @@ mod tests {
 
     #[test]
     fn a_target_cannot_be_asked_for_what_only_a_target_says() {
-        for op in [Op::Message, Op::Alive] {
+        for op in [Op::Message, Op::Alive, Op::Put] {
             let mut header = request(Op::Ping).header();
             header.op = op as u8;
             assert_eq!(Request::parse(&header), Err(FrameError::Op { op: op as u8 }));
@@ -468,8 +532,8 @@ mod tests {
     fn a_hello_of_another_program_or_version_is_refused() {
         let mut hello = Hello::of_initiator();
         assert_eq!(hello.check(), Ok(HelloStatus::Ok));
-        hello.version = 2.into();
-        assert_eq!(hello.check(), Err(FrameError::Version { found: 2 }));
+        hello.version = 1.into();
+        assert_eq!(hello.check(), Err(FrameError::Version { found: 1 }));
         hello.magic = 0.into();
         assert_eq!(hello.check(), Err(FrameError::Magic { found: 0 }));
     }
@@ -477,7 +541,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_parses_says_the_same_again(
-            bytes in any::<[u8; HEADER_BYTES]>(), op in 0u8..11,
+            bytes in any::<[u8; HEADER_BYTES]>(), op in 0u8..12,
         ) {
             let mut header = Header::prefix_of(&bytes).unwrap();
             header.op = op;
@@ -486,6 +550,9 @@ mod tests {
             }
             if let Ok(response) = Response::parse(&header) {
                 prop_assert_eq!(response.header(), header);
+            }
+            if let Ok(Some(put)) = Put::parse(&header) {
+                prop_assert_eq!(put.header(), header);
             }
         }
 

@@ -6,7 +6,9 @@
 //! | `frame` | the bytes on the wire and their checks |
 //! | `endpoint` | the initiator's end: connections, buffers, waiting; implements `Fabric` |
 //! | `connection` | one connection of an endpoint: send queue, receiving, liveness |
+//! | `exposed` | buffers that the target may write into |
 //! | `target` | the target's thread and its doors to the application |
+//! | `mail` | what the application puts in for a connection |
 //! | `serve` | one connection of a target: execution of requests, answers |
 //!
 //! Here: settings of sockets and the buffer that both sides receive into.
@@ -16,12 +18,15 @@
 
 mod connection;
 pub mod endpoint;
+mod exposed;
 pub mod frame;
+mod mail;
 mod serve;
 pub mod target;
 
 pub use endpoint::{Endpoint, EndpointOptions};
-pub use target::{Target, TargetCounters, TargetOptions, TargetSendError};
+pub use mail::{TargetSendError, WriteBack};
+pub use target::{Target, TargetCounters, TargetOptions};
 
 use super::{FabricError, FabricStats};
 use rackpool_core::seam::Nanos;

@@ -9,6 +9,9 @@
 //! executed: of a READ zeros are sent and then `BadKey`, of a WRITE the rest is dropped and
 //! `BadKey` answered (its first part was written before the revocation, never after).
 //!
+//! A write-back puts data of the pages into a buffer of the initiator, and then one of two messages:
+//! which one says whether the key was valid to the end, so nobody takes zeros for data.
+//!
 //! Back-pressure: a SEND or WRITE_IMM that the application's queue has no room for waits here,
 //! and nothing more is read from the connection; while answers wait for the socket, nothing more
 //! is read either.
@@ -19,9 +22,10 @@ use super::super::FabricStats;
 use super::super::shm::ShmPeer;
 use super::connection::Broken;
 use super::frame::{
-    FrameError, HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Request, Response,
+    FrameError, HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Put, Request, Response,
     Status,
 };
+use super::mail::{Mail, WriteBack};
 use super::target::Doors;
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, errno, received, recv, send, sent};
 use rackpool_core::constants::{BUFFERED_PIECE_BYTES_MAX, MESSAGE_BYTES_MAX};
@@ -58,6 +62,13 @@ pub(super) struct Service<'a> {
 struct Place {
     seq: u32,
     pieces: Pieces,
+}
+
+/// Long data of the pages that is being sent.
+struct Outgoing {
+    place: Place,
+    /// The messages after a write-back: if all went well, and if not.
+    then: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// What is being received.
@@ -138,8 +149,8 @@ pub(super) struct Served {
     receiving: Receiving,
     input: Input,
     output: Output,
-    /// A long READ whose data is being sent, behind all of `output`.
-    long_read: Option<Place>,
+    /// A long READ or write-back whose data is being sent, behind all of `output`.
+    long_read: Option<Outgoing>,
     /// An event without room, and the request that is answered once it is handed over.
     held: Option<(FabricEvent, Op, u32)>,
 }
@@ -189,6 +200,10 @@ impl Served {
                 }
             }
             self.take_mail(service);
+            if self.long_read.is_some() {
+                moved = true;
+                continue;
+            }
             match self.step(service)? {
                 Step::Again => moved = true,
                 Step::Room => return Ok(self.flush(service)? || moved),
@@ -265,7 +280,7 @@ impl Served {
         calls_left: &mut u32,
     ) -> Result<bool, Broken> {
         let mut moved = false;
-        while let Some(place) = &mut self.long_read {
+        while let Some(Outgoing { place, .. }) = &mut self.long_read {
             if *calls_left == 0 {
                 break;
             }
@@ -275,27 +290,66 @@ impl Served {
             moved = true;
             let data = self.output.advance(bytes) as u64;
             place.pieces.advance(data);
-            if place.pieces.left_bytes() == 0 {
-                let (seq, status) = (place.seq, frame_status(place.pieces.status()));
-                self.long_read = None;
-                self.answer(Op::Read, seq, status, 0);
-                service.stats.ops += 1;
+            if place.pieces.left_bytes() > 0 {
+                continue;
             }
+            let ended = self.long_read.take();
+            let Some(Outgoing { place: Place { seq, pieces }, then }) = ended else { break };
+            let status = frame_status(pieces.status());
+            match then {
+                None => self.answer(Op::Read, seq, status, 0),
+                Some((done, _)) if status == Status::Done => self.push_message(&done),
+                Some((_, refused)) => self.push_message(&refused),
+            }
+            service.stats.ops += 1;
         }
         Ok(moved)
     }
 
     /// Puts messages of the application behind the answers, as far as there is room.
     fn take_mail(&mut self, service: &mut Service<'_>) {
-        while self.has_mail && self.output.has_room(HEADER_BYTES + MESSAGE_BYTES_MAX as usize) {
-            let Some(message) = service.doors.take_message(self.peer) else {
-                self.has_mail = false;
-                break;
-            };
-            let bytes = message.len() as u64;
-            self.push_response(Op::Message, 0, Status::Done, bytes, 0, false);
-            self.output.push(&message);
+        let room = 2 * HEADER_BYTES + MESSAGE_BYTES_MAX as usize + COPIED_BYTES_MAX as usize;
+        while self.has_mail && self.long_read.is_none() && self.output.has_room(room) {
+            match service.doors.take_mail(self.peer) {
+                Some(Mail::Message(message)) => self.push_message(&message),
+                Some(Mail::WriteBack(job)) => self.begin_write_back(*job, service),
+                None => self.has_mail = false,
+            }
         }
+    }
+
+    fn push_message(&mut self, message: &[u8]) {
+        let bytes = message.len() as u64;
+        self.push_response(Op::Message, 0, Status::Done, bytes, 0, false);
+        self.output.push(message);
+    }
+
+    /// Puts memory into a buffer of the initiator; short data is copied at once.
+    fn begin_write_back(&mut self, job: WriteBack, service: &mut Service<'_>) {
+        let WriteBack { to, from, bytes, done, refused } = job;
+        let put = Put { id: to.id, key: to.key, offset: 0, bytes };
+        if bytes > COPIED_BYTES_MAX {
+            let pieces = Pieces::new(service.memory, from, bytes);
+            if !matches!(pieces.status(), WorkStatus::Done(_)) {
+                return self.push_message(&refused);
+            }
+            self.output.push(put.header().as_bytes());
+            let place = Place { seq: 0, pieces };
+            self.long_read = Some(Outgoing { place, then: Some((done, refused)) });
+            return;
+        }
+        let start = self.output.bytes.len();
+        self.output.push(put.header().as_bytes());
+        let data = self.output.bytes.len();
+        self.output.bytes.resize(data + bytes as usize, 0);
+        let status = service.memory.read(from.offset, from.key, &mut self.output.bytes[data..]);
+        if let WorkStatus::Done(_) = status {
+            self.push_message(&done);
+        } else {
+            self.output.bytes.truncate(start);
+            self.push_message(&refused);
+        }
+        service.stats.ops += 1;
     }
 
     /// Takes one thing out of the input and executes it.
@@ -417,7 +471,7 @@ impl Served {
                 self.receiving = Receiving::Message { seq, bytes: Vec::with_capacity(left), left };
                 Ok(Step::Again)
             }
-            Op::Message | Op::Alive => unreachable!("refused by Request::parse"),
+            Op::Message | Op::Alive | Op::Put => unreachable!("refused by Request::parse"),
         }
     }
 
@@ -434,7 +488,7 @@ impl Served {
                 return self.done_as(Op::Read, seq, pieces.status(), service);
             }
             self.push_response(Op::Read, seq, Status::Done, bytes, 0, true);
-            self.long_read = Some(Place { seq, pieces });
+            self.long_read = Some(Outgoing { place: Place { seq, pieces }, then: None });
             return Step::Again;
         }
         let start = self.output.bytes.len();

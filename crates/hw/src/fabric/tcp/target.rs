@@ -19,6 +19,7 @@ use super::super::shm::ShmPeer;
 use super::super::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
 use super::connection::Broken;
 use super::frame::{Hello, HelloStatus};
+use super::mail::{Mail, TargetSendError, WriteBack};
 use super::serve::{Served, Service};
 use super::{heartbeat_ns, new_socket, require_loopback, send, tune};
 use crate::window::Window;
@@ -108,23 +109,6 @@ impl TargetOptions {
     }
 }
 
-/// Why a message was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TargetSendError {
-    /// Retry after a pause.
-    #[error("busy: {FABRIC_MESSAGES_MAX} messages wait for this connection")]
-    Busy,
-    /// The connection is gone. Do not retry.
-    #[error("the connection is down")]
-    Down,
-    /// Do not retry.
-    #[error("a message of {bytes} bytes; at most {MESSAGE_BYTES_MAX} bytes fit")]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-    },
-}
-
 /// A serving thread. Dropping it closes all connections and waits for the thread's end.
 pub struct Target {
     local_addr: SocketAddr,
@@ -189,7 +173,20 @@ impl Target {
 
     /// Sends a message to an initiator; messages to one connection arrive in order.
     pub fn send(&self, peer: PeerId, message: &[u8]) -> Result<(), TargetSendError> {
-        self.doors.send(peer, message)
+        if message.len() > MESSAGE_BYTES_MAX as usize {
+            return Err(TargetSendError::TooLong { bytes: message.len() });
+        }
+        self.doors.send(peer, Mail::Message(message.to_vec()))
+    }
+
+    /// Writes memory into a buffer of an initiator and then sends a message, in order with other
+    /// messages. Errors: as of [`Target::send`], for both messages.
+    pub fn write_back(&self, peer: PeerId, job: WriteBack) -> Result<(), TargetSendError> {
+        let bytes = job.done.len().max(job.refused.len());
+        if bytes > MESSAGE_BYTES_MAX as usize {
+            return Err(TargetSendError::TooLong { bytes });
+        }
+        self.doors.send(peer, Mail::WriteBack(Box::new(job)))
     }
 
     /// Ends a connection; `Closed` comes with a later poll.
@@ -258,7 +255,7 @@ struct DoorState {
 
 #[derive(Default)]
 struct Mailbox {
-    messages: VecDeque<Vec<u8>>,
+    messages: VecDeque<Mail>,
     is_touched: bool,
     close: bool,
 }
@@ -307,17 +304,14 @@ impl Doors {
         count
     }
 
-    fn send(&self, peer: PeerId, message: &[u8]) -> Result<(), TargetSendError> {
-        if message.len() > MESSAGE_BYTES_MAX as usize {
-            return Err(TargetSendError::TooLong { bytes: message.len() });
-        }
+    fn send(&self, peer: PeerId, mail: Mail) -> Result<(), TargetSendError> {
         let mut state = self.state();
         let mailbox = state.boxes.get_mut(&peer).filter(|mailbox| !mailbox.close);
         let mailbox = mailbox.ok_or(TargetSendError::Down)?;
         if mailbox.messages.len() == FABRIC_MESSAGES_MAX {
             return Err(TargetSendError::Busy);
         }
-        mailbox.messages.push_back(message.to_vec());
+        mailbox.messages.push_back(mail);
         state.touch(peer);
         drop(state);
         self.notify();
@@ -409,7 +403,7 @@ impl Doors {
     }
 
     /// The application's next message to a connection.
-    pub(super) fn take_message(&self, peer: PeerId) -> Option<Vec<u8>> {
+    pub(super) fn take_mail(&self, peer: PeerId) -> Option<Mail> {
         self.state().boxes.get_mut(&peer)?.messages.pop_front()
     }
 

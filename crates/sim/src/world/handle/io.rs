@@ -7,7 +7,7 @@ use crate::world::Cluster;
 use crate::world::kernel::Ctx;
 use rackpool_core::Result;
 use rackpool_core::client::{Io, LinkId};
-use rackpool_core::seam::{BufId, PeerId, PostError, Sge, WorkRequest};
+use rackpool_core::seam::{BufId, Exposure, PeerId, PostError, Sge, WorkRequest};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -114,11 +114,7 @@ impl Io for SimIo<'_, '_> {
     }
 
     fn post(&mut self, link: LinkId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
-        let peer = match &self.links[link.0 as usize] {
-            Link::Remote(link) => link.peer,
-            Link::Local(_) => None,
-        };
-        match peer {
+        match self.peer(link) {
             Some(peer) => {
                 if !self.buffers.posted.peers.contains(&peer) {
                     self.buffers.posted.peers.push(peer);
@@ -126,6 +122,26 @@ impl Io for SimIo<'_, '_> {
                 self.fabric.post(self.ctx, self.links, peer, batch)
             }
             None => Err((0, PostError::Down)),
+        }
+    }
+
+    fn expose(&mut self, link: LinkId, piece: u32, offset: u64, bytes: u64) -> Option<Exposure> {
+        let peer = self.peer(link).filter(|_| !self.fabric.is_proxied())?;
+        let sge = self.sge(piece, offset, bytes);
+        Some(self.cluster.kernel.expose(self.fabric.endpoint, peer, sge))
+    }
+
+    fn conceal(&mut self, link: LinkId, exposure: Exposure) -> u64 {
+        let peer = self.peer(link);
+        peer.map_or(0, |peer| self.cluster.kernel.conceal(self.fabric.endpoint, peer, &exposure))
+    }
+}
+
+impl SimIo<'_, '_> {
+    fn peer(&self, link: LinkId) -> Option<PeerId> {
+        match &self.links[link.0 as usize] {
+            Link::Remote(link) => link.peer,
+            Link::Local(_) => None,
         }
     }
 }

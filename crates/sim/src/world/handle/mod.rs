@@ -5,6 +5,7 @@
 //! by the engine ([`Session`]); here is who is asked next, and until when.
 
 mod fabric;
+mod fetch;
 mod io;
 mod join;
 mod local;
@@ -17,6 +18,7 @@ use crate::mem::SimMem;
 use crate::net::EndpointId;
 use crate::time::Ps;
 use fabric::Fabric;
+pub use fetch::Mode;
 use io::{Buffers, Local, Posted, SimIo};
 use join::Join;
 use local::LocalLink;
@@ -428,6 +430,9 @@ impl SimHandle {
         let mut buffers = Buffers { local, lent: Cell::new(None), posted };
         let result = self.drive_with(op, &mut buffers).await;
         if result.is_err() {
+            let (ctx, cluster, links) = (&self.ctx, &self.cluster, &self.links);
+            let (fabric, buffers) = (&self.fabric, &mut buffers);
+            op.let_go(&self.client, &mut SimIo { ctx, cluster, fabric, links, buffers });
             // Nothing that is still under way may read from the buffer after this.
             let peers = std::mem::take(&mut buffers.posted.peers);
             peers.into_iter().for_each(|peer| self.fabric.close(&self.ctx, peer));
@@ -465,6 +470,10 @@ impl SimHandle {
                 Step::Need(Need::Daemon(link, request)) => {
                     let reply = self.daemon_call(link, request, deadline).await;
                     op.on_reply(&mut self.client, reply)?;
+                }
+                Step::Need(Need::Batch(link, requests)) => {
+                    let replies = Box::pin(self.daemon_batch(link, requests, deadline)).await;
+                    op.on_replies(&mut self.client, replies)?;
                 }
                 Step::Need(Need::Completions) => {
                     let in_time = self.wait_completions(deadline).await;

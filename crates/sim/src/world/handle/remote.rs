@@ -110,7 +110,7 @@ impl SimHandle {
         Ok(())
     }
 
-    fn remote(&mut self, id: LinkId) -> &mut RemoteLink {
+    pub(super) fn remote(&mut self, id: LinkId) -> &mut RemoteLink {
         match &mut self.links[id.0 as usize] {
             Link::Remote(link) => link,
             Link::Local(_) => unreachable!("only called for links over the fabric"),
@@ -164,13 +164,13 @@ impl SimHandle {
         }
     }
 
-    fn take_message(&mut self, peer: PeerId) -> Option<Vec<u8>> {
+    pub(super) fn take_message(&mut self, peer: PeerId) -> Option<Vec<u8>> {
         let at = self.inbox.messages.iter().position(|(of, _)| *of == peer)?;
         self.inbox.messages.remove(at).map(|(_, message)| message)
     }
 
     /// Waits for the next input; an error if the connection is closed or the time is up.
-    async fn step_of(&mut self, peer: PeerId, name: &str, deadline: Ps) -> Result<()> {
+    pub(super) async fn step_of(&mut self, peer: PeerId, name: &str, deadline: Ps) -> Result<()> {
         if self.inbox.closed_peers.contains(&peer) {
             return Err(Error::PeerDead { peer: name.into(), cause: DeathCause::Closed });
         }
@@ -181,7 +181,11 @@ impl SimHandle {
         Ok(())
     }
 
-    fn send_remote(&mut self, peer: PeerId, message: &RemoteRequest) -> Result<u64, PostError> {
+    pub(super) fn send_remote(
+        &mut self,
+        peer: PeerId,
+        message: &RemoteRequest,
+    ) -> Result<u64, PostError> {
         let bytes = wire::encode_vec(&Routed { channel: 0, message });
         self.sent.0 += u64::from(matches!(message, RemoteRequest::Request(_)));
         self.fabric.send(&self.ctx, &self.links, peer, bytes)
@@ -307,6 +311,6 @@ impl SimHandle {
     }
 }
 
-fn decode(message: &[u8], peer: &str) -> Result<RemoteReply> {
+pub(super) fn decode(message: &[u8], peer: &str) -> Result<RemoteReply> {
     wire::decode::<Routed<RemoteReply>>(message, peer).map(|routed| routed.message)
 }

@@ -3,7 +3,7 @@
 use super::{ConnId, Ctx, Input, Message, ProcessId, SEND_ID};
 use crate::net::{Connection, EndpointId, Executed};
 use crate::time::Ps;
-use rackpool_core::seam::{BufId, Nanos, PeerId, PostError, Sge, Verb, WorkRequest};
+use rackpool_core::seam::{BufId, Exposure, Nanos, PeerId, PostError, Sge, Verb, WorkRequest};
 use std::task::Poll;
 
 impl Ctx {
@@ -149,6 +149,31 @@ impl Ctx {
                 Err(error)
             }
         }
+    }
+
+    /// Writes into a buffer that the other end has exposed, in order with messages; [`Ctx::sent`]
+    /// gives the data's buffer back.
+    pub fn write_back(
+        &self,
+        endpoint: EndpointId,
+        peer: PeerId,
+        to: Exposure,
+        data: Vec<u8>,
+    ) -> Result<(), PostError> {
+        let bytes = data.len() as u64;
+        let buf = self.kernel.register(endpoint, data);
+        let local = [Sge { buf, offset: 0, bytes }];
+        let id = SEND_ID | u64::from(buf.0);
+        let work = WorkRequest { id, verb: Verb::Send, local: &local, signalled: true };
+        self.cpu.drain();
+        let now = self.now();
+        let at = (endpoint, peer);
+        let posted =
+            self.kernel.with_net(|net, wires| net.post_write_back(now, at, to, work, wires));
+        if posted.is_err() {
+            self.kernel.take_buffer(endpoint, buf);
+        }
+        posted
     }
 
     /// Whether a completion was a message's, whose buffer is free then.

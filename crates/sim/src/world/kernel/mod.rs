@@ -21,7 +21,7 @@ use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::wheel::Wheel;
 use conn::Conn;
-use net::{Buffers, Routes};
+use net::{Buffers, Exposed, Routes};
 use rackpool_core::daemon::Act;
 use rackpool_core::seam::{FabricEvent, Nanos};
 use rackpool_core::wire::{ControlHello, ControlReply, MasterReply, MasterRequest};
@@ -164,6 +164,9 @@ pub struct Kernel {
     nodes: RefCell<Vec<NodeId>>,
     /// Registered buffers, by endpoint.
     buffers: RefCell<Vec<Buffers>>,
+    /// What of them others may write into, and how often that was allowed.
+    exposures: RefCell<Vec<Exposed>>,
+    exposures_made: Cell<u64>,
     /// Hosts that cannot speak to each other now, as ordered pairs.
     cuts: RefCell<BTreeMap<(HostId, HostId), Ps>>,
     costs: ControlCosts,
@@ -254,6 +257,8 @@ impl Kernel {
             clocks: RefCell::default(),
             nodes: RefCell::default(),
             buffers: RefCell::default(),
+            exposures: RefCell::default(),
+            exposures_made: Cell::default(),
             cuts: RefCell::default(),
             costs,
             calls: Cell::default(),

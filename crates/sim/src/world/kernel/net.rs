@@ -4,7 +4,7 @@
 use super::{Event, HostId, Input, Kernel, ProcessId};
 use crate::net::{Down, EndpointId, Net, NetEvent, NodeId, Sink};
 use crate::time::Ps;
-use rackpool_core::seam::{BufId, FabricEvent, Sge};
+use rackpool_core::seam::{BufId, Exposure, FabricEvent, PeerId, Sge};
 
 /// Registered buffers of one endpoint. A number is not used again while the network may know it.
 #[derive(Default)]
@@ -17,6 +17,15 @@ impl Buffers {
     fn find(&self, number: u32) -> Option<usize> {
         self.registered.iter().position(|(of, _)| *of == number)
     }
+}
+
+/// A piece of a registered buffer that the other end of a connection may write into.
+pub(super) struct Exposed {
+    endpoint: EndpointId,
+    peer: PeerId,
+    key: u64,
+    piece: Sge,
+    come: u64,
 }
 
 #[derive(Default)]
@@ -103,6 +112,47 @@ impl Kernel {
         let index = buffers.find(piece.buf.0).expect("the buffer is registered");
         let to = (piece.offset + at) as usize;
         buffers.registered[index].1[to..to + from.len()].copy_from_slice(from);
+    }
+
+    /// Lets the other end of a connection write into a piece of a registered buffer.
+    pub fn expose(&self, endpoint: EndpointId, peer: PeerId, piece: Sge) -> Exposure {
+        let key = self.exposures_made.get() + 1;
+        self.exposures_made.set(key);
+        self.exposures.borrow_mut().push(Exposed { endpoint, peer, key, piece, come: 0 });
+        Exposure { id: 0, key, bytes: piece.bytes }
+    }
+
+    /// Ends that; how many bytes have come.
+    pub fn conceal(&self, endpoint: EndpointId, peer: PeerId, exposure: &Exposure) -> u64 {
+        let mut all = self.exposures.borrow_mut();
+        let found = all
+            .iter()
+            .position(|one| (one.endpoint, one.peer, one.key) == (endpoint, peer, exposure.key));
+        found.map_or(0, |index| all.swap_remove(index).come)
+    }
+
+    /// Data of a target is there. What is exposed to nobody is dropped; what is exposed must still
+    /// be registered, or it is its owner's again.
+    fn land(&self, (endpoint, peer): (EndpointId, PeerId), to: &Exposure, from: &[u8]) {
+        let mut exposures = self.exposures.borrow_mut();
+        let found = exposures
+            .iter_mut()
+            .find(|one| (one.endpoint, one.peer, one.key) == (endpoint, peer, to.key));
+        let Some(one) = found else { return };
+        let mut all = self.buffers.borrow_mut();
+        let buffers = buffers_of(&mut all, endpoint);
+        match buffers.find(one.piece.buf.0) {
+            Some(index) if from.len() as u64 <= one.piece.bytes => {
+                let start = one.piece.offset as usize;
+                buffers.registered[index].1[start..start + from.len()].copy_from_slice(from);
+                one.come = from.len() as u64;
+            }
+            Some(_) => self.fail("buffers", "more data than is exposed".into()),
+            None => {
+                let text = "data landed in a buffer that its owner had taken back";
+                self.fail("buffers", text.into());
+            }
+        }
     }
 
     /// An empty vector for a buffer.
@@ -218,6 +268,10 @@ impl Sink for Wires<'_> {
             }
             from = rest;
         }
+    }
+
+    fn write_exposed(&mut self, at: (EndpointId, PeerId), to: &Exposure, from: &[u8]) {
+        self.0.land(at, to, from);
     }
 
     fn revoked(&mut self, _at: Ps, _node: NodeId, _cookie: u64) {}

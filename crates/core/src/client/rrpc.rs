@@ -1,0 +1,314 @@
+//! Calls for data: the client's end of RRPC. A call goes to the daemon of a page's home, which
+//! sends the data, writes it into the caller's buffer, or says where it is; the answer tells the
+//! page's place, which is cached, so later accesses are one-sided.
+//!
+//! [`Rpc`] is one call: it finds the home as any request does. [`Calls`] are many, and go to where
+//! the pages probably are, all calls to one rack under one doorbell; whoever was not found there
+//! makes an [`Rpc`] of it. The guess: page ids are leased in ranges, so the page of a range whose
+//! other pages are in a rack was made in that rack. A right guess saves the questions to the own
+//! daemon and to the master; a wrong one costs a call.
+//!
+//! Ownership rule: an exposed buffer is concealed before its operation ends, and data counts as
+//! written only as far as the fabric says that it has come. Source: Rcmp §5.5; decision 0028.
+
+use super::alloc::Home;
+use super::locate::unexpected;
+use super::{Client, Io, LinkId, Need, Operation, Reach, Step};
+use crate::addr::{GAddr, PageId};
+use crate::constants::PAGE_ID_LEASE;
+use crate::error::{Error, Result};
+use crate::rrpc::{Bytes, CALLS_MAX, Carried, Extent, Fetch, Fetched, INLINE_BYTES_MAX};
+use crate::seam::{Exposure, Mem, Mutation};
+use crate::wire::{MasterAnswer, PageHome, Reply, Request};
+
+/// Ranges of page ids whose rack is remembered.
+const RANGES: usize = 64;
+
+/// Which link leads to the rack of a range of page ids, as far as was seen.
+#[derive(Debug)]
+pub(super) struct Ranges([Option<(u64, LinkId)>; RANGES]);
+
+impl Default for Ranges {
+    fn default() -> Self {
+        Self([None; RANGES])
+    }
+}
+
+impl Ranges {
+    fn of(page: PageId) -> (u64, usize) {
+        let range = page.0 / PAGE_ID_LEASE;
+        (range, (range % RANGES as u64) as usize)
+    }
+
+    pub(super) fn note(&mut self, page: PageId, link: LinkId) {
+        let (range, index) = Self::of(page);
+        self.0[index] = Some((range, link));
+    }
+
+    fn get(&self, page: PageId) -> Option<LinkId> {
+        let (range, index) = Self::of(page);
+        self.0[index].filter(|(of, _)| *of == range).map(|(_, link)| link)
+    }
+}
+
+impl<M: Mem> Client<M> {
+    /// The link to the rack where a page probably is, if that is reached over the fabric and the
+    /// page's place is not known.
+    pub fn guess(&self, addr: GAddr) -> Option<LinkId> {
+        let page = self.geometry().page(addr);
+        if self.translation(page).is_some() {
+            return None;
+        }
+        self.ranges.get(page).filter(|link| matches!(self.reach(*link), Reach::OneSided(_)))
+    }
+}
+
+/// What a call does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Fetches; up to this length the answer carries the data, bytes.
+    Fetch(Extent, u32),
+    /// Fetches so many bytes into the caller's buffer, piece 0, which is as long or longer; up to
+    /// the second length the answer carries them.
+    FetchInto(u64, u32),
+    /// Writes, at most [`INLINE_BYTES_MAX`] bytes.
+    Store(Bytes),
+}
+
+/// What a call has brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Brought {
+    /// Data, as the answer says. `Written` means that all of it is in the caller's buffer.
+    Fetched(Fetched),
+    /// It is written.
+    Stored,
+}
+
+/// One call.
+#[derive(Debug)]
+pub struct Rpc {
+    addr: GAddr,
+    what: What,
+    home: Home,
+    /// Who is asked first, before the home is looked up.
+    guess: Option<LinkId>,
+    asked: Option<LinkId>,
+    exposed: Option<(LinkId, Exposure)>,
+    answer: Option<Reply>,
+}
+
+impl Rpc {
+    /// A call about `addr`.
+    pub fn new<M: Mem>(client: &Client<M>, addr: GAddr, what: What) -> Self {
+        let guess = client.guess(addr);
+        let home = Home::of(addr);
+        Self { addr, what, home, guess, asked: None, exposed: None, answer: None }
+    }
+
+    /// As [`Rpc::new`], by the sure way only: after a guess that was wrong.
+    pub fn without_guess(addr: GAddr, what: What) -> Self {
+        let home = Home::of(addr);
+        Self { addr, what, home, guess: None, asked: None, exposed: None, answer: None }
+    }
+
+    fn request(&mut self, link: LinkId, io: &mut impl Io) -> Request {
+        let addr = self.addr;
+        let (extent, inline_bytes_max) = match &self.what {
+            What::Store(data) => return Request::Store { addr, data: data.clone() },
+            What::Fetch(extent, inline_bytes_max) => (*extent, *inline_bytes_max),
+            What::FetchInto(bytes, inline_bytes_max) => {
+                if *bytes > u64::from(*inline_bytes_max) {
+                    self.exposed = io.expose(link, 0, 0, *bytes).map(|exposure| (link, exposure));
+                }
+                (Extent::Bytes(*bytes), *inline_bytes_max)
+            }
+        };
+        let into = self.exposed.map(|(_, exposure)| exposure);
+        Request::Fetch(Fetch { addr, extent, inline_bytes_max, into })
+    }
+
+    /// The result of an answer that fits.
+    fn take<M: Mem>(
+        &mut self,
+        client: &mut Client<M>,
+        (reply, come_bytes): (Reply, u64),
+    ) -> Result<Brought> {
+        let link = self.asked.expect("only whoever was asked answers");
+        match (reply, &self.what) {
+            (Reply::Stored(home), What::Store(_)) => {
+                install(client, link, (self.addr, home))?;
+                Ok(Brought::Stored)
+            }
+            (Reply::Fetched(mut fetched), What::Fetch(..) | What::FetchInto(..)) => {
+                let (extent, inline_bytes_max) = match &self.what {
+                    What::FetchInto(bytes, max) => (Extent::Bytes(*bytes), *max),
+                    What::Fetch(extent, max) => (*extent, *max),
+                    What::Store(_) => unreachable!("matched above"),
+                };
+                check_fetched(&fetched, extent, inline_bytes_max)?;
+                install(client, link, (self.addr, fetched.home))?;
+                if fetched.carried == Carried::Written && come_bytes < fetched.bytes {
+                    // It was written through a connection that has ended since.
+                    fetched.carried = Carried::Not;
+                }
+                Ok(Brought::Fetched(fetched))
+            }
+            _ => Err(unexpected("daemon", "a call for data")),
+        }
+    }
+}
+
+/// The answer carries what was asked for, and no more.
+fn check_fetched(fetched: &Fetched, extent: Extent, inline_bytes_max: u32) -> Result<()> {
+    let length_fits = match extent {
+        Extent::Bytes(bytes) => fetched.bytes == bytes,
+        Extent::Object => true,
+    };
+    let data_fits = match &fetched.carried {
+        Carried::Inline(data) => {
+            data.0.len() as u64 == fetched.bytes && data.0.len() as u64 <= inline_bytes_max.into()
+        }
+        Carried::Written => extent != Extent::Object,
+        Carried::Not => true,
+    };
+    if length_fits && data_fits { Ok(()) } else { Err(unexpected("daemon", "a call for data")) }
+}
+
+fn install<M: Mem>(
+    client: &mut Client<M>,
+    link: LinkId,
+    (addr, home): (GAddr, PageHome),
+) -> Result<()> {
+    if home.page != client.geometry().page(addr) || home.rack != client.rack_of(link) {
+        return Err(unexpected("daemon", "the page of a call"));
+    }
+    client.install(link, &[home])
+}
+
+impl<M: Mem> Operation<M> for Rpc {
+    type Output = Brought;
+
+    fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<Brought>> {
+        let concealed = self.exposed.take().map(|(link, exposure)| io.conceal(link, exposure));
+        if let Some(reply) = self.answer.take() {
+            return self.take(client, (reply, concealed.unwrap_or(0))).map(Step::Done);
+        }
+        if let Some(link) = self.guess {
+            self.asked = Some(link);
+            let request = self.request(link, io);
+            return Ok(Step::Need(Need::Batch(link, vec![request])));
+        }
+        match self.home.find(client)? {
+            Step::Done(link) => {
+                self.asked = Some(link);
+                let request = self.request(link, io);
+                Ok(Step::Need(Need::Daemon(link, request)))
+            }
+            Step::Need(need) => Ok(Step::Need(need)),
+        }
+    }
+
+    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
+        self.answer = self.home.on_reply(client, reply)?;
+        Ok(())
+    }
+
+    fn on_replies(&mut self, _client: &mut Client<M>, replies: Vec<Result<Reply>>) -> Result<()> {
+        self.guess = None;
+        // Whatever the refusal, the sure way says it again, or does it.
+        self.answer = replies.into_iter().next().and_then(Result::ok);
+        Ok(())
+    }
+
+    fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
+        self.home.on_master(client, answer)
+    }
+
+    fn let_go(&mut self, client: &Client<M>, io: &mut impl Io) {
+        if client.mutated(Mutation::KeepExposure) {
+            return;
+        }
+        if let Some((link, exposure)) = self.exposed.take() {
+            io.conceal(link, exposure);
+        }
+    }
+}
+
+/// Many calls for data.
+#[derive(Debug)]
+pub struct Calls<'a> {
+    addrs: &'a [GAddr],
+    extent: Extent,
+    inline_bytes_max: u32,
+    /// Which of them are not asked yet, the next one last.
+    left: Vec<usize>,
+    /// Whom those that are under way were asked of, and which they are.
+    asked: Option<(LinkId, Vec<usize>)>,
+    said: Vec<Option<Fetched>>,
+}
+
+impl<'a> Calls<'a> {
+    /// Fetches what is at each address; up to `inline_bytes_max` bytes the answer carries it.
+    pub fn new(addrs: &'a [GAddr], extent: Extent, inline_bytes_max: u32) -> Self {
+        let left = (0..addrs.len()).rev().collect();
+        let inline_bytes_max = inline_bytes_max.min(INLINE_BYTES_MAX);
+        Self { addrs, extent, inline_bytes_max, left, asked: None, said: vec![None; addrs.len()] }
+    }
+}
+
+impl<M: Mem> Operation<M> for Calls<'_> {
+    /// The answers; `None` for what has to be fetched in another way, because its rack is not
+    /// known or does not have it.
+    type Output = Vec<Option<Fetched>>;
+
+    fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<Self::Output>> {
+        let (mut link, mut indexes) = (None, Vec::new());
+        let mut others = Vec::new();
+        // Answers of one doorbell have to fit into the queue of the way back.
+        while indexes.len() < CALLS_MAX {
+            let Some(index) = self.left.pop() else { break };
+            match client.guess(self.addrs[index]) {
+                None => {}
+                Some(guess) if *link.get_or_insert(guess) == guess => indexes.push(index),
+                Some(_) => others.push(index),
+            }
+        }
+        self.left.extend(others.into_iter().rev());
+        let Some(link) = link else {
+            return Ok(Step::Done(std::mem::take(&mut self.said)));
+        };
+        let (extent, inline_bytes_max) = (self.extent, self.inline_bytes_max);
+        let request = |index: &usize| {
+            let addr = self.addrs[*index];
+            Request::Fetch(Fetch { addr, extent, inline_bytes_max, into: None })
+        };
+        let requests = indexes.iter().map(request).collect();
+        self.asked = Some((link, indexes));
+        Ok(Step::Need(Need::Batch(link, requests)))
+    }
+
+    fn on_reply(&mut self, _client: &mut Client<M>, _reply: Result<Reply>) -> Result<()> {
+        unreachable!("calls are asked in batches")
+    }
+
+    fn on_replies(&mut self, client: &mut Client<M>, replies: Vec<Result<Reply>>) -> Result<()> {
+        let (link, indexes) = self.asked.take().expect("only a batch is answered");
+        for (index, reply) in indexes.into_iter().zip(replies) {
+            let addr = self.addrs[index];
+            match reply {
+                Ok(Reply::Fetched(fetched)) => {
+                    check_fetched(&fetched, self.extent, self.inline_bytes_max)?;
+                    install(client, link, (addr, fetched.home))?;
+                    self.said[index] = Some(fetched);
+                }
+                Ok(_) => return Err(unexpected("daemon", "a call for data")),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn on_master(&mut self, _client: &mut Client<M>, _answer: Result<MasterAnswer>) -> Result<()> {
+        Err(Error::Protocol { peer: "master".into(), reason: "nobody asked it".into() })
+    }
+}
