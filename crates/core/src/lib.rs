@@ -19,6 +19,7 @@ pub mod placement;
 pub mod policy;
 pub mod probe;
 pub mod seam;
+mod shard;
 pub mod target;
 pub mod wire;
 
