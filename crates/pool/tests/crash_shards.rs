@@ -107,7 +107,7 @@ impl Load {
     fn begin(test: &str) -> Load {
         let seed = seed(test);
         let stage = Stage::divided(&RACKS);
-        let pool = stage.pool(0, Tcp);
+        let pool = Pool::open(stage.options(0, Tcp).request_timeout_ms(60_000)).unwrap();
         let mut handle = pool.handle().unwrap();
         let places = [(0, Tcp), (0, Tcp), (1, Tcp), (1, Shm)];
         let mut crew = Crew::new(&stage, &mut handle, &places, seed);

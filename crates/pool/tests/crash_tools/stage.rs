@@ -47,6 +47,8 @@ impl Stage {
             }
         }
         stage.daemons = stage.homes.iter().map(|_| None).collect();
+        // How long daemons are missed is measured here, and not how long a busy disk takes to sync.
+        stage.dir = PathBuf::from(format!("{}-master", stage.prefix));
         stage.started()
     }
 
