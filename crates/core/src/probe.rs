@@ -80,6 +80,8 @@ names! {
         ForgetArrival = "forget-arrival",
         /// A restarted master gives a rack to another region's daemon at once.
         GrantWithoutLeaseWait = "grant-without-lease-wait",
+        /// A daemon takes over the shard of a sibling that does not answer and is not dead.
+        TakeOverLiving = "take-over-living",
     }
 }
 
