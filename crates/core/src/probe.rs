@@ -228,7 +228,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.len(), 22);
+        assert_eq!(Mutation::ALL.len(), 23);
     }
 
     #[test]

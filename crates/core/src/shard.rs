@@ -76,7 +76,7 @@ impl RackId {
     pub fn shard_of(self, hash: u64) -> RackId {
         // The high half of a product spreads what differs in any bits (Fibonacci hashing).
         let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let shard = mixed * u64::from(self.shards()) >> 32;
+        let shard = (mixed * u64::from(self.shards())) >> 32;
         let shard = u16::try_from(shard).expect("below the count of shards");
         Self::sharded(self.number(), shard, self.shards()).unwrap_or(self)
     }

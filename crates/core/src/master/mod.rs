@@ -646,13 +646,9 @@ impl<P: Probe> Master<P> {
 
     /// A shard that is named, or of a divided rack that is named the one with most free frames.
     fn rack(&self, rack: RackId) -> Result<MasterAnswer> {
-        let named = || {
-            let shards = self.state.shards_of(rack).filter(|_| !rack.is_divided());
-            let shards = shards.map(|info| self.with_liveness(info));
-            shards.max_by_key(|info| (info.alive, info.frames_free, Reverse(info.rack)))
-        };
-        let info = self.state.rack(rack).map(|info| self.with_liveness(info)).or_else(named);
-        Ok(MasterAnswer::Rack(info.ok_or(Error::NoSuchRack { rack })?))
+        let shards = self.state.named(rack).map(|info| self.with_liveness(info));
+        let best = shards.max_by_key(|info| (info.alive, info.frames_free, Reverse(info.rack)));
+        Ok(MasterAnswer::Rack(best.ok_or(Error::NoSuchRack { rack })?))
     }
 
     fn with_liveness(&self, mut info: RackInfo) -> RackInfo {

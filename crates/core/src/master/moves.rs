@@ -83,7 +83,7 @@ impl<P: Probe> Master<P> {
         page: PageId,
         to: RackId,
     ) -> Result<MasterAnswer> {
-        if self.state.shards_of(to).next().is_none() {
+        if self.state.named(to).next().is_none() {
             return Err(Error::NoSuchRack { rack: to });
         }
         let resolved = self.state.resolve(page);

@@ -201,6 +201,14 @@ impl State {
         Some(self.info(rack, self.racks.get(&rack)?))
     }
 
+    /// Of [`State::racks`], those that a call means by `rack`: a shard itself, or by a rack's
+    /// number all shards of it.
+    pub fn named(&self, rack: RackId) -> impl Iterator<Item = RackInfo> + '_ {
+        let by_number = rack.is_valid() && !rack.is_divided();
+        let meant = move |info: &RackInfo| by_number || info.rack == rack;
+        self.shards_of(rack).filter(meant)
+    }
+
     /// Of [`State::racks`], the shards of the rack that `rack` is one of.
     pub fn shards_of(&self, rack: RackId) -> impl Iterator<Item = RackInfo> + '_ {
         let all = (1..=RACK_SHARDS_MAX).flat_map(|shards| (0..shards).map(move |s| (s, shards)));

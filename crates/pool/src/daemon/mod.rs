@@ -40,7 +40,8 @@ pub struct DaemonOptions {
     pub shards: u16,
     /// Addresses of the master.
     pub master: Vec<String>,
-    /// The rack's memory with all its shards, such as `shm:/dev/shm/rack0?size=1G` or `heap?size=64M`.
+    /// The rack's memory with all its shards, such as `shm:/dev/shm/rack0?size=1G` or
+    /// `heap?size=64M`.
     pub memory: String,
     /// Address of the fabric endpoint; port 0 takes a free one.
     pub listen: SocketAddr,

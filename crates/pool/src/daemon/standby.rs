@@ -2,8 +2,8 @@
 //! and each looks after the regions of the others: one that nobody serves and whose own daemon is
 //! dead is served here from then on, by a second engine with a loop of its own, which starts as a
 //! restarted daemon does: redo record, locks and sessions are in the region, and clients find it
-//! under the same control name. When the shard's own daemon is started again it claims its shard, and
-//! the one that took it over stops serving it, in order.
+//! under the same control name. When the shard's own daemon is started again it claims its
+//! shard, and the one that took it over stops serving it, in order.
 //!
 //! Only the kernel says that a daemon is dead: it lets go of the locks of dead processes (`Claim`
 //! in `rackpool_hw::region`). One that is stopped, or slow, keeps its shard for any time.
