@@ -166,3 +166,32 @@ fn clients_of_another_rack_reach_both_shards_over_either_fabric() {
         }
     }
 }
+
+#[test]
+fn a_page_that_the_other_shards_clients_use_most_stays_and_its_home_is_told() {
+    let cluster = Cluster::with(ClusterOptions {
+        racks: 1,
+        shards: 2,
+        daemon: |options| options.migration = "cost".parse().unwrap(),
+        ..ClusterOptions::default()
+    })
+    .unwrap();
+    let (mut home, mut user) = (handle_of(&cluster, 0, 0), handle_of(&cluster, 0, 1));
+    let addr = home.alloc(64 << 10, Placement::Local).unwrap();
+    let daemon = |handle: &mut Handle, shard: usize| {
+        handle.pool_stats().unwrap().racks[shard].daemon.clone().unwrap()
+    };
+    let mut line = [0; 64];
+    let started = std::time::Instant::now();
+    while daemon(&mut home, 0).requests_by_kind.note_use == 0 {
+        assert!(started.elapsed().as_secs() < 30, "the home never hears of the use");
+        for at in 0..2_000 {
+            user.read(rackpool::GAddr(addr.0 + 64 * (at % 1024)), &mut line).unwrap();
+        }
+    }
+    assert_eq!(user.explain(addr).unwrap().shard, 0);
+    for shard in 0..2 {
+        let stats = daemon(&mut home, shard);
+        assert_eq!((stats.moves.asked, stats.pages_came), (0, 0), "nobody wants it elsewhere");
+    }
+}
