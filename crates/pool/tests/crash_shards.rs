@@ -261,10 +261,13 @@ fn the_other_daemon_takes_over_at_once_and_gives_back_in_order() {
     handle.write_u64(addr, 11).unwrap();
     let guard = handle.write_lock(addr).unwrap();
     let token = guard.token();
+    let killed = Instant::now();
     stage.kill_daemon(0);
     // A first touch and an allocation, by one who never saw the dead daemon.
     let other = stage.pool(0, Tcp);
     assert_eq!(other.read_u64(addr).unwrap(), 11);
+    eprintln!("joined and read {:?} after the death", killed.elapsed());
+    assert!(killed.elapsed() < HELD_UP);
     wait_said(stage.daemon(1), "rack 0.0: served here");
     let infos = other.stats().unwrap().racks;
     assert!(infos.len() == 2 && infos.iter().all(|rack| rack.alive && rack.daemon.is_some()));

@@ -85,7 +85,8 @@ impl Server {
         let asymmetric = rackpool_hw::barrier::register().is_ok();
         let rack = options.home()?;
         let (files, is_new, claim) = standby::region_of(&options, belongs)?;
-        let (mut world, mut engine, claim) = open_region(files, rack, asymmetric, (is_new, claim))?;
+        let (mut world, mut engine, claim) =
+            open_region(files, rack, asymmetric, (is_new, belongs), claim)?;
         engine.set_policy(options.migration);
         let layout = engine.layout();
         let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
@@ -520,7 +521,8 @@ fn open_region(
     files: RegionFiles,
     rack: RackId,
     asymmetric: bool,
-    (is_new, claim): (bool, Option<Claim>),
+    (is_new, belongs): (bool, Belongs),
+    claim: Option<Claim>,
 ) -> Result<(RegionWorld, Daemon, Option<Claim>)> {
     let layout = files.layout();
     let mut world = RegionWorld::new(files, asymmetric)?;
@@ -532,10 +534,10 @@ fn open_region(
         }
         format(&mut world, rack, id, layout)?;
         world.files.publish().map_err(Error::from)?;
-        if rack.is_divided() {
-            // Nobody could claim it before, and nobody may who does not serve it.
-            claim = Claim::take(world.files.spec()).map_err(Error::from)?;
-        }
+    }
+    if claim.is_none() && belongs == Belongs::Here && rack.is_divided() {
+        // There was nothing to claim when this daemon began.
+        claim = Claim::take(world.files.spec()).map_err(Error::from)?;
     }
     let engine = Daemon::attach(&mut world, rack, Some(layout.pages))?;
     Ok((world, engine, claim))

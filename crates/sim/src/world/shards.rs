@@ -52,7 +52,7 @@ impl Cluster {
         }
         self.spawn_daemon(index, None);
         // Its siblings may have died before it.
-        self.siblings(index).into_iter().for_each(|other| self.look(index, other));
+        self.siblings(index).into_iter().for_each(|other| self.look(index, other, false));
     }
 
     fn spawn_daemon(self: &Rc<Self>, index: usize, hosted_by: Option<usize>) {
@@ -79,7 +79,7 @@ impl Cluster {
             self.end_daemon(*at);
         }
         for dead in all {
-            self.siblings(dead).into_iter().for_each(|alive| self.look(alive, dead));
+            self.siblings(dead).into_iter().for_each(|alive| self.look(alive, dead, false));
         }
     }
 
@@ -108,25 +108,27 @@ impl Cluster {
     pub fn on_stopped(self: &Rc<Self>, process: ProcessId) {
         let found = self.racks.iter().position(|rack| rack.owner.get() == Some(process));
         let Some(index) = found else { return };
-        self.siblings(index).into_iter().for_each(|other| self.look(other, index));
+        self.siblings(index).into_iter().for_each(|other| self.look(other, index, true));
     }
 
     /// The daemon of one shard looks at another one soon, and takes it over if its owner is dead.
-    fn look(self: &Rc<Self>, by: usize, at: usize) {
+    /// `is_silent` says that the owner was stopped, which is no reason.
+    fn look(self: &Rc<Self>, by: usize, at: usize, is_silent: bool) {
         let host = self.racks[by].host;
         let (cluster, cpu) = (self.clone(), self.cpu(host));
         let name = format!("standby {}", self.racks[by].id);
         self.kernel.spawn(name, host, cpu, move |ctx| async move {
             let mut rng = Rng::new(cluster.seed, Purpose::Schedule, u64::from(ctx.id.0) << 32);
             ctx.sleep(Ps(rng.below(LOOK.0) + 1)).await;
-            cluster.take_over(by, at);
+            cluster.take_over(by, at, is_silent);
         });
     }
 
-    fn take_over(self: &Rc<Self>, by: usize, at: usize) {
+    fn take_over(self: &Rc<Self>, by: usize, at: usize, is_silent: bool) {
         let (own, rack) = (&self.racks[by], &self.racks[at]);
         let lives = self.is_served(by) && own.hosted_by.get().is_none();
-        let has_owner = self.is_served(at) && !self.hooks.mutated(Mutation::TakeOverLiving);
+        let ignores_owner = is_silent && self.hooks.mutated(Mutation::TakeOverLiving);
+        let has_owner = self.is_served(at) && !ignores_owner;
         if !lives || has_owner || !rack.region.borrow().is_formatted {
             return;
         }
