@@ -168,7 +168,7 @@ impl Client {
     pub fn decisions(&mut self) -> Result<String> {
         let mut text = String::new();
         for rack in self.handle.pool_stats()?.racks.iter().filter(|rack| rack.alive) {
-            for (number, record) in self.handle.decisions(RackId(rack.rack), 0)? {
+            for (number, record) in self.handle.decisions(rack.rack, 0)? {
                 let line = serde_json::json!({
                     "rack": rack.rack, "number": number, "record": record,
                 });
@@ -311,7 +311,9 @@ pub fn start_master(args: &MasterArgs, state: &Path) -> Result<Server> {
 
 /// Starts a rack's daemon.
 pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result<Server> {
-    let mut options = DaemonOptions::new(args.rack, &args.master, memory);
+    let (shard, shards) = args.shard;
+    let options = DaemonOptions::new(args.rack, &args.master, memory);
+    let mut options = options.shard(shard, shards);
     options.listen = args.listen;
     options.fabric = match args.fabric {
         FabricChoice::Shm => FabricKind::Shm,

@@ -2,7 +2,7 @@
 //! examples. In: the words of the command line. Out: [`Cli`], or clap's error, which `main` turns
 //! into exit code 2. Called by `main` alone.
 
-use crate::api::{Emulate, FabricChoice, Migration, Policy, Rings};
+use crate::api::{Emulate, FabricChoice, Migration, Policy, RackId, Rings};
 pub use crate::sim_args::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -38,6 +38,8 @@ Examples:
   rackpool master --listen 127.0.0.1:0 --ephemeral       any free port, nothing is kept
   rackpool master --state ./state --metrics 9400         then: curl http://127.0.0.1:9400/metrics
 
+Of several daemons of a rack each serves its shard of the memory. If one dies, another one serves
+what it did until it is started again; one that is stopped (SIGSTOP) keeps its shard.
 With --metrics the line is `ready ADDR metrics=ADDR`.
 
 Placements: local-first asks the own rack, then one at random (the default); alternate does so by
@@ -52,6 +54,8 @@ Examples:
   rackpool daemon --rack 0 --master 127.0.0.1:7400 --memory 'shm:/dev/shm/rack0?size=1G'
   rackpool daemon --rack 1 --master 127.0.0.1:7400 --memory heap:512M --ephemeral
   rackpool daemon --rack 0 --master 127.0.0.1:7400 --emulate cxl=140ns,rdma=2us
+  rackpool daemon --rack 0 --shard 0/2 --memory 'shm:/dev/shm/rack0?size=1G'    two daemons for
+  rackpool daemon --rack 0 --shard 1/2 --memory 'shm:/dev/shm/rack0?size=1G'    one rack
   rackpool daemon --rack 0 --metrics 9401                then: curl http://127.0.0.1:9401/metrics
 
 With --metrics the line is `ready ADDR metrics=ADDR`.";
@@ -290,10 +294,15 @@ pub struct DaemonArgs {
     /// The rack that this daemon serves
     #[arg(long, value_name = "N")]
     pub rack: u16,
+    /// Serve one of K equal parts of the rack's memory, such as 0/2 and 1/2: so many daemons share
+    /// the rack's work, and each goes on with what belongs to one that dies. All get the same
+    /// --memory, whose K is fixed when it is made
+    #[arg(long, value_name = "I/K", value_parser = parse_shard, default_value = "0/1")]
+    pub shard: (u16, u16),
     /// Address of the master; several with commas between
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400")]
     pub master: String,
-    /// The rack's memory: shm:PATH?size=SIZE[&huge=2M], dax:PATH or heap:SIZE
+    /// The rack's memory, all shards together: shm:PATH?size=SIZE[&huge=2M], dax:PATH or heap:SIZE
     /// [default: shm:/dev/shm/rackpool-rackN?size=1G]
     #[arg(long, value_name = "MEMORY", value_parser = parse_memory)]
     pub memory: Option<String>,
@@ -485,6 +494,15 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| range.contains(seconds));
     let wrong = || format!("`{text}` is not a number of seconds from 0.05 to 86400");
     seconds.map(Duration::from_secs_f64).ok_or_else(wrong)
+}
+
+/// `1/2`: which of how many shards.
+fn parse_shard(text: &str) -> Result<(u16, u16), String> {
+    let numbers = text.split_once('/');
+    let numbers = numbers.and_then(|(i, k)| Some((i.parse().ok()?, k.parse().ok()?)));
+    numbers
+        .filter(|(shard, shards)| RackId::sharded(0, *shard, *shards).is_some())
+        .ok_or_else(|| format!("`{text}` is no shard such as 0/2 or 1/2; up to 8 are possible"))
 }
 
 /// A memory that makes sense; it is opened later.

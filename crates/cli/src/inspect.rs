@@ -4,13 +4,13 @@
 use crate::args::InspectArgs;
 use crate::failure::{Failure, Result};
 use crate::output;
-use rackpool_core::FrameIndex;
 use rackpool_core::addr::PageGeometry;
 use rackpool_core::constants::SESSIONS_MAX;
 use rackpool_core::layout::{
     FrameState, FrameWord, LAYOUT_VERSION, MAGIC, RegionLayout, SUPERBLOCK_OFFSET, SessionWord,
     StateWord, Superblock, frame_word, session_word,
 };
+use rackpool_core::{FrameIndex, RackId};
 use serde::Serialize;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -25,7 +25,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 struct Region {
     region: String,
     version: u32,
-    rack: u16,
+    rack: RackId,
     region_id: String,
     page_bytes: u64,
     frames: u64,
@@ -91,7 +91,7 @@ fn inspect(path: &Path) -> Result<Region> {
     Ok(Region {
         region: path.display().to_string(),
         version: block.version,
-        rack: block.rack,
+        rack: RackId(block.rack),
         region_id: format!("{:016x}{:016x}", block.region_id[0], block.region_id[1]),
         page_bytes: pages.page_bytes(),
         frames: block.frame_count,
@@ -259,7 +259,7 @@ mod tests {
         let path = write("good", &block());
         let region = inspect(&path).unwrap();
         std::fs::remove_file(path.with_extension("meta")).unwrap();
-        assert_eq!((region.rack, region.epoch, region.sessions), (3, 5, 1));
+        assert_eq!((region.rack.0, region.epoch, region.sessions), (3, 5, 1));
         assert_eq!((region.frames_home, region.frames_slab), (2, 1));
         assert_eq!((region.frames_pending, region.frames_unknown), (1, 1));
         assert_eq!(region.page_bytes, 2 << 20);

@@ -239,8 +239,8 @@ mod tests {
     fn sample(at_ns: u64, requests: u64, sent_bytes: u64) -> Sample {
         let mut stats = DaemonStats { frames: 32, frames_free: 24, requests, ..Default::default() };
         stats.fabric.sent_bytes = sent_bytes;
-        let rack = |rack, alive, daemon: Option<DaemonStats>, error: Option<&str>| RackStats {
-            rack,
+        let rack = |rack: u16, alive, daemon: Option<DaemonStats>, error: Option<&str>| RackStats {
+            rack: rackpool::RackId(rack),
             alive,
             fabric: "tcp".into(),
             fabric_addr: "127.0.0.1:1".into(),

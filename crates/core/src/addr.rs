@@ -8,6 +8,8 @@ use crate::constants::{PAGE_SHIFT_MAX, PAGE_SHIFT_MIN};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+pub use crate::shard::RackId;
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $repr:ty) => {
         $(#[$doc])*
@@ -31,11 +33,6 @@ id!(
     /// another matter: its address is handed out again while the page lives.) 0 is no page.
     PageId,
     u64
-);
-id!(
-    /// A rack: one domain of load/store memory.
-    RackId,
-    u16
 );
 id!(
     /// A page-sized piece of a rack's memory, counted from 0.

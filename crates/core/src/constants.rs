@@ -86,6 +86,9 @@ pub const PAGE_ID_LEASE: u64 = 1 << 20;
 
 /// Racks of one pool: what one answer to `Racks` can name in full.
 pub const RACKS_MAX: u16 = 1024;
+/// Shards of one rack: what three bits of its id can tell. Each shard counts as a rack of
+/// [`RACKS_MAX`] at the master.
+pub const RACK_SHARDS_MAX: u16 = 8;
 /// Longest name of a root (a named address at the master), bytes.
 pub const ROOT_NAME_BYTES_MAX: usize = 255;
 /// Roots of one pool.

@@ -20,6 +20,7 @@ pub mod policy;
 pub mod probe;
 pub mod rrpc;
 pub mod seam;
+mod shard;
 pub mod target;
 pub mod wire;
 

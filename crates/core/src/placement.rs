@@ -20,6 +20,7 @@ use crate::seam::Nanos;
 use idle::Histories;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 pub use idle::HISTORY_WINDOWS;
 pub use name::PolicyNameError;
@@ -202,6 +203,36 @@ pub fn pick_rack(
     chooser.last = Some(chosen);
     chooser.choices += 1;
     Some(chosen)
+}
+
+/// The shard that new memory goes to: a rack is chosen as by [`pick_rack`], by the sums over its
+/// shards, then the shard of it with most room. Of a rack that is not divided that is the rack.
+/// A shard in `tried` or without room for `bytes` is not chosen; `own` leaves out all of its
+/// rack. `homes` are in the order of their ids.
+pub fn pick_home(
+    choice: Choice,
+    homes: &[Candidate],
+    (own, bytes, tried): (RackId, u64, &[RackId]),
+    now: Nanos,
+    chooser: &mut Chooser,
+) -> Option<RackId> {
+    let fits = |c: &&Candidate| {
+        c.alive && c.free_bytes > 0 && c.free_bytes >= bytes && !tried.contains(&c.rack)
+    };
+    let mut racks: BTreeMap<RackId, Candidate> = BTreeMap::new();
+    for home in homes.iter().filter(fits) {
+        let rack = home.rack.rack();
+        let none = Candidate { rack, free_bytes: 0, used_bytes: 0, promised_bytes: 0, ..*home };
+        let sum = racks.entry(rack).or_insert(none);
+        sum.free_bytes = sum.free_bytes.saturating_add(home.free_bytes);
+        sum.used_bytes = sum.used_bytes.saturating_add(home.used_bytes);
+        sum.promised_bytes = sum.promised_bytes.saturating_add(home.promised_bytes);
+    }
+    let racks: Vec<Candidate> = racks.into_values().collect();
+    let rack = pick_rack(choice, &racks, (own.rack(), bytes, &[]), now, chooser)?;
+    let room = |c: &&Candidate| (c.free_bytes.saturating_sub(c.promised_bytes), Reverse(c.rack));
+    let shards = homes.iter().filter(fits).filter(|c| c.rack.same_rack(rack));
+    shards.max_by_key(room).map(|c| c.rack)
 }
 
 /// The smallest k with 2^k >= `count`, which is not 0.

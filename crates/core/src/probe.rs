@@ -84,6 +84,8 @@ names! {
         FetchUnchecked = "fetch-unchecked",
         /// A buffer that was exposed goes back to its owner while others may still write into it.
         KeepExposure = "keep-exposure",
+        /// A daemon takes over the shard of a sibling that does not answer and is not dead.
+        TakeOverLiving = "take-over-living",
     }
 }
 
@@ -230,7 +232,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.len(), 24);
+        assert_eq!(Mutation::ALL.len(), 25);
     }
 
     #[test]

@@ -23,6 +23,7 @@ use std::path::PathBuf;
 #[derive(Debug)]
 pub struct Cluster {
     daemons: Vec<DaemonServer>,
+    shards: u16,
     /// There until the drop.
     master: Option<MasterServer>,
     state_dir: PathBuf,
@@ -33,6 +34,8 @@ pub struct Cluster {
 pub struct ClusterOptions {
     /// Racks, numbered from 0.
     pub racks: u16,
+    /// Daemons of each rack, among which its memory is divided.
+    pub shards: u16,
     /// Memory of each rack.
     pub memory: String,
     /// Where new memory goes.
@@ -45,6 +48,7 @@ impl Default for ClusterOptions {
     fn default() -> Self {
         Self {
             racks: 2,
+            shards: 1,
             memory: "heap?size=64M&pages=64K".into(),
             placement: Policy::default(),
             daemon: |_| (),
@@ -66,10 +70,18 @@ impl Cluster {
         let mut master = MasterOptions::new("127.0.0.1:0", &state_dir);
         master.policy = options.placement;
         let master = MasterServer::start(master)?;
-        let mut cluster = Cluster { daemons: Vec::new(), master: Some(master), state_dir };
+        let mut cluster = Cluster {
+            daemons: Vec::new(),
+            shards: options.shards.max(1),
+            master: Some(master),
+            state_dir,
+        };
         let addr = cluster.master_addr();
-        for rack in 0..options.racks {
-            let mut daemon = DaemonOptions::new(rack, &addr, &options.memory);
+        let daemons = (0..options.racks)
+            .flat_map(|rack| (0..options.shards.max(1)).map(move |shard| (rack, shard)));
+        for (rack, shard) in daemons {
+            let daemon = DaemonOptions::new(rack, &addr, &options.memory);
+            let mut daemon = daemon.shard(shard, options.shards.max(1));
             daemon.ephemeral = true;
             (options.daemon)(&mut daemon);
             cluster.daemons.push(DaemonServer::start(daemon)?);
@@ -93,13 +105,14 @@ impl Cluster {
         Pool::open(Options::new(&self.master_addr(), rack).fabric(fabric))
     }
 
-    /// Stops a rack's daemon; clients see its death.
+    /// Stops a rack's daemons; clients see their death.
     pub fn stop_rack(&mut self, rack: u16) -> Result<()> {
-        let index = rack as usize;
-        if index >= self.daemons.len() {
+        let shards = usize::from(self.shards);
+        let first = usize::from(rack) * shards;
+        if first >= self.daemons.len() {
             return Err(Error::NoSuchRack { rack: rackpool_core::RackId(rack) });
         }
-        self.daemons.remove(index).stop();
+        self.daemons.drain(first..first + shards).for_each(DaemonServer::stop);
         Ok(())
     }
 }

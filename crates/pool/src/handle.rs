@@ -71,7 +71,7 @@ impl Handle {
         let mut endpoint = Links::endpoint(&shared.options)?;
         let (links, own) = Links::open(shared, &mut endpoint, deadline_ns)?;
         let options = links.options();
-        let mut client = Client::new(options.rack_id(), own, options.translation_entries);
+        let mut client = Client::new(links.own_rack(), own, options.translation_entries);
         client.count_use(links.counts_use());
         let coupled = Coupled::new(options.page_cache_blocks);
         Ok(Self {
@@ -461,14 +461,17 @@ impl Handle {
         self.run(&mut locate)?;
         let entry = *self.client.translation(page).expect("a located page has a translation");
         let mapped = matches!(self.client.reach(entry.link), Reach::Mapped(_));
+        let home = self.client.rack_of(entry.link);
         Ok(Explain {
             addr: addr.to_string(),
             page: page.0,
             offset_bytes: self.client.geometry().offset(addr),
-            rack: self.client.rack_of(entry.link).0,
-            own_rack: entry.link == OWN,
+            rack: home.number(),
+            shard: home.shard(),
+            shards: home.shards(),
+            own_rack: home.same_rack(self.client.own_rack()),
             path: if mapped { "mapped" } else { "tcp" }.into(),
-            why: self.links.why(entry.link, mapped),
+            why: self.links.why(home, mapped),
             frame: entry.frame.0,
             generation: entry.generation.0,
             translation_cached: was_cached,
@@ -519,7 +522,7 @@ impl Handle {
                 })
             };
             RackStats {
-                rack: info.rack.0,
+                rack: info.rack,
                 alive: info.alive,
                 fabric: format!("{:?}", info.fabric).to_lowercase(),
                 fabric_addr: info.fabric_addr,
@@ -566,10 +569,11 @@ impl Handle {
         deadline_ns: u64,
     ) -> Result<Reply> {
         let Self { client, links, endpoint, .. } = self;
-        if client.link_of(rack).is_none() {
+        if client.home_in(rack).is_none() {
             links.connect(client, endpoint, rack, deadline_ns)?;
         }
-        let link = client.link_of(rack).expect("connecting adds the link");
+        let home = client.home_in(rack).expect("connecting adds the link");
+        let link = client.link_of(home).expect("it was just found");
         links.daemon_call(client, endpoint, link, request, deadline_ns)
     }
 

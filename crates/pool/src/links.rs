@@ -17,7 +17,7 @@ use rackpool_core::error::DeathCause;
 use rackpool_core::placement::Order;
 use rackpool_core::seam::{Fabric, FabricEvent, PeerId, WorkStatus};
 use rackpool_core::wire::{FabricKind, MasterAnswer, MasterCall, RackInfo, Reply, Request};
-use rackpool_core::{Error, RackId, Result};
+use rackpool_core::{Error, RackId, Result, SessionId};
 use rackpool_hw::fabric::tcp::{self, EndpointOptions};
 use rackpool_hw::fabric::{Endpoint, FabricError, proxied};
 use rackpool_hw::window::Window;
@@ -40,6 +40,8 @@ const CONTROL_ANSWER_MS_MAX: u64 = 200;
 /// All links of one handle. Index = `LinkId`.
 pub(crate) struct Links {
     shared: Arc<Shared>,
+    /// The own rack, or the own one of its shards.
+    own: RackId,
     master: MasterLink,
     links: Vec<Link>,
     inbox: Inbox,
@@ -110,6 +112,7 @@ impl Links {
         master.set_join(MasterCall::JoinClient { session, rack });
         let mut links = Self {
             shared,
+            own: rack,
             master,
             links: Vec::new(),
             inbox: Inbox::default(),
@@ -118,8 +121,9 @@ impl Links {
             reports: UseReports::default(),
             never_counts: false,
         };
-        let own = links.shared.options.rack_id();
-        let info = links.wait_for_rack(own, deadline_ns)?;
+        let info = links.wait_for_own(session, deadline_ns)?;
+        let own = info.rack;
+        links.own = own;
         if info.host != links.shared.host {
             return Err(Error::Config {
                 reason: format!(
@@ -139,6 +143,11 @@ impl Links {
         links.locks.set_door(OWN, link.door());
         links.links.push(Link::Local(Box::new(link)));
         Ok((links, reach))
+    }
+
+    /// The own rack, or the own one of its shards.
+    pub(crate) fn own_rack(&self) -> RackId {
+        self.own
     }
 
     pub(crate) fn options(&self) -> &Options {
@@ -183,6 +192,27 @@ impl Links {
         match self.master.welcome() {
             Some(MasterAnswer::Welcome { order, .. }) => *order,
             _ => Order::default(),
+        }
+    }
+
+    /// The own rack's daemon; of a divided rack that of the shard on which the session falls, or
+    /// which the options name.
+    fn wait_for_own(&mut self, session: SessionId, deadline_ns: u64) -> Result<RackInfo> {
+        let any = self.wait_for_rack(self.own, deadline_ns)?;
+        let (number, shards) = (any.rack.number(), any.rack.shards());
+        let own = match self.shared.options.shard {
+            None => any.rack.shard_of(session.0),
+            Some(shard) => RackId::sharded(number, shard, shards).ok_or_else(|| Error::Config {
+                reason: format!("shard {shard} of rack {number}, which has {shards}"),
+            })?,
+        };
+        if own == any.rack {
+            return Ok(any);
+        }
+        match self.wait_for_rack(own, deadline_ns) {
+            // Its daemon was never started yet: another one of the rack does as well.
+            Err(Error::NoSuchRack { .. }) if self.shared.options.shard.is_none() => Ok(any),
+            result => result,
         }
     }
 
@@ -266,7 +296,7 @@ impl Links {
             let join = JoinOptions {
                 control: info.control.clone(),
                 read_only: self.is_read_only(),
-                as_remote: true,
+                as_remote: !info.rack.same_rack(self.own),
             };
             let link = LocalLink::join(join, deadline_ns)?;
             let reach = Reach::Mapped(link.view().clone());
@@ -288,6 +318,9 @@ impl Links {
     /// Whether a rack is to be mapped; never decided silently.
     fn is_mapped(&self, info: &RackInfo) -> Result<bool> {
         let same_host = info.host == self.shared.host;
+        if info.rack.same_rack(self.own) && same_host {
+            return Ok(true);
+        }
         match (self.shared.options.fabric, &info.fabric) {
             (FabricChoice::Shm, _) | (FabricChoice::Auto, FabricKind::Shm) if !same_host => {
                 Err(Error::Config {
@@ -407,7 +440,15 @@ impl Links {
         let Some(Link::Local(own)) = self.links.first_mut() else { return };
         let is_heard = own.is_heard();
         let Some(report) = self.reports.look(client, clock::now_ns(), is_heard) else { return };
-        let UseReport { pages, waits } = report;
+        let UseReport { pages, siblings, waits } = report;
+        for (link, pages) in siblings {
+            if let Some(Link::Local(sibling)) = self.links.get_mut(usize::from(link.0))
+                && sibling.is_heard()
+            {
+                let _ = sibling.say(Request::NoteUse { pages });
+            }
+        }
+        let Some(Link::Local(own)) = self.links.first_mut() else { return };
         let request = Request::NoteUse { pages };
         // What does not arrive is lost: it is a hint.
         let _ = if waits {
@@ -500,10 +541,11 @@ impl Links {
         }
     }
 
-    /// Why a link takes the path that it takes, for people.
-    pub(crate) fn why(&self, link: LinkId, mapped: bool) -> String {
-        match (link.0, mapped, self.shared.options.fabric) {
-            (0, _, _) => "the page is homed in this handle's own rack".into(),
+    /// Why a link to this rack takes the path that it takes, for people.
+    pub(crate) fn why(&self, rack: RackId, mapped: bool) -> String {
+        let is_own = rack.same_rack(self.own);
+        match (is_own, mapped, self.shared.options.fabric) {
+            (true, _, _) => "the page is homed in this handle's own rack".into(),
             (_, true, FabricChoice::Auto) => "the rack's daemon offers fabric shm".into(),
             (_, true, _) => "this handle asked for fabric shm".into(),
             (_, false, FabricChoice::Proxied) => {
@@ -517,7 +559,9 @@ impl Links {
     /// Latency injected on a link, ns; 0 is none.
     pub(crate) fn emulated_ns(&self, link: LinkId) -> u32 {
         match &self.links[link.0 as usize] {
-            Link::Local(local) if link.0 == 0 => local.region().emulate_cxl_ns,
+            Link::Local(local) if local.region().rack.same_rack(self.own) => {
+                local.region().emulate_cxl_ns
+            }
             Link::Local(local) => local.region().emulate_rdma_ns,
             Link::Remote(remote) => remote.region().emulate_rdma_ns,
         }

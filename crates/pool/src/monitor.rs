@@ -94,7 +94,7 @@ impl Monitor {
         let racks = infos.iter().map(|info| {
             let asked = self.ask(info);
             RackStats {
-                rack: info.rack.0,
+                rack: info.rack,
                 alive: info.alive,
                 fabric: format!("{:?}", info.fabric).to_lowercase(),
                 fabric_addr: info.fabric_addr.clone(),

@@ -72,6 +72,9 @@ pub struct Options {
     pub master: Vec<String>,
     /// The rack that this program runs in.
     pub rack: u16,
+    /// In a rack that is divided into shards, the one whose daemon is each handle's own; without
+    /// it each handle's is chosen by a hash of its session.
+    pub shard: Option<u16>,
     /// How other racks are reached.
     pub fabric: FabricChoice,
     /// Pages that a handle's translation cache holds (rounded up to a power of two).
@@ -97,6 +100,7 @@ impl Default for Options {
         Self {
             master: vec!["127.0.0.1:7400".into()],
             rack: 0,
+            shard: None,
             fabric: FabricChoice::Auto,
             translation_entries: TRANSLATION_ENTRIES_DEFAULT,
             request_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
@@ -155,6 +159,12 @@ impl Options {
         })?;
         toml::from_str(&text)
             .map_err(|error| Error::Config { reason: format!("{}: {error}", path.display()) })
+    }
+
+    /// Sets [`Options::shard`].
+    pub fn shard(mut self, shard: u16) -> Self {
+        self.shard = Some(shard);
+        self
     }
 
     /// Sets [`Options::fabric`].

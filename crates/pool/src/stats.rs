@@ -4,6 +4,7 @@
 
 use crate::coupled::CoupledStats;
 use crate::paths::PathStats;
+use rackpool_core::RackId;
 use rackpool_core::wire::{DaemonStats, MasterStats};
 use serde::Serialize;
 use std::fmt;
@@ -19,6 +20,12 @@ pub struct Explain {
     pub offset_bytes: u64,
     /// The page's home rack.
     pub rack: u16,
+    /// Which of that rack's shards, from 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub shard: u16,
+    /// How many shards that rack has; 1 if its memory is not divided.
+    #[serde(skip_serializing_if = "is_one")]
+    pub shards: u16,
     /// Whether that is the handle's own rack.
     pub own_rack: bool,
     /// `mapped`: loads and stores; `tcp`: one-sided operations.
@@ -35,12 +42,26 @@ pub struct Explain {
     pub emulated_latency_ns: u32,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands references")]
+fn is_zero(n: &u16) -> bool {
+    *n == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands references")]
+fn is_one(n: &u16) -> bool {
+    *n == 1
+}
+
 impl fmt::Display for Explain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "addr={}", self.addr)?;
         writeln!(f, "page={}", self.page)?;
         writeln!(f, "offset_bytes={}", self.offset_bytes)?;
         writeln!(f, "rack={}", self.rack)?;
+        if self.shards > 1 {
+            writeln!(f, "shard={}", self.shard)?;
+            writeln!(f, "shards={}", self.shards)?;
+        }
         writeln!(f, "own_rack={}", self.own_rack)?;
         writeln!(f, "path={}", self.path)?;
         writeln!(f, "why={}", self.why)?;
@@ -75,8 +96,8 @@ pub struct HandleStats {
 /// One rack in [`PoolStats`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RackStats {
-    /// The rack.
-    pub rack: u16,
+    /// The rack, or one shard of it.
+    pub rack: RackId,
     /// Whether its daemon is connected to the master.
     pub alive: bool,
     /// How it is reached from other racks.

@@ -19,7 +19,7 @@ pub enum Placement {
     Auto,
     /// The own rack or nowhere.
     Local,
-    /// This rack or nowhere.
+    /// This rack or nowhere; or this shard of a divided rack, if one is named.
     Rack(RackId),
     /// Any rack by the master's policy, the own one included.
     Spread,
@@ -60,6 +60,19 @@ impl Alloc {
     }
 }
 
+impl Alloc {
+    /// The shard to ask after a full one, as long as the same rack is meant.
+    fn next_shard(&self, own: RackId, full: RackId) -> Option<RackId> {
+        let stays = match self.placement {
+            Placement::Local => true,
+            Placement::Rack(named) => !named.is_divided(),
+            Placement::Auto => full.same_rack(own),
+            Placement::Spread => false,
+        };
+        full.siblings().find(|next| stays && !self.tried.contains(next))
+    }
+}
+
 impl<M: Mem> Operation<M> for Alloc {
     type Output = GAddr;
 
@@ -67,14 +80,16 @@ impl<M: Mem> Operation<M> for Alloc {
         if let Some(addr) = self.done {
             return Ok(Step::Done(addr));
         }
-        let Some(rack) = self.target else {
+        let Some(named) = self.target else {
             let own = match (self.placement, self.order) {
-                (Placement::Spread, _) | (_, Order::Anywhere) => RackId(u16::MAX),
+                (Placement::Spread, _) | (_, Order::Anywhere) => RackId::NONE,
                 _ => client.own_rack(),
             };
             let (bytes, tried) = (self.bytes, self.tried.clone());
             return Ok(Step::Need(Need::Master(MasterCall::PickRack { own, bytes, tried })));
         };
+        let rack = client.home_in(named).unwrap_or(named);
+        self.target = Some(rack);
         match client.link_of(rack) {
             None => Ok(Step::Need(Need::Link(rack))),
             Some(link) => {
@@ -84,18 +99,21 @@ impl<M: Mem> Operation<M> for Alloc {
         }
     }
 
-    fn on_reply(&mut self, _client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
+    fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
         match reply {
             Ok(Reply::Allocated { addr }) => {
                 self.done = Some(addr);
                 Ok(())
             }
             Ok(_) => Err(unexpected("daemon", "an allocation")),
-            Err(error @ Error::Full { .. })
-                if matches!(self.placement, Placement::Auto | Placement::Spread)
-                    && self.tried.len() < RACKS_MAX as usize =>
-            {
-                self.tried.extend(self.target.take());
+            Err(error @ Error::Full { .. }) if self.tried.len() < RACKS_MAX as usize => {
+                let full = self.target.take();
+                self.tried.extend(full);
+                self.target = full.and_then(|full| self.next_shard(client.own_rack(), full));
+                let anywhere = matches!(self.placement, Placement::Auto | Placement::Spread);
+                if self.target.is_none() && !anywhere {
+                    return Err(error);
+                }
                 self.last_full = Some(error);
                 Ok(())
             }

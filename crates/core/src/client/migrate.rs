@@ -255,6 +255,10 @@ impl<M: Mem> Operation<M> for Migrate {
     type Output = PageHome;
 
     fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<PageHome>> {
+        if let (Stage::Begin, Some(to)) = (&self.stage, client.home_in(self.to)) {
+            // A shard of the rack that was named.
+            (self.to, self.room.rack) = (to, to);
+        }
         let (page, to) = (self.page, self.to);
         loop {
             let (rack, request) = match &self.stage {
@@ -336,10 +340,15 @@ impl<M: Mem> Operation<M> for Migrate {
             [Resolved::Lost(rack)] => return Err(Error::Lost { addr: self.addr, rack }),
             _ => return Err(unexpected("master", "a move")),
         };
-        if home.rack == self.to {
-            let link = link_of(client, home.rack)?;
-            client.install(link, &[home])?;
-            self.stage = Stage::Done(home);
+        if home.rack.same_rack(self.to) {
+            // Also in another shard of the rack: it is as near there.
+            self.stage = match client.link_of(home.rack) {
+                None => Stage::Connect(home.rack),
+                Some(link) => {
+                    client.install(link, &[home])?;
+                    Stage::Done(home)
+                }
+            };
             return Ok(());
         }
         self.open.claim = true;

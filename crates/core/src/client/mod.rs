@@ -292,6 +292,16 @@ impl<M: Mem> Client<M> {
         Some(LinkId(u16::try_from(index).expect("links are bounded by RACKS_MAX")))
     }
 
+    /// The shard to ask for new memory or a page in `rack`: itself if it is linked or a shard
+    /// is named, else the first shard of it that is linked. `None` if there is no link yet.
+    pub fn home_in(&self, rack: RackId) -> Option<RackId> {
+        if self.link_of(rack).is_some() {
+            return Some(rack);
+        }
+        let mut linked = self.links.iter().map(|link| link.rack);
+        linked.find(|linked| !rack.is_divided() && linked.same_rack(rack))
+    }
+
     /// The rack behind a link.
     pub fn rack_of(&self, link: LinkId) -> RackId {
         self.links[link.0 as usize].rack

@@ -125,7 +125,7 @@ impl Turn<'_> {
 
     /// Goes on once the page's home is known.
     fn found<M: Mem>(&mut self, client: &Client<M>, mut ask: MoveAsk, rack: RackId) {
-        if rack == client.own_rack() {
+        if rack.same_rack(client.own_rack()) {
             return self.end(ask.page, None, None);
         }
         match self.mover.costs.get(&rack) {

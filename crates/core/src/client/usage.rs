@@ -9,7 +9,7 @@
 //! are those of a report that does not arrive.
 
 use super::translate::Translations;
-use super::{Access, Client};
+use super::{Access, Client, LinkId, OWN};
 use crate::constants::{USE_ACCESSES_MAX, USE_ACCESSES_MIN, USE_NS, USE_PAGES_MAX, USE_SILENCE_NS};
 use crate::heat::{Counts, PageUse};
 use crate::seam::{Mem, Nanos};
@@ -109,6 +109,12 @@ impl<M: Mem> Client<M> {
     /// The pages that were used most since they were last in a report, at most
     /// [`USE_PAGES_MAX`], and forgets their counts. Looks at every page that was used.
     pub fn take_use(&mut self) -> Vec<PageUse> {
+        self.take_use_by_home().0
+    }
+
+    /// As [`Client::take_use`], and beside them those at home in other shards of the own rack:
+    /// they are for the daemons there, since a page's home must know how its rack uses it.
+    pub fn take_use_by_home(&mut self) -> (Vec<PageUse>, Vec<(LinkId, Vec<PageUse>)>) {
         let mut listed = self.usage.listed.borrow_mut();
         let count_of = |index: &u32| {
             let counts = counts(self.translations.counter(*index as usize).get());
@@ -119,12 +125,26 @@ impl<M: Mem> Client<M> {
             listed.select_nth_unstable_by_key(first, count_of);
         }
         listed[..first].sort_unstable_by_key(count_of);
-        let taken = listed.drain(..first).filter_map(|index| {
+        let mut own = Vec::with_capacity(first);
+        let mut siblings: Vec<(LinkId, Vec<PageUse>)> = Vec::new();
+        for index in listed.drain(..first) {
             let entry = self.translations.at(index as usize);
             let counts = counts(self.translations.counter(index as usize).replace(0));
-            (counts.total() > 0).then_some(PageUse { page: entry.page, counts })
-        });
-        taken.collect()
+            if counts.total() == 0 {
+                continue;
+            }
+            let used = PageUse { page: entry.page, counts };
+            let rack = self.links[usize::from(entry.link.0)].rack;
+            if entry.link == OWN || !rack.same_rack(self.own_rack) {
+                own.push(used);
+                continue;
+            }
+            match siblings.iter_mut().find(|(link, _)| *link == entry.link) {
+                Some((_, pages)) => pages.push(used),
+                None => siblings.push((entry.link, vec![used])),
+            }
+        }
+        (own, siblings)
     }
 }
 
@@ -143,8 +163,10 @@ pub struct UseReports {
 /// What is to be told.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UseReport {
-    /// The pages.
+    /// The pages, for the own daemon.
     pub pages: Vec<PageUse>,
+    /// Pages of other shards of the own rack, for the daemons there.
+    pub siblings: Vec<(LinkId, Vec<PageUse>)>,
     /// The daemon has said nothing for long: it is to be asked and waited for, a moment, so that a
     /// handle whose accesses need no daemon finds the next one.
     pub waits: bool,
@@ -171,7 +193,10 @@ impl UseReports {
         self.accesses = accesses.clamp(USE_ACCESSES_MIN, USE_ACCESSES_MAX);
         self.looked = now;
         client.look_after(self.accesses);
-        says.then(|| UseReport { pages: client.take_use(), waits: is_silent })
+        says.then(|| {
+            let (pages, siblings) = client.take_use_by_home();
+            UseReport { pages, siblings, waits: is_silent }
+        })
     }
 }
 

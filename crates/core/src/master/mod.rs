@@ -29,12 +29,13 @@ use crate::constants::{
 };
 use crate::counts::{CallCounts, Refusals};
 use crate::error::{DeathCause, Error, Result};
-use crate::placement::{Candidate, Chooser, Policy, pick_rack};
+use crate::placement::{Candidate, Chooser, Policy, pick_home};
 use crate::seam::{Mutation, Nanos, Probe, Race, Rare};
 use crate::wire::{
     MasterAnswer, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo, WIRE_VERSION,
 };
 use moves::Moves;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// A master that runs looks at leases at least so often in one. Longer intervals are pauses, in
@@ -488,6 +489,7 @@ impl<P: Probe> Master<P> {
             Some(Peer::Client(_)) => return Err(broken("a client's connection joins as daemon")),
             _ => {}
         }
+        self.check_shards(rack)?;
         self.check_rivals(conn, &info)?;
         let other_region = self.state.region_id(rack).is_some_and(|id| id != info.region_id);
         if other_region && self.may_return(rack) {
@@ -501,6 +503,29 @@ impl<P: Probe> Master<P> {
         }
         self.propose(conn, id, Command::JoinDaemon(info.clone()))?;
         self.joining.insert(rack, (conn, info));
+        Ok(())
+    }
+
+    /// A rack keeps its number of shards, and there is room for one more.
+    fn check_shards(&self, rack: RackId) -> Result<()> {
+        let joined = self.state.shards_of(rack).map(|info| info.rack);
+        let mut known = joined.chain(self.joining.keys().copied().filter(|r| r.same_rack(rack)));
+        if let Some(other) = known.find(|other| other.shards() != rack.shards()) {
+            return Err(Error::BadRegion {
+                reason: format!(
+                    "rack {} is divided into {} of this pool, this daemon says {}: start it with \
+                     the number that the rack was made with, or take another rack number",
+                    rack.number(),
+                    shards_text(other),
+                    shards_text(rack)
+                ),
+            });
+        }
+        let count = self.state.racks().count() + self.joining.len();
+        if self.state.region_id(rack).is_none() && count >= usize::from(RACKS_MAX) {
+            let limit = u64::from(RACKS_MAX);
+            return Err(Error::Busy { what: "racks of a pool, shards counted".into(), limit });
+        }
         Ok(())
     }
 
@@ -570,7 +595,7 @@ impl<P: Probe> Master<P> {
         if matches!(peer, Peer::Daemon(_) | Peer::Deposed(_)) {
             return Err(broken("a daemon's connection joins as client"));
         }
-        if rack.0 >= RACKS_MAX {
+        if !rack.is_valid() {
             return Err(Error::NoSuchRack { rack });
         }
         self.conns.get_mut(&conn).expect("on_call made it").peer = Peer::Client(session);
@@ -611,14 +636,19 @@ impl<P: Probe> Master<P> {
         Ok(MasterAnswer::Homes(pages.collect()))
     }
 
-    /// The racks of the pool, by number.
+    /// The racks of the pool, by number, and the shards of each.
     pub fn racks(&self) -> Vec<RackInfo> {
-        self.state.racks().map(|info| self.with_liveness(info)).collect()
+        let racks = self.state.racks().map(|info| self.with_liveness(info));
+        let mut racks: Vec<RackInfo> = racks.collect();
+        racks.sort_by_key(|info| (info.rack.number(), info.rack.shard()));
+        racks
     }
 
+    /// A shard that is named, or of a divided rack that is named the one with most free frames.
     fn rack(&self, rack: RackId) -> Result<MasterAnswer> {
-        let info = self.state.rack(rack).ok_or(Error::NoSuchRack { rack })?;
-        Ok(MasterAnswer::Rack(self.with_liveness(info)))
+        let shards = self.state.named(rack).map(|info| self.with_liveness(info));
+        let best = shards.max_by_key(|info| (info.alive, info.frames_free, Reverse(info.rack)));
+        Ok(MasterAnswer::Rack(best.ok_or(Error::NoSuchRack { rack })?))
     }
 
     fn with_liveness(&self, mut info: RackInfo) -> RackInfo {
@@ -643,7 +673,7 @@ impl<P: Probe> Master<P> {
         };
         let candidates: Vec<Candidate> = self.racks.iter().map(candidate).collect();
         let (choice, asked) = (self.config.policy.choice, (own, bytes, tried));
-        match pick_rack(choice, &candidates, asked, self.ticked, &mut self.chooser) {
+        match pick_home(choice, &candidates, asked, self.ticked, &mut self.chooser) {
             Some(rack) => {
                 let known = self.racks.get_mut(&rack).expect("candidates are known");
                 known.promised_bytes = known.promised_bytes.saturating_add(bytes);
@@ -651,7 +681,7 @@ impl<P: Probe> Master<P> {
                 Ok(MasterAnswer::Rack(self.with_liveness(info)))
             }
             None => {
-                let others = candidates.iter().filter(|c| c.alive && c.rack != own);
+                let others = candidates.iter().filter(|c| c.alive && !c.rack.same_rack(own));
                 let free = |(racks, bytes): (u32, u64), c: &Candidate| {
                     (racks + 1, bytes.saturating_add(c.free_bytes))
                 };
@@ -693,6 +723,13 @@ impl<P: Probe> Master<P> {
     }
 }
 
+fn shards_text(rack: RackId) -> String {
+    match rack.shards() {
+        1 => "1 shard".into(),
+        shards => format!("{shards} shards"),
+    }
+}
+
 /// Whether two infos speak of one daemon process or its successor on the same region.
 fn same_daemon(a: &RackInfo, b: &RackInfo) -> bool {
     a.region_id == b.region_id && a.host == b.host && a.control == b.control
@@ -710,7 +747,7 @@ fn lease_command(peer: Peer, count: u64) -> Result<Command> {
 }
 
 fn check_rack_info(info: &RackInfo) -> Result<()> {
-    if info.rack.0 >= RACKS_MAX {
+    if !info.rack.is_valid() {
         return Err(Error::Denied {
             reason: format!("rack {}: racks are numbered 0 to {}", info.rack, RACKS_MAX - 1),
         });

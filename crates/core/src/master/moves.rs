@@ -83,12 +83,12 @@ impl<P: Probe> Master<P> {
         page: PageId,
         to: RackId,
     ) -> Result<MasterAnswer> {
-        if self.state.region_id(to).is_none() {
+        if self.state.named(to).next().is_none() {
             return Err(Error::NoSuchRack { rack: to });
         }
         let resolved = self.state.resolve(page);
         match resolved {
-            Resolved::Home(home) if home.rack != to => {
+            Resolved::Home(home) if !home.rack.same_rack(to) => {
                 self.moves.claim(conn, home, self.awake_ns)?;
             }
             _ => self.moves.release(conn, page),

@@ -11,7 +11,7 @@
 use super::directory::{Directory, Home, Role};
 use super::record::{self, PoolRecord, RackRecord, StateError, StateWrite, Table};
 use crate::addr::{GAddr, PageGeometry, PageId, RackId};
-use crate::constants::ROOTS_MAX;
+use crate::constants::{RACK_SHARDS_MAX, ROOTS_MAX};
 use crate::error::{Error, Result};
 use crate::wire::{PageHome, RackInfo, Resolved};
 use serde::{Deserialize, Serialize};
@@ -199,6 +199,22 @@ impl State {
     /// One of [`State::racks`].
     pub fn rack(&self, rack: RackId) -> Option<RackInfo> {
         Some(self.info(rack, self.racks.get(&rack)?))
+    }
+
+    /// Of [`State::racks`], those that a call means by `rack`: a shard itself, or by a rack's
+    /// number all shards of it.
+    pub fn named(&self, rack: RackId) -> impl Iterator<Item = RackInfo> + '_ {
+        let by_number = rack.is_valid() && !rack.is_divided();
+        let meant = move |info: &RackInfo| by_number || info.rack == rack;
+        self.shards_of(rack).filter(meant)
+    }
+
+    /// Of [`State::racks`], the shards of the rack that `rack` is one of.
+    pub fn shards_of(&self, rack: RackId) -> impl Iterator<Item = RackInfo> + '_ {
+        let all = (1..=RACK_SHARDS_MAX).flat_map(|shards| (0..shards).map(move |s| (s, shards)));
+        all.filter_map(move |(shard, shards)| {
+            self.rack(RackId::sharded(rack.number(), shard, shards)?)
+        })
     }
 
     fn info(&self, rack: RackId, Rack { record, .. }: &Rack) -> RackInfo {

@@ -13,8 +13,6 @@ pub const HISTORY_WINDOWS: usize = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct History {
-    /// What the rack said last.
-    total: u64,
     /// Accesses in the window that is open.
     open: u64,
     /// Accesses in the closed ones, the last first.
@@ -25,17 +23,20 @@ struct History {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Histories {
     racks: BTreeMap<RackId, History>,
+    /// What each shard of a rack said last.
+    totals: BTreeMap<RackId, u64>,
     /// When the open window began, ns; `None` before the first fixed one.
     opened: Option<Nanos>,
 }
 
 impl Histories {
     pub(super) fn note(&mut self, rack: RackId, total: u64) {
-        let new = History { total, open: 0, closed: [0; HISTORY_WINDOWS] };
-        let known = self.racks.entry(rack).or_insert(new);
+        let new = History { open: 0, closed: [0; HISTORY_WINDOWS] };
+        let known = self.racks.entry(rack.rack()).or_insert(new);
+        let last = self.totals.insert(rack, total).unwrap_or(total);
         // A daemon that restarted counts from 0: what it says is what happened since.
-        known.open += total.checked_sub(known.total).unwrap_or(total);
-        known.total = total;
+        let since = total.checked_sub(last).unwrap_or(total);
+        known.open = known.open.saturating_add(since);
     }
 
     /// Closes the window that is open, if it is over.
@@ -61,7 +62,7 @@ impl Histories {
 
     /// Three times the access frequency of a rack; 0 if it never said anything.
     pub(super) fn frequency_thirds(&self, rack: RackId) -> u64 {
-        let Some(History { closed: [last, before @ ..], .. }) = self.racks.get(&rack) else {
+        let Some(History { closed: [last, before @ ..], .. }) = self.racks.get(&rack.rack()) else {
             return 0;
         };
         let sum = before.iter().fold(0u64, |sum, count| sum.saturating_add(*count));

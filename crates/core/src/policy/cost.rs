@@ -136,7 +136,7 @@ pub(super) fn decide(
 
 /// What can be told without weighing.
 fn early_reason(params: &CostParams, o: &Observation) -> Option<Reason> {
-    if o.asker == o.home {
+    if o.asker.same_rack(o.home) {
         Some(Reason::OwnRack)
     } else if o.under_way {
         Some(Reason::UnderWay)

@@ -47,7 +47,7 @@ pub(super) fn decide(params: &PaperParams, o: &Observation) -> (Decision, PaperR
 }
 
 fn choose(params: &PaperParams, o: &Observation, reasoning: &PaperReasoning) -> Decision {
-    if o.asker == o.home {
+    if o.asker.same_rack(o.home) {
         return Decision::Leave(Reason::OwnRack);
     }
     if !reasoning.hot {

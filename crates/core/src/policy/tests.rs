@@ -101,6 +101,17 @@ fn paper_takes_the_six_steps_in_their_order() {
 }
 
 #[test]
+fn no_policy_moves_a_page_between_shards_of_one_rack() {
+    let [home, asker] = [0, 1].map(|shard| RackId::sharded(3, shard, 2).unwrap());
+    for policy in [paper(), Policy::Cost(CostParams::default())] {
+        let o = Observation { home, asker, ..wanted() };
+        assert_eq!(decide(policy, &o), Decision::Leave(Reason::OwnRack));
+        let o = Observation { home: RackId(4), ..o };
+        assert_ne!(decide(policy, &o), Decision::Leave(Reason::OwnRack));
+    }
+}
+
+#[test]
 fn paper_clears_the_heat_of_who_lost_and_of_what_moved() {
     let effect = |o: &Observation| paper().decide(o, &Allowance::default()).heat_effect();
     assert_eq!(effect(&wanted()), HeatEffect::ClearAtOldHomes);

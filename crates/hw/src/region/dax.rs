@@ -34,6 +34,8 @@ pub struct DaxLayout {
     pub pages_offset: u64,
     /// Everything; the private section starts at 0.
     pub bytes: u64,
+    /// Where all this begins in the device: 0, or that of a shard's part of it.
+    pub base_bytes: u64,
 }
 
 impl DaxLayout {
@@ -54,6 +56,7 @@ impl DaxLayout {
             slot_stride_bytes,
             pages_offset,
             bytes,
+            base_bytes: 0,
         }
     }
 
@@ -86,6 +89,11 @@ impl DaxLayout {
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) fd: OwnedFd,
+    /// Where the part begins that is meant, bytes; 0 for the whole device.
+    pub(super) base_bytes: u64,
+    /// Whether it is a part that is meant.
+    pub(super) is_part: bool,
+    /// The length of that part.
     pub(super) device_bytes: u64,
     pub(super) align_bytes: u64,
 }
@@ -128,12 +136,22 @@ pub(super) fn open(path: &Path) -> Result<Device> {
     }
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed("open", path))?;
-    Ok(Device { fd, device_bytes, align_bytes })
+    Ok(Device { fd, base_bytes: 0, is_part: false, device_bytes, align_bytes })
+}
+
+impl Device {
+    /// One of `count` parts of equal length.
+    pub(super) fn part(self, index: u16, count: u16) -> Device {
+        let part = self.device_bytes / u64::from(count.max(1));
+        let device_bytes = part - part % self.align_bytes;
+        Device { base_bytes: u64::from(index) * device_bytes, is_part: true, device_bytes, ..self }
+    }
 }
 
 /// Where the sections lie, if the device is large enough.
 pub(super) fn place(device: &Device, layout: &RegionLayout, path: &Path) -> Result<DaxLayout> {
-    let dax = DaxLayout::new(layout, device.align_bytes);
+    let base_bytes = device.base_bytes;
+    let dax = DaxLayout { base_bytes, ..DaxLayout::new(layout, device.align_bytes) };
     if dax.bytes > device.device_bytes {
         return Err(too_small(device, dax.bytes, path));
     }

@@ -99,6 +99,18 @@ pub enum RegionError {
         /// What was asked for.
         asked: String,
     },
+    /// The rack's memory is divided into another number of shards than asked for.
+    #[error("{} is one of {found} parts of its rack's memory, asked for are {asked}: start the \
+             daemons with --shard I/{found} (none for 1), or remove the rack's regions and lose \
+             their data", path.display())]
+    OtherDivision {
+        /// The region that is there.
+        path: PathBuf,
+        /// Of how many parts it is one.
+        found: u16,
+        /// How many were asked for.
+        asked: u16,
+    },
     /// A section is shorter or longer than its region says.
     #[error("{} has {found_bytes} bytes, its region calls for {expected_bytes}: the region is \
              damaged; restore the file, or remove the region and lose its data", path.display())]

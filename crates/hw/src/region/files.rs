@@ -5,6 +5,7 @@ use super::dax::{self, DaxLayout, Device};
 use super::error::{RegionError, Result, failed};
 use super::huge::{self, FileSystem};
 use super::paths::{self, Paths};
+use super::shards;
 use super::spec::{MemorySpec, SpecError};
 use super::superblock::{self, SUPERBLOCK_BYTES};
 use super::{RegionFiles, Section, Store, section_bytes};
@@ -350,7 +351,7 @@ pub(super) fn create_on_device(
     device: Device,
     path: &Path,
 ) -> Result<RegionFiles> {
-    paths::lock_exclusive(device.fd.as_fd(), path)?;
+    shards::lock_device(&device, path)?;
     let superblock = device_superblock(&device, path)?;
     if has_magic(&superblock) {
         // Whole or torn: it is never formatted again.
@@ -375,7 +376,7 @@ pub(super) fn open_on_device(
     device: Device,
     path: &Path,
 ) -> Result<RegionFiles> {
-    paths::lock_exclusive(device.fd.as_fd(), path)?;
+    shards::lock_device(&device, path)?;
     let superblock = device_superblock(&device, path)?;
     if !has_magic(&superblock) {
         return Err(RegionError::Absent { path: path.to_owned() });
@@ -393,7 +394,7 @@ pub(super) fn device_has_region(device: &Device, path: &Path) -> Result<bool> {
 
 /// Wipes a region off a device. Whether there was one.
 pub(super) fn remove_from_device(device: Device, path: &Path) -> Result<bool> {
-    paths::lock_exclusive(device.fd.as_fd(), path)?;
+    shards::lock_device(&device, path)?;
     let had_region = device_has_region(&device, path)?;
     if had_region {
         wipe_superblock(&device_head(&device, Access::ReadWrite, path)?)?;
@@ -416,7 +417,8 @@ pub(super) fn device_superblock(device: &Device, path: &Path) -> Result<[u8; SUP
 }
 
 fn device_head(device: &Device, access: Access, path: &Path) -> Result<Window> {
-    let options = MapOptions { file_offset: 0, populate: false, huge_advice: false };
+    let file_offset = device.base_bytes;
+    let options = MapOptions { file_offset, populate: false, huge_advice: false };
     let head_bytes = (SUPERBLOCK_BYTES as u64).next_multiple_of(device.align_bytes);
     if device.device_bytes < head_bytes {
         return Err(dax::too_small(device, head_bytes, path));
@@ -449,7 +451,7 @@ fn on_device(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use rackpool_core::constants::{SESSIONS_MAX, SLOTS_MAX};
     use rackpool_core::layout::LAYOUT_VERSION;
@@ -458,22 +460,23 @@ mod tests {
     const PATH: &str = "/dev/dax0.0";
 
     /// A file in place of a device: all but the questions to the kernel about it is the same.
-    fn device(file: &OwnedFd, align_bytes: u64) -> Device {
+    pub(crate) fn device(file: &OwnedFd, align_bytes: u64) -> Device {
         let name = {
             use std::os::fd::AsRawFd;
             format!("/proc/self/fd/{}", file.as_raw_fd())
         };
         let fd = rustix::fs::open(name, OFlags::RDWR, Mode::empty()).unwrap();
-        Device { fd, device_bytes: rustix::fs::fstat(file).unwrap().st_size as u64, align_bytes }
+        let device_bytes = rustix::fs::fstat(file).unwrap().st_size as u64;
+        Device { fd, base_bytes: 0, is_part: false, device_bytes, align_bytes }
     }
 
-    fn format(files: &RegionFiles) {
+    pub(crate) fn format(files: &RegionFiles, rack: u16) {
         let mut block = Superblock {
             magic: MAGIC,
             version: LAYOUT_VERSION,
             page_shift: files.layout.pages.page_shift(),
             reserved_0: 0,
-            rack: 1,
+            rack,
             region_id: [1, 2],
             frame_count: u64::from(files.layout.frame_count),
             features: 0,
@@ -509,7 +512,7 @@ mod tests {
 
         let mut files = create_on_device(&spec, open(), path).unwrap();
         assert!(files.publish().is_err(), "not formatted");
-        format(&files);
+        format(&files, 1);
         files.publish().unwrap();
         let layout = files.layout();
         let pages = files.map(Section::Pages).unwrap();

@@ -29,11 +29,13 @@ mod error;
 mod files;
 mod huge;
 mod paths;
+mod shards;
 mod spec;
 mod superblock;
 
 pub use dax::DaxLayout;
 pub use error::{RegionError, Result};
+pub use shards::Claim;
 pub use spec::{HugeSize, MemoryKind, MemorySpec, SpecError, size_text};
 
 use crate::window::{Access, MapOptions, Window};
@@ -99,7 +101,9 @@ impl RegionFiles {
     pub fn exists(spec: &MemorySpec) -> Result<bool> {
         match &spec.kind {
             MemoryKind::Heap => Ok(false),
-            MemoryKind::Dax { path } => files::device_has_region(&dax::open(path)?, path),
+            MemoryKind::Dax { path } => {
+                files::device_has_region(&shards::open_device(spec, path)?, path)
+            }
             MemoryKind::Shm { .. } => {
                 Ok(Paths::of(&spec.kind).is_some_and(|paths| paths::is_there(&paths.private())))
             }
@@ -117,7 +121,9 @@ impl RegionFiles {
     pub fn create(spec: &MemorySpec) -> Result<Self> {
         match &spec.kind {
             MemoryKind::Heap => files::create_memory(spec),
-            MemoryKind::Dax { path } => files::create_on_device(spec, dax::open(path)?, path),
+            MemoryKind::Dax { path } => {
+                files::create_on_device(spec, shards::open_device(spec, path)?, path)
+            }
             MemoryKind::Shm { .. } => {
                 let paths = Paths::of(&spec.kind).expect("shm regions have names");
                 files::create_files(spec, paths)
@@ -135,7 +141,9 @@ impl RegionFiles {
     pub fn open(spec: &MemorySpec) -> Result<Self> {
         match &spec.kind {
             MemoryKind::Heap => Err(RegionError::Absent { path: "heap".into() }),
-            MemoryKind::Dax { path } => files::open_on_device(spec, dax::open(path)?, path),
+            MemoryKind::Dax { path } => {
+                files::open_on_device(spec, shards::open_device(spec, path)?, path)
+            }
             MemoryKind::Shm { .. } => {
                 let paths = Paths::of(&spec.kind).expect("shm regions have names");
                 files::open_files(spec, paths)
@@ -150,9 +158,10 @@ impl RegionFiles {
     pub fn inspect(spec: &MemorySpec) -> Result<(Superblock, RegionLayout)> {
         match &spec.kind {
             MemoryKind::Heap => Err(RegionError::Absent { path: "heap".into() }),
-            MemoryKind::Dax { path } => {
-                superblock::check(&files::device_superblock(&dax::open(path)?, path)?, path)
-            }
+            MemoryKind::Dax { path } => superblock::check(
+                &files::device_superblock(&shards::open_device(spec, path)?, path)?,
+                path,
+            ),
             MemoryKind::Shm { .. } => {
                 let paths = Paths::of(&spec.kind).expect("shm regions have names");
                 files::inspect_files(&paths)
@@ -167,7 +176,9 @@ impl RegionFiles {
     pub fn remove_path(spec: &MemorySpec) -> Result<bool> {
         match &spec.kind {
             MemoryKind::Heap => Ok(false),
-            MemoryKind::Dax { path } => files::remove_from_device(dax::open(path)?, path),
+            MemoryKind::Dax { path } => {
+                files::remove_from_device(shards::open_device(spec, path)?, path)
+            }
             MemoryKind::Shm { .. } => {
                 let paths = Paths::of(&spec.kind).expect("shm regions have names");
                 files::remove_files(&paths)
@@ -240,6 +251,7 @@ impl RegionFiles {
         self.dax_layout().map_or([0; 4], |dax| {
             let slot = dax.slots_offset + dax.slot_stride_bytes * u64::from(slot);
             [slot, dax.bell_offset, dax.table_offset, dax.pages_offset]
+                .map(|offset| dax.base_bytes + offset)
         })
     }
 
@@ -446,11 +458,14 @@ impl RegionFiles {
     }
 
     fn section_offset(&self, section: Section) -> u64 {
-        self.dax_layout().map_or(0, |dax| match section {
-            Section::Pages => dax.pages_offset,
-            Section::Private => 0,
-            Section::Table => dax.table_offset,
-            Section::Bell => dax.bell_offset,
+        self.dax_layout().map_or(0, |dax| {
+            dax.base_bytes
+                + match section {
+                    Section::Pages => dax.pages_offset,
+                    Section::Private => 0,
+                    Section::Table => dax.table_offset,
+                    Section::Bell => dax.bell_offset,
+                }
         })
     }
 
@@ -475,9 +490,9 @@ impl RegionFiles {
     }
 
     fn map_slot(&self, fd: OwnedFd, slot: u32, path: &Path) -> Result<(OwnedFd, Window)> {
-        let file_offset = self
-            .dax_layout()
-            .map_or(0, |dax| dax.slots_offset + u64::from(slot) * dax.slot_stride_bytes);
+        let file_offset = self.dax_layout().map_or(0, |dax| {
+            dax.base_bytes + dax.slots_offset + u64::from(slot) * dax.slot_stride_bytes
+        });
         let options = MapOptions { file_offset, populate: false, huge_advice: false };
         let window = self.map_fd(fd.as_fd(), SLOT_BYTES, options, path)?;
         Ok((fd, window))

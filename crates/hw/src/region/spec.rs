@@ -75,6 +75,9 @@ pub struct MemorySpec {
     pub huge: Option<HugeSize>,
     /// Whether all memory is backed and touched at start instead of at first use.
     pub touch: bool,
+    /// Which of how many parts of the memory is meant, made by [`MemorySpec::shard`]: nobody
+    /// writes that. `None` is all of it.
+    pub part: Option<(u16, u16)>,
 }
 
 /// Why a memory specification cannot be used. Nothing was opened.
@@ -132,6 +135,18 @@ pub enum SpecError {
         page_bytes: u64,
         /// The largest page size that would do.
         fitting_bytes: u64,
+    },
+    /// A size that does not fall into as many equal parts of whole pages.
+    #[error("memory: size={} does not fall into {shards} shards of whole pages of {}: use size={}",
+            size_text(*size_bytes), size_text(*page_bytes),
+            size_text(size_bytes.next_multiple_of(*page_bytes * u64::from(*shards))))]
+    NotWholeShards {
+        /// The size of the rack's memory.
+        size_bytes: u64,
+        /// Into how many shards it is divided.
+        shards: u16,
+        /// The page size.
+        page_bytes: u64,
     },
     /// More frames than a frame number counts.
     #[error("memory: {frames} frames of {}: at most {} are possible; use larger pages, such as \
@@ -243,6 +258,7 @@ impl FromStr for MemorySpec {
             pages: None,
             huge: None,
             touch: false,
+            part: None,
         };
         match head.split_once(':') {
             Some(("shm", path)) => {
@@ -467,6 +483,7 @@ mod tests {
                 pages: pages.then(|| PageGeometry::new(shift).unwrap()),
                 huge: huge.then_some(HugeSize::M2),
                 touch,
+                part: None,
             };
             prop_assert_eq!(spec.to_string().parse::<MemorySpec>().unwrap(), spec);
         }

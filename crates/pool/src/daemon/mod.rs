@@ -9,19 +9,23 @@
 mod clients;
 mod mover;
 mod server;
+mod standby;
 mod uplinks;
 mod world;
 
 use crate::options::Emulate;
-use rackpool_core::constants::{REQUEST_TIMEOUT_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT};
+use rackpool_core::constants::{
+    RACK_SHARDS_MAX, RACKS_MAX, REQUEST_TIMEOUT_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT,
+};
 pub use rackpool_core::daemon::Rings;
 use rackpool_core::policy::Policy as Migration;
 use rackpool_core::wire::FabricKind;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::process::Shutdown;
-use rackpool_hw::region::MemorySpec;
+use rackpool_hw::region::{MemorySpec, SpecError};
 use server::Server;
+use standby::Standby;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,9 +36,15 @@ use std::thread::JoinHandle;
 pub struct DaemonOptions {
     /// Its rack.
     pub rack: u16,
+    /// Which of the shards, from 0, into which the rack's memory is divided.
+    pub shard: u16,
+    /// Into how many shards the rack's memory is divided, each with a daemon: 1 to 8. Fixed when
+    /// the memory is made.
+    pub shards: u16,
     /// Addresses of the master.
     pub master: Vec<String>,
-    /// The rack's memory, such as `shm:/dev/shm/rack0?size=1G` or `heap?size=64M`.
+    /// The rack's memory with all its shards, such as `shm:/dev/shm/rack0?size=1G` or
+    /// `heap?size=64M`.
     pub memory: String,
     /// Address of the fabric endpoint; port 0 takes a free one.
     pub listen: SocketAddr,
@@ -63,6 +73,8 @@ impl DaemonOptions {
     pub fn new(rack: u16, master: &str, memory: &str) -> Self {
         Self {
             rack,
+            shard: 0,
+            shards: 1,
             master: master.split(',').map(str::to_string).collect(),
             memory: memory.into(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -75,6 +87,24 @@ impl DaemonOptions {
             rings: Rings::TwoLayer,
             metrics: None,
         }
+    }
+
+    /// One of `shards` daemons of the rack.
+    pub fn shard(mut self, shard: u16, shards: u16) -> Self {
+        (self.shard, self.shards) = (shard, shards);
+        self
+    }
+
+    /// What the daemon serves.
+    fn home(&self) -> Result<RackId> {
+        let Self { rack, shard, shards, .. } = *self;
+        RackId::sharded(rack, shard, shards).ok_or_else(|| {
+            let what = format!("shard {shard} of {shards} of rack {rack}");
+            let (racks, most) = (RACKS_MAX - 1, RACK_SHARDS_MAX);
+            let reason =
+                format!("{what}: racks are 0 to {racks}, shards 0/1 to {}/{most}", most - 1);
+            Error::Config { reason }
+        })
     }
 }
 
@@ -90,10 +120,21 @@ impl DaemonOptions {
 /// ```
 #[derive(Debug)]
 pub struct DaemonServer {
+    /// Ends before the own shard does.
+    standby: Option<Standby>,
     local_addr: SocketAddr,
     metrics_addr: Option<SocketAddr>,
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Whose a shard is that a process serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Belongs {
+    /// This process was started for it.
+    Here,
+    /// Its daemon is dead, and this process took it over.
+    Elsewhere,
 }
 
 /// How a running loop is asked to end.
@@ -127,11 +168,22 @@ impl DaemonServer {
     /// # Errors
     /// `bad-region`, `version` if the region is not one that this release can serve; `full` if
     /// the host has no memory; `config` for a memory that makes no sense; `timeout` if the master
-    /// does not answer; `denied` if the rack is served by another daemon, or the metrics' address
-    /// is not a loopback one.
+    /// does not answer; `denied` if the rack, or this shard, is served by another daemon, or the
+    /// metrics' address is not a loopback one.
+    ///
+    /// One of several daemons of a rack also serves what belongs to another one that has died, from
+    /// its region, until that one is started again and takes its shard back.
     pub fn start(options: DaemonOptions) -> Result<Self> {
+        let standby = Standby::new(&options)?;
+        let mut daemon = Self::open(options, Belongs::Here)?;
+        daemon.standby = standby.map(Standby::start).transpose()?;
+        Ok(daemon)
+    }
+
+    /// Serves one shard, and stands by for no other.
+    fn open(options: DaemonOptions, belongs: Belongs) -> Result<Self> {
         let stop = Arc::new(Stop::new()?);
-        let mut server = Server::open(options, Arc::clone(&stop))?;
+        let mut server = Server::open(options, belongs, Arc::clone(&stop))?;
         let (local_addr, metrics_addr) = (server.local_addr(), server.metrics_addr());
         let thread = std::thread::Builder::new()
             .name("rackpool-daemon".into())
@@ -140,7 +192,7 @@ impl DaemonServer {
                 server.close();
             })
             .map_err(|error| io_error("daemon thread", &error))?;
-        Ok(Self { local_addr, metrics_addr, stop, thread: Some(thread) })
+        Ok(Self { standby: None, local_addr, metrics_addr, stop, thread: Some(thread) })
     }
 
     /// Serves on the calling thread until SIGINT or SIGTERM. `ready` is called with the fabric
@@ -151,9 +203,12 @@ impl DaemonServer {
     pub fn run(options: DaemonOptions, ready: impl FnOnce(SocketAddr)) -> Result<()> {
         let shutdown = Shutdown::install().map_err(|error| io_error("signal handler", &error))?;
         let stop = Arc::new(Stop::new()?);
-        let mut server = Server::open(options, stop)?;
+        let standby = Standby::new(&options)?;
+        let mut server = Server::open(options, Belongs::Here, stop)?;
+        let standby = standby.map(Standby::start).transpose()?;
         ready(server.local_addr());
         server.run(Some(shutdown));
+        drop(standby);
         server.close();
         Ok(())
     }
@@ -174,6 +229,7 @@ impl DaemonServer {
     }
 
     fn join(&mut self) {
+        self.standby = None;
         self.stop.request();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -193,10 +249,12 @@ pub(crate) fn io_error(what: &str, error: &dyn std::fmt::Display) -> Error {
     Error::Io { what: what.into(), reason: error.to_string() }
 }
 
-fn parse_memory(memory: &str) -> Result<MemorySpec> {
-    memory.parse().map_err(|error: rackpool_hw::region::SpecError| Error::Config {
-        reason: error.to_string(),
-    })
+/// The memory of a daemon's shard, once it is certain that the rack's is divided as it should be.
+fn shard_memory(options: &DaemonOptions) -> Result<MemorySpec> {
+    let wrong = |error: SpecError| Error::Config { reason: error.to_string() };
+    let spec: MemorySpec = options.memory.parse().map_err(wrong)?;
+    spec.check_division(options.shards).map_err(Error::from)?;
+    spec.shard(options.shard, options.shards).map_err(wrong)
 }
 
 /// The control socket's name of a region: the same after every restart of its daemon, so that

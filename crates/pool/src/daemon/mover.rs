@@ -90,6 +90,8 @@ impl MoverThread {
         let bell = Arc::new(Bell::default());
         let mut pool = Options::new(&options.master.join(","), options.rack);
         pool.request_timeout_ms = CALL_MS;
+        // Its own daemon is the one that it works for.
+        pool.shard = (options.shards > 1).then_some(options.shard);
         let heard = Arc::clone(&bell);
         let thread = std::thread::Builder::new()
             .name("rackpool-mover".into())

@@ -6,7 +6,7 @@ use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome}
 use super::mover::MoverThread;
 use super::uplinks::{FabricUplinks, Turn};
 use super::world::RegionWorld;
-use super::{DaemonOptions, Stop, control_name, io_error, parse_memory};
+use super::{Belongs, DaemonOptions, Stop, control_name, io_error, standby};
 use crate::clock;
 use crate::link::MasterLink;
 use crate::links::fabric_error;
@@ -25,7 +25,7 @@ use rackpool_hw::control::ControlListener;
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::fabric::tcp::{self, Target, TargetOptions};
 use rackpool_hw::process::Shutdown;
-use rackpool_hw::region::RegionFiles;
+use rackpool_hw::region::{Claim, RegionFiles};
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::wait::{Pause, Waiter};
 use std::collections::{BTreeMap, VecDeque};
@@ -86,13 +86,18 @@ pub(super) struct Server {
     /// The door is closed before the thread is waited for.
     mover: Option<MoverThread>,
     metrics: Option<(Door<DaemonStats>, MetricsServer)>,
+    /// Says to the rack's other daemons that the shard's own one lives. Last: it goes after the
+    /// region's lock.
+    _claim: Option<Claim>,
 }
 
 impl Server {
-    pub(super) fn open(options: DaemonOptions, stop: Arc<Stop>) -> Result<Self> {
+    pub(super) fn open(options: DaemonOptions, belongs: Belongs, stop: Arc<Stop>) -> Result<Self> {
         let asymmetric = rackpool_hw::barrier::register().is_ok();
-        let rack = RackId(options.rack);
-        let (mut world, mut engine) = open_region(&options, rack, asymmetric)?;
+        let rack = options.home()?;
+        let (files, is_new, claim) = standby::region_of(&options, belongs)?;
+        let (mut world, mut engine, claim) =
+            open_region(files, rack, asymmetric, (is_new, belongs), claim)?;
         engine.set_policy(options.migration);
         let layout = engine.layout();
         let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
@@ -153,6 +158,7 @@ impl Server {
             events: Vec::new(),
             mover: None,
             metrics: None,
+            _claim: claim,
         };
         server.watch()?;
         server.clients.recover(&mut server.engine, &mut server.world, &server.poller)?;
@@ -542,7 +548,7 @@ impl Server {
         let refused = self.poll_master(clock::now_ns()).err();
         if refused != self.refused {
             if let Some(error) = &refused {
-                eprintln!("rackpool: rack {}: the master says: {error}", self.options.rack);
+                eprintln!("rackpool: rack {}: the master says: {error}", self.region.rack);
             }
             self.refused = refused;
         }
@@ -624,7 +630,7 @@ impl Server {
             if let Some(MasterAnswer::Joined { pages_lost: 1.., .. }) = self.master.welcome() {
                 eprintln!(
                     "rackpool: rack {}: this is a new region; pages of the old one are lost",
-                    self.options.rack
+                    self.region.rack
                 );
             }
             self.engine.master_up(&mut self.world);
@@ -672,18 +678,17 @@ fn region_info(engine: &Daemon, options: &DaemonOptions) -> RegionInfo {
     }
 }
 
+/// Formats a new region, attaches to it, and claims it if that was not done.
 fn open_region(
-    options: &DaemonOptions,
+    files: RegionFiles,
     rack: RackId,
     asymmetric: bool,
-) -> Result<(RegionWorld, Daemon)> {
-    let spec = parse_memory(&options.memory)?;
-    let (files, is_new) = match RegionFiles::exists(&spec).map_err(Error::from)? {
-        true => (RegionFiles::open(&spec).map_err(Error::from)?, false),
-        false => (RegionFiles::create(&spec).map_err(Error::from)?, true),
-    };
+    (is_new, belongs): (bool, Belongs),
+    claim: Option<Claim>,
+) -> Result<(RegionWorld, Daemon, Option<Claim>)> {
     let layout = files.layout();
     let mut world = RegionWorld::new(files, asymmetric)?;
+    let mut claim = claim;
     if is_new {
         let mut id = [0; 2];
         for word in &mut id {
@@ -692,6 +697,10 @@ fn open_region(
         format(&mut world, rack, id, layout)?;
         world.files.publish().map_err(Error::from)?;
     }
+    if claim.is_none() && belongs == Belongs::Here && rack.is_divided() {
+        // There was nothing to claim when this daemon began.
+        claim = Claim::take(world.files.spec()).map_err(Error::from)?;
+    }
     let engine = Daemon::attach(&mut world, rack, Some(layout.pages))?;
-    Ok((world, engine))
+    Ok((world, engine, claim))
 }

@@ -10,6 +10,7 @@ pub(crate) use http::{Door, MetricsServer, start};
 
 use crate::paths::{PathCounts, PathStats};
 use crate::stats::{HandleStats, PoolStats};
+use rackpool_core::RackId;
 use rackpool_core::wire::{DaemonStats, MasterStats, RackInfo};
 use std::fmt::Write;
 
@@ -141,7 +142,7 @@ pub(crate) fn daemon_text(stats: &DaemonStats) -> String {
 pub(crate) fn master_text((stats, racks): &(MasterStats, Vec<RackInfo>)) -> String {
     let mut text = Text::default();
     text.master(stats);
-    text.racks_up(racks.iter().map(|info| (info.rack.0, info.alive)));
+    text.racks_up(racks.iter().map(|info| (info.rack, info.alive)));
     text.out
 }
 
@@ -185,7 +186,7 @@ impl Text {
         }
     }
 
-    fn racks_up(&mut self, racks: impl Iterator<Item = (u16, bool)>) {
+    fn racks_up(&mut self, racks: impl Iterator<Item = (RackId, bool)>) {
         self.head("rack_up", Kind::Gauge, "Whether the rack's daemon is connected to the master");
         for (rack, alive) in racks {
             let up = u8::from(alive);
@@ -272,7 +273,6 @@ mod tests {
     use super::*;
     use crate::paths::{Call, Path};
     use crate::stats::RackStats;
-    use rackpool_core::RackId;
     use std::collections::BTreeSet;
 
     fn pool() -> PoolStats {
@@ -292,7 +292,7 @@ mod tests {
             daemon,
             error: None,
         };
-        let racks = vec![rack(3, Some(daemon)), rack(4, None)];
+        let racks = vec![rack(RackId(3), Some(daemon)), rack(RackId(4), None)];
         PoolStats { master: MasterStats::default(), racks, handle }
     }
 

@@ -59,11 +59,11 @@ impl Crew {
         places: &[(u16, FabricChoice)],
         seed: u64,
     ) -> Crew {
-        let racks = stage.memory.len() as u16;
+        let homes = stage.homes.clone();
+        let racks = homes.len();
         let per_rack = |handle: &mut Handle, bytes: u64| -> Vec<GAddr> {
-            (0..racks)
-                .map(|rack| handle.alloc(bytes, Placement::Rack(RackId(rack))).expect("room"))
-                .collect()
+            let alloc = |home: &RackId| handle.alloc(bytes, Placement::Rack(*home));
+            homes.iter().map(alloc).collect::<Result<_, _>>().expect("room")
         };
         // A page of their own: beside memory that a word names it would not move.
         assert!(COUNTERS * COUNTER_BYTES <= handle.page_bytes());
@@ -82,6 +82,7 @@ impl Crew {
                 records,
                 blocks: per_rack(handle, BLOCK_BYTES),
                 counters: counters.clone(),
+                homes: homes.clone(),
                 words: per_rack(handle, WORDS * 8),
                 reopens: false,
                 timeout_ms: 10_000,
@@ -93,7 +94,7 @@ impl Crew {
         Crew {
             places: jobs.into_iter().map(place).collect(),
             tally: Tally::default(),
-            added: vec![0; usize::from(racks) * COUNTERS as usize],
+            added: vec![0; racks * COUNTERS as usize],
             counters,
             baseline: stats.into_iter().map(|one| one.daemon.expect("it answers")).collect(),
             random: Random::new(seed),
@@ -113,7 +114,7 @@ impl Crew {
     pub fn pages(&self, page_bytes: u64) -> BTreeMap<GAddr, RackId> {
         let records = self.places.iter().map(|place| &place.job.records);
         let homes = records.chain([&self.counters]).flat_map(|of_racks| {
-            let racks = (0..).map(RackId);
+            let racks = self.places[0].job.homes.clone();
             of_racks.iter().map(|addr| GAddr(addr.0 / page_bytes * page_bytes)).zip(racks)
         });
         homes.collect()
@@ -237,10 +238,10 @@ impl Crew {
     /// it had sent and nobody had answered is executed until then, and never after it.
     pub fn wait_ended(&mut self, handle: &mut Handle, index: usize) {
         let Some(pid) = self.places[index].ending.take() else { return };
-        let racks = self.places[index].job.records.len() as u16;
+        let homes = self.places[index].job.homes.clone();
         super::wait_until("the daemons see a worker's end", PATIENCE, || {
-            (0..racks).find_map(|rack| {
-                let sessions = handle.sessions(RackId(rack)).expect("the daemon answers");
+            homes.iter().find_map(|rack| {
+                let sessions = handle.sessions(*rack).expect("the daemon answers");
                 let found = sessions.into_iter().find(|one| one.connected && one.pid == pid);
                 found.map(|one| format!("rack {rack} has {one:?}"))
             })

@@ -2,7 +2,7 @@
 //! some racks, all real processes, with everything that they leave behind.
 
 use super::{PATIENCE, Proc, Random};
-use rackpool::{DaemonStats, FabricChoice, Options, Pool};
+use rackpool::{DaemonStats, FabricChoice, Options, Pool, RackId};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -15,6 +15,9 @@ pub struct Stage {
     pub master: Option<Proc>,
     pub daemons: Vec<Option<Proc>>,
     pub addr: String,
+    /// What each daemon serves: its rack, or its shard of a divided one.
+    pub homes: Vec<RackId>,
+    /// The memory of each daemon's rack.
     pub memory: Vec<String>,
     prefix: String,
     dir: PathBuf,
@@ -28,12 +31,33 @@ impl Stage {
 
     /// As [`Stage::new`], with the files in another directory.
     pub fn in_dir(place: &str, memory: &[&str]) -> Stage {
-        let mut stage = Self::empty(place, memory);
-        stage.start_master();
-        for rack in 0..memory.len() {
-            stage.start_daemon(rack);
+        Self::empty(place, memory).started()
+    }
+
+    /// A master and racks with this memory, each divided into so many shards with a daemon.
+    pub fn divided(racks: &[(&str, u16)]) -> Stage {
+        let memory: Vec<&str> = racks.iter().map(|(memory, _)| *memory).collect();
+        let mut stage = Self::empty("/dev/shm", &memory);
+        let whole = std::mem::take(&mut stage.memory);
+        stage.homes.clear();
+        for (rack, (_, shards)) in racks.iter().enumerate() {
+            for shard in 0..*shards {
+                stage.homes.push(RackId::sharded(rack as u16, shard, *shards).expect("a shard"));
+                stage.memory.push(whole[rack].clone());
+            }
         }
-        stage
+        stage.daemons = stage.homes.iter().map(|_| None).collect();
+        // How long daemons are missed is measured here, and not how long a busy disk takes to sync.
+        stage.dir = PathBuf::from(format!("{}-master", stage.prefix));
+        stage.started()
+    }
+
+    fn started(mut self) -> Stage {
+        self.start_master();
+        for daemon in 0..self.homes.len() {
+            self.start_daemon(daemon);
+        }
+        self
     }
 
     /// Names and places; nothing runs.
@@ -49,8 +73,9 @@ impl Stage {
             .map(|(rack, options)| format!("shm:{prefix}-rack{rack}?{options}"));
         let memory: Vec<String> = memory.collect();
         let daemons = memory.iter().map(|_| None).collect();
+        let homes = (0..).map(RackId).take(memory.len()).collect();
         let dir = std::env::temp_dir().join(&id);
-        Stage { master: None, daemons, addr: free_address(), memory, prefix, dir }
+        Stage { master: None, daemons, addr: free_address(), homes, memory, prefix, dir }
     }
 
     pub fn start_master(&mut self) {
@@ -69,8 +94,15 @@ impl Stage {
 
     /// Starts another daemon process, which may fail.
     pub fn spawn_daemon(&self, rack: usize, memory: &str) -> Proc {
-        let args = [rack.to_string(), self.addr.clone(), memory.into()];
-        Proc::start(&format!("daemon {rack}"), "daemon", &args)
+        self.spawn(self.homes[rack], memory)
+    }
+
+    /// Starts a daemon process for this rack or shard, which may fail.
+    pub fn spawn(&self, home: RackId, memory: &str) -> Proc {
+        let numbers = [home.number(), home.shard(), home.shards()].map(|n| n.to_string());
+        let [rack, shard, shards] = numbers;
+        let args = [rack, self.addr.clone(), memory.into(), shard, shards];
+        Proc::start(&format!("daemon {home}"), "daemon", &args)
     }
 
     pub fn daemon(&mut self, rack: usize) -> &mut Proc {

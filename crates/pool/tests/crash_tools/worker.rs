@@ -49,6 +49,8 @@ pub struct Job {
     pub blocks: Vec<GAddr>,
     /// The counters in each rack.
     pub counters: Vec<GAddr>,
+    /// What "each rack" means above and below: racks, or shards of a divided one.
+    pub homes: Vec<RackId>,
     /// Its words in each rack, and in each what it allocates there.
     pub words: Vec<GAddr>,
     /// How often a second it may leave and join again.
@@ -79,6 +81,7 @@ impl Job {
             self.reopens.to_string(),
             self.timeout_ms.to_string(),
             list(&self.blocks),
+            self.homes.iter().map(|home| home.0.to_string()).collect::<Vec<_>>().join(","),
         ]
     }
 
@@ -98,6 +101,7 @@ impl Job {
             reopens: args[9] == "true",
             timeout_ms: number(args[10]),
             blocks: list(args[11]),
+            homes: args[12].split(',').map(|one| RackId(number(one) as u16)).collect(),
         }
     }
 
@@ -264,8 +268,13 @@ impl Worker {
         }
     }
 
-    fn any_rack(&mut self) -> RackId {
-        RackId(self.random.below(self.job.records.len() as u64) as u16)
+    fn any_home(&mut self) -> RackId {
+        let rack = self.any_rack();
+        self.job.homes[rack]
+    }
+
+    fn any_rack(&mut self) -> usize {
+        self.random.below(self.job.homes.len() as u64) as usize
     }
 
     /// Memory that comes back by itself: marked at both ends, looked at before it is freed.
@@ -277,7 +286,7 @@ impl Worker {
                 1 => page,
                 _ => 64 << self.random.below(9),
             };
-            let rack = self.any_rack();
+            let rack = self.any_home();
             let addr = self
                 .insist("alloc_owned", |handle| handle.alloc_owned(bytes, Placement::Rack(rack)));
             self.marks += 1;
@@ -315,7 +324,7 @@ impl Worker {
     /// A transfer of many pages, there and back.
     fn block(&mut self) {
         let rack = self.any_rack();
-        let block = self.job.blocks[rack.0 as usize];
+        let block = self.job.blocks[rack];
         self.marks += 1;
         let mut random = Random::new(self.job.seed ^ self.marks);
         let words = BLOCK_BYTES / 8;
@@ -333,7 +342,7 @@ impl Worker {
 
     /// Memory that outlives us: a word of ours names it from the moment when it is there.
     fn plain(&mut self) {
-        let rack = self.any_rack().0 as usize;
+        let rack = self.any_rack();
         let index = self.random.below(WORDS);
         let word = word_addr(&self.job.words, rack, index);
         let bytes = named_bytes(self.job.index, index, self.handle.page_bytes());

@@ -8,7 +8,7 @@ use super::workload::{Orphan, Worker};
 use crate::check::conserve::{DirectoryAudit, HomeAudit, PoolAudit, RackAudit, check, frames_of};
 use crate::time::Ps;
 use rackpool_core::wire::{DaemonStats, Reply, Request, Resolved};
-use rackpool_core::{Error, RackId, Result};
+use rackpool_core::{Error, Result};
 use std::rc::Rc;
 
 /// How long the daemons and the master have for what they do behind.
@@ -31,7 +31,8 @@ pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
 
 async fn run(ctx: &Ctx, scene: &Rc<Scene>) -> Result<()> {
     let cluster = scene.cluster.clone();
-    let handle = SimHandle::open(ctx.clone(), cluster, RackId(0), Path::OneSided, 64).await?;
+    let first = cluster.racks[0].id;
+    let handle = SimHandle::open(ctx.clone(), cluster, first, Path::OneSided, 64).await?;
     let mut worker = Worker::new(ctx.clone(), scene.clone(), handle);
     worker.end_table().await;
     let mut orphans = scene.model.orphans();
@@ -80,7 +81,7 @@ async fn run(ctx: &Ctx, scene: &Rc<Scene>) -> Result<()> {
 /// Asks a rack's daemon, and looks at its region beside what it says.
 async fn look_at(ctx: &Ctx, scene: &Rc<Scene>, index: usize) -> Result<RackAudit> {
     let cluster = scene.cluster.clone();
-    let id = RackId(index as u16);
+    let id = cluster.racks[index].id;
     let mut handle = SimHandle::open(ctx.clone(), cluster, id, Path::OneSided, 2).await?;
     let reply = loop {
         match handle.ask(Request::Stats).await {

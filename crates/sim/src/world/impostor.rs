@@ -6,7 +6,6 @@ use super::kernel::{Ctx, Input, Message};
 use super::master::MasterLink;
 use super::scenario::Scene;
 use crate::time::Ps;
-use rackpool_core::RackId;
 use rackpool_core::wire::{FabricKind, MasterCall, RackInfo};
 use std::rc::Rc;
 
@@ -26,7 +25,7 @@ async fn main(ctx: Ctx, scene: Rc<Scene>, rack: usize) {
     let until = started + Ps(Ps::ms(cluster.lease_ms).0 / 2);
     let layout = cluster.racks[rack].layout;
     let mut master = MasterLink::new(MasterCall::JoinDaemon(RackInfo {
-        rack: RackId(rack as u16),
+        rack: cluster.racks[rack].id,
         region_id: [u64::MAX, u64::from(ctx.id.0)],
         epoch: 1,
         page_shift: layout.pages.page_shift(),

@@ -15,6 +15,7 @@ pub mod performance;
 mod rack;
 pub mod scale;
 mod scenario;
+mod shards;
 mod table;
 mod target;
 mod uplinks;
@@ -31,12 +32,12 @@ use crate::net::EndpointId;
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use master::Disk;
-use rackpool_core::SessionId;
 use rackpool_core::constants::{LEASE_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT};
 use rackpool_core::master::{MasterConfig, State};
 use rackpool_core::placement::Policy;
 use rackpool_core::policy;
 use rackpool_core::wire::{MasterAnswer, MasterCall, MasterReply, encode_vec};
+use rackpool_core::{RackId, SessionId};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -108,6 +109,8 @@ pub struct Cluster {
     /// What executes one-sided operations, if it is not a processor like the others.
     device: Option<Box<dyn Fn() -> Rc<Cpu>>>,
     sessions: Cell<u64>,
+    /// Shards that went on with a sibling's daemon.
+    pub takeovers: Cell<u64>,
     /// Calls to the master by kind.
     pub master_calls: RefCell<BTreeMap<&'static str, u64>>,
     /// Bytes of the master's answers that describe racks.
@@ -146,6 +149,7 @@ impl Cluster {
             make_cpu,
             device: None,
             sessions: Cell::new(0),
+            takeovers: Cell::new(0),
             master_calls: RefCell::default(),
             rack_answer_bytes: Cell::new(0),
         }
@@ -158,6 +162,13 @@ impl Cluster {
     /// A processor of a host.
     pub fn cpu(&self, host: HostId) -> Rc<Cpu> {
         (self.make_cpu)(host)
+    }
+
+    /// A rack, or one shard of it; of a divided rack that is named its first shard.
+    pub fn rack_of(&self, id: RackId) -> &Rc<Rack> {
+        let exact = self.racks.iter().find(|rack| rack.id == id);
+        let named = || self.racks.iter().find(|rack| rack.id.same_rack(id));
+        exact.or_else(named).expect("ids are those of racks")
     }
 
     /// What executes one-sided operations on a host.
@@ -196,34 +207,6 @@ impl Cluster {
             .spawn("master".into(), self.master_host, cpu, |ctx| master::main(ctx, cluster));
         self.kernel.set_notice(id, self.costs.master_notice);
         self.master.set(id);
-    }
-
-    /// Starts a rack's daemon.
-    pub fn start_daemon(self: &Rc<Self>, rack: usize) {
-        let rack = self.racks[rack].clone();
-        if rack.owner.get().is_some_and(|owner| self.kernel.is_alive(owner)) {
-            // A region has one daemon: the second one finds it locked and ends.
-            return;
-        }
-        let cpu = self.cpu(rack.host);
-        let cluster = self.clone();
-        let name = format!("daemon {}", rack.id);
-        let host = rack.host;
-        let one = rack.clone();
-        let id = self.kernel.spawn(name, host, cpu, |ctx| daemon::main(ctx, cluster, one));
-        self.kernel.set_notice(id, self.costs.daemon_notice);
-        rack.owner.set(Some(id));
-    }
-
-    /// `kill -9` of a rack's daemon.
-    pub fn kill_daemon(&self, rack: usize) {
-        let rack = &self.racks[rack];
-        if let Some(owner) = rack.owner.take() {
-            self.kernel.kill(owner);
-        }
-        if let Some((_, fabric)) = rack.daemon.take() {
-            self.kernel.kill(fabric);
-        }
     }
 
     /// Bytes of the master's state as it is stored.

@@ -104,6 +104,7 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
             let time = rng.exponential(if long { Ps::ms(4_000) } else { short });
             kernel.say(|| format!("process {} is stopped for {time}", process.0));
             kernel.pause(process, time);
+            cluster.on_stopped(process);
             if long {
                 ctx.sleep(time).await;
             }
@@ -224,7 +225,8 @@ async fn in_access(ctx: &Ctx, scene: &Scene, rack: usize, process: ProcessId, rn
     // Whoever has what is there is to free it meanwhile.
     if let Some(frame) = scene.cluster.racks[rack].announced(process) {
         let state = scene.cluster.stored_state();
-        let there = |home: &Home| usize::from(home.rack.0) == rack && home.frame.0 == frame;
+        let id = scene.cluster.racks[rack].id;
+        let there = |home: &Home| home.rack == id && home.frame.0 == frame;
         let found = state.directory().iter().find(|(_, home)| there(home));
         scene.model.wish.set(found.map(|(page, _)| page.0));
     }

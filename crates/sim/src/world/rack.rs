@@ -86,6 +86,9 @@ pub struct Rack {
     pub owner: Cell<Option<ProcessId>>,
     /// The same, and its fabric thread, once it serves.
     pub daemon: Cell<Option<(ProcessId, ProcessId)>>,
+    /// Which rack's daemon process serves it, if not its own: its sibling of a divided rack, after
+    /// its own one died.
+    pub hosted_by: Cell<Option<usize>>,
     /// Barriers that its daemons paid for, and cells that they looked at.
     pub invalidations: Cell<(u64, u64)>,
     /// Whether clients of other racks map the region, as they do on one machine.
@@ -116,6 +119,7 @@ impl Rack {
             region: RefCell::new(region),
             owner: Cell::new(None),
             daemon: Cell::new(None),
+            hosted_by: Cell::new(None),
             invalidations: Cell::default(),
             mapped_elsewhere: Cell::default(),
             blocks_free: Cell::new(u64::MAX / 2),

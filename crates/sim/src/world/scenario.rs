@@ -5,7 +5,7 @@ use super::kernel::{Clock, ControlCosts, HostId, Kernel, Loop, ProcessId};
 use super::rack::Rack;
 use super::table::{TableReport, Tables};
 use super::workload::{self, Fate, Model};
-use super::{Cluster, Path, StepCosts, audit, nemesis};
+use super::{Cluster, Path, StepCosts, audit, nemesis, shards};
 use crate::check::conserve::{FrameAudit, frames_of};
 use crate::device::Profile;
 use crate::mem::{Cpu, Hooks, HostCache, SwitchRates, Violations};
@@ -17,7 +17,7 @@ use rackpool_core::layout::{FrameState, RegionLayout};
 use rackpool_core::policy::{self, CostParams, PaperParams};
 use rackpool_core::probe::{Race, Rare};
 use rackpool_core::wire::Resolved;
-use rackpool_core::{GAddr, PageGeometry, RackId};
+use rackpool_core::{GAddr, PageGeometry};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -98,7 +98,7 @@ impl Scene {
         let state = self.cluster.stored_state();
         let page = self.cluster.racks[0].layout.pages.page(addr);
         let Some(home) = state.directory().get(page) else { return true };
-        let region = self.cluster.racks[usize::from(home.rack.0)].region.borrow().id;
+        let region = self.cluster.rack_of(home.rack).region.borrow().id;
         state.region_id(home.rack) != Some(region)
             || matches!(state.resolve(page), Resolved::Lost(_))
     }
@@ -135,8 +135,11 @@ impl Scene {
         (!places[place].done && self.cluster.kernel.is_alive(process)).then_some(place)
     }
 
-    /// Whether some client maps other racks' memory.
+    /// Whether some client maps the memory of other racks, or of other shards.
     pub fn has_mapped(&self) -> bool {
+        if self.cluster.racks.iter().any(|rack| rack.id.is_divided()) {
+            return true;
+        }
         self.places.borrow().iter().any(|place| place.path == Path::Mapped)
     }
 
@@ -151,11 +154,11 @@ impl Scene {
             let places = self.places.borrow();
             (places[place].rack, places[place].path)
         };
-        let host = self.cluster.racks[rack].host;
+        let (id, host) = (self.cluster.racks[rack].id, self.cluster.racks[rack].host);
         let cpu = self.cluster.cpu(host);
         let scene = self.clone();
         let id = self.cluster.kernel.spawn(format!("client {place}"), host, cpu, |ctx| {
-            workload::client(ctx, scene, place, RackId(rack as u16), path)
+            workload::client(ctx, scene, place, id, path)
         });
         self.places.borrow_mut()[place].process = Some(id);
     }
@@ -186,7 +189,7 @@ impl Scene {
             }
         }
         let (kernel, state) = (&self.cluster.kernel, self.cluster.stored_state());
-        let id = RackId(rack as u16);
+        let id = self.cluster.racks[rack].id;
         let geometry = self.cluster.racks[rack].layout.pages;
         let moving = self.moving_pages();
         let fate = |addr| {
@@ -351,11 +354,10 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     let hosts: Vec<HostId> = (0..=shape.racks).map(|_| host()).collect();
     let pages = PageGeometry::new(shape.page_shift).expect("a page size");
     let layout = RegionLayout { pages, frame_count: shape.frames };
-    let racks: Vec<Rc<Rack>> = (0..shape.racks)
-        .map(|rack| {
-            let host = hosts[rack as usize];
-            Rc::new(Rack::new(RackId(rack as u16), host, layout, &kernel, true))
-        })
+    let racks: Vec<Rc<Rack>> = shards::ids(seed, shape.racks)
+        .into_iter()
+        .zip(&hosts)
+        .map(|(id, host)| Rc::new(Rack::new(id, *host, layout, &kernel, true)))
         .collect();
     let hooks = Hooks::new(seed);
     hooks.set_mutation(config.mutation);
@@ -385,7 +387,8 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     });
     let places: Vec<Place> = places.collect();
     let mapped = places.iter().any(|place| place.path == Path::Mapped);
-    cluster.racks.iter().for_each(|rack| rack.mapped_elsewhere.set(mapped));
+    let is_mapped = |rack: &Rack| mapped || rack.id.is_divided();
+    cluster.racks.iter().for_each(|rack| rack.mapped_elsewhere.set(is_mapped(rack)));
     Rc::new(Scene {
         seed,
         config: config.clone(),
@@ -507,6 +510,10 @@ fn outcome(scene: &Rc<Scene>) -> SeedOutcome {
         counts.add(Group::Message, name, *count);
     }
     counts.add(Group::Fault, Fault::TornWrite.name(), scene.model.torn.get());
+    let takeovers = scene.cluster.takeovers.get();
+    if takeovers > 0 {
+        counts.add(Group::Checked, "shards taken over", takeovers);
+    }
     let failed = scene.cluster.registrations_failed.get();
     counts.add(Group::Fault, Fault::FailedRegistration.name(), failed);
     let lines = kernel.log.take().unwrap_or_default();

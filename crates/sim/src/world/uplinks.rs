@@ -124,7 +124,7 @@ impl Uplinks for SimUplinks {
     }
 
     fn connect(&mut self, info: &RackInfo) -> Option<PeerId> {
-        let to = self.cluster.racks[usize::from(info.rack.0)].endpoint.get();
+        let to = self.cluster.rack_of(info.rack).endpoint.get();
         Some(self.ctx.connect_peer(self.endpoint, to))
     }
 

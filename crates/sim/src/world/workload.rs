@@ -465,6 +465,13 @@ impl Worker {
         self.scene.model.histories.borrow_mut().add(addr.0, event);
     }
 
+    /// Any rack; of a divided one a shard, or the rack by its number.
+    fn any_rack(&mut self) -> RackId {
+        let racks = &self.scene.cluster.racks;
+        let id = racks[self.rng.below(racks.len() as u64) as usize].id;
+        if id.is_divided() && self.rng.chance_ppm(500_000) { id.rack() } else { id }
+    }
+
     async fn alloc(&mut self) {
         if self.mine.len() >= OBJECTS_MAX {
             return self.free_one().await;
@@ -475,12 +482,11 @@ impl Worker {
             4..6 => self.rng.between(600, page / 2),
             _ => self.rng.between(page / 2 + 1, 3 * page),
         };
-        let racks = self.scene.cluster.racks.len() as u64;
         let placement = match self.rng.below(4) {
             0 => Placement::Auto,
             1 => Placement::Local,
             2 => Placement::Spread,
-            _ => Placement::Rack(RackId(self.rng.below(racks) as u16)),
+            _ => Placement::Rack(self.any_rack()),
         };
         let owned = self.rng.chance_ppm(50_000);
         self.begin("alloc");

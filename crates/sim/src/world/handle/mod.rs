@@ -117,7 +117,7 @@ impl SimHandle {
         let mut inbox = Inbox::default();
         let timeout = cluster.request_timeout;
         let deadline = ctx.now() + timeout;
-        let home = cluster.racks[usize::from(rack.0)].clone();
+        let home = cluster.rack_of(rack).clone();
         let join =
             Join { ctx: ctx.clone(), endpoint, cluster: cluster.clone(), rack: home, deadline };
         let link = join.until(&mut inbox, &mut master, cluster.new_session(), None).await?;
@@ -289,7 +289,11 @@ impl SimHandle {
 
     /// Tells the own rack's daemon which pages this handle used since it last did.
     pub async fn tell_use(&mut self) -> Result<()> {
-        let pages = self.client.take_use();
+        let (pages, siblings) = self.client.take_use_by_home();
+        for (link, pages) in siblings {
+            let deadline = self.ctx.now() + self.timeout;
+            self.daemon_call(link, Request::NoteUse { pages }, deadline).await?;
+        }
         match self.ask(Request::NoteUse { pages }).await? {
             Reply::Noted => Ok(()),
             other => Err(Error::Protocol {

@@ -72,8 +72,8 @@ impl SimHandle {
             }
             return Ok(());
         }
-        let rack = self.cluster.racks[usize::from(info.rack.0)].clone();
-        if self.path == Path::Mapped {
+        let rack = self.cluster.rack_of(info.rack).clone();
+        if self.path == Path::Mapped || info.rack.same_rack(self.rack) {
             let session = self.cluster.new_session();
             let join = self.join(&rack, deadline);
             let link = join.until(&mut self.inbox, &mut self.master, session, None).await?;
@@ -123,7 +123,7 @@ impl SimHandle {
         if let Some(old) = self.remote(id).peer.take() {
             self.fabric.close(&self.ctx, old);
         }
-        let home = self.cluster.racks[usize::from(rack.0)].clone();
+        let home = self.cluster.rack_of(rack).clone();
         let peer = self.fabric.connect(&self.ctx, &self.links, &home);
         let name = self.remote(id).session.peer().to_string();
         loop {

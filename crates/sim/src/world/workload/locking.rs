@@ -4,7 +4,7 @@
 use super::Worker;
 use crate::time::Ps;
 use crate::world::kernel::ProcessId;
-use rackpool_core::{Error, GAddr, RackId};
+use rackpool_core::{Error, GAddr};
 use std::collections::BTreeMap;
 
 /// Bytes of a line.
@@ -100,8 +100,7 @@ impl Worker {
 
     /// A page with a lock stays where it is.
     async fn move_locked(&mut self, line: GAddr) {
-        let racks = self.scene.cluster.racks.len() as u64;
-        let to = RackId(self.rng.below(racks) as u16);
+        let to = self.any_rack();
         self.begin("migrate-locked");
         let result = self.handle.migrate(line, to).await;
         self.end("migrate-locked", &result).await;

@@ -50,8 +50,7 @@ impl Worker {
             _ => self.gone.last().copied(),
         };
         let Some(addr) = addr else { return self.word().await };
-        let racks = self.scene.cluster.racks.len() as u64;
-        let to = RackId(self.rng.below(racks) as u16);
+        let to = self.any_rack();
         self.move_page(addr, to).await;
     }
 
@@ -61,7 +60,7 @@ impl Worker {
         let result = self.handle.migrate(addr, to).await;
         self.end("migrate", &result).await;
         match result {
-            Ok(rack) if rack != to => {
+            Ok(rack) if !rack.same_rack(to) => {
                 self.violated("moves", format!("{addr} was to move to rack {to}, not {rack}"));
             }
             // Whatever it is of, it may have been freed meanwhile.

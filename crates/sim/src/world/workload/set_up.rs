@@ -15,17 +15,17 @@ const WORDS_PER_RACK: u64 = 12;
 
 /// Makes the words that all clients use, then lets the clients begin.
 pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
-    let racks = scene.cluster.racks.len() as u16;
     let cluster = scene.cluster.clone();
-    let opened = SimHandle::open(ctx.clone(), cluster, RackId(0), Path::OneSided, 16).await;
+    let racks: Vec<RackId> = cluster.racks.iter().map(|rack| rack.id).collect();
+    let opened = SimHandle::open(ctx.clone(), cluster, racks[0], Path::OneSided, 16).await;
     let mut handle = match opened {
         Ok(handle) => handle,
         Err(error) => return ctx.kernel.fail("set-up", error.to_string()),
     };
-    for rack in 0..racks {
+    for rack in racks {
         let bytes = WORDS_PER_RACK * 8;
         let addr = loop {
-            match handle.alloc(bytes, Placement::Rack(RackId(rack)), false).await {
+            match handle.alloc(bytes, Placement::Rack(rack), false).await {
                 Ok(addr) => break addr,
                 Err(error) if error.may_retry() => ctx.sleep(Ps::ms(1)).await,
                 // The other daemons may not have joined yet.

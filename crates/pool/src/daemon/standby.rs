@@ -1,0 +1,207 @@
+//! Several daemons of one rack stand by for one another. Each serves a shard of the rack's memory,
+//! and each looks after the regions of the others: one that nobody serves and whose own daemon is
+//! dead is served here from then on, by a second engine with a loop of its own, which starts as a
+//! restarted daemon does: redo record, locks and sessions are in the region, and clients find it
+//! under the same control name. When the shard's own daemon is started again it claims its
+//! shard, and the one that took it over stops serving it, in order.
+//!
+//! Only the kernel says that a daemon is dead: it lets go of the locks of dead processes (`Claim`
+//! in `rackpool_hw::region`). One that is stopped, or slow, keeps its shard for any time.
+//! Source: Rcmp §4.2 (c); decision 0026.
+
+use super::{Belongs, DaemonOptions, DaemonServer, io_error, shard_memory};
+use crate::clock;
+use rackpool_core::constants::LEASE_MS_DEFAULT;
+use rackpool_core::{Error, Result};
+use rackpool_hw::region::{Claim, MemoryKind, MemorySpec, RegionError, RegionFiles};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often the other shards are looked at: two system calls each.
+const LOOK_MS: u64 = 10;
+/// How long a shard is left alone after it could not be taken over.
+const FAILED_MS: u64 = LEASE_MS_DEFAULT;
+/// How often a daemon looks whether its shard was given back.
+const BACK_MS: u64 = 5;
+
+/// Opens the region of a daemon's shard, or makes it; whether it is new, and the claim if it was
+/// to be had already. The daemon to which the shard belongs claims it first, and waits until
+/// whoever took it over has given it back.
+pub(super) fn region_of(
+    options: &DaemonOptions,
+    belongs: Belongs,
+) -> Result<(RegionFiles, bool, Option<Claim>)> {
+    let spec = shard_memory(options)?;
+    let divided = options.shards > 1;
+    let claim = match belongs {
+        Belongs::Here if divided => Claim::take(&spec).map_err(Error::from)?,
+        _ => None,
+    };
+    if !RegionFiles::exists(&spec).map_err(Error::from)? {
+        if belongs == Belongs::Elsewhere {
+            return Err(
+                RegionError::Absent { path: spec.path().unwrap_or("".as_ref()).into() }.into()
+            );
+        }
+        return Ok((RegionFiles::create(&spec).map_err(Error::from)?, true, claim));
+    }
+    let deadline_ns = clock::deadline_ns(options.join_timeout_ms);
+    let mut said = false;
+    loop {
+        match RegionFiles::open(&spec) {
+            Err(RegionError::Locked { holder, .. })
+                if claim.is_some() && clock::now_ns() < deadline_ns =>
+            {
+                if !std::mem::replace(&mut said, true) {
+                    let holder = holder.map_or("another".into(), |pid| pid.to_string());
+                    let home = options.home()?;
+                    eprintln!(
+                        "rackpool: rack {home}: waits for process {holder}, which took it over"
+                    );
+                }
+                std::thread::sleep(Duration::from_millis(BACK_MS));
+            }
+            opened => return Ok((opened.map_err(Error::from)?, false, claim)),
+        }
+    }
+}
+
+/// The thread that looks after the rack's other shards. Stops what it serves when it is dropped.
+#[derive(Debug)]
+pub(super) struct Standby {
+    watched: Vec<Watched>,
+    thread: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+/// Another daemon's shard.
+#[derive(Debug)]
+struct Watched {
+    options: DaemonOptions,
+    spec: MemorySpec,
+    /// The shard, while it is served here.
+    server: Option<DaemonServer>,
+    /// Not to be looked at before.
+    not_before_ns: u64,
+}
+
+impl Standby {
+    /// For the shards beside the one of `options`; `None` if there are none, or if they are memory
+    /// that ends with its daemon.
+    pub(super) fn new(options: &DaemonOptions) -> Result<Option<Standby>> {
+        let home = options.home()?;
+        let mut watched = Vec::new();
+        for sibling in home.siblings() {
+            let mut options = options.clone();
+            options.shard = sibling.shard();
+            // Those addresses are the own shard's.
+            options.listen.set_port(0);
+            options.metrics = None;
+            let spec = shard_memory(&options)?;
+            if spec.kind != MemoryKind::Heap {
+                watched.push(Watched { options, spec, server: None, not_before_ns: 0 });
+            }
+        }
+        Ok((!watched.is_empty()).then_some(Standby { watched, thread: None }))
+    }
+
+    /// Begins to look.
+    pub(super) fn start(mut self) -> Result<Standby> {
+        let (stop, stopped) = channel();
+        let watched = std::mem::take(&mut self.watched);
+        let thread = std::thread::Builder::new()
+            .name("rackpool-standby".into())
+            .spawn(move || watch(watched, &stopped))
+            .map_err(|error| io_error("standby thread", &error))?;
+        self.thread = Some((stop, thread));
+        Ok(self)
+    }
+}
+
+impl Drop for Standby {
+    fn drop(&mut self) {
+        let Some((stop, thread)) = self.thread.take() else { return };
+        drop(stop);
+        if thread.join().is_err() {
+            eprintln!("rackpool: the standby thread panicked");
+        }
+    }
+}
+
+fn watch(mut watched: Vec<Watched>, stopped: &Receiver<()>) {
+    let pause = Duration::from_millis(LOOK_MS);
+    while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        watched.iter_mut().for_each(Watched::look);
+    }
+    watched.iter_mut().for_each(Watched::end);
+}
+
+impl Watched {
+    fn look(&mut self) {
+        let now = clock::now_ns();
+        if now < self.not_before_ns {
+            return;
+        }
+        let looked = match &self.server {
+            None => self.take_over(),
+            Some(_) => self.give_back(),
+        };
+        if let Err(error) = looked {
+            let (rack, shard) = (self.options.rack, self.options.shard);
+            eprintln!("rackpool: rack {rack}.{shard}: standing by for it: {error}");
+            self.not_before_ns = now + FAILED_MS * 1_000_000;
+        }
+    }
+
+    fn take_over(&mut self) -> Result<()> {
+        if !Claim::is_orphan(&self.spec).map_err(Error::from)? {
+            return Ok(());
+        }
+        let mut options = self.options.clone();
+        // It may have to be given back; what is to go goes in `end`.
+        options.ephemeral = false;
+        // Others are looked after meanwhile, too, and this can be tried again.
+        options.join_timeout_ms = options.join_timeout_ms.min(LEASE_MS_DEFAULT);
+        let home = options.home()?;
+        eprintln!("rackpool: rack {home}: its daemon is gone; this process takes it over");
+        match DaemonServer::open(options, Belongs::Elsewhere) {
+            Ok(server) => {
+                eprintln!("rackpool: rack {home}: served here, at {}", server.local_addr());
+                self.server = Some(server);
+                Ok(())
+            }
+            // Another one of the rack's daemons was first.
+            Err(Error::Denied { .. }) => {
+                self.not_before_ns = clock::now_ns() + FAILED_MS * 1_000_000;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn give_back(&mut self) -> Result<()> {
+        if !Claim::is_held(&self.spec).map_err(Error::from)? {
+            return Ok(());
+        }
+        let (rack, shard) = (self.options.rack, self.options.shard);
+        eprintln!(
+            "rackpool: rack {rack}.{shard}: its own daemon is back; this process lets go of it"
+        );
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+        Ok(())
+    }
+
+    /// What is served here ends; an ephemeral region goes, unless somebody else serves it.
+    fn end(&mut self) {
+        let Some(server) = self.server.take() else { return };
+        server.stop();
+        if self.options.ephemeral
+            && let Err(error) = RegionFiles::remove_path(&self.spec)
+            && !matches!(error, RegionError::Locked { .. })
+        {
+            eprintln!("rackpool: removing the region: {error}");
+        }
+    }
+}
