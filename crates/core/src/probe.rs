@@ -80,6 +80,18 @@ names! {
         ForgetArrival = "forget-arrival",
         /// A restarted master gives a rack to another region's daemon at once.
         GrantWithoutLeaseWait = "grant-without-lease-wait",
+        /// A lock is given back before what was buffered under it has gone home.
+        UnlockBeforeFlush = "unlock-before-flush",
+        /// What was buffered under a lock that is lost goes home all the same.
+        KeepLostWrites = "keep-lost-writes",
+        /// A half of the write buffer that is full is dropped.
+        DropFullHalf = "drop-full-half",
+        /// Reads do not look into the write buffer.
+        ReadPastBuffer = "read-past-buffer",
+        /// Copies stay in the page cache when their lock is given back.
+        KeepCopiesAfterUnlock = "keep-copies-after-unlock",
+        /// Copies are read without a proof that their lock is held.
+        TrustCopies = "trust-copies",
     }
 }
 
@@ -148,6 +160,14 @@ names! {
         AtomicUnknown = "atomic-unknown",
         /// Client: the master knows a page of the own rack that the own daemon did not.
         CommittedNotHome = "committed-not-home",
+        /// Client: a half of the write buffer was full.
+        HalfFull = "half-full",
+        /// Client: a read from home was shown what was not there yet.
+        ReadOverlaid = "read-overlaid",
+        /// Client: buffered writes were given up because their lock was lost.
+        BufferedWritesLost = "buffered-writes-lost",
+        /// Client: a lock was asked for before a copy was read.
+        ProofRenewed = "proof-renewed",
         /// Daemon: a cell announced a frame that was about to be punched.
         CellSeen = "cell-seen",
         /// Daemon: a repeated request was answered from its record.
@@ -226,7 +246,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.len(), 22);
+        assert!(Mutation::ALL.len() >= 32);
     }
 
     #[test]

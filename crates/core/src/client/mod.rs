@@ -10,6 +10,9 @@
 //! deviation: decision 0001.
 
 mod alloc;
+mod coupled;
+mod flush;
+mod held;
 mod locate;
 mod migrate;
 mod mover;
@@ -21,6 +24,9 @@ mod usage;
 mod write_buffer;
 
 pub use alloc::{Alloc, AtHome, AtWord, Free, Placement};
+pub use coupled::{Coupled, CoupledIo, CoupledOptions, CoupledStats};
+pub use flush::{Flush, Look};
+pub use held::{Dropped, HeldLock, HeldLocks, LockRange, Losses, Release};
 pub use locate::Locate;
 pub use migrate::Migrate;
 pub use mover::{Mover, Turn, Turned};
