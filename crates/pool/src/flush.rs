@@ -5,9 +5,9 @@
 use crate::clock;
 use crate::drive::{Advanced, Buffers, advance};
 use crate::links::{Links, fabric_error};
-use rackpool_core::Result;
 use rackpool_core::client::{Client, Flush, Look, WriteBuffer};
 use rackpool_core::seam::BufId;
+use rackpool_core::{Error, Result};
 use rackpool_hw::fabric::LocalBuffers;
 use rackpool_hw::fabric::tcp::Endpoint;
 use rackpool_hw::window::Window;
@@ -56,6 +56,10 @@ impl PackedFlush {
                 match advance(client, links, endpoint, buffers, &mut transfer, deadline_ns) {
                     Ok(Advanced::Posted) => return None,
                     Ok(Advanced::Done(())) => Ok(()),
+                    Err(error @ Error::LockLost { .. }) => {
+                        links.losses.untell();
+                        Err(error)
+                    }
                     Err(error) => Err(error),
                 }
             }

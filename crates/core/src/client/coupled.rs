@@ -283,6 +283,10 @@ impl Coupled {
             self.end_flush(io);
             self.begin_flush(io);
             self.tell()?;
+            // The lock may have been lost on the way, with nothing of its own to be told of.
+            if self.range_at(addr, from.len() as u64).is_none() {
+                return Ok(false);
+            }
         }
         Ok(false)
     }

@@ -267,6 +267,11 @@ impl Losses {
         self.is_told = true;
     }
 
+    /// Whoever was told has nobody to tell it to: the next one is.
+    pub fn untell(&mut self) {
+        self.is_told = false;
+    }
+
     /// The last loss, for what has nobody to tell it to.
     pub fn last(&self) -> Error {
         self.last.clone().expect("a loss was counted")

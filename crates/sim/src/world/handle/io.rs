@@ -112,18 +112,34 @@ impl Io for SimIo<'_, '_> {
     }
 
     fn post(&mut self, link: LinkId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
+        let links = LinksIo { ctx: self.ctx, endpoint: self.endpoint, links: self.links };
+        links.post(link, batch, &mut self.buffers.posted.peers)
+    }
+}
+
+/// The way from links to the fabric.
+pub(super) struct LinksIo<'a> {
+    pub(super) ctx: &'a Ctx,
+    pub(super) endpoint: EndpointId,
+    pub(super) links: &'a [Link],
+}
+
+impl LinksIo<'_> {
+    /// Posts a batch, and notes its connection.
+    pub(super) fn post(
+        &self,
+        link: LinkId,
+        batch: &[WorkRequest<'_>],
+        peers: &mut Vec<PeerId>,
+    ) -> Result<(), (usize, PostError)> {
         let peer = match &self.links[link.0 as usize] {
             Link::Remote(link) => link.peer,
             Link::Local(_) => None,
         };
-        match peer {
-            Some(peer) => {
-                if !self.buffers.posted.peers.contains(&peer) {
-                    self.buffers.posted.peers.push(peer);
-                }
-                self.ctx.post_work(self.endpoint, peer, batch)
-            }
-            None => Err((0, PostError::Down)),
+        let Some(peer) = peer else { return Err((0, PostError::Down)) };
+        if !peers.contains(&peer) {
+            peers.push(peer);
         }
+        self.ctx.post_work(self.endpoint, peer, batch)
     }
 }

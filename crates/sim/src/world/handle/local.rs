@@ -206,6 +206,7 @@ impl SimHandle {
         let rack = self.client.rack_of(id);
         if is_new_region {
             self.client.forget_link(id);
+            self.locks.lose(rack, None);
         }
         self.client.add_link(rack, Reach::Mapped(view)).expect("a region keeps its geometry");
         loss
