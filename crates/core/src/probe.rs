@@ -92,6 +92,44 @@ names! {
         KeepCopiesAfterUnlock = "keep-copies-after-unlock",
         /// Copies are read without a proof that their lock is held.
         TrustCopies = "trust-copies",
+        /// A range of lines is granted although somebody else has some of them.
+        GrantMeetingRange = "grant-meeting-range",
+        /// A grant gets the fencing token of the one before.
+        ReuseToken = "reuse-token",
+        /// Locks of a session go to others as soon as it has no connection.
+        PassLocksAtOnce = "pass-locks-at-once",
+        /// A client that comes back is not told which of its locks are lost.
+        HideLostLocks = "hide-lost-locks",
+        /// Attach forgets the locks of living sessions.
+        DropLocksAtAttach = "drop-locks-at-attach",
+        /// Locks of a session that is over stay.
+        KeepLocksOfDead = "keep-locks-of-the-dead",
+        /// Sessions of dead clients never end.
+        NeverEndSessions = "never-end-sessions",
+        /// Objects are handed out with what was in them.
+        HandOutUnzeroed = "hand-out-unzeroed",
+        /// Frames that are free keep their memory, with what is in it.
+        SkipPunch = "skip-punch",
+        /// Of the page ids of a run only the first counts as given out.
+        GiveIdsAgain = "give-ids-again",
+        /// Pages that are looked up ahead get the id of the page behind them.
+        LookAheadOffByOne = "look-ahead-off-by-one",
+        /// That the host has no memory is not noticed.
+        IgnoreFullMemory = "ignore-full-memory",
+        /// Whatever lies at an address is freed, whatever was said of its size.
+        FreeAnySize = "free-any-size",
+        /// A one-sided compare-and-swap is a load and a store.
+        CasInTwoSteps = "cas-in-two-steps",
+        /// Accesses go on beyond the end of a page.
+        CrossPageUnchecked = "cross-page-unchecked",
+        /// What was posted to a connection that ended counts as done.
+        FlushedIsDone = "flushed-is-done",
+        /// The master answers without having stored what it says.
+        AnswerUnstored = "answer-unstored",
+        /// What is freed stays counted.
+        KeepCounts = "keep-counts",
+        /// The directory keeps pages that were freed.
+        KeepFreedEntries = "keep-freed-entries",
     }
 }
 

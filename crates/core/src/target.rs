@@ -96,7 +96,10 @@ impl<M: Mem> TargetMemory<M> {
         let pages = self.layout.pages;
         let frame = offset >> pages.page_shift();
         let within = offset & (pages.page_bytes() - 1);
-        if frame >= u64::from(self.layout.frame_count) || bytes > pages.page_bytes() - within {
+        if frame >= u64::from(self.layout.frame_count) {
+            return Err(Refused::BadRange);
+        }
+        if bytes > pages.page_bytes() - within && !self.cell.mutated(Mutation::CrossPageUnchecked) {
             return Err(Refused::BadRange);
         }
         Ok(FrameIndex(frame as u32))
@@ -180,6 +183,9 @@ impl<M: Mem> TargetMemory<M> {
             return WorkStatus::BadRange;
         }
         status(self.at(RemoteAddr { offset, key }, WORD_BYTES, |pages| {
+            if self.cell.mutated(Mutation::CasInTwoSteps) {
+                return compare_then_store(pages, offset, (expected, new));
+            }
             match pages.compare_exchange(offset, expected, new) {
                 Ok(old) | Err(old) => old,
             }
@@ -195,6 +201,15 @@ impl<M: Mem> TargetMemory<M> {
         let at = RemoteAddr { offset, key };
         status(self.at(at, WORD_BYTES, |pages| pages.fetch_add(offset, n)))
     }
+}
+
+/// What a compare-and-swap must not be: others come in between.
+fn compare_then_store<M: Mem>(pages: &M, offset: u64, (expected, new): (u64, u64)) -> u64 {
+    let old = pages.load(offset);
+    if old == expected {
+        pages.store(offset, new);
+    }
+    old
 }
 
 #[inline(always)]

@@ -389,7 +389,9 @@ impl<M: Mem> Client<M> {
         if entry.page != self.geometry.page(addr) {
             return Err(Miss::Unknown);
         }
-        if offset + bytes > self.geometry.page_bytes() {
+        if offset + bytes > self.geometry.page_bytes()
+            && !self.mutated(Mutation::CrossPageUnchecked)
+        {
             return Err(Miss::CrossesPage);
         }
         match &self.links[entry.link.0 as usize].reach {

@@ -378,7 +378,8 @@ impl Worker {
             58..75 => self.other().await,
             75..86 => self.alloc().await,
             86..93 => self.free_one().await,
-            93..95 => self.read_gone().await,
+            93 => self.read_gone().await,
+            94 => self.free_wrong().await,
             95..97 => self.root().await,
             _ => self.ask().await,
         }
@@ -762,22 +763,6 @@ impl Worker {
         let mut others = others;
         let (addr, one) = others.nth(self.rng.below(count) as usize)?;
         Some((GAddr(*addr), one.bytes, one.serial))
-    }
-
-    /// The address of a freed page is an error for ever.
-    async fn read_gone(&mut self) {
-        let Some(addr) = self.gone.last().copied() else { return self.read_mine().await };
-        let mut found = [0; 16];
-        let called = self.begin("read-freed");
-        let result = self.handle.read(addr, &mut found).await;
-        self.end("read-freed", &result).await;
-        if result.is_ok() {
-            let (id, now) = (self.ctx.id.0, self.ctx.now());
-            let model = &self.scene.model.bytes;
-            let checked = model.borrow_mut().read(id, addr.0, &found, called, now);
-            self.must(checked);
-        }
-        self.refused(addr, called, &result);
     }
 
     /// Reads all that this client has once more, and gives it back.

@@ -10,7 +10,7 @@ use crate::time::Ps;
 use crate::world::kernel::ProcessId;
 use rackpool_core::RackId;
 use rackpool_core::client::LockRange;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of a line.
 pub(super) const LINE_BYTES: u64 = 64;
@@ -64,6 +64,8 @@ struct Hold {
     is_told: bool,
     /// Its home's daemon was killed since, or a write said that it may be done in part.
     is_broken: bool,
+    /// Lines that it wrote: it may see them in its buffer.
+    own: BTreeSet<u64>,
 }
 
 impl Hold {
@@ -202,14 +204,16 @@ impl RangeModel {
         let mut newer = self.holds.values().filter(|hold| hold.grant.token > grant.token);
         let superseded = newer.any(|hold| hold.grant.excludes(&grant)).then_some(at);
         let (phase, is_told, is_broken) = (Phase::Held, false, false);
-        let hold = Hold { grant, phase, superseded, is_told, is_broken };
+        let own = BTreeSet::new();
+        let hold = Hold { grant, phase, superseded, is_told, is_broken, own };
         self.holds.insert(grant.key(), hold);
         wrong
     }
 
     /// A client is about to write a line.
     pub(super) fn write_called(&mut self, key: Key, line: u64, value: u64) {
-        let Some(hold) = self.holds.get(&key) else { return };
+        let Some(hold) = self.holds.get_mut(&key) else { return };
+        hold.own.insert(line);
         // Whoever has lost its lock writes nothing any more, whether it knows or not.
         let Some(state) = self.lines.get_mut(&line).filter(|_| hold.superseded.is_none()) else {
             return;
@@ -268,12 +272,10 @@ impl RangeModel {
         if let Some(at) = hold.superseded {
             let jumped = self.jumps.get(&hold.grant.rack);
             let felt = jumped.is_some_and(|jump| *jump + JUMP_FELT >= called);
-            let own = |line: &u64| {
-                self.lines.get(line).is_some_and(|one| one.writes.contains_key(&key.2))
-            };
             let lines = words.len() / WORDS;
             let mut all = (0..lines as u64).map(|line| first + LINE_BYTES * line);
-            let told = hold.grant.is_local || felt || moved || all.any(|line| own(&line));
+            let told =
+                hold.grant.is_local || felt || moved || all.any(|line| hold.own.contains(&line));
             let late = at < called && !told;
             return late.then(|| format!("it reads under a lock that somebody else has: {hold:?}"));
         }

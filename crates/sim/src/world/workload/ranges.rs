@@ -265,8 +265,9 @@ impl Worker {
         self.check_error(what, result);
         if self.handle.is_local(range.guard.link)
             && self.scene.model.nothing_lost()
-            && let Err(Error::LockLost { token, .. } | Error::WritesLost { token, .. }) = result
-            && *token == range.guard.token
+            && let Err(Error::LockLost { addr, token } | Error::WritesLost { addr, token, .. }) =
+                result
+            && (*addr, *token) == (range.guard.first, range.guard.token)
         {
             self.violated("ranges", format!("{what}: a lock of the own host was lost"));
         }
