@@ -183,8 +183,8 @@ impl<M: Mem> TargetMemory<M> {
             return WorkStatus::BadRange;
         }
         status(self.at(RemoteAddr { offset, key }, WORD_BYTES, |pages| {
-            if self.cell.mutated(Mutation::CasInTwoSteps) {
-                return compare_then_store(pages, offset, (expected, new));
+            if self.cell.mutated(Mutation::AtomicsInTwoSteps) {
+                return load_then_store(pages, offset, |old| (old == expected).then_some(new));
             }
             match pages.compare_exchange(offset, expected, new) {
                 Ok(old) | Err(old) => old,
@@ -199,14 +199,19 @@ impl<M: Mem> TargetMemory<M> {
             return WorkStatus::BadRange;
         }
         let at = RemoteAddr { offset, key };
-        status(self.at(at, WORD_BYTES, |pages| pages.fetch_add(offset, n)))
+        status(self.at(at, WORD_BYTES, |pages| {
+            if self.cell.mutated(Mutation::AtomicsInTwoSteps) {
+                return load_then_store(pages, offset, |old| Some(old.wrapping_add(n)));
+            }
+            pages.fetch_add(offset, n)
+        }))
     }
 }
 
-/// What a compare-and-swap must not be: others come in between.
-fn compare_then_store<M: Mem>(pages: &M, offset: u64, (expected, new): (u64, u64)) -> u64 {
+/// What an atomic must not be: others come in between.
+fn load_then_store<M: Mem>(pages: &M, offset: u64, new: impl FnOnce(u64) -> Option<u64>) -> u64 {
     let old = pages.load(offset);
-    if old == expected {
+    if let Some(new) = new(old) {
         pages.store(offset, new);
     }
     old

@@ -310,7 +310,7 @@ fn local_and_remote_compare_and_swap_were_not_atomic_with_each_other() {
 
 #[test]
 fn a_remote_compare_and_swap_let_a_local_one_come_in_between() {
-    safeguarded(&[Mutation::CasInTwoSteps], |mutation| {
+    safeguarded(&[Mutation::AtomicsInTwoSteps], |mutation| {
         let mut rig = rack(mutation);
         let addr = rig.alloc(0, 64, false);
         let (home, at) = (home_of(&rig, addr), rig.world.offset_of(addr));
