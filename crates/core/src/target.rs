@@ -208,9 +208,11 @@ impl<M: Mem> TargetMemory<M> {
     }
 }
 
-/// What an atomic must not be: others come in between.
+/// What an atomic must not be: others come in between, and the longer it takes the more of them.
 fn load_then_store<M: Mem>(pages: &M, offset: u64, new: impl FnOnce(u64) -> Option<u64>) -> u64 {
+    const LOOKS: u32 = 200;
     let old = pages.load(offset);
+    (0..LOOKS).for_each(|_| _ = pages.load(offset));
     if let Some(new) = new(old) {
         pages.store(offset, new);
     }
