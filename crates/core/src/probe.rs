@@ -86,6 +86,56 @@ names! {
         KeepExposure = "keep-exposure",
         /// A daemon takes over the shard of a sibling that does not answer and is not dead.
         TakeOverLiving = "take-over-living",
+        /// A lock is given back before what was buffered under it has gone home.
+        UnlockBeforeFlush = "unlock-before-flush",
+        /// What was buffered under a lock that is lost goes home all the same.
+        KeepLostWrites = "keep-lost-writes",
+        /// A half of the write buffer that is full is dropped.
+        DropFullHalf = "drop-full-half",
+        /// Reads do not look into the write buffer.
+        ReadPastBuffer = "read-past-buffer",
+        /// Copies stay in the page cache when their lock is given back.
+        KeepCopiesAfterUnlock = "keep-copies-after-unlock",
+        /// Copies are read without a proof that their lock is held.
+        TrustCopies = "trust-copies",
+        /// A range of lines is granted although somebody else has some of them.
+        GrantMeetingRange = "grant-meeting-range",
+        /// A grant gets the fencing token of the one before.
+        ReuseToken = "reuse-token",
+        /// Locks of a session go to others as soon as it has no connection.
+        PassLocksAtOnce = "pass-locks-at-once",
+        /// A client that comes back is not told which of its locks are lost.
+        HideLostLocks = "hide-lost-locks",
+        /// Attach forgets the locks of living sessions.
+        DropLocksAtAttach = "drop-locks-at-attach",
+        /// Locks of a session that is over stay.
+        KeepLocksOfDead = "keep-locks-of-the-dead",
+        /// Sessions of dead clients never end.
+        NeverEndSessions = "never-end-sessions",
+        /// Objects are handed out with what was in them.
+        HandOutUnzeroed = "hand-out-unzeroed",
+        /// Frames that are free keep their memory, with what is in it.
+        SkipPunch = "skip-punch",
+        /// Of the page ids of a run only the first counts as given out.
+        GiveIdsAgain = "give-ids-again",
+        /// Pages that are looked up ahead get the id of the page behind them.
+        LookAheadOffByOne = "look-ahead-off-by-one",
+        /// That the host has no memory is not noticed.
+        IgnoreFullMemory = "ignore-full-memory",
+        /// Whatever lies at an address is freed, whatever was said of its size.
+        FreeAnySize = "free-any-size",
+        /// A one-sided atomic is a load and a store.
+        AtomicsInTwoSteps = "atomics-in-two-steps",
+        /// Accesses go on beyond the end of a page.
+        CrossPageUnchecked = "cross-page-unchecked",
+        /// What was posted to a connection that ended counts as done.
+        FlushedIsDone = "flushed-is-done",
+        /// The master answers without having stored what it says.
+        AnswerUnstored = "answer-unstored",
+        /// What is freed stays counted.
+        KeepCounts = "keep-counts",
+        /// The directory keeps pages that were freed.
+        KeepFreedEntries = "keep-freed-entries",
     }
 }
 
@@ -154,6 +204,14 @@ names! {
         AtomicUnknown = "atomic-unknown",
         /// Client: the master knows a page of the own rack that the own daemon did not.
         CommittedNotHome = "committed-not-home",
+        /// Client: a half of the write buffer was full.
+        HalfFull = "half-full",
+        /// Client: a read from home was shown what was not there yet.
+        ReadOverlaid = "read-overlaid",
+        /// Client: buffered writes were given up because their lock was lost.
+        BufferedWritesLost = "buffered-writes-lost",
+        /// Client: a lock was asked for before a copy was read.
+        ProofRenewed = "proof-renewed",
         /// Daemon: a cell announced a frame that was about to be punched.
         CellSeen = "cell-seen",
         /// Daemon: a repeated request was answered from its record.
@@ -232,7 +290,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.len(), 25);
+        assert_eq!(Mutation::ALL.len(), 50);
     }
 
     #[test]

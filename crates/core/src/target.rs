@@ -96,7 +96,10 @@ impl<M: Mem> TargetMemory<M> {
         let pages = self.layout.pages;
         let frame = offset >> pages.page_shift();
         let within = offset & (pages.page_bytes() - 1);
-        if frame >= u64::from(self.layout.frame_count) || bytes > pages.page_bytes() - within {
+        if frame >= u64::from(self.layout.frame_count) {
+            return Err(Refused::BadRange);
+        }
+        if bytes > pages.page_bytes() - within && !self.cell.mutated(Mutation::CrossPageUnchecked) {
             return Err(Refused::BadRange);
         }
         Ok(FrameIndex(frame as u32))
@@ -180,6 +183,9 @@ impl<M: Mem> TargetMemory<M> {
             return WorkStatus::BadRange;
         }
         status(self.at(RemoteAddr { offset, key }, WORD_BYTES, |pages| {
+            if self.cell.mutated(Mutation::AtomicsInTwoSteps) {
+                return load_then_store(pages, offset, |old| (old == expected).then_some(new));
+            }
             match pages.compare_exchange(offset, expected, new) {
                 Ok(old) | Err(old) => old,
             }
@@ -193,8 +199,24 @@ impl<M: Mem> TargetMemory<M> {
             return WorkStatus::BadRange;
         }
         let at = RemoteAddr { offset, key };
-        status(self.at(at, WORD_BYTES, |pages| pages.fetch_add(offset, n)))
+        status(self.at(at, WORD_BYTES, |pages| {
+            if self.cell.mutated(Mutation::AtomicsInTwoSteps) {
+                return load_then_store(pages, offset, |old| Some(old.wrapping_add(n)));
+            }
+            pages.fetch_add(offset, n)
+        }))
     }
+}
+
+/// What an atomic must not be: others come in between, and the longer it takes the more of them.
+fn load_then_store<M: Mem>(pages: &M, offset: u64, new: impl FnOnce(u64) -> Option<u64>) -> u64 {
+    const LOOKS: u32 = 200;
+    let old = pages.load(offset);
+    (0..LOOKS).for_each(|_| _ = pages.load(offset));
+    if let Some(new) = new(old) {
+        pages.store(offset, new);
+    }
+    old
 }
 
 #[inline(always)]

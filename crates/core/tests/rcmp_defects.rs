@@ -260,22 +260,24 @@ fn a_reply_from_before_the_move_was_installed_after_it() {
 
 #[test]
 fn an_access_past_the_end_of_a_page_reached_the_next_frame() {
-    let mut rig = rack(None);
-    let pages = fill(&mut rig);
-    for addr in &pages {
-        let home = home_of(&rig, *addr);
-        let mut client = rig.world.client();
-        client.install(OWN, &[home]).expect("a frame of the rack");
-        let end = GAddr(addr.0 + PAGE - 42);
-        assert_eq!(client.read_warm(end, &mut [0; 84]), Err(Miss::CrossesPage));
-        assert_eq!(client.write_warm(end, &[0xff; 84]), Err(Miss::CrossesPage));
-        let target = rig.world.target();
-        let at = rig.world.layout.frame_offset(home.frame) + PAGE - 42;
-        assert_eq!(target.read(at, home.generation, &mut [0; 84]), WorkStatus::BadRange);
-        assert_eq!(target.write(at, home.generation, &[0xff; 84]), WorkStatus::BadRange);
-    }
-    rig.verify();
-    rig.finish();
+    safeguarded(&[Mutation::CrossPageUnchecked], |mutation| {
+        let mut rig = rack(mutation);
+        let pages = fill(&mut rig);
+        for addr in &pages {
+            let home = home_of(&rig, *addr);
+            let mut client = rig.world.client();
+            client.install(OWN, &[home]).expect("a frame of the rack");
+            let end = GAddr(addr.0 + PAGE - 42);
+            assert_eq!(client.read_warm(end, &mut [0; 84]), Err(Miss::CrossesPage));
+            assert_eq!(client.write_warm(end, &[0xff; 84]), Err(Miss::CrossesPage));
+            let target = rig.world.target();
+            let at = rig.world.layout.frame_offset(home.frame) + PAGE - 42;
+            assert_eq!(target.read(at, home.generation, &mut [0; 84]), WorkStatus::BadRange);
+            assert_eq!(target.write(at, home.generation, &[0xff; 84]), WorkStatus::BadRange);
+        }
+        rig.verify();
+        rig.finish();
+    });
 }
 
 #[test]
@@ -307,41 +309,82 @@ fn local_and_remote_compare_and_swap_were_not_atomic_with_each_other() {
 }
 
 #[test]
+fn a_remote_compare_and_swap_let_a_local_one_come_in_between() {
+    safeguarded(&[Mutation::AtomicsInTwoSteps], |mutation| {
+        let mut rig = rack(mutation);
+        let addr = rig.alloc(0, 64, false);
+        let (home, at) = (home_of(&rig, addr), rig.world.offset_of(addr));
+        let pages = rig.world.pages_mem();
+        let before = pages.peek(at);
+        // A client of the rack swaps the word as soon as somebody has looked at it.
+        pages.meanwhile.set(Some((at, before + 1)));
+        let remote = rig.world.target().cas(at, home.generation, before, before + 2);
+        let local_swapped = pages.meanwhile.take().is_none();
+        assert!(!(local_swapped && remote == WorkStatus::Done(before)), "both have swapped");
+        rig.words.insert(addr.0, pages.peek(at));
+        rig.finish();
+    });
+}
+
+#[test]
+fn what_was_known_of_a_page_was_never_freed() {
+    safeguarded(&[Mutation::KeepFreedEntries], |mutation| {
+        let mut world = master_world::World::without(mutation);
+        let daemon = world.daemon(master_world::info(0, 1));
+        for round in 0..100 {
+            let page = world.page_ids(daemon, 1);
+            let homes = vec![master_world::home(page, 0, round)];
+            assert_eq!(
+                world.call(daemon, MasterCall::CommitPages { homes }),
+                Ok(MasterAnswer::Done)
+            );
+            let forget = MasterCall::RemovePages { rack: RackId(0), pages: vec![page] };
+            assert_eq!(world.call(daemon, forget), Ok(MasterAnswer::Done));
+        }
+        assert_eq!(world.master.state().directory().iter().count(), 0);
+    });
+}
+
+#[test]
 fn freeing_several_pages_gave_the_first_id_back_several_times() {
-    let mut rig = rack(None);
-    let mut ids = BTreeSet::new();
-    for _ in 0..20 {
-        let run = rig.alloc(0, 3 * PAGE, false);
-        let first = rig.world.layout.pages.page(run).0;
-        let new = (first..first + 3).all(|id| ids.insert(id));
-        assert!(new, "an id is given out once");
-        rig.free(0, run, 3 * PAGE);
-        assert_ne!(rig.ask(0, Request::Free { addr: run, bytes: 3 * PAGE }), Ok(Reply::Freed));
-        rig.quiesce();
-        // Each frame is used by one page.
-        let pages = fill(&mut rig);
-        assert_eq!(pages.len(), FRAMES as usize);
-        let frames: BTreeSet<_> = pages.iter().map(|addr| home_of(&rig, *addr).frame).collect();
-        assert_eq!(frames.len(), pages.len());
-        assert!(pages.iter().all(|addr| ids.insert(rig.world.layout.pages.page(*addr).0)));
-        free_all(&mut rig, pages);
-    }
-    rig.finish();
+    safeguarded(&[Mutation::GiveIdsAgain], |mutation| {
+        let mut rig = rack(mutation);
+        let mut ids = BTreeSet::new();
+        for _ in 0..20 {
+            let run = rig.alloc(0, 3 * PAGE, false);
+            let first = rig.world.layout.pages.page(run).0;
+            let new = (first..first + 3).all(|id| ids.insert(id));
+            assert!(new, "an id is given out once");
+            rig.free(0, run, 3 * PAGE);
+            assert_ne!(rig.ask(0, Request::Free { addr: run, bytes: 3 * PAGE }), Ok(Reply::Freed));
+            rig.quiesce();
+            // Each frame is used by one page.
+            let pages = fill(&mut rig);
+            assert_eq!(pages.len(), FRAMES as usize);
+            let frames: BTreeSet<_> = pages.iter().map(|addr| home_of(&rig, *addr).frame).collect();
+            assert_eq!(frames.len(), pages.len());
+            assert!(pages.iter().all(|addr| ids.insert(rig.world.layout.pages.page(*addr).0)));
+            free_all(&mut rig, pages);
+        }
+        rig.finish();
+    });
 }
 
 #[test]
 fn pages_that_were_looked_up_ahead_had_wrong_ids() {
-    let mut rig = rack(None);
-    let runs = [rig.alloc(0, 2 * PAGE, false), rig.alloc(0, 3 * PAGE, false)];
-    for (run, pages) in runs.into_iter().zip([2, 3]) {
-        let page = rig.world.layout.pages.page(run);
-        let reply = rig.ask(0, Request::Resolve { page, count: pages });
-        let Ok(Reply::Homes(homes)) = reply else { panic!("{reply:?}") };
-        let ids: Vec<u64> = homes.iter().map(|home| home.page.0).collect();
-        assert_eq!(ids, (page.0..page.0 + u64::from(pages)).collect::<Vec<_>>());
-        assert!(homes.iter().all(|home| *home == rig.world.master.pages[&home.page.0]));
-    }
-    rig.finish();
+    safeguarded(&[Mutation::LookAheadOffByOne], |mutation| {
+        let mut rig = rack(mutation);
+        let runs = [rig.alloc(0, 2 * PAGE, false), rig.alloc(0, 3 * PAGE, false)];
+        for (run, pages) in runs.into_iter().zip([2, 3]) {
+            let page = rig.world.layout.pages.page(run);
+            let reply = rig.ask(0, Request::Resolve { page, count: pages });
+            let Ok(Reply::Homes(homes)) = reply else { panic!("{reply:?}") };
+            let ids: Vec<u64> = homes.iter().map(|home| home.page.0).collect();
+            assert_eq!(ids, (page.0..page.0 + u64::from(pages)).collect::<Vec<_>>());
+            assert!(homes.iter().all(|home| *home == rig.world.master.pages[&home.page.0]));
+        }
+        rig.finish();
+    });
 }
 
 #[test]
@@ -381,56 +424,62 @@ fn a_page_whose_move_failed_never_moved_again() {
 
 #[test]
 fn counters_of_memory_that_was_given_back_went_wrong() {
-    let mut rig = rack(None);
-    for round in 0..10_u64 {
-        let objects: Vec<_> = (0..30).map(|_| rig.alloc(0, 256, false)).collect();
-        let (even, odd): (Vec<_>, Vec<_>) = objects
-            .iter()
-            .enumerate()
-            .partition(|(index, _)| (*index as u64 + round).is_multiple_of(2));
-        for (_, addr) in even.into_iter().chain(odd) {
-            rig.free(0, *addr, 256);
-            let stats = rig.daemon.as_ref().expect("it runs").stats(&rig.world);
-            let live = rig.live.len() as u64;
-            assert_eq!((stats.allocations, stats.allocated_bytes), (live, 256 * live));
+    safeguarded(&[Mutation::KeepCounts], |mutation| {
+        let mut rig = rack(mutation);
+        for round in 0..10_u64 {
+            let objects: Vec<_> = (0..30).map(|_| rig.alloc(0, 256, false)).collect();
+            let (even, odd): (Vec<_>, Vec<_>) = objects
+                .iter()
+                .enumerate()
+                .partition(|(index, _)| (*index as u64 + round).is_multiple_of(2));
+            for (_, addr) in even.into_iter().chain(odd) {
+                rig.free(0, *addr, 256);
+                let stats = rig.daemon.as_ref().expect("it runs").stats(&rig.world);
+                let live = rig.live.len() as u64;
+                assert_eq!((stats.allocations, stats.allocated_bytes), (live, 256 * live));
+            }
         }
-    }
-    rig.finish();
+        rig.finish();
+    });
 }
 
 #[test]
 fn pages_were_handed_out_with_what_others_had_left_in_them() {
-    let mut rig = rack(None);
-    rig.join(1);
-    for bytes in [64, 1000, PAGE, 3 * PAGE] {
-        for _ in 0..5 {
-            // The rig looks for zeros, then fills all of it.
-            let secret = rig.alloc(0, bytes, false);
-            rig.ask(0, Request::FetchAdd { addr: secret, n: 42 }).expect("a word of ours");
-            rig.free(0, secret, bytes);
-            let other = rig.alloc(1, bytes, false);
-            let at = rig.world.offset_of(other);
-            assert_eq!(rig.world.pages_mem().load(at), 0);
-            rig.free(1, other, bytes);
+    safeguarded(&[Mutation::HandOutUnzeroed, Mutation::SkipPunch], |mutation| {
+        let mut rig = rack(mutation);
+        rig.join(1);
+        for bytes in [64, 1000, PAGE, 3 * PAGE] {
+            for _ in 0..5 {
+                // The rig looks for zeros, then fills all of it.
+                let secret = rig.alloc(0, bytes, false);
+                rig.ask(0, Request::FetchAdd { addr: secret, n: 42 }).expect("a word of ours");
+                rig.free(0, secret, bytes);
+                let other = rig.alloc(1, bytes, false);
+                let at = rig.world.offset_of(other);
+                assert_eq!(rig.world.pages_mem().load(at), 0);
+                rig.free(1, other, bytes);
+            }
         }
-    }
-    rig.finish();
+        rig.finish();
+    });
 }
 
 #[test]
 fn a_dead_client_kept_its_pages_and_stopped_the_next_shootdown() {
-    let (mut old, mut new) = racks(None);
-    let addr = old.alloc(0, PAGE, false);
-    old.join(1);
-    old.alloc(1, PAGE, true);
-    let lock = Request::Lock { addr, lines: 1, write: true, wait_ms: 0 };
-    old.ask(1, lock).expect("nobody holds it");
-    old.submit(1, Request::Alloc { bytes: 2 * PAGE, owned: false });
-    old.kill(1);
-    migrate(&mut old, &mut new, addr);
-    assert_eq!(fill(&mut old).len(), FRAMES as usize, "nothing is kept for the dead");
-    new.verify();
-    finish(old, new);
+    safeguarded(&[Mutation::NeverEndSessions, Mutation::KeepLocksOfDead], |mutation| {
+        let (mut old, mut new) = racks(mutation);
+        let addr = old.alloc(0, PAGE, false);
+        old.join(1);
+        old.alloc(1, PAGE, true);
+        let lock = Request::Lock { addr, lines: 1, write: true, wait_ms: 0 };
+        old.ask(1, lock).expect("nobody holds it");
+        old.submit(1, Request::Alloc { bytes: 2 * PAGE, owned: false });
+        old.kill(1);
+        migrate(&mut old, &mut new, addr);
+        assert_eq!(fill(&mut old).len(), FRAMES as usize, "nothing is kept for the dead");
+        new.verify();
+        finish(old, new);
+    });
 }
 
 #[test]
@@ -474,102 +523,112 @@ fn a_daemon_that_started_again_made_its_memory_anew() {
 
 #[test]
 fn a_master_that_died_took_the_directory_with_it_and_latches_stayed_held() {
-    let mut world = master_world::World::new();
-    let daemon = world.daemon(master_world::info(0, 1));
-    world.daemon(master_world::info(1, 1));
-    let home = master_world::home(world.page_ids(daemon, 1), 0, 5);
-    let commit = MasterCall::CommitPages { homes: vec![home] };
-    assert_eq!(world.call(daemon, commit), Ok(MasterAnswer::Done));
-    let begin = MasterCall::BeginMove { page: home.page, to: RackId(1) };
-    let now = Ok(MasterAnswer::Homes(vec![Resolved::Home(home)]));
-    // Whoever holds the right to move a page dies: the next one gets it.
-    let dead = world.connect();
-    let alive = world.connect();
-    assert_eq!(world.call(dead, begin.clone()), now);
-    assert_eq!(code(world.call(alive, begin.clone())), "stays");
-    world.master.on_closed(dead);
-    assert_eq!(world.call(alive, begin.clone()), now);
-    // The master dies while one holds it.
-    world.crash();
-    assert_eq!(world.resolve(home.page), Resolved::Home(home));
-    let next = world.connect();
-    assert_eq!(world.call(next, begin), now);
+    safeguarded(&[Mutation::AnswerUnstored], |mutation| {
+        let mut world = master_world::World::without(mutation);
+        let daemon = world.daemon(master_world::info(0, 1));
+        world.daemon(master_world::info(1, 1));
+        let home = master_world::home(world.page_ids(daemon, 1), 0, 5);
+        let commit = MasterCall::CommitPages { homes: vec![home] };
+        assert_eq!(world.call(daemon, commit), Ok(MasterAnswer::Done));
+        let begin = MasterCall::BeginMove { page: home.page, to: RackId(1) };
+        let now = Ok(MasterAnswer::Homes(vec![Resolved::Home(home)]));
+        // Whoever holds the right to move a page dies: the next one gets it.
+        let dead = world.connect();
+        let alive = world.connect();
+        assert_eq!(world.call(dead, begin.clone()), now);
+        assert_eq!(code(world.call(alive, begin.clone())), "stays");
+        world.master.on_closed(dead);
+        assert_eq!(world.call(alive, begin.clone()), now);
+        // The master dies while one holds it.
+        world.crash();
+        assert_eq!(world.resolve(home.page), Resolved::Home(home));
+        let next = world.connect();
+        assert_eq!(world.call(next, begin), now);
+    });
 }
 
 #[test]
 fn the_33rd_client_of_a_daemons_life_found_no_queue() {
-    let mut rig = rack(None);
-    for name in 1..=40 {
-        rig.join(name);
-        rig.alloc(name, 64, true);
-        rig.kill(name);
-    }
-    (41..=80).for_each(|name| rig.join(name));
-    let stats = rig.daemon.as_ref().expect("it runs").stats(&rig.world);
-    assert_eq!((stats.slots_used, stats.sessions_reaped), (41, 40));
-    rig.finish();
+    safeguarded(&[Mutation::NeverEndSessions], |mutation| {
+        let mut rig = rack(mutation);
+        for name in 1..=40 {
+            rig.join(name);
+            rig.alloc(name, 64, true);
+            rig.kill(name);
+        }
+        (41..=80).for_each(|name| rig.join(name));
+        let stats = rig.daemon.as_ref().expect("it runs").stats(&rig.world);
+        assert_eq!((stats.slots_used, stats.sessions_reaped), (41, 40));
+        rig.finish();
+    });
 }
 
 #[test]
 fn running_out_of_memory_gave_a_bogus_address() {
-    let mut rig = rack(None);
-    let pages = fill(&mut rig);
-    for bytes in [64, PAGE, 2 * PAGE] {
-        assert_eq!(code(rig.ask(0, Request::Alloc { bytes, owned: false })), "full");
-    }
-    rig.verify();
-    free_all(&mut rig, pages);
-    rig.world.host_blocks_free = 0;
-    assert_eq!(code(rig.ask(0, Request::Alloc { bytes: PAGE, owned: false })), "full");
-    assert_eq!(code(rig.ask(0, Request::MoveIn { page: PageId(9) })), "full");
-    rig.world.host_blocks_free = u64::MAX / 2;
-    rig.alloc(0, PAGE, false);
-    rig.finish();
+    safeguarded(&[Mutation::IgnoreFullMemory], |mutation| {
+        let mut rig = rack(mutation);
+        let pages = fill(&mut rig);
+        for bytes in [64, PAGE, 2 * PAGE] {
+            assert_eq!(code(rig.ask(0, Request::Alloc { bytes, owned: false })), "full");
+        }
+        rig.verify();
+        free_all(&mut rig, pages);
+        rig.world.host_blocks_free = 0;
+        assert_eq!(code(rig.ask(0, Request::Alloc { bytes: PAGE, owned: false })), "full");
+        assert_eq!(code(rig.ask(0, Request::MoveIn { page: PageId(9) })), "full");
+        rig.world.host_blocks_free = u64::MAX / 2;
+        rig.alloc(0, PAGE, false);
+        rig.finish();
+    });
 }
 
 #[test]
 fn a_bad_address_ended_the_daemon_or_the_master() {
-    let mut rig = rack(None);
-    let addr = rig.alloc(0, 64, false);
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let edges = [0, 1, 7, addr.0 + 1, addr.0 + 8, addr.0 + PAGE, u64::MAX, u64::MAX - 7, 1 << 63];
-    let random = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
+    safeguarded(&[Mutation::FreeAnySize], |mutation| {
+        let mut rig = rack(mutation);
+        let addr = rig.alloc(0, 64, false);
+        assert_eq!(code(rig.ask(0, Request::Free { addr, bytes: 128 })), "bad-free");
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let edges =
+            [0, 1, 7, addr.0 + 1, addr.0 + 8, addr.0 + PAGE, u64::MAX, u64::MAX - 7, 1 << 63];
+        let random = std::iter::repeat_with(|| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        });
+        let mut world = master_world::World::new();
+        let conn = world.daemon(master_world::info(0, 1));
+        for bad in edges.into_iter().chain(random.take(200)) {
+            let (addr, page) = (GAddr(bad), PageId(bad));
+            let generation = Generation(bad);
+            let requests = [
+                Request::Free { addr, bytes: 64 },
+                Request::AllocInto { word: addr, bytes: 64 },
+                Request::FreeFrom { word: addr, bytes: 64 },
+                Request::MoveOut { page, generation },
+            ];
+            for request in requests {
+                let told = code(rig.ask(0, request.clone()));
+                let known = ["not-mapped", "bad-free", "misaligned", "occupied", "out-of-bounds"];
+                assert!(known.contains(&told), "{request:?}: {told}");
+            }
+            match rig.ask(0, Request::Resolve { page, count: 1 }) {
+                Ok(found) => assert_eq!(found, Reply::Homes(Vec::new())),
+                Err(error) => assert_eq!(error.code(), "protocol"),
+            }
+            let unmapped = Ok(MasterAnswer::Homes(vec![Resolved::Unmapped]));
+            match world.call(conn, MasterCall::Resolve { page, count: 1 }) {
+                Err(error) => assert_eq!(error.code(), "protocol"),
+                answer => assert_eq!(answer, unmapped),
+            }
+            let to = RackId(bad as u16);
+            match world.call(conn, MasterCall::BeginMove { page, to }) {
+                Err(error) => assert_eq!((error.code(), to.0 != 0), ("no-such-rack", true)),
+                answer => assert_eq!((answer, to.0), (unmapped, 0)),
+            }
+        }
+        rig.verify();
+        rig.finish();
     });
-    let mut world = master_world::World::new();
-    let conn = world.daemon(master_world::info(0, 1));
-    for bad in edges.into_iter().chain(random.take(200)) {
-        let (addr, page) = (GAddr(bad), PageId(bad));
-        let generation = Generation(bad);
-        let requests = [
-            Request::Free { addr, bytes: 64 },
-            Request::AllocInto { word: addr, bytes: 64 },
-            Request::FreeFrom { word: addr, bytes: 64 },
-            Request::MoveOut { page, generation },
-        ];
-        for request in requests {
-            let told = code(rig.ask(0, request.clone()));
-            let known = ["not-mapped", "bad-free", "misaligned", "occupied", "out-of-bounds"];
-            assert!(known.contains(&told), "{request:?}: {told}");
-        }
-        match rig.ask(0, Request::Resolve { page, count: 1 }) {
-            Ok(found) => assert_eq!(found, Reply::Homes(Vec::new())),
-            Err(error) => assert_eq!(error.code(), "protocol"),
-        }
-        let unmapped = Ok(MasterAnswer::Homes(vec![Resolved::Unmapped]));
-        match world.call(conn, MasterCall::Resolve { page, count: 1 }) {
-            Err(error) => assert_eq!(error.code(), "protocol"),
-            answer => assert_eq!(answer, unmapped),
-        }
-        let to = RackId(bad as u16);
-        match world.call(conn, MasterCall::BeginMove { page, to }) {
-            Err(error) => assert_eq!((error.code(), to.0 != 0), ("no-such-rack", true)),
-            answer => assert_eq!((answer, to.0), (unmapped, 0)),
-        }
-    }
-    rig.verify();
-    rig.finish();
 }

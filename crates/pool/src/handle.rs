@@ -5,7 +5,6 @@
 //! to the master, and its translation cache. Dropping it gives all of them back.
 
 use crate::clock;
-use crate::coupled::Coupled;
 use crate::drive::{Buffers, drive};
 use crate::links::{Links, Shared};
 use crate::paths::{Call, Path, PathStats};
@@ -14,8 +13,8 @@ use crate::rrpc::RrpcState;
 use crate::stats::{Explain, HandleStats, PoolStats, RackStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::client::{
-    Access, Alloc, AtWord, Atomic, AtomicOp, Client, Free, Locate, Miss, OWN, Operation, Piece,
-    Placement, Reach, Transfer, TransferTables,
+    Access, Alloc, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledOptions, Free, Locate, Miss,
+    OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables,
 };
 use rackpool_core::constants::{SESSIONS_MAX, STALE_RETRIES_MAX};
 use rackpool_core::error::DeathCause;
@@ -73,7 +72,11 @@ impl Handle {
         let options = links.options();
         let mut client = Client::new(links.own_rack(), own, options.translation_entries);
         client.count_use(links.counts_use());
-        let coupled = Coupled::new(options.page_cache_blocks);
+        let coupled = Coupled::new(CoupledOptions {
+            buffered_write_bytes_max: options.buffered_write_bytes_max,
+            write_buffer_bytes: options.write_buffer_bytes,
+            page_cache_blocks: options.page_cache_blocks,
+        });
         Ok(Self {
             client,
             tables: TransferTables::default(),
@@ -313,13 +316,13 @@ impl Handle {
             pieces.clear();
             let mut buffers = Vec::with_capacity(BATCH_PIECES_MAX);
             for (_, (addr, buffer)) in left.by_ref().take(BATCH_PIECES_MAX) {
-                if access == Access::Write && self.coupled.is_active() {
-                    self.coupled.forget(addr, &buffer);
-                }
                 let bytes = match &buffer {
                     LocalBuffer::From(from) => from.len() as u64,
                     LocalBuffer::Into(to) => to.len() as u64,
                 };
+                if access == Access::Write && self.coupled.is_active() {
+                    self.coupled.forget(addr, bytes);
+                }
                 result = result.and(self.client.check(addr, bytes));
                 pieces.push(Piece { addr, bytes });
                 buffers.push(buffer);

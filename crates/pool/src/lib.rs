@@ -36,13 +36,13 @@ mod stats;
 mod submit;
 mod usage;
 
-pub use coupled::CoupledStats;
 pub use handle::Handle;
 pub use locks::{LockGuard, ReadGuard, WriteGuard};
 pub use options::{Emulate, FabricChoice, Options, RrpcThreshold};
 pub use paths::{Latency, PathCounts, PathStats};
 pub use pin::Pin;
 pub use pool::Pool;
+pub use rackpool_core::client::CoupledStats;
 pub use rackpool_core::client::Placement;
 pub use rackpool_core::placement::Policy;
 pub use rackpool_core::policy::{DecisionRecord, Policy as Migration};

@@ -3,7 +3,6 @@
 //! interrupted where that is safe, and turns every loss into a typed error at the deadline.
 
 use crate::clock;
-use crate::coupled::CoupledStats;
 use crate::link::MasterLink;
 use crate::local::{JoinOptions, LocalLink, SlotLease};
 use crate::locks::LockTable;
@@ -11,7 +10,9 @@ use crate::options::{FabricChoice, Options};
 use crate::paths::PathStats;
 use crate::remote::RemoteLink;
 use crate::stats::HandleStats;
-use rackpool_core::client::{Client, LinkId, OWN, Reach, UseReport, UseReports};
+use rackpool_core::client::{
+    Client, CoupledStats, LinkId, Losses, OWN, Reach, UseReport, UseReports,
+};
 use rackpool_core::constants::USE_WAIT_MS;
 use rackpool_core::error::DeathCause;
 use rackpool_core::placement::Order;
@@ -47,18 +48,11 @@ pub(crate) struct Links {
     inbox: Inbox,
     /// Shared with the guards of this handle.
     pub(crate) locks: Arc<LockTable>,
-    losses: Losses,
+    /// Locks that this handle lost without being asked.
+    pub(crate) losses: Losses,
     reports: UseReports,
     /// What this handle does says nothing of where pages are used.
     never_counts: bool,
-}
-
-/// Locks that this handle lost without being asked.
-#[derive(Debug, Default)]
-struct Losses {
-    count: u64,
-    last: Option<Error>,
-    is_told: bool,
 }
 
 /// What the fabric said and nobody has taken yet.
@@ -461,24 +455,17 @@ impl Links {
 
     /// How often locks were lost so far without being asked for.
     pub(crate) fn loss_count(&self) -> u64 {
-        self.losses.count
+        self.losses.count()
     }
 
     /// The last loss, for an access that was under way when it happened.
     pub(crate) fn loss(&mut self) -> Error {
-        self.losses.is_told = true;
-        self.losses.last.clone().expect("a loss was counted")
+        self.losses.told()
     }
 
     /// A loss that nobody was told of yet, for the first access after it.
     pub(crate) fn tell_loss(&mut self) -> Result<()> {
-        match self.losses.last.clone().filter(|_| !self.losses.is_told) {
-            Some(error) => {
-                self.losses.is_told = true;
-                Err(error)
-            }
-            None => Ok(()),
-        }
+        self.losses.tell()
     }
 
     fn remote(&mut self, link: LinkId) -> &mut RemoteLink {
@@ -586,14 +573,6 @@ impl Links {
             fabric_receive_calls: fabric.recv_calls,
             paths: PathStats::default(),
             coupled: CoupledStats::default(),
-        }
-    }
-}
-
-impl Losses {
-    fn note(&mut self, lost: Option<Error>) {
-        if lost.is_some() {
-            *self = Losses { count: self.count + 1, last: lost, is_told: false };
         }
     }
 }

@@ -8,14 +8,14 @@
 //! went. Whatever way a handle ends, the daemon ends its locks with its session.
 
 use crate::clock;
-use crate::coupled::Locked;
 use crate::drive::{Advanced, Buffers, advance};
 use crate::handle::Handle;
 use crate::links::Links;
 use crate::local::Door;
-use rackpool_core::client::{AtHome, Client, LinkId, Reach};
-use rackpool_core::constants::LOCK_ALIGN_BYTES;
-use rackpool_core::wire::{Reply, Request};
+use rackpool_core::client::{
+    AtHome, Client, Dropped, HeldLock, HeldLocks, LinkId, LockRange, Reach, Release,
+};
+use rackpool_core::wire::Reply;
 use rackpool_core::{Error, GAddr, RackId, Result};
 use rackpool_hw::fabric::Endpoint;
 use rackpool_hw::window::Window;
@@ -97,7 +97,7 @@ impl LockGuard {
     /// Whether the handle has learned that the lock is lost. Costs nothing and sends nothing;
     /// [`Handle::check_lock`] asks.
     pub fn is_lost(&self) -> bool {
-        self.table.lock().held.get(&self.id).is_none_or(|held| held.is_lost)
+        self.table.is_lost(self.id)
     }
 
     fn lost(&self) -> Error {
@@ -111,34 +111,9 @@ impl Drop for LockGuard {
     }
 }
 
-#[derive(Debug)]
-struct Held {
-    link: LinkId,
-    rack: RackId,
-    addr: GAddr,
-    end: GAddr,
-    token: u64,
-    /// The handle has writes or copies of its bytes.
-    is_coupled: bool,
-    /// The guard is gone; the handle has not seen that yet.
-    is_dropped: bool,
-    is_lost: bool,
-}
-
-/// A lock to be given back. Token 0: whatever the session has of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Release {
-    link: LinkId,
-    addr: GAddr,
-    end: GAddr,
-    token: u64,
-}
-
 #[derive(Debug, Default)]
 struct Table {
-    next_id: u64,
-    held: BTreeMap<u64, Held>,
-    releases: Vec<Release>,
+    held: HeldLocks,
     /// How the daemons of mapped racks are called.
     doors: BTreeMap<LinkId, Weak<Door>>,
     /// Not before this is a release tried again that failed.
@@ -166,51 +141,44 @@ impl LockTable {
         self.lock().doors.insert(link, door);
     }
 
+    /// Looks at the locks, or changes them.
+    pub(crate) fn with<R>(&self, run: impl FnOnce(&mut HeldLocks) -> R) -> R {
+        let mut table = self.lock();
+        let result = run(&mut table.held);
+        if table.held.owes() {
+            // Relaxed: the table's mutex orders what it announces.
+            self.due.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+
     /// Names and tokens of the locks that are held in a rack.
     pub(crate) fn held_in(&self, rack: RackId) -> Vec<(GAddr, u64)> {
-        let table = self.lock();
-        let held = table.held.values().filter(|held| held.rack == rack && !held.is_lost);
-        held.map(|held| (held.addr, held.token)).collect()
+        self.lock().held.held_in(rack)
     }
 
     /// Notes that locks of a rack are lost, all of them or those with these tokens; one of them.
     pub(crate) fn lose(&self, rack: RackId, tokens: Option<&[u64]>) -> Option<Error> {
-        let mut first = None;
-        for held in self.lock().held.values_mut() {
-            let named = tokens.is_none_or(|tokens| tokens.contains(&held.token));
-            if held.rack == rack && named && !held.is_lost {
-                held.is_lost = true;
-                // Relaxed: as in `drop_guard`.
-                self.changed.store(true, Ordering::Relaxed);
-                first.get_or_insert(Error::LockLost { addr: held.addr, token: held.token });
-            }
+        let first = self.lock().held.lose(rack, tokens);
+        if first.is_some() {
+            // Relaxed: as in `drop_guard`.
+            self.changed.store(true, Ordering::Relaxed);
         }
         first
     }
 
-    fn take(&self, rack: RackId, is_coupled: bool, lock: Release) -> u64 {
-        let mut table = self.lock();
-        table.next_id += 1;
-        let id = table.next_id;
-        let Release { link, addr, end, token } = lock;
-        let (is_dropped, is_lost) = (false, false);
-        let held = Held { link, rack, addr, end, token, is_coupled, is_dropped, is_lost };
-        table.held.insert(id, held);
-        id
-    }
-
     /// A guard is gone. If the handle has writes under it, they go home first, with its next call.
     fn drop_guard(&self, id: u64) {
-        let mut table = self.lock();
-        let Some(held) = table.held.get_mut(&id) else { return };
-        if !held.is_coupled {
-            drop(table);
-            return self.give_back(id);
+        let dropped = self.lock().held.drop_guard(id);
+        match dropped {
+            Dropped::Nothing => {}
+            Dropped::Now => self.give_back(id),
+            Dropped::Later => {
+                // Relaxed: the table's mutex orders what they announce.
+                self.changed.store(true, Ordering::Relaxed);
+                self.due.store(true, Ordering::Relaxed);
+            }
         }
-        held.is_dropped = true;
-        // Relaxed: the table's mutex orders what they announce.
-        self.changed.store(true, Ordering::Relaxed);
-        self.due.store(true, Ordering::Relaxed);
     }
 
     /// Whether a coupled guard was dropped or a lock was lost since the last call.
@@ -219,40 +187,27 @@ impl LockTable {
         self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::Relaxed)
     }
 
-    /// Coupled guards that are gone.
-    pub(crate) fn dropped(&self) -> Vec<u64> {
-        let table = self.lock();
-        table.held.iter().filter(|(_, held)| held.is_dropped).map(|(id, _)| *id).collect()
-    }
-
     /// Whether a lock is known to be lost.
-    pub(crate) fn is_lost(&self, id: u64) -> bool {
-        self.lock().held.get(&id).is_none_or(|held| held.is_lost)
+    fn is_lost(&self, id: u64) -> bool {
+        self.lock().held.is_lost(id)
     }
 
     pub(crate) fn give_back(&self, id: u64) {
         let mut table = self.lock();
-        if let Some(held) = table.held.remove(&id).filter(|held| !held.is_lost) {
+        if let Some(held) = table.held.remove(id) {
             let door = table.doors.get(&held.link).and_then(Weak::upgrade);
             if door.is_some_and(|door| door.give_back(held.token)) {
                 return;
             }
-            let Held { link, addr, end, token, .. } = held;
-            table.releases.push(Release { link, addr, end, token });
+            table.held.owe(held.release());
             // Relaxed: the table's mutex orders what it announces.
             self.due.store(true, Ordering::Relaxed);
         }
     }
 
-    fn owe(&self, release: Release) {
-        self.lock().releases.push(release);
-        // Relaxed: the table's mutex orders what it announces.
-        self.due.store(true, Ordering::Relaxed);
-    }
-
     /// The handle ends: all that is held is to be given back.
     pub(crate) fn give_back_all(&self) {
-        let ids: Vec<u64> = self.lock().held.keys().copied().collect();
+        let ids = self.lock().held.ids();
         ids.into_iter().for_each(|id| self.give_back(id));
     }
 
@@ -285,26 +240,16 @@ impl LockTable {
         deadline_ns: u64,
     ) -> Result<()> {
         loop {
-            let is_meant =
-                |one: &&Release| only.is_none_or(|(first, end)| one.addr < end && first < one.end);
-            let next = self.lock().releases.iter().find(is_meant).copied();
+            let next = self.lock().held.next_release(only);
             let Some(release) = next else {
                 // Relaxed: as in `give_back`, which comes later if it adds one now.
-                self.due.store(!self.lock().releases.is_empty(), Ordering::Relaxed);
+                self.due.store(self.lock().held.owes(), Ordering::Relaxed);
                 return Ok(());
             };
-            let Release { link, addr, token, .. } = release;
-            let request = Request::Unlock { addr, token };
-            match links.daemon_call(client, endpoint, link, request, deadline_ns) {
-                // Whoever does not know the lock has not got it.
-                Ok(_) => self.lock().releases.retain(|one| *one != release),
-                Err(error) => {
-                    let releases = &mut self.lock().releases;
-                    releases.retain(|one| *one != release);
-                    releases.push(release);
-                    return Err(error);
-                }
-            }
+            let request = release.request();
+            let answer = links.daemon_call(client, endpoint, release.link, request, deadline_ns);
+            self.lock().held.released(release, answer.is_ok());
+            answer?;
         }
     }
 }
@@ -325,7 +270,7 @@ impl Handle {
     /// # Errors
     /// As [`Handle::write_lock`].
     pub fn read_lock_within(&mut self, addr: GAddr, wait_ms: u64) -> Result<ReadGuard> {
-        self.lock(Range::line(addr), false, wait_ms).map(ReadGuard)
+        self.lock(LockRange::line(addr), false, wait_ms).map(ReadGuard)
     }
 
     /// Locks the lines of `bytes` bytes at `addr` for reading, as [`Handle::write_lock_range`]
@@ -349,7 +294,7 @@ impl Handle {
         bytes: u64,
         wait_ms: u64,
     ) -> Result<ReadGuard> {
-        let range = self.range_of(addr, bytes)?;
+        let range = LockRange::of(self.client.geometry(), addr, bytes)?;
         self.lock(range, false, wait_ms).map(ReadGuard)
     }
 
@@ -390,7 +335,7 @@ impl Handle {
     /// # Errors
     /// As [`Handle::write_lock`].
     pub fn write_lock_within(&mut self, addr: GAddr, wait_ms: u64) -> Result<WriteGuard> {
-        self.lock(Range::line(addr), true, wait_ms).map(WriteGuard)
+        self.lock(LockRange::line(addr), true, wait_ms).map(WriteGuard)
     }
 
     /// Locks the lines of `bytes` bytes at `addr` for writing, within one page: nobody else has a
@@ -440,7 +385,7 @@ impl Handle {
         bytes: u64,
         wait_ms: u64,
     ) -> Result<WriteGuard> {
-        let range = self.range_of(addr, bytes)?;
+        let range = LockRange::of(self.client.geometry(), addr, bytes)?;
         self.lock(range, true, wait_ms).map(WriteGuard)
     }
 
@@ -452,16 +397,7 @@ impl Handle {
     /// the guard of another handle; `timeout`, `peer-dead`.
     pub fn check_lock(&mut self, guard: &LockGuard) -> Result<()> {
         self.is_own(guard)?;
-        self.flush_guard(guard.id)?;
-        let link = self.link_of_guard(guard)?;
-        let request = Request::CheckLock { addr: guard.addr, token: guard.token };
-        let timeout_ms = self.links.options().request_timeout_ms;
-        let deadline_ns = clock::deadline_ns(timeout_ms);
-        let Self { client, links, endpoint, .. } = self;
-        match links.daemon_call(client, endpoint, link, request, deadline_ns)? {
-            Reply::Held { held: true } if !guard.is_lost() => Ok(()),
-            _ => Err(guard.lost()),
-        }
+        self.check_coupled(guard.id, guard.lost())
     }
 
     /// Gives a lock back now. Writes that have returned before are seen by its next holder;
@@ -475,30 +411,7 @@ impl Handle {
     pub fn unlock(&mut self, guard: impl Into<LockGuard>) -> Result<()> {
         let guard = guard.into();
         self.is_own(&guard)?;
-        let flushed = self.end_guard(guard.id);
-        let table = Arc::clone(&self.links.locks);
-        let link = match (flushed, self.link_of_guard(&guard)) {
-            (Ok(()), link) => link?,
-            (Err(error), _) => {
-                table.give_back(guard.id);
-                return Err(error);
-            }
-        };
-        let LockGuard { addr, end, token, .. } = guard;
-        let timeout_ms = self.links.options().request_timeout_ms;
-        // From here on the guard's drop finds nothing to give back.
-        table.lock().held.remove(&guard.id);
-        let Self { client, links, endpoint, .. } = self;
-        let request = Request::Unlock { addr, token };
-        let deadline_ns = clock::deadline_ns(timeout_ms);
-        match links.daemon_call(client, endpoint, link, request, deadline_ns) {
-            Ok(Reply::Held { held: true }) => Ok(()),
-            Ok(_) => Err(guard.lost()),
-            Err(error) => {
-                table.owe(Release { link, addr, end, token });
-                Err(error)
-            }
-        }
+        self.unlock_coupled(guard.id, guard.lost())
     }
 
     fn is_own(&self, guard: &LockGuard) -> Result<()> {
@@ -508,26 +421,8 @@ impl Handle {
         Err(Error::Denied { reason: "the guard is another handle's".into() })
     }
 
-    fn link_of_guard(&self, guard: &LockGuard) -> Result<LinkId> {
-        let table = guard.table.lock();
-        let held = table.held.get(&guard.id).filter(|held| !held.is_lost);
-        held.map(|held| held.link).ok_or_else(|| guard.lost())
-    }
-
-    /// The lines of `bytes` bytes at `addr`, to be coupled with their data.
-    fn range_of(&self, addr: GAddr, bytes: u64) -> Result<Range> {
-        let limit_bytes = self.client.bytes_in_page(addr);
-        if !(1..=limit_bytes).contains(&bytes) {
-            return Err(Error::OutOfBounds { addr, bytes, limit_bytes });
-        }
-        let first = GAddr(addr.0 & !(LOCK_ALIGN_BYTES - 1));
-        let over = (addr.0 + (bytes - 1)) | (LOCK_ALIGN_BYTES - 1);
-        let end = GAddr(over.checked_add(1).ok_or(Error::NotMapped { addr })?);
-        Ok(Range { first, end, is_coupled: true })
-    }
-
-    fn lock(&mut self, range: Range, write: bool, wait_ms: u64) -> Result<LockGuard> {
-        let Range { first: addr, end, is_coupled } = range;
+    fn lock(&mut self, range: LockRange, write: bool, wait_ms: u64) -> Result<LockGuard> {
+        let LockRange { first: addr, end, is_coupled } = range;
         self.settle_locked();
         let started_ns = clock::now_ns();
         let deadline_ns = clock::deadline_ns(wait_ms.saturating_add(ANSWER_MS));
@@ -536,17 +431,15 @@ impl Handle {
         // What was given up before must be out of the way if it was this very lock.
         table.flush_until(client, links, endpoint, Some((addr, end)), deadline_ns)?;
         table.flush(client, links, endpoint);
-        let lines = u32::try_from((end.0 - addr.0) / LOCK_ALIGN_BYTES);
-        let lines = lines.expect("the lines of a page are counted in 32 bits");
-        let mut op = AtHome::new(addr, Request::Lock { addr, lines, write, wait_ms });
+        let mut op = AtHome::new(addr, range.request(write, wait_ms));
         match advance(client, links, endpoint, Buffers::None, &mut op, deadline_ns) {
             Ok(Advanced::Done((link, Reply::Locked { token }))) => {
                 let is_coupled = is_coupled && matches!(client.reach(link), Reach::OneSided(_));
-                let lock = Release { link, addr, end, token };
-                let id = table.take(client.rack_of(link), is_coupled, lock);
+                let range = LockRange { is_coupled, ..range };
+                let held = HeldLock::new((link, client.rack_of(link)), range, token);
+                let id = table.with(|locks| locks.take(held));
                 if is_coupled {
-                    let locked = Locked::new((id, token), (addr, end), write, link, started_ns);
-                    self.coupled.add(locked);
+                    self.coupled.add(id, write, started_ns, &held);
                 }
                 Ok(LockGuard { id, addr, end, token, table })
             }
@@ -557,7 +450,7 @@ impl Handle {
             Err(error) => {
                 // The daemon may have granted what nobody will take.
                 if let Some(link) = op.link().filter(|_| error.is_open()) {
-                    table.owe(Release { link, addr, end, token: 0 });
+                    table.with(|locks| locks.owe(Release { link, addr, end, token: 0 }));
                 }
                 match error {
                     Error::OutcomeUnknown { peer, .. } => {
@@ -567,23 +460,6 @@ impl Handle {
                 }
             }
         }
-    }
-}
-
-/// Lines to be locked.
-#[derive(Clone, Copy, Debug)]
-struct Range {
-    first: GAddr,
-    end: GAddr,
-    /// With their data.
-    is_coupled: bool,
-}
-
-impl Range {
-    /// The line that names a lock. What is not aligned is refused by whoever is asked.
-    fn line(addr: GAddr) -> Range {
-        let end = GAddr(addr.0.saturating_add(LOCK_ALIGN_BYTES));
-        Range { first: addr, end, is_coupled: false }
     }
 }
 

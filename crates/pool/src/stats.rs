@@ -2,9 +2,9 @@
 //! and the master. Taken when asked, at the edges; nothing is counted inside a warm access to
 //! mapped memory.
 
-use crate::coupled::CoupledStats;
 use crate::paths::PathStats;
 use rackpool_core::RackId;
+use rackpool_core::client::CoupledStats;
 use rackpool_core::wire::{DaemonStats, MasterStats};
 use serde::Serialize;
 use std::fmt;

@@ -4,7 +4,7 @@
 
 use crate::clock;
 use crate::drive::{Advanced, Buffers, advance};
-use crate::flush::Flush;
+use crate::flush::PackedFlush;
 use crate::links::{Links, fabric_error};
 use rackpool_core::client::{Access, Client, Operation, Piece, Transfer, TransferTables};
 use rackpool_core::seam::{BufId, WorkStatus};
@@ -47,7 +47,7 @@ struct Submission {
 #[derive(Default)]
 pub(crate) struct Submissions {
     /// Buffered writes of the handle, once it has any.
-    pub(crate) flush: Option<Box<Flush>>,
+    pub(crate) flush: Option<Box<PackedFlush>>,
     under_way: Vec<Submission>,
     spare: Vec<TransferTables>,
     done: VecDeque<Completed>,
@@ -98,7 +98,9 @@ impl Submissions {
         id: u64,
         status: WorkStatus,
     ) -> bool {
-        if self.flush.as_mut().is_some_and(|flush| flush.on_completion(client, id, status)) {
+        if let Some(packed) = &mut self.flush
+            && packed.flush.on_completion(client, id, status)
+        {
             return true;
         }
         let owner = self.under_way.iter_mut().find(|one| one.tables.owns(id));

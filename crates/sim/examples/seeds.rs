@@ -4,27 +4,36 @@
 //! ```text
 //! cargo run --release -p rackpool-sim --example seeds -- FIRST COUNT FAULTS OPERATIONS [trace]
 //! cargo run --release -p rackpool-sim --example seeds -- 1 100 all 2000
+//! cargo run --release -p rackpool-sim --example seeds --features mutations -- \
+//!     1 100 all 2000 without unlock-before-flush
 //! ```
+//!
+//! The last one stops at the first seed that fails.
 
+use rackpool_core::probe::Mutation;
 use rackpool_sim::run::{Config, Counts, guarded};
 use rackpool_sim::world::run_seed;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if !(4..=5).contains(&words.len()) {
-        return Err("usage: seeds FIRST COUNT FAULTS OPERATIONS [trace]".into());
+    if !(4..=6).contains(&words.len()) {
+        return Err("usage: seeds FIRST COUNT FAULTS OPERATIONS [trace | without NAME]".into());
     }
+    let named = |one: &Mutation| words.get(5).is_some_and(|name| name == one.name());
+    let mutation = Mutation::ALL.into_iter().find(named);
     let (first, count): (u64, u64) = (words[0].parse()?, words[1].parse()?);
     let config = Config {
         faults: words[2].parse()?,
         operations: words[3].parse()?,
         trace_lines: if words.len() == 5 { u32::MAX } else { 0 },
+        mutation,
         ..Config::default()
     };
     config.check()?;
     let mut total = Counts::default();
     for seed in first..first.saturating_add(count) {
         let outcome = guarded(&run_seed, &config, seed);
+        let failed = outcome.failure.is_some();
         println!(
             "seed {seed}: {} operations, {} events, {}, trace {:016x}: {}",
             outcome.operations,
@@ -33,6 +42,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             outcome.trace_hash,
             outcome.failure.map_or("ok".into(), |one| format!("{}: {}", one.checker, one.text)),
         );
+        if mutation.is_some() && failed {
+            break;
+        }
         outcome.trace.iter().for_each(|line| println!("{line}"));
         total.merge(&outcome.counts);
     }

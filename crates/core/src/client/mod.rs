@@ -10,6 +10,9 @@
 //! deviation: decision 0001.
 
 mod alloc;
+mod coupled;
+mod flush;
+mod held;
 mod locate;
 mod migrate;
 mod mover;
@@ -22,6 +25,9 @@ mod usage;
 mod write_buffer;
 
 pub use alloc::{Alloc, AtHome, AtWord, Free, Placement};
+pub use coupled::{Coupled, CoupledIo, CoupledOptions, CoupledStats};
+pub use flush::{Flush, Look};
+pub use held::{Dropped, HeldLock, HeldLocks, LockRange, Losses, Release};
 pub use locate::Locate;
 pub use migrate::Migrate;
 pub use mover::{Mover, Turn, Turned};
@@ -429,7 +435,9 @@ impl<M: Mem> Client<M> {
         if entry.page != self.geometry.page(addr) {
             return Err(Miss::Unknown);
         }
-        if offset + bytes > self.geometry.page_bytes() {
+        if offset + bytes > self.geometry.page_bytes()
+            && !self.mutated(Mutation::CrossPageUnchecked)
+        {
             return Err(Miss::CrossesPage);
         }
         match &self.links[entry.link.0 as usize].reach {

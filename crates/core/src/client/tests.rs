@@ -386,6 +386,32 @@ fn a_closed_connection_is_asked_for_again_and_the_transfer_goes_on() {
     assert_eq!(world.links_asked, 2);
 }
 
+/// Whether a write arrives whose connection ended after it was posted.
+fn arrives_after_a_loss(mutation: Option<Mutation>) -> bool {
+    let (mut world, mut client) = World::without(mutation, vec![vec![3; 64]]);
+    let pieces = [Piece { addr: addr(100, 0), bytes: 64 }];
+    transfer(&mut world, &mut client, Access::Read, &pieces).unwrap();
+    world.buffers[0].fill(9);
+    let mut tables = TransferTables::default();
+    let mut op = Transfer::new(&mut tables, 7, Access::Write, &pieces);
+    assert_eq!(op.step(&mut client, &mut world).unwrap(), Step::Need(Need::Completions));
+    let posted = world.posted.take();
+    for (id, ..) in posted {
+        let lost = WorkStatus::Flushed { executed: None };
+        op.on_completion(&mut client, id, lost).unwrap();
+    }
+    world.run(&mut client, &mut op).unwrap();
+    world.buffers[0].fill(0);
+    transfer(&mut world, &mut client, Access::Read, &pieces).unwrap();
+    world.buffers[0] == [9; 64]
+}
+
+#[test]
+fn a_write_whose_connection_ended_is_posted_again_and_not_taken_for_done() {
+    assert!(arrives_after_a_loss(None));
+    assert!(!arrives_after_a_loss(Some(Mutation::FlushedIsDone)));
+}
+
 #[test]
 fn an_atomic_lost_after_its_post_answers_outcome_unknown_and_one_lost_before_is_repeated() {
     let (mut world, mut client) = World::new(vec![]);

@@ -230,6 +230,7 @@ impl TransferTables {
                 self.retries = Retries::default();
                 Ok(())
             }
+            WorkStatus::Flushed { .. } if client.mutated(Mutation::FlushedIsDone) => Ok(()),
             WorkStatus::Flushed { .. } => {
                 if self.access == Access::Write {
                     client.met(Race::WriteReposted);

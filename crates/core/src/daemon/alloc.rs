@@ -24,7 +24,7 @@ use crate::daemon::session::{Outcome, Ticket};
 use crate::daemon::{Daemon, World, slab};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, ResultKind, StateWord, table_word};
-use crate::seam::{Mem, Probe, Race, Rare};
+use crate::seam::{Mem, Mutation, Probe, Race, Rare};
 use crate::wire::{PageHome, Reply};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -179,7 +179,7 @@ impl Daemon {
     ) -> Reply {
         let taking = self.slabs.choose(world.private(), frame);
         let offset = u64::from(taking.index) << shift;
-        if taking.dirty {
+        if taking.dirty && !world.private().mutated(Mutation::HandOutUnzeroed) {
             let at = self.layout.frame_offset(FrameIndex(frame)) + offset;
             world.pages().zero(at, 1 << shift);
         }
@@ -363,7 +363,10 @@ impl Daemon {
         let candidates = &job.frames[job.backed..limit];
         let run = (frame..).zip(candidates).take_while(|(next, frame)| next == *frame).count();
         let offset = self.layout.frame_offset(FrameIndex(frame));
-        world.back_pages(offset, run as u64 * self.layout.pages.page_bytes())?;
+        let backed = world.back_pages(offset, run as u64 * self.layout.pages.page_bytes());
+        if !world.private().mutated(Mutation::IgnoreFullMemory) {
+            backed?;
+        }
         job.backed += run;
         if job.backed == job.frames.len() || job.backed == chunk_end {
             self.allocations.commits.push_back((id, job.queued, job.backed));

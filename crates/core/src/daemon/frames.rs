@@ -11,7 +11,7 @@ use crate::addr::{FrameIndex, GAddr, Generation, PageGeometry, PageId, SessionId
 use crate::constants::{GENERATION_CHUNK, PAGE_ID_LEASE, RUN_PAGES_MAX};
 use crate::error::{Error, Result};
 use crate::layout::{FRAME_BYTES, FrameState, FrameWord, StateWord, frame_word};
-use crate::seam::Mem;
+use crate::seam::{Mem, Mutation};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A frame entry, decoded.
@@ -210,7 +210,8 @@ impl Frames {
     pub(super) fn take_ids<M: Mem>(&mut self, mem: &M, count: u32) -> u64 {
         assert!(self.ids_fit(count), "the caller checked that the ids are there");
         let first = self.ids.next;
-        self.ids.next += u64::from(count);
+        let again = mem.mutated(Mutation::GiveIdsAgain);
+        self.ids.next += if again { 1 } else { u64::from(count) };
         mem.store(StateWord::PageIdNext.offset(), self.ids.next);
         first
     }

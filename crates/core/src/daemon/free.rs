@@ -229,6 +229,9 @@ impl Daemon {
             return match () {
                 () if !entry.first => bad("it lies inside a run of pages"),
                 () if offset != 0 => bad("it lies inside a page"),
+                () if world.private().mutated(Mutation::FreeAnySize) => {
+                    Ok(Target::Run { frame, page, pages: entry.span })
+                }
                 () if class.is_some() || asked != u64::from(entry.span) => {
                     bad(&format!("a run of {} pages is there", entry.span))
                 }
@@ -236,7 +239,7 @@ impl Daemon {
             };
         }
         let shift = entry.shift;
-        if class != Some(shift) {
+        if class != Some(shift) && !world.private().mutated(Mutation::FreeAnySize) {
             return bad(&format!("objects of {} bytes are there", 1u64 << shift));
         }
         if !offset.is_multiple_of(1 << shift) {
@@ -270,7 +273,9 @@ impl Daemon {
             Target::Object { frame, index, shift } => {
                 let slab = self.slabs.released(frame, index);
                 self.allocations_live -= 1;
-                self.allocated_bytes -= 1u64 << shift;
+                if !world.private().mutated(Mutation::KeepCounts) {
+                    self.allocated_bytes -= 1u64 << shift;
+                }
                 self.trim_class(slab.shift, slab.owner, world);
                 if let Some(ticket) = by {
                     self.answer(&ticket, Ok(Reply::Freed), world);
@@ -439,7 +444,9 @@ impl Daemon {
             let count = neighbours.take(budget).take_while(|(next, f)| next == *f).count();
             budget -= count;
             let bytes = count as u64 * self.layout.pages.page_bytes();
-            world.punch_pages(self.layout.frame_offset(FrameIndex(first)), bytes);
+            if !world.private().mutated(Mutation::SkipPunch) {
+                world.punch_pages(self.layout.frame_offset(FrameIndex(first)), bytes);
+            }
             for frame in first..first + count as u32 {
                 self.make_free(frame, world);
             }

@@ -23,7 +23,7 @@ use crate::daemon::session::{Outcome, Sessions, Ticket};
 use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
 use crate::layout::{LOCK_WRITE, LockWord, ResultKind, StateWord, lock_word};
-use crate::seam::{Mem, Nanos};
+use crate::seam::{Mem, Mutation, Nanos, Probe};
 use crate::wire::Reply;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops;
@@ -145,7 +145,8 @@ impl Locks {
             let token = mem.load(lock_word(entry, LockWord::Token));
             let lines = mem.load(lock_word(entry, LockWord::Lines));
             let (first, write) = (name & !LOCK_WRITE, name & LOCK_WRITE != 0);
-            if sessions.record_of(session).is_none() {
+            let dropped = mem.mutated(Mutation::DropLocksAtAttach);
+            if sessions.record_of(session).is_none() || dropped {
                 mem.store(lock_word(entry, LockWord::Name), 0);
                 continue;
             }
@@ -255,7 +256,8 @@ impl Daemon {
         };
         self.locks.turn_last += 1;
         let turn = (self.layout.pages.page(ticket.word).0, self.locks.turn_last);
-        if self.locks.admits(&range, write, turn) {
+        let unseen = world.private().mutated(Mutation::GrantMeetingRange);
+        if unseen || self.locks.admits(&range, write, turn) {
             return self.grant(&ticket, write, world);
         }
         let wait_ns = wait_ms.saturating_mul(1_000_000);
@@ -289,7 +291,8 @@ impl Daemon {
     fn grant<W: World>(&mut self, ticket: &Ticket, write: bool, world: &mut W) {
         let (session, range) = (self.sessions.session(ticket.record), Range::of(ticket));
         let entry = *self.locks.free.first().expect("check_lock saw a free entry");
-        let token = self.locks.token_last + 1;
+        let step = u64::from(!world.private().mutated(Mutation::ReuseToken));
+        let token = (self.locks.token_last + step).max(1);
         let name = ticket.word.0 | if write { LOCK_WRITE } else { 0 };
         self.redo.set(lock_word(entry, LockWord::Session), session);
         self.redo.set(lock_word(entry, LockWord::Token), token);
@@ -361,6 +364,9 @@ impl Daemon {
 
     /// Ends the grants of a session, one store each.
     pub(super) fn release_session<W: World>(&mut self, session: u64, world: &mut W) {
+        if world.private().mutated(Mutation::KeepLocksOfDead) {
+            return;
+        }
         let keys: Vec<(u64, u64)> =
             self.locks.held.get(&session).into_iter().flatten().copied().collect();
         for key in keys {

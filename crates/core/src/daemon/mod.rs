@@ -290,7 +290,7 @@ impl Daemon {
     /// record is still there and the runtime ends it again.
     fn end<W: World>(&mut self, record: u32, world: &mut W) {
         let session = self.sessions.session(record);
-        if session == 0 {
+        if session == 0 || world.private().mutated(Mutation::NeverEndSessions) {
             return;
         }
         self.cancel_lock(record);
@@ -564,7 +564,8 @@ impl Daemon {
         }
     }
 
-    fn resolve<W: World>(&self, page: PageId, count: u32, world: &W) -> Result<Reply> {
+    fn resolve<W: World>(&self, first: PageId, count: u32, world: &W) -> Result<Reply> {
+        let page = first;
         let end = page.0.checked_add(u64::from(count));
         let Some(end) = end.filter(|_| (1..=RESOLVE_PAGES_MAX).contains(&count)) else {
             let reason = format!("{count} pages from {page} cannot be resolved at once");
@@ -573,7 +574,9 @@ impl Daemon {
         let found = self.frames.by_page.range(page.0..end);
         let homes = found.filter_map(|(page, _)| {
             let (frame, entry) = self.frames.home(world.private(), PageId(*page))?;
-            let (page, generation) = (entry.page, entry.generation);
+            let (found, generation) = (entry.page, entry.generation);
+            let ahead = found.0 > first.0 && world.private().mutated(Mutation::LookAheadOffByOne);
+            let page = PageId(found.0 + u64::from(ahead));
             Some(PageHome { page, rack: self.rack, frame: FrameIndex(frame), generation })
         });
         Ok(Reply::Homes(homes.collect()))

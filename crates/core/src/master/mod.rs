@@ -320,6 +320,9 @@ impl<P: Probe> Master<P> {
             writes.push(self.state.pool_write());
         }
         self.uncommitted = Some(replies);
+        if self.probe.mutated(Mutation::AnswerUnstored) {
+            writes.clear();
+        }
         writes
     }
 
@@ -433,6 +436,9 @@ impl<P: Probe> Master<P> {
                 let (own, region_id) = self.daemon(peer)?;
                 if rack != own {
                     return Err(broken("a daemon frees pages of its own rack only"));
+                }
+                if self.probe.mutated(Mutation::KeepFreedEntries) {
+                    return Ok(Some(MasterAnswer::Done));
                 }
                 Command::RemovePages { rack, region_id, pages }
             }

@@ -46,6 +46,8 @@ pub struct TestMem {
     words: Vec<Cell<u64>>,
     backed: RefCell<Vec<bool>>,
     fuse: Rc<Fuse>,
+    /// What somebody else stores where, right after the next load from there.
+    pub meanwhile: Cell<Option<(u64, u64)>>,
 }
 
 impl TestMem {
@@ -55,6 +57,7 @@ impl TestMem {
             words: vec![Cell::new(0); bytes as usize / 8],
             backed: RefCell::new(vec![backed; blocks]),
             fuse: fuse.clone(),
+            meanwhile: Cell::new(None),
         }
     }
 
@@ -119,7 +122,12 @@ impl Mem for TestMem {
         self.words.len() as u64 * 8
     }
     fn load(&self, offset: u64) -> u64 {
-        self.word(offset).get()
+        let value = self.word(offset).get();
+        if let Some((at, new)) = self.meanwhile.get().filter(|(at, _)| *at == offset) {
+            self.meanwhile.set(None);
+            self.word(at).set(new);
+        }
+        value
     }
     fn store(&self, offset: u64, value: u64) {
         self.fuse.burn();

@@ -388,7 +388,11 @@ impl Rig {
     }
 
     fn bury(&mut self) {
+        let mut tries = 0;
         while let Some(session) = self.dead.last().copied() {
+            // A crash on the way makes it begin anew.
+            tries += 1;
+            assert!(tries < 1000, "session {session} does not end");
             let daemon = self.daemon.as_ref().unwrap();
             let Some(info) = daemon.sessions().find(|s| s.session == session) else {
                 self.dead.pop();

@@ -5,6 +5,7 @@ use rackpool_core::master::{
     ConnId, Loader, Master, MasterConfig, State, StateError, StateWrite, Table,
 };
 use rackpool_core::placement::Policy;
+use rackpool_core::seam::{Mutation, Probe};
 use rackpool_core::wire::*;
 use rackpool_core::{FrameIndex, GAddr, Generation, PageId, RackId, Result};
 use std::collections::BTreeMap;
@@ -15,8 +16,19 @@ pub const LEASE: u64 = LEASE_MS * 1_000_000;
 /// What a journal would hold.
 pub type Disk = BTreeMap<(Table, Vec<u8>), Vec<u8>>;
 
+/// A safeguard that the engine leaves out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Without(pub Option<Mutation>);
+
+impl Probe for Without {
+    fn mutated(&self, mutation: Mutation) -> bool {
+        self.0 == Some(mutation)
+    }
+}
+
 pub struct World {
-    pub master: Master,
+    pub master: Master<Without>,
+    without: Without,
     pub disk: Disk,
     pub now: u64,
     conn_next: u64,
@@ -40,26 +52,33 @@ pub fn load(disk: &Disk) -> Result<State, StateError> {
     loader.finish()
 }
 
-fn engine(disk: &mut Disk, now: u64) -> Master {
+fn engine(disk: &mut Disk, now: u64, without: Without) -> Master<Without> {
     let mut state = load(disk).expect("what was stored can be loaded");
     let term = state.begin_term();
     store(disk, vec![term]);
-    Master::new(state, MasterConfig { lease_ms: LEASE_MS, policy: Policy::default(), seed: 1 }, now)
+    let config = MasterConfig { lease_ms: LEASE_MS, policy: Policy::default(), seed: 1 };
+    Master::with_probe(state, config, now, without)
 }
 
 impl World {
     pub fn new() -> Self {
+        Self::without(None)
+    }
+
+    /// One whose engine leaves a safeguard out.
+    pub fn without(mutation: Option<Mutation>) -> Self {
+        let without = Without(mutation);
         let mut disk = Disk::new();
         store(&mut disk, State::create([7, 8]).1);
         let now = 10 * LEASE;
-        let master = engine(&mut disk, now);
-        World { master, disk, now, conn_next: 1, id_next: 1 }
+        let master = engine(&mut disk, now, without);
+        World { master, without, disk, now, conn_next: 1, id_next: 1 }
     }
 
     /// Everything in memory is gone; the disk stays.
     pub fn crash(&mut self) {
         self.now += 1;
-        self.master = engine(&mut self.disk, self.now);
+        self.master = engine(&mut self.disk, self.now, self.without);
     }
 
     /// A lease passes in which the master runs; what it says meanwhile is not looked at.

@@ -21,7 +21,7 @@ mod target;
 mod uplinks;
 mod workload;
 
-pub use handle::{Path, SimHandle};
+pub use handle::{Path, SimGuard, SimHandle};
 pub use kernel::{Clock, ControlCosts, Ctx, HostId, Input, Kernel, Loop, ProcessId, block_on};
 pub use rack::Rack;
 pub use scenario::{run_seed, run_seed_logged, run_seed_with};

@@ -7,6 +7,7 @@ use super::scenario::Scene;
 use crate::rng::{Purpose, Rng};
 use crate::run::Fault;
 use crate::time::Ps;
+use rackpool_core::RackId;
 use rackpool_core::master::directory::Home;
 use std::rc::Rc;
 
@@ -112,6 +113,7 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
         Fault::ClockSkew => {
             let jump_ns = rng.between(0, 2_000_000_000);
             kernel.jump_clock(HostId(rack as u32), jump_ns);
+            scene.model.on_jump(RackId(rack as u16), ctx.now());
         }
         Fault::FullMemory => {
             let blocks = rng.below(8);
@@ -163,7 +165,7 @@ async fn crash_daemon(ctx: &Ctx, scene: &Rc<Scene>, rack: usize, soon: Ps, rng: 
     } else if let Some(owner) = cluster.racks[rack].owner.get() {
         midway(ctx, rng, owner).await;
     }
-    cluster.kill_daemon(rack);
+    scene.kill_daemon(rack);
     let together = rng.chance_ppm(200_000);
     if together && let Some(client) = scene.pick_client(rng) {
         scene.kill_client(client);
@@ -173,7 +175,7 @@ async fn crash_daemon(ctx: &Ctx, scene: &Rc<Scene>, rack: usize, soon: Ps, rng: 
     if rng.chance_ppm(150_000) {
         // It dies again while it attaches.
         ctx.sleep(Ps(rng.exponential(Ps::us(5)).0)).await;
-        cluster.kill_daemon(rack);
+        scene.kill_daemon(rack);
         ctx.sleep(soon).await;
         cluster.start_daemon(rack);
     }

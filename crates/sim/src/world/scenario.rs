@@ -103,6 +103,18 @@ impl Scene {
             || matches!(state.resolve(page), Resolved::Lost(_))
     }
 
+    /// The rack where an address lives.
+    pub fn home_of(&self, addr: GAddr) -> Option<rackpool_core::RackId> {
+        let page = self.cluster.racks[0].layout.pages.page(addr);
+        self.cluster.stored_state().directory().get(page).map(|home| home.rack)
+    }
+
+    /// `kill -9` of a rack's daemon.
+    pub fn kill_daemon(&self, rack: usize) {
+        self.model.on_daemon_killed();
+        self.cluster.kill_daemon(rack);
+    }
+
     /// Counts a fault.
     pub fn count_fault(&self, fault: Fault) {
         self.counts.borrow_mut().fault(fault);
@@ -179,7 +191,7 @@ impl Scene {
     /// A rack's host loses its power: everything on it ends, its memory is gone.
     pub fn lose_power(&self, rack: usize) {
         self.cluster.kernel.say(|| format!("rack {rack} loses its power"));
-        self.cluster.kill_daemon(rack);
+        self.kill_daemon(rack);
         for place in self.places.borrow_mut().iter_mut().filter(|place| place.rack == rack) {
             if let Some(process) = place.process.take()
                 && self.cluster.kernel.is_alive(process)

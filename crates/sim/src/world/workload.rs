@@ -5,6 +5,8 @@ mod asking;
 mod fetching;
 mod locking;
 mod moving;
+mod range_model;
+mod ranges;
 mod set_up;
 mod table;
 
@@ -24,6 +26,7 @@ use crate::time::Ps;
 use locking::LockModel;
 use rackpool_core::client::{Mover, Placement};
 use rackpool_core::{Error, GAddr, RackId, Result};
+use range_model::RangeModel;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -98,6 +101,7 @@ pub struct Model {
     /// Allocations that a client died in, or was cut off in: their answer may have been taken.
     pub maybe_leaked: Cell<u64>,
     locks: RefCell<LockModel>,
+    ranges: RefCell<RangeModel>,
     /// A page that whoever has it is to free.
     pub wish: Cell<Option<u64>>,
     /// Clients that died while they wrote.
@@ -110,6 +114,7 @@ impl Model {
     /// A client died: what it was doing has an unknown end, what it had is the audit's.
     pub fn on_killed(&self, process: ProcessId, at: Ps) {
         self.locks.borrow_mut().ended(process);
+        self.ranges.borrow_mut().ended(process);
         let leaked = self.maybe_leaked.get() + self.table.on_killed(process, at);
         self.maybe_leaked.set(leaked);
         if let Some(one) = self.under_way.borrow_mut().remove(&process) {
@@ -164,6 +169,7 @@ impl Model {
     pub fn on_power_lost(&self, rack: usize, fate: impl Fn(u64) -> Fate, at: Ps) {
         self.lost.borrow_mut().push(rack);
         self.locks.borrow_mut().doubt();
+        self.ranges.borrow_mut().on_power_lost(|addr| fate(addr) != Fate::Safe);
         let mut bytes = self.bytes.borrow_mut();
         self.objects.borrow_mut().retain(|addr, object| {
             if fate(*addr) == Fate::Unknown {
@@ -174,6 +180,16 @@ impl Model {
         });
         self.table.on_power_lost(&fate);
         bytes.lost(|addr| fate(addr) == Fate::Gone, at);
+    }
+
+    /// A daemon was killed: what it was copying is there in part.
+    pub fn on_daemon_killed(&self) {
+        self.ranges.borrow_mut().on_daemon_killed();
+    }
+
+    /// The clock of a rack's host jumped.
+    pub fn on_jump(&self, rack: RackId, at: Ps) {
+        self.ranges.borrow_mut().on_jump(rack, at);
     }
 
     /// What nobody holds any more.
@@ -301,7 +317,9 @@ impl Worker {
         let next_value = u64::from(ctx.id.0) << 32;
         let seat = scene.tables.map(|tables| TableSeat::new(tables, scene.seed));
         let (mine, gone, mover) = (Vec::new(), Vec::new(), Mover::default());
-        Worker { ctx, scene, handle, rng, mine, gone, next_value, seat, mover }
+        let mut worker = Worker { ctx, scene, handle, rng, mine, gone, next_value, seat, mover };
+        worker.couple();
+        worker
     }
 
     fn begin(&self, name: &'static str) -> Ps {
@@ -318,6 +336,10 @@ impl Worker {
     }
 
     async fn end<T>(&self, name: &'static str, result: &Result<T>) {
+        if let Err(Error::WritesLost { addr, token, .. }) = result {
+            let key = (self.ctx.id, addr.0, *token);
+            self.scene.model.ranges.borrow_mut().writes_lost(key);
+        }
         self.end_as(name, result.as_ref().map_or_else(Error::code, |_| "ok")).await;
     }
 
@@ -347,7 +369,8 @@ impl Worker {
             return self.table_step().await;
         }
         match self.rng.below(100) {
-            0..36 => self.word().await,
+            0..33 => self.word().await,
+            33..36 => self.ranges().await,
             36..41 => self.migrate().await,
             41..44 => self.lock().await,
             44..48 => self.help_the_mover().await,
@@ -356,7 +379,8 @@ impl Worker {
             58..75 => self.other().await,
             75..86 => self.alloc().await,
             86..93 => self.free_one().await,
-            93..95 => self.read_gone().await,
+            93 => self.read_gone().await,
+            94 => self.free_wrong().await,
             95..97 => self.root().await,
             _ => self.ask().await,
         }
@@ -746,22 +770,6 @@ impl Worker {
         let mut others = others;
         let (addr, one) = others.nth(self.rng.below(count) as usize)?;
         Some((GAddr(*addr), one.bytes, one.serial))
-    }
-
-    /// The address of a freed page is an error for ever.
-    async fn read_gone(&mut self) {
-        let Some(addr) = self.gone.last().copied() else { return self.read_mine().await };
-        let mut found = [0; 16];
-        let called = self.begin("read-freed");
-        let result = self.handle.read(addr, &mut found).await;
-        self.end("read-freed", &result).await;
-        if result.is_ok() {
-            let (id, now) = (self.ctx.id.0, self.ctx.now());
-            let model = &self.scene.model.bytes;
-            let checked = model.borrow_mut().read(id, addr.0, &found, called, now);
-            self.must(checked);
-        }
-        self.refused(addr, called, &result);
     }
 
     /// Reads all that this client has once more, and gives it back.

@@ -226,6 +226,8 @@ fn stats(pool: &PoolAudit, rack: &RackAudit) -> Answer {
         ("allocations", said.allocations, (objects + count(&run)) as u64),
         ("allocated bytes", said.allocated_bytes, bytes),
         ("sessions", sessions, rack.sessions.len() as u64),
+        ("locks", said.locks_held, 0),
+        ("requests for locks", said.lock_waiters, 0),
     ] {
         if said != found {
             return Err(format!("the daemon says {said} {what}, there are {found}"));

@@ -114,15 +114,8 @@ impl Io for SimIo<'_, '_> {
     }
 
     fn post(&mut self, link: LinkId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
-        match self.peer(link) {
-            Some(peer) => {
-                if !self.buffers.posted.peers.contains(&peer) {
-                    self.buffers.posted.peers.push(peer);
-                }
-                self.fabric.post(self.ctx, self.links, peer, batch)
-            }
-            None => Err((0, PostError::Down)),
-        }
+        let links = LinksIo { ctx: self.ctx, fabric: self.fabric, links: self.links };
+        links.post(link, batch, &mut self.buffers.posted.peers)
     }
 
     fn expose(&mut self, link: LinkId, piece: u32, offset: u64, bytes: u64) -> Option<Exposure> {
@@ -134,6 +127,33 @@ impl Io for SimIo<'_, '_> {
     fn conceal(&mut self, link: LinkId, exposure: Exposure) -> u64 {
         let peer = self.peer(link);
         peer.map_or(0, |peer| self.cluster.kernel.conceal(self.fabric.endpoint, peer, &exposure))
+    }
+}
+
+/// The way from links to the fabric.
+pub(super) struct LinksIo<'a> {
+    pub(super) ctx: &'a Ctx,
+    pub(super) fabric: &'a Fabric,
+    pub(super) links: &'a [Link],
+}
+
+impl LinksIo<'_> {
+    /// Posts a batch, and notes its connection.
+    pub(super) fn post(
+        &self,
+        link: LinkId,
+        batch: &[WorkRequest<'_>],
+        peers: &mut Vec<PeerId>,
+    ) -> Result<(), (usize, PostError)> {
+        let peer = match &self.links[link.0 as usize] {
+            Link::Remote(link) => link.peer,
+            Link::Local(_) => None,
+        };
+        let Some(peer) = peer else { return Err((0, PostError::Down)) };
+        if !peers.contains(&peer) {
+            peers.push(peer);
+        }
+        self.fabric.post(self.ctx, self.links, peer, batch)
     }
 }
 

@@ -206,6 +206,7 @@ impl SimHandle {
         let rack = self.client.rack_of(id);
         if is_new_region {
             self.client.forget_link(id);
+            self.locks.lose(rack, None);
         }
         if id == OWN {
             self.fabric.attach(&view.slot);

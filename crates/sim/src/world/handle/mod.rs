@@ -4,11 +4,13 @@
 //! What a lost link means, when a request is repeated and when its outcome is unknown is decided
 //! by the engine ([`Session`]); here is who is asked next, and until when.
 
+mod coupled;
 mod fabric;
 mod fetch;
 mod io;
 mod join;
 mod local;
+mod locks;
 mod remote;
 
 use super::Cluster;
@@ -17,14 +19,17 @@ use super::master::{MasterLink, unexpected};
 use crate::mem::SimMem;
 use crate::net::EndpointId;
 use crate::time::Ps;
+use coupled::PackedFlush;
 use fabric::Fabric;
 pub use fetch::Mode;
 use io::{Buffers, Local, Posted, SimIo};
 use join::Join;
 use local::LocalLink;
+use locks::Locks;
+pub use locks::SimGuard;
 use rackpool_core::client::{
-    Access, Alloc, AtHome, Atomic, AtomicOp, Client, Free, LinkId, Migrate, Mover, Need, OWN,
-    Operation, Piece, Placement, Reach, Step, Transfer, TransferTables, Turned,
+    Access, Alloc, Atomic, AtomicOp, Client, Coupled, CoupledOptions, Free, LinkId, Migrate, Mover,
+    Need, OWN, Operation, Piece, Placement, Reach, Step, Transfer, TransferTables, Turned,
 };
 use rackpool_core::layout::SlotWord;
 use rackpool_core::policy::Policy;
@@ -95,6 +100,10 @@ pub struct SimHandle {
     /// `None` while an operation uses it.
     spare: Option<Box<Posted>>,
     completions: Vec<(u64, WorkStatus)>,
+    locks: Locks,
+    coupled: Coupled,
+    /// Buffered writes, once there are any.
+    flush: Option<Box<PackedFlush>>,
     /// How long a call rides through the restart of a peer.
     pub timeout: Ps,
     /// Requests sent to daemons, and calls to the master.
@@ -135,6 +144,9 @@ impl SimHandle {
             round: 0,
             spare: None,
             completions: Vec::new(),
+            locks: Locks::default(),
+            coupled: Coupled::new(CoupledOptions::default()),
+            flush: None,
             timeout,
             sent: (0, 0),
             ctx,
@@ -186,6 +198,17 @@ impl SimHandle {
             return Ok(());
         }
         self.client.check(addr, to.len() as u64)?;
+        if !self.coupled.is_active() {
+            return self.read_home(addr, to).await;
+        }
+        if !self.read_coupled(addr, to)? {
+            self.read_home(addr, to).await?;
+            self.overlay_locked(addr, to);
+        }
+        Ok(())
+    }
+
+    async fn read_home(&mut self, addr: GAddr, to: &mut [u8]) -> Result<()> {
         let pieces = [Piece { addr, bytes: to.len() as u64 }];
         self.transfer(Access::Read, &pieces, Local::Into(to)).await
     }
@@ -197,6 +220,9 @@ impl SimHandle {
             return Ok(());
         }
         self.client.check(addr, from.len() as u64)?;
+        if self.coupled.is_active() && self.write_coupled(addr, from)? {
+            return Ok(());
+        }
         let pieces = [Piece { addr, bytes: from.len() as u64 }];
         self.transfer(Access::Write, &pieces, Local::From(from)).await
     }
@@ -252,6 +278,7 @@ impl SimHandle {
     }
 
     async fn atomic(&mut self, addr: GAddr, op: AtomicOp) -> Result<u64> {
+        self.before_others().await?;
         self.round += 1;
         let mut op = Atomic::new(addr, op, ATOMIC_ID | self.round);
         self.drive(&mut op, Local::None).await
@@ -262,6 +289,7 @@ impl SimHandle {
         if let Some(MasterAnswer::Welcome { order, .. }) = self.master.welcome {
             self.client.set_order(order);
         }
+        self.before_others().await?;
         let mut op = Alloc::new(&mut self.client, bytes, placement, owned);
         self.drive(&mut op, Local::None).await
     }
@@ -269,12 +297,15 @@ impl SimHandle {
     /// Frees an allocation.
     pub async fn free(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
         self.client.check(addr, bytes)?;
+        self.before_others().await?;
         self.drive(&mut Free::new(addr, bytes), Local::None).await
     }
 
     /// Moves the page of an address to a rack; where it is then.
     pub async fn migrate(&mut self, addr: GAddr, to: RackId) -> Result<RackId> {
         self.client.check(addr, 1)?;
+        self.give_locks_back().await;
+        self.locks.losses.tell()?;
         self.round += 1;
         let mut op = Migrate::new(&self.client, addr, to, ATOMIC_ID | self.round);
         let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
@@ -315,38 +346,6 @@ impl SimHandle {
             let _ = self.drive(&mut turn, Local::None).await;
         }
         turned
-    }
-
-    /// Takes the lock of one line: whose daemon gave it, and its token.
-    pub async fn lock(&mut self, addr: GAddr, write: bool, wait_ms: u64) -> Result<(LinkId, u64)> {
-        let mut op = AtHome::new(addr, Request::Lock { addr, lines: 1, write, wait_ms });
-        match self.drive(&mut op, Local::None).await {
-            Ok((link, Reply::Locked { token })) => Ok((link, token)),
-            Ok((_, other)) => Err(Error::Protocol {
-                peer: "daemon".into(),
-                reason: format!("{other:?} answers a lock"),
-            }),
-            Err(error) => {
-                // It may have been given to nobody who knows.
-                let given = matches!(error, Error::OutcomeUnknown { .. } | Error::Timeout { .. });
-                if let Some(link) = op.link().filter(|_| given) {
-                    let _ = self.unlock(link, addr, 0).await;
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Gives a lock back; whether it was held.
-    pub async fn unlock(&mut self, link: LinkId, addr: GAddr, token: u64) -> Result<bool> {
-        let deadline = self.ctx.now() + self.timeout;
-        match self.daemon_call(link, Request::Unlock { addr, token }, deadline).await? {
-            Reply::Held { held } => Ok(held),
-            other => Err(Error::Protocol {
-                peer: "daemon".into(),
-                reason: format!("{other:?} answers an unlock"),
-            }),
-        }
     }
 
     /// Whether a link is to a daemon of the own host.
@@ -390,6 +389,7 @@ impl SimHandle {
 
     /// Leaves: daemons over the fabric are told, connections close.
     pub async fn leave(mut self) {
+        self.end_locks().await;
         // The own one last: its daemon may have to say it for us.
         for index in (0..self.links.len()).rev() {
             match &mut self.links[index] {
@@ -413,6 +413,8 @@ impl SimHandle {
         if self.cluster.registration_fails() {
             return Err(Error::Busy { what: "fabric buffers".into(), limit: 0 });
         }
+        self.give_locks_back().await;
+        self.locks.losses.tell()?;
         self.round += 1;
         // A transfer whose process died here took its tables with it.
         let mut tables = self.tables.take().unwrap_or_default();
@@ -451,6 +453,7 @@ impl SimHandle {
         buffers: &mut Buffers<'_>,
     ) -> Result<O::Output> {
         let deadline = self.ctx.now() + self.timeout;
+        let losses = self.locks.losses.count();
         loop {
             self.ctx.cpu.charge(self.cluster.costs.client_step);
             buffers.fetch(&self.cluster, self.fabric.endpoint);
@@ -466,6 +469,9 @@ impl SimHandle {
                 Step::Need(Need::Link(rack)) => {
                     // Boxed, as it is rare and large.
                     Box::pin(self.connect(rack, deadline)).await?;
+                    if self.locks.losses.count() != losses {
+                        return Err(self.locks.losses.told());
+                    }
                 }
                 Step::Need(Need::Master(call)) => {
                     let answer = self.master_call(call, deadline).await;
@@ -483,11 +489,17 @@ impl SimHandle {
                     let in_time = self.wait_completions(deadline).await;
                     let mut result = Ok(());
                     std::mem::swap(&mut self.completions, &mut self.inbox.completions);
-                    for (id, status) in self.completions.drain(..) {
+                    let Self { completions, client, flush, .. } = self;
+                    for (id, status) in completions.drain(..) {
                         self.ctx.cpu.charge(self.cluster.costs.client_completion);
-                        result = result.and(op.on_completion(&mut self.client, id, status));
+                        if !coupled::takes(flush, client, id, status) {
+                            result = result.and(op.on_completion(client, id, status));
+                        }
                     }
                     result?;
+                    if self.locks.losses.count() != losses {
+                        return Err(self.locks.losses.told());
+                    }
                     if !in_time {
                         return Err(op.on_deadline(self.timeout.as_ns() / 1_000_000));
                     }

@@ -17,6 +17,8 @@ pub(super) struct RemoteLink {
     pub(super) session_id: SessionId,
     pub(super) session: Session,
     pub(super) known: bool,
+    /// Locks that the daemon says are lost.
+    pub(super) lost: Vec<u64>,
     pub(super) region: RegionInfo,
 }
 
@@ -65,7 +67,10 @@ impl SimHandle {
                 self.reconnect(id, deadline).await?;
                 let remote = self.remote(id);
                 let layout = layout_of(&remote.region);
-                if remote.region.region_id != region {
+                let lost = remote.known.then(|| std::mem::take(&mut remote.lost));
+                let is_new_region = remote.region.region_id != region;
+                self.locks.lose(info.rack, lost.as_deref());
+                if is_new_region {
                     self.client.forget_link(id);
                 }
                 self.client.add_link(info.rack, Reach::OneSided(layout))?;
@@ -87,6 +92,7 @@ impl SimHandle {
             session_id: self.cluster.new_session(),
             session: Session::new(format!("daemon of rack {}", info.rack)),
             known: false,
+            lost: Vec::new(),
             region: RegionInfo {
                 rack: info.rack,
                 region_id: info.region_id,
@@ -135,13 +141,14 @@ impl SimHandle {
             self.step_of(peer, &name, deadline).await?;
         }
         let pid = self.ctx.id.0;
+        let locks = self.locks.held.held_in(rack);
         let link = self.remote(id);
         let join = RemoteRequest::Join {
             version: WIRE_VERSION,
             session: link.session_id,
             consumed_seq: link.session.consumed_seq(),
             pid,
-            locks: Vec::new(),
+            locks,
         };
         if self.send_remote(peer, &join).is_err() {
             return Err(Error::PeerDead { peer: name, cause: DeathCause::Closed });
@@ -149,8 +156,9 @@ impl SimHandle {
         loop {
             while let Some(message) = self.take_message(peer) {
                 match decode(&message, &name)? {
-                    RemoteReply::Joined { known, region, .. } => {
+                    RemoteReply::Joined { known, lost, region } => {
                         let link = self.remote(id);
+                        link.lost = lost;
                         link.peer = Some(peer);
                         link.known = known;
                         link.region = region;

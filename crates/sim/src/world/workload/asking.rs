@@ -1,8 +1,9 @@
-//! Clients ask the master for names and their daemon whether it is there.
+//! Clients ask the master for names and their daemon whether it is there, and for what must be
+//! refused.
 
 use super::Worker;
-use rackpool_core::GAddr;
 use rackpool_core::wire::{Reply, Request};
+use rackpool_core::{Error, GAddr};
 
 impl Worker {
     pub(super) async fn root(&mut self) {
@@ -27,6 +28,40 @@ impl Worker {
         self.check_error("ask", &reply);
         if matches!(&reply, Ok(reply) if *reply != Reply::Pong) {
             self.violated("wire", format!("a ping is answered with {reply:?}"));
+        }
+    }
+
+    /// The address of a freed page is an error for ever.
+    pub(super) async fn read_gone(&mut self) {
+        let Some(addr) = self.gone.last().copied() else { return self.read_mine().await };
+        let mut found = [0; 16];
+        let called = self.begin("read-freed");
+        let result = self.handle.read(addr, &mut found).await;
+        self.end("read-freed", &result).await;
+        if result.is_ok() {
+            let (id, now) = (self.ctx.id.0, self.ctx.now());
+            let model = &self.scene.model.bytes;
+            let checked = model.borrow_mut().read(id, addr.0, &found, called, now);
+            self.must(checked);
+        }
+        self.refused(addr, called, &result);
+    }
+
+    /// Frees what this client has under another size, which is nobody's allocation.
+    pub(super) async fn free_wrong(&mut self) {
+        let Some((addr, bytes)) = self.pick_mine() else { return self.alloc().await };
+        let page_bytes = self.handle.page_bytes();
+        let wrong = if bytes > page_bytes / 2 { bytes + page_bytes } else { page_bytes };
+        self.begin("free-wrong");
+        let result = self.handle.free(addr, wrong).await;
+        self.end("free-wrong", &result).await;
+        match result {
+            Ok(()) => {
+                self.violated("errors", format!("{wrong} of {bytes} bytes at {addr} are freed"))
+            }
+            // What is owned ends with a session.
+            Err(Error::BadFree { .. } | Error::NotMapped { .. }) => {}
+            result => self.check_error("free-wrong", &result),
         }
     }
 }

@@ -4,6 +4,7 @@
 use super::Worker;
 use crate::time::Ps;
 use crate::world::kernel::ProcessId;
+use rackpool_core::client::LockRange;
 use rackpool_core::{Error, GAddr};
 use std::collections::BTreeMap;
 
@@ -69,11 +70,11 @@ impl Worker {
         let line = GAddr(self.pick_word().0 / LINE_BYTES * LINE_BYTES);
         let (write, wait_ms) = (self.rng.chance_ppm(700_000), self.rng.below(4));
         self.begin("lock");
-        let result = self.handle.lock(line, write, wait_ms).await;
+        let result = self.handle.lock(LockRange::line(line), write, wait_ms).await;
         let now_sure = self.scene.model.nothing_lost();
-        if let Ok((link, token)) = &result {
-            let is_sure = now_sure && self.handle.is_local(*link);
-            let hold = Hold { write, token: *token, is_sure };
+        if let Ok(guard) = &result {
+            let is_sure = now_sure && self.handle.is_local(guard.link);
+            let hold = Hold { write, token: guard.token, is_sure };
             let wrong = self.scene.model.locks.borrow_mut().granted(line.0, self.ctx.id, hold);
             if let Some(wrong) = wrong.filter(|_| self.scene.model.nothing_lost()) {
                 self.violated("locks", format!("{line}: {wrong}"));
@@ -81,18 +82,18 @@ impl Worker {
         }
         self.end("lock", &result).await;
         self.check_error("lock", &result);
-        let Ok((link, token)) = result else { return };
+        let Ok(guard) = result else { return };
         match self.rng.below(3) {
             0 => self.ctx.sleep(Ps::ns(self.rng.below(1_000_000))).await,
             1 => self.move_locked(line).await,
             _ => self.word().await,
         }
-        let was_sure = self.handle.is_local(link) && self.scene.model.nothing_lost();
+        let was_sure = self.handle.is_local(guard.link) && self.scene.model.nothing_lost();
         self.scene.model.locks.borrow_mut().given_back(line.0, self.ctx.id);
         self.begin("unlock");
-        let held = self.handle.unlock(link, line, token).await;
+        let held = self.handle.unlock(guard);
         self.end("unlock", &held).await;
-        let lost = matches!(held, Ok(false));
+        let lost = matches!(held, Err(Error::LockLost { .. }));
         if lost && was_sure && self.scene.model.nothing_lost() {
             self.violated("locks", format!("{line}: a lock of the own host was lost"));
         }

@@ -44,7 +44,8 @@ impl Worker {
         let untaken = self.scene.untaken(&mut self.rng);
         let addr = match self.rng.below(10) {
             _ if untaken.is_some() => untaken,
-            0..4 => Some(self.pick_word()),
+            0 => self.pick_area(None).map(|(first, _)| GAddr(first)),
+            1..4 => Some(self.pick_word()),
             4..6 => self.pick_mine().map(|(addr, _)| addr),
             6..9 => self.pick_other().map(|(addr, ..)| addr),
             _ => self.gone.last().copied(),

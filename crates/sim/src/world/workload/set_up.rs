@@ -5,6 +5,7 @@ use super::super::kernel::Ctx;
 use super::super::scenario::Scene;
 use super::super::table::{TableError, TableMem};
 use super::Object;
+use super::range_model::LINE_BYTES;
 use crate::time::Ps;
 use rackpool_core::client::Placement;
 use rackpool_core::{Error, GAddr, RackId};
@@ -13,7 +14,10 @@ use std::rc::Rc;
 /// Words that all clients use, in each rack.
 const WORDS_PER_RACK: u64 = 12;
 
-/// Makes the words that all clients use, then lets the clients begin.
+/// Lines of the area of each rack in which clients lock ranges.
+const AREA_LINES: u64 = 12;
+
+/// Makes the words and areas that all clients use, then lets the clients begin.
 pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
     let cluster = scene.cluster.clone();
     let racks: Vec<RackId> = cluster.racks.iter().map(|rack| rack.id).collect();
@@ -23,21 +27,13 @@ pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
         Err(error) => return ctx.kernel.fail("set-up", error.to_string()),
     };
     for rack in racks {
-        let bytes = WORDS_PER_RACK * 8;
-        let addr = loop {
-            match handle.alloc(bytes, Placement::Rack(rack), false).await {
-                Ok(addr) => break addr,
-                Err(error) if error.may_retry() => ctx.sleep(Ps::ms(1)).await,
-                // The other daemons may not have joined yet.
-                Err(Error::NoSuchRack { .. }) => ctx.sleep(Ps::ms(1)).await,
-                Err(error) => return ctx.kernel.fail("set-up", error.to_string()),
-            }
-        };
-        let words = (0..WORDS_PER_RACK).map(|word| GAddr(addr.0 + 8 * word));
+        let words_bytes = WORDS_PER_RACK * 8;
+        let Some(words) = make(&ctx, &scene, &mut handle, rack, words_bytes).await else { return };
+        let words = (0..WORDS_PER_RACK).map(|word| GAddr(words.0 + 8 * word));
         scene.model.words.borrow_mut().extend(words);
-        let object =
-            Object { bytes, holder: None, owned: false, freeing: false, words: true, serial: 0 };
-        scene.model.objects.borrow_mut().insert(addr.0, object);
+        let area_bytes = AREA_LINES * LINE_BYTES;
+        let Some(area) = make(&ctx, &scene, &mut handle, rack, area_bytes).await else { return };
+        scene.model.ranges.borrow_mut().add_area(area.0, AREA_LINES);
     }
     while let Some(tables) = scene.tables {
         match tables.create(&mut TableMem::new(&mut handle, &scene), scene.seed) {
@@ -53,4 +49,31 @@ pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
     }
     handle.leave().await;
     scene.set_up();
+}
+
+/// Allocates what is nobody's in a rack.
+async fn make(
+    ctx: &Ctx,
+    scene: &Scene,
+    handle: &mut SimHandle,
+    rack: RackId,
+    bytes: u64,
+) -> Option<GAddr> {
+    loop {
+        match handle.alloc(bytes, Placement::Rack(rack), false).await {
+            Ok(addr) => {
+                let (holder, owned, freeing, words, serial) = (None, false, false, true, 0);
+                let object = Object { bytes, holder, owned, freeing, words, serial };
+                scene.model.objects.borrow_mut().insert(addr.0, object);
+                return Some(addr);
+            }
+            Err(error) if error.may_retry() => ctx.sleep(Ps::ms(1)).await,
+            // The other daemons may not have joined yet.
+            Err(Error::NoSuchRack { .. }) => ctx.sleep(Ps::ms(1)).await,
+            Err(error) => {
+                ctx.kernel.fail("set-up", error.to_string());
+                return None;
+            }
+        }
+    }
 }

@@ -1,0 +1,284 @@
+//! Locks coupled with their data: `core::client::Coupled` decides, this is what it decides about.
+//! Its calls block, so handles that lock ranges belong to processes with stacks of their own.
+
+use super::io::LinksIo;
+use super::{Local, SimHandle};
+use crate::mem::SimMem;
+use crate::time::Ps;
+use crate::world::kernel::block_on;
+use rackpool_core::client::{
+    Access, Client, Coupled, CoupledIo, CoupledOptions, CoupledStats, Flush, HeldLocks, Io, LinkId,
+    Look, Losses, Need, Operation, Piece, Step, WriteBuffer,
+};
+use rackpool_core::seam::{BufId, Nanos, PeerId, PostError, Sge, WorkRequest, WorkStatus};
+use rackpool_core::wire::{Reply, Request};
+use rackpool_core::{Error, GAddr, Result};
+
+/// Buffered writes and the bytes of their half that leaves.
+pub(super) struct PackedFlush {
+    flush: Flush,
+    /// The half that leaves.
+    packed: Vec<u8>,
+    /// A copy of it that is registered, and the connections that know it.
+    lent: Option<BufId>,
+    peers: Vec<PeerId>,
+}
+
+/// Hands a completion to the flush that is under way; whether it was its own.
+pub(super) fn takes(
+    flush: &mut Option<Box<PackedFlush>>,
+    client: &mut Client<SimMem>,
+    id: u64,
+    status: WorkStatus,
+) -> bool {
+    flush.as_mut().is_some_and(|packed| packed.flush.on_completion(client, id, status))
+}
+
+struct FlushIo<'a> {
+    links: LinksIo<'a>,
+    packed: &'a [u8],
+    buf: BufId,
+    starts: &'a [u64],
+    peers: &'a mut Vec<PeerId>,
+}
+
+impl Io for FlushIo<'_> {
+    fn target(&mut self, _piece: u32, _offset: u64, _bytes: u64) -> &mut [u8] {
+        unreachable!("a flush writes")
+    }
+
+    fn source(&self, piece: u32, offset: u64, bytes: u64) -> &[u8] {
+        let start = (self.starts[piece as usize] + offset) as usize;
+        &self.packed[start..start + bytes as usize]
+    }
+
+    fn sge(&self, piece: u32, offset: u64, bytes: u64) -> Sge {
+        Sge { buf: self.buf, offset: self.starts[piece as usize] + offset, bytes }
+    }
+
+    fn post(&mut self, link: LinkId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
+        self.links.post(link, batch, self.peers)
+    }
+}
+
+impl CoupledIo<SimMem> for SimHandle {
+    fn client(&self) -> &Client<SimMem> {
+        &self.client
+    }
+
+    fn now_ns(&self) -> Nanos {
+        self.ctx.clock_ns()
+    }
+
+    fn with_held<R>(&mut self, run: impl FnOnce(&mut HeldLocks) -> R) -> R {
+        run(&mut self.locks.held)
+    }
+
+    fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.locks.changed)
+    }
+
+    fn give_back(&mut self, id: u64) {
+        self.locks.give_back(id);
+    }
+
+    fn losses(&mut self) -> &mut Losses {
+        &mut self.locks.losses
+    }
+
+    fn flush(&mut self) -> Option<&mut Flush> {
+        self.flush.as_mut().map(|packed| &mut packed.flush)
+    }
+
+    fn packed(&self) -> Option<(&Flush, &[u8])> {
+        self.flush.as_ref().map(|packed| (&packed.flush, packed.packed.as_slice()))
+    }
+
+    fn open_buffer(&mut self, half_bytes: u32) -> Result<()> {
+        if self.cluster.registration_fails() {
+            return Err(Error::Busy { what: "fabric buffers".into(), limit: 0 });
+        }
+        let buffer = WriteBuffer::new(self.client.geometry(), half_bytes);
+        let packed = vec![0; buffer.half_bytes()];
+        let flush = Flush::new(buffer);
+        let (lent, peers) = (None, Vec::new());
+        self.flush = Some(Box::new(PackedFlush { flush, packed, lent, peers }));
+        Ok(())
+    }
+
+    fn begin_flush(&mut self) {
+        self.round += 1;
+        let deadline = self.ctx.now() + self.timeout;
+        let one = self.flush.as_mut().expect("something is buffered");
+        let losses = self.locks.losses.count();
+        one.flush.begin(&mut one.packed, self.round, deadline.as_ns(), losses);
+        one.lent = Some(self.cluster.kernel.register(self.fabric.endpoint, one.packed.clone()));
+    }
+
+    fn step_flush(&mut self) -> Option<Result<()>> {
+        let mut one = self.flush.take()?;
+        let result = block_on(self.drive_flush(&mut one));
+        if let Some(result) = &result {
+            one.flush.ended(result);
+            let peers = std::mem::take(&mut one.peers);
+            if result.is_err() {
+                // Nothing that is still under way may read from the buffer after this.
+                peers.into_iter().for_each(|peer| self.fabric.close(&self.ctx, peer));
+            }
+            if let Some(buf) = one.lent.take() {
+                self.fabric.let_go(buf);
+                let bytes = self.cluster.kernel.take_buffer(self.fabric.endpoint, buf);
+                self.cluster.kernel.recycle(bytes);
+            }
+        }
+        self.flush = Some(one);
+        result
+    }
+
+    fn take_completions(&mut self, wait: bool) {
+        let deadline_ns = self.flush.as_ref().and_then(|one| one.flush.deadline_ns());
+        match deadline_ns {
+            Some(deadline_ns) if wait => {
+                block_on(self.wait_completions(Ps::ns(deadline_ns)));
+            }
+            _ => block_on(self.take_inputs()),
+        }
+        std::mem::swap(&mut self.completions, &mut self.inbox.completions);
+        let Self { completions, client, flush, .. } = self;
+        for (id, status) in completions.drain(..) {
+            takes(flush, client, id, status);
+        }
+    }
+
+    fn ask(&mut self, link: LinkId, request: Request) -> Result<Reply> {
+        let deadline = self.ctx.now() + self.timeout;
+        block_on(self.daemon_call(link, request, deadline))
+    }
+
+    fn read_home(&mut self, piece: Piece, to: &mut [u8]) -> Result<()> {
+        block_on(self.transfer(Access::Read, &[piece], Local::Into(to)))
+    }
+}
+
+impl SimHandle {
+    /// How much is buffered and cached from now on; nothing may be locked.
+    pub fn set_coupled(&mut self, options: CoupledOptions) {
+        self.coupled = Coupled::new(options);
+    }
+
+    /// What the write buffer and the page cache did.
+    pub fn coupled_stats(&self) -> CoupledStats {
+        self.coupled.stats(self.flush.as_ref().map(|one| &one.flush))
+    }
+
+    /// Lets the coupled locks do something with the rest of the handle.
+    pub(super) fn coupled<R>(&mut self, run: impl FnOnce(&mut Coupled, &mut SimHandle) -> R) -> R {
+        let mut coupled = std::mem::take(&mut self.coupled);
+        let result = run(&mut coupled, self);
+        self.coupled = coupled;
+        result
+    }
+
+    pub(super) fn write_coupled(&mut self, addr: GAddr, from: &[u8]) -> Result<bool> {
+        self.coupled(|coupled, io| coupled.write(io, addr, from))
+    }
+
+    pub(super) fn read_coupled(&mut self, addr: GAddr, to: &mut [u8]) -> Result<bool> {
+        self.coupled(|coupled, io| coupled.read(io, addr, to))
+    }
+
+    pub(super) fn overlay_locked(&mut self, addr: GAddr, to: &mut [u8]) {
+        self.coupled(|coupled, io| coupled.overlay(io, addr, to));
+    }
+
+    pub(super) fn settle_locked(&mut self) {
+        if self.coupled.is_active() {
+            self.coupled(|coupled, io| coupled.settle(io));
+        }
+    }
+
+    pub(super) fn flush_locked(&mut self) {
+        if self.coupled.is_active() {
+            self.coupled(|coupled, io| {
+                coupled.settle(io);
+                coupled.flush(io);
+            });
+        }
+    }
+
+    /// Brings home what is buffered, and gives back what dropped guards held.
+    pub async fn bring_home(&mut self) -> Result<()> {
+        self.before_others().await
+    }
+
+    /// Before an operation that the buffer and the cache do not see.
+    pub(super) async fn before_others(&mut self) -> Result<()> {
+        if self.coupled.is_active() {
+            self.coupled(|coupled, io| coupled.before_others(io, GAddr::NULL, 0))?;
+        }
+        self.give_locks_back().await;
+        Ok(())
+    }
+
+    /// Takes what is in the inbox.
+    async fn take_inputs(&mut self) {
+        while self.ctx.has_input() {
+            self.turn(self.ctx.now()).await;
+        }
+        self.note_closed();
+    }
+
+    /// Goes on with the flush until it waits for the fabric, or to its end.
+    async fn drive_flush(&mut self, one: &mut PackedFlush) -> Option<Result<()>> {
+        let timeout_ms = self.timeout.as_ns() / 1_000_000;
+        let now_ns = self.ctx.now().as_ns();
+        match one.flush.look::<SimMem>(now_ns, &self.locks.losses, timeout_ms)? {
+            Look::Wait => return None,
+            Look::Ended(error) => return Some(Err(error)),
+            Look::Go => {}
+        }
+        let deadline = Ps::ns(one.flush.deadline_ns()?);
+        loop {
+            match self.advance_flush(one, deadline).await {
+                Ok(Some(Step::Done(()))) => return Some(Ok(())),
+                Ok(Some(Step::Need(_))) => return None,
+                Ok(None) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    /// One step of the flush with what it needs; nothing, if it can go on.
+    async fn advance_flush(
+        &mut self,
+        one: &mut PackedFlush,
+        deadline: Ps,
+    ) -> Result<Option<Step<()>>> {
+        let PackedFlush { flush, packed, lent, peers } = one;
+        let (mut transfer, starts) = flush.transfer();
+        let buf = lent.expect("it was registered when the flush began");
+        let links = LinksIo { ctx: &self.ctx, fabric: &self.fabric, links: &self.links };
+        let mut io = FlushIo { links, packed, buf, starts, peers };
+        match transfer.step(&mut self.client, &mut io)? {
+            Step::Done(()) => return Ok(Some(Step::Done(()))),
+            Step::Need(Need::Completions) => return Ok(Some(Step::Need(Need::Completions))),
+            Step::Need(Need::Link(rack)) => {
+                let losses = self.locks.losses.count();
+                Box::pin(self.connect(rack, deadline)).await?;
+                if self.locks.losses.count() != losses {
+                    return Err(self.locks.losses.last());
+                }
+            }
+            Step::Need(Need::Master(call)) => {
+                let answer = self.master_call(call, deadline).await;
+                transfer.on_master(&mut self.client, answer)?;
+            }
+            Step::Need(Need::Daemon(link, request)) => {
+                let reply = self.daemon_call(link, request, deadline).await;
+                transfer.on_reply(&mut self.client, reply)?;
+            }
+            Step::Need(Need::Batch(..)) => unreachable!("a transfer asks one thing at a time"),
+        }
+        Ok(None)
+    }
+}
