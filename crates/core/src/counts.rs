@@ -53,6 +53,8 @@ pub struct RequestCounts {
     pub sessions: u64,
     /// Pings.
     pub ping: u64,
+    /// Requests about the leaving of the rack.
+    pub drain: u64,
 }
 
 impl RequestCounts {
@@ -80,12 +82,13 @@ impl RequestCounts {
             Request::Stats => &mut self.stats,
             Request::Sessions { .. } => &mut self.sessions,
             Request::Ping => &mut self.ping,
+            Request::Drain(_) => &mut self.drain,
         };
         *count += 1;
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 21] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 22] {
         [
             ("resolve", self.resolve),
             ("alloc", self.alloc),
@@ -108,6 +111,7 @@ impl RequestCounts {
             ("stats", self.stats),
             ("sessions", self.sessions),
             ("ping", self.ping),
+            ("drain", self.drain),
         ]
     }
 
@@ -178,6 +182,8 @@ pub struct CallCounts {
     pub set_root: u64,
     /// Questions for these counters.
     pub stats: u64,
+    /// Calls about members.
+    pub member: u64,
 }
 
 impl CallCounts {
@@ -200,12 +206,13 @@ impl CallCounts {
             MasterCall::GetRoot { .. } => &mut self.get_root,
             MasterCall::SetRoot { .. } => &mut self.set_root,
             MasterCall::Stats => &mut self.stats,
+            MasterCall::Member(_) => &mut self.member,
         };
         *count += 1;
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 16] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 17] {
         [
             ("hello", self.hello),
             ("join_daemon", self.join_daemon),
@@ -223,6 +230,7 @@ impl CallCounts {
             ("get_root", self.get_root),
             ("set_root", self.set_root),
             ("stats", self.stats),
+            ("member", self.member),
         ]
     }
 }

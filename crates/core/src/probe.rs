@@ -80,6 +80,12 @@ names! {
         ForgetArrival = "forget-arrival",
         /// A restarted master gives a rack to another region's daemon at once.
         GrantWithoutLeaseWait = "grant-without-lease-wait",
+        /// A rack leaves while the directory has pages of it.
+        LeaveWithPages = "leave-with-pages",
+        /// The master picks racks for new memory that are being drained, and their daemons give it.
+        PickDrainingRack = "pick-draining-rack",
+        /// A rack is given up while its daemon is alive.
+        ForgetLivingRack = "forget-living-rack",
     }
 }
 
@@ -226,7 +232,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.len(), 22);
+        assert_eq!(Mutation::ALL.len(), 25);
     }
 
     #[test]

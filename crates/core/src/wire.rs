@@ -7,12 +7,13 @@ use crate::constants::MESSAGE_BYTES_MAX;
 use crate::counts::{AnswerCounts, CallCounts, FabricCounts, MoveCounts, Refusals, RequestCounts};
 use crate::error::{Error, Result};
 use crate::heat::PageUse;
+use crate::member::{DrainReply, DrainRequest, MemberAnswer, MemberCall};
 use crate::placement::Order;
 use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, MoveReport};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 6;
+pub const WIRE_VERSION: u32 = 7;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -195,6 +196,8 @@ pub enum Request {
     },
     /// Nothing; answered with `Pong`.
     Ping,
+    /// About the leaving of a rack.
+    Drain(DrainRequest),
 }
 
 impl Request {
@@ -285,6 +288,8 @@ pub enum Reply {
     Sessions(Vec<SessionState>),
     /// To `Ping`.
     Pong,
+    /// To `Drain`.
+    Drain(DrainReply),
 }
 
 /// A session as its daemon sees it now.
@@ -600,6 +605,8 @@ pub enum MasterCall {
     },
     /// Counters of the master.
     Stats,
+    /// About racks that come and go.
+    Member(MemberCall),
 }
 
 /// The master's answer, with its term and the log index that it reflects.
@@ -655,6 +662,8 @@ pub enum MasterAnswer {
     Root(GAddr),
     /// To `Stats`.
     Stats(Box<MasterStats>),
+    /// To `Member`, and to a daemon's `Heartbeat`.
+    Member(MemberAnswer),
 }
 
 /// One page in the answer to `Resolve`.

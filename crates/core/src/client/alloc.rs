@@ -91,7 +91,7 @@ impl<M: Mem> Operation<M> for Alloc {
                 Ok(())
             }
             Ok(_) => Err(unexpected("daemon", "an allocation")),
-            Err(error @ Error::Full { .. })
+            Err(error @ (Error::Full { .. } | Error::Draining { .. }))
                 if matches!(self.placement, Placement::Auto | Placement::Spread)
                     && self.tried.len() < RACKS_MAX as usize =>
             {
@@ -214,7 +214,13 @@ impl Home {
 
 /// Whether a daemon may refuse with this because the page is not at home there, or not now.
 fn may_be_elsewhere(error: &Error) -> bool {
-    matches!(error, Error::NotMapped { .. } | Error::BadFree { .. } | Error::Moving { .. })
+    matches!(
+        error,
+        Error::NotMapped { .. }
+            | Error::BadFree { .. }
+            | Error::Moving { .. }
+            | Error::NoSuchRack { .. }
+    )
 }
 
 /// A free under way: finds the home, then asks its daemon.

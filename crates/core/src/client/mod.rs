@@ -10,6 +10,7 @@
 //! deviation: decision 0001.
 
 mod alloc;
+mod drain;
 mod locate;
 mod migrate;
 mod mover;
@@ -21,6 +22,7 @@ mod usage;
 mod write_buffer;
 
 pub use alloc::{Alloc, AtHome, AtWord, Free, Placement};
+pub use drain::{DrainTurn, Drained, Drainer};
 pub use locate::Locate;
 pub use migrate::Migrate;
 pub use mover::{Mover, Turn, Turned};
@@ -296,6 +298,14 @@ impl<M: Mem> Client<M> {
     /// Forgets every translation through a link, after its region was replaced.
     pub fn forget_link(&mut self, link: LinkId) {
         self.translations.forget_link(link);
+    }
+
+    /// The master does not know a rack any more: what is known of its pages is forgotten, so that
+    /// whoever needs them asks where they are.
+    pub fn forget_rack(&mut self, rack: RackId) {
+        if let Some(link) = self.link_of(rack) {
+            self.forget_link(link);
+        }
     }
 
     /// What the cache knows of a page.

@@ -213,5 +213,6 @@ fn operation_name(request: &Request) -> &'static str {
         Request::Stats => "stats",
         Request::Sessions { .. } => "sessions",
         Request::Ping => "ping",
+        Request::Drain(_) => "drain",
     }
 }

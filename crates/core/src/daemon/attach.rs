@@ -16,6 +16,7 @@ use crate::daemon::calls::Calls;
 use crate::daemon::frames::{Entry, Frames, state_offset};
 use crate::daemon::free::Freeing;
 use crate::daemon::heat::Heat;
+use crate::daemon::leaving::Leaving;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
 use crate::daemon::redo::Redo;
@@ -158,6 +159,7 @@ impl Daemon {
             sessions,
             locks,
             heat: Heat::off(),
+            leaving: Leaving::default(),
             allocations: Allocations::new(),
             freeing: Freeing::default(),
             calls: Calls::new(),

@@ -233,7 +233,7 @@ impl Daemon {
 
     /// Whether [`Request::NextMove`] may have something to answer.
     pub fn wants_move(&self) -> bool {
-        !self.heat.wanted.order.is_empty()
+        !self.heat.wanted.order.is_empty() && !self.is_leaving()
     }
 
     /// The time, for what clients say next. Called at least as often as [`Daemon::tick`].
@@ -285,7 +285,10 @@ impl Daemon {
                 if let Some(report) = last {
                     heat.take_report(&report, &costs, layout.pages.page_bytes());
                 }
-                let wanted = heat.take_wanted(is_home);
+                let wanted = match self.leaving.takes_pages() {
+                    true => heat.take_wanted(is_home),
+                    false => None,
+                };
                 let ask = wanted.map(|page| Box::new(self.ask(page, costs, world)));
                 Ok(Reply::NextMove(ask))
             }

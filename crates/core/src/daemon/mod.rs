@@ -22,6 +22,7 @@ mod calls;
 mod frames;
 mod free;
 mod heat;
+mod leaving;
 mod locks;
 mod moves;
 mod redo;
@@ -41,6 +42,7 @@ use crate::daemon::calls::Calls;
 use crate::daemon::frames::Frames;
 use crate::daemon::free::Freeing;
 use crate::daemon::heat::Heat;
+use crate::daemon::leaving::Leaving;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
 use crate::daemon::redo::Redo;
@@ -129,6 +131,7 @@ pub struct Daemon {
     sessions: Sessions,
     locks: Locks,
     heat: Heat,
+    leaving: Leaving,
     allocations: Allocations,
     freeing: Freeing,
     calls: Calls,
@@ -328,6 +331,7 @@ impl Daemon {
                 | Request::DecideMove(_)
                 | Request::Decisions { .. } => Some(self.on_heat(record, frame.request, world)),
                 Request::Ping => Some(Ok(Reply::Pong)),
+                Request::Drain(request) => Some(self.on_drain(record, request, world)),
                 Request::MoveIn { page } => self.move_in((record, seq), page, world),
                 Request::MoveOut { page, generation } => {
                     self.move_out((record, seq), page, generation, world)
@@ -461,7 +465,10 @@ impl Daemon {
         match request {
             Request::Alloc { bytes, owned } => {
                 let ticket = self.sessions.ticket(record, seq, bytes, owned);
-                self.alloc(ticket, world);
+                match self.check_gives_memory(world.private()) {
+                    Ok(()) => self.alloc(ticket, world),
+                    Err(error) => self.answer(&ticket, Err(error), world),
+                }
                 None
             }
             Request::Free { addr, bytes } => {
