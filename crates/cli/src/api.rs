@@ -14,12 +14,16 @@ use rackpool_bench::{local, locks, migrate, remote, ring, ycsb_run};
 use rackpool_core::wire::FabricKind;
 use std::io::BufRead;
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub use rackpool::monitor::Sample;
-pub use rackpool::{Emulate, FabricChoice, GAddr, Migration, Placement, Policy, RackId};
+pub use rackpool::{
+    DrainReport, Emulate, FabricChoice, GAddr, Member, Migration, Placement, Policy, RackId,
+    Standing,
+};
 
 /// The table that holds the shell's objects and the files of `demo`.
 const OBJECTS: &str = "objects";
@@ -224,6 +228,31 @@ impl Watch {
     pub fn sample(&mut self) -> Result<Sample> {
         Ok(self.monitor.sample()?)
     }
+
+    /// All racks that ever joined.
+    pub fn members(&mut self) -> Result<Vec<Member>> {
+        Ok(self.monitor.members()?)
+    }
+
+    /// Orders that a rack is drained; what it is now.
+    pub fn drain(&mut self, rack: RackId) -> Result<Standing> {
+        Ok(self.monitor.drain(rack)?)
+    }
+
+    /// Orders that a draining rack serves again.
+    pub fn undrain(&mut self, rack: RackId) -> Result<Standing> {
+        Ok(self.monitor.undrain(rack)?)
+    }
+
+    /// Gives up a dead rack.
+    pub fn forget(&mut self, rack: RackId) -> Result<Standing> {
+        Ok(self.monitor.forget(rack)?)
+    }
+
+    /// Which pages of a draining rack stay, and why.
+    pub fn drain_report(&mut self, member: &Member) -> Result<DrainReport> {
+        Ok(self.monitor.drain_report(member)?)
+    }
 }
 
 /// Who begins to work does not wait for a restart as long as who works already does: an address
@@ -288,11 +317,19 @@ impl Server {
         }
     }
 
+    /// What becomes ready for reading when it ends by itself, if it ever does.
+    pub fn end_event(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Server::Master(_) => None,
+            Server::Daemon(server) => Some(server.as_fd()),
+        }
+    }
+
     /// Stops it.
     pub fn stop(self) -> Result<()> {
         match self {
             Server::Master(server) => server.stop()?,
-            Server::Daemon(server) => server.stop(),
+            Server::Daemon(server) => drop(server.end()?),
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a rack is to its pool. The master stores it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Standing {
     /// It takes new memory.
     #[default]

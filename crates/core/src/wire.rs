@@ -7,10 +7,11 @@ use crate::constants::MESSAGE_BYTES_MAX;
 use crate::counts::{AnswerCounts, CallCounts, FabricCounts, MoveCounts, Refusals, RequestCounts};
 use crate::error::{Error, Result};
 use crate::heat::PageUse;
-use crate::member::{DrainReply, DrainRequest, MemberAnswer, MemberCall};
+use crate::member::{DrainReply, DrainRequest, MemberAnswer, MemberCall, Standing};
 use crate::placement::Order;
 use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, MoveReport};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::collections::BTreeMap;
 
 /// Version of the messages here; said first on every connection.
 pub const WIRE_VERSION: u32 = 7;
@@ -700,6 +701,8 @@ pub struct MasterStats {
     pub refused: Refusals,
     /// The name of the placement policy.
     pub placement: String,
+    /// Racks that joined once and do not just serve.
+    pub standings: BTreeMap<u16, Standing>,
 }
 
 /// Encodes a message into `buffer`; the encoded part.

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::member::{Member, MemberAnswer, MemberCall, Standing};
 use crate::seam::{Mutation, Probe};
 use crate::wire::{MasterAnswer, RackInfo};
+use std::collections::BTreeMap;
 
 impl State {
     /// What a rack is to the pool.
@@ -30,6 +31,12 @@ impl State {
             pages: known.pages,
             pages_lost: known.pages_lost,
         })
+    }
+
+    /// Racks that do not just serve.
+    pub(super) fn standings(&self) -> BTreeMap<u16, Standing> {
+        let standings = self.racks.iter().map(|(rack, known)| (rack.0, known.membership.standing));
+        standings.filter(|(_, standing)| *standing != Standing::Serving).collect()
     }
 
     /// What a rack is to the pool once this region has joined. A region that has left stays so: its

@@ -692,6 +692,7 @@ impl<P: Probe> Master<P> {
             calls_by_kind: self.calls,
             refused: self.refused.clone(),
             placement: self.config.policy.to_string(),
+            standings: self.state.standings(),
         }
     }
 

@@ -2,12 +2,15 @@
 //! driven by one poll loop, beside the fabric target's own thread.
 //!
 //! `server.rs` is the loop, `world.rs` what the engine sees, `clients.rs` the local clients'
-//! control connections and slots, `mover.rs` a thread that moves pages to this rack. Clients that
-//! come over the fabric are the core's (`Remotes`).
+//! control connections and slots, `mover.rs` a thread that moves pages to this rack, `drain.rs` one
+//! that moves all away, `standing.rs` when that is. Clients that come over the fabric are the
+//! core's (`Remotes`).
 
 mod clients;
+mod drain;
 mod mover;
 mod server;
+mod standing;
 mod world;
 
 use crate::options::Emulate;
@@ -20,6 +23,7 @@ use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::MemorySpec;
 use server::Server;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -87,7 +91,16 @@ pub struct DaemonServer {
     local_addr: SocketAddr,
     metrics_addr: Option<SocketAddr>,
     stop: Arc<Stop>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<Ended>>>,
+}
+
+/// How a daemon ended that did nothing wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was asked to stop; its rack stays in the pool.
+    Asked,
+    /// Its rack was drained and has left the pool.
+    Left,
 }
 
 /// How a running loop is asked to end.
@@ -95,12 +108,14 @@ pub struct DaemonServer {
 pub(crate) struct Stop {
     requested: AtomicBool,
     wake: WakeEvent,
+    /// Notified when the loop has ended.
+    ended: WakeEvent,
 }
 
 impl Stop {
     fn new() -> Result<Self> {
-        let wake = WakeEvent::new().map_err(|error| io_error("wake event", &error))?;
-        Ok(Self { requested: AtomicBool::new(false), wake })
+        let event = || WakeEvent::new().map_err(|error| io_error("wake event", &error));
+        Ok(Self { requested: AtomicBool::new(false), wake: event()?, ended: event()? })
     }
 
     fn request(&self) {
@@ -127,29 +142,32 @@ impl DaemonServer {
         let stop = Arc::new(Stop::new()?);
         let mut server = Server::open(options, Arc::clone(&stop))?;
         let (local_addr, metrics_addr) = (server.local_addr(), server.metrics_addr());
+        let end = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("rackpool-daemon".into())
             .spawn(move || {
-                server.run(None);
+                let ended = server.run(None);
                 server.close();
+                end.ended.notify();
+                ended
             })
             .map_err(|error| io_error("daemon thread", &error))?;
         Ok(Self { local_addr, metrics_addr, stop, thread: Some(thread) })
     }
 
-    /// Serves on the calling thread until SIGINT or SIGTERM. `ready` is called with the fabric
-    /// address once clients can come.
+    /// Serves on the calling thread until SIGINT or SIGTERM, or until the rack has left the pool.
+    /// `ready` is called with the fabric address once clients can come.
     ///
     /// # Errors
-    /// As [`DaemonServer::start`].
-    pub fn run(options: DaemonOptions, ready: impl FnOnce(SocketAddr)) -> Result<()> {
+    /// As [`DaemonServer::start`]; `forgotten` if the rack was declared lost meanwhile.
+    pub fn run(options: DaemonOptions, ready: impl FnOnce(SocketAddr)) -> Result<Ended> {
         let shutdown = Shutdown::install().map_err(|error| io_error("signal handler", &error))?;
         let stop = Arc::new(Stop::new()?);
         let mut server = Server::open(options, stop)?;
         ready(server.local_addr());
-        server.run(Some(shutdown));
+        let ended = server.run(Some(shutdown));
         server.close();
-        Ok(())
+        ended
     }
 
     /// Address of the fabric endpoint.
@@ -162,24 +180,48 @@ impl DaemonServer {
         self.metrics_addr
     }
 
-    /// Stops and waits for the end.
-    pub fn stop(mut self) {
-        self.join();
+    /// Whether it has ended by itself: its rack has left the pool, or was declared lost. The
+    /// descriptor of [`AsFd`] becomes ready for reading then.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    fn join(&mut self) {
-        self.stop.request();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            eprintln!("rackpool: the daemon thread panicked");
+    /// Stops, unless it has ended by itself, and waits for the end.
+    pub fn stop(mut self) {
+        if let Err(error) = self.join() {
+            eprintln!("rackpool: {error}");
         }
+    }
+
+    /// As [`DaemonServer::stop`]; how it ended.
+    ///
+    /// # Errors
+    /// `forgotten` if it ended by itself because its rack was declared lost.
+    pub fn end(mut self) -> Result<Ended> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<Ended> {
+        self.stop.request();
+        let Some(thread) = self.thread.take() else { return Ok(Ended::Asked) };
+        thread.join().unwrap_or_else(|_| {
+            let what = "daemon thread".into();
+            Err(Error::Io { what, reason: "it panicked".into() })
+        })
+    }
+}
+
+impl AsFd for DaemonServer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stop.ended.as_fd()
     }
 }
 
 impl Drop for DaemonServer {
     fn drop(&mut self) {
-        self.join();
+        if let Err(error) = self.join() {
+            eprintln!("rackpool: {error}");
+        }
     }
 }
 

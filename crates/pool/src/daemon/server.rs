@@ -4,14 +4,16 @@
 
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
 use super::mover::MoverThread;
+use super::standing::Membership;
 use super::world::RegionWorld;
-use super::{DaemonOptions, Stop, control_name, io_error, parse_memory};
+use super::{DaemonOptions, Ended, Stop, control_name, io_error, parse_memory};
 use crate::clock;
 use crate::link::MasterLink;
 use crate::links::fabric_error;
 use crate::metrics::{self, Door, MetricsServer};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES};
 use rackpool_core::daemon::{Act, ClientId, Daemon, Remotes, World, format};
+use rackpool_core::member::MemberAnswer;
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
     self, DaemonStats, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo, RemoteReply,
@@ -74,6 +76,9 @@ pub(super) struct Server {
     events: Vec<FabricEvent>,
     /// The door is closed before the thread is waited for.
     mover: Option<MoverThread>,
+    membership: Membership,
+    /// The rack is no member any more, and nobody of this host needs the daemon.
+    wants_end: bool,
     metrics: Option<(Door<DaemonStats>, MetricsServer)>,
 }
 
@@ -136,6 +141,8 @@ impl Server {
             readiness: Vec::new(),
             events: Vec::new(),
             mover: None,
+            membership: Membership::default(),
+            wants_end: false,
             metrics: None,
         };
         server.watch()?;
@@ -198,7 +205,7 @@ impl Server {
     }
 
     /// The loop.
-    pub(super) fn run(&mut self, shutdown: Option<Shutdown>) {
+    pub(super) fn run(&mut self, shutdown: Option<Shutdown>) -> Result<Ended> {
         if let Some(shutdown) = &shutdown
             && let Err(error) = self.poller.add(shutdown, TOKEN_STOP, Interest::Read)
         {
@@ -207,8 +214,11 @@ impl Server {
         let (mut sockets_at, mut tick_at, mut turn) = (0, 0, 0u32);
         let mut waiter = Waiter::new();
         let mut end_at = None;
+        let is_asked = |stop: &Stop| {
+            stop.is_requested() || shutdown.as_ref().is_some_and(|one| one.is_requested())
+        };
         loop {
-            if self.stop.is_requested() || shutdown.is_some_and(|one| one.is_requested()) {
+            if self.wants_end || is_asked(&self.stop) {
                 let now = clock::now_ns();
                 if self.may_end(*end_at.get_or_insert(now + MOVER_END_NS), now) {
                     break;
@@ -239,13 +249,18 @@ impl Server {
                 waiter.progressed();
             }
         }
+        self.membership.ended(self.engine.rack())
     }
 
-    /// Whether nothing is under way that needs this loop: the mover has ended, or takes too long.
+    /// Whether nothing is under way that needs this loop: those who move pages have ended, or take
+    /// too long.
     fn may_end(&self, end_at: Nanos, now: Nanos) -> bool {
-        let Some(mover) = &self.mover else { return true };
-        mover.stop();
-        mover.is_finished() || now >= end_at
+        self.membership.stop();
+        let mover_ended = self.mover.as_ref().is_none_or(|mover| {
+            mover.stop();
+            mover.is_finished()
+        });
+        mover_ended && self.membership.is_stopped() || now >= end_at
     }
 
     fn sleep(&mut self) {
@@ -390,6 +405,7 @@ impl Server {
         let refused = self.poll_master(clock::now_ns()).err();
         if refused != self.refused {
             if let Some(error) = &refused {
+                self.membership.on_refused(error);
                 eprintln!("rackpool: rack {}: the master says: {error}", self.options.rack);
             }
             self.refused = refused;
@@ -440,6 +456,11 @@ impl Server {
             return;
         }
         self.heartbeat_at = now + self.heartbeat_ns;
+        if let Some(mover) = self.mover.as_ref().filter(|_| self.membership.has_left()) {
+            mover.stop();
+        }
+        let clients = self.clients.slots.iter().flatten().count();
+        self.wants_end = self.membership.wants_end(clients, now);
         self.clients.give_back_left(&mut self.engine, &mut self.world, &self.poller);
         if self.joined {
             let frames_free = self.engine.frames_free();
@@ -476,6 +497,10 @@ impl Server {
         for reply in replies {
             if let Some(id) = self.calls.remove(&reply.id) {
                 self.engine.on_master(now, MasterReply { id, ..reply }, &mut self.world);
+            } else if let Ok(MasterAnswer::Member(MemberAnswer::Standing(is))) = reply.answer {
+                let was = self.engine.standing();
+                self.engine.set_standing(is, &mut self.world);
+                self.membership.on_standing((was, is), &self.options, &self.wake, now);
             }
         }
         match self.master.refused() {
