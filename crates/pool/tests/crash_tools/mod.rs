@@ -90,6 +90,7 @@ fn daemon(args: &[&str]) -> Result<(), String> {
     let mut options = DaemonOptions::new(rack.parse().expect("a rack"), master, memory);
     options.session_grace_ms = SESSION_GRACE_MS;
     DaemonServer::run(options, |addr| say(&format!("ready {addr}")))
+        .map(drop)
         .map_err(|error| format!("{} {error}", error.code()))
 }
 

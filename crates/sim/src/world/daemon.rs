@@ -10,6 +10,7 @@ use crate::time::Ps;
 use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX};
 use rackpool_core::daemon::{Act, ClientId, Daemon, Remotes, SessionInfo, World, format};
 use rackpool_core::layout::{RING_BYTES, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord};
+use rackpool_core::member::{MemberAnswer, Standing};
 use rackpool_core::seam::{FabricEvent, PeerId};
 use rackpool_core::wire::{
     self, ControlHello, ControlReply, FabricKind, MasterAnswer, MasterCall, MasterReply, RackInfo,
@@ -107,6 +108,7 @@ impl Server {
         let cells = world.target_cells.clone();
         let fabric = super::target::start(&ctx, &cluster, &rack, cells);
         rack.daemon.set(Some((ctx.id, fabric)));
+        rack.drains.set(None);
         let mut server = Server {
             slots: (0..SLOTS_MAX).map(|_| None).collect(),
             remotes: Remotes::new(cluster.session_grace_ms),
@@ -451,6 +453,13 @@ impl Server {
         if let Some(id) = self.calls.remove(&reply.id) {
             let now = self.ctx.clock_ns();
             self.engine.on_master(now, MasterReply { id, ..reply }, &mut self.world);
+        } else if let Ok(MasterAnswer::Member(MemberAnswer::Standing(standing))) = reply.answer {
+            if self.engine.standing() != standing {
+                let drains =
+                    (standing == Standing::Draining).then(|| (self.ctx.id, self.ctx.now()));
+                self.rack.drains.set(drains);
+            }
+            self.engine.set_standing(standing, &mut self.world);
         }
     }
 }

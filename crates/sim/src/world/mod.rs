@@ -11,6 +11,7 @@ pub mod ladder;
 pub mod load;
 mod master;
 mod nemesis;
+mod operator;
 pub mod performance;
 mod rack;
 pub mod scale;
@@ -263,5 +264,6 @@ fn name_of(call: &MasterCall) -> &'static str {
         MasterCall::GetRoot { .. } => "get-root",
         MasterCall::SetRoot { .. } => "set-root",
         MasterCall::Stats => "stats",
+        MasterCall::Member(_) => "member",
     }
 }

@@ -62,6 +62,8 @@ pub struct Scene {
     pub tables: Option<&'static dyn Tables>,
     places: RefCell<Vec<Place>>,
     counts: RefCell<Counts>,
+    /// The rack that an operator drains now.
+    pub drained: Cell<Option<usize>>,
     set_up: Cell<bool>,
     repaired: Cell<bool>,
     repaired_at: Cell<Ps>,
@@ -88,6 +90,31 @@ impl Scene {
         }
         let places = self.places.borrow().len();
         (0..places).for_each(|place| self.start_client(place));
+    }
+
+    /// Whether an operator drains a rack now.
+    pub fn is_drained_anywhere(&self) -> bool {
+        self.drained.get().is_some()
+    }
+
+    /// A rack has left: what still runs on it ends, and its region is removed.
+    pub fn remove_rack(&self, rack: usize) {
+        self.cluster.kernel.say(|| format!("rack {rack} has left: its region is removed"));
+        self.end_rack(rack);
+        self.cluster.racks[rack].make_region();
+    }
+
+    /// The daemon and all clients of a rack end.
+    fn end_rack(&self, rack: usize) {
+        self.cluster.kill_daemon(rack);
+        for place in self.places.borrow_mut().iter_mut().filter(|place| place.rack == rack) {
+            if let Some(process) = place.process.take()
+                && self.cluster.kernel.is_alive(process)
+            {
+                self.cluster.kernel.kill(process);
+                self.model.on_killed(process, self.cluster.kernel.now());
+            }
+        }
     }
 
     /// Whether a page lives on a region that is gone, known to the master or not.
@@ -176,15 +203,7 @@ impl Scene {
     /// A rack's host loses its power: everything on it ends, its memory is gone.
     pub fn lose_power(&self, rack: usize) {
         self.cluster.kernel.say(|| format!("rack {rack} loses its power"));
-        self.cluster.kill_daemon(rack);
-        for place in self.places.borrow_mut().iter_mut().filter(|place| place.rack == rack) {
-            if let Some(process) = place.process.take()
-                && self.cluster.kernel.is_alive(process)
-            {
-                self.cluster.kernel.kill(process);
-                self.model.on_killed(process, self.cluster.kernel.now());
-            }
-        }
+        self.end_rack(rack);
         let (kernel, state) = (&self.cluster.kernel, self.cluster.stored_state());
         let id = RackId(rack as u16);
         let geometry = self.cluster.racks[rack].layout.pages;
@@ -394,6 +413,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         model: Model::default(),
         tables,
         counts: RefCell::default(),
+        drained: Cell::new(None),
         set_up: Cell::new(false),
         repaired: Cell::new(false),
         repaired_at: Cell::new(Ps::ZERO),

@@ -21,7 +21,7 @@ use crate::check::words::{Word, WordOp};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use locking::LockModel;
-use rackpool_core::client::{Mover, Placement};
+use rackpool_core::client::{Drainer, Mover, Placement};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -256,6 +256,7 @@ pub struct Worker {
     next_value: u64,
     seat: Option<TableSeat>,
     mover: Mover,
+    drainer: Drainer,
 }
 
 /// The client's main function.
@@ -300,7 +301,8 @@ impl Worker {
         let next_value = u64::from(ctx.id.0) << 32;
         let seat = scene.tables.map(|tables| TableSeat::new(tables, scene.seed));
         let (mine, gone, mover) = (Vec::new(), Vec::new(), Mover::default());
-        Worker { ctx, scene, handle, rng, mine, gone, next_value, seat, mover }
+        let drainer = Drainer::default();
+        Worker { ctx, scene, handle, rng, mine, gone, next_value, seat, mover, drainer }
     }
 
     fn begin(&self, name: &'static str) -> Ps {
@@ -344,6 +346,9 @@ impl Worker {
         }
         if self.is_table_next() {
             return self.table_step().await;
+        }
+        if self.is_own_rack_drained() && self.rng.chance_ppm(400_000) {
+            return self.drain_turn().await;
         }
         match self.rng.below(100) {
             0..36 => self.word().await,
@@ -482,8 +487,12 @@ impl Worker {
             _ => Placement::Rack(RackId(self.rng.below(racks) as u16)),
         };
         let owned = self.rng.chance_ppm(50_000);
+        let drains = self.racks_that_drain();
         self.begin("alloc");
         let result = self.handle.alloc(bytes, placement, owned).await;
+        if let Ok(addr) = &result {
+            self.check_place(*addr, &drains);
+        }
         if let Ok(addr) = &result {
             self.took(*addr, bytes, owned);
         }

@@ -19,8 +19,8 @@ use io::{Buffers, Local, Posted, SimIo};
 use join::Join;
 use local::LocalLink;
 use rackpool_core::client::{
-    Access, Alloc, AtHome, Atomic, AtomicOp, Client, Free, LinkId, Migrate, Mover, Need, OWN,
-    Operation, Piece, Placement, Reach, Step, Transfer, TransferTables, Turned,
+    Access, Alloc, AtHome, Atomic, AtomicOp, Client, Drained, Drainer, Free, LinkId, Migrate,
+    Mover, Need, OWN, Operation, Piece, Placement, Reach, Step, Transfer, TransferTables, Turned,
 };
 use rackpool_core::layout::SlotWord;
 use rackpool_core::policy::Policy;
@@ -305,6 +305,20 @@ impl SimHandle {
         turned
     }
 
+    /// Moves the next page of the own rack away, which is being drained.
+    pub async fn drain_turn(&mut self, drainer: &mut Drainer) -> Result<Drained> {
+        self.round += 1;
+        let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
+        let mut turn = drainer.turn(ATOMIC_ID | self.round);
+        let turned = self.drive(&mut turn, Local::Bounce(&mut buffer)).await;
+        if let Err(error) = &turned {
+            turn.give_up(error.clone());
+            // It ends with the error that the caller gets.
+            let _ = self.drive(&mut turn, Local::None).await;
+        }
+        turned
+    }
+
     /// Takes the lock of one line: whose daemon gave it, and its token.
     pub async fn lock(&mut self, addr: GAddr, write: bool, wait_ms: u64) -> Result<(LinkId, u64)> {
         let mut op = AtHome::new(addr, Request::Lock { addr, lines: 1, write, wait_ms });
@@ -435,6 +449,7 @@ impl SimHandle {
         buffers: &mut Buffers<'_>,
     ) -> Result<O::Output> {
         let deadline = self.ctx.now() + self.timeout;
+        let mut gone = None;
         loop {
             self.ctx.cpu.charge(self.cluster.costs.client_step);
             buffers.fetch(&self.cluster, self.endpoint);
@@ -449,7 +464,13 @@ impl SimHandle {
                 Step::Done(output) => return Ok(output),
                 Step::Need(Need::Link(rack)) => {
                     // Boxed, as it is rare and large.
-                    Box::pin(self.connect(rack, deadline)).await?;
+                    match Box::pin(self.connect(rack, deadline)).await {
+                        // See `advance_within` in `rackpool`.
+                        Err(Error::NoSuchRack { .. }) if gone.replace(rack) != Some(rack) => {
+                            self.client.forget_rack(rack);
+                        }
+                        connected => connected?,
+                    }
                 }
                 Step::Need(Need::Master(call)) => {
                     let answer = self.master_call(call, deadline).await;
