@@ -233,6 +233,10 @@ pub const DECISIONS_MAX: usize = 1024;
 /// Decisions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].
 pub const DECISIONS_ANSWER_MAX: usize = 16;
 
+/// Decisions about the balance of the pool that a daemon remembers.
+pub const BALANCES_MAX: usize = 256;
+/// Such decisions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].
+pub const BALANCES_ANSWER_MAX: usize = 64;
 /// Pages that one answer about a draining rack names: they fit into [`MESSAGE_BYTES_MAX`].
 pub const DRAIN_PAGES_MAX: usize = 512;
 /// Pages that stay of which a draining rack's daemon tells the reason: as many lines as a person

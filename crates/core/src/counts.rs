@@ -55,6 +55,8 @@ pub struct RequestCounts {
     pub ping: u64,
     /// Requests about the leaving of the rack.
     pub drain: u64,
+    /// Requests about the balance of the pool.
+    pub balance: u64,
 }
 
 impl RequestCounts {
@@ -83,12 +85,13 @@ impl RequestCounts {
             Request::Sessions { .. } => &mut self.sessions,
             Request::Ping => &mut self.ping,
             Request::Drain(_) => &mut self.drain,
+            Request::Balance(_) => &mut self.balance,
         };
         *count += 1;
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 22] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 23] {
         [
             ("resolve", self.resolve),
             ("alloc", self.alloc),
@@ -112,6 +115,7 @@ impl RequestCounts {
             ("sessions", self.sessions),
             ("ping", self.ping),
             ("drain", self.drain),
+            ("balance", self.balance),
         ]
     }
 

@@ -10,6 +10,7 @@
 //! ```
 
 use crate::addr::{PageId, RackId};
+use crate::policy::BalanceRecord;
 use crate::wire::RackInfo;
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +76,8 @@ pub enum MemberCall {
     Leave(RackId),
     /// A rack's region is given up; `Denied` while its daemon is alive or may come back.
     Forget(RackId),
+    /// How full the racks are that serve and are alive.
+    Load,
 }
 
 /// The master's answers to [`MemberCall`].
@@ -84,6 +87,47 @@ pub enum MemberAnswer {
     List(Vec<Member>),
     /// To all others, and to a daemon's heartbeat: what the rack is now.
     Standing(Standing),
+    /// To `Load`.
+    Load(PoolLoad),
+}
+
+/// How full the racks of a pool are that serve and are alive, at their last heartbeats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolLoad {
+    /// How many there are.
+    pub racks: u32,
+    /// Share of all their frames that is in use, thousandths.
+    pub mean_milli: u32,
+    /// The one with the smallest share in use, and that share.
+    pub emptiest: Option<(RackId, u32)>,
+}
+
+/// What is asked of a daemon about the balance of the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BalanceRequest {
+    /// From the one who moves pages for the rack: the next page that is to go.
+    Next {
+        /// How full the racks are.
+        load: PoolLoad,
+        /// What a copy carries, bytes a second, as measured last.
+        bytes_per_second: u64,
+        /// The page before, if it did not move.
+        failed: Option<PageId>,
+    },
+    /// From anybody: what was decided, from a number on.
+    Records {
+        /// The first of interest; decisions count from 1 in each process.
+        from: u64,
+    },
+}
+
+/// A daemon's answers to [`BalanceRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BalanceReply {
+    /// To `Next`: the page, and where it goes.
+    Next(Option<(PageId, RackId)>),
+    /// To `Records`: at most `BALANCES_ANSWER_MAX`, with their numbers; empty after the last.
+    Records(Vec<(u64, BalanceRecord)>),
 }
 
 /// What is asked of the daemon of a rack that is being drained.

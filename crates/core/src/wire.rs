@@ -7,7 +7,9 @@ use crate::constants::MESSAGE_BYTES_MAX;
 use crate::counts::{AnswerCounts, CallCounts, FabricCounts, MoveCounts, Refusals, RequestCounts};
 use crate::error::{Error, Result};
 use crate::heat::PageUse;
-use crate::member::{DrainReply, DrainRequest, MemberAnswer, MemberCall, Standing};
+use crate::member::{
+    BalanceReply, BalanceRequest, DrainReply, DrainRequest, MemberAnswer, MemberCall, Standing,
+};
 use crate::placement::Order;
 use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, MoveReport};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -199,6 +201,8 @@ pub enum Request {
     Ping,
     /// About the leaving of a rack.
     Drain(DrainRequest),
+    /// About the balance of the pool.
+    Balance(BalanceRequest),
 }
 
 impl Request {
@@ -291,6 +295,8 @@ pub enum Reply {
     Pong,
     /// To `Drain`.
     Drain(DrainReply),
+    /// To `Balance`.
+    Balance(BalanceReply),
 }
 
 /// A session as its daemon sees it now.

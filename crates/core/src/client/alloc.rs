@@ -96,7 +96,9 @@ impl<M: Mem> Operation<M> for Alloc {
                     && self.tried.len() < RACKS_MAX as usize =>
             {
                 self.tried.extend(self.target.take());
-                self.last_full = Some(error);
+                if matches!(error, Error::Full { .. }) {
+                    self.last_full = Some(error);
+                }
                 Ok(())
             }
             Err(error) => Err(error),

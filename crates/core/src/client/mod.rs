@@ -10,6 +10,7 @@
 //! deviation: decision 0001.
 
 mod alloc;
+mod balance;
 mod drain;
 mod locate;
 mod migrate;
@@ -22,6 +23,7 @@ mod usage;
 mod write_buffer;
 
 pub use alloc::{Alloc, AtHome, AtWord, Free, Placement};
+pub use balance::{BalanceTurn, Balanced, Balancer};
 pub use drain::{DrainTurn, Drained, Drainer};
 pub use locate::Locate;
 pub use migrate::Migrate;

@@ -214,5 +214,6 @@ fn operation_name(request: &Request) -> &'static str {
         Request::Sessions { .. } => "sessions",
         Request::Ping => "ping",
         Request::Drain(_) => "drain",
+        Request::Balance(_) => "balance",
     }
 }

@@ -12,6 +12,7 @@ use crate::addr::{FrameIndex, PageGeometry, RackId};
 use crate::constants::{SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX};
 use crate::counts::{AnswerCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
+use crate::daemon::balance::Balancing;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::{Entry, Frames, state_offset};
 use crate::daemon::free::Freeing;
@@ -160,6 +161,7 @@ impl Daemon {
             locks,
             heat: Heat::off(),
             leaving: Leaving::default(),
+            balancing: Balancing::default(),
             allocations: Allocations::new(),
             freeing: Freeing::default(),
             calls: Calls::new(),

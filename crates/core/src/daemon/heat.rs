@@ -241,6 +241,23 @@ impl Daemon {
         self.heat.now = self.heat.now.max(now);
     }
 
+    /// The time that was noted last, for the balance of the pool.
+    pub(super) fn balance_now(&self) -> Nanos {
+        self.heat.now
+    }
+
+    /// How often a page was used lately as far as is known here, and how often it moved.
+    pub(super) fn use_for_balance(&self, page: PageId) -> (u64, u32) {
+        let history = self.heat.histories.get(&page).copied().unwrap_or_default();
+        let lately = history.lately(self.heat.now, self.heat.policy.cost().settle_ns());
+        (self.heat.use_of(page).recent.counts.total(), lately)
+    }
+
+    /// Whether a page might be moved, as far as its frame's entry says.
+    pub(super) fn might_go<W: World>(&self, frame: u32, world: &W) -> bool {
+        may_go(frame, world.private())
+    }
+
     /// The moves of a page, for the rack that it goes to.
     pub(super) fn history_of(&self, page: PageId) -> MoveHistory {
         self.heat.histories.get(&page).copied().unwrap_or_default().leaving(self.heat.now)

@@ -18,6 +18,7 @@
 
 mod alloc;
 mod attach;
+mod balance;
 mod calls;
 mod frames;
 mod free;
@@ -38,6 +39,7 @@ use crate::addr::{FrameIndex, GAddr, PageId, RackId, SessionId};
 use crate::constants::{LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX};
 use crate::counts::{AnswerCounts, FabricCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
+use crate::daemon::balance::Balancing;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::Frames;
 use crate::daemon::free::Freeing;
@@ -132,6 +134,7 @@ pub struct Daemon {
     locks: Locks,
     heat: Heat,
     leaving: Leaving,
+    balancing: Balancing,
     allocations: Allocations,
     freeing: Freeing,
     calls: Calls,
@@ -332,6 +335,7 @@ impl Daemon {
                 | Request::Decisions { .. } => Some(self.on_heat(record, frame.request, world)),
                 Request::Ping => Some(Ok(Reply::Pong)),
                 Request::Drain(request) => Some(self.on_drain(record, request, world)),
+                Request::Balance(request) => Some(self.on_balance(record, request, world)),
                 Request::MoveIn { page } => self.move_in((record, seq), page, world),
                 Request::MoveOut { page, generation } => {
                     self.move_out((record, seq), page, generation, world)

@@ -12,7 +12,8 @@ use super::{ConnId, Master, Notice};
 use crate::addr::RackId;
 use crate::constants::RETIRED_REGIONS_MAX;
 use crate::error::{Error, Result};
-use crate::member::{Member, MemberAnswer, MemberCall, Standing};
+use crate::member::{Member, MemberAnswer, MemberCall, PoolLoad, Standing};
+use crate::policy::used_milli;
 use crate::seam::{Mutation, Probe};
 use crate::wire::{MasterAnswer, RackInfo};
 use std::collections::BTreeMap;
@@ -118,6 +119,7 @@ impl<P: Probe> Master<P> {
         let mut pages_max = 0;
         let (rack, to) = match call {
             MemberCall::List => return Ok(Some(self.list_members())),
+            MemberCall::Load => return Ok(Some(self.load())),
             MemberCall::Drain(rack) => (rack, Standing::Draining),
             MemberCall::Undrain(rack) => (rack, Standing::Serving),
             MemberCall::Leave(rack) => {
@@ -144,6 +146,27 @@ impl<P: Probe> Master<P> {
         };
         let members = self.state.members().map(with_liveness).collect();
         MasterAnswer::Member(MemberAnswer::List(members))
+    }
+
+    fn load(&self) -> MasterAnswer {
+        let serves = |member: &Member| member.info.alive && member.standing == Standing::Serving;
+        let members = self.state.members().map(|member| {
+            let info = self.with_liveness(member.info);
+            Member { info, ..member }
+        });
+        let (mut load, mut all) = (PoolLoad::default(), (0, 0));
+        for Member { info, .. } in members.filter(serves) {
+            let frames = u64::from(info.frame_count);
+            let used = frames.saturating_sub(info.frames_free.into());
+            let share = used_milli(used, frames);
+            load.racks += 1;
+            all = (all.0 + used, all.1 + frames);
+            if load.emptiest.is_none_or(|(_, least)| share < least) {
+                load.emptiest = Some((info.rack, share));
+            }
+        }
+        load.mean_milli = if load.racks > 0 { used_milli(all.0, all.1) } else { 0 };
+        MasterAnswer::Member(MemberAnswer::Load(load))
     }
 
     /// Refuses to give up a rack whose daemon lives or may come back.

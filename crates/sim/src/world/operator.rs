@@ -134,7 +134,7 @@ async fn order(ctx: &Ctx, scene: &Rc<Scene>, call: MemberCall) -> Option<Result<
     });
     let code = answer.as_ref().map_or_else(|error| error.code(), |_| "ok");
     let name = match call {
-        MemberCall::List => "order list",
+        MemberCall::List | MemberCall::Load => "order list",
         MemberCall::Drain(_) => "order drain",
         MemberCall::Undrain(_) => "order undrain",
         MemberCall::Leave(_) => "order leave",
