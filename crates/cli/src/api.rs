@@ -1,12 +1,12 @@
 //! The one place where the command line meets the library crates: a pool as a client sees it, its
 //! hash tables, the two servers and the benchmarks, with errors as [`Failure`]s.
 
-use crate::args::{BenchName, DaemonArgs, MasterArgs, PoolArgs};
+use crate::args::{BenchName, DaemonArgs, MasterArgs, PoolArgs, Switch};
 use crate::failure::{Failure, Result};
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool::monitor::Monitor;
-use rackpool::{Handle, Options, Pool, PoolStats};
+use rackpool::{BalanceParams, Handle, Options, Pool, PoolStats};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
@@ -174,6 +174,12 @@ impl Client {
             for (number, record) in self.handle.decisions(RackId(rack.rack), 0)? {
                 let line = serde_json::json!({
                     "rack": rack.rack, "number": number, "record": record,
+                });
+                text.push_str(&format!("{line}\n"));
+            }
+            for (number, record) in self.handle.balances(RackId(rack.rack), 0)? {
+                let line = serde_json::json!({
+                    "rack": rack.rack, "number": number, "balance": record,
                 });
                 text.push_str(&format!("{line}\n"));
             }
@@ -355,6 +361,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     };
     options.emulate = emulate;
     options.migration = args.migrate;
+    options.balance = (args.rebalance == Switch::On).then(BalanceParams::default);
     options.ephemeral = args.ephemeral;
     options.metrics = args.metrics;
     Ok(Server::Daemon(DaemonServer::start(options)?))

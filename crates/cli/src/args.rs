@@ -286,6 +286,9 @@ pub struct DaemonArgs {
     /// what shall differ from the defaults, such as cost,fabric_share_milli=100
     #[arg(long, value_name = "off|paper|cost", default_value_t)]
     pub migrate: Migration,
+    /// Send cold pages to emptier racks while this one is much fuller than the others
+    #[arg(long, value_name = "off|on", value_enum, default_value = "off")]
+    pub rebalance: Switch,
     /// Inject latency, for example cxl=140ns,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,

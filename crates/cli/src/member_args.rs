@@ -1,7 +1,7 @@
 //! The commands about racks that come and go, as data.
 
 use crate::args::parse_seconds;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::time::Duration;
 
 pub const RACKS_EXAMPLES: &str = "\
@@ -40,6 +40,15 @@ pool with nothing lost, use `rackpool drain`.
 Examples:
   rackpool forget --rack 2
   rackpool forget --rack 2 --yes                 does not ask on a terminal";
+
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// It is not.
+    Off,
+    /// It is.
+    On,
+}
 
 /// Options of `racks`.
 #[derive(Debug, Args)]

@@ -46,7 +46,9 @@ pub use pool::Pool;
 pub use rackpool_core::client::Placement;
 pub use rackpool_core::member::{DrainReport, Member, Standing};
 pub use rackpool_core::placement::Policy;
-pub use rackpool_core::policy::{DecisionRecord, Policy as Migration};
+pub use rackpool_core::policy::{
+    BalanceParams, BalanceRecord, DecisionRecord, Policy as Migration,
+};
 pub use rackpool_core::wire::{DaemonStats, MasterStats, SessionState};
 pub use rackpool_core::{Error, GAddr, PageId, RackId, Result};
 pub use stats::{Explain, HandleStats, PoolStats, RackStats};

@@ -13,12 +13,13 @@ use crate::handle::{ATOMIC_ID, Handle};
 use crate::links::fabric_error;
 use crate::options::Options;
 use crate::pool::Pool;
-use rackpool_core::client::{Drained, Drainer, Migrate};
+use rackpool_core::client::{DrainTurn, Drained, Drainer, Migrate, Operation};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, NS_PER_MS};
 use rackpool_core::member::DrainReport;
 use rackpool_core::{Error, Result};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
+use rackpool_hw::window::Window;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -74,11 +75,14 @@ struct Loop<'b> {
 impl Loop<'_> {
     fn run(&mut self) {
         let mut hands: Option<Hands> = None;
+        let mut drainer = Drainer::default();
         let mut pause_ms = PAUSE_MS_MIN;
         while !self.bell.is_over() {
+            let mut turn =
+                |hands: &mut Hands| hands.drive(|id| drainer.turn(id), DrainTurn::give_up);
             let turned = match &mut hands {
-                Some(hands) => hands.turn(),
-                None => Hands::open(&self.options).and_then(|new| hands.insert(new).turn()),
+                Some(hands) => turn(hands),
+                None => Hands::open(&self.options).and_then(|new| turn(hands.insert(new))),
             };
             match turned {
                 Ok(Drained::Left) => return,
@@ -118,35 +122,45 @@ impl Loop<'_> {
     }
 }
 
-/// The handle, and what a turn needs beside it.
-struct Hands {
+/// A handle, and what an operation that moves pages needs beside it.
+pub(super) struct Hands {
     handle: Handle,
-    drainer: Drainer,
     buffer: Vec<u8>,
 }
 
 impl Hands {
-    fn open(options: &Options) -> Result<Self> {
+    pub(super) fn open(options: &Options) -> Result<Self> {
         let mut handle = Pool::open(options.clone())?.handle()?;
         // What is copied says nothing of where a page is used.
         handle.never_count_use();
         let buffer = vec![0; Migrate::buffer_bytes(&handle.client) as usize];
-        Ok(Self { handle, drainer: Drainer::default(), buffer })
+        Ok(Self { handle, buffer })
     }
 
-    fn turn(&mut self) -> Result<Drained> {
+    /// Bytes of a page.
+    pub(super) fn page_bytes(&self) -> u64 {
+        self.handle.page_bytes()
+    }
+
+    /// Runs the operation that `make` makes of the number of its work requests. If that fails, it
+    /// is told by `give_up` and driven to its end, so that no rack waits for it.
+    pub(super) fn drive<O: Operation<Window>>(
+        &mut self,
+        make: impl FnOnce(u64) -> O,
+        give_up: impl FnOnce(&mut O, Error),
+    ) -> Result<O::Output> {
         let Handle { client, links, endpoint, submissions, rounds, .. } = &mut self.handle;
         *rounds += 1;
-        let mut turn = self.drainer.turn(ATOMIC_ID | *rounds);
-        let turned = endpoint
+        let mut op = make(ATOMIC_ID | *rounds);
+        let ended = endpoint
             .with_buffers(&mut [LocalBuffer::Into(&mut self.buffer)], |endpoint, ids| {
-                drive(client, links, endpoint, submissions, Buffers::Scoped(ids), &mut turn)
+                drive(client, links, endpoint, submissions, Buffers::Scoped(ids), &mut op)
             })
             .map_err(fabric_error)?;
-        turned.inspect_err(|error: &Error| {
-            turn.give_up(error.clone());
+        ended.inspect_err(|error| {
+            give_up(&mut op, error.clone());
             let deadline = || clock::deadline_ns(CALL_MS);
-            let _ = advance_within(client, links, endpoint, Buffers::None, &mut turn, deadline);
+            let _ = advance_within(client, links, endpoint, Buffers::None, &mut op, deadline);
         })
     }
 }

@@ -3,9 +3,10 @@
 //!
 //! `server.rs` is the loop, `world.rs` what the engine sees, `clients.rs` the local clients'
 //! control connections and slots, `mover.rs` a thread that moves pages to this rack, `drain.rs` one
-//! that moves all away, `standing.rs` when that is. Clients that come over the fabric are the
+//! that moves all away, `standing.rs` when that is, `balance.rs` one that sends cold pages away. Clients that come over the fabric are the
 //! core's (`Remotes`).
 
+mod balance;
 mod clients;
 mod drain;
 mod mover;
@@ -15,7 +16,7 @@ mod world;
 
 use crate::options::Emulate;
 use rackpool_core::constants::{REQUEST_TIMEOUT_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT};
-use rackpool_core::policy::Policy as Migration;
+use rackpool_core::policy::{BalanceParams, Policy as Migration};
 use rackpool_core::wire::FabricKind;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
@@ -53,6 +54,8 @@ pub struct DaemonOptions {
     /// How it is decided where pages live that several racks use. If not [`Migration::Off`],
     /// clients of this rack count their accesses, and pages of other racks that they use come here.
     pub migration: Migration,
+    /// Whether, and how, the rack sends cold pages to emptier ones when it is fuller than the others.
+    pub balance: Option<BalanceParams>,
     /// Where to serve the counters over HTTP, in the format of Prometheus; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
 }
@@ -71,6 +74,7 @@ impl DaemonOptions {
             join_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
             session_grace_ms: SESSION_GRACE_MS_DEFAULT,
             migration: Migration::Off,
+            balance: None,
             metrics: None,
         }
     }

@@ -2,6 +2,7 @@
 //! sockets, the messages of remote clients, and the master; it spins while there is work, then
 //! yields, then sleeps in the poller until a client rings the bell or a socket speaks.
 
+use super::balance::BalanceThread;
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
 use super::mover::MoverThread;
 use super::standing::Membership;
@@ -76,6 +77,7 @@ pub(super) struct Server {
     events: Vec<FabricEvent>,
     /// The door is closed before the thread is waited for.
     mover: Option<MoverThread>,
+    balance: Option<BalanceThread>,
     membership: Membership,
     /// The rack is no member any more, and nobody of this host needs the daemon.
     wants_end: bool,
@@ -88,6 +90,7 @@ impl Server {
         let rack = RackId(options.rack);
         let (mut world, mut engine) = open_region(&options, rack, asymmetric)?;
         engine.set_policy(options.migration);
+        engine.set_balance(options.balance);
         let layout = engine.layout();
         let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
         let (pages, table) = (world.pages().clone(), world.table().clone());
@@ -141,6 +144,7 @@ impl Server {
             readiness: Vec::new(),
             events: Vec::new(),
             mover: None,
+            balance: None,
             membership: Membership::default(),
             wants_end: false,
             metrics: None,
@@ -162,6 +166,10 @@ impl Server {
         if self.engine.counts_use() {
             let wake = self.wake.try_clone().map_err(|e| io_error("wake event", &e))?;
             self.mover = Some(MoverThread::start(&self.options, wake)?);
+        }
+        if self.engine.balances() {
+            let wake = self.wake.try_clone().map_err(|e| io_error("wake event", &e))?;
+            self.balance = Some(BalanceThread::start(&self.options, wake)?);
         }
         Ok(())
     }
@@ -256,11 +264,20 @@ impl Server {
     /// too long.
     fn may_end(&self, end_at: Nanos, now: Nanos) -> bool {
         self.membership.stop();
-        let mover_ended = self.mover.as_ref().is_none_or(|mover| {
+        self.stop_helpers() && self.membership.is_stopped() || now >= end_at
+    }
+
+    /// Asks those who move pages by policy to end; whether they have.
+    fn stop_helpers(&self) -> bool {
+        let mover = self.mover.as_ref().is_none_or(|mover| {
             mover.stop();
             mover.is_finished()
         });
-        mover_ended && self.membership.is_stopped() || now >= end_at
+        let balance = self.balance.as_ref().is_none_or(|balance| {
+            balance.stop();
+            balance.is_finished()
+        });
+        mover && balance
     }
 
     fn sleep(&mut self) {
@@ -456,8 +473,8 @@ impl Server {
             return;
         }
         self.heartbeat_at = now + self.heartbeat_ns;
-        if let Some(mover) = self.mover.as_ref().filter(|_| self.membership.has_left()) {
-            mover.stop();
+        if self.membership.has_left() {
+            self.stop_helpers();
         }
         let clients = self.clients.slots.iter().flatten().count();
         self.wants_end = self.membership.wants_end(clients, now);

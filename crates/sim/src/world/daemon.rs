@@ -107,6 +107,7 @@ impl Server {
         });
         let cells = world.target_cells.clone();
         let fabric = super::target::start(&ctx, &cluster, &rack, cells);
+        engine.set_balance(cluster.balance);
         rack.daemon.set(Some((ctx.id, fabric)));
         rack.drains.set(None);
         let mut server = Server {

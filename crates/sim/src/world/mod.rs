@@ -95,6 +95,8 @@ pub struct Cluster {
     pub policy: Policy,
     /// How the daemons decide where pages live.
     pub migration: policy::Policy,
+    /// Whether, and how, full racks send cold pages to emptier ones.
+    pub balance: Option<policy::BalanceParams>,
     /// Rare branches, mutations, and what was met.
     pub hooks: Hooks,
     /// How often registering a buffer with the network fails, and how often it did.
@@ -136,6 +138,7 @@ impl Cluster {
             lease_ms: LEASE_MS_DEFAULT,
             policy: Policy::default(),
             migration: policy::Policy::Off,
+            balance: None,
             hooks,
             registration_fails_ppm: Cell::new(0),
             registrations_failed: Cell::new(0),

@@ -14,7 +14,7 @@ use crate::rng::{Purpose, Rng};
 use crate::run::{Config, Counts, Fault, Group, SeedOutcome};
 use crate::time::Ps;
 use rackpool_core::layout::{FrameState, RegionLayout};
-use rackpool_core::policy::{self, CostParams, PaperParams};
+use rackpool_core::policy::{self, BalanceParams, CostParams, PaperParams};
 use rackpool_core::probe::{Race, Rare};
 use rackpool_core::wire::Resolved;
 use rackpool_core::{GAddr, PageGeometry, RackId};
@@ -36,6 +36,8 @@ const TABLE_PPM: u32 = 400_000;
 const TABLE_FRAMES: u32 = 24;
 /// The generator that says how pages move by themselves.
 const MIGRATION_STREAM: u64 = (1 << 40) + 1;
+/// The generator that says whether pages move for balance.
+const BALANCE_STREAM: u64 = (1 << 40) + 2;
 /// The generator that says whether there is one: far from those of processes.
 const TABLE_STREAM: u64 = 1 << 40;
 
@@ -312,6 +314,20 @@ fn migration(seed: u64) -> policy::Policy {
     }
 }
 
+/// Whether full racks send cold pages away, in a run of milliseconds: in one seed of three.
+fn balance(seed: u64) -> Option<BalanceParams> {
+    let mut rng = Rng::new(seed, Purpose::Shape, BALANCE_STREAM);
+    let eager = BalanceParams {
+        high_milli: 20,
+        stop_milli: 5,
+        low_milli: 5,
+        cold_max: u64::MAX,
+        burst_pages: 1000,
+        ..BalanceParams::default()
+    };
+    rng.chance_ppm(333_333).then_some(eager)
+}
+
 /// What a seed decides of a run.
 struct Shape {
     racks: u32,
@@ -385,6 +401,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     let mut cluster = Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu);
     cluster.policy = config.placement;
     cluster.migration = migration(seed);
+    cluster.balance = balance(seed);
     let cluster = Rc::new(cluster);
     if config.faults.has(Fault::OneWayLoss) {
         cluster.kernel.set_ends_lost_ppm([0, 20_000, 200_000][rng.below(3) as usize]);

@@ -21,7 +21,7 @@ use crate::check::words::{Word, WordOp};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use locking::LockModel;
-use rackpool_core::client::{Drainer, Mover, Placement};
+use rackpool_core::client::{Balancer, Drainer, Mover, Placement};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -257,6 +257,7 @@ pub struct Worker {
     seat: Option<TableSeat>,
     mover: Mover,
     drainer: Drainer,
+    balancer: Balancer,
 }
 
 /// The client's main function.
@@ -271,6 +272,7 @@ pub async fn client(ctx: Ctx, scene: Rc<Scene>, place: usize, rack: RackId, path
         worker.ctx.sleep(pause).await;
     }
     worker.finish().await;
+    worker.drain_on().await;
     worker.handle.leave().await;
     scene.client_done(place);
 }
@@ -301,8 +303,8 @@ impl Worker {
         let next_value = u64::from(ctx.id.0) << 32;
         let seat = scene.tables.map(|tables| TableSeat::new(tables, scene.seed));
         let (mine, gone, mover) = (Vec::new(), Vec::new(), Mover::default());
-        let drainer = Drainer::default();
-        Worker { ctx, scene, handle, rng, mine, gone, next_value, seat, mover, drainer }
+        let (drainer, balancer) = (Drainer::default(), Balancer::default());
+        Worker { ctx, scene, handle, rng, mine, gone, next_value, seat, mover, drainer, balancer }
     }
 
     fn begin(&self, name: &'static str) -> Ps {

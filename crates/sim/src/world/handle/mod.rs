@@ -19,8 +19,9 @@ use io::{Buffers, Local, Posted, SimIo};
 use join::Join;
 use local::LocalLink;
 use rackpool_core::client::{
-    Access, Alloc, AtHome, Atomic, AtomicOp, Client, Drained, Drainer, Free, LinkId, Migrate,
-    Mover, Need, OWN, Operation, Piece, Placement, Reach, Step, Transfer, TransferTables, Turned,
+    Access, Alloc, AtHome, Atomic, AtomicOp, Balanced, Balancer, Client, Drained, Drainer, Free,
+    LinkId, Migrate, Mover, Need, OWN, Operation, Piece, Placement, Reach, Step, Transfer,
+    TransferTables, Turned,
 };
 use rackpool_core::layout::SlotWord;
 use rackpool_core::policy::Policy;
@@ -296,6 +297,20 @@ impl SimHandle {
         self.round += 2;
         let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
         let mut turn = mover.turn(ATOMIC_ID | (self.round - 1));
+        let turned = self.drive(&mut turn, Local::Bounce(&mut buffer)).await;
+        if let Err(error) = &turned {
+            turn.give_up(error.clone());
+            // It ends with the error that the caller gets.
+            let _ = self.drive(&mut turn, Local::None).await;
+        }
+        turned
+    }
+
+    /// Sends a cold page of the own rack to an emptier one, if it is fuller than the others.
+    pub async fn balance_turn(&mut self, balancer: &mut Balancer) -> Result<Balanced> {
+        self.round += 1;
+        let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
+        let mut turn = balancer.turn(ATOMIC_ID | self.round);
         let turned = self.drive(&mut turn, Local::Bounce(&mut buffer)).await;
         if let Err(error) = &turned {
             turn.give_up(error.clone());

@@ -3,7 +3,7 @@
 use super::Worker;
 use crate::time::Ps;
 use crate::world::kernel::ProcessId;
-use rackpool_core::client::{Drained, Turned};
+use rackpool_core::client::{Balanced, Drained, Turned};
 use rackpool_core::policy::{AccessCosts, Policy};
 use rackpool_core::{Error, GAddr, PageId, RackId};
 
@@ -15,9 +15,15 @@ const COSTS: AccessCosts = AccessCosts {
     bytes_per_second: 10_000_000_000,
 };
 
+/// Turns of a client whose own work is done.
+const TURNS_AFTER_WORK: u32 = 400;
+
 impl Worker {
     /// Tells the daemon what was used, or moves what the rack wants, as its mover does.
     pub(super) async fn help_the_mover(&mut self) {
+        if self.scene.cluster.balance.is_some() && self.rng.chance_ppm(400_000) {
+            return self.balance_turn().await;
+        }
         if self.scene.cluster.migration == Policy::Off || self.rng.chance_ppm(500_000) {
             self.begin("tell-use");
             let told = self.handle.tell_use().await;
@@ -40,6 +46,20 @@ impl Worker {
         self.check_error("move-wanted", &turned);
     }
 
+    /// Sends a page of the own rack to an emptier one, as its daemon's thread does.
+    async fn balance_turn(&mut self) {
+        self.begin("balance-turn");
+        self.balancer.measured(COSTS.bytes_per_second);
+        let turned = self.handle.balance_turn(&mut self.balancer).await;
+        let code = match &turned {
+            Ok(Balanced::Rests) => "rests",
+            Ok(Balanced::Sent(..)) => "ok",
+            Ok(Balanced::Stays(_, error)) | Err(error) => error.code(),
+        };
+        self.end_as("balance-turn", code).await;
+        self.check_error("balance-turn", &turned);
+    }
+
     /// Each rack's daemon that knows that the rack is being drained, and since when.
     pub(super) fn racks_that_drain(&self) -> Vec<Option<(ProcessId, Ps)>> {
         self.scene.cluster.racks.iter().map(|rack| rack.drains.get()).collect()
@@ -59,6 +79,17 @@ impl Worker {
 
     pub(super) fn is_own_rack_drained(&self) -> bool {
         self.scene.drained.get() == Some(usize::from(self.handle.rack().0))
+    }
+
+    /// Goes on with it when the work is done, while an operator waits for it.
+    pub(super) async fn drain_on(&mut self) {
+        for _ in 0..TURNS_AFTER_WORK {
+            if !self.is_own_rack_drained() {
+                return;
+            }
+            self.drain_turn().await;
+            self.ctx.sleep(Ps::us(100)).await;
+        }
     }
 
     /// Moves a page of the own rack away, as its daemon's thread does.
