@@ -271,7 +271,8 @@ mod tests {
             // A page goes once: what left racks above the mean is what the others have got.
             let above = |of: &[u32]| of.iter().map(|one| one.saturating_sub(mean)).sum::<u32>();
             let slack = 2 * stale as u64 * used.len() as u64;
-            prop_assert!(moves <= u64::from(above(&used)) + slack, "{used:?} to {after:?}: {moves}");
+            let most = u64::from(above(&used)) + slack;
+            prop_assert!(moves <= most, "{used:?} to {after:?}: {moves}");
             let left = after.iter().any(|one| *one > mean + 160);
             let taker = after.iter().any(|one| one + 60 < mean);
             prop_assert!(!(left && taker), "{used:?} to {after:?}");
@@ -283,7 +284,10 @@ mod tests {
             bytes in any::<u64>(), speed in any::<u64>(), now in any::<u64>(),
         ) {
             let view = BalanceView {
-                now_ns: now, page_bytes: bytes, bytes_per_second: speed, ..view(used, mean, emptiest)
+                now_ns: now,
+                page_bytes: bytes,
+                bytes_per_second: speed,
+                ..view(used, mean, emptiest)
             };
             decide(&view);
         }

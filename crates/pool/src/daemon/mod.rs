@@ -2,9 +2,9 @@
 //! driven by one poll loop, beside the fabric target's own thread.
 //!
 //! `server.rs` is the loop, `world.rs` what the engine sees, `clients.rs` the local clients'
-//! control connections and slots, `mover.rs` a thread that moves pages to this rack, `drain.rs` one
-//! that moves all away, `standing.rs` when that is, `balance.rs` one that sends cold pages away. Clients that come over the fabric are the
-//! core's (`Remotes`).
+//! control connections and slots. Threads with handles of their own move pages: `mover.rs` to this
+//! rack, `balance.rs` cold ones away, `drain.rs` all of them, when `standing.rs` says so. Clients
+//! that come over the fabric are the core's (`Remotes`).
 
 mod balance;
 mod clients;
@@ -54,7 +54,7 @@ pub struct DaemonOptions {
     /// How it is decided where pages live that several racks use. If not [`Migration::Off`],
     /// clients of this rack count their accesses, and pages of other racks that they use come here.
     pub migration: Migration,
-    /// Whether, and how, the rack sends cold pages to emptier ones when it is fuller than the others.
+    /// Whether, and how, the rack sends cold pages to emptier ones when it is fuller than they.
     pub balance: Option<BalanceParams>,
     /// Where to serve the counters over HTTP, in the format of Prometheus; `None` for nowhere.
     pub metrics: Option<SocketAddr>,

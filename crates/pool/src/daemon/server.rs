@@ -88,9 +88,7 @@ impl Server {
     pub(super) fn open(options: DaemonOptions, stop: Arc<Stop>) -> Result<Self> {
         let asymmetric = rackpool_hw::barrier::register().is_ok();
         let rack = RackId(options.rack);
-        let (mut world, mut engine) = open_region(&options, rack, asymmetric)?;
-        engine.set_policy(options.migration);
-        engine.set_balance(options.balance);
+        let (mut world, engine) = open_region(&options, rack, asymmetric)?;
         let layout = engine.layout();
         let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
         let (pages, table) = (world.pages().clone(), world.table().clone());
@@ -572,6 +570,8 @@ fn open_region(
         format(&mut world, rack, id, layout)?;
         world.files.publish().map_err(Error::from)?;
     }
-    let engine = Daemon::attach(&mut world, rack, Some(layout.pages))?;
+    let mut engine = Daemon::attach(&mut world, rack, Some(layout.pages))?;
+    engine.set_policy(options.migration);
+    engine.set_balance(options.balance);
     Ok((world, engine))
 }
