@@ -1,12 +1,12 @@
 //! The one place where the command line meets the library crates: a pool as a client sees it, its
 //! hash tables, the two servers and the benchmarks, with errors as [`Failure`]s.
 
-use crate::args::{BenchName, DaemonArgs, MasterArgs, PoolArgs};
+use crate::args::{BenchName, DaemonArgs, MasterArgs, PoolArgs, Switch};
 use crate::failure::{Failure, Result};
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool::monitor::Monitor;
-use rackpool::{Handle, Options, Pool, PoolStats};
+use rackpool::{BalanceParams, Handle, Options, Pool, PoolStats};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
@@ -14,13 +14,17 @@ use rackpool_bench::{local, locks, migrate, remote, ring, rrpc, ycsb_run};
 use rackpool_core::wire::FabricKind;
 use std::io::BufRead;
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub use rackpool::daemon::Rings;
 pub use rackpool::monitor::Sample;
-pub use rackpool::{Emulate, FabricChoice, GAddr, Migration, Placement, Policy, RackId};
+pub use rackpool::{
+    DrainReport, Emulate, FabricChoice, GAddr, Member, Migration, Placement, Policy, RackId,
+    Standing,
+};
 
 /// The table that holds the shell's objects and the files of `demo`.
 const OBJECTS: &str = "objects";
@@ -174,6 +178,12 @@ impl Client {
                 });
                 text.push_str(&format!("{line}\n"));
             }
+            for (number, record) in self.handle.balances(rack.rack, 0)? {
+                let line = serde_json::json!({
+                    "rack": rack.rack, "number": number, "balance": record,
+                });
+                text.push_str(&format!("{line}\n"));
+            }
         }
         Ok(text)
     }
@@ -224,6 +234,31 @@ impl Watch {
     /// What is seen now.
     pub fn sample(&mut self) -> Result<Sample> {
         Ok(self.monitor.sample()?)
+    }
+
+    /// All racks that ever joined.
+    pub fn members(&mut self) -> Result<Vec<Member>> {
+        Ok(self.monitor.members()?)
+    }
+
+    /// Orders that a rack is drained; what it is now.
+    pub fn drain(&mut self, rack: RackId) -> Result<Standing> {
+        Ok(self.monitor.drain(rack)?)
+    }
+
+    /// Orders that a draining rack serves again.
+    pub fn undrain(&mut self, rack: RackId) -> Result<Standing> {
+        Ok(self.monitor.undrain(rack)?)
+    }
+
+    /// Gives up a dead rack.
+    pub fn forget(&mut self, rack: RackId) -> Result<Standing> {
+        Ok(self.monitor.forget(rack)?)
+    }
+
+    /// Which pages of a draining rack stay, and why.
+    pub fn drain_report(&mut self, member: &Member) -> Result<DrainReport> {
+        Ok(self.monitor.drain_report(member)?)
     }
 }
 
@@ -289,11 +324,19 @@ impl Server {
         }
     }
 
+    /// What becomes ready for reading when it ends by itself, if it ever does.
+    pub fn end_event(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Server::Master(_) => None,
+            Server::Daemon(server) => Some(server.as_fd()),
+        }
+    }
+
     /// Stops it.
     pub fn stop(self) -> Result<()> {
         match self {
             Server::Master(server) => server.stop()?,
-            Server::Daemon(server) => server.stop(),
+            Server::Daemon(server) => drop(server.end()?),
         }
         Ok(())
     }
@@ -329,6 +372,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     options.emulate = emulate;
     options.migration = args.migrate;
     options.rings = args.rings;
+    options.balance = (args.rebalance == Switch::On).then(BalanceParams::default);
     options.ephemeral = args.ephemeral;
     options.metrics = args.metrics;
     Ok(Server::Daemon(DaemonServer::start(options)?))

@@ -3,6 +3,7 @@
 //! into exit code 2. Called by `main` alone.
 
 use crate::api::{Emulate, FabricChoice, Migration, Policy, RackId, Rings};
+pub use crate::member_args::*;
 pub use crate::sim_args::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -169,6 +170,18 @@ pub enum Command {
     /// Use a pool by hand or from a script
     #[command(after_help = SHELL_EXAMPLES)]
     Shell(ShellArgs),
+    /// List the racks of a pool and what they are to it
+    #[command(after_help = RACKS_EXAMPLES)]
+    Racks(RacksArgs),
+    /// Move all pages of a rack to others, so that it leaves with nothing lost
+    #[command(after_help = DRAIN_EXAMPLES)]
+    Drain(DrainArgs),
+    /// Let a rack that is being drained serve again
+    #[command(after_help = UNDRAIN_EXAMPLES)]
+    Undrain(UndrainArgs),
+    /// Give up a dead rack: its pages are lost for good
+    #[command(after_help = FORGET_EXAMPLES)]
+    Forget(ForgetArgs),
     /// Watch a pool: racks, memory, requests, locks, fabric
     #[command(after_help = TOP_EXAMPLES)]
     Top(TopArgs),
@@ -320,6 +333,9 @@ pub struct DaemonArgs {
     /// finished, to measure what the two layers are worth
     #[arg(long, value_name = "two-layer|single", default_value = "two-layer")]
     pub rings: Rings,
+    /// Send cold pages to emptier racks while this one is much fuller than the others
+    #[arg(long, value_name = "off|on", value_enum, default_value = "off")]
+    pub rebalance: Switch,
     /// Inject latency, for example cxl=140ns,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,
@@ -489,7 +505,7 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// Seconds, with decimals if needed.
-fn parse_seconds(text: &str) -> Result<Duration, String> {
+pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     let range = 0.05..=86_400.0;
     let seconds = text.parse::<f64>().ok().filter(|seconds| range.contains(seconds));
     let wrong = || format!("`{text}` is not a number of seconds from 0.05 to 86400");

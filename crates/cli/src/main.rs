@@ -13,6 +13,8 @@ mod demo;
 mod doctor;
 mod failure;
 mod inspect;
+mod member_args;
+mod members;
 mod output;
 mod repro;
 mod servers;
@@ -50,6 +52,10 @@ fn run(command: &Command) -> Result<()> {
         Command::Master(args) => servers::master(args),
         Command::Daemon(args) => servers::daemon(args),
         Command::Shell(args) => shell::run(args),
+        Command::Racks(args) => members::racks(args),
+        Command::Drain(args) => members::drain(args),
+        Command::Undrain(args) => members::undrain(args),
+        Command::Forget(args) => members::forget(args),
         Command::Top(args) => top::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Sim(args) => sim::run(args),

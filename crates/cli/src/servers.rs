@@ -64,15 +64,16 @@ fn serve(who: &str, server: Server, shutdown: Shutdown, with_parent: bool) -> Re
     if let Some(metrics) = metrics {
         log(Level::Info, who, format!("counters at http://{metrics}/metrics"));
     }
-    let why = wait_for_end(shutdown, with_parent)?;
+    let why = wait_for_end(&server, shutdown, with_parent)?;
     log(Level::Info, who, format!("{why}: stopping"));
     server.stop()?;
     log(Level::Info, who, "stopped");
     Ok(())
 }
 
-/// Sleeps until a signal or, with a parent that holds our standard input, until that ends.
-fn wait_for_end(shutdown: Shutdown, with_parent: bool) -> Result<&'static str> {
+/// Sleeps until a signal, until the server ends by itself or, with a parent that holds our
+/// standard input, until that ends.
+fn wait_for_end(server: &Server, shutdown: Shutdown, with_parent: bool) -> Result<&'static str> {
     let mut stdin = std::io::stdin();
     loop {
         let shutdown_fd = shutdown.as_fd();
@@ -80,13 +81,19 @@ fn wait_for_end(shutdown: Shutdown, with_parent: bool) -> Result<&'static str> {
         if with_parent {
             fds.push(PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN));
         }
+        let end = server.end_event();
+        fds.extend(end.map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN)));
         match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(Failure::io("waiting for a signal", &error.into())),
         }
-        let input_is_ready = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        let input_is_ready = with_parent && fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        let has_ended = end.is_some() && fds.last().is_some_and(|fd| !fd.revents().is_empty());
         if shutdown.is_requested() {
             return Ok("signal");
+        }
+        if has_ended {
+            return Ok("ended by itself");
         }
         if input_is_ready && !matches!(stdin.read(&mut [0; 256]), Ok(1..)) {
             return Ok("the parent process is gone");

@@ -2,7 +2,7 @@
 //! master's address and an interval. Out: one table a look, in place on a terminal, one below the
 //! other in a pipe; rates are differences between two looks. Stops on SIGINT and SIGTERM.
 
-use crate::api::{Sample, Watch};
+use crate::api::{Sample, Standing, Watch};
 use crate::args::TopArgs;
 use crate::failure::{Failure, Result};
 use crate::output::utc;
@@ -169,8 +169,10 @@ fn table(masters: &str, now: &Sample, before: Option<&Sample>) -> String {
 
 fn row(now: &Sample, index: usize, before: Option<&Sample>) -> [String; HEADS.len()] {
     let rack = &now.racks[index];
+    let standing = now.master.standings.get(&rack.rack.0);
     let state = match (rack.alive, &rack.daemon) {
         (false, _) => "dead",
+        (true, Some(_)) if standing == Some(&Standing::Draining) => "draining",
         (true, None) => "silent",
         (true, Some(_)) => "alive",
     };

@@ -242,6 +242,21 @@ pub const DECISIONS_MAX: usize = 1024;
 /// Decisions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].
 pub const DECISIONS_ANSWER_MAX: usize = 16;
 
+/// Decisions about the balance of the pool that a daemon remembers.
+pub const BALANCES_MAX: usize = 256;
+/// Such decisions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].
+pub const BALANCES_ANSWER_MAX: usize = 64;
+/// Pages that one answer about a draining rack names: they fit into [`MESSAGE_BYTES_MAX`].
+pub const DRAIN_PAGES_MAX: usize = 512;
+/// Pages that stay of which a draining rack's daemon tells the reason: as many lines as a person
+/// reads, and they fit into [`MESSAGE_BYTES_MAX`].
+pub const DRAIN_REASONS_MAX: usize = 16;
+/// Bytes of one such reason.
+pub const DRAIN_REASON_BYTES_MAX: usize = 200;
+/// Regions of a rack number that left or were given up and may not come back; of more the oldest
+/// is forgotten.
+pub const RETIRED_REGIONS_MAX: usize = 64;
+
 /// Round trips of a moving page, one after another. Source: Rcmp §5.3: request, answer of the other
 /// rack, shoot-down there, one-sided copies, new entry of the directory.
 pub const MOVE_ROUND_TRIPS: u32 = 5;

@@ -57,6 +57,10 @@ pub struct RequestCounts {
     pub fetch: u64,
     /// Calls that carry data.
     pub store: u64,
+    /// Requests about the leaving of the rack.
+    pub drain: u64,
+    /// Requests about the balance of the pool.
+    pub balance: u64,
 }
 
 impl RequestCounts {
@@ -86,12 +90,14 @@ impl RequestCounts {
             Request::Ping => &mut self.ping,
             Request::Fetch(_) => &mut self.fetch,
             Request::Store { .. } => &mut self.store,
+            Request::Drain(_) => &mut self.drain,
+            Request::Balance(_) => &mut self.balance,
         };
         *count += 1;
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 23] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 25] {
         [
             ("resolve", self.resolve),
             ("alloc", self.alloc),
@@ -116,6 +122,8 @@ impl RequestCounts {
             ("ping", self.ping),
             ("fetch", self.fetch),
             ("store", self.store),
+            ("drain", self.drain),
+            ("balance", self.balance),
         ]
     }
 
@@ -186,6 +194,8 @@ pub struct CallCounts {
     pub set_root: u64,
     /// Questions for these counters.
     pub stats: u64,
+    /// Calls about members.
+    pub member: u64,
 }
 
 impl CallCounts {
@@ -208,12 +218,13 @@ impl CallCounts {
             MasterCall::GetRoot { .. } => &mut self.get_root,
             MasterCall::SetRoot { .. } => &mut self.set_root,
             MasterCall::Stats => &mut self.stats,
+            MasterCall::Member(_) => &mut self.member,
         };
         *count += 1;
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 16] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 17] {
         [
             ("hello", self.hello),
             ("join_daemon", self.join_daemon),
@@ -231,6 +242,7 @@ impl CallCounts {
             ("get_root", self.get_root),
             ("set_root", self.set_root),
             ("stats", self.stats),
+            ("member", self.member),
         ]
     }
 }

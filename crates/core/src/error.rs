@@ -241,6 +241,21 @@ pub enum Error {
         /// What was wrong.
         reason: String,
     },
+    /// The rack takes no new memory: it is being drained. Do not retry there.
+    #[error("rack {rack} is being drained and takes no new memory: use another rack")]
+    Draining {
+        /// The rack.
+        rack: RackId,
+    },
+    /// The rack's region was given up by an operator and may not come back. Do not retry.
+    #[error(
+        "the region of rack {rack} was declared lost and may not come back: remove it, and start \
+         the daemon with a new one"
+    )]
+    Forgotten {
+        /// The rack.
+        rack: RackId,
+    },
 }
 
 impl Error {
@@ -273,6 +288,8 @@ impl Error {
             Error::Io { .. } => "io",
             Error::Config { .. } => "config",
             Error::Protocol { .. } => "protocol",
+            Error::Draining { .. } => "draining",
+            Error::Forgotten { .. } => "forgotten",
         }
     }
 

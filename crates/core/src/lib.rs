@@ -15,6 +15,7 @@ pub mod error;
 pub mod heat;
 pub mod layout;
 pub mod master;
+pub mod member;
 pub mod placement;
 pub mod policy;
 pub mod probe;

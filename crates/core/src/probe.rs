@@ -136,6 +136,12 @@ names! {
         KeepCounts = "keep-counts",
         /// The directory keeps pages that were freed.
         KeepFreedEntries = "keep-freed-entries",
+        /// A rack leaves while the directory has pages of it.
+        LeaveWithPages = "leave-with-pages",
+        /// The master picks racks for new memory that are being drained, and their daemons give it.
+        PickDrainingRack = "pick-draining-rack",
+        /// A rack is given up while its daemon is alive.
+        ForgetLivingRack = "forget-living-rack",
     }
 }
 
@@ -290,7 +296,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.len(), 50);
+        assert_eq!(Mutation::ALL.len(), 53);
     }
 
     #[test]

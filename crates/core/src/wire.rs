@@ -12,13 +12,17 @@ use crate::counts::{AnswerCounts, CallCounts, FabricCounts, MoveCounts, ProxyCou
 use crate::counts::{Refusals, RequestCounts};
 use crate::error::{Error, Result};
 use crate::heat::PageUse;
+use crate::member::{
+    BalanceReply, BalanceRequest, DrainReply, DrainRequest, MemberAnswer, MemberCall, Standing,
+};
 use crate::placement::Order;
 use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, MoveReport};
 use crate::rrpc::{Bytes, Fetch, Fetched};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::collections::BTreeMap;
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 8;
+pub const WIRE_VERSION: u32 = 9;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -211,6 +215,10 @@ pub enum Request {
         /// What.
         data: Bytes,
     },
+    /// About the leaving of a rack.
+    Drain(DrainRequest),
+    /// About the balance of the pool.
+    Balance(BalanceRequest),
 }
 
 impl Request {
@@ -305,6 +313,10 @@ pub enum Reply {
     Fetched(Fetched),
     /// To `Store`: where the page is.
     Stored(PageHome),
+    /// To `Drain`.
+    Drain(DrainReply),
+    /// To `Balance`.
+    Balance(BalanceReply),
 }
 
 /// A session as its daemon sees it now.
@@ -626,6 +638,8 @@ pub enum MasterCall {
     },
     /// Counters of the master.
     Stats,
+    /// About racks that come and go.
+    Member(MemberCall),
 }
 
 /// The master's answer, with its term and the log index that it reflects.
@@ -681,6 +695,8 @@ pub enum MasterAnswer {
     Root(GAddr),
     /// To `Stats`.
     Stats(Box<MasterStats>),
+    /// To `Member`, and to a daemon's `Heartbeat`.
+    Member(MemberAnswer),
 }
 
 /// One page in the answer to `Resolve`.
@@ -717,6 +733,8 @@ pub struct MasterStats {
     pub refused: Refusals,
     /// The name of the placement policy.
     pub placement: String,
+    /// Racks that joined once and do not just serve.
+    pub standings: BTreeMap<u16, Standing>,
 }
 
 /// Encodes a message into `buffer`; the encoded part.

@@ -4,9 +4,9 @@
 use crate::clock;
 use crate::links::Links;
 use crate::submit::Submissions;
-use rackpool_core::Result;
 use rackpool_core::client::{Client, Io, LinkId, Need, Operation, Step};
 use rackpool_core::seam::{BufId, Exposure, Fabric, PostError, Sge, WorkRequest};
+use rackpool_core::{Error, Result};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers, ScopedBuffers};
 use rackpool_hw::window::Window;
 
@@ -53,13 +53,21 @@ pub(crate) fn advance_within<O: Operation<Window>>(
     op: &mut O,
     deadline: impl Fn() -> u64,
 ) -> Result<Advanced<O::Output>> {
+    let mut gone = None;
     loop {
         match op.step(client, &mut FabricIo { endpoint, links, buffers })? {
             Step::Done(output) => return Ok(Advanced::Done(output)),
             Step::Need(Need::Completions) => return Ok(Advanced::Posted),
             Step::Need(Need::Link(rack)) => {
                 let losses = links.loss_count();
-                links.connect(client, endpoint, rack, deadline())?;
+                match links.connect(client, endpoint, rack, deadline()) {
+                    // What the operation knew of the rack is old: it finds out what became of it.
+                    Err(Error::NoSuchRack { .. }) if gone.replace(rack) != Some(rack) => {
+                        client.forget_rack(rack);
+                        continue;
+                    }
+                    connected => connected?,
+                }
                 if links.loss_count() != losses {
                     return Err(links.loss());
                 }

@@ -23,6 +23,7 @@ mod links;
 mod local;
 mod locks;
 pub mod master;
+mod members;
 mod metrics;
 mod migrate;
 pub mod monitor;
@@ -44,8 +45,11 @@ pub use pin::Pin;
 pub use pool::Pool;
 pub use rackpool_core::client::CoupledStats;
 pub use rackpool_core::client::Placement;
+pub use rackpool_core::member::{DrainReport, Member, Standing};
 pub use rackpool_core::placement::Policy;
-pub use rackpool_core::policy::{DecisionRecord, Policy as Migration};
+pub use rackpool_core::policy::{
+    BalanceParams, BalanceRecord, DecisionRecord, Policy as Migration,
+};
 pub use rackpool_core::wire::{DaemonStats, MasterStats, SessionState};
 pub use rackpool_core::{Error, GAddr, PageId, RackId, Result};
 pub use rrpc::{FetchMode, RrpcStats};

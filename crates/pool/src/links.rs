@@ -4,7 +4,7 @@
 
 use crate::clock;
 use crate::link::MasterLink;
-use crate::local::{JoinOptions, LocalLink, SlotLease};
+use crate::local::{Found, JoinOptions, LocalLink, SlotLease};
 use crate::locks::LockTable;
 use crate::options::{FabricChoice, Options};
 use crate::paths::PathStats;
@@ -578,11 +578,14 @@ impl Links {
 }
 
 /// The control socket of a rack whose daemon serves now, if the master says so soon.
-fn control_of(master: &mut MasterLink, rack: RackId, deadline_ns: u64) -> Option<String> {
+fn control_of(master: &mut MasterLink, rack: RackId, deadline_ns: u64) -> Found {
     let soon_ns = deadline_ns.min(clock::deadline_ns(CONTROL_ANSWER_MS_MAX));
     let answer = master.call(MasterCall::Rack { rack }, clock::instant(soon_ns));
-    let Ok(MasterAnswer::Rack(info)) = answer else { return None };
-    info.alive.then_some(info.control)
+    match answer {
+        Ok(MasterAnswer::Rack(info)) if info.alive => Found::At(info.control),
+        Err(Error::NoSuchRack { .. }) => Found::Gone,
+        _ => Found::Unknown,
+    }
 }
 
 fn closed(links: &mut [Link], peer: PeerId) {

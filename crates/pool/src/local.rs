@@ -237,7 +237,7 @@ impl LocalLink {
         &mut self,
         request: Request,
         deadline_ns: u64,
-        find: &mut dyn FnMut() -> Option<String>,
+        find: &mut dyn FnMut() -> Found,
     ) -> Result<Reply> {
         let started_ns = clock::now_ns();
         self.session.begin(request);
@@ -368,7 +368,7 @@ impl LocalLink {
 
     /// Finds the next daemon of the region and takes the slot up again there. `find` tells the
     /// name of the rack's control socket now: another region has another one.
-    fn resume(&mut self, deadline_ns: u64, find: &mut dyn FnMut() -> Option<String>) -> LinkLoss {
+    fn resume(&mut self, deadline_ns: u64, find: &mut dyn FnMut() -> Found) -> LinkLoss {
         let slot = Some(self.joined.slot_index);
         let mut pause_ms = 1;
         loop {
@@ -382,11 +382,15 @@ impl LocalLink {
                 Err(_) => return LinkLoss::Gone(DeathCause::Closed),
             }
             // A daemon that only restarts is there before the master is worth asking.
-            if pause_ms == RETRY_PAUSE_MS_MAX
-                && let Some(control) = find().filter(|control| *control != self.options.control)
-            {
-                self.options.control = control;
-                return self.join_anew(deadline_ns);
+            if pause_ms == RETRY_PAUSE_MS_MAX {
+                match find() {
+                    Found::At(control) if control != self.options.control => {
+                        self.options.control = control;
+                        return self.join_anew(deadline_ns);
+                    }
+                    Found::Gone => return LinkLoss::Gone(DeathCause::Closed),
+                    Found::At(_) | Found::Unknown => {}
+                }
             }
             std::thread::sleep(Duration::from_millis(pause_ms));
             pause_ms = (pause_ms * 2).min(RETRY_PAUSE_MS_MAX);
@@ -418,6 +422,16 @@ impl LocalLink {
         }
         loss
     }
+}
+
+/// Where the daemon of a rack is, as the master says.
+pub(crate) enum Found {
+    /// At this control socket.
+    At(String),
+    /// It is dead, or the master does not answer.
+    Unknown,
+    /// The rack is no member of the pool any more.
+    Gone,
 }
 
 enum Waited {

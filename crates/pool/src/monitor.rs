@@ -48,8 +48,8 @@ pub struct Sample {
 /// # Ok(()) }
 /// ```
 pub struct Monitor {
-    master: MasterLink,
-    timeout_ms: u64,
+    pub(crate) master: MasterLink,
+    pub(crate) timeout_ms: u64,
     endpoint: Endpoint,
     inbox: Inbox,
     racks: BTreeMap<RackId, RemoteLink>,
@@ -92,7 +92,7 @@ impl Monitor {
             other => return Err(unexpected_answer(&other)),
         };
         let racks = infos.iter().map(|info| {
-            let asked = self.ask(info);
+            let asked = self.stats_of(info);
             RackStats {
                 rack: info.rack,
                 alive: info.alive,
@@ -106,7 +106,15 @@ impl Monitor {
         Ok(Sample { at_ns: clock::now_ns(), master, racks })
     }
 
-    fn ask(&mut self, info: &RackInfo) -> Result<DaemonStats> {
+    fn stats_of(&mut self, info: &RackInfo) -> Result<DaemonStats> {
+        match self.ask(info, &Request::Stats)? {
+            Reply::Stats(stats) => Ok(*stats),
+            other => Err(crate::handle::unexpected_reply(info.rack, &other)),
+        }
+    }
+
+    /// Asks a daemon what changes nothing.
+    pub(crate) fn ask(&mut self, info: &RackInfo, request: &Request) -> Result<Reply> {
         let peer = || format!("daemon of rack {}", info.rack);
         if !info.alive {
             return Err(Error::PeerDead { peer: peer(), cause: DeathCause::Closed });
@@ -129,25 +137,21 @@ impl Monitor {
                 unknown.insert(RemoteLink::connect(endpoint, inbox, info, deadline_ns)?)
             }
         };
-        link.begin(Request::Stats);
-        let reply = match link.call(endpoint, inbox, deadline_ns) {
-            Some(reply) => reply?,
+        link.begin(request.clone());
+        match link.call(endpoint, inbox, deadline_ns) {
+            Some(reply) => reply,
             // The connection had ended since the last sample.
             None => {
                 link.reconnect(endpoint, inbox, info, Vec::new(), deadline_ns)
                     .map_err(|error| link.give_up(error))?;
                 match link.resumed() {
-                    Some(ended) => ended?,
+                    Some(ended) => ended,
                     None => link.call(endpoint, inbox, deadline_ns).unwrap_or_else(|| {
                         let dead = Error::PeerDead { peer: peer(), cause: DeathCause::Closed };
                         Err(link.give_up(dead))
-                    })?,
+                    }),
                 }
             }
-        };
-        match reply {
-            Reply::Stats(stats) => Ok(*stats),
-            other => Err(Error::Protocol { peer: peer(), reason: format!("answer {other:?}") }),
         }
     }
 }

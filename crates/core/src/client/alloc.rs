@@ -106,7 +106,9 @@ impl<M: Mem> Operation<M> for Alloc {
                 Ok(())
             }
             Ok(_) => Err(unexpected("daemon", "an allocation")),
-            Err(error @ Error::Full { .. }) if self.tried.len() < RACKS_MAX as usize => {
+            Err(error @ (Error::Full { .. } | Error::Draining { .. }))
+                if self.tried.len() < RACKS_MAX as usize =>
+            {
                 let full = self.target.take();
                 self.tried.extend(full);
                 self.target = full.and_then(|full| self.next_shard(client.own_rack(), full));
@@ -114,7 +116,9 @@ impl<M: Mem> Operation<M> for Alloc {
                 if self.target.is_none() && !anywhere {
                     return Err(error);
                 }
-                self.last_full = Some(error);
+                if matches!(error, Error::Full { .. }) {
+                    self.last_full = Some(error);
+                }
                 Ok(())
             }
             Err(error) => Err(error),
@@ -239,7 +243,13 @@ impl Home {
 
 /// Whether a daemon may refuse with this because the page is not at home there, or not now.
 fn may_be_elsewhere(error: &Error) -> bool {
-    matches!(error, Error::NotMapped { .. } | Error::BadFree { .. } | Error::Moving { .. })
+    matches!(
+        error,
+        Error::NotMapped { .. }
+            | Error::BadFree { .. }
+            | Error::Moving { .. }
+            | Error::NoSuchRack { .. }
+    )
 }
 
 /// A free under way: finds the home, then asks its daemon.

@@ -101,6 +101,11 @@ impl Migrate {
         client.geometry().page_bytes().min(MOVE_CHUNK_BYTES)
     }
 
+    /// Where the page shall go.
+    pub fn to(&self) -> RackId {
+        self.to
+    }
+
     /// Ends the move with this error, unless it has ended: the next steps tell both racks.
     pub fn give_up(&mut self, error: Error) {
         if !matches!(self.stage, Stage::GiveUp(_) | Stage::Settle(_) | Stage::Done(_)) {

@@ -10,7 +10,9 @@
 //! deviation: decision 0001.
 
 mod alloc;
+mod balance;
 mod coupled;
+mod drain;
 mod flush;
 mod held;
 mod locate;
@@ -25,7 +27,9 @@ mod usage;
 mod write_buffer;
 
 pub use alloc::{Alloc, AtHome, AtWord, Free, Placement};
+pub use balance::{BalanceTurn, Balanced, Balancer};
 pub use coupled::{Coupled, CoupledIo, CoupledOptions, CoupledStats};
+pub use drain::{DrainTurn, Drained, Drainer};
 pub use flush::{Flush, Look};
 pub use held::{Dropped, HeldLock, HeldLocks, LockRange, Losses, Release};
 pub use locate::Locate;
@@ -345,6 +349,14 @@ impl<M: Mem> Client<M> {
     /// Forgets every translation through a link, after its region was replaced.
     pub fn forget_link(&mut self, link: LinkId) {
         self.translations.forget_link(link);
+    }
+
+    /// The master does not know a rack any more: what is known of its pages is forgotten, so that
+    /// whoever needs them asks where they are.
+    pub fn forget_rack(&mut self, rack: RackId) {
+        if let Some(link) = self.link_of(rack) {
+            self.forget_link(link);
+        }
     }
 
     /// What the cache knows of a page.

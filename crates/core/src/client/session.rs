@@ -215,5 +215,7 @@ fn operation_name(request: &Request) -> &'static str {
         Request::Ping => "ping",
         Request::Fetch(_) => "fetch",
         Request::Store { .. } => "store",
+        Request::Drain(_) => "drain",
+        Request::Balance(_) => "balance",
     }
 }

@@ -12,10 +12,12 @@ use crate::addr::{FrameIndex, PageGeometry, RackId};
 use crate::constants::{SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX};
 use crate::counts::{AnswerCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
+use crate::daemon::balance::Balancing;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::{Entry, Frames, state_offset};
 use crate::daemon::free::Freeing;
 use crate::daemon::heat::Heat;
+use crate::daemon::leaving::Leaving;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
 use crate::daemon::redo::Redo;
@@ -158,6 +160,8 @@ impl Daemon {
             sessions,
             locks,
             heat: Heat::off(),
+            leaving: Leaving::default(),
+            balancing: Balancing::default(),
             allocations: Allocations::new(),
             freeing: Freeing::default(),
             calls: Calls::new(),

@@ -297,7 +297,7 @@ impl Daemon {
         if self.is_quarantine_full(world.private()) {
             return;
         }
-        let keep_none = world.private().rare(Rare::EmptySlabReturned);
+        let keep_none = self.is_leaving() || world.private().rare(Rare::EmptySlabReturned);
         if let Some(frame) = self.slabs.surplus(shift, owner, keep_none) {
             self.start_freeing(&[frame], None, world);
         }

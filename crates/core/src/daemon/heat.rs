@@ -233,12 +233,29 @@ impl Daemon {
 
     /// Whether [`Request::NextMove`] may have something to answer.
     pub fn wants_move(&self) -> bool {
-        !self.heat.wanted.order.is_empty()
+        !self.heat.wanted.order.is_empty() && !self.is_leaving()
     }
 
     /// The time, for what clients say next. Called at least as often as [`Daemon::tick`].
     pub fn note_time(&mut self, now: Nanos) {
         self.heat.now = self.heat.now.max(now);
+    }
+
+    /// The time that was noted last, for the balance of the pool.
+    pub(super) fn balance_now(&self) -> Nanos {
+        self.heat.now
+    }
+
+    /// How often a page was used lately as far as is known here, and how often it moved.
+    pub(super) fn use_for_balance(&self, page: PageId) -> (u64, u32) {
+        let history = self.heat.histories.get(&page).copied().unwrap_or_default();
+        let lately = history.lately(self.heat.now, self.heat.policy.cost().settle_ns());
+        (self.heat.use_of(page).recent.counts.total(), lately)
+    }
+
+    /// Whether a page might be moved, as far as its frame's entry says.
+    pub(super) fn might_go<W: World>(&self, frame: u32, world: &W) -> bool {
+        may_go(frame, world.private())
     }
 
     /// The moves of a page, for the rack that it goes to.
@@ -285,7 +302,10 @@ impl Daemon {
                 if let Some(report) = last {
                     heat.take_report(&report, &costs, layout.pages.page_bytes());
                 }
-                let wanted = heat.take_wanted(is_home);
+                let wanted = match self.leaving.takes_pages() {
+                    true => heat.take_wanted(is_home),
+                    false => None,
+                };
                 let ask = wanted.map(|page| Box::new(self.ask(page, costs, world)));
                 Ok(Reply::NextMove(ask))
             }

@@ -18,10 +18,12 @@
 
 mod alloc;
 mod attach;
+mod balance;
 mod calls;
 mod frames;
 mod free;
 mod heat;
+mod leaving;
 mod locks;
 mod moves;
 mod proxy;
@@ -41,10 +43,12 @@ use crate::addr::{FrameIndex, GAddr, PageId, RackId, SessionId};
 use crate::constants::{LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX};
 use crate::counts::{AnswerCounts, FabricCounts, ProxyCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
+use crate::daemon::balance::Balancing;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::Frames;
 use crate::daemon::free::Freeing;
 use crate::daemon::heat::Heat;
+use crate::daemon::leaving::Leaving;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
 use crate::daemon::redo::Redo;
@@ -142,6 +146,8 @@ pub struct Daemon {
     sessions: Sessions,
     locks: Locks,
     heat: Heat,
+    leaving: Leaving,
+    balancing: Balancing,
     allocations: Allocations,
     freeing: Freeing,
     calls: Calls,
@@ -341,6 +347,8 @@ impl Daemon {
                 | Request::DecideMove(_)
                 | Request::Decisions { .. } => Some(self.on_heat(record, frame.request, world)),
                 Request::Ping => Some(Ok(Reply::Pong)),
+                Request::Drain(request) => Some(self.on_drain(record, request, world)),
+                Request::Balance(request) => Some(self.on_balance(record, request, world)),
                 Request::MoveIn { page } => self.move_in((record, seq), page, world),
                 Request::MoveOut { page, generation } => {
                     self.move_out((record, seq), page, generation, world)
@@ -477,7 +485,10 @@ impl Daemon {
         match request {
             Request::Alloc { bytes, owned } => {
                 let ticket = self.sessions.ticket(record, seq, bytes, owned);
-                self.alloc(ticket, world);
+                match self.check_gives_memory(world.private()) {
+                    Ok(()) => self.alloc(ticket, world),
+                    Err(error) => self.answer(&ticket, Err(error), world),
+                }
                 None
             }
             Request::Free { addr, bytes } => {

@@ -422,6 +422,7 @@ impl Daemon {
         page: PageId,
         world: &mut W,
     ) -> Result<()> {
+        self.check_gives_memory(world.private())?;
         let is_page = page.0 != 0 && page <= self.layout.pages.page_id_max();
         if !is_page || self.frames.is_unused_id(page) {
             return broken(format!("{page} is no page"));

@@ -15,6 +15,7 @@
 //! Source: Rcmp §4.1, §5.1 (MS: page directory, membership, placement); leases: DESIGN §3.
 
 pub mod directory;
+mod members;
 mod moves;
 pub mod record;
 mod state;
@@ -29,6 +30,7 @@ use crate::constants::{
 };
 use crate::counts::{CallCounts, Refusals};
 use crate::error::{DeathCause, Error, Result};
+use crate::member::Standing;
 use crate::placement::{Candidate, Chooser, Policy, pick_home};
 use crate::seam::{Mutation, Nanos, Probe, Race, Rare};
 use crate::wire::{
@@ -84,6 +86,13 @@ pub enum Notice {
         rack: RackId,
         /// How many pages.
         pages: u64,
+    },
+    /// A rack stands otherwise to the pool than before.
+    RackStands {
+        /// The rack.
+        rack: RackId,
+        /// What it is now.
+        standing: Standing,
     },
     /// A daemon is dead or silent. Its pages stay where they are.
     RackDead {
@@ -310,6 +319,7 @@ impl<P: Probe> Master<P> {
             if let (Some(from), Ok(_)) = (moved_from, &applied) {
                 self.moves.on_moved(&from);
             }
+            self.note_standing(applied.as_ref().ok());
             if let Some(info) = joined {
                 self.after_join(conn, &info, applied.as_ref().ok());
             }
@@ -425,6 +435,7 @@ impl<P: Probe> Master<P> {
                 return Ok(Some(MasterAnswer::Root(self.state.root(&name))));
             }
             MasterCall::Stats => return Ok(Some(MasterAnswer::Stats(Box::new(self.stats())))),
+            MasterCall::Member(call) => return self.on_member(conn, id, call),
             MasterCall::LeasePageIds { count } => lease_command(peer, count)?,
             MasterCall::CommitPages { homes } => {
                 check_count(homes.len(), COMMIT_PAGES_MAX)?;
@@ -496,9 +507,10 @@ impl<P: Probe> Master<P> {
             _ => {}
         }
         self.check_shards(rack)?;
+        self.state.admit_region(&info)?;
         self.check_rivals(conn, &info)?;
         let other_region = self.state.region_id(rack).is_some_and(|id| id != info.region_id);
-        if other_region && self.may_return(rack) {
+        if other_region && self.is_member(rack) && self.may_return(rack) {
             if self.deferred.len() >= usize::from(RACKS_MAX) {
                 let limit = u64::from(RACKS_MAX);
                 return Err(Error::Busy { what: "joins of new regions".into(), limit });
@@ -551,7 +563,8 @@ impl<P: Probe> Master<P> {
         {
             return Err(denied(&joining.control));
         }
-        let Some(known) = self.racks.get(&rack).filter(|known| known.alive) else { return Ok(()) };
+        let is_owned = |known: &&Liveness| known.alive && self.is_member(rack);
+        let Some(known) = self.racks.get(&rack).filter(is_owned) else { return Ok(()) };
         if known.conn == Some(conn) {
             return Ok(());
         }
@@ -615,6 +628,7 @@ impl<P: Probe> Master<P> {
                 known.frames_free = frames_free;
                 known.promised_bytes = 0;
                 self.chooser.note_accesses(rack, accesses);
+                return Ok(members::standing(self.state.standing(rack)));
             }
             Peer::Deposed(rack) => return Err(deposed(rack)),
             Peer::Stranger | Peer::Guest | Peer::Client(_) => {}
@@ -644,15 +658,16 @@ impl<P: Probe> Master<P> {
 
     /// The racks of the pool, by number, and the shards of each.
     pub fn racks(&self) -> Vec<RackInfo> {
-        let racks = self.state.racks().map(|info| self.with_liveness(info));
-        let mut racks: Vec<RackInfo> = racks.collect();
+        let members = self.state.racks().filter(|info| self.is_member(info.rack));
+        let mut racks: Vec<RackInfo> = members.map(|info| self.with_liveness(info)).collect();
         racks.sort_by_key(|info| (info.rack.number(), info.rack.shard()));
         racks
     }
 
     /// A shard that is named, or of a divided rack that is named the one with most free frames.
     fn rack(&self, rack: RackId) -> Result<MasterAnswer> {
-        let shards = self.state.named(rack).map(|info| self.with_liveness(info));
+        let members = self.state.named(rack).filter(|info| self.is_member(info.rack));
+        let shards = members.map(|info| self.with_liveness(info));
         let best = shards.max_by_key(|info| (info.alive, info.frames_free, Reverse(info.rack)));
         Ok(MasterAnswer::Rack(best.ok_or(Error::NoSuchRack { rack })?))
     }
@@ -671,7 +686,7 @@ impl<P: Probe> Master<P> {
             let frames = self.state.rack(rack).map_or(0, |info| info.frame_count);
             Candidate {
                 rack,
-                alive: known.alive,
+                alive: known.alive && self.may_be_picked(rack),
                 free_bytes: u64::from(known.frames_free) * page_bytes,
                 used_bytes: u64::from(frames.saturating_sub(known.frames_free)) * page_bytes,
                 promised_bytes: known.promised_bytes,
@@ -712,6 +727,7 @@ impl<P: Probe> Master<P> {
             calls_by_kind: self.calls,
             refused: self.refused.clone(),
             placement: self.config.policy.to_string(),
+            standings: self.state.standings(),
         }
     }
 
@@ -725,6 +741,7 @@ impl<P: Probe> Master<P> {
             Applied::PageIds(first) => MasterAnswer::PageIds { first, count: page_ids },
             Applied::Root(addr) => MasterAnswer::Root(addr),
             Applied::Home(resolved) => MasterAnswer::Homes(vec![resolved]),
+            Applied::Standing { standing, .. } => members::standing(standing),
         }
     }
 }

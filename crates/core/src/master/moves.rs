@@ -89,6 +89,7 @@ impl<P: Probe> Master<P> {
         let resolved = self.state.resolve(page);
         match resolved {
             Resolved::Home(home) if !home.rack.same_rack(to) => {
+                self.check_takes_pages(to)?;
                 self.moves.claim(conn, home, self.awake_ns)?;
             }
             _ => self.moves.release(conn, page),

@@ -7,6 +7,7 @@
 
 use super::directory::{Home, Role};
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId};
+use crate::member::Standing;
 use crate::wire::{FabricKind, RackInfo};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -121,6 +122,39 @@ impl RackRecord {
             fabric: info.fabric.clone(),
             fabric_addr: info.fabric_addr.clone(),
         }
+    }
+}
+
+/// What a rack is to the pool, behind its record. A rack that serves and has no past has none: so
+/// records of earlier releases are read as what they were.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Membership {
+    pub standing: Standing,
+    /// Regions that left or were given up, and may not come back.
+    pub retired: Vec<[u64; 2]>,
+}
+
+/// A rack's value.
+pub(super) fn write_rack(rack: RackId, record: &RackRecord, membership: &Membership) -> StateWrite {
+    let mut payload = crate::wire::encode_vec(record);
+    if *membership != Membership::default() {
+        payload.extend(crate::wire::encode_vec(membership));
+    }
+    seal(Table::Racks, rack_key(rack), &payload)
+}
+
+/// Reads what [`write_rack`] wrote.
+pub(super) fn read_rack(key: &[u8], value: &[u8]) -> Result<(RackRecord, Membership), StateError> {
+    let table = Table::Racks;
+    let wrong = |error: postcard::Error| damaged(table, error.to_string());
+    let payload = open(table, key, value)?;
+    let (record, rest) = postcard::take_from_bytes::<RackRecord>(payload).map_err(wrong)?;
+    if rest.is_empty() {
+        return Ok((record, Membership::default()));
+    }
+    match postcard::take_from_bytes::<Membership>(rest).map_err(wrong)? {
+        (membership, []) => Ok((record, membership)),
+        _ => Err(damaged(table, "a record with bytes too many")),
     }
 }
 

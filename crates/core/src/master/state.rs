@@ -9,10 +9,11 @@
 //! new region loses any number of pages with one write.
 
 use super::directory::{Directory, Home, Role};
-use super::record::{self, PoolRecord, RackRecord, StateError, StateWrite, Table};
+use super::record::{self, Membership, PoolRecord, RackRecord, StateError, StateWrite, Table};
 use crate::addr::{GAddr, PageGeometry, PageId, RackId};
 use crate::constants::{RACK_SHARDS_MAX, ROOTS_MAX};
 use crate::error::{Error, Result};
+use crate::member::Standing;
 use crate::wire::{PageHome, RackInfo, Resolved};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -65,6 +66,15 @@ pub enum Command {
         /// What shall be there; null removes the name.
         addr: GAddr,
     },
+    /// A rack comes to stand otherwise to the pool; see [`Standing`].
+    SetStanding {
+        /// The rack.
+        rack: RackId,
+        /// What it shall be.
+        to: Standing,
+        /// To leave: how many pages it may still have. 0 from every caller.
+        pages_max: u64,
+    },
 }
 
 impl Command {
@@ -97,21 +107,33 @@ pub enum Applied {
     Root(GAddr),
     /// To `MovePage`: where the page is now.
     Home(Resolved),
+    /// To `SetStanding`.
+    Standing {
+        /// The rack.
+        rack: RackId,
+        /// What it is now.
+        standing: Standing,
+        /// Whether it was otherwise before.
+        is_new: bool,
+        /// Pages that this lost.
+        pages_newly_lost: u64,
+    },
 }
 
 /// A rack in the state.
 #[derive(Clone)]
-struct Rack {
-    record: RackRecord,
-    pages: u64,
-    pages_lost: u64,
+pub(super) struct Rack {
+    pub(super) record: RackRecord,
+    pub(super) membership: Membership,
+    pub(super) pages: u64,
+    pub(super) pages_lost: u64,
 }
 
 /// All that outlives the process.
 #[derive(Clone)]
 pub struct State {
     pool: PoolRecord,
-    racks: BTreeMap<RackId, Rack>,
+    pub(super) racks: BTreeMap<RackId, Rack>,
     roots: BTreeMap<String, GAddr>,
     directory: Directory,
 }
@@ -217,7 +239,7 @@ impl State {
         })
     }
 
-    fn info(&self, rack: RackId, Rack { record, .. }: &Rack) -> RackInfo {
+    pub(super) fn info(&self, rack: RackId, Rack { record, .. }: &Rack) -> RackInfo {
         RackInfo {
             rack,
             region_id: record.region_id,
@@ -267,6 +289,9 @@ impl State {
             Command::SetRoot { name, expected, addr } => {
                 self.set_root(name, expected, addr, writes)
             }
+            Command::SetStanding { rack, to, pages_max } => {
+                self.set_standing(rack, to, pages_max, writes)
+            }
         }
     }
 
@@ -295,6 +320,7 @@ impl State {
                 info.rack
             )));
         }
+        let membership = self.admit_region(info)?;
         let mut newly_lost = 0;
         let mut region = 1;
         if let Some(known) = self.racks.get_mut(&info.rack) {
@@ -314,10 +340,14 @@ impl State {
         self.pool.page_shift = info.page_shift;
         let record = RackRecord::new(info, region);
         let rack = self.racks.entry(info.rack);
-        let fresh = || Rack { record: record.clone(), pages: 0, pages_lost: 0 };
-        let rack = rack.or_insert_with(fresh);
-        rack.record = record;
-        writes.push(record::write(Table::Racks, record::rack_key(info.rack), &rack.record));
+        let rack = rack.or_insert_with(|| Rack {
+            record: record.clone(),
+            membership: Membership::default(),
+            pages: 0,
+            pages_lost: 0,
+        });
+        (rack.record, rack.membership) = (record, membership);
+        writes.push(record::write_rack(info.rack, &rack.record, &rack.membership));
         let applied = Applied::Joined { pages_lost: rack.pages_lost, pages_newly_lost: newly_lost };
         self.pool.racks = self.racks.len() as u64;
         Ok(applied)
@@ -346,6 +376,9 @@ impl State {
         writes: &mut Vec<StateWrite>,
     ) -> Result<Applied> {
         let (region, frame_count) = self.present_region(rack, region_id)?;
+        if !self.standing(rack).is_member() {
+            return Err(Error::Denied { reason: format!("rack {rack} has left the pool") });
+        }
         let mut fresh: BTreeMap<PageId, Home> = BTreeMap::new();
         for asked in homes {
             let home = Home {
@@ -421,7 +454,8 @@ impl State {
         if to.rack != rack || to.frame.0 >= frame_count || to.generation.0 == 0 {
             return Err(broken(rack, format!("the home of page {page} is not in its region")));
         }
-        if self.resolve(page) == Resolved::Home(*from) && from != to {
+        let is_member = self.standing(rack).is_member();
+        if is_member && self.resolve(page) == Resolved::Home(*from) && from != to {
             let (frame, version) = (to.frame, to.generation);
             let home = Home { rack, role: Role::Primary, tier: 0, frame, region, version };
             self.directory.insert(page, home);
@@ -462,6 +496,9 @@ impl State {
     /// Number and size in frames of a rack's region if it is `region_id`.
     fn present_region(&self, rack: RackId, region_id: [u64; 2]) -> Result<(u32, u32)> {
         let known = self.racks.get(&rack).ok_or(Error::NoSuchRack { rack })?;
+        if known.membership.standing == Standing::Lost {
+            return Err(Error::Forgotten { rack });
+        }
         if known.record.region_id == region_id {
             return Ok((known.record.region, known.record.frame_count));
         }
@@ -491,9 +528,9 @@ impl Loader {
             }
             Table::Pool => return Err(record::damaged(table, "an unknown key")),
             Table::Racks => {
-                let record: RackRecord = record::read(table, key, value)?;
+                let (record, membership) = record::read_rack(key, value)?;
                 let rack = record::parse_rack_key(key)?;
-                racks.insert(rack, Rack { record, pages: 0, pages_lost: 0 });
+                racks.insert(rack, Rack { record, membership, pages: 0, pages_lost: 0 });
             }
             Table::Roots => {
                 let name = std::str::from_utf8(key)

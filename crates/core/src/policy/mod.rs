@@ -11,6 +11,7 @@
 
 mod allowance;
 mod ask;
+mod balance;
 mod cost;
 mod name;
 pub mod oracle;
@@ -18,6 +19,9 @@ mod paper;
 
 pub use allowance::{Allowance, Limit};
 pub use ask::{Decided, MoveAsk, MoveReport};
+pub use balance::{
+    Balance, BalanceParams, BalanceRecord, BalanceView, ColdPage, Rest, replay_balance, used_milli,
+};
 pub use cost::{CostParams, CostReasoning};
 pub use name::PolicyNameError;
 pub use paper::{PaperParams, PaperReasoning};

@@ -2,14 +2,18 @@
 //! driven by one poll loop, beside the fabric target's own thread.
 //!
 //! `server.rs` is the loop, `world.rs` what the engine sees, `clients.rs` the local clients'
-//! control connections and slots, `mover.rs` a thread that moves pages to this rack, `uplinks.rs`
-//! the fabric endpoint for clients without one. Clients that come over the fabric are the core's
-//! (`Remotes`).
+//! control connections and slots, `uplinks.rs` the fabric endpoint for clients without one,
+//! `standby.rs` shards whose own daemon is dead. Threads with handles of their own move pages:
+//! `mover.rs` to this rack, `balance.rs` cold ones away, `drain.rs` all of them, when `standing.rs`
+//! says so. Clients that come over the fabric are the core's (`Remotes`).
 
+mod balance;
 mod clients;
+mod drain;
 mod mover;
 mod server;
 mod standby;
+mod standing;
 mod uplinks;
 mod world;
 
@@ -18,7 +22,7 @@ use rackpool_core::constants::{
     RACK_SHARDS_MAX, RACKS_MAX, REQUEST_TIMEOUT_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT,
 };
 pub use rackpool_core::daemon::Rings;
-use rackpool_core::policy::Policy as Migration;
+use rackpool_core::policy::{BalanceParams, Policy as Migration};
 use rackpool_core::wire::FabricKind;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
@@ -27,6 +31,7 @@ use rackpool_hw::region::{MemorySpec, SpecError};
 use server::Server;
 use standby::Standby;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -64,6 +69,8 @@ pub struct DaemonOptions {
     pub migration: Migration,
     /// How clients' rings are served.
     pub rings: Rings,
+    /// Whether, and how, the rack sends cold pages to emptier ones when it is fuller than they.
+    pub balance: Option<BalanceParams>,
     /// Where to serve the counters over HTTP, in the format of Prometheus; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
 }
@@ -85,6 +92,7 @@ impl DaemonOptions {
             session_grace_ms: SESSION_GRACE_MS_DEFAULT,
             migration: Migration::Off,
             rings: Rings::TwoLayer,
+            balance: None,
             metrics: None,
         }
     }
@@ -125,7 +133,16 @@ pub struct DaemonServer {
     local_addr: SocketAddr,
     metrics_addr: Option<SocketAddr>,
     stop: Arc<Stop>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Result<Ended>>>,
+}
+
+/// How a daemon ended that did nothing wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was asked to stop; its rack stays in the pool.
+    Asked,
+    /// Its rack was drained and has left the pool.
+    Left,
 }
 
 /// Whose a shard is that a process serves.
@@ -142,12 +159,14 @@ enum Belongs {
 pub(crate) struct Stop {
     requested: AtomicBool,
     wake: WakeEvent,
+    /// Notified when the loop has ended.
+    ended: WakeEvent,
 }
 
 impl Stop {
     fn new() -> Result<Self> {
-        let wake = WakeEvent::new().map_err(|error| io_error("wake event", &error))?;
-        Ok(Self { requested: AtomicBool::new(false), wake })
+        let event = || WakeEvent::new().map_err(|error| io_error("wake event", &error));
+        Ok(Self { requested: AtomicBool::new(false), wake: event()?, ended: event()? })
     }
 
     fn request(&self) {
@@ -185,32 +204,35 @@ impl DaemonServer {
         let stop = Arc::new(Stop::new()?);
         let mut server = Server::open(options, belongs, Arc::clone(&stop))?;
         let (local_addr, metrics_addr) = (server.local_addr(), server.metrics_addr());
+        let end = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("rackpool-daemon".into())
             .spawn(move || {
-                server.run(None);
+                let ended = server.run(None);
                 server.close();
+                end.ended.notify();
+                ended
             })
             .map_err(|error| io_error("daemon thread", &error))?;
         Ok(Self { standby: None, local_addr, metrics_addr, stop, thread: Some(thread) })
     }
 
-    /// Serves on the calling thread until SIGINT or SIGTERM. `ready` is called with the fabric
-    /// address once clients can come.
+    /// Serves on the calling thread until SIGINT or SIGTERM, or until the rack has left the pool.
+    /// `ready` is called with the fabric address once clients can come.
     ///
     /// # Errors
-    /// As [`DaemonServer::start`].
-    pub fn run(options: DaemonOptions, ready: impl FnOnce(SocketAddr)) -> Result<()> {
+    /// As [`DaemonServer::start`]; `forgotten` if the rack was declared lost meanwhile.
+    pub fn run(options: DaemonOptions, ready: impl FnOnce(SocketAddr)) -> Result<Ended> {
         let shutdown = Shutdown::install().map_err(|error| io_error("signal handler", &error))?;
         let stop = Arc::new(Stop::new()?);
         let standby = Standby::new(&options)?;
         let mut server = Server::open(options, Belongs::Here, stop)?;
         let standby = standby.map(Standby::start).transpose()?;
         ready(server.local_addr());
-        server.run(Some(shutdown));
+        let ended = server.run(Some(shutdown));
         drop(standby);
         server.close();
-        Ok(())
+        ended
     }
 
     /// Address of the fabric endpoint.
@@ -223,25 +245,50 @@ impl DaemonServer {
         self.metrics_addr
     }
 
-    /// Stops and waits for the end.
-    pub fn stop(mut self) {
-        self.join();
+    /// Whether it has ended by itself: its rack has left the pool, or was declared lost. The
+    /// descriptor of [`AsFd`] becomes ready for reading then.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    fn join(&mut self) {
+    /// Stops, unless it has ended by itself, and waits for the end.
+    pub fn stop(mut self) {
+        if let Err(error) = self.join() {
+            eprintln!("rackpool: {error}");
+        }
+    }
+
+    /// As [`DaemonServer::stop`]; how it ended.
+    ///
+    /// # Errors
+    /// `forgotten` if it ended by itself because its rack was declared lost.
+    pub fn end(mut self) -> Result<Ended> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<Ended> {
+        // It serves nothing any more before this daemon ends.
         self.standby = None;
         self.stop.request();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            eprintln!("rackpool: the daemon thread panicked");
-        }
+        let Some(thread) = self.thread.take() else { return Ok(Ended::Asked) };
+        thread.join().unwrap_or_else(|_| {
+            let what = "daemon thread".into();
+            Err(Error::Io { what, reason: "it panicked".into() })
+        })
+    }
+}
+
+impl AsFd for DaemonServer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stop.ended.as_fd()
     }
 }
 
 impl Drop for DaemonServer {
     fn drop(&mut self) {
-        self.join();
+        if let Err(error) = self.join() {
+            eprintln!("rackpool: {error}");
+        }
     }
 }
 

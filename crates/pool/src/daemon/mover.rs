@@ -50,8 +50,9 @@ pub(super) struct MoverThread {
     thread: JoinHandle<()>,
 }
 
+/// Rung by the daemon for a thread beside its loop.
 #[derive(Default)]
-struct Bell {
+pub(super) struct Bell {
     state: Mutex<BellState>,
     rung: Condvar,
 }
@@ -77,10 +78,23 @@ impl Bell {
     }
 
     /// Waits for the end, or until the time is up; `false` at the end.
-    fn pause(&self, ns: u64) -> bool {
+    pub(super) fn pause(&self, ns: u64) -> bool {
         let goes_on = |state: &mut BellState| !state.is_over;
         let waited = self.rung.wait_timeout_while(self.state(), Duration::from_nanos(ns), goes_on);
         !waited.expect("no panic happens under this lock").0.is_over
+    }
+}
+
+impl Bell {
+    /// Asks the thread to end.
+    pub(super) fn stop(&self) {
+        self.state().is_over = true;
+        self.rung.notify_one();
+    }
+
+    /// Whether the thread is to end.
+    pub(super) fn is_over(&self) -> bool {
+        self.state().is_over
     }
 }
 
@@ -113,8 +127,7 @@ impl MoverThread {
 
     /// Asks it to end after the move that is under way, and does not wait.
     pub(super) fn stop(&self) {
-        self.bell.state().is_over = true;
-        self.bell.rung.notify_one();
+        self.bell.stop();
     }
 
     /// Whether it has ended.

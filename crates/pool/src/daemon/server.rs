@@ -2,11 +2,13 @@
 //! sockets, the messages of remote clients, and the master; it spins while there is work, then
 //! yields, then sleeps in the poller until a client rings the bell or a socket speaks.
 
+use super::balance::BalanceThread;
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
 use super::mover::MoverThread;
+use super::standing::Membership;
 use super::uplinks::{FabricUplinks, Turn};
 use super::world::RegionWorld;
-use super::{Belongs, DaemonOptions, Stop, control_name, io_error, standby};
+use super::{Belongs, DaemonOptions, Ended, Stop, control_name, io_error, standby};
 use crate::clock;
 use crate::link::MasterLink;
 use crate::links::fabric_error;
@@ -15,6 +17,7 @@ use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES
 use rackpool_core::daemon::{
     Act, ClientId, Daemon, Place, Proxy, Remotes, Rings, World, WriteBack, format,
 };
+use rackpool_core::member::MemberAnswer;
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
     self, DaemonStats, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo, RemoteReply,
@@ -85,6 +88,10 @@ pub(super) struct Server {
     events: Vec<FabricEvent>,
     /// The door is closed before the thread is waited for.
     mover: Option<MoverThread>,
+    balance: Option<BalanceThread>,
+    membership: Membership,
+    /// The rack is no member any more, and nobody of this host needs the daemon.
+    wants_end: bool,
     metrics: Option<(Door<DaemonStats>, MetricsServer)>,
     /// Says to the rack's other daemons that the shard's own one lives. Last: it goes after the
     /// region's lock.
@@ -99,6 +106,7 @@ impl Server {
         let (mut world, mut engine, claim) =
             open_region(files, rack, asymmetric, (is_new, belongs), claim)?;
         engine.set_policy(options.migration);
+        engine.set_balance(options.balance);
         let layout = engine.layout();
         let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
         let (pages, table) = (world.pages().clone(), world.table().clone());
@@ -157,6 +165,9 @@ impl Server {
             readiness: Vec::new(),
             events: Vec::new(),
             mover: None,
+            balance: None,
+            membership: Membership::default(),
+            wants_end: false,
             metrics: None,
             _claim: claim,
         };
@@ -177,6 +188,10 @@ impl Server {
         if self.engine.counts_use() {
             let wake = self.wake.try_clone().map_err(|e| io_error("wake event", &e))?;
             self.mover = Some(MoverThread::start(&self.options, wake)?);
+        }
+        if self.engine.balances() {
+            let wake = self.wake.try_clone().map_err(|e| io_error("wake event", &e))?;
+            self.balance = Some(BalanceThread::start(&self.options, wake)?);
         }
         Ok(())
     }
@@ -221,7 +236,7 @@ impl Server {
     }
 
     /// The loop.
-    pub(super) fn run(&mut self, shutdown: Option<Shutdown>) {
+    pub(super) fn run(&mut self, shutdown: Option<Shutdown>) -> Result<Ended> {
         if let Some(shutdown) = &shutdown
             && let Err(error) = self.poller.add(shutdown, TOKEN_STOP, Interest::Read)
         {
@@ -230,8 +245,11 @@ impl Server {
         let (mut sockets_at, mut tick_at, mut turn) = (0, 0, 0u32);
         let mut waiter = Waiter::new();
         let mut end_at = None;
+        let is_asked = |stop: &Stop| {
+            stop.is_requested() || shutdown.as_ref().is_some_and(|one| one.is_requested())
+        };
         loop {
-            if self.stop.is_requested() || shutdown.is_some_and(|one| one.is_requested()) {
+            if self.wants_end || is_asked(&self.stop) {
                 let now = clock::now_ns();
                 if self.may_end(*end_at.get_or_insert(now + MOVER_END_NS), now) {
                     break;
@@ -263,13 +281,27 @@ impl Server {
                 waiter.progressed();
             }
         }
+        self.membership.ended(self.engine.rack())
     }
 
-    /// Whether nothing is under way that needs this loop: the mover has ended, or takes too long.
+    /// Whether nothing is under way that needs this loop: those who move pages have ended, or take
+    /// too long.
     fn may_end(&self, end_at: Nanos, now: Nanos) -> bool {
-        let Some(mover) = &self.mover else { return true };
-        mover.stop();
-        mover.is_finished() || now >= end_at
+        self.membership.stop();
+        self.stop_helpers() && self.membership.is_stopped() || now >= end_at
+    }
+
+    /// Asks those who move pages by policy to end; whether they have.
+    fn stop_helpers(&self) -> bool {
+        let mover = self.mover.as_ref().is_none_or(|mover| {
+            mover.stop();
+            mover.is_finished()
+        });
+        let balance = self.balance.as_ref().is_none_or(|balance| {
+            balance.stop();
+            balance.is_finished()
+        });
+        mover && balance
     }
 
     fn sleep(&mut self) {
@@ -548,6 +580,7 @@ impl Server {
         let refused = self.poll_master(clock::now_ns()).err();
         if refused != self.refused {
             if let Some(error) = &refused {
+                self.membership.on_refused(error);
                 eprintln!("rackpool: rack {}: the master says: {error}", self.region.rack);
             }
             self.refused = refused;
@@ -598,6 +631,11 @@ impl Server {
             return;
         }
         self.heartbeat_at = now + self.heartbeat_ns;
+        if self.membership.has_left() {
+            self.stop_helpers();
+        }
+        let clients = self.clients.slots.iter().flatten().count();
+        self.wants_end = self.membership.wants_end(clients, now);
         self.clients.give_back_left(&mut self.engine, &mut self.world, &self.poller);
         self.end_proxied();
         if self.joined {
@@ -644,6 +682,10 @@ impl Server {
                 self.on_rack(rack, answer);
             } else if let Some(id) = self.calls.remove(&reply.id) {
                 self.engine.on_master(now, MasterReply { id, ..reply }, &mut self.world);
+            } else if let Ok(MasterAnswer::Member(MemberAnswer::Standing(is))) = reply.answer {
+                let was = self.engine.standing();
+                self.engine.set_standing(is, &mut self.world);
+                self.membership.on_standing((was, is), &self.options, &self.wake, now);
             }
         }
         match self.master.refused() {

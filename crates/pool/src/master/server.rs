@@ -375,13 +375,13 @@ pub(super) fn connections_max() -> usize {
 
 fn describe(notice: &Notice) -> String {
     match notice {
+        Notice::RackStands { rack, standing } => format!("rack {rack} is {}", standing.name()),
         Notice::RackJoined { rack, epoch } => {
             format!("rack {rack} joined, attach count {epoch} of its region")
         }
-        Notice::PagesLost { rack, pages } => format!(
-            "DATA LOST: rack {rack} came back with a new region; {pages} pages of the old one \
-             are gone"
-        ),
+        Notice::PagesLost { rack, pages } => {
+            format!("DATA LOST: rack {rack}: {pages} pages are gone with their region")
+        }
         Notice::RackDead { rack, cause } => {
             format!("the daemon of rack {rack} is dead ({cause:?}); its pages stay where they are")
         }

@@ -184,6 +184,13 @@ impl Text {
         for (code, count) in &stats.refused.0 {
             self.line(format_args!("rackpool_master_refusals_total{{code=\"{code}\"}} {count}"));
         }
+        self.head("rack_standing", Kind::Gauge, "What racks are that do not just serve");
+        for (rack, standing) in &stats.standings {
+            let standing = standing.name();
+            self.line(format_args!(
+                "rackpool_rack_standing{{rack=\"{rack}\",standing=\"{standing}\"}} 1"
+            ));
+        }
     }
 
     fn racks_up(&mut self, racks: impl Iterator<Item = (RackId, bool)>) {

@@ -92,6 +92,7 @@ fn daemon(args: &[&str]) -> Result<(), String> {
     let mut options = options.shard(number(shard), number(shards));
     options.session_grace_ms = SESSION_GRACE_MS;
     DaemonServer::run(options, |addr| say(&format!("ready {addr}")))
+        .map(drop)
         .map_err(|error| format!("{} {error}", error.code()))
 }
 

@@ -57,6 +57,8 @@ faults! {
     FailedRegistration = "failed-registration",
     /// Engines take branches that they seldom take.
     RareBranches = "rare-branches",
+    /// A rack is drained: it leaves and joins again with a new region, or is to stay.
+    Drain = "drain",
 }
 
 const _: () = assert!(Fault::ALL.len() <= 32);
@@ -175,7 +177,7 @@ mod tests {
             assert_eq!(set.to_string().parse(), Ok(set));
         }
         let every: FaultSet = Fault::ALL.into_iter().collect();
-        assert_eq!((every, every.len()), (FaultSet::ALL, 16));
+        assert_eq!((every, every.len()), (FaultSet::ALL, 17));
         assert!(!FaultSet::ALL.without(Fault::Delay).has(Fault::Delay));
     }
 

@@ -16,6 +16,7 @@ use rackpool_core::layout::{
     RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING,
     SLOT_REQUEST_RING, SlotWord,
 };
+use rackpool_core::member::{MemberAnswer, Standing};
 use rackpool_core::seam::{FabricEvent, PeerId};
 use rackpool_core::wire::{
     self, ControlHello, ControlReply, FabricKind, MasterAnswer, MasterCall, MasterReply, RackInfo,
@@ -117,7 +118,9 @@ impl Server {
         });
         let cells = world.target_cells.clone();
         let fabric = super::target::start(&ctx, &cluster, &rack, cells);
+        engine.set_balance(cluster.balance);
         rack.daemon.set(Some((ctx.id, fabric)));
+        rack.drains.set(None);
         let mut server = Server {
             slots: (0..SLOTS_MAX).map(|_| None).collect(),
             remotes: Remotes::new(cluster.session_grace_ms),
@@ -572,6 +575,13 @@ impl Server {
         } else if let Some(id) = self.calls.remove(&reply.id) {
             let now = self.ctx.clock_ns();
             self.engine.on_master(now, MasterReply { id, ..reply }, &mut self.world);
+        } else if let Ok(MasterAnswer::Member(MemberAnswer::Standing(standing))) = reply.answer {
+            if self.engine.standing() != standing {
+                let drains =
+                    (standing == Standing::Draining).then(|| (self.ctx.id, self.ctx.now()));
+                self.rack.drains.set(drains);
+            }
+            self.engine.set_standing(standing, &mut self.world);
         }
     }
 }

@@ -169,6 +169,13 @@ impl MasterLink {
         self.conn == Some(conn)
     }
 
+    /// Closes the connection, if there is one.
+    pub fn close(&mut self, ctx: &Ctx) {
+        if let Some(conn) = self.conn.take() {
+            ctx.close(conn);
+        }
+    }
+
     /// The connection closed.
     pub fn on_closed(&mut self, ctx: &Ctx) {
         self.conn = None;

@@ -11,6 +11,7 @@ pub mod ladder;
 pub mod load;
 mod master;
 mod nemesis;
+mod operator;
 pub mod performance;
 mod rack;
 pub mod scale;
@@ -98,6 +99,8 @@ pub struct Cluster {
     pub migration: policy::Policy,
     /// How the daemons serve their clients' rings.
     pub rings: rackpool_core::daemon::Rings,
+    /// Whether, and how, full racks send cold pages to emptier ones.
+    pub balance: Option<policy::BalanceParams>,
     /// Rare branches, mutations, and what was met.
     pub hooks: Hooks,
     /// How often registering a buffer with the network fails, and how often it did.
@@ -142,6 +145,7 @@ impl Cluster {
             policy: Policy::default(),
             migration: policy::Policy::Off,
             rings: Default::default(),
+            balance: None,
             hooks,
             registration_fails_ppm: Cell::new(0),
             registrations_failed: Cell::new(0),
@@ -250,5 +254,6 @@ fn name_of(call: &MasterCall) -> &'static str {
         MasterCall::GetRoot { .. } => "get-root",
         MasterCall::SetRoot { .. } => "set-root",
         MasterCall::Stats => "stats",
+        MasterCall::Member(_) => "member",
     }
 }

@@ -3,6 +3,7 @@
 
 use super::impostor;
 use super::kernel::{Ctx, HostId, ProcessId};
+use super::operator;
 use super::scenario::Scene;
 use crate::rng::{Purpose, Rng};
 use crate::run::Fault;
@@ -12,7 +13,7 @@ use rackpool_core::master::directory::Home;
 use std::rc::Rc;
 
 /// Faults that are events; the others are rates of the network, the clocks and the engines.
-const EVENTS: [Fault; 10] = [
+const EVENTS: [Fault; 11] = [
     Fault::CrashClient,
     Fault::CrashDaemon,
     Fault::CrashMaster,
@@ -23,6 +24,7 @@ const EVENTS: [Fault; 10] = [
     Fault::Pause,
     Fault::ClockSkew,
     Fault::FullMemory,
+    Fault::Drain,
 ];
 
 /// The nemesis' main function.
@@ -53,6 +55,9 @@ pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
             ctx.kernel.say(|| format!("fault: {}", fault.name()));
         }
     }
+    while scene.is_drained_anywhere() {
+        ctx.sleep(Ps::ms(1)).await;
+    }
     scene.repair();
 }
 
@@ -76,6 +81,9 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
         }
         Fault::PowerLoss => {
             scene.lose_power(rack);
+            if scene.config.faults.has(Fault::Drain) && rng.chance_ppm(300_000) {
+                operator::forget_dead(ctx, scene, rack).await;
+            }
             ctx.sleep(soon).await;
             cluster.start_daemon(rack);
             scene.restart_clients_of(rack);
@@ -121,6 +129,7 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
             ctx.sleep(soon).await;
             cluster.racks[rack].blocks_free.set(u64::MAX / 2);
         }
+        Fault::Drain => return operator::start(scene, rack),
         _ => unreachable!("only events are injected"),
     }
     true

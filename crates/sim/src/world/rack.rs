@@ -4,6 +4,7 @@
 use super::kernel::{Ctx, HostId, Kernel, ProcessId};
 use crate::mem::{Coherence, Cpu, Memory, SimMem, Tier};
 use crate::net::{EndpointId, NodeId};
+use crate::time::Ps;
 use rackpool_core::constants::{CELLS, SESSIONS_MAX, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, World, WriteBack};
 use rackpool_core::layout::{
@@ -95,6 +96,8 @@ pub struct Rack {
     pub mapped_elsewhere: Cell<bool>,
     /// Blocks that the host still has for the region.
     pub blocks_free: Cell<u64>,
+    /// The daemon that knows that the rack is being drained, and since when.
+    pub drains: Cell<Option<(ProcessId, Ps)>>,
     kernel: Rc<Kernel>,
     is_checked: bool,
 }
@@ -123,6 +126,7 @@ impl Rack {
             invalidations: Cell::default(),
             mapped_elsewhere: Cell::default(),
             blocks_free: Cell::new(u64::MAX / 2),
+            drains: Cell::new(None),
             is_checked,
         }
     }

@@ -14,7 +14,7 @@ use crate::rng::{Purpose, Rng};
 use crate::run::{Config, Counts, Fault, Group, SeedOutcome};
 use crate::time::Ps;
 use rackpool_core::layout::{FrameState, RegionLayout};
-use rackpool_core::policy::{self, CostParams, PaperParams};
+use rackpool_core::policy::{self, BalanceParams, CostParams, PaperParams};
 use rackpool_core::probe::{Race, Rare};
 use rackpool_core::wire::Resolved;
 use rackpool_core::{GAddr, PageGeometry};
@@ -36,6 +36,8 @@ const TABLE_PPM: u32 = 400_000;
 const TABLE_FRAMES: u32 = 24;
 /// The generator that says how pages move by themselves.
 const MIGRATION_STREAM: u64 = (1 << 40) + 1;
+/// The generator that says whether pages move for balance.
+const BALANCE_STREAM: u64 = (1 << 40) + 2;
 /// The generator that says whether there is one: far from those of processes.
 const TABLE_STREAM: u64 = 1 << 40;
 
@@ -62,6 +64,8 @@ pub struct Scene {
     pub tables: Option<&'static dyn Tables>,
     places: RefCell<Vec<Place>>,
     counts: RefCell<Counts>,
+    /// The rack that an operator drains now.
+    pub drained: Cell<Option<usize>>,
     set_up: Cell<bool>,
     repaired: Cell<bool>,
     repaired_at: Cell<Ps>,
@@ -88,6 +92,31 @@ impl Scene {
         }
         let places = self.places.borrow().len();
         (0..places).for_each(|place| self.start_client(place));
+    }
+
+    /// Whether an operator drains a rack now.
+    pub fn is_drained_anywhere(&self) -> bool {
+        self.drained.get().is_some()
+    }
+
+    /// A rack has left: what still runs on it ends, and its region is removed.
+    pub fn remove_rack(&self, rack: usize) {
+        self.cluster.kernel.say(|| format!("rack {rack} has left: its region is removed"));
+        self.end_rack(rack);
+        self.cluster.racks[rack].make_region();
+    }
+
+    /// The daemon and all clients of a rack end.
+    fn end_rack(&self, rack: usize) {
+        self.kill_daemon(rack);
+        for place in self.places.borrow_mut().iter_mut().filter(|place| place.rack == rack) {
+            if let Some(process) = place.process.take()
+                && self.cluster.kernel.is_alive(process)
+            {
+                self.cluster.kernel.kill(process);
+                self.model.on_killed(process, self.cluster.kernel.now());
+            }
+        }
     }
 
     /// Whether a page lives on a region that is gone, known to the master or not.
@@ -191,15 +220,7 @@ impl Scene {
     /// A rack's host loses its power: everything on it ends, its memory is gone.
     pub fn lose_power(&self, rack: usize) {
         self.cluster.kernel.say(|| format!("rack {rack} loses its power"));
-        self.kill_daemon(rack);
-        for place in self.places.borrow_mut().iter_mut().filter(|place| place.rack == rack) {
-            if let Some(process) = place.process.take()
-                && self.cluster.kernel.is_alive(process)
-            {
-                self.cluster.kernel.kill(process);
-                self.model.on_killed(process, self.cluster.kernel.now());
-            }
-        }
+        self.end_rack(rack);
         let (kernel, state) = (&self.cluster.kernel, self.cluster.stored_state());
         let id = self.cluster.racks[rack].id;
         let geometry = self.cluster.racks[rack].layout.pages;
@@ -308,6 +329,20 @@ fn migration(seed: u64) -> policy::Policy {
     }
 }
 
+/// Whether full racks send cold pages away, in a run of milliseconds: in one seed of three.
+fn balance(seed: u64) -> Option<BalanceParams> {
+    let mut rng = Rng::new(seed, Purpose::Shape, BALANCE_STREAM);
+    let eager = BalanceParams {
+        high_milli: 20,
+        stop_milli: 5,
+        low_milli: 5,
+        cold_max: u64::MAX,
+        burst_pages: 1000,
+        ..BalanceParams::default()
+    };
+    rng.chance_ppm(333_333).then_some(eager)
+}
+
 /// What a seed decides of a run.
 struct Shape {
     racks: u32,
@@ -380,6 +415,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     let mut cluster = Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu);
     cluster.policy = config.placement;
     cluster.migration = migration(seed);
+    cluster.balance = balance(seed);
     let cluster = Rc::new(cluster);
     if config.faults.has(Fault::OneWayLoss) {
         cluster.kernel.set_ends_lost_ppm([0, 20_000, 200_000][rng.below(3) as usize]);
@@ -409,6 +445,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         model: Model::default(),
         tables,
         counts: RefCell::default(),
+        drained: Cell::new(None),
         set_up: Cell::new(false),
         repaired: Cell::new(false),
         repaired_at: Cell::new(Ps::ZERO),

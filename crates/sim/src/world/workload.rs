@@ -24,7 +24,7 @@ use crate::check::words::{Word, WordOp};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use locking::LockModel;
-use rackpool_core::client::{Mover, Placement};
+use rackpool_core::client::{Balancer, Drainer, Mover, Placement};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use range_model::RangeModel;
 use std::cell::{Cell, RefCell};
@@ -273,6 +273,8 @@ pub struct Worker {
     next_value: u64,
     seat: Option<TableSeat>,
     mover: Mover,
+    drainer: Drainer,
+    balancer: Balancer,
 }
 
 /// The client's main function.
@@ -287,6 +289,7 @@ pub async fn client(ctx: Ctx, scene: Rc<Scene>, place: usize, rack: RackId, path
         worker.ctx.sleep(pause).await;
     }
     worker.finish().await;
+    worker.drain_on().await;
     worker.handle.leave().await;
     scene.client_done(place);
 }
@@ -317,7 +320,20 @@ impl Worker {
         let next_value = u64::from(ctx.id.0) << 32;
         let seat = scene.tables.map(|tables| TableSeat::new(tables, scene.seed));
         let (mine, gone, mover) = (Vec::new(), Vec::new(), Mover::default());
-        let mut worker = Worker { ctx, scene, handle, rng, mine, gone, next_value, seat, mover };
+        let (drainer, balancer) = (Drainer::default(), Balancer::default());
+        let mut worker = Worker {
+            ctx,
+            scene,
+            handle,
+            rng,
+            mine,
+            gone,
+            next_value,
+            seat,
+            mover,
+            drainer,
+            balancer,
+        };
         worker.couple();
         worker
     }
@@ -367,6 +383,9 @@ impl Worker {
         }
         if self.is_table_next() {
             return self.table_step().await;
+        }
+        if self.is_own_rack_drained() && self.rng.chance_ppm(400_000) {
+            return self.drain_turn().await;
         }
         match self.rng.below(100) {
             0..33 => self.word().await,
@@ -513,8 +532,12 @@ impl Worker {
             _ => Placement::Rack(self.any_rack()),
         };
         let owned = self.rng.chance_ppm(50_000);
+        let drains = self.racks_that_drain();
         self.begin("alloc");
         let result = self.handle.alloc(bytes, placement, owned).await;
+        if let Ok(addr) = &result {
+            self.check_place(*addr, &drains);
+        }
         if let Ok(addr) = &result {
             self.took(*addr, bytes, owned);
         }

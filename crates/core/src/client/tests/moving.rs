@@ -2,6 +2,7 @@
 //! believe.
 
 use super::*;
+use crate::member::{DrainRequest, MemberCall};
 
 /// What a scripted peer says.
 pub(super) enum Said {
@@ -19,6 +20,9 @@ pub(super) fn name(need: &Need) -> String {
         Need::Link(rack) => format!("link {rack}"),
         Need::Master(MasterCall::Resolve { .. }) => "master resolve".into(),
         Need::Master(MasterCall::BeginMove { to, .. }) => format!("begin {to}"),
+        Need::Master(MasterCall::PickRack { .. }) => "pick".into(),
+        Need::Master(MasterCall::Member(MemberCall::Leave(_))) => "leave".into(),
+        Need::Master(MasterCall::Member(MemberCall::Load)) => "load".into(),
         Need::Daemon(link, request) => {
             let what = match request {
                 Request::Resolve { .. } => "resolve",
@@ -31,6 +35,9 @@ pub(super) fn name(need: &Need) -> String {
                 Request::MoveSettle { .. } => "settle",
                 Request::NextMove { .. } => "next",
                 Request::DecideMove(_) => "decide",
+                Request::Drain(DrainRequest::Pages { .. }) => "pages",
+                Request::Drain(_) => "note",
+                Request::Balance(_) => "balance",
                 other => panic!("{other:?}"),
             };
             format!("{what} {}", link.0)

@@ -28,8 +28,9 @@ use local::LocalLink;
 use locks::Locks;
 pub use locks::SimGuard;
 use rackpool_core::client::{
-    Access, Alloc, Atomic, AtomicOp, Client, Coupled, CoupledOptions, Free, LinkId, Migrate, Mover,
-    Need, OWN, Operation, Piece, Placement, Reach, Step, Transfer, TransferTables, Turned,
+    Access, Alloc, Atomic, AtomicOp, Balanced, Balancer, Client, Coupled, CoupledOptions, Drained,
+    Drainer, Free, LinkId, Migrate, Mover, Need, OWN, Operation, Piece, Placement, Reach, Step,
+    Transfer, TransferTables, Turned,
 };
 use rackpool_core::layout::SlotWord;
 use rackpool_core::policy::Policy;
@@ -348,6 +349,34 @@ impl SimHandle {
         turned
     }
 
+    /// Sends a cold page of the own rack to an emptier one, if it is fuller than the others.
+    pub async fn balance_turn(&mut self, balancer: &mut Balancer) -> Result<Balanced> {
+        self.round += 1;
+        let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
+        let mut turn = balancer.turn(ATOMIC_ID | self.round);
+        let turned = self.drive(&mut turn, Local::Bounce(&mut buffer)).await;
+        if let Err(error) = &turned {
+            turn.give_up(error.clone());
+            // It ends with the error that the caller gets.
+            let _ = self.drive(&mut turn, Local::None).await;
+        }
+        turned
+    }
+
+    /// Moves the next page of the own rack away, which is being drained.
+    pub async fn drain_turn(&mut self, drainer: &mut Drainer) -> Result<Drained> {
+        self.round += 1;
+        let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
+        let mut turn = drainer.turn(ATOMIC_ID | self.round);
+        let turned = self.drive(&mut turn, Local::Bounce(&mut buffer)).await;
+        if let Err(error) = &turned {
+            turn.give_up(error.clone());
+            // It ends with the error that the caller gets.
+            let _ = self.drive(&mut turn, Local::None).await;
+        }
+        turned
+    }
+
     /// Whether a link is to a daemon of the own host.
     pub fn is_local(&self, link: LinkId) -> bool {
         matches!(self.links[link.0 as usize], Link::Local(_))
@@ -454,6 +483,7 @@ impl SimHandle {
     ) -> Result<O::Output> {
         let deadline = self.ctx.now() + self.timeout;
         let losses = self.locks.losses.count();
+        let mut gone = None;
         loop {
             self.ctx.cpu.charge(self.cluster.costs.client_step);
             buffers.fetch(&self.cluster, self.fabric.endpoint);
@@ -468,7 +498,13 @@ impl SimHandle {
                 Step::Done(output) => return Ok(output),
                 Step::Need(Need::Link(rack)) => {
                     // Boxed, as it is rare and large.
-                    Box::pin(self.connect(rack, deadline)).await?;
+                    match Box::pin(self.connect(rack, deadline)).await {
+                        // See `advance_within` in `rackpool`.
+                        Err(Error::NoSuchRack { .. }) if gone.replace(rack) != Some(rack) => {
+                            self.client.forget_rack(rack);
+                        }
+                        connected => connected?,
+                    }
                     if self.locks.losses.count() != losses {
                         return Err(self.locks.losses.told());
                     }

@@ -1,9 +1,11 @@
 //! Clients move pages: of words, of what they have, of what others have, and of what is gone.
 
 use super::Worker;
-use rackpool_core::client::Turned;
+use crate::time::Ps;
+use crate::world::kernel::ProcessId;
+use rackpool_core::client::{Balanced, Drained, Turned};
 use rackpool_core::policy::{AccessCosts, Policy};
-use rackpool_core::{Error, GAddr, RackId};
+use rackpool_core::{Error, GAddr, PageId, RackId};
 
 /// What is said of accesses between racks: it only has to be known.
 const COSTS: AccessCosts = AccessCosts {
@@ -13,9 +15,15 @@ const COSTS: AccessCosts = AccessCosts {
     bytes_per_second: 10_000_000_000,
 };
 
+/// Turns of a client whose own work is done.
+const TURNS_AFTER_WORK: u32 = 400;
+
 impl Worker {
     /// Tells the daemon what was used, or moves what the rack wants, as its mover does.
     pub(super) async fn help_the_mover(&mut self) {
+        if self.scene.cluster.balance.is_some() && self.rng.chance_ppm(400_000) {
+            return self.balance_turn().await;
+        }
         if self.scene.cluster.migration == Policy::Off || self.rng.chance_ppm(500_000) {
             self.begin("tell-use");
             let told = self.handle.tell_use().await;
@@ -36,6 +44,70 @@ impl Worker {
             self.mover.measured(*rack, COSTS);
         }
         self.check_error("move-wanted", &turned);
+    }
+
+    /// Sends a page of the own rack to an emptier one, as its daemon's thread does.
+    async fn balance_turn(&mut self) {
+        self.begin("balance-turn");
+        self.balancer.measured(COSTS.bytes_per_second);
+        let turned = self.handle.balance_turn(&mut self.balancer).await;
+        let code = match &turned {
+            Ok(Balanced::Rests) => "rests",
+            Ok(Balanced::Sent(..)) => "ok",
+            Ok(Balanced::Stays(_, error)) | Err(error) => error.code(),
+        };
+        self.end_as("balance-turn", code).await;
+        self.check_error("balance-turn", &turned);
+    }
+
+    /// Each rack's daemon that knows that the rack is being drained, and since when.
+    pub(super) fn racks_that_drain(&self) -> Vec<Option<(ProcessId, Ps)>> {
+        self.scene.cluster.racks.iter().map(|rack| rack.drains.get()).collect()
+    }
+
+    /// No new memory is in a rack whose daemon refused it all the time.
+    pub(super) fn check_place(&self, addr: GAddr, before: &[Option<(ProcessId, Ps)>]) {
+        let page = addr.0 / self.handle.page_bytes();
+        let state = self.scene.cluster.stored_state();
+        let Some(home) = state.directory().get(PageId(page)) else { return };
+        let rack = usize::from(home.rack.0);
+        let now = self.scene.cluster.racks[rack].drains.get();
+        if now.is_some() && now == before[rack] {
+            self.violated("members", format!("{addr} was given by rack {rack}, which drains"));
+        }
+    }
+
+    pub(super) fn is_own_rack_drained(&self) -> bool {
+        self.scene.drained.get() == Some(usize::from(self.handle.rack().0))
+    }
+
+    /// Goes on with it when the work is done, while an operator waits for it.
+    pub(super) async fn drain_on(&mut self) {
+        for _ in 0..TURNS_AFTER_WORK {
+            if !self.is_own_rack_drained() {
+                return;
+            }
+            self.drain_turn().await;
+            self.ctx.sleep(Ps::us(100)).await;
+        }
+    }
+
+    /// Moves a page of the own rack away, as its daemon's thread does.
+    pub(super) async fn drain_turn(&mut self) {
+        self.begin("drain-turn");
+        let turned = self.handle.drain_turn(&mut self.drainer).await;
+        let code = match &turned {
+            Ok(Drained::Moved(..)) => "ok",
+            Ok(Drained::Gone(_)) => "gone",
+            Ok(Drained::PassOver(_)) => "pass-over",
+            Ok(Drained::Left) => "left",
+            Ok(Drained::Stays(_, error)) | Err(error) => error.code(),
+        };
+        self.end_as("drain-turn", code).await;
+        self.check_error("drain-turn", &turned);
+        if let Ok(Drained::Stays(_, error)) = turned {
+            self.check_error("drain-turn", &Err::<(), Error>(error));
+        }
     }
 
     /// Moves a page that somebody uses, to any rack. Where it ends is no secret of the model: its

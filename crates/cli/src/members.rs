@@ -1,0 +1,178 @@
+//! `rackpool racks`, `drain`, `undrain` and `forget`: what racks are to the pool, and the orders
+//! that change it. In: the master's address and a rack. Out: a table or one line; progress on a
+//! terminal, on standard error.
+
+use crate::api::{Member, RackId, Standing, Watch};
+use crate::args::{DrainArgs, ForgetArgs, RacksArgs, UndrainArgs};
+use crate::failure::{Failure, Result};
+use crate::output::{self, Level, log};
+use rackpool_bench::report::TextTable;
+use std::io::{BufRead, IsTerminal};
+use std::time::{Duration, Instant};
+
+/// How often a draining rack is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long a rack that may still come back is waited for before it is given up.
+const COME_BACK: Duration = Duration::from_secs(5);
+
+/// Lists the racks.
+pub fn racks(args: &RacksArgs) -> Result<()> {
+    let members = Watch::open(args.master.as_deref())?.members()?;
+    if args.json {
+        let racks: Vec<serde_json::Value> = members.iter().map(as_json).collect();
+        return output::print(&format!("{}\n", output::json(&racks)?));
+    }
+    let heads = ["RACK", "STATE", "ALIVE", "FRAMES", "USED", "PAGES", "LOST", "HOST"];
+    let mut table = TextTable::new(&heads);
+    for member in &members {
+        let Member { info, standing, pages, pages_lost } = member;
+        table.row([
+            info.rack.to_string(),
+            standing.name().to_owned(),
+            if info.alive { "yes" } else { "no" }.to_owned(),
+            info.frame_count.to_string(),
+            used(member).map_or("-".into(), |used| used.to_string()),
+            pages.to_string(),
+            pages_lost.to_string(),
+            info.host.clone(),
+        ]);
+    }
+    output::print(&table.show())
+}
+
+/// Frames in use, as a living daemon said last.
+fn used(member: &Member) -> Option<u32> {
+    let info = &member.info;
+    info.alive.then(|| info.frame_count.saturating_sub(info.frames_free))
+}
+
+fn as_json(member: &Member) -> serde_json::Value {
+    let info = &member.info;
+    serde_json::json!({
+        "rack": info.rack.0,
+        "state": member.standing.name(),
+        "alive": info.alive,
+        "frames": info.frame_count,
+        "frames_used": used(member),
+        "pages": member.pages,
+        "pages_lost": member.pages_lost,
+        "host": info.host,
+        "fabric_addr": info.fabric_addr,
+    })
+}
+
+/// Drains a rack.
+pub fn drain(args: &DrainArgs) -> Result<()> {
+    let mut watch = Watch::open(args.master.as_deref())?;
+    let rack = RackId(args.rack);
+    let standing = watch.drain(rack)?;
+    if standing == Standing::Draining && !args.no_wait {
+        wait(&mut watch, rack, args.timeout)?;
+        return output::print(&format!("rack {rack} has left the pool\n"));
+    }
+    output::print(&match standing {
+        Standing::Left => format!("rack {rack} has left the pool\n"),
+        _ => format!("rack {rack} is {}\n", standing.name()),
+    })
+}
+
+/// Waits until a draining rack has left; says on a terminal how far it is.
+fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()> {
+    let started = Instant::now();
+    let first = member(watch, rack)?;
+    let page_bytes = 1u64 << first.info.page_shift;
+    let bar = output::bar(&format!("draining rack {rack}"), first.pages * page_bytes, "bytes");
+    let mut was_dead = false;
+    loop {
+        let now = member(watch, rack)?;
+        let moved = first.pages.saturating_sub(now.pages);
+        bar.set_position(moved * page_bytes);
+        match now.standing {
+            Standing::Left => {
+                bar.finish_and_clear();
+                return Ok(());
+            }
+            Standing::Draining => {}
+            other => {
+                let reason = format!("rack {rack} is {} by somebody else's order", other.name());
+                return Err(Failure::new("interrupted", reason));
+            }
+        }
+        if !now.info.alive && !std::mem::replace(&mut was_dead, !now.info.alive) {
+            let text = "its daemon is dead: the drain goes on when it is back";
+            bar.suspend(|| log(Level::Warn, &format!("rack {rack}"), text));
+        }
+        was_dead = !now.info.alive;
+        if timeout.is_some_and(|timeout| started.elapsed() >= timeout) {
+            bar.finish_and_clear();
+            return Err(too_slow(watch, &now, started.elapsed()));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Why a rack has not left in time.
+fn too_slow(watch: &mut Watch, member: &Member, waited: Duration) -> Failure {
+    let (rack, pages, s) = (member.info.rack, member.pages, waited.as_secs());
+    let mut message = format!("rack {rack} still has {pages} pages after {s} s and goes on");
+    // A daemon that does not answer says no reasons.
+    if let Ok(report) = watch.drain_report(member) {
+        for (_, reason) in &report.reasons {
+            message.push_str(&format!("\n  {reason}"));
+        }
+        let more = report.stayed.saturating_sub(report.reasons.len() as u64);
+        if more > 0 {
+            message.push_str(&format!("\n  {more} more pages stay"));
+        }
+    }
+    Failure::new("timeout", message)
+}
+
+fn member(watch: &mut Watch, rack: RackId) -> Result<Member> {
+    let found = watch.members()?.into_iter().find(|member| member.info.rack == rack);
+    found.ok_or_else(|| Failure::new("no-such-rack", format!("rack {rack} is not in the pool")))
+}
+
+/// Lets a draining rack serve again.
+pub fn undrain(args: &UndrainArgs) -> Result<()> {
+    let rack = RackId(args.rack);
+    let standing = Watch::open(args.master.as_deref())?.undrain(rack)?;
+    output::print(&format!("rack {rack} is {}\n", standing.name()))
+}
+
+/// Gives up a rack.
+pub fn forget(args: &ForgetArgs) -> Result<()> {
+    let mut watch = Watch::open(args.master.as_deref())?;
+    let rack = RackId(args.rack);
+    let before = member(&mut watch, rack)?;
+    let pages = before.pages;
+    let bytes = pages << before.info.page_shift;
+    let who = format!("rack {rack}");
+    let warning = format!("DATA LOSS: {pages} pages ({bytes} bytes) are given up for good");
+    log(Level::Warn, &who, warning);
+    if !args.yes && std::io::stdin().is_terminal() && !confirmed(rack)? {
+        return Err(Failure::new("denied", "not confirmed: nothing was done"));
+    }
+    let started = Instant::now();
+    let standing = loop {
+        let refused = match watch.forget(rack) {
+            Ok(standing) => break standing,
+            Err(refused) => refused,
+        };
+        // A daemon that died a moment ago may come back for as long as a lease.
+        let may_come_back = refused.code() == "denied" && !member(&mut watch, rack)?.info.alive;
+        if !may_come_back || started.elapsed() > COME_BACK {
+            return Err(refused);
+        }
+        std::thread::sleep(LOOK);
+    };
+    output::print(&format!("rack {rack} is {}: {pages} pages\n", standing.name()))
+}
+
+fn confirmed(rack: RackId) -> Result<bool> {
+    eprint!("type {rack} to give up rack {rack}: ");
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line);
+    read.map_err(|error| Failure::io("standard input", &error))?;
+    Ok(line.trim() == rack.to_string())
+}

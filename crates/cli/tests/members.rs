@@ -1,0 +1,147 @@
+//! `racks`, `drain`, `undrain` and `forget` with real processes.
+
+mod common;
+
+use common::{Cluster, Server, WITHIN, run, told};
+use std::time::{Duration, Instant};
+
+/// Ends with 0 and says nothing on standard error; its output.
+fn ok(cluster: &Cluster, words: &[&str]) -> String {
+    let (code, out, err) = command(cluster, words);
+    assert_eq!((code, err.as_str()), (0, ""), "{words:?}: {out}");
+    out
+}
+
+fn command(cluster: &Cluster, words: &[&str]) -> (i32, String, String) {
+    told(&run(&[words, &["--master", &cluster.master.addr]].concat()))
+}
+
+fn racks(cluster: &Cluster) -> Vec<serde_json::Value> {
+    serde_json::from_str(&ok(cluster, &["racks", "--json"])).expect("JSON")
+}
+
+fn exit_code(server: &mut Server) -> Option<i32> {
+    let start = Instant::now();
+    while start.elapsed() < WITHIN {
+        if let Some(status) = server.child.try_wait().expect("our own child") {
+            return status.code();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("the daemon does not end");
+}
+
+/// Objects of whole pages in rack 1, and where they are.
+fn fill(cluster: &Cluster) -> Vec<String> {
+    let one = |text: &str| {
+        let addr = cluster.ok(0, "alloc 2M rack:1");
+        assert_eq!(cluster.ok(0, &format!("write {addr} text:{text}")), "ok");
+        addr
+    };
+    ["alpha", "beta", "gamma"].map(one).to_vec()
+}
+
+#[test]
+fn a_rack_is_drained_listed_as_left_and_its_daemon_ends_with_0() {
+    let mut cluster = Cluster::start("tcp");
+    let addrs = fill(&cluster);
+    let before = racks(&cluster);
+    assert_eq!(before[1]["state"], "serving");
+    assert!(before[1]["alive"] == true && before[1]["pages"].as_u64() >= Some(3), "{before:?}");
+    let table = ok(&cluster, &["racks"]);
+    assert!(table.contains("STATE") && table.contains("serving"), "{table}");
+    let drained = ok(&cluster, &["drain", "--rack", "1", "--timeout", "60"]);
+    assert_eq!(drained, "rack 1 has left the pool\n");
+    assert_eq!(exit_code(&mut cluster.daemons[1]), Some(0));
+    assert!(cluster.regions[1].exists(), "the region is the operator's");
+    for (addr, text) in addrs.iter().zip(["alpha", "beta", "gamma"]) {
+        let bytes = text.len();
+        assert_eq!(cluster.ok(0, &format!("read {addr} {bytes} text")), text);
+        assert!(cluster.ok(0, &format!("explain {addr}")).contains("rack=0"));
+    }
+    let after = racks(&cluster);
+    assert_eq!((&after[1]["state"], &after[1]["pages"]), (&"left".into(), &0.into()));
+    assert_eq!(ok(&cluster, &["drain", "--rack", "1"]), "rack 1 has left the pool\n", "again");
+    let (code, _, err) = command(&cluster, &["undrain", "--rack", "1"]);
+    assert!(code == 1 && err.starts_with("error denied "), "{err}");
+    let (code, _, err) = cluster.shell(0, "alloc 64 rack:1");
+    assert!(code == 1 && err.starts_with("error no-such-rack "), "{err}");
+    // The same region says again that it has left, and a new one joins.
+    let mut again = cluster.daemon(1, "tcp");
+    assert_eq!(exit_code(&mut again), Some(0));
+    for entry in std::fs::read_dir("/dev/shm").unwrap().flatten() {
+        let name = cluster.regions[1].file_name().unwrap().to_string_lossy().into_owned();
+        if entry.file_name().to_string_lossy().starts_with(&name) {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    cluster.daemons[1] = cluster.daemon(1, "tcp");
+    assert_eq!(racks(&cluster)[1]["state"], "serving");
+    let addr = cluster.ok(0, "alloc 64 rack:1");
+    assert!(cluster.ok(0, &format!("explain {addr}")).contains("rack=1"));
+}
+
+#[test]
+fn a_drain_that_cannot_end_says_why_and_can_be_called_off() {
+    let cluster = Cluster::start("tcp");
+    // Nowhere to go: the other rack is drained first, and has left or not.
+    let addrs = fill(&cluster);
+    let first = command(&cluster, &["drain", "--rack", "0", "--no-wait"]);
+    assert_eq!(first.0, 0, "{first:?}");
+    let (code, out, err) = command(&cluster, &["drain", "--rack", "1", "--timeout", "1.5"]);
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.starts_with("error timeout rack 1 still has "), "{err}");
+    assert!(err.contains("stays") || err.contains("full"), "{err}");
+    assert_eq!(racks(&cluster)[1]["state"], "draining");
+    let top = told(&run(&["top", "--once", "--interval", "0.2", "--master", &cluster.master.addr]));
+    assert!(top.1.contains("draining"), "{top:?}");
+    assert_eq!(ok(&cluster, &["undrain", "--rack", "1"]), "rack 1 is serving\n");
+    let deadline = Instant::now() + WITHIN;
+    while cluster.shell(1, "alloc 64 local").0 != 0 {
+        assert!(Instant::now() < deadline, "it serves again");
+    }
+    assert_eq!(cluster.ok(1, &format!("read {} 5 text", addrs[0])), "alpha");
+}
+
+#[test]
+fn a_dead_rack_is_given_up_and_a_living_one_is_not() {
+    let mut cluster = Cluster::start("tcp");
+    let addrs = fill(&cluster);
+    let (code, out, err) = command(&cluster, &["forget", "--rack", "1"]);
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("DATA LOSS") && err.contains("error denied "), "{err}");
+    let daemon = cluster.daemons.remove(1);
+    drop(daemon);
+    let (code, out, err) = command(&cluster, &["forget", "--rack", "1", "--yes"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.starts_with("rack 1 is lost: ") && err.contains("DATA LOSS"), "{out}{err}");
+    let start = Instant::now();
+    let (code, _, err) = cluster.shell(0, &format!("read {} 5", addrs[0]));
+    assert!(code == 1 && err.starts_with("error lost "), "{err}");
+    assert!(start.elapsed() < Duration::from_secs(10), "at once: {:?}", start.elapsed());
+    assert_eq!(racks(&cluster)[1]["state"], "lost");
+    // The old region may not come back.
+    let memory = format!("shm:{}?size=64M", cluster.regions[1].display());
+    let words = ["daemon", "--rack", "1", "--memory", &memory];
+    let (code, _, err) = command(&cluster, &words);
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("error forgotten "), "{err}");
+    let (code, _, err) = command(&cluster, &["forget", "--rack", "9"]);
+    assert!(code == 1 && err.starts_with("error no-such-rack "), "{err}");
+}
+
+#[test]
+fn the_commands_show_examples_and_refuse_what_makes_no_sense() {
+    for word in ["racks", "drain", "undrain", "forget"] {
+        let (code, out, _) = told(&run(&["help", word]));
+        assert!(code == 0 && out.contains("Examples:"), "{out}");
+    }
+    for words in [
+        &["drain"][..],
+        &["drain", "--rack", "1", "--wait", "--no-wait"],
+        &["drain", "--rack", "1", "--no-wait", "--timeout", "1"],
+        &["forget", "--rack", "x"],
+    ] {
+        assert_eq!(told(&run(words)).0, 2, "{words:?}");
+    }
+}

@@ -1,0 +1,167 @@
+//! Racks as members of a pool: what they are to it, how they come and go, and what a daemon tells
+//! of its leaving. Shared by clients, daemons and the master; travels in [`crate::wire`].
+//!
+//! ```text
+//!            drain              leave: no page of it is in the directory
+//! serving ----------> draining ---------> left        a new region serves again
+//!    ^  <-- undrain --   |
+//!    |                   | forget: its daemon is dead
+//!    +---- forget -------+--------------> lost        a new region serves again
+//! ```
+
+use crate::addr::{PageId, RackId};
+use crate::policy::BalanceRecord;
+use crate::wire::RackInfo;
+use serde::{Deserialize, Serialize};
+
+/// What a rack is to its pool. The master stores it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// It takes new memory.
+    #[default]
+    Serving,
+    /// It takes none, and its pages go to other racks.
+    Draining,
+    /// It has no pages and is no member any more; another region may join in its place.
+    Left,
+    /// An operator has given up its region: its pages are lost, and it may not come back.
+    Lost,
+}
+
+impl Standing {
+    /// All of them, in order.
+    pub const ALL: [Standing; 4] =
+        [Standing::Serving, Standing::Draining, Standing::Left, Standing::Lost];
+
+    /// A word for people and counters.
+    pub fn name(self) -> &'static str {
+        match self {
+            Standing::Serving => "serving",
+            Standing::Draining => "draining",
+            Standing::Left => "left",
+            Standing::Lost => "lost",
+        }
+    }
+
+    /// Whether the pool counts on the rack.
+    pub fn is_member(self) -> bool {
+        matches!(self, Standing::Serving | Standing::Draining)
+    }
+}
+
+/// A rack as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The rack, with its present or last region.
+    pub info: RackInfo,
+    /// What it is to the pool.
+    pub standing: Standing,
+    /// Pages of the directory that live there.
+    pub pages: u64,
+    /// Pages of the directory that lived there and are lost.
+    pub pages_lost: u64,
+}
+
+/// Calls to the master about members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemberCall {
+    /// All racks that ever joined: for people, since the answer grows with the cluster.
+    List,
+    /// A rack takes no new memory any more, and its daemon moves its pages away.
+    Drain(RackId),
+    /// A draining rack serves again.
+    Undrain(RackId),
+    /// A draining rack leaves; `Denied` while the directory has a page of it.
+    Leave(RackId),
+    /// A rack's region is given up; `Denied` while its daemon is alive or may come back.
+    Forget(RackId),
+    /// How full the racks are that serve and are alive.
+    Load,
+}
+
+/// The master's answers to [`MemberCall`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemberAnswer {
+    /// To `List`, by number.
+    List(Vec<Member>),
+    /// To all others, and to a daemon's heartbeat: what the rack is now.
+    Standing(Standing),
+    /// To `Load`.
+    Load(PoolLoad),
+}
+
+/// How full the racks of a pool are that serve and are alive, at their last heartbeats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolLoad {
+    /// How many there are.
+    pub racks: u32,
+    /// Share of all their frames that is in use, thousandths.
+    pub mean_milli: u32,
+    /// The one with the smallest share in use, and that share.
+    pub emptiest: Option<(RackId, u32)>,
+}
+
+/// What is asked of a daemon about the balance of the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BalanceRequest {
+    /// From the one who moves pages for the rack: the next page that is to go.
+    Next {
+        /// How full the racks are.
+        load: PoolLoad,
+        /// What a copy carries, bytes a second, as measured last.
+        bytes_per_second: u64,
+        /// The page before, if it did not move.
+        failed: Option<PageId>,
+    },
+    /// From anybody: what was decided, from a number on.
+    Records {
+        /// The first of interest; decisions count from 1 in each process.
+        from: u64,
+    },
+}
+
+/// A daemon's answers to [`BalanceRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BalanceReply {
+    /// To `Next`: the page, and where it goes.
+    Next(Option<(PageId, RackId)>),
+    /// To `Records`: at most `BALANCES_ANSWER_MAX`, with their numbers; empty after the last.
+    Records(Vec<(u64, BalanceRecord)>),
+}
+
+/// What is asked of the daemon of a rack that is being drained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DrainRequest {
+    /// From the one who moves pages for the rack: pages at home there, from an id on.
+    Pages {
+        /// The first of interest.
+        from: PageId,
+    },
+    /// From the same: what came of a pass over all pages.
+    Note(DrainReport),
+    /// From anybody: how far it is.
+    Report,
+}
+
+/// A daemon's answers to [`DrainRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DrainReply {
+    /// To `Pages`: in order, at most `DRAIN_PAGES_MAX`; empty after the last.
+    Pages(Vec<PageId>),
+    /// To `Note`.
+    Noted,
+    /// To `Report`: the last pass.
+    Report(DrainReport),
+}
+
+/// What came of a pass over the pages of a rack that is being drained.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainReport {
+    /// Pages that moved away.
+    pub moved: u64,
+    /// Pages that stayed.
+    pub stayed: u64,
+    /// Of these, the first `DRAIN_REASONS_MAX` with their reasons.
+    pub reasons: Vec<(PageId, String)>,
+}

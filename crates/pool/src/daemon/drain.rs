@@ -1,0 +1,166 @@
+//! The one who empties a rack that is being drained: a thread beside the daemon's poll loop, with
+//! an ordinary handle, that takes turns (`core::client::DrainTurn`) until the rack has left the
+//! pool or is to stay. It needs no policy and runs whatever `--migrate` says.
+//!
+//! Pages that stay are tried again with each pass; a pass that moved nothing is followed by a
+//! pause. What stays and why goes to the daemon, which tells whoever asks.
+
+use super::mover::Bell;
+use super::{DaemonOptions, io_error};
+use crate::clock;
+use crate::drive::{Buffers, advance_within, drive};
+use crate::handle::{ATOMIC_ID, Handle};
+use crate::links::fabric_error;
+use crate::options::Options;
+use crate::pool::Pool;
+use rackpool_core::client::{DrainTurn, Drained, Drainer, Migrate, Operation};
+use rackpool_core::constants::{LEASE_MS_DEFAULT, NS_PER_MS};
+use rackpool_core::member::DrainReport;
+use rackpool_core::{Error, Result};
+use rackpool_hw::event::WakeEvent;
+use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
+use rackpool_hw::window::Window;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// How long a call of the thread rides through the restart of a peer, ms: pages wait meanwhile,
+/// and the next pass asks again.
+const CALL_MS: u64 = LEASE_MS_DEFAULT;
+/// Pause after a pass that moved nothing, the first one, ms; it doubles.
+const PAUSE_MS_MIN: u64 = 10;
+/// The longest such pause, ms: memory that is freed, unlocked or unpinned goes this much later.
+const PAUSE_MS_MAX: u64 = 500;
+
+/// The thread, as the daemon sees it.
+pub(super) struct DrainThread {
+    bell: Arc<Bell>,
+    thread: JoinHandle<()>,
+}
+
+impl DrainThread {
+    /// Starts it. `wake` is notified when it ends.
+    pub(super) fn start(options: &DaemonOptions, wake: WakeEvent) -> Result<Self> {
+        let bell = Arc::new(Bell::default());
+        let mut pool = Options::new(&options.master.join(","), options.rack);
+        pool.request_timeout_ms = CALL_MS;
+        let heard = Arc::clone(&bell);
+        let thread = std::thread::Builder::new()
+            .name("rackpool-drain".into())
+            .spawn(move || {
+                Loop { bell: &heard, options: pool, said: Vec::new() }.run();
+                wake.notify();
+            })
+            .map_err(|error| io_error("drain thread", &error))?;
+        Ok(Self { bell, thread })
+    }
+
+    /// Asks it to end after the page that is under way, and does not wait.
+    pub(super) fn stop(&self) {
+        self.bell.stop();
+    }
+
+    /// Whether it has ended.
+    pub(super) fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+}
+
+struct Loop<'b> {
+    bell: &'b Bell,
+    options: Options,
+    /// What was said last, so that it is said once.
+    said: Vec<String>,
+}
+
+impl Loop<'_> {
+    fn run(&mut self) {
+        let mut hands: Option<Hands> = None;
+        let mut drainer = Drainer::default();
+        let mut pause_ms = PAUSE_MS_MIN;
+        while !self.bell.is_over() {
+            let mut turn =
+                |hands: &mut Hands| hands.drive(|id| drainer.turn(id), DrainTurn::give_up);
+            let turned = match &mut hands {
+                Some(hands) => turn(hands),
+                None => Hands::open(&self.options).and_then(|new| turn(hands.insert(new))),
+            };
+            match turned {
+                Ok(Drained::Left) => return,
+                Ok(Drained::PassOver(report)) if report.moved > 0 => {
+                    pause_ms = PAUSE_MS_MIN;
+                    continue;
+                }
+                Ok(Drained::PassOver(report)) => self.say_report(&report),
+                Ok(Drained::Moved(..) | Drained::Gone(_) | Drained::Stays(..)) => continue,
+                Err(error) => self.say(vec![format!("asking for pages: {error}")]),
+            }
+            if !self.bell.pause(pause_ms * NS_PER_MS) {
+                return;
+            }
+            pause_ms = (2 * pause_ms).min(PAUSE_MS_MAX);
+        }
+    }
+
+    fn say_report(&mut self, report: &DrainReport) {
+        let of_page = |(_, reason): &(_, String)| reason.clone();
+        let mut lines: Vec<String> = report.reasons.iter().map(of_page).collect();
+        let more = report.stayed.saturating_sub(lines.len() as u64);
+        if more > 0 {
+            lines.push(format!("{more} more pages stay"));
+        }
+        self.say(lines);
+    }
+
+    fn say(&mut self, lines: Vec<String>) {
+        if lines == self.said {
+            return;
+        }
+        for line in &lines {
+            eprintln!("rackpool: rack {}: draining: {line}", self.options.rack);
+        }
+        self.said = lines;
+    }
+}
+
+/// A handle, and what an operation that moves pages needs beside it.
+pub(super) struct Hands {
+    handle: Handle,
+    buffer: Vec<u8>,
+}
+
+impl Hands {
+    pub(super) fn open(options: &Options) -> Result<Self> {
+        let mut handle = Pool::open(options.clone())?.handle()?;
+        // What is copied says nothing of where a page is used.
+        handle.never_count_use();
+        let buffer = vec![0; Migrate::buffer_bytes(&handle.client) as usize];
+        Ok(Self { handle, buffer })
+    }
+
+    /// Bytes of a page.
+    pub(super) fn page_bytes(&self) -> u64 {
+        self.handle.page_bytes()
+    }
+
+    /// Runs the operation that `make` makes of the number of its work requests. If that fails, it
+    /// is told by `give_up` and driven to its end, so that no rack waits for it.
+    pub(super) fn drive<O: Operation<Window>>(
+        &mut self,
+        make: impl FnOnce(u64) -> O,
+        give_up: impl FnOnce(&mut O, Error),
+    ) -> Result<O::Output> {
+        let Handle { client, links, endpoint, submissions, rounds, .. } = &mut self.handle;
+        *rounds += 1;
+        let mut op = make(ATOMIC_ID | *rounds);
+        let ended = endpoint
+            .with_buffers(&mut [LocalBuffer::Into(&mut self.buffer)], |endpoint, ids| {
+                drive(client, links, endpoint, submissions, Buffers::Scoped(ids), &mut op)
+            })
+            .map_err(fabric_error)?;
+        ended.inspect_err(|error| {
+            give_up(&mut op, error.clone());
+            let deadline = || clock::deadline_ns(CALL_MS);
+            let _ = advance_within(client, links, endpoint, Buffers::None, &mut op, deadline);
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! What the master says that the rack is to the pool, and what the daemon's process does about it:
+//! it starts and stops the thread that empties the rack, and ends by itself when the rack has left
+//! or was given up.
+
+use super::drain::DrainThread;
+use super::{DaemonOptions, Ended, io_error};
+use rackpool_core::member::Standing;
+use rackpool_core::seam::Nanos;
+use rackpool_core::{Error, RackId, Result};
+use rackpool_hw::event::WakeEvent;
+
+/// How long a daemon whose rack has left goes on for clients of its host that are still there, ns:
+/// they find their pages in other racks, and programs have time to end.
+const LEFT_CLIENTS_NS: Nanos = 5_000_000_000;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Membership {
+    thread: Option<DrainThread>,
+    /// Since when the rack is no member.
+    left_at: Option<Nanos>,
+    was_forgotten: bool,
+}
+
+impl Membership {
+    /// The master said what the rack is; `was` it was before.
+    pub(super) fn on_standing(
+        &mut self,
+        (was, is): (Standing, Standing),
+        options: &DaemonOptions,
+        wake: &WakeEvent,
+        now: Nanos,
+    ) {
+        if was != is {
+            say(options, was, is);
+        }
+        match is {
+            Standing::Draining => self.begin(options, wake),
+            Standing::Serving => self.stop(),
+            Standing::Left => {
+                self.left_at.get_or_insert(now);
+            }
+            Standing::Lost => self.was_forgotten = true,
+        }
+    }
+
+    /// The master does not want the region back.
+    pub(super) fn on_refused(&mut self, error: &Error) {
+        self.was_forgotten |= matches!(error, Error::Forgotten { .. });
+    }
+
+    /// Starts the thread, unless it runs.
+    fn begin(&mut self, options: &DaemonOptions, wake: &WakeEvent) {
+        if self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return;
+        }
+        let wake = wake.try_clone().map_err(|error| io_error("wake event", &error));
+        match wake.and_then(|wake| DrainThread::start(options, wake)) {
+            Ok(thread) => self.thread = Some(thread),
+            // The next heartbeat's answer tries again.
+            Err(error) => eprintln!("rackpool: rack {}: {error}", options.rack),
+        }
+    }
+
+    /// Asks the thread to end.
+    pub(super) fn stop(&self) {
+        if let Some(thread) = &self.thread {
+            thread.stop();
+        }
+    }
+
+    /// Whether the thread has ended.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.thread.as_ref().is_none_or(DrainThread::is_finished)
+    }
+
+    /// Whether the rack is no member of the pool any more.
+    pub(super) fn has_left(&self) -> bool {
+        self.left_at.is_some()
+    }
+
+    /// Whether the daemon should end by itself now, while so many clients of its host are there.
+    pub(super) fn wants_end(&self, clients: usize, now: Nanos) -> bool {
+        let is_late = |left_at: Nanos| now.saturating_sub(left_at) >= LEFT_CLIENTS_NS;
+        let has_left = self.left_at.is_some_and(|left_at| clients == 0 || is_late(left_at));
+        self.was_forgotten || has_left
+    }
+
+    /// How the daemon ended.
+    pub(super) fn ended(&self, rack: RackId) -> Result<Ended> {
+        match (self.was_forgotten, self.left_at) {
+            (true, _) => Err(Error::Forgotten { rack }),
+            (false, Some(_)) => Ok(Ended::Left),
+            (false, None) => Ok(Ended::Asked),
+        }
+    }
+}
+
+fn say(options: &DaemonOptions, was: Standing, is: Standing) {
+    let (rack, memory) = (options.rack, &options.memory);
+    match is {
+        Standing::Draining => eprintln!("rackpool: rack {rack} is being drained: its pages move"),
+        Standing::Serving if was == Standing::Draining => {
+            eprintln!("rackpool: rack {rack} is not being drained any more");
+        }
+        Standing::Serving => {}
+        Standing::Left if options.ephemeral => {
+            eprintln!("rackpool: rack {rack} has left the pool: no page is in it any more");
+        }
+        Standing::Left => eprintln!(
+            "rackpool: rack {rack} has left the pool: no page is in it any more, and its memory \
+             {memory} can be removed"
+        ),
+        Standing::Lost => eprintln!("rackpool: rack {rack} was declared lost: stopping"),
+    }
+}

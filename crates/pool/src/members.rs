@@ -1,0 +1,123 @@
+//! Racks that come and go, for an operator: what they are to the pool, and the orders to drain one,
+//! to let it serve again, and to give it up. A [`Monitor`] carries them.
+
+use crate::clock;
+use crate::handle::Handle;
+use crate::links::unexpected_answer;
+use crate::monitor::Monitor;
+use rackpool_core::constants::BALANCES_MAX;
+use rackpool_core::member::{
+    BalanceReply, BalanceRequest, DrainReply, DrainReport, DrainRequest, Member, MemberAnswer,
+    MemberCall, Standing,
+};
+use rackpool_core::policy::BalanceRecord;
+use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
+use rackpool_core::{RackId, Result};
+
+impl Handle {
+    /// What a rack's daemon decided about sending cold pages to emptier racks
+    /// (`daemon --rebalance on`), from decision `from` on: as many as it remembers, with their
+    /// numbers, which count from 1 in each of its processes. Asks the daemon several times.
+    ///
+    /// # Errors
+    /// What the daemon's silence means.
+    pub fn balances(&mut self, rack: RackId, from: u64) -> Result<Vec<(u64, BalanceRecord)>> {
+        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
+        let mut all: Vec<(u64, BalanceRecord)> = Vec::new();
+        while all.len() < BALANCES_MAX {
+            let from = all.last().map_or(from, |(number, _)| number.saturating_add(1));
+            let request = Request::Balance(BalanceRequest::Records { from });
+            match self.ask_daemon(rack, request, deadline_ns)? {
+                Reply::Balance(BalanceReply::Records(some)) if some.is_empty() => break,
+                Reply::Balance(BalanceReply::Records(some)) => all.extend(some),
+                other => return Err(crate::handle::unexpected_reply(rack, &other)),
+            }
+        }
+        Ok(all)
+    }
+}
+
+impl Monitor {
+    /// All racks that ever joined, by number, those that have left among them. Blocks for up to the
+    /// monitor's timeout.
+    ///
+    /// # Errors
+    /// What the master's silence means: `timeout`, `peer-dead`, `version`.
+    pub fn members(&mut self) -> Result<Vec<Member>> {
+        match self.member_call(MemberCall::List)? {
+            MemberAnswer::List(members) => Ok(members),
+            other => Err(unexpected_answer(&MasterAnswer::Member(other))),
+        }
+    }
+
+    /// From now on a rack takes no new memory, and its daemon moves its pages to other racks; when
+    /// none is left the rack leaves the pool and its daemon ends. Returns at once; the answer is
+    /// durable. What the rack is now: `draining`, or `left` if it has left before.
+    ///
+    /// ```
+    /// # fn main() -> rackpool::Result<()> {
+    /// use rackpool::{Placement, RackId, Standing, cluster::Cluster, monitor::Monitor};
+    /// let cluster = Cluster::start(2)?;
+    /// let mut handle = cluster.pool(0)?.handle()?;
+    /// let addr = handle.alloc(4096, Placement::Rack(RackId(1)))?;
+    /// handle.write(addr, b"moves away")?;
+    /// let mut monitor = Monitor::new(vec![cluster.master_addr()], 5_000)?;
+    /// monitor.drain(RackId(1))?;
+    /// while monitor.members()?[1].standing != Standing::Left {
+    ///     std::thread::sleep(std::time::Duration::from_millis(20));
+    /// }
+    /// assert_eq!(handle.explain(addr)?.rack, 0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Monitor::members`]; `no-such-rack`; `denied` if it was declared lost.
+    pub fn drain(&mut self, rack: RackId) -> Result<Standing> {
+        self.set_standing(MemberCall::Drain(rack))
+    }
+
+    /// A draining rack serves again, with the pages that it still has.
+    ///
+    /// # Errors
+    /// As [`Monitor::members`]; `no-such-rack`; `denied` if it has left or was declared lost.
+    pub fn undrain(&mut self, rack: RackId) -> Result<Standing> {
+        self.set_standing(MemberCall::Undrain(rack))
+    }
+
+    /// Gives up a rack whose daemon is dead: its pages are `lost` at once, for good, and its region
+    /// may not come back.
+    ///
+    /// # Errors
+    /// As [`Monitor::members`]; `no-such-rack`; `denied` while the daemon is alive, or has not been
+    /// dead for a lease, or if the rack has left.
+    pub fn forget(&mut self, rack: RackId) -> Result<Standing> {
+        self.set_standing(MemberCall::Forget(rack))
+    }
+
+    /// What came of the last pass over the pages of a draining rack: which stay, and why. Blocks
+    /// for a second at most.
+    ///
+    /// # Errors
+    /// `peer-dead`, `timeout` if its daemon does not answer.
+    pub fn drain_report(&mut self, member: &Member) -> Result<DrainReport> {
+        match self.ask(&member.info, &Request::Drain(DrainRequest::Report))? {
+            Reply::Drain(DrainReply::Report(report)) => Ok(report),
+            other => Err(crate::handle::unexpected_reply(member.info.rack, &other)),
+        }
+    }
+
+    fn set_standing(&mut self, call: MemberCall) -> Result<Standing> {
+        match self.member_call(call)? {
+            MemberAnswer::Standing(standing) => Ok(standing),
+            other => Err(unexpected_answer(&MasterAnswer::Member(other))),
+        }
+    }
+
+    fn member_call(&mut self, call: MemberCall) -> Result<MemberAnswer> {
+        let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
+        match self.master.call(MasterCall::Member(call), deadline)? {
+            MasterAnswer::Member(answer) => Ok(answer),
+            other => Err(unexpected_answer(&other)),
+        }
+    }
+}

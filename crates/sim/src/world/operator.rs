@@ -1,0 +1,151 @@
+//! An operator who drains a rack, sometimes thinks better of it, and sometimes asks for what must
+//! be refused: that the rack leaves at once, or that a living one is given up. A rack that has left
+//! joins again with a new region.
+
+use super::kernel::{Ctx, Input, Message};
+use super::master::MasterLink;
+use super::scenario::Scene;
+use crate::rng::{Purpose, Rng};
+use crate::time::Ps;
+use rackpool_core::member::{MemberAnswer, MemberCall, Standing};
+use rackpool_core::wire::{MasterAnswer, MasterCall};
+use rackpool_core::{RackId, Result};
+use std::rc::Rc;
+
+/// The generators of operators, apart from the nemesis' own.
+const STREAM: u64 = 1 << 41;
+/// How long one order is tried: two of them take less than a lease.
+const ORDER: Ps = Ps::ms(400);
+/// How often a draining rack is looked at.
+const LOOK: Ps = Ps::us(200);
+
+/// Starts one for a rack, unless there is one; whether there is none of any rack.
+pub fn start(scene: &Rc<Scene>, rack: usize) -> bool {
+    // Memory that is mapped across racks is one host's: no rack of it leaves.
+    if scene.drained.get().is_some() || scene.has_mapped() {
+        return false;
+    }
+    scene.drained.set(Some(rack));
+    let cluster = &scene.cluster;
+    let (host, one) = (cluster.master_host, scene.clone());
+    let cpu = cluster.cpu(host);
+    cluster.kernel.spawn(format!("operator {rack}"), host, cpu, move |ctx| main(ctx, one, rack));
+    true
+}
+
+async fn main(ctx: Ctx, scene: Rc<Scene>, rack: usize) {
+    let mut rng = Rng::new(scene.seed, Purpose::Faults, STREAM | u64::from(ctx.id.0));
+    let id = RackId(rack as u16);
+    // How long the rack may take, and when the impatient ask.
+    let mut patience = Ps(rng.exponential(Ps::ms(20)).0.min(Ps::ms(400).0));
+    if rng.chance_ppm(300_000) {
+        forget_living(&ctx, &scene, id).await;
+    }
+    let _ = order(&ctx, &scene, MemberCall::Drain(id)).await;
+    // Some do not care that the clients are done: the rack has it easier then.
+    let stays_on = rng.chance_ppm(500_000);
+    if stays_on {
+        patience = Ps(patience.0 + Ps::ms(40).0);
+    }
+    let goes_on = || stays_on || !scene.is_over();
+    while standing(&scene, id) == Standing::Draining && goes_on() && patience.0 > 0 {
+        let pause = Ps(rng.exponential(LOOK).0.clamp(1, patience.0));
+        ctx.sleep(pause).await;
+        patience = Ps(patience.0 - pause.0);
+        if rng.chance_ppm(20_000) {
+            let _ = order(&ctx, &scene, MemberCall::Leave(id)).await;
+        }
+    }
+    loop {
+        match standing(&scene, id) {
+            Standing::Serving | Standing::Lost => break,
+            Standing::Draining => {
+                let _ = order(&ctx, &scene, MemberCall::Undrain(id)).await;
+            }
+            Standing::Left => {
+                scene.count_operation("rack", "left");
+                scene.remove_rack(rack);
+                ctx.sleep(rng.exponential(Ps::ms(1)) + Ps::us(1)).await;
+                scene.cluster.start_daemon(rack);
+                scene.restart_clients_of(rack);
+                break;
+            }
+        }
+    }
+    scene.drained.set(None);
+}
+
+/// Asks that a rack is given up that was alive less than a lease ago: the master must refuse.
+async fn forget_living(ctx: &Ctx, scene: &Rc<Scene>, rack: RackId) {
+    let Some(Ok(MemberAnswer::List(members))) = order(ctx, scene, MemberCall::List).await else {
+        return;
+    };
+    let is_alive = members.iter().any(|member| member.info.rack == rack && member.info.alive);
+    if !is_alive {
+        return;
+    }
+    let forgotten = order(ctx, scene, MemberCall::Forget(rack)).await;
+    if matches!(forgotten, Some(Ok(MemberAnswer::Standing(Standing::Lost)))) {
+        ctx.kernel.fail("members", format!("rack {rack} was given up while its daemon lived"));
+    }
+}
+
+/// Gives up a rack whose host has lost its power, once a lease is over, if the master can be asked.
+pub async fn forget_dead(ctx: &Ctx, scene: &Rc<Scene>, rack: usize) {
+    let lease = Ps::ms(scene.cluster.lease_ms);
+    ctx.sleep(lease + Ps(lease.0 / 2)).await;
+    let _ = order(ctx, scene, MemberCall::Forget(RackId(rack as u16))).await;
+}
+
+/// What a rack is, as the master has stored it.
+fn standing(scene: &Scene, rack: RackId) -> Standing {
+    scene.cluster.stored_state().standing(rack)
+}
+
+/// Gives an order; what the master said, if it did in time.
+async fn order(ctx: &Ctx, scene: &Rc<Scene>, call: MemberCall) -> Option<Result<MemberAnswer>> {
+    let cluster = &scene.cluster;
+    let (session, rack) = (cluster.new_session(), RackId(0));
+    let mut master = MasterLink::new(MasterCall::JoinClient { session, rack });
+    let until = ctx.now() + ORDER;
+    let mut sent = None;
+    let mut said = None;
+    while ctx.now() < until && said.is_none() {
+        master.connect(ctx, cluster);
+        if sent.is_none() && master.is_up() {
+            sent = master.send(ctx, MasterCall::Member(call));
+        }
+        let due = master.due().unwrap_or(until).min(until);
+        match ctx.recv(Some(due)).await {
+            Some(Input::Message(_, message)) => {
+                if let Message::Answer(reply) = *message
+                    && let Some(reply) = master.on_answer(ctx, reply)
+                    && Some(reply.id) == sent
+                {
+                    said = Some(reply.answer);
+                }
+            }
+            Some(Input::Closed(conn)) if master.owns(conn) => {
+                master.on_closed(ctx);
+                sent = None;
+            }
+            _ => {}
+        }
+    }
+    master.close(ctx);
+    ctx.kernel.say(|| format!("operator: {call:?}: {said:?}"));
+    let answer = said?.map(|answer| match answer {
+        MasterAnswer::Member(answer) => answer,
+        other => unreachable!("{other:?} answers an operator"),
+    });
+    let code = answer.as_ref().map_or_else(|error| error.code(), |_| "ok");
+    let name = match call {
+        MemberCall::List | MemberCall::Load => "order list",
+        MemberCall::Drain(_) => "order drain",
+        MemberCall::Undrain(_) => "order undrain",
+        MemberCall::Leave(_) => "order leave",
+        MemberCall::Forget(_) => "order forget",
+    };
+    scene.count_operation(name, code);
+    Some(answer)
+}
