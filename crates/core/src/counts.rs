@@ -53,6 +53,10 @@ pub struct RequestCounts {
     pub sessions: u64,
     /// Pings.
     pub ping: u64,
+    /// Questions whether an allocation is there.
+    pub check_free: u64,
+    /// Frees of what a word names in another rack.
+    pub free_apart: u64,
 }
 
 impl RequestCounts {
@@ -80,12 +84,14 @@ impl RequestCounts {
             Request::Stats => &mut self.stats,
             Request::Sessions { .. } => &mut self.sessions,
             Request::Ping => &mut self.ping,
+            Request::CheckFree { .. } => &mut self.check_free,
+            Request::FreeApart { .. } => &mut self.free_apart,
         };
         *count += 1;
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 21] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 23] {
         [
             ("resolve", self.resolve),
             ("alloc", self.alloc),
@@ -108,6 +114,8 @@ impl RequestCounts {
             ("stats", self.stats),
             ("sessions", self.sessions),
             ("ping", self.ping),
+            ("check_free", self.check_free),
+            ("free_apart", self.free_apart),
         ]
     }
 
@@ -178,6 +186,16 @@ pub struct CallCounts {
     pub set_root: u64,
     /// Questions for these counters.
     pub stats: u64,
+    /// Pages of freed runs that other racks have.
+    pub orphan_pages: u64,
+    /// Frees of what words named in other racks.
+    pub free_elsewhere: u64,
+    /// Questions of daemons for what they are to free.
+    pub next_orphans: u64,
+    /// Allocations that their homes free.
+    pub orphans_taken: u64,
+    /// Questions for the end of a free in several racks.
+    pub await_gone: u64,
 }
 
 impl CallCounts {
@@ -200,12 +218,17 @@ impl CallCounts {
             MasterCall::GetRoot { .. } => &mut self.get_root,
             MasterCall::SetRoot { .. } => &mut self.set_root,
             MasterCall::Stats => &mut self.stats,
+            MasterCall::OrphanPages { .. } => &mut self.orphan_pages,
+            MasterCall::FreeElsewhere { .. } => &mut self.free_elsewhere,
+            MasterCall::NextOrphans => &mut self.next_orphans,
+            MasterCall::OrphansTaken { .. } => &mut self.orphans_taken,
+            MasterCall::AwaitGone { .. } => &mut self.await_gone,
         };
         *count += 1;
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 16] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 21] {
         [
             ("hello", self.hello),
             ("join_daemon", self.join_daemon),
@@ -223,6 +246,11 @@ impl CallCounts {
             ("get_root", self.get_root),
             ("set_root", self.set_root),
             ("stats", self.stats),
+            ("orphan_pages", self.orphan_pages),
+            ("free_elsewhere", self.free_elsewhere),
+            ("next_orphans", self.next_orphans),
+            ("orphans_taken", self.orphans_taken),
+            ("await_gone", self.await_gone),
         ]
     }
 }

@@ -12,7 +12,7 @@ use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 6;
+pub const WIRE_VERSION: u32 = 7;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,10 @@ pub struct PageKeep {
     pub lock_token: u64,
     /// How often the page moved, as [`MoveHistory::leaving`] says.
     pub history: MoveHistory,
+    /// Which page of a run it is; 0 for the first, and for a page alone.
+    pub run_index: u32,
+    /// Of a run's first page: how many pages the run has beside it.
+    pub run_more: u32,
 }
 
 /// A request of a client handle to a daemon, in a ring or by SEND. `seq` counts from 1 within a
@@ -195,6 +199,24 @@ pub enum Request {
     },
     /// Nothing; answered with `Pong`.
     Ping,
+    /// To the home of an address: whether address and size name an allocation there.
+    CheckFree {
+        /// The address.
+        addr: GAddr,
+        /// What was asked for when it was allocated.
+        bytes: u64,
+    },
+    /// As `FreeFrom`, after it was answered with `Apart` and the memory's home has said that address
+    /// and size name an allocation: the word becomes 0 in the same step in which this rack notes
+    /// that it owes the free.
+    FreeApart {
+        /// The word.
+        word: GAddr,
+        /// What it has to hold.
+        addr: GAddr,
+        /// What was asked for when it was allocated.
+        bytes: u64,
+    },
 }
 
 impl Request {
@@ -206,6 +228,7 @@ impl Request {
                 | Request::Free { .. }
                 | Request::AllocInto { .. }
                 | Request::FreeFrom { .. }
+                | Request::FreeApart { .. }
                 | Request::Cas { .. }
                 | Request::FetchAdd { .. }
                 | Request::Lock { .. }
@@ -233,7 +256,7 @@ pub enum Reply {
         /// The new memory, zeroed.
         addr: GAddr,
     },
-    /// To `Free` and `FreeFrom`.
+    /// To `Free`, `FreeFrom` and `FreeApart`.
     Freed,
     /// To `Cas` and `FetchAdd`: the value before.
     Old {
@@ -285,6 +308,13 @@ pub enum Reply {
     Sessions(Vec<SessionState>),
     /// To `Ping`.
     Pong,
+    /// To `FreeFrom`: what the word names is not at home in this rack. Nothing was done.
+    Apart {
+        /// What the word holds.
+        addr: GAddr,
+    },
+    /// To `CheckFree`: there is such an allocation.
+    Known,
 }
 
 /// A session as its daemon sees it now.
@@ -600,6 +630,46 @@ pub enum MasterCall {
     },
     /// Counters of the master.
     Stats,
+    /// From the daemon that frees a run, before it removes the run's first page: the directory
+    /// forgets these pages too, wherever they are, and their homes are told to free them.
+    OrphanPages {
+        /// The run's first page, at home in the asker's rack.
+        first: PageId,
+        /// Later pages of the run; at most `COMMIT_PAGES_MAX`.
+        pages: Vec<PageId>,
+    },
+    /// Allocations that a word of the asker's rack named until it was freed there: their homes are
+    /// told to free them. Numbers grow in the life of a region; the master takes each once.
+    FreeElsewhere {
+        /// In the order of their numbers; at most `DEBTS_MAX`.
+        debts: Vec<Orphan>,
+    },
+    /// From a daemon: what it is to free for others, as soon as there is something. Answered then,
+    /// and a later one of the same connection takes its place.
+    NextOrphans,
+    /// From a daemon: it has noted these and frees them; the numbers of `Orphans`.
+    OrphansTaken {
+        /// At most `DUES_MAX`.
+        orphans: Vec<Orphan>,
+    },
+    /// Answered with `Done` as soon as no home has anything left to free of a range of addresses.
+    AwaitGone {
+        /// The first address.
+        addr: GAddr,
+        /// How many bytes.
+        bytes: u64,
+    },
+}
+
+/// An allocation that is to be freed by its home, whose address nobody knows any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Orphan {
+    /// A number that no other has: of the debtor's region to the master, of the pool from there.
+    pub id: u64,
+    /// Its address.
+    pub addr: GAddr,
+    /// What was asked for when it was allocated.
+    pub bytes: u64,
 }
 
 /// The master's answer, with its term and the log index that it reflects.
@@ -655,6 +725,13 @@ pub enum MasterAnswer {
     Root(GAddr),
     /// To `Stats`.
     Stats(Box<MasterStats>),
+    /// To `NextOrphans`.
+    Orphans {
+        /// Pages of freed runs: freed and forgotten by `RemovePages`.
+        pages: Vec<PageId>,
+        /// Allocations: taken by `OrphansTaken`, then freed.
+        allocations: Vec<Orphan>,
+    },
 }
 
 /// One page in the answer to `Resolve`.

@@ -213,5 +213,7 @@ fn operation_name(request: &Request) -> &'static str {
         Request::Stats => "stats",
         Request::Sessions { .. } => "sessions",
         Request::Ping => "ping",
+        Request::CheckFree { .. } => "check of an allocation",
+        Request::FreeApart { .. } => "free_from",
     }
 }

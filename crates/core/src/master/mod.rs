@@ -16,6 +16,7 @@
 
 pub mod directory;
 mod moves;
+mod orphans;
 pub mod record;
 mod state;
 
@@ -35,6 +36,7 @@ use crate::wire::{
     MasterAnswer, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo, WIRE_VERSION,
 };
 use moves::Moves;
+use orphans::Parked;
 use std::collections::BTreeMap;
 
 /// A master that runs looks at leases at least so often in one. Longer intervals are pauses, in
@@ -144,6 +146,8 @@ pub struct Master<P: Probe = ()> {
     deferred: Vec<(ConnId, u64, RackInfo)>,
     /// Pages that somebody moves now.
     moves: Moves,
+    /// Daemons that wait for what others free.
+    parked: Parked,
     proposals: Vec<Proposal>,
     proposed_pages: usize,
     /// Answers of the applied batch, to be sent once it is stored.
@@ -179,6 +183,7 @@ impl<P: Probe> Master<P> {
             joining: BTreeMap::new(),
             deferred: Vec::new(),
             moves: Moves::default(),
+            parked: Parked::default(),
             proposals: Vec::new(),
             proposed_pages: 0,
             uncommitted: None,
@@ -195,7 +200,8 @@ impl<P: Probe> Master<P> {
         self.leader_elsewhere = Some(leader.clone());
         let deferred = std::mem::take(&mut self.deferred).into_iter().map(|(c, id, _)| (c, id));
         let proposed = self.take_batch().into_iter().map(|p| (p.conn, p.id));
-        for (conn, id) in deferred.chain(proposed).collect::<Vec<_>>() {
+        let parked = self.parked.take_all();
+        for (conn, id) in deferred.chain(proposed).chain(parked).collect::<Vec<_>>() {
             let answer = Err(Error::NotLeader { leader: leader.clone() });
             out.push((conn, self.reply(id, answer)));
         }
@@ -233,6 +239,7 @@ impl<P: Probe> Master<P> {
         self.deferred.retain(|(waiting, ..)| *waiting != conn);
         self.joining.retain(|_, (joining, _)| *joining != conn);
         self.moves.on_closed(conn);
+        self.parked.on_closed(conn);
         let Some(Conn { peer: Peer::Daemon(rack), .. }) = self.conns.remove(&conn) else { return };
         let Some(known) = self.racks.get_mut(&rack).filter(|r| r.conn == Some(conn)) else {
             return;
@@ -326,6 +333,7 @@ impl<P: Probe> Master<P> {
     pub fn committed(&mut self, out: &mut Vec<(ConnId, MasterReply)>) {
         let replies = self.uncommitted.take();
         out.extend(replies.expect("committed() follows apply()"));
+        self.serve_parked(out);
     }
 
     /// What happened since the last call, for the operator.
@@ -439,6 +447,11 @@ impl<P: Probe> Master<P> {
                 check_name(&name)?;
                 Command::SetRoot { name, expected, addr }
             }
+            call @ (MasterCall::OrphanPages { .. }
+            | MasterCall::FreeElsewhere { .. }
+            | MasterCall::OrphansTaken { .. }
+            | MasterCall::AwaitGone { .. }
+            | MasterCall::NextOrphans) => return self.serve_orphans(conn, peer, id, call),
         };
         self.propose(conn, id, command).map(|()| None)
     }

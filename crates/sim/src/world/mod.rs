@@ -263,5 +263,10 @@ fn name_of(call: &MasterCall) -> &'static str {
         MasterCall::GetRoot { .. } => "get-root",
         MasterCall::SetRoot { .. } => "set-root",
         MasterCall::Stats => "stats",
+        MasterCall::OrphanPages { .. } => "orphan-pages",
+        MasterCall::FreeElsewhere { .. } => "free-elsewhere",
+        MasterCall::NextOrphans => "next-orphans",
+        MasterCall::OrphansTaken { .. } => "orphans-taken",
+        MasterCall::AwaitGone { .. } => "await-gone",
     }
 }
