@@ -246,13 +246,18 @@ fn entries_that_make_no_sense_are_bad_regions_and_not_panics() {
         let error = attach(&mut rig.world).map(|_| ()).unwrap_err();
         assert_eq!(error.code(), "bad-region");
     };
+    use rackpool_core::layout::{DebtWord, debt_word, due_word};
+    spoilt(&|world| world.private().poke(debt_word(3, DebtWord::Addr), 4096));
+    spoilt(&|world| {
+        (0..2).for_each(|due| world.private().poke(due_word(due, DebtWord::Addr), 4096));
+    });
     let entry = |frame, word| frame_word(FrameIndex(frame), word);
     let state = |frame| entry(frame, FrameWord::State);
     spoilt(&|world| world.private().poke(StateWord::FramesHigh.offset(), 9));
     spoilt(&|world| world.private().poke(StateWord::GenerationNext.offset(), 0));
     spoilt(&|world| world.private().poke(StateWord::PageIdEnd.offset(), 1));
     spoilt(&|world| world.private().poke(state(0), 77));
-    spoilt(&|world| world.private().poke(state(1), FrameState::Free as u64));
+    spoilt(&|world| world.private().poke(state(1), 1 << 32 | 1 << 16 | FrameState::Home as u64));
     spoilt(&|world| world.private().poke(state(2), 1 << 32 | FrameState::Home as u64));
     spoilt(&|world| world.private().poke(state(0), 40 << 8 | 1 << 16 | 1 << 32 | 2));
     spoilt(&|world| world.private().poke(entry(1, FrameWord::Page), 0));

@@ -233,6 +233,10 @@ impl Daemon {
                 self.settle_move(frame, &entry, world);
                 continue;
             }
+            let in_run = (head.page + 1..head.page + u64::from(head.pages)).contains(&page);
+            if in_run && (entry.first || entry.run_first().0 != head.page) {
+                return bad(format!("page {page} lies inside the run from page {}", head.page));
+            }
             if entry.first {
                 let owner = entry.owner.0;
                 let owned = owner == 0 || self.sessions.record_of(owner).is_some();
@@ -241,7 +245,7 @@ impl Daemon {
             }
             // A page whose run begins in another rack is as its own entry says.
             let has_head = entry.run_first().0 == head.page;
-            if has_head && !entry.first && entry.span >= head.pages {
+            if has_head && !entry.first && !in_run {
                 return bad(format!("page {page} lies behind the end of its run"));
             }
             let mut stays = if has_head { head.stays } else { entry.state == FrameState::Home };
