@@ -652,7 +652,8 @@ pub enum MasterCall {
         /// At most `DUES_MAX`.
         orphans: Vec<Orphan>,
     },
-    /// Answered with `Done` as soon as no home has anything left to free of a range of addresses.
+    /// Answered with `Done` as soon as no page of a range of addresses is at home anywhere, and none
+    /// is left to be freed.
     AwaitGone {
         /// The first address.
         addr: GAddr,

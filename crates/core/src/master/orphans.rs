@@ -46,6 +46,11 @@ impl Orphans {
         (self.pages.len() + self.owed.len() + self.paid.len()) as u64
     }
 
+    /// Frees that are not done.
+    pub(super) fn waiting(&self) -> u64 {
+        (self.pages.len() + self.owed.len()) as u64
+    }
+
     /// Takes a stored record.
     pub(super) fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), StateError> {
         match record::parse_orphan_key(key)? {
@@ -97,13 +102,6 @@ impl Orphans {
         for page in pages {
             self.remove_page(page, rack, writes);
         }
-    }
-
-    fn is_clear(&self, pages: PageGeometry, addr: GAddr, bytes: u64) -> bool {
-        let end = GAddr(addr.0.saturating_add(bytes));
-        let last = pages.page(GAddr(end.0.saturating_sub(1)));
-        self.owed.range(addr..end.max(addr)).next().is_none()
-            && self.pages.range(pages.page(addr)..=last.max(pages.page(addr))).next().is_none()
     }
 }
 
@@ -317,8 +315,14 @@ impl<P: Probe> Master<P> {
     }
 
     fn is_gone(&self, addr: GAddr, bytes: u64) -> bool {
-        let pages = self.state.geometry();
-        pages.is_none_or(|pages| self.state.orphans.is_clear(pages, addr, bytes))
+        let Some(pages) = self.state.geometry() else { return true };
+        let end = addr.0.saturating_add(bytes.max(1));
+        let (first, last) = (pages.page(addr), pages.page(GAddr(end - 1)));
+        let Orphans { pages, owed, .. } = &self.state.orphans;
+        let lives = |(_, home)| !self.state.is_lost(&home);
+        owed.range(addr..GAddr(end)).next().is_none()
+            && pages.range(first..=last).next().is_none()
+            && !self.state.directory.range(first.0..=last.0).any(lives)
     }
 
     /// After a batch: answers those who waited for what it did.

@@ -208,6 +208,11 @@ impl State {
         self.racks.values().map(|rack| rack.pages_lost).sum()
     }
 
+    /// Pages and allocations that were freed in one rack and are to be freed in another.
+    pub fn orphans(&self) -> u64 {
+        self.orphans.waiting()
+    }
+
     /// Named roots.
     pub fn roots(&self) -> u64 {
         self.roots.len() as u64
@@ -299,7 +304,7 @@ impl State {
         record::write(Table::Pool, record::POOL_KEY.to_vec(), &self.pool)
     }
 
-    fn is_lost(&self, home: &Home) -> bool {
+    pub(super) fn is_lost(&self, home: &Home) -> bool {
         self.racks.get(&home.rack).is_none_or(|rack| rack.record.region != home.region)
     }
 

@@ -19,8 +19,8 @@ use io::{Buffers, Local, Posted, SimIo};
 use join::Join;
 use local::LocalLink;
 use rackpool_core::client::{
-    Access, Alloc, AtHome, Atomic, AtomicOp, Client, Free, LinkId, Migrate, Mover, Need, OWN,
-    Operation, Piece, Placement, Reach, Step, Transfer, TransferTables, Turned,
+    Access, Alloc, AtHome, AtWord, Atomic, AtomicOp, Client, Free, LinkId, Migrate, Mover, Need,
+    OWN, Operation, Piece, Placement, Reach, Step, Transfer, TransferTables, Turned,
 };
 use rackpool_core::layout::SlotWord;
 use rackpool_core::policy::Policy;
@@ -262,6 +262,18 @@ impl SimHandle {
     pub async fn free(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
         self.client.check(addr, bytes)?;
         self.drive(&mut Free::new(addr, bytes), Local::None).await
+    }
+
+    /// Allocates in the rack of a word, which gets the address.
+    pub async fn alloc_into(&mut self, word: GAddr, bytes: u64) -> Result<GAddr> {
+        self.client.check(word, 8)?;
+        self.drive(&mut AtWord::alloc(word, bytes), Local::None).await
+    }
+
+    /// Frees what a word names, which becomes 0.
+    pub async fn free_from(&mut self, word: GAddr, bytes: u64) -> Result<()> {
+        self.client.check(word, 8)?;
+        self.drive(&mut AtWord::free(word, bytes), Local::None).await.map(drop)
     }
 
     /// Moves the page of an address to a rack; where it is then.
