@@ -2,23 +2,30 @@
 //! itself:
 //!
 //! ```text
-//! cargo run --release -p rackpool-sim --example seeds -- FIRST COUNT FAULTS OPERATIONS [trace]
+//! cargo run --release -p rackpool-sim --example seeds -- FIRST COUNT FAULTS OPERATIONS [WORD]
 //! cargo run --release -p rackpool-sim --example seeds -- 1 100 all 2000
 //! ```
 
+use rackpool_core::probe::Mutation;
 use rackpool_sim::run::{Config, Counts, guarded};
 use rackpool_sim::world::run_seed;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if !(4..=5).contains(&words.len()) {
-        return Err("usage: seeds FIRST COUNT FAULTS OPERATIONS [trace]".into());
+        return Err("usage: seeds FIRST COUNT FAULTS OPERATIONS [trace|MUTATION]".into());
+    }
+    let last = words.get(4).map_or("", String::as_str);
+    let mutation = Mutation::ALL.into_iter().find(|mutation| mutation.name() == last);
+    if !matches!(last, "" | "trace") && mutation.is_none() {
+        return Err(format!("{last} is no mutation").into());
     }
     let (first, count): (u64, u64) = (words[0].parse()?, words[1].parse()?);
     let config = Config {
         faults: words[2].parse()?,
         operations: words[3].parse()?,
-        trace_lines: if words.len() == 5 { u32::MAX } else { 0 },
+        trace_lines: if last == "trace" { u32::MAX } else { 0 },
+        mutation,
         ..Config::default()
     };
     config.check()?;

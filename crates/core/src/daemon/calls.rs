@@ -175,7 +175,7 @@ impl Daemon {
             Purpose::Pay { last } => self.on_paid(*last, world),
             Purpose::Take { orphans } => self.on_taken(orphans, world),
             Purpose::Await { ticket } => self.answer(ticket, Ok(Reply::Freed), world),
-            Purpose::Gone => {}
+            Purpose::Gone => self.on_gone(),
             _ => return false,
         }
         true

@@ -63,6 +63,7 @@ pub(super) struct Orphans {
     frames: BTreeSet<u32>,
     /// Such pages that are not here any more.
     gone: Vec<PageId>,
+    is_acknowledging: bool,
     awaits: VecDeque<(Ticket, GAddr)>,
     is_asking: bool,
     /// Not to be asked again before.
@@ -116,7 +117,9 @@ impl Orphans {
 
     /// What was to be freed here is done: the next question may go out at once.
     fn ask_soon(&mut self) {
-        if !self.has_skipped && self.frames.is_empty() && self.dues.is_empty() {
+        let acknowledged = !self.is_acknowledging && self.gone.is_empty();
+        let taken = !self.is_taking && self.unknown.is_empty() && self.dues.is_empty();
+        if !self.has_skipped && self.frames.is_empty() && acknowledged && taken {
             self.ask_at = None;
         }
     }
@@ -384,9 +387,19 @@ impl Daemon {
 
     /// Pages to be acknowledged that are not here.
     pub(super) fn next_gone(&mut self) -> Option<MasterCall> {
+        if self.orphans.is_acknowledging || self.orphans.gone.is_empty() {
+            return None;
+        }
+        self.orphans.is_acknowledging = true;
         let count = self.orphans.gone.len().min(COMMIT_PAGES_MAX as usize);
-        let pages: Vec<PageId> = self.orphans.gone.drain(..count).collect();
-        (count > 0).then_some(MasterCall::RemovePages { rack: self.rack, pages })
+        let pages = self.orphans.gone.drain(..count).collect();
+        Some(MasterCall::RemovePages { rack: self.rack, pages })
+    }
+
+    /// The master knows that they are not here.
+    pub(super) fn on_gone(&mut self) {
+        self.orphans.is_acknowledging = false;
+        self.orphans.ask_soon();
     }
 
     /// The next wait for other racks.
