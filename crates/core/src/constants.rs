@@ -171,6 +171,21 @@ pub const MASTER_RETRY_NS: u64 = 50_000_000;
 /// How often an allocation's call is sent again after a refusal before the allocation fails
 /// (removals are never given up): longer than a request's timeout.
 pub const MASTER_ATTEMPTS_MAX: u32 = 256;
+/// Frees that a rack owes for words that were freed there: what they named was in other racks, and
+/// the master does not know of it yet. One call pays all of them; more is `Busy`.
+pub const DEBTS_MAX: usize = 64;
+/// Allocations that a rack is freeing for words of other racks, in one round trip to the master.
+pub const DUES_MAX: usize = 32;
+/// Allocations of the pool that the master has to have freed; more stay with their debtors.
+pub const ORPHANS_MAX: usize = 4096;
+/// Pages of freed runs that one answer of the master names.
+pub const ORPHAN_PAGES_ANSWER_MAX: usize = 1024;
+/// Frees in other racks whose end a daemon waits for at once; further ones wait in order.
+pub const AWAITS_MAX: usize = 64;
+/// The same, of all daemons at the master; more is `Busy`.
+pub const MASTER_AWAITS_MAX: usize = 4096;
+/// After how long a daemon asks again for what it is to free and could not, ns.
+pub const ORPHANS_RETRY_NS: u64 = 5_000_000;
 /// Generations that a daemon marks as given out at once, so that most allocations store none.
 pub const GENERATION_CHUNK: u64 = 1024;
 /// Page memory that one call of a daemon backs or punches at most, bytes: a few milliseconds.

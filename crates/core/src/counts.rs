@@ -61,6 +61,10 @@ pub struct RequestCounts {
     pub drain: u64,
     /// Requests about the balance of the pool.
     pub balance: u64,
+    /// Questions whether an allocation is there.
+    pub check_free: u64,
+    /// Frees of what a word names in another rack.
+    pub free_apart: u64,
 }
 
 impl RequestCounts {
@@ -92,12 +96,14 @@ impl RequestCounts {
             Request::Store { .. } => &mut self.store,
             Request::Drain(_) => &mut self.drain,
             Request::Balance(_) => &mut self.balance,
+            Request::CheckFree { .. } => &mut self.check_free,
+            Request::FreeApart { .. } => &mut self.free_apart,
         };
         *count += 1;
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 25] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 27] {
         [
             ("resolve", self.resolve),
             ("alloc", self.alloc),
@@ -124,6 +130,8 @@ impl RequestCounts {
             ("store", self.store),
             ("drain", self.drain),
             ("balance", self.balance),
+            ("check_free", self.check_free),
+            ("free_apart", self.free_apart),
         ]
     }
 
@@ -196,6 +204,16 @@ pub struct CallCounts {
     pub stats: u64,
     /// Calls about members.
     pub member: u64,
+    /// Pages of freed runs that other racks have.
+    pub orphan_pages: u64,
+    /// Frees of what words named in other racks.
+    pub free_elsewhere: u64,
+    /// Questions of daemons for what they are to free.
+    pub next_orphans: u64,
+    /// Allocations that their homes free.
+    pub orphans_taken: u64,
+    /// Questions for the end of a free in several racks.
+    pub await_gone: u64,
 }
 
 impl CallCounts {
@@ -219,12 +237,17 @@ impl CallCounts {
             MasterCall::SetRoot { .. } => &mut self.set_root,
             MasterCall::Stats => &mut self.stats,
             MasterCall::Member(_) => &mut self.member,
+            MasterCall::OrphanPages { .. } => &mut self.orphan_pages,
+            MasterCall::FreeElsewhere { .. } => &mut self.free_elsewhere,
+            MasterCall::NextOrphans => &mut self.next_orphans,
+            MasterCall::OrphansTaken { .. } => &mut self.orphans_taken,
+            MasterCall::AwaitGone { .. } => &mut self.await_gone,
         };
         *count += 1;
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 17] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 22] {
         [
             ("hello", self.hello),
             ("join_daemon", self.join_daemon),
@@ -243,6 +266,11 @@ impl CallCounts {
             ("set_root", self.set_root),
             ("stats", self.stats),
             ("member", self.member),
+            ("orphan_pages", self.orphan_pages),
+            ("free_elsewhere", self.free_elsewhere),
+            ("next_orphans", self.next_orphans),
+            ("orphans_taken", self.orphans_taken),
+            ("await_gone", self.await_gone),
         ]
     }
 }

@@ -13,15 +13,15 @@
 
 use crate::addr::{FrameIndex, PageGeometry};
 use crate::constants::{
-    CELLS, LOCKS_MAX, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES, SESSIONS_MAX,
-    SLAB_SHIFT_MIN, SLOTS_MAX,
+    CELLS, DEBTS_MAX, DUES_MAX, LOCKS_MAX, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES,
+    SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First bytes of every private section: "rackpool" read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rackpool");
 /// Version of all layouts here. Another version is an error, never a reformat.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 
 /// The unit in which sections are laid out and backed, bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -30,6 +30,13 @@ pub const BLOCK_BYTES: u64 = 4096;
 pub const SUPERBLOCK_OFFSET: u64 = 0;
 /// Offset of the words that change ([`StateWord`]).
 pub const STATE_OFFSET: u64 = BLOCK_BYTES;
+/// Offset of the debts: frees that this rack owes.
+pub const DEBTS_OFFSET: u64 = STATE_OFFSET + 512;
+/// Bytes of a debt.
+pub const DEBT_BYTES: u64 = 32;
+/// Offset of the dues: allocations that are freed here because a word of another rack named them.
+pub const DUES_OFFSET: u64 = DEBTS_OFFSET + DEBT_BYTES * DEBTS_MAX as u64;
+const _: () = assert!(DUES_OFFSET + DEBT_BYTES * DUES_MAX as u64 <= REDO_OFFSET);
 /// Offset of the redo record.
 pub const REDO_OFFSET: u64 = 2 * BLOCK_BYTES;
 /// Bytes of the redo record.
@@ -112,6 +119,8 @@ pub enum StateWord {
     PageIdEnd = 4,
     /// The last fencing token that a lock was given.
     LockToken = 5,
+    /// The number of the last debt.
+    DebtLast = 6,
 }
 
 impl StateWord {
@@ -119,6 +128,28 @@ impl StateWord {
     pub const fn offset(self) -> u64 {
         STATE_OFFSET + 8 * self as u64
     }
+}
+
+/// Words of a debt or of a due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum DebtWord {
+    /// What is to be freed; 0 if the entry is free.
+    Addr = 0,
+    /// What was asked for when it was allocated, bytes.
+    Bytes = 1,
+    /// Of a debt: its number in the region's life. Of a due: its number at the master.
+    Id = 2,
+}
+
+/// Offset of a word of a debt in the private section.
+pub const fn debt_word(entry: u32, word: DebtWord) -> u64 {
+    DEBTS_OFFSET + DEBT_BYTES * entry as u64 + 8 * word as u64
+}
+
+/// Offset of a word of a due in the private section.
+pub const fn due_word(entry: u32, word: DebtWord) -> u64 {
+    DUES_OFFSET + DEBT_BYTES * entry as u64 + 8 * word as u64
 }
 
 /// Words of a frame entry.
@@ -130,10 +161,9 @@ pub enum FrameWord {
     /// Its generation.
     Generation = 1,
     /// [`FrameState`] in bits 0–7, slab shift in bits 8–15 (0 for whole pages), bit 16 marks the
-    /// first page of a run, bit 17 a page that a word of the pool named or was named in
-    /// (`AllocInto`), which does not move. Bits 32–63 of the first page: pages of the run; of a
-    /// later page: its index in the run, so that attach finds the first page, whose state decides
-    /// for all.
+    /// first page of a run. Bits 32–63 of the first page: pages of the run, which may be in other
+    /// racks; of a later page: its index in the run, so that attach finds the first page, whose
+    /// state decides for those that are in the same rack.
     State = 2,
     /// The session that owns it, 0 for none.
     Owner = 3,

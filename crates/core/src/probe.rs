@@ -78,6 +78,12 @@ names! {
         ForgetDeparture = "forget-departure",
         /// Attach serves a page that was arriving without asking the directory.
         ForgetArrival = "forget-arrival",
+        /// A run is freed, and the racks that have other pages of it are not told.
+        ForgetApart = "forget-apart",
+        /// A word is cleared, and what it named in another rack is owed by nobody.
+        ForgetDebt = "forget-debt",
+        /// Attach takes a page of a run that begins in another rack for a leftover.
+        DropStrayPage = "drop-stray-page",
         /// A restarted master gives a rack to another region's daemon at once.
         GrantWithoutLeaseWait = "grant-without-lease-wait",
         /// The old home of a page goes on to answer calls for its data.
@@ -244,6 +250,8 @@ names! {
         PageTakenBack = "page-taken-back",
         /// Daemon: a page that was arriving had been taken back by its old home.
         ArrivalRefused = "arrival-refused",
+        /// Daemon: something is to be freed here that was freed in another rack.
+        OrphanFound = "orphan-found",
         /// Daemon: a move took too long.
         MoveTooSlow = "move-too-slow",
         /// Attach: a page was in a move.
@@ -296,7 +304,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.len(), 53);
+        assert_eq!(Mutation::ALL.len(), 56);
     }
 
     #[test]

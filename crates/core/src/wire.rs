@@ -2,8 +2,10 @@
 //! else. Encoded with postcard: fixed meaning on every host, bounded length, no pointer.
 //! A receiver decodes into these types once and checks the numbers before it uses them.
 
+mod join;
 mod proxied;
 
+pub use join::{ControlHello, ControlReply, RegionInfo, RemoteReply, RemoteRequest};
 pub use proxied::{ProxyOrder, ProxyOutcome, ProxyStatus, ProxyWork, Routed, decode_front};
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
@@ -22,7 +24,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 9;
+pub const WIRE_VERSION: u32 = 10;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +50,10 @@ pub struct PageKeep {
     pub lock_token: u64,
     /// How often the page moved, as [`MoveHistory::leaving`] says.
     pub history: MoveHistory,
+    /// Which page of a run it is; 0 for the first, and for a page alone.
+    pub run_index: u32,
+    /// Of a run's first page: how many pages the run has beside it.
+    pub run_more: u32,
 }
 
 /// A request of a client handle to a daemon, in a ring or by SEND. `seq` counts from 1 within a
@@ -219,6 +225,24 @@ pub enum Request {
     Drain(DrainRequest),
     /// About the balance of the pool.
     Balance(BalanceRequest),
+    /// To the home of an address: whether address and size name an allocation there.
+    CheckFree {
+        /// The address.
+        addr: GAddr,
+        /// What was asked for when it was allocated.
+        bytes: u64,
+    },
+    /// As `FreeFrom`, after it was answered with `Apart` and the memory's home has said that address
+    /// and size name an allocation: the word becomes 0 in the same step in which this rack notes
+    /// that it owes the free.
+    FreeApart {
+        /// The word.
+        word: GAddr,
+        /// What it has to hold.
+        addr: GAddr,
+        /// What was asked for when it was allocated.
+        bytes: u64,
+    },
 }
 
 impl Request {
@@ -230,6 +254,7 @@ impl Request {
                 | Request::Free { .. }
                 | Request::AllocInto { .. }
                 | Request::FreeFrom { .. }
+                | Request::FreeApart { .. }
                 | Request::Cas { .. }
                 | Request::FetchAdd { .. }
                 | Request::Lock { .. }
@@ -257,7 +282,7 @@ pub enum Reply {
         /// The new memory, zeroed.
         addr: GAddr,
     },
-    /// To `Free` and `FreeFrom`.
+    /// To `Free`, `FreeFrom` and `FreeApart`.
     Freed,
     /// To `Cas` and `FetchAdd`: the value before.
     Old {
@@ -317,6 +342,13 @@ pub enum Reply {
     Drain(DrainReply),
     /// To `Balance`.
     Balance(BalanceReply),
+    /// To `FreeFrom`: what the word names is not at home in this rack. Nothing was done.
+    Apart {
+        /// What the word holds.
+        addr: GAddr,
+    },
+    /// To `CheckFree`: there is such an allocation.
+    Known,
 }
 
 /// A session as its daemon sees it now.
@@ -385,111 +417,6 @@ pub struct DaemonStats {
     pub fabric: FabricCounts,
     /// What was done for clients that have no fabric endpoint.
     pub proxy: ProxyCounts,
-}
-
-/// SEND messages from a remote client to a daemon, [`Routed`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RemoteRequest {
-    /// First message of a connection.
-    Join {
-        /// `WIRE_VERSION`.
-        version: u32,
-        /// The session, new or known.
-        session: SessionId,
-        /// Process id of the client, for people.
-        pid: u32,
-        /// The last mutating request whose answer the client has taken, 0 for none.
-        consumed_seq: u64,
-        /// Locks of this rack that the client holds: names and tokens, at most
-        /// `LOCKS_OF_SESSION_MAX`.
-        locks: Vec<(GAddr, u64)>,
-    },
-    /// A request of that session.
-    Request(RequestFrame),
-    /// The client has taken the answer to this mutating request; what it allocated will be in use
-    /// once the daemon has answered the same.
-    Consumed(u64),
-    /// The client leaves on purpose: its session is over.
-    Leave,
-    /// The client does not use the channel any more, as if a connection of its own had ended.
-    Ended,
-}
-
-/// SEND messages from a daemon to a remote client, [`Routed`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RemoteReply {
-    /// To `Join`. `known` says whether the daemon has the session's last answer: if not, a
-    /// mutating request that was under way has an unknown outcome.
-    Joined {
-        /// Whether the session was known.
-        known: bool,
-        /// Tokens of the locks named in `Join` that the session holds no more.
-        lost: Vec<u64>,
-        /// Geometry and identity.
-        region: RegionInfo,
-    },
-    /// `Join` was refused.
-    Refused(Error),
-    /// To a request.
-    Reply(ReplyFrame),
-    /// To `Consumed`: it is known, also to the next daemon.
-    Consumed(u64),
-    /// The channel is over, as if a connection of its own had ended.
-    Ended,
-}
-
-/// What a client must know of a region before it uses addresses in it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RegionInfo {
-    /// The rack.
-    pub rack: RackId,
-    /// The region's identity.
-    pub region_id: [u64; 2],
-    /// Attach count.
-    pub epoch: u64,
-    /// log2 of the page size.
-    pub page_shift: u8,
-    /// Frames.
-    pub frame_count: u32,
-    /// Injected latency of own-rack accesses, nanoseconds; 0 is none.
-    pub emulate_cxl_ns: u32,
-    /// Injected latency of one-sided operations to this rack, nanoseconds; 0 is none.
-    pub emulate_rdma_ns: u32,
-    /// Whether the rack moves pages to where they are used, so that its clients count.
-    pub counts_use: bool,
-}
-
-/// First message of a client on a daemon's control socket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ControlHello {
-    /// `WIRE_VERSION`.
-    pub version: u32,
-    /// A new random session, or one to resume.
-    pub session: SessionId,
-    /// The slot to resume; `None` for a new one.
-    pub resume_slot: Option<u32>,
-    /// Whether the pages are to be handed over read-only.
-    pub read_only: bool,
-}
-
-/// A daemon's answer to [`ControlHello`]; comes with the file descriptors of slot, bell, table,
-/// pages and the daemon's wake event, in this order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ControlReply {
-    /// Joined or resumed.
-    Welcome {
-        /// The slot.
-        slot: u32,
-        /// Geometry and identity.
-        region: RegionInfo,
-        /// Whether the daemon pays for announcements with `membarrier`; if not, clients fence.
-        asymmetric_fence: bool,
-        /// Where slot, bell, table and pages start behind their descriptors, bytes: not 0 where
-        /// one device holds them all.
-        offsets: [u64; 4],
-    },
-    /// Refused.
-    Refused(Error),
 }
 
 /// How a rack is reached from elsewhere.
@@ -640,6 +567,47 @@ pub enum MasterCall {
     Stats,
     /// About racks that come and go.
     Member(MemberCall),
+    /// From the daemon that frees a run, before it removes the run's first page: the directory
+    /// forgets these pages too, wherever they are, and their homes are told to free them.
+    OrphanPages {
+        /// The run's first page, at home in the asker's rack.
+        first: PageId,
+        /// Later pages of the run; at most `COMMIT_PAGES_MAX`.
+        pages: Vec<PageId>,
+    },
+    /// Allocations that a word of the asker's rack named until it was freed there: their homes are
+    /// told to free them. Numbers grow in the life of a region; the master takes each once.
+    FreeElsewhere {
+        /// In the order of their numbers; at most `DEBTS_MAX`.
+        debts: Vec<Orphan>,
+    },
+    /// From a daemon: what it is to free for others, as soon as there is something. Answered then,
+    /// and a later one of the same connection takes its place.
+    NextOrphans,
+    /// From a daemon: it has noted these and frees them; the numbers of `Orphans`.
+    OrphansTaken {
+        /// At most `DUES_MAX`.
+        orphans: Vec<Orphan>,
+    },
+    /// Answered with `Done` as soon as no page of a range of addresses is at home anywhere, and none
+    /// is left to be freed.
+    AwaitGone {
+        /// The first address.
+        addr: GAddr,
+        /// How many bytes.
+        bytes: u64,
+    },
+}
+
+/// An allocation that is to be freed by its home, whose address nobody knows any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Orphan {
+    /// A number that no other has: of the debtor's region to the master, of the pool from there.
+    pub id: u64,
+    /// Its address.
+    pub addr: GAddr,
+    /// What was asked for when it was allocated.
+    pub bytes: u64,
 }
 
 /// The master's answer, with its term and the log index that it reflects.
@@ -697,6 +665,13 @@ pub enum MasterAnswer {
     Stats(Box<MasterStats>),
     /// To `Member`, and to a daemon's `Heartbeat`.
     Member(MemberAnswer),
+    /// To `NextOrphans`.
+    Orphans {
+        /// Pages of freed runs: freed and forgotten by `RemovePages`.
+        pages: Vec<PageId>,
+        /// Allocations: taken by `OrphansTaken`, then freed.
+        allocations: Vec<Orphan>,
+    },
 }
 
 /// One page in the answer to `Resolve`.
@@ -767,58 +742,4 @@ pub fn message_buffer() -> Box<[u8]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::constants::{
-        MASTER_MESSAGE_BYTES_MAX, RACK_NAME_BYTES_MAX, RACKS_MAX, RESOLVE_PAGES_MAX,
-    };
-
-    #[test]
-    fn the_largest_resolve_answer_fits_into_a_message() {
-        let home = PageHome {
-            page: PageId(u64::MAX),
-            rack: RackId(u16::MAX),
-            frame: FrameIndex(u32::MAX),
-            generation: Generation(u64::MAX),
-        };
-        let reply = ReplyFrame {
-            seq: u64::MAX,
-            reply: Ok(Reply::Homes(vec![home; RESOLVE_PAGES_MAX as usize])),
-        };
-        let mut buffer = message_buffer();
-        let bytes = encode(&reply, &mut buffer).unwrap();
-        assert_eq!(decode::<ReplyFrame>(bytes, "test").unwrap(), reply);
-    }
-
-    #[test]
-    fn the_names_of_all_racks_fit_into_one_answer_of_the_master() {
-        let name = "n".repeat(RACK_NAME_BYTES_MAX);
-        let info = |rack| RackInfo {
-            rack: RackId(rack),
-            region_id: [u64::MAX; 2],
-            epoch: u64::MAX,
-            page_shift: 30,
-            frame_count: u32::MAX,
-            frames_free: u32::MAX,
-            host: name.clone(),
-            control: name.clone(),
-            fabric: FabricKind::Tcp,
-            fabric_addr: name.clone(),
-            alive: true,
-        };
-        let racks = (0..RACKS_MAX).map(info).collect();
-        let answer = Ok(MasterAnswer::Racks(racks));
-        let reply = MasterReply { id: u64::MAX, term: u64::MAX, index: u64::MAX, answer };
-        assert!(encode_vec(&reply).len() <= MASTER_MESSAGE_BYTES_MAX as usize);
-    }
-
-    #[test]
-    fn short_long_and_foreign_messages_are_typed_errors() {
-        let bytes = encode_vec(&RequestFrame { seq: 7, request: Request::Ping });
-        assert!(decode::<RequestFrame>(&bytes[..bytes.len() - 1], "x").is_err());
-        let mut long = bytes.clone();
-        long.push(0);
-        assert_eq!(decode::<RequestFrame>(&long, "x").unwrap_err().code(), "protocol");
-        assert!(decode::<RequestFrame>(&[1, 200], "x").is_err());
-    }
-}
+mod tests;

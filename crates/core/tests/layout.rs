@@ -3,8 +3,8 @@
 //! `RACKPOOL_BLESS=1 cargo test -p rackpool-core --test layout` writes the document anew.
 
 use rackpool_core::constants::{
-    CELLS, LOCKS_MAX, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES, SESSIONS_MAX,
-    SLAB_SHIFT_MIN, SLOTS_MAX,
+    CELLS, DEBTS_MAX, DUES_MAX, LOCKS_MAX, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES,
+    SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
 };
 use rackpool_core::layout::*;
 use rackpool_core::{FrameIndex, PageGeometry};
@@ -122,7 +122,9 @@ fn private_section(out: &mut String) {
         out,
         &[
             (SUPERBLOCK_OFFSET, size_of::<Superblock>() as u64, "superblock"),
-            (STATE_OFFSET, BLOCK_BYTES, "words that change (`StateWord`)"),
+            (STATE_OFFSET, DEBTS_OFFSET - STATE_OFFSET, "words that change (`StateWord`)"),
+            (DEBTS_OFFSET, DEBT_BYTES * DEBTS_MAX as u64, "debts (`DebtWord`)"),
+            (DUES_OFFSET, DEBT_BYTES * DUES_MAX as u64, "dues (`DebtWord`)"),
             (REDO_OFFSET, REDO_BYTES, "redo record"),
             (SESSIONS_OFFSET, SESSION_BYTES * u64::from(SESSIONS_MAX), "session records"),
             (LOCKS_OFFSET, LOCK_BYTES * u64::from(LOCKS_MAX), "lock entries"),
@@ -157,6 +159,8 @@ fn document() -> String {
     superblock(&mut out);
     writeln!(out, "\n### Words that change, from {STATE_OFFSET}\n").unwrap();
     words(&mut out, "pub enum StateWord {");
+    writeln!(out, "\n### Words of a debt or a due, {DEBT_BYTES} bytes each\n").unwrap();
+    words(&mut out, "pub enum DebtWord {");
     writeln!(out, "\n### Redo record, from {REDO_OFFSET}\n").unwrap();
     places(
         &mut out,

@@ -609,7 +609,12 @@ fn a_bad_address_ended_the_daemon_or_the_master() {
                 Request::MoveOut { page, generation },
             ];
             for request in requests {
-                let told = code(rig.ask(0, request.clone()));
+                let reply = rig.ask(0, request.clone());
+                if matches!(reply, Ok(Reply::Apart { .. })) {
+                    // What the word holds may be an address of another rack: the master knows.
+                    continue;
+                }
+                let told = code(reply);
                 let known = ["not-mapped", "bad-free", "misaligned", "occupied", "out-of-bounds"];
                 assert!(known.contains(&told), "{request:?}: {told}");
             }

@@ -147,12 +147,12 @@ impl Handle {
     }
 
     /// Frees what `word` names, `bytes` as given when it was allocated, and sets the word to 0,
-    /// both in one step as [`Handle::alloc_into`] does. The memory has to be in the word's rack;
-    /// how it was allocated does not matter.
+    /// both in one step as [`Handle::alloc_into`] does, wherever the memory is by now: another rack
+    /// frees it as soon as it can. How it was allocated does not matter.
     ///
     /// # Errors
-    /// `bad-free` if the word names no allocation of this size in its rack, or lies inside it; the
-    /// errors for the word of [`Handle::alloc_into`]; `busy` (quarantine). After
+    /// `bad-free` if the word names no allocation of this size, or lies inside it; the errors for
+    /// the word of [`Handle::alloc_into`]; `busy` (quarantine, frees owed to other racks). After
     /// `outcome-unknown` a word that is 0 means that it was done.
     pub fn free_from(&mut self, word: GAddr, bytes: u64) -> Result<()> {
         self.check_writable_word(word)?;

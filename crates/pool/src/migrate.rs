@@ -18,7 +18,8 @@ impl Handle {
     /// Moves the page of `addr` to the rack `to`, with everything that is in it: its address stays,
     /// and so does what other handles read and write there meanwhile, which takes longer while the
     /// page is on its way. The rack where the page is then: `to`, also if it was there already.
-    /// `addr` may be any address in the page.
+    /// `addr` may be any address in the page. Pages of one allocation move one by one, and so do
+    /// a word and what it names (`alloc_into`).
     ///
     /// Blocks: one call to the master, two requests to each of the racks, and one copy of a page
     /// (2 MiB by default) through this process, all within `request_timeout_ms`. A failed move
@@ -42,9 +43,8 @@ impl Handle {
     ///
     /// # Errors
     /// `stays` if the page cannot move, or not now, and the message says why: it is a session's own
-    /// memory, part of an allocation of several pages, named by a word (`alloc_into`), locked or
-    /// pinned, somebody has not finished with it, or somebody else moves it. `busy` if too much
-    /// moves at once; `full` if `to` has no free page; `no-such-rack`; `not-mapped` and `lost` for
+    /// memory, locked or pinned, somebody has not finished with it, something in it is being freed
+    /// for another rack, or somebody else moves it. `busy` if too much moves at once; `full` if `to` has no free page; `no-such-rack`; `not-mapped` and `lost` for
     /// the page; `moving` if it was moved meanwhile; `denied` if the pool is read-only here;
     /// `peer-dead` and `timeout` if one of the racks does not answer: then the page is in one of
     /// them, whole, and moving it again tells where.

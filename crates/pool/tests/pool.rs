@@ -167,8 +167,9 @@ fn a_word_holds_its_allocation_or_nothing_from_both_racks_and_over_both_fabrics(
         a.free_from(word, 64).unwrap();
         let elsewhere = b.alloc(64, Placement::Rack(RackId(0))).unwrap();
         a.write_u64(word, elsewhere.0).unwrap();
-        assert_eq!(a.free_from(word, 64).unwrap_err().code(), "bad-free", "it is in rack 0");
-        a.free(elsewhere, 64).unwrap();
+        assert_eq!(a.free_from(word, PAGE).unwrap_err().code(), "bad-free", "it is in rack 0");
+        a.free_from(word, 64).unwrap();
+        assert_eq!(b.read_u64(word).unwrap(), 0);
         a.free(word, 64).unwrap();
         assert_eq!(a.alloc_into(GAddr(word.0 + 4), 64).unwrap_err().code(), "misaligned");
         assert_eq!(a.alloc_into(word, 64).unwrap_err().code(), "not-mapped");

@@ -2,7 +2,7 @@
 //! itself:
 //!
 //! ```text
-//! cargo run --release -p rackpool-sim --example seeds -- FIRST COUNT FAULTS OPERATIONS [trace]
+//! cargo run --release -p rackpool-sim --example seeds -- FIRST COUNT FAULTS OPERATIONS [WORD]
 //! cargo run --release -p rackpool-sim --example seeds -- 1 100 all 2000
 //! cargo run --release -p rackpool-sim --example seeds --features mutations -- \
 //!     1 100 all 2000 without unlock-before-flush

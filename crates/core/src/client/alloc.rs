@@ -299,23 +299,36 @@ impl<M: Mem> Operation<M> for Free {
 }
 
 /// An allocation whose address goes into a word, or the free of what a word names: asked of the
-/// daemon of the word's home rack.
+/// daemon of the word's home rack. If the memory is in another rack by now, its daemon is asked
+/// whether address and size name an allocation, then the word's again.
 #[derive(Debug)]
 pub struct AtWord {
     request: Request,
     home: Home,
+    /// The way to the memory, while its daemon is asked.
+    check: Option<Home>,
+    bytes: u64,
     done: Option<GAddr>,
 }
 
 impl AtWord {
     /// Starts an allocation in the word's rack.
     pub fn alloc(word: GAddr, bytes: u64) -> Self {
-        Self { request: Request::AllocInto { word, bytes }, home: Home::of(word), done: None }
+        Self::new(word, Request::AllocInto { word, bytes }, bytes)
     }
 
     /// Starts a free.
     pub fn free(word: GAddr, bytes: u64) -> Self {
-        Self { request: Request::FreeFrom { word, bytes }, home: Home::of(word), done: None }
+        Self::new(word, Request::FreeFrom { word, bytes }, bytes)
+    }
+
+    fn new(word: GAddr, request: Request, bytes: u64) -> Self {
+        Self { request, home: Home::of(word), check: None, bytes, done: None }
+    }
+
+    /// Whom to ask now.
+    fn asked(&mut self) -> &mut Home {
+        self.check.as_mut().unwrap_or(&mut self.home)
     }
 }
 
@@ -324,15 +337,38 @@ impl<M: Mem> Operation<M> for AtWord {
     type Output = GAddr;
 
     fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<GAddr>> {
-        match self.done {
-            Some(addr) => Ok(Step::Done(addr)),
-            None => self.home.ask(client, self.request.clone()),
+        match (self.done, &mut self.check) {
+            (Some(addr), _) => Ok(Step::Done(addr)),
+            (None, None) => self.home.ask(client, self.request.clone()),
+            (None, Some(memory)) => {
+                let request = Request::CheckFree { addr: memory.addr, bytes: self.bytes };
+                memory.ask(client, request)
+            }
         }
     }
 
     fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        self.done = match (self.home.on_reply(client, reply)?, &self.request) {
+        self.done = match (self.asked().on_reply(client, reply)?, &self.request) {
             (None, _) => return Ok(()),
+            (Some(Reply::Known), _) if let Some(memory) = self.check.take() => {
+                let (word, addr, bytes) = (self.home.addr, memory.addr, self.bytes);
+                self.request = Request::FreeApart { word, addr, bytes };
+                return Ok(());
+            }
+            (Some(_), _) if self.check.is_some() => {
+                return Err(unexpected("daemon", "a question about an allocation"));
+            }
+            (Some(Reply::Apart { addr }), Request::FreeFrom { .. }) => {
+                client.check(addr, 1)?;
+                self.check = Some(Home::of(addr));
+                return Ok(());
+            }
+            (Some(Reply::Freed), Request::FreeApart { addr, bytes, .. }) => {
+                if *bytes > client.geometry().page_bytes() / 2 {
+                    client.forget(client.geometry().page(*addr));
+                }
+                Some(GAddr::NULL)
+            }
             (Some(Reply::Allocated { addr }), Request::AllocInto { .. }) => Some(addr),
             (Some(Reply::Freed), Request::FreeFrom { .. }) => Some(GAddr::NULL),
             (Some(_), _) => return Err(unexpected("daemon", "a request about a word")),
@@ -341,7 +377,7 @@ impl<M: Mem> Operation<M> for AtWord {
     }
 
     fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
-        self.home.on_master(client, answer)
+        self.asked().on_master(client, answer)
     }
 }
 

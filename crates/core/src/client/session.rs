@@ -217,5 +217,7 @@ fn operation_name(request: &Request) -> &'static str {
         Request::Store { .. } => "store",
         Request::Drain(_) => "drain",
         Request::Balance(_) => "balance",
+        Request::CheckFree { .. } => "check of an allocation",
+        Request::FreeApart { .. } => "free_from",
     }
 }

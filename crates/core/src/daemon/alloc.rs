@@ -186,9 +186,6 @@ impl Daemon {
         let page = Entry::load_checked(world.private(), frame).page;
         let addr = self.frames.addr(page, offset);
         self.redo.set(taking.offset, taking.word);
-        if word.is_some() {
-            self.mark_named(frame, world);
-        }
         self.commit_allocated(ticket, word, addr, world);
         self.slabs.taken(frame, taking.index);
         self.allocated_bytes += 1 << shift;
@@ -207,16 +204,6 @@ impl Daemon {
         }
     }
 
-    /// A page with named memory, or with a word that names, does not move: both are freed in one
-    /// step of one daemon.
-    fn mark_named<W: World>(&mut self, frame: u32, world: &W) {
-        let entry = Entry::load_checked(world.private(), frame);
-        if !entry.named {
-            let word = Entry { named: true, ..entry }.state_word(entry.state);
-            self.redo.set(state_offset(frame), word);
-        }
-    }
-
     /// Commits the prepared stores with the request's result and, at `word`, the address. What a
     /// word names is in use from now on: it never comes back by itself.
     fn commit_allocated<W: World>(
@@ -229,8 +216,6 @@ impl Daemon {
         let bytes = if word.is_some() { 0 } else { ticket.bytes };
         if let Some(offset) = word {
             self.redo.set_page(offset, addr.0);
-            let frame = (offset >> self.layout.pages.page_shift()) as u32;
-            self.mark_named(frame, world);
         }
         let outcome = Outcome { kind: ResultKind::Allocated, value: addr.0, bytes };
         let (record, seq) = (ticket.record, ticket.seq);
@@ -311,7 +296,6 @@ impl Daemon {
                 state: FrameState::Pending,
                 shift,
                 first: index == 0,
-                named: false,
                 span: if index == 0 { count } else { index as u32 },
                 owner: SessionId(owner),
             };
@@ -448,7 +432,6 @@ impl Daemon {
             }
         };
         let entry = Entry::load_checked(world.private(), job.frames[0]);
-        let entry = Entry { named: word.is_some(), ..entry };
         let addr = self.frames.addr(PageId(job.first_page), 0);
         self.redo.set(state_offset(job.frames[0]), entry.state_word(FrameState::Home));
         self.commit_allocated(ticket, word, addr, world);

@@ -4,11 +4,11 @@
 //! indexes agree with them, or an error that says why the bytes cannot be used; never a reformat.
 //! Called by the runtime when it starts. Order: superblock checked, redo record finished, epoch
 //! raised, sessions read, frames settled, slabs counted. Settling: `Home` stays, `Pending` goes
-//! the way of `Freeing`, a later page of a run follows its first page, and what is owned by a
-//! session that is over is freed; then the table is made to say the same.
+//! the way of `Freeing`, a later page of a run follows its first page if that is here, and what is
+//! owned by a session that is over is freed; then the table is made to say the same.
 //! Source: DESIGN §2 (attach; another version or geometry is an error).
 
-use crate::addr::{FrameIndex, PageGeometry, RackId};
+use crate::addr::{FrameIndex, PageGeometry, PageId, RackId};
 use crate::constants::{SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX};
 use crate::counts::{AnswerCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
@@ -20,6 +20,7 @@ use crate::daemon::heat::Heat;
 use crate::daemon::leaving::Leaving;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
+use crate::daemon::orphans::Orphans;
 use crate::daemon::redo::Redo;
 use crate::daemon::session::Sessions;
 use crate::daemon::slab::Slabs;
@@ -29,7 +30,8 @@ use crate::layout::{
     FRAMES_OFFSET, FrameState, LAYOUT_VERSION, MAGIC, RegionLayout, SUPERBLOCK_OFFSET, StateWord,
     Superblock, table_word,
 };
-use crate::seam::{Mem, Probe, Race};
+use crate::seam::{Mem, Mutation, Probe, Race};
+use std::collections::BTreeSet;
 use zerocopy::{FromBytes, IntoBytes};
 
 fn bad<T>(reason: String) -> Result<T> {
@@ -127,7 +129,6 @@ struct Head {
     page: u64,
     pages: u32,
     stays: bool,
-    seen: u32,
 }
 
 impl Daemon {
@@ -147,6 +148,7 @@ impl Daemon {
         let frames = Frames::load(mem, layout.pages, layout.frame_count)?;
         let sessions = Sessions::load(mem)?;
         let locks = Locks::load(mem, &sessions, layout.pages)?;
+        let orphans = Orphans::load(mem)?;
         let epoch = mem.load(StateWord::Epoch.offset()).wrapping_add(1);
         mem.store(StateWord::Epoch.offset(), epoch);
         let mut daemon = Daemon {
@@ -166,6 +168,7 @@ impl Daemon {
             freeing: Freeing::default(),
             calls: Calls::new(),
             moves: Moves::default(),
+            orphans,
             allocated_bytes: 0,
             allocations_live: 0,
             requests: RequestCounts::default(),
@@ -180,6 +183,7 @@ impl Daemon {
             world.private().met(Race::FramesRolledBack);
         }
         daemon.start_freeing(&leaving, None, world);
+        daemon.hold_first_pages(&leaving, world.private());
         daemon.trim_slabs(world);
         Ok(daemon)
     }
@@ -206,7 +210,9 @@ impl Daemon {
             let slab_shape = entry.shift == 0 || (entry.first && entry.span == 1);
             let known_page = entry.page.0 != 0 && entry.page <= page_max;
             let known_generation = (1..generation_next).contains(&entry.generation.0);
-            if !(known_class && slab_shape && known_page && known_generation && entry.span > 0) {
+            let known_span =
+                entry.span > 0 && (entry.first || u64::from(entry.span) < entry.page.0);
+            if !(known_class && slab_shape && known_page && known_generation && known_span) {
                 return bad(format!("the entry of frame {frame} makes no sense: {entry:?}"));
             }
             if let Some(other) = self.frames.by_page.insert(entry.page.0, frame) {
@@ -223,7 +229,7 @@ impl Daemon {
         }
         let pages: Vec<(u64, u32)> = self.frames.by_page.iter().map(|(p, f)| (*p, *f)).collect();
         let mut leaving = Vec::new();
-        let mut head = Head { page: 0, pages: 0, stays: false, seen: 0 };
+        let mut head = Head { page: 0, pages: 0, stays: false };
         for (page, frame) in pages {
             let entry = Entry::load(world.private(), frame)?;
             if matches!(entry.state, FrameState::Arriving | FrameState::Departing) {
@@ -231,28 +237,33 @@ impl Daemon {
                 self.settle_move(frame, &entry, world);
                 continue;
             }
+            let in_run = (head.page + 1..head.page + u64::from(head.pages)).contains(&page);
+            if in_run && (entry.first || entry.run_first().0 != head.page) {
+                return bad(format!("page {page} lies inside the run from page {}", head.page));
+            }
             if entry.first {
-                check_complete(&head)?;
                 let owner = entry.owner.0;
                 let owned = owner == 0 || self.sessions.record_of(owner).is_some();
                 let stays = entry.state == FrameState::Home && owned;
-                head = Head { page, pages: entry.span, stays, seen: 1 };
-                if stays {
-                    self.keep_first(frame, &entry, world)?;
-                }
+                head = Head { page, pages: entry.span, stays };
             }
-            let follows = entry.first
-                || (head.page + u64::from(entry.span) == page && entry.span < head.pages);
-            if !(head.stays && follows) {
+            // A page whose run begins in another rack is as its own entry says.
+            let has_head = entry.run_first().0 == head.page;
+            if has_head && !entry.first && !in_run {
+                return bad(format!("page {page} lies behind the end of its run"));
+            }
+            let mut stays = if has_head { head.stays } else { entry.state == FrameState::Home };
+            if !has_head && world.private().mutated(Mutation::DropStrayPage) {
+                stays = false;
+            }
+            if !stays {
                 leaving.push(frame);
                 continue;
-            }
-            if !entry.first {
-                head.seen += 1;
             }
             if entry.state == FrameState::Freeing {
                 return bad(format!("page {page} is being freed, the first of its run is not"));
             }
+            self.keep_page(frame, &entry, world)?;
             if entry.state == FrameState::Pending {
                 let word = entry.state_word(FrameState::Home);
                 world.private().met(Race::RunFinished);
@@ -260,19 +271,33 @@ impl Daemon {
             }
             settle_table(world, frame, entry.generation.0);
         }
-        check_complete(&head)?;
         Ok(leaving)
     }
 
-    /// Puts a slab page or the first page of a run that stays into the indexes.
-    fn keep_first<W: World>(&mut self, frame: u32, entry: &Entry, world: &W) -> Result<()> {
+    /// Runs that were being freed: their pages in other racks are to be freed there. Those that
+    /// this rack has forgotten already are unknown to the master as well.
+    fn hold_first_pages<M: Mem>(&mut self, leaving: &[u32], mem: &M) {
+        let entries: Vec<(u32, Entry)> =
+            leaving.iter().map(|frame| (*frame, Entry::load_checked(mem, *frame))).collect();
+        let here: BTreeSet<PageId> = entries.iter().map(|(_, entry)| entry.page).collect();
+        for (frame, entry) in entries.iter().filter(|(_, entry)| entry.first && entry.shift == 0) {
+            let run = entry.page.0 + 1..entry.page.0 + u64::from(entry.span);
+            let apart: Vec<PageId> = run.map(PageId).filter(|page| !here.contains(page)).collect();
+            if !apart.is_empty() {
+                self.hold_first(*frame, entry.page, apart);
+            }
+        }
+    }
+
+    /// Puts a page that stays into the indexes.
+    fn keep_page<W: World>(&mut self, frame: u32, entry: &Entry, world: &W) -> Result<()> {
         let owner = entry.owner.0;
-        if owner != 0 {
+        if owner != 0 && entry.first {
             self.frames.owned.insert((owner, frame));
         }
         if entry.shift == 0 {
-            self.allocations_live += 1;
-            self.allocated_bytes += u64::from(entry.span) * self.layout.pages.page_bytes();
+            self.allocations_live += u64::from(entry.first);
+            self.allocated_bytes += self.layout.pages.page_bytes();
         } else {
             let live = self.slabs.insert_found(world.private(), frame, entry.shift, owner)?;
             self.allocations_live += u64::from(live);
@@ -313,14 +338,6 @@ fn check_superblock(
         return bad(format!("{} frames are too many", block.frame_count));
     };
     Ok(RegionLayout { pages, frame_count })
-}
-
-fn check_complete(head: &Head) -> Result<()> {
-    if head.stays && head.seen != head.pages {
-        let Head { page, pages, seen, .. } = head;
-        return bad(format!("{seen} of the {pages} pages from page {page} are there"));
-    }
-    Ok(())
 }
 
 /// Makes a table word right without touching one that is.

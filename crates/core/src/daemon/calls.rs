@@ -8,11 +8,14 @@
 //! authority for homes).
 
 use crate::constants::PAGE_ID_LEASE;
-use crate::constants::{COMMIT_PAGES_MAX, DAEMON_CALLS_MAX, MASTER_ATTEMPTS_MAX, MASTER_RETRY_NS};
+use crate::constants::{
+    AWAITS_MAX, COMMIT_PAGES_MAX, DAEMON_CALLS_MAX, MASTER_ATTEMPTS_MAX, MASTER_RETRY_NS,
+};
+use crate::daemon::session::Ticket;
 use crate::daemon::{Daemon, World};
 use crate::error::Error;
 use crate::seam::{Mutation, Nanos, Probe, Race, Rare};
-use crate::wire::{MasterAnswer, MasterCall, MasterReply};
+use crate::wire::{MasterAnswer, MasterCall, MasterReply, Orphan, Reply};
 use std::collections::BTreeMap;
 
 /// Why a call was made.
@@ -26,6 +29,26 @@ pub(super) enum Purpose {
     Move { frame: u32 },
     /// These frames' pages are forgotten.
     Remove { frames: Vec<u32> },
+    /// So many pages of the run whose first page is in the frame are elsewhere.
+    Apart { frame: u32, count: usize },
+    /// What this rack owes, up to a number.
+    Pay { last: u64 },
+    /// What others owe here; answered when there is something.
+    Orphans,
+    /// These are noted.
+    Take { orphans: Vec<Orphan> },
+    /// Pages that were to be freed here and are not here.
+    Gone,
+    /// A free ends everywhere; answered then.
+    Await { ticket: Ticket },
+}
+
+impl Purpose {
+    /// Whether the answer comes when others have done something: such calls have no place in the
+    /// window.
+    fn is_parked(&self) -> bool {
+        matches!(self, Purpose::Orphans | Purpose::Await { .. })
+    }
 }
 
 #[derive(Debug)]
@@ -64,8 +87,14 @@ impl Calls {
     }
 
     fn has_room(&self, probe: &impl Probe) -> bool {
-        let forced = !self.outstanding.is_empty() && probe.rare(Rare::CallWindowFull);
-        self.up && !forced && self.outstanding.len() < DAEMON_CALLS_MAX
+        let window = self.outstanding.values().filter(|call| !call.purpose.is_parked()).count();
+        let forced = window > 0 && probe.rare(Rare::CallWindowFull);
+        self.up && !forced && window < DAEMON_CALLS_MAX
+    }
+
+    fn awaits(&self) -> usize {
+        let is_await = |call: &&Outstanding| matches!(call.purpose, Purpose::Await { .. });
+        self.outstanding.values().filter(is_await).count()
     }
 
     fn send<W: World>(&mut self, call: MasterCall, purpose: Purpose, world: &mut W) {
@@ -123,6 +152,11 @@ impl Daemon {
                 self.on_home_known(*frame, homes[0], world);
                 None
             }
+            (Ok(MasterAnswer::Orphans { pages, allocations }), Purpose::Orphans) => {
+                self.on_orphans(now, (&pages, &allocations), world);
+                None
+            }
+            (Ok(MasterAnswer::Done), purpose) if self.on_orphans_done(purpose, world) => None,
             (Ok(answer), _) => Some(unexpected(answer)),
             (Err(error), _) => Some(error),
         };
@@ -132,6 +166,19 @@ impl Daemon {
             None => {}
         }
         self.advance(world);
+    }
+
+    /// The master has done what a call about orphans asked; whether it was one.
+    fn on_orphans_done<W: World>(&mut self, purpose: &Purpose, world: &mut W) -> bool {
+        match purpose {
+            Purpose::Apart { frame, count } => self.on_apart(*frame, *count),
+            Purpose::Pay { last } => self.on_paid(*last, world),
+            Purpose::Take { orphans } => self.on_taken(orphans, world),
+            Purpose::Await { ticket } => self.answer(ticket, Ok(Reply::Freed), world),
+            Purpose::Gone => self.on_gone(),
+            _ => return false,
+        }
+        true
     }
 
     fn on_failed_call<W: World>(
@@ -195,6 +242,42 @@ impl Daemon {
                 self.on_removed(&std::mem::take(&mut frames), world);
             }
             self.calls.send(call, Purpose::Remove { frames }, world);
+        }
+        self.send_orphan_calls(world);
+    }
+
+    /// What other racks are to free, or this one for them.
+    fn send_orphan_calls<W: World>(&mut self, world: &mut W) {
+        while self.calls.has_room(world.private()) {
+            if let Some((frame, count, call)) = self.next_apart(world.private()) {
+                self.calls.send(call, Purpose::Apart { frame, count }, world);
+            } else if let Some((last, call)) = self.next_payment() {
+                self.calls.send(call, Purpose::Pay { last }, world);
+            } else if let Some((orphans, call)) = self.next_taking() {
+                self.calls.send(call, Purpose::Take { orphans }, world);
+            } else if let Some(call) = self.next_gone() {
+                self.calls.send(call, Purpose::Gone, world);
+            } else {
+                break;
+            }
+        }
+        if self.calls.up && self.wants_await() {
+            // Whoever gave up needs no answer.
+            let (sessions, probe) = (&self.sessions, world.private());
+            self.calls.outstanding.retain(|_, call| match &call.purpose {
+                Purpose::Await { ticket } => sessions.waits(ticket, probe),
+                _ => true,
+            });
+            while self.calls.awaits() < AWAITS_MAX
+                && let Some((ticket, call)) = self.next_await(world.private())
+            {
+                self.calls.send(call, Purpose::Await { ticket }, world);
+            }
+        }
+        if self.calls.up
+            && let Some(call) = self.next_question_for_orphans()
+        {
+            self.calls.send(call, Purpose::Orphans, world);
         }
     }
 }

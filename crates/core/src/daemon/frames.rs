@@ -12,6 +12,7 @@ use crate::constants::{GENERATION_CHUNK, PAGE_ID_LEASE, RUN_PAGES_MAX};
 use crate::error::{Error, Result};
 use crate::layout::{FRAME_BYTES, FrameState, FrameWord, StateWord, frame_word};
 use crate::seam::{Mem, Mutation};
+use crate::wire::PageKeep;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A frame entry, decoded.
@@ -24,8 +25,6 @@ pub(super) struct Entry {
     pub(super) shift: u8,
     /// Whether it is the first page of a run; slab pages are.
     pub(super) first: bool,
-    /// Whether a word of the pool named memory of it, or lies in it (`AllocInto`).
-    pub(super) named: bool,
     /// Pages of the run in its first page, the index in the run in later ones.
     pub(super) span: u32,
     pub(super) owner: SessionId,
@@ -45,7 +44,6 @@ impl Entry {
             state,
             shift: (state_word >> 8) as u8,
             first: state_word >> 16 & 1 == 1,
-            named: state_word >> 17 & 1 == 1,
             span: (state_word >> 32) as u32,
             owner: SessionId(word(FrameWord::Owner)),
         })
@@ -54,7 +52,7 @@ impl Entry {
     /// The entry of a frame for a page that comes from another rack.
     pub(super) fn arriving(page: PageId, generation: Generation) -> Entry {
         let (state, owner) = (FrameState::Arriving, SessionId(0));
-        Entry { page, generation, state, shift: 0, first: true, named: false, span: 1, owner }
+        Entry { page, generation, state, shift: 0, first: true, span: 1, owner }
     }
 
     /// Reads an entry that attach has checked.
@@ -62,12 +60,33 @@ impl Entry {
         Entry::load(mem, frame).expect("attach checked every entry and only the engine writes them")
     }
 
+    /// The first page of its run.
+    pub(super) fn run_first(&self) -> PageId {
+        if self.first { self.page } else { PageId(self.page.0 - u64::from(self.span)) }
+    }
+
+    /// Which page of its run it is, and of a first page how many follow.
+    pub(super) fn place_in_run(&self) -> (u32, u32) {
+        if self.first { (0, self.span - 1) } else { (self.span, 0) }
+    }
+
+    /// The entry of an arriving page as its old home describes it; `None` if that makes no sense.
+    pub(super) fn of_run(self, keep: &PageKeep) -> Option<Entry> {
+        let PageKeep { shift, run_index, run_more, .. } = *keep;
+        let is_slab = shift != 0;
+        let inside = run_index.max(run_more) < RUN_PAGES_MAX && u64::from(run_index) < self.page.0;
+        if !inside || (is_slab && run_index + run_more > 0) || (run_index > 0 && run_more > 0) {
+            return None;
+        }
+        let span = if run_index == 0 { run_more + 1 } else { run_index };
+        Some(Entry { shift, first: run_index == 0, span, ..self })
+    }
+
     /// The state word with another state.
     pub(super) fn state_word(&self, state: FrameState) -> u64 {
         u64::from(state as u8)
             | u64::from(self.shift) << 8
             | u64::from(self.first) << 16
-            | u64::from(self.named) << 17
             | u64::from(self.span) << 32
     }
 

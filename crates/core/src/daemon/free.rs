@@ -25,7 +25,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Debug, Default)]
 struct Removal {
     remaining: usize,
-    waiters: Vec<Ticket>,
+    /// With the addresses of what they free.
+    waiters: Vec<(Ticket, GAddr)>,
+    /// Whether pages of a run are in other racks.
+    apart: bool,
 }
 
 /// Frames on their way to be free.
@@ -63,6 +66,18 @@ impl Freeing {
         !self.draining.is_empty() || !self.drained.is_empty()
     }
 
+    /// A frame's page is not forgotten yet, although its removal was queued.
+    pub(super) fn hold(&mut self, frame: u32) {
+        self.queue.retain(|queued| *queued != frame);
+        let removal = self.known.get(&frame).and_then(|id| self.removals.get_mut(id));
+        removal.expect("its removal was queued").apart = true;
+    }
+
+    /// Now it is.
+    pub(super) fn let_go(&mut self, frame: u32) {
+        self.queue.push_back(frame);
+    }
+
     /// Notes that table words changed: the next scan needs a barrier.
     pub(super) fn table_changed(&mut self) {
         self.unfenced = true;
@@ -81,7 +96,7 @@ impl Freeing {
 
 /// What an address and a size name.
 #[derive(Clone, Copy, Debug)]
-enum Target {
+pub(super) enum Target {
     Object { frame: u32, index: u32, shift: u8 },
     Run { frame: u32, page: PageId, pages: u32 },
 }
@@ -91,6 +106,9 @@ impl Daemon {
     pub(super) fn free_from<W: World>(&mut self, ticket: Ticket, world: &mut W) {
         let named = self.locate_word(ticket.word, world).map(|at| (at, world.pages().load(at)));
         match named {
+            Ok((_, addr)) if self.is_apart(GAddr(addr), world) => {
+                self.answer(&ticket, Ok(Reply::Apart { addr: GAddr(addr) }), world);
+            }
             Ok((at, addr)) => self.free(ticket, GAddr(addr), Some(at), world),
             Err(error) => self.answer(&ticket, Err(error), world),
         }
@@ -150,7 +168,18 @@ impl Daemon {
         if let Some(other) = disowned.filter(|other| *other != record) {
             self.sessions.disowned(other);
         }
-        self.finish_release(target, Some(ticket), world);
+        self.finish_release(target, Some((ticket, addr)), world);
+    }
+
+    /// Frees what lives at an address, with the stores that are prepared and for nobody here.
+    pub(super) fn release_now<W: World>(&mut self, target: Target, addr: GAddr, world: &mut W) {
+        let disowned = self.sessions.disown(addr.0, &mut self.redo);
+        self.prepare_release(target, world);
+        self.redo.commit(world);
+        if let Some(record) = disowned {
+            self.sessions.disowned(record);
+        }
+        self.finish_release(target, None, world);
     }
 
     /// The last request whose answer a session has taken.
@@ -169,13 +198,8 @@ impl Daemon {
         let consumed = self.consumed(record, world);
         let Some((addr, bytes)) = self.sessions.unconsumed(record, consumed) else { return };
         let Ok(target) = self.find_allocation(GAddr(addr), bytes, world) else { return };
-        if let Some(record) = self.sessions.disown(addr, &mut self.redo) {
-            self.prepare_release(target, world);
-            world.private().met(Race::AnswerTakenBack);
-            self.redo.commit(world);
-            self.sessions.disowned(record);
-            self.finish_release(target, None, world);
-        }
+        world.private().met(Race::AnswerTakenBack);
+        self.release_now(target, GAddr(addr), world);
     }
 
     /// Frees everything that is owned by a session.
@@ -192,26 +216,30 @@ impl Daemon {
         }
     }
 
-    /// A repeated free whose pages the master has not forgotten yet waits for that; whether so.
+    /// A repeated free whose pages the master has not forgotten yet waits for that, or for other
+    /// racks; whether so.
     pub(super) fn join_removal(&mut self, ticket: Ticket, addr: GAddr) -> bool {
         if slab::class_shift(&self.layout, ticket.bytes).is_some() {
             return false;
         }
-        // Pages are forgotten in order, so the last one of the run says when all are.
         let pages = ticket.bytes.div_ceil(self.layout.pages.page_bytes());
-        let last = self.layout.pages.page(addr).0 + pages - 1;
-        let frame = self.frames.by_page.get(&last);
-        let removal = frame.and_then(|frame| self.freeing.known.get(frame));
-        match removal.and_then(|id| self.freeing.removals.get_mut(id)) {
-            Some(removal) => {
-                removal.waiters.push(ticket);
-                true
-            }
-            None => false,
+        let first = self.layout.pages.page(addr).0;
+        let frames = self.frames.by_page.range(first..first + pages).map(|(_, frame)| frame);
+        let removal = frames.filter_map(|frame| self.freeing.known.get(frame)).next().copied();
+        match removal.and_then(|id| self.freeing.removals.get_mut(&id)) {
+            Some(removal) => removal.waiters.push((ticket, addr)),
+            None if pages > 1 || !ticket.word.is_null() => self.repeat_apart(ticket, addr),
+            None => return false,
         }
+        true
     }
 
-    fn find_allocation<W: World>(&self, addr: GAddr, bytes: u64, world: &W) -> Result<Target> {
+    pub(super) fn find_allocation<W: World>(
+        &self,
+        addr: GAddr,
+        bytes: u64,
+        world: &W,
+    ) -> Result<Target> {
         let bad = |reason: &str| Err(Error::BadFree { addr, bytes, reason: reason.into() });
         if bytes == 0 || addr.is_null() {
             return bad(if bytes == 0 { "nothing has 0 bytes" } else { "it is null" });
@@ -268,7 +296,12 @@ impl Daemon {
     }
 
     /// Follows in the indexes, and starts the way of a run's frames.
-    fn finish_release<W: World>(&mut self, target: Target, by: Option<Ticket>, world: &mut W) {
+    fn finish_release<W: World>(
+        &mut self,
+        target: Target,
+        by: Option<(Ticket, GAddr)>,
+        world: &mut W,
+    ) {
         match target {
             Target::Object { frame, index, shift } => {
                 let slab = self.slabs.released(frame, index);
@@ -277,17 +310,25 @@ impl Daemon {
                     self.allocated_bytes -= 1u64 << shift;
                 }
                 self.trim_class(slab.shift, slab.owner, world);
-                if let Some(ticket) = by {
+                if let Some((ticket, _)) = by {
                     self.answer(&ticket, Ok(Reply::Freed), world);
                 }
             }
             Target::Run { page, pages, .. } => {
-                self.allocations_live -= 1;
-                self.allocated_bytes -= u64::from(pages) * self.layout.pages.page_bytes();
                 let range = page.0..page.0 + u64::from(pages);
-                let frames: Vec<u32> = self.frames.by_page.range(range).map(|(_, f)| *f).collect();
-                assert!(frames.len() == pages as usize, "attach checked that runs are complete");
+                let is_here = |(_, frame): &(&u64, &u32)| {
+                    let state = Entry::load_checked(world.private(), **frame).state;
+                    matches!(state, FrameState::Home | FrameState::Freeing)
+                };
+                let here = self.frames.by_page.range(range.clone()).filter(is_here);
+                let (ids, frames): (BTreeSet<u64>, Vec<u32>) = here.unzip();
+                self.allocations_live -= 1;
+                self.allocated_bytes -= frames.len() as u64 * self.layout.pages.page_bytes();
                 self.start_freeing(&frames, by, world);
+                if frames.len() < pages as usize {
+                    let apart = range.filter(|id| !ids.contains(id)).map(PageId).collect();
+                    self.hold_first(frames[0], page, apart);
+                }
             }
         }
     }
@@ -326,7 +367,7 @@ impl Daemon {
     pub(super) fn start_freeing<W: World>(
         &mut self,
         frames: &[u32],
-        by: Option<Ticket>,
+        by: Option<(Ticket, GAddr)>,
         world: &mut W,
     ) {
         let id = self.freeing.next_removal;
@@ -353,7 +394,8 @@ impl Daemon {
             self.freeing.known.insert(*frame, id);
             self.freeing.queue.push_back(*frame);
         }
-        let removal = Removal { remaining: frames.len(), waiters: by.into_iter().collect() };
+        let (remaining, waiters) = (frames.len(), by.into_iter().collect());
+        let removal = Removal { remaining, waiters, apart: false };
         self.freeing.removals.insert(id, removal);
     }
 
@@ -375,12 +417,13 @@ impl Daemon {
         for frame in frames {
             let id = self.freeing.known.remove(frame).expect("a frame is removed once");
             self.freeing.draining.insert(*frame);
+            self.orphans.removed(*frame);
             let removal = self.freeing.removals.get_mut(&id).expect("it has a frame left");
             removal.remaining -= 1;
             if removal.remaining == 0 {
                 let removal = self.freeing.removals.remove(&id).expect("it was found above");
-                for ticket in removal.waiters {
-                    self.answer(&ticket, Ok(Reply::Freed), world);
+                for (ticket, addr) in removal.waiters {
+                    self.end_free(ticket, addr, removal.apart, world);
                 }
             }
         }

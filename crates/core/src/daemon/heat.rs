@@ -403,6 +403,5 @@ fn victim_here(ask: &MoveAsk, heat: &Heat, frames: &Frames) -> Option<Victim> {
 /// Whether a page might be moved, as far as its frame's entry says.
 fn may_go<M: Mem>(frame: u32, mem: &M) -> bool {
     let entry = Entry::load_checked(mem, frame);
-    let alone = entry.first && entry.span == 1 && entry.owner.0 == 0 && !entry.named;
-    entry.state == FrameState::Home && alone
+    entry.state == FrameState::Home && entry.owner.0 == 0
 }

@@ -26,6 +26,7 @@ mod heat;
 mod leaving;
 mod locks;
 mod moves;
+mod orphans;
 mod proxy;
 mod redo;
 mod remotes;
@@ -51,6 +52,7 @@ use crate::daemon::heat::Heat;
 use crate::daemon::leaving::Leaving;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
+use crate::daemon::orphans::Orphans;
 use crate::daemon::redo::Redo;
 use crate::daemon::session::{Admit, Outcome, Sessions, Ticket};
 use crate::daemon::slab::Slabs;
@@ -152,6 +154,7 @@ pub struct Daemon {
     freeing: Freeing,
     calls: Calls,
     moves: Moves,
+    orphans: Orphans,
     allocated_bytes: u64,
     allocations_live: u64,
     requests: RequestCounts,
@@ -349,6 +352,9 @@ impl Daemon {
                 Request::Ping => Some(Ok(Reply::Pong)),
                 Request::Drain(request) => Some(self.on_drain(record, request, world)),
                 Request::Balance(request) => Some(self.on_balance(record, request, world)),
+                Request::CheckFree { addr, bytes } => {
+                    Some(self.find_allocation(addr, bytes, world).map(|_| Reply::Known))
+                }
                 Request::MoveIn { page } => self.move_in((record, seq), page, world),
                 Request::MoveOut { page, generation } => {
                     self.move_out((record, seq), page, generation, world)
@@ -376,6 +382,7 @@ impl Daemon {
         self.request_scan();
         self.retry_calls(now, world);
         self.time_moves(now, world);
+        self.time_orphans(now);
         self.time_locks(now, world);
         self.advance(world);
     }
@@ -387,6 +394,7 @@ impl Daemon {
             || self.calls.retries()
             || self.locks.needs_tick()
             || self.moves.needs_tick()
+            || self.orphans.needs_tick()
     }
 
     /// The daemon's counters.
@@ -467,7 +475,11 @@ impl Daemon {
                 if let (Request::Lock { addr, .. }, ResultKind::Locked) = (&request, outcome.kind) {
                     return Some(self.repeat_lock(record, *addr, outcome.value));
                 }
-                return self.repeat(record, seq, outcome, world.private());
+                let word = match request {
+                    Request::FreeApart { word, .. } => word,
+                    _ => GAddr::NULL,
+                };
+                return self.repeat((record, seq, word), outcome, world.private());
             }
             Admit::Refuse(error) => return Some(Err(error)),
         }
@@ -509,6 +521,11 @@ impl Daemon {
                 self.free_from(ticket, world);
                 None
             }
+            Request::FreeApart { word, addr, bytes } => {
+                let ticket = self.sessions.ticket(record, seq, bytes, false).of_word(word);
+                self.free_apart(ticket, addr, world);
+                None
+            }
             Request::Cas { addr, expected, new } => {
                 Some(self.atomic(record, seq, addr, world, |pages, offset| {
                     let (Ok(old) | Err(old)) = pages.compare_exchange(offset, expected, new);
@@ -540,8 +557,7 @@ impl Daemon {
     /// The recorded answer, once more.
     fn repeat(
         &mut self,
-        record: u32,
-        seq: u64,
+        (record, seq, word): (u32, u64, GAddr),
         outcome: Outcome,
         probe: &impl Probe,
     ) -> Option<Result<Reply>> {
@@ -549,7 +565,7 @@ impl Daemon {
         Some(match kind {
             ResultKind::Allocated => Ok(Reply::Allocated { addr: GAddr(value) }),
             ResultKind::Freed => {
-                let ticket = self.sessions.ticket(record, seq, bytes, false);
+                let ticket = self.sessions.ticket(record, seq, bytes, false).of_word(word);
                 if self.join_removal(ticket, GAddr(value)) {
                     probe.met(Race::RemovalJoined);
                     return None;

@@ -14,8 +14,8 @@
 //! every fabric key is refused from then on; after a barrier whoever began before is seen in its
 //! cell. The old home asks by a swap that gives its own frame a new generation: if that succeeds,
 //! no commit of the new home can any more. So neither needs to know whether the other lives, and a
-//! daemon that starts asks the same question. What does not move: pages of a session, pages that a
-//! word of the pool names, runs, and pages in which a lock or an untaken allocation is.
+//! daemon that starts asks the same question. What does not move: pages of a session, and pages in
+//! which a lock or an untaken allocation is. The pages of a run move one by one.
 //!
 //! Source: Rcmp §5.3 (the six steps); DESIGN §3 (moving a page while others use it).
 
@@ -311,12 +311,6 @@ impl Daemon {
         if entry.owner.0 != 0 {
             return stays(page, "it belongs to a session");
         }
-        if !entry.first || entry.span != 1 {
-            return stays(page, "it is one of a run of pages");
-        }
-        if entry.named {
-            return stays(page, "a word of the pool names memory of it, or lies in it");
-        }
         if entry.shift != 0 {
             let words = slab::bitmap_bytes(&self.layout, entry.shift) / 8;
             if words > MOVE_BITMAP_WORDS_MAX as u64 {
@@ -331,6 +325,12 @@ impl Daemon {
         if locked && !world.private().mutated(Mutation::MoveLockedPage) {
             return stays(page, "a lock in it is held or awaited");
         }
+        if self.orphans.has_due_in(range) {
+            return stays(page, "something in it is being freed for another rack");
+        }
+        // A run that may be taken back is whole.
+        let first = self.layout.pages.join(entry.run_first(), 0).0;
+        let range = first..first + self.layout.pages.page_bytes();
         let untaken = self.sessions.allocated_in(range).any(|record| {
             let consumed = self.consumed(record, world);
             self.sessions.unconsumed(record, consumed).is_some()
@@ -342,24 +342,25 @@ impl Daemon {
     }
 
     /// Takes an allocation's page out of the indexes and counters.
-    fn uncount(&mut self, frame: u32, entry: &Entry) {
+    pub(super) fn uncount(&mut self, frame: u32, entry: &Entry) {
         match self.slabs.remove(frame) {
             Some((slab, live)) => {
                 self.allocations_live -= u64::from(live);
                 self.allocated_bytes -= u64::from(live) << slab.shift;
             }
             None => {
-                self.allocations_live -= 1;
-                self.allocated_bytes -= u64::from(entry.span) * self.layout.pages.page_bytes();
+                self.allocations_live -= u64::from(entry.first);
+                self.allocated_bytes -= self.layout.pages.page_bytes();
             }
         }
     }
 
-    /// Puts a page that is at home into the indexes and counters.
+    /// Puts a page that is at home into the indexes and counters. A run counts where its first page
+    /// is, each of its pages with its bytes.
     fn count<W: World>(&mut self, frame: u32, entry: &Entry, world: &W) {
         if entry.shift == 0 {
-            self.allocations_live += 1;
-            self.allocated_bytes += u64::from(entry.span) * self.layout.pages.page_bytes();
+            self.allocations_live += u64::from(entry.first);
+            self.allocated_bytes += self.layout.pages.page_bytes();
             return;
         }
         let found = self.slabs.insert_found(world.private(), frame, entry.shift, entry.owner.0);
@@ -387,7 +388,10 @@ impl Daemon {
         };
         let lock_token = self.locks.token_last();
         let history = self.history_of(entry.page);
-        Reply::Shut { key, keep: PageKeep { shift: entry.shift, objects, lock_token, history } }
+        let (run_index, run_more) = entry.place_in_run();
+        let shift = entry.shift;
+        let keep = PageKeep { shift, objects, lock_token, history, run_index, run_more };
+        Reply::Shut { key, keep }
     }
 
     /// Serves `MoveIn`. No answer now means that it comes once the frame has its memory.
@@ -523,6 +527,11 @@ impl Daemon {
         if keep.lock_token > LOCK_TOKEN_MAX {
             return broken(format!("fencing token {}", keep.lock_token));
         }
+        let entry = Entry::load_checked(world.private(), frame).of_run(keep);
+        let entry = entry.ok_or_else(|| Error::Protocol {
+            peer: "the mover of a page".into(),
+            reason: format!("page {} of a run, {} more", keep.run_index, keep.run_more),
+        })?;
         let words = match keep.shift {
             0 => 0,
             shift => slab::bitmap_bytes(&self.layout, shift) / 8,
@@ -543,10 +552,15 @@ impl Daemon {
         if self.locks.raise_token(keep.lock_token) {
             world.private().store(StateWord::LockToken.offset(), keep.lock_token);
         }
-        let entry = Entry::load_checked(world.private(), frame);
-        let entry = Entry { shift: keep.shift, ..entry };
         world.private().store(state_offset(frame), entry.state_word(FrameState::Arriving));
         Ok(())
+    }
+
+    /// A page that is to be freed does not go anywhere: its departure ends as soon as it can.
+    pub(super) fn give_up_moving<W: World>(&mut self, frame: u32, world: &mut W) {
+        if self.moves.departing.contains_key(&frame) {
+            self.give_up_departure(frame, world);
+        }
     }
 
     /// Serves `MoveSettle`.

@@ -9,6 +9,7 @@
 
 use crate::addr::{FrameIndex, Generation, PageId, RackId};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 const CHUNK_SHIFT: u32 = 6;
 const CHUNK_MASK: u64 = (1 << CHUNK_SHIFT) - 1;
@@ -138,11 +139,13 @@ impl Directory {
 
     /// All pages in order.
     pub fn iter(&self) -> impl Iterator<Item = (PageId, Home)> + '_ {
-        self.chunks.iter().flat_map(|(&key, chunk)| {
-            let bits = (0..=CHUNK_MASK).filter(|bit| chunk.present >> bit & 1 == 1);
-            bits.zip(&chunk.homes)
-                .map(move |(bit, home)| (PageId(key << CHUNK_SHIFT | bit), home.unpack()))
-        })
+        self.chunks.iter().flat_map(pages_of)
+    }
+
+    /// The pages of a range that have homes, in order.
+    pub fn range(&self, range: RangeInclusive<u64>) -> impl Iterator<Item = (PageId, Home)> + '_ {
+        let chunks = self.chunks.range(range.start() >> CHUNK_SHIFT..=range.end() >> CHUNK_SHIFT);
+        chunks.flat_map(pages_of).filter(move |(page, _)| range.contains(&page.0))
     }
 
     /// Bytes of memory in use, without the allocator's own; for tests and statistics.
@@ -152,6 +155,12 @@ impl Directory {
         let homes: usize = self.chunks.values().map(|c| c.homes.capacity()).sum();
         self.chunks.len() as u64 * node + (homes * size_of::<Packed>()) as u64
     }
+}
+
+/// The pages of a chunk, in order.
+fn pages_of((&key, chunk): (&u64, &Chunk)) -> impl Iterator<Item = (PageId, Home)> {
+    let bits = (0..=CHUNK_MASK).filter(|bit| chunk.present >> bit & 1 == 1);
+    bits.zip(&chunk.homes).map(move |(bit, home)| (PageId(key << CHUNK_SHIFT | bit), home.unpack()))
 }
 
 #[cfg(test)]
@@ -201,6 +210,10 @@ mod tests {
             }
             assert_eq!(directory.pages(), model.len() as u64);
             assert!(directory.iter().eq(model.iter().map(|(&p, &h)| (p, h))), "seed {seed}");
+            let (first, last) = (next() % 400, next() % 400);
+            let (first, last) = (first.min(last), first.max(last));
+            let expected = model.range(PageId(first)..=PageId(last)).map(|(&p, &h)| (p, h));
+            assert!(directory.range(first..=last).eq(expected), "seed {seed}");
         }
     }
 

@@ -17,6 +17,7 @@
 pub mod directory;
 mod members;
 mod moves;
+mod orphans;
 pub mod record;
 mod state;
 
@@ -37,6 +38,7 @@ use crate::wire::{
     MasterAnswer, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo, WIRE_VERSION,
 };
 use moves::Moves;
+use orphans::Parked;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -154,6 +156,8 @@ pub struct Master<P: Probe = ()> {
     deferred: Vec<(ConnId, u64, RackInfo)>,
     /// Pages that somebody moves now.
     moves: Moves,
+    /// Daemons that wait for what others free.
+    parked: Parked,
     proposals: Vec<Proposal>,
     proposed_pages: usize,
     /// Answers of the applied batch, to be sent once it is stored.
@@ -189,6 +193,7 @@ impl<P: Probe> Master<P> {
             joining: BTreeMap::new(),
             deferred: Vec::new(),
             moves: Moves::default(),
+            parked: Parked::default(),
             proposals: Vec::new(),
             proposed_pages: 0,
             uncommitted: None,
@@ -205,7 +210,8 @@ impl<P: Probe> Master<P> {
         self.leader_elsewhere = Some(leader.clone());
         let deferred = std::mem::take(&mut self.deferred).into_iter().map(|(c, id, _)| (c, id));
         let proposed = self.take_batch().into_iter().map(|p| (p.conn, p.id));
-        for (conn, id) in deferred.chain(proposed).collect::<Vec<_>>() {
+        let parked = self.parked.take_all();
+        for (conn, id) in deferred.chain(proposed).chain(parked).collect::<Vec<_>>() {
             let answer = Err(Error::NotLeader { leader: leader.clone() });
             out.push((conn, self.reply(id, answer)));
         }
@@ -243,6 +249,7 @@ impl<P: Probe> Master<P> {
         self.deferred.retain(|(waiting, ..)| *waiting != conn);
         self.joining.retain(|_, (joining, _)| *joining != conn);
         self.moves.on_closed(conn);
+        self.parked.on_closed(conn);
         let Some(Conn { peer: Peer::Daemon(rack), .. }) = self.conns.remove(&conn) else { return };
         let Some(known) = self.racks.get_mut(&rack).filter(|r| r.conn == Some(conn)) else {
             return;
@@ -340,6 +347,7 @@ impl<P: Probe> Master<P> {
     pub fn committed(&mut self, out: &mut Vec<(ConnId, MasterReply)>) {
         let replies = self.uncommitted.take();
         out.extend(replies.expect("committed() follows apply()"));
+        self.serve_parked(out);
     }
 
     /// What happened since the last call, for the operator.
@@ -457,6 +465,11 @@ impl<P: Probe> Master<P> {
                 check_name(&name)?;
                 Command::SetRoot { name, expected, addr }
             }
+            call @ (MasterCall::OrphanPages { .. }
+            | MasterCall::FreeElsewhere { .. }
+            | MasterCall::OrphansTaken { .. }
+            | MasterCall::AwaitGone { .. }
+            | MasterCall::NextOrphans) => return self.serve_orphans(conn, peer, id, call),
         };
         self.propose(conn, id, command).map(|()| None)
     }

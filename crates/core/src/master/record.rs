@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Version of the values written by this release.
-pub const RECORD_VERSION: u8 = 1;
+pub const RECORD_VERSION: u8 = 2;
 /// Homes that the stored form of a page has room for.
 pub const PAGE_HOMES_MAX: u8 = 3;
 
@@ -32,11 +32,14 @@ pub enum Table {
     Roots = 2,
     /// Page id, big-endian → homes.
     Pages = 3,
+    /// What is freed and not yet gone: a byte that tells the kind and a number, big-endian.
+    Orphans = 4,
 }
 
 impl Table {
     /// All tables in the order in which they are loaded.
-    pub const ALL: [Table; 4] = [Table::Pool, Table::Racks, Table::Roots, Table::Pages];
+    pub const ALL: [Table; 5] =
+        [Table::Pool, Table::Racks, Table::Roots, Table::Pages, Table::Orphans];
 
     /// Its name in a journal.
     pub fn name(self) -> &'static str {
@@ -45,6 +48,7 @@ impl Table {
             Table::Racks => "racks",
             Table::Roots => "roots",
             Table::Pages => "pages",
+            Table::Orphans => "orphans",
         }
     }
 }
@@ -94,6 +98,57 @@ pub(super) struct PoolRecord {
     pub racks: u64,
     pub roots: u64,
     pub pages: u64,
+    pub orphans: u64,
+    /// The number of the last allocation that a home was to free for another rack.
+    pub orphan_last: u64,
+}
+
+/// An allocation that its home is to free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct OwedRecord {
+    pub id: u64,
+    pub bytes: u64,
+}
+
+/// How far the debts of a rack's region are taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PaidRecord {
+    pub region: u32,
+    pub last: u64,
+}
+
+/// A key of [`Table::Orphans`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OrphanKey {
+    /// A page of a freed run → the rack that has it.
+    Page(PageId),
+    /// An allocation → [`OwedRecord`].
+    Owed(GAddr),
+    /// A rack → [`PaidRecord`].
+    Paid(RackId),
+}
+
+impl OrphanKey {
+    pub(super) fn bytes(self) -> Vec<u8> {
+        let (kind, number) = match self {
+            OrphanKey::Page(page) => (0, page.0),
+            OrphanKey::Owed(addr) => (1, addr.0),
+            OrphanKey::Paid(rack) => (2, u64::from(rack.0)),
+        };
+        [&[kind], &number.to_be_bytes()[..]].concat()
+    }
+}
+
+pub(super) fn parse_orphan_key(key: &[u8]) -> Result<OrphanKey, StateError> {
+    let wrong = || damaged(Table::Orphans, "a key that names nothing");
+    let (kind, number) = key.split_first().ok_or_else(wrong)?;
+    let number = u64::from_be_bytes(number.try_into().map_err(|_| wrong())?);
+    match (kind, u16::try_from(number)) {
+        (0, _) => Ok(OrphanKey::Page(PageId(number))),
+        (1, _) => Ok(OrphanKey::Owed(GAddr(number))),
+        (2, Ok(rack)) => Ok(OrphanKey::Paid(RackId(rack))),
+        _ => Err(wrong()),
+    }
 }
 
 /// What outlives a daemon's connection.

@@ -9,12 +9,13 @@
 //! new region loses any number of pages with one write.
 
 use super::directory::{Directory, Home, Role};
+use super::orphans::Orphans;
 use super::record::{self, Membership, PoolRecord, RackRecord, StateError, StateWrite, Table};
 use crate::addr::{GAddr, PageGeometry, PageId, RackId};
 use crate::constants::{RACK_SHARDS_MAX, ROOTS_MAX};
 use crate::error::{Error, Result};
 use crate::member::Standing;
-use crate::wire::{PageHome, RackInfo, Resolved};
+use crate::wire::{Orphan, PageHome, RackInfo, Resolved};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -75,6 +76,31 @@ pub enum Command {
         /// To leave: how many pages it may still have. 0 from every caller.
         pages_max: u64,
     },
+    /// Later pages of a run that is freed; their homes are to free them.
+    OrphanPages {
+        /// The rack of the daemon that asks: the one of `first`.
+        rack: RackId,
+        /// Its region; another one by now refuses the command.
+        region_id: [u64; 2],
+        /// The run's first page.
+        first: PageId,
+        /// The pages.
+        pages: Vec<PageId>,
+    },
+    /// Allocations are to be freed by their homes.
+    FreeElsewhere {
+        /// The rack of the daemon that asks.
+        rack: RackId,
+        /// Its region; another one by now refuses the command.
+        region_id: [u64; 2],
+        /// What it owes.
+        debts: Vec<Orphan>,
+    },
+    /// Homes have noted what they free.
+    OrphansTaken {
+        /// These.
+        orphans: Vec<Orphan>,
+    },
 }
 
 impl Command {
@@ -82,7 +108,10 @@ impl Command {
     pub fn pages(&self) -> usize {
         match self {
             Command::CommitPages { homes, .. } => homes.len(),
-            Command::RemovePages { pages, .. } => pages.len(),
+            Command::RemovePages { pages, .. } | Command::OrphanPages { pages, .. } => pages.len(),
+            Command::FreeElsewhere { debts: orphans, .. } | Command::OrphansTaken { orphans } => {
+                orphans.len()
+            }
             Command::MovePage { .. } => 1,
             _ => 0,
         }
@@ -92,7 +121,7 @@ impl Command {
 /// What a command did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// To `CommitPages` and `RemovePages`.
+    /// To `CommitPages`, `RemovePages`, and those about orphans.
     Done,
     /// To `JoinDaemon`.
     Joined {
@@ -132,10 +161,11 @@ pub(super) struct Rack {
 /// All that outlives the process.
 #[derive(Clone)]
 pub struct State {
-    pool: PoolRecord,
+    pub(super) pool: PoolRecord,
     pub(super) racks: BTreeMap<RackId, Rack>,
     roots: BTreeMap<String, GAddr>,
-    directory: Directory,
+    pub(super) directory: Directory,
+    pub(super) orphans: Orphans,
 }
 
 impl State {
@@ -150,12 +180,15 @@ impl State {
             racks: 0,
             roots: 0,
             pages: 0,
+            orphans: 0,
+            orphan_last: 0,
         };
         let state = State {
             pool,
             racks: BTreeMap::new(),
             roots: BTreeMap::new(),
             directory: Directory::default(),
+            orphans: Orphans::default(),
         };
         let writes = vec![state.pool_write()];
         (state, writes)
@@ -195,6 +228,11 @@ impl State {
     /// Of these, on regions that are gone.
     pub fn pages_lost(&self) -> u64 {
         self.racks.values().map(|rack| rack.pages_lost).sum()
+    }
+
+    /// Pages and allocations that were freed in one rack and are to be freed in another.
+    pub fn orphans(&self) -> u64 {
+        self.orphans.waiting()
     }
 
     /// Named roots.
@@ -292,6 +330,13 @@ impl State {
             Command::SetStanding { rack, to, pages_max } => {
                 self.set_standing(rack, to, pages_max, writes)
             }
+            Command::OrphanPages { rack, region_id, first, pages } => {
+                self.orphan_pages((rack, region_id), first, &pages, writes)
+            }
+            Command::FreeElsewhere { rack, region_id, debts } => {
+                self.free_elsewhere((rack, region_id), &debts, writes)
+            }
+            Command::OrphansTaken { orphans } => Ok(self.orphans_taken(&orphans, writes)),
         }
     }
 
@@ -300,7 +345,7 @@ impl State {
         record::write(Table::Pool, record::POOL_KEY.to_vec(), &self.pool)
     }
 
-    fn is_lost(&self, home: &Home) -> bool {
+    pub(super) fn is_lost(&self, home: &Home) -> bool {
         self.racks.get(&home.rack).is_none_or(|rack| rack.record.region != home.region)
     }
 
@@ -322,6 +367,7 @@ impl State {
         }
         let membership = self.admit_region(info)?;
         let mut newly_lost = 0;
+        let mut is_replaced = false;
         let mut region = 1;
         if let Some(known) = self.racks.get_mut(&info.rack) {
             region = known.record.region;
@@ -333,6 +379,7 @@ impl State {
                     limit: u64::from(u32::MAX),
                 };
                 region = region.checked_add(1).ok_or_else(full)?;
+                is_replaced = true;
                 newly_lost = std::mem::take(&mut known.pages);
                 known.pages_lost += newly_lost;
             }
@@ -350,6 +397,9 @@ impl State {
         writes.push(record::write_rack(info.rack, &rack.record, &rack.membership));
         let applied = Applied::Joined { pages_lost: rack.pages_lost, pages_newly_lost: newly_lost };
         self.pool.racks = self.racks.len() as u64;
+        if is_replaced {
+            self.forget_orphans_of(info.rack, writes);
+        }
         Ok(applied)
     }
 
@@ -422,20 +472,28 @@ impl State {
         pages: &[PageId],
         writes: &mut Vec<StateWrite>,
     ) -> Result<Applied> {
-        let (region, _) = self.present_region(rack, region_id)?;
-        let known = self.racks.get_mut(&rack).expect("present_region found it");
+        self.present_region(rack, region_id)?;
         for &page in pages {
-            let Some(home) = self.directory.get(page).filter(|home| home.rack == rack) else {
-                continue;
-            };
-            self.directory.remove(page);
-            writes.push(record::erase(Table::Pages, record::page_key(page)));
-            let count =
-                if home.region == region { &mut known.pages } else { &mut known.pages_lost };
-            *count -= 1;
+            if self.directory.get(page).is_some_and(|home| home.rack == rack) {
+                self.forget_page(page, writes);
+            }
+            self.orphans.remove_page(page, rack, writes);
         }
-        self.pool.pages = self.directory.pages();
+        self.count_tables();
         Ok(Applied::Done)
+    }
+
+    /// A page of its rack is forgotten.
+    pub(super) fn uncount_page(&mut self, home: &Home) {
+        let known = self.racks.get_mut(&home.rack).expect("a home has a rack");
+        let present = home.region == known.record.region;
+        *(if present { &mut known.pages } else { &mut known.pages_lost }) -= 1;
+    }
+
+    /// How much there is, to be stored with the next [`State::pool_write`].
+    pub(super) fn count_tables(&mut self) {
+        self.pool.pages = self.directory.pages();
+        self.pool.orphans = self.orphans.count();
     }
 
     /// The one point that decides where a page lives. A home that is not `from`, or lost, stays.
@@ -494,7 +552,7 @@ impl State {
     }
 
     /// Number and size in frames of a rack's region if it is `region_id`.
-    fn present_region(&self, rack: RackId, region_id: [u64; 2]) -> Result<(u32, u32)> {
+    pub(super) fn present_region(&self, rack: RackId, region_id: [u64; 2]) -> Result<(u32, u32)> {
         let known = self.racks.get(&rack).ok_or(Error::NoSuchRack { rack })?;
         if known.membership.standing == Standing::Lost {
             return Err(Error::Forgotten { rack });
@@ -521,7 +579,7 @@ impl Default for Loader {
 impl Loader {
     /// Takes one stored record. Tables come in the order of [`Table::ALL`].
     pub fn insert(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
-        let State { racks, roots, directory, .. } = &mut self.state;
+        let State { racks, roots, directory, orphans, .. } = &mut self.state;
         match table {
             Table::Pool if key == record::POOL_KEY => {
                 self.pool = Some(record::read(table, key, value)?);
@@ -546,6 +604,7 @@ impl Loader {
                 *(if lost { &mut rack.pages_lost } else { &mut rack.pages }) += 1;
                 directory.insert(page, home);
             }
+            Table::Orphans => orphans.load(key, value)?,
         }
         Ok(())
     }
@@ -559,6 +618,7 @@ impl Loader {
             (Table::Racks, state.racks.len() as u64, pool.racks),
             (Table::Roots, state.roots.len() as u64, pool.roots),
             (Table::Pages, state.directory.pages(), pool.pages),
+            (Table::Orphans, state.orphans.count(), pool.orphans),
         ];
         for (table, found, expected) in counts {
             if found != expected {
@@ -595,6 +655,6 @@ fn bad_region(reason: String) -> Error {
     Error::BadRegion { reason }
 }
 
-fn broken(rack: RackId, reason: String) -> Error {
+pub(super) fn broken(rack: RackId, reason: String) -> Error {
     Error::Protocol { peer: format!("daemon of rack {rack}"), reason }
 }

@@ -6,6 +6,7 @@
 mod answers;
 mod master;
 mod mem;
+pub mod travel;
 mod users;
 mod words;
 
@@ -84,6 +85,10 @@ impl TestWorld {
 
     pub fn pages_mem(&self) -> &TestMem {
         &self.pages
+    }
+
+    pub fn private_mem(&self) -> &TestMem {
+        &self.private
     }
 
     pub fn table_mem(&self) -> &TestMem {
@@ -287,6 +292,7 @@ impl Rig {
 
     /// Attaches and does what a runtime does after it.
     pub fn start(&mut self) {
+        self.world.master.parked = None;
         loop {
             let world = &mut self.world;
             let attached = catch_unwind(AssertUnwindSafe(|| {
@@ -299,7 +305,10 @@ impl Rig {
                     self.daemon = Some(daemon);
                     break;
                 }
-                Err(cause) if cause.is::<Crash>() => self.world.calls.clear(),
+                Err(cause) if cause.is::<Crash>() => {
+                    self.world.calls.clear();
+                    self.world.master.parked = None;
+                }
                 Err(cause) => resume_unwind(cause),
             }
         }
@@ -409,6 +418,7 @@ impl Rig {
     pub fn submit(&mut self, name: u32, request: Request) {
         let frees = match request {
             Request::Free { addr, bytes } => Some((addr.0, bytes)),
+            Request::FreeApart { addr, bytes, .. } => Some((addr.0, bytes)),
             Request::FreeFrom { word, bytes } => {
                 Some((self.words.get(&word.0).copied().unwrap_or(0), bytes))
             }
@@ -449,7 +459,11 @@ impl Rig {
         let now = self.now;
         match self.world.calls.pop_front() {
             Some((id, call)) => {
-                let reply = self.world.master.serve(id, &call);
+                if let Some(reply) = self.world.master.serve(id, &call) {
+                    self.run(|daemon, world| daemon.on_master(now, reply, world));
+                }
+            }
+            None if let Some(reply) = self.world.master.ripe() => {
                 self.run(|daemon, world| daemon.on_master(now, reply, world));
             }
             None => {
@@ -463,7 +477,8 @@ impl Rig {
         self.settle();
         for _ in 0..20_000 {
             let busy = self.daemon.as_ref().unwrap().needs_tick();
-            if !busy && self.world.calls.is_empty() {
+            let told = self.world.master.is_told_all();
+            if !busy && told && self.world.calls.is_empty() {
                 return;
             }
             self.turn();
@@ -525,7 +540,18 @@ impl Rig {
                 assert_eq!((addr, self.word(word)), (word, found));
                 assert_ne!(found, 0);
             }
-            (Request::FreeFrom { word, .. }, Ok(Reply::Freed)) => {
+            (Request::FreeFrom { .. }, Ok(Reply::Apart { addr })) => {
+                let client = self.clients.get_mut(&name).expect("it asked");
+                if let Some((at, live, word)) = client.freeing.take() {
+                    assert_eq!(at, addr.0);
+                    self.live.insert(at, live);
+                    self.words.insert(at, word);
+                }
+            }
+            (
+                Request::FreeFrom { word, .. } | Request::FreeApart { word, .. },
+                Ok(Reply::Freed),
+            ) => {
                 assert_eq!(self.word(word), 0, "the word {word} names nothing any more");
                 self.words.insert(word.0, 0);
             }

@@ -206,15 +206,15 @@ impl Bytes {
         }
     }
 
-    /// Memory lost its contents: every allocation that `is_gone` names by its address.
-    pub fn lost(&mut self, is_gone: impl Fn(u64) -> bool, at: Ps) {
+    /// Memory lost its contents: every allocation that `is_gone` names by its address and size.
+    pub fn lost(&mut self, is_gone: impl Fn(u64, u64) -> bool, at: Ps) {
         for (addr, allocation) in &mut self.allocations {
             let freeing = match allocation.life {
                 Life::Freed(_) | Life::Lost { .. } => continue,
                 Life::FreeCalled(_) => true,
                 Life::Live => false,
             };
-            if is_gone(*addr) {
+            if is_gone(*addr, allocation.bytes) {
                 allocation.life = Life::Lost { at, freeing };
             }
         }

@@ -106,6 +106,8 @@ pub struct PoolAudit {
     /// Allocations whose answer no client ever took and which nothing takes back (docs/semantics.md
     /// names the case: over a fabric, a daemon that was restarted after it had answered).
     pub unclaimed_max: u64,
+    /// A rack lost its memory: what is left of a run that began there is nobody's.
+    pub loses_parts: bool,
 }
 
 #[cfg(test)]

@@ -71,7 +71,12 @@ async fn run(ctx: &Ctx, scene: &Rc<Scene>) -> Result<()> {
         directory: directory(scene),
         allocations: scene.model.allocations(),
         unclaimed_max: scene.model.maybe_leaked.get(),
+        loses_parts: !scene.model.nothing_lost(),
     };
+    let waiting = scene.cluster.stored_state().orphans();
+    if waiting > 0 {
+        ctx.kernel.fail("conserve", format!("{waiting} frees of other racks are not done"));
+    }
     if let Err(violation) = check(&pool, ctx.now()) {
         ctx.kernel.fail(violation.checker, violation.text);
     }

@@ -255,5 +255,10 @@ fn name_of(call: &MasterCall) -> &'static str {
         MasterCall::SetRoot { .. } => "set-root",
         MasterCall::Stats => "stats",
         MasterCall::Member(_) => "member",
+        MasterCall::OrphanPages { .. } => "orphan-pages",
+        MasterCall::FreeElsewhere { .. } => "free-elsewhere",
+        MasterCall::NextOrphans => "next-orphans",
+        MasterCall::OrphansTaken { .. } => "orphans-taken",
+        MasterCall::AwaitGone { .. } => "await-gone",
     }
 }

@@ -17,7 +17,7 @@ use rackpool_core::layout::{FrameState, RegionLayout};
 use rackpool_core::policy::{self, BalanceParams, CostParams, PaperParams};
 use rackpool_core::probe::{Race, Rare};
 use rackpool_core::wire::Resolved;
-use rackpool_core::{GAddr, PageGeometry};
+use rackpool_core::{GAddr, PageGeometry, PageId};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -225,13 +225,18 @@ impl Scene {
         let id = self.cluster.racks[rack].id;
         let geometry = self.cluster.racks[rack].layout.pages;
         let moving = self.moving_pages();
-        let fate = |addr| {
-            let page = geometry.page(GAddr(addr));
-            match state.directory().get(page) {
-                _ if moving.contains(&page.0) => Fate::Unknown,
-                Some(home) if home.rack == id => Fate::Gone,
-                _ => Fate::Safe,
-            }
+        let of_page = |page: u64| match state.directory().get(PageId(page)) {
+            _ if moving.contains(&page) => Fate::Unknown,
+            Some(home) if home.rack == id => Fate::Gone,
+            _ => Fate::Safe,
+        };
+        // Of a run that is lost in part nobody knows what can still be done with it.
+        let fate = |addr: u64, bytes: u64| {
+            let (first, last) = (GAddr(addr), GAddr(addr + bytes - 1));
+            let first = geometry.page(first).0;
+            let mut pages = first..=geometry.page(last).0;
+            let same = pages.all(|page| of_page(page) == of_page(first));
+            if same { of_page(first) } else { Fate::Unknown }
         };
         self.model.on_power_lost(rack, fate, kernel.now());
         self.cluster.racks[rack].make_region();

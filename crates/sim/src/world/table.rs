@@ -260,10 +260,11 @@ impl TableModel {
     }
 
     /// The memory of a rack is gone.
-    pub(super) fn on_power_lost(&self, fate: impl Fn(u64) -> Fate) {
+    pub(super) fn on_power_lost(&self, fate: impl Fn(u64, u64) -> Fate) {
         self.pieces.borrow_mut().retain(|addr, piece| {
-            piece.freeing |= fate(*addr) == Fate::Unknown;
-            fate(*addr) != Fate::Gone
+            let fate = fate(*addr, piece.bytes);
+            piece.freeing |= fate == Fate::Unknown;
+            fate != Fate::Gone
         });
     }
 

@@ -5,6 +5,7 @@ mod asking;
 mod fetching;
 mod locking;
 mod moving;
+mod naming;
 mod range_model;
 mod ranges;
 mod set_up;
@@ -24,6 +25,7 @@ use crate::check::words::{Word, WordOp};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use locking::LockModel;
+use naming::Name;
 use rackpool_core::client::{Balancer, Drainer, Mover, Placement};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use range_model::RangeModel;
@@ -119,7 +121,7 @@ impl Model {
         self.maybe_leaked.set(leaked);
         if let Some(one) = self.under_way.borrow_mut().remove(&process) {
             self.torn.set(self.torn.get() + u64::from(one.name.starts_with("write")));
-            if one.name == "alloc" {
+            if matches!(one.name, "alloc" | "alloc-into") {
                 self.maybe_leaked.set(self.maybe_leaked.get() + 1);
             }
             if let Some((addr, op)) = one.word {
@@ -166,20 +168,21 @@ impl Model {
 
     /// A rack's memory is gone, with all allocations whose pages were there. What was on its way
     /// from rack to rack is there or not.
-    pub fn on_power_lost(&self, rack: usize, fate: impl Fn(u64) -> Fate, at: Ps) {
+    pub fn on_power_lost(&self, rack: usize, fate: impl Fn(u64, u64) -> Fate, at: Ps) {
         self.lost.borrow_mut().push(rack);
         self.locks.borrow_mut().doubt();
-        self.ranges.borrow_mut().on_power_lost(|addr| fate(addr) != Fate::Safe);
+        self.ranges.borrow_mut().on_power_lost(|addr, bytes| fate(addr, bytes) != Fate::Safe);
         let mut bytes = self.bytes.borrow_mut();
         self.objects.borrow_mut().retain(|addr, object| {
-            if fate(*addr) == Fate::Unknown {
+            let fate = fate(*addr, object.bytes);
+            if fate == Fate::Unknown {
                 object.freeing = true;
                 bytes.free_called(*addr, at);
             }
-            fate(*addr) != Fate::Gone
+            fate != Fate::Gone
         });
         self.table.on_power_lost(&fate);
-        bytes.lost(|addr| fate(addr) == Fate::Gone, at);
+        bytes.lost(|addr, bytes| fate(addr, bytes) == Fate::Gone, at);
     }
 
     /// A daemon was killed: what it was copying is there in part.
@@ -275,6 +278,7 @@ pub struct Worker {
     mover: Mover,
     drainer: Drainer,
     balancer: Balancer,
+    names: Vec<Name>,
 }
 
 /// The client's main function.
@@ -319,7 +323,7 @@ impl Worker {
         let rng = Rng::new(scene.seed, Purpose::Workload, u64::from(ctx.id.0));
         let next_value = u64::from(ctx.id.0) << 32;
         let seat = scene.tables.map(|tables| TableSeat::new(tables, scene.seed));
-        let (mine, gone, mover) = (Vec::new(), Vec::new(), Mover::default());
+        let (mine, gone, names, mover) = (Vec::new(), Vec::new(), Vec::new(), Mover::default());
         let (drainer, balancer) = (Drainer::default(), Balancer::default());
         let mut worker = Worker {
             ctx,
@@ -333,6 +337,7 @@ impl Worker {
             mover,
             drainer,
             balancer,
+            names,
         };
         worker.couple();
         worker
@@ -394,7 +399,8 @@ impl Worker {
             41..44 => self.lock().await,
             44..48 => self.help_the_mover().await,
             48..52 => self.write_mine().await,
-            52..58 => self.read_mine().await,
+            52..55 => self.read_mine().await,
+            55..58 => self.name_step().await,
             58..75 => self.other().await,
             75..86 => self.alloc().await,
             86..93 => self.free_one().await,
@@ -561,7 +567,7 @@ impl Worker {
         let is_lost = self.scene.is_lost(addr);
         if is_lost {
             // Its rack lost its power while the answer was on its way.
-            self.scene.model.bytes.borrow_mut().lost(|one| one == addr.0, now);
+            self.scene.model.bytes.borrow_mut().lost(|one, _| one == addr.0, now);
         }
         self.scene.model.table.taken_by_client(addr, bytes);
         let mut objects = self.scene.model.objects.borrow_mut();
@@ -678,9 +684,25 @@ impl Worker {
             return self.forget(addr);
         }
         self.check_error(&format!("{what} of {addr}"), result);
-        if let Err(Error::NotMapped { .. } | Error::Lost { .. }) = result {
-            self.forget(addr);
+        match result {
+            Err(Error::Lost { .. }) if self.is_run(addr) => self.leave(addr),
+            Err(Error::NotMapped { .. } | Error::Lost { .. }) => self.forget(addr),
+            _ => {}
         }
+    }
+
+    fn is_run(&self, addr: GAddr) -> bool {
+        let objects = self.scene.model.objects.borrow();
+        objects.get(&addr.0).is_some_and(|one| one.bytes > self.handle.page_bytes())
+    }
+
+    /// A run that is lost in part: the audit gives back what is left.
+    fn leave(&mut self, addr: GAddr) {
+        self.mine.retain(|one| *one != addr);
+        let mut objects = self.scene.model.objects.borrow_mut();
+        let object = objects.get_mut(&addr.0).expect("it is a run that is known");
+        (object.holder, object.freeing) = (None, true);
+        self.scene.model.bytes.borrow_mut().free_called(addr.0, self.ctx.now());
     }
 
     fn forget(&mut self, addr: GAddr) {
@@ -696,13 +718,8 @@ impl Worker {
     async fn free(&mut self, addr: GAddr, bytes: u64) {
         self.begin("free");
         self.ctx.kernel.say(|| format!("client {}: frees {bytes} at {addr}", self.ctx.id.0));
-        let (mut serial, mut owned) = (None, false);
-        if let Some(object) = self.scene.model.objects.borrow_mut().get_mut(&addr.0) {
-            object.freeing = true;
-            (serial, owned) = (Some(object.serial), object.owned);
-        }
-        let now = self.ctx.now();
-        self.scene.model.bytes.borrow_mut().free_called(addr.0, now);
+        let serial = self.free_called(addr);
+        let owned = self.scene.model.objects.borrow().get(&addr.0).is_some_and(|one| one.owned);
         self.mine.retain(|one| *one != addr);
         let result = self.handle.free(addr, bytes).await;
         self.end("free", &result).await;
@@ -711,23 +728,7 @@ impl Worker {
         if !ended {
             self.check_error("free", &result);
         }
-        let now = self.ctx.now();
-        match &result {
-            Ok(()) | Err(Error::NotMapped { .. } | Error::Lost { .. } | Error::BadFree { .. }) => {
-                // Somebody else may have it again already.
-                let mut objects = self.scene.model.objects.borrow_mut();
-                if objects.get(&addr.0).map(|object| object.serial) == serial {
-                    self.scene.model.bytes.borrow_mut().freed(addr.0, now);
-                    objects.remove(&addr.0);
-                }
-                drop(objects);
-                if bytes > self.handle.page_bytes() / 2 {
-                    self.gone.push(addr);
-                }
-            }
-            // It was refused or its outcome is unknown: the audit finds out.
-            Err(_) => {}
-        }
+        self.free_ended((addr, bytes), serial, &result);
     }
 
     /// Somebody else's memory, which may be freed meanwhile: whole pages are read and written,
@@ -798,6 +799,7 @@ impl Worker {
     /// Reads all that this client has once more, and gives it back.
     async fn finish(&mut self) {
         self.close_table().await;
+        self.end_names().await;
         for addr in self.mine.clone() {
             self.read_all(addr).await;
             let bytes = self.scene.model.objects.borrow().get(&addr.0).map(|one| one.bytes);

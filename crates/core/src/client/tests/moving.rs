@@ -28,6 +28,9 @@ pub(super) fn name(need: &Need) -> String {
                 Request::Resolve { .. } => "resolve",
                 Request::Free { .. } => "free",
                 Request::AllocInto { .. } => "alloc-into",
+                Request::FreeFrom { .. } => "free-from",
+                Request::FreeApart { .. } => "free-apart",
+                Request::CheckFree { .. } => "check",
                 Request::Lock { .. } => "lock",
                 Request::MoveIn { .. } => "in",
                 Request::MoveOut { .. } => "out",
@@ -320,4 +323,40 @@ fn a_lock_is_asked_for_at_the_new_home_and_its_link_is_told() {
     assert_eq!(result, Ok((LinkId(1), Reply::Locked { token: 8 })));
     assert_eq!(op.link(), Some(LinkId(1)));
     assert_eq!(log, ["lock 0", "resolve 0", "master resolve", "lock 1"]);
+}
+
+#[test]
+fn what_a_word_names_elsewhere_is_asked_of_its_home_before_the_word_is_cleared() {
+    let (own, other) = (home(PAGE_7, 0, 3, 30), home(PAGE_7 + 1, 1, 4, 40));
+    let (word, memory) = (addr(PAGE_7, 64), addr(PAGE_7 + 1, 128));
+    for known in [true, false] {
+        let (mut world, mut client) = knowing(own, vec![]);
+        let mut op = AtWord::free(word, 64);
+        let (result, log) = drive(&mut world, &mut client, &mut op, &mut |_, need| match need {
+            Need::Daemon(OWN, Request::FreeFrom { .. }) => {
+                Said::Daemon(Ok(Reply::Apart { addr: memory }))
+            }
+            Need::Daemon(OWN, Request::FreeApart { addr, bytes: 64, .. }) if *addr == memory => {
+                Said::Daemon(Ok(Reply::Freed))
+            }
+            Need::Daemon(LinkId(1), Request::CheckFree { bytes: 64, .. }) if known => {
+                Said::Daemon(Ok(Reply::Known))
+            }
+            Need::Daemon(LinkId(1), Request::CheckFree { addr, bytes }) => {
+                let (addr, bytes, reason) = (*addr, *bytes, "it is not".into());
+                refuses(Error::BadFree { addr, bytes, reason })
+            }
+            Need::Daemon(..) => knows(&[]),
+            _ => names(&[other]),
+        });
+        let way = ["free-from 0", "resolve 0", "master resolve", "check 1"];
+        if known {
+            assert_eq!(result, Ok(GAddr::NULL));
+            assert_eq!(log, [&way[..], &["free-apart 0"]].concat());
+        } else {
+            assert_eq!(result.unwrap_err().code(), "bad-free");
+            assert_eq!(log[..4], way, "and nothing was freed");
+            assert!(!log.iter().any(|one| one.starts_with("free-apart")), "{log:?}");
+        }
+    }
 }

@@ -203,7 +203,7 @@ fn a_free_that_was_refused_leaves_the_allocation_live() {
 #[test]
 fn lost_memory_is_never_read_again() {
     let mut world = World::new();
-    world.model.lost(|addr| addr == A, ns(10));
+    world.model.lost(|addr, _| addr == A, ns(10));
     world.reads(1, 0, &[0; 8], 9, 12);
     assert!(world.refuses(1, 0, &[0; 8], 11, 12).contains("lost at"));
     world.model.refused(1, A, Refusal::Lost, ns(11), ns(12)).unwrap();

@@ -199,8 +199,10 @@ fn handed_out(pool: &PoolAudit, homes: &Homes<'_>) -> Result<BTreeMap<u64, Piece
         pieces.insert(addr, Piece { rack, bytes, owner });
     }
     match homes.keys().find(|page| !in_runs.contains(page)) {
-        Some(page) => Err(format!("page {page} belongs to no run: it has leaked")),
-        None => Ok(pieces),
+        Some(page) if !pool.loses_parts => {
+            Err(format!("page {page} belongs to no run: it has leaked"))
+        }
+        _ => Ok(pieces),
     }
 }
 
@@ -211,9 +213,9 @@ fn stats(pool: &PoolAudit, rack: &RackAudit) -> Answer {
     let run = |frame: &&FrameAudit| home(frame) && frame.shift == 0 && frame.first;
     let objects: usize = rack.frames.iter().filter(home).map(|frame| frame.objects.len()).sum();
     let slab_bytes = |frame: &FrameAudit| (frame.objects.len() as u64) << frame.shift;
-    let run_bytes = |frame: &FrameAudit| u64::from(frame.span) << pool.page_shift;
+    let whole = |frame: &&FrameAudit| home(frame) && frame.shift == 0;
     let bytes = rack.frames.iter().filter(home).map(slab_bytes).sum::<u64>()
-        + rack.frames.iter().filter(run).map(run_bytes).sum::<u64>();
+        + ((count(&whole) as u64) << pool.page_shift);
     let slab = |frame: &&FrameAudit| home(frame) && frame.shift != 0;
     let free = |frame: &&FrameAudit| frame.state == FrameState::Free;
     let said = &rack.stats;

@@ -58,6 +58,7 @@ fn pool() -> PoolAudit {
             allocation((20 << SHIFT) + 3 * 256, 256, 0),
         ],
         unclaimed_max: 0,
+        loses_parts: false,
     }
 }
 

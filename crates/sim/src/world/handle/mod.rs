@@ -28,9 +28,9 @@ use local::LocalLink;
 use locks::Locks;
 pub use locks::SimGuard;
 use rackpool_core::client::{
-    Access, Alloc, Atomic, AtomicOp, Balanced, Balancer, Client, Coupled, CoupledOptions, Drained,
-    Drainer, Free, LinkId, Migrate, Mover, Need, OWN, Operation, Piece, Placement, Reach, Step,
-    Transfer, TransferTables, Turned,
+    Access, Alloc, AtWord, Atomic, AtomicOp, Balanced, Balancer, Client, Coupled, CoupledOptions,
+    Drained, Drainer, Free, LinkId, Migrate, Mover, Need, OWN, Operation, Piece, Placement, Reach,
+    Step, Transfer, TransferTables, Turned,
 };
 use rackpool_core::layout::SlotWord;
 use rackpool_core::policy::Policy;
@@ -300,6 +300,18 @@ impl SimHandle {
         self.client.check(addr, bytes)?;
         self.before_others().await?;
         self.drive(&mut Free::new(addr, bytes), Local::None).await
+    }
+
+    /// Allocates in the rack of a word, which gets the address.
+    pub async fn alloc_into(&mut self, word: GAddr, bytes: u64) -> Result<GAddr> {
+        self.client.check(word, 8)?;
+        self.drive(&mut AtWord::alloc(word, bytes), Local::None).await
+    }
+
+    /// Frees what a word names, which becomes 0.
+    pub async fn free_from(&mut self, word: GAddr, bytes: u64) -> Result<()> {
+        self.client.check(word, 8)?;
+        self.drive(&mut AtWord::free(word, bytes), Local::None).await.map(drop)
     }
 
     /// Moves the page of an address to a rack; where it is then.

@@ -118,8 +118,8 @@ impl Worker {
             _ if untaken.is_some() => untaken,
             0 => self.pick_area(None).map(|(first, _)| GAddr(first)),
             1..4 => Some(self.pick_word()),
-            4..6 => self.pick_mine().map(|(addr, _)| addr),
-            6..9 => self.pick_other().map(|(addr, ..)| addr),
+            4..6 => self.pick_mine().map(|(addr, bytes)| self.pick_page(addr, bytes)),
+            6..9 => self.pick_other().map(|(addr, bytes, _)| self.pick_page(addr, bytes)),
             _ => self.gone.last().copied(),
         };
         let Some(addr) = addr else { return self.word().await };
@@ -127,7 +127,13 @@ impl Worker {
         self.move_page(addr, to).await;
     }
 
-    async fn move_page(&mut self, addr: GAddr, to: RackId) {
+    /// A page of an allocation: those of a run move one by one.
+    fn pick_page(&mut self, addr: GAddr, bytes: u64) -> GAddr {
+        let page_bytes = self.handle.page_bytes();
+        GAddr(addr.0 + self.rng.below(bytes.div_ceil(page_bytes)) * page_bytes)
+    }
+
+    pub(super) async fn move_page(&mut self, addr: GAddr, to: RackId) {
         self.begin("migrate");
         self.ctx.kernel.say(|| format!("client {}: moves {addr} to rack {to}", self.ctx.id.0));
         let result = self.handle.migrate(addr, to).await;

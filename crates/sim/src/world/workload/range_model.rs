@@ -133,9 +133,11 @@ impl RangeModel {
     }
 
     /// Areas that are gone, or whose locks are.
-    pub(super) fn on_power_lost(&mut self, is_gone: impl Fn(u64) -> bool) {
+    pub(super) fn on_power_lost(&mut self, is_gone: impl Fn(u64, u64) -> bool) {
         self.tokens.clear();
-        let gone: Vec<u64> = self.areas.keys().copied().filter(|first| is_gone(*first)).collect();
+        let areas =
+            self.areas.iter().filter(|(first, lines)| is_gone(**first, LINE_BYTES * **lines));
+        let gone: Vec<u64> = areas.map(|(first, _)| *first).collect();
         for first in gone {
             let end = first + LINE_BYTES * self.areas.remove(&first).unwrap_or_default();
             self.lines.retain(|line, _| !(first..end).contains(line));

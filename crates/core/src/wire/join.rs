@@ -1,0 +1,111 @@
+//! How clients come to a daemon: over the fabric by SEND, or on the control socket of its host.
+
+use super::{ReplyFrame, RequestFrame};
+use crate::addr::{GAddr, RackId, SessionId};
+use crate::error::Error;
+use serde::{Deserialize, Serialize};
+
+/// SEND messages from a remote client to a daemon, [`Routed`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RemoteRequest {
+    /// First message of a connection.
+    Join {
+        /// `WIRE_VERSION`.
+        version: u32,
+        /// The session, new or known.
+        session: SessionId,
+        /// Process id of the client, for people.
+        pid: u32,
+        /// The last mutating request whose answer the client has taken, 0 for none.
+        consumed_seq: u64,
+        /// Locks of this rack that the client holds: names and tokens, at most
+        /// `LOCKS_OF_SESSION_MAX`.
+        locks: Vec<(GAddr, u64)>,
+    },
+    /// A request of that session.
+    Request(RequestFrame),
+    /// The client has taken the answer to this mutating request; what it allocated will be in use
+    /// once the daemon has answered the same.
+    Consumed(u64),
+    /// The client leaves on purpose: its session is over.
+    Leave,
+    /// The client does not use the channel any more, as if a connection of its own had ended.
+    Ended,
+}
+
+/// SEND messages from a daemon to a remote client, [`Routed`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RemoteReply {
+    /// To `Join`. `known` says whether the daemon has the session's last answer: if not, a
+    /// mutating request that was under way has an unknown outcome.
+    Joined {
+        /// Whether the session was known.
+        known: bool,
+        /// Tokens of the locks named in `Join` that the session holds no more.
+        lost: Vec<u64>,
+        /// Geometry and identity.
+        region: RegionInfo,
+    },
+    /// `Join` was refused.
+    Refused(Error),
+    /// To a request.
+    Reply(ReplyFrame),
+    /// To `Consumed`: it is known, also to the next daemon.
+    Consumed(u64),
+    /// The channel is over, as if a connection of its own had ended.
+    Ended,
+}
+
+/// What a client must know of a region before it uses addresses in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionInfo {
+    /// The rack.
+    pub rack: RackId,
+    /// The region's identity.
+    pub region_id: [u64; 2],
+    /// Attach count.
+    pub epoch: u64,
+    /// log2 of the page size.
+    pub page_shift: u8,
+    /// Frames.
+    pub frame_count: u32,
+    /// Injected latency of own-rack accesses, nanoseconds; 0 is none.
+    pub emulate_cxl_ns: u32,
+    /// Injected latency of one-sided operations to this rack, nanoseconds; 0 is none.
+    pub emulate_rdma_ns: u32,
+    /// Whether the rack moves pages to where they are used, so that its clients count.
+    pub counts_use: bool,
+}
+
+/// First message of a client on a daemon's control socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlHello {
+    /// `WIRE_VERSION`.
+    pub version: u32,
+    /// A new random session, or one to resume.
+    pub session: SessionId,
+    /// The slot to resume; `None` for a new one.
+    pub resume_slot: Option<u32>,
+    /// Whether the pages are to be handed over read-only.
+    pub read_only: bool,
+}
+
+/// A daemon's answer to [`ControlHello`]; comes with the file descriptors of slot, bell, table,
+/// pages and the daemon's wake event, in this order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ControlReply {
+    /// Joined or resumed.
+    Welcome {
+        /// The slot.
+        slot: u32,
+        /// Geometry and identity.
+        region: RegionInfo,
+        /// Whether the daemon pays for announcements with `membarrier`; if not, clients fence.
+        asymmetric_fence: bool,
+        /// Where slot, bell, table and pages start behind their descriptors, bytes: not 0 where
+        /// one device holds them all.
+        offsets: [u64; 4],
+    },
+    /// Refused.
+    Refused(Error),
+}
