@@ -551,6 +551,8 @@ mod tests {
             "rackpool master --state dir --metrics 9400",
             "rackpool master --state dir --placement alternate+smart-idle:250ms",
             "rackpool daemon --rack 0 --metrics [::1]:0",
+            "rackpool daemon --rack 0 --shard 0/1",
+            "rackpool daemon --rack 0 --shard 7/8 --memory shm:/dev/shm/rack0?size=1G",
             "rackpool bench remote --fabric tcp --quick --json remote.json",
             "rackpool bench ycsb --workload A,B --distribution zipfian",
             "rackpool sim run --seeds 2000 --first-seed 7 --faults all --racks 2 --clients 4 \
@@ -577,6 +579,9 @@ mod tests {
             "rackpool daemon",
             "rackpool daemon --rack 70000",
             "rackpool daemon --rack 0 --fabric pigeon",
+            "rackpool daemon --rack 0 --shard 2/2",
+            "rackpool daemon --rack 0 --shard 0/9",
+            "rackpool daemon --rack 0 --shard 1",
             "rackpool daemon --rack 0 --emulate cxl=1year",
             "rackpool daemon --rack 0 --memory tape:/dev/st0",
             "rackpool demo --clients 1",

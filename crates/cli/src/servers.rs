@@ -41,7 +41,9 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
     let default = || format!("shm:/dev/shm/rackpool-rack{}?size=1G", args.rack);
     let memory = args.memory.clone().unwrap_or_else(default);
     let emulate = args.emulate.unwrap_or_default();
-    let who = format!("daemon of rack {}", args.rack);
+    let (shard, shards) = args.shard;
+    let home = api::RackId::sharded(args.rack, shard, shards).unwrap_or(api::RackId(args.rack));
+    let who = format!("daemon of rack {home}");
     if emulate.is_on() {
         let (cxl, rdma) = (emulate.cxl_ns, emulate.rdma_ns);
         log(Level::Warn, &who, format!("emulated latency: cxl {cxl} ns, rdma {rdma} ns"));
