@@ -26,7 +26,7 @@ mod write_buffer;
 pub use alloc::{Alloc, AtHome, AtWord, Free, Placement};
 pub use coupled::{Coupled, CoupledIo, CoupledOptions, CoupledStats};
 pub use flush::{Flush, Look};
-pub use held::{Dropped, HeldLock, HeldLocks, LockRange, Losses, Release};
+pub use held::{Dropped, HeldLock, HeldLocks, LockRange, Losses, OwedLock};
 pub use locate::Locate;
 pub use migrate::Migrate;
 pub use mover::{Mover, Turn, Turned};
