@@ -13,7 +13,7 @@ use crate::handle::Handle;
 use crate::links::Links;
 use crate::local::Door;
 use rackpool_core::client::{
-    AtHome, Client, Dropped, HeldLock, HeldLocks, LinkId, LockRange, Reach, Release,
+    AtHome, Client, Dropped, HeldLock, HeldLocks, LinkId, LockRange, OwedLock, Reach,
 };
 use rackpool_core::wire::Reply;
 use rackpool_core::{Error, GAddr, RackId, Result};
@@ -450,7 +450,7 @@ impl Handle {
             Err(error) => {
                 // The daemon may have granted what nobody will take.
                 if let Some(link) = op.link().filter(|_| error.is_open()) {
-                    table.with(|locks| locks.owe(Release { link, addr, end, token: 0 }));
+                    table.with(|locks| locks.owe(OwedLock { link, addr, end, token: 0 }));
                 }
                 match error {
                     Error::OutcomeUnknown { peer, .. } => {

@@ -83,8 +83,8 @@ impl HeldLock {
     }
 
     /// What gives it back.
-    pub fn release(&self) -> Release {
-        Release { link: self.link, addr: self.addr, end: self.end, token: self.token }
+    pub fn release(&self) -> OwedLock {
+        OwedLock { link: self.link, addr: self.addr, end: self.end, token: self.token }
     }
 
     /// What its user is told when it is gone.
@@ -95,7 +95,7 @@ impl HeldLock {
 
 /// A lock to be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Release {
+pub struct OwedLock {
     /// The link to its rack.
     pub link: LinkId,
     /// Where its first line begins.
@@ -106,7 +106,7 @@ pub struct Release {
     pub token: u64,
 }
 
-impl Release {
+impl OwedLock {
     /// What says it.
     pub fn request(&self) -> Request {
         Request::Unlock { addr: self.addr, token: self.token }
@@ -129,7 +129,7 @@ pub enum Dropped {
 pub struct HeldLocks {
     next_id: u64,
     held: BTreeMap<u64, HeldLock>,
-    releases: Vec<Release>,
+    releases: Vec<OwedLock>,
 }
 
 impl HeldLocks {
@@ -198,7 +198,7 @@ impl HeldLocks {
     }
 
     /// A lock has to be given back with a later call.
-    pub fn owe(&mut self, release: Release) {
+    pub fn owe(&mut self, release: OwedLock) {
         self.releases.push(release);
     }
 
@@ -208,15 +208,15 @@ impl HeldLocks {
     }
 
     /// What is to be given back next, of everything or of what meets a range.
-    pub fn next_release(&self, only: Option<(GAddr, GAddr)>) -> Option<Release> {
+    pub fn next_release(&self, only: Option<(GAddr, GAddr)>) -> Option<OwedLock> {
         let is_meant =
-            |one: &&Release| only.is_none_or(|(first, end)| one.addr < end && first < one.end);
+            |one: &&OwedLock| only.is_none_or(|(first, end)| one.addr < end && first < one.end);
         self.releases.iter().find(is_meant).copied()
     }
 
     /// The rack has answered: whoever does not know the lock has not got it. Without an answer it
     /// goes behind the others, so that a rack that is gone keeps nobody else's.
-    pub fn released(&mut self, release: Release, answered: bool) {
+    pub fn released(&mut self, release: OwedLock, answered: bool) {
         self.releases.retain(|one| *one != release);
         if !answered {
             self.releases.push(release);

@@ -31,7 +31,7 @@ pub use balance::{BalanceTurn, Balanced, Balancer};
 pub use coupled::{Coupled, CoupledIo, CoupledOptions, CoupledStats};
 pub use drain::{DrainTurn, Drained, Drainer};
 pub use flush::{Flush, Look};
-pub use held::{Dropped, HeldLock, HeldLocks, LockRange, Losses, Release};
+pub use held::{Dropped, HeldLock, HeldLocks, LockRange, Losses, OwedLock};
 pub use locate::Locate;
 pub use migrate::Migrate;
 pub use mover::{Mover, Turn, Turned};

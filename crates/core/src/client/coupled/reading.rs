@@ -21,6 +21,8 @@ impl Coupled {
         self.settle(io);
         self.tell()?;
         self.push(io);
+        // What was lost on the way is told before anything is read without its lock.
+        self.tell()?;
         let bytes = to.len() as u64;
         if let Some((flush, packed)) = io.packed()
             && flush.buffer.cover(addr, bytes) == Cover::Whole
@@ -36,7 +38,11 @@ impl Coupled {
         {
             return Ok(false);
         }
-        self.read_cached(io, addr, to)
+        let served = self.read_cached(io, addr, to)?;
+        if !served {
+            self.tell()?;
+        }
+        Ok(served)
     }
 
     /// After a read from home: shows what is not there yet.

@@ -5,7 +5,7 @@ use super::io::Local;
 use super::{LinkId, SimHandle};
 use crate::time::Ps;
 use rackpool_core::client::{
-    AtHome, Dropped, HeldLock, HeldLocks, LockRange, Losses, Reach, Release,
+    AtHome, Dropped, HeldLock, HeldLocks, LockRange, Losses, OwedLock, Reach,
 };
 use rackpool_core::wire::Reply;
 use rackpool_core::{Error, GAddr, RackId, Result};
@@ -98,7 +98,7 @@ impl SimHandle {
             Err(error) => {
                 // It may have been given to nobody who knows.
                 if let Some(link) = op.link().filter(|_| error.is_open()) {
-                    self.locks.held.owe(Release { link, addr: first, end, token: 0 });
+                    self.locks.held.owe(OwedLock { link, addr: first, end, token: 0 });
                 }
                 Err(error)
             }
