@@ -4,8 +4,9 @@
 //! ([`value`]), histograms that never clip ([`histogram`]), the interleaved comparison of two
 //! measurements ([`interleave`]), reports for programs ([`report`]) and for people ([`html`]),
 //! and the raw references of a machine ([`micro`]). The runners put these together with a pool:
-//! [`local`], [`ring`], [`remote`], [`rrpc`], [`locks`], [`ycsb_run`] and [`migrate`], each an options
-//! structure and a function `run` that answers with a report ([`mod@run`] has what they share).
+//! [`local`], [`ring`], [`remote`], [`rrpc`], [`locks`], [`ycsb_run`] and [`migrate`], each an
+//! options structure and a function `run` that answers with a report ([`mod@run`] has what they
+//! share).
 //! [`sim_table`] puts the pool's hash table into simulated runs.
 //!
 //! Rule of the crate: no `unsafe`, and every random choice comes from a seed that the caller

@@ -113,10 +113,11 @@ impl Way {
     }
 
     fn read(self, handle: &mut Handle, at: GAddr, to: &mut [u8]) -> Result<(), BenchError> {
-        Ok(match self {
+        match self {
             Way::Call(mode) => handle.fetch(at, to, mode)?,
             Way::OneSided => handle.read(at, to)?,
-        })
+        }
+        Ok(())
     }
 }
 

@@ -140,8 +140,10 @@ fn an_object_is_as_long_as_its_prefix_says_if_that_fits_into_its_allocation() {
             if fits {
                 assert_eq!(found.unwrap().bytes, bytes);
             } else {
-                let refused = matches!(found, Err(Error::OutOfBounds { limit_bytes, .. }) if limit_bytes == room);
-                assert!(refused, "{bytes} bytes at {at}: {found:?}");
+                let Err(Error::OutOfBounds { limit_bytes, .. }) = found else {
+                    panic!("{bytes} bytes at {at}: {found:?}")
+                };
+                assert_eq!(limit_bytes, room);
             }
         }
         prefix(&rig, at, 0);
@@ -226,7 +228,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
     fn whatever_is_asked_is_answered_from_within_its_page_or_allocation(
-        asked in prop::collection::vec((0u64..4 * PAGE, any::<u64>(), any::<u32>(), 0u8..4, any::<u64>()), 1..20),
+        asked in prop::collection::vec(
+            (0u64..4 * PAGE, any::<u64>(), any::<u32>(), 0u8..4, any::<u64>()), 1..20,
+        ),
     ) {
         let mut rig = rig();
         let small = rig.alloc(LOCAL, 512, false);

@@ -1,4 +1,5 @@
-//! Calls for data: whom they go to, what of an answer is believed, and that no buffer stays exposed.
+//! Calls for data: whom they go to, what of an answer is believed, and that no buffer stays
+//! exposed.
 
 use super::*;
 use crate::rrpc::{Bytes, Carried, Extent, Fetch, Fetched, INLINE_BYTES_MAX};

@@ -600,21 +600,8 @@ impl Connection {
                 Ok(true)
             }
             Receiving::Put(landing) => {
-                let limit = landing.left.min(self.input.filled().len() as u64);
-                if limit == 0 && landing.left > 0 {
-                    return Ok(false);
-                }
-                if let Some(piece) = self.exposures.next(landing, limit) {
-                    let from = &self.input.filled()[..limit as usize];
-                    cx.buffers.slice_mut(&piece).copy_from_slice(from);
-                }
-                self.exposures.advance(landing, limit);
-                let is_over = landing.left == 0;
-                self.input.consume(limit as usize);
-                if is_over {
-                    self.receiving = Receiving::Header;
-                }
-                Ok(true)
+                let landing = *landing;
+                Ok(self.take_put(landing, cx))
             }
             Receiving::Data { done, more } => {
                 let work = self.queue.front().expect("data belongs to a work request");
@@ -656,6 +643,23 @@ impl Connection {
                 Ok(true)
             }
         }
+    }
+
+    /// Takes data for an exposed buffer out of the input; `false` if there is none.
+    fn take_put(&mut self, mut landing: Landing, cx: &mut Context<'_>) -> bool {
+        let limit = landing.left.min(self.input.filled().len() as u64);
+        if limit == 0 && landing.left > 0 {
+            return false;
+        }
+        if let Some(piece) = self.exposures.next(&landing, limit) {
+            let from = &self.input.filled()[..limit as usize];
+            cx.buffers.slice_mut(&piece).copy_from_slice(from);
+        }
+        self.exposures.advance(&mut landing, limit);
+        self.input.consume(limit as usize);
+        let is_over = landing.left == 0;
+        self.receiving = if is_over { Receiving::Header } else { Receiving::Put(landing) };
+        true
     }
 
     /// Acts on a header of the target.

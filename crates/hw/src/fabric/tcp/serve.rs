@@ -9,8 +9,8 @@
 //! executed: of a READ zeros are sent and then `BadKey`, of a WRITE the rest is dropped and
 //! `BadKey` answered (its first part was written before the revocation, never after).
 //!
-//! A write-back puts data of the pages into a buffer of the initiator, and then one of two messages:
-//! which one says whether the key was valid to the end, so nobody takes zeros for data.
+//! A write-back puts data of the pages into a buffer of the initiator, and then one of two
+//! messages: which one says whether the key was valid to the end, so nobody takes zeros for data.
 //!
 //! Back-pressure: a SEND or WRITE_IMM that the application's queue has no room for waits here,
 //! and nothing more is read from the connection; while answers wait for the socket, nothing more

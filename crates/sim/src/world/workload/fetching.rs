@@ -1,6 +1,7 @@
 //! Reads and writes that go by calls now and then: the model does not know the difference.
 
 use super::Worker;
+use crate::time::Ps;
 use crate::world::handle::Mode;
 use rackpool_core::rrpc::INLINE_BYTES_MAX;
 use rackpool_core::{GAddr, Result};
@@ -31,7 +32,13 @@ impl Worker {
         };
         let code =
             |result: &Result<()>| result.as_ref().map_or_else(|error| error.code(), |()| "ok");
+        let patience = self.handle.timeout;
+        if mode == Mode::WriteBack && self.rng.chance_ppm(200_000) {
+            // Somebody who goes away with his buffer while the data may be on its way.
+            self.handle.timeout = Ps::us(self.rng.between(1, 60));
+        }
         let result = self.handle.fetch(at, to, mode).await;
+        self.handle.timeout = patience;
         let name = match mode {
             Mode::Inline => "fetch-inline",
             Mode::OneSidedRead => "fetch-one-sided",
