@@ -66,6 +66,8 @@ pub struct Scene {
     counts: RefCell<Counts>,
     /// The rack that an operator drains now.
     pub drained: Cell<Option<usize>>,
+    /// Racks that left or were given up: another region may have them from then on.
+    pub opened: RefCell<BTreeSet<usize>>,
     set_up: Cell<bool>,
     repaired: Cell<bool>,
     repaired_at: Cell<Ps>,
@@ -431,6 +433,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         tables,
         counts: RefCell::default(),
         drained: Cell::new(None),
+        opened: RefCell::default(),
         set_up: Cell::new(false),
         repaired: Cell::new(false),
         repaired_at: Cell::new(Ps::ZERO),
