@@ -402,8 +402,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     let costs = StepCosts { disk_commit: Ps::us(30), ..StepCosts::default() };
     let mut cluster = Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu);
     cluster.policy = config.placement;
-    cluster.migration = migration(seed);
-    cluster.balance = balance(seed);
+    (cluster.migration, cluster.balance) = (migration(seed), balance(seed));
     let cluster = Rc::new(cluster);
     if config.faults.has(Fault::OneWayLoss) {
         cluster.kernel.set_ends_lost_ppm([0, 20_000, 200_000][rng.below(3) as usize]);
