@@ -83,6 +83,8 @@ pub struct Migrate {
     from: PageHome,
     /// The new home; set after `MoveIn`.
     room: PageHome,
+    /// Which regions of the old and of the new home the keys are of, as their links count them.
+    regions: [u32; 2],
 }
 
 impl Migrate {
@@ -93,7 +95,8 @@ impl Migrate {
         let (frame, generation) = (FrameIndex(0), Generation(0));
         let nowhere = PageHome { page, rack: to, frame, generation };
         let (stage, open) = (Stage::Begin, Open::default());
-        Self { addr, page, to, id, stage, open, from: nowhere, room: nowhere }
+        let regions = [0; 2];
+        Self { addr, page, to, id, stage, open, from: nowhere, room: nowhere, regions }
     }
 
     /// The length of the buffer that a move needs, bytes.
@@ -126,12 +129,14 @@ impl Migrate {
                     return Err(unexpected("daemon", "a frame for a page"));
                 }
                 self.room = PageHome { frame, generation, ..self.room };
+                self.regions[1] = client.regions_of(link_of(client, self.to)?);
                 Ok(Stage::MoveOut)
             }
             (Stage::MoveOut, Reply::Shut { key, keep }) => {
                 if key == Generation(0) || keep.objects.len() > MOVE_BITMAP_WORDS_MAX {
                     return Err(unexpected("daemon", "a page that is shut"));
                 }
+                self.regions[0] = client.regions_of(link_of(client, self.from.rack)?);
                 Ok(Stage::Copy(Copy { key, keep, done: 0, filled: false, posted: false }))
             }
             (Stage::Commit(_), Reply::Moved(home)) if home == self.room => {
@@ -176,12 +181,16 @@ impl Migrate {
                 self.stage = Stage::Commit(copy.keep.clone());
                 return Ok(None);
             }
-            let (home, key, kind) = if copy.filled {
-                (&self.room, self.room.generation, Access::Write)
+            let (home, key, kind, region) = if copy.filled {
+                (&self.room, self.room.generation, Access::Write, self.regions[1])
             } else {
-                (&self.from, copy.key, Access::Read)
+                (&self.from, copy.key, Access::Read, self.regions[0])
             };
             let link = link_of(client, home.rack)?;
+            if client.regions_of(link) != region {
+                // The rack lost its region since: the key may open a frame of the new one.
+                return Err(self.taken_back());
+            }
             let (page, generation, frame, at) = (self.page, key, home.frame, copy.done);
             match client.reach(link) {
                 Reach::Mapped(view) => {

@@ -178,6 +178,8 @@ pub enum Reach<M> {
 struct LinkState<M> {
     rack: RackId,
     reach: Reach<M>,
+    /// How often its region was replaced.
+    regions: u32,
 }
 
 /// The state of one client handle.
@@ -261,7 +263,7 @@ impl<M: Mem> Client<M> {
             own_rack,
             translations: Translations::new(translations),
             usage: Usage::default(),
-            links: vec![LinkState { rack: own_rack, reach: own }],
+            links: vec![LinkState { rack: own_rack, reach: own, regions: 0 }],
             ranges: rrpc::Ranges::default(),
             order: Order::default(),
             own_turn: true,
@@ -342,13 +344,21 @@ impl<M: Mem> Client<M> {
             self.links[link.0 as usize].reach = reach;
             return Ok(link);
         }
-        self.links.push(LinkState { rack, reach });
+        self.links.push(LinkState { rack, reach, regions: 0 });
         Ok(LinkId(u16::try_from(self.links.len() - 1).expect("links are bounded by RACKS_MAX")))
     }
 
     /// Forgets every translation through a link, after its region was replaced.
     pub fn forget_link(&mut self, link: LinkId) {
         self.translations.forget_link(link);
+        let regions = &mut self.links[link.0 as usize].regions;
+        *regions = regions.wrapping_add(1);
+    }
+
+    /// How often the region behind a link was replaced: keys of the one before may open frames of
+    /// the next.
+    pub fn regions_of(&self, link: LinkId) -> u32 {
+        self.links[link.0 as usize].regions
     }
 
     /// The master does not know a rack any more: what is known of its pages is forgotten, so that

@@ -49,6 +49,9 @@ async fn main(ctx: Ctx, scene: Rc<Scene>, rack: usize) {
             Some(Input::Closed(conn)) if master.owns(conn) => return,
             _ => {}
         }
+        if scene.opened.borrow().contains(&rack) {
+            return;
+        }
         if master.is_up() {
             let waited = ctx.now() - started;
             let text = format!("rack {rack} was given to another region {waited} after a restart");

@@ -41,6 +41,7 @@ async fn main(ctx: Ctx, scene: Rc<Scene>, rack: usize) {
     if rng.chance_ppm(300_000) {
         forget_living(&ctx, &scene, id).await;
     }
+    scene.opened.borrow_mut().insert(rack);
     let _ = order(&ctx, &scene, MemberCall::Drain(id)).await;
     // Some do not care that the clients are done: the rack has it easier then.
     let stays_on = rng.chance_ppm(500_000);
@@ -92,6 +93,7 @@ async fn forget_living(ctx: &Ctx, scene: &Rc<Scene>, rack: RackId) {
 
 /// Gives up a rack whose host has lost its power, once a lease is over, if the master can be asked.
 pub async fn forget_dead(ctx: &Ctx, scene: &Rc<Scene>, rack: usize) {
+    scene.opened.borrow_mut().insert(rack);
     let lease = Ps::ms(scene.cluster.lease_ms);
     ctx.sleep(lease + Ps(lease.0 / 2)).await;
     let _ = order(ctx, scene, MemberCall::Forget(RackId(rack as u16))).await;

@@ -66,6 +66,8 @@ pub struct Scene {
     counts: RefCell<Counts>,
     /// The rack that an operator drains now.
     pub drained: Cell<Option<usize>>,
+    /// Racks that left or were given up: another region may have them from then on.
+    pub opened: RefCell<BTreeSet<usize>>,
     set_up: Cell<bool>,
     repaired: Cell<bool>,
     repaired_at: Cell<Ps>,
@@ -419,8 +421,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     let costs = StepCosts { disk_commit: Ps::us(30), ..StepCosts::default() };
     let mut cluster = Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu);
     cluster.policy = config.placement;
-    cluster.migration = migration(seed);
-    cluster.balance = balance(seed);
+    (cluster.migration, cluster.balance) = (migration(seed), balance(seed));
     let cluster = Rc::new(cluster);
     if config.faults.has(Fault::OneWayLoss) {
         cluster.kernel.set_ends_lost_ppm([0, 20_000, 200_000][rng.below(3) as usize]);
@@ -451,6 +452,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         tables,
         counts: RefCell::default(),
         drained: Cell::new(None),
+        opened: RefCell::default(),
         set_up: Cell::new(false),
         repaired: Cell::new(false),
         repaired_at: Cell::new(Ps::ZERO),

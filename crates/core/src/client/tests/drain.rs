@@ -223,3 +223,31 @@ fn a_cold_page_goes_where_the_daemon_says_and_one_that_stays_is_named_with_the_n
     let next = |failed| BalanceRequest::Next { load: LOAD, bytes_per_second: 5, failed };
     assert_eq!(script.asked, [next(None), next(Some(PageId(7)))]);
 }
+
+#[test]
+fn a_rack_that_lost_its_region_gets_nothing_under_a_key_of_the_old_one() {
+    let mut script = Script::new();
+    let (mut world, mut client) = World::new(vec![vec![0x5a; PAGE as usize]]);
+    let link = client.add_link(RackId(1), Reach::OneSided(layout())).unwrap();
+    let mut op = Migrate::new(&client, addr(7, 0), RackId(1), 1 << 63);
+    // Up to the answer to `MoveOut`, before anything is copied.
+    for _ in 0..10 {
+        let Ok(Step::Need(need)) = op.step(&mut client, &mut world) else { panic!() };
+        match script.answer(&mut world, &need) {
+            Said::Daemon(reply) => op.on_reply(&mut client, reply).unwrap(),
+            Said::Master(said) => op.on_master(&mut client, said).unwrap(),
+            Said::Fails(error) => panic!("{error}"),
+        }
+        if matches!(need, Need::Daemon(_, Request::MoveOut { .. })) {
+            break;
+        }
+    }
+    client.forget_link(link);
+    let frame = u64::from(home(7, 1, 7, 507).frame.0) * PAGE;
+    world.remote.pages.store(frame, 0xdead);
+    let answer = &mut |world: &mut World, need: &Need| script.answer(world, need);
+    let (ended, log) = drive(&mut world, &mut client, &mut op, answer);
+    assert_eq!(ended.unwrap_err().code(), "stays");
+    assert_eq!(log[..2], ["settle 0", "settle 1"]);
+    assert_eq!(world.remote.pages.load(frame), 0xdead, "it is somebody else's by now");
+}
