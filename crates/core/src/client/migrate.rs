@@ -83,6 +83,9 @@ pub struct Migrate {
     from: PageHome,
     /// The new home; set after `MoveIn`.
     room: PageHome,
+    /// Which regions of the old and the new home's rack these are of: a key of a region that is
+    /// gone could open a frame of the next one.
+    regions: (u64, u64),
 }
 
 impl Migrate {
@@ -93,7 +96,8 @@ impl Migrate {
         let (frame, generation) = (FrameIndex(0), Generation(0));
         let nowhere = PageHome { page, rack: to, frame, generation };
         let (stage, open) = (Stage::Begin, Open::default());
-        Self { addr, page, to, id, stage, open, from: nowhere, room: nowhere }
+        let regions = (0, 0);
+        Self { addr, page, to, id, stage, open, from: nowhere, room: nowhere, regions }
     }
 
     /// The length of the buffer that a move needs, bytes.
@@ -121,12 +125,14 @@ impl Migrate {
                     return Err(unexpected("daemon", "a frame for a page"));
                 }
                 self.room = PageHome { frame, generation, ..self.room };
+                self.regions.1 = client.regions_replaced(link_of(client, self.to)?);
                 Ok(Stage::MoveOut)
             }
             (Stage::MoveOut, Reply::Shut { key, keep }) => {
                 if key == Generation(0) || keep.objects.len() > MOVE_BITMAP_WORDS_MAX {
                     return Err(unexpected("daemon", "a page that is shut"));
                 }
+                self.regions.0 = client.regions_replaced(link_of(client, self.from.rack)?);
                 Ok(Stage::Copy(Copy { key, keep, done: 0, filled: false, posted: false }))
             }
             (Stage::Commit(_), Reply::Moved(home)) if home == self.room => {
@@ -177,6 +183,10 @@ impl Migrate {
                 (&self.from, copy.key, Access::Read)
             };
             let link = link_of(client, home.rack)?;
+            let (old, new) = self.regions;
+            if client.regions_replaced(link) != if copy.filled { new } else { old } {
+                return Err(self.stays("a rack lost its memory while it was copied"));
+            }
             let (page, generation, frame, at) = (self.page, key, home.frame, copy.done);
             match client.reach(link) {
                 Reach::Mapped(view) => {

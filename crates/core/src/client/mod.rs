@@ -138,6 +138,8 @@ pub enum Reach<M> {
 struct LinkState<M> {
     rack: RackId,
     reach: Reach<M>,
+    /// How often the region behind it was replaced: keys are of one region.
+    replaced: u64,
 }
 
 /// The state of one client handle.
@@ -219,7 +221,7 @@ impl<M: Mem> Client<M> {
             own_rack,
             translations: Translations::new(translations),
             usage: Usage::default(),
-            links: vec![LinkState { rack: own_rack, reach: own }],
+            links: vec![LinkState { rack: own_rack, reach: own, replaced: 0 }],
             order: Order::default(),
             own_turn: true,
         }
@@ -289,13 +291,19 @@ impl<M: Mem> Client<M> {
             self.links[link.0 as usize].reach = reach;
             return Ok(link);
         }
-        self.links.push(LinkState { rack, reach });
+        self.links.push(LinkState { rack, reach, replaced: 0 });
         Ok(LinkId(u16::try_from(self.links.len() - 1).expect("links are bounded by RACKS_MAX")))
     }
 
     /// Forgets every translation through a link, after its region was replaced.
     pub fn forget_link(&mut self, link: LinkId) {
         self.translations.forget_link(link);
+        self.links[link.0 as usize].replaced += 1;
+    }
+
+    /// How often the region behind a link was replaced.
+    fn regions_replaced(&self, link: LinkId) -> u64 {
+        self.links[link.0 as usize].replaced
     }
 
     /// What the cache knows of a page.
