@@ -232,9 +232,9 @@ pub enum Request {
         /// What was asked for when it was allocated.
         bytes: u64,
     },
-    /// As `FreeFrom`, after it was answered with `Apart` and the memory's home has said that address
-    /// and size name an allocation: the word becomes 0 in the same step in which this rack notes
-    /// that it owes the free.
+    /// As `FreeFrom`, after that was answered with `Apart` and the memory's home has said that
+    /// address and size name an allocation: the word becomes 0 in the same step in which this rack
+    /// notes that it owes the free.
     FreeApart {
         /// The word.
         word: GAddr,
@@ -589,8 +589,8 @@ pub enum MasterCall {
         /// At most `DUES_MAX`.
         orphans: Vec<Orphan>,
     },
-    /// Answered with `Done` as soon as no page of a range of addresses is at home anywhere, and none
-    /// is left to be freed.
+    /// Answered with `Done` as soon as no page of a range of addresses is at home anywhere, and
+    /// none is left to be freed.
     AwaitGone {
         /// The first address.
         addr: GAddr,

@@ -1,5 +1,5 @@
 //! Runs whose pages are in several racks and words whose memory is in another one, in the daemon's
-//! engine: they are read, moved and freed, and no crash at any effect frees anything twice, leaves a
+//! engine: they are moved and freed, and no crash at any effect frees anything twice, leaves a
 //! page to nobody, or takes a page of a run that begins elsewhere for a leftover. The other racks
 //! are played by the test; two real engines meet in the simulator.
 

@@ -1,6 +1,6 @@
-//! Daemons and the master are killed at random moments while runs whose pages are in both racks, and
-//! memory whose word is in the other rack, are freed: nothing is freed twice, and every frame comes
-//! back. Real processes; see `crash_tools`.
+//! Daemons and the master are killed at random moments while runs whose pages are in both racks,
+//! and memory whose word is in the other rack, are freed: nothing is freed twice, and every frame
+//! comes back. Real processes; see `crash_tools`.
 
 mod crash_tools;
 

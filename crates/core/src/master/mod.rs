@@ -465,11 +465,7 @@ impl<P: Probe> Master<P> {
                 check_name(&name)?;
                 Command::SetRoot { name, expected, addr }
             }
-            call @ (MasterCall::OrphanPages { .. }
-            | MasterCall::FreeElsewhere { .. }
-            | MasterCall::OrphansTaken { .. }
-            | MasterCall::AwaitGone { .. }
-            | MasterCall::NextOrphans) => return self.serve_orphans(conn, peer, id, call),
+            call => return self.serve_orphans(conn, peer, id, call),
         };
         self.propose(conn, id, command).map(|()| None)
     }

@@ -280,7 +280,8 @@ impl<P: Probe> Master<P> {
             MasterCall::AwaitGone { addr, bytes } => {
                 return self.await_gone(conn, id, addr, bytes);
             }
-            _ => return Ok(self.next_orphans(conn, id, rack)),
+            MasterCall::NextOrphans => return Ok(self.next_orphans(conn, id, rack)),
+            _ => unreachable!("the caller serves the other calls"),
         };
         self.propose(conn, id, command).map(|()| None)
     }

@@ -377,6 +377,43 @@ fn a_frame_that_is_taken_back_is_neither_read_nor_written() {
 }
 
 #[test]
+fn a_region_that_took_the_place_of_the_one_that_gave_a_key_is_neither_read_nor_written() {
+    for rack in [0, 1] {
+        for replaces_source in [true, false] {
+            let mut racks = Racks::out_of(rack);
+            let (mut world, mut client, _) = start(&racks);
+            let (from, room) = (racks.from, racks.room);
+            let replaced = if replaces_source { from.rack } else { room.rack };
+            let mut op = Migrate::new(&client, addr(PAGE_7, 0), room.rack, 9);
+            let result = loop {
+                let need = match op.step(&mut client, &mut world) {
+                    Ok(Step::Done(home)) => break Ok(home),
+                    Ok(Step::Need(need)) => need,
+                    Err(error) => break Err(error),
+                };
+                if matches!(need, Need::Completions) {
+                    world.complete(&mut client, &mut op).unwrap();
+                    continue;
+                }
+                match racks.answer(&mut world, &need) {
+                    Said::Daemon(reply) => op.on_reply(&mut client, reply).unwrap(),
+                    Said::Master(answer) => op.on_master(&mut client, answer).unwrap(),
+                    Said::Fails(error) => panic!("{error}"),
+                }
+                if matches!(need, Need::Daemon(_, Request::MoveOut { .. })) {
+                    // The rack lost its memory; its next region gives out the same generations.
+                    client.forget_link(client.link_of(replaced).unwrap());
+                }
+            };
+            assert_eq!(result.unwrap_err().code(), "stays");
+            let at = u64::from(room.frame.0) * PAGE;
+            let pages = &racks.view(&world, room.rack).pages;
+            assert!((0..PAGE / 8).all(|i| pages.load(at + 8 * i) == 0), "nothing was written");
+        }
+    }
+}
+
+#[test]
 fn a_chunk_whose_connection_ended_goes_over_the_next_one() {
     for rack in [0, 1] {
         let mut racks = Racks::out_of(rack);

@@ -346,6 +346,7 @@ fn what_a_word_names_elsewhere_is_asked_of_its_home_before_the_word_is_cleared()
                 let (addr, bytes, reason) = (*addr, *bytes, "it is not".into());
                 refuses(Error::BadFree { addr, bytes, reason })
             }
+            Need::Daemon(LinkId(1), Request::Resolve { .. }) => knows(&[other]),
             Need::Daemon(..) => knows(&[]),
             _ => names(&[other]),
         });

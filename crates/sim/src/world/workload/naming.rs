@@ -25,6 +25,9 @@ impl Worker {
             0 => None,
             count => Some(self.rng.below(count as u64) as usize),
         };
+        if let Some(at) = chosen {
+            self.check_name(self.names[at]).await;
+        }
         match (chosen, self.rng.below(5)) {
             (None, _) => self.name().await,
             (Some(_), 0) if self.names.len() < NAMES_MAX => self.name().await,
@@ -72,6 +75,17 @@ impl Worker {
         match result {
             Ok(addr) => self.read_all(addr).await,
             Err(_) => self.leave_word(word),
+        }
+    }
+
+    /// A word holds what it names until that is freed.
+    async fn check_name(&mut self, name: Name) {
+        self.begin("read-name");
+        let read = self.handle.read_u64(name.word).await;
+        self.end("read-name", &read).await;
+        self.check_error("read-name", &read);
+        if matches!(read, Ok(found) if found != name.addr.0) {
+            self.violated("names", format!("{name:?} is not what the word holds: {read:?}"));
         }
     }
 
