@@ -10,16 +10,15 @@ use crate::links::{Links, Shared};
 use crate::paths::{Call, Path, PathStats};
 use crate::pin::{Pin, pin};
 use crate::rrpc::RrpcState;
-use crate::stats::{Explain, HandleStats, PoolStats, RackStats};
+use crate::stats::{Explain, HandleStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::client::{
     Access, Alloc, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledOptions, Free, Locate, Miss,
     OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables,
 };
-use rackpool_core::constants::{SESSIONS_MAX, STALE_RETRIES_MAX};
-use rackpool_core::error::DeathCause;
+use rackpool_core::constants::STALE_RETRIES_MAX;
 use rackpool_core::seam::Mem;
-use rackpool_core::wire::{DaemonStats, MasterAnswer, MasterCall, Reply, Request, SessionState};
+use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use rackpool_hw::fabric::Endpoint;
 use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
@@ -504,65 +503,6 @@ impl Handle {
     pub fn handle_stats(&self) -> HandleStats {
         let (paths, coupled) = (self.paths, self.coupled_stats());
         HandleStats { paths, coupled, ..self.links.stats(&self.endpoint) }
-    }
-
-    /// Counters of the master, of every rack's daemon, and of this handle. A rack that cannot be
-    /// asked is listed with the reason.
-    pub fn pool_stats(&mut self) -> Result<PoolStats> {
-        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
-        let master = match self.links.master_call(MasterCall::Stats, deadline_ns)? {
-            MasterAnswer::Stats(stats) => *stats,
-            other => return Err(crate::links::unexpected_answer(&other)),
-        };
-        let infos = self.links.racks(deadline_ns)?;
-        let racks = infos.into_iter().map(|info| {
-            let asked = if info.alive {
-                self.daemon_stats(info.rack, deadline_ns)
-            } else {
-                Err(Error::PeerDead {
-                    peer: format!("daemon of rack {}", info.rack),
-                    cause: DeathCause::Closed,
-                })
-            };
-            RackStats {
-                rack: info.rack,
-                alive: info.alive,
-                fabric: format!("{:?}", info.fabric).to_lowercase(),
-                fabric_addr: info.fabric_addr,
-                error: asked.as_ref().err().map(Error::to_string),
-                daemon: asked.ok(),
-            }
-        });
-        let racks = racks.collect();
-        Ok(PoolStats { master, racks, handle: self.handle_stats() })
-    }
-
-    /// Who has a session at a rack's daemon: the handles of all clients, by record. What has
-    /// ended is missing; a remote client that is gone is kept, not connected, for a while.
-    ///
-    /// # Errors
-    /// `no-such-rack`, `peer-dead`, `timeout`.
-    pub fn sessions(&mut self, rack: RackId) -> Result<Vec<SessionState>> {
-        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
-        let (mut all, mut from): (Vec<SessionState>, u32) = (Vec::new(), 0);
-        while from < SESSIONS_MAX {
-            match self.ask_daemon(rack, Request::Sessions { from }, deadline_ns)? {
-                Reply::Sessions(part) => {
-                    let Some(last) = part.last() else { break };
-                    from = last.record.max(from) + 1;
-                    all.extend(part);
-                }
-                other => return Err(unexpected_reply(rack, &other)),
-            }
-        }
-        Ok(all)
-    }
-
-    fn daemon_stats(&mut self, rack: RackId, deadline_ns: u64) -> Result<DaemonStats> {
-        match self.ask_daemon(rack, Request::Stats, deadline_ns)? {
-            Reply::Stats(stats) => Ok(*stats),
-            other => Err(unexpected_reply(rack, &other)),
-        }
     }
 
     pub(crate) fn ask_daemon(

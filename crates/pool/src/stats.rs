@@ -2,10 +2,16 @@
 //! and the master. Taken when asked, at the edges; nothing is counted inside a warm access to
 //! mapped memory.
 
+use crate::clock;
+use crate::handle::{Handle, unexpected_reply};
 use crate::paths::PathStats;
-use rackpool_core::RackId;
 use rackpool_core::client::CoupledStats;
-use rackpool_core::wire::{DaemonStats, MasterStats};
+use rackpool_core::constants::SESSIONS_MAX;
+use rackpool_core::error::DeathCause;
+use rackpool_core::wire::{
+    DaemonStats, MasterAnswer, MasterCall, MasterStats, Reply, Request, SessionState,
+};
+use rackpool_core::{Error, RackId, Result};
 use serde::Serialize;
 use std::fmt;
 
@@ -125,5 +131,66 @@ impl PoolStats {
     /// The same as text in the exposition format of Prometheus, version 0.0.4.
     pub fn prometheus(&self) -> String {
         crate::metrics::pool_text(self)
+    }
+}
+
+impl Handle {
+    /// Counters of the master, of every rack's daemon, and of this handle. A rack that cannot be
+    /// asked is listed with the reason.
+    pub fn pool_stats(&mut self) -> Result<PoolStats> {
+        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
+        let master = match self.links.master_call(MasterCall::Stats, deadline_ns)? {
+            MasterAnswer::Stats(stats) => *stats,
+            other => return Err(crate::links::unexpected_answer(&other)),
+        };
+        let infos = self.links.racks(deadline_ns)?;
+        let racks = infos.into_iter().map(|info| {
+            let asked = if info.alive {
+                self.daemon_stats(info.rack, deadline_ns)
+            } else {
+                Err(Error::PeerDead {
+                    peer: format!("daemon of rack {}", info.rack),
+                    cause: DeathCause::Closed,
+                })
+            };
+            RackStats {
+                rack: info.rack,
+                alive: info.alive,
+                fabric: format!("{:?}", info.fabric).to_lowercase(),
+                fabric_addr: info.fabric_addr,
+                error: asked.as_ref().err().map(Error::to_string),
+                daemon: asked.ok(),
+            }
+        });
+        let racks = racks.collect();
+        Ok(PoolStats { master, racks, handle: self.handle_stats() })
+    }
+
+    /// Who has a session at a rack's daemon: the handles of all clients, by record. What has
+    /// ended is missing; a remote client that is gone is kept, not connected, for a while.
+    ///
+    /// # Errors
+    /// `no-such-rack`, `peer-dead`, `timeout`.
+    pub fn sessions(&mut self, rack: RackId) -> Result<Vec<SessionState>> {
+        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
+        let (mut all, mut from): (Vec<SessionState>, u32) = (Vec::new(), 0);
+        while from < SESSIONS_MAX {
+            match self.ask_daemon(rack, Request::Sessions { from }, deadline_ns)? {
+                Reply::Sessions(part) => {
+                    let Some(last) = part.last() else { break };
+                    from = last.record.max(from) + 1;
+                    all.extend(part);
+                }
+                other => return Err(unexpected_reply(rack, &other)),
+            }
+        }
+        Ok(all)
+    }
+
+    fn daemon_stats(&mut self, rack: RackId, deadline_ns: u64) -> Result<DaemonStats> {
+        match self.ask_daemon(rack, Request::Stats, deadline_ns)? {
+            Reply::Stats(stats) => Ok(*stats),
+            other => Err(unexpected_reply(rack, &other)),
+        }
     }
 }

@@ -10,7 +10,7 @@ use super::record::{self, Membership, StateWrite};
 use super::state::{Applied, Command, State};
 use super::{ConnId, Master, Notice};
 use crate::addr::RackId;
-use crate::constants::RETIRED_REGIONS_MAX;
+use crate::constants::{RACKS_MAX, RETIRED_REGIONS_MAX};
 use crate::error::{Error, Result};
 use crate::member::{Member, MemberAnswer, MemberCall, PoolLoad, Standing};
 use crate::policy::used_milli;
@@ -214,6 +214,29 @@ impl<P: Probe> Master<P> {
         }
     }
 
+    /// A rack keeps its number of shards, and there is room for one more.
+    pub(super) fn check_shards(&self, rack: RackId) -> Result<()> {
+        let joined = self.state.shards_of(rack).map(|info| info.rack);
+        let mut known = joined.chain(self.joining.keys().copied().filter(|r| r.same_rack(rack)));
+        if let Some(other) = known.find(|other| other.shards() != rack.shards()) {
+            return Err(Error::BadRegion {
+                reason: format!(
+                    "rack {} is divided into {} of this pool, this daemon says {}: start it with \
+                     the number that the rack was made with, or take another rack number",
+                    rack.number(),
+                    shards_text(other),
+                    shards_text(rack)
+                ),
+            });
+        }
+        let count = self.state.racks().count() + self.joining.len();
+        if self.state.region_id(rack).is_none() && count >= usize::from(RACKS_MAX) {
+            let limit = u64::from(RACKS_MAX);
+            return Err(Error::Busy { what: "racks of a pool, shards counted".into(), limit });
+        }
+        Ok(())
+    }
+
     /// Refuses a rack to which no page goes any more.
     pub(super) fn check_takes_pages(&self, rack: RackId) -> Result<()> {
         match self.state.standing(rack) {
@@ -221,5 +244,12 @@ impl<P: Probe> Master<P> {
             Standing::Draining => Err(Error::Draining { rack }),
             Standing::Left | Standing::Lost => Err(Error::NoSuchRack { rack }),
         }
+    }
+}
+
+fn shards_text(rack: RackId) -> String {
+    match rack.shards() {
+        1 => "1 shard".into(),
+        shards => format!("{shards} shards"),
     }
 }

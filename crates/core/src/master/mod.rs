@@ -452,10 +452,7 @@ impl<P: Probe> Master<P> {
             }
             MasterCall::RemovePages { rack, pages } => {
                 check_count(pages.len(), COMMIT_PAGES_MAX)?;
-                let (own, region_id) = self.daemon(peer)?;
-                if rack != own {
-                    return Err(broken("a daemon frees pages of its own rack only"));
-                }
+                let region_id = self.own_region(peer, rack)?;
                 if self.probe.mutated(Mutation::KeepFreedEntries) {
                     return Ok(Some(MasterAnswer::Done));
                 }
@@ -468,6 +465,14 @@ impl<P: Probe> Master<P> {
             call => return self.serve_orphans(conn, peer, id, call),
         };
         self.propose(conn, id, command).map(|()| None)
+    }
+
+    /// The region of a daemon that names its own rack.
+    fn own_region(&self, peer: Peer, rack: RackId) -> Result<[u64; 2]> {
+        match self.daemon(peer)? {
+            (own, region_id) if own == rack => Ok(region_id),
+            _ => Err(broken("a daemon frees pages of its own rack only")),
+        }
     }
 
     fn propose(&mut self, conn: ConnId, id: u64, command: Command) -> Result<()> {
@@ -530,29 +535,6 @@ impl<P: Probe> Master<P> {
         }
         self.propose(conn, id, Command::JoinDaemon(info.clone()))?;
         self.joining.insert(rack, (conn, info));
-        Ok(())
-    }
-
-    /// A rack keeps its number of shards, and there is room for one more.
-    fn check_shards(&self, rack: RackId) -> Result<()> {
-        let joined = self.state.shards_of(rack).map(|info| info.rack);
-        let mut known = joined.chain(self.joining.keys().copied().filter(|r| r.same_rack(rack)));
-        if let Some(other) = known.find(|other| other.shards() != rack.shards()) {
-            return Err(Error::BadRegion {
-                reason: format!(
-                    "rack {} is divided into {} of this pool, this daemon says {}: start it with \
-                     the number that the rack was made with, or take another rack number",
-                    rack.number(),
-                    shards_text(other),
-                    shards_text(rack)
-                ),
-            });
-        }
-        let count = self.state.racks().count() + self.joining.len();
-        if self.state.region_id(rack).is_none() && count >= usize::from(RACKS_MAX) {
-            let limit = u64::from(RACKS_MAX);
-            return Err(Error::Busy { what: "racks of a pool, shards counted".into(), limit });
-        }
         Ok(())
     }
 
@@ -752,13 +734,6 @@ impl<P: Probe> Master<P> {
             Applied::Home(resolved) => MasterAnswer::Homes(vec![resolved]),
             Applied::Standing { standing, .. } => members::standing(standing),
         }
-    }
-}
-
-fn shards_text(rack: RackId) -> String {
-    match rack.shards() {
-        1 => "1 shard".into(),
-        shards => format!("{shards} shards"),
     }
 }
 

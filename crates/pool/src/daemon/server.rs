@@ -120,19 +120,7 @@ impl Server {
         let control = control_name(rack, engine.region_id());
         let listener =
             ControlListener::bind(&control).map_err(|e| io_error("control socket", &e))?;
-        let rack_info = RackInfo {
-            rack,
-            region_id: engine.region_id(),
-            epoch: engine.epoch(),
-            page_shift: layout.pages.page_shift(),
-            frame_count: layout.frame_count,
-            frames_free: engine.frames_free(),
-            host: rackpool_hw::process::boot_id().map_err(|e| io_error("boot id", &e))?,
-            control,
-            fabric: options.fabric.clone(),
-            fabric_addr: target.local_addr().to_string(),
-            alive: true,
-        };
+        let rack_info = rack_info(&engine, &options, control, target.local_addr())?;
         let remotes = Remotes::new(options.session_grace_ms);
         let mut master = MasterLink::new(options.master.clone());
         master.set_join(MasterCall::JoinDaemon(rack_info));
@@ -703,6 +691,29 @@ impl Server {
             eprintln!("rackpool: removing the region: {error}");
         }
     }
+}
+
+/// What the master is told of the rack.
+fn rack_info(
+    engine: &Daemon,
+    options: &DaemonOptions,
+    control: String,
+    fabric_addr: SocketAddr,
+) -> Result<RackInfo> {
+    let layout = engine.layout();
+    Ok(RackInfo {
+        rack: engine.rack(),
+        region_id: engine.region_id(),
+        epoch: engine.epoch(),
+        page_shift: layout.pages.page_shift(),
+        frame_count: layout.frame_count,
+        frames_free: engine.frames_free(),
+        host: rackpool_hw::process::boot_id().map_err(|e| io_error("boot id", &e))?,
+        control,
+        fabric: options.fabric.clone(),
+        fabric_addr: fabric_addr.to_string(),
+        alive: true,
+    })
 }
 
 /// What clients are told of the region.

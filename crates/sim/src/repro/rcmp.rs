@@ -189,8 +189,8 @@ impl Rcmp<'_> {
             rates.push(rate);
             table.row([racks.to_string().into(), rate.into(), direct.into()]);
         }
-        let half = "With more racks a larger share of uniform accesses is remote: half of them with 2 \
-                    racks, 63 of 64 with 64.";
+        let half = "With more racks a larger share of uniform accesses is remote: half with \
+                    2 racks, 63 of 64 with 64.";
         table.note(half);
         self.repro.tables.push(table);
         let note = "6.4: slight loss from 2 to 5 racks; here to 4, and the remote share grows from \

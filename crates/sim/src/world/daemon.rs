@@ -93,16 +93,7 @@ impl Server {
         }
         let mut engine = Daemon::attach(&mut world, rack.id, Some(rack.layout.pages))?;
         engine.set_policy(cluster.migration);
-        let region = RegionInfo {
-            rack: rack.id,
-            region_id: engine.region_id(),
-            epoch: engine.epoch(),
-            page_shift: rack.layout.pages.page_shift(),
-            frame_count: rack.layout.frame_count,
-            emulate_cxl_ns: 0,
-            emulate_rdma_ns: 0,
-            counts_use: engine.counts_use(),
-        };
+        let region = region_info(&engine);
         let join = MasterCall::JoinDaemon(RackInfo {
             rack: rack.id,
             region_id: engine.region_id(),
@@ -583,5 +574,20 @@ impl Server {
             }
             self.engine.set_standing(standing, &mut self.world);
         }
+    }
+}
+
+/// What clients are told of the region.
+fn region_info(engine: &Daemon) -> RegionInfo {
+    let layout = engine.layout();
+    RegionInfo {
+        rack: engine.rack(),
+        region_id: engine.region_id(),
+        epoch: engine.epoch(),
+        page_shift: layout.pages.page_shift(),
+        frame_count: layout.frame_count,
+        emulate_cxl_ns: 0,
+        emulate_rdma_ns: 0,
+        counts_use: engine.counts_use(),
     }
 }

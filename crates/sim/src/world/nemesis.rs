@@ -8,7 +8,6 @@ use super::scenario::Scene;
 use crate::rng::{Purpose, Rng};
 use crate::run::Fault;
 use crate::time::Ps;
-use rackpool_core::RackId;
 use rackpool_core::master::directory::Home;
 use std::rc::Rc;
 
@@ -79,15 +78,7 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
                 impostor::start(scene, rack);
             }
         }
-        Fault::PowerLoss => {
-            scene.lose_power(rack);
-            if scene.config.faults.has(Fault::Drain) && rng.chance_ppm(300_000) {
-                operator::forget_dead(ctx, scene, rack).await;
-            }
-            ctx.sleep(soon).await;
-            cluster.start_daemon(rack);
-            scene.restart_clients_of(rack);
-        }
+        Fault::PowerLoss => lose_power(ctx, scene, rack, soon, rng).await,
         Fault::Partition if rng.chance_ppm(300_000) => {
             let Some(client) = scene.pick_client(rng) else { return false };
             kernel.reset_endpoints(scene.process_of(client));
@@ -121,7 +112,7 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
         Fault::ClockSkew => {
             let jump_ns = rng.between(0, 2_000_000_000);
             kernel.jump_clock(HostId(rack as u32), jump_ns);
-            scene.model.on_jump(RackId(rack as u16), ctx.now());
+            scene.model.on_jump(cluster.racks[rack].id, ctx.now());
         }
         Fault::FullMemory => {
             let blocks = rng.below(8);
@@ -133,6 +124,16 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
         _ => unreachable!("only events are injected"),
     }
     true
+}
+
+async fn lose_power(ctx: &Ctx, scene: &Rc<Scene>, rack: usize, soon: Ps, rng: &mut Rng) {
+    scene.lose_power(rack);
+    if scene.config.faults.has(Fault::Drain) && rng.chance_ppm(300_000) {
+        operator::forget_dead(ctx, scene, rack).await;
+    }
+    ctx.sleep(soon).await;
+    scene.cluster.start_daemon(rack);
+    scene.restart_clients_of(rack);
 }
 
 async fn crash_client(ctx: &Ctx, scene: &Rc<Scene>, rng: &mut Rng) -> bool {

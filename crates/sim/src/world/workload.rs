@@ -6,6 +6,7 @@ mod fetching;
 mod locking;
 mod moving;
 mod naming;
+mod others;
 mod range_model;
 mod ranges;
 mod set_up;
@@ -729,71 +730,6 @@ impl Worker {
             self.check_error("free", &result);
         }
         self.free_ended((addr, bytes), serial, &result);
-    }
-
-    /// Somebody else's memory, which may be freed meanwhile: whole pages are read and written,
-    /// because whatever comes late for them must hit nobody; objects are only read.
-    async fn other(&mut self) {
-        let Some((addr, bytes, serial)) = self.pick_other() else {
-            return self.read_mine().await;
-        };
-        let is_pages = bytes > self.handle.page_bytes() / 2;
-        let offset = self.rng.below(bytes);
-        let len = self.rng.between(1, (bytes - offset).min(300));
-        let at = GAddr(addr.0 + offset);
-        if is_pages && self.rng.chance_ppm(400_000) {
-            return self.write_other(at, len).await;
-        }
-        let mut found = vec![0xee; len as usize];
-        let called = self.begin("read-other");
-        let result = self.read_some_way(at, &mut found).await;
-        self.end("read-other", &result).await;
-        let objects = self.scene.model.objects.borrow();
-        let same = objects.get(&addr.0).is_some_and(|object| object.serial == serial);
-        drop(objects);
-        if !same && !is_pages {
-            // An object's address is handed out again: anything may have been there.
-            return;
-        }
-        if result.is_ok() {
-            let (id, now) = (self.ctx.id.0, self.ctx.now());
-            let model = &self.scene.model.bytes;
-            let checked = model.borrow_mut().read(id, at.0, &found, called, now);
-            self.must(checked);
-        }
-        self.refused(at, called, &result);
-    }
-
-    async fn write_other(&mut self, at: GAddr, len: u64) {
-        let first = self.rng.next_u64() | 1;
-        let data: Vec<u8> = (0..len).map(|at| (first.wrapping_mul(at + 1) >> 24) as u8).collect();
-        let called = self.begin("write-other");
-        let id = self.ctx.id.0;
-        let write = self.scene.model.bytes.borrow_mut().write_called(id, at.0, &data, called);
-        let result = self.write_some_way(at, &data).await;
-        self.end("write-other", &result).await;
-        let now = self.ctx.now();
-        if let (Ok(write), Ok(())) = (&write, &result) {
-            self.scene.model.bytes.borrow_mut().write_done(*write, now, now);
-        }
-        self.refused(at, called, &result);
-    }
-
-    fn pick_other(&mut self) -> Option<(GAddr, u64, u64)> {
-        let objects = self.scene.model.objects.borrow();
-        let page = self.handle.page_bytes();
-        // Whole pages first: their frames are used again by others.
-        let pages = self.rng.chance_ppm(700_000);
-        let others = objects.iter().filter(|(_, one)| {
-            !one.words && !one.owned && !one.freeing && (!pages || one.bytes > page / 2)
-        });
-        let count = others.clone().count() as u64;
-        if count == 0 {
-            return None;
-        }
-        let mut others = others;
-        let (addr, one) = others.nth(self.rng.below(count) as usize)?;
-        Some((GAddr(*addr), one.bytes, one.serial))
     }
 
     /// Reads all that this client has once more, and gives it back.
