@@ -35,7 +35,7 @@ pub fn start(scene: &Rc<Scene>, rack: usize) -> bool {
 
 async fn main(ctx: Ctx, scene: Rc<Scene>, rack: usize) {
     let mut rng = Rng::new(scene.seed, Purpose::Faults, STREAM | u64::from(ctx.id.0));
-    let id = RackId(rack as u16);
+    let id = scene.cluster.racks[rack].id;
     // How long the rack may take, and when the impatient ask.
     let mut patience = Ps(rng.exponential(Ps::ms(20)).0.min(Ps::ms(400).0));
     if rng.chance_ppm(300_000) {
@@ -96,7 +96,7 @@ pub async fn forget_dead(ctx: &Ctx, scene: &Rc<Scene>, rack: usize) {
     scene.opened.borrow_mut().insert(rack);
     let lease = Ps::ms(scene.cluster.lease_ms);
     ctx.sleep(lease + Ps(lease.0 / 2)).await;
-    let _ = order(ctx, scene, MemberCall::Forget(RackId(rack as u16))).await;
+    let _ = order(ctx, scene, MemberCall::Forget(scene.cluster.racks[rack].id)).await;
 }
 
 /// What a rack is, as the master has stored it.

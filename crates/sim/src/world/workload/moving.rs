@@ -70,7 +70,8 @@ impl Worker {
         let page = addr.0 / self.handle.page_bytes();
         let state = self.scene.cluster.stored_state();
         let Some(home) = state.directory().get(PageId(page)) else { return };
-        let rack = usize::from(home.rack.0);
+        let racks = &self.scene.cluster.racks;
+        let Some(rack) = racks.iter().position(|rack| rack.id == home.rack) else { return };
         let now = self.scene.cluster.racks[rack].drains.get();
         if now.is_some() && now == before[rack] {
             self.violated("members", format!("{addr} was given by rack {rack}, which drains"));
@@ -78,7 +79,10 @@ impl Worker {
     }
 
     pub(super) fn is_own_rack_drained(&self) -> bool {
-        self.scene.drained.get() == Some(usize::from(self.handle.rack().0))
+        self.scene
+            .drained
+            .get()
+            .is_some_and(|rack| self.scene.cluster.racks[rack].id == self.handle.rack())
     }
 
     /// Goes on with it when the work is done, while an operator waits for it.

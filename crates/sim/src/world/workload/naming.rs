@@ -3,7 +3,7 @@
 
 use super::Worker;
 use rackpool_core::client::Placement;
-use rackpool_core::{Error, GAddr, RackId, Result};
+use rackpool_core::{Error, GAddr, Result};
 
 /// Words of one client that name something at most.
 const NAMES_MAX: usize = 3;
@@ -39,8 +39,7 @@ impl Worker {
 
     /// Allocates a word, and what it names.
     async fn name(&mut self) {
-        let racks = self.scene.cluster.racks.len() as u64;
-        let placement = Placement::Rack(RackId(self.rng.below(racks) as u16));
+        let placement = Placement::Rack(self.any_rack());
         self.begin("alloc");
         let result = self.handle.alloc(WORD_BYTES, placement, false).await;
         if let Ok(word) = &result {
@@ -98,8 +97,8 @@ impl Worker {
 
     /// Word and memory part, or meet.
     async fn part(&mut self, name: Name) {
-        let racks = self.scene.cluster.racks.len() as u64;
-        let to = RackId(self.rng.below(racks) as u16);
+        let racks = &self.scene.cluster.racks;
+        let to = racks[self.rng.below(racks.len() as u64) as usize].id;
         let pages = name.bytes.div_ceil(self.handle.page_bytes());
         let addr = match self.rng.below(3) {
             0 => name.word,
