@@ -9,7 +9,7 @@ use rackpool_core::wire::{
     self, FabricKind, ProxyOrder, ProxyOutcome, ProxyStatus, ProxyWork, RackInfo, RemoteReply,
     RemoteRequest, Routed,
 };
-use rackpool_core::{Generation, RackId};
+use rackpool_core::{Generation, RackId, SessionId};
 use std::collections::BTreeMap;
 
 const RACK: RackId = RackId(1);
@@ -78,7 +78,7 @@ fn info() -> RackInfo {
 
 impl Rig {
     fn new() -> Rig {
-        Rig { proxy: Proxy::new(), said: Said::default() }
+        Rig { proxy: Proxy::new(SessionId(77)), said: Said::default() }
     }
 
     /// With a channel 1 of slot 3 that is open.
@@ -89,6 +89,10 @@ impl Rig {
         rig.proxy.on_rack(RACK, Ok(info()), &mut rig.said);
         rig.event(FabricEvent::Connected { peer: PEER });
         assert_eq!(rig.take(), [(3, ProxyOutcome::Opened { channel: 1 }, vec![])]);
+        let hello = rig.posts().remove(0);
+        let routed = wire::decode::<Routed<RemoteRequest>>(&hello.2, "test").unwrap();
+        assert_eq!((routed.channel, routed.message), (0, RemoteRequest::Uplink(SessionId(77))));
+        rig.complete(hello.0, WorkStatus::Done(0));
         rig
     }
 
@@ -304,6 +308,28 @@ fn the_end_of_a_connection_ends_all_its_channels_after_their_work() {
     rig.proxy.on_rack(RACK, Ok(RackInfo { alive: false, ..info() }), &mut rig.said);
     let ended = ProxyOutcome::Ended { channel: 3, cause: DeathCause::Closed };
     assert_eq!(rig.take(), [(3, ended, vec![])], "at once, not never");
+}
+
+#[test]
+fn a_rack_that_may_not_know_of_a_lost_connection_is_told_by_the_next_one() {
+    let mut rig = Rig::open();
+    rig.proxy.on_slot_gone(3, &mut rig.said);
+    rig.event(FabricEvent::Closed { peer: PEER, cause: DeathCause::Closed });
+    assert_eq!(rig.said.finds, [RACK]);
+    rig.proxy.reconcile(&mut rig.said);
+    rig.proxy.reconcile(&mut rig.said);
+    assert_eq!(rig.said.finds, [RACK, RACK], "once at a time, and nobody needs it");
+    rig.posts();
+    rig.proxy.on_rack(RACK, Ok(info()), &mut rig.said);
+    rig.event(FabricEvent::Connected { peer: PEER });
+    assert_eq!(rig.posts().len(), 1, "it says who it is");
+    rig.proxy.reconcile(&mut rig.said);
+    assert_eq!(rig.said.finds.len(), 2);
+    rig.event(FabricEvent::Closed { peer: PEER, cause: DeathCause::Closed });
+    rig.proxy.reconcile(&mut rig.said);
+    rig.proxy.on_rack(RACK, Err(Error::NoSuchRack { rack: RACK }), &mut rig.said);
+    rig.proxy.reconcile(&mut rig.said);
+    assert_eq!(rig.said.finds.len(), 3, "what is no rack any more is not looked for");
 }
 
 #[test]

@@ -16,7 +16,7 @@
 //! outcomes that a client's ring has no room for are kept, at most as many as it has tags and
 //! channels. Source: Rcmp §4.2 (methods b and c), §5.2; decision 0023.
 
-use crate::addr::RackId;
+use crate::addr::{RackId, SessionId};
 use crate::constants::{
     FABRIC_OUTSTANDING_MAX, PROXY_CHANNELS_MAX, PROXY_PIECE_BYTES_MAX, RING_ENTRIES,
 };
@@ -27,7 +27,7 @@ use crate::wire::{
     self, ProxyOrder, ProxyOutcome, ProxyStatus, ProxyWork, RackInfo, RemoteReply, RemoteRequest,
     Routed,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How a daemon takes what its clients put into their rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +92,11 @@ pub trait Uplinks {
 /// The engine; see the module.
 #[derive(Debug, Default)]
 pub struct Proxy {
+    /// Who this daemon is to others: another one after a restart.
+    identity: SessionId,
+    /// Racks to which a connection ended: they may not know it, and sessions of clients that are
+    /// gone by now may be left there.
+    estranged: BTreeSet<RackId>,
     uplinks: BTreeMap<RackId, Uplink>,
     rack_of: BTreeMap<PeerId, RackId>,
     clients: BTreeMap<u32, Client>,
@@ -196,9 +201,20 @@ fn broken(reason: impl Into<String>) -> Error {
 }
 
 impl Proxy {
-    /// Nothing is connected yet.
-    pub fn new() -> Self {
-        Self::default()
+    /// Nothing is connected yet. `identity` is random.
+    pub fn new(identity: SessionId) -> Self {
+        Self { identity, ..Self::default() }
+    }
+
+    /// Connects again to racks that may not know that a connection is over. To be called some times
+    /// a second at most.
+    pub fn reconcile<U: Uplinks>(&mut self, links: &mut U) {
+        for rack in self.estranged.clone() {
+            self.uplinks.entry(rack).or_insert_with(|| {
+                links.find(rack);
+                Uplink::new()
+            });
+        }
     }
 
     /// Connections, those that are being made among them, channels, and work so far.
@@ -367,6 +383,9 @@ impl Proxy {
 
     /// The master's answer about a rack that was asked for.
     pub fn on_rack<U: Uplinks>(&mut self, rack: RackId, answer: Result<RackInfo>, links: &mut U) {
+        if matches!(answer, Err(Error::NoSuchRack { .. })) {
+            self.estranged.remove(&rack);
+        }
         let uplink = self.uplinks.get_mut(&rack);
         let Some(uplink) = uplink.filter(|uplink| uplink.state == State::Asked) else { return };
         let info = answer.ok().filter(|info| info.alive);
@@ -407,7 +426,17 @@ impl Proxy {
 
     fn on_connected<U: Uplinks>(&mut self, peer: PeerId, links: &mut U) {
         let Some(rack) = self.rack_of.get(&peer).copied() else { return };
-        self.uplinks.get_mut(&rack).expect("it has a peer").state = State::Up(peer);
+        self.estranged.remove(&rack);
+        let uplink = self.uplinks.get_mut(&rack).expect("it has a peer");
+        uplink.state = State::Up(peer);
+        // Before everything else, so that what clients say here is about this connection.
+        let hello = Routed { channel: 0, message: RemoteRequest::Uplink(self.identity) };
+        let hello = Waiting {
+            work: Work { number: 0, slot: 0, arrival: 0, tag: None, verb: Verb::Send, bytes: 0 },
+            data: wire::encode_vec(&hello),
+        };
+        uplink.waiting.push_front(hello);
+        uplink.pump(links);
         let mut opened = Vec::new();
         for (slot, client) in &mut self.clients {
             for (number, channel) in &mut client.channels {
@@ -486,6 +515,9 @@ impl Proxy {
         let Some(uplink) = self.uplinks.remove(&rack) else { return };
         if let State::Connecting(peer) | State::Up(peer) = uplink.state {
             self.rack_of.remove(&peer);
+        }
+        if matches!(uplink.state, State::Up(_)) {
+            self.estranged.insert(rack);
         }
         let posted = uplink.in_flight.into_iter().flatten();
         let posted = posted.map(|work| (work, WorkStatus::Flushed { executed: None }));

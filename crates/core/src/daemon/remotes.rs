@@ -44,6 +44,8 @@ pub struct Remotes {
     grace_ns: Nanos,
     record_of: BTreeMap<Place, u32>,
     place_of: BTreeMap<u32, Place>,
+    /// Daemons that work for their clients.
+    uplinks: BTreeMap<SessionId, PeerId>,
     closed: BTreeMap<u32, Closed>,
 }
 
@@ -63,6 +65,7 @@ impl Remotes {
             grace_ns: grace_ms.saturating_mul(1_000_000),
             record_of: BTreeMap::new(),
             place_of: BTreeMap::new(),
+            uplinks: BTreeMap::new(),
             closed: BTreeMap::new(),
         }
     }
@@ -133,6 +136,13 @@ impl Remotes {
                 }
                 acts.push(over(place));
             }
+            RemoteRequest::Uplink(daemon) => {
+                let old = self.uplinks.insert(daemon, peer).filter(|old| *old != peer);
+                if let Some(old) = old {
+                    self.on_closed(old, engine, now);
+                    acts.push(Act::Close(old));
+                }
+            }
             RemoteRequest::Ended => {
                 self.on_place_over(place, engine, now);
                 acts.push(over(place));
@@ -187,6 +197,7 @@ impl Remotes {
         for place in places {
             self.on_place_over(place, engine, now);
         }
+        self.uplinks.retain(|_, uplink| *uplink != peer);
     }
 
     fn on_place_over(&mut self, place: Place, engine: &mut Daemon, now: Nanos) {

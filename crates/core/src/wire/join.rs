@@ -31,6 +31,9 @@ pub enum RemoteRequest {
     Leave,
     /// The client does not use the channel any more, as if a connection of its own had ended.
     Ended,
+    /// A daemon that works for others says who it is: a connection that it had before is over,
+    /// whether its end was heard of or not.
+    Uplink(SessionId),
 }
 
 /// SEND messages from a daemon to a remote client, [`Routed`].

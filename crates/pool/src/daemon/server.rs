@@ -135,7 +135,7 @@ impl Server {
             world,
             clients: Clients::new(),
             remotes,
-            proxy: Proxy::new(),
+            proxy: Proxy::new(crate::local::new_session()?),
             uplinks: FabricUplinks::new()?,
             queued,
             target,
@@ -619,6 +619,8 @@ impl Server {
             return;
         }
         self.heartbeat_at = now + self.heartbeat_ns;
+        let (proxy, mut turn) = self.proxied();
+        proxy.reconcile(&mut turn);
         if self.membership.has_left() {
             self.stop_helpers();
         }

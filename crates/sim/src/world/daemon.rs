@@ -120,7 +120,7 @@ impl Server {
             joined: false,
             calls: BTreeMap::new(),
             rack_calls: BTreeMap::new(),
-            proxy: Proxy::new(),
+            proxy: Proxy::new(cluster.new_session()),
             uplinks: SimUplinks::new(&ctx, &cluster, rack.id),
             queued: VecDeque::new(),
             region,
@@ -281,6 +281,7 @@ impl Server {
         }
         self.remotes.expire(self.ctx.clock_ns(), &mut self.engine, &mut self.world);
         self.heartbeat_at = now + Ps(Ps::ms(self.lease_ms).0 / 4);
+        self.proxy.reconcile(&mut self.uplinks);
         for slot in 0..SLOTS_MAX {
             let Some(one) = &self.slots[slot as usize] else { continue };
             let is_over = one.conn.is_none()
