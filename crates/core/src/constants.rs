@@ -62,6 +62,9 @@ pub const MESSAGE_BYTES_MAX: u32 = RING_DATA_BYTES / 4;
 /// The longest piece of data that goes through the own rack's daemon at once, bytes: with its
 /// order it fits into [`MESSAGE_BYTES_MAX`], and several are under way in one ring.
 pub const PROXY_PIECE_BYTES_MAX: u64 = 8 << 10;
+/// How long a daemon that works for its clients may be silent before its connection counts as over:
+/// it speaks four times a lease.
+pub const UPLINK_SILENCE_NS: u64 = 4 * LEASE_MS_DEFAULT * NS_PER_MS;
 /// Channels of one client through its daemon: one to each rack, and as many that end.
 pub const PROXY_CHANNELS_MAX: usize = 2 * RACKS_MAX as usize;
 

@@ -125,7 +125,7 @@ fn a_table_of_swapped_words_passes_under_all_faults() {
 #[test]
 fn a_table_that_loses_updates_is_found_out() {
     static TABLES: &WordTables = &RACY;
-    let sum = swept(&TABLES, 120);
+    let sum = swept(&TABLES, 400);
     let text = |failure: &str| failure.contains("no order of its operations explains");
     let found = |one: &rackpool_sim::run::SeedFailure| {
         one.failure.checker == "keys" && text(&one.failure.text)

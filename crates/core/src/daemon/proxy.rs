@@ -196,6 +196,13 @@ impl Uplink {
     }
 }
 
+/// A message of the daemon itself.
+const HELLO: Work = Work { number: 0, slot: 0, arrival: 0, tag: None, verb: Verb::Send, bytes: 0 };
+
+fn hello(identity: SessionId) -> Vec<u8> {
+    wire::encode_vec(&Routed { channel: 0, message: RemoteRequest::Uplink(identity) })
+}
+
 fn broken(reason: impl Into<String>) -> Error {
     Error::Protocol { peer: "client".into(), reason: reason.into() }
 }
@@ -206,9 +213,14 @@ impl Proxy {
         Self { identity, ..Self::default() }
     }
 
-    /// Connects again to racks that may not know that a connection is over. To be called some times
-    /// a second at most.
+    /// Says to all racks that this daemon is there, and connects again to those that may not know
+    /// that a connection is over. To be called four times a lease.
     pub fn reconcile<U: Uplinks>(&mut self, links: &mut U) {
+        for uplink in self.uplinks.values_mut() {
+            if matches!(uplink.state, State::Up(_)) && uplink.waiting.is_empty() {
+                uplink.take_in(HELLO, &hello(self.identity), links);
+            }
+        }
         for rack in self.estranged.clone() {
             self.uplinks.entry(rack).or_insert_with(|| {
                 links.find(rack);
@@ -430,12 +442,7 @@ impl Proxy {
         let uplink = self.uplinks.get_mut(&rack).expect("it has a peer");
         uplink.state = State::Up(peer);
         // Before everything else, so that what clients say here is about this connection.
-        let hello = Routed { channel: 0, message: RemoteRequest::Uplink(self.identity) };
-        let hello = Waiting {
-            work: Work { number: 0, slot: 0, arrival: 0, tag: None, verb: Verb::Send, bytes: 0 },
-            data: wire::encode_vec(&hello),
-        };
-        uplink.waiting.push_front(hello);
+        uplink.waiting.push_front(Waiting { work: HELLO, data: hello(self.identity) });
         uplink.pump(links);
         let mut opened = Vec::new();
         for (slot, client) in &mut self.clients {

@@ -8,7 +8,7 @@
 //! Source: DESIGN §3 (exactly once; what an old connection sent never runs after a new one's).
 
 use crate::addr::{GAddr, SessionId};
-use crate::constants::{LEASE_MS_DEFAULT, LOCKS_OF_SESSION_MAX, SLOTS_MAX};
+use crate::constants::{LEASE_MS_DEFAULT, LOCKS_OF_SESSION_MAX, SLOTS_MAX, UPLINK_SILENCE_NS};
 use crate::daemon::{ClientId, Daemon, World, WriteBack};
 use crate::error::{Error, Result};
 use crate::seam::{Mutation, Nanos, PeerId, Probe};
@@ -44,8 +44,8 @@ pub struct Remotes {
     grace_ns: Nanos,
     record_of: BTreeMap<Place, u32>,
     place_of: BTreeMap<u32, Place>,
-    /// Daemons that work for their clients.
-    uplinks: BTreeMap<SessionId, PeerId>,
+    /// Daemons that work for their clients, and when they last said so.
+    uplinks: BTreeMap<SessionId, (PeerId, Nanos)>,
     closed: BTreeMap<u32, Closed>,
 }
 
@@ -137,8 +137,8 @@ impl Remotes {
                 acts.push(over(place));
             }
             RemoteRequest::Uplink(daemon) => {
-                let old = self.uplinks.insert(daemon, peer).filter(|old| *old != peer);
-                if let Some(old) = old {
+                let old = self.uplinks.insert(daemon, (peer, now));
+                if let Some((old, _)) = old.filter(|(old, _)| *old != peer) {
                     self.on_closed(old, engine, now);
                     acts.push(Act::Close(old));
                 }
@@ -197,7 +197,7 @@ impl Remotes {
         for place in places {
             self.on_place_over(place, engine, now);
         }
-        self.uplinks.retain(|_, uplink| *uplink != peer);
+        self.uplinks.retain(|_, (uplink, _)| *uplink != peer);
     }
 
     fn on_place_over(&mut self, place: Place, engine: &mut Daemon, now: Nanos) {
@@ -212,7 +212,16 @@ impl Remotes {
     /// Gives the locks of sessions to others that had no connection for a lease, and ends those
     /// whose grace is over. The connections have ended, so nothing that came over them is executed
     /// any more.
-    pub fn expire<W: World>(&mut self, now: Nanos, engine: &mut Daemon, world: &mut W) {
+    ///
+    /// A daemon that works for others and has been silent for long is gone, even if the end of its
+    /// connection was not heard of: what is returned ends that.
+    pub fn expire<W: World>(&mut self, now: Nanos, engine: &mut Daemon, world: &mut W) -> Vec<Act> {
+        let silent = |(_, said): &&(PeerId, Nanos)| now.saturating_sub(*said) > UPLINK_SILENCE_NS;
+        let gone: Vec<PeerId> =
+            self.uplinks.values().filter(silent).map(|(peer, _)| *peer).collect();
+        for peer in &gone {
+            self.on_closed(*peer, engine, now);
+        }
         let mut over = Vec::new();
         let at_once = world.private().mutated(Mutation::PassLocksAtOnce);
         for (record, closed) in &mut self.closed {
@@ -226,6 +235,7 @@ impl Remotes {
             self.closed.remove(&record);
             engine.end_remote(record, world);
         }
+        gone.into_iter().map(Act::Close).collect()
     }
 }
 

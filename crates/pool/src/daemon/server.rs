@@ -614,7 +614,9 @@ impl Server {
             mover.ring();
         }
         self.clients.expire(now, &self.poller);
-        self.remotes.expire(now, &mut self.engine, &mut self.world);
+        for act in self.remotes.expire(now, &mut self.engine, &mut self.world) {
+            self.act(act);
+        }
         if now < self.heartbeat_at {
             return;
         }

@@ -279,7 +279,10 @@ impl Server {
         if now < self.heartbeat_at {
             return;
         }
-        self.remotes.expire(self.ctx.clock_ns(), &mut self.engine, &mut self.world);
+        let now_ns = self.ctx.clock_ns();
+        for act in self.remotes.expire(now_ns, &mut self.engine, &mut self.world) {
+            self.command(act);
+        }
         self.heartbeat_at = now + Ps(Ps::ms(self.lease_ms).0 / 4);
         self.proxy.reconcile(&mut self.uplinks);
         for slot in 0..SLOTS_MAX {
