@@ -15,7 +15,7 @@ use crate::run::{Context, Task};
 /// Where failing seeds are kept.
 const SEEDS: &str = "crates/sim/seeds";
 /// Seeds if only the first one is told.
-const SEEDS_DEFAULT: u64 = 200;
+const SEEDS_DEFAULT: u64 = 40;
 /// Seeds within which each mutation must be caught.
 const MUTATION_SEEDS: u64 = 1000;
 /// Mutations that there are: a report of fewer is not of this tree.

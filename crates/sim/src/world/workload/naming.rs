@@ -115,7 +115,7 @@ impl Worker {
         let result = self.handle.free_from(word, bytes).await;
         self.end("free-from", &result).await;
         self.check_error("free-from", &result);
-        // If the word was lost with its rack, what it named may be in another one: the audit frees it.
+        // What a lost word named may be in another rack: the audit frees it.
         if !matches!(result, Err(Error::Lost { .. })) {
             self.free_ended((addr, bytes), serial, &result);
         }
