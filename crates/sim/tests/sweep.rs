@@ -55,7 +55,8 @@ fn without_faults_nothing_goes_wrong() {
     for (name, result, count) in counts.group(Group::Operation) {
         println!("{name}: {count} {result}");
         // Some callers have less patience than a call takes.
-        let is_impatient = name.starts_with("fetch") && result == "timeout";
+        let calls = ["fetch", "read", "write"];
+        let is_impatient = calls.iter().any(|of| name.starts_with(of)) && result == "timeout";
         let is_known = is_impatient
             || WITHOUT_FAULTS.contains(&result)
             || OF_OPERATIONS.contains(&(name, result));
