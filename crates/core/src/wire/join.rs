@@ -5,7 +5,7 @@ use crate::addr::{GAddr, RackId, SessionId};
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
 
-/// SEND messages from a remote client to a daemon, [`Routed`].
+/// SEND messages from a remote client to a daemon, [`Routed`](super::Routed).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RemoteRequest {
     /// First message of a connection.
@@ -36,7 +36,7 @@ pub enum RemoteRequest {
     Uplink(SessionId),
 }
 
-/// SEND messages from a daemon to a remote client, [`Routed`].
+/// SEND messages from a daemon to a remote client, [`Routed`](super::Routed).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RemoteReply {
     /// To `Join`. `known` says whether the daemon has the session's last answer: if not, a
