@@ -214,6 +214,34 @@ fn channels_are_bounded() {
 }
 
 #[test]
+fn who_opens_and_closes_without_end_is_refused_and_nothing_grows() {
+    for full in [true, false] {
+        let mut rig = Rig::open();
+        for tag in 0..64 {
+            rig.work(3, tag, WRITE, &[tag]).unwrap();
+        }
+        rig.order(4, ProxyOrder::Open { channel: 1, rack: RACK }, &[]).unwrap();
+        for tag in 0..64 {
+            rig.work(4, tag, WRITE, &[tag]).unwrap();
+        }
+        if full {
+            rig.said.full.push(5);
+        }
+        let mut channel = 0;
+        let refused = loop {
+            channel += 1;
+            let opened = rig.order(5, ProxyOrder::Open { channel, rack: RACK }, &[]);
+            if let Err(error) = opened {
+                break error;
+            }
+            rig.order(5, ProxyOrder::Close { channel }, &[]).unwrap();
+            assert!(channel < 100_000, "no bound");
+        };
+        assert_eq!(refused.code(), "protocol");
+    }
+}
+
+#[test]
 fn messages_get_the_channels_number_and_come_back_to_it() {
     let mut rig = Rig::open();
     let leave = Routed { channel: 0, message: RemoteRequest::Consumed(5) };

@@ -18,7 +18,7 @@
 
 use crate::addr::{RackId, SessionId};
 use crate::constants::{
-    FABRIC_OUTSTANDING_MAX, PROXY_CHANNELS_MAX, PROXY_PIECE_BYTES_MAX, RING_ENTRIES,
+    FABRIC_OUTSTANDING_MAX, PROXY_CHANNELS_MAX, PROXY_PIECE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX,
 };
 use crate::counts::ProxyCounts;
 use crate::error::{DeathCause, Error, Result};
@@ -55,6 +55,12 @@ impl std::str::FromStr for Rings {
 
 /// Work requests under way on one connection.
 const IN_FLIGHT_MAX: usize = FABRIC_OUTSTANDING_MAX as usize;
+
+/// Outcomes kept for one client: one for each tag, two for each channel.
+const BACKLOG_MAX: usize = RING_ENTRIES as usize + 2 * PROXY_CHANNELS_MAX;
+/// Work requests and messages that wait for one connection: all tags of all clients of a rack, and
+/// as many ends of channels.
+const WAITING_MAX: usize = 2 * (RING_ENTRIES * SLOTS_MAX) as usize;
 
 /// Data that go with an outcome.
 #[derive(Clone, Copy, Debug)]
@@ -251,6 +257,10 @@ impl Proxy {
     /// A client's order, with the data behind it. Errors say what was wrong with it; nothing was
     /// done then.
     pub fn on_order<U: Uplinks>(&mut self, slot: u32, order: &[u8], links: &mut U) -> Result<()> {
+        let client = self.clients.get(&slot);
+        if client.is_some_and(|client| client.backlog.len() >= BACKLOG_MAX) {
+            return Err(broken("it takes no outcomes and orders more"));
+        }
         match wire::decode_front::<ProxyOrder>(order, "client")? {
             (ProxyOrder::Open { channel, rack }, []) => self.open(slot, channel, rack, links),
             (ProxyOrder::Close { channel }, []) => {
@@ -287,6 +297,10 @@ impl Proxy {
         let client = self.client(slot);
         if client.channels.contains_key(&channel) || client.channels.len() >= PROXY_CHANNELS_MAX {
             return Err(broken(format!("channel {channel} is open, or one too many")));
+        }
+        let waiting = self.uplinks.get(&rack).map_or(0, |uplink| uplink.waiting.len());
+        if waiting >= WAITING_MAX {
+            return Err(broken(format!("{waiting} messages wait for rack {rack}")));
         }
         let uplink = self.uplinks.entry(rack).or_insert_with(|| {
             links.find(rack);
