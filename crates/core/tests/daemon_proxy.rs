@@ -231,10 +231,10 @@ fn who_opens_and_closes_without_end_is_refused_and_nothing_grows() {
         let refused = loop {
             channel += 1;
             let opened = rig.order(5, ProxyOrder::Open { channel, rack: RACK }, &[]);
-            if let Err(error) = opened {
+            let closed = opened.and_then(|()| rig.order(5, ProxyOrder::Close { channel }, &[]));
+            if let Err(error) = closed {
                 break error;
             }
-            rig.order(5, ProxyOrder::Close { channel }, &[]).unwrap();
             assert!(channel < 100_000, "no bound");
         };
         assert_eq!(refused.code(), "protocol");
