@@ -98,9 +98,11 @@ fn clippy(context: &Context) -> Result<(), String> {
     Task::cargo(&words).minutes(15).run(context)
 }
 
-/// Everything but the documentation's examples, which `doctest` runs.
+/// Everything but the documentation's examples, which `doctest` runs. A failure does not hide
+/// those behind it.
 fn test(context: &Context) -> Result<(), String> {
-    let words = ["test", "--workspace", "--lib", "--bins", "--tests", "--examples"];
+    let words =
+        ["test", "--no-fail-fast", "--workspace", "--lib", "--bins", "--tests", "--examples"];
     Task::cargo(&words).minutes(25).count_tests().run(context)
 }
 

@@ -372,9 +372,11 @@ impl Proxy {
     ) {
         self.owners.remove(&channel.number);
         let Some(uplink) = self.uplinks.get_mut(&channel.rack) else { return };
-        let (dropped, kept): (VecDeque<_>, VecDeque<_>) =
-            uplink.waiting.drain(..).partition(|one| one.work.number == channel.number);
-        uplink.waiting = kept;
+        let mut dropped = VecDeque::new();
+        if uplink.waiting.iter().any(|one| one.work.number == channel.number) {
+            let all = std::mem::take(&mut uplink.waiting).into_iter();
+            (dropped, uplink.waiting) = all.partition(|one| one.work.number == channel.number);
+        }
         if channel.is_open {
             let message = Routed { channel: channel.number, message: last };
             let (number, verb) = (channel.number, Verb::Send);
