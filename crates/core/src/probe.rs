@@ -96,6 +96,8 @@ names! {
         UnlockBeforeFlush = "unlock-before-flush",
         /// What was buffered under a lock that is lost goes home all the same.
         KeepLostWrites = "keep-lost-writes",
+        /// Who has a lock in a page goes on under it where the page has moved meanwhile.
+        FollowLockedPage = "follow-locked-page",
         /// A half of the write buffer that is full is dropped.
         DropFullHalf = "drop-full-half",
         /// Reads do not look into the write buffer.
@@ -110,6 +112,8 @@ names! {
         ReuseToken = "reuse-token",
         /// Locks of a session go to others as soon as it has no connection.
         PassLocksAtOnce = "pass-locks-at-once",
+        /// A session without a connection ends for a newcomer although it has locks.
+        PassLocksToNewcomers = "pass-locks-to-newcomers",
         /// A client that comes back is not told which of its locks are lost.
         HideLostLocks = "hide-lost-locks",
         /// Attach forgets the locks of living sessions.
@@ -222,6 +226,8 @@ names! {
         ReadOverlaid = "read-overlaid",
         /// Client: buffered writes were given up because their lock was lost.
         BufferedWritesLost = "buffered-writes-lost",
+        /// Client: a page in which it had a lock has turned out to be elsewhere.
+        LockedPageGone = "locked-page-gone",
         /// Client: a lock was asked for before a copy was read.
         ProofRenewed = "proof-renewed",
         /// Daemon: a cell announced a frame that was about to be punched.
@@ -304,7 +310,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.len(), 56);
+        assert_eq!(Mutation::ALL.len(), 58);
     }
 
     #[test]

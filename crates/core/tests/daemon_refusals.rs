@@ -424,6 +424,32 @@ fn the_257th_slot_and_the_769th_remote_session_are_busy() {
     assert_eq!(code(daemon.resume_local(SessionId(100), SLOTS_MAX)), "denied");
 }
 
+#[test]
+fn who_has_a_lock_keeps_its_session_from_newcomers_for_a_lease() {
+    let mut rig = Rig::new(8);
+    rig.join(0);
+    let addr = rig.alloc(0, 64, false);
+    let join = |rig: &mut Rig, session| {
+        rig.run(|daemon, world| daemon.join_remote(SessionId(session), 7, world)).unwrap()
+    };
+    for index in 0..REMOTE_SESSIONS_MAX {
+        assert!(join(&mut rig, 10_000 + u64::from(index)).is_ok());
+    }
+    let (holder, other) = (SLOTS_MAX, SLOTS_MAX + 1);
+    let request = Request::Lock { addr, lines: 1, write: false, wait_ms: 0 };
+    let frame = RequestFrame { seq: 1, request };
+    rig.run(|daemon, world| daemon.on_request(ClientId::Remote(holder), frame, world));
+    let reply = rig.world.replies.pop_front().map(|(_, frame)| frame.reply);
+    let Some(Ok(Reply::Locked { token })) = reply else { panic!("{reply:?}") };
+    rig.run(|daemon, _| daemon.leave_remote(holder));
+    assert_eq!(code(join(&mut rig, 5000)), "busy", "nobody else is closed");
+    rig.run(|daemon, _| daemon.leave_remote(other));
+    assert_eq!(join(&mut rig, 5000), Ok((other, false)), "not the oldest, which has a lock");
+    assert!(rig.daemon.as_ref().unwrap().holds_lock(holder, addr, token));
+    rig.run(|daemon, world| daemon.lose_locks(holder, world));
+    assert_eq!(join(&mut rig, 5001), Ok((holder, false)));
+}
+
 /// Sends one frame and takes what is answered at once.
 fn send(rig: &mut Rig, seq: u64, request: Request) -> Option<Result<Reply, Error>> {
     let frame = RequestFrame { seq, request };

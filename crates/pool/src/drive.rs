@@ -55,6 +55,9 @@ pub(crate) fn advance_within<O: Operation<Window>>(
 ) -> Result<Advanced<O::Output>> {
     let mut gone = None;
     loop {
+        if client.take_learnt() && links.note_strays(client) {
+            return Err(links.loss());
+        }
         match op.step(client, &mut FabricIo { endpoint, links, buffers })? {
             Step::Done(output) => return Ok(Advanced::Done(output)),
             Step::Need(Need::Completions) => return Ok(Advanced::Posted),

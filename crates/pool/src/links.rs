@@ -458,6 +458,14 @@ impl Links {
         self.losses.count()
     }
 
+    /// Notes that locks are lost whose pages have turned out to be elsewhere; whether any are.
+    pub(crate) fn note_strays(&mut self, client: &Client<Window>) -> bool {
+        let lost = self.locks.stray(client);
+        let any = lost.is_some();
+        self.losses.note(lost);
+        any
+    }
+
     /// The last loss, for an access that was under way when it happened.
     pub(crate) fn loss(&mut self) -> Error {
         self.losses.told()

@@ -160,6 +160,16 @@ impl LockTable {
     /// Notes that locks of a rack are lost, all of them or those with these tokens; one of them.
     pub(crate) fn lose(&self, rack: RackId, tokens: Option<&[u64]>) -> Option<Error> {
         let first = self.lock().held.lose(rack, tokens);
+        self.lost(first)
+    }
+
+    /// Notes that locks are lost whose pages have turned out to be elsewhere; one of them.
+    pub(crate) fn stray(&self, client: &Client<Window>) -> Option<Error> {
+        let first = self.lock().held.stray(client);
+        self.lost(first)
+    }
+
+    fn lost(&self, first: Option<Error>) -> Option<Error> {
         if first.is_some() {
             // Relaxed: as in `drop_guard`.
             self.changed.store(true, Ordering::Relaxed);

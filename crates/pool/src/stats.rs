@@ -138,6 +138,7 @@ impl Handle {
     /// Counters of the master, of every rack's daemon, and of this handle. A rack that cannot be
     /// asked is listed with the reason.
     pub fn pool_stats(&mut self) -> Result<PoolStats> {
+        self.give_locks_back();
         let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
         let master = match self.links.master_call(MasterCall::Stats, deadline_ns)? {
             MasterAnswer::Stats(stats) => *stats,
@@ -172,6 +173,7 @@ impl Handle {
     /// # Errors
     /// `no-such-rack`, `peer-dead`, `timeout`.
     pub fn sessions(&mut self, rack: RackId) -> Result<Vec<SessionState>> {
+        self.give_locks_back();
         let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
         let (mut all, mut from): (Vec<SessionState>, u32) = (Vec::new(), 0);
         while from < SESSIONS_MAX {

@@ -6,7 +6,7 @@ mod crash_tools;
 
 use crash_tools::ledger::Crew;
 use crash_tools::stage::{MEMORY, Stage};
-use crash_tools::{PATIENCE, Proc, Random, one_at_a_time, seed, wait_until};
+use crash_tools::{PATIENCE, Proc, Random, one_at_a_time, seed};
 use rackpool::FabricChoice::{Shm, Tcp};
 use rackpool::{GAddr, Handle, Placement, Pool};
 use std::time::{Duration, Instant};
@@ -157,11 +157,6 @@ impl Load {
     }
 }
 
-/// Waits until a daemon has said this.
-fn wait_said(proc: &Proc, what: &str) {
-    wait_until(what, PATIENCE, || (!proc.stderr().contains(what)).then(|| proc.stderr()));
-}
-
 #[test]
 fn one_daemon_of_two_dies_and_the_other_serves_both_shards_until_it_is_back() {
     let _turn = one_at_a_time();
@@ -268,14 +263,14 @@ fn the_other_daemon_takes_over_at_once_and_gives_back_in_order() {
     assert_eq!(other.read_u64(addr).unwrap(), 11);
     eprintln!("joined and read {:?} after the death", killed.elapsed());
     assert!(killed.elapsed() < HELD_UP);
-    wait_said(stage.daemon(1), "rack 0.0: served here");
+    stage.daemon(1).wait_stderr("rack 0.0: served here");
     let infos = other.stats().unwrap().racks;
     assert!(infos.len() == 2 && infos.iter().all(|rack| rack.alive && rack.daemon.is_some()));
     // The lock was in the region.
     handle.check_lock(&guard).unwrap();
     handle.unlock(guard).unwrap();
     stage.start_daemon(0);
-    wait_said(stage.daemon(1), "rack 0.0: its own daemon is back");
+    stage.daemon(1).wait_stderr("rack 0.0: its own daemon is back");
     let guard = handle.write_lock(addr).unwrap();
     assert!(guard.token() > token);
     handle.unlock(guard).unwrap();

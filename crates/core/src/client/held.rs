@@ -6,10 +6,11 @@
 //! was under way before anything else is sent. Whoever has guards on other threads shares it with
 //! them; it never waits. Source: decision 0015.
 
-use super::LinkId;
+use super::{Client, LinkId};
 use crate::addr::{GAddr, PageGeometry, RackId};
 use crate::constants::LOCK_ALIGN_BYTES;
 use crate::error::{Error, Result};
+use crate::seam::{Mem, Mutation, Race};
 use crate::wire::Request;
 use std::collections::BTreeMap;
 
@@ -163,6 +164,23 @@ impl HeldLocks {
         for held in self.held.values_mut() {
             let named = tokens.is_none_or(|tokens| tokens.contains(&held.token));
             if held.rack == rack && named && !held.is_lost {
+                held.is_lost = true;
+                first.get_or_insert(held.lost());
+            }
+        }
+        first
+    }
+
+    /// Notes that locks are lost whose pages have turned out to be elsewhere; one of them. A page
+    /// with a lock stays where it is, so its lock went before it did, though its rack has not been
+    /// heard since: what goes to the page's new home would go there without a lock.
+    pub fn stray<M: Mem>(&mut self, client: &Client<M>) -> Option<Error> {
+        let mut first = None;
+        for held in self.held.values_mut().filter(|held| !held.is_lost) {
+            let known = client.translation(client.geometry().page(held.addr));
+            let elsewhere = known.is_some_and(|home| home.link != held.link);
+            if elsewhere && !client.mutated(Mutation::FollowLockedPage) {
+                client.met(Race::LockedPageGone);
                 held.is_lost = true;
                 first.get_or_insert(held.lost());
             }

@@ -7,7 +7,7 @@
 //! over. So nobody spins, and nobody waits for a page that is not shut.
 
 use super::{Client, Io, LinkId, Need, OWN, Operation, Retries, Step};
-use crate::addr::GAddr;
+use crate::addr::{GAddr, RackId};
 use crate::constants::RESOLVE_PAGES_MAX;
 use crate::error::{Error, Result};
 use crate::seam::{Mem, Race, Rare};
@@ -17,7 +17,8 @@ use crate::wire::{MasterAnswer, MasterCall, PageHome, Reply, Request, Resolved};
 enum State {
     AskDaemon,
     AskMaster,
-    NeedLink(Vec<PageHome>),
+    /// There is no link to the page's home yet.
+    NeedLink(RackId),
     /// The master names the home that was found stale.
     AskHome(LinkId),
     Done,
@@ -50,7 +51,9 @@ impl Locate {
         Self { stale, ..self }
     }
 
-    /// What is needed now, or done: the first page has a translation.
+    /// What is needed now, or done: the first page has a translation. Nothing is learnt here, only
+    /// by answers: so a runtime sees what moved before anything goes there
+    /// ([`HeldLocks::stray`](super::HeldLocks::stray)).
     pub(super) fn advance<M: Mem>(&mut self, client: &mut Client<M>) -> Result<Step<()>> {
         let page = client.geometry().page(self.addr);
         match &self.state {
@@ -67,19 +70,13 @@ impl Locate {
                 Ok(Step::Need(Need::Daemon(*link, request)))
             }
             State::Done => Ok(Step::Done(())),
-            State::NeedLink(homes) => {
-                let rack = homes[0].rack;
-                let Some(link) = client.link_of(rack) else {
-                    // The rack may have lost its region while we connect: then these homes are of
-                    // the old one and their keys may open frames of the new one. The master knows
-                    // a region before it names its daemon, so its next answer is of this region.
-                    self.state = State::AskMaster;
-                    return Ok(Step::Need(Need::Link(rack)));
-                };
-                let same_rack = homes.iter().take_while(|home| home.rack == rack).count();
-                client.install(link, &homes[..same_rack])?;
-                self.state = State::Done;
-                Ok(Step::Done(()))
+            State::NeedLink(rack) => {
+                let rack = *rack;
+                // The rack may lose its region while we connect: then what is known of the page is
+                // of the old one and its key may open a frame of the new one. The master knows a
+                // region before it names its daemon, so its next answer is of this region.
+                self.state = State::AskMaster;
+                Ok(Step::Need(Need::Link(rack)))
             }
         }
     }
@@ -139,15 +136,20 @@ impl<M: Mem> Operation<M> for Locate {
             self.state = State::AskDaemon;
             return Ok(());
         }
-        if let Some(link) = client.link_of(home.rack).filter(|_| self.stale == Some(home)) {
+        let Some(link) = client.link_of(home.rack) else {
+            self.state = State::NeedLink(home.rack);
+            return Ok(());
+        };
+        if self.stale == Some(home) {
             self.state = State::AskHome(link);
             return Ok(());
         }
         let homes = resolved.iter().map_while(|one| match one {
-            Resolved::Home(home) => Some(*home),
+            Resolved::Home(of_rack) if of_rack.rack == home.rack => Some(*of_rack),
             _ => None,
         });
-        self.state = State::NeedLink(homes.collect());
+        client.install(link, &homes.collect::<Vec<_>>())?;
+        self.state = State::Done;
         Ok(())
     }
 }

@@ -195,6 +195,8 @@ pub struct Client<M> {
     order: Order,
     /// Whether the next allocation that alternates is the own rack's.
     own_turn: bool,
+    /// Homes of pages were recorded since somebody looked.
+    has_learnt: bool,
 }
 
 /// Accesses of a batch whose lines are asked for together: enough to cover the latency of far
@@ -267,6 +269,7 @@ impl<M: Mem> Client<M> {
             ranges: rrpc::Ranges::default(),
             order: Order::default(),
             own_turn: true,
+            has_learnt: false,
         }
     }
 
@@ -377,6 +380,7 @@ impl<M: Mem> Client<M> {
 
     /// Records where pages live. Homes outside the link's region are refused.
     pub fn install(&mut self, link: LinkId, homes: &[PageHome]) -> Result<()> {
+        self.has_learnt |= !homes.is_empty();
         if let (Reach::OneSided(_), Some(home)) = (self.reach(link), homes.first()) {
             self.ranges.note(home.page, link);
         }
@@ -405,6 +409,12 @@ impl<M: Mem> Client<M> {
             });
         }
         Ok(())
+    }
+
+    /// Whether homes of pages were recorded since the last call: then a runtime whose handle has
+    /// locks asks [`HeldLocks::stray`] before it goes on with what it does.
+    pub fn take_learnt(&mut self) -> bool {
+        std::mem::take(&mut self.has_learnt)
     }
 
     /// Forgets where a page lives.

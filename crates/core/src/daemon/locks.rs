@@ -110,6 +110,11 @@ impl Locks {
         held.is_some() || self.waiting.range((page, 0)..=(page, u64::MAX)).next().is_some()
     }
 
+    /// Whether a session has a lock.
+    pub(super) fn has_any(&self, session: u64) -> bool {
+        self.held.contains_key(&session)
+    }
+
     /// The last fencing token that was given.
     pub(super) fn token_last(&self) -> u64 {
         self.token_last

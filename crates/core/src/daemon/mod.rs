@@ -251,7 +251,9 @@ impl Daemon {
             return Ok((record, true));
         }
         self.check_new(session)?;
-        let oldest = self.sessions.oldest_closed();
+        // Whoever has a lock has it for a lease after his connection: he may be reading copies.
+        let early = world.private().mutated(Mutation::PassLocksToNewcomers);
+        let oldest = self.sessions.oldest_closed(|other| early || !self.locks.has_any(other));
         let full = oldest.is_some() && world.private().rare(Rare::RemoteTableFull);
         let record = match self.sessions.free_record(false).filter(|_| !full) {
             Some(record) => record,
@@ -268,7 +270,8 @@ impl Daemon {
         Ok((record, false))
     }
 
-    /// A remote client's connection closed. Its record stays for a retry until it is needed. Not
+    /// A remote client's connection closed. Its record stays for a retry until it is needed, and
+    /// as long as it has locks. Not
     /// to be called for a connection that the same session has replaced.
     pub fn leave_remote(&mut self, record: u32) {
         assert!(record >= SLOTS_MAX, "a remote client has a remote record");

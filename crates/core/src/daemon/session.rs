@@ -211,11 +211,12 @@ impl Sessions {
         range.into_iter().find(|record| self.session(*record) == 0)
     }
 
-    /// The remote record whose connection closed first, if any has.
-    pub(super) fn oldest_closed(&self) -> Option<u32> {
+    /// The remote record whose connection closed first, if any has, among sessions that may end
+    /// now.
+    pub(super) fn oldest_closed(&self, may_end: impl Fn(u64) -> bool) -> Option<u32> {
         let closed = |record: &u32| {
             let r = &self.records[*record as usize];
-            r.session != 0 && !r.connected
+            r.session != 0 && !r.connected && may_end(r.session)
         };
         let age = |record: &u32| self.records[*record as usize].closed_at;
         (SLOTS_MAX..SESSIONS_MAX).filter(closed).min_by_key(age)

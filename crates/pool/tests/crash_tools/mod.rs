@@ -198,6 +198,11 @@ impl Proc {
         self.errors.lock().expect("nobody panics under it").clone()
     }
 
+    /// Waits until it has said something on its standard error.
+    pub fn wait_stderr(&self, text: &str) {
+        wait_until(text, PATIENCE, || (!self.stderr().contains(text)).then(|| self.stderr()));
+    }
+
     /// `kill -9`; it is gone when this returns.
     pub fn kill(&mut self) {
         self.child.kill().expect("it is our child");

@@ -134,12 +134,6 @@ impl Scene {
             || matches!(state.resolve(page), Resolved::Lost(_))
     }
 
-    /// The rack where an address lives.
-    pub fn home_of(&self, addr: GAddr) -> Option<rackpool_core::RackId> {
-        let page = self.cluster.racks[0].layout.pages.page(addr);
-        self.cluster.stored_state().directory().get(page).map(|home| home.rack)
-    }
-
     /// `kill -9` of a rack's daemon.
     pub fn kill_daemon(&self, rack: usize) {
         self.model.on_daemon_killed();

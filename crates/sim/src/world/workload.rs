@@ -395,8 +395,7 @@ impl Worker {
         }
         match self.rng.below(100) {
             0..33 => self.word().await,
-            // Not yet together with tables: see SPECIFICATION, "Known gaps".
-            33..36 if self.scene.tables.is_none() => self.ranges().await,
+            33..36 => self.ranges().await,
             36..41 => self.migrate().await,
             41..44 => self.lock().await,
             44..48 => self.help_the_mover().await,

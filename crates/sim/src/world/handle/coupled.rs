@@ -254,6 +254,9 @@ impl SimHandle {
         one: &mut PackedFlush,
         deadline: Ps,
     ) -> Result<Option<Step<()>>> {
+        if self.locks.note_strays(&mut self.client) {
+            return Err(self.locks.losses.last());
+        }
         let PackedFlush { flush, packed, lent, peers } = one;
         let (mut transfer, starts) = flush.transfer();
         let buf = lent.expect("it was registered when the flush began");

@@ -3,9 +3,10 @@
 
 use super::io::Local;
 use super::{LinkId, SimHandle};
+use crate::mem::SimMem;
 use crate::time::Ps;
 use rackpool_core::client::{
-    AtHome, Dropped, HeldLock, HeldLocks, LockRange, Losses, OwedLock, Reach,
+    AtHome, Client, Dropped, HeldLock, HeldLocks, LockRange, Losses, OwedLock, Reach,
 };
 use rackpool_core::wire::Reply;
 use rackpool_core::{Error, GAddr, RackId, Result};
@@ -53,8 +54,20 @@ impl Locks {
     /// Notes that locks of a rack are lost, all of them or those with these tokens.
     pub(super) fn lose(&mut self, rack: RackId, tokens: Option<&[u64]>) {
         let lost = self.held.lose(rack, tokens);
+        self.note(lost);
+    }
+
+    fn note(&mut self, lost: Option<Error>) {
         self.changed |= lost.is_some();
         self.losses.note(lost);
+    }
+
+    /// Notes that locks are lost whose pages have turned out to be elsewhere; whether any are.
+    pub(super) fn note_strays(&mut self, client: &mut Client<SimMem>) -> bool {
+        let lost = if client.take_learnt() { self.held.stray(client) } else { None };
+        let any = lost.is_some();
+        self.note(lost);
+        any
     }
 
     /// Owes a lock that nobody has a guard of.

@@ -498,6 +498,9 @@ impl SimHandle {
         let mut gone = None;
         loop {
             self.ctx.cpu.charge(self.cluster.costs.client_step);
+            if self.locks.note_strays(&mut self.client) {
+                return Err(self.locks.losses.told());
+            }
             buffers.fetch(&self.cluster, self.fabric.endpoint);
             let mut io = SimIo {
                 ctx: &self.ctx,

@@ -268,7 +268,7 @@ impl RangeModel {
         key: Key,
         first: u64,
         words: &[u64],
-        (called, moved): (Ps, bool),
+        called: Ps,
     ) -> Option<String> {
         let hold = self.holds.get(&key)?.clone();
         if let Some(at) = hold.superseded {
@@ -276,8 +276,7 @@ impl RangeModel {
             let felt = jumped.is_some_and(|jump| *jump + JUMP_FELT >= called);
             let lines = words.len() / WORDS;
             let mut all = (0..lines as u64).map(|line| first + LINE_BYTES * line);
-            let told =
-                hold.grant.is_local || felt || moved || all.any(|line| hold.own.contains(&line));
+            let told = hold.grant.is_local || felt || all.any(|line| hold.own.contains(&line));
             let late = at < called && !told;
             return late.then(|| format!("it reads under a lock that somebody else has: {hold:?}"));
         }

@@ -19,6 +19,8 @@ const LINES_AT_ONCE_MAX: u64 = 6;
 struct Range {
     guard: SimGuard,
     write: bool,
+    /// Somebody who has it may be cut off.
+    was_wanted: bool,
 }
 
 impl Range {
@@ -57,12 +59,19 @@ impl Worker {
             self.under(first).await;
         }
         self.end_range(first).await;
+        if first.was_wanted && self.rng.chance_ppm(500_000) {
+            // Who comes back to it finds that its page is elsewhere.
+            let to = self.any_rack();
+            self.move_page(first.guard.first, to).await;
+        }
     }
 
     /// Locks some lines, of another area than `but`.
     async fn lock_range(&mut self, but: Option<Range>) -> Option<Range> {
         let wanted = self.scene.model.ranges.borrow_mut().take_wanted(self.ctx.id);
-        let (range, write, wait_ms) = match wanted.filter(|_| but.is_none()) {
+        let wanted = wanted.filter(|_| but.is_none());
+        let was_wanted = wanted.is_some();
+        let (range, write, wait_ms) = match wanted {
             Some(range) => (range, true, 2_500),
             None => {
                 let (first, lines) = self.pick_area(but.map(|but| but.guard.first.0))?;
@@ -82,7 +91,7 @@ impl Worker {
         }
         self.end("lock-range", &result).await;
         self.check_error("lock-range", &result);
-        result.ok().map(|guard| Range { guard, write })
+        result.ok().map(|guard| Range { guard, write, was_wanted })
     }
 
     /// An area that is there: its first byte and its lines.
@@ -164,6 +173,10 @@ impl Worker {
         self.begin("linger");
         self.ctx.kernel.reset_endpoints(self.ctx.id);
         self.ctx.sleep(time).await;
+        if self.rng.chance_ppm(500_000) {
+            // As when another page takes its place in the cache: the home is looked up again.
+            self.handle.forget(first);
+        }
         self.end_as("linger", "ok").await;
     }
 
@@ -201,15 +214,12 @@ impl Worker {
         let result = self.handle.read(GAddr(first), &mut found).await;
         self.end("read-locked", &result).await;
         if result.is_ok() {
-            // Where its lock is not: nobody is told there.
-            let rack = self.handle.client().rack_of(range.guard.link);
-            let moved = self.scene.home_of(GAddr(first)) != Some(rack);
             let words: Vec<u64> = found
                 .chunks_exact(8)
                 .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
                 .collect();
             let mut model = self.scene.model.ranges.borrow_mut();
-            let wrong = model.read(range.key(self), first, &words, (called, moved));
+            let wrong = model.read(range.key(self), first, &words, called);
             drop(model);
             if let Some(wrong) = wrong {
                 self.violated("ranges", wrong);
