@@ -14,7 +14,8 @@ Examples:
 
 pub const DRAIN_EXAMPLES: &str = "\
 The rack takes no new memory from then on, and its daemon moves its pages to the other racks while
-programs go on using them. When none is left the rack leaves the pool and its daemon ends. Pages
+programs go on using them. When none is left the rack leaves the pool and its daemon ends. A rack
+with several daemons is drained as a whole. Pages
 stay as long as a living program owns, locks or pins memory in them; the reasons are told. What was
 ordered outlives this command and restarts of the daemon and the master.
 

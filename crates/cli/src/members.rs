@@ -49,7 +49,7 @@ fn used(member: &Member) -> Option<u32> {
 fn as_json(member: &Member) -> serde_json::Value {
     let info = &member.info;
     serde_json::json!({
-        "rack": info.rack.0,
+        "rack": info.rack,
         "state": member.standing.name(),
         "alive": info.alive,
         "frames": info.frame_count,
@@ -79,15 +79,16 @@ pub fn drain(args: &DrainArgs) -> Result<()> {
 /// Waits until a draining rack has left; says on a terminal how far it is.
 fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()> {
     let started = Instant::now();
-    let first = member(watch, rack)?;
-    let page_bytes = 1u64 << first.info.page_shift;
-    let bar = output::bar(&format!("draining rack {rack}"), first.pages * page_bytes, "bytes");
+    let first = shards(watch, rack)?;
+    let page_bytes = 1u64 << first[0].info.page_shift;
+    let pages = |of: &[Member]| of.iter().map(|member| member.pages).sum::<u64>();
+    let first = pages(&first);
+    let bar = output::bar(&format!("draining rack {rack}"), first * page_bytes, "bytes");
     let mut was_dead = false;
     loop {
-        let now = member(watch, rack)?;
-        let moved = first.pages.saturating_sub(now.pages);
-        bar.set_position(moved * page_bytes);
-        match now.standing {
+        let now = shards(watch, rack)?;
+        bar.set_position(first.saturating_sub(pages(&now)) * page_bytes);
+        match Standing::of_shards(now.iter().map(|member| member.standing)) {
             Standing::Left => {
                 bar.finish_and_clear();
                 return Ok(());
@@ -98,39 +99,48 @@ fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()
                 return Err(Failure::new("interrupted", reason));
             }
         }
-        if !now.info.alive && !std::mem::replace(&mut was_dead, !now.info.alive) {
+        let waits_for = |one: &Member| one.standing == Standing::Draining && !one.info.alive;
+        let is_dead = now.iter().any(waits_for);
+        if is_dead && !was_dead {
             let text = "its daemon is dead: the drain goes on when it is back";
             bar.suspend(|| log(Level::Warn, &format!("rack {rack}"), text));
         }
-        was_dead = !now.info.alive;
+        was_dead = is_dead;
         if timeout.is_some_and(|timeout| started.elapsed() >= timeout) {
             bar.finish_and_clear();
-            return Err(too_slow(watch, &now, started.elapsed()));
+            return Err(too_slow(watch, rack, &now, started.elapsed()));
         }
         std::thread::sleep(LOOK);
     }
 }
 
 /// Why a rack has not left in time.
-fn too_slow(watch: &mut Watch, member: &Member, waited: Duration) -> Failure {
-    let (rack, pages, s) = (member.info.rack, member.pages, waited.as_secs());
+fn too_slow(watch: &mut Watch, rack: RackId, members: &[Member], waited: Duration) -> Failure {
+    let (pages, s) = (members.iter().map(|member| member.pages).sum::<u64>(), waited.as_secs());
     let mut message = format!("rack {rack} still has {pages} pages after {s} s and goes on");
-    // A daemon that does not answer says no reasons.
-    if let Ok(report) = watch.drain_report(member) {
+    let mut more = 0;
+    for member in members.iter().filter(|member| member.pages > 0) {
+        // A daemon that does not answer says no reasons.
+        let Ok(report) = watch.drain_report(member) else { continue };
         for (_, reason) in &report.reasons {
             message.push_str(&format!("\n  {reason}"));
         }
-        let more = report.stayed.saturating_sub(report.reasons.len() as u64);
-        if more > 0 {
-            message.push_str(&format!("\n  {more} more pages stay"));
-        }
+        more += report.stayed.saturating_sub(report.reasons.len() as u64);
+    }
+    if more > 0 {
+        message.push_str(&format!("\n  {more} more pages stay"));
     }
     Failure::new("timeout", message)
 }
 
-fn member(watch: &mut Watch, rack: RackId) -> Result<Member> {
-    let found = watch.members()?.into_iter().find(|member| member.info.rack == rack);
-    found.ok_or_else(|| Failure::new("no-such-rack", format!("rack {rack} is not in the pool")))
+/// A rack, or its shards.
+fn shards(watch: &mut Watch, rack: RackId) -> Result<Vec<Member>> {
+    let mut found = watch.members()?;
+    found.retain(|member| member.info.rack.same_rack(rack));
+    if found.is_empty() {
+        return Err(Failure::new("no-such-rack", format!("rack {rack} is not in the pool")));
+    }
+    Ok(found)
 }
 
 /// Lets a draining rack serve again.
@@ -144,9 +154,9 @@ pub fn undrain(args: &UndrainArgs) -> Result<()> {
 pub fn forget(args: &ForgetArgs) -> Result<()> {
     let mut watch = Watch::open(args.master.as_deref())?;
     let rack = RackId(args.rack);
-    let before = member(&mut watch, rack)?;
-    let pages = before.pages;
-    let bytes = pages << before.info.page_shift;
+    let before = shards(&mut watch, rack)?;
+    let pages: u64 = before.iter().map(|member| member.pages).sum();
+    let bytes = pages << before[0].info.page_shift;
     let who = format!("rack {rack}");
     let warning = format!("DATA LOSS: {pages} pages ({bytes} bytes) are given up for good");
     log(Level::Warn, &who, warning);
@@ -160,7 +170,8 @@ pub fn forget(args: &ForgetArgs) -> Result<()> {
             Err(refused) => refused,
         };
         // A daemon that died a moment ago may come back for as long as a lease.
-        let may_come_back = refused.code() == "denied" && !member(&mut watch, rack)?.info.alive;
+        let lives = shards(&mut watch, rack)?.iter().any(|member| member.info.alive);
+        let may_come_back = refused.code() == "denied" && !lives;
         if !may_come_back || started.elapsed() > COME_BACK {
             return Err(refused);
         }

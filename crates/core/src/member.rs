@@ -30,6 +30,17 @@ pub enum Standing {
 }
 
 impl Standing {
+    /// What a rack is whose shards are this: what the one is that has the longest way to go.
+    pub fn of_shards(shards: impl IntoIterator<Item = Standing>) -> Standing {
+        let way_to_go = |standing: &Standing| match standing {
+            Standing::Left => 0,
+            Standing::Lost => 1,
+            Standing::Serving => 2,
+            Standing::Draining => 3,
+        };
+        shards.into_iter().max_by_key(way_to_go).unwrap_or_default()
+    }
+
     /// All of them, in order.
     pub const ALL: [Standing; 4] =
         [Standing::Serving, Standing::Draining, Standing::Left, Standing::Lost];

@@ -52,7 +52,9 @@ impl Monitor {
 
     /// From now on a rack takes no new memory, and its daemon moves its pages to other racks; when
     /// none is left the rack leaves the pool and its daemon ends. Returns at once; the answer is
-    /// durable. What the rack is now: `draining`, or `left` if it has left before.
+    /// durable. What the rack is now: `draining`, or `left` if it has left before. A rack with
+    /// several daemons is drained as a whole: each of its shards gets the order, and leaves by
+    /// itself.
     ///
     /// ```
     /// # fn main() -> rackpool::Result<()> {
@@ -73,7 +75,7 @@ impl Monitor {
     /// # Errors
     /// As [`Monitor::members`]; `no-such-rack`; `denied` if it was declared lost.
     pub fn drain(&mut self, rack: RackId) -> Result<Standing> {
-        self.set_standing(MemberCall::Drain(rack))
+        self.set_standing(rack, MemberCall::Drain)
     }
 
     /// A draining rack serves again, with the pages that it still has.
@@ -81,7 +83,7 @@ impl Monitor {
     /// # Errors
     /// As [`Monitor::members`]; `no-such-rack`; `denied` if it has left or was declared lost.
     pub fn undrain(&mut self, rack: RackId) -> Result<Standing> {
-        self.set_standing(MemberCall::Undrain(rack))
+        self.set_standing(rack, MemberCall::Undrain)
     }
 
     /// Gives up a rack whose daemon is dead: its pages are `lost` at once, for good, and its region
@@ -91,7 +93,7 @@ impl Monitor {
     /// As [`Monitor::members`]; `no-such-rack`; `denied` while the daemon is alive, or has not been
     /// dead for a lease, or if the rack has left.
     pub fn forget(&mut self, rack: RackId) -> Result<Standing> {
-        self.set_standing(MemberCall::Forget(rack))
+        self.set_standing(rack, MemberCall::Forget)
     }
 
     /// What came of the last pass over the pages of a draining rack: which stay, and why. Blocks
@@ -106,11 +108,24 @@ impl Monitor {
         }
     }
 
-    fn set_standing(&mut self, call: MemberCall) -> Result<Standing> {
-        match self.member_call(call)? {
-            MemberAnswer::Standing(standing) => Ok(standing),
-            other => Err(unexpected_answer(&MasterAnswer::Member(other))),
+    /// Gives an order to all shards of a rack, the living ones first, until one is refused; what
+    /// the rack is then ([`Standing::of_shards`]).
+    fn set_standing(&mut self, rack: RackId, order: fn(RackId) -> MemberCall) -> Result<Standing> {
+        let mut members = self.members()?;
+        members.retain(|member| member.info.rack.same_rack(rack));
+        members.sort_by_key(|member| !member.info.alive);
+        let mut shards: Vec<RackId> = members.iter().map(|member| member.info.rack).collect();
+        if shards.is_empty() {
+            shards.push(rack);
         }
+        let mut said = Vec::new();
+        for shard in shards {
+            said.push(match self.member_call(order(shard))? {
+                MemberAnswer::Standing(standing) => standing,
+                other => return Err(unexpected_answer(&MasterAnswer::Member(other))),
+            });
+        }
+        Ok(Standing::of_shards(said))
     }
 
     fn member_call(&mut self, call: MemberCall) -> Result<MemberAnswer> {

@@ -6,9 +6,10 @@ mod crash_tools;
 
 use crash_tools::ledger::Crew;
 use crash_tools::stage::{MEMORY, Stage};
-use crash_tools::{PATIENCE, Proc, Random, one_at_a_time, seed};
+use crash_tools::{PATIENCE, Proc, Random, one_at_a_time, seed, wait_until};
 use rackpool::FabricChoice::{Shm, Tcp};
-use rackpool::{GAddr, Handle, Placement, Pool};
+use rackpool::monitor::Monitor;
+use rackpool::{GAddr, Handle, Placement, Pool, RackId, Standing};
 use std::time::{Duration, Instant};
 
 /// Rack 0 has two daemons, rack 1 one.
@@ -276,6 +277,47 @@ fn the_other_daemon_takes_over_at_once_and_gives_back_in_order() {
     handle.unlock(guard).unwrap();
     handle.free(addr, 64).unwrap();
     drop((handle, pool, other));
+    stage.finish();
+}
+
+#[test]
+fn a_divided_rack_is_drained_as_a_whole_and_both_daemons_end() {
+    let _turn = one_at_a_time();
+    let mut stage = Stage::divided(&RACKS);
+    let pool = stage.pool(1, Tcp);
+    let mut operator = Monitor::new(vec![stage.addr.clone()], 60_000).unwrap();
+    let pages: Vec<GAddr> = (0..40)
+        .map(|index| pool.alloc(64 << 10, Placement::Rack(stage.homes[index % 2])).unwrap())
+        .collect();
+    for page in &pages {
+        pool.write(*page, &page.0.to_le_bytes()).unwrap();
+    }
+    assert_eq!(operator.drain(RackId(0)), Ok(Standing::Draining));
+    // In the midst of it one of the daemons dies; the other one drains for it.
+    stage.kill_daemon(0);
+    wait_until("both shards leave", PATIENCE, || {
+        let members = operator.members().unwrap().into_iter();
+        let shards = members.filter(|member| member.info.rack.number() == 0);
+        let left: Vec<_> = shards.map(|member| (member.standing, member.pages)).collect();
+        (left != [(Standing::Left, 0); 2]).then(|| format!("{left:?}"))
+    });
+    let survivor = stage.daemon(1);
+    assert_eq!(survivor.exit_code(PATIENCE), Some(0), "{}", survivor.stderr());
+    survivor.wait_stderr("rack 0.0 has left the pool");
+    survivor.wait_stderr("rack 0.1 has left the pool");
+    stage.daemons[1] = None;
+    for page in &pages {
+        assert_eq!(pool.read_u64(*page), Ok(page.0));
+        assert_eq!(pool.handle().unwrap().explain(*page).unwrap().rack, 1);
+        pool.free(*page, 64 << 10).unwrap();
+    }
+    // It joins again with new memory, both shards.
+    stage.remove_region(0);
+    stage.start_daemon(0);
+    stage.start_daemon(1);
+    let again = pool.alloc(64 << 10, Placement::Rack(stage.homes[0])).unwrap();
+    pool.free(again, 64 << 10).unwrap();
+    drop((pool, operator));
     stage.finish();
 }
 

@@ -201,7 +201,9 @@ impl<M: Mem> Operation<M> for DrainTurn<'_> {
                 Stage::Move(_, migrate) => match migrate.step(client, io) {
                     Ok(Step::Need(need)) => return Ok(Step::Need(need)),
                     Ok(Step::Done(home)) => {
-                        self.moved(Ok(home.rack));
+                        // Another shard of the rack is where it is, and drains as well, or soon.
+                        let stays = Err(Error::Draining { rack: migrate.to() });
+                        self.moved(if home.rack == own { stays } else { Ok(home.rack) });
                         continue;
                     }
                     Err(error) => {

@@ -34,8 +34,7 @@ impl BalanceThread {
     /// Starts it. `wake` is notified when it ends.
     pub(super) fn start(options: &DaemonOptions, wake: WakeEvent) -> Result<Self> {
         let bell = Arc::new(Bell::default());
-        let mut pool = Options::new(&options.master.join(","), options.rack);
-        pool.request_timeout_ms = CALL_MS;
+        let pool = options.own_client(CALL_MS);
         let heard = Arc::clone(&bell);
         let thread = std::thread::Builder::new()
             .name("rackpool-balance".into())

@@ -41,13 +41,12 @@ impl DrainThread {
     /// Starts it. `wake` is notified when it ends.
     pub(super) fn start(options: &DaemonOptions, wake: WakeEvent) -> Result<Self> {
         let bell = Arc::new(Bell::default());
-        let mut pool = Options::new(&options.master.join(","), options.rack);
-        pool.request_timeout_ms = CALL_MS;
+        let (pool, name) = (options.own_client(CALL_MS), options.name());
         let heard = Arc::clone(&bell);
         let thread = std::thread::Builder::new()
             .name("rackpool-drain".into())
             .spawn(move || {
-                Loop { bell: &heard, options: pool, said: Vec::new() }.run();
+                Loop { bell: &heard, options: pool, name, said: Vec::new() }.run();
                 wake.notify();
             })
             .map_err(|error| io_error("drain thread", &error))?;
@@ -68,6 +67,8 @@ impl DrainThread {
 struct Loop<'b> {
     bell: &'b Bell,
     options: Options,
+    /// The rack.
+    name: String,
     /// What was said last, so that it is said once.
     said: Vec<String>,
 }
@@ -116,7 +117,7 @@ impl Loop<'_> {
             return;
         }
         for line in &lines {
-            eprintln!("rackpool: rack {}: draining: {line}", self.options.rack);
+            eprintln!("rackpool: rack {}: draining: {line}", self.name);
         }
         self.said = lines;
     }

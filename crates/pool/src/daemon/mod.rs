@@ -17,7 +17,7 @@ mod standing;
 mod uplinks;
 mod world;
 
-use crate::options::Emulate;
+use crate::options::{Emulate, Options};
 use rackpool_core::constants::{
     RACK_SHARDS_MAX, RACKS_MAX, REQUEST_TIMEOUT_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT,
 };
@@ -103,6 +103,20 @@ impl DaemonOptions {
         self
     }
 
+    /// What a thread of the daemon joins the pool with: its own daemon is who it works for.
+    /// `call_ms`: how long its calls ride through the restart of a peer.
+    fn own_client(&self, call_ms: u64) -> Options {
+        let mut options = Options::new(&self.master.join(","), self.rack);
+        options.request_timeout_ms = call_ms;
+        options.shard = (self.shards > 1).then_some(self.shard);
+        options
+    }
+
+    /// How messages name what the daemon serves: `2`, or `0.1` for a shard.
+    fn name(&self) -> String {
+        self.home().map_or_else(|_| self.rack.to_string(), |home| home.to_string())
+    }
+
     /// What the daemon serves.
     fn home(&self) -> Result<RackId> {
         let Self { rack, shard, shards, .. } = *self;
@@ -158,6 +172,8 @@ enum Belongs {
 #[derive(Debug)]
 pub(crate) struct Stop {
     requested: AtomicBool,
+    /// The process serves other shards as well, whose daemons have died.
+    serves_others: AtomicBool,
     wake: WakeEvent,
     /// Notified when the loop has ended.
     ended: WakeEvent,
@@ -166,13 +182,20 @@ pub(crate) struct Stop {
 impl Stop {
     fn new() -> Result<Self> {
         let event = || WakeEvent::new().map_err(|error| io_error("wake event", &error));
-        Ok(Self { requested: AtomicBool::new(false), wake: event()?, ended: event()? })
+        let (requested, serves_others) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { requested, serves_others, wake: event()?, ended: event()? })
     }
 
     fn request(&self) {
         // Release: pairs with the Acquire in `is_requested`.
         self.requested.store(true, Ordering::Release);
         self.wake.notify();
+    }
+
+    /// Whether the process serves other shards: a shard that has left the pool waits for them.
+    pub(crate) fn serves_others(&self) -> bool {
+        // Relaxed: looked at with each heartbeat; nothing hangs on when.
+        self.serves_others.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_requested(&self) -> bool {
@@ -195,7 +218,8 @@ impl DaemonServer {
     pub fn start(options: DaemonOptions) -> Result<Self> {
         let standby = Standby::new(&options)?;
         let mut daemon = Self::open(options, Belongs::Here)?;
-        daemon.standby = standby.map(Standby::start).transpose()?;
+        let stop = &daemon.stop;
+        daemon.standby = standby.map(|standby| standby.start(stop)).transpose()?;
         Ok(daemon)
     }
 
@@ -226,8 +250,8 @@ impl DaemonServer {
         let shutdown = Shutdown::install().map_err(|error| io_error("signal handler", &error))?;
         let stop = Arc::new(Stop::new()?);
         let standby = Standby::new(&options)?;
-        let mut server = Server::open(options, Belongs::Here, stop)?;
-        let standby = standby.map(Standby::start).transpose()?;
+        let mut server = Server::open(options, Belongs::Here, Arc::clone(&stop))?;
+        let standby = standby.map(|standby| standby.start(&stop)).transpose()?;
         ready(server.local_addr());
         let ended = server.run(Some(shutdown));
         drop(standby);

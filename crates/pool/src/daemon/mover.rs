@@ -102,10 +102,7 @@ impl MoverThread {
     /// Starts it; it joins when it is first rung. `wake` is notified when it ends.
     pub(super) fn start(options: &DaemonOptions, wake: WakeEvent) -> Result<Self> {
         let bell = Arc::new(Bell::default());
-        let mut pool = Options::new(&options.master.join(","), options.rack);
-        pool.request_timeout_ms = CALL_MS;
-        // Its own daemon is the one that it works for.
-        pool.shard = (options.shards > 1).then_some(options.shard);
+        let pool = options.own_client(CALL_MS);
         let heard = Arc::clone(&bell);
         let thread = std::thread::Builder::new()
             .name("rackpool-mover".into())

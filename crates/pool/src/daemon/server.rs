@@ -627,7 +627,7 @@ impl Server {
             self.stop_helpers();
         }
         let clients = self.clients.slots.iter().flatten().count();
-        self.wants_end = self.membership.wants_end(clients, now);
+        self.wants_end = self.membership.wants_end(clients, self.stop.serves_others(), now);
         self.clients.give_back_left(&mut self.engine, &mut self.world, &self.poller);
         self.end_proxied();
         if self.joined {

@@ -9,11 +9,13 @@
 //! in `rackpool_hw::region`). One that is stopped, or slow, keeps its shard for any time.
 //! Source: Rcmp §4.2 (c); decision 0026.
 
-use super::{Belongs, DaemonOptions, DaemonServer, io_error, shard_memory};
+use super::{Belongs, DaemonOptions, DaemonServer, Stop, io_error, shard_memory};
 use crate::clock;
 use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::{Error, Result};
 use rackpool_hw::region::{Claim, MemoryKind, MemorySpec, RegionError, RegionFiles};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -83,6 +85,8 @@ struct Watched {
     server: Option<DaemonServer>,
     /// Not to be looked at before.
     not_before_ns: u64,
+    /// The shard has left the pool: its region is of no use until a daemon comes with a new one.
+    has_left: bool,
 }
 
 impl Standby {
@@ -99,19 +103,21 @@ impl Standby {
             options.metrics = None;
             let spec = shard_memory(&options)?;
             if spec.kind != MemoryKind::Heap {
-                watched.push(Watched { options, spec, server: None, not_before_ns: 0 });
+                let (server, not_before_ns, has_left) = (None, 0, false);
+                watched.push(Watched { options, spec, server, not_before_ns, has_left });
             }
         }
         Ok((!watched.is_empty()).then_some(Standby { watched, thread: None }))
     }
 
-    /// Begins to look.
-    pub(super) fn start(mut self) -> Result<Standby> {
+    /// Begins to look; `own` is the process's own shard, which hears whether others are served.
+    pub(super) fn start(mut self, own: &Arc<Stop>) -> Result<Standby> {
+        let own = Arc::clone(own);
         let (stop, stopped) = channel();
         let watched = std::mem::take(&mut self.watched);
         let thread = std::thread::Builder::new()
             .name("rackpool-standby".into())
-            .spawn(move || watch(watched, &stopped))
+            .spawn(move || watch(watched, &stopped, &own))
             .map_err(|error| io_error("standby thread", &error))?;
         self.thread = Some((stop, thread));
         Ok(self)
@@ -128,10 +134,13 @@ impl Drop for Standby {
     }
 }
 
-fn watch(mut watched: Vec<Watched>, stopped: &Receiver<()>) {
+fn watch(mut watched: Vec<Watched>, stopped: &Receiver<()>, own: &Stop) {
     let pause = Duration::from_millis(LOOK_MS);
     while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         watched.iter_mut().for_each(Watched::look);
+        let any = watched.iter().any(|one| one.server.is_some());
+        // Relaxed: see `Stop::serves_others`.
+        own.serves_others.store(any, Ordering::Relaxed);
     }
     watched.iter_mut().for_each(Watched::end);
 }
@@ -143,7 +152,9 @@ impl Watched {
             return;
         }
         let looked = match &self.server {
+            None if self.has_left => self.look_for_another(),
             None => self.take_over(),
+            Some(server) if server.has_ended() => self.ended(),
             Some(_) => self.give_back(),
         };
         if let Err(error) = looked {
@@ -177,6 +188,19 @@ impl Watched {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// What was taken over is no member of the pool any more.
+    fn ended(&mut self) -> Result<()> {
+        let ended = self.server.take().map(DaemonServer::end);
+        self.has_left = true;
+        ended.transpose().map(drop)
+    }
+
+    /// After the shard has left: whether a daemon has claimed it for a new region.
+    fn look_for_another(&mut self) -> Result<()> {
+        self.has_left = !Claim::is_held(&self.spec).map_err(Error::from)?;
+        Ok(())
     }
 
     fn give_back(&mut self) -> Result<()> {

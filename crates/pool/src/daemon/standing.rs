@@ -58,7 +58,7 @@ impl Membership {
         match wake.and_then(|wake| DrainThread::start(options, wake)) {
             Ok(thread) => self.thread = Some(thread),
             // The next heartbeat's answer tries again.
-            Err(error) => eprintln!("rackpool: rack {}: {error}", options.rack),
+            Err(error) => eprintln!("rackpool: rack {}: {error}", options.name()),
         }
     }
 
@@ -80,10 +80,11 @@ impl Membership {
     }
 
     /// Whether the daemon should end by itself now, while so many clients of its host are there.
-    pub(super) fn wants_end(&self, clients: usize, now: Nanos) -> bool {
+    /// One that serves shards of others beside its own goes on until those have left as well.
+    pub(super) fn wants_end(&self, clients: usize, serves_others: bool, now: Nanos) -> bool {
         let is_late = |left_at: Nanos| now.saturating_sub(left_at) >= LEFT_CLIENTS_NS;
         let has_left = self.left_at.is_some_and(|left_at| clients == 0 || is_late(left_at));
-        self.was_forgotten || has_left
+        self.was_forgotten || has_left && !serves_others
     }
 
     /// How the daemon ended.
@@ -97,7 +98,7 @@ impl Membership {
 }
 
 fn say(options: &DaemonOptions, was: Standing, is: Standing) {
-    let (rack, memory) = (options.rack, &options.memory);
+    let (rack, memory) = (options.name(), &options.memory);
     match is {
         Standing::Draining => eprintln!("rackpool: rack {rack} is being drained: its pages move"),
         Standing::Serving if was == Standing::Draining => {
@@ -107,6 +108,10 @@ fn say(options: &DaemonOptions, was: Standing, is: Standing) {
         Standing::Left if options.ephemeral => {
             eprintln!("rackpool: rack {rack} has left the pool: no page is in it any more");
         }
+        Standing::Left if options.shards > 1 => eprintln!(
+            "rackpool: rack {rack} has left the pool: no page is in it any more; when all shards \
+             of the rack have, its memory {memory} can be removed"
+        ),
         Standing::Left => eprintln!(
             "rackpool: rack {rack} has left the pool: no page is in it any more, and its memory \
              {memory} can be removed"

@@ -260,7 +260,6 @@ impl Net {
         let target = &mut self.pairs[pair as usize].sides[1 - side as usize];
         target.executing = false;
         let (node, endpoint, peer) = (target.node, target.endpoint, target.peer);
-        let next = target.held.pop_front();
         let node = &mut self.nodes[node.0 as usize];
         node.executing.retain(|(other, _)| *other != token);
         if !torn {
@@ -272,7 +271,18 @@ impl Net {
         self.release(token);
         let node = self.pairs[pair as usize].sides[1 - side as usize].node;
         self.finish_revocations(now, node.0, sink);
-        if let Some(next) = next {
+        self.run_held(now, (pair, 1 - side), sink);
+    }
+
+    /// Runs what came to an end behind an operation that is done, in order: messages take no time,
+    /// so several may follow.
+    fn run_held(&mut self, now: Ps, (pair, side): (u32, u8), sink: &mut impl Sink) {
+        loop {
+            let target = &mut self.pairs[pair as usize].sides[side as usize];
+            if target.executing {
+                return;
+            }
+            let Some(next) = target.held.pop_front() else { return };
             self.run(now, next, sink);
         }
     }

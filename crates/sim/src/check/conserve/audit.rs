@@ -183,6 +183,12 @@ fn handed_out(pool: &PoolAudit, homes: &Homes<'_>) -> Result<BTreeMap<u64, Piece
         if !frame.first {
             continue;
         }
+        let is_there = |index: u64| homes.contains_key(&(page + index));
+        if pool.loses_parts && !(0..u64::from(frame.span)).all(is_there) {
+            // The others went with the memory of their rack.
+            in_runs.insert(*page);
+            continue;
+        }
         for index in 0..u64::from(frame.span) {
             let part = homes.get(&(page + index)).map(|(_, part)| *part);
             let fits = part.is_some_and(|part| {

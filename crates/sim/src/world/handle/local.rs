@@ -14,8 +14,10 @@ use rackpool_core::{Error, Result, SessionId};
 use rackpool_hw::ring::{Consumer, Producer};
 use std::rc::Rc;
 
-/// How long after a bell the ring is looked at again.
+/// How long after a bell the ring is looked at again at first, and at last: the pause doubles,
+/// because the bell may have been for something else.
 const RING_LOOK: Ps = Ps::us(1);
+const RING_LOOK_MAX: Ps = Ps::ms(1);
 /// Nearly all requests are shorter.
 const MESSAGE_BYTES_USUAL: usize = 64;
 
@@ -117,6 +119,7 @@ impl SimHandle {
     }
 
     async fn wait_local(&mut self, id: LinkId, deadline: Ps) -> Waited {
+        let mut look = RING_LOOK;
         loop {
             self.ctx.cpu.charge(self.cluster.costs.client_poll);
             let rack = u32::from(self.local(id).rack.id.0);
@@ -141,7 +144,8 @@ impl SimHandle {
                 self.ctx.kernel.say(|| format!("process {}: no answer in time", self.ctx.id.0));
                 return Waited::TimeUp;
             }
-            let until = if rung { deadline.min(now + RING_LOOK) } else { deadline };
+            let until = if rung { deadline.min(now + look) } else { deadline };
+            look = Ps((2 * look.0).min(RING_LOOK_MAX.0));
             self.turn(until).await;
             if rung && !self.inbox.rung.contains(&rack) {
                 // What rang without an answer is looked at again.

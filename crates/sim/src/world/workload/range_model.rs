@@ -297,15 +297,19 @@ impl RangeModel {
         if token < line.token {
             return None;
         }
+        // What it was told of lost writes may be of these.
+        let is_told = holds.get(&key).is_some_and(|hold| hold.is_told);
         if let Some((owner, values)) = line.writes.get(&token)
             && *owner == key
+            && !is_told
         {
             let last = values.last().copied().unwrap_or_default();
             let is_own = found.iter().all(|word| *word == last);
             return (!is_own).then(|| format!("{found:x?}, written were {values:x?}"));
         }
         let (mut may, mut may_tear) = (line.words.clone(), line.is_mixed);
-        for (owner, values) in line.writes.range(..token).map(|(_, write)| write) {
+        let before = line.writes.range(..token + u64::from(is_told));
+        for (owner, values) in before.map(|(_, write)| write) {
             let hold = holds.get(owner);
             let last = values.last().copied().unwrap_or_default();
             if hold.is_some_and(|hold| hold.phase == Phase::Published) {

@@ -59,7 +59,7 @@ impl Worker {
             self.under(first).await;
         }
         self.end_range(first).await;
-        if first.was_wanted && self.rng.chance_ppm(500_000) {
+        if first.was_wanted && self.rng.chance_ppm(900_000) {
             // Who comes back to it finds that its page is elsewhere.
             let to = self.any_rack();
             self.move_page(first.guard.first, to).await;
@@ -133,8 +133,8 @@ impl Worker {
             let goes_on = match self.rng.below(100) {
                 0..45 if range.write => self.write_lines(range).await,
                 0..80 => self.read_lines(range).await,
-                80..86 => self.ask_for(range).await,
-                86..88 if self.scene.config.faults.has(Fault::Partition) => {
+                80..84 => self.ask_for(range).await,
+                84..88 if self.scene.config.faults.has(Fault::Partition) => {
                     self.linger(range).await;
                     true
                 }
@@ -163,7 +163,7 @@ impl Worker {
         if self.handle.is_local(range.guard.link) {
             return;
         }
-        let time = match self.rng.below(2) {
+        let time = match self.rng.below(3) {
             0 => Ps::us(self.rng.between(280_000, 450_000)),
             _ => Ps::us(self.rng.between(1_200_000, 3_000_000)),
         };
@@ -173,7 +173,7 @@ impl Worker {
         self.begin("linger");
         self.ctx.kernel.reset_endpoints(self.ctx.id);
         self.ctx.sleep(time).await;
-        if self.rng.chance_ppm(500_000) {
+        if self.rng.chance_ppm(750_000) {
             // As when another page takes its place in the cache: the home is looked up again.
             self.handle.forget(first);
         }
