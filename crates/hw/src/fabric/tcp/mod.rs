@@ -24,6 +24,7 @@ mod mail;
 mod serve;
 pub mod target;
 
+pub(super) use connection::Disowned;
 pub use endpoint::{Endpoint, EndpointOptions};
 pub use mail::{TargetSendError, WriteBack};
 pub use target::{Target, TargetCounters, TargetOptions};
