@@ -6,7 +6,7 @@ use crate::links::Shared;
 use crate::options::Options;
 use crate::stats::{Explain, PoolStats};
 use rackpool_core::client::Placement;
-use rackpool_core::{Error, GAddr, Result};
+use rackpool_core::{GAddr, Result};
 use std::sync::{Arc, Mutex};
 
 /// A memory pool that this program has joined. `Send + Sync`; clones are the same pool.

@@ -3,8 +3,8 @@
 
 use super::buffers::{Buffers, Owner, with_scope};
 use super::{
-    FabricError, FabricStats, LocalBuffer, LocalBuffers, ScopedBuffers, monotonic_ns, proxied, shared,
-    tcp,
+    FabricError, FabricStats, LocalBuffer, LocalBuffers, ScopedBuffers, monotonic_ns, proxied,
+    shared, tcp,
 };
 use rackpool_core::seam::{
     BufId, Capabilities, Exposure, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,

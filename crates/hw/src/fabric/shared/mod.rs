@@ -58,17 +58,24 @@ pub struct Hub {
     /// The endpoint's, to sleep on without the lock.
     sockets: OwnedFd,
     options: EndpointOptions,
+    look_ns: Nanos,
 }
 
 impl Hub {
     /// A hub without connections. Errors: `Io`.
     pub fn new(options: EndpointOptions) -> Result<Arc<Self>, FabricError> {
+        Self::with_look(options, LOOK_NS)
+    }
+
+    /// As [`Hub::new`]; sleepers look for themselves after `look_ns`. Errors: `Io`.
+    pub fn with_look(options: EndpointOptions, look_ns: Nanos) -> Result<Arc<Self>, FabricError> {
         // Each member spends the injected latency itself, without the lock.
         let own = EndpointOptions { emulate_rdma_ns: 0, ..options.clone() };
         let mut endpoint = tcp::Endpoint::for_many(own, OUTSTANDING_MAX)?;
         let sockets = endpoint.prepare_sleep().try_clone_to_owned();
         let sockets = sockets.map_err(FabricError::io("a second epoll descriptor"))?;
-        Ok(Arc::new(Self { state: Mutex::new(State::new(endpoint)), sockets, options }))
+        let state = Mutex::new(State::new(endpoint));
+        Ok(Arc::new(Self { state, sockets, options, look_ns }))
     }
 
     /// Counters of all members together.
@@ -224,8 +231,9 @@ impl Endpoint {
         drop(state);
         let fds = [self.seat.wake.as_fd(), self.hub.sockets.as_fd()];
         let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let ns = deadline.saturating_sub(now).min(LOOK_NS);
-        let timeout = Timespec { tv_sec: 0, tv_nsec: ns as i64 };
+        let ns = deadline.saturating_sub(now).min(self.hub.look_ns);
+        let (tv_sec, tv_nsec) = ((ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64);
+        let timeout = Timespec { tv_sec, tv_nsec };
         // An interrupted sleep is a short one.
         let _ = rustix::event::poll(&mut fds[..1 + usize::from(watches)], Some(&timeout));
         let mut state = self.hub.lock();
