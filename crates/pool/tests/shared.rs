@@ -27,7 +27,7 @@ fn counted(handle: &mut Handle) -> [(u64, u64); 2] {
     let stats = handle.pool_stats().unwrap();
     [1, 2].map(|rack: usize| {
         let daemon = stats.racks[rack].daemon.as_ref().unwrap();
-        (daemon.fabric.connections, u64::from(daemon.remote_sessions))
+        (daemon.fabric.connections, daemon.remote_sessions)
     })
 }
 
