@@ -259,3 +259,52 @@ fn no_wake_up_is_lost_among_threads_that_sleep_and_wake() {
     assert_eq!(memory.pages.load(PAGE), THREADS * ROUNDS);
     assert_eq!(hub.stats().connections, 0);
 }
+
+#[test]
+fn the_watch_is_handed_over_by_who_leaves_and_news_wake_whose_they_are() {
+    let target = serve(&Memory::new());
+    let options = EndpointOptions { spin_ns: 0, yield_ns: 0, ..quiet() };
+    let hub = Hub::with_look(options, NEVER_NS).unwrap();
+    const THREADS: usize = 4;
+    std::thread::scope(|scope| {
+        let mut places = Vec::new();
+        let (report, reports) = std::sync::mpsc::channel();
+        for thread in 0..THREADS {
+            let (mut end, peer) = member(&hub, &target);
+            send(&mut end, peer, RemoteRequest::Consumed(0));
+            let (told, channel) = {
+                let (peer, routed) = received(&target, 1).pop().unwrap();
+                ((peer, routed.channel), std::sync::mpsc::channel::<()>())
+            };
+            places.push((told, channel.0));
+            let report = report.clone();
+            scope.spawn(move || {
+                // Who is not told to wait is in no call: the others cannot count on it.
+                while channel.1.recv().is_ok() {
+                    let events = wait_for(&mut end, 1);
+                    assert!(matches!(events[..], [FabricEvent::Received { .. }]), "{events:?}");
+                    report.send(thread).unwrap();
+                }
+            });
+        }
+        let mut random = 7u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (random >> 33) % below
+        };
+        for round in 0..500 {
+            places.iter().for_each(|(_, permit)| permit.send(()).unwrap());
+            let mut waiting: Vec<usize> = (0..THREADS).collect();
+            while !waiting.is_empty() {
+                std::thread::sleep(Duration::from_micros(next(400)));
+                let thread = waiting.swap_remove(next(waiting.len() as u64) as usize);
+                let (peer, channel) = places[thread].0;
+                let message = Routed { channel, message: RemoteReply::Consumed(round) };
+                target.send(peer, &wire::encode_vec(&message)).unwrap();
+                assert_eq!(reports.recv_timeout(PATIENCE), Ok(thread), "nobody wakes it");
+            }
+        }
+        // The threads end when nobody tells them to wait any more.
+        drop(places);
+    });
+}
