@@ -1,6 +1,7 @@
-//! What every fabric must do, run on tcp, on tcp with shared connections and on shm: each opcode, each size, each refusal, full
-//! queues, order, revocation, death of the peer. A [`Rig`] is a fabric with both of its ends in
-//! this process.
+//! What every fabric must do, run on tcp, on tcp with a shared connection and on shm: each opcode,
+//! each size, each refusal, full queues, order, revocation, death of the peer. A [`Rig`] is a
+//! fabric with both of its ends in this process. Messages of a shared connection are routed, so
+//! what is about them is in `fabric_shared.rs`.
 
 mod fabric_rig;
 

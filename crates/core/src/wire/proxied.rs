@@ -10,11 +10,12 @@ use crate::error::{DeathCause, Result};
 use crate::seam::{RemoteAddr, Verb, WorkStatus};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// A message over a fabric connection, which a daemon shares among the clients of its rack.
+/// A message over a fabric connection, which a daemon shares among the clients of its rack, or a
+/// program among its threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Routed<T> {
-    /// Whose it is: 0 for the one who owns the connection, else the daemon's number for one of
-    /// its clients.
+    /// Whose it is: 0 for the one who owns the connection, else the sharer's number for one of
+    /// its clients or threads.
     pub channel: u32,
     /// The message.
     pub message: T,

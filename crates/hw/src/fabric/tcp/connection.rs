@@ -16,6 +16,7 @@
 
 use super::super::FabricStats;
 use super::super::buffers::Buffers;
+use super::broken::Broken;
 use super::exposed::{Exposures, Landing};
 use super::frame::{
     FrameError, HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Put, Request, Response,
@@ -45,34 +46,6 @@ pub(super) const STAGED_BYTES_MAX: usize = 8 << 10;
 const GATHERED_WORK: usize = 16;
 /// Pieces that one gathering call takes: header and all local pieces of many work requests.
 const GATHERED_PIECES: usize = 256;
-
-/// Why a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Broken {
-    #[error("the peer closed it")]
-    Closed,
-    #[error("closed here")]
-    Left,
-    #[error("the peer is silent for {lease_ms} ms")]
-    Silent { lease_ms: u64 },
-    #[error("the system ended it: {0}")]
-    System(#[from] Errno),
-    #[error("the peer broke the protocol: {0}")]
-    Frame(#[from] FrameError),
-    #[error("the target refused it: {0:?}")]
-    Refused(HelloStatus),
-    #[error("a local buffer was taken back before it was sent")]
-    BufferGone,
-}
-
-impl Broken {
-    pub(super) fn cause(self) -> DeathCause {
-        match self {
-            Broken::Silent { .. } => DeathCause::Silent,
-            _ => DeathCause::Closed,
-        }
-    }
-}
 
 /// What became of a work request that may not touch its memory any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,8 @@ use super::super::{
     FabricError, FabricStats, LocalBuffer, LocalBuffers, Log, Patience, ScopedBuffers,
     log_to_stderr, spin_for,
 };
-use super::connection::{Broken, Connection, Context, Disowned, STAGED_BYTES_MAX};
+use super::broken::Broken;
+use super::connection::{Connection, Context, Disowned, STAGED_BYTES_MAX};
 use super::{heartbeat_ns, new_socket, require_loopback, tune};
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, LEASE_MS_DEFAULT};
 use rackpool_core::seam::{

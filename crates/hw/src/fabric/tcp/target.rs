@@ -17,7 +17,7 @@
 use super::super::peers::PeerTable;
 use super::super::shm::ShmPeer;
 use super::super::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
-use super::connection::Broken;
+use super::broken::Broken;
 use super::frame::{Hello, HelloStatus};
 use super::mail::{Mail, TargetSendError, WriteBack};
 use super::serve::{Served, Service};
