@@ -327,6 +327,10 @@ impl Fabric for Endpoint {
     }
 
     fn post(&mut self, peer: PeerId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
+        let connection = self.peers.get_mut(peer);
+        if connection.is_none_or(|connection| connection.broken.is_some()) {
+            return Err((0, PostError::Down));
+        }
         for (posted, work) in batch.iter().enumerate() {
             check_work(&self.buffers, work);
             if let Err(error) = self.enqueue(peer, work) {
