@@ -55,19 +55,6 @@ pub enum Connections {
     Shared,
 }
 
-impl std::str::FromStr for Connections {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "own" => Ok(Self::Own),
-            "shared" => Ok(Self::Shared),
-            other => Err(Error::Config {
-                reason: format!("connections `{other}`: there are `own` and `shared`"),
-            }),
-        }
-    }
-}
-
 /// Up to which length a call to another rack's daemon carries the data itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -307,6 +294,14 @@ mod tests {
         for wrong in ["cxl", "cxl=140", "cxl=-1ns", "nic=1us", "rdma=2s", "rdma=2000000us"] {
             assert_eq!(wrong.parse::<Emulate>().unwrap_err().code(), "config", "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_file_says_whose_the_connections_are() {
+        let of = |text: &str| toml::from_str::<Options>(text).map(|options| options.connections);
+        assert_eq!(of(""), Ok(Connections::Own));
+        assert_eq!(of("connections = 'shared'"), Ok(Connections::Shared));
+        assert!(of("connections = 'some'").unwrap_err().to_string().contains("shared"));
     }
 
     #[test]

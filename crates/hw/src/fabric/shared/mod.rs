@@ -35,7 +35,7 @@ use super::{
     spin_for,
 };
 use crate::event::WakeEvent;
-use hub::{Rest, Seat, State};
+use hub::{News, Rest, Seat, State};
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, SLOTS_MAX};
 use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, Verb, WorkRequest,
@@ -190,11 +190,10 @@ impl Endpoint {
     fn look(&mut self, now: Nanos, is_last: bool, events: &mut Vec<FabricEvent>) -> usize {
         // Acquire: pairs with the Release in `hub.rs::tell`.
         let has_news = self.seat.news.load(Ordering::Acquire);
-        let hub = Arc::clone(&self.hub);
-        let mut state = match hub.state.try_lock() {
+        let mut state = match self.hub.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::WouldBlock) if !has_news && !is_last => return 0,
-            Err(_) => hub.lock(),
+            Err(_) => self.hub.lock(),
         };
         if !has_news {
             state.drive(now);
@@ -202,12 +201,13 @@ impl Endpoint {
         if is_last || state.has_news(self.member) {
             state.hand_over();
         }
-        self.take(state, events)
-    }
-
-    fn take(&mut self, mut state: MutexGuard<'_, State>, events: &mut Vec<FabricEvent>) -> usize {
         let news = state.take(self.member, events);
         drop(state);
+        self.settle(&news)
+    }
+
+    /// What happened to us, now that the lock is free; how many events.
+    fn settle(&mut self, news: &News) -> usize {
         self.under_way -= news.released;
         if news.one_sided && self.emulate_rdma_ns > 0 {
             spin_for(self.emulate_rdma_ns);
@@ -306,11 +306,12 @@ impl Fabric for Endpoint {
     }
 
     fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
-        let hub = Arc::clone(&self.hub);
-        let mut state = hub.lock();
+        let mut state = self.hub.lock();
         state.drive(now);
         state.member(self.member).rest = Rest::Awake;
-        self.take(state, events)
+        let news = state.take(self.member, events);
+        drop(state);
+        self.settle(&news)
     }
 }
 
