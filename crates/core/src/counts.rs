@@ -337,6 +337,8 @@ pub struct FabricCounts {
     pub send_calls: u64,
     /// System calls that received something.
     pub receive_calls: u64,
+    /// Connections (queue pairs) of others now.
+    pub connections: u64,
 }
 
 /// What a daemon did for clients that have no fabric endpoint.

@@ -6,7 +6,9 @@ mod join;
 mod proxied;
 
 pub use join::{ControlHello, ControlReply, RegionInfo, RemoteReply, RemoteRequest};
-pub use proxied::{ProxyOrder, ProxyOutcome, ProxyStatus, ProxyWork, Routed, decode_front};
+pub use proxied::{
+    ProxyOrder, ProxyOutcome, ProxyStatus, ProxyWork, Routed, channel_of, decode_front, reroute,
+};
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::constants::MESSAGE_BYTES_MAX;

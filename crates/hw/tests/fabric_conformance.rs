@@ -1,10 +1,13 @@
-//! What every fabric must do, run on tcp and on shm: each opcode, each size, each refusal, full
-//! queues, order, revocation, death of the peer. A [`Rig`] is a fabric with both of its ends in
-//! this process.
+//! What every fabric must do, run on tcp, on tcp with a shared connection and on shm: each opcode,
+//! each size, each refusal, full queues, order, revocation, death of the peer. A [`Rig`] is a
+//! fabric with both of its ends in this process. Messages of a shared connection are routed, so
+//! what is about them is in `fabric_shared.rs`.
 
 mod fabric_rig;
 
-use fabric_rig::{FRAMES, PAGE, PATIENCE, Rig, ShmRig, TcpRig, at, key, pattern, sge, statuses};
+use fabric_rig::{
+    FRAMES, PAGE, PATIENCE, Rig, SharedRig, ShmRig, TcpRig, at, key, pattern, sge, statuses,
+};
 use rackpool_core::addr::Generation;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::{
@@ -424,6 +427,12 @@ fn lent_buffers_carry_data_and_are_let_go_even_while_work_is_under_way<R: Rig>()
 }
 
 macro_rules! conformance {
+    ($($name:ident),*; $($unrouted:ident),* $(,)?) => {
+        mod shared {
+            $(#[test] fn $name() { super::$name::<super::SharedRig>(); })*
+        }
+        conformance!($($name,)* $($unrouted),*);
+    };
     ($($name:ident),* $(,)?) => {
         mod tcp {
             $(#[test] fn $name() { super::$name::<super::TcpRig>(); })*
@@ -440,14 +449,14 @@ conformance!(
     accesses_outside_one_frame_are_refused_and_touch_nothing,
     a_wrong_key_is_refused_and_touches_nothing,
     pieces_are_gathered_and_scattered_in_order,
-    messages_and_immediate_values_arrive_in_order_after_their_data,
-    the_applications_messages_are_received,
-    completions_come_in_the_order_of_posting,
     unsignalled_work_is_silent_unless_it_fails,
     a_full_queue_answers_busy_and_keeps_what_was_posted,
     ten_thousand_operations_in_batches_all_take_effect,
     a_key_revoked_in_the_midst_of_a_write_lets_no_later_byte_through,
     a_key_revoked_in_the_midst_of_a_read_shows_nothing_of_the_next_page,
     a_dead_peer_ends_all_work_and_can_be_connected_to_again,
-    lent_buffers_carry_data_and_are_let_go_even_while_work_is_under_way,
+    lent_buffers_carry_data_and_are_let_go_even_while_work_is_under_way;
+    messages_and_immediate_values_arrive_in_order_after_their_data,
+    the_applications_messages_are_received,
+    completions_come_in_the_order_of_posting,
 );

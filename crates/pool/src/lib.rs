@@ -39,7 +39,7 @@ mod usage;
 
 pub use handle::Handle;
 pub use locks::{LockGuard, ReadGuard, WriteGuard};
-pub use options::{Emulate, FabricChoice, Options, RrpcThreshold};
+pub use options::{Connections, Emulate, FabricChoice, Options, RrpcThreshold};
 pub use paths::{Latency, PathCounts, PathStats};
 pub use pin::Pin;
 pub use pool::Pool;

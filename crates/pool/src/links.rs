@@ -6,7 +6,7 @@ use crate::clock;
 use crate::link::MasterLink;
 use crate::local::{Found, JoinOptions, LocalLink, SlotLease};
 use crate::locks::LockTable;
-use crate::options::{FabricChoice, Options};
+use crate::options::{Connections, FabricChoice, Options};
 use crate::paths::PathStats;
 use crate::remote::RemoteLink;
 use crate::stats::HandleStats;
@@ -19,6 +19,7 @@ use rackpool_core::placement::Order;
 use rackpool_core::seam::{Fabric, FabricEvent, PeerId, WorkStatus};
 use rackpool_core::wire::{FabricKind, MasterAnswer, MasterCall, RackInfo, Reply, Request};
 use rackpool_core::{Error, RackId, Result, SessionId};
+use rackpool_hw::fabric::shared::{self, Hub};
 use rackpool_hw::fabric::tcp::{self, EndpointOptions};
 use rackpool_hw::fabric::{Endpoint, FabricError, proxied};
 use rackpool_hw::window::Window;
@@ -31,6 +32,21 @@ pub(crate) struct Shared {
     pub options: Options,
     /// Boot identity of this host.
     pub host: String,
+    /// The fabric connections, if the handles share them.
+    pub hub: Option<Arc<Hub>>,
+}
+
+impl Shared {
+    pub(crate) fn new(options: Options) -> Result<Self> {
+        let host = rackpool_hw::process::boot_id()
+            .map_err(|error| Error::Io { what: "boot id".into(), reason: error.to_string() })?;
+        let is_shared = options.connections == Connections::Shared;
+        let hub = match is_shared && options.fabric != FabricChoice::Proxied {
+            true => Some(Hub::new(EndpointOptions::default()).map_err(fabric_error)?),
+            false => None,
+        };
+        Ok(Self { options, host, hub })
+    }
 }
 
 /// Longest pause between two tries to reach a rack that is gone, ms.
@@ -87,9 +103,12 @@ enum Link {
 
 impl Links {
     /// The fabric endpoint of a handle.
-    pub(crate) fn endpoint(options: &Options) -> Result<Endpoint> {
-        if options.fabric == FabricChoice::Proxied {
+    pub(crate) fn endpoint(shared: &Shared) -> Result<Endpoint> {
+        if shared.options.fabric == FabricChoice::Proxied {
             return Ok(Endpoint::Proxied(proxied::Endpoint::default()));
+        }
+        if let Some(hub) = &shared.hub {
+            return shared::Endpoint::new(hub).map(Endpoint::Shared).map_err(fabric_error);
         }
         let endpoint = tcp::Endpoint::new(EndpointOptions::default());
         endpoint.map(Endpoint::Tcp).map_err(fabric_error)

@@ -43,6 +43,18 @@ impl std::str::FromStr for FabricChoice {
     }
 }
 
+/// Whose the connections (queue pairs) to other racks are, with a fabric that has any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Connections {
+    /// Each handle has its own: handles times racks of them.
+    #[default]
+    Own,
+    /// All handles of a [`crate::Pool`] share one to each other rack. A thread that waits moves the
+    /// others' data as well as its own; nobody waits for a thread that is not in a call.
+    Shared,
+}
+
 /// Up to which length a call to another rack's daemon carries the data itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -77,6 +89,8 @@ pub struct Options {
     pub shard: Option<u16>,
     /// How other racks are reached.
     pub fabric: FabricChoice,
+    /// Whose the connections to other racks are.
+    pub connections: Connections,
     /// Pages that a handle's translation cache holds (rounded up to a power of two).
     pub translation_entries: u32,
     /// How long a call rides through the restart of a daemon or master before it answers with a
@@ -102,6 +116,7 @@ impl Default for Options {
             rack: 0,
             shard: None,
             fabric: FabricChoice::Auto,
+            connections: Connections::default(),
             translation_entries: TRANSLATION_ENTRIES_DEFAULT,
             request_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
             read_only: false,
@@ -170,6 +185,12 @@ impl Options {
     /// Sets [`Options::fabric`].
     pub fn fabric(mut self, fabric: FabricChoice) -> Self {
         self.fabric = fabric;
+        self
+    }
+
+    /// Sets [`Options::connections`].
+    pub fn connections(mut self, connections: Connections) -> Self {
+        self.connections = connections;
         self
     }
 
@@ -273,6 +294,14 @@ mod tests {
         for wrong in ["cxl", "cxl=140", "cxl=-1ns", "nic=1us", "rdma=2s", "rdma=2000000us"] {
             assert_eq!(wrong.parse::<Emulate>().unwrap_err().code(), "config", "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_file_says_whose_the_connections_are() {
+        let of = |text: &str| toml::from_str::<Options>(text).map(|options| options.connections);
+        assert_eq!(of(""), Ok(Connections::Own));
+        assert_eq!(of("connections = 'shared'"), Ok(Connections::Shared));
+        assert!(of("connections = 'some'").unwrap_err().to_string().contains("shared"));
     }
 
     #[test]

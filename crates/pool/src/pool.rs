@@ -6,7 +6,7 @@ use crate::links::Shared;
 use crate::options::Options;
 use crate::stats::{Explain, PoolStats};
 use rackpool_core::client::Placement;
-use rackpool_core::{Error, GAddr, Result};
+use rackpool_core::{GAddr, Result};
 use std::sync::{Arc, Mutex};
 
 /// A memory pool that this program has joined. `Send + Sync`; clones are the same pool.
@@ -41,16 +41,15 @@ impl Pool {
     /// `timeout` or `peer-dead` if the master or the daemon does not answer within
     /// `request_timeout_ms`; `no-such-rack`; `version`; `config`; `busy` if all slots are taken.
     pub fn open(options: Options) -> Result<Pool> {
-        let host = rackpool_hw::process::boot_id()
-            .map_err(|error| Error::Io { what: "boot id".into(), reason: error.to_string() })?;
-        let pool =
-            Pool { shared: Arc::new(Shared { options, host }), idle: Arc::new(Mutex::default()) };
+        let shared = Arc::new(Shared::new(options)?);
+        let pool = Pool { shared, idle: Arc::new(Mutex::default()) };
         let first = pool.handle()?;
         pool.put_back(first);
         Ok(pool)
     }
 
-    /// A handle for one thread: its own slot, rings and translation cache.
+    /// A handle for one thread: its own slot, rings and translation cache; its own connections to
+    /// other racks as [`Options::connections`] says.
     pub fn handle(&self) -> Result<Handle> {
         let idle = self.idle.lock().expect("no panic happens under this lock").pop();
         match idle {

@@ -179,7 +179,7 @@ impl RemoteLink {
         peer: PeerId,
         message: &RemoteRequest,
     ) -> Result<()> {
-        // The connection is the handle's, or its daemon says whose the message is.
+        // The connection is the handle's, or whoever shares it says whose the message is.
         let message = Routed { channel: 0, message };
         let bytes = wire::encode(&message, endpoint.buffer_mut(self.buffer))?.len() as u64;
         let sge = [Sge { buf: self.buffer, offset: 0, bytes }];
@@ -426,18 +426,21 @@ impl RemoteLink {
     }
 }
 
-/// Begins a connection: one of the endpoint's own, or through the own rack's daemon.
+/// Begins a connection: one of the endpoint's own, a part of a shared one, or one through the own
+/// rack's daemon.
 fn connect(endpoint: &mut Endpoint, info: &RackInfo) -> Result<PeerId> {
-    match endpoint {
-        Endpoint::Tcp(endpoint) => {
-            let addr = info.fabric_addr.parse().map_err(|_| Error::Protocol {
-                peer: "master".into(),
-                reason: format!("fabric address `{}`", info.fabric_addr),
-            })?;
-            endpoint.connect(addr, clock::now_ns()).map_err(fabric_error)
-        }
-        Endpoint::Proxied(endpoint) => endpoint.connect(info.rack).map_err(fabric_error),
-    }
+    let addr = || {
+        info.fabric_addr.parse().map_err(|_| Error::Protocol {
+            peer: "master".into(),
+            reason: format!("fabric address `{}`", info.fabric_addr),
+        })
+    };
+    let peer = match endpoint {
+        Endpoint::Tcp(endpoint) => endpoint.connect(addr()?, clock::now_ns()),
+        Endpoint::Shared(endpoint) => endpoint.connect(addr()?, clock::now_ns()),
+        Endpoint::Proxied(endpoint) => endpoint.connect(info.rack),
+    };
+    peer.map_err(fabric_error)
 }
 
 fn decode(message: &[u8], peer: &str) -> Result<RemoteReply> {

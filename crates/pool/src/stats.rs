@@ -89,9 +89,9 @@ pub struct HandleStats {
     pub master_requests: u64,
     /// One-sided operations and messages of the fabric.
     pub fabric_operations: u64,
-    /// System calls that sent something on the fabric.
+    /// System calls that sent something on the fabric; with shared connections, of all handles.
     pub fabric_send_calls: u64,
-    /// System calls that received something on the fabric.
+    /// System calls that received something on the fabric; as those that sent.
     pub fabric_receive_calls: u64,
     /// Accesses by the path that they took.
     pub paths: PathStats,

@@ -2,7 +2,7 @@
 //! `syscalls.rs`, which needs a tracer.
 
 use rackpool::cluster::Cluster;
-use rackpool::{FabricChoice, Placement, RackId};
+use rackpool::{Connections, FabricChoice, Options, Placement, Pool, RackId};
 
 #[test]
 fn a_warm_access_to_the_own_rack_costs_no_message_and_no_allocation() {
@@ -75,8 +75,15 @@ fn a_remote_first_touch_costs_one_message_and_a_warm_one_none() {
 
 #[test]
 fn a_warm_remote_access_costs_no_allocation() {
+    for connections in [Connections::Own, Connections::Shared] {
+        remote_accesses_allocate_nothing(connections);
+    }
+}
+
+fn remote_accesses_allocate_nothing(connections: Connections) {
     let cluster = Cluster::start(2).unwrap();
-    let mut handle = cluster.pool_over(0, FabricChoice::Tcp).unwrap().handle().unwrap();
+    let options = Options::new(&cluster.master_addr(), 0).connections(connections);
+    let mut handle = Pool::open(options).unwrap().handle().unwrap();
     let addr = handle.alloc(64 << 10, Placement::Rack(RackId(1))).unwrap();
     let mut bytes = [0; 64];
     for _ in 0..3 {

@@ -10,14 +10,29 @@ use crate::error::{DeathCause, Result};
 use crate::seam::{RemoteAddr, Verb, WorkStatus};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// A message over a fabric connection, which a daemon shares among the clients of its rack.
+/// A message over a fabric connection, which a daemon shares among the clients of its rack, or a
+/// program among its threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Routed<T> {
-    /// Whose it is: 0 for the one who owns the connection, else the daemon's number for one of
-    /// its clients.
+    /// Whose it is: 0 for the one who owns the connection, else the sharer's number for one of
+    /// its clients or threads.
     pub channel: u32,
     /// The message.
     pub message: T,
+}
+
+/// A message that was encoded as [`Routed`] with channel 0, for another channel. `None` if it is
+/// not one.
+pub fn reroute(message: &[u8], channel: u32) -> Option<Vec<u8>> {
+    let (0u32, rest) = decode_front(message, "client").ok()? else { return None };
+    let mut routed = super::encode_vec(&channel);
+    routed.extend_from_slice(rest);
+    Some(routed)
+}
+
+/// The channel of an encoded [`Routed`], and the encoded message.
+pub fn channel_of(message: &[u8]) -> Result<(u32, &[u8])> {
+    decode_front(message, "daemon")
 }
 
 /// What a client asks of its own daemon's fabric endpoint.
@@ -192,7 +207,7 @@ pub fn decode_front<'b, T: DeserializeOwned>(bytes: &'b [u8], peer: &str) -> Res
 mod tests {
     use super::*;
     use crate::constants::{MESSAGE_BYTES_MAX, PROXY_PIECE_BYTES_MAX, RING_ENTRY_BYTES};
-    use crate::wire;
+    use crate::wire::{self, RemoteRequest};
 
     #[test]
     fn every_order_without_data_fits_into_a_poll_entry() {
@@ -206,6 +221,17 @@ mod tests {
         let (again, rest) = decode_front::<ProxyOrder>(&with_data, "x").unwrap();
         assert_eq!((again, rest), (order, &[7][..]));
         assert!(decode_front::<ProxyOrder>(&bytes[..3], "x").is_err());
+    }
+
+    #[test]
+    fn a_message_is_routed_to_another_channel_without_being_read() {
+        let routed = |channel| Routed { channel, message: RemoteRequest::Consumed(7) };
+        let own = wire::encode_vec(&routed(0));
+        let other = reroute(&own, 1 << 20).unwrap();
+        assert_eq!(wire::decode::<Routed<RemoteRequest>>(&other, "x").unwrap(), routed(1 << 20));
+        assert_eq!(channel_of(&other).unwrap(), (1 << 20, &own[1..]));
+        assert_eq!(reroute(&other, 5), None, "only the owner's channel is given to others");
+        assert_eq!(reroute(&[], 5), None);
     }
 
     #[test]

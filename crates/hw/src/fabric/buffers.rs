@@ -11,6 +11,7 @@
 use super::FabricError;
 use rackpool_core::constants::FABRIC_BUFFERS_MAX;
 use rackpool_core::seam::{BufId, Sge};
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,10 +62,38 @@ fn uses_of(buf: BufId) -> u32 {
     buf.0 >> 16 & USE_MASK
 }
 
+/// Memory that a buffer, or a piece of one, consists of.
+#[derive(Clone, Copy)]
+pub(super) struct Memory {
+    start: NonNull<u8>,
+    bytes: usize,
+    writable: bool,
+}
+
+// SAFETY: it stands for a `Vec<u8>`, a `&[u8]` or a `&mut [u8]`, all of which may go to another
+// thread together with the table that holds it.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn of(bytes: NonNull<[u8]>, writable: bool) -> Self {
+        Self { start: bytes.cast(), bytes: bytes.len(), writable }
+    }
+
+    /// A part of it, which the caller has checked.
+    fn part(&self, offset: u64, bytes: u64) -> NonNull<[u8]> {
+        let end = offset.checked_add(bytes).filter(|end| *end <= self.bytes as u64);
+        assert!(end.is_some(), "{bytes} bytes at {offset} of a buffer of {} bytes", self.bytes);
+        // SAFETY: the sum is within the memory, as was just checked.
+        let start = unsafe { self.start.add(offset as usize) };
+        NonNull::slice_from_raw_parts(start, bytes as usize)
+    }
+}
+
 /// The registrations of one endpoint.
 pub(super) struct Buffers {
     owned: Vec<Owned>,
     owned_free: Vec<u32>,
+    owned_max: usize,
     lent: Vec<Lent>,
     scopes: u32,
     identity: u64,
@@ -72,25 +101,32 @@ pub(super) struct Buffers {
 
 struct Owned {
     uses: u32,
-    bytes: Option<Vec<u8>>,
+    held: Option<Held>,
+}
+
+struct Held {
+    memory: Memory,
+    /// That of the vector which it was; `None` for memory of somebody else.
+    capacity: Option<usize>,
 }
 
 struct Lent {
-    bytes: NonNull<[u8]>,
-    writable: bool,
+    memory: Memory,
     scope: u32,
 }
 
-// SAFETY: a lent buffer is a `&[u8]` or `&mut [u8]`, both of which may go to another thread
-// together with the exclusive reference to the endpoint that the scope hands out.
-unsafe impl Send for Lent {}
-
 impl Buffers {
     pub(super) fn new() -> Self {
+        Self::with_limit(FABRIC_BUFFERS_MAX)
+    }
+
+    /// A table for so many owned buffers, at most `SLOT_MASK`.
+    pub(super) fn with_limit(owned_max: usize) -> Self {
         static IDENTITY: AtomicU64 = AtomicU64::new(0);
         Self {
             owned: Vec::new(),
             owned_free: Vec::new(),
+            owned_max: owned_max.min(SLOT_MASK as usize),
             lent: Vec::with_capacity(FABRIC_BUFFERS_MAX),
             scopes: 0,
             // Relaxed: only the value's uniqueness matters.
@@ -99,103 +135,119 @@ impl Buffers {
     }
 
     pub(super) fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
-        let slot = match self.owned_free.pop() {
-            Some(slot) => slot,
-            None if self.owned.len() == FABRIC_BUFFERS_MAX => {
-                return Err(FabricError::BuffersFull { limit: FABRIC_BUFFERS_MAX });
-            }
-            None => {
-                self.owned.push(Owned { uses: 0, bytes: None });
-                self.owned.len() as u32 - 1
-            }
-        };
+        let slot = self.free_slot()?;
+        let mut bytes = ManuallyDrop::new(bytes);
+        let capacity = Some(bytes.capacity());
+        let start = NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is never null");
+        let memory = Memory { start, bytes: bytes.len(), writable: true };
+        Ok(self.hold(slot, Held { memory, capacity }))
+    }
+
+    /// Takes memory of somebody else into the table, until [`Buffers::release`].
+    ///
+    /// # Safety
+    /// Until then the memory stays, and nobody else touches it, except that all may read what is
+    /// not writable.
+    pub(super) unsafe fn adopt(&mut self, memory: Memory) -> Result<BufId, FabricError> {
+        let slot = self.free_slot()?;
+        Ok(self.hold(slot, Held { memory, capacity: None }))
+    }
+
+    fn free_slot(&mut self) -> Result<u32, FabricError> {
+        if let Some(slot) = self.owned_free.pop() {
+            return Ok(slot);
+        }
+        if self.owned.len() == self.owned_max {
+            return Err(FabricError::BuffersFull { limit: self.owned_max });
+        }
+        self.owned.push(Owned { uses: 0, held: None });
+        Ok(self.owned.len() as u32 - 1)
+    }
+
+    fn hold(&mut self, slot: u32, held: Held) -> BufId {
         let entry = &mut self.owned[slot as usize];
         entry.uses = (entry.uses + 1) & USE_MASK;
-        entry.bytes = Some(bytes);
-        Ok(pack(0, entry.uses, slot))
+        entry.held = Some(held);
+        pack(0, entry.uses, slot)
     }
 
     /// The caller has made sure that no work request names the buffer.
     pub(super) fn take(&mut self, buf: BufId) -> Vec<u8> {
-        let bytes = std::mem::take(self.owned_mut(buf));
+        self.forget(buf).into_vec().expect("what was adopted is released")
+    }
+
+    /// As [`Buffers::take`], for a buffer that was adopted or is of no use any more.
+    pub(super) fn release(&mut self, buf: BufId) {
+        drop(self.forget(buf).into_vec());
+    }
+
+    fn forget(&mut self, buf: BufId) -> Held {
+        self.owned(buf);
         let slot = buf.0 & SLOT_MASK;
-        self.owned[slot as usize].bytes = None;
         self.owned_free.push(slot);
-        bytes
+        self.owned[slot as usize].held.take().expect("it was just found")
     }
 
-    pub(super) fn owned(&self, buf: BufId) -> &Vec<u8> {
-        let entry = self.owned.get((buf.0 & SLOT_MASK) as usize);
-        entry
-            .filter(|entry| buf.0 & SCOPED == 0 && entry.uses == uses_of(buf))
-            .and_then(|entry| entry.bytes.as_ref())
-            .expect("a work request or call names a buffer that is registered")
+    fn memory(&self, buf: BufId) -> &Memory {
+        let slot = (buf.0 & SLOT_MASK) as usize;
+        if buf.0 & SCOPED != 0 {
+            let entry = self.lent.get(slot);
+            let entry = entry.filter(|entry| entry.scope & USE_MASK == uses_of(buf));
+            return &entry.expect("a work request names a buffer that is lent now").memory;
+        }
+        let entry = self.owned.get(slot).filter(|entry| entry.uses == uses_of(buf));
+        let held = entry.and_then(|entry| entry.held.as_ref());
+        &held.expect("a work request or call names a buffer that is registered").memory
     }
 
-    pub(super) fn owned_mut(&mut self, buf: BufId) -> &mut Vec<u8> {
-        let entry = self.owned.get_mut((buf.0 & SLOT_MASK) as usize);
-        entry
-            .filter(|entry| buf.0 & SCOPED == 0 && entry.uses == uses_of(buf))
-            .and_then(|entry| entry.bytes.as_mut())
-            .expect("a work request or call names a buffer that is registered")
+    /// All of an owned buffer.
+    pub(super) fn whole(&self, buf: BufId) -> Sge {
+        assert_eq!(buf.0 & SCOPED, 0, "a call names a buffer that is registered");
+        Sge { buf, offset: 0, bytes: self.memory(buf).bytes as u64 }
     }
 
-    #[inline]
-    fn lent(&self, buf: BufId) -> &Lent {
-        let entry = self.lent.get((buf.0 & SLOT_MASK) as usize);
-        entry
-            .filter(|entry| entry.scope & USE_MASK == uses_of(buf))
-            .expect("a work request names a buffer that is lent now")
+    pub(super) fn owned(&self, buf: BufId) -> &[u8] {
+        self.slice(&self.whole(buf))
+    }
+
+    pub(super) fn owned_mut(&mut self, buf: BufId) -> &mut [u8] {
+        self.slice_mut(&self.whole(buf))
     }
 
     /// Panics unless `piece` lies within a registered buffer that may be used this way.
     #[inline]
     pub(super) fn check(&self, piece: &Sge, writable: bool) {
-        let bytes = if piece.buf.0 & SCOPED != 0 {
-            let lent = self.lent(piece.buf);
-            assert!(lent.writable || !writable, "a READ into a buffer that was lent to send from");
-            lent.bytes.len() as u64
-        } else {
-            self.owned(piece.buf).len() as u64
-        };
-        let end = piece.offset.checked_add(piece.bytes);
-        assert!(
-            end.is_some_and(|end| end <= bytes),
-            "{} bytes at {} of a buffer of {bytes} bytes",
-            piece.bytes,
-            piece.offset
-        );
+        self.piece(piece, writable);
+    }
+
+    fn piece(&self, piece: &Sge, writable: bool) -> NonNull<[u8]> {
+        let memory = self.memory(piece.buf);
+        assert!(memory.writable || !writable, "a READ into a buffer that was lent to send from");
+        memory.part(piece.offset, piece.bytes)
+    }
+
+    /// The memory of a piece, for the table of another endpoint. Panics as [`Buffers::check`].
+    pub(super) fn memory_of(&self, piece: &Sge, writable: bool) -> Memory {
+        Memory::of(self.piece(piece, writable), writable)
     }
 
     /// The bytes of a piece, to be sent.
     #[inline]
     pub(super) fn slice(&self, piece: &Sge) -> &[u8] {
-        let range = piece.offset as usize..(piece.offset + piece.bytes) as usize;
-        if piece.buf.0 & SCOPED == 0 {
-            return &self.owned(piece.buf)[range];
-        }
-        let lent = self.lent(piece.buf);
-        // SAFETY: the entry is in the table, so `with_scope` still holds the borrow that the
-        // pointer came from; nobody else reaches the bytes meanwhile, and `slice_mut` needs
-        // `&mut self`.
-        let bytes = unsafe { lent.bytes.as_ref() };
-        &bytes[range]
+        // SAFETY: the buffer is in the table. If it is owned, only this table reaches it. If it is
+        // lent, `with_scope` still holds the borrow that the pointer came from, and nobody else
+        // reaches the bytes meanwhile; if it is adopted, that is what `adopt` was promised.
+        // `slice_mut` needs `&mut self`.
+        unsafe { self.piece(piece, false).as_ref() }
     }
 
     /// The bytes of a piece, to be received into.
     #[inline]
     pub(super) fn slice_mut(&mut self, piece: &Sge) -> &mut [u8] {
-        let range = piece.offset as usize..(piece.offset + piece.bytes) as usize;
-        if piece.buf.0 & SCOPED == 0 {
-            return &mut self.owned_mut(piece.buf)[range];
-        }
-        let lent = self.lent(piece.buf);
-        assert!(lent.writable, "a READ into a buffer that was lent to send from");
-        let mut pointer = lent.bytes;
-        // SAFETY: as in `slice`; the entry came from a `&mut [u8]`, and `&mut self` makes this
-        // the only slice of it.
-        let bytes = unsafe { pointer.as_mut() };
-        &mut bytes[range]
+        let mut memory = self.piece(piece, true);
+        // SAFETY: as in `slice`; writable memory came from a `Vec<u8>` or a `&mut [u8]`, and
+        // `&mut self` makes this the only slice of it.
+        unsafe { memory.as_mut() }
     }
 
     fn enter(&mut self, buffers: &mut [LocalBuffer<'_>]) -> Result<ScopedBuffers, FabricError> {
@@ -205,11 +257,11 @@ impl Buffers {
         self.scopes = self.scopes.wrapping_add(1);
         let (scope, first) = (self.scopes, self.lent.len() as u32);
         for buffer in buffers.iter_mut() {
-            let (bytes, writable) = match buffer {
-                LocalBuffer::From(bytes) => (NonNull::from(*bytes), false),
-                LocalBuffer::Into(bytes) => (NonNull::from(&mut **bytes), true),
+            let memory = match buffer {
+                LocalBuffer::From(bytes) => Memory::of(NonNull::from(*bytes), false),
+                LocalBuffer::Into(bytes) => Memory::of(NonNull::from(&mut **bytes), true),
             };
-            self.lent.push(Lent { bytes, writable, scope });
+            self.lent.push(Lent { memory, scope });
         }
         Ok(ScopedBuffers { first, count: buffers.len() as u32, scope })
     }
@@ -218,6 +270,22 @@ impl Buffers {
     fn leave(&mut self, scope: ScopedBuffers) {
         assert_eq!(self.lent.len() as u32, scope.first + scope.count, "scopes nest");
         self.lent.truncate(scope.first as usize);
+    }
+}
+
+impl Held {
+    /// The vector that it was; `None` if it is somebody else's.
+    fn into_vec(self) -> Option<Vec<u8>> {
+        let Memory { start, bytes, .. } = self.memory;
+        // SAFETY: `register` took these three out of a vector that it did not drop; only who has
+        // taken it out of the table gives it back here, once.
+        self.capacity.map(|all| unsafe { Vec::from_raw_parts(start.as_ptr(), bytes, all) })
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        self.owned.drain(..).filter_map(|entry| entry.held?.into_vec()).for_each(drop);
     }
 }
 

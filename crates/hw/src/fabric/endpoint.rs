@@ -1,9 +1,10 @@
-//! A handle's end of the fabric: connections of its own to other racks, or those of its rack's
-//! daemon, which works for it.
+//! A handle's end of the fabric: connections of its own to other racks, those that the handles of
+//! its pool share, or those of its rack's daemon, which works for it.
 
 use super::buffers::{Buffers, Owner, with_scope};
 use super::{
-    FabricError, FabricStats, LocalBuffer, LocalBuffers, ScopedBuffers, monotonic_ns, proxied, tcp,
+    FabricError, FabricStats, LocalBuffer, LocalBuffers, ScopedBuffers, monotonic_ns, proxied,
+    shared, tcp,
 };
 use rackpool_core::seam::{
     BufId, Capabilities, Exposure, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
@@ -15,15 +16,18 @@ use std::os::fd::BorrowedFd;
 pub enum Endpoint {
     /// Connections of its own.
     Tcp(tcp::Endpoint),
+    /// Those that it shares with others of this process.
+    Shared(shared::Endpoint),
     /// Those of the own rack's daemon.
     Proxied(proxied::Endpoint),
 }
 
-/// Calls the same of both.
-macro_rules! both {
+/// Calls the same of each.
+macro_rules! each {
     ($self:expr, $one:ident => $call:expr) => {
         match $self {
             Endpoint::Tcp($one) => $call,
+            Endpoint::Shared($one) => $call,
             Endpoint::Proxied($one) => $call,
         }
     };
@@ -32,31 +36,34 @@ macro_rules! both {
 impl Endpoint {
     /// Ends a connection. Its outstanding work and `Closed` come with the next poll.
     pub fn close(&mut self, peer: PeerId) {
-        both!(self, one => one.close(peer))
+        each!(self, one => one.close(peer))
     }
 
     /// Changes the injected latency, nanoseconds, for all connections.
     pub fn set_emulated_delay(&mut self, emulate_rdma_ns: u32) {
-        both!(self, one => one.set_emulated_delay(emulate_rdma_ns))
+        each!(self, one => one.set_emulated_delay(emulate_rdma_ns))
     }
 
     /// Whether what is posted from now on may wait for the next poll, so that several doorbells
     /// share a call to the system. Of no effect where there is none.
     pub fn set_gathering(&mut self, gathers: bool) {
-        if let Endpoint::Tcp(one) = self {
-            one.set_gathering(gathers);
+        match self {
+            Endpoint::Tcp(one) => one.set_gathering(gathers),
+            Endpoint::Shared(one) => one.set_gathering(gathers),
+            Endpoint::Proxied(_) => {}
         }
     }
 
     /// Counters since the endpoint was made.
     pub fn stats(&self) -> FabricStats {
-        both!(self, one => one.stats())
+        each!(self, one => one.stats())
     }
 
     /// Polls until something happened or `deadline` has passed; how many events were appended.
     pub fn wait(&mut self, deadline: Nanos, events: &mut Vec<FabricEvent>) -> usize {
         match self {
             Endpoint::Tcp(one) => one.wait(monotonic_ns, deadline, None, events),
+            Endpoint::Shared(one) => one.wait(deadline, events),
             Endpoint::Proxied(one) => one.wait(deadline, events),
         }
     }
@@ -68,6 +75,7 @@ impl Endpoint {
     pub fn prepare_sleep(&mut self) -> Result<BorrowedFd<'_>, FabricError> {
         match self {
             Endpoint::Tcp(one) => Ok(one.prepare_sleep()),
+            Endpoint::Shared(one) => one.prepare_sleep(),
             Endpoint::Proxied(one) => one.prepare_sleep(),
         }
     }
@@ -75,35 +83,35 @@ impl Endpoint {
 
 impl Fabric for Endpoint {
     fn capabilities(&self) -> Capabilities {
-        both!(self, one => one.capabilities())
+        each!(self, one => one.capabilities())
     }
 
     #[inline]
     fn post(&mut self, peer: PeerId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
-        both!(self, one => one.post(peer, batch))
+        each!(self, one => one.post(peer, batch))
     }
 
     #[inline]
     fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
-        both!(self, one => one.poll(now, events))
+        each!(self, one => one.poll(now, events))
     }
 
     fn expose(&mut self, peer: PeerId, piece: &Sge) -> Option<Exposure> {
-        both!(self, one => one.expose(peer, piece))
+        each!(self, one => one.expose(peer, piece))
     }
 
     fn conceal(&mut self, peer: PeerId, exposure: Exposure) -> u64 {
-        both!(self, one => one.conceal(peer, exposure))
+        each!(self, one => one.conceal(peer, exposure))
     }
 }
 
 impl Owner for Endpoint {
     fn buffers(&mut self) -> &mut Buffers {
-        both!(self, one => one.buffers())
+        each!(self, one => one.buffers())
     }
 
     fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
-        both!(self, one => one.let_go(named))
+        each!(self, one => one.let_go(named))
     }
 }
 
@@ -117,26 +125,26 @@ impl LocalBuffers for Endpoint {
     }
 
     fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
-        both!(self, one => one.register(bytes))
+        each!(self, one => one.register(bytes))
     }
 
     fn take(&mut self, buf: BufId) -> Vec<u8> {
-        both!(self, one => one.take(buf))
+        each!(self, one => one.take(buf))
     }
 
     fn buffer(&self, buf: BufId) -> &[u8] {
-        both!(self, one => one.buffer(buf))
+        each!(self, one => one.buffer(buf))
     }
 
     fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
-        both!(self, one => one.buffer_mut(buf))
+        each!(self, one => one.buffer_mut(buf))
     }
 
     fn piece(&self, piece: &Sge) -> &[u8] {
-        both!(self, one => one.piece(piece))
+        each!(self, one => one.piece(piece))
     }
 
     fn piece_mut(&mut self, piece: &Sge) -> &mut [u8] {
-        both!(self, one => one.piece_mut(piece))
+        each!(self, one => one.piece_mut(piece))
     }
 }

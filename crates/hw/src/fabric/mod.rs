@@ -12,6 +12,7 @@ mod buffers;
 mod endpoint;
 mod peers;
 pub mod proxied;
+pub mod shared;
 pub mod shm;
 pub mod tcp;
 
@@ -145,6 +146,42 @@ pub struct FabricStats {
     pub received_bytes: u64,
     /// PINGs sent or answered.
     pub pings: u64,
+    /// Connections (queue pairs) now.
+    pub connections: u64,
+}
+
+/// One wait in so many looks without pause for the full time, to learn whether that helps again.
+const SPIN_PROBES: u32 = 64;
+
+/// How long waits look without pause before they give way between looks, and how long they do
+/// that before they sleep. It learns: where looking without pause does not help, as when the other
+/// end shares the core, a wait does so for a quarter of the time.
+struct Patience {
+    waits: u32,
+    spin_ns: Nanos,
+    spin_ns_max: Nanos,
+    yield_ns: Nanos,
+}
+
+impl Patience {
+    fn new(spin_ns_max: u32, yield_ns: u32) -> Self {
+        let spin_ns_max = spin_ns_max.into();
+        Self { waits: 0, spin_ns: spin_ns_max, spin_ns_max, yield_ns: yield_ns.into() }
+    }
+
+    /// For the next wait: how long without pause, then how long giving way, nanoseconds.
+    fn begin(&mut self) -> (Nanos, Nanos) {
+        self.waits = self.waits.wrapping_add(1);
+        let is_probe = self.waits.is_multiple_of(SPIN_PROBES);
+        (if is_probe { self.spin_ns_max } else { self.spin_ns }, self.yield_ns)
+    }
+
+    /// A wait that was to look without pause for `spin_ns` was over after `idle_ns`.
+    fn learn(&mut self, spin_ns: Nanos, idle_ns: Nanos) {
+        let helped = idle_ns < spin_ns;
+        self.spin_ns = if helped { spin_ns * 2 } else { spin_ns / 2 };
+        self.spin_ns = self.spin_ns.clamp(self.spin_ns_max / 4, self.spin_ns_max);
+    }
 }
 
 /// Monotonic time in nanoseconds, the clock of everything in this module that is not handed one.

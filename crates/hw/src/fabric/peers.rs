@@ -56,6 +56,11 @@ impl<T> PeerTable<T> {
         Ok(PeerId(entry.uses << SLOT_BITS | slot))
     }
 
+    /// Connections now.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
     /// Slots in use so far; ids at an index may be absent.
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()

@@ -9,7 +9,7 @@ use rackpool_core::seam::{
 };
 use rackpool_hw::fabric::shm::{HandOff, HandOffError, ShmEndpoint, ShmOptions, ShmPeer};
 use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions, Target, TargetOptions};
-use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
+use rackpool_hw::fabric::{LocalBuffers, monotonic_ns, shared};
 use rackpool_hw::window::Window;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -249,6 +249,69 @@ impl Rig for TcpRig {
     }
     fn application_sends(&mut self, message: &[u8]) {
         self.target().send(self.target_peer, message).unwrap();
+    }
+    fn kill(&mut self) {
+        self.target = None;
+    }
+    fn restart(&mut self) {
+        self.target = Some(Target::start(self.memory.target_options()).unwrap());
+        self.connect();
+    }
+}
+
+/// A member that shares its connection with another one, which does nothing.
+pub struct SharedRig {
+    memory: Memory,
+    target: Option<Target>,
+    end: shared::Endpoint,
+    other: shared::Endpoint,
+    peer: PeerId,
+}
+
+impl SharedRig {
+    fn connect(&mut self) {
+        let addr = self.target.as_ref().unwrap().local_addr();
+        self.other.connect(addr, monotonic_ns()).unwrap();
+        self.peer = self.end.connect(addr, monotonic_ns()).unwrap();
+        let (mut events, start) = (Vec::new(), Instant::now());
+        while !events.contains(&FabricEvent::Connected { peer: self.peer }) {
+            self.end.wait(monotonic_ns() + 10_000_000, &mut events);
+            assert!(start.elapsed() < PATIENCE, "{events:?}");
+        }
+        assert_eq!(self.end.stats().connections, 1);
+    }
+}
+
+impl Rig for SharedRig {
+    type End = shared::Endpoint;
+
+    fn new() -> Self {
+        let options = EndpointOptions { log: Arc::new(|_| ()), ..EndpointOptions::default() };
+        let hub = shared::Hub::new(options).unwrap();
+        let [end, other] = [(); 2].map(|()| shared::Endpoint::new(&hub).unwrap());
+        let memory = Memory::new();
+        let target = Some(Target::start(memory.target_options()).unwrap());
+        let mut rig = SharedRig { memory, target, end, other, peer: PeerId(0) };
+        rig.connect();
+        rig
+    }
+    fn end(&mut self) -> &mut Self::End {
+        &mut self.end
+    }
+    fn peer(&self) -> PeerId {
+        self.peer
+    }
+    fn memory(&self) -> Memory {
+        self.memory.clone()
+    }
+    fn application(&mut self) -> Vec<FabricEvent> {
+        let mut events = Vec::new();
+        self.target.as_ref().unwrap().poll(&mut events);
+        events.retain(|event| !matches!(event, FabricEvent::Connected { .. }));
+        events
+    }
+    fn application_sends(&mut self, _message: &[u8]) {
+        unreachable!("messages of a shared connection are routed; fabric_shared.rs has them")
     }
     fn kill(&mut self) {
         self.target = None;

@@ -167,6 +167,7 @@ impl World for RegionWorld {
             received_bytes: stats.received_bytes,
             send_calls: stats.send_calls,
             receive_calls: stats.recv_calls,
+            connections: stats.connections,
         }
     }
 

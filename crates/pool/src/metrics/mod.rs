@@ -71,6 +71,7 @@ const RACK: &[Metric<DaemonStats>] = &[
     ("fabric_receive_calls_total", Kind::Counter, "System calls that received", |s| {
         s.fabric.receive_calls
     }),
+    ("fabric_connections", Kind::Gauge, "Connections of others", |s| s.fabric.connections),
 ];
 
 const MASTER: &[Metric<MasterStats>] = &[

@@ -16,6 +16,7 @@
 
 use super::super::FabricStats;
 use super::super::buffers::Buffers;
+use super::broken::Broken;
 use super::exposed::{Exposures, Landing};
 use super::frame::{
     FrameError, HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Put, Request, Response,
@@ -46,32 +47,15 @@ const GATHERED_WORK: usize = 16;
 /// Pieces that one gathering call takes: header and all local pieces of many work requests.
 const GATHERED_PIECES: usize = 256;
 
-/// Why a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Broken {
-    #[error("the peer closed it")]
-    Closed,
-    #[error("closed here")]
-    Left,
-    #[error("the peer is silent for {lease_ms} ms")]
-    Silent { lease_ms: u64 },
-    #[error("the system ended it: {0}")]
-    System(#[from] Errno),
-    #[error("the peer broke the protocol: {0}")]
-    Frame(#[from] FrameError),
-    #[error("the target refused it: {0:?}")]
-    Refused(HelloStatus),
-    #[error("a local buffer was taken back before it was sent")]
-    BufferGone,
-}
-
-impl Broken {
-    pub(super) fn cause(self) -> DeathCause {
-        match self {
-            Broken::Silent { .. } => DeathCause::Silent,
-            _ => DeathCause::Closed,
-        }
-    }
+/// What became of a work request that may not touch its memory any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric) enum Disowned {
+    /// It is not executed.
+    Cancelled,
+    /// It was executed, or may be.
+    Executed,
+    /// The same, out of this buffer, which is to be released when it has completed.
+    Copied(BufId),
 }
 
 /// What a connection needs of its endpoint.
@@ -242,9 +226,9 @@ impl Connection {
             && now.saturating_sub(self.used) > quiet_ns
     }
 
-    /// Appends a work request, without sending it; `false` if the queue is full.
-    pub(super) fn enqueue(&mut self, work: &WorkRequest<'_>) -> bool {
-        if self.outstanding() >= FABRIC_OUTSTANDING_MAX as usize {
+    /// Appends a work request, without sending it; `false` if the queue holds `limit` of them.
+    pub(super) fn enqueue(&mut self, work: &WorkRequest<'_>, limit: usize) -> bool {
+        if self.outstanding() >= limit {
             return false;
         }
         let nowhere = RemoteAddr { offset: 0, key: Generation(0) };
@@ -761,6 +745,39 @@ impl Connection {
             events.push(FabricEvent::Completed { peer, id: work.id, status });
         }
         events.push(FabricEvent::Closed { peer, cause });
+    }
+
+    /// Makes sure that the work request `id` touches no local memory any more, without harm to
+    /// others: what is not sent never is, data under way to here are dropped, and what was begun
+    /// to be sent goes on from a copy.
+    pub(super) fn disown(&mut self, id: u64, buffers: &mut Buffers) -> Disowned {
+        let found = self.queue.iter().position(|work| work.id == id && !work.is_ping());
+        let Some(index) = found else { return Disowned::Executed };
+        let is_begun = index < self.unsent || index == self.unsent && self.unsent_done > 0;
+        let work = &mut self.queue[index];
+        if work.refused.is_some() {
+            return Disowned::Cancelled;
+        }
+        if !is_begun {
+            self.unsent_bytes -= work.frame_bytes();
+            work.refused = Some(WorkStatus::Flushed { executed: Some(false) });
+            return Disowned::Cancelled;
+        }
+        work.discard = work.op == Op::Read;
+        if index < self.unsent || !work.op.sends_payload() {
+            return Disowned::Executed;
+        }
+        let parts: Vec<&[u8]> = work.pieces().iter().map(|piece| buffers.slice(piece)).collect();
+        match buffers.register(parts.concat()) {
+            Ok(buf) => {
+                (work.pieces[0], work.piece_count) = (Sge { buf, offset: 0, bytes: work.bytes }, 1);
+                Disowned::Copied(buf)
+            }
+            Err(_) => {
+                self.broken.get_or_insert(Broken::BufferGone);
+                Disowned::Executed
+            }
+        }
     }
 
     /// Makes sure that no work request touches a buffer for which `named` holds.

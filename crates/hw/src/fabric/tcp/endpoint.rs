@@ -9,14 +9,15 @@
 //!
 //! Source: DESIGN §3 (waiting, liveness), §2 (a completion event descriptor).
 
-use super::super::buffers::{Buffers, Owner, with_scope};
+use super::super::buffers::{Buffers, Memory, Owner, with_scope};
 use super::super::peers::PeerTable;
 use super::super::shm::check_work;
 use super::super::{
-    FabricError, FabricStats, LocalBuffer, LocalBuffers, Log, ScopedBuffers, log_to_stderr,
-    spin_for,
+    FabricError, FabricStats, LocalBuffer, LocalBuffers, Log, Patience, ScopedBuffers,
+    log_to_stderr, spin_for,
 };
-use super::connection::{Broken, Connection, Context, STAGED_BYTES_MAX};
+use super::broken::Broken;
+use super::connection::{Connection, Context, Disowned, STAGED_BYTES_MAX};
 use super::{heartbeat_ns, new_socket, require_loopback, tune};
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, LEASE_MS_DEFAULT};
 use rackpool_core::seam::{
@@ -31,8 +32,6 @@ use std::net::SocketAddr;
 const QUIET_NS: Nanos = 1_000_000;
 /// Quiet connections are looked at in one of this many polls.
 const QUIET_ROUNDS: u32 = 16;
-/// One wait in so many looks without pause for the full time, to learn whether that helps again.
-const SPIN_PROBES: u32 = 64;
 
 /// How an endpoint works.
 #[derive(Clone)]
@@ -81,8 +80,9 @@ pub struct Endpoint {
     moved: bool,
     /// What is posted may wait for more of it.
     gathers: bool,
-    waits: u32,
-    spin_ns: Nanos,
+    patience: Patience,
+    /// Work requests outstanding on one connection.
+    outstanding_max: usize,
     epoll: OwnedFd,
 }
 
@@ -95,8 +95,9 @@ impl Endpoint {
         assert!(options.lease_ms >= 4, "a lease of {} ms", options.lease_ms);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(FabricError::io("an epoll descriptor"))?;
-        let spin_ns = options.spin_ns.into();
         Ok(Self {
+            patience: Patience::new(options.spin_ns, options.yield_ns),
+            outstanding_max: FABRIC_OUTSTANDING_MAX as usize,
             options,
             buffers: Buffers::new(),
             peers: PeerTable::new(FABRIC_PEERS_MAX),
@@ -105,10 +106,18 @@ impl Endpoint {
             round: 0,
             moved: false,
             gathers: false,
-            waits: 0,
-            spin_ns,
             epoll,
         })
+    }
+
+    /// One that several threads share, who keep to the bound of a connection themselves; they have
+    /// at most so many work requests under way on one together.
+    pub(in crate::fabric) fn for_many(
+        options: EndpointOptions,
+        outstanding_max: usize,
+    ) -> Result<Self, FabricError> {
+        let buffers = Buffers::with_limit(outstanding_max);
+        Ok(Self { buffers, outstanding_max, ..Self::new(options)? })
     }
 
     /// Begins a connection without waiting for it: `Connected`, or `Closed` if the target does
@@ -162,7 +171,7 @@ impl Endpoint {
 
     /// Counters since the endpoint was made.
     pub fn stats(&self) -> FabricStats {
-        self.stats
+        FabricStats { connections: self.peers.count().into(), ..self.stats }
     }
 
     /// Polls until something happened, until `clock` passes `deadline`, or until `extra` (if it
@@ -174,19 +183,13 @@ impl Endpoint {
         extra: Option<BorrowedFd<'_>>,
         events: &mut Vec<FabricEvent>,
     ) -> usize {
-        self.waits = self.waits.wrapping_add(1);
-        let spin_ns_max = Nanos::from(self.options.spin_ns);
-        let is_probe = self.waits.is_multiple_of(SPIN_PROBES);
-        let spin_ns = if is_probe { spin_ns_max } else { self.spin_ns };
-        let yield_ns = Nanos::from(self.options.yield_ns);
+        let (spin_ns, yield_ns) = self.patience.begin();
         let mut now = clock();
         let (mut idle_since, mut idle_ns) = (now, 0);
         loop {
             let happened = self.poll(now, events);
             if happened > 0 {
-                let helped = idle_ns < spin_ns;
-                self.spin_ns = if helped { spin_ns * 2 } else { spin_ns / 2 };
-                self.spin_ns = self.spin_ns.clamp(spin_ns_max / 4, spin_ns_max);
+                self.patience.learn(spin_ns, idle_ns);
             }
             if happened > 0 || now >= deadline {
                 return happened;
@@ -249,6 +252,68 @@ impl Endpoint {
     }
 }
 
+impl Endpoint {
+    /// Appends a work request, which the caller has checked, without sending it.
+    pub(in crate::fabric) fn enqueue(
+        &mut self,
+        peer: PeerId,
+        work: &WorkRequest<'_>,
+    ) -> Result<(), PostError> {
+        let connection = self.peers.get_mut(peer).filter(|connection| connection.broken.is_none());
+        let is_posted = connection.ok_or(PostError::Down)?.enqueue(work, self.outstanding_max);
+        if is_posted { Ok(()) } else { Err(PostError::Busy) }
+    }
+
+    /// Sends what was appended; with `gathers`, only if it should not wait for more.
+    pub(in crate::fabric) fn flush(&mut self, peer: PeerId, gathers: bool) {
+        let Some(connection) = self.peers.get_mut(peer) else { return };
+        if connection.broken.is_some() || gathers && connection.may_gather() {
+            return;
+        }
+        let mut cx = Context {
+            buffers: &mut self.buffers,
+            staged: &mut self.staged,
+            stats: &mut self.stats,
+            one_sided_done: &mut false,
+            lease_ms: self.options.lease_ms,
+            heartbeat_ns: heartbeat_ns(self.options.lease_ms),
+        };
+        // A socket that broke says so again at the next poll, which first reads what the peer
+        // still answered.
+        let _ = connection.flush(&mut cx);
+    }
+
+    /// Takes a buffer that only work requests need, until [`Endpoint::release`].
+    pub(in crate::fabric) fn keep(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
+        self.buffers.register(bytes)
+    }
+
+    /// Takes memory of somebody else, until [`Endpoint::release`].
+    ///
+    /// # Safety
+    /// As for `Buffers::adopt`.
+    pub(in crate::fabric) unsafe fn adopt(&mut self, memory: Memory) -> Result<BufId, FabricError> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.buffers.adopt(memory) }
+    }
+
+    /// Ends [`Endpoint::keep`] and [`Endpoint::adopt`], of a buffer that no work request names.
+    pub(in crate::fabric) fn release(&mut self, buf: BufId) {
+        self.buffers.release(buf);
+    }
+
+    /// See `Connection::disown`.
+    pub(in crate::fabric) fn disown(&mut self, peer: PeerId, id: u64) -> Disowned {
+        let connection = self.peers.get_mut(peer);
+        connection.map_or(Disowned::Executed, |found| found.disown(id, &mut self.buffers))
+    }
+
+    /// Whether a sleeper has to learn of room in the socket.
+    pub(in crate::fabric) fn wants_out(&mut self, peer: PeerId) -> bool {
+        self.peers.get_mut(peer).is_some_and(|connection| connection.wants_out())
+    }
+}
+
 impl Fabric for Endpoint {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -262,30 +327,19 @@ impl Fabric for Endpoint {
     }
 
     fn post(&mut self, peer: PeerId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
-        let connection = self.peers.get_mut(peer).filter(|connection| connection.broken.is_none());
-        let connection = connection.ok_or((0, PostError::Down))?;
-        let mut posted = 0;
-        for work in batch {
+        let connection = self.peers.get_mut(peer);
+        if connection.is_none_or(|connection| connection.broken.is_some()) {
+            return Err((0, PostError::Down));
+        }
+        for (posted, work) in batch.iter().enumerate() {
             check_work(&self.buffers, work);
-            if !connection.enqueue(work) {
-                break;
+            if let Err(error) = self.enqueue(peer, work) {
+                self.flush(peer, self.gathers);
+                return Err((posted, error));
             }
-            posted += 1;
         }
-        let mut cx = Context {
-            buffers: &mut self.buffers,
-            staged: &mut self.staged,
-            stats: &mut self.stats,
-            one_sided_done: &mut false,
-            lease_ms: self.options.lease_ms,
-            heartbeat_ns: heartbeat_ns(self.options.lease_ms),
-        };
-        // A socket that broke says so again at the next poll, which first reads what the peer
-        // still answered.
-        if !(self.gathers && connection.may_gather()) {
-            let _ = connection.flush(&mut cx);
-        }
-        if posted == batch.len() { Ok(()) } else { Err((posted, PostError::Busy)) }
+        self.flush(peer, self.gathers);
+        Ok(())
     }
 
     fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> usize {

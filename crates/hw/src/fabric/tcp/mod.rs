@@ -6,6 +6,7 @@
 //! | `frame` | the bytes on the wire and their checks |
 //! | `endpoint` | the initiator's end: connections, buffers, waiting; implements `Fabric` |
 //! | `connection` | one connection of an endpoint: send queue, receiving, liveness |
+//! | `broken` | why a connection of an endpoint ended |
 //! | `exposed` | buffers that the target may write into |
 //! | `target` | the target's thread and its doors to the application |
 //! | `mail` | what the application puts in for a connection |
@@ -16,6 +17,7 @@
 //!
 //! Source: DESIGN §1 (`Fabric`), §3 (waiting), §4 (liveness, loopback only).
 
+mod broken;
 mod connection;
 pub mod endpoint;
 mod exposed;
@@ -24,6 +26,7 @@ mod mail;
 mod serve;
 pub mod target;
 
+pub(super) use connection::Disowned;
 pub use endpoint::{Endpoint, EndpointOptions};
 pub use mail::{TargetSendError, WriteBack};
 pub use target::{Target, TargetCounters, TargetOptions};

@@ -20,7 +20,7 @@
 
 use super::super::FabricStats;
 use super::super::shm::ShmPeer;
-use super::connection::Broken;
+use super::broken::Broken;
 use super::frame::{
     FrameError, HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Put, Request, Response,
     Status,

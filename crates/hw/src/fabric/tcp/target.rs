@@ -17,7 +17,7 @@
 use super::super::peers::PeerTable;
 use super::super::shm::ShmPeer;
 use super::super::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
-use super::connection::Broken;
+use super::broken::Broken;
 use super::frame::{Hello, HelloStatus};
 use super::mail::{Mail, TargetSendError, WriteBack};
 use super::serve::{Served, Service};
@@ -238,7 +238,7 @@ pub(super) struct Doors {
     stop: AtomicBool,
     wake: OwnedFd,
     waker: Arc<dyn Fn() + Send + Sync>,
-    stats: [AtomicU64; 7],
+    stats: [AtomicU64; 8],
 }
 
 #[derive(Default)]
@@ -339,6 +339,7 @@ impl Doors {
             sent_bytes: value(4),
             received_bytes: value(5),
             pings: value(6),
+            connections: value(7),
         }
     }
 
@@ -351,6 +352,7 @@ impl Doors {
             stats.sent_bytes,
             stats.received_bytes,
             stats.pings,
+            stats.connections,
         ];
         for (cell, value) in self.stats.iter().zip(values) {
             // Relaxed: as in `stats`; only this thread writes.
@@ -470,12 +472,13 @@ impl Server {
                     spin_rounds = (spin_rounds * 2).min(SPIN_ROUNDS_MAX);
                 }
                 in_vain = 0;
-                self.doors.publish(&self.stats);
+                self.publish();
             } else {
                 in_vain = in_vain.saturating_add(1);
             }
             round = round.wrapping_add(1);
             if self.active.is_empty() {
+                self.publish();
                 self.sleep(now);
                 in_vain = 0;
             } else if round.is_multiple_of(READY_ROUNDS) || now >= look_at {
@@ -487,6 +490,11 @@ impl Server {
                 std::thread::yield_now();
             }
         }
+    }
+
+    fn publish(&mut self) {
+        self.stats.connections = self.peers.count().into();
+        self.doors.publish(&self.stats);
     }
 
     /// Serves the connections that were active lately; `true` if anything moved.

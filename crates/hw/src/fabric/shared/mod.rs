@@ -1,0 +1,380 @@
+//! The fabric of a client whose threads share their connections: one endpoint, and one connection
+//! (queue pair) to each other rack, for all of them. To the target each thread is a channel of the
+//! connection, as the clients of a daemon that works for them are.
+//!
+//! ```text
+//!  member (one thread)   post, connect, close  -->  +------ hub, under its lock ------+
+//!  member                take its inbox        <--  | channels, work under way, tcp   |
+//!  member  ... whoever waits and gets the lock drives it, and fills the inboxes of all
+//! ```
+//!
+//! The hand-off:
+//! - Who posts takes the lock for the posting. Whoever waits looks for his own news, and if the
+//!   lock is free drives the endpoint for all; if it is not, somebody else does that now.
+//! - Who has waited for long sleeps. One of the sleepers, the *watcher*, sleeps on the sockets,
+//!   the others until they are notified. News wake whose they are, whoever found them.
+//! - Who leaves a wait while nobody has the watch wakes one sleeper, who takes it.
+//! - So nobody counts on a thread that is not in a call. A thread that is stopped, or panics, with
+//!   the watch but without the lock delays sleepers by 20 ms at most: then they look themselves.
+//!   The lock is held for calls that do not block.
+//!
+//! Data go from the socket into the memory of the member that asked for them, by whichever thread
+//! receives them, and out of it as well: no copy more than with connections of one's own. Until
+//! such a work request has completed or is disowned, its member gets no reference to the bytes.
+//! Messages are copied once, because the channel is written into them.
+//!
+//! Source: DESIGN §2 (sharing rings and queue pairs); decision 0029.
+
+mod hub;
+
+use super::buffers::{Buffers, Owner, with_scope};
+use super::shm::check_work;
+use super::tcp::{self, EndpointOptions};
+use super::{
+    FabricError, FabricStats, LocalBuffer, LocalBuffers, Patience, ScopedBuffers, monotonic_ns,
+    spin_for,
+};
+use crate::event::WakeEvent;
+use hub::{News, Rest, Seat, State};
+use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, SLOTS_MAX};
+use rackpool_core::seam::{
+    BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, Verb, WorkRequest,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+/// How long a sleeper relies on the watcher.
+const LOOK_NS: Nanos = 20_000_000;
+/// Work requests under way on one connection: those of as many members as a rack has slots, and a
+/// last message of each.
+const OUTSTANDING_MAX: usize = (FABRIC_OUTSTANDING_MAX as usize + 1) * SLOTS_MAX as usize;
+
+/// What the members share; see the module.
+pub struct Hub {
+    state: Mutex<State>,
+    /// The endpoint's, to sleep on without the lock.
+    sockets: OwnedFd,
+    options: EndpointOptions,
+    look_ns: Nanos,
+}
+
+impl Hub {
+    /// A hub without connections. Errors: `Io`.
+    pub fn new(options: EndpointOptions) -> Result<Arc<Self>, FabricError> {
+        Self::with_look(options, LOOK_NS)
+    }
+
+    /// As [`Hub::new`]; sleepers look for themselves after `look_ns`. Errors: `Io`.
+    pub fn with_look(options: EndpointOptions, look_ns: Nanos) -> Result<Arc<Self>, FabricError> {
+        // Each member spends the injected latency itself, without the lock.
+        let own = EndpointOptions { emulate_rdma_ns: 0, ..options.clone() };
+        let mut endpoint = tcp::Endpoint::for_many(own, OUTSTANDING_MAX)?;
+        let sockets = endpoint.prepare_sleep().try_clone_to_owned();
+        let sockets = sockets.map_err(FabricError::io("a second epoll descriptor"))?;
+        let state = Mutex::new(State::new(endpoint));
+        Ok(Arc::new(Self { state, sockets, options, look_ns }))
+    }
+
+    /// Counters of all members together.
+    pub fn stats(&self) -> FabricStats {
+        self.lock().endpoint.stats()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic happens under this lock")
+    }
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hub").finish_non_exhaustive()
+    }
+}
+
+/// A member's end; see the module.
+pub struct Endpoint {
+    hub: Arc<Hub>,
+    member: usize,
+    seat: Arc<Seat>,
+    buffers: Buffers,
+    /// Work requests that may touch this member's memory.
+    under_way: u32,
+    gathers: bool,
+    emulate_rdma_ns: u32,
+    patience: Patience,
+    /// For an application that sleeps: the sockets and our wake event.
+    descriptor: Option<OwnedFd>,
+}
+
+impl Endpoint {
+    /// Another member of `hub`, without connections. Errors: `Io`.
+    pub fn new(hub: &Arc<Hub>) -> Result<Self, FabricError> {
+        let wake = WakeEvent::new().map_err(FabricError::io("a wake event"))?;
+        let seat = Arc::new(Seat { news: AtomicBool::new(false), wake });
+        let EndpointOptions { emulate_rdma_ns, spin_ns, yield_ns, .. } = hub.options;
+        Ok(Self {
+            member: hub.lock().join(Arc::clone(&seat)),
+            hub: Arc::clone(hub),
+            seat,
+            buffers: Buffers::new(),
+            under_way: 0,
+            gathers: false,
+            emulate_rdma_ns,
+            patience: Patience::new(spin_ns, yield_ns),
+            descriptor: None,
+        })
+    }
+
+    /// Begins a channel to a target, over the connection to it that is there or a new one:
+    /// `Connected` or `Closed` comes with a later poll. Work may be posted at once. Messages are
+    /// [`rackpool_core::wire::Routed`] with channel 0, both ways. Errors: `NotLoopback`,
+    /// `PeersFull`, `Io`.
+    pub fn connect(&mut self, addr: SocketAddr, now: Nanos) -> Result<PeerId, FabricError> {
+        self.hub.lock().connect(self.member, addr, now)
+    }
+
+    /// Ends a channel, and the connection with the last one. Its outstanding work and `Closed`
+    /// come with the next poll. What is under way may be executed until the target has heard of
+    /// it, and not after.
+    pub fn close(&mut self, peer: PeerId) {
+        self.hub.lock().close(self.member, peer, monotonic_ns());
+    }
+
+    /// See [`tcp::Endpoint::set_gathering`].
+    pub fn set_gathering(&mut self, gathers: bool) {
+        self.gathers = gathers;
+    }
+
+    /// Changes the injected latency, nanoseconds, for all channels.
+    pub fn set_emulated_delay(&mut self, emulate_rdma_ns: u32) {
+        self.emulate_rdma_ns = emulate_rdma_ns;
+    }
+
+    /// Operations of this member; connections, bytes and calls to the system of all together.
+    pub fn stats(&self) -> FabricStats {
+        let mut state = self.hub.lock();
+        let ops = state.member(self.member).operations;
+        FabricStats { ops, ..state.endpoint.stats() }
+    }
+
+    /// Polls until something happened or `deadline` has passed; how many events were appended.
+    pub fn wait(&mut self, deadline: Nanos, events: &mut Vec<FabricEvent>) -> usize {
+        let (spin_ns, yield_ns) = self.patience.begin();
+        let mut now = monotonic_ns();
+        let (since, mut idle_ns) = (now, 0);
+        loop {
+            let happened = self.look(now, now >= deadline, events);
+            if happened > 0 {
+                self.patience.learn(spin_ns, idle_ns);
+            }
+            if happened > 0 || now >= deadline {
+                return happened;
+            }
+            if idle_ns < spin_ns {
+                std::hint::spin_loop();
+            } else if idle_ns < spin_ns + yield_ns {
+                std::thread::yield_now();
+            } else {
+                self.sleep(now, deadline);
+            }
+            now = monotonic_ns();
+            idle_ns = now.saturating_sub(since);
+        }
+    }
+
+    /// Takes what others found, or drives the endpoint if nobody else does; how many events.
+    /// Before a wait ends the watch is handed over, and a wait that `is_last` does so in any case.
+    fn look(&mut self, now: Nanos, is_last: bool, events: &mut Vec<FabricEvent>) -> usize {
+        // Acquire: pairs with the Release in `hub.rs::tell`.
+        let has_news = self.seat.news.load(Ordering::Acquire);
+        let mut state = match self.hub.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::WouldBlock) if !has_news && !is_last => return 0,
+            Err(_) => self.hub.lock(),
+        };
+        if !has_news {
+            state.drive(now);
+        }
+        if is_last || state.has_news(self.member) {
+            state.hand_over();
+        }
+        let news = state.take(self.member, events);
+        drop(state);
+        self.settle(&news)
+    }
+
+    /// What happened to us, now that the lock is free; how many events.
+    fn settle(&mut self, news: &News) -> usize {
+        self.under_way -= news.released;
+        if news.one_sided && self.emulate_rdma_ns > 0 {
+            spin_for(self.emulate_rdma_ns);
+        }
+        news.events
+    }
+
+    /// Sleeps until there are news, the watch is handed over, or the time is over.
+    fn sleep(&mut self, now: Nanos, deadline: Nanos) {
+        let mut state = self.hub.lock();
+        state.drive(now);
+        if state.has_news(self.member) {
+            return;
+        }
+        let watches = state.watcher.is_none();
+        if watches {
+            state.watcher = Some(self.member);
+            state.endpoint.prepare_sleep();
+        }
+        state.member(self.member).rest = if watches { Rest::Watching } else { Rest::Following };
+        drop(state);
+        let fds = [self.seat.wake.as_fd(), self.hub.sockets.as_fd()];
+        let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let ns = deadline.saturating_sub(now).min(self.hub.look_ns);
+        let (tv_sec, tv_nsec) = ((ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64);
+        let timeout = Timespec { tv_sec, tv_nsec };
+        // An interrupted sleep is a short one.
+        let _ = rustix::event::poll(&mut fds[..1 + usize::from(watches)], Some(&timeout));
+        let mut state = self.hub.lock();
+        state.watcher.take_if(|watcher| *watcher == self.member);
+        state.member(self.member).rest = Rest::Awake;
+        if !fds[0].revents().is_empty() {
+            self.seat.wake.drain();
+        }
+    }
+
+    /// A descriptor that can be read when there is something to poll for. To be asked for again
+    /// before each sleep. Errors: `Io`.
+    pub fn prepare_sleep(&mut self) -> Result<BorrowedFd<'_>, FabricError> {
+        if self.descriptor.is_none() {
+            self.descriptor = Some(self.make_descriptor().map_err(FabricError::io("an epoll"))?);
+        }
+        let mut state = self.hub.lock();
+        state.endpoint.prepare_sleep();
+        self.seat.wake.drain();
+        if state.has_news(self.member) {
+            self.seat.wake.notify();
+        }
+        state.member(self.member).rest = Rest::Outside;
+        Ok(self.descriptor.as_ref().expect("made above").as_fd())
+    }
+
+    fn make_descriptor(&self) -> Result<OwnedFd, rustix::io::Errno> {
+        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for fd in [self.hub.sockets.as_fd(), self.seat.wake.as_fd()] {
+            epoll::add(&all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        }
+        Ok(all)
+    }
+
+    /// Panics if another thread may change bytes of `piece` now, or, unless its user only `reads`,
+    /// look at them: work requests under way name them.
+    fn require_idle(&self, piece: &Sge, reads: bool) {
+        if self.under_way > 0 {
+            let is_under_way = self.hub.lock().is_under_way(self.member, piece, reads);
+            assert!(!is_under_way, "{piece:?} is asked for while work under way names it");
+        }
+    }
+}
+
+impl Fabric for Endpoint {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "tcp",
+            atomics_global: true,
+            mapped: false,
+            inline_bytes_max: 0,
+            mtu_bytes: 0,
+            outstanding_max: FABRIC_OUTSTANDING_MAX,
+        }
+    }
+
+    fn post(&mut self, peer: PeerId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
+        for work in batch {
+            check_work(&self.buffers, work);
+            let is_routed = work.verb != Verb::Send || {
+                let first = work.local.iter().find(|piece| piece.bytes > 0);
+                first.is_some_and(|piece| self.buffers.slice(piece)[0] == 0)
+            };
+            assert!(is_routed, "a message names channel 0");
+        }
+        let mut state = self.hub.lock();
+        let (lent, result) = state.post(self.member, peer, batch, &self.buffers, self.gathers);
+        self.under_way += lent;
+        result
+    }
+
+    fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
+        let mut state = self.hub.lock();
+        state.drive(now);
+        state.member(self.member).rest = Rest::Awake;
+        let news = state.take(self.member, events);
+        drop(state);
+        self.settle(&news)
+    }
+}
+
+impl Owner for Endpoint {
+    fn buffers(&mut self) -> &mut Buffers {
+        &mut self.buffers
+    }
+
+    fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
+        if self.under_way > 0 {
+            let released = self.hub.lock().let_go(self.member, |piece| named(piece.buf));
+            self.under_way -= released;
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // If the lock is poisoned, nobody gets it any more, nor at the buffers.
+        if let Ok(mut state) = self.hub.state.lock() {
+            state.leave(self.member, monotonic_ns());
+            state.hand_over();
+        }
+    }
+}
+
+impl LocalBuffers for Endpoint {
+    fn with_buffers<R>(
+        &mut self,
+        buffers: &mut [LocalBuffer<'_>],
+        run: impl FnOnce(&mut Self, ScopedBuffers) -> R,
+    ) -> Result<R, FabricError> {
+        with_scope(self, buffers, run)
+    }
+
+    fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
+        self.buffers.register(bytes)
+    }
+
+    fn take(&mut self, buf: BufId) -> Vec<u8> {
+        self.let_go(|named| named == buf);
+        self.buffers.take(buf)
+    }
+
+    fn buffer(&self, buf: BufId) -> &[u8] {
+        self.require_idle(&self.buffers.whole(buf), true);
+        self.buffers.owned(buf)
+    }
+
+    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
+        self.require_idle(&self.buffers.whole(buf), false);
+        self.buffers.owned_mut(buf)
+    }
+
+    fn piece(&self, piece: &Sge) -> &[u8] {
+        self.buffers.check(piece, false);
+        self.require_idle(piece, true);
+        self.buffers.slice(piece)
+    }
+
+    fn piece_mut(&mut self, piece: &Sge) -> &mut [u8] {
+        self.buffers.check(piece, true);
+        self.require_idle(piece, false);
+        self.buffers.slice_mut(piece)
+    }
+}

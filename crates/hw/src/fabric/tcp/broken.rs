@@ -1,0 +1,33 @@
+//! Why a connection of an endpoint ended: for its log, and for its user.
+
+use super::frame::{FrameError, HelloStatus};
+use rackpool_core::error::DeathCause;
+use rustix::io::Errno;
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("the peer closed it")]
+    Closed,
+    #[error("closed here")]
+    Left,
+    #[error("the peer is silent for {lease_ms} ms")]
+    Silent { lease_ms: u64 },
+    #[error("the system ended it: {0}")]
+    System(#[from] Errno),
+    #[error("the peer broke the protocol: {0}")]
+    Frame(#[from] FrameError),
+    #[error("the target refused it: {0:?}")]
+    Refused(HelloStatus),
+    #[error("a local buffer was taken back before it was sent")]
+    BufferGone,
+}
+
+impl Broken {
+    pub(super) fn cause(self) -> DeathCause {
+        match self {
+            Broken::Silent { .. } => DeathCause::Silent,
+            _ => DeathCause::Closed,
+        }
+    }
+}
