@@ -1,7 +1,8 @@
 //! How other systems fetch data from another rack, as small models on the network and the device
 //! costs that our engines run on: calls by datagrams (eRPC), calls by one-sided writes into rings
 //! (FaRM), and a call by datagrams for the place followed by a one-sided read. Only the mechanism
-//! differs from ours: packets, round trips, copies. One thread serves all clients, as ours does.
+//! differs from ours: packets, round trips, copies. Two threads serve the clients, as a daemon of
+//! ours has two: its loop and its fabric thread.
 //!
 //! What is charged: `cpu.*` for submitting, posting and each message taken, `poll.*` for noticing,
 //! a line of local memory for the page table, the data's lines in the rack's memory at the home,
@@ -26,6 +27,8 @@ use std::rc::Rc;
 
 /// Data of one datagram, bytes: an MTU of 1 KiB less headers. Source: Rcmp 6.5, "below 968 B".
 pub const DATAGRAM_BYTES_MAX: u64 = 968;
+/// Threads of the home, each with an endpoint; clients are divided among them.
+const SERVERS: u32 = 2;
 /// What a message begins with, bytes. Source: eRPC's packet header; FaRM's length and trailer are
 /// taken to be as long.
 const HEADER_BYTES: u64 = 16;
@@ -89,10 +92,10 @@ pub fn fetch(profile: &Profile, system: System, calls: Calls) -> Result<Seen, St
     let hosts = [add_host(&kernel), add_host(&kernel)];
     let memory = PAGES * PAGE_BYTES;
     let pages = Memory::new(kernel.new_memory(), memory, Tier::Cxl, Coherence::Hardware);
-    let (server, owners) = (Cell::default(), RefCell::default());
+    let (servers, owners) = (RefCell::default(), RefCell::default());
     let (ready, ended, seen) = (Cell::new(0), Cell::new(0), RefCell::default());
     let profile = profile.clone();
-    let shared = Rc::new(Shared { profile, system, calls, server, owners, ready, ended, seen });
+    let shared = Rc::new(Shared { profile, system, calls, servers, owners, ready, ended, seen });
     for host in hosts {
         let shared = shared.clone();
         let card = Cpu::performance(MemCosts::default());
@@ -100,10 +103,12 @@ pub fn fetch(profile: &Profile, system: System, calls: Calls) -> Result<Seen, St
         kernel.route_node(kernel.node_of(host), id);
     }
     let poll = shared.profile.poll;
-    let one = shared.clone();
-    spawn(&kernel, hosts[1], &shared, poll.daemon, |ctx| serve(ctx, one, pages));
+    for _ in 0..SERVERS {
+        let (one, pages) = (shared.clone(), pages.clone());
+        spawn(&kernel, hosts[1], &shared, poll.daemon, |ctx| serve(ctx, one, pages));
+    }
     let mut looped = Loop::new(kernel.clone(), None);
-    looped.run(Ps(u64::MAX), || shared.server.get().is_some());
+    looped.run(Ps(u64::MAX), || shared.servers.borrow().len() == SERVERS as usize);
     let clients = (0..calls.clients).map(|number| {
         let one = shared.clone();
         spawn(&kernel, hosts[0], &shared, poll.client, move |ctx| client(ctx, one, number))
@@ -137,8 +142,8 @@ struct Shared {
     profile: Profile,
     system: System,
     calls: Calls,
-    /// The home's endpoint.
-    server: Cell<Option<EndpointId>>,
+    /// The home's endpoints.
+    servers: RefCell<Vec<EndpointId>>,
     owners: RefCell<Vec<(EndpointId, ProcessId)>>,
     ready: Cell<u32>,
     ended: Cell<u32>,
@@ -232,9 +237,9 @@ impl End {
         self.ctx.post_work(self.endpoint, peer, &[work]).expect("the queue has room");
     }
 
-    /// Connects to the home, and waits until that is done.
-    async fn connect(&self, kind: Connection) -> PeerId {
-        let (now, to) = (self.ctx.now(), self.shared.server.get().expect("it is up"));
+    /// Connects to a thread of the home, and waits until that is done.
+    async fn connect(&self, kind: Connection, server: u32) -> PeerId {
+        let (now, to) = (self.ctx.now(), self.shared.servers.borrow()[server as usize]);
         let from = self.endpoint;
         let peer = self.ctx.kernel.with_net(|net, wires| net.connect(now, from, to, kind, wires));
         loop {
@@ -248,10 +253,10 @@ impl End {
     }
 }
 
-/// The home's one thread.
+/// A thread of the home.
 async fn serve(ctx: Ctx, shared: Rc<Shared>, pages: Rc<Memory>) {
     let end = End::open(ctx.clone(), shared.clone());
-    shared.server.set(Some(end.endpoint));
+    shared.servers.borrow_mut().push(end.endpoint);
     let pages = SimMem::new(pages, ctx.cpu.clone());
     let mut data = vec![0; shared.calls.bytes as usize];
     let profile = &shared.profile;
@@ -310,10 +315,10 @@ async fn client(ctx: Ctx, shared: Rc<Shared>, number: u32) {
     let end = End::open(ctx.clone(), shared.clone());
     let (mut datagrams, mut one_sided) = (None, None);
     if shared.system != System::Rings {
-        datagrams = Some(end.connect(Connection::Datagram).await);
+        datagrams = Some(end.connect(Connection::Datagram, number % SERVERS).await);
     }
     if shared.system != System::Datagrams {
-        one_sided = Some(end.connect(Connection::Reliable).await);
+        one_sided = Some(end.connect(Connection::Reliable, number % SERVERS).await);
     }
     let client = Client { end, datagrams, one_sided };
     shared.ready.set(shared.ready.get() + 1);

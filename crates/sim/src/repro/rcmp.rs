@@ -1,6 +1,7 @@
 //! Rcmp's evaluation (ACM TACO 2024, §6): latencies, clients, racks, the two-layer ring, swapping
-//! by `Hp`, the write buffer and RRPC by size, YCSB, and what each mechanism adds, with the engines on the paper's path (through the
-//! daemon) and, beside it as ours, with clients that reach other racks themselves.
+//! by `Hp`, the write buffer and RRPC by size, YCSB, and what each mechanism adds, with the engines
+//! on the paper's path (through the daemon) and, beside it as ours, with clients that reach other
+//! racks themselves. RRPC runs beside models of other systems' ways.
 
 use super::baselines::{self, Calls, DATAGRAM_BYTES_MAX, System};
 use super::load::{self, Load, Seen, buffered};
@@ -137,8 +138,8 @@ const fn rrpc_columns(unit: &'static str) -> [(&'static str, &'static str); 7] {
     ]
 }
 
-const BASELINES: &str = "eRPC and FaRM are small models on the same network and device costs \
-                         (sim/src/repro/baselines.rs); ours are the engines.";
+const BASELINES: &str = "eRPC and FaRM are small models on the same network and device costs, \
+                         with two threads at the home as ours (sim/src/repro/baselines.rs).";
 
 fn rrpc_title(what: &str, clients: u32) -> String {
     format!("{what} by size of what is fetched from another rack, {clients} at once")
