@@ -31,7 +31,9 @@ const SWAP_OPERATIONS: u64 = 40_000;
 const LOCKED_SIZES: [u64; 5] = [64, 128, 256, 512, 1024];
 /// Writes under one lock, where that is not what is varied. The paper says nothing of it.
 const WRITES_A_LOCK: u64 = 32;
-/// Where it is.
+/// Operations of the clients of a rack together, where writes are under locks.
+const LOCKED_OPERATIONS: u64 = 16_000;
+/// What is tried where it is varied.
 const WRITES_A_LOCK_VARIED: [u64; 4] = [1, 4, 16, 64];
 /// Sizes of transfers, bytes. Source: figure 22.
 const CALL_SIZES: [u64; 9] = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
@@ -105,8 +107,10 @@ fn moving(migration: Policy) -> Settings {
 }
 
 /// Nothing but writes under locks. A rack has few pages: who locks writes to its own part of each.
-fn locked(writes_a_lock: u64) -> Load {
-    Load { write_ppm: 1_000_000, writes_a_lock, pages: 16, ..Load::paper() }
+fn locked(writes_a_lock: u64, clients: u32) -> Load {
+    let operations = LOCKED_OPERATIONS / u64::from(clients);
+    let (write_ppm, pages) = (1_000_000, 16);
+    Load { clients, operations, write_ppm, writes_a_lock, pages, ..Load::paper() }
 }
 
 /// Columns of what [`Rcmp::buffer_gains`] has to say.
@@ -369,7 +373,7 @@ impl Rcmp {
             let mut table = Table::new(name, &title, &buffer_columns("bytes"));
             let mut gains = Vec::new();
             for bytes in LOCKED_SIZES {
-                let load = Load { item_bytes: bytes, clients, ..locked(WRITES_A_LOCK) };
+                let load = Load { item_bytes: bytes, ..locked(WRITES_A_LOCK, clients) };
                 let row = self.buffer_gains(load)?;
                 gains.push((bytes, row[2]));
                 let cells = row.map(Cell::from);
@@ -397,8 +401,7 @@ impl Rcmp {
         let columns = buffer_columns("writes a lock");
         let mut table = Table::new("writes_a_lock", title, &columns);
         for writes in WRITES_A_LOCK_VARIED {
-            let load = Load { clients: 1, ..locked(writes) };
-            let cells = self.buffer_gains(load)?.map(Cell::from);
+            let cells = self.buffer_gains(locked(writes, 1))?.map(Cell::from);
             table.row(std::iter::once(Cell::from(writes.to_string())).chain(cells));
         }
         self.repro.tables.push(table);
