@@ -8,6 +8,8 @@
 //! a line of local memory for the page table, the data's lines in the rack's memory at the home,
 //! and a copy out of what a message carried at the caller. What these systems' flow and congestion
 //! control, retransmission and posting of receives cost is left out, in their favour.
+//! Against eRPC: each packet of an answer has a doorbell of its own here, while its code gathers
+//! what one round of its loop has to send.
 //!
 //! Sources: eRPC (Kalia et al., NSDI 2019) and its published code; FaRM (Dragojevic et al.,
 //! NSDI 2014) section 3; Rcmp 6.5, figure 22.
