@@ -7,7 +7,7 @@ const SUB_BUCKETS: usize = 1 << PRECISION_BITS;
 const BUCKETS: usize = (64 - PRECISION_BITS as usize + 1) * SUB_BUCKETS;
 
 /// A histogram of whole numbers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: Vec<u64>,
     count: u64,

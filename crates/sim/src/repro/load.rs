@@ -7,10 +7,10 @@ use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::world::performance::{self, AHEAD_MAX, Settings, Shape, World};
 use crate::world::{Cluster, Ctx, Input, Path, SimHandle};
-use rackpool_core::client::{Mover, Turned};
+use rackpool_core::client::{CoupledOptions, LockRange, Mover, Turned};
 use rackpool_core::constants::TRANSLATION_ENTRIES_DEFAULT;
 use rackpool_core::policy::{AccessCosts, Policy};
-use rackpool_core::{GAddr, RackId};
+use rackpool_core::{GAddr, PageGeometry, RackId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -18,6 +18,12 @@ use std::rc::Rc;
 const ZIPF: f64 = 0.99;
 /// Items of a page that are used: the simulator keeps what was stored to.
 const ITEMS_PER_PAGE: u64 = 64;
+/// How long a lock is waited for that nobody else wants, ms.
+const LOCK_WAIT_MS: u64 = 100;
+/// Both halves of a client's write buffer: each has room for what one lock's holder writes.
+const WRITE_BUFFER_BYTES: u32 = 128 << 10;
+/// Places of a client's part of a page that are written under a lock.
+const LOCKED_PLACES: u64 = 256;
 /// A handle tells its use after so many accesses.
 const TELL_EVERY: u64 = 64;
 
@@ -44,6 +50,13 @@ pub struct Load {
     pub change_ppm: u32,
     /// Accesses whose page is forgotten first, so that the daemon is asked: parts per million.
     pub first_touch_ppm: u32,
+    /// Writes under one lock of a range that nobody else wants; 0: writes without locks, of any
+    /// item. Locked ones are of the writer's own part of a page, none beside another.
+    pub writes_a_lock: u64,
+    /// What the locks are coupled with.
+    pub coupled: CoupledOptions,
+    /// Whether other racks are reached by calls that carry the data.
+    pub is_by_calls: bool,
     /// The page size as a power of two.
     pub page_shift: u8,
     /// The engines' settings.
@@ -65,10 +78,36 @@ impl Load {
             write_ppm: 500_000,
             change_ppm: 0,
             first_touch_ppm: 0,
+            writes_a_lock: 0,
+            coupled: uncoupled(),
+            is_by_calls: false,
             page_shift: 21,
             settings: Settings::default(),
         }
     }
+}
+
+impl Load {
+    /// How often a client takes a lock instead of one operation, parts per million, so that the
+    /// share of operations that write is `write_ppm`.
+    fn section_ppm(&self) -> u32 {
+        if self.writes_a_lock == 0 {
+            return 0;
+        }
+        let (writes, reads) = (u64::from(self.write_ppm), 1_000_000 - u64::from(self.write_ppm));
+        (writes * 1_000_000 / (writes + self.writes_a_lock * reads)) as u32
+    }
+}
+
+/// No write buffer and no page cache.
+pub fn uncoupled() -> CoupledOptions {
+    CoupledOptions { buffered_write_bytes_max: 0, write_buffer_bytes: 0, page_cache_blocks: 0 }
+}
+
+/// A write buffer for pieces of up to so many bytes, and no page cache.
+pub fn buffered(buffered_write_bytes_max: u32) -> CoupledOptions {
+    let write_buffer_bytes = WRITE_BUFFER_BYTES;
+    CoupledOptions { buffered_write_bytes_max, write_buffer_bytes, page_cache_blocks: 0 }
 }
 
 /// What was seen.
@@ -121,7 +160,7 @@ impl Shared {
         } else {
             rng.below(items)
         };
-        // Odd factors permute the powers of two that `items` is rounded to in `run`.
+        // A prime permutes whatever it does not divide.
         let item = (rank * 0x9e37_79b1 + u64::from(rack) * 0x51ed_270b) % items;
         let page = item % (u64::from(self.load.racks) * self.load.pages);
         let slot = item / (u64::from(self.load.racks) * self.load.pages);
@@ -135,7 +174,6 @@ impl Shared {
 
 /// Runs a load.
 pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
-    assert!(load.racks.is_power_of_two() && load.pages.is_power_of_two(), "a permutation");
     // One page is free for each that is under way.
     let frames = load.pages as u32 * 2 + 4;
     let shape = Shape { racks: load.racks, page_shift: load.page_shift, frames, seed: 7 };
@@ -175,9 +213,11 @@ pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
     for rack in 0..load.racks {
         for index in 0..load.clients {
             let shared = shared.clone();
-            clients.push(
-                world.spawn(rack, move |ctx, cluster| client(ctx, cluster, shared, (rack, index))),
-            );
+            let main = move |ctx, cluster| Client::run(ctx, cluster, shared, (rack, index));
+            clients.push(match load.writes_a_lock {
+                0 => world.spawn(rack, main),
+                _ => world.spawn_on_stack(rack, main),
+            });
         }
         if load.settings.migration != Policy::Off {
             let shared = shared.clone();
@@ -214,61 +254,141 @@ async fn open(ctx: &Ctx, cluster: &Rc<Cluster>, rack: u32, path: Path) -> SimHan
     opened.expect("daemons run and have slots")
 }
 
-async fn client(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<Shared>, (rack, index): (u32, u32)) {
-    let load = shared.load;
-    let number = u64::from(rack) * 1024 + u64::from(index);
-    let mut rng = Rng::new(shared.seed, Purpose::Workload, number);
-    let mut handle = open(&ctx, &cluster, rack, load.path).await;
-    let mut buffer = vec![0; load.item_bytes as usize];
-    let page_bytes = handle.page_bytes();
-    let all: Vec<GAddr> = shared.pages.borrow().iter().flatten().copied().collect();
-    for addr in all {
-        handle.read(addr, &mut buffer[..8]).await.expect("the page is there");
-    }
-    ctx.sync(Ps::ZERO).await;
-    shared.ready.set(shared.ready.get() + 1);
-    handle.told(ctx.now() + Ps::ms(1_000_000_000)).await.expect("work begins");
-    let (half, mut begun) = (load.operations / 2, ctx.now());
-    for operation in 0..load.operations {
-        if operation == half {
-            begun = ctx.now();
+struct Client {
+    shared: Rc<Shared>,
+    rack: u32,
+    /// Its number among all.
+    number: u64,
+    rng: Rng,
+    handle: SimHandle,
+    buffer: Vec<u8>,
+    page_bytes: u64,
+    /// Operations so far.
+    done: u64,
+    /// When the second half of them began, and how many there were then.
+    begun: Option<(Ps, u64)>,
+}
+
+impl Client {
+    async fn run(ctx: Ctx, cluster: Rc<Cluster>, shared: Rc<Shared>, (rack, index): (u32, u32)) {
+        let load = shared.load;
+        let stream = u64::from(rack) * 1024 + u64::from(index);
+        let mut handle = open(&ctx, &cluster, rack, load.path).await;
+        handle.set_coupled(load.coupled);
+        if load.is_by_calls {
+            handle.reach_by_calls();
         }
-        let (addr, is_own) = shared.draw(rack, &mut rng, page_bytes);
-        let asks = rng.chance_ppm(load.first_touch_ppm);
+        let mut client = Client {
+            rack,
+            number: u64::from(rack * load.clients + index),
+            rng: Rng::new(shared.seed, Purpose::Workload, stream),
+            buffer: vec![0; load.item_bytes as usize],
+            page_bytes: handle.page_bytes(),
+            handle,
+            shared: shared.clone(),
+            done: 0,
+            begun: None,
+        };
+        client.begin(&ctx).await;
+        while client.done < load.operations {
+            if client.done >= load.operations / 2 {
+                client.begun.get_or_insert((ctx.now(), client.done));
+            }
+            let before = client.done;
+            let locks = load.section_ppm();
+            match locks > 0 && client.rng.chance_ppm(locks) {
+                true => client.section(&ctx).await,
+                false => client.access(&ctx).await,
+            }
+            ctx.sync(AHEAD_MAX).await;
+            let told = before / TELL_EVERY != client.done / TELL_EVERY;
+            if load.settings.migration != Policy::Off && told {
+                client.handle.tell_use().await.expect("the daemon listens");
+            }
+        }
+        ctx.sync(Ps::ZERO).await;
+        let (at, before) = client.begun.expect("there is more than one operation");
+        let seconds = (ctx.now() - at).as_ns_f64() / 1e9;
+        shared.seen.borrow_mut().rate += (client.done - before) as f64 / seconds;
+        shared.ended.set(shared.ended.get() + 1);
+        // It stays, as clients do; ending is not what is measured.
+        while ctx.recv(None).await.is_some() {}
+    }
+
+    /// Touches every page once and waits for the others.
+    async fn begin(&mut self, ctx: &Ctx) {
+        let all: Vec<GAddr> = self.shared.pages.borrow().iter().flatten().copied().collect();
+        for addr in all {
+            self.handle.read(addr, &mut self.buffer[..8]).await.expect("the page is there");
+        }
+        ctx.sync(Ps::ZERO).await;
+        self.shared.ready.set(self.shared.ready.get() + 1);
+        self.handle.told(ctx.now() + Ps::ms(1_000_000_000)).await.expect("work begins");
+    }
+
+    /// One operation without a lock.
+    async fn access(&mut self, ctx: &Ctx) {
+        let load = self.shared.load;
+        let (addr, is_own) = self.shared.draw(self.rack, &mut self.rng, self.page_bytes);
+        let asks = self.rng.chance_ppm(load.first_touch_ppm);
         if asks {
-            handle.forget(addr);
+            self.handle.forget(addr);
         }
         let start = ctx.now();
-        let (writes, changes) = (rng.chance_ppm(load.write_ppm), rng.chance_ppm(load.change_ppm));
+        let writes = self.rng.chance_ppm(load.write_ppm) && load.writes_a_lock == 0;
+        let changes = self.rng.chance_ppm(load.change_ppm);
         if changes || !writes {
-            handle.read(addr, &mut buffer).await.expect("the page is there");
+            self.handle.read(addr, &mut self.buffer).await.expect("the page is there");
         }
         if changes || writes {
-            buffer[..8].copy_from_slice(&operation.to_le_bytes());
-            handle.write(addr, &buffer).await.expect("the page is there");
+            self.buffer[..8].copy_from_slice(&self.done.to_le_bytes());
+            self.handle.write(addr, &self.buffer).await.expect("the page is there");
         }
-        if operation >= half {
-            let (mut seen, took) = (shared.seen.borrow_mut(), (ctx.now() - start).0);
+        let took = (ctx.now() - start).0;
+        self.saw(took, writes || changes);
+        if asks && is_own && self.begun.is_some() {
+            self.shared.seen.borrow_mut().asked.record(took);
+        }
+    }
+
+    /// Takes a lock of its own part of a page, writes, and gives it back.
+    async fn section(&mut self, ctx: &Ctx) {
+        let load = self.shared.load;
+        let (drawn, _) = self.shared.draw(self.rack, &mut self.rng, self.page_bytes);
+        let geometry = PageGeometry::new(load.page_shift).expect("a page size");
+        let page = drawn.0 - geometry.offset(drawn);
+        let parts = u64::from(load.racks * load.clients);
+        let places = (self.page_bytes / parts / (2 * load.item_bytes)).min(LOCKED_PLACES);
+        let bytes = places * 2 * load.item_bytes;
+        let first = GAddr(page + self.number * bytes);
+        let range = LockRange::of(geometry, first, bytes).expect("a part of a page");
+        let guard = self.handle.lock(range, true, LOCK_WAIT_MS).await.expect("nobody else has it");
+        let from = self.rng.below(places);
+        for index in 0..load.writes_a_lock {
+            let start = ctx.now();
+            // Out of order and every other place, so that no two writes become one piece.
+            let place = (from + index * 37) % places;
+            let addr = GAddr(first.0 + place * 2 * load.item_bytes);
+            self.buffer[..8].copy_from_slice(&self.done.to_le_bytes());
+            self.handle.write(addr, &self.buffer).await.expect("the lock is held");
+            self.saw((ctx.now() - start).0, true);
+            ctx.sync(AHEAD_MAX).await;
+        }
+        self.handle.unlock(guard).expect("the lock is held and all is at home");
+    }
+
+    /// Counts an operation.
+    fn saw(&mut self, took: u64, writes: bool) {
+        self.done += 1;
+        if self.begun.is_some() {
+            let mut seen = self.shared.seen.borrow_mut();
             seen.all.record(took);
-            match writes || changes {
+            match writes {
                 true => seen.writes.record(took),
                 false => seen.reads.record(took),
             }
-            if asks && is_own {
-                seen.asked.record(took);
-            }
-        }
-        ctx.sync(AHEAD_MAX).await;
-        if load.settings.migration != Policy::Off && operation % TELL_EVERY == TELL_EVERY - 1 {
-            handle.tell_use().await.expect("the daemon listens");
         }
     }
-    ctx.sync(Ps::ZERO).await;
-    let seconds = (ctx.now() - begun).as_ns_f64() / 1e9;
-    shared.seen.borrow_mut().rate += (load.operations - half) as f64 / seconds;
-    shared.ended.set(shared.ended.get() + 1);
-    // It stays, as clients do; ending is not what is measured.
-    while ctx.recv(None).await.is_some() {}
 }
 
 /// Moves what the rack wants, as the daemon's thread does.

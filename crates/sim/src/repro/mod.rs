@@ -1,8 +1,10 @@
 //! The evaluations of the papers again, in virtual time: each number that a paper's text states
 //! beside ours. What is not reached is shown as it is.
 
+pub mod baselines;
 pub mod load;
 pub mod rcmp;
+pub mod rrpc;
 
 use crate::report::{Cell, Table};
 

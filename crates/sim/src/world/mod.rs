@@ -22,7 +22,7 @@ mod target;
 mod uplinks;
 mod workload;
 
-pub use handle::{Path, SimGuard, SimHandle};
+pub use handle::{Mode, Path, SimGuard, SimHandle};
 pub use kernel::{Clock, ControlCosts, Ctx, HostId, Input, Kernel, Loop, ProcessId, block_on};
 pub use rack::Rack;
 pub use scenario::{run_seed, run_seed_logged, run_seed_with};
@@ -62,6 +62,12 @@ pub struct StepCosts {
     pub client_step: Ps,
     /// The client takes a completion.
     pub client_completion: Ps,
+    /// The client takes a message out of its completion queue.
+    pub client_message: Ps,
+    /// The client copies a line of what a message carries, or of what it gathers in its memory.
+    pub client_copied_line: Ps,
+    /// The client finds the place of a write in its write buffer.
+    pub client_buffered: Ps,
     /// The client looks at its ring.
     pub client_poll: Ps,
     /// The fabric thread takes an operation.

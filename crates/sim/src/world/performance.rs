@@ -15,7 +15,7 @@
 //! One-sided operations, atomics among them, are executed by the home rack's card: they cost what
 //! the profile says of the card and no processor's time there.
 
-use super::kernel::{CallCosts, Clock, ControlCosts, Ctx, Kernel, Loop, ProcessId};
+use super::kernel::{CallCosts, Clock, ControlCosts, Ctx, HostId, Kernel, Loop, ProcessId};
 use super::{Cluster, Path, Rack, SimHandle, StepCosts};
 use crate::device::Profile;
 use crate::mem::{Cpu, Hooks, MemCosts};
@@ -84,6 +84,28 @@ pub fn notice(round: Ps) -> Ps {
     Ps(round.0 / 2)
 }
 
+/// An empty world on the profile's devices.
+pub fn kernel(profile: &Profile, seed: u64) -> Rc<Kernel> {
+    let net = Net::new(profile, NetFaults::none(), Rng::new(seed, Purpose::Network, 0));
+    // A message's time holds the processors' parts; the receiver's is charged there.
+    let control = profile.tcp.message.saturating_sub(profile.tcp.receive);
+    let line = profile.memory.line_transfer;
+    let control = ControlCosts { local: control, remote: control, line };
+    let kernel = Kernel::new(seed, net, control, false);
+    kernel.set_call_costs(CallCosts {
+        post_request: profile.cpu.post_request,
+        post_doorbell: profile.cpu.post_doorbell,
+        send: profile.tcp.send,
+        receive: profile.tcp.receive,
+    });
+    kernel
+}
+
+/// A host whose clock is right.
+pub fn add_host(kernel: &Kernel) -> HostId {
+    kernel.add_host(Clock { drift_ppm: 0, offset_ns: 0 })
+}
+
 fn step_costs(profile: &Profile) -> StepCosts {
     StepCosts {
         master_request: profile.cpu.master_request,
@@ -92,6 +114,9 @@ fn step_costs(profile: &Profile) -> StepCosts {
         daemon_request: profile.cpu.daemon_request,
         client_submit: profile.cpu.client_submit,
         client_completion: profile.cpu.completion,
+        client_message: profile.cpu.completion,
+        client_copied_line: profile.memory.dram_bandwidth.time(64),
+        client_buffered: profile.cpu.client_submit,
         daemon_notice: notice(profile.poll.daemon),
         master_notice: notice(profile.poll.master),
         ..StepCosts::default()
@@ -120,20 +145,8 @@ impl World {
 
     /// A cluster with other than the usual settings.
     pub fn with(profile: &Profile, shape: Shape, settings: Settings) -> World {
-        let rng = Rng::new(shape.seed, Purpose::Network, 0);
-        let net = Net::new(profile, NetFaults::none(), rng);
-        // A message's time holds the processors' parts; the receiver's is charged there.
-        let control = profile.tcp.message.saturating_sub(profile.tcp.receive);
-        let line = profile.memory.line_transfer;
-        let control = ControlCosts { local: control, remote: control, line };
-        let kernel = Kernel::new(shape.seed, net, control, false);
-        kernel.set_call_costs(CallCosts {
-            post_request: profile.cpu.post_request,
-            post_doorbell: profile.cpu.post_doorbell,
-            send: profile.tcp.send,
-            receive: profile.tcp.receive,
-        });
-        let host = || kernel.add_host(Clock { drift_ppm: 0, offset_ns: 0 });
+        let kernel = kernel(profile, shape.seed);
+        let host = || add_host(&kernel);
         let pages = PageGeometry::new(shape.page_shift).expect("a page size");
         let layout = RegionLayout { pages, frame_count: shape.frames };
         let master_host = host();
@@ -173,6 +186,17 @@ impl World {
         let kernel = cluster.kernel.clone();
         let id = kernel.spawn("client".into(), host, cpu, |ctx| main(ctx, cluster));
         kernel.set_notice(id, self.client_notice);
+        id
+    }
+
+    /// As [`World::spawn`], of a client whose code may block: one that locks ranges.
+    pub fn spawn_on_stack<F: Future<Output = ()> + 'static>(
+        &self,
+        rack: u32,
+        main: impl FnOnce(Ctx, Rc<Cluster>) -> F,
+    ) -> ProcessId {
+        let id = self.spawn(rack, main);
+        self.cluster.kernel.give_stack(id);
         id
     }
 

@@ -46,6 +46,8 @@ pub struct SimUplinks {
     buffers: BTreeMap<(PeerId, u32), BufId>,
     /// What waits for a doorbell: number, verb, bytes.
     batches: BTreeMap<PeerId, Vec<(u32, Verb, u32)>>,
+    /// Work requests that the card has, by connection.
+    posted: BTreeMap<PeerId, usize>,
     /// What READs have brought that the engine is being told of.
     read: BTreeMap<(PeerId, u32), Vec<u8>>,
     /// Racks that the master is to be asked for.
@@ -64,6 +66,7 @@ impl SimUplinks {
             rings: BTreeMap::new(),
             buffers: BTreeMap::new(),
             batches: BTreeMap::new(),
+            posted: BTreeMap::new(),
             read: BTreeMap::new(),
             wanted: Vec::new(),
             buffer: vec![0; MESSAGE_BYTES_MAX as usize],
@@ -75,6 +78,9 @@ impl SimUplinks {
         if let FabricEvent::Completed { peer, id, .. } = event {
             self.ctx.cpu.charge(self.cluster.costs.client_completion);
             let at = (*peer, *id as u32);
+            if let Some(posted) = self.posted.get_mut(peer) {
+                *posted = posted.saturating_sub(1);
+            }
             if let Some(buf) = self.buffers.remove(&at) {
                 self.read.insert(at, self.ctx.kernel.take_buffer(self.endpoint, buf));
             }
@@ -88,10 +94,22 @@ impl SimUplinks {
         }
     }
 
-    /// Posts what waits, a doorbell for each connection; what could not be posted.
+    /// Posts what waits, a doorbell for each connection; what could not be posted. A card whose
+    /// queue is shorter than the engine's gets the rest after the next completion.
     pub fn ring_doorbells(&mut self) -> Vec<FabricEvent> {
         let mut unposted = Vec::new();
-        for (peer, batch) in std::mem::take(&mut self.batches) {
+        let limit = self.ctx.kernel.net.borrow().capabilities().outstanding_max as usize;
+        for (peer, mut batch) in std::mem::take(&mut self.batches) {
+            let posted = self.posted.entry(peer).or_default();
+            let room = limit.saturating_sub(*posted).min(batch.len());
+            let rest = batch.split_off(room);
+            *posted += room;
+            if !rest.is_empty() {
+                self.batches.insert(peer, rest);
+            }
+            if batch.is_empty() {
+                continue;
+            }
             let piece = |(index, _, bytes): &(u32, Verb, u32)| {
                 let buf = self.buffers[&(peer, *index)];
                 Sge { buf, offset: 0, bytes: u64::from(*bytes) }

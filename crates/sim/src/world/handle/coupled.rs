@@ -112,7 +112,9 @@ impl CoupledIo<SimMem> for SimHandle {
         let one = self.flush.as_mut().expect("something is buffered");
         let losses = self.locks.losses.count();
         one.flush.begin(&mut one.packed, self.round, deadline.as_ns(), losses);
+        let packed = one.flush.buffer.pieces().iter().map(|piece| piece.bytes).sum::<u64>();
         one.lent = Some(self.cluster.kernel.register(self.fabric.endpoint, one.packed.clone()));
+        self.charge_copied(packed as usize);
     }
 
     fn step_flush(&mut self) -> Option<Result<()>> {
@@ -180,7 +182,12 @@ impl SimHandle {
     }
 
     pub(super) fn write_coupled(&mut self, addr: GAddr, from: &[u8]) -> Result<bool> {
-        self.coupled(|coupled, io| coupled.write(io, addr, from))
+        let is_buffered = self.coupled(|coupled, io| coupled.write(io, addr, from))?;
+        if is_buffered {
+            self.ctx.cpu.charge(self.cluster.costs.client_buffered);
+            self.charge_copied(from.len());
+        }
+        Ok(is_buffered)
     }
 
     pub(super) fn read_coupled(&mut self, addr: GAddr, to: &mut [u8]) -> Result<bool> {

@@ -21,6 +21,12 @@ pub enum Mode {
 }
 
 impl SimHandle {
+    /// From now on pages of other racks are read and written by calls that carry the data, as
+    /// systems do that know no one-sided operations: no piece longer than a call carries.
+    pub fn reach_by_calls(&mut self) {
+        self.by_calls = true;
+    }
+
     /// Reads by a call, within one page; what a call does not carry is read one-sided.
     pub async fn fetch(&mut self, addr: GAddr, to: &mut [u8], mode: Mode) -> Result<()> {
         let bytes = to.len() as u64;

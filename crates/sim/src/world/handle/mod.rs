@@ -103,6 +103,8 @@ pub struct SimHandle {
     completions: Vec<(u64, WorkStatus)>,
     locks: Locks,
     coupled: Coupled,
+    /// Whether other racks are asked for data, and told it, instead of read and written.
+    by_calls: bool,
     /// Buffered writes, once there are any.
     flush: Option<Box<PackedFlush>>,
     /// How long a call rides through the restart of a peer.
@@ -147,6 +149,7 @@ impl SimHandle {
             completions: Vec::new(),
             locks: Locks::default(),
             coupled: Coupled::new(CoupledOptions::default()),
+            by_calls: false,
             flush: None,
             timeout,
             sent: (0, 0),
@@ -202,14 +205,21 @@ impl SimHandle {
         if !self.coupled.is_active() {
             return self.read_home(addr, to).await;
         }
-        if !self.read_coupled(addr, to)? {
-            self.read_home(addr, to).await?;
-            self.overlay_locked(addr, to);
+        if self.read_coupled(addr, to)? {
+            self.ctx.cpu.charge(self.cluster.costs.client_buffered);
+            self.charge_copied(to.len());
+            return Ok(());
         }
+        self.read_home(addr, to).await?;
+        self.overlay_locked(addr, to);
         Ok(())
     }
 
     async fn read_home(&mut self, addr: GAddr, to: &mut [u8]) -> Result<()> {
+        if self.by_calls {
+            self.settle_first().await?;
+            return self.fetch(addr, to, Mode::Inline).await;
+        }
         let pieces = [Piece { addr, bytes: to.len() as u64 }];
         self.transfer(Access::Read, &pieces, Local::Into(to)).await
     }
@@ -223,6 +233,10 @@ impl SimHandle {
         self.client.check(addr, from.len() as u64)?;
         if self.coupled.is_active() && self.write_coupled(addr, from)? {
             return Ok(());
+        }
+        if self.by_calls {
+            self.settle_first().await?;
+            return self.store(addr, from).await;
         }
         let pieces = [Piece { addr, bytes: from.len() as u64 }];
         self.transfer(Access::Write, &pieces, Local::From(from)).await
@@ -450,12 +464,17 @@ impl SimHandle {
         }
     }
 
+    /// What goes before an access that is not warm: dropped guards and lost locks.
+    async fn settle_first(&mut self) -> Result<()> {
+        self.give_locks_back().await;
+        self.locks.losses.tell()
+    }
+
     async fn transfer(&mut self, access: Access, pieces: &[Piece], local: Local<'_>) -> Result<()> {
         if self.cluster.registration_fails() {
             return Err(Error::Busy { what: "fabric buffers".into(), limit: 0 });
         }
-        self.give_locks_back().await;
-        self.locks.losses.tell()?;
+        self.settle_first().await?;
         self.round += 1;
         // A transfer whose process died here took its tables with it.
         let mut tables = self.tables.take().unwrap_or_default();

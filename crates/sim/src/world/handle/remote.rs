@@ -174,7 +174,16 @@ impl SimHandle {
 
     pub(super) fn take_message(&mut self, peer: PeerId) -> Option<Vec<u8>> {
         let at = self.inbox.messages.iter().position(|(of, _)| *of == peer)?;
-        self.inbox.messages.remove(at).map(|(_, message)| message)
+        let (_, message) = self.inbox.messages.remove(at)?;
+        self.ctx.cpu.charge(self.cluster.costs.client_message);
+        self.charge_copied(message.len());
+        Some(message)
+    }
+
+    /// Charges for copying bytes of the client's own memory.
+    pub(super) fn charge_copied(&self, bytes: usize) {
+        let lines = (bytes as u64).div_ceil(64);
+        self.ctx.cpu.charge(self.cluster.costs.client_copied_line.times(lines));
     }
 
     /// Waits for the next input; an error if the connection is closed or the time is up.

@@ -1,7 +1,7 @@
 //! The loop: takes one event at a time out of the wheel and lets its process go on.
 
 use super::{Body, ConnId, Event, Input, Kernel, ProcessId, Status};
-use crate::coro::{Coroutine, Order, Progress, Wait};
+use crate::coro::{Coroutine, Order, Progress, STACK_BYTES, Wait};
 use crate::net::Down;
 use crate::time::Ps;
 use std::rc::Rc;
@@ -16,7 +16,8 @@ enum Runner {
 pub struct Loop {
     kernel: Rc<Kernel>,
     runners: Vec<Option<Runner>>,
-    /// Stack of a process in checking mode; `None`: futures are polled directly.
+    /// Stack of a process in checking mode; `None`: futures are polled directly, save of those
+    /// processes that were given a stack.
     stack_bytes: Option<usize>,
 }
 
@@ -93,7 +94,9 @@ impl Loop {
             let spawned = std::mem::take(&mut *self.kernel.spawned.borrow_mut());
             let killed = std::mem::take(&mut *self.kernel.killed.borrow_mut());
             for (id, body) in spawned {
-                let runner = match self.stack_bytes {
+                let has_stack = self.kernel.processes.borrow()[id.0 as usize].has_stack;
+                let given = has_stack.then_some(STACK_BYTES);
+                let runner = match self.stack_bytes.or(given) {
                     Some(bytes) => {
                         Runner::Stack(Box::new(Coroutine::new(bytes, move || block_on(body))))
                     }
@@ -209,13 +212,15 @@ impl Loop {
             },
             Runner::Direct(body) => {
                 let poll = body.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                let mut processes = self.kernel.processes.borrow_mut();
-                let process = &mut processes[id.0 as usize];
-                // What comes while it is busy is looked at afterwards.
-                process.paused_until = process.paused_until.max(now + process.cpu.take_cost());
                 poll.is_pending().then_some(Status::Waiting)
             }
         };
+        if self.stack_bytes.is_none() {
+            let mut processes = self.kernel.processes.borrow_mut();
+            let process = &mut processes[id.0 as usize];
+            // What comes while it is busy is looked at afterwards.
+            process.paused_until = process.paused_until.max(now + process.cpu.take_cost());
+        }
         self.after(id, status);
     }
 
@@ -255,7 +260,8 @@ impl Loop {
 /// does. So code of a process that cannot `await` can block.
 ///
 /// # Panics
-/// If it has to wait outside of a process that runs on a stack of its own (checking mode).
+/// If it has to wait outside of a process that runs on a stack of its own: all do in checking mode,
+/// otherwise those of [`Kernel::give_stack`].
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
     loop {

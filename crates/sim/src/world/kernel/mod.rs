@@ -1,7 +1,7 @@
 //! Processes in virtual time: inboxes, timers, connections, and the loop that runs whoever is
 //! next. A process is an `async fn`; its `await`s are where it waits for the world. In checking
 //! mode it runs on a stack of its own, so that every memory operation inside an engine can suspend
-//! it as well; in performance mode its future is polled directly.
+//! it as well; in performance mode its future is polled directly, unless its own code blocks.
 //!
 //! Order: events come out of the wheel by time, source and the source's own count, and only the
 //! loop here takes them; so a run is a function of its configuration and its seed.
@@ -116,6 +116,8 @@ struct Process {
     wake: Option<Ps>,
     /// How long after an input came an idle process sees it.
     notice: Ps,
+    /// Has a stack of its own also where others do without.
+    has_stack: bool,
     /// Numbers of inputs, in the order in which they came.
     inbox: VecDeque<u32>,
     cpu: Rc<Cpu>,
@@ -371,6 +373,7 @@ impl Kernel {
             timer: None,
             wake: None,
             notice: Ps::ZERO,
+            has_stack: false,
             inbox: VecDeque::new(),
             cpu: cpu.clone(),
         });
@@ -415,6 +418,11 @@ impl Kernel {
     /// poll loop.
     pub fn set_notice(&self, id: ProcessId, notice: Ps) {
         self.processes.borrow_mut()[id.0 as usize].notice = notice;
+    }
+
+    /// Gives a process that has not begun yet a stack of its own, so that its code can block.
+    pub fn give_stack(&self, id: ProcessId) {
+        self.processes.borrow_mut()[id.0 as usize].has_stack = true;
     }
 
     /// Whether a process was interrupted between two of its memory operations.

@@ -1,0 +1,182 @@
+//! The evaluation of Rcmp in virtual time: the figures are there, they repeat themselves, and they
+//! go where physics sends them.
+
+use rackpool_sim::device::Profile;
+use rackpool_sim::repro::baselines::{self, Calls, DATAGRAM_BYTES_MAX, System};
+use rackpool_sim::repro::load::{self, Load, Seen, buffered};
+use rackpool_sim::repro::rcmp::rcmp_parts;
+use rackpool_sim::repro::rrpc::{self, Way};
+use rackpool_sim::repro::{Figure, Repro};
+use rackpool_sim::world::{Mode, Path};
+
+const SYSTEMS: [System; 3] = [System::Datagrams, System::DatagramsAndRead, System::Rings];
+
+fn profile() -> Profile {
+    Profile::load("rcmp-testbed").unwrap()
+}
+
+/// Few clients that write under locks.
+fn locked(writes_a_lock: u64) -> Load {
+    let operations = 256;
+    Load { clients: 1, pages: 4, operations, write_ppm: 1_000_000, writes_a_lock, ..Load::paper() }
+}
+
+fn run(load: Load) -> Seen {
+    load::run(&profile(), &load).unwrap()
+}
+
+fn alone(bytes: u64) -> Calls {
+    Calls { clients: 1, bytes, operations: 40 }
+}
+
+fn theirs(system: System, calls: Calls) -> Seen {
+    baselines::fetch(&profile(), system, calls).unwrap()
+}
+
+fn ours(way: Way, calls: Calls) -> Seen {
+    rrpc::fetch(&profile(), way, calls).unwrap()
+}
+
+fn same(one: &Seen, two: &Seen) {
+    assert_eq!(one.rate.to_bits(), two.rate.to_bits());
+    assert_eq!(one.all, two.all);
+}
+
+#[test]
+fn a_load_repeats_itself_with_stacks_and_without() {
+    let load = Load { coupled: buffered(256), write_ppm: 500_000, clients: 4, ..locked(8) };
+    let called = Load { is_by_calls: true, ..load };
+    let plain = Load { writes_a_lock: 0, ..load };
+    for load in [load, called, plain] {
+        let seen = run(load);
+        same(&seen, &run(load));
+        // The last section of a client may go beyond what was asked for.
+        let measured = seen.all.count();
+        assert!((4 * 2 * 128..4 * 2 * (128 + 8)).contains(&measured), "{measured}");
+        assert_eq!(seen.reads.count() + seen.writes.count(), measured);
+    }
+    let calls = Calls { clients: 3, ..alone(2000) };
+    for system in SYSTEMS {
+        same(&theirs(system, calls), &theirs(system, calls));
+    }
+    same(&ours(Way::Rrpc, calls), &ours(Way::Rrpc, calls));
+}
+
+#[test]
+fn the_write_buffer_gains_the_more_the_more_is_written_under_a_lock() {
+    for path in [Path::Proxied, Path::OneSided] {
+        let gain = |writes| {
+            let load = Load { path, ..locked(writes) };
+            run(Load { coupled: buffered(256), ..load }).rate / run(load).rate
+        };
+        let gains = [1, 8, 64].map(gain);
+        println!("{path:?}: {gains:?}");
+        assert!(gains[0] < gains[1] && gains[1] < gains[2], "{gains:?}");
+        assert!(gains[2] > 1.0, "{gains:?}");
+    }
+}
+
+#[test]
+fn writes_that_are_too_long_for_the_buffer_are_as_without_it() {
+    let load = Load { item_bytes: 512, ..locked(8) };
+    same(&run(Load { coupled: buffered(256), ..load }), &run(load));
+}
+
+#[test]
+fn a_rack_whose_memory_is_asked_for_serves_less_than_one_that_is_read() {
+    let load = Load { writes_a_lock: 0, clients: 8, ..locked(0) };
+    for write_ppm in [0, 1_000_000] {
+        let load = Load { write_ppm, ..load };
+        let called = run(Load { is_by_calls: true, ..load });
+        assert!(called.rate < run(load).rate, "{write_ppm}");
+    }
+}
+
+#[test]
+fn longer_data_takes_longer_whoever_fetches_it() {
+    let sizes = [64, 512, 968, 1024, 4096, 16384];
+    let rises = |what: &str, fetch: &dyn Fn(Calls) -> Seen| {
+        let times = sizes.map(|bytes| fetch(alone(bytes)).mean_ns());
+        println!("{what}: {times:?}");
+        assert!(times[0] > 1000.0, "{what}: there and back in {} ns", times[0]);
+        assert!(times.is_sorted() && times[0] < times[5], "{what}: {times:?}");
+    };
+    for system in SYSTEMS {
+        rises(&format!("{system:?}"), &|calls| theirs(system, calls));
+    }
+    let read = Way::Call(Mode::OneSidedRead);
+    for way in [Way::PlaceKnown, read, Way::Call(Mode::WriteBack)] {
+        rises(&format!("{way:?}"), &|calls| ours(way, calls));
+    }
+}
+
+#[test]
+fn a_byte_too_much_for_a_datagram_costs_a_round_trip() {
+    let time = |system, bytes| theirs(system, alone(bytes)).mean_ns();
+    let step = |system| {
+        let [fits, does_not] = [0, 1].map(|more| time(system, DATAGRAM_BYTES_MAX + more));
+        does_not - fits
+    };
+    let short = time(System::Datagrams, 1);
+    let [datagrams, rings] = [System::Datagrams, System::Rings].map(step);
+    assert!(datagrams > short / 2.0, "{datagrams} ns more, a short call takes {short} ns");
+    assert!(rings < short / 10.0, "{rings} ns more for one byte");
+    // Beyond that packets are asked for together: not a round trip each.
+    let four = time(System::Datagrams, 4 * DATAGRAM_BYTES_MAX);
+    let two = time(System::Datagrams, 2 * DATAGRAM_BYTES_MAX);
+    assert!(four - two < 2.0 * datagrams, "{two} ns for two packets, {four} ns for four");
+}
+
+#[test]
+fn a_call_and_a_read_take_two_round_trips_and_a_known_place_one() {
+    let calls = alone(2048);
+    let known = ours(Way::PlaceKnown, calls).mean_ns();
+    let [written, read] =
+        [Mode::WriteBack, Mode::OneSidedRead].map(|mode| ours(Way::Call(mode), calls).mean_ns());
+    let theirs = theirs(System::DatagramsAndRead, calls).mean_ns();
+    assert!(known < written && written < read, "{known}, {written}, {read} ns");
+    assert!(theirs > known + 1000.0, "{known}, {theirs} ns");
+}
+
+fn find<'a>(repro: &'a Repro, name: &str) -> &'a Figure {
+    let found = repro.figures.iter().find(|figure| figure.name == name);
+    found.unwrap_or_else(|| panic!("no {name}"))
+}
+
+#[test]
+fn the_figures_of_the_write_buffer_and_of_rrpc_are_there() {
+    let wanted = ["write buffer by size", "writes a lock", "RRPC by size"];
+    let mut told = Vec::new();
+    let repro = rcmp_parts(&profile(), true, |name| wanted.contains(&name), &mut |name| {
+        told.push(name.to_owned());
+    });
+    let repro = repro.unwrap();
+    assert_eq!(told, wanted);
+    for name in [
+        "write_buffer_gain_1_client",
+        "write_buffer_gain_8_clients",
+        "rrpc_over_erpc_and_read_least",
+        "rrpc_over_erpc_and_read_most",
+        "rrpc_over_erpc_least",
+        "rrpc_over_erpc_most",
+        "rpc_crossover",
+        "erpc_969B_over_968B",
+    ] {
+        let figure = find(&repro, name);
+        let ratio = figure.ratio().expect("the paper says something of it");
+        assert!(ratio.is_finite() && ratio > 0.0, "{name}: {ratio}");
+    }
+    for figure in &repro.figures {
+        assert!(figure.ours.is_finite(), "{}: {}", figure.name, figure.ours);
+        assert!(!figure.note.is_empty(), "{}", figure.name);
+    }
+    let rows = |name: &str| {
+        let table = repro.tables.iter().find(|table| table.name == name);
+        table.unwrap_or_else(|| panic!("no table {name}")).rows.len()
+    };
+    let names = ["write_buffer", "write_buffer_8_clients", "writes_a_lock", "rrpc", "rrpc_latency"];
+    assert_eq!(names.map(rows), [5, 5, 4, 9, 9]);
+    let [least, most] =
+        ["least", "most"].map(|end| find(&repro, &format!("rrpc_over_erpc_{end}")).ours);
+    assert!(least <= most, "{least} to {most}");
+}
