@@ -115,28 +115,37 @@ fn an_allocation_whose_answer_was_not_taken_comes_back() {
     a_death(false);
 }
 
+/// Waits for a request. Not inlined: the stacks of a model's threads are small, and what decoding
+/// takes of them is to be free again when the request is served.
+#[inline(never)]
+fn next_frame(consumer: &mut Consumer) -> RequestFrame {
+    let decode = |bytes: &[u8]| wire::decode::<RequestFrame>(bytes, "client");
+    loop {
+        match consumer.pop(decode) {
+            Some(frame) => break frame.expect("an intact ring").expect("a request"),
+            None => thread::yield_now(),
+        }
+    }
+}
+
 /// The client takes the answer, uses the memory and asks for something else, in this order or,
 /// broken, asks first. The next request makes the daemon take back what was not taken.
 fn the_next_request(asks_first: bool) {
     model(None, move || {
-        let Answered { mut rack, mut daemon, slot, client, mut session, answer } = Answered::new();
+        let Answered { rack, daemon, slot, client, mut session, answer } = Answered::new();
         let geometry = Geometry::SMALLEST;
         let requests = Window::heap(geometry.bytes());
         let mut producer = Producer::attach_with(requests.clone(), geometry);
         let home = slot_home(&client, &answer);
         let section = rack.slot_section(slot).clone();
+        let mut engines = Box::new((rack, daemon));
         let server = thread::spawn(move || {
+            let (rack, daemon) = &mut *engines;
             let mut consumer = Consumer::attach_with(requests, geometry);
-            let decode = |bytes: &[u8]| wire::decode::<RequestFrame>(bytes, "client");
-            let frame = loop {
-                match consumer.pop(decode) {
-                    Some(frame) => break frame.expect("an intact ring").expect("a request"),
-                    None => thread::yield_now(),
-                }
-            };
-            daemon.on_request(ClientId::Slot(slot), frame, &mut rack);
-            rack.serve_master(&mut daemon);
-            (rack, daemon)
+            let frame = next_frame(&mut consumer);
+            daemon.on_request(ClientId::Slot(slot), frame, rack);
+            rack.serve_master(daemon);
+            engines
         });
         let next = Request::Free { addr: GAddr(0), bytes: 64 };
         let frame = RequestFrame { seq: answer.seq + 1, request: next };
@@ -150,7 +159,8 @@ fn the_next_request(asks_first: bool) {
         }
         take_and_write(&client, &mut session, answer, &section);
         push(&mut producer);
-        let (rack, daemon) = server.join().expect("the server saw nothing wrong");
+        let engines = server.join().expect("the server saw nothing wrong");
+        let (rack, daemon) = &*engines;
         assert_eq!(daemon.frames_free(), 0, "memory in use was taken back");
         assert_eq!(rack.read_page(home), OURS);
     });
