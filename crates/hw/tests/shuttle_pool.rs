@@ -321,6 +321,8 @@ fn whole_rack(mutation: Option<Mutation>, looks_again: bool) {
 
 fn check(scheduler: impl Scheduler + 'static, run: impl Fn() + Send + Sync + 'static) {
     let mut config = shuttle::Config::new();
+    // The default of 32 KiB is less than the engines need.
+    config.stack_size = 1 << 20;
     // The model of memory is sequentially consistent: weaker orders are loom's matter.
     config.silence_warnings = true;
     Runner::new(scheduler, config).run(run);
