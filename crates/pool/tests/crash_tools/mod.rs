@@ -212,6 +212,18 @@ impl Proc {
     pub fn pause(&mut self) {
         rustix::process::kill_process(self.pid(), Signal::STOP).expect("it is our child");
         self.stopped = true;
+        // The signal may take a moment, in which its threads go on.
+        let tasks = format!("/proc/{}/task", self.child.id());
+        wait_until("all threads are stopped", PATIENCE, || {
+            let running =
+                std::fs::read_dir(&tasks).expect("it is our child").flatten().find(|task| {
+                    let stat =
+                        std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                    // The state is behind the name, which is in parentheses.
+                    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('T'))
+                });
+            running.map(|task| format!("{} runs", task.path().display()))
+        });
     }
 
     pub fn resume(&mut self) {
