@@ -271,8 +271,8 @@ impl Daemon {
     }
 
     /// A remote client's connection closed. Its record stays for a retry until it is needed, and
-    /// as long as it has locks. Not
-    /// to be called for a connection that the same session has replaced.
+    /// as long as it has locks. Not to be called for a connection that the same session has
+    /// replaced.
     pub fn leave_remote(&mut self, record: u32) {
         assert!(record >= SLOTS_MAX, "a remote client has a remote record");
         if self.sessions.session(record) != 0 {

@@ -9,7 +9,7 @@
 //! in `rackpool_hw::region`). One that is stopped, or slow, keeps its shard for any time.
 //! Source: Rcmp §4.2 (c); decision 0026.
 
-use super::{Belongs, DaemonOptions, DaemonServer, Stop, io_error, shard_memory};
+use super::{Belongs, DaemonOptions, DaemonServer, Ended, Stop, io_error, shard_memory};
 use crate::clock;
 use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::{Error, Result};
@@ -190,11 +190,13 @@ impl Watched {
         }
     }
 
-    /// What was taken over is no member of the pool any more.
+    /// What was taken over has ended by itself. If not because it is no member of the pool any
+    /// more, it is taken over again, after a pause.
     fn ended(&mut self) -> Result<()> {
-        let ended = self.server.take().map(DaemonServer::end);
-        self.has_left = true;
-        ended.transpose().map(drop)
+        let Some(server) = self.server.take() else { return Ok(()) };
+        let ended = server.end();
+        self.has_left = matches!(ended, Ok(Ended::Left) | Err(Error::Forgotten { .. }));
+        ended.map(drop)
     }
 
     /// After the shard has left: whether a daemon has claimed it for a new region.

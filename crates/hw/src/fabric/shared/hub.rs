@@ -23,6 +23,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Messages that wait for one member, while others drive the endpoint for it: far more than its
+/// requests under way have answers.
+const MESSAGES_MAX: usize = 8 * FABRIC_OUTSTANDING_MAX as usize;
+
 /// What others say to a member.
 pub(super) struct Seat {
     /// Its inbox is not empty.
@@ -47,6 +51,8 @@ pub(super) struct Member {
     seat: Arc<Seat>,
     channels: PeerTable<Channel>,
     inbox: Vec<FabricEvent>,
+    /// Messages among them.
+    messages: usize,
     /// Work requests whose memory is the member's own again since the inbox was taken.
     released: u32,
     /// Whether a one-sided operation completed since.
@@ -143,6 +149,7 @@ impl State {
             seat,
             channels: PeerTable::new(FABRIC_PEERS_MAX),
             inbox: Vec::new(),
+            messages: 0,
             released: 0,
             one_sided: false,
             operations: 0,
@@ -466,7 +473,13 @@ impl State {
         let Some((member, peer)) = found else { return };
         let ended = Routed { channel: number, message: RemoteReply::Ended };
         if message != wire::encode_vec(&ended) {
-            return self.tell(member, FabricEvent::Received { peer, message });
+            let inbox = self.member(member);
+            inbox.messages += 1;
+            if inbox.messages <= MESSAGES_MAX {
+                return self.tell(member, FabricEvent::Received { peer, message });
+            }
+            // Nobody is answered that much: whoever sends it keeps to no protocol.
+            return self.endpoint.close(line);
         }
         let channel = self.member(member).channels.get_mut(peer).copied();
         let channel = channel.expect("lines and members know the same channels");
@@ -497,6 +510,7 @@ impl State {
     pub(super) fn take(&mut self, member: usize, events: &mut Vec<FabricEvent>) -> News {
         let member = self.member(member);
         let count = member.inbox.len();
+        member.messages = 0;
         events.append(&mut member.inbox);
         // Relaxed: it is set under the same lock.
         member.seat.news.store(false, Ordering::Relaxed);
