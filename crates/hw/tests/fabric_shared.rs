@@ -308,3 +308,37 @@ fn the_watch_is_handed_over_by_who_leaves_and_news_wake_whose_they_are() {
         drop(places);
     });
 }
+
+#[test]
+fn messages_without_end_for_one_who_does_not_take_them_end_the_connection() {
+    let target = serve(&Memory::new());
+    let hub = Hub::new(quiet()).unwrap();
+    let (mut idle, peer) = member(&hub, &target);
+    let (mut busy, its) = member(&hub, &target);
+    send(&mut idle, peer, RemoteRequest::Consumed(1));
+    let (line, asked) = received(&target, 1).remove(0);
+    let answer = Routed { channel: asked.channel, message: RemoteReply::Consumed(1) };
+    let answer = wire::encode_vec(&answer);
+    let start = Instant::now();
+    let mut events = Vec::new();
+    // The one who waits takes them in for the other one, who never looks.
+    while !events.iter().any(|event| matches!(event, FabricEvent::Closed { .. })) {
+        assert!(start.elapsed() < PATIENCE, "it takes in without end");
+        for _ in 0..64 {
+            if target.send(line, &answer).is_err() {
+                break;
+            }
+        }
+        busy.poll(monotonic_ns(), &mut events);
+    }
+    assert!(
+        events
+            .iter()
+            .all(|event| matches!(event, FabricEvent::Closed { peer, .. } if *peer == its))
+    );
+    let mut kept = Vec::new();
+    idle.poll(monotonic_ns(), &mut kept);
+    let is_message = |event: &&FabricEvent| matches!(event, FabricEvent::Received { .. });
+    assert_eq!(kept.iter().filter(is_message).count(), 1024);
+    assert!(matches!(kept.last(), Some(FabricEvent::Closed { .. })));
+}
