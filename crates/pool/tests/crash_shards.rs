@@ -281,6 +281,25 @@ fn the_other_daemon_takes_over_at_once_and_gives_back_in_order() {
 }
 
 #[test]
+fn a_shard_that_comes_back_finds_its_names_free_as_soon_as_it_has_its_lock() {
+    let _turn = one_at_a_time();
+    let mut stage = Stage::divided(&RACKS[..1]);
+    // Clients at the shard, so that letting go of it takes its time.
+    let pool = Pool::open(stage.options(0, Tcp).shard(0)).unwrap();
+    let handles: Vec<_> = (0..8).map(|_| pool.handle().unwrap()).collect();
+    for round in 1..=20 {
+        stage.kill_daemon(0);
+        wait_until("it is taken over", PATIENCE, || {
+            let said = stage.daemons[1].as_ref().unwrap().stderr();
+            (said.matches("rack 0.0: served here").count() < round).then_some(said)
+        });
+        stage.start_daemon(0);
+    }
+    drop((handles, pool));
+    stage.finish();
+}
+
+#[test]
 fn a_divided_rack_is_drained_as_a_whole_and_both_daemons_end() {
     let _turn = one_at_a_time();
     let mut stage = Stage::divided(&RACKS);

@@ -58,6 +58,10 @@ pub(super) struct Server {
     options: DaemonOptions,
     stop: Arc<Stop>,
     engine: Daemon,
+    /// What is served under addresses and names goes before the region's lock, which `world` has:
+    /// whoever gets the lock next takes them.
+    target: Target,
+    listener: ControlListener,
     world: RegionWorld,
     clients: Clients,
     remotes: Remotes,
@@ -66,8 +70,6 @@ pub(super) struct Server {
     uplinks: FabricUplinks,
     /// Slots with requests, if they are taken one after the other.
     queued: Option<VecDeque<u32>>,
-    target: Target,
-    listener: ControlListener,
     bell: Bitmap,
     wake: WakeEvent,
     poller: Poller,
@@ -688,7 +690,7 @@ impl Server {
 
     /// The end: clients see their sockets close. The region stays unless it is ephemeral.
     pub(super) fn close(self) {
-        drop(self.target);
+        drop((self.target, self.listener));
         if self.options.ephemeral
             && let Err(error) = self.world.into_files().remove()
         {

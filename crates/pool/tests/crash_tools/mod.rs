@@ -258,6 +258,10 @@ impl Drop for Proc {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            // What it said last is still being read.
+            std::thread::sleep(Duration::from_millis(100));
+        }
         if std::thread::panicking() && !self.stderr().is_empty() {
             let text = self.stderr();
             let tail: Vec<&str> = text.lines().rev().take(20).collect();
