@@ -40,7 +40,7 @@ Options of tidy:
   --bless --raise   the same, and take in new or higher counts too (say why in the commit)
 
 Options of sim (failing seeds are shrunk and stored):
-  --seeds N         how many seeds (200), or seeds for each mutation (3000)
+  --seeds N         how many seeds (200), or seeds for each mutation (1000)
   --first-seed S    these seeds instead of fresh ones
   --mutations       as the step, with these seeds
 

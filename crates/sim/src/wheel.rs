@@ -23,7 +23,7 @@
 //! Source: calendar and ladder queues (Brown 1988; Tang, Goh and Thng 2005); Varghese and Lauck
 //! 1987 for the hierarchy.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use crate::time::Ps;
@@ -46,14 +46,46 @@ const CHUNK_KEYS: usize = 10;
 /// No chunk, or no place.
 const NONE: u32 = u32::MAX;
 
-/// An event's position in the order. The sequence counts all pushes: within one source that is
-/// the order of its own pushes. It is never the same, so the place orders nothing.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// An event's position in the order, and where it is. Whole words: what was just written in parts
+/// is slow to read as a whole.
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Key {
     at: u64,
-    source: u32,
+    /// Counts all pushes: within one source that is the order of its own pushes. Never the same.
     sequence: u64,
-    place: u32,
+    /// The source and, in the low half, the event's place.
+    who: u64,
+}
+
+impl Key {
+    #[inline(always)]
+    fn order(&self) -> (u64, u32, u64) {
+        (self.at, self.source(), self.sequence)
+    }
+
+    #[inline(always)]
+    fn source(&self) -> u32 {
+        (self.who >> 32) as u32
+    }
+
+    #[inline(always)]
+    fn place(&self) -> u32 {
+        self.who as u32
+    }
+}
+
+impl PartialOrd for Key {
+    #[inline(always)]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    #[inline(always)]
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order().cmp(&other.order())
+    }
 }
 
 /// Some keys of a slot, unsorted.
@@ -173,47 +205,58 @@ impl<E: Copy> Wheel<E> {
     ///
     /// # Panics
     /// If `at` is before [`now`](Self::now), or at 2^32 - 1 pending events.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, at: Ps, source: u32, event: E) {
-        assert!(at.0 >= self.now, "an event at {at} was pushed at {}", Ps(self.now));
-        self.sequence += 1;
         let place = self.keep(event);
-        let key = Key { at: at.0, source, sequence: self.sequence, place };
+        self.order(at.0, u64::from(source) << 32 | u64::from(place));
+    }
+
+    /// Puts what was pushed last into the order. Its key is taken apart into words, which stay in
+    /// registers.
+    #[inline(never)]
+    fn order(&mut self, at: u64, who: u64) {
+        assert!(at >= self.now, "an event at {} was pushed at {}", Ps(at), Ps(self.now));
+        self.sequence += 1;
         self.count += 1;
-        if key.at > self.covered {
-            self.insert(key);
+        let sequence = self.sequence;
+        if at > self.covered {
+            self.insert(at, sequence, who);
         } else if self.front.len() - self.first < FRONT_MAX && self.late.is_empty() {
-            self.sort_in(key);
+            self.sort_in(at, sequence, who);
         } else {
-            self.crowd(key);
+            self.crowd(at, sequence, who);
         }
     }
 
     /// Puts the last key that was pushed among the ready ones.
     #[inline(always)]
-    fn sort_in(&mut self, key: Key) {
-        self.front.push(key);
+    fn sort_in(&mut self, at: u64, sequence: u64, who: u64) {
+        let mut index = self.front.len();
+        self.front.push(Key { at, sequence, who });
         let front = &mut self.front[self.first..];
-        let mut at = front.len() - 1;
-        while at > 0 && (front[at - 1].at, front[at - 1].source) > (key.at, key.source) {
-            front[at] = front[at - 1];
-            at -= 1;
+        index -= self.first;
+        while index > 0
+            && (front[index - 1].at, front[index - 1].source()) > (at, (who >> 32) as u32)
+        {
+            front[index] = front[index - 1];
+            index -= 1;
         }
-        front[at] = key;
+        front[index] = Key { at, sequence, who };
     }
 
     /// The same where the front is full.
     #[cold]
-    fn crowd(&mut self, key: Key) {
+    #[inline(never)]
+    fn crowd(&mut self, at: u64, sequence: u64, who: u64) {
         if self.late.is_empty() {
             self.cut();
         }
-        if key.at > self.covered {
-            self.insert(key);
+        if at > self.covered {
+            self.insert(at, sequence, who);
         } else if self.front.len() - self.first < FRONT_MAX && self.late.is_empty() {
-            self.sort_in(key);
+            self.sort_in(at, sequence, who);
         } else {
-            self.late.push(Reverse(key));
+            self.late.push(Reverse(Key { at, sequence, who }));
         }
     }
 
@@ -243,13 +286,14 @@ impl<E: Copy> Wheel<E> {
         (self.covered, self.cursor) = (end, end);
         let kept = self.front.partition_point(|key| key.at <= end);
         for index in kept..self.front.len() {
-            self.insert(self.front[index]);
+            let Key { at, sequence, who } = self.front[index];
+            self.insert(at, sequence, who);
         }
         self.front.truncate(kept);
     }
 
     /// The next event with its time and source; time goes on to it.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self) -> Option<(Ps, u32, E)> {
         let key = match self.next_is_late()? {
             true => self.late.pop()?.0,
@@ -257,8 +301,8 @@ impl<E: Copy> Wheel<E> {
         };
         self.now = key.at;
         self.count -= 1;
-        self.free_places.push(key.place);
-        Some((Ps(key.at), key.source, self.events[key.place as usize]))
+        self.free_places.push(key.place());
+        Some((Ps(key.at), key.source(), self.events[key.place() as usize]))
     }
 
     /// When the next event happens. Time does not go on.
@@ -290,7 +334,7 @@ impl<E: Copy> Wheel<E> {
     }
 
     /// Takes the front's first key, and what was popped before out of the front now and then.
-    #[inline]
+    #[inline(always)]
     fn take_first(&mut self) -> Key {
         let key = self.front[self.first];
         self.first += 1;
@@ -318,13 +362,14 @@ impl<E: Copy> Wheel<E> {
 
     /// Puts a key that is later than `covered` where it waits.
     #[inline]
-    fn insert(&mut self, key: Key) {
-        let differs = key.at ^ self.cursor;
+    fn insert(&mut self, at: u64, sequence: u64, who: u64) {
+        let key = Key { at, sequence, who };
+        let differs = at ^ self.cursor;
         if differs >> WHEEL_BITS != 0 {
             return self.overflow.push(Reverse(key));
         }
         let level = ((63 - (differs | 1).leading_zeros()) / LEVEL_BITS) as usize;
-        let slot = (key.at >> (level as u32 * LEVEL_BITS)) as usize % SLOTS;
+        let slot = (at >> (level as u32 * LEVEL_BITS)) as usize % SLOTS;
         self.occupied |= 1 << level;
         let level = &mut self.levels[level];
         level.mark(slot);
@@ -391,7 +436,8 @@ impl<E: Copy> Wheel<E> {
         self.cursor = start;
         while chunk != NONE {
             for index in 0..self.chunks[chunk as usize].count as usize {
-                self.insert(self.chunks[chunk as usize].keys[index]);
+                let Key { at, sequence, who } = self.chunks[chunk as usize].keys[index];
+                self.insert(at, sequence, who);
             }
             let next = &mut self.chunks[chunk as usize].next;
             let next = std::mem::replace(next, self.free_chunk);
@@ -411,7 +457,7 @@ impl<E: Copy> Wheel<E> {
                 break;
             }
             self.overflow.pop();
-            self.insert(key);
+            self.insert(key.at, key.sequence, key.who);
         }
     }
 }

@@ -116,13 +116,11 @@ pub(super) struct Checking {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Snare {
     /// It has not stored there yet.
-    Set { memory: u32, at: u64, zero: bool, operations: u64 },
-    /// It has, and goes on for so many operations.
-    Sprung { operations: u64 },
+    Set { memory: u32, at: u64, zero: bool, operations: u64, time: Ps },
+    /// It has, and goes on for so many operations. Then it is stopped for this time, unless it is
+    /// killed there.
+    Sprung { operations: u64, time: Ps },
 }
-
-/// How long a caught process stays where it is, unless it is killed there.
-const CAUGHT: Ps = Ps::us(5);
 
 #[allow(clippy::large_enum_variant, reason = "the meter is looked at with every access")]
 pub(super) enum Mode {
@@ -216,9 +214,10 @@ impl Cpu {
     /// Its process is interrupted `operations` after it next stores something to the word at `at`
     /// of `memory` (`zero`: after it stores 0 there), long enough to be killed: for windows of few
     /// operations, which are seldom met otherwise. Nothing in performance mode.
-    pub fn set_snare(&self, memory: &Memory, at: u64, zero: bool, operations: u64) {
+    pub fn set_snare(&self, (memory, at): (&Memory, u64), zero: bool, operations: u64, time: Ps) {
         if let Mode::Checking(checking) = &self.mode {
-            checking.snare.set(Some(Snare::Set { memory: memory.id(), at, zero, operations }));
+            let memory = memory.id();
+            checking.snare.set(Some(Snare::Set { memory, at, zero, operations, time }));
         }
     }
 
@@ -315,11 +314,11 @@ impl Checking {
 
     /// Whether the process is interrupted now, and for how long.
     fn pause(&self) -> Option<Ps> {
-        if let Some(Snare::Sprung { operations }) = self.snare.get() {
+        if let Some(Snare::Sprung { operations, time }) = self.snare.get() {
             let left = operations.checked_sub(1);
-            self.snare.set(left.map(|operations| Snare::Sprung { operations }));
+            self.snare.set(left.map(|operations| Snare::Sprung { operations, time }));
             if left.is_none() && coro::is_inside() {
-                return Some(CAUGHT);
+                return Some(time);
             }
         }
         let due = Self::due(&self.to_switch, &self.schedule, self.rates.switch_gap);
@@ -352,12 +351,12 @@ impl Checking {
 
     /// Stores the low `bytes` of `value`, which lie in one word.
     pub(super) fn store(&self, memory: &Rc<Memory>, at: u64, bytes: u64, value: u64) {
-        if let Some(Snare::Set { memory: id, at: word, zero, operations }) = self.snare.get()
+        if let Some(Snare::Set { memory: id, at: word, zero, operations, time }) = self.snare.get()
             && word == at
             && zero == (value == 0)
             && id == memory.id()
         {
-            self.snare.set(Some(Snare::Sprung { operations }));
+            self.snare.set(Some(Snare::Sprung { operations, time }));
         }
         let room = self.rates.buffer_stores_max as usize;
         if room == 0 {

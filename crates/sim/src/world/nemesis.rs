@@ -5,10 +5,10 @@ use super::impostor;
 use super::kernel::{Ctx, HostId, ProcessId};
 use super::operator;
 use super::scenario::Scene;
+use super::workload::Wish;
 use crate::rng::{Purpose, Rng};
 use crate::run::Fault;
 use crate::time::Ps;
-use rackpool_core::master::directory::Home;
 use std::rc::Rc;
 
 /// Faults that are events; the others are rates of the network, the clocks and the engines.
@@ -93,15 +93,14 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
         }
         Fault::Pause => {
             let Some(process) = pick_process(scene, rng) else { return false };
-            if rng.chance_ppm(500_000) {
-                in_access(ctx, scene, rack, process, rng).await;
-            } else {
-                midway(ctx, rng, process).await;
-            }
             // Mostly short; sometimes longer than every lease and every deadline, and then alone.
             let long = rng.chance_ppm(50_000);
             let short = if rng.chance_ppm(300_000) { Ps::ms(3) } else { Ps::us(100) };
             let time = rng.exponential(if long { Ps::ms(4_000) } else { short });
+            if !long && rng.chance_ppm(500_000) && catch(scene, process, time, Wish::Free, rng) {
+                return true;
+            }
+            midway(ctx, rng, process).await;
             kernel.say(|| format!("process {} is stopped for {time}", process.0));
             kernel.pause(process, time);
             cluster.on_stopped(process);
@@ -218,30 +217,23 @@ async fn midway(ctx: &Ctx, rng: &mut Rng, process: ProcessId) {
     }
 }
 
-/// Waits until a client is in the midst of an access to a rack that it has mapped, if that is
-/// soon.
-async fn in_access(ctx: &Ctx, scene: &Scene, rack: usize, process: ProcessId, rng: &mut Rng) {
-    let cpu = ctx.kernel.cpu(process);
+/// Stops a client for this time when it is next in the midst of an access to a rack that it has
+/// mapped; the others are to take away meanwhile what it uses there. Whether it has one mapped.
+pub(super) fn catch(
+    scene: &Scene,
+    process: ProcessId,
+    time: Ps,
+    wish: Wish,
+    rng: &mut Rng,
+) -> bool {
+    let cpu = scene.cluster.kernel.cpu(process);
     let operations = rng.below(8);
-    let racks = &scene.cluster.racks;
-    let of_client = |at: &usize| racks[*at].set_snare_of_client(process, &cpu, operations);
-    let Some(rack) = (rack..racks.len()).chain(0..rack).find(of_client) else {
-        return midway(ctx, rng, process).await;
-    };
-    for _ in 0..rng.below(200) {
-        if !cpu.has_snare() || !ctx.kernel.is_alive(process) {
-            break;
-        }
-        ctx.sleep(Ps::us(2)).await;
+    let mut racks = scene.cluster.racks.iter();
+    let is_set = racks.any(|rack| rack.set_snare_of_client(process, &cpu, operations, time));
+    if is_set {
+        scene.model.wish.set(Some((process, wish)));
     }
-    // Whoever has what is there is to free it meanwhile.
-    if let Some(frame) = scene.cluster.racks[rack].announced(process) {
-        let state = scene.cluster.stored_state();
-        let id = scene.cluster.racks[rack].id;
-        let there = |home: &Home| home.rack == id && home.frame.0 == frame;
-        let found = state.directory().iter().find(|(_, home)| there(home));
-        scene.model.wish.set(found.map(|(page, _)| page.0));
-    }
+    is_set
 }
 
 fn pick_process(scene: &Scene, rng: &mut Rng) -> Option<ProcessId> {

@@ -17,6 +17,9 @@ use rackpool_core::{Error, RackId, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+/// How long a daemon that is caught stays where it is, unless it is killed there.
+const CAUGHT: Ps = Ps::us(5);
+
 /// The sections of a region.
 pub struct Region {
     /// Its identity; another one after the host lost its power.
@@ -157,15 +160,21 @@ impl Rack {
     /// it has done what that says.
     pub fn set_snare(&self, cpu: &Cpu, ended: bool, operations: u64) {
         // Its second word counts its stores.
-        cpu.set_snare(&self.region.borrow().private, REDO_OFFSET + 8, ended, operations);
+        cpu.set_snare((&self.region.borrow().private, REDO_OFFSET + 8), ended, operations, CAUGHT);
     }
 
-    /// Catches a client of this rack so many memory operations after it next announces a frame;
-    /// whether it is one.
-    pub fn set_snare_of_client(&self, client: ProcessId, cpu: &Cpu, operations: u64) -> bool {
+    /// Catches a client of this rack so many memory operations after it next announces a frame, for
+    /// this time; whether it is one.
+    pub fn set_snare_of_client(
+        &self,
+        client: ProcessId,
+        cpu: &Cpu,
+        operations: u64,
+        time: Ps,
+    ) -> bool {
         let section = self.section_of(client);
         if let Some(section) = &section {
-            cpu.set_snare(section, cell_offset(0), false, operations);
+            cpu.set_snare((section, cell_offset(0)), false, operations, time);
         }
         section.is_some()
     }

@@ -14,6 +14,7 @@ use crate::rng::{Purpose, Rng};
 use crate::run::{Config, Counts, Fault, Group, SeedOutcome};
 use crate::time::Ps;
 use rackpool_core::layout::{FrameState, RegionLayout};
+use rackpool_core::master::directory::Home;
 use rackpool_core::policy::{self, BalanceParams, CostParams, PaperParams};
 use rackpool_core::probe::{Race, Rare};
 use rackpool_core::wire::Resolved;
@@ -178,6 +179,16 @@ impl Scene {
             return true;
         }
         self.places.borrow().iter().any(|place| place.path == Path::Mapped)
+    }
+
+    /// The page that a process is seen to announce.
+    pub fn announced(&self, process: ProcessId) -> Option<u64> {
+        let racks = self.cluster.racks.iter();
+        let seen = |rack: &Rc<Rack>| Some((rack.id, rack.announced(process)?));
+        let (rack, frame) = racks.clone().find_map(seen)?;
+        let state = self.cluster.stored_state();
+        let there = |home: &Home| home.rack == rack && home.frame.0 == frame;
+        state.directory().iter().find(|(_, home)| there(home)).map(|(page, _)| page.0)
     }
 
     /// The process in a place.

@@ -16,6 +16,7 @@ pub use set_up::set_up;
 
 use super::handle::{Path, SimHandle};
 use super::kernel::{Ctx, Kernel, ProcessId};
+use super::nemesis;
 use super::scenario::Scene;
 use super::table::TableModel;
 use crate::check::Violation;
@@ -24,6 +25,7 @@ use crate::check::conserve::AllocationAudit;
 use crate::check::linear::{Event, Histories, Times};
 use crate::check::words::{Word, WordOp};
 use crate::rng::{Purpose, Rng};
+use crate::run::Fault;
 use crate::time::Ps;
 use locking::LockModel;
 use naming::Name;
@@ -105,12 +107,21 @@ pub struct Model {
     pub maybe_leaked: Cell<u64>,
     locks: RefCell<LockModel>,
     ranges: RefCell<RangeModel>,
-    /// A page that whoever has it is to free.
-    pub wish: Cell<Option<u64>>,
+    /// What is to be done to the page that a client uses, once that is caught in the midst of it.
+    pub wish: Cell<Option<(ProcessId, Wish)>>,
     /// Clients that died while they wrote.
     pub torn: Cell<u64>,
     /// The table, if the run has one.
     pub table: TableModel,
+}
+
+/// What the nemesis wants of the clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Whoever has the page frees it.
+    Free,
+    /// Anybody moves it.
+    Move,
 }
 
 impl Model {
@@ -381,11 +392,18 @@ impl Worker {
     }
 
     async fn step(&mut self) {
-        if let Some(addr) = self.wished() {
-            let bytes = self.scene.model.objects.borrow().get(&addr.0).map(|one| one.bytes);
-            if let Some(bytes) = bytes {
-                return self.free(addr, bytes).await;
+        match self.wished() {
+            Some((addr, Wish::Move)) => {
+                let to = self.any_rack();
+                return self.move_page(addr, to).await;
             }
+            Some((addr, Wish::Free)) => {
+                let bytes = self.scene.model.objects.borrow().get(&addr.0).map(|one| one.bytes);
+                if let Some(bytes) = bytes {
+                    return self.free(addr, bytes).await;
+                }
+            }
+            None => {}
         }
         if self.is_table_next() {
             return self.table_step().await;
@@ -412,13 +430,25 @@ impl Worker {
         }
     }
 
-    /// What of this client's the nemesis wishes to be freed.
-    fn wished(&self) -> Option<GAddr> {
-        let page = self.scene.model.wish.get()?;
-        let page_bytes = self.handle.page_bytes();
-        let found = self.mine.iter().copied().find(|addr| addr.0 / page_bytes == page)?;
+    /// What the nemesis wishes of this client.
+    fn wished(&self) -> Option<(GAddr, Wish)> {
+        let (process, wish) = self.scene.model.wish.get()?;
+        let kernel = &self.ctx.kernel;
+        if kernel.is_alive(process) && kernel.cpu(process).has_snare() {
+            return None;
+        }
+        let addr = self.scene.announced(process).map(|page| GAddr(page * self.handle.page_bytes()));
+        let found = match (addr, wish) {
+            (Some(addr), Wish::Free) => {
+                let page_bytes = self.handle.page_bytes();
+                let own = |one: &GAddr| one.0 / page_bytes == addr.0 / page_bytes;
+                // Its owner may still come.
+                Some(self.mine.iter().copied().find(own)?)
+            }
+            (addr, _) => addr,
+        };
         self.scene.model.wish.set(None);
-        Some(found)
+        found.map(|addr| (addr, wish))
     }
 
     /// An error that the faults of the run explain. What is lost is lost only with its rack.
@@ -445,6 +475,15 @@ impl Worker {
         words[self.rng.below(words.len() as u64) as usize]
     }
 
+    /// Now and then: to be stopped in the midst of the next access, while its page moves. A write
+    /// is repeated where the page went; what takes effect once must not get lost.
+    fn be_caught(&mut self) {
+        if self.scene.config.faults.has(Fault::Pause) && self.rng.chance_ppm(30_000) {
+            let time = Ps::us(300) + self.rng.exponential(Ps::us(300));
+            nemesis::catch(&self.scene, self.ctx.id, time, Wish::Move, &mut self.rng);
+        }
+    }
+
     async fn word(&mut self) {
         let addr = self.pick_word();
         self.next_value += 1;
@@ -455,6 +494,7 @@ impl Worker {
             2 => ("fetch_add", WordOp::FetchAdd { add: 1, old: None }),
             _ => ("cas", WordOp::Cas { expected: 0, new: value, old: None }),
         };
+        self.be_caught();
         // A swap expects what was just read, so that some succeed.
         let expected = match op {
             WordOp::Cas { .. } => {
