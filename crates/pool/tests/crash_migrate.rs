@@ -146,6 +146,15 @@ impl Moves {
         self.random.below(2) as usize
     }
 
+    /// Daemons that move pages by another policy.
+    fn restart_daemons(&mut self, policy: &'static str) {
+        self.stage.migration = policy;
+        for rack in 0..2 {
+            self.stage.kill_daemon(rack);
+            self.stage.start_daemon(rack);
+        }
+    }
+
     /// Every page can be read and written soon, whoever was about to move it.
     fn check_open(&mut self) {
         for page in self.pages.keys() {
@@ -320,6 +329,32 @@ fn killed_daemons_of_either_home_come_back_with_the_pages_that_the_directory_nam
         moves.check_open();
     }
     moves.end("killed_homes");
+}
+
+#[test]
+fn killed_daemons_whose_own_movers_are_at_work_lose_no_page() {
+    let _turn = one_at_a_time();
+    let mut moves = Moves::begin("killed_at_work");
+    moves.restart_daemons("paper");
+    let mut moved = [0; 2];
+    for round in 0..KILLS as usize / 2 {
+        // Heat has to be counted first.
+        moves.work(500, 1500);
+        let rack = round % 2;
+        let stats = moves.handle.pool_stats().unwrap();
+        let daemon = stats.racks[rack].daemon.as_ref().expect("it answers");
+        moved[rack] += daemon.moves.moved;
+        moves.stage.kill_daemon(rack);
+        moves.work(0, 100);
+        moves.stage.start_daemon(rack);
+        moves.check_open();
+    }
+    eprintln!("killed_at_work: the daemons that were killed had moved {moved:?} pages");
+    assert!(moved.iter().all(|count| *count > 0), "movers that do nothing: {moved:?}");
+    // What goes home in the end is to stay there.
+    moves.restart_daemons("off");
+    moves.check_open();
+    moves.end("killed_at_work");
 }
 
 #[test]

@@ -345,18 +345,22 @@ impl Crew {
     }
 
     fn more_than_before(&self, handle: &mut Handle) -> Option<String> {
-        let racks = handle.pool_stats().expect("the pool answers").racks;
-        racks.into_iter().zip(&self.baseline).find_map(|(rack, before)| {
-            let now = rack.daemon.ok_or(rack.error).expect("it answers");
-            let lost = now.allocations < before.allocations;
-            assert!(!lost, "lost: {before:?} now {now:?}");
-            let same = (now.allocations, now.allocated_bytes)
-                == (before.allocations, before.allocated_bytes);
-            let back = now.slots_used <= before.slots_used
+        let racks = handle.pool_stats().expect("the pool answers").racks.into_iter();
+        let now: Vec<DaemonStats> =
+            racks.map(|rack| rack.daemon.ok_or(rack.error).expect("it answers")).collect();
+        // Of all racks: pages may have moved.
+        let held = |all: &[DaemonStats]| {
+            let sum = |of: fn(&DaemonStats) -> u64| all.iter().map(of).sum::<u64>();
+            (sum(|one| one.allocations), sum(|one| one.allocated_bytes))
+        };
+        let (before, after) = (held(&self.baseline), held(&now));
+        assert!(after.0 >= before.0, "lost: {:?} now {now:?}", self.baseline);
+        let back = now.iter().zip(&self.baseline).all(|(now, before)| {
+            now.slots_used <= before.slots_used
                 && now.frames_quarantined == 0
-                && now.remote_sessions <= before.remote_sessions;
-            (!same || !back).then(|| format!("{before:?} now {now:?}"))
-        })
+                && now.remote_sessions <= before.remote_sessions
+        });
+        (before != after || !back).then(|| format!("{:?} now {now:?}", self.baseline))
     }
 
     pub fn report(&self, test: &str) {

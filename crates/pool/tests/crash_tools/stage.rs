@@ -19,6 +19,8 @@ pub struct Stage {
     pub homes: Vec<RackId>,
     /// The memory of each daemon's rack.
     pub memory: Vec<String>,
+    /// The policy by which daemons that are started move pages.
+    pub migration: &'static str,
     prefix: String,
     dir: PathBuf,
 }
@@ -75,7 +77,8 @@ impl Stage {
         let daemons = memory.iter().map(|_| None).collect();
         let homes = (0..).map(RackId).take(memory.len()).collect();
         let dir = std::env::temp_dir().join(&id);
-        Stage { master: None, daemons, addr: free_address(), homes, memory, prefix, dir }
+        let (addr, migration) = (free_address(), "off");
+        Stage { master: None, daemons, addr, homes, memory, migration, prefix, dir }
     }
 
     pub fn start_master(&mut self) {
@@ -101,7 +104,8 @@ impl Stage {
     pub fn spawn(&self, home: RackId, memory: &str) -> Proc {
         let numbers = [home.number(), home.shard(), home.shards()].map(|n| n.to_string());
         let [rack, shard, shards] = numbers;
-        let args = [rack, self.addr.clone(), memory.into(), shard, shards];
+        let policy = self.migration.to_string();
+        let args = [rack, self.addr.clone(), memory.into(), shard, shards, policy];
         Proc::start(&format!("daemon {home}"), "daemon", &args)
     }
 
