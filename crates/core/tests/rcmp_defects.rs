@@ -10,6 +10,8 @@ mod master_world;
 use daemon_world::{PAGE, RACK, Rig};
 use rackpool_core::client::{Miss, OWN};
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
+use rackpool_core::heat::{Counts, PageUse, is_read_hot};
+use rackpool_core::policy::{AccessCosts, PaperParams, Policy};
 use rackpool_core::seam::{Mem, Mutation, WorkStatus};
 use rackpool_core::wire::{MasterAnswer, MasterCall, PageHome, PageKeep, Reply, Request, Resolved};
 use rackpool_core::{FrameIndex, GAddr, Generation, PageId, RackId, Result};
@@ -342,6 +344,44 @@ fn what_was_known_of_a_page_was_never_freed() {
             assert_eq!(world.call(daemon, forget), Ok(MasterAnswer::Done));
         }
         assert_eq!(world.master.state().directory().iter().count(), 0);
+    });
+}
+
+#[test]
+fn read_heat_was_write_heat() {
+    safeguarded(&[Mutation::CountReadsAsWrites], |mutation| {
+        let mut rig = rack(mutation);
+        let policy = Policy::Paper(PaperParams::default());
+        rig.run(|daemon, _| daemon.set_policy(policy));
+        let page = PageId(1 << 30);
+        let counts = Counts { reads: 700, writes: 20 };
+        let used = PageUse { page, counts };
+        assert_eq!(rig.ask(0, Request::NoteUse { pages: vec![used] }), Ok(Reply::Noted));
+        let costs = AccessCosts {
+            local_ns: 200,
+            remote_ns: 20_000,
+            round_trip_ns: 50_000,
+            bytes_per_second: 2_000_000_000,
+        };
+        let next = rig.ask(0, Request::NextMove { costs, last: None });
+        let Ok(Reply::NextMove(Some(ask))) = next else { panic!("{next:?}") };
+        assert_eq!(ask.asker_use.counts, counts);
+        assert!(is_read_hot(&PaperParams::default().heat, ask.asker_use.counts));
+    });
+}
+
+#[test]
+fn a_join_named_at_most_two_other_racks() {
+    safeguarded(&[Mutation::NameThreeRacks], |mutation| {
+        let mut world = master_world::World::without(mutation);
+        for rack in 0..20 {
+            world.daemon(master_world::info(rack, 1));
+        }
+        let client = world.connect();
+        let Ok(MasterAnswer::Racks(racks)) = world.call(client, MasterCall::Racks) else {
+            panic!("a client may ask")
+        };
+        assert!(racks.iter().map(|info| info.rack).eq((0..20).map(RackId)));
     });
 }
 

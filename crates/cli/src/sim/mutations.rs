@@ -25,7 +25,9 @@ pub fn run(engine: &Engine, args: &SimMutationsArgs) -> Result<()> {
         output::check_writable(path)?;
     }
     let chosen = match args.only()? {
-        only if only.is_empty() => Mutation::ALL.to_vec(),
+        only if only.is_empty() => {
+            Mutation::ALL.into_iter().filter(|one| one.is_simulated()).collect()
+        }
         only => only,
     };
     let threads = threads(args.threads);

@@ -26,7 +26,7 @@ use crate::policy::{
     AccessCosts, Allowance, Decided, Decision, DecisionRecord, HeatEffect, MoveAsk, MoveHistory,
     MoveReport, Observation, Policy, Reason, Use, Victim,
 };
-use crate::seam::{Mem, Nanos};
+use crate::seam::{Mem, Mutation, Nanos, Probe};
 use crate::wire::{Reply, Request};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -294,7 +294,12 @@ impl Daemon {
         let Self { heat, frames, layout, .. } = self;
         let is_home = |page: PageId| frames.by_page.contains_key(&page.0);
         match request {
-            Request::NoteUse { pages } if is_own => {
+            Request::NoteUse { mut pages } if is_own => {
+                if world.private().mutated(Mutation::CountReadsAsWrites) {
+                    pages.iter_mut().for_each(|one| {
+                        one.counts.writes += std::mem::take(&mut one.counts.reads);
+                    });
+                }
                 heat.note(&pages, is_home);
                 Ok(Reply::Noted)
             }

@@ -16,6 +16,7 @@ use crate::member::{Member, MemberAnswer, MemberCall, PoolLoad, Standing};
 use crate::policy::used_milli;
 use crate::seam::{Mutation, Probe};
 use crate::wire::{MasterAnswer, RackInfo};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 impl State {
@@ -109,6 +110,32 @@ pub(super) fn standing(standing: Standing) -> MasterAnswer {
 }
 
 impl<P: Probe> Master<P> {
+    /// The racks of the pool, by number, and the shards of each.
+    pub fn racks(&self) -> Vec<RackInfo> {
+        let members = self.state.racks().filter(|info| self.is_member(info.rack));
+        let mut racks: Vec<RackInfo> = members.map(|info| self.with_liveness(info)).collect();
+        racks.sort_by_key(|info| (info.rack.number(), info.rack.shard()));
+        if self.probe.mutated(Mutation::NameThreeRacks) {
+            racks.truncate(3);
+        }
+        racks
+    }
+
+    /// A shard that is named, or of a divided rack that is named the one with most free frames.
+    pub(super) fn rack(&self, rack: RackId) -> Result<MasterAnswer> {
+        let members = self.state.named(rack).filter(|info| self.is_member(info.rack));
+        let shards = members.map(|info| self.with_liveness(info));
+        let best = shards.max_by_key(|info| (info.alive, info.frames_free, Reverse(info.rack)));
+        Ok(MasterAnswer::Rack(best.ok_or(Error::NoSuchRack { rack })?))
+    }
+
+    pub(super) fn with_liveness(&self, mut info: RackInfo) -> RackInfo {
+        let known = &self.racks[&info.rack];
+        info.alive = known.alive;
+        info.frames_free = known.frames_free;
+        info
+    }
+
     /// Serves a call about members. `Ok(None)` if the answer comes with the batch.
     pub(super) fn on_member(
         &mut self,

@@ -39,7 +39,6 @@ use crate::wire::{
 };
 use moves::Moves;
 use orphans::Parked;
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// A master that runs looks at leases at least so often in one. Longer intervals are pauses, in
@@ -645,29 +644,6 @@ impl<P: Probe> Master<P> {
         };
         let pages = (page.0..end).map(|page| self.state.resolve(PageId(page)));
         Ok(MasterAnswer::Homes(pages.collect()))
-    }
-
-    /// The racks of the pool, by number, and the shards of each.
-    pub fn racks(&self) -> Vec<RackInfo> {
-        let members = self.state.racks().filter(|info| self.is_member(info.rack));
-        let mut racks: Vec<RackInfo> = members.map(|info| self.with_liveness(info)).collect();
-        racks.sort_by_key(|info| (info.rack.number(), info.rack.shard()));
-        racks
-    }
-
-    /// A shard that is named, or of a divided rack that is named the one with most free frames.
-    fn rack(&self, rack: RackId) -> Result<MasterAnswer> {
-        let members = self.state.named(rack).filter(|info| self.is_member(info.rack));
-        let shards = members.map(|info| self.with_liveness(info));
-        let best = shards.max_by_key(|info| (info.alive, info.frames_free, Reverse(info.rack)));
-        Ok(MasterAnswer::Rack(best.ok_or(Error::NoSuchRack { rack })?))
-    }
-
-    fn with_liveness(&self, mut info: RackInfo) -> RackInfo {
-        let known = &self.racks[&info.rack];
-        info.alive = known.alive;
-        info.frames_free = known.frames_free;
-        info
     }
 
     fn pick(&mut self, own: RackId, bytes: u64, tried: &[RackId]) -> Result<MasterAnswer> {
