@@ -11,12 +11,12 @@ mod range_model;
 mod ranges;
 mod set_up;
 mod table;
+mod wishes;
 
 pub use set_up::set_up;
 
 use super::handle::{Path, SimHandle};
 use super::kernel::{Ctx, Kernel, ProcessId};
-use super::nemesis;
 use super::scenario::Scene;
 use super::table::TableModel;
 use crate::check::Violation;
@@ -25,7 +25,6 @@ use crate::check::conserve::AllocationAudit;
 use crate::check::linear::{Event, Histories, Times};
 use crate::check::words::{Word, WordOp};
 use crate::rng::{Purpose, Rng};
-use crate::run::Fault;
 use crate::time::Ps;
 use locking::LockModel;
 use naming::Name;
@@ -37,6 +36,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::rc::Rc;
 use table::TableSeat;
+pub use wishes::Wish;
 
 /// Objects of one client at most.
 const OBJECTS_MAX: usize = 6;
@@ -113,15 +113,6 @@ pub struct Model {
     pub torn: Cell<u64>,
     /// The table, if the run has one.
     pub table: TableModel,
-}
-
-/// What the nemesis wants of the clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// Whoever has the page frees it.
-    Free,
-    /// Anybody moves it.
-    Move,
 }
 
 impl Model {
@@ -392,18 +383,8 @@ impl Worker {
     }
 
     async fn step(&mut self) {
-        match self.wished() {
-            Some((addr, Wish::Move)) => {
-                let to = self.any_rack();
-                return self.move_page(addr, to).await;
-            }
-            Some((addr, Wish::Free)) => {
-                let bytes = self.scene.model.objects.borrow().get(&addr.0).map(|one| one.bytes);
-                if let Some(bytes) = bytes {
-                    return self.free(addr, bytes).await;
-                }
-            }
-            None => {}
+        if self.fulfil_wish().await {
+            return;
         }
         if self.is_table_next() {
             return self.table_step().await;
@@ -430,27 +411,6 @@ impl Worker {
         }
     }
 
-    /// What the nemesis wishes of this client.
-    fn wished(&self) -> Option<(GAddr, Wish)> {
-        let (process, wish) = self.scene.model.wish.get()?;
-        let kernel = &self.ctx.kernel;
-        if kernel.is_alive(process) && kernel.cpu(process).has_snare() {
-            return None;
-        }
-        let addr = self.scene.announced(process).map(|page| GAddr(page * self.handle.page_bytes()));
-        let found = match (addr, wish) {
-            (Some(addr), Wish::Free) => {
-                let page_bytes = self.handle.page_bytes();
-                let own = |one: &GAddr| one.0 / page_bytes == addr.0 / page_bytes;
-                // Its owner may still come.
-                Some(self.mine.iter().copied().find(own)?)
-            }
-            (addr, _) => addr,
-        };
-        self.scene.model.wish.set(None);
-        found.map(|addr| (addr, wish))
-    }
-
     /// An error that the faults of the run explain. What is lost is lost only with its rack.
     fn is_excused(&self, error: &Error) -> bool {
         let no_power = self.scene.model.lost.borrow().is_empty();
@@ -473,15 +433,6 @@ impl Worker {
     fn pick_word(&mut self) -> GAddr {
         let words = self.scene.model.words.borrow();
         words[self.rng.below(words.len() as u64) as usize]
-    }
-
-    /// Now and then: to be stopped in the midst of the next access, while its page moves. A write
-    /// is repeated where the page went; what takes effect once must not get lost.
-    fn be_caught(&mut self) {
-        if self.scene.config.faults.has(Fault::Pause) && self.rng.chance_ppm(30_000) {
-            let time = Ps::us(300) + self.rng.exponential(Ps::us(300));
-            nemesis::catch(&self.scene, self.ctx.id, time, Wish::Move, &mut self.rng);
-        }
     }
 
     async fn word(&mut self) {
