@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod ledger;
+pub mod load;
 pub mod locker;
 pub mod mover;
 pub mod rows;
