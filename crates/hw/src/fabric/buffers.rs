@@ -8,9 +8,9 @@
 //!
 //! Used by one thread, the endpoint's.
 
-use super::FabricError;
+use super::{FabricError, LocalBuffers};
 use rackpool_core::constants::FABRIC_BUFFERS_MAX;
-use rackpool_core::seam::{BufId, Sge};
+use rackpool_core::seam::{BufId, Fabric, Sge};
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -292,18 +292,64 @@ impl Drop for Buffers {
 /// An endpoint with a table of buffers.
 pub(super) trait Owner {
     /// The table.
-    fn buffers(&mut self) -> &mut Buffers;
+    fn buffers(&self) -> &Buffers;
+    /// The table, to be changed.
+    fn buffers_mut(&mut self) -> &mut Buffers;
     /// Makes sure that no work request under way touches a buffer for which `named` holds.
     fn let_go(&mut self, named: impl Fn(BufId) -> bool);
+    /// Panics if another thread may change bytes of `piece` now, or, unless its user only `reads`,
+    /// look at them.
+    fn require_idle(&self, _piece: &Sge, _reads: bool) {}
+}
+
+impl<T: Owner + Fabric> LocalBuffers for T {
+    fn with_buffers<R>(
+        &mut self,
+        buffers: &mut [LocalBuffer<'_>],
+        run: impl FnOnce(&mut Self, ScopedBuffers) -> R,
+    ) -> Result<R, FabricError> {
+        with_scope(self, buffers, run)
+    }
+
+    fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
+        self.buffers_mut().register(bytes)
+    }
+
+    fn take(&mut self, buf: BufId) -> Vec<u8> {
+        self.let_go(|named| named == buf);
+        self.buffers_mut().take(buf)
+    }
+
+    fn buffer(&self, buf: BufId) -> &[u8] {
+        self.require_idle(&self.buffers().whole(buf), true);
+        self.buffers().owned(buf)
+    }
+
+    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
+        self.require_idle(&self.buffers().whole(buf), false);
+        self.buffers_mut().owned_mut(buf)
+    }
+
+    fn piece(&self, piece: &Sge) -> &[u8] {
+        self.buffers().check(piece, false);
+        self.require_idle(piece, true);
+        self.buffers().slice(piece)
+    }
+
+    fn piece_mut(&mut self, piece: &Sge) -> &mut [u8] {
+        self.buffers().check(piece, true);
+        self.require_idle(piece, false);
+        self.buffers_mut().slice_mut(piece)
+    }
 }
 
 /// Lends `buffers` to `owner` while `run` runs.
-pub(super) fn with_scope<T: Owner, R>(
+fn with_scope<T: Owner, R>(
     owner: &mut T,
     buffers: &mut [LocalBuffer<'_>],
     run: impl FnOnce(&mut T, ScopedBuffers) -> R,
 ) -> Result<R, FabricError> {
-    let scope = owner.buffers().enter(buffers)?;
+    let scope = owner.buffers_mut().enter(buffers)?;
     let identity = owner.buffers().identity;
     let guard = Guard { owner, scope, identity };
     Ok(run(&mut *guard.owner, scope))
@@ -324,7 +370,7 @@ impl<T: Owner> Drop for Guard<'_, T> {
         if self.owner.buffers().identity == self.identity {
             let scope = self.scope;
             self.owner.let_go(|buf| scope.contains(buf));
-            self.owner.buffers().leave(scope);
+            self.owner.buffers_mut().leave(scope);
             std::mem::forget(bomb);
         }
     }
@@ -346,7 +392,10 @@ mod tests {
     struct Bare(Buffers, u32);
 
     impl Owner for Bare {
-        fn buffers(&mut self) -> &mut Buffers {
+        fn buffers(&self) -> &Buffers {
+            &self.0
+        }
+        fn buffers_mut(&mut self) -> &mut Buffers {
             &mut self.0
         }
         fn let_go(&mut self, _: impl Fn(BufId) -> bool) {

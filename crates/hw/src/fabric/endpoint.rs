@@ -1,11 +1,8 @@
 //! A handle's end of the fabric: connections of its own to other racks, those that the handles of
 //! its pool share, or those of its rack's daemon, which works for it.
 
-use super::buffers::{Buffers, Owner, with_scope};
-use super::{
-    FabricError, FabricStats, LocalBuffer, LocalBuffers, ScopedBuffers, monotonic_ns, proxied,
-    shared, tcp,
-};
+use super::buffers::{Buffers, Owner};
+use super::{FabricError, FabricStats, monotonic_ns, proxied, shared, tcp};
 use rackpool_core::seam::{
     BufId, Capabilities, Exposure, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
 };
@@ -106,45 +103,19 @@ impl Fabric for Endpoint {
 }
 
 impl Owner for Endpoint {
-    fn buffers(&mut self) -> &mut Buffers {
+    fn buffers(&self) -> &Buffers {
         each!(self, one => one.buffers())
+    }
+
+    fn buffers_mut(&mut self) -> &mut Buffers {
+        each!(self, one => one.buffers_mut())
     }
 
     fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
         each!(self, one => one.let_go(named))
     }
-}
 
-impl LocalBuffers for Endpoint {
-    fn with_buffers<R>(
-        &mut self,
-        buffers: &mut [LocalBuffer<'_>],
-        run: impl FnOnce(&mut Self, ScopedBuffers) -> R,
-    ) -> Result<R, FabricError> {
-        with_scope(self, buffers, run)
-    }
-
-    fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
-        each!(self, one => one.register(bytes))
-    }
-
-    fn take(&mut self, buf: BufId) -> Vec<u8> {
-        each!(self, one => one.take(buf))
-    }
-
-    fn buffer(&self, buf: BufId) -> &[u8] {
-        each!(self, one => one.buffer(buf))
-    }
-
-    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
-        each!(self, one => one.buffer_mut(buf))
-    }
-
-    fn piece(&self, piece: &Sge) -> &[u8] {
-        each!(self, one => one.piece(piece))
-    }
-
-    fn piece_mut(&mut self, piece: &Sge) -> &mut [u8] {
-        each!(self, one => one.piece_mut(piece))
+    fn require_idle(&self, piece: &Sge, reads: bool) {
+        each!(self, one => one.require_idle(piece, reads))
     }
 }

@@ -7,9 +7,9 @@
 //!
 //! Source: DESIGN §3 (moving a page), §1 (`Fabric`).
 
-use super::buffers::{Buffers, Owner, with_scope};
+use super::buffers::{Buffers, Owner};
 use super::peers::PeerTable;
-use super::{FabricError, FabricStats, LocalBuffer, LocalBuffers, ScopedBuffers, spin_for};
+use super::{FabricError, FabricStats, spin_for};
 use crate::window::Window;
 use rackpool_core::constants::{
     FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX,
@@ -268,46 +268,14 @@ pub(super) fn check_work(buffers: &Buffers, work: &WorkRequest<'_>) {
 }
 
 impl<H: HandOff> Owner for ShmEndpoint<H> {
-    fn buffers(&mut self) -> &mut Buffers {
+    fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
+    fn buffers_mut(&mut self) -> &mut Buffers {
         &mut self.buffers
     }
     fn let_go(&mut self, _named: impl Fn(BufId) -> bool) {
         // Nothing is under way after `post`.
-    }
-}
-
-impl<H: HandOff> LocalBuffers for ShmEndpoint<H> {
-    fn with_buffers<R>(
-        &mut self,
-        buffers: &mut [LocalBuffer<'_>],
-        run: impl FnOnce(&mut Self, ScopedBuffers) -> R,
-    ) -> Result<R, FabricError> {
-        with_scope(self, buffers, run)
-    }
-
-    fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
-        self.buffers.register(bytes)
-    }
-
-    fn take(&mut self, buf: BufId) -> Vec<u8> {
-        self.buffers.take(buf)
-    }
-
-    fn buffer(&self, buf: BufId) -> &[u8] {
-        self.buffers.owned(buf)
-    }
-
-    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
-        self.buffers.owned_mut(buf)
-    }
-
-    fn piece(&self, piece: &Sge) -> &[u8] {
-        self.buffers.check(piece, false);
-        self.buffers.slice(piece)
-    }
-
-    fn piece_mut(&mut self, piece: &Sge) -> &mut [u8] {
-        self.buffers.check(piece, true);
-        self.buffers.slice_mut(piece)
     }
 }

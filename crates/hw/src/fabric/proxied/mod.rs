@@ -8,11 +8,9 @@ mod queue;
 
 pub use queue::{Pieces, Queue};
 
-use super::buffers::{Buffers, Owner, with_scope};
+use super::buffers::{Buffers, Owner};
 use super::shm::check_work;
-use super::{
-    FabricError, FabricStats, LocalBuffer, LocalBuffers, ScopedBuffers, monotonic_ns, spin_for,
-};
+use super::{FabricError, FabricStats, monotonic_ns, spin_for};
 use crate::event::WakeEvent;
 use crate::ring::{Consumer, Producer};
 use rackpool_core::RackId;
@@ -195,48 +193,15 @@ impl Fabric for Endpoint {
 }
 
 impl Owner for Endpoint {
-    fn buffers(&mut self) -> &mut Buffers {
+    fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
+    fn buffers_mut(&mut self) -> &mut Buffers {
         &mut self.buffers
     }
 
     fn let_go(&mut self, named: impl Fn(BufId) -> bool) {
         self.queue.let_go(named);
-    }
-}
-
-impl LocalBuffers for Endpoint {
-    fn with_buffers<R>(
-        &mut self,
-        buffers: &mut [LocalBuffer<'_>],
-        run: impl FnOnce(&mut Self, ScopedBuffers) -> R,
-    ) -> Result<R, FabricError> {
-        with_scope(self, buffers, run)
-    }
-
-    fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
-        self.buffers.register(bytes)
-    }
-
-    fn take(&mut self, buf: BufId) -> Vec<u8> {
-        self.let_go(|named| named == buf);
-        self.buffers.take(buf)
-    }
-
-    fn buffer(&self, buf: BufId) -> &[u8] {
-        self.buffers.owned(buf)
-    }
-
-    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
-        self.buffers.owned_mut(buf)
-    }
-
-    fn piece(&self, piece: &Sge) -> &[u8] {
-        self.buffers.check(piece, false);
-        self.buffers.slice(piece)
-    }
-
-    fn piece_mut(&mut self, piece: &Sge) -> &mut [u8] {
-        self.buffers.check(piece, true);
-        self.buffers.slice_mut(piece)
     }
 }

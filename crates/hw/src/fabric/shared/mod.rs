@@ -27,13 +27,10 @@
 
 mod hub;
 
-use super::buffers::{Buffers, Owner, with_scope};
+use super::buffers::{Buffers, Owner};
 use super::shm::check_work;
 use super::tcp::{self, EndpointOptions};
-use super::{
-    FabricError, FabricStats, LocalBuffer, LocalBuffers, Patience, ScopedBuffers, monotonic_ns,
-    spin_for,
-};
+use super::{FabricError, FabricStats, Patience, monotonic_ns, spin_for};
 use crate::event::WakeEvent;
 use hub::{News, Rest, Seat, State};
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, SLOTS_MAX};
@@ -267,15 +264,6 @@ impl Endpoint {
         }
         Ok(all)
     }
-
-    /// Panics if another thread may change bytes of `piece` now, or, unless its user only `reads`,
-    /// look at them: work requests under way name them.
-    fn require_idle(&self, piece: &Sge, reads: bool) {
-        if self.under_way > 0 {
-            let is_under_way = self.hub.lock().is_under_way(self.member, piece, reads);
-            assert!(!is_under_way, "{piece:?} is asked for while work under way names it");
-        }
-    }
 }
 
 impl Fabric for Endpoint {
@@ -316,7 +304,11 @@ impl Fabric for Endpoint {
 }
 
 impl Owner for Endpoint {
-    fn buffers(&mut self) -> &mut Buffers {
+    fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
+    fn buffers_mut(&mut self) -> &mut Buffers {
         &mut self.buffers
     }
 
@@ -324,6 +316,13 @@ impl Owner for Endpoint {
         if self.under_way > 0 {
             let released = self.hub.lock().let_go(self.member, |piece| named(piece.buf));
             self.under_way -= released;
+        }
+    }
+
+    fn require_idle(&self, piece: &Sge, reads: bool) {
+        if self.under_way > 0 {
+            let is_under_way = self.hub.lock().is_under_way(self.member, piece, reads);
+            assert!(!is_under_way, "{piece:?} is asked for while work under way names it");
         }
     }
 }
@@ -335,46 +334,5 @@ impl Drop for Endpoint {
             state.leave(self.member, monotonic_ns());
             state.hand_over();
         }
-    }
-}
-
-impl LocalBuffers for Endpoint {
-    fn with_buffers<R>(
-        &mut self,
-        buffers: &mut [LocalBuffer<'_>],
-        run: impl FnOnce(&mut Self, ScopedBuffers) -> R,
-    ) -> Result<R, FabricError> {
-        with_scope(self, buffers, run)
-    }
-
-    fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
-        self.buffers.register(bytes)
-    }
-
-    fn take(&mut self, buf: BufId) -> Vec<u8> {
-        self.let_go(|named| named == buf);
-        self.buffers.take(buf)
-    }
-
-    fn buffer(&self, buf: BufId) -> &[u8] {
-        self.require_idle(&self.buffers.whole(buf), true);
-        self.buffers.owned(buf)
-    }
-
-    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
-        self.require_idle(&self.buffers.whole(buf), false);
-        self.buffers.owned_mut(buf)
-    }
-
-    fn piece(&self, piece: &Sge) -> &[u8] {
-        self.buffers.check(piece, false);
-        self.require_idle(piece, true);
-        self.buffers.slice(piece)
-    }
-
-    fn piece_mut(&mut self, piece: &Sge) -> &mut [u8] {
-        self.buffers.check(piece, true);
-        self.require_idle(piece, false);
-        self.buffers.slice_mut(piece)
     }
 }

@@ -9,13 +9,10 @@
 //!
 //! Source: DESIGN §3 (waiting, liveness), §2 (a completion event descriptor).
 
-use super::super::buffers::{Buffers, Memory, Owner, with_scope};
+use super::super::buffers::{Buffers, Memory, Owner};
 use super::super::peers::PeerTable;
 use super::super::shm::check_work;
-use super::super::{
-    FabricError, FabricStats, LocalBuffer, LocalBuffers, Log, Patience, ScopedBuffers,
-    log_to_stderr, spin_for,
-};
+use super::super::{FabricError, FabricStats, Log, Patience, log_to_stderr, spin_for};
 use super::broken::Broken;
 use super::connection::{Connection, Context, Disowned, STAGED_BYTES_MAX};
 use super::{heartbeat_ns, new_socket, require_loopback, tune};
@@ -390,7 +387,11 @@ impl Fabric for Endpoint {
 }
 
 impl Owner for Endpoint {
-    fn buffers(&mut self) -> &mut Buffers {
+    fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
+    fn buffers_mut(&mut self) -> &mut Buffers {
         &mut self.buffers
     }
 
@@ -400,42 +401,5 @@ impl Owner for Endpoint {
                 connection.let_go(&named);
             }
         }
-    }
-}
-
-impl LocalBuffers for Endpoint {
-    fn with_buffers<R>(
-        &mut self,
-        buffers: &mut [LocalBuffer<'_>],
-        run: impl FnOnce(&mut Self, ScopedBuffers) -> R,
-    ) -> Result<R, FabricError> {
-        with_scope(self, buffers, run)
-    }
-
-    fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
-        self.buffers.register(bytes)
-    }
-
-    fn take(&mut self, buf: BufId) -> Vec<u8> {
-        self.let_go(|named| named == buf);
-        self.buffers.take(buf)
-    }
-
-    fn buffer(&self, buf: BufId) -> &[u8] {
-        self.buffers.owned(buf)
-    }
-
-    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
-        self.buffers.owned_mut(buf)
-    }
-
-    fn piece(&self, piece: &Sge) -> &[u8] {
-        self.buffers.check(piece, false);
-        self.buffers.slice(piece)
-    }
-
-    fn piece_mut(&mut self, piece: &Sge) -> &mut [u8] {
-        self.buffers.check(piece, true);
-        self.buffers.slice_mut(piece)
     }
 }
