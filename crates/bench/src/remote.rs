@@ -174,8 +174,9 @@ impl Run<'_> {
         Ok(report)
     }
 
-    /// First touches of pages of the other rack: one question to the own daemon, which does not
-    /// know, and one to the master.
+    /// First touches of pages of the other rack: a call to it, as it can be guessed, where that was
+    /// measured to be faster; otherwise one question to the own daemon, which does not know, and
+    /// one to the master.
     fn first_touch(&self, raw: &RawTcp) -> Result<Row, BenchError> {
         let size = self.options.size;
         let mut handle = self.bed.forgetful(self.options.rack, self.options.fabric)?;

@@ -68,7 +68,7 @@ fn bench_ring_reports_two_cores_one_core_and_a_real_request() {
 }
 
 #[test]
-fn bench_remote_over_tcp_asks_the_master_once_at_the_first_touch_and_never_after() {
+fn bench_remote_over_tcp_asks_the_master_at_most_once_at_the_first_touch_and_never_after() {
     let _alone = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let options = remote::Options { size: Size::Smoke, ..Default::default() };
     let report = remote::run(&options, &mut |_| ()).unwrap();
@@ -82,8 +82,11 @@ fn bench_remote_over_tcp_asks_the_master_once_at_the_first_touch_and_never_after
     ] {
         assert_eq!(count(row(&report, name), "master_messages"), 0, "{name}");
     }
-    // The rack of a page is guessed by its range, and asked for page and data at once.
-    assert_eq!(count(row(&report, "first_touch_remote"), "master_messages"), 0);
+    // The rack of a page is guessed by its range, and asked for page and data at once, unless that
+    // was measured to be slower: then the own daemon is asked, and the master, once each.
+    let touch = row(&report, "first_touch_remote");
+    let asked = ["ring_messages", "master_messages"].map(|field| count(touch, field));
+    assert!(asked == [0, 0] || asked == [1, 1], "{asked:?}");
 }
 
 #[test]
