@@ -335,6 +335,7 @@ fn killed_daemons_of_either_home_come_back_with_the_pages_that_the_directory_nam
 fn killed_daemons_whose_own_movers_are_at_work_lose_no_page() {
     let _turn = one_at_a_time();
     let mut moves = Moves::begin("killed_at_work");
+    moves.crew.pages_wander = true;
     moves.restart_daemons("paper");
     let mut moved = [0; 2];
     for round in 0..KILLS as usize / 2 {
