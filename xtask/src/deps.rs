@@ -12,6 +12,12 @@ use crate::run::{Context, Task};
 const PACKAGES: &[(&str, &str)] = &[
     ("gcc", "the linker that rustc calls for every test binary"),
     ("git", "tidy checks the files that `git ls-files` names"),
+    ("libmemcached-tools", "memccapable, which tries every command of memcached on our server"),
+    ("memcached", "the differential test compares our server's answers with it"),
+    ("python3-pymemcache", "a client of memcached that must need no change"),
+    ("python3-redis", "a client of Redis that must need no change"),
+    ("redis-server", "the differential test compares our server's answers with it"),
+    ("redis-tools", "redis-cli and redis-benchmark, which must need no change"),
     ("strace", "the pool's test that warm accesses make no system call"),
 ];
 

@@ -149,12 +149,18 @@ mod tests {
             .env(MARKER, &context.marker)
             .spawn()
             .expect("the copy runs");
-        let left = before.left(&context);
+        let line = format!("process {} ", child.id());
+        let is_listed = |left: &[String]| left.iter().any(|found| found.starts_with(&line));
+        // A process that is just being executed has no environment for a moment.
+        let (start, mut left) = (Instant::now(), before.left(&context));
+        while !is_listed(&left) && start.elapsed() < GRACE {
+            thread::sleep(Duration::from_millis(10));
+            left = before.left(&context);
+        }
         child.kill().expect("our own child");
         child.wait().expect("our own child");
         fs::remove_dir_all(&directory).expect("our own directory");
-        let line = format!("process {} ", child.id());
-        assert!(left.iter().any(|found| found.starts_with(&line)), "{left:?}");
-        assert!(!before.left(&context).iter().any(|found| found.starts_with(&line)));
+        assert!(is_listed(&left), "{left:?}");
+        assert!(!is_listed(&before.left(&context)));
     }
 }

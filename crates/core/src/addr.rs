@@ -51,6 +51,30 @@ id!(
     u64
 );
 
+impl Generation {
+    /// Bit of a table word, and so of a key, that says: the page has replicas. Whoever has such a
+    /// key may read; who writes closes the replicas before, or leaves it to the page's daemon.
+    const SHARED: u64 = 1 << 63;
+
+    /// The same generation of a page that has replicas.
+    #[inline]
+    pub fn shared(self) -> Generation {
+        Generation(self.0 | Self::SHARED)
+    }
+
+    /// The same generation of a page that has none.
+    #[inline]
+    pub fn plain(self) -> Generation {
+        Generation(self.0 & !Self::SHARED)
+    }
+
+    /// Whether the page has replicas.
+    #[inline(always)]
+    pub fn is_shared(self) -> bool {
+        self.0 & Self::SHARED != 0
+    }
+}
+
 /// An address in the pool: page id above, offset below. 0 is null.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,

@@ -275,8 +275,47 @@ pub const DRAIN_REASON_BYTES_MAX: usize = 200;
 /// is forgotten.
 pub const RETIRED_REGIONS_MAX: usize = 64;
 
+/// How long a keeper's replicas are readable after one of its polls was answered, ns.
+pub const REPLICA_LEASE_NS: u64 = LEASE_MS_DEFAULT * NS_PER_MS;
+/// The part of it that readers use, by their clock: the rest is for clocks that drift.
+pub const REPLICA_READ_NS: u64 = REPLICA_LEASE_NS / 8 * 7;
+/// How long a home keeps a poll without an answer, ns.
+pub const REPLICA_POLL_NS: u64 = REPLICA_LEASE_NS / 4;
+/// What counts at most of the time between two looks of a home at its clock, ns: a hundred looks
+/// are in a lease at least, so a clock that jumps cannot end one.
+pub const REPLICA_STEP_NS: u64 = REPLICA_LEASE_NS / 100;
+/// Homes whose pages may have replicas in one rack: words behind the page table.
+pub const REPLICA_HOMES: u64 = 64;
+/// Entries of a directory of replicas, log2, at most.
+pub const REPLICA_BITS_MAX: u32 = 12;
+/// Frames that a keeper takes at once.
+pub const REPLICA_RUN_PAGES: u32 = 32;
+/// Orders to one keeper that travel in one message, bytes: they fit into [`MESSAGE_BYTES_MAX`].
+pub const REPLICA_ORDERS_BYTES_MAX: usize = 12 << 10;
+/// Updates that wait for one keeper, bytes; of more the page is fetched again.
+pub const REPLICA_BACKLOG_BYTES_MAX: usize = 64 << 10;
+/// Pages of one home that have replicas.
+pub const REPLICAS_MAX: usize = 1 << 14;
+/// Requests that wait until replicas of their pages are closed: two a session.
+pub const REPLICA_WAITERS_MAX: usize = 2 * SESSIONS_MAX as usize;
+/// How long a keeper waits for those who are at a replica that is to be closed, ns: then they are
+/// dead, and it begins anew with other memory.
+pub const REPLICA_STUCK_NS: u64 = 2 * REPLICA_LEASE_NS;
+/// How often a writer tries to have all replicas of a page to itself, before it leaves the write to
+/// the page's home.
+pub const REPLICA_TRIES_MAX: u32 = 8;
+/// Replicas of a page that a writer writes to itself; of more the home does it.
+pub const REPLICA_PLACES_MAX: usize = 8;
+/// Pages of which a handle knows where their replicas are.
+pub const SHARERS_MAX: usize = 4096;
+/// A replica that was not asked for so long is dropped, ns.
+pub const REPLICA_IDLE_NS: u64 = 8 * NS_PER_SECOND;
+
 /// Round trips of a moving page, one after another. Source: Rcmp §5.3: request, answer of the other
 /// rack, shoot-down there, one-sided copies, new entry of the directory.
 pub const MOVE_ROUND_TRIPS: u32 = 5;
+/// One-sided accesses that a write to a page with a replica costs more than one without, if it does
+/// not come from the replica's rack: to close the replica, and to write to it and open it.
+pub const COPY_WRITE_ACCESSES: u32 = 2;
 /// Doublings that recent moves of a page can add to what the next one must save.
 pub const MOVE_DOUBLINGS_MAX: u32 = 10;

@@ -65,6 +65,16 @@ pub struct RequestCounts {
     pub check_free: u64,
     /// Frees of what a word names in another rack.
     pub free_apart: u64,
+    /// Questions how much memory may be used for replicas.
+    pub replica_room: u64,
+    /// Polls of keepers of replicas.
+    pub replica_poll: u64,
+    /// Replicas asked for.
+    pub replicate: u64,
+    /// Replicas recalled.
+    pub recall: u64,
+    /// Questions where replicas are.
+    pub sharers: u64,
 }
 
 impl RequestCounts {
@@ -98,12 +108,17 @@ impl RequestCounts {
             Request::Balance(_) => &mut self.balance,
             Request::CheckFree { .. } => &mut self.check_free,
             Request::FreeApart { .. } => &mut self.free_apart,
+            Request::ReplicaRoom { .. } => &mut self.replica_room,
+            Request::ReplicaPoll(_) => &mut self.replica_poll,
+            Request::Replicate { .. } => &mut self.replicate,
+            Request::Recall { .. } => &mut self.recall,
+            Request::Sharers { .. } => &mut self.sharers,
         };
         *count += 1;
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 27] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 32] {
         [
             ("resolve", self.resolve),
             ("alloc", self.alloc),
@@ -132,6 +147,11 @@ impl RequestCounts {
             ("balance", self.balance),
             ("check_free", self.check_free),
             ("free_apart", self.free_apart),
+            ("replica_room", self.replica_room),
+            ("replica_poll", self.replica_poll),
+            ("replicate", self.replicate),
+            ("recall", self.recall),
+            ("sharers", self.sharers),
         ]
     }
 

@@ -5,7 +5,7 @@
 //! |---|---|---|---|
 //! | pages | `PATH` | read, write | read, write |
 //! | private | `PATH.meta` | read, write | nothing |
-//! | page table: one generation word a frame | `PATH.table` | read, write | read |
+//! | page table: one word a frame, directories of replicas | `PATH.table` | read, write | read |
 //! | slot: cells, request ring, reply ring | `PATH.slot-N` | read, write | its own: read, write |
 //! | bell: ready bitmap | `PATH.bell` | read, write | read, write |
 //!
@@ -13,15 +13,15 @@
 
 use crate::addr::{FrameIndex, PageGeometry};
 use crate::constants::{
-    CELLS, DEBTS_MAX, DUES_MAX, LOCKS_MAX, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES,
-    SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
+    CELLS, DEBTS_MAX, DUES_MAX, LOCKS_MAX, REPLICA_HOMES, RING_DATA_BYTES, RING_ENTRIES,
+    RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First bytes of every private section: "rackpool" read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rackpool");
 /// Version of all layouts here. Another version is an error, never a reformat.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;
 
 /// The unit in which sections are laid out and backed, bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -340,7 +340,14 @@ impl RegionLayout {
 
     /// Length of the table section.
     pub fn table_bytes(&self) -> u64 {
-        (8 * u64::from(self.frame_count)).next_multiple_of(BLOCK_BYTES)
+        self.replicas_word(REPLICA_HOMES).next_multiple_of(BLOCK_BYTES)
+    }
+
+    /// Offset in the table section of a word, behind those of all frames: the address of the
+    /// directory of replicas of one home's pages in this rack, or 0.
+    #[inline]
+    pub const fn replicas_word(&self, index: u64) -> u64 {
+        8 * (self.frame_count as u64 + index)
     }
 }
 

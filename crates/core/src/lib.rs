@@ -19,6 +19,7 @@ pub mod member;
 pub mod placement;
 pub mod policy;
 pub mod probe;
+pub mod replica;
 pub mod rrpc;
 pub mod seam;
 mod shard;

@@ -152,6 +152,20 @@ names! {
         PickDrainingRack = "pick-draining-rack",
         /// A rack is given up while its daemon is alive.
         ForgetLivingRack = "forget-living-rack",
+        /// A page is written while its replicas may be read.
+        WriteUnderReplica = "write-under-replica",
+        /// A silent keeper's lease counts as over at once.
+        IgnoreReplicaLease = "ignore-replica-lease",
+        /// Attach opens pages for writers whose replicas may be read.
+        ForgetReplicasAtAttach = "forget-replicas-at-attach",
+        /// Replicas are read whatever the time.
+        ReadExpiredReplica = "read-expired-replica",
+        /// Whether a replica is open is not looked at again after it was read.
+        SkipReplicaRecheck = "skip-replica-recheck",
+        /// A page is written while its replicas may be read, by one who writes to all of them.
+        WriteOpenReplica = "write-open-replica",
+        /// A keeper says that it has closed a replica and has not.
+        KeepReplicaOpen = "keep-replica-open",
         /// Reads of a page count as writes.
         CountReadsAsWrites = "count-reads-as-writes",
         /// Of all racks that there are the master names three.
@@ -163,7 +177,10 @@ impl Mutation {
     /// Whether a promise is broken that the simulator's checkers look at. The others cost speed, or
     /// are no part of what its clients do: tests of the engines notice them.
     pub const fn is_simulated(self) -> bool {
-        !matches!(self, Mutation::CountReadsAsWrites | Mutation::NameThreeRacks)
+        !matches!(
+            self,
+            Mutation::CountReadsAsWrites | Mutation::NameThreeRacks | Mutation::SkipReplicaRecheck
+        )
     }
 }
 
@@ -274,6 +291,16 @@ names! {
         MoveTooSlow = "move-too-slow",
         /// Attach: a page was in a move.
         MoveSettledAtAttach = "move-settled-at-attach",
+        /// Daemon: a request waited until replicas were closed or gone.
+        ReplicaInTheWay = "replica-in-the-way",
+        /// Daemon: the lease of a keeper of replicas ran out.
+        KeeperSilent = "keeper-silent",
+        /// Attach: a page had replicas.
+        ReplicasFound = "replicas-found",
+        /// Client: a replica was read.
+        ReplicaRead = "replica-read",
+        /// Client: a page and its replicas were written.
+        ReplicaWritten = "replica-written",
         /// Attach: frames on their way were rolled back.
         FramesRolledBack = "frames-rolled-back",
         /// Master: a daemon with another region waits for the end of the old one's lease.
@@ -322,7 +349,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 58);
+        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 64);
     }
 
     #[test]

@@ -182,6 +182,9 @@ impl<M: Mem> TargetMemory<M> {
         if !offset.is_multiple_of(WORD_BYTES) {
             return WorkStatus::BadRange;
         }
+        if key.is_shared() {
+            return WorkStatus::BadKey;
+        }
         status(self.at(RemoteAddr { offset, key }, WORD_BYTES, |pages| {
             if self.cell.mutated(Mutation::AtomicsInTwoSteps) {
                 return load_then_store(pages, offset, |old| (old == expected).then_some(new));
@@ -197,6 +200,9 @@ impl<M: Mem> TargetMemory<M> {
     pub fn fetch_add(&self, offset: u64, key: Generation, n: u64) -> WorkStatus {
         if !offset.is_multiple_of(WORD_BYTES) {
             return WorkStatus::BadRange;
+        }
+        if key.is_shared() {
+            return WorkStatus::BadKey;
         }
         let at = RemoteAddr { offset, key };
         status(self.at(at, WORD_BYTES, |pages| {

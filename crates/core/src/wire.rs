@@ -21,12 +21,13 @@ use crate::member::{
 };
 use crate::placement::Order;
 use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, MoveReport};
+use crate::replica::{Orders, Poll, ReplicaCounts, Sharers};
 use crate::rrpc::{Bytes, Fetch, Fetched};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 10;
+pub const WIRE_VERSION: u32 = 13;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -245,6 +246,34 @@ pub enum Request {
         /// What was asked for when it was allocated.
         bytes: u64,
     },
+    /// To the own rack's daemon, by the one who keeps replicas of `home`'s pages: how many frames
+    /// it may have for them, and where its directory is for the rack's clients to look at.
+    ReplicaRoom {
+        /// The home of the pages.
+        home: RackId,
+        /// The directory; null for none.
+        directory: GAddr,
+    },
+    /// To a home, by one who keeps replicas of its pages. Answered when there is something to do,
+    /// or in time for the lease.
+    ReplicaPoll(Poll),
+    /// To a page's home: a replica of it is to be made in a rack.
+    Replicate {
+        /// The page.
+        page: PageId,
+        /// The rack.
+        to: RackId,
+    },
+    /// To a page's home: it is to have no replicas for a while. Answered when it has none.
+    Recall {
+        /// The page.
+        page: PageId,
+    },
+    /// To a page's home, by who wants to write to it: where its replicas are.
+    Sharers {
+        /// The page.
+        page: PageId,
+    },
 }
 
 impl Request {
@@ -351,6 +380,17 @@ pub enum Reply {
     },
     /// To `CheckFree`: there is such an allocation.
     Known,
+    /// To `ReplicaRoom`: how many frames may be used in all.
+    ReplicaRoom {
+        /// So many.
+        frames: u32,
+    },
+    /// To `ReplicaPoll`.
+    ReplicaOrders(Orders),
+    /// To `Replicate`: it will be made. To `Recall`: there is none.
+    Replicas,
+    /// To `Sharers`.
+    Sharers(Sharers),
 }
 
 /// A session as its daemon sees it now.
@@ -401,6 +441,8 @@ pub struct DaemonStats {
     pub pages_moving: u64,
     /// What was decided about moving pages, and done, since this process started.
     pub moves: MoveCounts,
+    /// What was done about replicas of this rack's pages since this process started.
+    pub replicas: ReplicaCounts,
     /// Locks that are held.
     pub locks_held: u64,
     /// Requests that wait for a lock.

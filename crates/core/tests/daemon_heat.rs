@@ -81,7 +81,7 @@ fn page(rig: &mut Rig) -> u64 {
 fn used(writes: u32) -> Use {
     let counts = Counts { reads: 0, writes };
     let recent = Recent { counts, span_ns: NS_PER_SECOND };
-    Use { heat_milli: 1000 + 1000 * u64::from(writes), counts, recent }
+    Use { heat_milli: 1000 + 1000 * u64::from(writes), counts, recent, rack: Recent::default() }
 }
 
 /// Another rack, with room, asks.
@@ -276,7 +276,7 @@ fn of_many_decisions_the_last_are_kept_and_an_answer_fits_into_a_message() {
         let mut record = *record;
         let (counts, span_ns) = (Counts { reads: u32::MAX, writes: u32::MAX }, u64::MAX);
         let recent = Recent { counts, span_ns };
-        let used = Use { heat_milli: u64::MAX, counts, recent };
+        let used = Use { heat_milli: u64::MAX, counts, recent, rack: Recent::default() };
         let page = PageId(u64::MAX);
         let o = &mut record.observation;
         (o.asker_use, o.home_use, o.others_use) = (used, used, recent);

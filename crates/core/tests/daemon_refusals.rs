@@ -397,7 +397,7 @@ fn the_257th_slot_and_the_769th_remote_session_are_busy() {
         rig.join(name);
     }
     let join = |rig: &mut Rig, session| {
-        rig.run(|daemon, world| daemon.join_local(SessionId(session), 1, 1, world)).unwrap()
+        rig.run(|daemon, world| daemon.join_local((SessionId(session), 1), 1, 1, world)).unwrap()
     };
     assert_eq!(code(join(&mut rig, 5000)), "busy");
     assert_eq!(code(join(&mut rig, 0)), "denied");
@@ -418,10 +418,28 @@ fn the_257th_slot_and_the_769th_remote_session_are_busy() {
     assert_eq!(remote(&mut rig, 5000), Ok((SLOTS_MAX + 3, false)), "the oldest goes");
     assert_eq!(remote(&mut rig, 5001), Ok((SLOTS_MAX + 7, false)));
     assert_eq!(code(remote(&mut rig, 10_007)), "busy");
-    let daemon = rig.daemon.as_ref().unwrap();
-    assert!(daemon.resume_local(SessionId(100), 0).is_ok());
-    assert_eq!(code(daemon.resume_local(SessionId(100), 1)), "denied");
-    assert_eq!(code(daemon.resume_local(SessionId(100), SLOTS_MAX)), "denied");
+    let daemon = rig.daemon.as_mut().unwrap();
+    assert!(daemon.resume_local(SessionId(100), 2, 0).is_ok());
+    assert_eq!(code(daemon.resume_local(SessionId(100), 3, 1)), "denied");
+    assert_eq!(code(daemon.resume_local(SessionId(100), 3, SLOTS_MAX)), "denied");
+}
+
+/// A client whose time was up says hello anew; a daemon that was stopped hears both, and makes the
+/// rings anew for what it serves.
+#[test]
+fn a_hello_that_is_heard_after_a_later_one_is_refused() {
+    let mut rig = Rig::new(8);
+    let session = SessionId(7);
+    let slot = rig.run(|daemon, world| daemon.join_local((session, 4), 1, 1, world)).unwrap();
+    let slot = slot.expect("a slot is free");
+    let daemon = rig.daemon.as_mut().unwrap();
+    assert_eq!(code(daemon.resume_local(session, 3, slot)), "denied");
+    assert_eq!(code(daemon.resume_local(session, 4, slot)), "denied");
+    assert!(daemon.resume_local(session, 9, slot).is_ok());
+    assert_eq!(code(daemon.resume_local(session, 8, slot)), "denied");
+    rig.start();
+    // Nothing that was said to the daemon before is heard by its successor.
+    assert!(rig.daemon.as_mut().unwrap().resume_local(session, 10, slot).is_ok());
 }
 
 #[test]

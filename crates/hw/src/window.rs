@@ -19,6 +19,8 @@
 mod mapped;
 #[cfg(any(loom, shuttle))]
 mod modelled;
+#[cfg(not(any(loom, shuttle)))]
+mod process;
 
 #[cfg(not(any(loom, shuttle)))]
 pub use mapped::{Access, MapOptions, Piece, SEND_PIECES_MAX, Window, send_gather};

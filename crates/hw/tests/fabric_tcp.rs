@@ -423,27 +423,45 @@ fn a_write_of_what_a_buffer_sends_is_applied_whole_or_not_at_all() {
 fn a_buffer_taken_back_before_it_was_sent_ends_the_connection_and_nothing_else() {
     let mut rig = TcpRig::new();
     let data = vec![1; PAGE as usize];
-    let peer = rig.peer;
-    let mut lent = [LocalBuffer::From(&data)];
-    let left = rig.end.with_buffers(&mut lent, |end, ids| {
-        let local = [sge(ids.id(0), 0, PAGE)];
-        let verb = Verb::Write(at(PAGE));
-        let work = |id| WorkRequest { id, verb, local: &local, signalled: true };
-        end.post(peer, &[work(1), work(2), work(3), work(4)]).unwrap();
-        end.outstanding(peer)
-    });
-    assert_eq!(left.unwrap(), 4);
-    let events = poll_until(&mut rig.end, closed);
-    let done = statuses(&events);
-    assert_eq!(done.len(), 4);
-    assert_eq!(done[3].1, WorkStatus::Flushed { executed: Some(false) });
-    let mut application = Vec::new();
-    let start = Instant::now();
-    while application.is_empty() {
-        application = rig.application();
-        assert!(start.elapsed() < PATIENCE);
+    // A target that has its processor takes what is sent as fast as it is sent: then nothing is
+    // left to take back, and it is tried again.
+    for round in 0.. {
+        assert!(round < 50, "the sockets always take everything at once");
+        let peer = rig.peer;
+        let mut lent = [LocalBuffer::From(&data)];
+        let left = rig.end.with_buffers(&mut lent, |end, ids| {
+            let local = [sge(ids.id(0), 0, PAGE)];
+            let verb = Verb::Write(at(PAGE));
+            let work = |id| WorkRequest { id, verb, local: &local, signalled: true };
+            end.post(peer, &[work(1), work(2), work(3), work(4)]).unwrap();
+            end.outstanding(peer)
+        });
+        assert_eq!(left.unwrap(), 4);
+        let (mut events, start) = (Vec::new(), Instant::now());
+        while statuses(&events).len() < 4 {
+            rig.end.poll(monotonic_ns(), &mut events);
+            assert!(start.elapsed() < PATIENCE, "{events:?}");
+        }
+        let done = statuses(&events);
+        if done.iter().all(|(_, status)| *status == WorkStatus::Done(0)) {
+            continue;
+        }
+        if !events.iter().any(closed) {
+            poll_until(&mut rig.end, closed);
+        }
+        let mut application = Vec::new();
+        let start = Instant::now();
+        while application.is_empty() {
+            application = rig.application();
+            assert!(start.elapsed() < PATIENCE);
+        }
+        rig.connect();
+        let unsent = WorkStatus::Flushed { executed: Some(false) };
+        if let Some(first) = done.iter().position(|(_, status)| *status == unsent) {
+            assert!(done[first..].iter().all(|(_, status)| *status == unsent), "{done:?}");
+            break;
+        }
     }
-    rig.connect();
     assert_eq!(rig.write(at(0), b"again"), WorkStatus::Done(0));
 }
 

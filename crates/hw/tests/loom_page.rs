@@ -6,6 +6,7 @@
 
 mod engines;
 
+use engines::model::{model, spawn};
 use engines::{PAGE, Rack, Section};
 use loom::thread;
 use rackpool_core::client::{Client, Miss, OWN, Reach};
@@ -17,13 +18,6 @@ use rackpool_core::{GAddr, daemon::Daemon};
 const FIRST: [u8; 16] = [1; 16];
 const NEXT: [u8; 16] = [2; 16];
 const LATE: [u8; 16] = [9; 16];
-
-fn model(f: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    // Few preemptions suffice for every known bug of such protocols.
-    builder.preemption_bound = None;
-    builder.check(f);
-}
 
 /// A page with the frame that it will lose, and who can reach it.
 struct Page {
@@ -73,9 +67,9 @@ fn against_a_free(
     mutation: Option<Mutation>,
     access: impl Fn(&Client<Section>, GAddr, PageHome) + Send + Sync + 'static,
 ) {
-    model(move || {
+    model(None, move || {
         let Page { rack, daemon, slot, client, addr, home } = Page::new(mutation);
-        let freer = thread::spawn(move || free_and_use_again(rack, daemon, slot, addr));
+        let freer = spawn(move || free_and_use_again(rack, daemon, slot, addr));
         access(&client, addr, home);
         freer.join().expect("the freer saw nothing wrong");
     });
@@ -150,10 +144,10 @@ fn target_against_a_free(
     + Sync
     + 'static,
 ) {
-    model(move || {
+    model(None, move || {
         let Page { rack, daemon, slot, addr, home, .. } = Page::new(mutation);
         let target = rack.target(rare);
-        let freer = thread::spawn(move || free_and_use_again(rack, daemon, slot, addr));
+        let freer = spawn(move || free_and_use_again(rack, daemon, slot, addr));
         access(&target, target.layout().frame_offset(home.frame), home);
         freer.join().expect("the freer saw nothing wrong");
     });
@@ -225,9 +219,9 @@ fn a_target_that_executes_revoked_keys_is_caught() {
 /// A handle that is dropped says so in its slot; the daemon then gives its memory to others and
 /// looks at the slot's cells no more.
 fn against_a_leave(leaves_first: bool) {
-    model(move || {
+    model(None, move || {
         let Page { mut rack, mut daemon, slot, client, addr, .. } = Page::new(None);
-        let reaper = thread::spawn(move || {
+        let reaper = spawn(move || {
             while rack.slot_section(slot).load(SlotWord::Left as u64) == 0 {
                 thread::yield_now();
             }

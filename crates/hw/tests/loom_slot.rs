@@ -5,6 +5,7 @@
 
 mod engines;
 
+use engines::model::{model, spawn};
 use engines::{PAGE, Rack, Section};
 use loom::thread;
 use rackpool_core::GAddr;
@@ -19,12 +20,6 @@ use rackpool_hw::window::Window;
 use std::time::{Duration, Instant};
 
 const OURS: [u8; 16] = [1; 16];
-
-fn model(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = preemptions;
-    builder.check(f);
-}
 
 /// A client whose allocation of the only page is answered and not yet taken.
 struct Answered {
@@ -71,7 +66,7 @@ fn a_death(takes: bool) {
         let socket = closed.clone();
         let home = slot_home(&client, &answer);
         let section = rack.slot_section(slot).clone();
-        let reaper = thread::spawn(move || {
+        let reaper = spawn(move || {
             while socket.load(0) == 0 {
                 thread::yield_now();
             }
@@ -139,7 +134,7 @@ fn the_next_request(asks_first: bool) {
         let home = slot_home(&client, &answer);
         let section = rack.slot_section(slot).clone();
         let mut engines = Box::new((rack, daemon));
-        let server = thread::spawn(move || {
+        let server = spawn(move || {
             let (rack, daemon) = &mut *engines;
             let mut consumer = Consumer::attach_with(requests, geometry);
             let frame = next_frame(&mut consumer);
@@ -192,7 +187,7 @@ fn a_request_and_its_answer_meet_when_both_ends_sleep() {
         let window = Window::heap(BELL + 16);
         let [requests, replies] = rings.clone();
         let bell_window = window.clone();
-        let server = thread::spawn(move || {
+        let server = spawn(move || {
             let bell = Bitmap::attach_small(bell_window.clone(), 1);
             let mut consumer = Consumer::attach_with(requests, geometry);
             let mut producer = Producer::attach_with(replies, geometry);

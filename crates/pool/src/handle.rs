@@ -56,6 +56,7 @@ pub struct Handle {
     pub(crate) coupled: Coupled,
     paths: PathStats,
     pub(crate) rrpc: RrpcState,
+    pub(crate) replica_reads: u64,
 }
 
 /// Work request ids of atomics and of moves have this bit, those of transfers do not.
@@ -88,6 +89,7 @@ impl Handle {
             coupled,
             paths: PathStats::default(),
             rrpc: RrpcState::default(),
+            replica_reads: 0,
         })
     }
 
@@ -223,6 +225,9 @@ impl Handle {
             return Ok(());
         }
         if done == 0 && miss == Miss::Unknown && self.first_read(addr, to)? {
+            return Ok(());
+        }
+        if matches!(miss, Miss::OneSided(..)) && self.read_replica(addr, to)? {
             return Ok(());
         }
         let to = &mut to[done..];
@@ -475,7 +480,8 @@ impl Handle {
             path: if mapped { "mapped" } else { "tcp" }.into(),
             why: self.links.why(home, mapped),
             frame: entry.frame.0,
-            generation: entry.generation.0,
+            generation: entry.generation.plain().0,
+            replicated: entry.generation.is_shared(),
             translation_cached: was_cached,
             emulated_latency_ns: self.links.emulated_ns(entry.link),
         })
@@ -502,7 +508,8 @@ impl Handle {
     /// nothing.
     pub fn handle_stats(&self) -> HandleStats {
         let (paths, coupled) = (self.paths, self.coupled_stats());
-        HandleStats { paths, coupled, ..self.links.stats(&self.endpoint) }
+        let replica_reads = self.replica_reads;
+        HandleStats { paths, coupled, replica_reads, ..self.links.stats(&self.endpoint) }
     }
 
     pub(crate) fn ask_daemon(
@@ -613,6 +620,9 @@ impl Handle {
                 return Ok(pin);
             }
             let stale = self.client.forget_stale(self.client.geometry().page(addr));
+            if stale.is_some_and(|home| home.generation.is_shared()) {
+                self.recall(addr)?;
+            }
             let mut locate = Locate::new(&self.client, addr, bytes).after(stale);
             self.run(&mut locate)?;
         }

@@ -32,6 +32,7 @@ mod paths;
 mod pin;
 mod pool;
 mod remote;
+mod replica;
 mod rrpc;
 mod stats;
 mod submit;

@@ -600,6 +600,7 @@ impl Links {
             fabric_receive_calls: fabric.recv_calls,
             paths: PathStats::default(),
             coupled: CoupledStats::default(),
+            replica_reads: 0,
         }
     }
 }

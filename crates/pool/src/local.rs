@@ -26,7 +26,7 @@ use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::ring::{Consumer, Producer};
 use rackpool_hw::window::{Access, MapOptions, Window};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,14 @@ use std::time::{Duration, Instant};
 const RETRY_PAUSE_MS_MAX: u64 = 50;
 /// How long one wait for a reply lasts before the control socket is looked at, ns.
 const WAIT_SLICE_NS: u64 = 20_000_000;
+
+/// Hellos that this process has said: the number of the last one.
+static HELLOS: AtomicU64 = AtomicU64::new(0);
+
+fn next_hello() -> u64 {
+    // Relaxed: only the order of the hellos of one handle counts, which one thread says.
+    HELLOS.fetch_add(1, Ordering::Relaxed) + 1
+}
 
 /// How to join a daemon of this host.
 #[derive(Clone, Debug)]
@@ -474,8 +482,13 @@ fn join_once(
     let peer = format!("daemon at {}", options.control);
     let conn = ControlConn::connect(&options.control).map_err(|e| control_error(&peer, e))?;
     conn.check_peer().map_err(|e| control_error(&peer, e))?;
-    let read_only = options.read_only;
-    let hello = ControlHello { version: WIRE_VERSION, session, resume_slot, read_only };
+    let hello = ControlHello {
+        version: WIRE_VERSION,
+        session,
+        resume_slot,
+        read_only: options.read_only,
+        number: next_hello(),
+    };
     conn.send(&wire::encode_vec(&hello), &[]).map_err(|e| control_error(&peer, e))?;
     let mut buffer = vec![0; MESSAGE_BYTES_MAX as usize];
     let started_ns = clock::now_ns();
@@ -591,6 +604,7 @@ mod tests {
             session,
             resume_slot: Some(slot),
             read_only: false,
+            number: next_hello(),
         };
         conn.send(&wire::encode_vec(&hello), &[]).unwrap();
         std::thread::sleep(SEEN);

@@ -110,7 +110,7 @@ pub(crate) fn pin(
         Err(miss) => {
             lease.give_cell_back(cell);
             match miss {
-                Miss::Unknown => Ok(None),
+                Miss::Unknown | Miss::Shared(_) => Ok(None),
                 Miss::OneSided(..) => Err(denied()),
                 Miss::CrossesPage => {
                     Err(Error::OutOfBounds { addr, bytes, limit_bytes: client.bytes_in_page(addr) })

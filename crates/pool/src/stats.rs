@@ -42,6 +42,8 @@ pub struct Explain {
     pub frame: u32,
     /// The frame's generation.
     pub generation: u64,
+    /// Whether the page has replicas in other racks.
+    pub replicated: bool,
     /// Whether the handle knew the page before it was asked.
     pub translation_cached: bool,
     /// Latency injected on this path, ns; 0 is none.
@@ -73,6 +75,7 @@ impl fmt::Display for Explain {
         writeln!(f, "why={}", self.why)?;
         writeln!(f, "frame={}", self.frame)?;
         writeln!(f, "generation={}", self.generation)?;
+        writeln!(f, "replicated={}", self.replicated)?;
         writeln!(f, "translation_cached={}", self.translation_cached)?;
         write!(f, "emulated_latency_ns={}", self.emulated_latency_ns)
     }
@@ -97,6 +100,8 @@ pub struct HandleStats {
     pub paths: PathStats,
     /// Writes that were buffered and reads that were cached, under locks of ranges.
     pub coupled: CoupledStats,
+    /// Reads of other racks' pages that found a replica in the own rack.
+    pub replica_reads: u64,
 }
 
 /// One rack in [`PoolStats`].

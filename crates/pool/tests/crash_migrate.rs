@@ -112,6 +112,11 @@ impl Moves {
                 self.slowest_move = self.slowest_move.max(took);
             }
             Some(("x", code)) => *self.refused.entry(code.into()).or_default() += 1,
+            // The last of its objects has been freed since the mover was told of it.
+            Some(("g", page)) => {
+                let page = GAddr(page.parse().expect("an address"));
+                assert!(!self.pages.contains_key(&page), "mover {index}: {page} is gone");
+            }
             _ => assert_eq!(line, "done", "mover {index}"),
         }
     }

@@ -12,7 +12,9 @@ const THREADS: usize = 2;
 /// frees is gone.
 const WITHOUT_FAULTS: [&str; 3] = ["ok", "full", "not-mapped"];
 /// What besides: locks that others have, pages that stay or that others move.
-const OF_OPERATIONS: [(&str, &str); 15] = [
+const OF_OPERATIONS: [(&str, &str); 17] = [
+    ("share", "stays"),
+    ("share", "moving"),
     ("balance-turn", "rests"),
     ("balance-turn", "left"),
     ("drain-turn", "rests"),

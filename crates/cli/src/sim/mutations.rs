@@ -125,8 +125,11 @@ mod tests {
         let cli = Cli::try_parse_from(line.split_whitespace()).expect("a good line");
         let Command::Sim(args) = cli.command else { panic!("not sim") };
         let SimCommand::Mutations(args) = args.command else { panic!("not mutations") };
-        let none = |_: &str| Err("no tables".to_owned());
-        let engine = Engine { run_seed: toy, scale: |_, _, _| Err("no".into()), ladder: none };
+        let engine = Engine {
+            run_seed: toy,
+            scale: |_, _, _| Err("no".into()),
+            ladder: |_| Err("no".into()),
+        };
         run(&engine, &args)
     }
 

@@ -15,12 +15,16 @@ mod coupled;
 mod drain;
 mod flush;
 mod held;
+mod keeper;
 mod locate;
 mod migrate;
 mod mover;
 mod page_cache;
+mod replica;
 mod rrpc;
 mod session;
+mod share;
+mod spread;
 mod transfer;
 mod translate;
 mod usage;
@@ -32,12 +36,15 @@ pub use coupled::{Coupled, CoupledIo, CoupledOptions, CoupledStats};
 pub use drain::{DrainTurn, Drained, Drainer};
 pub use flush::{Flush, Look};
 pub use held::{Dropped, HeldLock, HeldLocks, LockRange, Losses, OwedLock};
+pub use keeper::{Keeper, Tended, Tending};
 pub use locate::Locate;
 pub use migrate::Migrate;
 pub use mover::{Mover, Turn, Turned};
 pub use page_cache::PageCache;
+pub use replica::ReplicaRead;
 pub use rrpc::{Brought, Calls, Rpc, What};
 pub use session::{LinkLoss, Session, Taken};
+pub use share::Share;
 pub use transfer::{Access, Atomic, AtomicOp, Piece, Transfer, TransferTables};
 pub use translate::Translation;
 pub use usage::{UseReport, UseReports};
@@ -197,6 +204,8 @@ pub struct Client<M> {
     own_turn: bool,
     /// Homes of pages were recorded since somebody looked.
     has_learnt: bool,
+    /// Where replicas are of pages that were written to.
+    known: spread::Known,
 }
 
 /// Accesses of a batch whose lines are asked for together: enough to cover the latency of far
@@ -250,6 +259,11 @@ pub enum Miss {
     OneSided(LinkId, RemoteAddr),
     /// The access does not fit into its page: split it.
     CrossesPage,
+    /// The page is shared with replicas: a [`Transfer`] writes to all of them, or the daemon behind
+    /// the link does; [`Recall`] makes it a page as others.
+    ///
+    /// [`Recall`]: Request::Recall
+    Shared(LinkId),
 }
 
 impl<M: Mem> Client<M> {
@@ -270,6 +284,7 @@ impl<M: Mem> Client<M> {
             order: Order::default(),
             own_turn: true,
             has_learnt: false,
+            known: spread::Known::default(),
         }
     }
 
@@ -472,6 +487,9 @@ impl<M: Mem> Client<M> {
         {
             return Err(Miss::CrossesPage);
         }
+        if kind == Access::Write && entry.generation.is_shared() {
+            return Err(Miss::Shared(entry.link));
+        }
         match &self.links[entry.link.0 as usize].reach {
             Reach::Mapped(view) => {
                 if self.usage.is_on() {
@@ -588,6 +606,9 @@ impl<M: Mem> Client<M> {
         if entry.page != self.geometry.page(addr) || in_page + bytes > self.geometry.page_bytes() {
             return None;
         }
+        if kind == Access::Write && entry.generation.is_shared() {
+            return None;
+        }
         let offset = entry.base + in_page;
         self.view(entry.link)?.pages.prefetch(offset);
         if self.usage.is_on() {
@@ -628,6 +649,9 @@ impl<M: Mem> Client<M> {
         };
         if in_page + bytes > self.geometry.page_bytes() {
             return Err(Miss::CrossesPage);
+        }
+        if entry.generation.is_shared() {
+            return Err(Miss::Shared(entry.link));
         }
         let offset = entry.base + in_page;
         let Reach::Mapped(view) = &self.links[entry.link.0 as usize].reach else {

@@ -219,5 +219,10 @@ fn operation_name(request: &Request) -> &'static str {
         Request::Balance(_) => "balance",
         Request::CheckFree { .. } => "check of an allocation",
         Request::FreeApart { .. } => "free_from",
+        Request::ReplicaRoom { .. } => "question for memory for replicas",
+        Request::ReplicaPoll(_) => "poll of replicas",
+        Request::Replicate { .. } => "replica",
+        Request::Recall { .. } => "recall of replicas",
+        Request::Sharers { .. } => "where replicas are",
     }
 }

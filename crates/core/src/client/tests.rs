@@ -14,6 +14,7 @@ mod drain;
 mod migrate;
 mod mover;
 mod moving;
+mod replica;
 mod rrpc;
 
 #[derive(Clone, Debug)]

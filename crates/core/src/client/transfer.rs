@@ -6,14 +6,17 @@
 //! Reads and writes are repeated after a lost connection: a write that outlives its connection may
 //! be applied a second time while it is still under way (`docs/semantics.md`).
 
+use super::locate::unexpected;
+use super::spread::{Spread, Spreading};
 use super::{Client, Io, LinkId, Locate, Miss, Need, Operation, Reach, Retries, Step};
 use crate::addr::{GAddr, Generation};
 use crate::constants::FABRIC_OUTSTANDING_MAX;
 use crate::error::{Error, Result};
+use crate::rrpc::{Bytes, INLINE_BYTES_MAX};
 use crate::seam::{
     Mem, Mutation, PostError, Race, Rare, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
-use crate::wire::{MasterAnswer, PageHome, Reply};
+use crate::wire::{MasterAnswer, PageHome, Reply, Request};
 
 /// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +36,13 @@ pub struct Piece {
     pub bytes: u64,
 }
 
+/// A part of a piece within one page.
 #[derive(Clone, Copy, Debug)]
-struct Fragment {
-    piece: u32,
-    offset: u64,
-    addr: GAddr,
-    bytes: u64,
+pub(super) struct Fragment {
+    pub(super) piece: u32,
+    pub(super) offset: u64,
+    pub(super) addr: GAddr,
+    pub(super) bytes: u64,
     /// The key that it was posted with.
     key: Generation,
 }
@@ -68,6 +72,10 @@ pub struct TransferTables {
     /// Doorbells so far, of all transfers.
     doorbells: u64,
     locate: Option<Locate>,
+    /// What is being written to a page and its replicas.
+    spread: Spread,
+    /// What the page's daemon is writing for us, because we cannot.
+    stored: Option<Fragment>,
     /// Where a page was found not to be any more.
     stale: Option<PageHome>,
     retries: Retries,
@@ -86,6 +94,8 @@ impl Default for TransferTables {
             batch: Vec::with_capacity(BATCH_MAX),
             doorbells: 0,
             locate: None,
+            spread: Spread::default(),
+            stored: None,
             stale: None,
             retries: Retries::default(),
         }
@@ -120,6 +130,8 @@ impl<'t> Transfer<'t> {
             tables.in_flight_count = 0;
         }
         tables.locate = None;
+        tables.spread.clear();
+        tables.stored = None;
         tables.stale = None;
         tables.retries = Retries::default();
         Self { tables, pieces }
@@ -139,11 +151,21 @@ impl<M: Mem> Operation<M> for Transfer<'_> {
     }
 
     fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
+        if let Some(fragment) = self.tables.stored.take() {
+            return self.tables.on_stored(client, fragment, reply);
+        }
+        if self.tables.spread.fragment().is_some() {
+            return self.tables.spread.on_reply(client, reply);
+        }
         let locate = self.tables.locate.as_mut().expect("only a search asks the daemon");
         locate.on_reply(client, reply)
     }
 
     fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
+        if self.tables.spread.fragment().is_some() {
+            self.tables.spread.on_master(client, answer);
+            return Ok(());
+        }
         let locate = self.tables.locate.as_mut().expect("only a search asks the master");
         locate.on_master(client, answer)
     }
@@ -157,6 +179,11 @@ impl TransferTables {
     /// Whether a work request belongs to the transfer that the tables are in the middle of.
     pub fn owns(&self, id: u64) -> bool {
         id >> 8 == self.round
+    }
+
+    /// Writes that went to a page and its replicas, of all transfers that used the tables.
+    pub fn spreads(&self) -> u64 {
+        self.spread.count
     }
 
     /// Batches that were posted, of all transfers that used the tables.
@@ -176,6 +203,9 @@ impl TransferTables {
                 need => return Ok(need),
             }
         }
+        if let Some(step) = self.go_on_spreading(client, io)? {
+            return Ok(step);
+        }
         loop {
             let Some(fragment) = self.take_fragment(client, pieces) else {
                 let need = Step::Need(Need::Completions);
@@ -183,6 +213,14 @@ impl TransferTables {
             };
             match self.run_mapped(client, &fragment, io) {
                 Ok(()) => self.retries = Retries::default(),
+                Err(Miss::Shared(link)) => {
+                    if !self.spread.begin(client, fragment, self.round) {
+                        return Ok(self.store(link, fragment, io));
+                    }
+                    if let Some(step) = self.go_on_spreading(client, io)? {
+                        return Ok(step);
+                    }
+                }
                 Err(Miss::OneSided(link, _)) => {
                     self.again.push(fragment);
                     match self.post_batch(client, pieces, link, io) {
@@ -211,6 +249,67 @@ impl TransferTables {
         }
     }
 
+    /// Goes on with a write to a shared page; what that needs. `None` if there is none under way.
+    fn go_on_spreading<M: Mem>(
+        &mut self,
+        client: &mut Client<M>,
+        io: &mut impl Io,
+    ) -> Result<Option<Step<()>>> {
+        let Some(fragment) = self.spread.fragment() else { return Ok(None) };
+        match self.spread.step(client, io, self.in_flight_count > 0)? {
+            Spreading::Need(need) => return Ok(Some(Step::Need(need))),
+            Spreading::ByHome(link) => return Ok(Some(self.store(link, fragment, io))),
+            Spreading::Done => self.retries = Retries::default(),
+            Spreading::Stale => {
+                self.retries.again(fragment.addr)?;
+                self.stale = client.forget_stale(client.geometry().page(fragment.addr));
+                self.again.push(fragment);
+            }
+            Spreading::Unknown => {
+                client.met(Race::WriteReposted);
+                self.again.push(fragment);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has the daemon of a shared page write, as much as one message carries.
+    fn store(&mut self, link: LinkId, fragment: Fragment, io: &mut impl Io) -> Step<()> {
+        let bytes = fragment.bytes.min(INLINE_BYTES_MAX.into());
+        let Fragment { piece, offset, addr, .. } = fragment;
+        let data = Bytes(io.source(piece, offset, bytes).to_vec());
+        if bytes < fragment.bytes {
+            let (addr, offset) = (GAddr(addr.0 + bytes), offset + bytes);
+            let bytes = fragment.bytes - bytes;
+            self.again.push(Fragment { addr, offset, bytes, ..fragment });
+        }
+        self.stored = Some(Fragment { bytes, ..fragment });
+        Step::Need(Need::Daemon(link, Request::Store { addr, data }))
+    }
+
+    fn on_stored<M: Mem>(
+        &mut self,
+        client: &mut Client<M>,
+        fragment: Fragment,
+        reply: Result<Reply>,
+    ) -> Result<()> {
+        match reply {
+            Ok(Reply::Stored(_)) => {
+                client.note_one_sided(fragment.addr, Access::Write);
+                self.retries = Retries::default();
+                Ok(())
+            }
+            Ok(_) => Err(unexpected("daemon", "a write")),
+            Err(Error::Moving { .. } | Error::NotMapped { .. }) => {
+                self.retries.again(fragment.addr)?;
+                self.stale = client.forget_stale(client.geometry().page(fragment.addr));
+                self.again.push(fragment);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn on_completion<M: Mem>(
         &mut self,
         client: &mut Client<M>,
@@ -220,7 +319,11 @@ impl TransferTables {
         if !self.owns(id) {
             return Ok(());
         }
-        let slot = self.in_flight.get_mut((id & 0xff) as usize);
+        let mark = id & 0xff;
+        if mark >= FABRIC_OUTSTANDING_MAX.into() {
+            return self.spread.on_completion(mark, status);
+        }
+        let slot = self.in_flight.get_mut(mark as usize);
         let Some(fragment) = slot.and_then(Option::take) else {
             return Ok(());
         };
@@ -317,7 +420,7 @@ impl TransferTables {
         let in_flight_max = if full { 0 } else { FABRIC_OUTSTANDING_MAX };
         while batch.len() < batch_max && self.in_flight_count < in_flight_max {
             let Some(fragment) = self.take_fragment(client, pieces) else { break };
-            let Some(remote) = one_sided(client, fragment.addr, link) else {
+            let Some(remote) = one_sided(client, fragment.addr, link, self.access) else {
                 self.again.push(fragment);
                 break;
             };
@@ -364,10 +467,16 @@ impl TransferTables {
 }
 const _: () = assert!(FABRIC_OUTSTANDING_MAX <= 256);
 
-fn one_sided<M: Mem>(client: &Client<M>, addr: GAddr, link: LinkId) -> Option<RemoteAddr> {
+fn one_sided<M: Mem>(
+    client: &Client<M>,
+    addr: GAddr,
+    link: LinkId,
+    access: Access,
+) -> Option<RemoteAddr> {
     let entry = client.translation(client.geometry().page(addr))?;
     let one_sided = matches!(client.reach(entry.link), Reach::OneSided(_));
-    (entry.link == link && one_sided).then(|| RemoteAddr {
+    let shared = access == Access::Write && entry.generation.is_shared();
+    (entry.link == link && one_sided && !shared).then(|| RemoteAddr {
         offset: entry.base + client.geometry().offset(addr),
         key: entry.generation,
     })
@@ -427,6 +536,8 @@ pub struct Atomic {
     op: AtomicOp,
     id: u64,
     posted: bool,
+    /// Whether the page's daemon was asked to do it, because the page is shared.
+    asked: bool,
     old: Option<u64>,
     locate: Option<Locate>,
     /// Where the page was found not to be any more.
@@ -438,7 +549,8 @@ impl Atomic {
     /// Starts an atomic; `id` must differ from all other work requests of the handle.
     pub fn new(addr: GAddr, op: AtomicOp, id: u64) -> Self {
         let retries = Retries::default();
-        Self { addr, op, id, posted: false, old: None, locate: None, stale: None, retries }
+        let (posted, asked) = (false, false);
+        Self { addr, op, id, posted, asked, old: None, locate: None, stale: None, retries }
     }
 
     fn post<M: Mem>(
@@ -501,6 +613,15 @@ impl<M: Mem> Operation<M> for Atomic {
         };
         match miss {
             Miss::OneSided(link, at) => self.post(client, link, at, io),
+            Miss::Shared(link) => {
+                self.asked = true;
+                let addr = self.addr;
+                let request = match self.op {
+                    AtomicOp::Cas { expected, new } => Request::Cas { addr, expected, new },
+                    AtomicOp::FetchAdd { n } => Request::FetchAdd { addr, n },
+                };
+                Ok(Step::Need(Need::Daemon(link, request)))
+            }
             Miss::CrossesPage => unreachable!("an aligned word does not cross a page"),
             Miss::Unknown => {
                 let page = client.geometry().page(self.addr);
@@ -515,8 +636,24 @@ impl<M: Mem> Operation<M> for Atomic {
     }
 
     fn on_reply(&mut self, client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
-        let locate = self.locate.as_mut().expect("only a search asks the daemon");
-        locate.on_reply(client, reply)
+        if !std::mem::take(&mut self.asked) {
+            let locate = self.locate.as_mut().expect("only a search asks the daemon");
+            return locate.on_reply(client, reply);
+        }
+        match reply {
+            Ok(Reply::Old { value }) => {
+                client.note_one_sided(self.addr, Access::Write);
+                self.old = Some(value);
+                Ok(())
+            }
+            Ok(_) => Err(unexpected("daemon", "an atomic")),
+            Err(Error::Moving { .. } | Error::NotMapped { .. }) => {
+                self.retries.again(self.addr)?;
+                self.stale = client.forget_stale(client.geometry().page(self.addr));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {

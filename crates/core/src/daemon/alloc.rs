@@ -145,7 +145,7 @@ impl Daemon {
             let pages = ticket.bytes.div_ceil(self.layout.pages.page_bytes()) as u32;
             return self.new_pages(pages, Use::Run(*ticket), ticket, first, world);
         };
-        let frame = self.slabs.with_room(shift, ticket.owner);
+        let frame = self.slabs.with_room(shift, ticket.owner, &self.replicas.frames);
         if let Some(frame) = frame.filter(|_| !self.is_fresh_slab_forced(world)) {
             return Progress::Answer(Ok(self.take_object(ticket, word, (frame, shift), world)));
         }
@@ -197,7 +197,7 @@ impl Daemon {
         if ticket.word.is_null() {
             return Ok(None);
         }
-        let offset = self.locate_word(ticket.word, world)?;
+        let offset = self.locate_named(ticket.word, world)?;
         match world.pages().load(offset) {
             0 => Ok(Some(offset)),
             found => Err(Error::Occupied { addr: ticket.word, found }),

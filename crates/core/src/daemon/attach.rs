@@ -8,8 +8,8 @@
 //! owned by a session that is over is freed; then the table is made to say the same.
 //! Source: DESIGN §2 (attach; another version or geometry is an error).
 
-use crate::addr::{FrameIndex, PageGeometry, PageId, RackId};
-use crate::constants::{SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX};
+use crate::addr::{FrameIndex, Generation, PageGeometry, PageId, RackId};
+use crate::constants::{REPLICA_HOMES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX};
 use crate::counts::{AnswerCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::balance::Balancing;
@@ -22,6 +22,8 @@ use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
 use crate::daemon::orphans::Orphans;
 use crate::daemon::redo::Redo;
+use crate::daemon::replica_room::Rooms;
+use crate::daemon::replicas::Replicas;
 use crate::daemon::session::Sessions;
 use crate::daemon::slab::Slabs;
 use crate::daemon::{Daemon, World};
@@ -169,6 +171,8 @@ impl Daemon {
             calls: Calls::new(),
             moves: Moves::default(),
             orphans,
+            replicas: Replicas::default(),
+            rooms: Rooms::default(),
             allocated_bytes: 0,
             allocations_live: 0,
             requests: RequestCounts::default(),
@@ -269,7 +273,16 @@ impl Daemon {
                 world.private().met(Race::RunFinished);
                 world.private().store(state_offset(frame), word);
             }
+            let key = Generation(world.table().load(table_word(FrameIndex(frame))));
+            if key.is_shared() && !world.private().mutated(Mutation::ForgetReplicasAtAttach) {
+                world.private().met(Race::ReplicasFound);
+                self.replicas.found(entry.page, frame, key);
+                continue;
+            }
             settle_table(world, frame, entry.generation.0);
+        }
+        for index in 0..REPLICA_HOMES {
+            world.table().store(self.layout.replicas_word(index), 0);
         }
         Ok(leaving)
     }

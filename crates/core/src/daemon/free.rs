@@ -104,7 +104,7 @@ pub(super) enum Target {
 impl Daemon {
     /// Serves an admitted free of what a word names.
     pub(super) fn free_from<W: World>(&mut self, ticket: Ticket, world: &mut W) {
-        let named = self.locate_word(ticket.word, world).map(|at| (at, world.pages().load(at)));
+        let named = self.locate_named(ticket.word, world).map(|at| (at, world.pages().load(at)));
         match named {
             Ok((_, addr)) if self.is_apart(GAddr(addr), world) => {
                 self.answer(&ticket, Ok(Reply::Apart { addr: GAddr(addr) }), world);
@@ -385,8 +385,9 @@ impl Daemon {
                 world.table().store(table, 0);
                 self.freeing.unfenced = true;
             }
-            let owner = Entry::load_checked(world.private(), *frame).owner.0;
-            self.frames.owned.remove(&(owner, *frame));
+            let Entry { owner, page, .. } = Entry::load_checked(world.private(), *frame);
+            self.frames.owned.remove(&(owner.0, *frame));
+            self.forget_shared(*frame, page);
             if let Some((slab, live)) = self.slabs.remove(*frame) {
                 self.allocations_live -= u64::from(live);
                 self.allocated_bytes -= u64::from(live) << slab.shift;
@@ -433,7 +434,8 @@ impl Daemon {
     /// Asks for a scan of the cells, if a frame waits for one.
     pub(super) fn request_scan(&mut self) {
         let waits = !self.freeing.draining.is_empty();
-        self.freeing.scan_due = waits || self.moves.draining().next().is_some();
+        let moves = self.moves.draining().next().is_some();
+        self.freeing.scan_due = waits || moves || self.replicas.draining().next().is_some();
     }
 
     /// Looks once whether the frames that wait for it are announced by anybody.
@@ -452,7 +454,7 @@ impl Daemon {
         if kept {
             return;
         }
-        let mut leaving: Vec<u32> = self.moves.draining().collect();
+        let mut leaving: Vec<u32> = self.moves.draining().chain(self.replicas.draining()).collect();
         let freeing = &mut self.freeing;
         freeing.announced.clear();
         for index in 0..world.cell_count() {
@@ -473,7 +475,10 @@ impl Daemon {
         freeing.draining.extend(&freeing.announced);
         freeing.drained.extend(announced.difference(&freeing.draining));
         for frame in leaving {
-            self.drained(frame, world);
+            match self.replicas.frames.contains(&frame) {
+                true => self.replica_drained(frame, world),
+                false => self.drained(frame, world),
+            }
         }
     }
 

@@ -20,7 +20,7 @@ use crate::counts::MoveCounts;
 use crate::daemon::frames::{Entry, Frames};
 use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
-use crate::heat::{HeatTable, PageUse, Recent};
+use crate::heat::{HeatTable, PageHeat, PageUse, Recent};
 use crate::layout::FrameState;
 use crate::policy::{
     AccessCosts, Allowance, Decided, Decision, DecisionRecord, HeatEffect, MoveAsk, MoveHistory,
@@ -38,6 +38,8 @@ pub(super) struct Heat {
     wanted: Wanted,
     /// Pages that could not be moved, or shall not, until when they are left alone.
     resting: BTreeMap<PageId, Nanos>,
+    /// Use of all pages by the rack's clients.
+    all: PageHeat,
     /// Moves of the pages that are at home here.
     histories: BTreeMap<PageId, MoveHistory>,
     /// Where the search for a victim goes on.
@@ -87,6 +89,7 @@ impl Heat {
             table: None,
             wanted: Wanted::default(),
             resting: BTreeMap::new(),
+            all: PageHeat::default(),
             histories: BTreeMap::new(),
             hand: PageId(0),
             allowance: Allowance::default(),
@@ -108,6 +111,7 @@ impl Heat {
             heat_milli: heat.heat_milli(params, self.now),
             counts: heat.counts(params, self.now),
             recent: heat.recent(params, self.now),
+            rack: self.all.recent(params, self.now),
         }
     }
 
@@ -144,8 +148,11 @@ impl Heat {
 
     /// Notes what clients say; pages that are not at home here may be worth a question.
     fn note(&mut self, pages: &[PageUse], is_home: impl Fn(PageId) -> bool) {
-        let Self { table: Some(table), policy, wanted, resting, now, .. } = self else { return };
+        let Self { table: Some(table), policy, wanted, resting, now, all, .. } = self else {
+            return;
+        };
         for one in pages.iter().take(USE_PAGES_MAX) {
+            all.note(table.params(), one.counts, *now);
             let noted = table.note(one.page, one.counts, *now);
             let is_resting = || resting.get(&one.page).is_some_and(|until| *now < *until);
             if policy.asks(&noted) && !is_home(one.page) && !is_resting() {
@@ -187,6 +194,8 @@ impl Heat {
             (HeatEffect::ClearAtOldHomes, Decision::Swap { victim }) => self.forget(victim),
             // There may be room for it in a moment.
             (HeatEffect::Keep, Decision::Leave(Reason::OverAllowance)) => {}
+            // It is asked for again, so that its home knows that it is still wanted.
+            (_, Decision::Replicate { .. }) => self.rest(report.page),
             // The answer is the same until more is known.
             (HeatEffect::Keep, Decision::Leave(_)) => self.rest(report.page),
             (HeatEffect::ClearAtOldHomes | HeatEffect::Keep, _) => {}
@@ -224,6 +233,11 @@ impl Daemon {
             policy => HeatTable::new(policy.heat(), HEAT_TABLE_BYTES).ok(),
         };
         self.heat = Heat { policy, now: self.heat.now, table, ..Heat::off() };
+    }
+
+    /// Whether a write ends the replicas of its page. Source: Rcmp §5.3. Else it updates them.
+    pub(super) fn replicas_end_with_writes(&self) -> bool {
+        matches!(self.heat.policy, Policy::Paper(_))
     }
 
     /// Whether clients shall say how they use pages.
@@ -372,6 +386,7 @@ impl Daemon {
 
     /// Decides about a page of this rack.
     fn decide_move<W: World>(&mut self, ask: &MoveAsk, world: &W) -> Result<Decided> {
+        let replica_room = self.replicas.has_room(ask.page, ask.asker);
         let Self { heat, frames, layout, rack, .. } = self;
         let (page, now) = (ask.page, heat.now);
         if !frames.by_page.contains_key(&page.0) {
@@ -389,12 +404,21 @@ impl Daemon {
             others_use: Recent::default(),
             free_frame: ask.free_frame,
             victim: victim_here(ask, heat, frames),
-            replica_room: false,
+            replica_room,
             under_way: frames.home(world.private(), page).is_none(),
             history,
             costs: ask.costs,
         };
-        Ok(heat.decide(&observation, &Allowance::missing(ask.missing_bytes, now)))
+        let decided = heat.decide(&observation, &Allowance::missing(ask.missing_bytes, now));
+        match decided.decision {
+            Decision::Replicate { .. } | Decision::Leave(Reason::OverAllowance) => {
+                // If it cannot be, it is as if it had not been decided.
+                let _ = self.keep_replica(page, ask.asker, decided.decision, world);
+            }
+            Decision::Leave(_) => self.replicas.unwanted(page, ask.asker),
+            Decision::Move { .. } | Decision::Swap { .. } => {}
+        }
+        Ok(decided)
     }
 }
 

@@ -20,7 +20,7 @@
 use crate::addr::{GAddr, PageGeometry};
 use crate::constants::{LOCK_ALIGN_BYTES, LOCKS_MAX, LOCKS_OF_SESSION_MAX, SLOTS_MAX};
 use crate::daemon::session::{Outcome, Sessions, Ticket};
-use crate::daemon::{Daemon, World};
+use crate::daemon::{ClientId, Daemon, World};
 use crate::error::{Error, Result};
 use crate::layout::{LOCK_WRITE, LockWord, ResultKind, StateWord, lock_word};
 use crate::seam::{Mem, Mutation, Nanos, Probe};
@@ -336,6 +336,7 @@ impl Daemon {
     /// Tokens of nothing that it holds are ignored.
     pub fn release_lock<W: World>(&mut self, slot: u32, token: u64, world: &mut W) {
         assert!(slot < SLOTS_MAX, "a local client has a slot");
+        self.refuse_held(ClientId::Slot(slot), world);
         let session = self.sessions.session(slot);
         let mut keys = self.locks.held.get(&session).into_iter().flatten();
         if let Some(key) = keys.find(|(_, held)| *held == token).copied()

@@ -30,6 +30,8 @@ mod orphans;
 mod proxy;
 mod redo;
 mod remotes;
+mod replica_room;
+mod replicas;
 mod rrpc;
 mod session;
 mod slab;
@@ -40,7 +42,7 @@ pub use remotes::{Act, Place, Remotes};
 pub use rrpc::WriteBack;
 pub use session::SessionInfo;
 
-use crate::addr::{FrameIndex, GAddr, PageId, RackId, SessionId};
+use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::constants::{LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX};
 use crate::counts::{AnswerCounts, FabricCounts, ProxyCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
@@ -54,6 +56,8 @@ use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
 use crate::daemon::orphans::Orphans;
 use crate::daemon::redo::Redo;
+use crate::daemon::replica_room::Rooms;
+use crate::daemon::replicas::{Hold, Replicas};
 use crate::daemon::session::{Admit, Outcome, Sessions, Ticket};
 use crate::daemon::slab::Slabs;
 use crate::error::{Error, Result};
@@ -155,6 +159,8 @@ pub struct Daemon {
     calls: Calls,
     moves: Moves,
     orphans: Orphans,
+    replicas: Replicas,
+    rooms: Rooms,
     allocated_bytes: u64,
     allocations_live: u64,
     requests: RequestCounts,
@@ -202,9 +208,10 @@ impl Daemon {
     }
 
     /// Gives a local client a slot. `Busy` if all are in use; `Denied` if the session has one.
+    /// `hello` is the number of what asks for it.
     pub fn join_local<W: World>(
         &mut self,
-        session: SessionId,
+        (session, hello): (SessionId, u64),
         pid: u64,
         start_time: u64,
         world: &mut W,
@@ -213,17 +220,23 @@ impl Daemon {
         let record = self.sessions.free_record(true).ok_or_else(|| session::table_full(true))?;
         let info = SessionInfo { record, session, pid, start_time };
         self.sessions.create(info, &mut self.redo, world);
+        self.sessions.hear(record, hello);
         self.sessions_made += 1;
         Ok(record)
     }
 
-    /// A local client comes back, over a new connection, to the slot that it has.
-    pub fn resume_local(&self, session: SessionId, slot: u32) -> Result<()> {
-        if session.0 != 0 && slot < SLOTS_MAX && self.sessions.session(slot) == session.0 {
-            return Ok(());
+    /// A local client comes back, over a new connection, to the slot that it has. `Denied` if it
+    /// has it no more, or has said a later hello already: its rings are in use then.
+    pub fn resume_local(&mut self, session: SessionId, hello: u64, slot: u32) -> Result<()> {
+        if session.0 == 0 || slot >= SLOTS_MAX || self.sessions.session(slot) != session.0 {
+            let reason = format!("slot {slot} is not session {session}'s: it was given back");
+            return Err(Error::Denied { reason });
         }
-        let reason = format!("slot {slot} is not session {session}'s: it was given back");
-        Err(Error::Denied { reason })
+        if !self.sessions.hear(slot, hello) {
+            let reason = format!("session {session} has said hello again since");
+            return Err(Error::Denied { reason });
+        }
+        Ok(())
     }
 
     /// A local client left or its process is provably dead: what it owned and an allocation whose
@@ -279,6 +292,8 @@ impl Daemon {
             self.sessions.set_connected(record, false);
             // Its lock would be given to nobody; the client asks again.
             self.cancel_lock(record);
+            // What it sent is executed before this or never: others may get its locks from now on.
+            self.replicas.forget_held(ClientId::Remote(record));
             self.moves.abandon_soon(record);
         }
     }
@@ -306,6 +321,8 @@ impl Daemon {
             return;
         }
         self.cancel_lock(record);
+        self.replicas.end_session(ClientId::of_record(record), session);
+        self.end_room(record, world);
         self.abandon_moves(record, world);
         self.take_back(record, world);
         self.free_owned(session, world);
@@ -328,9 +345,23 @@ impl Daemon {
     /// A client's request. The answer goes to [`World::reply`], once, now or later; a repetition
     /// of a request that is under way gets none of its own.
     pub fn on_request<W: World>(&mut self, from: ClientId, frame: RequestFrame, world: &mut W) {
+        self.requests.note(&frame.request);
+        self.replicas.forget_before(from, frame.seq);
+        match self.hold_for_replicas(from, &frame, world) {
+            Hold::No => self.dispatch(from, frame, world),
+            Hold::Yes => {}
+            Hold::Refused(error) => {
+                let reply = Err(error);
+                self.answers.note(&reply);
+                world.reply(from, ReplyFrame { seq: frame.seq, reply });
+            }
+        }
+        self.advance(world);
+    }
+
+    fn dispatch<W: World>(&mut self, from: ClientId, frame: RequestFrame, world: &mut W) {
         let record = from.record();
         let seq = frame.seq;
-        self.requests.note(&frame.request);
         let reply = if self.sessions.session(record) == 0 {
             let reason = "it asked before it joined".into();
             Some(Err(Error::Protocol { peer: format!("{from:?}"), reason }))
@@ -368,6 +399,13 @@ impl Daemon {
                 Request::MoveSettle { page } => self.move_settle((record, seq), page, world),
                 Request::Fetch(fetch) => self.fetch((record, seq), &fetch, world),
                 Request::Store { addr, data } => Some(self.store(addr, &data.0, world)),
+                Request::ReplicaPoll(poll) => self.replica_poll((record, seq), &poll),
+                Request::ReplicaRoom { home, directory } => {
+                    Some(self.replica_room(record, (home, directory), world))
+                }
+                Request::Replicate { page, to } => Some(self.replicate(page, to, world)),
+                Request::Sharers { page } => Some(self.sharers(page)),
+                Request::Recall { .. } => Some(Ok(Reply::Replicas)),
                 request => self.on_mutating(record, seq, request, world),
             }
         };
@@ -375,7 +413,6 @@ impl Daemon {
             self.answers.note(&reply);
             world.reply(from, ReplyFrame { seq, reply });
         }
-        self.advance(world);
     }
 
     /// Work that waits for time: frames in quarantine are looked at again, calls are repeated,
@@ -387,6 +424,7 @@ impl Daemon {
         self.time_moves(now, world);
         self.time_orphans(now);
         self.time_locks(now, world);
+        self.time_replicas(now, world);
         self.advance(world);
     }
 
@@ -398,6 +436,7 @@ impl Daemon {
             || self.locks.needs_tick()
             || self.moves.needs_tick()
             || self.orphans.needs_tick()
+            || self.replicas.needs_tick()
     }
 
     /// The daemon's counters.
@@ -421,6 +460,7 @@ impl Daemon {
             pages_went: self.moves.went,
             pages_moving: self.moves.under_way() as u64,
             moves: self.heat.counts(),
+            replicas: self.replicas.counts(),
             locks_held,
             lock_waiters,
             requests: self.requests.total(),
@@ -442,6 +482,7 @@ impl Daemon {
         self.serve_locks(world);
         self.serve_waiting(world);
         self.back_step(world);
+        self.advance_replicas(world);
         self.send_calls(world);
     }
 
@@ -513,7 +554,7 @@ impl Daemon {
             }
             Request::AllocInto { word, bytes } => {
                 let ticket = self.sessions.ticket(record, seq, bytes, false).of_word(word);
-                match self.locate_word(word, world) {
+                match self.locate_named(word, world) {
                     Ok(_) => self.alloc(ticket, world),
                     Err(error) => self.answer(&ticket, Err(error), world),
                 }
@@ -607,9 +648,15 @@ impl Daemon {
             let (found, generation) = (entry.page, entry.generation);
             let ahead = found.0 > first.0 && world.private().mutated(Mutation::LookAheadOffByOne);
             let page = PageId(found.0 + u64::from(ahead));
+            let generation = self.key_of(found, generation);
             Some(PageHome { page, rack: self.rack, frame: FrameIndex(frame), generation })
         });
         Ok(Reply::Homes(homes.collect()))
+    }
+
+    /// What clients name a page's frame by: its generation, and whether the page is shared.
+    fn key_of(&self, page: PageId, generation: Generation) -> Generation {
+        self.replicas.key(page).unwrap_or(generation)
     }
 
     /// An atomic on page memory: announced in the record, done, then its result recorded.
@@ -624,9 +671,19 @@ impl Daemon {
         let offset = self.locate_word(addr, world)?;
         self.sessions.intend(record, seq, world.private());
         let value = apply(world.pages(), offset);
+        self.wrote(addr, &world.pages().load(offset).to_le_bytes(), world);
         let outcome = Outcome { kind: ResultKind::Old, value, bytes: 0 };
         self.sessions.commit_result(record, seq, outcome, &mut self.redo, world);
         Ok(Reply::Old { value })
+    }
+
+    /// Where a word lies that gets or loses an address. Its page has no replica: it was recalled
+    /// before, and if it has got one since, the client asks again.
+    fn locate_named<W: World>(&self, addr: GAddr, world: &W) -> Result<u64> {
+        if self.replicas.is_shared(self.layout.pages.page(addr)) {
+            return Err(Error::Moving { addr, retries: 0 });
+        }
+        self.locate_word(addr, world)
     }
 
     /// Where the word of an atomic lies in the pages section.

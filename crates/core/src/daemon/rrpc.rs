@@ -85,6 +85,7 @@ impl Daemon {
         let (home, offset, _) = self.home_of(addr, world)?;
         self.check_in_page(addr, data.len() as u64)?;
         world.pages().copy_in(offset, data);
+        self.wrote(addr, data, world);
         Ok(Reply::Stored(home))
     }
 
@@ -125,7 +126,7 @@ impl Daemon {
         }
         let missing = || self.not_at_home(addr, Error::NotMapped { addr });
         let (frame, entry) = found.ok_or_else(missing)?;
-        let (frame, generation) = (FrameIndex(frame), entry.generation);
+        let (frame, generation) = (FrameIndex(frame), self.key_of(page, entry.generation));
         let offset = self.layout.frame_offset(frame) + self.layout.pages.offset(addr);
         Ok((PageHome { page, rack: self.rack, frame, generation }, offset, entry))
     }

@@ -92,6 +92,8 @@ struct Record {
     connected: bool,
     /// When the connection closed, counted in closings.
     closed_at: u64,
+    /// Of a local client: the latest hello that this process has heard.
+    hello: u64,
 }
 
 const NO_OUTCOME: Outcome = Outcome { kind: ResultKind::None, value: 0, bytes: 0 };
@@ -107,6 +109,7 @@ const NOBODY: Record = Record {
     consumed: 0,
     connected: false,
     closed_at: 0,
+    hello: 0,
 };
 
 /// All records.
@@ -246,6 +249,14 @@ impl Sessions {
             ..NOBODY
         };
         self.by_session.insert(session.0, record);
+    }
+
+    /// Notes a hello of a local client; whether it is later than all heard before.
+    pub(super) fn hear(&mut self, record: u32, hello: u64) -> bool {
+        let heard = &mut self.records[record as usize].hello;
+        let later = hello > *heard;
+        *heard = hello.max(*heard);
+        later
     }
 
     /// Clears a record; what the session held is gone already.

@@ -130,10 +130,11 @@ impl Slabs {
         Some((slab, capacity(&self.layout, slab.shift) - slab.free))
     }
 
-    /// The lowest page of the class with room.
-    pub(super) fn with_room(&self, shift: u8, owner: u64) -> Option<u32> {
+    /// The lowest page of the class with room that is not one of `others`.
+    pub(super) fn with_room(&self, shift: u8, owner: u64, others: &BTreeSet<u32>) -> Option<u32> {
         let range = (shift, owner, 0)..=(shift, owner, u32::MAX);
-        self.partial.range(range).next().map(|(_, _, frame)| *frame)
+        let frames = self.partial.range(range).map(|(_, _, frame)| *frame);
+        frames.into_iter().find(|frame| !others.contains(frame))
     }
 
     /// Empty pages that could be given back.

@@ -1,14 +1,16 @@
 //! Time saved against time spent. All of it is predicted over a horizon, from accesses counted in
 //! the last windows: a page moves if the accesses that become local save more than its bytes, its
 //! round trips and the accesses that become remote cost; else it is copied if that pays although
-//! writes drop the copy; else it stays.
+//! writes to it cost more; else it stays.
 //!
 //! Against going back and forth: the difference between two racks must be larger than chance makes
 //! it, the asker must dominate, and each move that is not forgotten doubles what the next one must
 //! save. Against flooding the fabric: the [`Allowance`].
 
 use super::{AccessCosts, Allowance, Decision, Limit, Observation, Reason, way_in};
-use crate::constants::{LEASE_MS_DEFAULT, MOVE_DOUBLINGS_MAX, MOVE_ROUND_TRIPS, NS_PER_MS};
+use crate::constants::{
+    COPY_WRITE_ACCESSES, LEASE_MS_DEFAULT, MOVE_DOUBLINGS_MAX, MOVE_ROUND_TRIPS, NS_PER_MS,
+};
 use crate::heat::Recent;
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +37,14 @@ pub struct CostParams {
     pub bytes_per_second_max: u64,
     /// What may be moved at once after a quiet time, bytes.
     pub burst_bytes: u64,
+    /// One-sided accesses that a write to a page with a copy elsewhere costs more than without.
+    pub copy_write_accesses: u32,
+    /// How many times as much as by its home a page must be used to be moved although a copy would
+    /// pay, thousandths.
+    pub copy_dominance_milli: u32,
+    /// How many times as much as the other rack's the use by a rack counts at most because all of
+    /// its use is less, thousandths.
+    pub slower_counts_milli: u32,
     /// The shortest lease of a copy, milliseconds.
     pub lease_ms_min: u32,
     /// The longest lease of a copy, milliseconds.
@@ -61,6 +71,13 @@ impl Default for CostParams {
             bytes_per_second_max: u64::MAX,
             // Four swaps of 2 MiB.
             burst_bytes: 16 << 20,
+            copy_write_accesses: COPY_WRITE_ACCESSES,
+            // A rack that is served slower uses less: a page that it uses an eighth as much may
+            // be one that it would use alike.
+            copy_dominance_milli: 8000,
+            // Who waits for other racks uses less than they would: by counts alone the faster rack
+            // would get all pages, and be faster still. But a rack may also be idle.
+            slower_counts_milli: 4000,
             lease_ms_min: 10,
             lease_ms_max: LEASE_MS_DEFAULT as u32,
         }
@@ -100,7 +117,7 @@ pub struct CostReasoning {
     pub move_must_save_ns: i64,
     /// What a copy saves.
     pub copy_saves_ns: i64,
-    /// What a copy costs, fetched again after each write that drops it.
+    /// What a copy costs: fetched once, closed for each write.
     pub copy_costs_ns: i64,
     /// What a copy must save.
     pub copy_must_save_ns: i64,
@@ -150,17 +167,18 @@ fn early_reason(params: &CostParams, o: &Observation) -> Option<Reason> {
 fn choose(params: &CostParams, o: &Observation, w: &Weighed, r: &CostReasoning) -> Decision {
     let way_in = way_in(o);
     let gains = r.move_saves_ns > w.margin(params, r.move_costs_ns);
-    let (dominant, certain) = (w.dominates(params), w.is_certain(params));
+    let (dominant, certain) = (w.dominates(params.dominance_milli), w.is_certain(params));
     let settled = r.move_saves_ns > r.move_must_save_ns;
     let move_pays = settled && dominant && certain && way_in.is_some();
     let copy_pays = r.copy_saves_ns > r.copy_must_save_ns && o.replica_room;
     let copy_net = r.copy_saves_ns.saturating_sub(r.copy_costs_ns);
     let move_net = r.move_saves_ns.saturating_sub(r.move_costs_ns);
-    if move_pays && (!copy_pays || move_net >= copy_net) {
+    let is_alone = w.dominates(params.copy_dominance_milli);
+    if move_pays && (!copy_pays || is_alone && move_net >= copy_net) {
         return way_in.unwrap_or(Decision::Leave(Reason::NoRoom));
     }
     // A copy now would hide for a lease that the page belongs here altogether.
-    let soon = gains && dominant && !certain && way_in.is_some();
+    let soon = gains && is_alone && !certain && way_in.is_some();
     if copy_pays && !soon {
         return Decision::Replicate { lease_ms: lease_ms(params, w) };
     }
@@ -187,18 +205,22 @@ fn lease_ms(params: &CostParams, w: &Weighed) -> u32 {
 struct Weighed {
     /// Accesses by the asker, of the page and of the victim.
     asker: [i128; 2],
-    /// Accesses by the home rack, of the page and of the victim.
+    /// Accesses by the home rack, of the page and of the victim, as the asker's count.
     home: [i128; 2],
+    /// What each of them counts, thousandths.
+    home_counts_milli: i128,
     asker_reads_milli: i128,
-    /// By all racks.
+    /// By all racks, and by all but the asker.
     writes_milli: i128,
+    other_writes_milli: i128,
     /// Thousandths of predicted accesses for each one that was counted.
     each_milli: i128,
     /// What an access saves by being local.
     saved_ns: i128,
     move_costs_ns: i128,
     fetch_ns: i128,
-    round_trip_ns: i128,
+    /// What a write to a page with a copy costs more, from where the copy is not.
+    write_ns: i128,
 }
 
 impl Weighed {
@@ -216,24 +238,29 @@ impl Weighed {
             scaled.checked_div(i128::from(span_ns)).unwrap_or(0)
         };
         let all = |recent: Recent| over_horizon(recent.counts.total(), recent.span_ns);
+        let home_counts_milli = home_counts_milli(params, o);
+        let at_home = |recent: Recent| all(recent).saturating_mul(home_counts_milli) / 1000;
         let writes = |recent: Recent| over_horizon(recent.counts.writes.into(), recent.span_ns);
         // Both directions of the fabric work at once.
         let bytes = o.copy_bytes.max(victim.map_or(0, |victim| victim.copy_bytes));
         let round_trip_ns = i128::from(o.costs.round_trip_ns);
         let (asker, home) = (o.asker_use.recent, o.home_use.recent);
         let each_milli = over_horizon(1, span_ns).max(1);
+        // Two more than were counted: few accesses without a write do not say that none comes.
+        let others_milli = writes(home) + writes(o.others_use) + 2 * each_milli;
         Some(Self {
             asker: [all(asker), victim.map_or(0, |victim| all(victim.asker_use))],
-            home: [all(home), victim.map_or(0, |victim| all(victim.home_use))],
+            home: [at_home(home), victim.map_or(0, |victim| at_home(victim.home_use))],
+            home_counts_milli,
             asker_reads_milli: over_horizon(asker.counts.reads.into(), asker.span_ns),
-            // Two more than were counted: few accesses without a write do not say that none comes.
-            writes_milli: writes(asker) + writes(home) + writes(o.others_use) + 2 * each_milli,
+            writes_milli: writes(asker) + others_milli,
+            other_writes_milli: others_milli,
             each_milli,
             saved_ns,
             move_costs_ns: i128::from(o.costs.transfer_ns(bytes)?)
                 + i128::from(params.move_round_trips) * round_trip_ns,
             fetch_ns: i128::from(o.costs.transfer_ns(o.copy_bytes)?) + round_trip_ns,
-            round_trip_ns,
+            write_ns: i128::from(params.copy_write_accesses) * i128::from(o.costs.remote_ns),
         })
     }
 
@@ -250,15 +277,17 @@ impl Weighed {
         let here = self.asker[0] + victim_home;
         let there = self.home[0] + self.asker[1];
         let difference = (here - there) / self.each_milli;
-        let counted = (here + there) / self.each_milli;
+        // What counts as several is as uncertain as one.
+        let at_home = (self.home[0] + victim_home).saturating_mul(self.home_counts_milli) / 1000;
+        let counted = (self.asker[0] + self.asker[1] + at_home) / self.each_milli;
         let noise = counted.saturating_mul(params.deviations_squared.into());
         difference > 0 && difference.saturating_mul(difference) > noise
     }
 
     /// Whether the asker uses the page so much more than its home that a small change of use would
     /// not turn it round.
-    fn dominates(&self, params: &CostParams) -> bool {
-        let needed = self.home[0].saturating_mul(params.dominance_milli.into());
+    fn dominates(&self, by_milli: u32) -> bool {
+        let needed = self.home[0].saturating_mul(by_milli.into());
         self.asker[0].saturating_mul(1000) >= needed
     }
 
@@ -274,17 +303,25 @@ impl Weighed {
         r.move_costs_ns = narrow(self.move_costs_ns);
         let doubled = r.moves_lately.min(MOVE_DOUBLINGS_MAX);
         r.move_must_save_ns = self.margin(params, r.move_costs_ns).saturating_mul(1 << doubled);
-        // A write drops a copy that is there; who reads next fetches it, for one remote access. Who
-        // writes waits until it is dropped.
-        let drops = self.writes_milli.min(self.asker_reads_milli);
-        let fetches = drops + 1000;
-        let reads_saved = self.asker_reads_milli - fetches;
+        // A write closes a copy for a moment: who reads then, reads at home once.
+        let closes = self.writes_milli.min(self.asker_reads_milli);
+        let reads_saved = self.asker_reads_milli - closes - 1000;
         r.copy_saves_ns = narrow(reads_saved.saturating_mul(self.saved_ns) / 1000);
-        let fetching = fetches.saturating_mul(self.fetch_ns);
-        let dropping = drops.saturating_mul(self.round_trip_ns);
-        r.copy_costs_ns = narrow(fetching.saturating_add(dropping) / 1000);
+        let closing = self.other_writes_milli.saturating_mul(self.write_ns);
+        r.copy_costs_ns = narrow(self.fetch_ns.saturating_add(closing / 1000));
         r.copy_must_save_ns = self.margin(params, r.copy_costs_ns);
     }
+}
+
+/// What an access by the home rack counts beside one by the asker: each rack's work is worth the
+/// same, however fast it is done now.
+fn home_counts_milli(params: &CostParams, o: &Observation) -> i128 {
+    let [asker, home] = [o.asker_use, o.home_use].map(|used| used.rack.per_second_milli());
+    if asker == 0 || home == 0 {
+        return 1000;
+    }
+    let most = i128::from(params.slower_counts_milli.max(1000));
+    (i128::from(asker) * 1000 / i128::from(home)).clamp(1_000_000 / most, most)
 }
 
 fn narrow(value: i128) -> i64 {

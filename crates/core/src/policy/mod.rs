@@ -137,6 +137,8 @@ pub struct Use {
     pub counts: Counts,
     /// Accesses of the last windows.
     pub recent: Recent,
+    /// All accesses of the rack's clients, to whatever page; none if that is not known.
+    pub rack: Recent,
 }
 
 /// A page that could make room.

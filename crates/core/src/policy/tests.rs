@@ -20,7 +20,7 @@ fn recent(reads: u32, writes: u32) -> Recent {
 
 fn used(heat: u64, reads: u32, writes: u32) -> Use {
     let recent = recent(reads, writes);
-    Use { heat_milli: heat * 1000, counts: recent.counts, recent }
+    Use { heat_milli: heat * 1000, counts: recent.counts, recent, rack: Recent::default() }
 }
 
 /// Rack 0 asks for a page of 4 KiB in rack 1 that only it uses; a cold page can make room.
@@ -177,9 +177,30 @@ fn cost_copies_what_both_racks_read_and_leaves_what_both_write() {
     assert_eq!(decide(cost(), &both(2000, 0)), Decision::Replicate { lease_ms: 500 });
     let left = decide(cost(), &both(1000, 1000));
     assert_eq!(left, Decision::Leave(Reason::NoGain));
-    // A copy of 2 MiB takes 168 µs: not for each twentieth access.
+    // 2 MiB are fetched once, not for each twentieth access.
     let large = Observation { copy_bytes: 2 << 20, ..both(1900, 100) };
-    assert_eq!(decide(cost(), &large), Decision::Leave(Reason::NoGain));
+    assert!(matches!(decide(cost(), &large), Decision::Replicate { .. }));
+    // A page that its home uses an eighth as much may be one that it would use alike.
+    let less = Observation { home_use: used(1000, 240, 13), ..both(1900, 100) };
+    assert!(matches!(decide(cost(), &less), Decision::Replicate { .. }));
+    let alone = Observation { home_use: used(1000, 40, 2), ..both(1900, 100) };
+    assert!(matches!(decide(cost(), &alone), Decision::Move { .. } | Decision::Swap { .. }));
+}
+
+#[test]
+fn cost_does_not_favour_the_rack_that_is_faster() {
+    let of = |count, all: u32| Use { rack: recent(all / 2, all / 2), ..used(99, 0, count) };
+    let page = |asker, home| Observation {
+        asker_use: of(300, asker),
+        home_use: of(600, home),
+        ..wanted()
+    };
+    assert_eq!(decide(cost(), &page(10_000, 10_000)), Decision::Leave(Reason::NoGain));
+    // A third of what the other does: the page is three times as large a part of its work.
+    assert_eq!(decide(cost(), &page(10_000, 60_000)), SWAP);
+    // But who does next to nothing is not served before who does a lot.
+    let idle = Observation { asker_use: of(20, 20), home_use: of(600, 60_000), ..wanted() };
+    assert_eq!(decide(cost(), &idle), Decision::Leave(Reason::NoGain));
 }
 
 #[test]
@@ -287,6 +308,7 @@ fn moves_of_equal_use(policy: Policy, rounds: Rounds) -> u64 {
                 heat_milli: heat.heat_milli(params, now_ns),
                 counts: heat.counts(params, now_ns),
                 recent: heat.recent(params, now_ns),
+                rack: Recent::default(),
             }
         };
         let o = Observation {
@@ -365,10 +387,12 @@ fn any_recent() -> impl Strategy<Value = Recent> {
 
 fn any_use() -> impl Strategy<Value = Use> {
     let heat = prop_oneof![0..10_000_u64, any::<u64>()];
-    (heat, any_recent(), any_recent()).prop_map(|(heat_milli, counted, recent)| Use {
+    let recent = (any_recent(), any_recent(), any_recent());
+    (heat, recent).prop_map(|(heat_milli, (counted, recent, rack))| Use {
         heat_milli,
         counts: counted.counts,
         recent,
+        rack,
     })
 }
 
@@ -415,6 +439,9 @@ fn any_policy() -> impl Strategy<Value = Policy> {
             dominance_milli: small[4],
             settle_ms: small[5],
             move_round_trips: small[6],
+            copy_write_accesses: small[6],
+            copy_dominance_milli: small[6],
+            slower_counts_milli: small[6],
             fabric_share_milli: small[7],
             bytes_per_second_max: large[0],
             burst_bytes: large[1],

@@ -91,6 +91,9 @@ pub struct ControlHello {
     pub resume_slot: Option<u32>,
     /// Whether the pages are to be handed over read-only.
     pub read_only: bool,
+    /// Greater in each hello of a session than in those before it. A client that has stopped
+    /// waiting says hello anew over another connection; what it said before may be heard later.
+    pub number: u64,
 }
 
 /// A daemon's answer to [`ControlHello`]; comes with the file descriptors of slot, bell, table,

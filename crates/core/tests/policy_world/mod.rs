@@ -10,7 +10,7 @@
 
 use rackpool_core::constants::{MOVE_ROUND_TRIPS, NS_PER_MS};
 use rackpool_core::heat::{
-    Counts, HEAT_MILLI_MIN, HeatParams, HeatTable, ONE_Q32, Recent, exp2_neg_q32,
+    Counts, HEAT_MILLI_MIN, HeatParams, HeatTable, ONE_Q32, PageHeat, Recent, exp2_neg_q32,
 };
 use rackpool_core::policy::{
     AccessCosts, Allowance, CostParams, Decision, DecisionRecord, HeatEffect, Limit, MoveHistory,
@@ -186,6 +186,8 @@ struct World {
     settle_ns: u64,
     homes: Vec<u8>,
     tables: [HeatTable; 2],
+    /// Use of all pages.
+    all: [PageHeat; 2],
     copies: [Vec<Copy>; 2],
     histories: Vec<MoveHistory>,
     allowance: Allowance,
@@ -216,6 +218,7 @@ impl World {
             settle_ns: params.settle_ns(),
             homes,
             tables: [table.clone(), table],
+            all: [PageHeat::default(); 2],
             copies: [Vec::new(), Vec::new()],
             histories: vec![MoveHistory::default(); load.pages],
             allowance: Allowance::default(),
@@ -247,6 +250,7 @@ impl World {
         let now_ns = self.clocks_ns[rack];
         let counts = Counts { reads: u32::from(!write), writes: u32::from(write) };
         let noted = self.tables[rack].note(id(page), counts, now_ns);
+        self.all[rack].note(&self.heat, counts, now_ns);
         if write {
             self.drop_copies(rack, page);
         }
@@ -369,6 +373,7 @@ impl World {
                 heat_milli: heat.heat_milli(&self.heat, now_ns),
                 counts: heat.counts(&self.heat, now_ns),
                 recent: heat.recent(&self.heat, now_ns),
+                rack: self.all[rack].recent(&self.heat, now_ns),
             }
         };
         Observation {

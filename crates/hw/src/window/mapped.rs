@@ -43,7 +43,7 @@ pub struct MapOptions {
 }
 
 /// What a window and its clones keep alive.
-enum Owner {
+pub(super) enum Owner {
     Heap { base: NonNull<u8>, layout: Layout },
     Map { base: NonNull<u8>, bytes: usize },
 }
@@ -167,7 +167,7 @@ impl Window {
         Ok(window)
     }
 
-    fn new(base: NonNull<u8>, bytes: u64, access: Access, owner: Owner) -> Window {
+    pub(super) fn new(base: NonNull<u8>, bytes: u64, access: Access, owner: Owner) -> Window {
         let writable_bytes = if access == Access::ReadWrite { bytes } else { 0 };
         let owner = Arc::new(owner);
         Window { base, bytes, writable_bytes, delay_ns: 0, is_asymmetric: false, owner }
@@ -286,7 +286,7 @@ impl Window {
 
     /// Address of `bytes` bytes at `offset`, checked.
     #[inline(always)]
-    fn readable(&self, offset: u64, bytes: u64) -> *mut u8 {
+    pub(super) fn readable(&self, offset: u64, bytes: u64) -> *mut u8 {
         self.checked(offset, bytes, self.bytes)
     }
 
@@ -447,8 +447,8 @@ pub enum Piece<'a> {
 }
 
 /// Pieces that one [`send_gather`] takes: a header before every scatter/gather entry of a few
-/// work requests.
-pub const SEND_PIECES_MAX: usize = 16;
+/// work requests, or a value of a megabyte in units of 64 KiB with what stands around it.
+pub const SEND_PIECES_MAX: usize = 32;
 
 /// Sends the pieces in order with one system call; how many bytes went out, perhaps in the midst
 /// of a piece. The kernel copies, so races with other processes are harmless. Never raises

@@ -4,6 +4,9 @@
 //! frame the first [`SHARED_BYTES`] are modelled.
 #![allow(dead_code)]
 
+#[cfg(loom)]
+pub mod model;
+
 use rackpool_core::client::{Client, OWN, RackView, Reach};
 use rackpool_core::constants::PAGE_ID_LEASE;
 use rackpool_core::daemon::{ClientId, Daemon, World, format};
@@ -25,6 +28,12 @@ pub const SHARED_BYTES: u64 = 16;
 /// Cells of each slot that the daemon looks at: accesses and one pin.
 const CELLS: u32 = 2;
 
+type Words = Arc<Mutex<Vec<u64>>>;
+
+fn words(bytes: u64) -> Words {
+    Arc::new(Mutex::new(vec![0; bytes as usize / 8]))
+}
+
 /// Where a section's words are.
 #[derive(Clone)]
 enum Place {
@@ -32,8 +41,10 @@ enum Place {
     Shared(Window),
     /// The beginnings of frames, one behind the other.
     Frames(Window),
-    /// Words of one thread.
-    Private(Arc<Mutex<Vec<u64>>>),
+    /// Words that one thread uses.
+    Private(Words),
+    /// The frames' generation words, and behind them those of replicas, which no model has.
+    Table(Window, Words),
 }
 
 /// A section whose answers to the engines' questions a test chooses.
@@ -59,12 +70,15 @@ impl Section {
                 assert!(within + bytes <= SHARED_BYTES, "the model knows a frame's beginning only");
                 Some((window, frame * SHARED_BYTES + within))
             }
+            Place::Table(window, _) => (offset < window.bytes()).then_some((window, offset)),
             Place::Private(_) => None,
         }
     }
 
     fn private<R>(&self, run: impl FnOnce(&mut [u64]) -> R) -> R {
-        let Place::Private(words) = &self.place else { unreachable!("window() was asked before") };
+        let (Place::Private(words) | Place::Table(_, words)) = &self.place else {
+            unreachable!("window() was asked before")
+        };
         run(&mut words.lock().expect("no step happens under this lock"))
     }
 
@@ -170,12 +184,13 @@ impl Rack {
         let shared = |bytes| Section::shared(Window::heap(bytes), mutation);
         let section = |place, bytes| Section { place, bytes, mutation, rare: None };
         let frames = Window::heap(u64::from(frame_count) * SHARED_BYTES);
-        let words = vec![0; layout.private_bytes() as usize / 8];
-        let private = Place::Private(Arc::new(Mutex::new(words)));
+        let private = Place::Private(words(layout.private_bytes()));
+        let keys = Window::heap(8 * u64::from(frame_count));
+        let table = Place::Table(keys, words(layout.table_bytes()));
         let mut rack = Rack {
             layout,
             private: section(private, layout.private_bytes()),
-            table: Section { bytes: layout.table_bytes(), ..shared(8 * u64::from(frame_count)) },
+            table: section(table, layout.table_bytes()),
             pages: section(Place::Frames(frames), layout.pages_bytes()),
             slots: BTreeMap::new(),
             target_cell: shared(8),
@@ -199,7 +214,7 @@ impl Rack {
         session: u64,
         translations: u32,
     ) -> (u32, Client<Section>) {
-        let slot = daemon.join_local(SessionId(session), 1, 1, self).expect("a slot is free");
+        let slot = daemon.join_local((SessionId(session), 1), 1, 1, self).expect("a slot is free");
         let section = Section::shared(Window::heap(SlotWord::Left as u64 + 8), self.mutation);
         self.slots.insert(slot, section.clone());
         let (pages, table) = (self.pages.clone(), self.table.clone());

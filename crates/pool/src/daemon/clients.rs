@@ -217,7 +217,7 @@ impl Clients {
         }
         let peer = conn.check_peer().map_err(|e| Error::Denied { reason: e.to_string() })?;
         if let Some(slot) = hello.resume_slot.or_else(|| self.forgotten_slot(hello, engine)) {
-            engine.resume_local(hello.session, slot)?;
+            engine.resume_local(hello.session, hello.number, slot)?;
             if world.slot(slot).is_none() {
                 return Err(Error::Denied { reason: format!("slot {slot} has no section") });
             }
@@ -230,8 +230,8 @@ impl Clients {
                 peer.pid
             ),
         })?;
-        let slot =
-            engine.join_local(hello.session, u64::from(process.pid), process.start_time, world)?;
+        let said = (hello.session, hello.number);
+        let slot = engine.join_local(said, u64::from(process.pid), process.start_time, world)?;
         match world.files.create_slot(slot) {
             Ok((_, window)) => {
                 world.add_slot(slot, window);

@@ -10,6 +10,7 @@
 mod balance;
 mod clients;
 mod drain;
+mod keeper;
 mod mover;
 mod server;
 mod standby;

@@ -5,6 +5,7 @@
 //!
 //! It ends with its daemon, which goes on serving until the move that is under way is over.
 
+use super::keeper::Keepers;
 use super::{DaemonOptions, io_error};
 use crate::clock;
 use crate::drive::{Buffers, advance_within, drive};
@@ -14,7 +15,7 @@ use crate::options::Options;
 use crate::pool::Pool;
 use rackpool_core::client::{Migrate, Mover, Placement, Turned};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MOVER_PAUSE_TIMES, NS_PER_MS, NS_PER_SECOND};
-use rackpool_core::policy::AccessCosts;
+use rackpool_core::policy::{AccessCosts, Decision, MoveReport};
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use rackpool_hw::event::WakeEvent;
@@ -107,7 +108,8 @@ impl MoverThread {
         let thread = std::thread::Builder::new()
             .name("rackpool-mover".into())
             .spawn(move || {
-                Loop { bell: &heard, options: pool, said: BTreeSet::new() }.run();
+                let (said, keepers) = (BTreeSet::new(), Keepers::default());
+                Loop { bell: &heard, options: pool, said, keepers }.run();
                 wake.notify();
             })
             .map_err(|error| io_error("mover thread", &error))?;
@@ -138,6 +140,8 @@ struct Loop<'b> {
     options: Options,
     /// Failures that were said, by their word: each once.
     said: BTreeSet<&'static str>,
+    /// Of homes with pages that were wanted here.
+    keepers: Keepers,
 }
 
 impl Loop<'_> {
@@ -170,14 +174,20 @@ impl Loop<'_> {
             match hands.turn()? {
                 Turned::Idle => break,
                 Turned::Unmeasured(rack, addr) => {
-                    if let Err(error) = hands.measure(rack, addr) {
-                        self.say(&error);
+                    let measured = hands.measure(rack, addr);
+                    if let Err(error) = &measured {
+                        self.say(error);
                         hands.mover.unmeasurable();
+                    }
+                    if let Err(error) =
+                        measured.and_then(|()| self.keepers.keep(rack, &self.options))
+                    {
+                        self.say(&error);
                     }
                 }
                 Turned::Asked(report, error) => {
                     error.iter().for_each(|error| self.say(error));
-                    if report.moved_bytes == 0 {
+                    if report.moved_bytes == 0 && !is_replicated(&report) {
                         let took_ns = clock::now_ns() - started_ns;
                         let pause_ns = took_ns * u64::from(MOVER_PAUSE_TIMES);
                         self.bell.pause(pause_ns.min(PAUSE_MS_MAX * NS_PER_MS));
@@ -194,6 +204,12 @@ impl Loop<'_> {
             eprintln!("rackpool: rack {rack}: moving a page (said once): {error}");
         }
     }
+}
+
+/// Whether a page was not asked for in vain although it did not move.
+fn is_replicated(report: &MoveReport) -> bool {
+    let decision = report.decided.map(|decided| decided.decision);
+    matches!(decision, Some(Decision::Replicate { .. }))
 }
 
 /// The handle, and what a turn needs beside it.

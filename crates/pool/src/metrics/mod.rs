@@ -50,6 +50,14 @@ const RACK: &[Metric<DaemonStats>] = &[
     ("moves_failed_total", Kind::Counter, "Pages that could not be moved for this rack", |s| {
         s.moves.failed
     }),
+    ("shared_pages", Kind::Gauge, "Pages with replicas", |s| s.replicas.shared_pages),
+    ("replicas_made_total", Kind::Counter, "Replicas made", |s| s.replicas.made),
+    ("replicas_dropped_total", Kind::Counter, "Replicas that ended", |s| s.replicas.dropped),
+    ("replica_updates_total", Kind::Counter, "Writes sent to replicas", |s| s.replicas.updates),
+    ("replica_waits_total", Kind::Counter, "Requests that replicas held up", |s| s.replicas.waited),
+    ("replica_leases_total", Kind::Counter, "Leases of replicas that were waited for", |s| {
+        s.replicas.leases_waited
+    }),
     ("sessions_made_total", Kind::Counter, "Sessions made", |s| s.sessions_made),
     ("sessions_reaped_total", Kind::Counter, "Sessions ended", |s| s.sessions_reaped),
     ("allocations_total", Kind::Counter, "Allocations answered", |s| s.answers.allocated),
@@ -225,7 +233,11 @@ impl Text {
         self.head("rack_decisions_total", Kind::Counter, "Decisions about pages of the rack");
         for stats in racks {
             let moves = &stats.moves;
-            let done = [("move", moves.decided_move), ("swap", moves.decided_swap)];
+            let done = [
+                ("move", moves.decided_move),
+                ("swap", moves.decided_swap),
+                ("copy", moves.decided_copy),
+            ];
             let left = moves.left.iter().map(|(reason, count)| (reason.as_str(), *count));
             for (decision, count) in done.into_iter().chain(left) {
                 self.labelled("rack_decisions_total", stats, ("decision", decision), count);

@@ -11,6 +11,7 @@ pub mod mover;
 pub mod rows;
 pub mod stage;
 pub mod worker;
+pub mod writer;
 
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::MasterOptions;
@@ -52,6 +53,7 @@ pub fn child_main() {
         "holder" => locker::hold(&args),
         "mover" => mover::run(&args),
         "rows" => rows::run(&args),
+        "writer" => writer::run(&args),
         other => panic!("no role {other}"),
     };
     match result {

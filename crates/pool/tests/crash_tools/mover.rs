@@ -1,5 +1,6 @@
 //! A process that moves pages to and fro between two racks, at random and without a pause, until
-//! it is told to stop or dies. `m MICROS` for each move, `x CODE` for each that did not happen.
+//! it is told to stop or dies. `m MICROS` for each move, `x CODE` for each that did not happen,
+//! `g PAGE` for a page that is gone, which it moves no more.
 
 use super::{Random, say};
 use rackpool::{Error, GAddr, Options, Pool, RackId};
@@ -19,7 +20,7 @@ pub fn run(args: &[&str]) -> Result<(), String> {
     });
     let [master, rack, fabric, seed, pages] = args else { panic!("{args:?}") };
     let number = |text: &str| text.parse::<u64>().expect("a number");
-    let pages: Vec<GAddr> = pages.split(',').map(|page| GAddr(number(page))).collect();
+    let mut pages: Vec<GAddr> = pages.split(',').map(|page| GAddr(number(page))).collect();
     let mut random = Random::new(number(seed));
     let options = Options::new(master, rack.parse().expect("a rack"));
     let options = options.fabric(fabric.parse().expect("a fabric"));
@@ -28,7 +29,8 @@ pub fn run(args: &[&str]) -> Result<(), String> {
     say("ready mover");
     // Relaxed: the flag carries no data.
     while !STOP.load(Ordering::Relaxed) {
-        let page = pages[random.below(pages.len() as u64) as usize];
+        let index = random.below(pages.len() as u64) as usize;
+        let page = pages[index];
         let to = RackId(random.below(2) as u16);
         let started = Instant::now();
         match handle.migrate(page, to) {
@@ -36,6 +38,10 @@ pub fn run(args: &[&str]) -> Result<(), String> {
             Err(error) if may_happen(&error) => {
                 say(&format!("x {}", error.code()));
                 std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(Error::NotMapped { .. }) => {
+                pages.swap_remove(index);
+                say(&format!("g {}", page.0));
             }
             other => {
                 say(&format!("e migrate {page} to rack {to}: {other:?}"));

@@ -54,6 +54,13 @@ impl Stage {
         stage.started()
     }
 
+    /// As [`Stage::new`], with daemons that decide by a policy where pages live.
+    pub fn with_policy(policy: &'static str, memory: &[&str]) -> Stage {
+        let mut stage = Self::empty("/dev/shm", memory);
+        stage.migration = policy;
+        stage.started()
+    }
+
     fn started(mut self) -> Stage {
         self.start_master();
         for daemon in 0..self.homes.len() {

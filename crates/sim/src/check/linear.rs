@@ -24,6 +24,12 @@ pub trait Model {
     type Op: Debug;
     /// The state after `op`, or `None` if in this state `op` cannot answer what it did.
     fn step(state: &Self::State, op: &Self::Op) -> Option<Self::State>;
+
+    /// Whether no operation of the history can tell that `op` took effect, so that one which may
+    /// not have done so need not be looked at. Each that is spares half of the search.
+    fn is_unseen(_op: &Self::Op, _history: &[Event<Self::Op>]) -> bool {
+        false
+    }
 }
 
 /// How often an operation took effect between its call and its return. One that did not return
@@ -88,6 +94,8 @@ pub enum Verdict {
     GaveUp {
         /// Configurations looked at.
         configurations: usize,
+        /// All operations that returned before this time fit.
+        returned: u64,
     },
 }
 
@@ -128,7 +136,9 @@ pub fn check<M: Model>(
     history: &[Event<M::Op>],
     configurations_max: usize,
 ) -> Verdict {
-    let mut events: Vec<&Event<M::Op>> = history.iter().collect();
+    let may_be_never = |e: &Event<M::Op>| e.returned.is_none() || e.times.may_be_never();
+    let counts = |e: &&Event<M::Op>| !may_be_never(e) || !M::is_unseen(&e.op, history);
+    let mut events: Vec<&Event<M::Op>> = history.iter().filter(counts).collect();
     events.sort_by_key(|event| event.called);
     let before = order_of_clients(&events);
     let mut stack = vec![Configuration { first: 0, done: Vec::new(), state: initial }];
@@ -157,7 +167,7 @@ pub fn check<M: Model>(
             }
         }
         if seen.len() > configurations_max {
-            return Verdict::GaveUp { configurations: seen.len() };
+            return Verdict::GaveUp { configurations: seen.len(), returned: best };
         }
     }
     Verdict::Violation { returned: best }
@@ -267,8 +277,8 @@ impl<K: Ord + Clone, Op: Debug> Histories<K, Op> {
             match verdict {
                 Verdict::Linearizable => {}
                 Verdict::Violation { returned } => return Err(found(verdict, returned)),
-                Verdict::GaveUp { .. } => {
-                    gave_up.get_or_insert_with(|| found(verdict, 0));
+                Verdict::GaveUp { returned, .. } => {
+                    gave_up.get_or_insert_with(|| found(verdict, returned));
                 }
             }
         }

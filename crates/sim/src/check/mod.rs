@@ -52,9 +52,10 @@ impl<K: std::fmt::Debug> linear::Found<K> {
             linear::Verdict::Violation { returned } => {
                 (Ps(returned), "no order of its operations explains".to_owned())
             }
-            linear::Verdict::GaveUp { configurations } => {
-                (Ps::ZERO, format!("{configurations} configurations were not enough to explain"))
-            }
+            linear::Verdict::GaveUp { configurations, returned } => (
+                Ps(returned),
+                format!("{configurations} configurations were not enough to explain"),
+            ),
             linear::Verdict::Linearizable => (Ps::ZERO, "there is an order that explains".into()),
         };
         let events = self.events.join("; ");

@@ -14,7 +14,7 @@
 //!
 //! [`Times`]: super::linear::Times
 
-use super::linear::Model;
+use super::linear::{Event, Model};
 
 /// The model: the state is the word.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,26 @@ impl Model for Word {
             WordOp::FetchAdd { add, old } => (state.wrapping_add(add), old),
         };
         said.is_none_or(|said| said == state).then_some(next)
+    }
+
+    /// A value that nobody saw or expected, nor the values that additions with an unknown outcome
+    /// can make of it: only what overwrites it can have come next.
+    fn is_unseen(op: &WordOp, history: &[Event<WordOp>]) -> bool {
+        let (WordOp::Write(value) | WordOp::Cas { new: value, old: None, .. }) = *op else {
+            return false;
+        };
+        let unknown = history.iter().map(|event| match event.op {
+            WordOp::FetchAdd { add, old: None } => u128::from(add),
+            _ => 0,
+        });
+        let reach: u128 = unknown.sum();
+        let is_near = |seen: u64| u128::from(seen.wrapping_sub(value)) <= reach;
+        history.iter().all(|event| match event.op {
+            WordOp::Read(seen) => !is_near(seen),
+            WordOp::Write(_) => true,
+            WordOp::Cas { expected, old, .. } => !is_near(expected) && !old.is_some_and(is_near),
+            WordOp::FetchAdd { old, .. } => !old.is_some_and(is_near),
+        })
     }
 }
 
@@ -154,6 +174,26 @@ mod tests {
         // It did return, so it landed at least once.
         bad(&[Event { times: Times::OnceOrMore, ..write(1, 2, 5) }, read(3, 4, 0)]);
         good(&[Event { times: Times::Any, ..write(1, 2, 5) }, read(3, 4, 0)]);
+    }
+
+    #[test]
+    fn writes_of_unknown_outcome_that_nobody_saw_cost_nothing() {
+        let lost = |called: u64, value: u64| Event {
+            times: Times::Any,
+            ..event(called, LOST, WordOp::Write(value))
+        };
+        let adds = |called: u64| Event {
+            times: Times::AtMostOnce,
+            ..event(called, LOST, WordOp::FetchAdd { add: 1, old: None })
+        };
+        let mut history: Vec<_> = (0..40).map(|n| lost(n, 1000 * (n + 1))).collect();
+        history.push(read(50, 51, 0));
+        assert_eq!(check::<Word>(0, &history, 10), Verdict::Linearizable);
+        // What an addition made of a value shows the value.
+        history.extend([adds(52), read(60, 61, 7001)]);
+        assert_eq!(check::<Word>(0, &history, 50), Verdict::Linearizable);
+        history.push(read(62, 63, 7003));
+        bad(&history);
     }
 
     #[test]

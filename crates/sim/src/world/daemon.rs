@@ -441,14 +441,15 @@ impl Server {
 
     fn admit(&mut self, hello: &ControlHello, process: ProcessId) -> Result<u32> {
         if let Some(slot) = hello.resume_slot.or_else(|| self.forgotten_slot(hello)) {
-            self.engine.resume_local(hello.session, slot)?;
+            self.engine.resume_local(hello.session, hello.number, slot)?;
             if self.world.slot(slot).is_none() {
                 return Err(Error::Denied { reason: format!("slot {slot} has no section") });
             }
             return Ok(slot);
         }
         let pid = u64::from(process.0);
-        let slot = self.engine.join_local(hello.session, pid, pid, &mut self.world)?;
+        let slot =
+            self.engine.join_local((hello.session, hello.number), pid, pid, &mut self.world)?;
         let section = self.rack.region.borrow_mut().create_slot(slot, &self.ctx.kernel);
         self.world.add_slot(slot, section);
         Ok(slot)

@@ -6,6 +6,7 @@ pub mod closed;
 mod daemon;
 mod handle;
 mod impostor;
+mod keeping;
 mod kernel;
 pub mod ladder;
 pub mod load;

@@ -241,6 +241,8 @@ fn pick_process(scene: &Scene, rng: &mut Rng) -> Option<ProcessId> {
     match rng.below(8) {
         0 => Some(scene.cluster.master.get()),
         1 | 2 => scene.cluster.racks[rack].daemon.get().map(|(daemon, _)| daemon),
+        // As often as a daemon.
+        4 if scene.pick_keeper(rng).is_some() => scene.pick_keeper(rng),
         3 => scene.cluster.racks[rack].daemon.get().map(|(_, fabric)| fabric),
         _ => scene.pick_client(rng).map(|client| scene.process_of(client)),
     }

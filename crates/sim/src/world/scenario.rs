@@ -18,9 +18,9 @@ use rackpool_core::master::directory::Home;
 use rackpool_core::policy::{self, BalanceParams, CostParams, PaperParams};
 use rackpool_core::probe::{Race, Rare};
 use rackpool_core::wire::Resolved;
-use rackpool_core::{GAddr, PageGeometry, PageId};
+use rackpool_core::{GAddr, PageGeometry, PageId, RackId};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Stack of a process, bytes; pages of it appear when touched.
@@ -65,6 +65,8 @@ pub struct Scene {
     pub tables: Option<&'static dyn Tables>,
     places: RefCell<Vec<Place>>,
     counts: RefCell<Counts>,
+    /// Those who keep replicas: in which rack, of which home's pages.
+    pub(super) keepers: RefCell<BTreeMap<(usize, RackId), ProcessId>>,
     /// The rack that an operator drains now.
     pub drained: Cell<Option<usize>>,
     /// Racks that left or were given up: another region may have them from then on.
@@ -95,6 +97,7 @@ impl Scene {
         }
         let places = self.places.borrow().len();
         (0..places).for_each(|place| self.start_client(place));
+        self.keep_some();
     }
 
     /// Whether an operator drains a rack now.
@@ -112,6 +115,7 @@ impl Scene {
     /// The daemon and all clients of a rack end.
     fn end_rack(&self, rack: usize) {
         self.kill_daemon(rack);
+        self.end_keepers(rack);
         for place in self.places.borrow_mut().iter_mut().filter(|place| place.rack == rack) {
             if let Some(process) = place.process.take()
                 && self.cluster.kernel.is_alive(process)
@@ -139,6 +143,10 @@ impl Scene {
     pub fn kill_daemon(&self, rack: usize) {
         self.model.on_daemon_killed();
         self.cluster.kill_daemon(rack);
+        // They are threads of its process; one that has a process of its own does no harm.
+        if rack.is_multiple_of(2) {
+            self.end_keepers(rack);
+        }
     }
 
     /// Counts a fault.
@@ -316,7 +324,8 @@ impl Scene {
 
     /// Whether all clients have finished and nothing is broken any more.
     pub fn is_calm(&self) -> bool {
-        self.repaired.get() && self.places.borrow().iter().all(|place| place.done)
+        let done = self.repaired.get() && self.places.borrow().iter().all(|place| place.done);
+        done && !self.has_keepers()
     }
 
     /// The audit is over.
@@ -435,17 +444,16 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         cluster.registration_fails_ppm.set(rng.below(20_000) as u32);
     }
     let mapped = rng.below(3);
-    let places = (0..shape.clients).map(|place| {
+    let place = |place| {
         let path = match mapped {
             1 | 2 if rng.chance_ppm(300_000) => Path::Mapped,
             _ if rng.chance_ppm(300_000) => Path::Proxied,
             _ => Path::OneSided,
         };
-        let rack = (place % shape.racks) as usize;
-        Place { rack, path, process: None, done: false }
-    });
-    let places: Vec<Place> = places.collect();
-    let mapped = places.iter().any(|place| place.path == Path::Mapped);
+        Place { rack: (place % shape.racks) as usize, path, process: None, done: false }
+    };
+    let places: Vec<Place> = (0..shape.clients).map(place).collect();
+    let mapped = places.iter().any(|one| one.path == Path::Mapped);
     let is_mapped = |rack: &Rack| mapped || rack.id.is_divided();
     cluster.racks.iter().for_each(|rack| rack.mapped_elsewhere.set(is_mapped(rack)));
     Rc::new(Scene {
@@ -456,7 +464,8 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         model: Model::default(),
         tables,
         counts: RefCell::default(),
-        drained: Cell::new(None),
+        keepers: RefCell::default(),
+        drained: Cell::default(),
         opened: RefCell::default(),
         set_up: Cell::new(false),
         repaired: Cell::new(false),

@@ -308,7 +308,8 @@ async fn open(ctx: &Ctx, scene: &Rc<Scene>, rack: RackId, path: Path) -> Option<
         let cluster = scene.cluster.clone();
         match SimHandle::open(ctx.clone(), cluster, rack, path, translations).await {
             Ok(mut handle) => {
-                handle.timeout = Ps::ms(rng.between(200, 10_000));
+                // A write to a page with replicas may wait for a lease.
+                handle.timeout = Ps::ms(rng.between(1_500, 10_000));
                 return Some(handle);
             }
             Err(error) => {
@@ -395,7 +396,8 @@ impl Worker {
         match self.rng.below(100) {
             0..33 => self.word().await,
             33..36 => self.ranges().await,
-            36..41 => self.migrate().await,
+            36..39 => self.migrate().await,
+            39..41 => self.share().await,
             41..44 => self.lock().await,
             44..48 => self.help_the_mover().await,
             48..52 => self.write_mine().await,
@@ -435,6 +437,14 @@ impl Worker {
         words[self.rng.below(words.len() as u64) as usize]
     }
 
+    async fn read_word(&mut self, addr: GAddr) -> Result<u64> {
+        let called = self.begin("read_u64");
+        let read = self.handle.read_u64(addr).await;
+        self.end("read_u64", &read).await;
+        self.recorded(addr, called, WordOp::Read(0), &read);
+        read
+    }
+
     async fn word(&mut self) {
         let addr = self.pick_word();
         self.next_value += 1;
@@ -448,13 +458,7 @@ impl Worker {
         self.be_caught();
         // A swap expects what was just read, so that some succeed.
         let expected = match op {
-            WordOp::Cas { .. } => {
-                let called = self.begin("read_u64");
-                let read = self.handle.read_u64(addr).await;
-                self.end("read_u64", &read).await;
-                self.recorded(addr, called, WordOp::Read(0), &read);
-                read.unwrap_or(0)
-            }
+            WordOp::Cas { .. } => self.read_word(addr).await.unwrap_or(0),
             _ => 0,
         };
         let op = match op {

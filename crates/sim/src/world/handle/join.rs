@@ -72,7 +72,13 @@ impl Join {
     ) -> Result<LocalLink> {
         let (daemon, _) = self.rack.daemon.get().ok_or_else(|| self.dead())?;
         let conn = self.ctx.connect(daemon);
-        let hello = ControlHello { version: WIRE_VERSION, session, resume_slot, read_only: false };
+        let hello = ControlHello {
+            version: WIRE_VERSION,
+            session,
+            resume_slot,
+            read_only: false,
+            number: u64::from(conn.0) + 1,
+        };
         self.ctx.send(conn, Message::Hello(hello));
         let joined = self.welcomed(conn, inbox, master, session).await;
         if joined.is_err() {

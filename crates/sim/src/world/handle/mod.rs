@@ -12,6 +12,7 @@ mod join;
 mod local;
 mod locks;
 mod remote;
+mod replica;
 
 use super::Cluster;
 use super::kernel::{ConnId, Ctx, Input, Message};
@@ -216,6 +217,9 @@ impl SimHandle {
     }
 
     async fn read_home(&mut self, addr: GAddr, to: &mut [u8]) -> Result<()> {
+        if self.read_replica(addr, to).await? {
+            return Ok(());
+        }
         if self.by_calls {
             self.settle_first().await?;
             return self.fetch(addr, to, Mode::Inline).await;

@@ -56,15 +56,7 @@ impl Kernel {
         };
         let (here, there) = (self.host_of(from), self.host_of(to));
         let held = self.cuts.borrow().get(&(here, there)).copied().unwrap_or(Ps::ZERO);
-        let mut arrival = (at.max(held) + self.control_delay(here, there)).max(last);
-        if here == there {
-            // Sockets of one host: who connects and speaks first is heard first, whatever the
-            // connection.
-            let mut heard = self.heard_locally.borrow_mut();
-            let before = heard.entry((from, to)).or_default();
-            arrival = arrival.max(*before);
-            *before = arrival;
-        }
+        let arrival = (at.max(held) + self.control_delay(here, there)).max(last);
         self.conns.borrow_mut()[id.0 as usize].last[side] = arrival;
         self.post(to, arrival, input);
     }

@@ -150,8 +150,6 @@ pub struct Kernel {
     /// Inputs of this moment, which need no event (performance mode).
     at_once: RefCell<VecDeque<(ProcessId, u32)>>,
     conns: RefCell<Vec<Conn>>,
-    /// When the last control message from one process to another of its host arrives.
-    heard_locally: RefCell<BTreeMap<(ProcessId, ProcessId), Ps>>,
     /// When the last input of one process arrives at another of its host: they stay in order.
     rings: RefCell<BTreeMap<(ProcessId, ProcessId), Ps>>,
     spawned: RefCell<Vec<(ProcessId, Body)>>,
@@ -249,7 +247,6 @@ impl Kernel {
             inputs: RefCell::new(Slab { items: Vec::new(), free: Vec::new() }),
             at_once: RefCell::default(),
             conns: RefCell::default(),
-            heard_locally: RefCell::default(),
             rings: RefCell::default(),
             spawned: RefCell::default(),
             killed: RefCell::default(),

@@ -131,6 +131,63 @@ impl Worker {
         self.move_page(addr, to).await;
     }
 
+    /// Has a replica made of a page that somebody uses, mostly in the own rack, or ends those that
+    /// there are. What is read and written must be what it would be without.
+    pub(super) async fn share(&mut self) {
+        let addr = match self.rng.below(10) {
+            0 => self.pick_area(None).map(|(first, _)| GAddr(first)),
+            1..7 => Some(self.pick_word()),
+            7 => self.pick_mine().map(|(addr, bytes)| self.pick_page(addr, bytes)),
+            _ => self.pick_other().map(|(addr, bytes, _)| self.pick_page(addr, bytes)),
+        };
+        let Some(addr) = addr else { return self.word().await };
+        let ends = self.rng.chance_ppm(100_000);
+        let own = self.handle.rack();
+        let home = self.home_rack(addr);
+        let is_away = home.is_some_and(|home| !home.same_rack(own));
+        let to = if is_away && self.rng.chance_ppm(800_000) { own } else { self.any_rack() };
+        if let Some(home) = home.filter(|home| !home.same_rack(to)) {
+            self.scene.keep(to, home);
+        }
+        self.begin("share");
+        self.ctx.kernel.say(|| format!("client {}: shares {addr} with rack {to}", self.ctx.id.0));
+        let result = match ends {
+            true => self.handle.recall(addr).await,
+            false => self.handle.replicate(addr, to).await,
+        };
+        self.end("share", &result).await;
+        match result {
+            // Whatever it is of, it may have been freed meanwhile.
+            Err(Error::NotMapped { .. } | Error::Lost { .. }) => {}
+            result => self.check_error("share", &result),
+        }
+        if !ends && is_away {
+            self.read_words(addr).await;
+        }
+    }
+
+    /// Reads words of a page for a while, if there are any.
+    async fn read_words(&mut self, addr: GAddr) {
+        let page_bytes = self.handle.page_bytes();
+        let of_page = |word: &GAddr| word.0 / page_bytes == addr.0 / page_bytes;
+        let all = self.scene.model.words.borrow().clone();
+        let words: Vec<GAddr> = all.into_iter().filter(of_page).collect();
+        for _ in 0..if words.is_empty() { 0 } else { self.rng.between(1, 12) } {
+            let word = words[self.rng.below(words.len() as u64) as usize];
+            // Its end is in the history.
+            let _ = self.read_word(word).await;
+            let pause = Ps::ns(self.rng.between(100, 20_000));
+            self.ctx.sleep(pause).await;
+        }
+    }
+
+    /// Where the directory says that a page is.
+    fn home_rack(&self, addr: GAddr) -> Option<RackId> {
+        let page = addr.0 / self.handle.page_bytes();
+        let state = self.scene.cluster.stored_state();
+        state.directory().get(PageId(page)).map(|home| home.rack)
+    }
+
     /// A page of an allocation: those of a run move one by one.
     fn pick_page(&mut self, addr: GAddr, bytes: u64) -> GAddr {
         let page_bytes = self.handle.page_bytes();

@@ -1,0 +1,569 @@
+//! Writing to a page that has replicas, everywhere.
+//!
+//! ```text
+//! find   where the replicas are: asked of the home once for each key of the page
+//! close  each: one atomic add, all at once; who was not alone takes it back and tries again
+//! write  to the page, at its home, by the key under which the replicas are all that there are
+//! open   each: the bytes, then one atomic add, with one doorbell
+//! ```
+//!
+//! From the first close to the last open nobody else writes to the page and its replicas, and
+//! nobody reads a replica. Whoever is stopped or dies in between leaves replicas closed, and so
+//! does a write of which nobody knows whether it will be executed; their keeper ends them when it
+//! wants them back ([`REPLICA_STUCK_NS`](crate::constants::REPLICA_STUCK_NS)). Replicas that
+//! cannot be reached, and writers that come in each other's way, are left to the home.
+//!
+//! Source: decision 0031; Rcmp has one copy of a page, or copies that writes end.
+
+use super::locate::unexpected;
+use super::transfer::Fragment;
+use super::{Access, Client, Io, LinkId, Locate, Need, Operation, Reach, Step, Translation};
+use crate::addr::{Generation, PageId};
+use crate::constants::{
+    FABRIC_OUTSTANDING_MAX, REPLICA_PLACES_MAX, REPLICA_TRIES_MAX, SHARERS_MAX, STALE_RETRIES_MAX,
+};
+use crate::error::{Error, Result};
+use crate::replica::{EntryWord, Place};
+use crate::seam::{Mem, Mutation, PostError, Race, RemoteAddr, Verb, WorkRequest, WorkStatus};
+use crate::wire::{MasterAnswer, Reply, Request};
+use std::collections::BTreeMap;
+
+/// Writes that are left to a page's home before it is asked again whether it still wants that.
+const BY_HOME: u32 = 64;
+/// Marks the write to the home among the work requests.
+const HOME: u64 = 2 * REPLICA_PLACES_MAX as u64;
+const _: () = assert!(FABRIC_OUTSTANDING_MAX as u64 + HOME < 256);
+
+/// What a handle knows of the replicas of pages that it writes to.
+#[derive(Debug, Default)]
+pub(super) struct Known(BTreeMap<PageId, KnownPage>);
+
+#[derive(Debug)]
+struct KnownPage {
+    home: Home,
+    places: Vec<Place>,
+    /// So many writes are left to the home.
+    by_home: u32,
+    /// Whether the last write by it was done everywhere: else the home is asked again.
+    sure: bool,
+}
+
+impl Known {
+    fn note(&mut self, page: PageId, home: Home, places: Vec<Place>) {
+        if self.0.len() >= SHARERS_MAX {
+            self.0.clear();
+        }
+        let is_direct = (1..=REPLICA_PLACES_MAX).contains(&places.len());
+        let by_home = if is_direct { 0 } else { BY_HOME };
+        self.0.insert(page, KnownPage { home, places, by_home, sure: false });
+    }
+
+    /// A page was written by what is known of it, everywhere.
+    fn trust(&mut self, page: PageId, home: Home) {
+        let known = self.0.get_mut(&page).filter(|known| known.home == home);
+        known.into_iter().for_each(|known| known.sure = true);
+    }
+}
+
+/// A page's home with its key: a link, how often its region was replaced, the key.
+type Home = (LinkId, u32, Generation);
+
+/// How far a write is.
+#[derive(Debug)]
+pub(super) enum Spreading {
+    /// This is needed.
+    Need(Need),
+    /// It is done, everywhere.
+    Done,
+    /// The daemon behind the link has to do it. Nothing was written.
+    ByHome(LinkId),
+    /// The page is not there any more. Nothing was written.
+    Stale,
+    /// Nobody knows whether the page is, or will be, written: to be repeated.
+    Unknown,
+}
+
+/// A work request for one replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Not,
+    Posted,
+    Done(u64),
+    /// It cannot be, or nobody knows.
+    Failed,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    place: Place,
+    /// Where the entry's word and the bytes are.
+    word: Option<Translation>,
+    data: Option<Translation>,
+    /// The add to the word that is under way.
+    add: Sent,
+    copy: Sent,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Ask,
+    Find,
+    Close,
+    /// What was added is taken back; then this.
+    Undo(After),
+    Write(Sent),
+    Open,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Close,
+    /// The connection to the home is down.
+    Connect,
+    ByHome,
+    Stale,
+}
+
+/// One write within a page.
+#[derive(Debug, Default)]
+pub(super) struct Spread {
+    under_way: Option<UnderWay>,
+    targets: Vec<Target>,
+    /// Writes that it did.
+    pub(super) count: u64,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    fragment: Fragment,
+    /// The page's home, whose key is `home.generation`.
+    home: Translation,
+    stage: Stage,
+    locate: Option<Locate>,
+    tries: u32,
+    pending: u32,
+    /// Ids of work requests.
+    ids: u64,
+}
+
+impl Spread {
+    /// Begins to write a fragment of a page that is shared. `round` as in
+    /// [`Transfer::new`](super::Transfer::new). Whether there is anything that it can do.
+    pub(super) fn begin<M: Mem>(
+        &mut self,
+        client: &mut Client<M>,
+        fragment: Fragment,
+        round: u64,
+    ) -> bool {
+        let page = client.geometry().page(fragment.addr);
+        let Some(home) = client.translation(page).copied() else { return false };
+        self.targets.clear();
+        let mut stage = Stage::Ask;
+        let at = home_of(client, &home);
+        if let Some(known) = client.known.0.get_mut(&page).filter(|known| known.home == at) {
+            if known.by_home > 0 {
+                known.by_home -= 1;
+                return false;
+            }
+            if std::mem::take(&mut known.sure) {
+                self.targets.extend(known.places.iter().map(|place| Target::new(*place)));
+                stage = Stage::Find;
+            }
+        }
+        let ids = round << 8 | u64::from(FABRIC_OUTSTANDING_MAX);
+        let (locate, tries, pending) = (None, 0, 0);
+        self.under_way = Some(UnderWay { fragment, home, stage, locate, tries, pending, ids });
+        true
+    }
+
+    /// What is being written.
+    pub(super) fn fragment(&self) -> Option<Fragment> {
+        self.under_way.as_ref().map(|one| one.fragment)
+    }
+
+    /// Ends without an outcome.
+    pub(super) fn clear(&mut self) {
+        self.under_way = None;
+    }
+
+    /// Goes as far as possible. `waits`: completions of other work requests are to come, so that
+    /// there will be room.
+    pub(super) fn step<M: Mem>(
+        &mut self,
+        client: &mut Client<M>,
+        io: &mut impl Io,
+        waits: bool,
+    ) -> Result<Spreading> {
+        let Some(one) = &mut self.under_way else { return Ok(Spreading::Done) };
+        let mut work = Work { targets: &mut self.targets, io, waits };
+        let ended = loop {
+            match one.advance(client, &mut work)? {
+                Next::Stage(stage) => one.stage = stage,
+                Next::Need(need) => return Ok(Spreading::Need(need)),
+                Next::End(ended) => break ended,
+            }
+        };
+        if matches!(ended, Spreading::Done) {
+            self.count += 1;
+            client.met(Race::ReplicaWritten);
+            client.note_one_sided(one.fragment.addr, Access::Write);
+            if self.targets.iter().all(|target| matches!(target.add, Sent::Done(_))) {
+                let home = home_of(client, &one.home);
+                client.known.trust(one.home.page, home);
+            }
+        }
+        self.under_way = None;
+        Ok(ended)
+    }
+
+    /// The answer of the daemon that the last step named.
+    pub(super) fn on_reply<M: Mem>(
+        &mut self,
+        client: &mut Client<M>,
+        reply: Result<Reply>,
+    ) -> Result<()> {
+        let Some(one) = &mut self.under_way else { return Ok(()) };
+        if let Some(locate) = &mut one.locate {
+            if locate.on_reply(client, reply).is_err() {
+                one.locate = None;
+                one.stage = begin_undo(&mut self.targets, After::ByHome);
+            }
+            return Ok(());
+        }
+        one.stage = match reply {
+            Ok(Reply::Sharers(sharers)) if sharers.key == one.home.generation => {
+                let starts_page = |at| client.geometry().offset(at) == 0;
+                let is_sound =
+                    |place: &Place| place.word.0.is_multiple_of(8) && starts_page(place.data);
+                if !sharers.places.iter().all(is_sound) {
+                    return Err(unexpected("daemon", "where replicas are"));
+                }
+                self.targets.extend(sharers.places.iter().map(|place| Target::new(*place)));
+                let home = home_of(client, &one.home);
+                client.known.note(one.home.page, home, sharers.places);
+                match (1..=REPLICA_PLACES_MAX).contains(&self.targets.len()) {
+                    true => Stage::Find,
+                    false => begin_undo(&mut self.targets, After::ByHome),
+                }
+            }
+            Ok(Reply::Sharers(_)) | Err(Error::Moving { .. } | Error::NotMapped { .. }) => {
+                begin_undo(&mut self.targets, After::Stale)
+            }
+            Ok(_) => return Err(unexpected("daemon", "where replicas are")),
+            Err(error) => return Err(error),
+        };
+        Ok(())
+    }
+
+    /// The answer of the master.
+    pub(super) fn on_master<M: Mem>(
+        &mut self,
+        client: &mut Client<M>,
+        answer: Result<MasterAnswer>,
+    ) {
+        let Some(one) = &mut self.under_way else { return };
+        let Some(locate) = &mut one.locate else { return };
+        if locate.on_master(client, answer).is_err() {
+            one.locate = None;
+            one.stage = begin_undo(&mut self.targets, After::ByHome);
+        }
+    }
+
+    /// A work request ended whose id has this in its last byte.
+    pub(super) fn on_completion(&mut self, mark: u64, status: WorkStatus) -> Result<()> {
+        let Some(one) = &mut self.under_way else { return Ok(()) };
+        one.pending = one.pending.saturating_sub(1);
+        let index = mark.saturating_sub(FABRIC_OUTSTANDING_MAX.into());
+        if index == HOME {
+            one.stage = match status {
+                WorkStatus::Done(_) => Stage::Write(Sent::Done(0)),
+                WorkStatus::BadKey => begin_undo(&mut self.targets, After::Stale),
+                WorkStatus::Flushed { .. } => Stage::Write(Sent::Failed),
+                WorkStatus::BadRange => {
+                    let reason = format!("refused a write at {}", one.fragment.addr);
+                    return Err(Error::Protocol { peer: "fabric target".into(), reason });
+                }
+            };
+            return Ok(());
+        }
+        let Some(target) = self.targets.get_mut(index as usize / 2) else { return Ok(()) };
+        let sent = match status {
+            WorkStatus::Done(old) => Sent::Done(old),
+            _ => Sent::Failed,
+        };
+        match index % 2 {
+            0 => target.add = sent,
+            _ => target.copy = sent,
+        }
+        Ok(())
+    }
+}
+
+impl Target {
+    fn new(place: Place) -> Target {
+        Target { place, word: None, data: None, add: Sent::Not, copy: Sent::Not }
+    }
+}
+
+/// What a step works with.
+struct Work<'w, I> {
+    targets: &'w mut Vec<Target>,
+    io: &'w mut I,
+    waits: bool,
+}
+
+enum Next {
+    Stage(Stage),
+    Need(Need),
+    End(Spreading),
+}
+
+impl UnderWay {
+    fn advance<M: Mem, I: Io>(
+        &mut self,
+        client: &mut Client<M>,
+        work: &mut Work<'_, I>,
+    ) -> Result<Next> {
+        let wait = Next::Need(Need::Completions);
+        Ok(match self.stage {
+            Stage::Ask => {
+                let page = self.home.page;
+                Next::Need(Need::Daemon(self.home.link, Request::Sharers { page }))
+            }
+            Stage::Find => return self.find(client, work),
+            Stage::Close => match self.add(client, work, EntryWord::BEGIN) {
+                true => wait,
+                false => Next::Stage(self.judge(work.targets)),
+            },
+            Stage::Undo(after) => match self.add(client, work, EntryWord::UNDO) {
+                true => wait,
+                false => self.after(after, client, work),
+            },
+            Stage::Write(Sent::Not) => self.write(client, work),
+            Stage::Write(Sent::Posted) => wait,
+            Stage::Write(Sent::Failed) => Next::End(Spreading::Unknown),
+            Stage::Write(Sent::Done(_)) => {
+                work.targets.iter_mut().for_each(|target| target.add = Sent::Not);
+                Next::Stage(Stage::Open)
+            }
+            Stage::Open => match self.open(client, work) {
+                true => wait,
+                false => Next::End(Spreading::Done),
+            },
+        })
+    }
+
+    /// Looks up where the replicas are.
+    fn find<M: Mem, I: Io>(
+        &mut self,
+        client: &mut Client<M>,
+        work: &mut Work<'_, I>,
+    ) -> Result<Next> {
+        if let Some(locate) = &mut self.locate {
+            match locate.advance(client)? {
+                Step::Done(()) => self.locate = None,
+                Step::Need(need) => return Ok(Next::Need(need)),
+            }
+        }
+        let mut missing = None;
+        for target in &mut *work.targets {
+            let Place { word, data, .. } = target.place;
+            for (addr, found) in [(word, &mut target.word), (data, &mut target.data)] {
+                let page = client.geometry().page(addr);
+                *found = found.or_else(|| client.translation(page).copied());
+                missing = missing.or_else(|| found.is_none().then_some((target.place.rack, addr)));
+            }
+        }
+        let Some((rack, addr)) = missing else {
+            let skips = client.mutated(Mutation::WriteOpenReplica);
+            return Ok(Next::Stage(if skips { Stage::Write(Sent::Not) } else { Stage::Close }));
+        };
+        self.tries += 1;
+        if client.link_of(rack).is_none() || self.tries as usize > 2 * work.targets.len() {
+            // Nobody waits for a rack without a connection, and what is searched for again and
+            // again is not there.
+            return Ok(Next::Stage(begin_undo(work.targets, After::ByHome)));
+        }
+        let mut locate = Locate::new(client, addr, 8);
+        let step = locate.advance(client)?;
+        self.locate = Some(locate);
+        Ok(match step {
+            Step::Need(need) => Next::Need(need),
+            Step::Done(()) => Next::Stage(Stage::Find),
+        })
+    }
+
+    /// Adds to the words of those replicas where that is left to do. Whether there is something to
+    /// wait for.
+    fn add<M: Mem, I: Io>(&mut self, client: &Client<M>, work: &mut Work<'_, I>, n: u64) -> bool {
+        for (index, target) in work.targets.iter_mut().enumerate() {
+            let Some(word) = target.word.filter(|_| target.add == Sent::Not) else { continue };
+            let at = word.base + client.geometry().offset(target.place.word);
+            let remote = match mapped(client, &word, |pages| pages.fetch_add(at, n)) {
+                Ok(old) => {
+                    target.add = old.map_or(Sent::Failed, Sent::Done);
+                    continue;
+                }
+                Err(OneSided) => RemoteAddr { offset: at, key: word.generation },
+            };
+            let verb = Verb::FetchAdd { at: remote, n };
+            let request =
+                WorkRequest { id: self.ids + 2 * index as u64, verb, local: &[], signalled: true };
+            match work.io.post(word.link, &[request]) {
+                Ok(()) => {
+                    target.add = Sent::Posted;
+                    self.pending += 1;
+                }
+                Err((_, PostError::Busy)) if work.waits || self.pending > 0 => return true,
+                Err(_) => target.add = Sent::Failed,
+            }
+        }
+        self.pending > 0
+    }
+
+    /// Whether all replicas are closed now, and by nobody else.
+    fn judge(&mut self, targets: &mut [Target]) -> Stage {
+        let mut busy = false;
+        for target in &*targets {
+            let Sent::Done(old) = target.add else { return begin_undo(targets, After::ByHome) };
+            let old = EntryWord(old);
+            if old.placement() != target.place.placement {
+                return begin_undo(targets, After::ByHome);
+            }
+            busy |= !old.is_open();
+        }
+        if !busy {
+            return Stage::Write(Sent::Not);
+        }
+        self.tries += 1;
+        let is_enough = self.tries > REPLICA_TRIES_MAX;
+        begin_undo(targets, if is_enough { After::ByHome } else { After::Close })
+    }
+
+    /// What was added is taken back.
+    fn after<M: Mem, I>(
+        &mut self,
+        after: After,
+        client: &Client<M>,
+        work: &mut Work<'_, I>,
+    ) -> Next {
+        match after {
+            After::ByHome => Next::End(Spreading::ByHome(self.home.link)),
+            After::Stale => Next::End(Spreading::Stale),
+            After::Close | After::Connect => {
+                work.targets.iter_mut().for_each(|target| target.add = Sent::Not);
+                self.stage = Stage::Close;
+                match after {
+                    After::Connect => Next::Need(Need::Link(client.rack_of(self.home.link))),
+                    _ => Next::Stage(Stage::Close),
+                }
+            }
+        }
+    }
+
+    /// Writes to the page at its home.
+    fn write<M: Mem, I: Io>(&mut self, client: &Client<M>, work: &mut Work<'_, I>) -> Next {
+        let Fragment { piece, offset, addr, bytes, .. } = self.fragment;
+        let at = self.home.base + client.geometry().offset(addr);
+        let source = work.io.source(piece, offset, bytes);
+        match mapped(client, &self.home, |pages| pages.copy_in(at, source)) {
+            Ok(Some(())) => return Next::Stage(Stage::Write(Sent::Done(0))),
+            Ok(None) => return Next::Stage(begin_undo(work.targets, After::Stale)),
+            Err(OneSided) => {}
+        }
+        let verb = Verb::Write(RemoteAddr { offset: at, key: self.home.generation });
+        let local = [work.io.sge(piece, offset, bytes)];
+        let request = WorkRequest { id: self.ids + HOME, verb, local: &local, signalled: true };
+        match work.io.post(self.home.link, &[request]) {
+            Ok(()) => {
+                self.pending += 1;
+                Next::Stage(Stage::Write(Sent::Posted))
+            }
+            Err((_, PostError::Busy)) if work.waits => Next::Need(Need::Completions),
+            Err(_) => Next::Stage(begin_undo(work.targets, After::Connect)),
+        }
+    }
+
+    /// Writes to the replicas and opens them. Whether there is something to wait for.
+    fn open<M: Mem, I: Io>(&mut self, client: &Client<M>, work: &mut Work<'_, I>) -> bool {
+        let Fragment { piece, offset, addr, bytes, .. } = self.fragment;
+        for (index, target) in work.targets.iter_mut().enumerate() {
+            let Some(data) = target.data.filter(|_| target.copy == Sent::Not) else { continue };
+            let at = data.base + client.geometry().offset(addr);
+            let source = work.io.source(piece, offset, bytes);
+            let remote = match mapped(client, &data, |pages| pages.copy_in(at, source)) {
+                Ok(done) => {
+                    target.copy = done.map_or(Sent::Failed, |()| Sent::Done(0));
+                    continue;
+                }
+                Err(OneSided) => RemoteAddr { offset: at, key: data.generation },
+            };
+            let local = [work.io.sge(piece, offset, bytes)];
+            let (add, copy) = (self.ids + 2 * index as u64, self.ids + 2 * index as u64 + 1);
+            let word = target.word.filter(|word| word.link == data.link);
+            let Some(word) = word else {
+                target.copy = Sent::Failed;
+                continue;
+            };
+            let at = word.base + client.geometry().offset(target.place.word);
+            let at = RemoteAddr { offset: at, key: word.generation };
+            let verb = Verb::FetchAdd { at, n: EntryWord::END };
+            // The adding is never executed before the copying: they take one way.
+            let batch = [
+                WorkRequest { id: copy, verb: Verb::Write(remote), local: &local, signalled: true },
+                WorkRequest { id: add, verb, local: &[], signalled: true },
+            ];
+            let posted = match work.io.post(data.link, &batch) {
+                Ok(()) => 2,
+                Err((0, PostError::Busy)) if work.waits || self.pending > 0 => return true,
+                Err((posted, _)) => posted,
+            };
+            self.pending += posted as u32;
+            (target.copy, target.add) = match posted {
+                0 => (Sent::Failed, Sent::Failed),
+                1 => (Sent::Posted, Sent::Not),
+                _ => (Sent::Posted, Sent::Posted),
+            };
+        }
+        let open = !client.mutated(Mutation::WriteOpenReplica);
+        for target in work.targets.iter_mut().filter(|target| target.add == Sent::Not) {
+            match target.copy {
+                Sent::Done(_) if open => {}
+                // It stays closed until its keeper ends it.
+                Sent::Failed | Sent::Done(_) => target.add = Sent::Failed,
+                Sent::Not | Sent::Posted => return true,
+            }
+        }
+        self.add(client, work, EntryWord::END)
+    }
+}
+
+fn home_of<M: Mem>(client: &Client<M>, entry: &Translation) -> Home {
+    (entry.link, client.regions_of(entry.link), entry.generation)
+}
+
+/// The page is reached over the fabric.
+struct OneSided;
+
+/// Runs `access` on a mapped page; `None` if it is not there any more.
+fn mapped<M: Mem, R>(
+    client: &Client<M>,
+    entry: &Translation,
+    access: impl Fn(&M) -> R,
+) -> std::result::Result<Option<R>, OneSided> {
+    let Reach::Mapped(view) = client.reach(entry.link) else { return Err(OneSided) };
+    // That it counts as stale once says nothing: what has gone stays so.
+    let run = |_| Client::guarded(view, entry, Access::Write, &access);
+    Ok((0..STALE_RETRIES_MAX).find_map(run))
+}
+
+/// What was added is to be taken back before this.
+fn begin_undo(targets: &mut [Target], after: After) -> Stage {
+    for target in targets {
+        target.add = match target.add {
+            Sent::Done(_) => Sent::Not,
+            _ => Sent::Failed,
+        };
+    }
+    Stage::Undo(after)
+}

@@ -1,0 +1,225 @@
+//! What a window offers to a program that keeps much private data in one: memory of this process
+//! alone on huge pages, comparison with private bytes without a copy, and copies to the end of a
+//! vector without zeroing it first. See `window.rs`.
+//!
+//! Called by the key-value cache.
+
+use super::mapped::{Owner, Window};
+use super::{Access, MapOptions, out_of_window};
+use crate::copy;
+use rackpool_core::seam::Mem;
+use rustix::fd::BorrowedFd;
+use rustix::fs::FallocateFlags;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::io;
+use std::ptr::NonNull;
+
+/// Size and alignment of the huge pages that are asked for.
+const HUGE_BYTES: usize = 2 << 20;
+
+impl Window {
+    /// A window of zeroed memory of this process, aligned to 2 MiB, for which huge pages are asked;
+    /// whether they come is the system's decision. Pages are taken at their first use.
+    ///
+    /// # Errors
+    /// What the system says; invalid input for 0 bytes or more than the address space.
+    pub fn private(bytes: u64) -> io::Result<Window> {
+        let invalid = || {
+            let what = format!("a mapping of {bytes} bytes");
+            io::Error::new(io::ErrorKind::InvalidInput, what)
+        };
+        let size = usize::try_from(bytes).ok().filter(|size| *size > 0).ok_or_else(invalid)?;
+        let kept = size.checked_next_multiple_of(HUGE_BYTES).ok_or_else(invalid)?;
+        let asked = kept.checked_add(HUGE_BYTES).ok_or_else(invalid)?;
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping where the kernel likes replaces nothing.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), asked, rights, flags) }?;
+        let before = start.cast::<u8>().align_offset(HUGE_BYTES);
+        // SAFETY: `before` < HUGE_BYTES bytes, inside the mapping.
+        let base = unsafe { start.cast::<u8>().add(before) };
+        // SAFETY: `before` + `kept` <= `asked`.
+        let end = unsafe { base.add(kept) };
+        if before > 0 {
+            // SAFETY: the front of the new mapping, which nobody uses; whole pages.
+            unsafe { munmap(start, before) }?;
+        }
+        if HUGE_BYTES > before {
+            // SAFETY: the end of the new mapping, as above.
+            unsafe { munmap(end.cast(), HUGE_BYTES - before) }?;
+        }
+        let base = NonNull::new(base).expect("mmap never answers null");
+        let owner = Owner::Map { base, bytes: kept };
+        let window = Window::new(base, bytes, Access::ReadWrite, owner);
+        // SAFETY: only decides what a fork inherits; the mapping is whole and ours.
+        unsafe { madvise(base.as_ptr().cast(), kept, Advice::LinuxDontFork) }?;
+        // SAFETY: only changes how the mapping is backed. Its failure means that this system has
+        // no transparent huge pages, which an advice may meet.
+        let _ = unsafe { madvise(base.as_ptr().cast(), kept, Advice::LinuxHugepage) };
+        Ok(window)
+    }
+
+    /// A window on all of a file that is made `bytes` bytes long and takes its memory at once, so
+    /// that no later access finds the file system full. What the file holds stays.
+    ///
+    /// # Errors
+    /// What the system says: above all, that there is not so much memory.
+    pub fn of_file(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Window> {
+        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes)?;
+        let options = MapOptions { huge_advice: true, ..MapOptions::default() };
+        Window::map(file, bytes, Access::ReadWrite, options)
+    }
+
+    /// Whether the bytes at `offset` are `bytes`. Later loads do not pass the comparison.
+    ///
+    /// # Panics
+    /// Outside the window, or if `offset` is not a multiple of 8.
+    #[inline(always)]
+    pub fn equals(&self, offset: u64, bytes: &[u8]) -> bool {
+        let length = bytes.len() as u64;
+        if length > self.bytes() || offset > self.bytes() - length {
+            out_of_window(offset, length, self.bytes());
+        }
+        let (words, rest) = bytes.as_chunks::<8>();
+        let mut at = offset;
+        for word in words {
+            if self.load(at) != u64::from_le_bytes(*word) {
+                return false;
+            }
+            at += 8;
+        }
+        rest.is_empty() || self.tail_equals(at, rest)
+    }
+
+    fn tail_equals(&self, offset: u64, rest: &[u8]) -> bool {
+        let mut tail = [0; 8];
+        self.copy_out(offset, &mut tail[..rest.len()]);
+        tail[..rest.len()] == *rest
+    }
+
+    /// Which of the eight words of the line at `offset` have the bits of `value` under `mask`, a
+    /// bit each. Each word is read once; the line as a whole may tear. Acquire.
+    ///
+    /// # Panics
+    /// Outside the window, or if `offset` is not a multiple of 64.
+    #[inline(always)]
+    pub fn match_line(&self, offset: u64, mask: u64, value: u64) -> u32 {
+        let at = self.readable(offset, 64);
+        assert!(at.addr().is_multiple_of(64), "a line at offset {offset} is not aligned");
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if std::is_x86_feature_detected!("avx512f") {
+            // SAFETY: one aligned line inside the window; there is AVX-512F.
+            return unsafe { match_line_evex(at, mask, value) };
+        }
+        (0..8).fold(0, |found, word| {
+            let is_it = (self.load(offset + 8 * word) ^ value) & mask == 0;
+            found | (u32::from(is_it) << word)
+        })
+    }
+
+    /// Appends `bytes` bytes at `offset` to a vector, in one copy.
+    ///
+    /// # Panics
+    /// Outside the window.
+    #[inline]
+    pub fn append_to(&self, offset: u64, bytes: u64, to: &mut Vec<u8>) {
+        let from = self.readable(offset, bytes);
+        let size = usize::try_from(bytes).expect("inside a window");
+        to.reserve(size);
+        let length = to.len();
+        let spare = to.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+        // SAFETY: `from` is valid for `size` bytes, and so is `spare` after the reservation.
+        unsafe { copy::copy_out(spare, from, size) };
+        // SAFETY: the bytes up to there have been written.
+        unsafe { to.set_len(length + size) };
+    }
+}
+
+/// As [`Window::match_line`].
+///
+/// # Safety
+/// The line is readable and aligned; the processor has AVX-512F.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+unsafe fn match_line_evex(line: *const u8, mask: u64, value: u64) -> u32 {
+    let found: u32;
+    // SAFETY: reads the caller's line and no other memory.
+    unsafe {
+        std::arch::asm!(
+            "vpbroadcastq zmm16, {value}",
+            "vpbroadcastq zmm17, {mask}",
+            "vpxorq zmm16, zmm16, [{line}]",
+            "vptestnmq k1, zmm16, zmm17",
+            "kmovw {found:e}, k1",
+            value = in(reg) value,
+            mask = in(reg) mask,
+            line = in(reg) line,
+            found = out(reg) found,
+            out("k1") _,
+            out("xmm16") _,
+            out("xmm17") _,
+            options(nostack, preserves_flags)
+        );
+    }
+    found & 0xff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_memory_is_aligned_zeroed_and_refused_at_no_size() {
+        let window = Window::private(3 << 20).unwrap();
+        assert_eq!(window.bytes(), 3 << 20);
+        assert_eq!(window.load((3 << 20) - 8), 0);
+        window.store((3 << 20) - 8, 5);
+        assert_eq!(window.load((3 << 20) - 8), 5);
+        assert!(Window::private(0).is_err());
+        assert!(Window::private(u64::MAX).is_err());
+    }
+
+    #[test]
+    fn bytes_are_compared_at_every_length() {
+        let window = Window::heap(256);
+        let bytes: Vec<u8> = (1..100).collect();
+        window.copy_in(8, &bytes);
+        for length in 0..bytes.len() {
+            assert!(window.equals(8, &bytes[..length]));
+            for wrong in 0..length {
+                let mut other = bytes[..length].to_vec();
+                other[wrong] ^= 0x40;
+                assert!(!window.equals(8, &other), "{length} {wrong}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the window")]
+    fn a_comparison_beyond_the_window_panics_even_if_it_would_end_before() {
+        let _ = Window::heap(64).equals(56, &[1; 9]);
+    }
+
+    #[test]
+    fn the_words_of_a_line_are_matched_under_the_mask() {
+        let window = Window::heap(4096);
+        for word in 0..8 {
+            window.store(64 + 8 * word, (word << 36) | word);
+        }
+        window.store(64 + 56, 3 << 36);
+        assert_eq!(window.match_line(64, 0xf << 36, 3 << 36), 0b1000_1000);
+        assert_eq!(window.match_line(64, u64::MAX, 3 << 36), 0b1000_0000);
+        assert_eq!(window.match_line(64, 0, 5), 0xff);
+        assert_eq!(window.match_line(64, u64::MAX, 77), 0);
+    }
+
+    #[test]
+    fn bytes_are_appended_behind_what_is_there() {
+        let window = Window::heap(64);
+        window.copy_in(3, b"hello");
+        let mut to = b"> ".to_vec();
+        window.append_to(3, 5, &mut to);
+        window.append_to(3, 0, &mut to);
+        assert_eq!(to, b"> hello");
+    }
+}

@@ -1,0 +1,62 @@
+//! Replicas, as a handle sees them: reads that find one in the own rack, and replicas asked for by
+//! hand. Who keeps them is `daemon/keeper.rs`; `core::client` says what to do.
+
+use crate::clock;
+use crate::handle::Handle;
+use rackpool_core::client::{Locate, ReplicaRead, Share};
+use rackpool_core::{GAddr, RackId, Result};
+
+/// Pages of a directory and of a replica that one read may have to find first.
+const TOUCHES_MAX: u32 = 4;
+
+impl Handle {
+    /// Reads a replica in the own rack, if there is one that may be read now.
+    pub(crate) fn read_replica(&mut self, addr: GAddr, to: &mut [u8]) -> Result<bool> {
+        if !self.client.may_have_replica(addr) {
+            return Ok(false);
+        }
+        for _ in 0..TOUCHES_MAX {
+            match self.client.read_replica(addr, to, clock::now_ns) {
+                ReplicaRead::Done => {
+                    self.replica_reads += 1;
+                    self.report_if_due();
+                    return Ok(true);
+                }
+                ReplicaRead::None => break,
+                ReplicaRead::Untouched(at) => {
+                    let stale = self.client.forget_stale(self.client.geometry().page(at));
+                    let mut locate = Locate::new(&self.client, at, 1).after(stale);
+                    if self.run(&mut locate).is_err() {
+                        // The page's home has the bytes.
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Asks the home of the page of `addr` for a replica of it in the rack `to`, from which clients
+    /// of that rack then read. Writes go on and are seen by all reads that follow them, but each
+    /// takes some messages more. That this returns says that the replica will be made; it may end
+    /// at any time, for example when memory is wanted.
+    ///
+    /// # Errors
+    /// `stays` if there is nobody in that rack who keeps replicas of this home's pages (daemons
+    /// with `--migrate` do), or no memory for it; `not-mapped` and `lost` for the page; `peer-dead`
+    /// and `timeout` if the home does not answer.
+    pub fn replicate(&mut self, addr: GAddr, to: RackId) -> Result<()> {
+        self.client.check(addr, 1)?;
+        self.run(&mut Share::new(addr, to))
+    }
+
+    /// Ends all replicas of the page of `addr`. When this returns, none can be read, and for a
+    /// second the page's home makes none by itself.
+    ///
+    /// # Errors
+    /// As [`Handle::replicate`].
+    pub fn recall(&mut self, addr: GAddr) -> Result<()> {
+        self.client.check(addr, 1)?;
+        self.run(&mut Share::recall(addr))
+    }
+}

@@ -1,0 +1,53 @@
+//! Replicas: reading them, asking for them, and keeping them.
+
+use super::{ATOMIC_ID, Local, SimHandle};
+use rackpool_core::client::{Keeper, Locate, Migrate, ReplicaRead, Share, Tended};
+use rackpool_core::{GAddr, RackId, Result};
+
+/// Pages of a directory and of a replica that one read may have to find first.
+const TOUCHES_MAX: u32 = 4;
+
+impl SimHandle {
+    /// Reads a replica of the own rack, if there is one that may be read.
+    pub(super) async fn read_replica(&mut self, addr: GAddr, to: &mut [u8]) -> Result<bool> {
+        if !self.client.may_have_replica(addr) {
+            return Ok(false);
+        }
+        for _ in 0..TOUCHES_MAX {
+            self.ctx.cpu.charge(self.cluster.costs.client_submit);
+            match self.client.read_replica(addr, to, || self.ctx.clock_ns()) {
+                ReplicaRead::Done => return Ok(true),
+                ReplicaRead::None => return Ok(false),
+                ReplicaRead::Untouched(at) => {
+                    let page = self.client.geometry().page(at);
+                    let stale = self.client.forget_stale(page);
+                    let mut locate = Locate::new(&self.client, at, 1).after(stale);
+                    if self.drive(&mut locate, Local::None).await.is_err() {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Has a replica made of the page of an address.
+    pub async fn replicate(&mut self, addr: GAddr, to: RackId) -> Result<()> {
+        self.client.check(addr, 1)?;
+        self.drive(&mut Share::new(addr, to), Local::None).await
+    }
+
+    /// Ends the replicas of the page of an address.
+    pub async fn recall(&mut self, addr: GAddr) -> Result<()> {
+        self.client.check(addr, 1)?;
+        self.drive(&mut Share::recall(addr), Local::None).await
+    }
+
+    /// One turn of a keeper of replicas.
+    pub async fn tend(&mut self, keeper: &mut Keeper) -> Result<Tended> {
+        self.round += 1;
+        let mut buffer = vec![0; Migrate::buffer_bytes(&self.client) as usize];
+        let mut turn = keeper.turn(ATOMIC_ID | self.round, self.ctx.clock_ns());
+        self.drive(&mut turn, Local::Bounce(&mut buffer)).await
+    }
+}
