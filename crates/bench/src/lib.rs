@@ -4,8 +4,8 @@
 //! ([`value`]), histograms that never clip ([`histogram`]), the interleaved comparison of two
 //! measurements ([`interleave`]), reports for programs ([`report`]) and for people ([`html`]),
 //! and the raw references of a machine ([`micro`]). The runners put these together with a pool:
-//! [`local`], [`ring`], [`remote`], [`rrpc`], [`locks`], [`ycsb_run`] and [`migrate`], each an
-//! options structure and a function `run` that answers with a report ([`mod@run`] has what they
+//! [`local`], [`ring`], [`remote`], [`rrpc`], [`locks`], [`ycsb_run`], [`migrate`] and [`kv`], each
+//! an options structure and a function `run` that answers with a report ([`mod@run`] has what they
 //! share).
 //! [`sim_table`] puts the pool's hash table into simulated runs.
 //!
@@ -15,11 +15,13 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+pub mod cache;
 mod crew;
 pub mod format;
 pub mod histogram;
 pub mod html;
 pub mod interleave;
+pub mod kv;
 pub mod local;
 pub mod locks;
 pub mod micro;

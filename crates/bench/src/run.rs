@@ -154,6 +154,9 @@ pub enum BenchError {
     /// The hash table could not do it; its error says whether to retry.
     #[error(transparent)]
     Table(#[from] rackpool_kv::Error),
+    /// The cache could not do it; its error says whether to retry.
+    #[error(transparent)]
+    Cache(#[from] rackpool_kv::cache::Error),
     /// The raw TCP exchange failed. Retry.
     #[error("raw TCP: {0}")]
     Tcp(#[from] TcpError),
@@ -229,6 +232,7 @@ impl BenchError {
         match self {
             Self::Pool(error) => error.code(),
             Self::Table(error) => error.code(),
+            Self::Cache(error) => error.code(),
             Self::Master(_) => "master",
             Self::Tcp(_) | Self::Line(_) | Self::Pin(_) | Self::Ring(_) => "raw",
             Self::Ycsb(_) | Self::Option { .. } => "config",

@@ -10,7 +10,7 @@ use rackpool::{BalanceParams, Handle, Options, Pool, PoolStats};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
-use rackpool_bench::{local, locks, migrate, remote, ring, rrpc, ycsb_run};
+use rackpool_bench::{cache, kv, local, locks, migrate, remote, ring, rrpc, ycsb_run};
 use rackpool_core::wire::FabricKind;
 use std::io::BufRead;
 use std::net::{SocketAddr, TcpStream};
@@ -438,8 +438,8 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
         }
         BenchName::Rrpc => rrpc::run(&rrpc::Options { size, source, fabric }, &mut say)?,
         BenchName::Sim => crate::sim::speed(true)?,
-        BenchName::Migrate => {
-            return Err(Failure::new("bug", "it has racks of its own: see `run_migrate`"));
+        BenchName::Migrate | BenchName::Cache | BenchName::Kv => {
+            return Err(Failure::new("bug", "it has no racks, or servers of its own"));
         }
         BenchName::Ycsb => {
             let mut command = own_command("ycsb-worker")?;
@@ -463,6 +463,20 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
 pub type StartRacks<'r> =
     dyn FnMut(&migrate::Wanted) -> Result<(PoolSource, Box<dyn std::any::Any>)> + 'r;
 
+/// Runs `bench cache`: look-ups, or with workloads hit ratios.
+pub fn run_cache(
+    workloads: &[String],
+    size: Size,
+    progress: &mut dyn FnMut(usize, usize, &str),
+) -> Result<Report> {
+    let mut say = |step: Progress| progress(step.done, step.steps, &step.name);
+    Ok(match workloads {
+        [] => cache::speed::run(size, &mut say)?,
+        [all] if all == "all" => cache::ratio::run(&[], size, &mut say)?,
+        names => cache::ratio::run(names, size, &mut say)?,
+    })
+}
+
 /// Runs `bench migrate`; `progress` as in [`run_bench`].
 pub fn run_migrate(
     options: &migrate::Options,
@@ -479,6 +493,22 @@ pub fn run_migrate(
         }),
     };
     Ok(migrate::run(options, &mut racks, &mut command, &mut say)?)
+}
+
+/// Runs `bench kv`; `progress` as in [`run_bench`].
+pub fn run_kv(
+    size: Size,
+    peers: bool,
+    progress: &mut dyn FnMut(usize, usize, &str),
+) -> Result<Report> {
+    let mut command = own_command("kv")?;
+    let mut ours = |words: &[&str]| {
+        let mut command = command(0);
+        command.args(words);
+        command
+    };
+    let mut say = |step: Progress| progress(step.done, step.steps, &step.name);
+    Ok(kv::run(&mut kv::Options { size, peers, ours: &mut ours }, &mut say)?)
 }
 
 /// How client processes are started: this program with another command.

@@ -3,6 +3,7 @@
 //! into exit code 2. Called by `main` alone.
 
 use crate::api::{Emulate, FabricChoice, Migration, Policy, RackId, Rings};
+pub use crate::kv_args::*;
 pub use crate::member_args::*;
 pub use crate::sim_args::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -110,7 +111,8 @@ Each result stands beside its raw limit, measured in the same run.
 Examples:
   rackpool bench local --quick
   rackpool bench remote --fabric tcp --json remote.json
-  rackpool bench ycsb --workload A --distribution zipfian";
+  rackpool bench ycsb --workload A --distribution zipfian
+  rackpool bench kv --peers --json kv.json";
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:
@@ -185,6 +187,9 @@ pub enum Command {
     /// Watch a pool: racks, memory, requests, locks, fabric
     #[command(after_help = TOP_EXAMPLES)]
     Top(TopArgs),
+    /// Serve a cache to ordinary clients of memcached and Redis
+    #[command(after_help = KV_EXAMPLES)]
+    Kv(KvArgs),
     /// Measure a pool on this machine
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(BenchArgs),
@@ -325,9 +330,10 @@ pub struct DaemonArgs {
     /// How clients of other racks reach this memory
     #[arg(long, value_name = "tcp|shm", default_value = "tcp")]
     pub fabric: FabricChoice,
-    /// Move pages that clients of this rack use to this rack: off, paper or cost, and behind commas
-    /// what shall differ from the defaults, such as cost,fabric_share_milli=100
-    #[arg(long, value_name = "off|paper|cost", default_value_t)]
+    /// Bring pages that clients of this rack use to this rack, or copies of them: off, paper or
+    /// cost, and behind commas what shall differ from the defaults, such as
+    /// cost,fabric_share_milli=100
+    #[arg(long, value_name = "off|paper|cost", default_value = "cost")]
     pub migrate: Migration,
     /// How clients' rings are served: `single` takes the next request when the one before it is
     /// finished, to measure what the two layers are worth
@@ -415,6 +421,11 @@ pub enum BenchName {
     Ycsb,
     /// Pages that move to where they are used: policies beside none and beside an oracle
     Migrate,
+    /// The key-value cache in process: look-ups beside the memory's bound; with --workload, the
+    /// hit ratio of each policy on the distributions of a real cache
+    Cache,
+    /// The cache's server through memcached's and Redis's protocols
+    Kv,
     /// How quickly the simulator runs pool operations in performance mode
     Sim,
 }
@@ -438,15 +449,18 @@ pub struct BenchArgs {
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,
     /// Page sizes (migrate), with commas between
-    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = parse_size,
+    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = parse_page,
           default_value = "4K,64K")]
     pub pages: Vec<u64>,
-    /// Workloads (ycsb), with commas between [default: all]
+    /// Workloads (ycsb; cache: cdn, kvcache_reg, .. or all), with commas between [default: all]
     #[arg(long, value_name = "A,B,..", value_delimiter = ',')]
     pub workload: Vec<String>,
     /// Distributions (ycsb), with commas between [default: uniform,zipfian]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub distribution: Vec<String>,
+    /// Beside memcached and redis-server on the same machine (kv)
+    #[arg(long)]
+    pub peers: bool,
     /// Client processes (ycsb)
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -495,8 +509,15 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
+/// The size of a page, bytes.
+fn parse_page(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    let pages = rackpool_core::PageGeometry::from_page_bytes(bytes);
+    pages.map(|_| bytes).ok_or_else(|| format!("`{text}` is no power of two from 4K to 1G"))
+}
+
 /// An address to serve at; a port alone is one of the loopback address.
-fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse::<u16>() {
         return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
     }

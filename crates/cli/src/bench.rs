@@ -41,6 +41,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if let Some(path) = &args.json {
         output::check_writable(path)?;
     }
+    if args.name == BenchName::Cache {
+        return finish(args, vec![measure_cache(args, shutdown)?]);
+    }
     let setup = Setup {
         size: Size::quick(args.quick),
         fabric: args.fabric,
@@ -50,8 +53,14 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let reports = match args.name {
         BenchName::Sim => vec![sim::speed(args.quick)?],
         BenchName::Migrate => vec![measure_migrate(args, shutdown)?],
+        BenchName::Kv => vec![measure_kv(args, shutdown)?],
         name => measure(&[name], &setup, shutdown)?,
     };
+    finish(args, reports)
+}
+
+/// Writes and prints.
+fn finish(args: &BenchArgs, reports: Vec<Report>) -> Result<()> {
     for report in reports {
         if let Some(path) = &args.json {
             report.write(path).map_err(|error| failed(&error))?;
@@ -97,6 +106,12 @@ pub fn measure_on(
     watch(move |progress| api::run_bench(plan, progress), shutdown)
 }
 
+/// Measures the cache in this process.
+fn measure_cache(args: &BenchArgs, shutdown: Shutdown) -> Result<Report> {
+    let (size, workloads) = (Size::quick(args.quick), args.workload.clone());
+    watch(move |progress| api::run_cache(&workloads, size, progress), shutdown)
+}
+
 /// Measures what moving pages is worth: each measurement has racks of its own, one after another.
 fn measure_migrate(args: &BenchArgs, shutdown: Shutdown) -> Result<Report> {
     let options = migrate::Options {
@@ -117,6 +132,12 @@ fn measure_migrate(args: &BenchArgs, shutdown: Shutdown) -> Result<Report> {
         Residue::prepare(2)?.remove();
     }
     report
+}
+
+/// Measures the cache's server, alone or beside others; what was started ends with the measurement.
+fn measure_kv(args: &BenchArgs, shutdown: Shutdown) -> Result<Report> {
+    let (size, peers) = (Size::quick(args.quick), args.peers);
+    watch(move |progress| api::run_kv(size, peers, progress), shutdown)
 }
 
 /// Two racks that end when what is returned is dropped: servers first, files last.

@@ -13,6 +13,8 @@ mod demo;
 mod doctor;
 mod failure;
 mod inspect;
+mod kv;
+mod kv_args;
 mod member_args;
 mod members;
 mod output;
@@ -57,6 +59,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Undrain(args) => members::undrain(args),
         Command::Forget(args) => members::forget(args),
         Command::Top(args) => top::run(args),
+        Command::Kv(args) => kv::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Sim(args) => sim::run(args),
         Command::Calibrate(args) => sim::calibrate(args),

@@ -11,7 +11,7 @@ use rackpool_hw::process::Shutdown;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
 /// Serves as master.
@@ -56,26 +56,34 @@ pub fn daemon(args: &DaemonArgs) -> Result<()> {
 
 fn serve(who: &str, server: Server, shutdown: Shutdown, with_parent: bool) -> Result<()> {
     let addr = server.addr();
-    let mut out = std::io::stdout().lock();
     let metrics = server.metrics_addr();
     let said = metrics.map_or(String::new(), |metrics| format!(" metrics={metrics}"));
-    let ready = writeln!(out, "ready {addr}{said}").and_then(|()| out.flush());
-    ready.map_err(|error| Failure::io("standard output", &error))?;
-    drop(out);
+    say_ready(&format!("{addr}{said}"))?;
     log(Level::Info, who, format!("serving at {addr}"));
     if let Some(metrics) = metrics {
         log(Level::Info, who, format!("counters at http://{metrics}/metrics"));
     }
-    let why = wait_for_end(&server, shutdown, with_parent)?;
+    let why = wait_for_end(server.end_event(), shutdown, with_parent)?;
     log(Level::Info, who, format!("{why}: stopping"));
     server.stop()?;
     log(Level::Info, who, "stopped");
     Ok(())
 }
 
+/// Says on standard output where a server serves.
+pub fn say_ready(addrs: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let ready = writeln!(out, "ready {addrs}").and_then(|()| out.flush());
+    ready.map_err(|error| Failure::io("standard output", &error))
+}
+
 /// Sleeps until a signal, until the server ends by itself or, with a parent that holds our
 /// standard input, until that ends.
-fn wait_for_end(server: &Server, shutdown: Shutdown, with_parent: bool) -> Result<&'static str> {
+pub fn wait_for_end(
+    end: Option<BorrowedFd<'_>>,
+    shutdown: Shutdown,
+    with_parent: bool,
+) -> Result<&'static str> {
     let mut stdin = std::io::stdin();
     loop {
         let shutdown_fd = shutdown.as_fd();
@@ -83,7 +91,6 @@ fn wait_for_end(server: &Server, shutdown: Shutdown, with_parent: bool) -> Resul
         if with_parent {
             fds.push(PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN));
         }
-        let end = server.end_event();
         fds.extend(end.map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN)));
         match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

@@ -33,6 +33,7 @@ fn wrong_usage_ends_with_2_and_says_so() {
         &["demo", "--clients", "0"],
         &["demo", "--html", "/"],
         &["bench", "gravity"],
+        &["bench", "migrate", "--pages", "3"],
         &["top", "--interval", "0"],
         &["master", "--state", "x", "--metrics", "nowhere"],
         &["bench", "ycsb", "--workload", "E"],

@@ -53,3 +53,43 @@ pub const FREES_PENDING_MAX: usize = 1024;
 pub const FORWARDS_MAX: usize = 256;
 /// Bytes of a value that are verified at once.
 pub const VERIFY_BYTES: u64 = 1 << 20;
+
+/// Longest key of the memcached protocols, bytes: clients rely on it.
+pub const MEMCACHED_KEY_BYTES_MAX: usize = 250;
+/// Longest line of a memcached command without its end, bytes; look-ups excepted.
+pub const LINE_BYTES_MAX: usize = 2048;
+/// Longest line of a memcached look-up, bytes: 4000 of the longest keys.
+pub const LINE_GET_BYTES_MAX: usize = 1 << 20;
+/// Words of one RESP command.
+pub const RESP_ARGS_MAX: i64 = 1 << 20;
+/// Longest word of a RESP command, bytes; what an item may hold is less.
+pub const RESP_BULK_BYTES_MAX: i64 = 512 << 20;
+/// Longest line of RESP, bytes: typed commands, numbers.
+pub const RESP_LINE_BYTES_MAX: usize = 64 << 10;
+/// Words of a RESP command of a client that has not said its password.
+pub const RESP_UNKNOWN_ARGS_MAX: i64 = 10;
+/// Longest word of such a client, bytes.
+pub const RESP_UNKNOWN_BULK_BYTES_MAX: i64 = 16 << 10;
+/// From this length on a value is written into the cache as it arrives, bytes; shorter ones are
+/// complete in the buffer of one read more often than not.
+pub const STREAM_BYTES_MIN: u64 = 64 << 10;
+/// From this length on a value is sent from the cache's memory, bytes; below, a copy is cheaper
+/// than a pin and a piece of its own in the system call.
+pub const PIN_BYTES_MIN: u64 = 32 << 10;
+/// Answers that wait for a client, bytes, above which its further commands wait as well.
+pub const OUTPUT_SOFT_BYTES: u64 = 1 << 20;
+/// Look-ups that are gathered before they are done.
+pub const BATCH_KEYS_MAX: usize = 256;
+/// Bytes that one read brings at most.
+pub const READ_BYTES: usize = 128 << 10;
+/// Reads of one connection before others have their turn.
+pub const READS_MAX: usize = 8;
+/// Bytes of one command, long streamed values excepted.
+pub const INPUT_BYTES_MAX: usize = 64 << 20;
+/// Bytes that the connections of one thread may make it hold, in commands that are not whole and
+/// answers that are not read; then the connection that asks for more ends.
+pub const HELD_BYTES_MAX: u64 = 512 << 20;
+/// A client that reads nothing of its answers for so long is disconnected, milliseconds.
+pub const STALL_MS_MAX: u64 = 30_000;
+/// Connections that are accepted in a row.
+pub const ACCEPTS_MAX: usize = 64;

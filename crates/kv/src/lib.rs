@@ -1,11 +1,15 @@
-//! Key-value structures on the pool. They stand on the pool's public API alone, through the small
-//! trait [`words::Words`]; nothing here knows of daemons, regions or fabrics.
+//! Key-value structures. The [`table`] stands on the pool's public API alone, through the small
+//! trait [`words::Words`]: it knows nothing of daemons, regions or fabrics.
 //!
+//! - [`cache`]: a cache in the memory of one process, or one file of shared memory.
 //! - [`table`]: a concurrent hash table that many clients in all racks share.
+//! - [`front`]: what ordinary clients of memcached and Redis speak, in front of a cache.
 #![forbid(unsafe_code)]
 
+pub mod cache;
 pub mod constants;
 pub mod error;
+pub mod front;
 pub mod table;
 pub mod words;
 

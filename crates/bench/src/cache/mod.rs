@@ -1,0 +1,9 @@
+//! `bench cache`: the cache of `rackpool-kv` in process, without a network: [`speed`] of look-ups
+//! beside the bound that the memory sets, and [`ratio`]s of hits on the popularity and size
+//! distributions of real caches ([`workload`]), with the feature `peers` beside other caches.
+
+#[cfg(feature = "peers")]
+mod peers;
+pub mod ratio;
+pub mod speed;
+pub mod workload;

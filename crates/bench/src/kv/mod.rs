@@ -1,0 +1,214 @@
+//! `bench kv`: our server beside memcached and redis-server, through their own protocols.
+//!
+//! All servers run on one core with one thread, the client (`client.rs`, the same for all) on the
+//! other; slices of ours and theirs take turns. Each figure has the rate and, since the client may
+//! be what is slow, the CPU time that the server spent for a request, from its threads'
+//! `schedstat`. Without peers only ours is measured.
+
+mod client;
+mod servers;
+
+use crate::histogram::Histogram;
+use crate::interleave::{compare, quantile};
+use crate::micro::pin;
+use crate::probe::SystemProbe;
+use crate::report::{Better, Kind, Reference, Report, Row};
+use crate::run::{BenchError, Progress, Size, Steps};
+use client::{Client, Work};
+use servers::Running;
+use std::process::Command;
+use std::time::Duration;
+
+/// What `bench kv` measures on.
+pub struct Options<'c> {
+    /// How much is measured.
+    pub size: Size,
+    /// Beside memcached and redis-server, which must be installed.
+    pub peers: bool,
+    /// Starts our server with these further words: it must say `ready memcached=ADDR resp=ADDR`.
+    pub ours: &'c mut dyn FnMut(&[&str]) -> Command,
+}
+
+/// One figure: its name, and what the client does.
+struct Figure {
+    name: &'static str,
+    work: Work,
+    connections: usize,
+    /// Whether the peer is redis-server.
+    resp: bool,
+}
+
+/// Connections of the figures, as `redis-benchmark` has by default.
+const CONNECTIONS: usize = 50;
+/// Requests that a connection has under way in the pipelined figures.
+const DEPTH: usize = 32;
+/// Keys of the multi-get.
+const MULTI_KEYS: usize = 50;
+/// Names the random choices; any other would do.
+const SEED: u64 = 23;
+
+fn figures() -> Vec<Figure> {
+    let figure = |name, work, resp| Figure { name, work, connections: CONNECTIONS, resp };
+    let (get, set) = (|depth| Work::Get { depth }, |depth| Work::Set { depth });
+    vec![
+        figure("resp_get_p32", get(DEPTH), true),
+        figure("resp_set_p32", set(DEPTH), true),
+        figure("mc_get_p32", get(DEPTH), false),
+        figure("mc_set_p32", set(DEPTH), false),
+        figure("mc_mget50", Work::MultiGet { keys: MULTI_KEYS }, false),
+        figure("resp_get_p1", get(1), true),
+        figure("mc_get_p1", get(1), false),
+        figure("resp_set_p1", set(1), true),
+        figure("mc_set_p1", set(1), false),
+        Figure { name: "mc_get_1mb", work: Work::Large, connections: 4, resp: false },
+    ]
+}
+
+/// Keys that are stored and asked for.
+fn key_count(size: Size) -> u32 {
+    match size {
+        Size::Smoke => 2_000,
+        Size::Quick => 200_000,
+        Size::Full => 1_000_000,
+    }
+}
+
+/// How long a slice lasts: long beside the time in which connections start and end.
+fn slice(size: Size) -> Duration {
+    Duration::from_millis(match size {
+        Size::Smoke => 5,
+        Size::Quick => 60,
+        Size::Full => 200,
+    })
+}
+
+/// Measures.
+///
+/// # Errors
+/// [`BenchError`]; every process that was started is gone then.
+pub fn run(
+    options: &mut Options<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, BenchError> {
+    // Before this thread is pinned: it says how many cores there are.
+    let report = Report::here(Kind::Measured);
+    let cores = pin::allowed_cores()?;
+    let (servers_core, client_core) = pin::two_cores()?;
+    // What is started inherits its core.
+    pin::pin_to(servers_core)?;
+    let started = start(options);
+    pin::pin_to(client_core)?;
+    let measured = started.and_then(|running| measure(options, &running, report, progress));
+    pin::pin_to_any(&cores)?;
+    measured
+}
+
+struct All {
+    ours: Running,
+    memcached: Option<Running>,
+    redis: Option<Running>,
+}
+
+fn start(options: &mut Options<'_>) -> Result<All, BenchError> {
+    let ours = servers::ours(options.ours)?;
+    let (memcached, redis) = match options.peers {
+        true => (Some(servers::memcached()?), Some(servers::redis()?)),
+        false => (None, None),
+    };
+    Ok(All { ours, memcached, redis })
+}
+
+fn measure(
+    options: &Options<'_>,
+    all: &All,
+    mut report: Report,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, BenchError> {
+    let figures = figures();
+    let mut steps = Steps::new(figures.len() + 1, progress);
+    steps.begin("storing keys");
+    let keys = key_count(options.size);
+    for (server, resp) in [(Some(&all.ours), true), (all.memcached.as_ref(), false)]
+        .into_iter()
+        .chain([(all.redis.as_ref(), true)])
+    {
+        if let Some(server) = server {
+            client::store_all(server.door(resp), resp, keys)?;
+            if server.memcached.is_some() {
+                client::store_large(server.door(false))?;
+            }
+        }
+    }
+    report.extra.insert("size".into(), options.size.name().into());
+    report.extra.insert("keys".into(), keys.into());
+    for figure in &figures {
+        steps.begin(figure.name);
+        let peer = if figure.resp { &all.redis } else { &all.memcached };
+        report.results.push(row(options.size, figure, &all.ours, peer.as_ref())?);
+    }
+    steps.end();
+    Ok(report)
+}
+
+/// One server under one figure's load.
+struct Side<'s> {
+    client: Client,
+    server: &'s Running,
+    latency: Histogram,
+    /// CPU time for each request of each slice, nanoseconds.
+    cpu_ns: Vec<f64>,
+}
+
+impl<'s> Side<'s> {
+    fn new(figure: &Figure, size: Size, server: &'s Running) -> Result<Self, BenchError> {
+        let addr = server.door(figure.resp);
+        let keys = key_count(size);
+        let (work, count) = (figure.work, figure.connections);
+        let client = Client::new(addr, figure.resp, work, count, (keys, SEED))?;
+        Ok(Self { client, server, latency: Histogram::new(), cpu_ns: Vec::new() })
+    }
+
+    /// Requests a second.
+    fn slice(&mut self, time: Duration) -> Result<f64, BenchError> {
+        let before = self.server.cpu_ns()?;
+        let (requests, elapsed) = self.client.run(time, &mut self.latency)?;
+        let cpu_ns = self.server.cpu_ns()? - before;
+        self.cpu_ns.push(cpu_ns as f64 / requests as f64);
+        Ok(requests as f64 / elapsed.as_secs_f64())
+    }
+}
+
+fn row(
+    size: Size,
+    figure: &Figure,
+    ours: &Running,
+    peer: Option<&Running>,
+) -> Result<Row, BenchError> {
+    let time = slice(size);
+    let rules = size.rules();
+    let mut ours = Side::new(figure, size, ours)?;
+    let unit = "ops/s";
+    let Some(peer) = peer else {
+        let rates: Result<Vec<f64>, _> = (0..rules.pairs).map(|_| ours.slice(time)).collect();
+        let row = Row::new(figure.name, unit, Better::Higher, quantile(&rates?, 0.5));
+        let cpu_ns = quantile(&ours.cpu_ns, 0.5);
+        return Ok(row.percentiles(ours.latency.summary()).with("cpu_ns", cpu_ns));
+    };
+    let mut theirs = Side::new(figure, size, peer)?;
+    let pids = vec![std::process::id(), ours.server.pid(), peer.pid()];
+    let mut probe = SystemProbe::of_processes(pids);
+    let compared = compare(&rules, SEED, &mut probe, || ours.slice(time), || theirs.slice(time))?;
+    // The first slices only warm up.
+    let cpu = |side: &Side<'_>| side.cpu_ns[rules.warmup_pairs..].to_vec();
+    let (cpu_ours, cpu_theirs) = (cpu(&ours), cpu(&theirs));
+    let ratios: Vec<f64> = cpu_ours.iter().zip(&cpu_theirs).map(|(a, b)| a / b).collect();
+    let (summary, peers) = (ours.latency.summary(), theirs.latency.summary());
+    Ok(Row::compared(figure.name, unit, Better::Higher, &compared, Reference::Peer)
+        .percentiles(summary)
+        .with("peer_p50", peers.p50)
+        .with("peer_p99", peers.p99)
+        .with("cpu_ns", quantile(&cpu_ours, 0.5))
+        .with("peer_cpu_ns", quantile(&cpu_theirs, 0.5))
+        .with("cpu_ratio", quantile(&ratios, 0.5))
+        .with("peer_name", if figure.resp { "redis-server" } else { "memcached" }))
+}

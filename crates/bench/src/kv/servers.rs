@@ -1,0 +1,123 @@
+//! The servers of `bench kv`: processes of their own with one serving thread each, on free ports of
+//! the loopback, ended by their own ids.
+
+use crate::run::BenchError;
+use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a server may take to start.
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// A server; it ends with this.
+pub struct Running {
+    child: Child,
+    /// Where it serves memcached's protocols.
+    pub memcached: Option<SocketAddr>,
+    /// Where it serves RESP.
+    pub resp: Option<SocketAddr>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Running {
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where it serves one of the protocols.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn door(&self, resp: bool) -> SocketAddr {
+        let door = if resp { self.resp } else { self.memcached };
+        door.expect("a figure asks only servers that understand it")
+    }
+
+    /// CPU time of all its threads so far, nanoseconds.
+    pub fn cpu_ns(&self) -> Result<u64, BenchError> {
+        let directory = format!("/proc/{}/task", self.pid());
+        let failed = |source| BenchError::Io { what: directory.clone(), source };
+        let mut sum = 0;
+        for task in fs::read_dir(&directory).map_err(failed)? {
+            let path = task.map_err(failed)?.path().join("schedstat");
+            // A thread may end between listing and reading.
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let first = text.split_ascii_whitespace().next();
+            sum += first.and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+        }
+        Ok(sum)
+    }
+}
+
+fn start(program: &str, command: &mut Command, stdout: Stdio) -> Result<Child, BenchError> {
+    let command = command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::null());
+    let what = format!("starting {program} (cargo xtask deps installs it)");
+    command.spawn().map_err(|source| BenchError::Io { what, source })
+}
+
+/// Ours.
+pub fn ours(command: &mut dyn FnMut(&[&str]) -> Command) -> Result<Running, BenchError> {
+    let words = ["--memory", "1g", "--threads", "1"];
+    let doors = ["--memcached", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
+    let child = start("our server", &mut command(&[&words[..], &doors].concat()), Stdio::piped())?;
+    let mut running = Running { child, memcached: None, resp: None };
+    let stdout = running.child.stdout.take().expect("it is piped");
+    let mut line = String::new();
+    let silent = |source| BenchError::Io { what: "our server's address".into(), source };
+    BufReader::new(stdout).read_line(&mut line).map_err(silent)?;
+    let addr = |name: &str| {
+        line.split_ascii_whitespace().find_map(|word| word.strip_prefix(name)?.parse().ok())
+    };
+    (running.memcached, running.resp) = (addr("memcached="), addr("resp="));
+    if running.memcached.is_none() || running.resp.is_none() {
+        let source = io::Error::new(io::ErrorKind::InvalidData, format!("it said `{line}`"));
+        return Err(silent(source));
+    }
+    Ok(running)
+}
+
+/// Debian's memcached.
+pub fn memcached() -> Result<Running, BenchError> {
+    let (addr, port) = free_port()?;
+    let words = format!("-u nobody -l 127.0.0.1 -U 0 -m 1024 -c 1024 -t 1 -p {port}");
+    let mut command = Command::new("memcached");
+    let child = start("memcached", command.args(words.split(' ')), Stdio::null())?;
+    ready("memcached", Running { child, memcached: Some(addr), resp: None }, addr)
+}
+
+/// Debian's redis-server.
+pub fn redis() -> Result<Running, BenchError> {
+    let (addr, port) = free_port()?;
+    let mut command = Command::new("redis-server");
+    let words = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+    let child = start("redis-server", command.args(words), Stdio::null())?;
+    ready("redis-server", Running { child, memcached: None, resp: Some(addr) }, addr)
+}
+
+fn free_port() -> Result<(SocketAddr, String), BenchError> {
+    let listener = TcpListener::bind("127.0.0.1:0");
+    let addr = listener.and_then(|listener| listener.local_addr());
+    let addr = addr.map_err(|source| BenchError::Io { what: "a free port".into(), source })?;
+    Ok((addr, addr.port().to_string()))
+}
+
+fn ready(who: &str, running: Running, addr: SocketAddr) -> Result<Running, BenchError> {
+    let start = Instant::now();
+    while start.elapsed() < WITHIN {
+        if TcpStream::connect(addr).is_ok() {
+            return Ok(running);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(BenchError::Silent { who: who.into(), waited_s: WITHIN.as_secs() })
+}

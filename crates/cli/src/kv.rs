@@ -1,0 +1,124 @@
+//! `rackpool kv`: a cache in this process with memcached's and Redis's protocols in front, until
+//! SIGINT or SIGTERM, or until the process that started it is gone. In: options. Out: the line
+//! `ready memcached=ADDR resp=ADDR` on standard output; logs on standard error.
+
+use crate::failure::{Failure, Result};
+use crate::kv_args::KvArgs;
+use crate::output::{Level, log};
+use crate::servers::{install_shutdown, say_ready, wait_for_end};
+use rackpool_kv::cache::{Cache, Error, Options};
+use rackpool_kv::front::auth::read_users;
+use rackpool_kv::front::core::Settings;
+use rackpool_kv::front::server::{Doors, Server, StartError};
+use rackpool_kv::front::tls::Tls;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// Parts of the cache for each thread, if there are several: so many that they rarely meet.
+const PARTITIONS_PER_THREAD: u32 = 4;
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Self {
+        let code = if matches!(error, StartError::Open { .. }) { "denied" } else { "io" };
+        Failure::new(code, error.to_string())
+    }
+}
+
+/// Serves.
+pub fn run(args: &KvArgs) -> Result<()> {
+    let shutdown = install_shutdown()?;
+    let threads = args.threads.map_or_else(cores, |threads| threads as usize);
+    let password = args.password_file.as_deref().map(read_password).transpose()?;
+    let users = args.auth_file.as_deref().map(read_users).transpose();
+    let users = users.map_err(|reason| Failure::new("config", reason))?.unwrap_or_default();
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(chain), Some(key)) => Some(Tls::read(chain, key)),
+        _ => None,
+    };
+    let tls = tls.transpose().map_err(|reason| Failure::new("config", reason))?;
+    // Last, since it may make a file.
+    let cache = cache(args, threads)?;
+    let settings = Settings {
+        threads,
+        connections_max: args.max_connections as usize,
+        idle_ms: args.idle_seconds.saturating_mul(1000),
+        password,
+        users,
+        memory_bytes: args.memory,
+        value_bytes_max: cache.options().max_value,
+        policy: args.policy.name.clone(),
+        slow_us: args.slow_us,
+    };
+    let doors = Doors {
+        memcached: args.memcached,
+        resp: args.resp,
+        metrics: args.metrics,
+        open_to_all: args.insecure_open,
+        tls,
+    };
+    let mut server = Server::start(cache, settings, &doors)?;
+    let shown = |addr: Option<SocketAddr>| addr.map_or("none".into(), |addr| addr.to_string());
+    let (memcached, resp) = server.addrs();
+    let (memcached, resp) = (shown(memcached), shown(resp));
+    let metrics = server.metrics_addr().map_or(String::new(), |addr| format!(" metrics={addr}"));
+    say_ready(&format!("memcached={memcached} resp={resp}{metrics}"))?;
+    let bytes = args.memory;
+    let what = format!("serving {bytes} bytes with {threads} threads: memcached {memcached}, ");
+    log(Level::Info, "kv", format!("{what}resp {resp}{metrics}"));
+    let why = wait_for_end(None, shutdown, args.exit_with_parent)?;
+    log(Level::Info, "kv", format!("{why}: stopping"));
+    server.stop();
+    log(Level::Info, "kv", "stopped");
+    Ok(())
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
+    let partitions = match threads as u32 {
+        1 => 1,
+        several => (several * PARTITIONS_PER_THREAD).min(64),
+    };
+    // Whoever can choose keys must not be able to choose their places as well.
+    let seed = rackpool_hw::process::random_u64();
+    let options = Options {
+        memory: args.memory,
+        partitions,
+        policy: args.policy.policy,
+        max_value: args.max_value.unwrap_or(0),
+        seed: seed.map_err(|error| Failure::io("the system's random numbers", &error))?,
+        ..Options::default()
+    };
+    let Some(path) = &args.warm else { return Cache::new(options).map_err(failure) };
+    let (cache, found) = Cache::open(options, path).map_err(|error| match error {
+        error @ Error::Corrupt { .. } => {
+            let way_out = "start with the --memory, --policy and --threads that it was made \
+                           with, name another file, or remove it to start empty";
+            Failure::new(error.code(), format!("{error}: {way_out}"))
+        }
+        error => failure(error),
+    })?;
+    let (items, bytes, lost) = (found.items, found.bytes, found.lost);
+    let what = format!("{}: {items} items of {bytes} bytes found, {lost} lost", path.display());
+    log(Level::Info, "kv", what);
+    Ok(cache)
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        error @ Error::BadOption { .. } => Failure::usage(error.to_string()),
+        error => Failure::new(error.code(), error.to_string()),
+    }
+}
+
+fn read_password(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
+    let line = text.lines().next().unwrap_or_default();
+    if line.is_empty() {
+        let reason = format!("{}: the first line holds no password", path.display());
+        return Err(Failure::new("config", reason));
+    }
+    Ok(line.to_owned())
+}

@@ -1,0 +1,117 @@
+//! The command `kv` as data.
+
+use crate::args::{parse_listen, parse_size};
+use clap::Args;
+use rackpool_kv::cache::Policy;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+pub const KV_EXAMPLES: &str = "\
+Prints `ready memcached=ADDR resp=ADDR` on standard output when it serves (`none` for a door that is
+not open); stops on SIGINT and SIGTERM. Ordinary clients need no change: text, meta and binary
+commands of memcached at one address, RESP2 and RESP3 at the other, one cache behind both.
+
+Other machines are let in with passwords only: --auth-file holds lines user:password for memcached's
+text protocol (and closes the binary one), --password-file the password of RESP's AUTH. With
+--tls-cert and --tls-key both doors speak TLS.
+
+With --warm the cache lies in a file of shared memory and is there again after a restart, also after
+a kill: every item is checked, and what does not fit its check is dropped and counted. The file is
+yours: remove it to start empty, or to give the memory back.
+
+Examples:
+  rackpool kv --memory 1g --memcached 11211 --resp 6379
+  rackpool kv --memory 512m --resp 127.0.0.1:0 --threads 2     any free port
+  rackpool kv --memory 4g --memcached 11211 --idle-seconds 300 --metrics 9402
+  rackpool kv --memory 1g --resp 0.0.0.0:6379 --password-file ./password
+  rackpool kv --memory 4g --memcached 11211 --warm /dev/shm/cache
+  rackpool kv --memory 1g --resp 6379 --tls-cert cert.pem --tls-key key.pem
+
+  redis-cli -p 6379 set greeting hello                         then, from another client:
+  printf 'get greeting\\r\\nquit\\r\\n' | nc 127.0.0.1 11211";
+
+/// Options of `kv`.
+#[derive(Debug, Args)]
+pub struct KvArgs {
+    /// Memory of the cache: items, index and everything beside them
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
+    pub memory: u64,
+    /// Serve memcached's protocols; a port alone is one of 127.0.0.1
+    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen,
+          required_unless_present = "resp")]
+    pub memcached: Option<SocketAddr>,
+    /// Serve Redis's protocol; a port alone is one of 127.0.0.1
+    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
+    pub resp: Option<SocketAddr>,
+    /// Threads that serve [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub threads: Option<u32>,
+    /// Which items stay when room is needed: tinylfu, s3fifo, sieve, fifo, or fifo-reinsertion:N
+    /// for those used N times
+    #[arg(long, value_name = "NAME", default_value = "tinylfu", value_parser = parse_policy)]
+    pub policy: NamedPolicy,
+    /// Longest value [default: a quarter of the memory of a thread's share]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub max_value: Option<u64>,
+    /// Keep the cache in this file of shared memory (in /dev/shm), and find it there again
+    #[arg(long, value_name = "FILE")]
+    pub warm: Option<PathBuf>,
+    /// Connections at once
+    #[arg(long, value_name = "N", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_connections: u32,
+    /// Disconnect a client that is silent for so long; 0: never
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub idle_seconds: u64,
+    /// Remember commands that take longer, microseconds (SLOWLOG)
+    #[arg(long, value_name = "US", default_value_t = 10_000)]
+    pub slow_us: u64,
+    /// File with the password of RESP's AUTH, in its first line
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+    /// File with lines user:password for memcached's text protocol
+    #[arg(long, value_name = "FILE")]
+    pub auth_file: Option<PathBuf>,
+    /// Speak TLS: chain of certificates in PEM form, the server's own first
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of the certificate, in PEM form
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Listen where other machines can come in although no password is asked
+    #[arg(long)]
+    pub insecure_open: bool,
+    /// Serve counters in the format of Prometheus over HTTP at /metrics
+    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
+    pub metrics: Option<SocketAddr>,
+    /// End when standard input ends
+    #[arg(long, hide = true)]
+    pub exit_with_parent: bool,
+}
+
+/// A policy and its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedPolicy {
+    /// As it was given.
+    pub name: String,
+    /// What it is.
+    pub policy: Policy,
+}
+
+fn parse_policy(text: &str) -> Result<NamedPolicy, String> {
+    let (name, number) = text.split_once(':').map_or((text, None), |(n, rest)| (n, Some(rest)));
+    let number = number.map(str::parse::<u8>).transpose();
+    let policy = match (name, number) {
+        ("tinylfu", Ok(None)) => Policy::TinyLfu,
+        ("s3fifo", Ok(None)) => Policy::S3Fifo,
+        ("sieve", Ok(None)) => Policy::Sieve,
+        ("fifo", Ok(None)) => Policy::Fifo,
+        ("fifo-reinsertion", Ok(None)) => Policy::FifoReinsertion { threshold: 1 },
+        ("fifo-reinsertion", Ok(Some(threshold @ 1..=15))) => Policy::FifoReinsertion { threshold },
+        _ => {
+            let all = "tinylfu, s3fifo, sieve, fifo, fifo-reinsertion:1 to :15";
+            return Err(format!("`{text}` is none of {all}"));
+        }
+    };
+    Ok(NamedPolicy { name: text.to_owned(), policy })
+}

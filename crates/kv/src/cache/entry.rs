@@ -1,0 +1,285 @@
+//! Read-modify-write: a key with its partition locked, and values that are written piece by piece
+//! outside the lock.
+
+use super::error::{Error, Result};
+use super::item::Item;
+use super::layout::{Fields, Slot};
+use super::log::{Draft, Placed};
+use super::partition::{Abandoned, Found, Partition};
+use super::segments::Pins;
+use super::{Cache, Millis};
+use rackpool_hw::window::Window;
+use std::sync::{Arc, MutexGuard};
+use xxhash_rust::xxh3::Xxh3;
+
+/// A key in its locked partition. No other call of the cache may be made by the thread that holds
+/// one.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    partition: MutexGuard<'a, Partition>,
+    key: &'a [u8],
+    hash: u64,
+    now: Millis,
+    found: Option<Found>,
+}
+
+impl<'a> Entry<'a> {
+    pub(crate) fn new(
+        mut partition: MutexGuard<'a, Partition>,
+        key: &'a [u8],
+        hash: u64,
+        now: Millis,
+    ) -> Entry<'a> {
+        let found = partition.find_fresh(hash, key, now);
+        Entry { partition, key, hash, now, found }
+    }
+
+    /// The item, if there is one that has not expired. Counts nothing.
+    pub fn item(&self) -> Option<Item<'_>> {
+        self.found.map(|found| self.partition.item(found, self.now))
+    }
+
+    /// As [`Entry::item`], counted as a hit or miss; the item is marked as used.
+    pub fn read(&mut self) -> Option<Item<'_>> {
+        let found = self.partition.count_use(self.hash, self.found, self.now)?;
+        let item = self.partition.item(found, self.now);
+        let used = self.partition.index.slot_at(found.0);
+        self.found = Some((found.0, used));
+        Some(item)
+    }
+
+    /// Stores the value that consists of `parts`; the new cas.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`], [`Error::OutOfMemory`]; the old value stays then, but a cache that is
+    /// short of memory may have evicted it.
+    pub fn put(&mut self, parts: &[&[u8]], flags: u32, expires: Millis) -> Result<u64> {
+        self.put_with_cas(parts, flags, expires, 0)
+    }
+
+    /// As [`Entry::put`] with this cas; 0 = the cache chooses.
+    ///
+    /// # Errors
+    /// As [`Entry::put`].
+    pub fn put_with_cas(
+        &mut self,
+        parts: &[&[u8]],
+        flags: u32,
+        expires: Millis,
+        cas: u64,
+    ) -> Result<u64> {
+        let value_bytes = parts.iter().map(|part| part.len() as u64).sum();
+        let fields = self.partition.fields_of(flags, expires, cas, self.now);
+        let draft = Draft { key: self.key, hash: self.hash, value_bytes, fields };
+        match self.partition.put(&draft, parts, self.found, self.now) {
+            Ok(found) => {
+                self.found = Some(found);
+                let pos = found.1.pos();
+                Ok(self.partition.cas_of(pos, self.partition.header(pos)))
+            }
+            Err(error) => {
+                self.found = self.partition.find(self.hash, self.key);
+                Err(error)
+            }
+        }
+    }
+
+    /// The item keeps its cas also where the cache moves it: for cas numbers that a client is told
+    /// after a put.
+    pub fn keep_cas(&mut self) {
+        self.change_slot(|slot| slot.set(Slot::SEEN, true));
+    }
+
+    /// Memory for a value of `len` bytes that comes later; see [`Cache::reserve`].
+    ///
+    /// # Errors
+    /// As [`Entry::put`].
+    pub fn reserve(&mut self, len: u64, flags: u32, expires: Millis) -> Result<Writer> {
+        let writer =
+            reserve(&mut self.partition, self.key, self.hash, (len, flags, expires, 0), self.now);
+        self.found = self.partition.find(self.hash, self.key);
+        writer
+    }
+
+    /// Makes the writer's value that of this key; the new cas.
+    ///
+    /// # Errors
+    /// [`Error::Incomplete`]; [`Error::Evicted`] if its memory was taken back meanwhile;
+    /// [`Error::OutOfMemory`]. The old value stays.
+    ///
+    /// # Panics
+    /// With the writer of another key.
+    pub fn commit(&mut self, mut writer: Writer) -> Result<u64> {
+        assert_eq!((writer.key.as_slice(), writer.hash), (self.key, self.hash), "another key");
+        if writer.written < writer.len {
+            return Err(Error::Incomplete { written_bytes: writer.written, bytes: writer.len });
+        }
+        let placed = writer.placed.take().expect("a writer is committed once");
+        let (now, fields) = (self.now, writer.fields);
+        let draft = Draft { key: self.key, hash: self.hash, value_bytes: writer.len, fields };
+        let value_hash = writer.state.digest();
+        let cas = self.partition.cas_of(placed.head, placed.header);
+        let committed = self.partition.commit(&draft, &placed, value_hash, self.found, now);
+        let result = match committed {
+            Ok(found) => {
+                self.found = Some(found);
+                Ok(cas)
+            }
+            Err(error) => {
+                self.found = self.partition.find(self.hash, self.key);
+                writer.leave(&placed);
+                Err(error)
+            }
+        };
+        writer.unpin(&placed);
+        result
+    }
+
+    /// Removes the item; whether there was one.
+    pub fn remove(&mut self) -> bool {
+        let Some(found) = self.found.take() else { return false };
+        self.partition.remove(self.hash, found);
+        self.partition.stats.removes += 1;
+        true
+    }
+
+    /// Changes when the item expires (0 = never); value, flags and cas stay.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]: its copy found no room; a cache may have evicted it.
+    pub fn set_expiry(&mut self, expires: Millis) -> Result<()> {
+        let Some(found) = self.found else { return Ok(()) };
+        let changed = self.partition.set_expiry(self.hash, self.key, found, expires, self.now);
+        match changed {
+            Ok(found) => {
+                self.found = Some(found);
+                Ok(())
+            }
+            Err(error) => {
+                self.found = self.partition.find(self.hash, self.key);
+                Err(error)
+            }
+        }
+    }
+
+    /// Marks the item for its readers; a put clears both marks.
+    pub fn mark(&mut self, stale: bool, won: bool) {
+        self.change_slot(|slot| slot.set(Slot::STALE, stale).set(Slot::WON, won));
+    }
+
+    fn change_slot(&mut self, change: impl Fn(Slot) -> Slot) {
+        if let Some((at, slot)) = &mut self.found {
+            *slot = change(self.partition.index.slot_at(*at));
+            self.partition.index.replace(*at, *slot);
+        }
+    }
+}
+
+/// Places a value that comes later.
+pub(crate) fn reserve(
+    partition: &mut Partition,
+    key: &[u8],
+    hash: u64,
+    (len, flags, expires, cas): (u64, u32, Millis, u64),
+    now: Millis,
+) -> Result<Writer> {
+    let fields = partition.fields_of(flags, expires, cas, now);
+    let draft = Draft { key, hash, value_bytes: len, fields };
+    let placed = partition.reserve(&draft, now)?;
+    Ok(Writer {
+        key: key.to_vec(),
+        hash,
+        len,
+        fields,
+        written: 0,
+        state: Box::default(),
+        units: partition.units.clone(),
+        pins: Arc::clone(&partition.segments.pins),
+        abandoned: Arc::clone(&partition.abandoned),
+        placed: Some(placed),
+    })
+}
+
+/// Memory of the cache for a value that comes piece by piece. Nobody sees it before
+/// [`Entry::commit`]; dropped without, its memory comes back.
+#[derive(Debug)]
+pub struct Writer {
+    key: Vec<u8>,
+    hash: u64,
+    len: u64,
+    fields: Fields,
+    written: u64,
+    state: Box<Hasher>,
+    units: Window,
+    pins: Arc<Pins>,
+    abandoned: Abandoned,
+    placed: Option<Placed>,
+}
+
+#[derive(Default)]
+struct Hasher(Xxh3);
+
+impl std::fmt::Debug for Hasher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hasher")
+    }
+}
+
+impl Hasher {
+    fn digest(&self) -> u64 {
+        self.0.digest()
+    }
+}
+
+impl Writer {
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// Bytes that are missing.
+    pub fn missing(&self) -> u64 {
+        self.len - self.written
+    }
+
+    /// Appends to the value.
+    ///
+    /// # Panics
+    /// With more bytes than are missing.
+    pub fn write(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() as u64 <= self.missing(), "{} bytes are missing", self.missing());
+        let placed = self.placed.as_ref().expect("not committed");
+        placed.write(&self.units, self.written, bytes);
+        self.state.0.update(bytes);
+        self.written += bytes.len() as u64;
+    }
+
+    /// Makes the value that of its key, whatever was there; the new cas.
+    ///
+    /// # Errors
+    /// As [`Entry::commit`].
+    pub fn commit(self, cache: &Cache, now: Millis) -> Result<u64> {
+        let key = self.key.clone();
+        cache.entry(&key, now)?.commit(self)
+    }
+
+    fn unpin(&self, placed: &Placed) {
+        placed.pieces().for_each(|piece| self.pins.unpin(piece.unit));
+    }
+
+    /// The next change of the partition takes the memory back: the lock may be held here.
+    fn leave(&self, placed: &Placed) {
+        let mut abandoned =
+            self.abandoned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        abandoned.push((placed.head, placed.first.seq));
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Some(placed) = self.placed.take() {
+            self.leave(&placed);
+            self.unpin(&placed);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The errors of the cache: what happened, with numbers and units, and whether to retry.
+
+/// A result of the cache.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a call can answer instead of its result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The key is empty or too long. Do not retry.
+    #[error("a key of {bytes} bytes: 1 to {max_bytes} bytes can be stored")]
+    KeySize {
+        /// Length of the key.
+        bytes: u64,
+        /// The longest key.
+        max_bytes: u64,
+    },
+    /// The value is too long. Do not retry.
+    #[error("a value of {bytes} bytes: up to {max_bytes} bytes can be stored")]
+    TooLarge {
+        /// Length of the value.
+        bytes: u64,
+        /// The longest value.
+        max_bytes: u64,
+    },
+    /// No memory is left and nothing may be evicted, or everything is pinned. Nothing changed.
+    /// Retry after something was removed.
+    #[error("no memory is left for {bytes} bytes: all {units} units are in use")]
+    OutOfMemory {
+        /// What the item needs.
+        bytes: u64,
+        /// Units of 64 KiB in the partition.
+        units: u64,
+    },
+    /// The writer's value is not complete. Do not retry.
+    #[error("{written_bytes} of {bytes} bytes of the value were written")]
+    Incomplete {
+        /// Bytes written.
+        written_bytes: u64,
+        /// Bytes announced.
+        bytes: u64,
+    },
+    /// The memory of a value was taken back while it was written: everything was cleared, or the
+    /// writer was slower than all others together. Write it again.
+    #[error("the memory of a value of {bytes} bytes was taken back while it was written; retry")]
+    Evicted {
+        /// Bytes of the value.
+        bytes: u64,
+    },
+    /// An option is out of range. Do not retry.
+    #[error("option {option} is {value}: {min} to {max} are possible")]
+    BadOption {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// The file holds no cache of these options. Do not retry.
+    #[error("{path}: not a cache that can be opened: {reason}")]
+    Corrupt {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The system refused the memory or the file.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// A short stable word for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::KeySize { .. } => "key-size",
+            Error::TooLarge { .. } => "value-size",
+            Error::OutOfMemory { .. } => "out-of-memory",
+            Error::Incomplete { .. } => "incomplete",
+            Error::Evicted { .. } => "evicted",
+            Error::BadOption { .. } => "bad-option",
+            Error::Corrupt { .. } => "corrupt",
+            Error::Io { .. } => "io",
+        }
+    }
+
+    /// Whether the same call may succeed later without anything being changed by the caller.
+    pub fn may_retry(&self) -> bool {
+        matches!(self, Error::OutOfMemory { .. } | Error::Evicted { .. })
+    }
+}

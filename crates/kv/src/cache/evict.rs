@@ -1,0 +1,243 @@
+//! Carries out what the policy wants: takes the next segments, drops or moves their items, and
+//! gives their units back. In store mode nothing is dropped; segments with dead items are
+//! compacted.
+//!
+//! A round may use free units for what it moves before it gives others back; with none free, the
+//! oldest segment is dropped as it is.
+
+use super::layout::{Header, Pos, Slot, UNIT_BYTES};
+use super::log::Draft;
+use super::partition::{Found, Partition};
+use super::policy::Policy;
+use super::segments::Stream;
+use super::{Millis, Mode};
+
+/// Share of a segment that must be dead before it is compacted, percent: less would move much to
+/// gain little.
+const DEAD_PERCENT_MIN: u32 = 5;
+/// Share of the segments that S3-FIFO's small queue may have, percent.
+const SMALL_PERCENT: u64 = 10;
+/// Share of the segments that TinyLFU's window may have, percent.
+const WINDOW_PERCENT: u64 = 2;
+/// Segments of the main queue that a segment of the window competes with. More choose better, and
+/// move more.
+pub(crate) const COMPETITORS: usize = 3;
+
+/// An item that TinyLFU weighs.
+struct Weighed {
+    score: f64,
+    bytes: u64,
+    hash: u64,
+    pos: Pos,
+}
+
+impl Partition {
+    /// The stream that a new item goes to.
+    pub(crate) fn stream_for(&mut self, draft: &Draft<'_>) -> Stream {
+        match self.policy {
+            Policy::S3Fifo if self.policy_state.exhume(draft.hash) => Stream::Main,
+            _ => Stream::New,
+        }
+    }
+
+    /// Frees a unit, or comes nearer to it. `false` if nothing can be done.
+    pub(crate) fn evict(&mut self, now: Millis) -> bool {
+        if self.segments.free_count() == 0 {
+            // Moving needs a unit.
+            return self.mode == Mode::Cache && self.drop_oldest();
+        }
+        if self.mode == Mode::Store {
+            return self.compact(now);
+        }
+        match self.policy {
+            Policy::Fifo => self.drop_oldest(),
+            Policy::FifoReinsertion { threshold } => self.reinsert(threshold, now),
+            Policy::Sieve => self.sieve(now),
+            Policy::S3Fifo => self.s3_fifo(now),
+            Policy::TinyLfu => self.tiny_lfu(now),
+        }
+    }
+
+    fn drop_oldest(&mut self) -> bool {
+        let oldest = (0..2).filter_map(|queue| self.segments.oldest(queue));
+        let Some(unit) = oldest.min_by_key(|unit| self.segments.get(*unit).seq) else {
+            return false;
+        };
+        let items = self.drop_segment(unit);
+        self.stats.evictions += items;
+        true
+    }
+
+    fn reinsert(&mut self, threshold: u8, now: Millis) -> bool {
+        let Some(unit) = self.segments.oldest(0) else { return false };
+        self.judge_segment(unit, now, |_, slot, _| {
+            let is_used = slot.freq() >= u64::from(threshold);
+            is_used.then(|| (Stream::New, slot.with_freq(0)))
+        });
+        true
+    }
+
+    fn sieve(&mut self, now: Millis) -> bool {
+        let Some(unit) = self.segments.take_hand() else { return false };
+        // What stays is written to the place where it was: before what the hand meets next.
+        self.judge_segment(unit, now, |_, slot, _| {
+            (slot.freq() > 0).then(|| (Stream::InPlace, slot.with_freq(0)))
+        });
+        if self.segments.hand().is_none() {
+            self.segments.seal_stream(Stream::InPlace);
+        }
+        true
+    }
+
+    fn s3_fifo(&mut self, now: Millis) -> bool {
+        let (small, main) = (self.segments.queue_count(0), self.segments.queue_count(1));
+        if small * 100 >= (small + main) * SMALL_PERCENT || main == 0 {
+            let Some(unit) = self.segments.oldest(0) else { return false };
+            self.judge_segment(unit, now, |partition, slot, hash| {
+                if slot.freq() > 0 {
+                    return Some((Stream::Main, slot.with_freq(0)));
+                }
+                partition.policy_state.bury(hash);
+                None
+            });
+            return true;
+        }
+        let Some(unit) = self.segments.oldest(1) else { return false };
+        self.judge_segment(unit, now, |_, slot, _| {
+            (slot.freq() > 0).then(|| (Stream::Main, slot.with_freq(slot.freq() - 1)))
+        });
+        true
+    }
+
+    fn tiny_lfu(&mut self, now: Millis) -> bool {
+        let (window, main) = (self.segments.queue_count(0), self.segments.queue_count(1));
+        let limit = ((window + main) * WINDOW_PERCENT / 100).max(1);
+        let mut units = Vec::with_capacity(COMPETITORS + 1);
+        // At first everything is in the window: its segments compete with each other.
+        let from_window = if window > 2 * limit { COMPETITORS + 1 } else { 1 };
+        if window > limit {
+            self.take_oldest(0, from_window, &mut units);
+        }
+        self.take_oldest(1, COMPETITORS + 1 - units.len(), &mut units);
+        if units.is_empty() {
+            return false;
+        }
+        self.disturbances += 1;
+        let mut items = Vec::new();
+        // All leave before any is looked at: what dies in one may have pieces in the next.
+        units.iter().for_each(|unit| self.segments.leave(*unit));
+        units.iter().for_each(|unit| self.weigh(*unit, now, &mut items));
+        items.sort_by(|a, b| b.score.total_cmp(&a.score));
+        let total: u64 = items.iter().map(|item| item.bytes).sum();
+        // One unit at least has to come out of this.
+        let mut left = total.saturating_sub(u64::from(UNIT_BYTES));
+        for Weighed { bytes, hash, pos, .. } in items {
+            let header = self.header(pos);
+            let found = self.index.find(hash, |slot| slot.pos() == pos);
+            let (at, slot) = found.expect("a live item has an entry");
+            if bytes <= left && self.may_move(pos, header, Stream::Main) {
+                left -= bytes;
+                self.keep((at, slot.with_freq(0)), hash, Stream::Main, now);
+            } else {
+                self.stats.evictions += 1;
+                self.remove(hash, (at, slot));
+            }
+        }
+        units.into_iter().for_each(|unit| self.segments.release(unit));
+        true
+    }
+
+    fn take_oldest(&self, queue: u8, count: usize, units: &mut Vec<u32>) {
+        let mut next = self.segments.oldest(queue);
+        for _ in 0..count {
+            let Some(unit) = next else { return };
+            units.push(unit);
+            next = self.segments.after(unit);
+        }
+    }
+
+    /// Weighs all items of a segment: the uses that their entries gathered go to the sketch.
+    fn weigh(&mut self, unit: u32, now: Millis, items: &mut Vec<Weighed>) {
+        self.walk(unit, |partition, pos, header| {
+            let Some((hash, (_, slot))) = partition.judged(pos, header, now) else { return };
+            partition.policy_state.count(hash, slot.freq() as u8);
+            let uses = f64::from(partition.policy_state.estimate(hash));
+            let bytes = partition.bytes_of(pos, header);
+            // A key that was asked for once may never come again.
+            let score = (uses - 0.8).max(0.02) / (bytes as f64 + 16.0);
+            items.push(Weighed { score, bytes, hash, pos });
+        });
+    }
+
+    /// Judges all items of a segment and gives it back: `judge` says to which stream an item goes,
+    /// and with what slot, or that it is dropped.
+    fn judge_segment(
+        &mut self,
+        unit: u32,
+        now: Millis,
+        mut judge: impl FnMut(&mut Partition, Slot, u64) -> Option<(Stream, Slot)>,
+    ) {
+        self.disturbances += 1;
+        self.segments.leave(unit);
+        self.walk(unit, |partition, pos, header| {
+            let Some((hash, (at, slot))) = partition.judged(pos, header, now) else { return };
+            match judge(partition, slot, hash) {
+                Some((stream, slot)) if partition.may_move(pos, header, stream) => {
+                    partition.keep((at, slot), hash, stream, now);
+                }
+                _ => {
+                    partition.stats.evictions += 1;
+                    partition.remove(hash, (at, slot));
+                }
+            }
+        });
+        self.segments.release(unit);
+    }
+
+    /// The entry of an item that is to be judged; what is none, or has expired, is dealt with.
+    fn judged(&mut self, pos: Pos, header: Header, now: Millis) -> Option<(u64, Found)> {
+        if header.has(Header::PIECE) {
+            return None;
+        }
+        if header.has(Header::RESERVED) {
+            self.kill(pos);
+            return None;
+        }
+        let hash = self.hash_at(pos, header);
+        let found = self.index.find(hash, |slot| slot.pos() == pos);
+        let found = found.expect("a live item has an entry");
+        if self.is_expired(pos, now) {
+            self.stats.expired += 1;
+            self.remove(hash, found);
+            return None;
+        }
+        Some((hash, found))
+    }
+
+    fn keep(&mut self, found: Found, hash: u64, stream: Stream, now: Millis) {
+        self.stats.moved += 1;
+        self.move_item(found, hash, stream, now);
+    }
+
+    /// Bytes that an item takes in the log.
+    fn bytes_of(&self, pos: Pos, header: Header) -> u64 {
+        self.value_bytes(pos, header) + u64::from(header.value_at())
+    }
+
+    /// Whether there is room for a copy of an item, eviction apart.
+    fn may_move(&self, pos: Pos, header: Header, stream: Stream) -> bool {
+        // It may have to keep its cas explicitly.
+        let bytes = self.bytes_of(pos, header) + 32;
+        let class = self.segments.get(pos.unit()).class;
+        let units = bytes / u64::from(UNIT_BYTES - 16) + 1;
+        bytes <= u64::from(self.segments.room(stream, class))
+            || units <= self.segments.free_count() as u64
+    }
+
+    /// Copies what lives in the segment with the most dead bytes, and gives it back.
+    fn compact(&mut self, now: Millis) -> bool {
+        let Some(unit) = self.segments.deadest(DEAD_PERCENT_MIN) else { return false };
+        self.judge_segment(unit, now, |_, slot, _| Some((Stream::New, slot)));
+        true
+    }
+}

@@ -1,0 +1,396 @@
+//! The index: buckets of one cache line in units of the partition, found by hash, growing bucket
+//! by bucket (linear hashing), with overflow buckets behind a bucket that is full.
+//!
+//! In: hashes and slots. Out: where a slot lies (bytes from the start of the units). It neither
+//! reads items nor takes units by itself: `partition.rs`, the only caller, hands in units and
+//! compares keys. The low bits of the tag choose among the buckets that one was split into, so a
+//! split reads no item. A chain has no holes before its last bucket.
+//!
+//! For readers without the lock the version of a bucket is odd while it or its chain changes.
+//!
+//! Source: HERD and MICA for the bucket; Litwin's linear hashing for the growth.
+
+use super::layout::{
+    BUCKET_BYTES, SLOTS, Slot, TAG_BITS, UNIT_BUCKETS, UNIT_BUCKETS_SHIFT, UNIT_BYTES, tag_of,
+    tag_pattern,
+};
+use rackpool_core::seam::Mem;
+use rackpool_hw::window::Window;
+
+/// Filled share of all primary slots above which the index grows, percent. Above, overflow buckets
+/// cost more than they save.
+const LOAD_PERCENT: u64 = 74;
+/// Where version and link lie in a bucket.
+const TAIL_AT: u64 = 8 * SLOTS as u64;
+
+/// A bucket's eight words.
+type Bucket = [u64; SLOTS + 1];
+
+/// Where to put a new slot.
+pub(crate) enum Room {
+    /// Here.
+    At(u64),
+    /// Nowhere: the chain that ends with this bucket is full.
+    Full(u32),
+}
+
+#[derive(Debug)]
+pub(crate) struct Index {
+    units: Window,
+    /// Buckets at level 0.
+    base: u64,
+    /// How often all buckets were split.
+    level: u32,
+    /// Buckets that were split once more.
+    split: u64,
+    /// Units of the primary buckets in order.
+    directory: Vec<u32>,
+    /// Units of overflow buckets.
+    overflow: Vec<u32>,
+    /// First free overflow bucket, chained by links.
+    free: u32,
+    /// Whether there may be overflow buckets and growth.
+    is_lossless: bool,
+    items: u64,
+}
+
+/// Reads a bucket at `at`.
+#[inline(always)]
+fn read(units: &Window, at: u64) -> Bucket {
+    let mut bytes = [0; BUCKET_BYTES as usize];
+    units.copy_out(at, &mut bytes);
+    let mut bucket = [0; SLOTS + 1];
+    for (word, bytes) in bucket.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().expect("chunks of 8 bytes"));
+    }
+    bucket
+}
+
+/// Which slots of the bucket at `at` carry the tag of `hash`, a bit each. Without branches: where
+/// in its bucket an entry lies cannot be foreseen.
+#[inline(always)]
+pub(crate) fn matches(units: &Window, at: u64, hash: u64) -> u32 {
+    let (mask, tag) = tag_pattern(hash);
+    units.match_line(at, mask, tag) & ((1 << SLOTS) - 1)
+}
+
+/// Where the next bucket behind the one at `at` lies.
+#[inline(always)]
+pub(crate) fn link_at(units: &Window, at: u64) -> Option<u64> {
+    let link = units.load(at + TAIL_AT) >> 32;
+    (link != 0).then_some(link * BUCKET_BYTES)
+}
+
+/// Where the next bucket of the chain lies.
+#[inline(always)]
+fn next_at(bucket: &Bucket) -> Option<u64> {
+    let link = bucket[SLOTS] >> 32;
+    (link != 0).then_some(link * BUCKET_BYTES)
+}
+
+impl Index {
+    /// An index of these units, zeroed, which hold all the buckets of level 0.
+    pub fn new(units: Window, first: Vec<u32>, is_lossless: bool) -> Index {
+        let base = first.len() as u64 * u64::from(UNIT_BUCKETS);
+        Index {
+            units,
+            base,
+            level: 0,
+            split: 0,
+            directory: first,
+            overflow: Vec::new(),
+            free: 0,
+            is_lossless,
+            items: 0,
+        }
+    }
+
+    pub fn items(&self) -> u64 {
+        self.items
+    }
+
+    /// Units in use.
+    pub fn unit_count(&self) -> u64 {
+        (self.directory.len() + self.overflow.len()) as u64
+    }
+
+    pub fn is_lossless(&self) -> bool {
+        self.is_lossless
+    }
+
+    /// Where the first bucket of `hash` lies.
+    #[inline(always)]
+    pub fn bucket_at(&self, hash: u64) -> u64 {
+        let first = ((u128::from(hash) * u128::from(self.base)) >> 64) as u64;
+        let mut part = tag_of(hash) & ((1 << self.level) - 1);
+        if first + self.base * part < self.split {
+            part = tag_of(hash) & ((2 << self.level) - 1);
+        }
+        self.place(first + self.base * part)
+    }
+
+    #[inline(always)]
+    fn place(&self, bucket: u64) -> u64 {
+        let unit = self.directory[(bucket >> UNIT_BUCKETS_SHIFT) as usize];
+        let in_unit = bucket & u64::from(UNIT_BUCKETS - 1);
+        (u64::from(unit) * u64::from(UNIT_BUCKETS) + in_unit) * BUCKET_BYTES
+    }
+
+    /// Where the slot with this tag and position lies.
+    #[inline]
+    pub fn find(&self, hash: u64, is_it: impl Fn(Slot) -> bool) -> Option<(u64, Slot)> {
+        let mut at = self.bucket_at(hash);
+        loop {
+            let mut found = matches(&self.units, at, hash);
+            while found != 0 {
+                let slot_at = at + 8 * u64::from(found.trailing_zeros());
+                let slot = Slot(self.units.load(slot_at));
+                if is_it(slot) {
+                    return Some((slot_at, slot));
+                }
+                found &= found - 1;
+            }
+            at = link_at(&self.units, at)?;
+        }
+    }
+
+    /// An empty slot for `hash`.
+    pub fn room(&self, hash: u64) -> Room {
+        let mut at = self.bucket_at(hash);
+        loop {
+            let bucket = read(&self.units, at);
+            if let Some(index) = bucket[..SLOTS].iter().position(|word| *word == 0) {
+                return Room::At(at + 8 * index as u64);
+            }
+            match next_at(&bucket) {
+                Some(next) => at = next,
+                None => return Room::Full((at / BUCKET_BYTES) as u32),
+            }
+        }
+    }
+
+    /// Hangs an overflow bucket behind the full one; where its first slot lies. `None` if there is
+    /// none left.
+    pub fn lengthen(&mut self, full: u32) -> Option<u64> {
+        let new = self.free;
+        if new == 0 {
+            return None;
+        }
+        let at = u64::from(new) * BUCKET_BYTES;
+        self.free = (self.units.load(at + TAIL_AT) >> 32) as u32;
+        for index in 0..=SLOTS as u64 {
+            self.units.store(at + 8 * index, 0);
+        }
+        self.set_link(u64::from(full) * BUCKET_BYTES, new);
+        Some(at)
+    }
+
+    fn set_link(&self, at: u64, link: u32) {
+        let tail = self.units.load(at + TAIL_AT);
+        self.units.store(at + TAIL_AT, (tail & u64::from(u32::MAX)) | (u64::from(link) << 32));
+    }
+
+    /// Takes a unit for 1024 overflow buckets.
+    pub fn add_overflow(&mut self, unit: u32) {
+        self.overflow.push(unit);
+        let first = unit * UNIT_BUCKETS;
+        for bucket in (first..first + UNIT_BUCKETS).rev() {
+            self.give_back(u64::from(bucket) * BUCKET_BYTES);
+        }
+    }
+
+    fn give_back(&mut self, at: u64) {
+        self.set_link(at, self.free);
+        self.free = (at / BUCKET_BYTES) as u32;
+    }
+
+    pub fn has_overflow(&self) -> bool {
+        self.free != 0
+    }
+
+    /// Writes an entry where [`Index::room`] or [`Index::lengthen`] said.
+    pub fn insert_at(&mut self, at: u64, slot: Slot) {
+        self.items += 1;
+        self.units.store(at, slot.0);
+    }
+
+    /// The entry at `at`.
+    #[inline]
+    pub fn slot_at(&self, at: u64) -> Slot {
+        Slot(self.units.load(at))
+    }
+
+    /// Replaces the entry at `at`.
+    #[inline]
+    pub fn replace(&self, at: u64, slot: Slot) {
+        self.units.store(at, slot.0);
+    }
+
+    /// Calls `f` for the entries of the first bucket of `hash`.
+    pub fn for_bucket(&self, hash: u64, mut f: impl FnMut(u64, Slot)) {
+        let at = self.bucket_at(hash);
+        for (index, word) in read(&self.units, at)[..SLOTS].iter().enumerate() {
+            if *word != 0 {
+                f(at + 8 * index as u64, Slot(*word));
+            }
+        }
+    }
+
+    /// Empties the entry at `at`, which is written again at once.
+    pub fn forget(&mut self, at: u64) {
+        self.items -= 1;
+        self.units.store(at, 0);
+    }
+
+    /// Takes out the entry of `hash` that lies at `at`.
+    pub fn remove(&mut self, hash: u64, at: u64) {
+        self.items -= 1;
+        let first = self.bucket_at(hash);
+        let (mut last, mut before, mut bucket) = (first, None, read(&self.units, first));
+        while let Some(next) = next_at(&bucket) {
+            before = Some(last);
+            last = next;
+            bucket = read(&self.units, last);
+        }
+        // The last entry of the last bucket fills the hole.
+        let filled = bucket[..SLOTS].iter().rposition(|word| *word != 0);
+        let Some(index) = filled else {
+            self.units.store(at, 0);
+            return;
+        };
+        let mover = last + 8 * index as u64;
+        if before.is_some() || mover != at {
+            self.units.store(at, bucket[index]);
+        }
+        self.units.store(mover, 0);
+        if let (0, Some(before)) = (index, before) {
+            self.set_link(before, 0);
+            self.give_back(last);
+        }
+    }
+
+    /// Whether it has become too full: [`Index::grow`] would help.
+    #[inline]
+    pub fn wants_growth(&self) -> bool {
+        self.is_lossless
+            && self.items * 100 > self.buckets() * SLOTS as u64 * LOAD_PERCENT
+            && self.level < TAG_BITS - 1
+    }
+
+    fn buckets(&self) -> u64 {
+        (self.base << self.level) + self.split
+    }
+
+    /// Whether growth needs a unit.
+    pub fn needs_unit(&self) -> bool {
+        self.buckets() == self.directory.len() as u64 * u64::from(UNIT_BUCKETS)
+    }
+
+    /// Takes a zeroed unit for the next 1024 primary buckets.
+    pub fn add_unit(&mut self, unit: u32) {
+        self.directory.push(unit);
+    }
+
+    /// Splits one bucket in two. Only when there is a unit for it, and free overflow buckets for
+    /// two chains as long as the one that is split.
+    pub fn grow(&mut self) {
+        assert!(!self.needs_unit(), "an index grows into a unit");
+        let (from, to) = (self.place(self.split), self.place(self.buckets()));
+        let bit = 1 << self.level;
+        let mut words = Vec::new();
+        let mut at = Some(from);
+        while let Some(bucket_at) = at {
+            let bucket = read(&self.units, bucket_at);
+            words.extend(bucket[..SLOTS].iter().copied().filter(|word| *word != 0));
+            for index in 0..SLOTS as u64 {
+                self.units.store(bucket_at + 8 * index, 0);
+            }
+            at = next_at(&bucket);
+            if bucket_at != from {
+                self.give_back(bucket_at);
+            }
+        }
+        self.set_link(from, 0);
+        self.split += 1;
+        if self.split == self.base << self.level {
+            self.level += 1;
+            self.split = 0;
+        }
+        for word in words {
+            let start = if Slot(word).tag() & bit == 0 { from } else { to };
+            self.append(start, word);
+        }
+    }
+
+    fn append(&mut self, start: u64, word: u64) {
+        let mut at = start;
+        loop {
+            let bucket = read(&self.units, at);
+            if let Some(index) = bucket[..SLOTS].iter().position(|word| *word == 0) {
+                return self.units.store(at + 8 * index as u64, word);
+            }
+            at = next_at(&bucket).unwrap_or_else(|| {
+                let full = (at / BUCKET_BYTES) as u32;
+                // A half of a chain of k overflow buckets needs no more than k of them, and they
+                // have just been given back.
+                self.lengthen(full).expect("a half is no longer than the whole")
+            });
+        }
+    }
+
+    /// Empties it. It keeps the size that it has grown to; overflow buckets are all free again.
+    pub fn clear(&mut self) {
+        for unit in &self.directory {
+            self.units.zero(u64::from(*unit) * u64::from(UNIT_BYTES), u64::from(UNIT_BYTES));
+        }
+        self.free = 0;
+        self.items = 0;
+        for unit in std::mem::take(&mut self.overflow) {
+            self.add_overflow(unit);
+        }
+    }
+
+    /// Visits all entries of the buckets that the cursor stands for; the next cursor, 0 at the
+    /// end. However the index grows between two calls, no entry is missed that stays.
+    ///
+    /// The cursor is {bucket at level 0, reversed part}: as the parts are counted from their
+    /// highest bit on, a part that was visited is never split into one that was not.
+    pub fn scan(&self, cursor: u64, mut f: impl FnMut(u64, Slot)) -> u64 {
+        let (first, part) = (cursor >> TAG_BITS, cursor & ((1 << TAG_BITS) - 1));
+        if first >= self.base {
+            return 0;
+        }
+        let mask = (1u64 << self.level) - 1;
+        let bucket = first + self.base * (part & mask);
+        self.visit(bucket, &mut f);
+        let is_split = bucket < self.split;
+        if is_split {
+            self.visit(bucket + (self.base << self.level), &mut f);
+        }
+        let part = if self.level == 0 {
+            0
+        } else {
+            let shift = 64 - self.level;
+            let next = ((part & mask).reverse_bits() >> shift) + 1;
+            ((next & mask) << shift).reverse_bits()
+        };
+        match part {
+            0 if first + 1 >= self.base => 0,
+            0 => (first + 1) << TAG_BITS,
+            part => (first << TAG_BITS) | part,
+        }
+    }
+
+    fn visit(&self, bucket: u64, f: &mut impl FnMut(u64, Slot)) {
+        let mut at = Some(self.place(bucket));
+        while let Some(bucket_at) = at {
+            let bucket = read(&self.units, bucket_at);
+            for (index, word) in bucket[..SLOTS].iter().enumerate() {
+                if *word != 0 {
+                    f(bucket_at + 8 * index as u64, Slot(*word));
+                }
+            }
+            at = next_at(&bucket);
+        }
+    }
+}

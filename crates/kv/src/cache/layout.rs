@@ -1,0 +1,287 @@
+//! The words of the cache's memory: positions, index slots, item headers and links, packed and
+//! unpacked. Pure functions of words; `index.rs`, `log.rs` and `item.rs` use them.
+//!
+//! Memory of a partition is cut into units of 64 KiB. A unit is free, or holds 1024 buckets of the
+//! index, or is a segment of the log, in which items lie one behind the other:
+//!
+//! ```text
+//! slot      pos 36 | tag 20 | freq 4 | fetched | stale | won | seen
+//! bucket    7 slots, {version 32 | link 32}                            one cache line
+//! item      header, [meta], [extra], [cas], [total, next], key, value  padded to 8 bytes
+//! piece     header, next, bytes of the value of an item before
+//! header    key bytes 16 | value bytes 16 | options 8 | check 24
+//! meta      expires 48 | flags 16
+//! extra     flags 32 | second of the last access 32
+//! link      pos 36 | sequence number of its segment 28
+//! ```
+
+use super::Millis;
+
+/// log2 of a unit's bytes.
+pub(crate) const UNIT_SHIFT: u32 = 16;
+/// Bytes of a unit.
+pub(crate) const UNIT_BYTES: u32 = 1 << UNIT_SHIFT;
+/// Bytes of a bucket: a cache line.
+pub(crate) const BUCKET_BYTES: u64 = 64;
+/// log2 of the buckets of a unit.
+pub(crate) const UNIT_BUCKETS_SHIFT: u32 = UNIT_SHIFT - 6;
+/// Buckets of a unit.
+pub(crate) const UNIT_BUCKETS: u32 = 1 << UNIT_BUCKETS_SHIFT;
+/// Slots of a bucket; its eighth word is version and link.
+pub(crate) const SLOTS: usize = 7;
+
+const POS_BITS: u32 = 36;
+const POS_MASK: u64 = (1 << POS_BITS) - 1;
+pub(crate) const TAG_BITS: u32 = 20;
+const TAG_SHIFT: u32 = POS_BITS;
+const TAG_MASK: u64 = ((1 << TAG_BITS) - 1) << TAG_SHIFT;
+const FREQ_SHIFT: u32 = TAG_SHIFT + TAG_BITS;
+/// The highest frequency that a slot counts.
+pub(crate) const FREQ_MAX: u64 = 15;
+
+/// Units that a position can name.
+pub(crate) const UNITS_MAX: u64 = 1 << (POS_BITS + 3 - UNIT_SHIFT);
+
+/// Where an item or piece begins: words of 8 bytes from the start of the partition's units.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub(crate) struct Pos(pub u64);
+
+impl Pos {
+    pub fn new(unit: u32, offset: u32) -> Pos {
+        Pos((u64::from(unit) << (UNIT_SHIFT - 3)) | u64::from(offset >> 3))
+    }
+
+    pub fn unit(self) -> u32 {
+        (self.0 >> (UNIT_SHIFT - 3)) as u32
+    }
+
+    /// Bytes from the start of its unit.
+    pub fn offset(self) -> u32 {
+        ((self.0 << 3) as u32) & (UNIT_BYTES - 1)
+    }
+
+    /// From bytes from the start of the units.
+    pub fn of_byte(byte: u64) -> Pos {
+        Pos(byte >> 3)
+    }
+
+    /// Bytes from the start of the units.
+    pub fn byte(self) -> u64 {
+        self.0 << 3
+    }
+}
+
+/// An index entry; 0 is an empty one. No item lies at position 0: unit 0 belongs to the index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slot(pub u64);
+
+impl Slot {
+    pub const FETCHED: u64 = 1 << 60;
+    pub const STALE: u64 = 1 << 61;
+    pub const WON: u64 = 1 << 62;
+    /// Somebody was told the cas: a moved item has to keep it.
+    pub const SEEN: u64 = 1 << 63;
+
+    pub fn new(hash: u64, pos: Pos) -> Slot {
+        Slot((tag_of(hash) << TAG_SHIFT) | pos.0)
+    }
+
+    pub fn pos(self) -> Pos {
+        Pos(self.0 & POS_MASK)
+    }
+
+    pub fn tag(self) -> u64 {
+        (self.0 & TAG_MASK) >> TAG_SHIFT
+    }
+
+    pub fn freq(self) -> u64 {
+        (self.0 >> FREQ_SHIFT) & FREQ_MAX
+    }
+
+    pub fn has(self, bit: u64) -> bool {
+        self.0 & bit != 0
+    }
+
+    pub fn with_pos(self, pos: Pos) -> Slot {
+        Slot((self.0 & !POS_MASK) | pos.0)
+    }
+
+    pub fn with_freq(self, freq: u64) -> Slot {
+        Slot((self.0 & !(FREQ_MAX << FREQ_SHIFT)) | (freq << FREQ_SHIFT))
+    }
+
+    pub fn set(self, bit: u64, on: bool) -> Slot {
+        Slot(if on { self.0 | bit } else { self.0 & !bit })
+    }
+
+    /// Used once more, up to frequency `max`, and fetched.
+    pub fn used(self, max: u64) -> Slot {
+        let step = u64::from(self.freq() < max);
+        Slot((self.0 + (step << FREQ_SHIFT)) | Slot::FETCHED)
+    }
+}
+
+/// The part of a hash that a slot keeps. Its low bits also choose among the buckets that a bucket
+/// was split into, the partition comes from lower bits and the first bucket from the highest.
+/// Never 0, so that no empty slot has a key's tag.
+#[inline(always)]
+pub(crate) fn tag_of(hash: u64) -> u64 {
+    ((hash >> 16) & ((1 << TAG_BITS) - 1)).max(1)
+}
+
+/// What to look for in a bucket: the mask of the tag, and the tag of `hash` there.
+#[inline(always)]
+pub(crate) fn tag_pattern(hash: u64) -> (u64, u64) {
+    (TAG_MASK, tag_of(hash) << TAG_SHIFT)
+}
+
+/// The first word of an item or of a further piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Header(pub u64);
+
+impl Header {
+    pub const META: u64 = 1 << 32;
+    pub const EXTRA: u64 = 1 << 33;
+    pub const CAS: u64 = 1 << 34;
+    /// The value goes on elsewhere: two words, its whole length and the link.
+    pub const CHAINED: u64 = 1 << 35;
+    /// No item but a further piece of one.
+    pub const PIECE: u64 = 1 << 36;
+    /// Not published yet: the value is being written.
+    pub const RESERVED: u64 = 1 << 37;
+    /// Replaced, removed, evicted or expired.
+    pub const DEAD: u64 = 1 << 38;
+
+    const ONE_WORD: u64 = Self::META | Self::EXTRA | Self::CAS | Self::PIECE;
+
+    pub fn new(key_bytes: u32, value_bytes: u32, options: u64) -> Header {
+        debug_assert!(key_bytes < UNIT_BYTES && value_bytes < UNIT_BYTES);
+        Header(u64::from(key_bytes) | (u64::from(value_bytes) << 16) | options)
+    }
+
+    pub fn key_bytes(self) -> u32 {
+        self.0 as u32 & 0xffff
+    }
+
+    /// Bytes of the value in this piece.
+    pub fn value_bytes(self) -> u32 {
+        self.0 as u32 >> 16
+    }
+
+    pub fn has(self, option: u64) -> bool {
+        self.0 & option != 0
+    }
+
+    pub fn set(self, option: u64, on: bool) -> Header {
+        Header(if on { self.0 | option } else { self.0 & !option })
+    }
+
+    pub fn check(self) -> u32 {
+        (self.0 >> 40) as u32
+    }
+
+    pub fn with_check(self, check: u32) -> Header {
+        Header((self.0 & ((1 << 40) - 1)) | (u64::from(check) << 40))
+    }
+
+    /// Bytes before the key; options alone decide them.
+    pub fn key_at(self) -> u32 {
+        let words = 1 + (self.0 & Self::ONE_WORD).count_ones();
+        8 * words + if self.has(Self::CHAINED) { 16 } else { 0 }
+    }
+
+    /// Bytes before the value.
+    pub fn value_at(self) -> u32 {
+        self.key_at() + self.key_bytes()
+    }
+
+    /// Bytes of the whole piece in the log.
+    pub fn bytes(self) -> u32 {
+        (self.value_at() + self.value_bytes()).next_multiple_of(8)
+    }
+
+    /// Offset of the word that an option of one word brings.
+    pub fn word_at(self, option: u64) -> u64 {
+        8 + 8 * u64::from((self.0 & Self::ONE_WORD & (option - 1)).count_ones())
+    }
+
+    /// Offset of the whole length; the link lies behind it. Only of a chained item.
+    pub fn total_at(self) -> u64 {
+        u64::from(self.key_at()) - 16
+    }
+}
+
+/// Expiry and small flags.
+pub(crate) fn meta_word(expires: Millis, flags: u32) -> u64 {
+    (expires << 16) | u64::from(flags & 0xffff)
+}
+
+/// Where a value goes on: a position that counts only while its segment is the one it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Link(pub u64);
+
+impl Link {
+    const SEQ_MASK: u64 = (1 << (64 - POS_BITS)) - 1;
+
+    pub const NONE: Link = Link(0);
+
+    pub fn new(pos: Pos, seq: u64) -> Link {
+        Link(pos.0 | ((seq & Self::SEQ_MASK) << POS_BITS))
+    }
+
+    pub fn pos(self) -> Pos {
+        Pos(self.0 & POS_MASK)
+    }
+
+    pub fn is_of(self, seq: u64) -> bool {
+        self.0 >> POS_BITS == seq & Self::SEQ_MASK
+    }
+}
+
+/// What an item holds beside key and value.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fields {
+    pub flags: u32,
+    pub expires: Millis,
+    /// An explicit cas, 0 if the position is the cas.
+    pub cas: u64,
+    /// Second of the last access, if the cache keeps it.
+    pub access_s: Option<u32>,
+}
+
+impl Fields {
+    /// The options whose words hold them.
+    pub fn options(&self) -> u64 {
+        let has_extra = self.flags > 0xffff || self.access_s.is_some();
+        let option = |on: bool, option: u64| if on { option } else { 0 };
+        option(self.expires != 0 || (self.flags != 0 && !has_extra), Header::META)
+            | option(has_extra, Header::EXTRA)
+            | option(self.cas != 0, Header::CAS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_comes_back() {
+        let hash = 0xfedc_ba98_7654_3210;
+        let pos = Pos::new(0x7f_ffff, UNIT_BYTES - 8);
+        let slot = Slot::new(hash, pos).with_freq(9).set(Slot::SEEN, true);
+        assert_eq!((slot.pos(), slot.freq(), slot.tag()), (pos, 9, tag_of(hash)));
+        let (mask, tag) = tag_pattern(hash);
+        assert!(slot.0 & mask == tag && slot.has(Slot::SEEN) && tag_of(0) != 0);
+        assert_eq!(slot.with_freq(15).used(15).freq(), 15);
+        assert_eq!(slot.used(15).freq(), 10);
+        let link = Link::new(pos, 0x1_2345_6789);
+        assert!(link.pos() == pos && link.is_of(0x1_2345_6789) && !link.is_of(0x2345_6788));
+        let options = Header::META | Header::CAS | Header::CHAINED;
+        let header = Header::new(5, 100, options).with_check(0xabcdef);
+        assert_eq!((header.key_bytes(), header.value_bytes()), (5, 100));
+        assert_eq!((header.check(), header.key_at(), header.bytes()), (0xabcdef, 40, 152));
+        assert_eq!((header.word_at(Header::META), header.word_at(Header::CAS)), (8, 16));
+        assert_eq!(header.total_at(), 24);
+        assert_eq!(Header::new(0, 10, Header::PIECE).bytes(), 32);
+    }
+}

@@ -1,0 +1,359 @@
+//! Items in the log: where a new one is placed (in one piece, or in pieces over several segments),
+//! how it is written and published, killed, and moved.
+//!
+//! An item is found only after its last byte was written: pieces first, header and the segment's
+//! used length after that, the index slot last. Called by `partition.rs` and `evict.rs`.
+
+use super::Millis;
+use super::layout::{Fields, Header, Link, Pos, Slot, UNIT_BYTES, meta_word};
+use super::partition::Partition;
+use super::segments::Stream;
+use rackpool_core::seam::Mem;
+use rackpool_hw::window::Window;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+/// Items up to this size are never cut in pieces: the tail that they leave unused is small.
+const WHOLE_BYTES_MAX: u64 = 4096;
+/// Fewest bytes of a value in a piece but the last.
+const PIECE_BYTES_MIN: u32 = 256;
+/// Bytes before the value of a further piece.
+const PIECE_VALUE_AT: u32 = 16;
+/// Bytes that are moved at once.
+const MOVE_BYTES: usize = UNIT_BYTES as usize;
+
+/// A new item before it has a place.
+#[derive(Clone, Copy)]
+pub(crate) struct Draft<'a> {
+    pub key: &'a [u8],
+    pub hash: u64,
+    pub value_bytes: u64,
+    pub fields: Fields,
+}
+
+impl Draft<'_> {
+    /// Bytes that it takes if it lies in one piece.
+    pub fn whole_bytes(&self) -> u64 {
+        let before = Header::new(0, 0, self.fields.options()).key_at();
+        (u64::from(before) + self.key.len() as u64 + self.value_bytes).next_multiple_of(8)
+    }
+
+    /// Units that must be free before it is placed, whatever is left in the active segment.
+    pub fn units_needed(&self) -> usize {
+        let value_in_unit = u64::from(UNIT_BYTES - PIECE_VALUE_AT);
+        let bytes = self.whole_bytes() + 2 * PIECE_VALUE_AT as u64;
+        bytes.div_ceil(value_in_unit) as usize + 1
+    }
+}
+
+/// A piece of a value in the partition's units.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub unit: u32,
+    /// Sequence number of its segment.
+    pub seq: u64,
+    /// Bytes from the start of the units.
+    pub at: u64,
+    pub bytes: u64,
+}
+
+/// An item that has its place but is not published.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub head: Pos,
+    pub header: Header,
+    pub first: Piece,
+    pub further: Vec<Piece>,
+}
+
+impl Placed {
+    pub fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        std::iter::once(&self.first).chain(&self.further)
+    }
+
+    /// Writes bytes of the value, from `offset` on.
+    pub fn write(&self, units: &Window, mut offset: u64, mut bytes: &[u8]) {
+        for piece in self.pieces() {
+            if bytes.is_empty() {
+                return;
+            }
+            if offset >= piece.bytes {
+                offset -= piece.bytes;
+                continue;
+            }
+            let count = (piece.bytes - offset).min(bytes.len() as u64);
+            let (now, later) = bytes.split_at(count as usize);
+            units.copy_in(piece.at + offset, now);
+            (offset, bytes) = (0, later);
+        }
+    }
+}
+
+/// The check of an item: over key (by its hash) and value.
+pub(crate) fn check_of(hash: u64, value_hash: u64) -> u32 {
+    ((hash ^ value_hash.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32
+}
+
+/// The hash of a value that consists of `parts`.
+pub(crate) fn hash_of(parts: &[&[u8]]) -> u64 {
+    match parts {
+        [] => xxh3_64(&[]),
+        [part] => xxh3_64(part),
+        parts => {
+            let mut state = Xxh3::new();
+            parts.iter().for_each(|part| state.update(part));
+            state.digest()
+        }
+    }
+}
+
+impl Partition {
+    pub(crate) fn header(&self, pos: Pos) -> Header {
+        Header(self.units.load(pos.byte()))
+    }
+
+    /// Finds a place for an item in a stream and writes all but its value. There have to be
+    /// [`Draft::units_needed`] free units.
+    pub(crate) fn place(
+        &mut self,
+        draft: &Draft<'_>,
+        (stream, class): (Stream, u8),
+        now: Millis,
+    ) -> Placed {
+        let options = draft.fields.options() | Header::RESERVED;
+        let key_bytes = draft.key.len() as u32;
+        let whole = draft.whole_bytes();
+        let chained = Header::new(key_bytes, 0, options | Header::CHAINED);
+        let mut room = self.segments.room(stream, class);
+        if u64::from(room) < whole
+            && (whole <= WHOLE_BYTES_MAX || room < chained.value_at() + PIECE_BYTES_MIN)
+        {
+            self.open(stream, class, now);
+            room = UNIT_BYTES;
+        }
+        let header = if whole <= u64::from(room) {
+            Header::new(key_bytes, draft.value_bytes as u32, options)
+        } else {
+            let bytes = (room - chained.value_at()).min(draft.value_bytes as u32);
+            Header::new(key_bytes, bytes, options | Header::CHAINED)
+        };
+        let unit = self.segments.active(stream, class).expect("opened above");
+        let offset = self.segments.take(unit, header.bytes(), draft.fields.expires);
+        let head = Pos::new(unit, offset);
+        self.write_head(head, header, draft);
+        let first = self.piece(head, header);
+        let mut placed = Placed { head, header, first, further: Vec::new() };
+        if header.has(Header::CHAINED) {
+            self.segments.fix(unit);
+            self.place_further(&mut placed, draft, stream, class, now);
+        }
+        placed
+    }
+
+    fn open(&mut self, stream: Stream, class: u8, now: Millis) {
+        let opened = self.segments.open(stream, class, now);
+        opened.expect("room was made before an item is placed");
+    }
+
+    fn piece(&self, pos: Pos, header: Header) -> Piece {
+        let unit = pos.unit();
+        let seq = self.segments.get(unit).seq;
+        let at = pos.byte() + u64::from(header.value_at());
+        Piece { unit, seq, at, bytes: u64::from(header.value_bytes()) }
+    }
+
+    fn write_head(&self, head: Pos, header: Header, draft: &Draft<'_>) {
+        let (at, fields) = (head.byte(), &draft.fields);
+        if header.has(Header::META) {
+            let flags = if header.has(Header::EXTRA) { 0 } else { fields.flags };
+            let word = meta_word(fields.expires, flags);
+            self.units.store(at + header.word_at(Header::META), word);
+        }
+        if header.has(Header::EXTRA) {
+            let access = u64::from(fields.access_s.unwrap_or(0)) << 32;
+            let word = access | u64::from(fields.flags);
+            self.units.store(at + header.word_at(Header::EXTRA), word);
+        }
+        if header.has(Header::CAS) {
+            self.units.store(at + header.word_at(Header::CAS), fields.cas);
+        }
+        if header.has(Header::CHAINED) {
+            self.units.store(at + header.total_at(), draft.value_bytes);
+            self.units.store(at + header.total_at() + 8, 0);
+        }
+        self.units.copy_in(at + u64::from(header.key_at()), draft.key);
+        if header.has(Header::CHAINED) {
+            // Space that others may overtake: it has to be walked over until it is published.
+            self.units.store(at, header.0);
+            self.segments.publish(head.unit());
+        }
+    }
+
+    fn place_further(
+        &mut self,
+        placed: &mut Placed,
+        draft: &Draft<'_>,
+        stream: Stream,
+        class: u8,
+        now: Millis,
+    ) {
+        let mut link_at = placed.head.byte() + placed.header.total_at() + 8;
+        let mut rest = draft.value_bytes - placed.first.bytes;
+        while rest > 0 {
+            self.open(stream, class, now);
+            let unit = self.segments.active(stream, class).expect("just opened");
+            let bytes = rest.min(u64::from(UNIT_BYTES - PIECE_VALUE_AT)) as u32;
+            let header = Header::new(0, bytes, Header::PIECE);
+            let offset = self.segments.take(unit, header.bytes(), draft.fields.expires);
+            self.segments.fix(unit);
+            let pos = Pos::new(unit, offset);
+            self.units.store(pos.byte() + 8, 0);
+            self.units.store(pos.byte(), header.0);
+            self.segments.publish(unit);
+            let piece = self.piece(pos, header);
+            self.units.store(link_at, Link::new(pos, piece.seq).0);
+            link_at = pos.byte() + 8;
+            rest -= u64::from(bytes);
+            placed.further.push(piece);
+        }
+    }
+
+    /// Makes a written item one that counts; its header now.
+    pub(crate) fn publish(&mut self, placed: &Placed, check: u32) {
+        let header = placed.header.set(Header::RESERVED, false).with_check(check);
+        self.units.store(placed.head.byte(), header.0);
+        self.segments.publish(placed.head.unit());
+    }
+
+    /// The link behind a piece.
+    pub(crate) fn link_of(&self, pos: Pos, header: Header) -> Link {
+        if header.has(Header::PIECE) {
+            Link(self.units.load(pos.byte() + 8))
+        } else if header.has(Header::CHAINED) {
+            Link(self.units.load(pos.byte() + header.total_at() + 8))
+        } else {
+            Link::NONE
+        }
+    }
+
+    /// The piece that a link leads to, if its segment is still the one that it was.
+    pub(crate) fn follow(&self, link: Link) -> Option<(Pos, Header)> {
+        let pos = link.pos();
+        if link == Link::NONE || !link.is_of(self.segments.get(pos.unit()).seq) {
+            return None;
+        }
+        Some((pos, self.header(pos)))
+    }
+
+    /// All pieces of the value of an item, in order; fewer if the later ones are gone.
+    pub(crate) fn pieces(&self, head: Pos) -> impl Iterator<Item = Piece> {
+        let mut next = Some((head, self.header(head)));
+        std::iter::from_fn(move || {
+            let (pos, header) = next?;
+            next = self.follow(self.link_of(pos, header));
+            Some(self.piece(pos, header))
+        })
+    }
+
+    /// Length of the value of an item.
+    pub(crate) fn value_bytes(&self, pos: Pos, header: Header) -> u64 {
+        if header.has(Header::CHAINED) {
+            self.units.load(pos.byte() + header.total_at())
+        } else {
+            u64::from(header.value_bytes())
+        }
+    }
+
+    pub(crate) fn fields(&self, pos: Pos, header: Header) -> Fields {
+        let word = |option| self.units.load(pos.byte() + header.word_at(option));
+        let mut fields = Fields::default();
+        if header.has(Header::META) {
+            let meta = word(Header::META);
+            fields.expires = meta >> 16;
+            fields.flags = meta as u32 & 0xffff;
+        }
+        if header.has(Header::EXTRA) {
+            let extra = word(Header::EXTRA);
+            fields.flags = extra as u32;
+            fields.access_s = self.keeps_access.then_some((extra >> 32) as u32);
+        }
+        if header.has(Header::CAS) {
+            fields.cas = word(Header::CAS);
+        }
+        fields
+    }
+
+    /// The cas of an item.
+    pub(crate) fn cas_of(&self, pos: Pos, header: Header) -> u64 {
+        if header.has(Header::CAS) {
+            return self.units.load(pos.byte() + header.word_at(Header::CAS));
+        }
+        (self.segments.get(pos.unit()).seq << 13) | u64::from(pos.offset() >> 3)
+    }
+
+    /// Kills an item and its further pieces; their room counts as dead.
+    pub(crate) fn kill(&mut self, pos: Pos) {
+        let mut next = Some((pos, self.header(pos)));
+        while let Some((pos, header)) = next {
+            self.units.store(pos.byte(), header.set(Header::DEAD, true).0);
+            next = self.follow(self.link_of(pos, header));
+            self.segments.debit(pos.unit(), header.bytes());
+        }
+    }
+
+    pub(crate) fn key_of(&self, pos: Pos, header: Header, key: &mut Vec<u8>) {
+        key.clear();
+        let at = pos.byte() + u64::from(header.key_at());
+        self.units.append_to(at, u64::from(header.key_bytes()), key);
+    }
+
+    /// Copies an item to a stream and points its slot there. There
+    /// have to be free units. The old one is dead.
+    pub(crate) fn move_item(
+        &mut self,
+        (slot_at, slot): (u64, Slot),
+        hash: u64,
+        stream: Stream,
+        now: Millis,
+    ) -> Pos {
+        let (from, header) = (slot.pos(), self.header(slot.pos()));
+        let mut fields = self.fields(from, header);
+        if slot.has(Slot::SEEN) {
+            fields.cas = self.cas_of(from, header);
+        }
+        let mut key = std::mem::take(&mut self.key_buffer);
+        self.key_of(from, header, &mut key);
+        let value_bytes = self.value_bytes(from, header);
+        let draft = Draft { key: &key, hash, value_bytes, fields };
+        // Of the same class, so that the items of one segment never need more than one new one.
+        let stream = (stream, self.segments.get(from.unit()).class);
+        let moved = self.copy_item((slot_at, slot), &draft, stream, now);
+        self.key_buffer = key;
+        moved
+    }
+
+    /// Places a copy of an item with the fields of `draft`, and kills the old one; its position.
+    pub(crate) fn copy_item(
+        &mut self,
+        (slot_at, slot): (u64, Slot),
+        draft: &Draft<'_>,
+        stream: (Stream, u8),
+        now: Millis,
+    ) -> Pos {
+        let (from, check) = (slot.pos(), self.header(slot.pos()).check());
+        let placed = self.place(draft, stream, now);
+        let mut buffer = std::mem::take(&mut self.move_buffer);
+        let mut offset = 0;
+        for piece in self.pieces(from) {
+            buffer.resize(MOVE_BYTES.min(piece.bytes as usize), 0);
+            self.units.copy_out(piece.at, &mut buffer);
+            placed.write(&self.units, offset, &buffer);
+            offset += piece.bytes;
+        }
+        self.move_buffer = buffer;
+        assert_eq!(offset, draft.value_bytes, "a live item has all its pieces");
+        self.publish(&placed, check);
+        self.index.replace(slot_at, slot.with_pos(placed.head));
+        self.kill(from);
+        placed.head
+    }
+}

@@ -1,0 +1,225 @@
+//! Look-ups of many keys whose memory accesses overlap: all buckets are asked for, then all items,
+//! then the keys are compared. A wait for memory is paid once for a batch instead of twice a key.
+//!
+//! Source: HERD §4.1 (prefetching behind other requests); its successor's passes over a batch.
+
+use super::index;
+use super::item::Item;
+use super::layout::{Header, Pos, Slot};
+use super::partition::Partition;
+use super::{Cache, Millis};
+use rackpool_core::seam::Mem;
+use std::sync::MutexGuard;
+
+/// Keys whose accesses overlap. Processors have some 48 outstanding misses at most.
+const BATCH: usize = 64;
+
+impl Cache {
+    /// Looks many keys up, prefetched together; `f` sees their items in order, under the locks of
+    /// all their partitions, and must not call the cache. Counts as [`Cache::get`] does.
+    pub fn get_many(
+        &self,
+        keys: &[&[u8]],
+        now: Millis,
+        mut f: impl FnMut(usize, Option<&Item<'_>>),
+    ) {
+        for (start, keys) in (0..).step_by(BATCH).zip(keys.chunks(BATCH)) {
+            if let [locked] = &*self.partitions {
+                let mut partition = locked.0.lock().unwrap_or_else(|broken| broken.into_inner());
+                let hash_of = |key: &[u8]| self.hash(key);
+                partition.look_up_batch(keys, hash_of, now, |index, item| f(start + index, item));
+            } else {
+                self.get_some(keys, now, |index, item| f(start + index, item));
+            }
+        }
+    }
+
+    /// Asks for the memory that changes of these keys will touch: a wait for it is paid once.
+    /// Changes and counts nothing.
+    pub fn prefetch(&self, keys: &[&[u8]]) {
+        for keys in keys.chunks(BATCH) {
+            let mut hashes = [0; BATCH];
+            let mut wanted = 0_u64;
+            for (key, hash) in keys.iter().zip(&mut hashes) {
+                *hash = self.hash(key);
+                wanted |= 1 << self.index_of(*hash);
+            }
+            for place in (0..self.partitions.len()).filter(|place| wanted & (1 << place) != 0) {
+                let partition = self.lock(place);
+                let here = || hashes[..keys.len()].iter().filter(|h| self.index_of(**h) == place);
+                here().for_each(|hash| _ = partition.ask_bucket(*hash));
+                // Which entry it is does not matter yet.
+                here().for_each(|hash| {
+                    let bucket = Candidate::Bucket(partition.index.bucket_at(*hash));
+                    let _ = partition.ask_item(*hash, bucket);
+                });
+            }
+        }
+    }
+
+    /// A batch over several partitions.
+    fn get_some(&self, keys: &[&[u8]], now: Millis, mut f: impl FnMut(usize, Option<&Item<'_>>)) {
+        let mut hashes = [0; BATCH];
+        let mut wanted = 0_u64;
+        for (key, hash) in keys.iter().zip(&mut hashes) {
+            *hash = self.hash(key);
+            wanted |= 1 << self.index_of(*hash);
+        }
+        // Always in ascending order, so that nobody waits in a circle.
+        let mut partitions: Vec<Option<MutexGuard<'_, Partition>>> = Vec::new();
+        partitions.extend(
+            (0..self.partitions.len())
+                .map(|index| (wanted & (1 << index) != 0).then(|| self.lock(index))),
+        );
+        let mut candidates = [Candidate::None; BATCH];
+        let places = hashes.map(|hash| self.index_of(hash));
+        for index in 0..keys.len() {
+            let partition = partitions[places[index]].as_ref().expect("locked above");
+            candidates[index] = partition.ask_bucket(hashes[index]);
+        }
+        // A bucket and, rarely, the one behind it.
+        for _ in 0..2 {
+            for index in 0..keys.len() {
+                let partition = partitions[places[index]].as_ref().expect("locked above");
+                candidates[index] = partition.ask_item(hashes[index], candidates[index]);
+            }
+        }
+        for index in 0..keys.len() {
+            let partition = partitions[places[index]].as_mut().expect("locked above");
+            let key = (hashes[index], keys[index]);
+            partition.settle(key, candidates[index], now, |item| f(index, item));
+        }
+    }
+}
+
+/// What is known of a key so far.
+#[derive(Clone, Copy)]
+enum Candidate {
+    /// Its bucket is on its way.
+    Bucket(u64),
+    /// The first entry with its tag; the item is on its way.
+    Entry(u64, Pos),
+    /// No entry.
+    None,
+}
+
+impl Partition {
+    /// Asks for the bucket of `hash`.
+    #[inline(always)]
+    fn ask_bucket(&self, hash: u64) -> Candidate {
+        let at = self.index.bucket_at(hash);
+        self.units.prefetch(at);
+        Candidate::Bucket(at)
+    }
+
+    /// Looks into the bucket, and asks for what comes next: an item, or another bucket.
+    #[inline(always)]
+    fn ask_item(&self, hash: u64, candidate: Candidate) -> Candidate {
+        let Candidate::Bucket(at) = candidate else { return candidate };
+        if let Some((slot_at, byte)) = self.entry_in(hash, at) {
+            self.units.prefetch(byte);
+            self.units.prefetch((byte + 63).min(self.units.bytes()));
+            return Candidate::Entry(slot_at, Pos::of_byte(byte));
+        }
+        match index::link_at(&self.units, at) {
+            Some(next) => {
+                self.units.prefetch(next);
+                Candidate::Bucket(next)
+            }
+            None => Candidate::None,
+        }
+    }
+
+    /// Calls `f` with what the key's item is after all, counted.
+    #[inline(always)]
+    fn settle(
+        &mut self,
+        (hash, key): (u64, &[u8]),
+        candidate: Candidate,
+        now: Millis,
+        f: impl FnOnce(Option<&Item<'_>>),
+    ) {
+        // An earlier key of the batch may have removed an expired item and moved its neighbours,
+        // or changed the slot: it is read again.
+        if let Candidate::Entry(at, pos) = candidate {
+            let (current, header) = (self.index.slot_at(at), self.header(pos));
+            let key_at = pos.byte() + u64::from(header.key_at());
+            if current.pos() == pos
+                && header.key_bytes() as usize == key.len()
+                && self.units.equals(key_at, key)
+                && !(header.has(Header::META) && self.is_expired(pos, now))
+            {
+                self.count_hit(at, current, now);
+                return f(Some(&Item::with_header(self, at, current, header, now)));
+            }
+        }
+        match self.look_up(hash, key, now) {
+            Some(found) => f(Some(&self.item(found, now))),
+            None => f(None),
+        }
+    }
+
+    /// A batch in this partition. Each pass asks in a loop of its own that does nothing else: a
+    /// processor looks only some hundred instructions ahead, and what it has to translate (every
+    /// access is to another page) overlaps only within them.
+    fn look_up_batch(
+        &mut self,
+        keys: &[&[u8]],
+        hash_of: impl Fn(&[u8]) -> u64,
+        now: Millis,
+        mut f: impl FnMut(usize, Option<&Item<'_>>),
+    ) {
+        let (mut hashes, mut places) = ([0; BATCH], [0; BATCH]);
+        for (index, key) in keys.iter().enumerate() {
+            hashes[index] = hash_of(key);
+            places[index] = self.index.bucket_at(hashes[index]);
+        }
+        let (hashes, places) = (&hashes[..keys.len()], &mut places[..keys.len()]);
+        places.iter().for_each(|at| self.units.prefetch(*at));
+        // An entry's place and item, or 0 where there is none.
+        let (mut items, mut behind) = ([0; BATCH], 0_u64);
+        for (index, at) in places.iter_mut().enumerate() {
+            match self.entry_in(hashes[index], *at) {
+                Some((slot_at, byte)) => (*at, items[index]) = (slot_at, byte),
+                None => match index::link_at(&self.units, *at) {
+                    Some(next) => {
+                        self.units.prefetch(next);
+                        *at = next;
+                        behind |= 1 << index;
+                    }
+                    None => *at = 0,
+                },
+            }
+        }
+        while behind != 0 {
+            let index = behind.trailing_zeros() as usize;
+            behind &= behind - 1;
+            (places[index], items[index]) =
+                self.entry_in(hashes[index], places[index]).unwrap_or((0, 0));
+        }
+        let last = self.units.bytes() - 1;
+        for byte in &items[..keys.len()] {
+            // Small items lie on two lines more often than on one.
+            self.units.prefetch(*byte);
+            self.units.prefetch((byte + 63).min(last));
+        }
+        for (index, key) in keys.iter().enumerate() {
+            let candidate = match items[index] {
+                0 => Candidate::None,
+                byte => Candidate::Entry(places[index], Pos::of_byte(byte)),
+            };
+            self.settle((hashes[index], key), candidate, now, |item| f(index, item));
+        }
+    }
+
+    /// The first entry with the tag of `hash` in the bucket at `at`: its place, and its item's.
+    #[inline(always)]
+    fn entry_in(&self, hash: u64, at: u64) -> Option<(u64, u64)> {
+        let found = index::matches(&self.units, at, hash);
+        if found == 0 {
+            return None;
+        }
+        let slot_at = at + 8 * u64::from(found.trailing_zeros());
+        Some((slot_at, Slot(self.units.load(slot_at)).pos().byte()))
+    }
+}

@@ -1,0 +1,390 @@
+//! An in-process key-value cache (or, by mode, a store that never loses): one index and one log in
+//! memory that is given once, cut into partitions by key hash, each under a lock of its own.
+//!
+//! No network, no clock (the time is handed in), no threads of its own. Items of a key of up to 32
+//! KiB and a value of any length up to a share of the memory lie in a log of 64 KiB segments, long
+//! values in pieces over several; an index entry costs 8 bytes in a bucket of a cache line, an
+//! item's header 8 more. Which items stay when room is needed says the [`Policy`].
+//!
+//! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `log.rs`: items
+//!   in segments; `evict.rs`, `policy.rs`: who goes; `partition.rs`: all of that under one lock;
+//!   `item.rs`, `entry.rs`: what callers hold.
+//!
+//! ```
+//! use rackpool_kv::cache::{Cache, Options};
+//!
+//! let cache = Cache::new(Options { memory: 8 << 20, ..Options::default() })?;
+//! let now = 1_000;
+//! cache.set(b"colour", b"blue", 0, 0, now)?;
+//! let mut value = Vec::new();
+//! let found = cache.get(b"colour", now, |item| item.append_to(&mut value));
+//! assert!(found.is_some() && value == b"blue");
+//! # Ok::<(), rackpool_kv::cache::Error>(())
+//! ```
+//!
+//! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
+//! like expiry).
+
+mod entry;
+mod error;
+mod evict;
+mod index;
+mod item;
+mod layout;
+mod log;
+mod many;
+mod partition;
+mod policy;
+mod recover;
+mod segments;
+mod stats;
+
+pub use entry::{Entry, Writer};
+pub use error::{Error, Result};
+pub use item::{Item, Meta, Pinned};
+pub use policy::Policy;
+pub use recover::Recovered;
+pub use stats::Stats;
+
+use layout::{TAG_BITS, UNIT_BUCKETS, UNITS_MAX};
+use partition::{Partition, UNITS_MIN};
+use rackpool_hw::window::Window;
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Milliseconds since the Unix epoch, below 2^48; always handed in.
+pub type Millis = u64;
+
+/// Longest key, bytes: key and header lie in one segment.
+pub const KEY_BYTES_MAX: usize = 32 << 10;
+/// Most partitions.
+pub const PARTITIONS_MAX: u32 = 64;
+/// Private bytes of a partition beside what its units cost: buffers and the structure itself.
+const PARTITION_BYTES: u64 = 72 << 10;
+/// The latest expiry.
+const EXPIRES_MAX: Millis = (1 << 48) - 1;
+
+/// What happens when memory is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Items are evicted.
+    Cache,
+    /// Nothing is ever lost: writes answer with [`Error::OutOfMemory`].
+    Store,
+}
+
+/// How a cache is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of all kinds: index, log and everything beside them.
+    pub memory: u64,
+    /// Parts with a lock of their own, 1 to 64.
+    pub partitions: u32,
+    /// Which items stay.
+    pub policy: Policy,
+    /// What happens when memory is full.
+    pub mode: Mode,
+    /// Longest value, bytes; at most a quarter of a partition, which is also meant by 0.
+    pub max_value: u64,
+    /// Makes the hash of the keys one that others cannot foresee.
+    pub seed: u64,
+    /// Whether each item keeps the time of its last access, for 8 bytes more.
+    pub keeps_access: bool,
+    /// As in HERD: the index never grows and has no overflow buckets, so that a full bucket loses
+    /// an item. Each look-up then touches one bucket. Needs `items_expected`, and cache mode.
+    pub is_lossy: bool,
+    /// Items for which the index is made; 0 = it starts small. It grows in any case, unless lossy.
+    pub items_expected: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            memory: 64 << 20,
+            partitions: 1,
+            policy: Policy::TinyLfu,
+            mode: Mode::Cache,
+            max_value: 0,
+            seed: 0,
+            keeps_access: false,
+            is_lossy: false,
+            items_expected: 0,
+        }
+    }
+}
+
+impl Options {
+    /// Units of each partition.
+    fn units(&self) -> Result<u64> {
+        check("partitions", u64::from(self.partitions), 1, u64::from(PARTITIONS_MAX))?;
+        self.policy.check()?;
+        let each = self.memory / u64::from(self.partitions);
+        let cost = Partition::unit_cost(self);
+        let fixed = PARTITION_BYTES + u64::from(layout::UNIT_BYTES);
+        let units = each.saturating_sub(fixed) / cost;
+        let memory = |units: u64| (fixed + units * cost) * u64::from(self.partitions);
+        check("memory", self.memory, memory(UNITS_MIN), memory(UNITS_MAX))?;
+        Ok(units)
+    }
+
+    /// Units of the index of a new partition.
+    fn index_units(&self, units: u64) -> u64 {
+        let items = self.items_expected / u64::from(self.partitions);
+        let per_unit = u64::from(UNIT_BUCKETS) * layout::SLOTS as u64 * 7 / 10;
+        items.div_ceil(per_unit).clamp(1, units / 2)
+    }
+
+    fn checked(mut self) -> Result<(Options, u64)> {
+        let units = self.units()?;
+        let longest = units / 4 * u64::from(layout::UNIT_BYTES);
+        if self.max_value == 0 {
+            self.max_value = longest;
+        }
+        check("max_value", self.max_value, 1, longest)?;
+        if self.is_lossy {
+            check("is_lossy (in store mode)", 1, 0, u64::from(self.mode == Mode::Cache))?;
+        }
+        Ok((self, units))
+    }
+}
+
+/// An option within its limits.
+fn check(option: &'static str, value: u64, min: u64, max: u64) -> Result<()> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::BadOption { option, value, min, max })
+}
+
+/// A partition and its lock, on cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Locked(Mutex<Partition>);
+
+/// A cache; clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    partitions: Arc<[Locked]>,
+    options: Arc<Options>,
+    /// Holds the lock that keeps other processes away.
+    _file: Option<Arc<File>>,
+}
+
+impl Cache {
+    /// A cache in memory of this process, with huge pages if they are to be had.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`]; [`Error::Io`] if the system has not so much address space.
+    pub fn new(options: Options) -> Result<Cache> {
+        let (options, units) = options.checked()?;
+        let each = Partition::window_bytes(units);
+        let bytes = each * u64::from(options.partitions);
+        let window = Window::private(bytes)
+            .map_err(|source| Error::Io { what: format!("mapping {bytes} bytes"), source })?;
+        Ok(Cache::on(&window, units, options))
+    }
+
+    fn on(window: &Window, units: u64, options: Options) -> Cache {
+        let each = Partition::window_bytes(units);
+        let partition = |index: u32| {
+            let part = window.slice(u64::from(index) * each, each);
+            Locked(Mutex::new(Partition::new(&part, units, &options, false)))
+        };
+        let partitions = (0..options.partitions).map(partition).collect();
+        Cache { partitions, options: Arc::new(options), _file: None }
+    }
+
+    /// A cache in a file of shared memory (`/dev/shm/...`) that outlives the process: what it held
+    /// is there again after a restart, also if the process was killed in the midst of a change. A
+    /// file that is not there is made.
+    ///
+    /// Every item is read and its check computed; what fails is dropped and counted.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`]; [`Error::Io`], also if another process has it open;
+    /// [`Error::Corrupt`] if the file is not a cache with these `memory`, `partitions`, `policy`,
+    /// `is_lossy` and `keeps_access`; its `seed` it keeps.
+    pub fn open(options: Options, path: &Path) -> Result<(Cache, Recovered)> {
+        let (mut options, units) = options.checked()?;
+        let each = Partition::window_bytes(units);
+        let (file, window, is_new) = recover::open_file(path, &mut options, units)?;
+        let mut recovered = Recovered::default();
+        let mut partitions = Vec::with_capacity(options.partitions as usize);
+        for index in 0..u64::from(options.partitions) {
+            let part = window.slice(recover::SUPERBLOCK_BYTES + index * each, each);
+            let partition = if is_new {
+                Partition::new(&part, units, &options, true)
+            } else {
+                Partition::recover(&part, units, &options, &mut recovered)
+            };
+            partitions.push(Locked(Mutex::new(partition)));
+        }
+        let options = Arc::new(options);
+        Ok((
+            Cache { partitions: partitions.into(), options, _file: Some(Arc::new(file)) },
+            recovered,
+        ))
+    }
+
+    /// As it was made, with the limits that were filled in.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    #[inline]
+    fn hash(&self, key: &[u8]) -> u64 {
+        xxh3_64_with_seed(key, self.options.seed)
+    }
+
+    /// The partition of a key. Threads that keep to partitions of their own never wait.
+    pub fn partition_of(&self, key: &[u8]) -> usize {
+        self.index_of(self.hash(key))
+    }
+
+    #[inline]
+    fn index_of(&self, hash: u64) -> usize {
+        // From the lowest 16 bits: the highest choose the bucket, those between are the tag.
+        ((hash & 0xffff) as usize * self.partitions.len()) >> 16
+    }
+
+    fn lock(&self, index: usize) -> MutexGuard<'_, Partition> {
+        // A panic under the lock is a bug; what others find then is checked as always.
+        self.partitions[index].0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks a key up; `f` sees the item under the partition's lock and must not call the cache.
+    /// Counts a hit or a miss and marks the item as used.
+    #[inline]
+    pub fn get<R>(&self, key: &[u8], now: Millis, f: impl FnOnce(&Item<'_>) -> R) -> Option<R> {
+        let hash = self.hash(key);
+        let mut partition = self.lock(self.index_of(hash));
+        let found = partition.look_up(hash, key, now)?;
+        Some(f(&partition.item(found, now)))
+    }
+
+    /// Locks the key's partition at the key, for any read-modify-write.
+    ///
+    /// # Errors
+    /// [`Error::KeySize`].
+    pub fn entry<'a>(&'a self, key: &'a [u8], now: Millis) -> Result<Entry<'a>> {
+        let hash = self.checked_hash(key)?;
+        Ok(Entry::new(self.lock(self.index_of(hash)), key, hash, now))
+    }
+
+    fn checked_hash(&self, key: &[u8]) -> Result<u64> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            let (bytes, max_bytes) = (key.len() as u64, KEY_BYTES_MAX as u64);
+            return Err(Error::KeySize { bytes, max_bytes });
+        }
+        Ok(self.hash(key))
+    }
+
+    /// Stores a value that expires at `expires` (0 = never); the new cas.
+    ///
+    /// # Errors
+    /// [`Error::KeySize`], [`Error::TooLarge`], [`Error::OutOfMemory`]; the old value stays then,
+    /// but a cache that is short of memory may have evicted it.
+    pub fn set(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        flags: u32,
+        expires: Millis,
+        now: Millis,
+    ) -> Result<u64> {
+        self.entry(key, now)?.put(&[value], flags, expires)
+    }
+
+    /// Memory for a value of `len` bytes that is written outside the lock and becomes that of the
+    /// key by [`Entry::commit`] or [`Writer::commit`].
+    ///
+    /// # Errors
+    /// As [`Cache::set`].
+    pub fn reserve(
+        &self,
+        key: &[u8],
+        len: u64,
+        flags: u32,
+        expires: Millis,
+        now: Millis,
+    ) -> Result<Writer> {
+        let hash = self.checked_hash(key)?;
+        let mut partition = self.lock(self.index_of(hash));
+        entry::reserve(&mut partition, key, hash, (len, flags, expires, 0), now)
+    }
+
+    /// Removes a key; whether it was there.
+    pub fn remove(&self, key: &[u8], now: Millis) -> bool {
+        self.entry(key, now).is_ok_and(|mut entry| entry.remove())
+    }
+
+    /// Removes everything that was stored before, partition by partition.
+    pub fn clear(&self, now: Millis) {
+        for index in 0..self.partitions.len() {
+            let mut partition = self.lock(index);
+            partition.collect(now);
+            partition.clear();
+        }
+    }
+
+    /// Gives back the memory of all segments in which everything has expired. Puts do that for
+    /// sealed segments anyway; to be called from time to time where there are none.
+    pub fn expire(&self, now: Millis) {
+        (0..self.partitions.len()).for_each(|index| self.lock(index).expire(now));
+    }
+
+    /// Visits some `count` items from `cursor` on (0 = start); the next cursor, 0 at the end. Every
+    /// item that is there throughout is seen at least once, others perhaps, none of them expired.
+    /// `f` must not call the cache.
+    pub fn scan(
+        &self,
+        cursor: u64,
+        count: usize,
+        now: Millis,
+        mut f: impl FnMut(&Item<'_>),
+    ) -> u64 {
+        // {partition | cursor of its index}
+        const INDEX_BITS: u32 = 32 + TAG_BITS;
+        let mut index = (cursor >> INDEX_BITS) as usize;
+        let mut inner = cursor & ((1 << INDEX_BITS) - 1);
+        let mut seen = 0;
+        while index < self.partitions.len() {
+            let partition = self.lock(index);
+            loop {
+                inner = partition.scan(inner, now, |item| {
+                    seen += 1;
+                    f(item);
+                });
+                if inner == 0 || seen >= count {
+                    break;
+                }
+            }
+            if inner == 0 {
+                index += 1;
+            }
+            if seen >= count && (inner != 0 || index < self.partitions.len()) {
+                return ((index as u64) << INDEX_BITS) | inner;
+            }
+        }
+        0
+    }
+
+    /// Items, expired ones that nobody has met yet included.
+    pub fn len(&self) -> u64 {
+        (0..self.partitions.len()).map(|index| self.lock(index).index.items()).sum()
+    }
+
+    /// Whether there are no items.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Counters and gauges, summed over the partitions.
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats { memory_bytes: self.options.memory, ..Stats::default() };
+        (0..self.partitions.len()).for_each(|index| stats.add(&self.lock(index).stats_now()));
+        stats
+    }
+}

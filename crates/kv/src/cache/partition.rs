@@ -1,0 +1,552 @@
+//! A partition: one index and one log over its units, under one lock. It finds, puts, removes and
+//! expires items; makes room before it writes anything; and keeps the counters.
+//!
+//! In: keys with their hashes and the time. Out: slots and positions for `item.rs`, errors before
+//! anything has changed. Called by `mod.rs` and `entry.rs`, which hold the lock.
+
+use super::error::{Error, Result};
+use super::index::{Index, Room};
+use super::item::Item;
+use super::layout::{Fields, Header, Pos, Slot, UNIT_BYTES, UNIT_SHIFT, tag_of};
+use super::log::{Draft, Placed, check_of, hash_of};
+use super::policy::{Policy, PolicyState};
+use super::segments::{Segments, Stream, TABLE_ENTRY_BYTES};
+use super::stats::Stats;
+use super::{EXPIRES_MAX, Millis, Mode, Options};
+use rackpool_core::seam::Mem;
+use rackpool_hw::window::Window;
+use std::sync::{Arc, Mutex, PoisonError};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Fewest units of a partition.
+pub(crate) const UNITS_MIN: u64 = 8;
+
+/// An index entry and where it lies.
+pub(crate) type Found = (u64, Slot);
+
+/// Items whose writer was dropped before it committed.
+pub(crate) type Abandoned = Arc<Mutex<Vec<(Pos, u64)>>>;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Partition {
+    pub units: Window,
+    pub index: Index,
+    pub segments: Segments,
+    pub policy: Policy,
+    pub freq_max: u64,
+    /// Free units that are kept for moving items.
+    reserve_units: usize,
+    pub policy_state: PolicyState,
+    pub mode: Mode,
+    pub stats: Stats,
+    pub seed: u64,
+    pub keeps_access: bool,
+    pub abandoned: Abandoned,
+    pub key_buffer: Vec<u8>,
+    pub move_buffer: Vec<u8>,
+    /// Whether items carry a check: only memory that outlives the process needs it.
+    is_checked: bool,
+    /// Changes whenever entries may have moved without the caller's doing.
+    pub disturbances: u64,
+    max_value: u64,
+}
+
+impl Partition {
+    /// Bytes of a partition of so many units, in its window and beside.
+    pub fn unit_cost(options: &Options) -> u64 {
+        u64::from(UNIT_BYTES)
+            + TABLE_ENTRY_BYTES
+            + Segments::PRIVATE_BYTES
+            + PolicyState::unit_bytes(options.policy)
+    }
+
+    /// Bytes of a window for so many units: the table, padded to whole units, and the units.
+    pub fn window_bytes(units: u64) -> u64 {
+        (units << UNIT_SHIFT) + (units * TABLE_ENTRY_BYTES).next_multiple_of(u64::from(UNIT_BYTES))
+    }
+
+    /// An empty partition on a window of [`Partition::window_bytes`].
+    pub fn new(window: &Window, units: u64, options: &Options, is_checked: bool) -> Partition {
+        let table = window.slice(0, units * TABLE_ENTRY_BYTES);
+        table.zero(0, table.bytes());
+        Partition::with(Segments::new(table), window, units, options, is_checked)
+    }
+
+    /// A partition on segments whose items are not in its index yet.
+    pub fn with(
+        mut segments: Segments,
+        window: &Window,
+        units: u64,
+        options: &Options,
+        is_checked: bool,
+    ) -> Partition {
+        let unit_bytes = units << UNIT_SHIFT;
+        let units_window = window.slice(window.bytes() - unit_bytes, unit_bytes);
+        let wanted = options.index_units(units).min(segments.free_count() as u64);
+        let first: Vec<u32> = (0..wanted)
+            .map(|_| {
+                let unit = segments.take_for_index().expect("so many are free");
+                units_window.zero(u64::from(unit) << UNIT_SHIFT, u64::from(UNIT_BYTES));
+                unit
+            })
+            .collect();
+        assert_eq!(first[0], 0, "no item lies in unit 0");
+        Partition {
+            index: Index::new(units_window.clone(), first, !options.is_lossy),
+            units: units_window,
+            segments,
+            policy: options.policy,
+            freq_max: options.policy.freq_max(),
+            reserve_units: options.policy.reserve_units(options.mode, units),
+            policy_state: PolicyState::new(options.policy, units),
+            mode: options.mode,
+            stats: Stats::default(),
+            seed: options.seed,
+            keeps_access: options.keeps_access,
+            abandoned: Abandoned::default(),
+            key_buffer: Vec::new(),
+            move_buffer: Vec::new(),
+            is_checked,
+            disturbances: 0,
+            max_value: options.max_value,
+        }
+    }
+
+    /// What a new item holds beside key and value.
+    pub fn fields_of(&self, flags: u32, expires: Millis, cas: u64, now: Millis) -> Fields {
+        let access_s = self.keeps_access.then_some((now / 1000) as u32);
+        Fields { flags, expires: expires.min(EXPIRES_MAX), cas, access_s }
+    }
+
+    /// Finds the entry of a key, expired or not.
+    #[inline]
+    pub fn find(&self, hash: u64, key: &[u8]) -> Option<Found> {
+        self.index.find(hash, |slot| self.is_key(slot.pos(), key))
+    }
+
+    #[inline]
+    pub fn is_key(&self, pos: Pos, key: &[u8]) -> bool {
+        let header = self.header(pos);
+        header.key_bytes() as usize == key.len()
+            && self.units.equals(pos.byte() + u64::from(header.key_at()), key)
+    }
+
+    /// Whether the item has expired.
+    #[inline]
+    pub fn is_expired(&self, pos: Pos, now: Millis) -> bool {
+        let header = self.header(pos);
+        if !header.has(Header::META) {
+            return false;
+        }
+        let expires = self.units.load(pos.byte() + header.word_at(Header::META)) >> 16;
+        expires != 0 && expires <= now
+    }
+
+    /// Finds the entry of a key; takes it out if it has expired.
+    #[inline]
+    pub fn find_fresh(&mut self, hash: u64, key: &[u8], now: Millis) -> Option<Found> {
+        let found = self.find(hash, key)?;
+        if self.is_expired(found.1.pos(), now) {
+            self.expire_found(hash, found);
+            return None;
+        }
+        Some(found)
+    }
+
+    #[cold]
+    fn expire_found(&mut self, hash: u64, found: Found) {
+        self.stats.expired += 1;
+        self.remove(hash, found);
+    }
+
+    /// Looks a key up for a reader: counts, and marks the item as used.
+    #[inline]
+    pub fn look_up(&mut self, hash: u64, key: &[u8], now: Millis) -> Option<Found> {
+        let found = self.find_fresh(hash, key, now);
+        self.count_use(hash, found, now)
+    }
+
+    /// Counts a look-up that found this.
+    #[inline]
+    pub fn count_use(&mut self, hash: u64, found: Option<Found>, now: Millis) -> Option<Found> {
+        match found {
+            Some((at, slot)) => self.count_hit(at, slot, now),
+            None => {
+                self.stats.misses += 1;
+                self.policy_state.missed(hash);
+            }
+        }
+        found
+    }
+
+    /// Counts a hit and marks the item as used.
+    #[inline(always)]
+    pub fn count_hit(&mut self, at: u64, slot: Slot, now: Millis) {
+        self.stats.hits += 1;
+        let used = slot.used(self.freq_max);
+        if used != slot {
+            self.index.replace(at, used);
+        }
+        if self.keeps_access {
+            self.touch_access(slot.pos(), now);
+        }
+    }
+
+    fn touch_access(&self, pos: Pos, now: Millis) {
+        let header = self.header(pos);
+        if header.has(Header::EXTRA) {
+            let at = pos.byte() + header.word_at(Header::EXTRA);
+            let flags = self.units.load(at) & u64::from(u32::MAX);
+            self.units.store(at, ((now / 1000) << 32) | flags);
+        }
+    }
+
+    pub fn item(&self, (slot_at, slot): Found, now: Millis) -> Item<'_> {
+        Item::new(self, slot_at, slot, now)
+    }
+
+    /// Takes an entry out and kills its item.
+    pub fn remove(&mut self, hash: u64, (at, slot): Found) {
+        self.index.remove(hash, at);
+        self.kill(slot.pos());
+    }
+
+    /// Puts an item in place of the one that was found, or as a new one; its entry.
+    pub fn put(
+        &mut self,
+        draft: &Draft<'_>,
+        parts: &[&[u8]],
+        found: Option<Found>,
+        now: Millis,
+    ) -> Result<Found> {
+        let (stream, found) = self.prepare(draft, found, now)?;
+        let room = self.entry_room(draft, found)?;
+        let placed = self.place(draft, stream, now);
+        let mut offset = 0;
+        for part in parts {
+            placed.write(&self.units, offset, part);
+            offset += part.len() as u64;
+        }
+        let check = if self.is_checked { check_of(draft.hash, hash_of(parts)) } else { 0 };
+        self.publish(&placed, check);
+        Ok(self.enter(draft.hash, room, found, placed.head))
+    }
+
+    /// Places an item whose value comes later.
+    pub fn reserve(&mut self, draft: &Draft<'_>, now: Millis) -> Result<Placed> {
+        let (stream, _) = self.prepare(draft, None, now)?;
+        let placed = self.place(draft, stream, now);
+        for piece in placed.pieces() {
+            self.segments.pins.pin(piece.unit);
+        }
+        self.segments.fix(placed.head.unit());
+        // The header says how long it is, for whoever walks over it.
+        self.units.store(placed.head.byte(), placed.header.0);
+        self.segments.publish(placed.head.unit());
+        Ok(placed)
+    }
+
+    /// Enters an item whose value has come.
+    pub fn commit(
+        &mut self,
+        draft: &Draft<'_>,
+        placed: &Placed,
+        value_hash: u64,
+        found: Option<Found>,
+        now: Millis,
+    ) -> Result<Found> {
+        let (_, found) = self.prepare(draft, found, now)?;
+        if placed.pieces().any(|piece| self.segments.get(piece.unit).seq != piece.seq) {
+            return Err(Error::Evicted { bytes: draft.value_bytes });
+        }
+        let room = self.entry_room(draft, found)?;
+        let check = if self.is_checked { check_of(draft.hash, value_hash) } else { 0 };
+        self.publish(placed, check);
+        Ok(self.enter(draft.hash, room, found, placed.head))
+    }
+
+    /// Kills what a writer left behind.
+    fn abandon(&mut self, head: Pos, seq: u64) {
+        if self.segments.get(head.unit()).seq == seq {
+            self.kill(head);
+        }
+    }
+
+    /// Everything that may fail or disturb: expiry, room in log and index. The stream for the item,
+    /// and the entry that was found, where it lies now.
+    fn prepare(
+        &mut self,
+        draft: &Draft<'_>,
+        found: Option<Found>,
+        now: Millis,
+    ) -> Result<((Stream, u8), Option<Found>)> {
+        if draft.value_bytes > self.max_value {
+            return Err(Error::TooLarge { bytes: draft.value_bytes, max_bytes: self.max_value });
+        }
+        let before = self.disturbances;
+        self.collect(now);
+        let stream = self.stream_for(draft);
+        let class = self.segments.class_of(draft.fields.expires, now);
+        if draft.whole_bytes() > u64::from(self.segments.room(stream, class)) {
+            self.make_room(draft.units_needed(), draft.whole_bytes(), now)?;
+        }
+        while self.index.wants_growth() && self.grow_index(now) {}
+        if !self.index.has_overflow() && self.index.is_lossless() {
+            self.add_overflow(now);
+        }
+        if before == self.disturbances {
+            return Ok(((stream, class), found));
+        }
+        // What is left of room may have been used for the index.
+        if draft.whole_bytes() > u64::from(self.segments.room(stream, class)) {
+            self.make_room(draft.units_needed(), draft.whole_bytes(), now)?;
+        }
+        Ok(((stream, class), self.find(draft.hash, draft.key)))
+    }
+
+    /// Where a new entry goes; nothing if an entry is replaced.
+    fn entry_room(&mut self, draft: &Draft<'_>, found: Option<Found>) -> Result<Option<u64>> {
+        if found.is_some() {
+            return Ok(None);
+        }
+        match self.index.room(draft.hash) {
+            Room::At(at) => Ok(Some(at)),
+            Room::Full(bucket) => match self.index.lengthen(bucket) {
+                Some(at) => Ok(Some(at)),
+                None if self.mode == Mode::Cache => Ok(Some(self.evict_entry(draft.hash))),
+                None => Err(self.out_of_memory(draft.whole_bytes())),
+            },
+        }
+    }
+
+    fn enter(&mut self, hash: u64, room: Option<u64>, found: Option<Found>, pos: Pos) -> Found {
+        self.stats.sets += 1;
+        let slot = Slot::new(hash, pos);
+        match (room, found) {
+            (Some(at), None) => {
+                self.index.insert_at(at, slot);
+                (at, slot)
+            }
+            (_, Some((at, old))) => {
+                // An update is a use, too.
+                let slot = slot.with_freq(old.used(self.freq_max).freq());
+                self.index.replace(at, slot);
+                self.kill(old.pos());
+                (at, slot)
+            }
+            (None, None) => unreachable!("room is made for every new entry"),
+        }
+    }
+
+    /// Makes place in a full bucket: its least used entry goes, of these the oldest. Where the
+    /// place is.
+    fn evict_entry(&mut self, hash: u64) -> u64 {
+        let mut victim: Option<(u64, u64, Found)> = None;
+        self.index.for_bucket(hash, |at, slot| {
+            let seq = self.segments.get(slot.pos().unit()).seq;
+            let rank = (slot.freq(), (seq << 13) | u64::from(slot.pos().offset() >> 3));
+            if victim.is_none_or(|(freq, age, _)| rank < (freq, age)) {
+                victim = Some((rank.0, rank.1, (at, slot)));
+            }
+        });
+        let (_, _, (at, slot)) = victim.expect("a full bucket has entries");
+        self.stats.index_evictions += 1;
+        self.kill(slot.pos());
+        self.index.forget(at);
+        at
+    }
+
+    fn add_overflow(&mut self, now: Millis) {
+        if self.take_index_unit(now, |index, unit| index.add_overflow(unit)) {
+            self.disturbances += 1;
+        }
+    }
+
+    fn grow_index(&mut self, now: Millis) -> bool {
+        if self.index.needs_unit() && !self.take_index_unit(now, |index, unit| index.add_unit(unit))
+        {
+            return false;
+        }
+        self.index.grow();
+        self.disturbances += 1;
+        true
+    }
+
+    /// Takes a unit for the index, if one is to be had beside the reserve.
+    fn take_index_unit(&mut self, now: Millis, use_it: impl Fn(&mut Index, u32)) -> bool {
+        if self.make_room(1, 0, now).is_err() {
+            return false;
+        }
+        let Some(unit) = self.segments.take_for_index() else { return false };
+        self.units.zero(u64::from(unit) << UNIT_SHIFT, u64::from(UNIT_BYTES));
+        use_it(&mut self.index, unit);
+        true
+    }
+
+    /// Evicts until so many units are free, beside the reserve.
+    fn make_room(&mut self, units: usize, bytes: u64, now: Millis) -> Result<()> {
+        let needed = units + self.reserve_units;
+        // Every round frees a unit or moves what may stay; twice around is enough for any policy.
+        let rounds_max = 4 * self.segments.count() + 64;
+        for _ in 0..rounds_max {
+            if self.segments.free_count() >= needed || self.segments.reclaim() >= needed {
+                return Ok(());
+            }
+            if !self.evict(now) {
+                break;
+            }
+        }
+        if self.segments.reclaim() >= needed { Ok(()) } else { Err(self.out_of_memory(bytes)) }
+    }
+
+    fn out_of_memory(&self, bytes: u64) -> Error {
+        Error::OutOfMemory { bytes, units: self.segments.count() as u64 }
+    }
+
+    /// Gives back what has expired or was abandoned.
+    pub fn collect(&mut self, now: Millis) {
+        while let Some(unit) = self.segments.expired(now) {
+            self.expire_segment(unit);
+        }
+        let abandoned =
+            std::mem::take(&mut *self.abandoned.lock().unwrap_or_else(PoisonError::into_inner));
+        for (head, seq) in abandoned {
+            self.abandon(head, seq);
+        }
+    }
+
+    /// As [`Partition::collect`], also for segments that are still written to.
+    pub fn expire(&mut self, now: Millis) {
+        self.collect(now);
+        while let Some(unit) = self.segments.expired_active(now) {
+            self.expire_segment(unit);
+        }
+    }
+
+    fn expire_segment(&mut self, unit: u32) {
+        let items = self.drop_segment(unit);
+        self.stats.expired += items;
+    }
+
+    /// Drops everything in a segment and gives it back; how many items there were.
+    pub fn drop_segment(&mut self, unit: u32) -> u64 {
+        self.disturbances += 1;
+        self.segments.leave(unit);
+        let mut items = 0;
+        self.walk(unit, |partition, pos, header| {
+            if header.has(Header::PIECE) {
+                return;
+            }
+            if header.has(Header::RESERVED) {
+                return partition.kill(pos);
+            }
+            let hash = partition.hash_at(pos, header);
+            let found = partition.index.find(hash, |slot| slot.pos() == pos);
+            let found = found.expect("a live item has an entry");
+            partition.remove(hash, found);
+            items += 1;
+        });
+        self.segments.release(unit);
+        items
+    }
+
+    /// Calls `f` for all pieces of a segment that are not dead.
+    pub fn walk(&mut self, unit: u32, mut f: impl FnMut(&mut Partition, Pos, Header)) {
+        let used = self.segments.get(unit).used;
+        let mut offset = 0;
+        while offset < used {
+            let pos = Pos::new(unit, offset);
+            let header = self.header(pos);
+            offset += header.bytes();
+            if !header.has(Header::DEAD) {
+                f(self, pos, header);
+            }
+        }
+    }
+
+    /// The hash of the key of an item.
+    pub fn hash_at(&mut self, pos: Pos, header: Header) -> u64 {
+        let mut key = std::mem::take(&mut self.key_buffer);
+        self.key_of(pos, header, &mut key);
+        let hash = xxh3_64_with_seed(&key, self.seed);
+        self.key_buffer = key;
+        hash
+    }
+
+    /// Rewrites an item with another expiry and the same cas; its entry now.
+    pub fn set_expiry(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        found: Found,
+        expires: Millis,
+        now: Millis,
+    ) -> Result<Found> {
+        let (pos, header) = (found.1.pos(), self.header(found.1.pos()));
+        let old = self.fields(pos, header);
+        if old.expires == expires {
+            return Ok(found);
+        }
+        let cas = self.cas_of(pos, header);
+        let fields = Fields { expires, cas, ..old };
+        let value_bytes = self.value_bytes(pos, header);
+        let draft = Draft { key, hash, value_bytes, fields };
+        let (stream, found) = self.prepare(&draft, Some(found), now)?;
+        let Some((at, slot)) = found else {
+            // Room for its copy was made of itself: as a cache may, it has lost it.
+            return Err(self.out_of_memory(draft.whole_bytes()));
+        };
+        let moved = self.copy_item((at, slot), &draft, stream, now);
+        debug_assert_eq!(slot.tag(), tag_of(hash));
+        Ok((at, slot.with_pos(moved)))
+    }
+
+    /// Visits the items of some buckets; the next cursor, 0 at the end.
+    pub fn scan(&self, cursor: u64, now: Millis, mut f: impl FnMut(&Item<'_>)) -> u64 {
+        self.index.scan(cursor, |at, slot| {
+            if !self.is_expired(slot.pos(), now) {
+                f(&self.item((at, slot), now));
+            }
+        })
+    }
+
+    /// Counters and gauges.
+    pub fn stats_now(&self) -> Stats {
+        Stats {
+            items: self.index.items(),
+            live_bytes: self.segments.live_bytes(),
+            units: self.segments.count() as u64,
+            free_units: self.segments.free_count() as u64,
+            index_units: self.index.unit_count(),
+            ..self.stats
+        }
+    }
+
+    /// Enters an item that was found in the log of an earlier process; one of the same key is
+    /// older. `false` if the index has no room.
+    pub fn enter_recovered(&mut self, hash: u64, key: &[u8], pos: Pos, now: Millis) -> bool {
+        while self.index.wants_growth() && self.grow_index(now) {}
+        if !self.index.has_overflow() && self.index.is_lossless() {
+            self.add_overflow(now);
+        }
+        if let Some((at, old)) = self.find(hash, key) {
+            self.index.replace(at, Slot::new(hash, pos));
+            self.kill(old.pos());
+            return true;
+        }
+        let at = match self.index.room(hash) {
+            Room::At(at) => Some(at),
+            Room::Full(bucket) => self.index.lengthen(bucket),
+        };
+        at.map(|at| self.index.insert_at(at, Slot::new(hash, pos))).is_some()
+    }
+
+    /// Empties it.
+    pub fn clear(&mut self) {
+        self.disturbances += 1;
+        self.segments.clear();
+        self.index.clear();
+        self.policy_state.clear();
+    }
+}

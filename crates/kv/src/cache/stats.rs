@@ -1,0 +1,52 @@
+//! Counters of the cache, since it was made, and gauges of what it holds now.
+
+/// What a cache has done and holds. Counters never go back; [`super::Cache::clear`] keeps them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it; units are in them")]
+pub struct Stats {
+    pub hits: u64,
+    pub misses: u64,
+    pub sets: u64,
+    /// Removed by a caller.
+    pub removes: u64,
+    /// Items that had to go for room in the log.
+    pub evictions: u64,
+    /// Items that had to go for room in their bucket.
+    pub index_evictions: u64,
+    /// Items that were found expired, one by one or by whole segments.
+    pub expired: u64,
+    /// Items that a policy or a compaction moved.
+    pub moved: u64,
+    /// Items now, expired ones that nobody has met yet included.
+    pub items: u64,
+    /// Bytes of live items in the log, headers included.
+    pub live_bytes: u64,
+    /// Memory of all kinds that the cache may use, bytes.
+    pub memory_bytes: u64,
+    /// Units of 64 KiB.
+    pub units: u64,
+    /// Units that are free.
+    pub free_units: u64,
+    /// Units of the index.
+    pub index_units: u64,
+}
+
+impl Stats {
+    /// Adds another partition's.
+    pub(crate) fn add(&mut self, other: &Stats) {
+        let Stats { hits, misses, sets, removes, evictions, index_evictions, .. } = other;
+        self.hits += hits;
+        self.misses += misses;
+        self.sets += sets;
+        self.removes += removes;
+        self.evictions += evictions;
+        self.index_evictions += index_evictions;
+        self.expired += other.expired;
+        self.moved += other.moved;
+        self.items += other.items;
+        self.live_bytes += other.live_bytes;
+        self.units += other.units;
+        self.free_units += other.free_units;
+        self.index_units += other.index_units;
+    }
+}

@@ -1,0 +1,110 @@
+//! Who may use the server: passwords compared in constant time, memcached's file of users, and its
+//! way to say a password (`set anything 0 0 LENGTH`, then `user password` as the value).
+
+use super::bytes::unsigned32;
+use super::text::Words;
+use crate::constants::LINE_BYTES_MAX;
+use std::path::Path;
+
+/// Whether two byte strings are the same, in a time that does not tell where they differ.
+pub fn same(expected: &[u8], given: &[u8]) -> bool {
+    let mut difference = expected.len() ^ given.len();
+    for (index, byte) in given.iter().enumerate() {
+        let other = expected.get(index).copied().unwrap_or(!byte);
+        difference |= usize::from(byte ^ other);
+    }
+    difference == 0
+}
+
+/// Users that one file may hold, as in memcached.
+const USERS_MAX: usize = 8;
+/// Longest password value, bytes.
+const TOKEN_BYTES_MAX: u32 = 2048;
+
+/// Reads users and passwords: one `user:password` a line.
+///
+/// # Errors
+/// In words, with the line.
+pub fn read_users(path: &Path) -> Result<Vec<(String, String)>, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let mut users = Vec::new();
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
+        let wrong = || format!("{}:{}: not user:password", path.display(), index + 1);
+        let (user, password) = line.split_once(':').ok_or_else(wrong)?;
+        if user.is_empty() || user.contains(' ') || password.contains(' ') {
+            return Err(wrong());
+        }
+        users.push((user.to_owned(), password.to_owned()));
+    }
+    if users.is_empty() || users.len() > USERS_MAX {
+        let count = users.len();
+        return Err(format!("{}: {count} users, 1 to {USERS_MAX} may be", path.display()));
+    }
+    Ok(users)
+}
+
+/// What a client that has not said its password sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// So many bytes must be there.
+    Need(usize),
+    /// Of so many bytes; the answer, and whether it was right. `None` for "not an attempt".
+    Done(usize, &'static str, Option<bool>),
+    /// Not text at all.
+    TooLong,
+}
+
+/// The attempt at the beginning of `input`.
+pub fn attempt(input: &[u8], users: &[(String, String)]) -> Attempt {
+    let Some(end) = memchr::memchr(b'\n', input) else {
+        let too_long = input.len() > LINE_BYTES_MAX;
+        return if too_long { Attempt::TooLong } else { Attempt::Need(input.len() + 1) };
+    };
+    let mut words = Words(&input[..end]);
+    let set = words.next() == Some(b"set");
+    let length = words.nth(3).and_then(|word| unsigned32(word.trim_ascii_end()));
+    let Some(length) = length.filter(|length| set && *length <= TOKEN_BYTES_MAX) else {
+        return Attempt::Done(end + 1, "CLIENT_ERROR unauthenticated", None);
+    };
+    let used = end + 1 + length as usize + 2;
+    let Some(value) = input.get(end + 1..used) else { return Attempt::Need(used) };
+    let Some(value) = value.strip_suffix(b"\r\n") else {
+        return Attempt::Done(used, "CLIENT_ERROR bad command line termination", None);
+    };
+    let mut words = Words(value);
+    let (Some(user), Some(password)) = (words.next(), words.next()) else {
+        return Attempt::Done(used, "CLIENT_ERROR bad authentication token format", None);
+    };
+    let right = users.iter().fold(false, |found, (name, secret)| {
+        found | (same(name.as_bytes(), user) & same(secret.as_bytes(), password))
+    });
+    let answer = if right { "STORED" } else { "CLIENT_ERROR authentication failure" };
+    Attempt::Done(used, answer, Some(right))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_said_as_a_value() {
+        let users = [("ann".to_owned(), "secret".to_owned())];
+        let said = |text: &str| attempt(text.as_bytes(), &users);
+        assert_eq!(said("set x 0 0 10\r\nann secret\r\n"), Attempt::Done(26, "STORED", Some(true)));
+        assert_eq!(
+            said("set x 0 0 9\r\nann wrong\r\n"),
+            Attempt::Done(24, "CLIENT_ERROR authentication failure", Some(false))
+        );
+        let refused = Attempt::Done(7, "CLIENT_ERROR unauthenticated", None);
+        assert_eq!(said("get x\r\n"), refused);
+        assert_eq!(said("set x 0 0 10\r\nann se"), Attempt::Need(26));
+        assert_eq!(attempt(&[0x80; 3000], &users), Attempt::TooLong);
+    }
+
+    #[test]
+    fn only_equal_bytes_are_the_same() {
+        assert!(same(b"abc", b"abc") && same(b"", b""));
+        assert!(!same(b"abc", b"abd") && !same(b"abc", b"ab") && !same(b"ab", b"abc"));
+        assert!(!same(b"", b"a") && !same(b"a", b""));
+    }
+}

@@ -1,0 +1,212 @@
+//! Look-ups, or plain changes, gathered from one read of a connection, to be done together: the
+//! cache fetches the memory of all before it looks at the first, which hides most of the waiting.
+//! A batch holds places in the input, no copies; its owner flushes it before any other command
+//! runs, so that answers stay in order.
+
+use super::bytes::push_u64;
+use super::core::Core;
+use super::counters::Count;
+use super::memcached::stored_text;
+use super::output::Output;
+use super::redis;
+use super::resp::{Version, push_bulk_head, push_error, push_null};
+use super::store::Outcome;
+use crate::cache::{Error, Item, Millis};
+use crate::constants::PIN_BYTES_MIN;
+
+/// Keys that are looked up at once.
+const KEYS_AT_ONCE: usize = 64;
+
+/// How the answer to one key looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `VALUE key flags len`, nothing if it is not there.
+    Text {
+        /// With the version.
+        cas: bool,
+        /// `END` behind it.
+        last: bool,
+    },
+    /// A bulk string or null.
+    Resp(Version),
+}
+
+/// Look-ups that were not done yet.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// First byte and length of each key in the input, and what is wanted.
+    keys: Vec<(u32, u32, Form)>,
+}
+
+impl Batch {
+    /// Adds a look-up.
+    pub fn push(&mut self, start: usize, len: usize, form: Form) {
+        self.keys.push((start as u32, len as u32, form));
+    }
+
+    /// Look-ups that wait.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+/// A value to be stored in any case, which waits for others to be done with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Set {
+    /// First byte and length of the key in the input.
+    pub key: (u32, u32),
+    /// First byte and length of the value in the input.
+    pub value: (u32, u32),
+    /// The client's flags.
+    pub flags: u32,
+    /// When it expires.
+    pub expires: Millis,
+    /// What is answered: as RESP, as text, or nothing.
+    pub answer: Answer,
+}
+
+/// How a stored value is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// `+OK`
+    Resp,
+    /// `STORED`
+    Text,
+    /// Nothing.
+    Quiet,
+}
+
+impl Core {
+    /// Stores the values that wait; they lie in `input`.
+    fn flush_sets(&mut self, input: &[u8]) {
+        let waiting = std::mem::take(&mut self.sets);
+        let slice =
+            |(start, len): (u32, u32)| &input[start as usize..start as usize + len as usize];
+        for some in waiting.chunks(KEYS_AT_ONCE) {
+            if some.len() > 1 {
+                let mut keys = [&[][..]; KEYS_AT_ONCE];
+                keys.iter_mut().zip(some).for_each(|(key, set)| *key = slice(set.key));
+                self.shared.cache.prefetch(&keys[..some.len()]);
+            }
+            for set in some {
+                let (key, value) = (slice(set.key), slice(set.value));
+                let cache = &self.shared.cache;
+                let stored = cache.set(key, value, set.flags, set.expires, self.now);
+                self.answer_set(set.answer, stored.err());
+            }
+        }
+        let texts = waiting.iter().filter(|set| set.answer != Answer::Resp).count();
+        self.add(Count::CmdSet, texts as u64);
+        self.add(Count::Commands, (waiting.len() - texts) as u64);
+        self.sets = waiting;
+        self.sets.clear();
+    }
+
+    fn answer_set(&mut self, answer: Answer, error: Option<Error>) {
+        let out = &mut self.out.bytes;
+        match (answer, error) {
+            (Answer::Resp, None) => out.extend_from_slice(b"+OK\r\n"),
+            (Answer::Text, None) => out.extend_from_slice(b"STORED\r\n"),
+            (Answer::Quiet, None) => {}
+            (Answer::Resp, Some(error)) => push_error(out, redis::failed(&error).as_bytes()),
+            (_, Some(error)) => {
+                let outcome = Outcome::of(&error);
+                let too_large = outcome == Outcome::TooLarge;
+                if answer == Answer::Text {
+                    out.extend_from_slice(stored_text(outcome).as_bytes());
+                    out.extend_from_slice(b"\r\n");
+                }
+                self.count(if too_large { Count::TooLarge } else { Count::NoMemory });
+            }
+        }
+    }
+
+    /// Does the look-ups and changes that wait; their keys lie in `input`.
+    pub fn flush_batch(&mut self, input: &[u8]) {
+        if !self.sets.is_empty() {
+            self.flush_sets(input);
+        }
+        if self.batch.is_empty() {
+            return;
+        }
+        let waiting = std::mem::take(&mut self.batch.keys);
+        let mut hits = 0;
+        let mut texts = 0;
+        let mut text_hits = 0;
+        for some in waiting.chunks(KEYS_AT_ONCE) {
+            let mut keys = [&[][..]; KEYS_AT_ONCE];
+            for (key, (start, len, _)) in keys.iter_mut().zip(some) {
+                *key = &input[*start as usize..*start as usize + *len as usize];
+            }
+            let keys = &keys[..some.len()];
+            let out = &mut self.out;
+            self.shared.cache.get_many(keys, self.now, |index, item| {
+                let (.., form) = some[index];
+                let found = usize::from(item.is_some());
+                hits += found;
+                match form {
+                    Form::Text { cas, last } => {
+                        texts += 1;
+                        text_hits += found;
+                        if let Some(item) = item {
+                            push_text_item(out, keys[index], item, cas);
+                        }
+                        if last {
+                            out.bytes.extend_from_slice(b"END\r\n");
+                        }
+                    }
+                    Form::Resp(version) => push_resp_item(out, item, version),
+                }
+            });
+        }
+        let resp = waiting.len() - texts;
+        self.add(Count::CmdGet, texts as u64);
+        self.add(Count::GetHits, text_hits as u64);
+        self.add(Count::GetMisses, (texts - text_hits) as u64);
+        self.add(Count::KeyHits, (hits - text_hits) as u64);
+        self.add(Count::KeyMisses, (resp + text_hits - hits) as u64);
+        self.batch.keys = waiting;
+        self.batch.keys.clear();
+    }
+}
+
+/// Appends `VALUE key flags len [cas]`, the value and a line end.
+pub fn push_text_item(out: &mut Output, key: &[u8], item: &Item<'_>, cas: bool) {
+    let len = item.len();
+    let bytes = &mut out.bytes;
+    bytes.extend_from_slice(b"VALUE ");
+    bytes.extend_from_slice(key);
+    bytes.push(b' ');
+    push_u64(bytes, u64::from(item.flags()));
+    bytes.push(b' ');
+    push_u64(bytes, len);
+    if cas {
+        bytes.push(b' ');
+        push_u64(bytes, item.cas());
+    }
+    bytes.extend_from_slice(b"\r\n");
+    push_value(out, item, len);
+    out.bytes.extend_from_slice(b"\r\n");
+}
+
+/// Appends the value as a bulk string, or null.
+pub fn push_resp_item(out: &mut Output, item: Option<&Item<'_>>, version: Version) {
+    let Some(item) = item else { return push_null(&mut out.bytes, version) };
+    let len = item.len();
+    push_bulk_head(&mut out.bytes, len);
+    push_value(out, item, len);
+    out.bytes.extend_from_slice(b"\r\n");
+}
+
+/// Appends a value: a copy, or a reference to it if it is long.
+pub fn push_value(out: &mut Output, item: &Item<'_>, len: u64) {
+    if len >= PIN_BYTES_MIN {
+        return out.push_pinned(item.pin());
+    }
+    item.append_to(&mut out.bytes);
+}

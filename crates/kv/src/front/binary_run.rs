@@ -1,0 +1,321 @@
+//! memcached's binary protocol, executed. In: a request of `binary`, its value. Out: its answer;
+//! quiet requests have none when they succeed (or, for look-ups, when they find nothing).
+
+use super::batch::push_value;
+use super::binary::{Reply, Request, Status};
+use super::core::{Core, expiry};
+use super::counters::Count;
+use super::memcached::{Next, VERSION};
+use super::stats;
+use super::store::{Change, Outcome, Step, Value, set_expiry};
+use super::text::Verb;
+use crate::cache::Item;
+use crate::constants::MEMCACHED_KEY_BYTES_MAX;
+
+/// The commands, with their quiet forms folded in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opcode {
+    /// Look-up: with the key in the answer, with a new expiry.
+    Get {
+        /// The key is in the answer.
+        key: bool,
+        /// The extras hold a new expiry.
+        touch: bool,
+    },
+    /// A new expiry alone.
+    Touch,
+    /// A value under a condition.
+    Store(Verb),
+    /// A removal.
+    Delete,
+    /// A number up or down.
+    Count {
+        /// Down.
+        down: bool,
+    },
+    /// The end.
+    Quit,
+    /// Everything is removed.
+    Flush,
+    /// Nothing, answered.
+    Noop,
+    /// Who are you?
+    Version,
+    /// Statistics.
+    Stat,
+    /// Passwords in a form that is not offered.
+    Sasl,
+    /// Not known.
+    Unknown,
+}
+
+impl Opcode {
+    /// The command, and whether it is quiet.
+    pub fn of(opcode: u8) -> (Self, bool) {
+        let get = |key, touch| Opcode::Get { key, touch };
+        match opcode {
+            0x00 => (get(false, false), false),
+            0x01 => (Opcode::Store(Verb::Set), false),
+            0x02 => (Opcode::Store(Verb::Add), false),
+            0x03 => (Opcode::Store(Verb::Replace), false),
+            0x04 => (Opcode::Delete, false),
+            0x05 => (Opcode::Count { down: false }, false),
+            0x06 => (Opcode::Count { down: true }, false),
+            0x07 => (Opcode::Quit, false),
+            0x08 => (Opcode::Flush, false),
+            0x09 => (get(false, false), true),
+            0x0a => (Opcode::Noop, false),
+            0x0b => (Opcode::Version, false),
+            0x0c => (get(true, false), false),
+            0x0d => (get(true, false), true),
+            0x0e => (Opcode::Store(Verb::Append), false),
+            0x0f => (Opcode::Store(Verb::Prepend), false),
+            0x10 => (Opcode::Stat, false),
+            0x11 => (Opcode::Store(Verb::Set), true),
+            0x12 => (Opcode::Store(Verb::Add), true),
+            0x13 => (Opcode::Store(Verb::Replace), true),
+            0x14 => (Opcode::Delete, true),
+            0x15 => (Opcode::Count { down: false }, true),
+            0x16 => (Opcode::Count { down: true }, true),
+            0x17 => (Opcode::Quit, true),
+            0x18 => (Opcode::Flush, true),
+            0x19 => (Opcode::Store(Verb::Append), true),
+            0x1a => (Opcode::Store(Verb::Prepend), true),
+            0x1c => (Opcode::Touch, false),
+            0x1d => (get(false, true), false),
+            0x1e => (get(false, true), true),
+            0x20..=0x22 => (Opcode::Sasl, false),
+            0x23 => (get(true, true), false),
+            0x24 => (get(true, true), true),
+            _ => (Opcode::Unknown, false),
+        }
+    }
+
+    /// Whether a request for it has the parts that it must have.
+    fn is_whole(self, request: &Request<'_>) -> bool {
+        let (extras, key) = (request.extras.len(), request.key.len());
+        let value = request.value_bytes;
+        match self {
+            Opcode::Get { touch: false, .. } | Opcode::Delete => {
+                extras == 0 && key > 0 && value == 0
+            }
+            Opcode::Get { touch: true, .. } | Opcode::Touch => extras == 4 && key > 0,
+            Opcode::Store(Verb::Append | Verb::Prepend) => extras == 0 && key > 0,
+            Opcode::Store(_) => extras == 8 && key > 0,
+            Opcode::Count { .. } => extras == 20 && key > 0 && value == 0,
+            Opcode::Quit | Opcode::Noop | Opcode::Version => extras + key == 0 && value == 0,
+            Opcode::Flush => matches!(extras, 0 | 4) && key == 0 && value == 0,
+            Opcode::Stat => extras == 0,
+            Opcode::Sasl | Opcode::Unknown => true,
+        }
+    }
+}
+
+impl Core {
+    /// What a request's header is worth: its command, or what to do after it was refused.
+    pub fn binary_check(&mut self, request: &Request<'_>) -> Result<(Opcode, bool), Next> {
+        let (opcode, quiet) = Opcode::of(request.opcode);
+        if request.broken {
+            self.binary_error(request, Status::UnknownCommand);
+            return Err(Next::Close);
+        }
+        if request.key.len() > MEMCACHED_KEY_BYTES_MAX || !opcode.is_whole(request) {
+            self.binary_error(request, Status::Invalid);
+            return Err(Next::Close);
+        }
+        match opcode {
+            Opcode::Sasl | Opcode::Unknown => {
+                self.binary_error(request, Status::UnknownCommand);
+                Err(Next::Skip(u64::from(request.value_bytes)))
+            }
+            _ => Ok((opcode, quiet)),
+        }
+    }
+
+    /// Executes a request that has no value.
+    pub fn binary(&mut self, request: &Request<'_>, opcode: Opcode, quiet: bool) -> Next {
+        match opcode {
+            Opcode::Get { key, touch } => self.binary_get(request, (key, touch, true), quiet),
+            Opcode::Touch => self.binary_get(request, (false, true, false), quiet),
+            Opcode::Delete => {
+                let outcome = self.delete(request.key, request.cas);
+                let gone = matches!(outcome, Outcome::Stored(_));
+                self.binary_stored(request, if gone { Outcome::Stored(0) } else { outcome }, quiet);
+            }
+            Opcode::Count { down } => self.binary_count(request, down, quiet),
+            Opcode::Flush => {
+                self.flush_all(i64::from(request.extra32(0)));
+                self.binary_stored(request, Outcome::Stored(0), quiet);
+            }
+            Opcode::Noop => self.binary_stored(request, Outcome::Stored(0), false),
+            Opcode::Quit => {
+                self.binary_stored(request, Outcome::Stored(0), quiet);
+                return Next::Close;
+            }
+            Opcode::Version => {
+                self.binary_reply(request, Status::Success, (0, 0, VERSION.len() as u64), 0);
+                self.out.bytes.extend_from_slice(VERSION.as_bytes());
+            }
+            Opcode::Stat => {
+                stats::binary(self, request);
+                return Next::Skip(u64::from(request.value_bytes));
+            }
+            Opcode::Store(_) | Opcode::Sasl | Opcode::Unknown => {
+                unreachable!("`binary_check` and the session see to them")
+            }
+        }
+        Next::Command
+    }
+
+    /// Executes a storage request with its value.
+    pub fn binary_store(
+        &mut self,
+        request: &Request<'_>,
+        verb: Verb,
+        quiet: bool,
+        value: Value<'_>,
+    ) {
+        let adds = matches!(verb, Verb::Append | Verb::Prepend);
+        let conditional = request.cas != 0 && !adds;
+        let outcome = self.store(
+            &Change {
+                verb: if conditional { Verb::Cas(request.cas) } else { verb },
+                key: request.key,
+                flags: if adds { 0 } else { request.extra32(0) },
+                expires: expiry(i64::from(request.extra32(4)), self.now),
+                stale: false,
+                if_cas: (request.cas != 0).then_some(request.cas),
+                tells_cas: !quiet,
+            },
+            value,
+        );
+        let outcome = match (outcome, verb, conditional) {
+            (Outcome::NotStored, Verb::Add, false) => Outcome::Exists,
+            (Outcome::NotStored, Verb::Replace, false) => Outcome::NotFound,
+            (other, ..) => other,
+        };
+        self.binary_stored(request, outcome, quiet);
+    }
+
+    /// Answers to a value that is too long, before it came.
+    pub fn binary_too_large(&mut self, request: &Request<'_>, verb: Verb) {
+        self.count(Count::TooLarge);
+        if verb == Verb::Set {
+            self.cache().remove(request.key, self.now);
+        }
+        self.binary_error(request, Status::TooLarge);
+    }
+
+    fn binary_get(
+        &mut self,
+        request: &Request<'_>,
+        (key, touch, value): (bool, bool, bool),
+        quiet: bool,
+    ) {
+        let (now, out) = (self.now, &mut self.out);
+        let mut show = |item: &Item<'_>| {
+            let len = item.len();
+            let key_bytes = if key { request.key.len() } else { 0 };
+            let value_bytes = if value { len } else { 0 };
+            let head = Reply {
+                opcode: request.opcode,
+                opaque: request.opaque,
+                status: Status::Success,
+                extras_bytes: 4,
+                key_bytes: key_bytes as u16,
+                body_bytes: (4 + key_bytes as u64 + value_bytes) as u32,
+                cas: item.cas(),
+            };
+            out.bytes.extend_from_slice(&head.bytes());
+            out.bytes.extend_from_slice(&item.flags().to_be_bytes());
+            out.bytes.extend_from_slice(&request.key[..key_bytes]);
+            if value {
+                push_value(out, item, len);
+            }
+        };
+        let found = if touch {
+            let expires = expiry(i64::from(request.extra32(0)), now);
+            self.shared.cache.entry(request.key, now).is_ok_and(|mut entry| {
+                let Some(item) = entry.read() else { return false };
+                show(&item);
+                set_expiry(&mut entry, expires);
+                true
+            })
+        } else {
+            self.shared.cache.get(request.key, now, show).is_some()
+        };
+        let (all, hits, misses) = if touch {
+            (Count::CmdTouch, Count::TouchHits, Count::TouchMisses)
+        } else {
+            (Count::CmdGet, Count::GetHits, Count::GetMisses)
+        };
+        self.count(all);
+        self.count(if found { hits } else { misses });
+        match (found, quiet, key) {
+            (true, ..) | (_, true, _) => {}
+            (.., false) => self.binary_error(request, Status::NotFound),
+            (.., true) => {
+                let len = request.key.len();
+                self.binary_reply(request, Status::NotFound, (0, len, 0), 0);
+                self.out.bytes.extend_from_slice(request.key);
+            }
+        }
+    }
+
+    fn binary_count(&mut self, request: &Request<'_>, down: bool, quiet: bool) {
+        let exptime = request.extra32(16);
+        let expires = expiry(i64::from(exptime), self.now);
+        let first = (exptime != u32::MAX).then_some((request.extra64(8), expires));
+        let (key, delta, cas) = (request.key, request.extra64(0), request.cas);
+        match self.count_by(&Step { key, delta, down, cas, first, expires: None }) {
+            Ok(_) if quiet => {}
+            Ok(counted) => {
+                self.binary_reply(request, Status::Success, (0, 0, 8), counted.cas);
+                self.out.bytes.extend_from_slice(&counted.value.to_be_bytes());
+            }
+            Err(outcome) => self.binary_stored(request, outcome, quiet),
+        }
+    }
+
+    fn binary_stored(&mut self, request: &Request<'_>, outcome: Outcome, quiet: bool) {
+        let status = match outcome {
+            Outcome::Stored(_) if quiet => return,
+            Outcome::Stored(cas) => {
+                return self.binary_reply(request, Status::Success, (0, 0, 0), cas);
+            }
+            Outcome::NotStored => Status::NotStored,
+            Outcome::Exists => Status::Exists,
+            Outcome::NotFound => Status::NotFound,
+            Outcome::TooLarge => Status::TooLarge,
+            Outcome::NoMemory => Status::OutOfMemory,
+            Outcome::NotNumber => Status::BadDelta,
+        };
+        self.binary_error(request, status);
+    }
+
+    /// Answers with an error and its sentence.
+    pub fn binary_error(&mut self, request: &Request<'_>, status: Status) {
+        self.binary_reply(request, status, (0, 0, status.text().len() as u64), 0);
+        self.out.bytes.extend_from_slice(status.text());
+    }
+
+    /// Appends the head of an answer; extras, key and value must follow.
+    pub fn binary_reply(
+        &mut self,
+        request: &Request<'_>,
+        status: Status,
+        (extras, key, value): (u8, usize, u64),
+        cas: u64,
+    ) {
+        let head = Reply {
+            opcode: request.opcode,
+            opaque: request.opaque,
+            status,
+            extras_bytes: extras,
+            key_bytes: key as u16,
+            body_bytes: (u64::from(extras) + key as u64 + value) as u32,
+            cas,
+        };
+        self.out.bytes.extend_from_slice(&head.bytes());
+    }
+}

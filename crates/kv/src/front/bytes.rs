@@ -1,0 +1,258 @@
+//! Numbers and words in bytes: how C's `strtoul` reads them (memcached's rules), how Redis reads
+//! them (nothing but the shortest decimal form), and fast decimal output. Pure functions; called
+//! by the parsers and by the commands.
+
+/// A blank to the C library.
+const fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
+}
+
+/// What C's `strtoull` finds at the beginning: sign, magnitude, and where it ended. `None` without
+/// digits, or when the magnitude leaves 64 bits, or when something else than a blank follows.
+fn c_integer(text: &[u8]) -> Option<(bool, u64)> {
+    let mut rest = text;
+    while let [first, tail @ ..] = rest
+        && is_space(*first)
+    {
+        rest = tail;
+    }
+    let (negative, digits) = match rest {
+        [b'-', tail @ ..] => (true, tail),
+        [b'+', tail @ ..] => (false, tail),
+        _ => (false, rest),
+    };
+    let mut value = 0u64;
+    let mut count = 0;
+    while let Some(digit) = digits.get(count).filter(|byte| byte.is_ascii_digit()) {
+        value = value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
+        count += 1;
+    }
+    let ended = digits.get(count).is_none_or(|byte| is_space(*byte) || *byte == 0);
+    (count > 0 && ended).then_some((negative, value))
+}
+
+/// An unsigned number by memcached's rules: a sign and blanks are allowed, a minus wraps around
+/// unless the result looks negative.
+pub fn unsigned(text: &[u8]) -> Option<u64> {
+    let (negative, value) = c_integer(text)?;
+    let value = if negative { value.wrapping_neg() } else { value };
+    let looks_negative = value > i64::MAX as u64 && text.contains(&b'-');
+    (!looks_negative).then_some(value)
+}
+
+/// As [`unsigned`], of which memcached keeps the low 32 bits.
+pub fn unsigned32(text: &[u8]) -> Option<u32> {
+    unsigned(text).map(|value| value as u32)
+}
+
+/// A signed number by memcached's rules, of which it keeps the low 32 bits.
+pub fn signed32(text: &[u8]) -> Option<i32> {
+    let (negative, value) = c_integer(text)?;
+    let signed =
+        if negative { 0i64.checked_sub_unsigned(value)? } else { i64::try_from(value).ok()? };
+    Some(signed as i32)
+}
+
+/// A number by Redis's rules: exactly the form in which it would be printed.
+pub fn strict_i64(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        _ => (false, text),
+    };
+    match digits {
+        [b'0'] => return (!negative).then_some(0),
+        [b'1'..=b'9', ..] if digits.len() <= 19 => {}
+        _ => return None,
+    }
+    let mut value = 0i64;
+    for digit in digits {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        let digit = i64::from(digit - b'0');
+        // Downwards: the smallest number has no positive counterpart.
+        value = value.checked_mul(10)?.checked_sub(digit)?;
+    }
+    if negative { Some(value) } else { value.checked_neg() }
+}
+
+/// Digits of the longest 64-bit number, with a sign.
+pub const DECIMAL_MAX: usize = 20;
+
+/// A number in decimal, without an allocation.
+#[derive(Clone, Copy)]
+pub struct Decimal {
+    text: [u8; DECIMAL_MAX],
+    start: usize,
+}
+
+impl Decimal {
+    /// Of an unsigned number.
+    pub fn new(mut value: u64) -> Self {
+        let mut text = [0; DECIMAL_MAX];
+        let mut start = DECIMAL_MAX;
+        loop {
+            start -= 1;
+            text[start] = b'0' + (value % 10) as u8;
+            value /= 10;
+            if value == 0 {
+                return Self { text, start };
+            }
+        }
+    }
+
+    /// Of a signed number.
+    pub fn signed(value: i64) -> Self {
+        let mut decimal = Self::new(value.unsigned_abs());
+        if value < 0 {
+            decimal.start -= 1;
+            decimal.text[decimal.start] = b'-';
+        }
+        decimal
+    }
+
+    /// Its digits.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.text[self.start..]
+    }
+}
+
+/// Appends a number in decimal.
+pub fn push_u64(out: &mut Vec<u8>, value: u64) {
+    // Lengths and flags are mostly of one digit or two.
+    if value < 10 {
+        out.push(b'0' + value as u8);
+    } else if value < 100 {
+        out.extend_from_slice(&[b'0' + (value / 10) as u8, b'0' + (value % 10) as u8]);
+    } else {
+        out.extend_from_slice(Decimal::new(value).as_bytes());
+    }
+}
+
+/// Appends a signed number in decimal.
+pub fn push_i64(out: &mut Vec<u8>, value: i64) {
+    out.extend_from_slice(Decimal::signed(value).as_bytes());
+}
+
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Appends `bytes` in base64 with padding.
+pub fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+    for chunk in bytes.chunks(3) {
+        let mut word = [0; 4];
+        word[1..=chunk.len()].copy_from_slice(chunk);
+        let word = u32::from_be_bytes(word);
+        for place in 0..4 {
+            let sextet = BASE64[(word >> (18 - 6 * place)) as usize & 63];
+            out.push(if place <= chunk.len() { sextet } else { b'=' });
+        }
+    }
+}
+
+/// Decodes base64 into `out`; how many bytes it is. `None` if it is none, empty, or longer than
+/// `out`. Bytes outside the alphabet are passed over, as memcached does.
+pub fn base64_into(text: &[u8], out: &mut [u8]) -> Option<usize> {
+    let (mut word, mut count, mut padding, mut length) = (0u32, 0, 0, 0);
+    let symbols = text.iter().filter(|byte| **byte == b'=' || sextet(**byte).is_some()).count();
+    if symbols == 0 || !symbols.is_multiple_of(4) {
+        return None;
+    }
+    for &byte in text {
+        let value = match (byte, sextet(byte)) {
+            (b'=', _) => {
+                padding += 1;
+                0
+            }
+            (_, Some(value)) => value,
+            (_, None) => continue,
+        };
+        word = word << 6 | value;
+        count += 1;
+        if count == 4 {
+            if padding > 2 {
+                return None;
+            }
+            let bytes = &word.to_be_bytes()[1..4 - padding];
+            out.get_mut(length..length + bytes.len())?.copy_from_slice(bytes);
+            length += bytes.len();
+            if padding > 0 {
+                break;
+            }
+            (word, count) = (0, 0);
+        }
+    }
+    (length > 0).then_some(length)
+}
+
+fn sextet(byte: u8) -> Option<u32> {
+    let value = match byte {
+        b'A'..=b'Z' => byte - b'A',
+        b'a'..=b'z' => byte - b'a' + 26,
+        b'0'..=b'9' => byte - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        _ => return None,
+    };
+    Some(u32::from(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn numbers_are_read_as_memcached_reads_them() {
+        assert_eq!(unsigned(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(unsigned(b"18446744073709551616"), None);
+        assert_eq!(unsigned(b"-1"), None);
+        assert_eq!(unsigned(b"-0"), Some(0));
+        assert_eq!(unsigned(b" \t+12 x"), Some(12));
+        assert_eq!(unsigned(b"12x"), None);
+        assert_eq!(unsigned(b""), None);
+        assert_eq!(unsigned32(b"4294967297"), Some(1));
+        assert_eq!(signed32(b"-1"), Some(-1));
+        assert_eq!(signed32(b"4294967295"), Some(-1));
+        assert_eq!(signed32(b"9223372036854775808"), None);
+        assert_eq!(signed32(b"-9223372036854775808"), Some(0));
+    }
+
+    #[test]
+    fn numbers_are_read_as_redis_reads_them() {
+        assert_eq!(strict_i64(b"-9223372036854775808"), Some(i64::MIN));
+        assert_eq!(strict_i64(b"9223372036854775808"), None);
+        for bad in ["", "-", "-0", "00", "+1", " 1", "1 ", "1x", "99999999999999999999"] {
+            assert_eq!(strict_i64(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read_back(value: i64) {
+            let text = Decimal::signed(value);
+            let expected = value.to_string();
+            prop_assert_eq!(text.as_bytes(), expected.as_bytes());
+            prop_assert_eq!(strict_i64(text.as_bytes()), Some(value));
+            let mut out = Vec::new();
+            push_u64(&mut out, value as u64);
+            prop_assert_eq!(unsigned(&out), Some(value as u64));
+        }
+
+        #[test]
+        fn base64_is_read_back(bytes in proptest::collection::vec(any::<u8>(), 1..250)) {
+            let mut text = Vec::new();
+            push_base64(&mut text, &bytes);
+            let mut out = [0; 250];
+            let length = base64_into(&text, &mut out).unwrap();
+            prop_assert_eq!(&out[..length], &bytes[..]);
+        }
+
+        #[test]
+        fn no_text_makes_the_readers_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let _ = (unsigned(&bytes), signed32(&bytes), strict_i64(&bytes));
+            let _ = base64_into(&bytes, &mut [0; 8]);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! One connection: its socket, its conversation, and what is not understood or not sent yet. Idle
+//! ones hold no buffer; a worker lends its own.
+//!
+//! Ordering rule: while answers wait for the client nothing more is read from it, so that what it
+//! can make us hold is bounded by what one read brings and one command answers.
+
+use super::core::Core;
+use super::counters::Count;
+use super::output::Output;
+use super::session::Session;
+use super::tls::Channel;
+use crate::cache::Millis;
+use crate::constants::{INPUT_BYTES_MAX, READ_BYTES, READS_MAX};
+use rackpool_hw::event::Interest;
+use rackpool_hw::window::{Piece, SEND_PIECES_MAX, send_gather};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// What becomes of a connection after it was served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes on; wait for this.
+    Wait(Interest),
+    /// It ends.
+    End,
+}
+
+/// A connection.
+pub struct Connection {
+    fd: OwnedFd,
+    session: Session,
+    /// Bytes that were read and not understood yet.
+    rest: Vec<u8>,
+    /// Answers that the socket did not take yet.
+    output: Output,
+    channel: Channel,
+    /// When something was last read or sent.
+    pub active: Millis,
+    /// What the poller waits for.
+    pub interest: Interest,
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Connection {
+    /// A new connection; its socket does not block.
+    pub fn new(fd: OwnedFd, session: Session, channel: Channel, now: Millis) -> Self {
+        let (rest, output) = (Vec::new(), Output::default());
+        Self { fd, session, rest, output, channel, active: now, interest: Interest::Read }
+    }
+
+    /// Bytes that it makes us hold.
+    pub fn held_bytes(&self) -> u64 {
+        self.rest.capacity() as u64 + self.output.len()
+    }
+
+    /// Whether answers wait for the client.
+    pub fn is_stuck(&self) -> bool {
+        !self.output.is_empty() || self.channel.has_output()
+    }
+
+    /// Reads, understands and answers what there is; `buffer` is the worker's.
+    pub fn serve(&mut self, core: &mut Core, buffer: &mut [u8]) -> Fate {
+        self.active = core.now;
+        if self.is_stuck() && !self.resume(core) {
+            return self.fate();
+        }
+        for _ in 0..READS_MAX {
+            let read = if self.rest.is_empty() {
+                self.read_fresh(core, buffer)
+            } else {
+                self.read_behind(core)
+            };
+            match read {
+                Ok(0) => return Fate::End,
+                Ok(_) if self.session.is_closing() || self.is_stuck() => break,
+                // The buffer was full, or nearly: there may be more.
+                Ok(count) if count >= READ_BYTES => {}
+                Ok(_) => break,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => return Fate::End,
+            }
+        }
+        self.fate()
+    }
+
+    fn fate(&self) -> Fate {
+        match (self.is_stuck(), self.session.is_closing()) {
+            (true, _) => Fate::Wait(Interest::Write),
+            (false, true) => Fate::End,
+            // Nobody says again that it has come: the socket, which takes answers, wakes us.
+            (false, false) if self.channel.has_input() => Fate::Wait(Interest::Write),
+            (false, false) => Fate::Wait(Interest::Read),
+        }
+    }
+
+    /// Says goodbye where the client expects it.
+    pub fn end(&mut self) {
+        self.channel.end(&self.fd);
+    }
+
+    /// Reads into the worker's buffer; only what is not understood yet is kept.
+    fn read_fresh(&mut self, core: &mut Core, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let count = self.channel.read(&self.fd, buffer)?;
+        core.add(Count::BytesRead, count as u64);
+        let used = self.session.feed(core, &buffer[..count]);
+        self.rest.extend_from_slice(&buffer[used..count]);
+        self.send(core);
+        self.check_need(core);
+        self.go_on(core);
+        Ok(count)
+    }
+
+    /// Reads behind what is kept.
+    fn read_behind(&mut self, core: &mut Core) -> Result<usize, Errno> {
+        let kept = self.rest.len();
+        // As much as is missing, but no more than was there already: what a client announces costs
+        // memory only when it comes.
+        let missing = self.session.need().saturating_sub(kept);
+        let room = missing.clamp(READ_BYTES / 8, kept.max(READ_BYTES));
+        self.rest.resize(kept + room, 0);
+        let read = self.channel.read(&self.fd, &mut self.rest[kept..]);
+        self.rest.truncate(kept + *read.as_ref().unwrap_or(&0));
+        let count = read?;
+        core.add(Count::BytesRead, count as u64);
+        if self.rest.len() >= self.session.need() {
+            self.feed_rest(core);
+            self.go_on(core);
+        }
+        // A full read is one that may have left something behind.
+        Ok(if count == room { count.max(READ_BYTES) } else { count })
+    }
+
+    fn feed_rest(&mut self, core: &mut Core) {
+        let used = self.session.feed(core, &self.rest);
+        if used == self.rest.len() {
+            self.rest = Vec::new();
+        } else {
+            self.rest.drain(..used);
+        }
+        self.send(core);
+        self.check_need(core);
+    }
+
+    /// What waited only for answers to be sent goes on.
+    fn go_on(&mut self, core: &mut Core) {
+        while !self.rest.is_empty()
+            && !self.is_stuck()
+            && !self.session.is_closing()
+            && self.session.need() <= self.rest.len()
+        {
+            self.feed_rest(core);
+        }
+    }
+
+    fn check_need(&mut self, core: &Core) {
+        if self.session.need() > INPUT_BYTES_MAX {
+            core.count(Count::ProtocolErrors);
+            self.session.close();
+        }
+    }
+
+    /// Sends what waits; whether all of it went.
+    fn resume(&mut self, core: &mut Core) -> bool {
+        std::mem::swap(&mut core.out, &mut self.output);
+        self.send(core);
+        if !self.is_stuck() {
+            self.go_on(core);
+        }
+        !self.is_stuck()
+    }
+
+    /// Sends [`Core::out`]; what the socket does not take is kept.
+    fn send(&mut self, core: &mut Core) {
+        let before = core.out.len();
+        let sent = match self.channel.is_plain() {
+            true => send_plain(&self.fd, &mut core.out),
+            false => self.channel.send(&self.fd, &mut core.out),
+        };
+        core.add(Count::BytesWritten, before - core.out.len());
+        if sent.is_err() {
+            // The client is gone: nobody will read the answers.
+            core.out.clear();
+            self.session.close();
+        }
+        if !core.out.is_empty() {
+            std::mem::swap(&mut core.out, &mut self.output);
+        }
+    }
+}
+
+/// Sends until all is sent or the socket takes no more.
+fn send_plain(fd: &OwnedFd, out: &mut Output) -> io::Result<()> {
+    while !out.is_empty() {
+        if let Some(bytes) = out.own_bytes() {
+            match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL) {
+                Ok(sent) => out.advance(sent as u64),
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            continue;
+        }
+        let mut pieces = [Piece::Private(&[]); SEND_PIECES_MAX];
+        let mut count = 0;
+        out.pieces(|piece| {
+            pieces[count] = piece;
+            count += 1;
+            count < SEND_PIECES_MAX
+        });
+        match send_gather(fd.as_fd(), &pieces[..count]) {
+            Ok(sent) => out.advance(sent as u64),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

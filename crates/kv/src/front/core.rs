@@ -1,0 +1,237 @@
+//! What the commands of one worker thread need: the cache, the time, the answers, and what is
+//! counted. A [`Shared`] is one server's; a [`Core`] is one thread's and lends itself to one
+//! connection at a time.
+
+use super::batch::{Batch, Set};
+use super::counters::{Count, Counters};
+use super::output::Output;
+use super::redis::Client;
+use super::resp::Args;
+use super::slowlog::SlowLog;
+use crate::cache::{Cache, Millis};
+use rustix::time::{ClockId, clock_gettime};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Where clients connect to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// memcached: text, meta and binary, told apart by the first byte.
+    Memcached,
+    /// Redis: RESP2, and RESP3 after `HELLO 3`.
+    Resp,
+}
+
+/// What was chosen when the server started.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Threads that serve.
+    pub threads: usize,
+    /// Connections at once, of both doors together.
+    pub connections_max: usize,
+    /// A client that is silent for so long is disconnected; 0 for never.
+    pub idle_ms: u64,
+    /// The password of RESP's `AUTH`, for the user `default`.
+    pub password: Option<String>,
+    /// Users and passwords of memcached's text protocol.
+    pub users: Vec<(String, String)>,
+    /// Memory of the cache, bytes: what `maxmemory` and `limit_maxbytes` say.
+    pub memory_bytes: u64,
+    /// Longest value, bytes.
+    pub value_bytes_max: u64,
+    /// The name of the eviction policy.
+    pub policy: String,
+    /// A command that takes longer is remembered, microseconds.
+    pub slow_us: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            connections_max: 10_000,
+            idle_ms: 0,
+            password: None,
+            users: Vec::new(),
+            memory_bytes: 64 << 20,
+            value_bytes_max: 1 << 20,
+            policy: "default".into(),
+            slow_us: 10_000,
+        }
+    }
+}
+
+/// What all threads of a server share.
+pub struct Shared {
+    /// The cache.
+    pub cache: Cache,
+    /// What was chosen.
+    pub settings: Settings,
+    /// One for each thread, and one for the thread that accepts.
+    pub counters: Vec<Counters>,
+    /// Commands that took long.
+    pub slow: Mutex<SlowLog>,
+    /// Addresses, for `INFO` and `stats`.
+    pub addrs: Mutex<(Option<SocketAddr>, Option<SocketAddr>)>,
+    /// When the server started, monotonic milliseconds and since the epoch.
+    pub started: (u64, Millis),
+    /// A `flush_all` that is due later, milliseconds since the epoch; 0 for none.
+    pub flush_at: AtomicU64,
+    /// Numbers clients.
+    pub next_client: AtomicU64,
+    /// The server ends.
+    pub stopping: AtomicBool,
+    /// What counters said at the last reset.
+    pub baseline: Mutex<[u64; Count::COUNT]>,
+}
+
+impl Shared {
+    /// What a server shares that serves this cache; `started`: monotonic milliseconds, and now.
+    pub fn new(cache: Cache, settings: Settings, started: (u64, Millis)) -> Self {
+        Self {
+            counters: (0..=settings.threads.max(1)).map(|_| Counters::default()).collect(),
+            cache,
+            settings,
+            slow: Mutex::default(),
+            addrs: Mutex::default(),
+            started,
+            flush_at: AtomicU64::new(0),
+            next_client: AtomicU64::new(1),
+            stopping: AtomicBool::new(false),
+            baseline: Mutex::new([0; Count::COUNT]),
+        }
+    }
+
+    /// A counter over all threads since the last reset.
+    pub fn count(&self, count: Count) -> u64 {
+        let all: u64 = self.counters.iter().map(|counters| counters.get(count)).sum();
+        let baseline = self.baseline.lock().unwrap_or_else(PoisonError::into_inner);
+        all.wrapping_sub(baseline[count as usize])
+    }
+
+    /// Starts all counters anew.
+    pub fn reset_counts(&self) {
+        let mut baseline = self.baseline.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, base) in baseline.iter_mut().enumerate() {
+            *base = self.counters.iter().map(|counters| counters.at(index)).sum();
+        }
+    }
+
+    /// Connections that are open.
+    pub fn connections(&self) -> u64 {
+        let sum = |count| self.counters.iter().map(|counters| counters.get(count)).sum::<u64>();
+        sum(Count::Accepted).saturating_sub(sum(Count::Closed))
+    }
+
+    /// Empties the cache if that was ordered for now or earlier.
+    pub fn flush_if_due(&self, now: Millis) {
+        // Relaxed: whoever sees the order late flushes late, by one wake-up.
+        let due = self.flush_at.load(Ordering::Relaxed);
+        if due != 0 && due <= now {
+            // Relaxed: only one thread takes the order; the cache has locks of its own.
+            let taken =
+                self.flush_at.compare_exchange(due, 0, Ordering::Relaxed, Ordering::Relaxed);
+            if taken.is_ok() {
+                self.cache.clear(now);
+            }
+        }
+    }
+}
+
+/// One thread's.
+pub struct Core {
+    /// Shared with the other threads.
+    pub shared: Arc<Shared>,
+    /// Which thread.
+    pub thread: usize,
+    /// Now, milliseconds since the epoch; read once for each wake-up.
+    pub now: Millis,
+    /// Answers to the client whose commands run.
+    pub out: Output,
+    /// Words of its command.
+    pub args: Args,
+    /// Look-ups that wait for others to be done with them.
+    pub batch: Batch,
+    /// Values that wait for others; never while look-ups wait.
+    pub sets: Vec<Set>,
+    /// Space for values that are worked with.
+    pub scratch: Vec<u8>,
+}
+
+impl Core {
+    /// That of a thread of the server.
+    pub fn new(shared: Arc<Shared>, thread: usize, now: Millis) -> Self {
+        Self {
+            shared,
+            thread,
+            now,
+            out: Output::default(),
+            args: Args::default(),
+            batch: Batch::default(),
+            sets: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Counts something once.
+    pub fn count(&self, count: Count) {
+        self.add(count, 1);
+    }
+
+    /// Counts something.
+    pub fn add(&self, count: Count, by: u64) {
+        self.shared.counters[self.thread].add(count, by);
+    }
+
+    /// Monotonic microseconds, in steps of some milliseconds but cheap to ask for.
+    pub fn coarse_us(&self) -> u64 {
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
+    }
+
+    /// Remembers a command that took long.
+    pub fn note_slow<'a>(
+        &self,
+        client: &Client,
+        took_us: u64,
+        words: impl Iterator<Item = &'a [u8]>,
+    ) {
+        self.count(Count::Slow);
+        let mut log = self.shared.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = String::from_utf8_lossy(&client.name);
+        log.push((self.now / 1000, took_us), (&client.addr, &name), words);
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &Cache {
+        &self.shared.cache
+    }
+}
+
+/// Longest relative expiry of memcached, seconds: 30 days. Larger numbers are points in time.
+const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
+
+/// An item that expires then is gone already.
+pub const PAST: Millis = 1;
+
+/// When an item expires that memcached's client gave this expiry: 0 for never.
+pub fn expiry(exptime: i64, now: Millis) -> Millis {
+    match exptime {
+        0 => 0,
+        i64::MIN..0 => PAST,
+        1..=RELATIVE_SECONDS_MAX => now + exptime as u64 * 1000,
+        absolute => {
+            let at = absolute as u64 * 1000;
+            if at <= now { PAST } else { at }
+        }
+    }
+}
+
+/// Whole seconds until then, the last one counted whole; -1 for never.
+pub fn seconds_left(expires: Millis, now: Millis) -> i64 {
+    match expires {
+        0 => -1,
+        expires => expires.saturating_sub(now).div_ceil(1000) as i64,
+    }
+}

@@ -1,0 +1,186 @@
+//! memcached's text commands, executed. In: a command of `text`, the value behind it. Out: its
+//! answer in [`Core::out`]. Called by the session for each command.
+
+use super::batch::{Form, push_text_item};
+use super::bytes::push_u64;
+use super::core::{Core, expiry};
+use super::counters::Count;
+use super::stats;
+use super::store::{Change, Outcome, Step, Value, set_expiry};
+use super::text::{Command, Count as CountBy, Get, Refusal, Store, Verb};
+
+/// What we answer to `version`: clients compare numbers.
+pub const VERSION: &str = concat!("1.6.18-rackpool-", env!("CARGO_PKG_VERSION"));
+
+/// What the session does after a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The next command.
+    Command,
+    /// So many bytes are not commands.
+    Skip(u64),
+    /// End the connection when all was sent.
+    Close,
+}
+
+impl Core {
+    /// Executes a command without a value. Look-ups may wait in the batch: their keys lie in
+    /// `input`.
+    pub fn text(&mut self, command: &Command<'_>, input: &[u8]) -> Next {
+        if let Command::Get(get) = command
+            && get.touch.is_none()
+        {
+            self.text_get(get, input);
+            return Next::Command;
+        }
+        self.flush_batch(input);
+        match command {
+            Command::Get(get) => self.text_get_touch(get),
+            Command::Store(_) => unreachable!("the session executes it with its value"),
+            Command::Delete(delete) => {
+                let outcome = self.delete(delete.what, 0);
+                let found = matches!(outcome, Outcome::Stored(_));
+                self.say(if found { "DELETED" } else { "NOT_FOUND" }, delete.quiet);
+            }
+            Command::Count(count) => self.text_count(&count.what, count.quiet),
+            Command::Touch(touch) => {
+                let (key, exptime) = touch.what;
+                let found = self.touch(key, i64::from(exptime));
+                self.say(if found { "TOUCHED" } else { "NOT_FOUND" }, touch.quiet);
+            }
+            Command::FlushAll(flush) => {
+                self.flush_all(i64::from(flush.what));
+                self.say("OK", flush.quiet);
+            }
+            Command::Verbosity(quiet) => self.say("OK", quiet.quiet),
+            Command::Version => {
+                self.out.bytes.extend_from_slice(b"VERSION ");
+                self.say(VERSION, false);
+            }
+            Command::Quit => return Next::Close,
+            Command::Stats(words) => stats::text(self, *words),
+            Command::Meta(meta) => self.meta(meta),
+            Command::Refused(refused) => self.refuse(refused.what, refused.quiet),
+            Command::RefusedWithData(refusal, bytes) => {
+                self.refuse(*refusal, false);
+                return Next::Skip(*bytes);
+            }
+        }
+        Next::Command
+    }
+
+    fn say(&mut self, text: &str, quiet: bool) {
+        if !quiet {
+            self.out.bytes.extend_from_slice(text.as_bytes());
+            self.out.bytes.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn refuse(&mut self, refusal: Refusal, quiet: bool) {
+        if !quiet {
+            self.say(&refusal.to_string(), false);
+        }
+    }
+
+    fn text_get(&mut self, get: &Get<'_>, input: &[u8]) {
+        let base = input.as_ptr() as usize;
+        let mut keys = get.keys;
+        let mut key = keys.next();
+        while let Some(this) = key {
+            key = keys.next();
+            let form = Form::Text { cas: get.cas, last: key.is_none() };
+            self.batch.push(this.as_ptr() as usize - base, this.len(), form);
+        }
+    }
+
+    fn text_get_touch(&mut self, get: &Get<'_>) {
+        let expires = expiry(i64::from(get.touch.unwrap_or(0)), self.now);
+        for key in get.keys {
+            let found = self.shared.cache.entry(key, self.now).is_ok_and(|mut entry| {
+                let Some(item) = entry.read() else { return false };
+                push_text_item(&mut self.out, key, &item, get.cas);
+                set_expiry(&mut entry, expires);
+                true
+            });
+            self.count(Count::CmdTouch);
+            self.count(if found { Count::TouchHits } else { Count::TouchMisses });
+        }
+        self.say("END", false);
+    }
+
+    fn text_count(&mut self, count: &CountBy<'_>, quiet: bool) {
+        let &CountBy { key, delta, down } = count;
+        match self.count_by(&Step { key, delta, down, cas: 0, first: None, expires: None }) {
+            Ok(counted) if !quiet => {
+                push_u64(&mut self.out.bytes, counted.value);
+                self.say("", false);
+            }
+            Ok(_) => {}
+            Err(Outcome::NotFound) => self.say("NOT_FOUND", quiet),
+            Err(Outcome::NotNumber) => self.say(NOT_NUMBER, quiet),
+            Err(_) => self.say("SERVER_ERROR out of memory", quiet),
+        }
+    }
+
+    /// Executes a command with its value; `whole`: a line end stood behind the value.
+    pub fn text_store(&mut self, store: &Store<'_>, value: Value<'_>, whole: bool) {
+        if !whole {
+            let quiet = store.quiet && store.meta.is_none();
+            return self.say("CLIENT_ERROR bad data chunk", quiet);
+        }
+        let if_cas = store.meta.as_ref().and_then(|meta| meta.cas).filter(|cas| *cas != 0);
+        let outcome = self.store(
+            &Change {
+                verb: store.verb,
+                key: store.meta.as_ref().map_or(store.key, |meta| meta.key.bytes()),
+                flags: store.flags,
+                expires: expiry(i64::from(store.exptime), self.now),
+                stale: store.meta.as_ref().is_some_and(|meta| meta.stale),
+                if_cas,
+                tells_cas: store.meta.is_some(),
+            },
+            value,
+        );
+        match &store.meta {
+            Some(meta) => self.meta_stored(meta, outcome),
+            None => self.say(stored_text(outcome), store.quiet),
+        }
+    }
+
+    /// Answers to a value that is too long, before it came; what it would replace is not true any
+    /// more and goes.
+    pub fn text_too_large(&mut self, store: &Store<'_>) {
+        self.count(Count::TooLarge);
+        if store.verb == Verb::Set || store.meta.is_some() {
+            let key = store.meta.as_ref().map_or(store.key, |meta| meta.key.bytes());
+            self.cache().remove(key, self.now);
+        }
+        let quiet = store.quiet && store.meta.is_none();
+        self.say(stored_text(Outcome::TooLarge), quiet);
+    }
+}
+
+impl Core {
+    /// Answers to a value for which there was no memory, after it was passed over.
+    pub fn text_no_memory(&mut self, store: &Store<'_>) {
+        self.count(Count::NoMemory);
+        let quiet = store.quiet && store.meta.is_none();
+        self.say(stored_text(Outcome::NoMemory), quiet);
+    }
+}
+
+/// The answer to a number that is none.
+pub const NOT_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+
+/// The answer to a storage command.
+pub fn stored_text(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Stored(_) => "STORED",
+        Outcome::NotStored => "NOT_STORED",
+        Outcome::Exists => "EXISTS",
+        Outcome::NotFound => "NOT_FOUND",
+        Outcome::TooLarge => "SERVER_ERROR object too large for cache",
+        Outcome::NoMemory => "SERVER_ERROR out of memory storing object",
+        Outcome::NotNumber => NOT_NUMBER,
+    }
+}

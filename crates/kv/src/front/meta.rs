@@ -1,0 +1,326 @@
+//! memcached's meta commands (`mg`, `ms`, `md`, `ma`, `mn`, `me`) as data: a key, flags of one
+//! letter with arguments, and what they say together. Called by `text` for lines that begin with
+//! `m` and a letter; executes nothing.
+//!
+//! Source: memcached's `protocol.txt`, as 1.6.18 understands it.
+
+use super::bytes::{base64_into, signed32, unsigned, unsigned32};
+use super::text::{Command, Line, Quiet, Refusal, Store, Verb, positive};
+use crate::constants::MEMCACHED_KEY_BYTES_MAX;
+
+/// Words of a meta command at most, as in memcached: name, key and flags.
+const WORDS_MAX: usize = 19;
+/// An opaque with its letter, bytes.
+const OPAQUE_BYTES_MAX: usize = 32;
+
+/// Which meta command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `mg`.
+    Get,
+    /// `ms`.
+    Set,
+    /// `md`.
+    Delete,
+    /// `ma`.
+    Arithmetic,
+    /// `mn`.
+    Noop,
+    /// `me`.
+    Debug,
+}
+
+/// A key as it was sent, or decoded from base64. It lives for one command: a box for the larger one
+/// would cost an allocation each time.
+#[allow(clippy::large_enum_variant)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key<'a> {
+    /// As it was sent.
+    Plain(&'a [u8]),
+    /// Decoded: so many bytes count.
+    Decoded([u8; MEMCACHED_KEY_BYTES_MAX], usize),
+}
+
+impl Key<'_> {
+    /// The bytes under which the item is found.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Key::Plain(bytes) => bytes,
+            Key::Decoded(bytes, length) => &bytes[..*length],
+        }
+    }
+}
+
+/// A meta command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta<'a> {
+    /// Which.
+    pub kind: Kind,
+    /// The key.
+    pub key: Key<'a>,
+    words: [&'a [u8]; WORDS_MAX],
+    count: usize,
+    /// `q`: no answer of the ordinary kind.
+    pub quiet: bool,
+    /// `v`: the value, too.
+    pub value: bool,
+    /// `u`: do not count it as used.
+    pub no_update: bool,
+    /// `I`: mark as stale.
+    pub stale: bool,
+    /// `b`: the key is sent in base64.
+    pub binary_key: bool,
+    /// `C`: the version that must be there.
+    pub cas: Option<u64>,
+    /// `T`: a new expiry.
+    pub exptime: Option<i32>,
+    /// `N`: make the item if it is not there, with this expiry.
+    pub vivify: Option<i32>,
+    /// `R`: who sees less time left than this may fetch anew.
+    pub recache: Option<i32>,
+    /// `F`: the client's flags.
+    pub flags: u32,
+    /// `D`: by how much.
+    pub delta: u64,
+    /// `J`: with what to begin.
+    pub initial: u64,
+    /// `M`: the letter.
+    pub mode: Option<u8>,
+}
+
+impl<'a> Meta<'a> {
+    /// The flags, as they stand there.
+    pub fn flags(&self) -> &[&'a [u8]] {
+        &self.words[..self.count]
+    }
+
+    fn new(kind: Kind, key: &'a [u8]) -> Self {
+        Self {
+            kind,
+            key: Key::Plain(key),
+            words: [&[]; WORDS_MAX],
+            count: 0,
+            quiet: false,
+            value: false,
+            no_update: false,
+            stale: false,
+            binary_key: false,
+            cas: None,
+            exptime: None,
+            vivify: None,
+            recache: None,
+            flags: 0,
+            delta: 1,
+            initial: 0,
+            mode: None,
+        }
+    }
+
+    /// Takes over the flags in `words`. A flag that is wrong in itself does not hide those behind
+    /// it; the last reason is given.
+    fn read(&mut self, words: &[&'a [u8]]) -> Result<(), Refusal> {
+        let mut seen = 0u128;
+        let mut wrong = None;
+        for word in words {
+            let (letter, argument) = (word[0], &word[1..]);
+            if letter >= 127 || seen & 1 << letter != 0 {
+                return Err(Refusal::DuplicateFlag);
+            }
+            seen |= 1 << letter;
+            if let Err(refusal) = self.flag(letter, argument) {
+                if refusal == Refusal::InvalidFlag {
+                    return Err(refusal);
+                }
+                // `F` alone has no words of its own.
+                if refusal != Refusal::Format || wrong.is_none() {
+                    wrong = Some(refusal);
+                }
+            }
+            self.words[self.count] = word;
+            self.count += 1;
+        }
+        wrong.map_or(Ok(()), Err)
+    }
+
+    fn flag(&mut self, letter: u8, argument: &[u8]) -> Result<(), Refusal> {
+        let expiry = || signed32(argument).map(positive).ok_or(Refusal::FlagToken);
+        match letter {
+            b'O' | b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' | b'l' | b'h' => {}
+            b'v' => self.value = true,
+            b'u' => self.no_update = true,
+            b'q' => self.quiet = true,
+            b'I' => self.stale = true,
+            b'b' => self.decode_key()?,
+            b'N' => self.vivify = Some(expiry()?),
+            b'T' => self.exptime = Some(expiry()?),
+            b'R' => self.recache = Some(expiry()?),
+            b'F' => self.flags = unsigned32(argument).ok_or(Refusal::Format)?,
+            b'C' => self.cas = Some(unsigned(argument).ok_or(Refusal::FlagToken)?),
+            b'M' => match argument {
+                [mode] => self.mode = Some(*mode),
+                _ => return Err(Refusal::ModeLength),
+            },
+            b'J' => self.initial = unsigned(argument).ok_or(Refusal::Initial)?,
+            b'D' => self.delta = unsigned(argument).ok_or(Refusal::FlagDelta)?,
+            _ => return Err(Refusal::InvalidFlag),
+        }
+        Ok(())
+    }
+
+    fn decode_key(&mut self) -> Result<(), Refusal> {
+        let mut bytes = [0; MEMCACHED_KEY_BYTES_MAX];
+        let decoded = base64_into(self.key.bytes(), &mut bytes).ok_or(Refusal::KeyDecoding)?;
+        self.key = Key::Decoded(bytes, decoded);
+        self.binary_key = true;
+        Ok(())
+    }
+
+    fn opaque_fits(&self) -> Result<(), Refusal> {
+        let long = |flag: &&[u8]| flag[0] == b'O' && flag.len() > OPAQUE_BYTES_MAX;
+        if self.flags().iter().any(long) { Err(Refusal::OpaqueTooLong) } else { Ok(()) }
+    }
+}
+
+/// The command of a line whose first word is `m` and `kind`.
+pub fn command<'a>(kind: u8, line: &Line<'a>) -> Result<Command<'a>, Refusal> {
+    let words = line.words();
+    let kind = match kind {
+        b'n' => return Ok(Command::Meta(Meta::new(Kind::Noop, b""))),
+        b'g' => Kind::Get,
+        b's' => Kind::Set,
+        b'd' => Kind::Delete,
+        b'a' => Kind::Arithmetic,
+        b'e' => Kind::Debug,
+        _ => return Err(Refusal::Unknown),
+    };
+    let Some(&key) = words.get(1) else {
+        let debug = kind == Kind::Debug;
+        return Err(if debug { Refusal::Format } else { Refusal::Unknown });
+    };
+    if key.len() > MEMCACHED_KEY_BYTES_MAX {
+        return Err(Refusal::Format);
+    }
+    let mut meta = Meta::new(kind, key);
+    match kind {
+        Kind::Set => return Ok(set(meta, words)),
+        Kind::Debug => {
+            if words.get(2) == Some(&&b"b"[..]) {
+                meta.decode_key().map_err(|_| Refusal::Format)?;
+            }
+            return Ok(Command::Meta(meta));
+        }
+        Kind::Get if words.len() > WORDS_MAX => return Err(Refusal::FlagsAreTooLong),
+        _ if words.len() > WORDS_MAX => return Err(Refusal::FlagsTooLong),
+        _ => {}
+    }
+    let read = meta.read(&words[2..]);
+    if kind != Kind::Get {
+        read.map_err(|_| Refusal::InvalidOrDuplicateFlag)?;
+    } else {
+        read?;
+    }
+    meta.opaque_fits()?;
+    let known = [None, Some(b'I'), Some(b'+'), Some(b'D'), Some(b'-')];
+    if kind == Kind::Arithmetic && !known.contains(&meta.mode) {
+        return Err(Refusal::CountMode);
+    }
+    Ok(Command::Meta(meta))
+}
+
+/// `ms`: from the point on where the length is known, an error costs the value as well.
+fn set<'a>(mut meta: Meta<'a>, words: &[&'a [u8]]) -> Command<'a> {
+    let refused = |what| Command::Refused(Quiet { what, quiet: false });
+    let Some(length) = words.get(2) else { return refused(Refusal::Format) };
+    if words.len() > WORDS_MAX {
+        return refused(Refusal::FlagsTooLong);
+    }
+    let length = signed32(length).and_then(|length| u32::try_from(length).ok());
+    let Some(len) = length.filter(|length| *length <= i32::MAX as u32 - 2) else {
+        return refused(Refusal::Format);
+    };
+    let checked = meta.read(&words[3..]).and_then(|()| {
+        let verb = match (meta.mode, meta.cas) {
+            (None | Some(b'S' | b'R'), Some(cas)) => Verb::Cas(cas),
+            (None | Some(b'S'), None) => Verb::Set,
+            (Some(b'R'), None) => Verb::Replace,
+            (Some(b'E'), _) => Verb::Add,
+            (Some(b'A'), _) => Verb::Append,
+            (Some(b'P'), _) => Verb::Prepend,
+            _ => return Err(Refusal::StoreMode),
+        };
+        meta.opaque_fits()?;
+        Ok(verb)
+    });
+    match checked {
+        Ok(verb) => Command::Store(Store {
+            verb,
+            // A key that was decoded is in `meta`.
+            key: words[1],
+            flags: meta.flags,
+            exptime: meta.exptime.unwrap_or(0),
+            len,
+            quiet: meta.quiet,
+            meta: Some(meta),
+        }),
+        Err(refusal) => Command::RefusedWithData(refusal, u64::from(len) + 2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::text::{Parsed, parse};
+    use super::*;
+
+    fn one(line: &str) -> Command<'_> {
+        match parse(line.as_bytes(), 0) {
+            Parsed::Command { command, .. } => command,
+            other => panic!("{line:?}: {other:?}"),
+        }
+    }
+
+    fn meta(line: &str) -> Meta<'_> {
+        match one(line) {
+            Command::Meta(meta) => meta,
+            Command::Store(store) => store.meta.unwrap(),
+            other => panic!("{line:?}: {other:?}"),
+        }
+    }
+
+    fn refusal(line: &str) -> Refusal {
+        match one(line) {
+            Command::Refused(quiet) => quiet.what,
+            Command::RefusedWithData(refusal, _) => refusal,
+            other => panic!("{line:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_are_understood() {
+        let get = meta("mg foo v k Oabc T30 N0 R-4 q\r\n");
+        assert!(get.value && get.quiet && !get.no_update);
+        assert_eq!((get.exptime, get.vivify, get.recache), (Some(30), Some(0), Some(-1)));
+        assert_eq!(get.flags().len(), 7);
+        let set = meta("ms Zm9v 3 b C9 MR\r\n");
+        assert_eq!((set.key.bytes(), set.binary_key), (&b"foo"[..], true));
+        assert!(matches!(
+            one("ms a 3 C9 MR\r\n"),
+            Command::Store(Store { verb: Verb::Cas(9), len: 3, .. })
+        ));
+        let ma = meta("ma n D7 MD J5 N0\r\n");
+        assert_eq!((ma.delta, ma.mode, ma.initial), (7, Some(b'D'), 5));
+    }
+
+    #[test]
+    fn refusals_are_those_of_memcached() {
+        assert_eq!(refusal("mg a v v\r\n"), Refusal::DuplicateFlag);
+        assert_eq!(refusal("mg a !\r\n"), Refusal::InvalidFlag);
+        assert_eq!(refusal("mg a Tx\r\n"), Refusal::FlagToken);
+        assert_eq!(refusal("mg\r\n"), Refusal::Unknown);
+        assert_eq!(refusal("md a v v\r\n"), Refusal::InvalidOrDuplicateFlag);
+        assert_eq!(refusal("ma a Mx\r\n"), Refusal::CountMode);
+        assert_eq!(refusal("ms a\r\n"), Refusal::Format);
+        assert_eq!(refusal("mg =bad= b\r\n"), Refusal::KeyDecoding);
+        let bad = Command::RefusedWithData(Refusal::StoreMode, 5);
+        assert_eq!(one("ms a 3 Mx\r\n"), bad);
+    }
+}

@@ -1,0 +1,371 @@
+//! memcached's meta commands, executed. In: a command of `meta`. Out: its answer, put together from
+//! the flags in the order in which they were sent.
+
+use super::batch::push_value;
+use super::bytes::{Decimal, push_base64, push_i64, push_u64};
+use super::core::{Core, PAST, expiry, seconds_left};
+use super::counters::Count;
+use super::memcached::{NOT_NUMBER, stored_text};
+use super::meta::{Kind, Meta};
+use super::output::Output;
+use super::store::{Counted, Outcome, Step};
+use crate::cache::{Item, Millis};
+
+impl Core {
+    /// Executes a meta command without a value.
+    pub fn meta(&mut self, meta: &Meta<'_>) {
+        self.count(Count::CmdMeta);
+        match meta.kind {
+            Kind::Noop => self.out.bytes.extend_from_slice(b"MN\r\n"),
+            Kind::Debug => self.meta_debug(meta),
+            Kind::Get => self.meta_get(meta),
+            Kind::Delete => self.meta_delete(meta),
+            Kind::Arithmetic => self.meta_count(meta),
+            Kind::Set => unreachable!("`ms` has a value"),
+        }
+    }
+
+    fn meta_debug(&mut self, meta: &Meta<'_>) {
+        let key = meta.key.bytes();
+        let now = self.now;
+        let out = &mut self.out.bytes;
+        let entry = self.shared.cache.entry(key, now);
+        let Some(item) = entry.as_ref().ok().and_then(|entry| entry.item()) else {
+            return out.extend_from_slice(b"EN\r\n");
+        };
+        let info = item.meta();
+        out.extend_from_slice(b"ME ");
+        if meta.binary_key {
+            push_base64(out, key);
+        } else {
+            out.extend_from_slice(key);
+        }
+        out.extend_from_slice(b" exp=");
+        push_i64(out, seconds_left(info.expires, now));
+        out.extend_from_slice(b" la=");
+        push_u64(out, u64::from(info.idle_s));
+        out.extend_from_slice(b" cas=");
+        push_u64(out, item.cas());
+        out.extend_from_slice(b" fetch=");
+        out.extend_from_slice(if info.fetched { b"yes" } else { b"no" });
+        out.extend_from_slice(b" cls=1 size=");
+        push_u64(out, info.len + key.len() as u64);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn meta_get(&mut self, meta: &Meta<'_>) {
+        // What changes the item, or must see it as it was before, needs its partition's lock.
+        let changes = meta.vivify.is_some() || meta.exptime.is_some() || meta.recache.is_some();
+        let observes = meta.no_update || meta.flags().iter().any(|f| matches!(f[0], b'h' | b'l'));
+        let (cache, now, out) = (&self.shared.cache, self.now, &mut self.out);
+        let found = if changes || observes {
+            None
+        } else {
+            let plain = |item: &Item<'_>| {
+                let info = item.meta();
+                let marked = info.stale || info.won;
+                if !marked {
+                    push_meta_item(out, meta, item, info.expires, Marks::default(), now);
+                }
+                !marked
+            };
+            Some(cache.get(meta.key.bytes(), now, plain))
+        };
+        let found = match found {
+            Some(Some(true)) => true,
+            Some(None) => false,
+            _ => self.meta_get_locked(meta),
+        };
+        self.count(Count::CmdGet);
+        self.count(if found { Count::GetHits } else { Count::GetMisses });
+        if !found && !meta.quiet {
+            self.out.bytes.extend_from_slice(b"EN");
+            push_names(&mut self.out.bytes, meta);
+            self.out.bytes.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn meta_get_locked(&mut self, meta: &Meta<'_>) -> bool {
+        let now = self.now;
+        let key = meta.key.bytes();
+        let Ok(mut entry) = self.shared.cache.entry(key, now) else { return false };
+        let mut created = false;
+        if entry.item().is_none() {
+            let Some(exptime) = meta.vivify else { return false };
+            let expires = expiry(i64::from(exptime), now);
+            if entry.put(&[], 0, expires).is_err() {
+                return false;
+            }
+            created = true;
+        }
+        let item = if meta.no_update { entry.item() } else { entry.read() };
+        let Some(item) = item else { return false };
+        let info = item.meta();
+        // Flags are obeyed in order: `R` sees what a `T` before it did.
+        let place = |letter: u8| meta.flags().iter().position(|flag| flag[0] == letter);
+        let renewed = matches!((place(b'T'), place(b'R')), (Some(t), Some(r)) if t < r);
+        let time = |seconds: Option<i32>| expiry(i64::from(seconds.unwrap_or(0)), now);
+        let left = if renewed { time(meta.exptime) } else { info.expires };
+        let wanted = time(meta.recache);
+        let soon = !created && left != 0 && wanted != 0;
+        let soon = soon && seconds_left(left, now) < seconds_left(wanted, now);
+        let wins = created || !info.won && (soon || info.stale);
+        let marks = Marks { created, won: wins, lost: info.won, stale: info.stale };
+        // Flags are answered one by one: before `N` a new item does not expire.
+        let expires = if created { 0 } else { info.expires };
+        push_meta_item(&mut self.out, meta, &item, expires, marks, now);
+        if wins || info.won {
+            entry.mark(info.stale, true);
+        }
+        let outdone = created && place(b'T') < place(b'N');
+        let exptime = meta.exptime.filter(|_| !outdone);
+        match exptime.map(|exptime| expiry(i64::from(exptime), now)) {
+            Some(PAST) => {
+                entry.remove();
+            }
+            // An item that finds no room with its new expiry is evicted, as any may be.
+            Some(expires) => drop(entry.set_expiry(expires)),
+            None => {}
+        }
+        true
+    }
+
+    fn meta_delete(&mut self, meta: &Meta<'_>) {
+        let now = self.now;
+        let key = meta.key.bytes();
+        let outcome = if meta.stale {
+            self.meta_invalidate(meta)
+        } else {
+            match meta.cas {
+                // No item has version 0, so asking for it finds nothing to remove.
+                Some(0) => match self.cache().get(key, now, |_| ()) {
+                    Some(()) => Outcome::Exists,
+                    None => Outcome::NotFound,
+                },
+                cas => self.delete(key, cas.unwrap_or(0)),
+            }
+        };
+        self.meta_status(meta, outcome);
+    }
+
+    fn meta_invalidate(&mut self, meta: &Meta<'_>) -> Outcome {
+        let now = self.now;
+        let Ok(mut entry) = self.shared.cache.entry(meta.key.bytes(), now) else {
+            return Outcome::NotFound;
+        };
+        let Some(item) = entry.item() else { return Outcome::NotFound };
+        let info = item.meta();
+        if meta.cas.is_some_and(|wanted| wanted != info.cas) {
+            return Outcome::Exists;
+        }
+        let new = meta.exptime.map(|exptime| expiry(i64::from(exptime), now));
+        if new == Some(PAST) {
+            entry.remove();
+            return Outcome::Stored(info.cas);
+        }
+        // A new version is a new copy.
+        let value = &mut self.scratch;
+        value.clear();
+        item.append_to(value);
+        let stored = entry.put(&[value], info.flags, new.unwrap_or(info.expires));
+        entry.mark(true, false);
+        stored.map_or(Outcome::NoMemory, Outcome::Stored)
+    }
+
+    /// Appends the answer to `md` and `ms`: two letters, then what was asked for.
+    fn meta_status(&mut self, meta: &Meta<'_>, outcome: Outcome) {
+        let status = match outcome {
+            Outcome::Stored(_) if meta.quiet => return,
+            Outcome::Stored(_) => b"HD",
+            Outcome::NotStored => b"NS",
+            Outcome::Exists => b"EX",
+            Outcome::NotFound => b"NF",
+            other => {
+                self.out.bytes.extend_from_slice(stored_text(other).as_bytes());
+                return self.out.bytes.extend_from_slice(b"\r\n");
+            }
+        };
+        self.out.bytes.extend_from_slice(status);
+        for flag in meta.flags() {
+            match (flag[0], meta.kind) {
+                (b'c', Kind::Set) => {
+                    let cas = if let Outcome::Stored(cas) = outcome { cas } else { 0 };
+                    self.out.bytes.extend_from_slice(b" c");
+                    push_u64(&mut self.out.bytes, cas);
+                }
+                _ => push_name(&mut self.out.bytes, meta, flag),
+            }
+        }
+        self.out.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// The answer to `ms`.
+    pub fn meta_stored(&mut self, meta: &Meta<'_>, outcome: Outcome) {
+        self.count(Count::CmdMeta);
+        self.meta_status(meta, outcome);
+    }
+
+    fn meta_count(&mut self, meta: &Meta<'_>) {
+        let now = self.now;
+        let vivify = meta.vivify.map(|exptime| expiry(i64::from(exptime), now));
+        let exptime = meta.exptime.map(|exptime| expiry(i64::from(exptime), now));
+        // Of a new item the later one of both counts.
+        let place = |letter: u8| meta.flags().iter().position(|flag| flag[0] == letter);
+        let first = if place(b'T') > place(b'N') { exptime } else { vivify };
+        let step = Step {
+            key: meta.key.bytes(),
+            delta: meta.delta,
+            down: matches!(meta.mode, Some(b'D' | b'-')),
+            cas: meta.cas.unwrap_or(0),
+            first: first.filter(|_| vivify.is_some()).map(|expires| (meta.initial, expires)),
+            expires: exptime,
+        };
+        let counted = self.count_by(&step);
+        let out = &mut self.out.bytes;
+        match counted {
+            // As memcached has it, `q` keeps only the answer to a step quiet: neither that there is
+            // no item nor that one was made.
+            Ok(Counted { expires: Some(_), .. }) if meta.quiet => {}
+            Ok(counted) => push_counted(out, meta, counted, now),
+            Err(Outcome::NotNumber) => {
+                out.extend_from_slice(NOT_NUMBER.as_bytes());
+                out.extend_from_slice(b"\r\n");
+            }
+            Err(outcome @ (Outcome::NotFound | Outcome::Exists)) => {
+                let found = outcome == Outcome::Exists;
+                out.extend_from_slice(if found { b"EX" } else { b"NF" });
+                push_names(out, meta);
+                out.extend_from_slice(b"\r\n");
+            }
+            Err(_) => out.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
+        }
+    }
+}
+
+/// Who may fetch anew.
+#[derive(Clone, Copy, Default)]
+struct Marks {
+    /// It asked for what was not there: an empty item was put there.
+    created: bool,
+    /// This client.
+    won: bool,
+    /// Another one already.
+    lost: bool,
+    /// What is there is out of date.
+    stale: bool,
+}
+
+fn push_meta_item(
+    out: &mut Output,
+    meta: &Meta<'_>,
+    item: &Item<'_>,
+    mut expires: Millis,
+    marks: Marks,
+    now: Millis,
+) {
+    let info = item.meta();
+    let bytes = &mut out.bytes;
+    if meta.value {
+        bytes.extend_from_slice(b"VA ");
+        push_u64(bytes, info.len);
+    } else {
+        bytes.extend_from_slice(b"HD");
+    }
+    for flag in meta.flags() {
+        let number = match flag[0] {
+            b'T' => {
+                expires = expiry(i64::from(meta.exptime.unwrap_or(0)), now);
+                continue;
+            }
+            b'N' if marks.created => {
+                expires = info.expires;
+                continue;
+            }
+            b's' => info.len as i64,
+            b't' => seconds_left(expires, now),
+            b'c' => {
+                bytes.extend_from_slice(b" c");
+                push_u64(bytes, item.cas());
+                continue;
+            }
+            b'f' => i64::from(info.flags),
+            b'l' => i64::from(info.idle_s),
+            b'h' => i64::from(info.fetched),
+            _ => {
+                push_name(bytes, meta, flag);
+                continue;
+            }
+        };
+        bytes.extend_from_slice(&[b' ', flag[0]]);
+        bytes.extend_from_slice(Decimal::signed(number).as_bytes());
+    }
+    for (mark, letter) in [(marks.lost, b"Z"), (marks.stale, b"X"), (marks.won, b"W")] {
+        if mark {
+            bytes.push(b' ');
+            bytes.extend_from_slice(letter);
+        }
+    }
+    bytes.extend_from_slice(b"\r\n");
+    if meta.value {
+        push_value(out, item, info.len);
+        out.bytes.extend_from_slice(b"\r\n");
+    }
+}
+
+fn push_counted(out: &mut Vec<u8>, meta: &Meta<'_>, counted: Counted, now: Millis) {
+    let Counted { value, cas, expires: before } = counted;
+    let mut expires = before.unwrap_or(0);
+    let digits = Decimal::new(value);
+    if meta.value {
+        out.extend_from_slice(b"VA ");
+        push_u64(out, digits.as_bytes().len() as u64);
+    } else {
+        out.extend_from_slice(b"HD");
+    }
+    for flag in meta.flags() {
+        match flag[0] {
+            b'c' => {
+                out.extend_from_slice(b" c");
+                push_u64(out, cas);
+            }
+            b't' => {
+                out.extend_from_slice(b" t");
+                push_i64(out, seconds_left(expires, now));
+            }
+            b'T' => expires = expiry(i64::from(meta.exptime.unwrap_or(0)), now),
+            b'N' if before.is_none() => {
+                expires = expiry(i64::from(meta.vivify.unwrap_or(0)), now);
+            }
+            _ => push_name(out, meta, flag),
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+    if meta.value {
+        out.extend_from_slice(digits.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Gives back opaque and key, where they were asked for.
+fn push_names(out: &mut Vec<u8>, meta: &Meta<'_>) {
+    meta.flags().iter().for_each(|flag| push_name(out, meta, flag));
+}
+
+fn push_name(out: &mut Vec<u8>, meta: &Meta<'_>, flag: &[u8]) {
+    match flag[0] {
+        b'O' => {
+            out.push(b' ');
+            out.extend_from_slice(flag);
+        }
+        b'k' => {
+            out.extend_from_slice(b" k");
+            if meta.binary_key {
+                push_base64(out, meta.key.bytes());
+                out.extend_from_slice(b" b");
+            } else {
+                out.extend_from_slice(meta.key.bytes());
+            }
+        }
+        _ => {}
+    }
+}

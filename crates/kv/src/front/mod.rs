@@ -1,0 +1,42 @@
+//! What ordinary clients speak, in front of a cache in this process: memcached's text, meta and
+//! binary protocols, and Redis's RESP2 and RESP3. Clients need no change.
+//!
+//! ```text
+//! socket -> Session::feed -> parser -> command on the cache -> Output -> socket
+//!           session.rs       text.rs    memcached.rs           output.rs
+//!                            meta.rs    meta_run.rs
+//!                            binary.rs  binary_run.rs
+//!                            resp.rs    redis.rs, redis_*.rs
+//! ```
+//!
+//! Parsers are pure functions over bytes; a [`session::Session`] knows no socket; [`server`] moves
+//! bytes. One thread serves a connection for its whole life and answers everything that one read
+//! brought with one write. Look-ups that arrive together are done together (`batch.rs`). Long
+//! values are written into the cache as they arrive and sent from its memory.
+
+pub mod auth;
+pub mod batch;
+pub mod binary;
+pub mod binary_run;
+pub mod bytes;
+pub mod connection;
+pub mod core;
+pub mod counters;
+pub mod memcached;
+pub mod meta;
+pub mod meta_run;
+pub mod metrics;
+pub mod output;
+pub mod redis;
+pub mod redis_keys;
+pub mod redis_server;
+pub mod redis_strings;
+pub mod resp;
+pub mod server;
+pub mod session;
+pub mod slowlog;
+pub mod stats;
+pub mod store;
+pub mod text;
+pub mod tls;
+pub mod worker;

@@ -1,0 +1,131 @@
+//! Answers on their way to a client: bytes of our own, and large values that stay in the cache's
+//! memory until they are sent. Owned by a worker while commands run, by a connection while its
+//! client is slow. Nothing here makes a system call; `socket.rs` sends what [`Output::pieces`]
+//! names and says how much went.
+
+use crate::cache::Pinned;
+use rackpool_hw::window::Piece;
+
+/// Answers that were not sent yet, in order.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Bytes of our own.
+    pub bytes: Vec<u8>,
+    /// Values that stand before the byte of that index, with their lengths.
+    pins: Vec<(usize, u64, Pinned)>,
+    /// Own bytes that were sent.
+    sent: usize,
+    /// Values that were sent whole.
+    pins_sent: usize,
+    /// Bytes of the value after those that were sent.
+    pin_sent: u64,
+    /// Bytes of all values.
+    pinned_bytes: u64,
+}
+
+impl Output {
+    /// Bytes that were not sent yet.
+    pub fn len(&self) -> u64 {
+        let own = (self.bytes.len() - self.sent) as u64;
+        own + self.pinned_bytes
+    }
+
+    /// Whether all was sent.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Puts a value behind what there is, without a copy.
+    pub fn push_pinned(&mut self, value: Pinned) {
+        let len = value.len();
+        self.pinned_bytes += len;
+        self.pins.push((self.bytes.len(), len, value));
+    }
+
+    /// All that is to be sent, if no value of the cache is among it.
+    pub fn own_bytes(&self) -> Option<&[u8]> {
+        self.pins.is_empty().then(|| &self.bytes[self.sent..])
+    }
+
+    /// Calls `piece` with what is to be sent, in order, until it says that it has enough.
+    pub fn pieces<'a>(&'a self, mut piece: impl FnMut(Piece<'a>) -> bool) {
+        let mut from = self.sent;
+        let mut skip = self.pin_sent;
+        for (at, _, value) in &self.pins[self.pins_sent..] {
+            if *at > from && !piece(Piece::Private(&self.bytes[from..*at])) {
+                return;
+            }
+            from = *at;
+            for (window, offset, bytes) in value.pieces() {
+                let skipped = skip.min(bytes);
+                skip -= skipped;
+                if skipped < bytes
+                    && !piece(Piece::Shared(window, offset + skipped, bytes - skipped))
+                {
+                    return;
+                }
+            }
+        }
+        if from < self.bytes.len() {
+            piece(Piece::Private(&self.bytes[from..]));
+        }
+    }
+
+    /// Takes away `count` bytes that were sent. Values are let go as soon as they are sent.
+    pub fn advance(&mut self, count: u64) {
+        if self.pins.is_empty() {
+            self.sent += count as usize;
+        } else {
+            self.advance_pins(count);
+        }
+        if self.is_empty() {
+            self.clear();
+        }
+    }
+
+    fn advance_pins(&mut self, mut count: u64) {
+        while count > 0 {
+            let next = self.pins.get(self.pins_sent);
+            let end = next.map_or(self.bytes.len(), |(at, ..)| *at);
+            let own = count.min((end - self.sent) as u64);
+            self.sent += own as usize;
+            count -= own;
+            let Some(&(_, len, _)) = next else {
+                assert!(count == 0, "{count} bytes more were sent than there are");
+                return;
+            };
+            let pinned = count.min(len - self.pin_sent);
+            self.pin_sent += pinned;
+            self.pinned_bytes -= pinned;
+            count -= pinned;
+            if self.sent == end && self.pin_sent == len {
+                (self.pins_sent, self.pin_sent) = (self.pins_sent + 1, 0);
+            }
+        }
+        if self.pins_sent == self.pins.len() {
+            self.pins.clear();
+            self.pins_sent = 0;
+        } else if self.pins_sent >= 64 {
+            self.pins.drain(..self.pins_sent);
+            self.pins_sent = 0;
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.pins.clear();
+        (self.sent, self.pins_sent, self.pin_sent, self.pinned_bytes) = (0, 0, 0, 0);
+    }
+
+    /// Takes back what was put behind own byte `start`.
+    pub fn truncate(&mut self, start: usize) {
+        self.bytes.truncate(start);
+        while let Some((at, len, _)) = self.pins.last()
+            && *at > start
+        {
+            self.pinned_bytes -= len;
+            self.pins.pop();
+        }
+    }
+}

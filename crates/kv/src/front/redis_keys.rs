@@ -1,0 +1,350 @@
+//! Redis's commands on keys of any kind: removal, expiry, listing. In: a [`Call`]. Out: its answer,
+//! or an error's text.
+
+use super::counters::Count;
+use super::redis::{Answer, Call, failed, syntax, unknown_subcommand};
+use super::redis_strings::past_or;
+use super::resp::{push_array, push_bulk};
+use super::store::set_expiry;
+use crate::cache::Millis;
+
+/// `DEL key [key ...]`, `UNLINK key [key ...]`
+pub fn del(call: &mut Call<'_>) -> Answer {
+    let (cache, now) = (call.core.cache(), call.core.now);
+    let removed = (1..call.count()).filter(|index| cache.remove(call.arg(*index), now)).count();
+    call.integer(removed as i64)
+}
+
+/// `EXISTS key [key ...]`, `TOUCH key [key ...]`
+pub fn exists(call: &mut Call<'_>) -> Answer {
+    let mut found = 0;
+    for index in 1..call.count() {
+        let there = call.core.cache().get(call.arg(index), call.core.now, |_| ()).is_some();
+        call.counted(there);
+        found += i64::from(there);
+    }
+    call.integer(found)
+}
+
+/// `TYPE key`
+pub fn type_of(call: &mut Call<'_>) -> Answer {
+    let there = expires(call).is_some();
+    call.status(if there { "string" } else { "none" })
+}
+
+/// When word 1 expires (0 = never), if there is such an item; counts nothing.
+fn expires(call: &Call<'_>) -> Option<Millis> {
+    let entry = call.core.shared.cache.entry(call.arg(1), call.core.now).ok()?;
+    entry.item().map(|item| item.expires())
+}
+
+/// `TTL key`
+pub fn ttl(call: &mut Call<'_>) -> Answer {
+    left(call, |expires, now| (expires.saturating_sub(now) + 500) / 1000)
+}
+
+/// `PTTL key`
+pub fn pttl(call: &mut Call<'_>) -> Answer {
+    left(call, |expires, now| expires.saturating_sub(now))
+}
+
+/// `EXPIRETIME key`
+pub fn expiretime(call: &mut Call<'_>) -> Answer {
+    left(call, |expires, _| (expires + 500) / 1000)
+}
+
+/// `PEXPIRETIME key`
+pub fn pexpiretime(call: &mut Call<'_>) -> Answer {
+    left(call, |expires, _| expires)
+}
+
+fn left(call: &mut Call<'_>, show: fn(Millis, Millis) -> Millis) -> Answer {
+    let expires = expires(call);
+    call.counted(expires.is_some());
+    call.integer(match expires {
+        None => -2,
+        Some(0) => -1,
+        Some(expires) => show(expires, call.core.now) as i64,
+    })
+}
+
+/// `EXPIRE key seconds [NX|XX|GT|LT]`
+pub fn expire(call: &mut Call<'_>) -> Answer {
+    expire_at(call, 1000, false, "expire")
+}
+
+/// `PEXPIRE key milliseconds [NX|XX|GT|LT]`
+pub fn pexpire(call: &mut Call<'_>) -> Answer {
+    expire_at(call, 1, false, "pexpire")
+}
+
+/// `EXPIREAT key seconds [NX|XX|GT|LT]`
+pub fn expireat(call: &mut Call<'_>) -> Answer {
+    expire_at(call, 1000, true, "expireat")
+}
+
+/// `PEXPIREAT key milliseconds [NX|XX|GT|LT]`
+pub fn pexpireat(call: &mut Call<'_>) -> Answer {
+    expire_at(call, 1, true, "pexpireat")
+}
+
+/// On which condition an expiry is changed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Conditions {
+    if_none: bool,
+    if_some: bool,
+    if_later: bool,
+    if_earlier: bool,
+}
+
+impl Conditions {
+    fn read(call: &Call<'_>, first: usize) -> Result<Self, String> {
+        let mut all = Self::default();
+        for index in first..call.count() {
+            let is = |word| call.is(index, word);
+            match () {
+                () if is("nx") => all.if_none = true,
+                () if is("xx") => all.if_some = true,
+                () if is("gt") => all.if_later = true,
+                () if is("lt") => all.if_earlier = true,
+                () => {
+                    let word = String::from_utf8_lossy(call.arg(index)).into_owned();
+                    return Err(format!("ERR Unsupported option {word}"));
+                }
+            }
+        }
+        if all.if_none && (all.if_some || all.if_later || all.if_earlier) {
+            let text = "ERR NX and XX, GT or LT options at the same time are not compatible";
+            return Err(text.into());
+        }
+        if all.if_later && all.if_earlier {
+            return Err("ERR GT and LT options at the same time are not compatible".into());
+        }
+        Ok(all)
+    }
+
+    fn hold(self, before: Millis, after: i64) -> bool {
+        // Never is later than any time.
+        let before = if before == 0 { i64::MAX } else { before as i64 };
+        let none = before == i64::MAX;
+        !(self.if_none && !none
+            || self.if_some && none
+            || self.if_later && after <= before
+            || self.if_earlier && after >= before)
+    }
+}
+
+fn expire_at(call: &mut Call<'_>, unit_ms: i64, absolute: bool, command: &str) -> Answer {
+    let conditions = Conditions::read(call, 3)?;
+    let invalid = || format!("ERR invalid expire time in '{command}' command");
+    let now = call.core.now;
+    let base = if absolute { 0 } else { now as i64 };
+    let at = call.number(2)?.checked_mul(unit_ms).and_then(|ms| ms.checked_add(base));
+    let at = at.ok_or_else(invalid)?;
+    let Ok(mut entry) = call.core.shared.cache.entry(call.args.get(call.input, 1), now) else {
+        return call.integer(0);
+    };
+    let before = entry.item().map(|item| item.expires());
+    let holds = before.is_some_and(|before| conditions.hold(before, at));
+    if holds {
+        set_expiry(&mut entry, past_or(at.max(0) as u64, now));
+    }
+    drop(entry);
+    call.integer(i64::from(holds))
+}
+
+/// `PERSIST key`
+pub fn persist(call: &mut Call<'_>) -> Answer {
+    let now = call.core.now;
+    let Ok(mut entry) = call.core.shared.cache.entry(call.args.get(call.input, 1), now) else {
+        return call.integer(0);
+    };
+    let had = entry.item().is_some_and(|item| item.expires() != 0);
+    if had {
+        set_expiry(&mut entry, 0);
+    }
+    drop(entry);
+    call.integer(i64::from(had))
+}
+
+/// `DBSIZE`
+pub fn dbsize(call: &mut Call<'_>) -> Answer {
+    let items = call.core.cache().len();
+    call.integer(items as i64)
+}
+
+/// `FLUSHALL [ASYNC|SYNC]`, `FLUSHDB [ASYNC|SYNC]`
+pub fn flush(call: &mut Call<'_>) -> Answer {
+    if call.count() > 2 || call.count() == 2 && !call.is(1, "async") && !call.is(1, "sync") {
+        return Err(syntax());
+    }
+    call.core.count(Count::CmdFlush);
+    call.core.cache().clear(call.core.now);
+    call.status("OK")
+}
+
+/// Items that one `SCAN` looks at, at most.
+const SCAN_COUNT_MAX: i64 = 10_000;
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
+pub fn scan(call: &mut Call<'_>) -> Answer {
+    let cursor = std::str::from_utf8(call.arg(1)).ok().and_then(|text| text.parse::<u64>().ok());
+    let cursor = cursor.ok_or("ERR invalid cursor")?;
+    let (mut count, mut pattern, mut strings) = (10, None, true);
+    let mut index = 2;
+    while index < call.count() {
+        if index + 1 == call.count() {
+            return Err(syntax());
+        }
+        if call.is(index, "count") {
+            count = call.number(index + 1)?;
+            if count < 1 {
+                return Err(syntax());
+            }
+        } else if call.is(index, "match") {
+            pattern = Some(index + 1);
+        } else if call.is(index, "type") {
+            strings = call.is(index + 1, "string");
+        } else {
+            return Err(syntax());
+        }
+        index += 2;
+    }
+    let pattern = pattern.map(|index| call.args.get(call.input, index));
+    let mut keys = Vec::new();
+    let count = count.min(SCAN_COUNT_MAX) as usize;
+    let next = call.core.cache().scan(cursor, count, call.core.now, |item| {
+        let key = item.key();
+        if strings && pattern.is_none_or(|pattern| matches(pattern, &key)) {
+            keys.push(key);
+        }
+    });
+    let out = &mut call.core.out.bytes;
+    push_array(out, 2);
+    push_bulk(out, next.to_string().as_bytes());
+    push_array(out, keys.len());
+    keys.iter().for_each(|key| push_bulk(out, key));
+    Ok(())
+}
+
+/// `MEMORY USAGE key [SAMPLES count]`
+pub fn memory(call: &mut Call<'_>) -> Answer {
+    if !call.is(1, "usage") {
+        return Err(unknown_subcommand("MEMORY", call.arg(1)));
+    }
+    let samples = call.count() == 5 && call.is(3, "samples");
+    if call.count() < 3 {
+        return Err(super::redis::wrong_arity("memory|usage"));
+    }
+    if call.count() != 3 && !samples {
+        return Err(syntax());
+    }
+    if samples && call.number(4)? < 0 {
+        return Err(syntax());
+    }
+    let key = call.args.get(call.input, 2);
+    let entry = call.core.shared.cache.entry(key, call.core.now).map_err(|e| failed(&e))?;
+    let bytes = entry.item().map(|item| item.len() + key.len() as u64 + ITEM_BYTES);
+    drop(entry);
+    match bytes {
+        Some(bytes) => call.integer(bytes as i64),
+        None => call.null(),
+    }
+}
+
+/// What an item costs beside key and value: header and index entry.
+const ITEM_BYTES: u64 = 16;
+
+/// Whether a pattern with `*`, `?`, `[...]` and `\` matches the whole text. Takes time in
+/// proportion to the product of both lengths at most.
+pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut at, mut seen) = (0, 0);
+    // Where the last star stands, and what it has swallowed up to.
+    let mut star: Option<(usize, usize)> = None;
+    loop {
+        let one = match pattern.get(at) {
+            Some(b'*') => {
+                star = Some((at, seen));
+                at += 1;
+                continue;
+            }
+            None if seen == text.len() => return true,
+            None => None,
+            Some(_) => text.get(seen).and_then(|byte| matches_one(&pattern[at..], *byte)),
+        };
+        if let Some(used) = one {
+            (at, seen) = (at + used, seen + 1);
+            continue;
+        }
+        match star {
+            Some((place, swallowed)) if swallowed < text.len() => {
+                star = Some((place, swallowed + 1));
+                (at, seen) = (place + 1, swallowed + 1);
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// Whether the first element of a pattern matches a byte; how long the element is.
+fn matches_one(pattern: &[u8], byte: u8) -> Option<usize> {
+    match pattern {
+        [b'?', ..] => Some(1),
+        [b'\\', escaped, ..] => (*escaped == byte).then_some(2),
+        [b'[', rest @ ..] => {
+            let (negated, set) = match rest {
+                [b'^', set @ ..] => (true, set),
+                set => (false, set),
+            };
+            let (mut index, mut found) = (0, false);
+            while index < set.len() && set[index] != b']' {
+                match &set[index..] {
+                    [b'\\', escaped, ..] => {
+                        found |= *escaped == byte;
+                        index += 2;
+                    }
+                    [low, b'-', high, ..] => {
+                        let (low, high) = (low.min(high), low.max(high));
+                        found |= (*low..=*high).contains(&byte);
+                        index += 3;
+                    }
+                    [exact, ..] => {
+                        found |= *exact == byte;
+                        index += 1;
+                    }
+                    [] => break,
+                }
+            }
+            let closing = usize::from(index < set.len());
+            (found != negated).then_some(1 + usize::from(negated) + index + closing)
+        }
+        [exact, ..] => (*exact == byte).then_some(1),
+        [] => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn patterns_match_as_in_a_shell() {
+        for (pattern, text, expected) in [
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abb", false),
+            ("h[ae]llo", "hallo", true),
+            ("h[^e]llo", "hello", false),
+            ("h[a-c]llo", "hbllo", true),
+            ("h?llo", "hllo", false),
+            ("a\\*", "a*", true),
+            ("a\\*", "ab", false),
+            ("*a*b*", "xaxbx", true),
+            ("", "a", false),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
+        }
+        let stars = "*a".repeat(50);
+        assert!(!matches(stars.as_bytes(), &[b'a'; 49]));
+    }
+}

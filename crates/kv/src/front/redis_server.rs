@@ -1,0 +1,342 @@
+//! Redis's commands on the connection and the server. In: a [`Call`]. Out: its answer, or an
+//! error's text.
+
+use super::auth::same;
+use super::counters::Count;
+use super::redis::{Answer, COMMANDS, Call, Spec, syntax, unknown_subcommand, wrong_arity};
+use super::redis_keys::matches;
+use super::resp::{
+    Version, push_array, push_bulk, push_integer, push_map, push_status, push_verbatim,
+};
+use super::stats;
+
+/// What we answer to those who ask for Redis's version: tools compare numbers.
+pub const VERSION: &str = "7.0.15";
+/// The only user there is.
+const USER: &[u8] = b"default";
+
+const WRONG: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+
+/// `PING [text]`
+pub fn ping(call: &mut Call<'_>) -> Answer {
+    match call.count() {
+        1 => call.status("PONG"),
+        2 => echo(call),
+        _ => Err(wrong_arity("ping")),
+    }
+}
+
+/// `ECHO text`
+pub fn echo(call: &mut Call<'_>) -> Answer {
+    let text = call.args.get(call.input, 1);
+    push_bulk(&mut call.core.out.bytes, text);
+    Ok(())
+}
+
+/// `QUIT`
+pub fn quit(call: &mut Call<'_>) -> Answer {
+    call.client.quits = true;
+    call.status("OK")
+}
+
+/// `SELECT 0`
+pub fn select(call: &mut Call<'_>) -> Answer {
+    match call.number(1) {
+        Ok(0) => call.status("OK"),
+        Ok(_) => Err("ERR DB index is out of range".into()),
+        Err(_) => Err("ERR value is not an integer or out of range".into()),
+    }
+}
+
+/// `TIME`
+pub fn time(call: &mut Call<'_>) -> Answer {
+    let now = call.core.now;
+    let out = &mut call.core.out.bytes;
+    push_array(out, 2);
+    push_bulk(out, (now / 1000).to_string().as_bytes());
+    push_bulk(out, (now % 1000 * 1000).to_string().as_bytes());
+    Ok(())
+}
+
+/// `AUTH [user] password`
+pub fn auth(call: &mut Call<'_>) -> Answer {
+    if call.count() > 3 {
+        return Err(syntax());
+    }
+    if call.count() == 2 && call.core.shared.settings.password.is_none() {
+        return Err("ERR AUTH <password> called without any password configured for the default \
+                    user. Are you sure your configuration is correct?"
+            .into());
+    }
+    let last = call.count() - 1;
+    let user = if call.count() == 3 { call.arg(1) } else { USER };
+    let right = is_right(call, user, call.arg(last));
+    answer_auth(call, right)?;
+    call.status("OK")
+}
+
+fn is_right(call: &Call<'_>, user: &[u8], password: &[u8]) -> bool {
+    let expected = &call.core.shared.settings.password;
+    let right = expected.as_ref().is_none_or(|expected| same(expected.as_bytes(), password));
+    right && user == USER
+}
+
+fn answer_auth(call: &mut Call<'_>, right: bool) -> Answer {
+    call.core.count(Count::AuthCmds);
+    if right {
+        call.client.known = true;
+        return Ok(());
+    }
+    call.core.count(Count::AuthErrors);
+    Err(WRONG.into())
+}
+
+/// `HELLO [version [AUTH user password] [SETNAME name]]`
+pub fn hello(call: &mut Call<'_>) -> Answer {
+    let mut version = call.client.version;
+    let mut index = 1;
+    if call.count() > 1 {
+        version = match call.number(1) {
+            Ok(2) => Version::Two,
+            Ok(3) => Version::Three,
+            Ok(_) => return Err("NOPROTO unsupported protocol version".into()),
+            Err(_) => {
+                let text = "ERR Protocol version is not an integer or out of range";
+                return Err(text.into());
+            }
+        };
+        index = 2;
+    }
+    let mut name = None;
+    while index < call.count() {
+        if call.is(index, "auth") && index + 2 < call.count() {
+            let right = is_right(call, call.arg(index + 1), call.arg(index + 2));
+            answer_auth(call, right)?;
+            index += 3;
+        } else if call.is(index, "setname") && index + 1 < call.count() {
+            name = Some(checked_name(call.arg(index + 1))?);
+            index += 2;
+        } else {
+            let word = String::from_utf8_lossy(call.arg(index)).into_owned();
+            return Err(format!("ERR Syntax error in HELLO option '{word}'"));
+        }
+    }
+    if !call.client.known {
+        return Err(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise \
+                    the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the \
+                    client and select the RESP protocol version at the same time"
+                .into(),
+        );
+    }
+    call.client.version = version;
+    if let Some(name) = name {
+        call.client.name = name;
+    }
+    let id = call.client.id as i64;
+    let out = &mut call.core.out.bytes;
+    push_map(out, 7, version);
+    for (key, value) in [("server", "redis"), ("version", VERSION)] {
+        push_bulk(out, key.as_bytes());
+        push_bulk(out, value.as_bytes());
+    }
+    for (key, value) in [("proto", if version == Version::Two { 2 } else { 3 }), ("id", id)] {
+        push_bulk(out, key.as_bytes());
+        push_integer(out, value);
+    }
+    for (key, value) in [("mode", "standalone"), ("role", "master")] {
+        push_bulk(out, key.as_bytes());
+        push_bulk(out, value.as_bytes());
+    }
+    push_bulk(out, b"modules");
+    push_array(out, 0);
+    Ok(())
+}
+
+fn checked_name(name: &[u8]) -> Result<Vec<u8>, String> {
+    if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        return Ok(name[..name.len().min(NAME_BYTES_MAX)].to_vec());
+    }
+    Err("ERR Client names cannot contain spaces, newlines or special characters.".into())
+}
+
+/// Bytes of a client's name that are kept.
+const NAME_BYTES_MAX: usize = 256;
+
+/// `CLIENT SETNAME|GETNAME|ID|LIST|INFO|SETINFO`
+pub fn client(call: &mut Call<'_>) -> Answer {
+    let arity = |call: &Call<'_>, words: usize, name: &str| {
+        let wrong = call.count() != words;
+        if wrong { Err(wrong_arity(&format!("client|{name}"))) } else { Ok(()) }
+    };
+    if call.is(1, "setname") {
+        arity(call, 3, "setname")?;
+        call.client.name = checked_name(call.arg(2))?;
+        return call.status("OK");
+    }
+    if call.is(1, "getname") {
+        arity(call, 2, "getname")?;
+        if call.client.name.is_empty() {
+            return call.null();
+        }
+        push_bulk(&mut call.core.out.bytes, &call.client.name);
+        return Ok(());
+    }
+    if call.is(1, "id") {
+        arity(call, 2, "id")?;
+        return call.integer(call.client.id as i64);
+    }
+    if call.is(1, "setinfo") {
+        arity(call, 4, "setinfo")?;
+        let value = checked_name(call.arg(3))?;
+        if call.is(2, "lib-name") {
+            call.client.library.0 = value;
+        } else if call.is(2, "lib-ver") {
+            call.client.library.1 = value;
+        } else {
+            return Err(
+                "ERR Unrecognized option or bad number of args for: 'CLIENT SETINFO'".into()
+            );
+        }
+        return call.status("OK");
+    }
+    if call.is(1, "list") || call.is(1, "info") {
+        let line = client_line(call);
+        push_verbatim(&mut call.core.out.bytes, line.as_bytes(), call.client.version);
+        return Ok(());
+    }
+    Err(unknown_subcommand("CLIENT", call.arg(1)))
+}
+
+/// The asking client as `CLIENT LIST` shows one: others belong to threads of their own.
+fn client_line(call: &Call<'_>) -> String {
+    let client = &call.client;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let resp = if client.version == Version::Two { 2 } else { 3 };
+    format!(
+        "id={} addr={} name={} db=0 sub=0 psub=0 multi=-1 cmd=client user=default resp={resp} \
+         lib-name={} lib-ver={}\n",
+        client.id,
+        client.addr,
+        text(&client.name),
+        text(&client.library.0),
+        text(&client.library.1),
+    )
+}
+
+/// `COMMAND [COUNT|DOCS|INFO|LIST ...]`
+pub fn command(call: &mut Call<'_>) -> Answer {
+    let version = call.client.version;
+    let out = &mut call.core.out.bytes;
+    if call.args.len() == 1 {
+        push_array(out, COMMANDS.len());
+        COMMANDS.iter().for_each(|spec| push_spec(out, spec));
+        return Ok(());
+    }
+    let is = |word: &str| call.args.get(call.input, 1).eq_ignore_ascii_case(word.as_bytes());
+    if is("count") {
+        push_integer(out, COMMANDS.len() as i64);
+    } else if is("docs") {
+        push_map(out, 0, version);
+    } else if is("list") {
+        push_array(out, COMMANDS.len());
+        COMMANDS.iter().for_each(|spec| push_bulk(out, spec.name.as_bytes()));
+    } else if is("info") {
+        push_array(out, call.args.len() - 2);
+        for index in 2..call.args.len() {
+            match super::redis::find(call.args.get(call.input, index)) {
+                Some(spec) => push_spec(out, spec),
+                None => out.extend_from_slice(match version {
+                    Version::Two => b"*-1\r\n",
+                    Version::Three => b"_\r\n",
+                }),
+            }
+        }
+    } else {
+        return Err(unknown_subcommand("COMMAND", call.arg(1)));
+    }
+    Ok(())
+}
+
+fn push_spec(out: &mut Vec<u8>, spec: &Spec) {
+    push_array(out, 6);
+    push_bulk(out, spec.name.as_bytes());
+    push_integer(out, i64::from(spec.arity));
+    push_array(out, 1);
+    push_status(out, if spec.writes { "write" } else { "readonly" });
+    let (first, last, step) = spec.keys;
+    [first, last, step].into_iter().for_each(|number| push_integer(out, i64::from(number)));
+}
+
+/// `CONFIG GET pattern ...|RESETSTAT`
+pub fn config(call: &mut Call<'_>) -> Answer {
+    if call.is(1, "resetstat") {
+        call.core.shared.reset_counts();
+        return call.status("OK");
+    }
+    if !call.is(1, "get") {
+        if call.is(1, "set") || call.is(1, "rewrite") {
+            return Err("ERR options are given when the server is started".into());
+        }
+        return Err(unknown_subcommand("CONFIG", call.arg(1)));
+    }
+    if call.count() < 3 {
+        return Err(wrong_arity("config|get"));
+    }
+    let all = stats::config(&call.core.shared);
+    let is_asked = |name: &str| {
+        (2..call.count())
+            .any(|index| matches(&call.arg(index).to_ascii_lowercase(), name.as_bytes()))
+    };
+    let asked: Vec<_> = all.iter().filter(|(name, _)| is_asked(name)).collect();
+    let out = &mut call.core.out.bytes;
+    push_map(out, asked.len(), call.client.version);
+    for (name, value) in asked {
+        push_bulk(out, name.as_bytes());
+        push_bulk(out, value.as_bytes());
+    }
+    Ok(())
+}
+
+/// `INFO [section ...]`
+pub fn info(call: &mut Call<'_>) -> Answer {
+    let sections: Vec<String> = (1..call.count())
+        .map(|index| String::from_utf8_lossy(call.arg(index)).to_ascii_lowercase())
+        .collect();
+    let text = stats::info(call.core, &sections);
+    push_verbatim(&mut call.core.out.bytes, text.as_bytes(), call.client.version);
+    Ok(())
+}
+
+/// `SLOWLOG GET [count]|LEN|RESET`
+pub fn slowlog(call: &mut Call<'_>) -> Answer {
+    let wanted = if call.count() > 2 { call.number(2)? } else { 10 };
+    let (get, len, reset) = (call.is(1, "get"), call.is(1, "len"), call.is(1, "reset"));
+    let unknown = unknown_subcommand("SLOWLOG", call.arg(1));
+    let core = &mut *call.core;
+    let mut log = core.shared.slow.lock().unwrap_or_else(|poison| poison.into_inner());
+    let out = &mut core.out.bytes;
+    if len {
+        push_integer(out, log.entries().len() as i64);
+    } else if reset {
+        log.clear();
+        push_status(out, "OK");
+    } else if get {
+        let count = if wanted < 0 { usize::MAX } else { wanted as usize };
+        let count = count.min(log.entries().len());
+        push_array(out, count);
+        for entry in log.entries().take(count) {
+            push_array(out, 6);
+            for number in [entry.id, entry.at_s, entry.took_us] {
+                push_integer(out, number as i64);
+            }
+            push_array(out, entry.words.len());
+            entry.words.iter().for_each(|word| push_bulk(out, word));
+            push_bulk(out, entry.client.as_bytes());
+            push_bulk(out, entry.name.as_bytes());
+        }
+    } else {
+        return Err(unknown);
+    }
+    Ok(())
+}

@@ -1,0 +1,336 @@
+//! Redis's commands on strings. In: a [`Call`]. Out: its answer, or an error's text.
+
+use super::batch::{Form, push_resp_item};
+use super::bytes::{Decimal, strict_i64};
+use super::core::PAST;
+use super::redis::{Answer, Call, failed, not_an_integer, syntax, wrong_arity};
+use super::resp::{push_array, push_integer, push_null, push_status};
+use super::store::{Value, set_expiry};
+use crate::cache::{Entry, Error, Item, Millis, Writer};
+
+/// What may stand behind `SET key value` and `GETEX key`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Extra {
+    if_absent: bool,
+    if_present: bool,
+    get: bool,
+    keep: bool,
+    persist: bool,
+    /// When the item expires, and whether it is told as a point in time.
+    expires: Option<Millis>,
+}
+
+/// Reads the words from `first` on. `set`: as for `SET`, else as for `GETEX`.
+fn extra(call: &Call<'_>, first: usize, set: bool) -> Result<Extra, String> {
+    let mut extra = Extra::default();
+    let mut time = None;
+    let mut index = first;
+    while index < call.count() {
+        let is = |word| call.is(index, word);
+        let timeless = time.is_none() && !extra.keep && !extra.persist;
+        if set && is("nx") && !extra.if_present {
+            extra.if_absent = true;
+        } else if set && is("xx") && !extra.if_absent {
+            extra.if_present = true;
+        } else if set && is("get") {
+            extra.get = true;
+        } else if set && is("keepttl") && time.is_none() {
+            extra.keep = true;
+        } else if !set && is("persist") && time.is_none() {
+            extra.persist = true;
+        } else if let Some(unit) = Unit::of(call.arg(index))
+            && index + 1 < call.count()
+            && (timeless || !extra.keep && !extra.persist && time.is_some_and(|(u, _)| u == unit))
+        {
+            time = Some((unit, index + 1));
+            index += 1;
+        } else {
+            return Err(syntax());
+        }
+        index += 1;
+    }
+    if let Some((unit, index)) = time {
+        let absent = || call.core.cache().get(call.arg(1), call.core.now, |_| ()).is_none();
+        // The time of what is not there is not looked at.
+        if set || !absent() {
+            let command = if set { "set" } else { "getex" };
+            extra.expires = Some(unit.expires(call, index, command)?);
+        }
+    }
+    Ok(extra)
+}
+
+/// In what an expiry is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unit {
+    seconds: bool,
+    absolute: bool,
+}
+
+impl Unit {
+    fn of(word: &[u8]) -> Option<Self> {
+        let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+        let all = [("ex", true, false), ("px", false, false), ("exat", true, true)];
+        let found = all.into_iter().chain([("pxat", false, true)]).find(|(name, ..)| is(name));
+        found.map(|(_, seconds, absolute)| Self { seconds, absolute })
+    }
+
+    fn expires(self, call: &Call<'_>, index: usize, command: &str) -> Result<Millis, String> {
+        let number = call.number(index)?;
+        let invalid = || format!("ERR invalid expire time in '{command}' command");
+        let ms = if self.seconds { number.checked_mul(1000) } else { Some(number) };
+        let ms = ms.filter(|ms| *ms > 0).ok_or_else(invalid)?;
+        let now = if self.absolute { 0 } else { call.core.now as i64 };
+        let at = ms.checked_add(now).ok_or_else(invalid)?;
+        Ok(past_or(at as u64, call.core.now))
+    }
+}
+
+/// A point in time that is over is [`PAST`].
+pub fn past_or(at: Millis, now: Millis) -> Millis {
+    if at <= now { PAST } else { at }
+}
+
+/// Stores a value whatever was there; at once expired, it removes what was there.
+fn put(entry: &mut Entry<'_>, value: Value<'_>, expires: Millis) -> Result<(), Error> {
+    if expires == PAST {
+        entry.remove();
+        return Ok(());
+    }
+    match value {
+        Value::Bytes(bytes) => entry.put(&[bytes], 0, expires).map(drop),
+        Value::Written(writer) => {
+            entry.commit(writer)?;
+            if expires == 0 { Ok(()) } else { entry.set_expiry(expires) }
+        }
+    }
+}
+
+/// `SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]`
+pub fn set(call: &mut Call<'_>) -> Answer {
+    let extra = extra(call, 3, true)?;
+    let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
+    set_with(call, key, Value::Bytes(value), extra)
+}
+
+/// `SET` whose value was streamed; the words are those behind it.
+pub fn set_streamed(call: &mut Call<'_>, writer: Writer) -> Answer {
+    let extra = extra(call, 0, true)?;
+    let key = writer.key().to_vec();
+    set_with(call, &key, Value::Written(writer), extra)
+}
+
+fn set_with(call: &mut Call<'_>, key: &[u8], value: Value<'_>, extra: Extra) -> Answer {
+    let version = call.client.version;
+    let core = &mut *call.core;
+    let mut entry = core.shared.cache.entry(key, core.now).map_err(|error| failed(&error))?;
+    let item = entry.item();
+    let there = item.is_some();
+    let kept = item.as_ref().map_or(0, |item| item.expires());
+    let start = core.out.bytes.len();
+    if extra.get {
+        push_resp_item(&mut core.out, item.as_ref(), version);
+    }
+    if extra.if_absent && there || extra.if_present && !there {
+        if !extra.get {
+            push_null(&mut core.out.bytes, version);
+        }
+        return Ok(());
+    }
+    let expires = if extra.keep { kept } else { extra.expires.unwrap_or(0) };
+    if let Err(error) = put(&mut entry, value, expires) {
+        core.out.truncate(start);
+        return Err(failed(&error));
+    }
+    if !extra.get {
+        push_status(&mut core.out.bytes, "OK");
+    }
+    Ok(())
+}
+
+/// `SETNX key value`
+pub fn setnx(call: &mut Call<'_>) -> Answer {
+    let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
+    let mut entry = entry(call, key)?;
+    let absent = entry.item().is_none();
+    if absent {
+        entry.put(&[value], 0, 0).map_err(|error| failed(&error))?;
+    }
+    drop(entry);
+    call.integer(i64::from(absent))
+}
+
+fn entry<'e>(call: &'e Call<'_>, key: &'e [u8]) -> Result<Entry<'e>, String> {
+    call.core.shared.cache.entry(key, call.core.now).map_err(|error| failed(&error))
+}
+
+/// `SETEX key seconds value`
+pub fn setex(call: &mut Call<'_>) -> Answer {
+    set_for(call, true, "setex")
+}
+
+/// `PSETEX key milliseconds value`
+pub fn psetex(call: &mut Call<'_>) -> Answer {
+    set_for(call, false, "psetex")
+}
+
+fn set_for(call: &mut Call<'_>, seconds: bool, command: &str) -> Answer {
+    let expires = Unit { seconds, absolute: false }.expires(call, 2, command)?;
+    let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 3));
+    let extra = Extra { expires: Some(expires), ..Extra::default() };
+    set_with(call, key, Value::Bytes(value), extra)
+}
+
+/// `GETSET key value`
+pub fn getset(call: &mut Call<'_>) -> Answer {
+    let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
+    set_with(call, key, Value::Bytes(value), Extra { get: true, ..Extra::default() })
+}
+
+/// `MSET key value [key value ...]`
+pub fn mset(call: &mut Call<'_>) -> Answer {
+    if call.count().is_multiple_of(2) {
+        return Err(wrong_arity("mset"));
+    }
+    for index in (1..call.count()).step_by(2) {
+        let (key, value) = (call.arg(index), call.arg(index + 1));
+        let set = call.core.shared.cache.set(key, value, 0, 0, call.core.now);
+        set.map_err(|error| failed(&error))?;
+    }
+    call.status("OK")
+}
+
+/// `GET key`, where it could not wait in the batch.
+pub fn get(call: &mut Call<'_>) -> Answer {
+    read(call, |_| Ok(()))
+}
+
+/// `GETDEL key`
+pub fn getdel(call: &mut Call<'_>) -> Answer {
+    read(call, |entry| {
+        entry.remove();
+        Ok(())
+    })
+}
+
+/// `GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]`
+pub fn getex(call: &mut Call<'_>) -> Answer {
+    let extra = extra(call, 2, false)?;
+    read(call, |entry| {
+        match extra.expires {
+            Some(expires) => set_expiry(entry, expires),
+            None if extra.persist => set_expiry(entry, 0),
+            None => {}
+        }
+        Ok(())
+    })
+}
+
+/// Answers with the value of word 1 and does something to the item.
+fn read(call: &mut Call<'_>, then: impl FnOnce(&mut Entry<'_>) -> Answer) -> Answer {
+    let key = call.args.get(call.input, 1);
+    let version = call.client.version;
+    let core = &mut *call.core;
+    let found = core.shared.cache.entry(key, core.now).ok().and_then(|mut entry| {
+        push_resp_item(&mut core.out, Some(&entry.read()?), version);
+        Some(then(&mut entry))
+    });
+    call.counted(found.is_some());
+    found.unwrap_or_else(|| call.null())
+}
+
+/// `MGET key [key ...]`
+pub fn mget(call: &mut Call<'_>) -> Answer {
+    let version = call.client.version;
+    let (input, args) = (call.input, call.args);
+    push_array(&mut call.core.out.bytes, args.len() - 1);
+    for index in 1..args.len() {
+        match args.span(index) {
+            Some((start, len)) => {
+                call.core.batch.push(start as usize, len as usize, Form::Resp(version));
+            }
+            None => {
+                let core = &mut *call.core;
+                let out = &mut core.out;
+                let show = |item: &Item<'_>| push_resp_item(out, Some(item), version);
+                let found = core.shared.cache.get(args.get(input, index), core.now, show);
+                call.counted(found.is_some());
+                if found.is_none() {
+                    call.null()?;
+                }
+            }
+        }
+    }
+    call.core.flush_batch(input);
+    Ok(())
+}
+
+/// `STRLEN key`
+pub fn strlen(call: &mut Call<'_>) -> Answer {
+    let found = call.core.cache().get(call.arg(1), call.core.now, |item| item.len());
+    call.counted(found.is_some());
+    call.integer(found.unwrap_or(0) as i64)
+}
+
+/// `APPEND key value`
+pub fn append(call: &mut Call<'_>) -> Answer {
+    let (key, value) = (call.args.get(call.input, 1), call.args.get(call.input, 2));
+    let core = &mut *call.core;
+    let old = &mut core.scratch;
+    old.clear();
+    let mut entry = core.shared.cache.entry(key, core.now).map_err(|error| failed(&error))?;
+    let (mut flags, mut expires) = (0, 0);
+    if let Some(item) = entry.item() {
+        item.append_to(old);
+        (flags, expires) = (item.flags(), item.expires());
+    }
+    entry.put(&[old, value], flags, expires).map_err(|error| failed(&error))?;
+    let len = old.len() + value.len();
+    push_integer(&mut core.out.bytes, len as i64);
+    Ok(())
+}
+
+/// `INCR key`
+pub fn incr(call: &mut Call<'_>) -> Answer {
+    count(call, 1)
+}
+
+/// `DECR key`
+pub fn decr(call: &mut Call<'_>) -> Answer {
+    count(call, -1)
+}
+
+/// `INCRBY key number`
+pub fn incrby(call: &mut Call<'_>) -> Answer {
+    count(call, call.number(2)?)
+}
+
+/// `DECRBY key number`
+pub fn decrby(call: &mut Call<'_>) -> Answer {
+    let by = call.number(2)?.checked_neg().ok_or("ERR decrement would overflow")?;
+    count(call, by)
+}
+
+/// Longest number, bytes.
+const NUMBER_BYTES_MAX: u64 = 20;
+
+fn count(call: &mut Call<'_>, by: i64) -> Answer {
+    let key = call.args.get(call.input, 1);
+    let core = &mut *call.core;
+    let mut entry = core.shared.cache.entry(key, core.now).map_err(|error| failed(&error))?;
+    let (mut value, mut flags, mut expires) = (0, 0, 0);
+    if let Some(item) = entry.item() {
+        if item.len() > NUMBER_BYTES_MAX {
+            return Err(not_an_integer());
+        }
+        core.scratch.clear();
+        item.append_to(&mut core.scratch);
+        value = strict_i64(&core.scratch).ok_or_else(not_an_integer)?;
+        (flags, expires) = (item.flags(), item.expires());
+    }
+    let value = value.checked_add(by).ok_or("ERR increment or decrement would overflow")?;
+    let digits = Decimal::signed(value);
+    entry.put(&[digits.as_bytes()], flags, expires).map_err(|error| failed(&error))?;
+    push_integer(&mut core.out.bytes, value);
+    Ok(())
+}

@@ -1,0 +1,310 @@
+//! The server: listens, lets clients in, and gives each to the thread with the fewest. In: a cache
+//! and what was chosen. Out: a running server, which ends when it is stopped or dropped.
+//!
+//! A thread of its own accepts; it sleeps unless somebody comes. Another one answers to Prometheus.
+
+use super::core::{Core, Door, Settings, Shared};
+use super::counters::Count;
+use super::metrics::Metrics;
+use super::tls::{Channel, Tls};
+use super::worker::{Guest, Inbox, Worker, wall_ms};
+use crate::cache::Cache;
+use crate::constants::ACCEPTS_MAX;
+use rackpool_hw::event::{Interest, Poller, WakeEvent};
+use rackpool_hw::process::monotonic_ns;
+use rustix::net::{SocketFlags, accept_with, sockopt};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Where a server listens.
+#[derive(Clone, Debug, Default)]
+pub struct Doors {
+    /// For memcached's protocols.
+    pub memcached: Option<SocketAddr>,
+    /// For RESP.
+    pub resp: Option<SocketAddr>,
+    /// For Prometheus, at `/metrics`.
+    pub metrics: Option<SocketAddr>,
+    /// Other machines may come in without a password.
+    pub open_to_all: bool,
+    /// Certificate and key, for both protocols.
+    pub tls: Option<Tls>,
+}
+
+/// Why a server did not start. Only `Io` may be worth a retry.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Others could come in without saying who they are.
+    #[error(
+        "{addr} can be reached from other machines without a password: listen at a loopback \
+         address such as 127.0.0.1, set {remedy}, or say --insecure-open"
+    )]
+    Open {
+        /// Where it would listen.
+        addr: SocketAddr,
+        /// What helps.
+        remedy: &'static str,
+    },
+    /// The system refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
+    let what = what.into();
+    move |source| StartError::Io { what, source }
+}
+
+/// A running server.
+pub struct Server {
+    shared: Arc<Shared>,
+    inboxes: Arc<Vec<Inbox>>,
+    stop: Arc<WakeEvent>,
+    threads: Vec<JoinHandle<()>>,
+    metrics: Option<Metrics>,
+    addrs: (Option<SocketAddr>, Option<SocketAddr>),
+}
+
+impl Server {
+    /// Listens and serves.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(cache: Cache, settings: Settings, doors: &Doors) -> Result<Self, StartError> {
+        check_open(&settings, doors)?;
+        raise_file_limit(settings.connections_max);
+        let listen = |addr: Option<SocketAddr>| {
+            addr.map(|addr| listener(addr).map_err(io_error(format!("listening at {addr}"))))
+                .transpose()
+        };
+        let (memcached, resp) = (listen(doors.memcached)?, listen(doors.resp)?);
+        let local = |listener: &Option<TcpListener>| {
+            listener.as_ref().and_then(|listener| listener.local_addr().ok())
+        };
+        let addrs = (local(&memcached), local(&resp));
+        let threads = settings.threads.max(1);
+        let started = (monotonic_ns() / 1_000_000, wall_ms());
+        let shared = Shared::new(cache, settings, started);
+        *shared.addrs.lock().unwrap_or_else(PoisonError::into_inner) = addrs;
+        let shared = Arc::new(shared);
+        let inboxes: io::Result<Vec<Inbox>> = (0..threads).map(|_| Inbox::new()).collect();
+        let inboxes = Arc::new(inboxes.map_err(io_error("waking threads"))?);
+        let stop = Arc::new(WakeEvent::new().map_err(io_error("waking threads"))?);
+        let mut server = Self { shared, inboxes, stop, threads: Vec::new(), metrics: None, addrs };
+        for thread in 0..threads {
+            server.start_worker(thread)?;
+        }
+        let listeners = [(Door::Memcached, memcached), (Door::Resp, resp)];
+        server.start_acceptor(listeners, doors.tls.clone())?;
+        if let Some(addr) = doors.metrics {
+            let metrics = Metrics::start(addr, Arc::clone(&server.shared));
+            server.metrics = Some(metrics.map_err(io_error(format!("listening at {addr}")))?);
+        }
+        Ok(server)
+    }
+
+    /// Where it serves memcached's protocols and RESP.
+    pub fn addrs(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        self.addrs
+    }
+
+    /// Where it answers to Prometheus.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(Metrics::addr)
+    }
+
+    /// What its threads share: for tests, and for those who embed it.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn start_worker(&mut self, thread: usize) -> Result<(), StartError> {
+        let (shared, inboxes) = (Arc::clone(&self.shared), Arc::clone(&self.inboxes));
+        let body = move || {
+            let core = Core::new(shared, thread, wall_ms());
+            // Out of kernel memory or descriptors: the process is of no use without this thread.
+            let served = Worker::new(core, &inboxes[thread]).and_then(|mut worker| worker.run());
+            served.expect("a thread can wait for its connections");
+        };
+        self.spawn(format!("kv-{thread}"), body)
+    }
+
+    fn spawn(
+        &mut self,
+        name: String,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<(), StartError> {
+        let thread = std::thread::Builder::new().name(name).spawn(body);
+        self.threads.push(thread.map_err(io_error("starting a thread"))?);
+        Ok(())
+    }
+
+    fn start_acceptor(
+        &mut self,
+        listeners: [(Door, Option<TcpListener>); 2],
+        tls: Option<Tls>,
+    ) -> Result<(), StartError> {
+        let poller = Poller::new().map_err(io_error("waiting for clients"))?;
+        let wait = |fd: &dyn std::os::fd::AsFd, token| {
+            poller.add(fd.as_fd(), token, Interest::Read).map_err(io_error("waiting for clients"))
+        };
+        wait(&*self.stop, STOP)?;
+        for (index, (_, listener)) in listeners.iter().enumerate() {
+            if let Some(listener) = listener {
+                wait(listener, index as u64)?;
+            }
+        }
+        let (shared, inboxes) = (Arc::clone(&self.shared), Arc::clone(&self.inboxes));
+        let assigned = vec![0; inboxes.len()];
+        let stop = Arc::clone(&self.stop);
+        let mut acceptor = Acceptor { shared, inboxes, assigned, listeners, poller, tls };
+        self.spawn("kv-accept".into(), move || {
+            let _held_open = stop;
+            acceptor.run();
+        })
+    }
+
+    /// Ends: connections are closed, threads are gone when this returns.
+    pub fn stop(&mut self) {
+        // Relaxed: the flag carries no data; the wake-ups below make threads look.
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        self.stop.notify();
+        self.inboxes.iter().for_each(Inbox::wake);
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+        self.metrics = None;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+const STOP: u64 = 2;
+/// Pause after a client could not be let in: out of descriptors, as a rule.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+struct Acceptor {
+    shared: Arc<Shared>,
+    inboxes: Arc<Vec<Inbox>>,
+    /// Clients that each thread was given.
+    assigned: Vec<u64>,
+    listeners: [(Door, Option<TcpListener>); 2],
+    poller: Poller,
+    tls: Option<Tls>,
+}
+
+impl Acceptor {
+    fn run(&mut self) {
+        let mut events = Vec::new();
+        loop {
+            if self.poller.wait(None, &mut events).is_err() {
+                std::thread::sleep(ACCEPT_PAUSE);
+            }
+            // Relaxed: as in `Server::stop`.
+            if self.shared.stopping.load(Ordering::Relaxed) {
+                return;
+            }
+            for event in events.iter().filter(|event| event.token != STOP) {
+                self.accept(event.token as usize);
+            }
+        }
+    }
+
+    fn accept(&mut self, index: usize) {
+        for _ in 0..ACCEPTS_MAX {
+            let (door, Some(listener)) = &self.listeners[index] else { return };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match accept_with(listener, flags) {
+                Ok(fd) => self.let_in(*door, fd),
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
+                Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
+            }
+        }
+    }
+
+    fn let_in(&mut self, door: Door, fd: OwnedFd) {
+        let closed = |thread: usize| self.shared.counters[thread].get(Count::Closed);
+        let open: u64 = (0..self.assigned.len()).map(|t| self.assigned[t] - closed(t)).sum();
+        if open >= self.shared.settings.connections_max as u64 {
+            let text: &[u8] = match door {
+                Door::Memcached => b"ERROR Too many open connections\r\n",
+                Door::Resp => b"-ERR max number of clients reached\r\n",
+            };
+            // Who does not take it at once need not know why.
+            let _ = rustix::io::write(&fd, text);
+            self.shared.counters[self.assigned.len()].add(Count::Rejected, 1);
+            return;
+        }
+        let channel = match &self.tls {
+            None => Channel::Plain,
+            Some(tls) => match tls.channel() {
+                Ok(channel) => channel,
+                Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
+            },
+        };
+        // Answers are sent whole; waiting for more to send would only delay them.
+        let _ = sockopt::set_tcp_nodelay(&fd, true);
+        let least = (0..self.assigned.len()).min_by_key(|t| self.assigned[*t] - closed(*t));
+        let thread = least.expect("there is a thread");
+        let addr = rustix::net::getpeername(&fd).ok().flatten();
+        let addr = addr.and_then(|addr| SocketAddr::try_from(addr).ok());
+        let addr = addr.map_or_else(String::new, |addr| addr.to_string());
+        self.assigned[thread] += 1;
+        self.inboxes[thread].push(Guest { fd, door, addr, channel });
+    }
+}
+
+fn check_open(settings: &Settings, doors: &Doors) -> Result<(), StartError> {
+    let guarded = [
+        (doors.memcached, !settings.users.is_empty(), "--auth-file"),
+        (doors.resp, settings.password.is_some(), "--password-file"),
+        (doors.metrics, false, "a tunnel for --metrics up"),
+    ];
+    for (addr, guarded, remedy) in guarded {
+        if let Some(addr) = addr
+            && !addr.ip().is_loopback()
+            && !guarded
+            && !doors.open_to_all
+        {
+            return Err(StartError::Open { addr, remedy });
+        }
+    }
+    Ok(())
+}
+
+fn listener(addr: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(addr)?;
+    // Bursts of clients wait here rather than being sent away; the system knows its own limit.
+    rustix::net::listen(&listener, 1024)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Connections need descriptors; a system that grants fewer will refuse clients one by one.
+fn raise_file_limit(connections: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = connections as u64 + 64;
+    if limit.current.is_some_and(|current| current < wanted) {
+        let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+        let raised = Rlimit { current: Some(current), maximum: limit.maximum };
+        // Not granted: see above.
+        let _ = setrlimit(Resource::Nofile, raised);
+    }
+}

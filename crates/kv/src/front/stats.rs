@@ -1,0 +1,401 @@
+//! What a server says about itself, by the names that tools expect: memcached's `stats`, Redis's
+//! `INFO` and `CONFIG GET`, Prometheus. In: counters of all threads and of the cache. Called by the
+//! commands, and by the thread that answers over HTTP.
+
+use super::binary::{Reply, Request, Status};
+use super::core::{Core, Shared};
+use super::counters::Count;
+use super::memcached::VERSION;
+use super::redis_server;
+use super::text::Words;
+use crate::cache::Stats;
+use rustix::process::{Resource, getrlimit};
+use std::fmt::Write;
+use std::sync::PoisonError;
+
+/// Names and values, in order.
+type Pairs = Vec<(String, String)>;
+
+fn pair(pairs: &mut Pairs, name: &str, value: impl ToString) {
+    pairs.push((name.to_owned(), value.to_string()));
+}
+
+/// Answers to `stats` with the words behind it.
+pub fn text(core: &mut Core, mut words: Words<'_>) {
+    let word = words.next();
+    let Some(pairs) = collect(core, word.unwrap_or(b"")) else {
+        let answer: &[u8] = match word {
+            Some(b"reset") => {
+                core.shared.reset_counts();
+                b"RESET\r\n"
+            }
+            Some(b"detail") => match words.next() {
+                Some(b"on" | b"off") => b"OK\r\n",
+                Some(b"dump") => b"END\r\n",
+                _ => b"CLIENT_ERROR usage: stats detail on|off|dump\r\n",
+            },
+            Some(b"cachedump") => b"CLIENT_ERROR stats cachedump not allowed\r\n",
+            _ => b"ERROR\r\n",
+        };
+        return core.out.bytes.extend_from_slice(answer);
+    };
+    let out = &mut core.out.bytes;
+    for (name, value) in pairs {
+        // Writing to a vector cannot fail.
+        let _ = std::io::Write::write_fmt(out, format_args!("STAT {name} {value}\r\n"));
+    }
+    out.extend_from_slice(b"END\r\n");
+}
+
+/// Answers to a `STAT` request: each pair is an answer of its own, an empty one ends them.
+pub fn binary(core: &mut Core, request: &Request<'_>) {
+    let pairs = match request.key {
+        b"reset" => {
+            core.shared.reset_counts();
+            Pairs::new()
+        }
+        word => match collect(core, word) {
+            Some(pairs) => pairs,
+            None => return core.binary_error(request, Status::NotFound),
+        },
+    };
+    let end = [(String::new(), String::new())];
+    for (name, value) in pairs.iter().chain(&end) {
+        let head = Reply {
+            opcode: request.opcode,
+            opaque: request.opaque,
+            status: Status::Success,
+            extras_bytes: 0,
+            key_bytes: name.len() as u16,
+            body_bytes: (name.len() + value.len()) as u32,
+            cas: 0,
+        };
+        let out = &mut core.out.bytes;
+        out.extend_from_slice(&head.bytes());
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(value.as_bytes());
+    }
+}
+
+fn collect(core: &Core, word: &[u8]) -> Option<Pairs> {
+    let shared = &core.shared;
+    match word {
+        b"" => Some(general(core)),
+        b"settings" => Some(settings(shared)),
+        b"items" => Some(items(&shared.cache.stats())),
+        b"slabs" => Some(slabs(shared)),
+        b"sizes" => Some(vec![("sizes_status".into(), "disabled".into())]),
+        b"conns" => Some(vec![("curr_connections".into(), shared.connections().to_string())]),
+        _ => None,
+    }
+}
+
+/// Seconds since the server started.
+fn uptime_s(shared: &Shared) -> u64 {
+    rackpool_hw::process::monotonic_ns() / 1_000_000_000 - shared.started.0 / 1000
+}
+
+/// CPU time of this process: user and system, microseconds.
+fn cpu_us() -> (u64, u64) {
+    // Fields 14 and 15 of the line, counted after the name's closing bracket; in ticks of 10 ms.
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let mut ticks = rest.split_ascii_whitespace().skip(11).map(|n| n.parse().unwrap_or(0));
+    let mut next = || ticks.next().unwrap_or(0u64) * 10_000;
+    (next(), next())
+}
+
+/// Counters whose names in `stats` are ours as well.
+const COUNTS: &[(&str, Count)] = &[
+    ("cmd_get", Count::CmdGet),
+    ("cmd_set", Count::CmdSet),
+    ("cmd_flush", Count::CmdFlush),
+    ("cmd_touch", Count::CmdTouch),
+    ("cmd_meta", Count::CmdMeta),
+    ("get_hits", Count::GetHits),
+    ("get_misses", Count::GetMisses),
+    ("delete_misses", Count::DeleteMisses),
+    ("delete_hits", Count::DeleteHits),
+    ("incr_misses", Count::IncrMisses),
+    ("incr_hits", Count::IncrHits),
+    ("decr_misses", Count::DecrMisses),
+    ("decr_hits", Count::DecrHits),
+    ("cas_misses", Count::CasMisses),
+    ("cas_hits", Count::CasHits),
+    ("cas_badval", Count::CasBadval),
+    ("touch_hits", Count::TouchHits),
+    ("touch_misses", Count::TouchMisses),
+    ("store_too_large", Count::TooLarge),
+    ("store_no_memory", Count::NoMemory),
+    ("auth_cmds", Count::AuthCmds),
+    ("auth_errors", Count::AuthErrors),
+    ("bytes_read", Count::BytesRead),
+    ("bytes_written", Count::BytesWritten),
+];
+
+fn general(core: &Core) -> Pairs {
+    let shared = &core.shared;
+    let cache = shared.cache.stats();
+    let mut pairs = Pairs::new();
+    let mut put = |name: &str, value: String| pairs.push((name.to_owned(), value));
+    let (user, system) = cpu_us();
+    let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+    put("pid", std::process::id().to_string());
+    put("uptime", uptime_s(shared).to_string());
+    put("time", (core.now / 1000).to_string());
+    put("version", VERSION.to_owned());
+    put("pointer_size", usize::BITS.to_string());
+    put("rusage_user", seconds(user));
+    put("rusage_system", seconds(system));
+    put("max_connections", shared.settings.connections_max.to_string());
+    put("curr_connections", shared.connections().to_string());
+    put("total_connections", shared.count(Count::Accepted).to_string());
+    put("rejected_connections", shared.count(Count::Rejected).to_string());
+    for (name, count) in COUNTS {
+        put(name, shared.count(*count).to_string());
+    }
+    put("get_expired", cache.expired.to_string());
+    put("slow_readers", shared.count(Count::SlowReaders).to_string());
+    put("idle_kicks", shared.count(Count::IdleKicks).to_string());
+    put("limit_maxbytes", shared.settings.memory_bytes.to_string());
+    put("accepting_conns", "1".into());
+    put("threads", shared.settings.threads.to_string());
+    put("bytes", cache.live_bytes.to_string());
+    put("curr_items", cache.items.to_string());
+    put("total_items", cache.sets.to_string());
+    put("evictions", (cache.evictions + cache.index_evictions).to_string());
+    put("reclaimed", cache.expired.to_string());
+    pairs
+}
+
+fn settings(shared: &Shared) -> Pairs {
+    let settings = &shared.settings;
+    let (memcached, _) = *shared.addrs.lock().unwrap_or_else(PoisonError::into_inner);
+    let yes = |on: bool| if on { "yes" } else { "no" };
+    let mut pairs = Pairs::new();
+    pair(&mut pairs, "maxbytes", settings.memory_bytes);
+    pair(&mut pairs, "maxconns", settings.connections_max);
+    pair(&mut pairs, "tcpport", memcached.map_or(0, |addr| addr.port()));
+    pair(&mut pairs, "udpport", 0);
+    pair(&mut pairs, "inter", memcached.map_or("NULL".into(), |addr| addr.ip().to_string()));
+    pair(&mut pairs, "verbosity", 0);
+    pair(&mut pairs, "evictions", "on");
+    pair(&mut pairs, "num_threads", settings.threads);
+    pair(&mut pairs, "cas_enabled", "yes");
+    pair(&mut pairs, "binding_protocol", "auto-negotiate");
+    pair(&mut pairs, "auth_enabled_sasl", "no");
+    pair(&mut pairs, "auth_enabled_ascii", yes(!settings.users.is_empty()));
+    pair(&mut pairs, "item_size_max", settings.value_bytes_max);
+    pair(&mut pairs, "flush_enabled", "yes");
+    pair(&mut pairs, "dump_enabled", "no");
+    pair(&mut pairs, "hash_algorithm", "xxh3");
+    pair(&mut pairs, "eviction_policy", &settings.policy);
+    pair(&mut pairs, "idle_timeout", settings.idle_ms / 1000);
+    pair(&mut pairs, "slow_us", settings.slow_us);
+    pairs
+}
+
+/// All items are of one class: segments hold items of every size.
+fn items(cache: &Stats) -> Pairs {
+    let mut pairs = Pairs::new();
+    if cache.items > 0 {
+        pair(&mut pairs, "items:1:number", cache.items);
+        pair(&mut pairs, "items:1:mem_requested", cache.live_bytes);
+        pair(&mut pairs, "items:1:evicted", cache.evictions + cache.index_evictions);
+        pair(&mut pairs, "items:1:reclaimed", cache.expired);
+        pair(&mut pairs, "items:1:outofmemory", 0);
+    }
+    pairs
+}
+
+fn slabs(shared: &Shared) -> Pairs {
+    let cache = shared.cache.stats();
+    let mut pairs = Pairs::new();
+    let used = cache.units - cache.free_units;
+    pair(&mut pairs, "1:chunk_size", 64 << 10);
+    pair(&mut pairs, "1:chunks_per_page", 1);
+    pair(&mut pairs, "1:total_pages", cache.units);
+    pair(&mut pairs, "1:total_chunks", cache.units);
+    pair(&mut pairs, "1:used_chunks", used);
+    pair(&mut pairs, "1:free_chunks", cache.free_units);
+    pair(&mut pairs, "1:get_hits", cache.hits);
+    pair(&mut pairs, "1:cmd_set", cache.sets);
+    pair(&mut pairs, "1:delete_hits", cache.removes);
+    pair(&mut pairs, "active_slabs", 1);
+    pair(&mut pairs, "total_malloced", cache.memory_bytes);
+    pairs
+}
+
+/// Options by Redis's names.
+pub fn config(shared: &Shared) -> Pairs {
+    let settings = &shared.settings;
+    let (_, resp) = *shared.addrs.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pairs = Pairs::new();
+    pair(&mut pairs, "appendonly", "no");
+    pair(&mut pairs, "bind", resp.map_or(String::new(), |addr| addr.ip().to_string()));
+    pair(&mut pairs, "databases", 1);
+    pair(&mut pairs, "io-threads", settings.threads);
+    pair(&mut pairs, "maxclients", settings.connections_max);
+    pair(&mut pairs, "maxmemory", settings.memory_bytes);
+    pair(&mut pairs, "maxmemory-policy", &settings.policy);
+    pair(&mut pairs, "port", resp.map_or(0, |addr| addr.port()));
+    pair(&mut pairs, "proto-max-bulk-len", settings.value_bytes_max);
+    pair(&mut pairs, "save", "");
+    pair(&mut pairs, "slowlog-log-slower-than", settings.slow_us);
+    pair(&mut pairs, "timeout", settings.idle_ms / 1000);
+    pairs
+}
+
+/// Redis's `INFO`: the sections asked for, or all.
+pub fn info(core: &Core, sections: &[String]) -> String {
+    let all = sections.is_empty()
+        || sections.iter().any(|name| matches!(name.as_str(), "all" | "default" | "everything"));
+    let mut text = String::new();
+    for (name, show) in SECTIONS {
+        if all || sections.iter().any(|section| section.eq_ignore_ascii_case(name)) {
+            let break_before = if text.is_empty() { "" } else { "\r\n" };
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{break_before}# {name}\r\n");
+            for (name, value) in show(core) {
+                let _ = write!(text, "{name}:{value}\r\n");
+            }
+        }
+    }
+    text
+}
+
+/// A section of `INFO` with what it shows.
+type Section = (&'static str, fn(&Core) -> Pairs);
+
+const SECTIONS: &[Section] = &[
+    ("Server", info_server),
+    ("Clients", info_clients),
+    ("Memory", info_memory),
+    ("Persistence", |_| vec![("loading".into(), "0".into())]),
+    ("Stats", info_stats),
+    ("Replication", |_| {
+        vec![("role".into(), "master".into()), ("connected_slaves".into(), "0".into())]
+    }),
+    ("CPU", info_cpu),
+    ("Keyspace", info_keyspace),
+];
+
+fn info_server(core: &Core) -> Pairs {
+    let shared = &core.shared;
+    let (_, resp) = *shared.addrs.lock().unwrap_or_else(PoisonError::into_inner);
+    let uptime = uptime_s(shared);
+    let mut pairs = Pairs::new();
+    pair(&mut pairs, "redis_version", redis_server::VERSION);
+    pair(&mut pairs, "rackpool_version", env!("CARGO_PKG_VERSION"));
+    pair(&mut pairs, "redis_mode", "standalone");
+    pair(&mut pairs, "os", std::env::consts::OS);
+    pair(&mut pairs, "arch_bits", usize::BITS);
+    pair(&mut pairs, "multiplexing_api", "epoll");
+    pair(&mut pairs, "process_id", std::process::id());
+    pair(&mut pairs, "tcp_port", resp.map_or(0, |addr| addr.port()));
+    pair(&mut pairs, "uptime_in_seconds", uptime);
+    pair(&mut pairs, "uptime_in_days", uptime / 86_400);
+    pair(&mut pairs, "io_threads_active", shared.settings.threads);
+    pairs
+}
+
+fn info_clients(core: &Core) -> Pairs {
+    let shared = &core.shared;
+    let mut pairs = Pairs::new();
+    pair(&mut pairs, "connected_clients", shared.connections());
+    pair(&mut pairs, "maxclients", shared.settings.connections_max);
+    pair(&mut pairs, "blocked_clients", 0);
+    pairs
+}
+
+fn info_memory(core: &Core) -> Pairs {
+    let cache = core.cache().stats();
+    let used = (cache.units - cache.free_units) * (64 << 10);
+    let mut pairs = Pairs::new();
+    pair(&mut pairs, "used_memory", used);
+    pair(&mut pairs, "used_memory_human", format!("{:.2}M", used as f64 / (1 << 20) as f64));
+    pair(&mut pairs, "used_memory_dataset", cache.live_bytes);
+    pair(&mut pairs, "maxmemory", core.shared.settings.memory_bytes);
+    pair(&mut pairs, "maxmemory_policy", &core.shared.settings.policy);
+    pairs
+}
+
+fn info_stats(core: &Core) -> Pairs {
+    let shared = &core.shared;
+    let cache = shared.cache.stats();
+    let mut pairs = Pairs::new();
+    pair(&mut pairs, "total_connections_received", shared.count(Count::Accepted));
+    pair(&mut pairs, "total_commands_processed", shared.count(Count::Commands));
+    pair(&mut pairs, "total_net_input_bytes", shared.count(Count::BytesRead));
+    pair(&mut pairs, "total_net_output_bytes", shared.count(Count::BytesWritten));
+    pair(&mut pairs, "rejected_connections", shared.count(Count::Rejected));
+    pair(&mut pairs, "expired_keys", cache.expired);
+    pair(&mut pairs, "evicted_keys", cache.evictions + cache.index_evictions);
+    pair(&mut pairs, "keyspace_hits", shared.count(Count::KeyHits));
+    pair(&mut pairs, "keyspace_misses", shared.count(Count::KeyMisses));
+    pair(&mut pairs, "client_output_buffer_limit_disconnections", {
+        shared.count(Count::SlowReaders)
+    });
+    pairs
+}
+
+fn info_cpu(_: &Core) -> Pairs {
+    let (user, system) = cpu_us();
+    let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+    vec![("used_cpu_sys".into(), seconds(system)), ("used_cpu_user".into(), seconds(user))]
+}
+
+fn info_keyspace(core: &Core) -> Pairs {
+    let keys = core.cache().len();
+    if keys == 0 {
+        return Pairs::new();
+    }
+    vec![("db0".into(), format!("keys={keys},expires=0,avg_ttl=0"))]
+}
+
+/// Counters and gauges in the format of Prometheus.
+pub fn prometheus(shared: &Shared) -> String {
+    let mut text = String::new();
+    let mut show = |name: &str, kind: &str, value: u64| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "# TYPE rackpool_kv_{name} {kind}\nrackpool_kv_{name} {value}\n");
+    };
+    let cache = shared.cache.stats();
+    for (name, count) in COUNTS {
+        show(&format!("{name}_total"), "counter", shared.count(*count));
+    }
+    for (name, count) in [
+        ("resp_commands", Count::Commands),
+        ("resp_hits", Count::KeyHits),
+        ("resp_misses", Count::KeyMisses),
+        ("connections_accepted", Count::Accepted),
+        ("connections_rejected", Count::Rejected),
+        ("slow_readers", Count::SlowReaders),
+        ("idle_kicks", Count::IdleKicks),
+        ("protocol_errors", Count::ProtocolErrors),
+        ("slow_commands", Count::Slow),
+    ] {
+        show(&format!("{name}_total"), "counter", shared.count(count));
+    }
+    for (name, value) in [
+        ("cache_hits", cache.hits),
+        ("cache_misses", cache.misses),
+        ("cache_sets", cache.sets),
+        ("evictions", cache.evictions),
+        ("index_evictions", cache.index_evictions),
+        ("expired", cache.expired),
+    ] {
+        show(&format!("{name}_total"), "counter", value);
+    }
+    for (name, value) in [
+        ("connections", shared.connections()),
+        ("items", cache.items),
+        ("live_bytes", cache.live_bytes),
+        ("memory_bytes", cache.memory_bytes),
+        ("free_units", cache.free_units),
+        ("open_files_max", getrlimit(Resource::Nofile).current.unwrap_or(0)),
+    ] {
+        show(name, "gauge", value);
+    }
+    text
+}

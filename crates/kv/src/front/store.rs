@@ -1,0 +1,301 @@
+//! Changes of items as memcached's three protocols share them: a value under a condition, a number
+//! that is counted up or down, a new expiry, a removal. In: what a parser found. Out: how it went;
+//! the caller puts it into its protocol's words. Each runs under the lock of the key's partition.
+
+use super::bytes::{Decimal, unsigned};
+use super::core::{Core, PAST, expiry};
+use super::counters::Count;
+use super::text::Verb;
+use crate::cache::{Entry, Error, Millis, Writer};
+
+/// A value as it came.
+pub enum Value<'a> {
+    /// In the input.
+    Bytes(&'a [u8]),
+    /// In the cache already, not visible yet.
+    Written(Writer),
+}
+
+/// How a change went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done; the item has this version.
+    Stored(u64),
+    /// A condition on the item's presence did not hold.
+    NotStored,
+    /// The item has another version.
+    Exists,
+    /// No item to have a version.
+    NotFound,
+    /// Longer than an item may be.
+    TooLarge,
+    /// No memory.
+    NoMemory,
+    /// What is there is no number.
+    NotNumber,
+}
+
+impl Outcome {
+    /// Why nothing was stored.
+    pub fn of(error: &Error) -> Self {
+        match error {
+            Error::TooLarge { .. } | Error::KeySize { .. } => Outcome::TooLarge,
+            _ => Outcome::NoMemory,
+        }
+    }
+}
+
+/// What is to be stored.
+pub struct Change<'a> {
+    /// Under which condition.
+    pub verb: Verb,
+    /// The key.
+    pub key: &'a [u8],
+    /// The client's flags.
+    pub flags: u32,
+    /// When it expires.
+    pub expires: Millis,
+    /// An older version than the one that is there may be stored, marked as stale.
+    pub stale: bool,
+    /// The version that must be there if there is anything; for `append` and `prepend`.
+    pub if_cas: Option<u64>,
+    /// The client is told the new version, which stays the item's then wherever it is moved.
+    pub tells_cas: bool,
+}
+
+impl Core {
+    /// Stores a value.
+    pub fn store(&mut self, change: &Change<'_>, value: Value<'_>) -> Outcome {
+        self.count(Count::CmdSet);
+        let plain = change.verb == Verb::Set && change.expires != PAST && !change.tells_cas;
+        let stored = match value {
+            Value::Bytes(bytes) if plain => {
+                let set =
+                    self.cache().set(change.key, bytes, change.flags, change.expires, self.now);
+                set.map(Outcome::Stored)
+            }
+            value => self.store_at(change, value),
+        };
+        let outcome = stored.unwrap_or_else(|error| Outcome::of(&error));
+        self.count_stored(change.verb, outcome);
+        outcome
+    }
+
+    fn count_stored(&self, verb: Verb, outcome: Outcome) {
+        match (verb, outcome) {
+            (_, Outcome::TooLarge) => self.count(Count::TooLarge),
+            (_, Outcome::NoMemory) => self.count(Count::NoMemory),
+            (Verb::Cas(_), Outcome::Stored(_)) => self.count(Count::CasHits),
+            (Verb::Cas(_), Outcome::Exists) => self.count(Count::CasBadval),
+            (Verb::Cas(_), Outcome::NotFound) => self.count(Count::CasMisses),
+            _ => {}
+        }
+    }
+
+    fn store_at(&mut self, change: &Change<'_>, value: Value<'_>) -> Result<Outcome, Error> {
+        let mut old = std::mem::take(&mut self.scratch);
+        old.clear();
+        let mut entry = self.shared.cache.entry(change.key, self.now)?;
+        let (mut flags, mut expires, mut mark) = (change.flags, change.expires, None);
+        let outcome = match (change.verb, entry.item()) {
+            (Verb::Set, _) | (Verb::Add, None) | (Verb::Replace, Some(_)) => None,
+            (Verb::Add, Some(_)) | (Verb::Replace, None) => Some(Outcome::NotStored),
+            (Verb::Append | Verb::Prepend, None) => Some(Outcome::NotStored),
+            (Verb::Cas(_), None) => Some(Outcome::NotFound),
+            (Verb::Cas(wanted), Some(item)) if wanted == item.cas() => None,
+            // Versions are told by this server only, so another one is an older one; they need not
+            // be in order, since items of different expiry lie in different segments.
+            (Verb::Cas(wanted), Some(item)) if change.stale && wanted != 0 => {
+                expires = item.expires();
+                mark = Some(item.meta().won);
+                None
+            }
+            (Verb::Cas(_), Some(_)) => Some(Outcome::Exists),
+            (Verb::Append | Verb::Prepend, Some(item)) => {
+                (flags, expires) = (item.flags(), item.expires());
+                item.append_to(&mut old);
+                let wrong = change.if_cas.is_some_and(|wanted| wanted != item.cas());
+                wrong.then_some(Outcome::Exists)
+            }
+        };
+        let stored = match outcome {
+            Some(refused) => Ok(refused),
+            None => put(&mut entry, change.verb, value, &old, flags, expires),
+        };
+        if let Ok(Outcome::Stored(_)) = &stored {
+            if let Some(won) = mark {
+                entry.mark(true, won);
+            }
+            if change.tells_cas {
+                entry.keep_cas();
+            }
+        }
+        drop(entry);
+        self.scratch = old;
+        stored
+    }
+
+    /// Counts a number up or down; `first` is stored, with an expiry, where there is none. A
+    /// shorter number keeps its old length, with blanks, as in memcached.
+    pub fn count_by(&mut self, step: &Step<'_>) -> Result<Counted, Outcome> {
+        let mut text = std::mem::take(&mut self.scratch);
+        text.clear();
+        let done = self.count_at(step, &mut text);
+        self.scratch = text;
+        let (hits, misses) = if step.down {
+            (Count::DecrHits, Count::DecrMisses)
+        } else {
+            (Count::IncrHits, Count::IncrMisses)
+        };
+        match &done {
+            Ok(_) => self.count(hits),
+            Err(Outcome::NotFound) => self.count(misses),
+            Err(_) => {}
+        }
+        done
+    }
+
+    fn count_at(&self, step: &Step<'_>, text: &mut Vec<u8>) -> Result<Counted, Outcome> {
+        let failed = |error: Error| Outcome::of(&error);
+        let mut entry = self.shared.cache.entry(step.key, self.now).map_err(failed)?;
+        let Some(item) = entry.item() else {
+            let (first, expires) = step.first.ok_or(Outcome::NotFound)?;
+            let value = Decimal::new(first);
+            let cas = entry.put(&[value.as_bytes()], 0, expires).map_err(failed)?;
+            return Ok(Counted { value: first, cas, expires: None });
+        };
+        let meta = item.meta();
+        if meta.len == 0 || meta.len > NUMBER_BYTES_MAX {
+            return Err(Outcome::NotNumber);
+        }
+        if step.cas != 0 && step.cas != meta.cas {
+            return Err(Outcome::Exists);
+        }
+        item.append_to(text);
+        let value = unsigned(text).ok_or(Outcome::NotNumber)?;
+        let value = if step.down {
+            value.saturating_sub(step.delta)
+        } else {
+            value.wrapping_add(step.delta)
+        };
+        let digits = Decimal::new(value);
+        let blanks = text.len().saturating_sub(digits.as_bytes().len());
+        text.fill(b' ');
+        let expires = step.expires.unwrap_or(meta.expires);
+        let parts = [digits.as_bytes(), &text[..blanks]];
+        let cas = entry.put(&parts, meta.flags, expires).map_err(failed)?;
+        Ok(Counted { value, cas, expires: Some(meta.expires) })
+    }
+
+    /// Gives an item a new expiry; whether there is one.
+    pub fn touch(&mut self, key: &[u8], exptime: i64) -> bool {
+        self.count(Count::CmdTouch);
+        let expires = expiry(exptime, self.now);
+        let found = self.shared.cache.entry(key, self.now).is_ok_and(|mut entry| {
+            let found = entry.item().is_some();
+            if found {
+                set_expiry(&mut entry, expires);
+            }
+            found
+        });
+        self.count(if found { Count::TouchHits } else { Count::TouchMisses });
+        found
+    }
+
+    /// Removes an item, if it has version `cas` or `cas` is 0.
+    pub fn delete(&mut self, key: &[u8], cas: u64) -> Outcome {
+        let removed = self.shared.cache.entry(key, self.now).map(|mut entry| {
+            match entry.item().map(|item| item.cas()) {
+                None => Outcome::NotFound,
+                Some(there) if cas != 0 && cas != there => Outcome::Exists,
+                Some(there) => {
+                    entry.remove();
+                    Outcome::Stored(there)
+                }
+            }
+        });
+        let outcome = removed.unwrap_or(Outcome::NotFound);
+        let hit = matches!(outcome, Outcome::Stored(_));
+        self.count(if hit { Count::DeleteHits } else { Count::DeleteMisses });
+        outcome
+    }
+
+    /// Empties the cache now or later.
+    pub fn flush_all(&mut self, delay: i64) {
+        self.count(Count::CmdFlush);
+        let at = if delay > 0 { expiry(delay, self.now) } else { 0 };
+        // Relaxed: see `flush_if_due`.
+        self.shared.flush_at.store(at, std::sync::atomic::Ordering::Relaxed);
+        if at <= self.now {
+            self.shared.flush_at.store(0, std::sync::atomic::Ordering::Relaxed);
+            self.cache().clear(self.now);
+        }
+    }
+}
+
+/// Longer values are no numbers, bytes: what memcached keeps in one piece.
+const NUMBER_BYTES_MAX: u64 = 512 << 10;
+
+/// A step of a counter.
+pub struct Step<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// By how much.
+    pub delta: u64,
+    /// Down to 0, instead of up and around.
+    pub down: bool,
+    /// The version that must be there; 0 for any.
+    pub cas: u64,
+    /// The first value and its expiry, where there is no item.
+    pub first: Option<(u64, Millis)>,
+    /// A new expiry.
+    pub expires: Option<Millis>,
+}
+
+/// A counter after a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted {
+    /// Its value.
+    pub value: u64,
+    /// Its version.
+    pub cas: u64,
+    /// When it expired before the step; `None` if it was made by it.
+    pub expires: Option<Millis>,
+}
+
+/// Changes when an item expires; at once is a removal.
+pub fn set_expiry(entry: &mut Entry<'_>, expires: Millis) {
+    if expires == PAST {
+        entry.remove();
+    } else {
+        // An item that finds no room with its new expiry is evicted, as any may be.
+        drop(entry.set_expiry(expires));
+    }
+}
+
+fn put(
+    entry: &mut Entry<'_>,
+    verb: Verb,
+    value: Value<'_>,
+    old: &[u8],
+    flags: u32,
+    expires: Millis,
+) -> Result<Outcome, Error> {
+    if expires == PAST {
+        entry.remove();
+        return Ok(Outcome::Stored(0));
+    }
+    let cas = match (value, verb) {
+        (Value::Bytes(bytes), Verb::Append) => entry.put(&[old, bytes], flags, expires)?,
+        (Value::Bytes(bytes), Verb::Prepend) => entry.put(&[bytes, old], flags, expires)?,
+        (Value::Bytes(bytes), _) => entry.put(&[bytes], flags, expires)?,
+        (Value::Written(writer), _) => {
+            let cas = entry.commit(writer)?;
+            if entry.item().is_some_and(|item| item.expires() != expires) {
+                entry.set_expiry(expires)?;
+            }
+            cas
+        }
+    };
+    Ok(Outcome::Stored(cas))
+}

@@ -1,0 +1,509 @@
+//! memcached's text commands as data. In: bytes from a connection. Out: one command with slices
+//! of them, a typed refusal, or how many bytes there must be before it is worth asking again.
+//!
+//! Nothing here executes, allocates or keeps state. The value of a storage command is not part of
+//! it: it follows the line, [`Store::len`] bytes and a line end, and the session takes it.
+//!
+//! Source: memcached's `protocol.txt`; refusals word by word as memcached 1.6.18 sends them.
+
+use super::bytes::{signed32, unsigned, unsigned32};
+use super::meta::{self, Meta};
+use crate::constants::{LINE_BYTES_MAX, LINE_GET_BYTES_MAX, MEMCACHED_KEY_BYTES_MAX};
+
+/// Words of a line that are told apart, as in memcached; only `get` takes more.
+pub const WORDS_MAX: usize = 23;
+
+/// What stands at the beginning of the bytes. It lives for one command: a box would cost an
+/// allocation each time.
+#[allow(clippy::large_enum_variant)]
+#[derive(Debug, PartialEq, Eq)]
+pub enum Parsed<'a> {
+    /// No whole line yet.
+    Need,
+    /// A command whose line is `used` bytes long, the line end with it.
+    Command {
+        /// Bytes of the line.
+        used: usize,
+        /// What it says.
+        command: Command<'a>,
+    },
+    /// A line that is too long for a command: the connection ends without an answer.
+    TooLong,
+}
+
+/// A command.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// `get`, `gets`, `gat`, `gats`.
+    Get(Get<'a>),
+    /// `set`, `add`, `replace`, `append`, `prepend`, `cas`, and lines of `ms`: a value follows.
+    Store(Store<'a>),
+    /// `delete`.
+    Delete(Quiet<&'a [u8]>),
+    /// `incr` and `decr`.
+    Count(Quiet<Count<'a>>),
+    /// `touch`: key and expiry.
+    Touch(Quiet<(&'a [u8], i32)>),
+    /// `flush_all`, with a delay in seconds.
+    FlushAll(Quiet<i32>),
+    /// `verbosity`: understood, without effect.
+    Verbosity(Quiet<()>),
+    /// `version`.
+    Version,
+    /// `quit`: the connection ends without an answer.
+    Quit,
+    /// `stats`, with the words behind it.
+    Stats(Words<'a>),
+    /// A meta command that has no value.
+    Meta(Meta<'a>),
+    /// Cannot be meant.
+    Refused(Quiet<Refusal>),
+    /// As [`Command::Refused`], and so many bytes that follow are not commands.
+    RefusedWithData(Refusal, u64),
+}
+
+/// Something, and whether the client wants no answer.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Quiet<T> {
+    /// What.
+    pub what: T,
+    /// `noreply` stood at the end of the line.
+    pub quiet: bool,
+}
+
+/// A look-up of several keys.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Get<'a> {
+    /// The keys, in order.
+    pub keys: Words<'a>,
+    /// Whether answers carry the 64-bit version.
+    pub cas: bool,
+    /// A new expiry for each key.
+    pub touch: Option<i32>,
+}
+
+/// What is to be done with a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Store in any case.
+    Set,
+    /// Store if there is nothing.
+    Add,
+    /// Store if there is something.
+    Replace,
+    /// Put behind what there is.
+    Append,
+    /// Put before what there is.
+    Prepend,
+    /// Store if the version is this one.
+    Cas(u64),
+}
+
+/// The line of a storage command.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Store<'a> {
+    /// What to do.
+    pub verb: Verb,
+    /// The key.
+    pub key: &'a [u8],
+    /// The client's flags.
+    pub flags: u32,
+    /// As the client says it: 0 never, relative up to 30 days, absolute above.
+    pub exptime: i32,
+    /// Bytes of the value, which follows the line.
+    pub len: u32,
+    /// No answer wanted.
+    pub quiet: bool,
+    /// The flags of `ms`, whose answer is another one.
+    pub meta: Option<Meta<'a>>,
+}
+
+/// A change of a number.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Count<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// By how much.
+    pub delta: u64,
+    /// Down to 0 at most, instead of up.
+    pub down: bool,
+}
+
+/// Why a line is no command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No such command, or the wrong number of words.
+    #[error("ERROR")]
+    Unknown,
+    /// A key that is too long, or a number that is none.
+    #[error("CLIENT_ERROR bad command line format")]
+    Format,
+    /// An expiry that is no number.
+    #[error("CLIENT_ERROR invalid exptime argument")]
+    Exptime,
+    /// A difference that is no number.
+    #[error("CLIENT_ERROR invalid numeric delta argument")]
+    Delta,
+    /// More behind `delete KEY` than may be.
+    #[error("CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]")]
+    DeleteUsage,
+    /// `shutdown`, which belongs to signals here.
+    #[error("ERROR: shutdown not enabled")]
+    Shutdown,
+    /// `watch`, which is not offered.
+    #[error("CLIENT_ERROR watch commands not allowed")]
+    Watch,
+    /// A flag twice, or one that is no letter.
+    #[error("CLIENT_ERROR duplicate flag")]
+    DuplicateFlag,
+    /// A flag that there is not.
+    #[error("CLIENT_ERROR invalid flag")]
+    InvalidFlag,
+    /// One of the two, for `md` and `ma`.
+    #[error("CLIENT_ERROR invalid or duplicate flag")]
+    InvalidOrDuplicateFlag,
+    /// A flag whose number is none.
+    #[error("CLIENT_ERROR bad token in command line format")]
+    FlagToken,
+    /// More flags than are told apart (`mg`).
+    #[error("CLIENT_ERROR options flags are too long")]
+    FlagsAreTooLong,
+    /// More flags than are told apart (the others).
+    #[error("CLIENT_ERROR options flags too long")]
+    FlagsTooLong,
+    /// A key that is no base64.
+    #[error("CLIENT_ERROR error decoding key")]
+    KeyDecoding,
+    /// An opaque of more than 31 bytes.
+    #[error("CLIENT_ERROR opaque token too long")]
+    OpaqueTooLong,
+    /// `M` with more or less than one letter.
+    #[error("CLIENT_ERROR incorrect length for M token")]
+    ModeLength,
+    /// `M` with a letter that `ms` does not know.
+    #[error("CLIENT_ERROR invalid mode for ms M token")]
+    StoreMode,
+    /// `M` with a letter that `ma` does not know.
+    #[error("CLIENT_ERROR invalid mode for ma M token")]
+    CountMode,
+    /// `J` with something else than a number.
+    #[error("CLIENT_ERROR invalid numeric initial value")]
+    Initial,
+    /// `D` with something else than a number.
+    #[error("CLIENT_ERROR invalid numeric delta value")]
+    FlagDelta,
+}
+
+/// Words with blanks between them, cut off one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Words<'a>(pub &'a [u8]);
+
+impl<'a> Iterator for Words<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let start = self.0.iter().position(|byte| *byte != b' ')?;
+        let rest = &self.0[start..];
+        let end = memchr::memchr(b' ', rest).unwrap_or(rest.len());
+        let (word, tail) = rest.split_at(end);
+        self.0 = tail;
+        Some(word)
+    }
+}
+
+/// The first words of a line.
+pub struct Line<'a> {
+    words: [&'a [u8]; WORDS_MAX],
+    count: usize,
+    /// What is behind the first word.
+    tail: Words<'a>,
+}
+
+impl<'a> Line<'a> {
+    fn new(line: &'a [u8]) -> Self {
+        let mut words = [&[][..]; WORDS_MAX];
+        let mut count = 0;
+        let mut rest = Words(line);
+        let mut tail = rest;
+        while count < WORDS_MAX
+            && let Some(word) = rest.next()
+        {
+            words[count] = word;
+            count += 1;
+            if count == 1 {
+                tail = rest;
+            }
+        }
+        Self { words, count, tail }
+    }
+
+    /// The words, at most [`WORDS_MAX`].
+    pub fn words(&self) -> &[&'a [u8]] {
+        &self.words[..self.count]
+    }
+
+    fn quiet(&self) -> bool {
+        self.words().last() == Some(&&b"noreply"[..])
+    }
+}
+
+/// The command at the beginning of `input`. `seen` bytes of it are known to hold no line end.
+pub fn parse(input: &[u8], seen: usize) -> Parsed<'_> {
+    let Some(end) = memchr::memchr(b'\n', &input[seen.min(input.len())..]) else {
+        return if fits(input) { Parsed::Need } else { Parsed::TooLong };
+    };
+    let end = end + seen;
+    // A carriage return that stands alone stays, and is no command.
+    let cut = end > 1 && input[end - 1] == b'\r';
+    let line = &input[..end - usize::from(cut)];
+    let line = &line[..memchr::memchr(0, line).unwrap_or(line.len())];
+    let command = command(line).unwrap_or_else(|refusal| {
+        let quiet = false;
+        Command::Refused(Quiet { what: refusal, quiet })
+    });
+    Parsed::Command { used: end + 1, command }
+}
+
+/// Whether a line without an end may still become a command: look-ups may name many keys.
+fn fits(input: &[u8]) -> bool {
+    if input.len() <= LINE_BYTES_MAX {
+        return true;
+    }
+    let blanks = input.iter().take_while(|byte| **byte == b' ').count();
+    let rest = &input[blanks..];
+    let get = rest.starts_with(b"get ") || rest.starts_with(b"gets ");
+    blanks <= 100 && get && input.len() <= LINE_GET_BYTES_MAX
+}
+
+fn command(bytes: &[u8]) -> Result<Command<'_>, Refusal> {
+    // The most frequent one without looking at all of its words.
+    if let Some(keys) = bytes.strip_prefix(b"get ")
+        && keys.first().is_some_and(|byte| *byte != b' ')
+    {
+        return get(Words(keys), false);
+    }
+    let line = Line::new(bytes);
+    let (Some(name), count) = (line.words().first().copied(), line.count) else {
+        return Err(Refusal::Unknown);
+    };
+    match name {
+        [b'm', kind] => meta::command(*kind, &line),
+        b"get" | b"bget" if count >= 2 => get(line.tail, false),
+        b"gets" if count >= 2 => get(line.tail, true),
+        b"gat" | b"gats" if count >= 2 => get_touch(&line, name == b"gats"),
+        b"set" if matches!(count, 5 | 6) => store(&line, Verb::Set),
+        b"add" if matches!(count, 5 | 6) => store(&line, Verb::Add),
+        b"replace" if matches!(count, 5 | 6) => store(&line, Verb::Replace),
+        b"append" if matches!(count, 5 | 6) => store(&line, Verb::Append),
+        b"prepend" if matches!(count, 5 | 6) => store(&line, Verb::Prepend),
+        b"cas" if matches!(count, 6 | 7) => store(&line, Verb::Cas(0)),
+        b"incr" | b"decr" if matches!(count, 3 | 4) => Ok(count_by(&line, name == b"decr")),
+        b"touch" if matches!(count, 3 | 4) => Ok(touch(&line)),
+        b"delete" if matches!(count, 2..=4) => Ok(delete(&line)),
+        b"flush_all" if matches!(count, 1..=3) => Ok(flush_all(&line)),
+        b"verbosity" if matches!(count, 2 | 3) => Ok(verbosity(&line)),
+        b"version" => Ok(Command::Version),
+        b"quit" => Ok(Command::Quit),
+        b"stats" => Ok(Command::Stats(line.tail)),
+        b"shutdown" => Err(Refusal::Shutdown),
+        b"watch" => Err(Refusal::Watch),
+        // A web browser has lost its way; what follows are its headers.
+        _ if count > 1 && line.words()[count - 1].starts_with(b"HTTP/") => Ok(Command::Quit),
+        _ => Err(Refusal::Unknown),
+    }
+}
+
+fn get(keys: Words<'_>, cas: bool) -> Result<Command<'_>, Refusal> {
+    // A line that is short enough holds no key that is too long.
+    if keys.0.len() > MEMCACHED_KEY_BYTES_MAX {
+        let mut keys = keys;
+        if keys.any(|key| key.len() > MEMCACHED_KEY_BYTES_MAX) {
+            return Err(Refusal::Format);
+        }
+    }
+    if keys.0.iter().all(|byte| *byte == b' ') {
+        return Err(Refusal::Unknown);
+    }
+    Ok(Command::Get(Get { keys, cas, touch: None }))
+}
+
+fn get_touch<'a>(line: &Line<'a>, cas: bool) -> Result<Command<'a>, Refusal> {
+    let mut keys = line.tail;
+    let exptime = keys.next().and_then(signed32).ok_or(Refusal::Exptime)?;
+    let mut checked = keys;
+    if checked.any(|key| key.len() > MEMCACHED_KEY_BYTES_MAX) {
+        return Err(Refusal::Format);
+    }
+    Ok(Command::Get(Get { keys, cas, touch: Some(positive(exptime)) }))
+}
+
+/// A negative expiry is in the past, whatever it is.
+pub fn positive(exptime: i32) -> i32 {
+    exptime.max(-1)
+}
+
+fn key_fits(key: &[u8]) -> bool {
+    key.len() <= MEMCACHED_KEY_BYTES_MAX
+}
+
+fn store<'a>(line: &Line<'a>, verb: Verb) -> Result<Command<'a>, Refusal> {
+    let quiet = line.quiet();
+    let words = line.words();
+    let parsed = (|| {
+        let key = words[1];
+        let (flags, exptime, len) =
+            (unsigned32(words[2])?, signed32(words[3])?, signed32(words[4])?);
+        let verb = match verb {
+            Verb::Cas(_) => Verb::Cas(unsigned(words[5])?),
+            verb => verb,
+        };
+        let len = u32::try_from(len).ok().filter(|len| *len <= i32::MAX as u32 - 2)?;
+        let exptime = positive(exptime);
+        key_fits(key).then_some(Store { verb, key, flags, exptime, len, quiet, meta: None })
+    })();
+    Ok(parsed.map_or_else(|| refused(Refusal::Format, quiet), Command::Store))
+}
+
+fn refused<'a>(what: Refusal, quiet: bool) -> Command<'a> {
+    Command::Refused(Quiet { what, quiet })
+}
+
+fn count_by<'a>(line: &Line<'a>, down: bool) -> Command<'a> {
+    let (quiet, key) = (line.quiet(), line.words()[1]);
+    if !key_fits(key) {
+        return refused(Refusal::Format, quiet);
+    }
+    match unsigned(line.words()[2]) {
+        Some(delta) => Command::Count(Quiet { what: Count { key, delta, down }, quiet }),
+        None => refused(Refusal::Delta, quiet),
+    }
+}
+
+fn touch<'a>(line: &Line<'a>) -> Command<'a> {
+    let (quiet, key) = (line.quiet(), line.words()[1]);
+    if !key_fits(key) {
+        return refused(Refusal::Format, quiet);
+    }
+    match signed32(line.words()[2]) {
+        Some(exptime) => Command::Touch(Quiet { what: (key, exptime), quiet }),
+        None => refused(Refusal::Exptime, quiet),
+    }
+}
+
+fn delete<'a>(line: &Line<'a>) -> Command<'a> {
+    let words = line.words();
+    let quiet = words.len() > 2 && line.quiet();
+    let zero = words.len() > 2 && words[2] == b"0";
+    let valid = match words.len() {
+        2 => true,
+        3 => zero || quiet,
+        _ => zero && quiet,
+    };
+    match (valid, key_fits(words[1])) {
+        (false, _) => refused(Refusal::DeleteUsage, quiet),
+        (_, false) => refused(Refusal::Format, quiet),
+        _ => Command::Delete(Quiet { what: words[1], quiet }),
+    }
+}
+
+fn flush_all<'a>(line: &Line<'a>) -> Command<'a> {
+    let (quiet, words) = (line.quiet(), line.words());
+    if words.len() == if quiet { 2 } else { 1 } {
+        return Command::FlushAll(Quiet { what: 0, quiet });
+    }
+    match signed32(words[1]) {
+        Some(delay) => Command::FlushAll(Quiet { what: delay, quiet }),
+        None => refused(Refusal::Exptime, quiet),
+    }
+}
+
+fn verbosity<'a>(line: &Line<'a>) -> Command<'a> {
+    let quiet = line.quiet();
+    match unsigned32(line.words()[1]) {
+        Some(_) => Command::Verbosity(Quiet { what: (), quiet }),
+        None => refused(Refusal::Format, quiet),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn one(line: &str) -> Command<'_> {
+        match parse(line.as_bytes(), 0) {
+            Parsed::Command { used, command } => {
+                assert_eq!(used, line.len());
+                command
+            }
+            other => panic!("{line:?}: {other:?}"),
+        }
+    }
+
+    fn refusal(line: &str) -> Refusal {
+        match one(line) {
+            Command::Refused(quiet) => quiet.what,
+            Command::RefusedWithData(refusal, _) => refusal,
+            other => panic!("{line:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn lines_become_commands() {
+        let Command::Get(get) = one("get a  bb ccc \r\n") else { panic!() };
+        assert_eq!(get.keys.collect::<Vec<_>>(), [&b"a"[..], b"bb", b"ccc"]);
+        let Command::Store(store) = one("cas k 7 -5 3 18 noreply\r\n") else { panic!() };
+        assert_eq!((store.verb, store.flags, store.len), (Verb::Cas(18), 7, 3));
+        assert!(store.quiet && store.exptime == -1);
+        assert_eq!(one("quit\n"), Command::Quit);
+        assert_eq!(one("GET / HTTP/1.1\r\n"), Command::Quit);
+        assert_eq!(one("flush_all 5\r\n"), Command::FlushAll(Quiet { what: 5, quiet: false }));
+    }
+
+    #[test]
+    fn refusals_are_those_of_memcached() {
+        assert_eq!(refusal("\r\n"), Refusal::Unknown);
+        assert_eq!(refusal("get\r\n"), Refusal::Unknown);
+        assert_eq!(refusal("get \r\n"), Refusal::Unknown);
+        assert_eq!(refusal("set a b c d\r\n"), Refusal::Format);
+        assert_eq!(refusal("set a 0 0 -1\r\n"), Refusal::Format);
+        assert_eq!(refusal("incr a b\r\n"), Refusal::Delta);
+        assert_eq!(refusal("delete a 1\r\n"), Refusal::DeleteUsage);
+        assert_eq!(refusal("gat x a\r\n"), Refusal::Exptime);
+        assert_eq!(refusal(&format!("get {}\r\n", "k".repeat(251))), Refusal::Format);
+        assert_eq!(Refusal::Shutdown.to_string(), "ERROR: shutdown not enabled");
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_bounded() {
+        assert_eq!(parse(&[b'x'; LINE_BYTES_MAX], 0), Parsed::Need);
+        assert_eq!(parse(&[b'x'; LINE_BYTES_MAX + 1], 0), Parsed::TooLong);
+        let mut line = b"get ".to_vec();
+        line.resize(LINE_GET_BYTES_MAX, b'k');
+        assert_eq!(parse(&line, 0), Parsed::Need);
+        line.push(b'k');
+        assert_eq!(parse(&line, line.len()), Parsed::TooLong);
+    }
+
+    proptest! {
+        #[test]
+        fn a_line_is_the_same_command_however_it_arrives(
+            line in "(get|gets|set|ms|mg|ma|md|incr|touch|delete|x)( [a-zA-Z0-9]{0,5}){0,8}\r?\n",
+        ) {
+            let bytes = line.as_bytes();
+            for split in 0..bytes.len() {
+                prop_assert_eq!(parse(&bytes[..split], 0), Parsed::Need);
+                prop_assert_eq!(parse(bytes, split), parse(bytes, 0));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let mut at = 0;
+            while let Parsed::Command { used, .. } = parse(&bytes[at..], 0) {
+                prop_assert!(used > 0 && at + used <= bytes.len());
+                at += used;
+            }
+        }
+    }
+}

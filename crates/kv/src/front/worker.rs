@@ -1,0 +1,221 @@
+//! One thread's loop: sleeps until connections have something to say, serves them, sends once for
+//! each. Owns its connections for their whole life; new ones come through an [`Inbox`].
+
+use super::connection::{Connection, Fate};
+use super::core::{Core, Door};
+use super::counters::Count;
+use super::redis::Client;
+use super::session::Session;
+use super::tls::Channel;
+use crate::cache::Millis;
+use crate::constants::{HELD_BYTES_MAX, READ_BYTES, STALL_MS_MAX};
+use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// A client that was let in.
+pub struct Guest {
+    /// Its socket, which does not block.
+    pub fd: OwnedFd,
+    /// Where it came in.
+    pub door: Door,
+    /// Its address.
+    pub addr: String,
+    /// How its bytes travel.
+    pub channel: Channel,
+}
+
+/// Where a worker finds its new clients.
+pub struct Inbox {
+    guests: Mutex<Vec<Guest>>,
+    wake: WakeEvent,
+}
+
+impl Inbox {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// If no descriptor is left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { guests: Mutex::default(), wake: WakeEvent::new()? })
+    }
+
+    /// Hands a client over.
+    pub fn push(&self, guest: Guest) {
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner).push(guest);
+        self.wake.notify();
+    }
+
+    /// Wakes the worker.
+    pub fn wake(&self) {
+        self.wake.notify();
+    }
+}
+
+/// Token of the inbox; connections have those from 0 on.
+const TOKEN_WAKE: u64 = u64::MAX;
+/// How often connections are looked over.
+const SWEEP_MS: u64 = 1000;
+
+/// Milliseconds since the epoch.
+pub fn wall_ms() -> Millis {
+    let now = clock_gettime(ClockId::Realtime);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+/// A thread's connections.
+pub struct Worker<'i> {
+    core: Core,
+    inbox: &'i Inbox,
+    poller: Poller,
+    connections: Vec<Option<Box<Connection>>>,
+    free: Vec<u32>,
+    /// Bytes that all connections make us hold.
+    held_bytes: u64,
+    buffer: Vec<u8>,
+}
+
+impl<'i> Worker<'i> {
+    /// A worker without connections.
+    ///
+    /// # Errors
+    /// If no descriptor is left.
+    pub fn new(core: Core, inbox: &'i Inbox) -> io::Result<Self> {
+        let poller = Poller::new()?;
+        poller.add(&inbox.wake, TOKEN_WAKE, Interest::Read)?;
+        let (connections, free) = (Vec::new(), Vec::new());
+        let buffer = vec![0; READ_BYTES];
+        Ok(Self { core, inbox, poller, connections, free, held_bytes: 0, buffer })
+    }
+
+    /// Serves until the server ends.
+    ///
+    /// # Errors
+    /// If the system is out of memory.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut events: Vec<Readiness> = Vec::new();
+        let mut swept = wall_ms();
+        // Relaxed: the flag carries no data, and who sets it wakes us.
+        while !self.core.shared.stopping.load(Ordering::Relaxed) {
+            // Nobody to look over: sleep until somebody comes, or a flush is due.
+            self.poller.wait(Some(Duration::from_millis(SWEEP_MS)), &mut events)?;
+            self.core.now = wall_ms();
+            self.core.shared.flush_if_due(self.core.now);
+            for event in &events {
+                match event.token {
+                    TOKEN_WAKE => self.let_in(),
+                    token => self.serve(token as usize),
+                }
+            }
+            if self.core.now.abs_diff(swept) >= SWEEP_MS {
+                swept = self.core.now;
+                self.sweep();
+            }
+        }
+        (0..self.connections.len()).for_each(|index| self.end(index));
+        Ok(())
+    }
+
+    fn let_in(&mut self) {
+        self.inbox.wake.drain();
+        let mut guests = self.inbox.guests.lock().unwrap_or_else(PoisonError::into_inner);
+        let guests = std::mem::take(&mut *guests);
+        for guest in guests {
+            self.core.count(Count::Accepted);
+            let shared = &self.core.shared;
+            let settings = &shared.settings;
+            let known = match guest.door {
+                Door::Memcached => settings.users.is_empty(),
+                Door::Resp => settings.password.is_none(),
+            };
+            // Relaxed: a number that nobody else gets.
+            let id = shared.next_client.fetch_add(1, Ordering::Relaxed);
+            let client = Client { id, addr: guest.addr, known, ..Client::default() };
+            let session = Session::new(guest.door, client);
+            let now = self.core.now;
+            let connection = Box::new(Connection::new(guest.fd, session, guest.channel, now));
+            let index = self.free.pop().map_or(self.connections.len(), |index| index as usize);
+            if self.poller.add(&*connection, index as u64, Interest::Read).is_err() {
+                self.core.count(Count::Closed);
+                self.free.push(index as u32);
+                continue;
+            }
+            if index == self.connections.len() {
+                self.connections.push(None);
+            }
+            self.connections[index] = Some(connection);
+        }
+    }
+
+    fn serve(&mut self, index: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return };
+        let before = connection.held_bytes();
+        let fate = connection.serve(&mut self.core, &mut self.buffer);
+        let held = connection.held_bytes();
+        self.held_bytes = self.held_bytes + held - before;
+        match fate {
+            Fate::End => return self.end(index),
+            Fate::Wait(interest) if interest != connection.interest => {
+                connection.interest = interest;
+                if self.poller.modify(&**connection, index as u64, interest).is_err() {
+                    return self.end(index);
+                }
+            }
+            Fate::Wait(_) => {}
+        }
+        if self.held_bytes > HELD_BYTES_MAX && held > 0 {
+            self.core.count(Count::SlowReaders);
+            self.end(index);
+        }
+    }
+
+    /// Ends connections that were silent, or whose client does not read, for too long.
+    fn sweep(&mut self) {
+        let (now, idle_ms) = (self.core.now, self.core.shared.settings.idle_ms);
+        for index in 0..self.connections.len() {
+            let Some(connection) = &self.connections[index] else { continue };
+            let silent = now.saturating_sub(connection.active);
+            if connection.is_stuck() && silent > STALL_MS_MAX {
+                self.core.count(Count::SlowReaders);
+                self.end(index);
+            } else if idle_ms > 0 && silent > idle_ms {
+                self.core.count(Count::IdleKicks);
+                self.end(index);
+            }
+        }
+        self.shrink();
+    }
+
+    /// Gives memory of connections back that are gone.
+    fn shrink(&mut self) {
+        while let Some(None) = self.connections.last() {
+            self.connections.pop();
+        }
+        let count = self.connections.len() as u32;
+        self.free.retain(|index| *index < count);
+        if self.connections.capacity() > 64 + 2 * self.connections.len() {
+            self.connections.shrink_to(2 * self.connections.len());
+            self.free.shrink_to_fit();
+        }
+        if self.core.out.bytes.capacity() > 4 * READ_BYTES {
+            self.core.out = super::output::Output::default();
+        }
+        self.core.scratch.clear();
+        self.core.scratch.shrink_to(READ_BYTES);
+    }
+
+    fn end(&mut self, index: usize) {
+        if let Some(mut connection) = self.connections[index].take() {
+            connection.end();
+            // It may be gone from there already; it is closed in any case.
+            let _ = self.poller.remove(&*connection);
+            self.held_bytes -= connection.held_bytes();
+            self.core.count(Count::Closed);
+            self.free.push(index as u32);
+        }
+    }
+}

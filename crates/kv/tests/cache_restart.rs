@@ -1,0 +1,180 @@
+//! A cache in a file: reopened after a clean end, and after the process was killed in the midst of
+//! its work. Whatever is served then is a value that was stored for that key, whole, and no older
+//! than the last one whose storing had returned.
+
+use rackpool_core::seam::Mem;
+use rackpool_hw::window::Window;
+use rackpool_kv::cache::{Cache, Error, Item, Options};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use xxhash_rust::xxh3::xxh3_64;
+
+const KEYS: u64 = 3000;
+const CHILD: &str = "RACKPOOL_CACHE_CHILD";
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(format!("/dev/shm/rackpool-cache-test-{}-{name}", std::process::id()))
+}
+
+fn options() -> Options {
+    Options { memory: 160 << 20, partitions: 2, seed: 11, ..Options::default() }
+}
+
+/// Version and key, a checksum over them, and bytes that follow from it.
+fn value(key: u64, version: u64) -> Vec<u8> {
+    let mixed = xxh3_64(&[key.to_le_bytes(), version.to_le_bytes()].concat());
+    let len = match mixed % 50 {
+        0 => mixed % 200_000,
+        1..10 => mixed % 9000,
+        _ => mixed % 300,
+    };
+    let mut value = [version.to_le_bytes(), key.to_le_bytes(), mixed.to_le_bytes()].concat();
+    value.extend((0..len).map(|index| (mixed >> (index % 56)) as u8 ^ index as u8));
+    value
+}
+
+fn check(item: &Item<'_>) -> (u64, u64) {
+    let mut bytes = Vec::new();
+    item.append_to(&mut bytes);
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let (version, key) = (word(0), word(8));
+    assert_eq!(item.key(), key.to_le_bytes(), "a value of another key");
+    assert!(bytes == value(key, version), "a value that was never stored");
+    (key, version)
+}
+
+/// What the child does until it is killed: the version that was stored last is entered in the
+/// second file when the storing has returned.
+#[test]
+fn child_under_load() {
+    let Ok(name) = std::env::var(CHILD) else { return };
+    let (cache, _) = Cache::open(options(), &PathBuf::from(&name)).unwrap();
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(name + ".acked").unwrap();
+    let acked = Window::of_file(file.as_fd(), KEYS * 8).unwrap();
+    for version in 1.. {
+        let key = xxh3_64(&u64::to_le_bytes(version)) % KEYS;
+        let bytes = value(key, version);
+        if version % 7 == 0 {
+            let mut writer =
+                cache.reserve(&key.to_le_bytes(), bytes.len() as u64, 0, 0, 1).unwrap();
+            bytes.chunks(5000).for_each(|piece| writer.write(piece));
+            writer.commit(&cache, 1).unwrap();
+        } else {
+            cache.set(&key.to_le_bytes(), &bytes, version as u32, 0, 1).unwrap();
+        }
+        acked.store(key * 8, version);
+    }
+}
+
+#[test]
+fn a_killed_process_leaves_no_wrong_value_and_nothing_is_lost_that_was_stored() {
+    let path = path("kill");
+    let acked_path = PathBuf::from(format!("{}.acked", path.display()));
+    std::fs::write(&acked_path, vec![0; KEYS as usize * 8]).unwrap();
+    let (mut rounds, mut newest) = (0, 0);
+    for pause_ms in [150, 40, 310, 77, 205] {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_under_load", "--nocapture"])
+            .env(CHILD, &path)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(pause_ms));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(&acked_path).unwrap();
+        let acked = Window::of_file(file.as_fd(), KEYS * 8).unwrap();
+        let (cache, recovered) = Cache::open(options(), &path).unwrap();
+        let mut lost = 0_u64;
+        for key in 0..KEYS {
+            let stored = acked.load(key * 8);
+            match cache.get(&key.to_le_bytes(), 1, check) {
+                Some((_, version)) => {
+                    assert!(version >= stored, "key {key}: version {version} after {stored}");
+                    newest = newest.max(version);
+                }
+                None => lost += u64::from(stored > 0),
+            }
+            // Versions start anew with the next child.
+            acked.store(key * 8, 0);
+        }
+        println!("{recovered:?}, {lost} of {KEYS} keys lost");
+        assert_eq!(lost, 0, "{recovered:?}");
+        assert!(recovered.lost <= 2, "{recovered:?}: what was being written, in each partition");
+        cache.clear(1);
+        rounds += 1;
+    }
+    assert!(rounds == 5 && newest > 1000, "{newest} versions");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::remove_file(&acked_path).unwrap();
+}
+
+#[test]
+fn a_cache_comes_back_with_everything_and_only_with_the_same_options() {
+    let path = path("clean");
+    let (cache, recovered) = Cache::open(options(), &path).unwrap();
+    assert_eq!(recovered.items, 0);
+    for key in 0..KEYS {
+        cache.set(&key.to_le_bytes(), &value(key, 1), 7, 0, 1).unwrap();
+    }
+    (0..KEYS).step_by(3).for_each(|key| assert!(cache.remove(&key.to_le_bytes(), 1)));
+    let cas = cache.get(&1_u64.to_le_bytes(), 1, |item| item.cas());
+    let busy = Cache::open(options(), &path).unwrap_err();
+    assert!(matches!(busy, Error::Io { .. }), "{busy}");
+    drop(cache);
+    let other = Options { keeps_access: true, ..options() };
+    assert!(Cache::open(other, &path).unwrap_err().to_string().contains("keeps_access"));
+    let other = Options { memory: 80 << 20, ..options() };
+    assert!(matches!(Cache::open(other, &path).unwrap_err(), Error::Corrupt { .. }));
+    // Whoever restarts a cache need not know the seed that it was made with.
+    let (cache, recovered) = Cache::open(Options { seed: 12, ..options() }, &path).unwrap();
+    assert_eq!((recovered.items, recovered.lost), (KEYS - KEYS / 3, 0));
+    for key in 0..KEYS {
+        let found = cache.get(&key.to_le_bytes(), 1, |item| (check(item), item.flags()));
+        assert_eq!(found, (key % 3 != 0).then_some(((key, 1), 7)));
+    }
+    assert_eq!(cache.get(&1_u64.to_le_bytes(), 1, |item| item.cas()), cas);
+    // It is as usable as before.
+    for version in 2..40 {
+        for key in 0..KEYS {
+            cache.set(&key.to_le_bytes(), &value(key, version), 7, 0, 1).unwrap();
+        }
+    }
+    assert!(cache.stats().evictions == 0 || cache.len() < KEYS);
+    drop(cache);
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn flipped_bits_are_found_and_counted() {
+    let path = path("flip");
+    let (cache, _) = Cache::open(options(), &path).unwrap();
+    for key in 0..KEYS {
+        cache.set(&key.to_le_bytes(), &value(key, 1), 0, 0, 1).unwrap();
+    }
+    drop(cache);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let from = bytes.len() / 2;
+    for at in 0..400 {
+        let place = 65536 + xxh3_64(&u64::to_le_bytes(at)) as usize % (from / 8);
+        bytes[place] ^= 1 << (at % 8);
+    }
+    std::fs::write(&path, &bytes).unwrap();
+    let (cache, recovered) = Cache::open(options(), &path).unwrap();
+    println!("{recovered:?}");
+    let mut served = 0;
+    for key in 0..KEYS {
+        let found = cache.get(&key.to_le_bytes(), 1, |item| {
+            let mut bytes = Vec::new();
+            item.append_to(&mut bytes);
+            bytes
+        });
+        if let Some(found) = found {
+            assert!(found == value(key, 1), "a wrong value");
+            served += 1;
+        }
+    }
+    assert!(served == recovered.items && served > KEYS / 2, "{served} of {KEYS}");
+    std::fs::remove_file(&path).unwrap();
+}

@@ -1,0 +1,330 @@
+//! The server with clients that are slow, that vanish, that are hostile, and with ordinary ones.
+
+mod peers;
+
+use peers::{Rng, WITHIN, ask, connect, ours, ours_of, read_until};
+use rackpool_kv::front::core::Settings;
+use rackpool_kv::front::counters::Count;
+use rackpool_kv::front::server::{Doors, Server, StartError};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+fn memcached(server: &Server) -> TcpStream {
+    connect(server.addrs().0.unwrap())
+}
+
+fn resp(server: &Server) -> TcpStream {
+    connect(server.addrs().1.unwrap())
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < WITHIN, "{what}: not within {WITHIN:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_one_protocol_stores_the_other_finds() {
+    let server = ours(Settings::default());
+    let (mut m, mut r) = (memcached(&server), resp(&server));
+    assert_eq!(ask(&mut m, b"set greeting 7 0 5\r\nhello\r\n", b"\r\n"), b"STORED\r\n");
+    let found = ask(&mut r, b"*2\r\n$3\r\nGET\r\n$8\r\ngreeting\r\n", b"hello\r\n");
+    assert_eq!(found, b"$5\r\nhello\r\n");
+    assert_eq!(ask(&mut r, b"append greeting !\r\n", b"\r\n"), b":6\r\n");
+    let found = ask(&mut m, b"get greeting\r\n", b"END\r\n");
+    assert_eq!(found, b"VALUE greeting 7 6\r\nhello!\r\nEND\r\n");
+}
+
+#[test]
+fn long_values_go_in_and_come_out_whole_however_they_arrive() {
+    let server = ours_of(256 << 20, Settings { value_bytes_max: 8 << 20, ..Settings::default() });
+    let mut rng = Rng(5);
+    for len in [32 << 10, 64 << 10, (64 << 10) + 1, 1 << 20, 5_000_000] {
+        let value: Vec<u8> = (0..len).map(|_| rng.next() as u8).collect();
+        let mut m = memcached(&server);
+        m.write_all(format!("set large 3 0 {len}\r\n").as_bytes()).unwrap();
+        for piece in value.chunks(1 + rng.below(100_000)) {
+            m.write_all(piece).unwrap();
+        }
+        assert_eq!(ask(&mut m, b"\r\n", b"\r\n"), b"STORED\r\n", "{len}");
+        let mut expected = format!("VALUE large 3 {len}\r\n").into_bytes();
+        expected.extend_from_slice(&value);
+        expected.extend_from_slice(b"\r\nEND\r\n");
+        m.write_all(b"get large\r\n").unwrap();
+        let mut got = vec![0; expected.len()];
+        m.read_exact(&mut got).unwrap();
+        assert!(got == expected, "{len}");
+
+        let mut r = resp(&server);
+        let head = format!("*5\r\n$3\r\nset\r\n$5\r\nother\r\n${len}\r\n");
+        r.write_all(head.as_bytes()).unwrap();
+        r.write_all(&value).unwrap();
+        let tail = b"\r\n$2\r\nEX\r\n$3\r\n100\r\n*2\r\n$3\r\nTTL\r\n$5\r\nother\r\n";
+        assert_eq!(ask(&mut r, tail, b":100\r\n"), b"+OK\r\n:100\r\n", "{len}");
+        r.write_all(b"get other\r\n").unwrap();
+        let mut got = vec![0; format!("${len}\r\n").len() + value.len() + 2];
+        r.read_exact(&mut got).unwrap();
+        assert!(got[got.len() - 2 - value.len()..got.len() - 2] == value[..], "{len}");
+    }
+}
+
+#[test]
+fn a_value_that_is_too_long_is_passed_over_and_the_conversation_goes_on() {
+    let server = ours(Settings { value_bytes_max: 1000, ..Settings::default() });
+    let mut m = memcached(&server);
+    let mut bytes = b"set a 0 0 1\r\nx\r\nset a 0 0 200000\r\n".to_vec();
+    bytes.resize(bytes.len() + 200_000, b'y');
+    bytes.extend_from_slice(b"\r\nget a\r\n");
+    let answer = ask(&mut m, &bytes, b"END\r\n");
+    assert_eq!(answer, b"STORED\r\nSERVER_ERROR object too large for cache\r\nEND\r\n");
+    let mut r = resp(&server);
+    let mut bytes = b"*5\r\n$3\r\nSET\r\n$1\r\na\r\n$200000\r\n".to_vec();
+    bytes.resize(bytes.len() + 200_000, b'y');
+    bytes.extend_from_slice(b"\r\n$2\r\nEX\r\n$1\r\n9\r\nPING\r\n");
+    let answer = ask(&mut r, &bytes, b"+PONG\r\n");
+    assert!(answer.starts_with(b"-ERR a value of 200000 bytes"), "{}", answer.escape_ascii());
+}
+
+/// However a hostile client cuts it: an answer, then the end, without a byte more from it.
+#[test]
+fn what_cannot_be_meant_is_answered_wherever_it_is_cut() {
+    let server = ours(Settings::default());
+    let mut large = b"*5\r\n$3\r\nset\r\n$1\r\nk\r\n$70000\r\n".to_vec();
+    large.resize(large.len() + 70_000, b'x');
+    large.extend_from_slice(b"\r\n");
+    for (before, cuts) in [(&b"*1\r\n"[..], 9), (b"*3\r\n$3\r\nGET\r\n", 18), (&large, 7)] {
+        let bytes = [before, b"$-5\r\n"].concat();
+        for cut in bytes.len() - cuts..bytes.len() {
+            let mut r = resp(&server);
+            r.write_all(&bytes[..cut]).unwrap();
+            // Long enough to be two reads, mostly; if it is one, that is right as well.
+            std::thread::sleep(Duration::from_millis(2));
+            r.write_all(&bytes[cut..]).unwrap();
+            let said = read_until(&mut r, |_| false);
+            assert_eq!(said, b"-ERR Protocol error: invalid bulk length\r\n", "cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn connections_have_a_limit_and_silent_ones_an_end() {
+    let server = ours(Settings { connections_max: 3, idle_ms: 1500, ..Settings::default() });
+    let mut held: Vec<TcpStream> = (0..3).map(|_| resp(&server)).collect();
+    for client in &mut held {
+        assert_eq!(ask(client, b"PING\r\n", b"\r\n"), b"+PONG\r\n");
+    }
+    let refused = read_until(&mut resp(&server), |_| false);
+    assert_eq!(refused, b"-ERR max number of clients reached\r\n");
+    let refused = read_until(&mut memcached(&server), |_| false);
+    assert_eq!(refused, b"ERROR Too many open connections\r\n");
+    assert_eq!(read_until(&mut held[0], |_| false), b"");
+    wait_until("silent ones are gone", || server.shared().connections() == 0);
+    assert_eq!(server.shared().count(Count::IdleKicks), 3);
+    assert_eq!(ask(&mut resp(&server), b"PING\r\n", b"\r\n"), b"+PONG\r\n");
+}
+
+#[test]
+fn passwords_are_asked_for_in_both_protocols() {
+    let server = ours(Settings {
+        password: Some("secret".into()),
+        users: vec![("ann".into(), "hidden".into())],
+        ..Settings::default()
+    });
+    let mut r = resp(&server);
+    let denied = b"-NOAUTH Authentication required.\r\n";
+    assert_eq!(ask(&mut r, b"GET a\r\n", b"\r\n"), denied);
+    let wrong = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+    assert_eq!(ask(&mut r, b"AUTH wrong\r\n", b"\r\n"), wrong);
+    assert_eq!(ask(&mut r, b"AUTH default secret\r\n", b"\r\n"), b"+OK\r\n");
+    assert_eq!(ask(&mut r, b"GET a\r\n", b"\r\n"), b"$-1\r\n");
+    let mut m = memcached(&server);
+    let denied = b"CLIENT_ERROR unauthenticated\r\n";
+    assert_eq!(ask(&mut m, b"get a\r\n", b"\r\n"), denied);
+    let said = ask(&mut m, b"set x 0 0 10\r\nann hidden\r\n", b"\r\n");
+    assert_eq!(said, b"STORED\r\n");
+    assert_eq!(ask(&mut m, b"get a\r\n", b"\r\n"), b"END\r\n");
+}
+
+#[test]
+fn other_machines_are_not_let_in_without_a_password() {
+    let options = rackpool_kv::cache::Options::default();
+    let cache = rackpool_kv::cache::Cache::new(options).unwrap();
+    let anywhere = Some(SocketAddr::from(([0, 0, 0, 0], 0)));
+    let doors = Doors { resp: anywhere, ..Doors::default() };
+    let denied = Server::start(cache.clone(), Settings::default(), &doors);
+    assert!(matches!(denied, Err(StartError::Open { .. })));
+    let settings = Settings { password: Some("secret".into()), ..Settings::default() };
+    drop(Server::start(cache.clone(), settings, &doors).unwrap());
+    let open = Doors { open_to_all: true, ..doors };
+    drop(Server::start(cache, Settings::default(), &open).unwrap());
+}
+
+#[test]
+fn counters_are_there_by_the_names_that_tools_expect() {
+    let server = ours(Settings::default());
+    let mut m = memcached(&server);
+    ask(&mut m, b"set a 0 0 1\r\nx\r\n", b"\r\n");
+    ask(&mut m, b"get a b\r\n", b"END\r\n");
+    let stats = String::from_utf8(ask(&mut m, b"stats\r\n", b"END\r\n")).unwrap();
+    for line in ["STAT cmd_get 2", "STAT get_hits 1", "STAT cmd_set 1", "STAT curr_items 1"] {
+        assert!(stats.contains(&format!("{line}\r\n")), "{line} in {stats}");
+    }
+    for word in ["settings", "items", "slabs"] {
+        let answer = ask(&mut m, format!("stats {word}\r\n").as_bytes(), b"END\r\n");
+        assert!(answer.starts_with(b"STAT "), "{word}");
+    }
+    assert_eq!(ask(&mut m, b"stats reset\r\n", b"\r\n"), b"RESET\r\n");
+    let stats = String::from_utf8(ask(&mut m, b"stats\r\n", b"END\r\n")).unwrap();
+    assert!(stats.contains("STAT get_hits 0\r\n"));
+    let mut r = resp(&server);
+    let info = ask(&mut r, b"INFO stats\r\nPING\r\n", b"+PONG\r\n");
+    assert!(String::from_utf8(info).unwrap().contains("keyspace_hits:"));
+    let mut metrics = connect(server.metrics_addr().unwrap());
+    metrics.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let text = String::from_utf8(read_until(&mut metrics, |_| false)).unwrap();
+    assert!(text.contains("\nrackpool_kv_items 1\n"), "{text}");
+}
+
+#[test]
+fn scan_sees_every_key_once_and_memory_is_told() {
+    let server = ours(Settings::default());
+    let mut r = resp(&server);
+    for index in 0..500 {
+        ask(&mut r, format!("set key:{index} v\r\n").as_bytes(), b"\r\n");
+    }
+    let (mut cursor, mut seen) = ("0".to_owned(), std::collections::BTreeSet::new());
+    loop {
+        let asked = format!("scan {cursor} match key:* count 50\r\nPING\r\n");
+        let text = String::from_utf8(ask(&mut r, asked.as_bytes(), b"+PONG\r\n")).unwrap();
+        let mut words = text.split("\r\n").filter(|word| !word.starts_with(['*', '$', '+']));
+        cursor = words.next().unwrap().to_owned();
+        seen.extend(words.filter(|word| !word.is_empty()).map(str::to_owned));
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 500);
+    let used = ask(&mut r, b"memory usage key:1\r\n", b"\r\n");
+    assert!(used.starts_with(b":"));
+}
+
+fn python(script: &str, words: &[String]) {
+    let output = Command::new("python3").arg("-c").arg(script).args(words).output();
+    let output = output.expect("python3 starts");
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.trim() == "ok", "{out}\n{err}");
+}
+
+fn has_module(name: &str) -> bool {
+    let there = peers::is_there("python3")
+        && Command::new("python3")
+            .args(["-c", &format!("import {name}")])
+            .output()
+            .is_ok_and(|output| output.status.success());
+    if !there {
+        eprintln!("\n********  python3 has no module {name}: this test proves nothing here.\n");
+        let ci = std::env::var("CI").is_ok_and(|value| value == "true");
+        assert!(!ci, "python3's {name} must be installed in CI");
+    }
+    there
+}
+
+const PYMEMCACHE: &str = r"
+import sys
+from pymemcache.client.base import Client
+c = Client(('127.0.0.1', int(sys.argv[1])), default_noreply=False)
+assert c.set('a', 'x' * 10) and c.get('a') == b'x' * 10
+assert c.set_many({'k%d' % i: str(i) for i in range(100)}) == []
+assert len(c.get_many(['k%d' % i for i in range(100)])) == 100
+assert c.add('a', 'y') is False and c.replace('a', '5') is True
+assert c.incr('a', 7) == 12 and c.decr('a', 2) == 10
+assert c.append('a', '1') and c.prepend('a', '1') and c.get('a') == b'1101'
+value, cas = c.gets('a')
+assert c.cas('a', 'new', cas) is True and c.cas('a', 'old', cas) is False
+assert c.touch('a', 100) is True and c.delete('a') is True and c.get('a') is None
+big = b'b' * 900000
+assert c.set('big', big) and c.get('big') == big
+assert b'curr_items' in c.stats() and c.version()
+assert c.flush_all() is True and c.get('k1') is None
+print('ok')
+";
+
+#[test]
+fn pymemcache_needs_no_change() {
+    if has_module("pymemcache") {
+        let server = ours(Settings { value_bytes_max: 1 << 20, ..Settings::default() });
+        python(PYMEMCACHE, &[server.addrs().0.unwrap().port().to_string()]);
+    }
+}
+
+const REDIS_PY: &str = r"
+import sys, redis
+for protocol in (2, 3):
+    r = redis.Redis(port=int(sys.argv[1]), protocol=protocol)
+    assert r.ping() and r.set('a', 'x', ex=100) and 99 <= r.ttl('a') <= 100
+    assert r.get('a') == b'x' and r.set('a', 'y', nx=True) is None
+    assert r.mset({'k%d' % i: i for i in range(100)})
+    assert r.mget(['k%d' % i for i in range(100)]) == [b'%d' % i for i in range(100)]
+    assert r.incr('n', 5) == 5 and r.decr('n') == 4 and r.append('n', '1') == 2
+    assert r.getdel('n') == b'41' and r.get('n') is None and r.exists('a', 'k1', 'n') == 2
+    assert sorted(r.scan_iter('k1*')) == sorted([b'k1'] + [b'k1%d' % i for i in range(10)])
+    p = r.pipeline(transaction=False)
+    for i in range(1000):
+        p.set('p%d' % i, i).get('p%d' % i)
+    assert p.execute()[1::2] == [b'%d' % i for i in range(1000)]
+    assert r.info()['redis_version'] and r.config_get('maxmemory') and r.client_id() > 0
+    assert r.type('a') == b'string' and r.strlen('a') == 1 and r.persist('a')
+    assert r.memory_usage('a') > 0 and r.client_setname('me')
+    assert r.client_getname() in ('me', b'me')
+    big = b'b' * 900000
+    assert r.set('big', big) and r.get('big') == big
+    try:
+        r.lpush('l', 1)
+        assert False
+    except redis.ResponseError as e:
+        assert 'unknown command' in str(e)
+    assert r.flushall() and r.dbsize() == 0
+print('ok')
+";
+
+#[test]
+fn redis_py_needs_no_change() {
+    if has_module("redis") {
+        let server = ours(Settings { value_bytes_max: 1 << 20, ..Settings::default() });
+        python(REDIS_PY, &[server.addrs().1.unwrap().port().to_string()]);
+    }
+}
+
+#[test]
+fn the_tools_of_both_servers_need_no_change() {
+    let server = ours(Settings { value_bytes_max: 1 << 20, ..Settings::default() });
+    let (memcached, resp) = server.addrs();
+    let (memcached, resp) =
+        (memcached.unwrap().port().to_string(), resp.unwrap().port().to_string());
+    let run = |program: &str, words: &[&str]| {
+        let output = Command::new(program).args(words).output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{program}: {text}");
+        text + &String::from_utf8_lossy(&output.stderr)
+    };
+    // Debian calls it so.
+    if peers::is_there("memccapable") {
+        let text = run("memccapable", &["-h", "127.0.0.1", "-p", &memcached]);
+        assert!(text.contains("All tests passed"), "{text}");
+    }
+    if peers::is_there("redis-cli") {
+        assert_eq!(run("redis-cli", &["-p", &resp, "set", "a", "b"]).trim(), "OK");
+        assert_eq!(run("redis-cli", &["-3", "-p", &resp, "get", "a"]).trim(), "b");
+        assert!(run("redis-cli", &["-p", &resp, "info"]).contains("redis_version"));
+    }
+    if peers::is_there("redis-benchmark") {
+        let words = ["-p", &resp, "-n", "20000", "-P", "16", "-q", "-t", "ping,set,get,incr,mset"];
+        let text = run("redis-benchmark", &words);
+        assert!(text.contains("GET: ") && !text.contains("ERR"), "{text}");
+    }
+}

@@ -1,0 +1,190 @@
+//! Both doors behind TLS: ordinary clients, values of every length, and who does not speak it.
+
+mod peers;
+
+use peers::{Rng, WITHIN, connect, is_there};
+use rackpool_kv::cache::{Cache, Options};
+use rackpool_kv::front::core::Settings;
+use rackpool_kv::front::server::{Doors, Server};
+use rackpool_kv::front::tls::Tls;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+type Client = StreamOwned<ClientConnection, TcpStream>;
+
+/// A server with a certificate of its own making, in a directory that goes with it.
+struct Rig {
+    server: Server,
+    directory: PathBuf,
+    certificate: CertificateDer<'static>,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // Left behind it would hurt nobody.
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Rig {
+    fn start(name: &str) -> Rig {
+        let directory =
+            std::env::temp_dir().join(format!("rackpool-tls-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let (chain, key) = (directory.join("cert.pem"), directory.join("key.pem"));
+        std::fs::write(&chain, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        let any = Some("127.0.0.1:0".parse().unwrap());
+        let tls = Some(Tls::read(&chain, &key).unwrap());
+        let doors = Doors { memcached: any, resp: any, tls, ..Doors::default() };
+        let options = Options { memory: 256 << 20, max_value: 16 << 20, ..Options::default() };
+        let value_bytes_max = options.max_value;
+        let settings = Settings { value_bytes_max, ..Settings::default() };
+        let server = Server::start(Cache::new(options).unwrap(), settings, &doors).unwrap();
+        Rig { server, directory, certificate: made.cert.der().clone() }
+    }
+
+    fn client(&self, addr: Option<SocketAddr>) -> Client {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from("localhost").unwrap();
+        let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+        StreamOwned::new(connection, connect(addr.unwrap()))
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.directory.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+fn read_to(client: &mut Client, expected: &[u8]) {
+    let mut got = vec![0; expected.len()];
+    client.read_exact(&mut got).unwrap();
+    assert!(got == expected, "{} bytes", expected.len());
+}
+
+#[test]
+fn values_of_every_length_go_in_and_come_out_encrypted() {
+    let rig = Rig::start("values");
+    let (memcached, resp) = rig.server.addrs();
+    let mut rng = Rng(3);
+    for len in [0, 1, 16 << 10, (16 << 10) + 1, 128 << 10, 1 << 20, 9_000_000] {
+        let value: Vec<u8> = (0..len).map(|_| rng.next() as u8).collect();
+        let mut client = rig.client(memcached);
+        client.write_all(format!("set key 0 0 {len}\r\n").as_bytes()).unwrap();
+        for piece in value.chunks(1 + rng.below(200_000)) {
+            client.write_all(piece).unwrap();
+        }
+        client.write_all(b"\r\n").unwrap();
+        read_to(&mut client, b"STORED\r\n");
+        let mut client = rig.client(resp);
+        client.write_all(b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\nPING\r\n").unwrap();
+        read_to(&mut client, format!("${len}\r\n").as_bytes());
+        read_to(&mut client, &value);
+        read_to(&mut client, b"\r\n+PONG\r\n");
+    }
+}
+
+#[test]
+fn many_commands_in_few_records_are_all_answered() {
+    let rig = Rig::start("pipeline");
+    let mut client = rig.client(rig.server.addrs().1);
+    // More than a channel takes in at once, and more answers than it takes.
+    let count = 100_000;
+    let asker = std::thread::scope(|scope| {
+        let mut socket = client.sock.try_clone().unwrap();
+        client.conn.complete_io(&mut client.sock).unwrap();
+        client.conn.set_buffer_limit(None);
+        for _ in 0..count {
+            client.conn.writer().write_all(b"*2\r\n$4\r\nECHO\r\n$8\r\n12345678\r\n").unwrap();
+        }
+        let mut records = Vec::new();
+        while client.conn.wants_write() {
+            client.conn.write_tls(&mut records).unwrap();
+        }
+        scope.spawn(move || socket.write_all(&records).unwrap());
+        let mut got = vec![0; count * 14];
+        client.read_exact(&mut got).unwrap();
+        got
+    });
+    assert!(asker.chunks(14).all(|answer| answer == b"$8\r\n12345678\r\n"));
+}
+
+#[test]
+fn who_does_not_speak_tls_is_sent_away_and_others_are_served() {
+    let rig = Rig::start("plain");
+    for said in [b"set a 0 0 1\r\nb\r\n".to_vec(), vec![22, 3, 1, 255, 255], vec![0; 40_000]] {
+        let mut plain = connect(rig.server.addrs().0.unwrap());
+        // It may be sent away while it still speaks.
+        let _ = plain.write_all(&said);
+        let _ = plain.shutdown(std::net::Shutdown::Write);
+        plain.set_read_timeout(Some(WITHIN)).unwrap();
+        let mut heard = Vec::new();
+        // An alert, if anything; reset is as good an end.
+        let _ = plain.read_to_end(&mut heard);
+        assert!(heard.len() < 64 && !heard.starts_with(b"STORED"), "{heard:?}");
+    }
+    // Who stops to speak it in the midst of a conversation is answered that far, and sent away.
+    let mut client = rig.client(rig.server.addrs().1);
+    client.write_all(b"PING\r\n").unwrap();
+    read_to(&mut client, b"+PONG\r\n");
+    client.conn.writer().write_all(b"PING\r\n").unwrap();
+    let mut records = Vec::new();
+    client.conn.write_tls(&mut records).unwrap();
+    records.extend_from_slice(&[b'x'; 400]);
+    client.sock.write_all(&records).unwrap();
+    client.sock.set_read_timeout(Some(WITHIN)).unwrap();
+    let mut heard = Vec::new();
+    let end = client.sock.read_to_end(&mut heard).map_err(|error| error.kind());
+    assert!(matches!(end, Ok(_) | Err(std::io::ErrorKind::ConnectionReset)), "{end:?}");
+    let mut client = rig.client(rig.server.addrs().0);
+    client.write_all(b"get a\r\nquit\r\n").unwrap();
+    let mut heard = Vec::new();
+    // The end is said, so that nobody can have cut it off.
+    client.read_to_end(&mut heard).unwrap();
+    assert_eq!(heard, b"END\r\n");
+}
+
+#[test]
+fn redis_cli_speaks_tls_to_it() {
+    if !is_there("redis-cli") {
+        return;
+    }
+    let rig = Rig::start("cli");
+    let port = rig.server.addrs().1.unwrap().port().to_string();
+    let certificate = rig.file("cert.pem");
+    let ask = |words: &[&str]| {
+        let tls = ["--tls", "--sni", "localhost", "--cacert", &certificate, "-p", &port];
+        let output = Command::new("redis-cli").args(tls).args(words).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    assert_eq!(ask(&["set", "a", "b"]), "OK");
+    assert_eq!(ask(&["get", "a"]), "b");
+}
+
+#[test]
+fn wrong_files_are_named() {
+    let rig = Rig::start("files");
+    let read = |chain: &str, key: &str| {
+        Tls::read(rig.file(chain).as_ref(), rig.file(key).as_ref()).unwrap_err()
+    };
+    std::fs::write(rig.file("other.pem"), rcgen::KeyPair::generate().unwrap().serialize_pem())
+        .unwrap();
+    assert!(read("nothing", "key.pem").contains("nothing"));
+    assert!(read("key.pem", "key.pem").contains("no certificate"));
+    assert!(read("cert.pem", "cert.pem").contains("no key"));
+    let mismatch = read("cert.pem", "other.pem");
+    assert!(mismatch.contains("other.pem") && mismatch.contains("cert.pem"), "{mismatch}");
+}

@@ -1,0 +1,196 @@
+//! Every parser with what clients say and worse: streams of commands whose bytes are changed, cut,
+//! repeated and mixed, in pieces of any length, executed on a cache. Nothing panics, what is asked
+//! for stays bounded, and the cache is whole at the end.
+//!
+//! `cargo test --release -p rackpool-kv --test fuzz -- --inputs 10000000` for a long run of each
+//! protocol; `--seed N` to repeat one, `--door N` for one protocol (text, meta, binary, RESP).
+
+mod peers;
+mod streams;
+
+use peers::Rng;
+use rackpool_kv::cache::{Cache, Options};
+use rackpool_kv::constants::{INPUT_BYTES_MAX, OUTPUT_SOFT_BYTES};
+use rackpool_kv::front::core::{Core, Door, Settings, Shared};
+use rackpool_kv::front::redis::Client;
+use rackpool_kv::front::session::Session;
+use std::sync::Arc;
+use streams::{Part, Stream};
+
+/// Inputs for each protocol in an ordinary run.
+const INPUTS: u64 = 40_000;
+/// Streams that inputs are made of.
+const SEEDS: usize = 4000;
+/// Longest value: answers are no longer than this beyond their bound.
+const VALUE_BYTES_MAX: u64 = 256 << 10;
+/// Words that have a meaning somewhere.
+const WORDS: &[&[u8]] = &[
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b"\0",
+    b" ",
+    b"$-1\r\n",
+    b"*0\r\n",
+    b"*-1\r\n",
+    b"$0\r\n\r\n",
+    b"*1048576\r\n",
+    b"$536870912\r\n",
+    b"18446744073709551615",
+    b"-9223372036854775808",
+    b"4294967296",
+    b"noreply",
+    b"get ",
+    b"set a 0 0 70000\r\n",
+    b"mg a s v f t k O1 q\r\n",
+    b"ms a 100000\r\n",
+    b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$100000\r\n",
+    b"\x80\x01\0\x03\x08\0\0\0",
+    b"HELLO 3\r\n",
+    b"quit\r\n",
+    b"cas a 0 0 1 1\r\n",
+];
+
+fn main() {
+    let Some([inputs, seed, only]) = peers::numbers(["--inputs", "--seed", "--door"]) else {
+        return;
+    };
+    let (inputs, seed) = (inputs.unwrap_or(INPUTS), seed.unwrap_or(1));
+    type Make = fn(&mut Rng, usize) -> Stream;
+    let doors: [(&str, Door, Make); 4] = [
+        ("text", Door::Memcached, streams::text),
+        ("meta", Door::Memcached, streams::meta),
+        ("binary", Door::Memcached, streams::binary),
+        ("RESP", Door::Resp, streams::resp),
+    ];
+    for (place, (name, door, make)) in doors.into_iter().enumerate() {
+        if only.is_some_and(|only| only != place as u64) {
+            continue;
+        }
+        let bytes = fuzz(inputs, seed, door, make);
+        println!("fuzz: {inputs} inputs of {bytes} bytes to {name} (seed {seed}): no panic");
+    }
+}
+
+/// What a client would have said.
+fn seeds(rng: &mut Rng, make: fn(&mut Rng, usize) -> Stream) -> Vec<Vec<u8>> {
+    let bytes = |stream: Stream| {
+        let mut bytes = Vec::new();
+        for part in &stream.parts {
+            match part {
+                Part::Bytes(part) => bytes.extend_from_slice(part),
+                Part::Cas { binary: true, .. } => {
+                    bytes.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 7])
+                }
+                Part::Cas { .. } => bytes.extend_from_slice(b"7"),
+            }
+        }
+        bytes.truncate(4000);
+        bytes
+    };
+    (0..SEEDS).map(|index| bytes(make(rng, index))).filter(|seed| !seed.is_empty()).collect()
+}
+
+fn fuzz(inputs: u64, seed: u64, door: Door, make: fn(&mut Rng, usize) -> Stream) -> u64 {
+    let mut rng = Rng(seed | 1);
+    let seeds = seeds(&mut rng, make);
+    let options = Options { memory: 16 << 20, max_value: VALUE_BYTES_MAX, ..Options::default() };
+    let settings = Settings { value_bytes_max: VALUE_BYTES_MAX, ..Settings::default() };
+    let shared = Arc::new(Shared::new(Cache::new(options).unwrap(), settings, (0, 1)));
+    let mut core = Core::new(Arc::clone(&shared), 0, 1_000_000);
+    let (mut input, mut bytes) = (Vec::new(), 0);
+    for number in 0..inputs {
+        core.now += 1;
+        shared.flush_if_due(core.now);
+        change(&mut rng, &seeds, &mut input);
+        bytes += input.len() as u64;
+        converse(&mut rng, &mut core, door, &input);
+        if number % 50_000 == 0 {
+            check_cache(&shared.cache, core.now);
+        }
+    }
+    check_cache(&shared.cache, core.now);
+    bytes
+}
+
+/// Makes an input of the seeds.
+fn change(rng: &mut Rng, seeds: &[Vec<u8>], input: &mut Vec<u8>) {
+    input.clear();
+    let piece = |rng: &mut Rng| {
+        let seed = &seeds[rng.below(seeds.len())];
+        let from = if rng.chance(2) { 0 } else { rng.below(seed.len()) };
+        &seed[from..from + rng.below(seed.len() - from) + 1]
+    };
+    input.extend_from_slice(piece(rng));
+    for _ in 0..rng.below(6) {
+        let at = rng.below(input.len() + 1);
+        match rng.below(7) {
+            0 if at < input.len() => input[at] ^= 1 << rng.below(8),
+            1 if at < input.len() => input[at] = rng.next() as u8,
+            2 => {
+                let end = (at + rng.below(20)).min(input.len());
+                input.drain(at..end);
+            }
+            3 => drop(input.splice(at..at, WORDS[rng.below(WORDS.len())].iter().copied())),
+            4 => {
+                let other = piece(rng);
+                drop(input.splice(at..at, other.iter().copied()));
+            }
+            5 => {
+                let end = (at + rng.below(60)).min(input.len());
+                input.extend_from_within(at..end);
+            }
+            _ => input.truncate(at),
+        }
+    }
+}
+
+/// Gives the input to a conversation as a socket would, piece by piece.
+fn converse(rng: &mut Rng, core: &mut Core, door: Door, input: &[u8]) {
+    let client = Client { known: true, ..Client::default() };
+    let mut session = Session::new(door, client);
+    let (mut from, mut end) = (0, 0);
+    while end < input.len() && !session.is_closing() {
+        end = if rng.chance(3) { input.len() } else { (end + 1 + rng.below(200)).min(input.len()) };
+        if session.need() > end - from && end < input.len() {
+            continue;
+        }
+        loop {
+            let used = session.feed(core, &input[from..end]);
+            assert!(used <= end - from, "{used} bytes of {} were understood", end - from);
+            from += used;
+            let bound = 2 * OUTPUT_SOFT_BYTES + VALUE_BYTES_MAX;
+            assert!(core.out.len() <= bound, "{} bytes of answers", core.out.len());
+            // More to do once answers were sent.
+            let stopped = core.out.len() >= OUTPUT_SOFT_BYTES;
+            core.out.clear();
+            if !stopped || used == 0 {
+                break;
+            }
+        }
+        if session.need() > INPUT_BYTES_MAX {
+            break;
+        }
+    }
+}
+
+/// Whether the cache finds each item that it has.
+fn check_cache(cache: &Cache, now: u64) {
+    let (mut keys, mut cursor) = (Vec::new(), 0);
+    loop {
+        cursor = cache.scan(cursor, 1000, now, |item| {
+            keys.push(item.key());
+        });
+        if cursor == 0 {
+            break;
+        }
+    }
+    for key in keys {
+        let found = cache.get(&key, now, |item| {
+            let mut value = Vec::new();
+            item.append_to(&mut value);
+            value.len() as u64 == item.len()
+        });
+        assert!(found == Some(true), "{key:?} is in the index and is not found");
+    }
+}
