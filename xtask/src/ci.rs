@@ -99,11 +99,28 @@ fn clippy(context: &Context) -> Result<(), String> {
 }
 
 /// Everything but the documentation's examples, which `doctest` runs. A failure does not hide
-/// those behind it.
+/// those behind it; one or two tests that failed are run again, once, and named at the end if they
+/// pass (decision 0032).
 fn test(context: &Context) -> Result<(), String> {
     let words =
         ["test", "--no-fail-fast", "--workspace", "--lib", "--bins", "--tests", "--examples"];
-    Task::cargo(&words).minutes(25).count_tests().run(context)
+    let Err(why) = Task::cargo(&words).minutes(25).count_tests().run(context) else {
+        return Ok(());
+    };
+    let (names, targets) = context.take_failed().ok_or(why)?;
+    println!("run again, by themselves: {}", names.join(", "));
+    for target in targets {
+        let mut words = vec!["test"];
+        words.extend(target.split(' ').chain(["--", "--exact"]));
+        words.extend(names.iter().map(String::as_str));
+        let before = context.passed();
+        Task::cargo(&words).minutes(10).count_tests().run(context)?;
+        if context.passed() == before {
+            return Err(format!("`{target}` failed, but none of the tests that failed is in it"));
+        }
+    }
+    context.unsteady(names);
+    Ok(())
 }
 
 fn doctest(context: &Context) -> Result<(), String> {

@@ -30,7 +30,7 @@ Usage: cargo xtask NAME [OPTIONS]
   doc       rustdoc, warnings are errors
   loom      tests of rackpool-hw over all interleavings of a small model
   shuttle   tests of rackpool-hw over random schedules of a whole rack, fresh each time
-  sim       seeds that failed once, then fresh ones under every fault for about a minute
+  sim       release against golden hashes, then fresh seeds under every fault for a minute
   mutations each safeguard of the engines left out in turn: the simulator must miss it
   bench     every benchmark in its smallest size
   help      this text

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// Name of the environment variable that marks our descendants.
 pub const MARKER: &str = "RACKPOOL_XTASK_RUN";
 
+/// So many failed tests are run again at most: more are no accident.
+const UNSTEADY_MAX: usize = 2;
+
 /// How long the output of a finished command is still read: a process that it leaked may hold the
 /// pipe open for ever.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -50,10 +53,39 @@ impl Context {
         if counts.binaries == 0 {
             return String::new();
         }
-        format!(
-            "; {} tests passed, {} failed, {} ignored in {} test binaries",
-            counts.passed, counts.failed, counts.ignored, counts.binaries
-        )
+        let Counts { passed, failed, ignored, binaries, .. } = *counts;
+        let mut text = format!(
+            "; {passed} tests passed, {failed} failed, {ignored} ignored in {binaries} test \
+             binaries"
+        );
+        if !counts.unsteady.is_empty() {
+            text +=
+                &format!("; UNSTEADY, passed only when run again: {}", counts.unsteady.join(", "));
+        }
+        text
+    }
+
+    /// How many tests have passed.
+    pub fn passed(&self) -> u64 {
+        self.counts.lock().expect("no panic while counting").passed
+    }
+
+    /// The tests that have failed and cargo's words for the binaries that they are in, if they are
+    /// few and known by name. A binary that ended in the midst of its tests is not a failed test.
+    pub fn take_failed(&self) -> Option<(Vec<String>, Vec<String>)> {
+        let mut counts = self.counts.lock().expect("no panic while counting");
+        let few = !counts.names.is_empty() && counts.names.len() <= UNSTEADY_MAX;
+        let known = counts.names.len() as u64 == counts.failed;
+        let ended = !counts.is_open && counts.cut_short == 0;
+        let take = few && known && ended && !counts.targets.is_empty();
+        take.then(|| (std::mem::take(&mut counts.names), std::mem::take(&mut counts.targets)))
+    }
+
+    /// They passed when they were run again.
+    pub fn unsteady(&self, names: Vec<String>) {
+        let mut counts = self.counts.lock().expect("no panic while counting");
+        counts.failed -= names.len() as u64;
+        counts.unsteady.extend(names);
     }
 }
 
@@ -96,7 +128,7 @@ impl Task {
         self
     }
 
-    /// Passes standard output on line by line, and adds up libtest's closing lines.
+    /// Passes the output on line by line, and adds up libtest's closing lines.
     pub fn count_tests(mut self) -> Self {
         self.count_tests = true;
         self
@@ -110,18 +142,21 @@ impl Task {
         command.args(&self.words).current_dir(&context.root).stdin(Stdio::null());
         command.env(MARKER, &context.marker).envs(self.env.iter().map(|(k, v)| (k, v)));
         if self.count_tests {
-            command.stdout(Stdio::piped());
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         if context.ci {
             command.process_group(0);
         }
         let mut child = command.spawn().map_err(|e| format!("cannot start `{line}`: {e}"))?;
-        let output = child.stdout.take().map(|pipe| pass_on(pipe, Arc::clone(&context.counts)));
+        let counts = || Arc::clone(&context.counts);
+        let said = child.stdout.take().map(|pipe| pass_on(pipe, std::io::stdout(), counts()));
+        let errors = child.stderr.take().map(|pipe| pass_on(pipe, std::io::stderr(), counts()));
         let limit = context.ci.then_some(self.limit);
         let status = wait(&mut child, limit).map_err(|why| format!("`{line}` {why}"))?;
-        if let Some(output) = output
-            && output.recv_timeout(DRAIN) == Err(mpsc::RecvTimeoutError::Timeout)
-        {
+        let drained = |output: mpsc::Receiver<()>| {
+            output.recv_timeout(DRAIN) != Err(mpsc::RecvTimeoutError::Timeout)
+        };
+        if !said.into_iter().chain(errors).all(drained) {
             println!("note: a process that `{line}` started still holds its output open");
         }
         if status.success() { Ok(()) } else { Err(format!("`{line}` ended with {status}")) }
@@ -138,17 +173,36 @@ impl Task {
 #[derive(Default)]
 struct Counts {
     binaries: u64,
+    /// Whether one has said how many tests it runs, and not yet how they ended.
+    is_open: bool,
+    /// Those that never said how.
+    cut_short: u64,
     passed: u64,
     failed: u64,
     ignored: u64,
+    /// Of tests that failed.
+    names: Vec<String>,
+    /// Binaries that failed, in cargo's words, such as `-p rackpool --test proxied`.
+    targets: Vec<String>,
+    /// Of tests that failed, and passed when they were run again.
+    unsteady: Vec<String>,
 }
 
 impl Counts {
     fn add(&mut self, line: &str) {
+        let failed = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"));
+        self.names.extend(failed.map(str::to_owned));
+        let target = line.trim().strip_prefix('`').and_then(|rest| rest.strip_suffix('`'));
+        self.targets.extend(target.filter(|words| words.starts_with("-p ")).map(str::to_owned));
+        let is_begin = |rest: &str| rest.ends_with(" tests") || rest.ends_with(" test");
+        if line.strip_prefix("running ").is_some_and(is_begin) {
+            self.cut_short += u64::from(std::mem::replace(&mut self.is_open, true));
+        }
         let Some(rest) = line.strip_prefix("test result: ") else {
             return;
         };
         self.binaries += 1;
+        self.is_open = false;
         for part in rest.split([';', '.']) {
             let mut words = part.split_whitespace();
             let (Some(number), Some(what)) = (words.next(), words.next()) else {
@@ -167,15 +221,18 @@ impl Counts {
     }
 }
 
-/// Copies the pipe to standard output on a thread; the channel closes when the pipe does.
-fn pass_on(pipe: impl Read + Send + 'static, counts: Arc<Mutex<Counts>>) -> mpsc::Receiver<()> {
+/// Copies the pipe on a thread; the channel closes when the pipe does.
+fn pass_on(
+    pipe: impl Read + Send + 'static,
+    mut out: impl Write + Send + 'static,
+    counts: Arc<Mutex<Counts>>,
+) -> mpsc::Receiver<()> {
     let (done, receiver) = mpsc::channel::<()>();
     thread::spawn(move || {
         let _done = done;
         for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line);
             counts.lock().expect("no panic while counting").add(&line);
-            let mut out = std::io::stdout().lock();
             if writeln!(out, "{line}").is_err() {
                 return;
             }
@@ -224,6 +281,32 @@ mod tests {
         counts.add("test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured");
         let all = (counts.binaries, counts.passed, counts.failed, counts.ignored);
         assert_eq!(all, (2, 14, 3, 1));
+    }
+
+    #[test]
+    fn few_failed_tests_are_run_again_and_nothing_else_is_forgiven() {
+        let after = |lines: &[&str]| {
+            let context = context(false);
+            lines.iter().for_each(|line| context.counts.lock().unwrap().add(line));
+            context
+        };
+        let (begin, end) =
+            ("running 2 tests", "test result: FAILED. 1 passed; 1 failed; 0 ignored");
+        let (failed, target) = ("test a::b ... FAILED", "    `-p rackpool --test proxied`");
+        let one = after(&[begin, failed, end, target]);
+        let (names, targets) = one.take_failed().expect("one test");
+        assert_eq!((&names[..], &targets[..]), (&["a::b".into()][..], &[target[5..31].into()][..]));
+        one.unsteady(names);
+        let said = one.tests();
+        assert!(said.contains(" 0 failed") && said.contains("UNSTEADY") && said.contains("a::b"));
+
+        // Binaries that ended in the midst, a failure without a name, and too many.
+        assert_eq!(after(&[begin, failed, end, begin, target]).take_failed(), None);
+        assert_eq!(after(&[begin, begin, failed, end, target]).take_failed(), None);
+        assert_eq!(after(&[begin, end, target]).take_failed(), None);
+        let end = "test result: FAILED. 0 passed; 3 failed; 0 ignored";
+        assert_eq!(after(&[begin, failed, failed, failed, end, target]).take_failed(), None);
+        assert_eq!(after(&[]).take_failed(), None);
     }
 
     #[test]
