@@ -252,9 +252,12 @@ pub const VICTIM_SAMPLE: usize = 128;
 pub const MOVE_REST_NS: u64 = NS_PER_SECOND;
 /// Pages that are left alone so; of more, the one whose time is up first is not.
 pub const MOVE_RESTING_MAX: usize = 4096;
-/// After a question that moved nothing the mover pauses for so many times as long as it took: its
-/// share of a processor is bounded, and the hottest pages are asked for first.
-pub const MOVER_PAUSE_TIMES: u32 = 19;
+/// After a question that moved nothing the mover pauses for as long as it took, after the next one
+/// for twice as long, and so on up to so many times as long: where nothing is to be moved asking
+/// takes little, and where much is, the pages that stay hold up few of the others.
+pub const MOVER_PAUSE_TIMES_MAX: u32 = 16;
+/// The longest such pause, ns.
+pub const MOVER_PAUSE_NS_MAX: u64 = NS_PER_SECOND;
 /// Decisions that a daemon remembers with all that they were made of.
 pub const DECISIONS_MAX: usize = 1024;
 /// Decisions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].

@@ -12,9 +12,10 @@
 use super::locate::unexpected;
 use super::{Client, Io, Locate, Migrate, Need, OWN, Operation, Step};
 use crate::addr::{GAddr, PageId, RackId};
+use crate::constants::{MOVER_PAUSE_NS_MAX, MOVER_PAUSE_TIMES_MAX};
 use crate::error::{Error, Result};
 use crate::policy::{AccessCosts, Decided, Decision, MoveAsk, MoveReport};
-use crate::seam::{Mem, WorkStatus};
+use crate::seam::{Mem, Nanos, WorkStatus};
 use crate::wire::{MasterAnswer, Reply, Request};
 use std::collections::BTreeMap;
 
@@ -27,6 +28,8 @@ pub struct Mover {
     last: Option<MoveReport>,
     /// A page whose home's costs were not known.
     pending: Option<MoveAsk>,
+    /// Questions one after another that moved nothing.
+    in_vain: u32,
 }
 
 /// How a turn ended.
@@ -59,6 +62,19 @@ impl Mover {
     /// Costs are found out anew: they change with what else goes on.
     pub fn forget_costs(&mut self) {
         self.costs.clear();
+    }
+
+    /// For how long to wait after a turn that took `took_ns`, nanoseconds, so that asking in vain
+    /// takes little of the processors.
+    pub fn pause_ns(&mut self, report: &MoveReport, took_ns: Nanos) -> Nanos {
+        let decision = report.decided.map(|decided| decided.decision);
+        if report.moved_bytes > 0 || matches!(decision, Some(Decision::Replicate { .. })) {
+            self.in_vain = 0;
+            return 0;
+        }
+        let times = 1_u64.checked_shl(self.in_vain).unwrap_or(u64::MAX);
+        self.in_vain = self.in_vain.saturating_add(1);
+        took_ns.saturating_mul(times.min(MOVER_PAUSE_TIMES_MAX.into())).min(MOVER_PAUSE_NS_MAX)
     }
 
     /// The next turn. `id` and the number after it differ from all other work requests of the

@@ -192,8 +192,8 @@ impl Heat {
         match (effect, decision) {
             (HeatEffect::ClearAtAsker, _) => self.forget(report.page),
             (HeatEffect::ClearAtOldHomes, Decision::Swap { victim }) => self.forget(victim),
-            // There may be room for it in a moment.
-            (HeatEffect::Keep, Decision::Leave(Reason::OverAllowance)) => {}
+            // There may be room for it in a moment, or more be known when it is asked for again.
+            (HeatEffect::Keep, Decision::Leave(Reason::OverAllowance | Reason::Even)) => {}
             // It is asked for again, so that its home knows that it is still wanted.
             (_, Decision::Replicate { .. }) => self.rest(report.page),
             // The answer is the same until more is known.

@@ -42,9 +42,11 @@ pub struct CostParams {
     /// How many times as much as by its home a page must be used to be moved although a copy would
     /// pay, thousandths.
     pub copy_dominance_milli: u32,
-    /// How many times as much as the other rack's the use by a rack counts at most because all of
-    /// its use is less, thousandths.
+    /// How many times as much as the home's the use by the asker counts at most because all of its
+    /// use is less, thousandths.
     pub slower_counts_milli: u32,
+    /// The same of the home's use beside the asker's.
+    pub slower_home_counts_milli: u32,
     /// The shortest lease of a copy, milliseconds.
     pub lease_ms_min: u32,
     /// The longest lease of a copy, milliseconds.
@@ -60,9 +62,9 @@ impl Default for CostParams {
             // Fewer are never certain, and who asks for each page that was touched asks for
             // nothing.
             count_min: 16,
-            // Five deviations: by chance once in 3 million looks. A rack looks at thousands of
-            // pages, and the page that makes room is the least used of all.
-            deviations_squared: 25,
+            // Four deviations: by chance once in 30,000 looks, and a rack looks some hundred times
+            // a second at most. With five pages that belong elsewhere are asked for twice.
+            deviations_squared: 16,
             // A rack that is served faster also uses more: twice as much may be only that.
             dominance_milli: 2000,
             settle_ms: 10_000,
@@ -78,6 +80,9 @@ impl Default for CostParams {
             // Who waits for other racks uses less than they would: by counts alone the faster rack
             // would get all pages, and be faster still. But a rack may also be idle.
             slower_counts_milli: 4000,
+            // What is taken from a rack is harder to get back: one that shares its processors may
+            // do a fortieth of the other's work for a second, and gives nothing away for that.
+            slower_home_counts_milli: 64_000,
             lease_ms_min: 10,
             lease_ms_max: LEASE_MS_DEFAULT as u32,
         }
@@ -320,8 +325,9 @@ fn home_counts_milli(params: &CostParams, o: &Observation) -> i128 {
     if asker == 0 || home == 0 {
         return 1000;
     }
-    let most = i128::from(params.slower_counts_milli.max(1000));
-    (i128::from(asker) * 1000 / i128::from(home)).clamp(1_000_000 / most, most)
+    let [asker_most, home_most] = [params.slower_counts_milli, params.slower_home_counts_milli]
+        .map(|most| i128::from(most.max(1000)));
+    (i128::from(asker) * 1000 / i128::from(home)).clamp(1_000_000 / asker_most, home_most)
 }
 
 fn narrow(value: i128) -> i64 {

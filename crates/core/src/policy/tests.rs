@@ -201,6 +201,11 @@ fn cost_does_not_favour_the_rack_that_is_faster() {
     // But who does next to nothing is not served before who does a lot.
     let idle = Observation { asker_use: of(20, 20), home_use: of(600, 60_000), ..wanted() };
     assert_eq!(decide(cost(), &idle), Decision::Leave(Reason::NoGain));
+    // Nor does who is slow for a moment lose what is as large a part of its work.
+    let starved = Observation { asker_use: of(600, 120_000), home_use: of(15, 3000), ..wanted() };
+    assert_eq!(decide(cost(), &starved), Decision::Leave(Reason::NoGain));
+    let asleep = Observation { asker_use: of(600, 120_000), home_use: of(2, 100), ..wanted() };
+    assert_eq!(decide(cost(), &asleep), SWAP);
 }
 
 #[test]
@@ -442,6 +447,7 @@ fn any_policy() -> impl Strategy<Value = Policy> {
             copy_write_accesses: small[6],
             copy_dominance_milli: small[6],
             slower_counts_milli: small[6],
+            slower_home_counts_milli: small[7],
             fabric_share_milli: small[7],
             bytes_per_second_max: large[0],
             burst_bytes: large[1],

@@ -14,8 +14,8 @@ use crate::links::fabric_error;
 use crate::options::Options;
 use crate::pool::Pool;
 use rackpool_core::client::{Migrate, Mover, Placement, Turned};
-use rackpool_core::constants::{LEASE_MS_DEFAULT, MOVER_PAUSE_TIMES, NS_PER_MS, NS_PER_SECOND};
-use rackpool_core::policy::{AccessCosts, Decision, MoveReport};
+use rackpool_core::constants::{LEASE_MS_DEFAULT, NS_PER_MS, NS_PER_SECOND};
+use rackpool_core::policy::AccessCosts;
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use rackpool_hw::event::WakeEvent;
@@ -187,11 +187,8 @@ impl Loop<'_> {
                 }
                 Turned::Asked(report, error) => {
                     error.iter().for_each(|error| self.say(error));
-                    if report.moved_bytes == 0 && !is_replicated(&report) {
-                        let took_ns = clock::now_ns() - started_ns;
-                        let pause_ns = took_ns * u64::from(MOVER_PAUSE_TIMES);
-                        self.bell.pause(pause_ns.min(PAUSE_MS_MAX * NS_PER_MS));
-                    }
+                    let took_ns = clock::now_ns() - started_ns;
+                    self.bell.pause(hands.mover.pause_ns(&report, took_ns));
                 }
             }
         }
@@ -204,12 +201,6 @@ impl Loop<'_> {
             eprintln!("rackpool: rack {rack}: moving a page (said once): {error}");
         }
     }
-}
-
-/// Whether a page was not asked for in vain although it did not move.
-fn is_replicated(report: &MoveReport) -> bool {
-    let decision = report.decided.map(|decided| decided.decision);
-    matches!(decision, Some(Decision::Replicate { .. }))
 }
 
 /// The handle, and what a turn needs beside it.

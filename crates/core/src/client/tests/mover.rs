@@ -3,6 +3,7 @@
 
 use super::moving::*;
 use super::*;
+use crate::constants::NS_PER_SECOND;
 use crate::heat::Recent;
 use crate::policy::{
     AccessCosts, Decided, Decision, HeatEffect, MoveAsk, MoveReport, Reason, Use, Victim,
@@ -246,5 +247,26 @@ fn a_turn_whose_driver_fails_ends_in_order() {
             }
         };
         assert_eq!(failed, (fails_at != "next 0").then_some(PageId(FAR)));
+    }
+}
+
+#[test]
+fn asking_in_vain_pauses_twice_as_long_each_time_until_something_moves() {
+    let mut mover = Mover::default();
+    let report = |decision, moved_bytes| {
+        let decided = Some(Decided { decision, effect: HeatEffect::Keep });
+        MoveReport { page: PageId(FAR), decided, moved_bytes, failed: None }
+    };
+    let vain = report(Decision::Leave(Reason::Even), 0);
+    let mut pauses = |count: usize, report: &MoveReport, took_ns| -> Vec<u64> {
+        (0..count).map(|_| mover.pause_ns(report, took_ns)).collect()
+    };
+    assert_eq!(pauses(7, &vain, 10), [10, 20, 40, 80, 160, 160, 160]);
+    assert_eq!(pauses(100, &vain, u64::MAX).last(), Some(&NS_PER_SECOND));
+    let moved = report(Decision::Move { to: RackId(0) }, PAGE);
+    let copied = report(Decision::Replicate { lease_ms: 9 }, 0);
+    for good in [moved, copied] {
+        assert_eq!(pauses(1, &good, 10), [0]);
+        assert_eq!(pauses(2, &vain, 10), [10, 20]);
     }
 }
