@@ -35,6 +35,7 @@ use rackpool_core::policy::{CostParams, PaperParams};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::any::Any;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -84,6 +85,8 @@ const PAGES_MAX: u64 = 1024;
 const ALLOCATORS: usize = 16;
 /// Pages of a rack beside those that are used: slabs of whoever joins, moves under way.
 const SPARE_PAGES: u64 = 64;
+/// Threads that execute one-sided operations.
+const FABRIC_THREAD: &str = "fabric-target";
 /// Microseconds between two accesses of the page that both racks use alike.
 const PACE_US: u64 = 500;
 
@@ -191,8 +194,10 @@ struct Outcome {
     moved_bytes: u64,
     failed: u64,
     fabric_bytes: u64,
-    /// Processor time of the daemons, seconds.
-    daemon_cpu_s: f64,
+    /// Processor time of the servers, seconds.
+    cpu_s: f64,
+    /// That of all their threads but those that execute one-sided operations.
+    engine_cpu_s: f64,
 }
 
 /// A way to decide, with its name.
@@ -327,7 +332,8 @@ impl One<'_> {
         outcome.moved_bytes = after.moved_bytes - before.moved_bytes;
         outcome.failed = after.failed - before.failed;
         outcome.fabric_bytes = after.fabric_bytes - before.fabric_bytes;
-        outcome.daemon_cpu_s = after.daemon_cpu_s - before.daemon_cpu_s;
+        outcome.cpu_s = after.cpu_s - before.cpu_s;
+        outcome.engine_cpu_s = after.engine_cpu_s - before.engine_cpu_s;
         Ok(outcome)
     }
 
@@ -414,18 +420,24 @@ fn counters(pool: &Pool, source: &PoolSource) -> Result<Outcome, BenchError> {
         outcome.failed += daemon.moves.failed;
         outcome.fabric_bytes += daemon.fabric.sent_bytes + daemon.fabric.received_bytes;
     }
-    let cpu = source.server_pids.iter().filter_map(|pid| cpu_s(*pid));
-    outcome.daemon_cpu_s = cpu.sum();
+    for (thread, cpu_s) in source.server_pids.iter().flat_map(|pid| cpu_by_thread(*pid)) {
+        outcome.cpu_s += cpu_s;
+        outcome.engine_cpu_s += if thread == FABRIC_THREAD { 0.0 } else { cpu_s };
+    }
     Ok(outcome)
 }
 
-/// Processor time of a process so far, if it can be told.
-fn cpu_s(pid: u32) -> Option<f64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = text.rsplit_once(") ")?;
-    let mut fields = fields.split(' ').skip(11);
-    let ticks = fields.next()?.parse::<f64>().ok()? + fields.next()?.parse::<f64>().ok()?;
-    Some(ticks / 100.0)
+/// Names and processor time so far, seconds, of the threads of a process; none where the kernel
+/// does not tell.
+fn cpu_by_thread(pid: u32) -> Vec<(String, f64)> {
+    let of = |task: &Path| {
+        let name = std::fs::read_to_string(task.join("comm")).ok()?;
+        let text = std::fs::read_to_string(task.join("schedstat")).ok()?;
+        let ns = text.split(' ').next()?.parse::<f64>().ok()?;
+        Some((name.trim_end().to_owned(), ns / 1e9))
+    };
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(|task| of(&task.path())).collect()
 }
 
 /// Everything that was measured with one page size.
@@ -510,19 +522,26 @@ impl Found {
     }
 
     /// Bytes of moves beside all bytes of the fabric, under uniform load. A page that moves crosses
-    /// it twice at most: from its home to the mover, and not at all where the mover is.
+    /// it twice at most: from its home to the mover, and not at all where the mover is. Beside it
+    /// (`daemon_cpu_share`) what hearing of use, deciding and moving take of the servers' processor
+    /// time: what their other threads take more than without, those that serve the fabric aside.
     fn fabric_share(&self, name: &str, policy: &str) -> Row {
         let (ours, off) = (self.of("uniform", policy), self.of("uniform", "off"));
         let share = |one: &Outcome| one.moved_bytes as f64 / one.fabric_bytes.max(1) as f64;
         let shares: Vec<f64> = ours.iter().map(share).collect();
-        let cpu_s = |one: &Outcome| one.daemon_cpu_s / one.operations as f64;
+        let cpu_s = |one: &Outcome| one.cpu_s / one.operations as f64;
         let cpu = ours.iter().zip(&off).map(|(ours, off)| cpu_s(ours) / cpu_s(off));
+        let engine = ours
+            .iter()
+            .zip(&off)
+            .map(|(ours, off)| (ours.engine_cpu_s - off.engine_cpu_s) / ours.cpu_s);
         let moved = ours.iter().map(|one| one.pages_moved).max().unwrap_or(0);
         Row::new(name, "share", Better::Lower, median(shares.iter().copied()))
             .samples(ours.len() as u64)
             .with("shares", json!(shares))
             .with("pages_moved_most", moved)
             .with("daemon_cpu_each_over_off", median(cpu))
+            .with("daemon_cpu_share", median(engine))
     }
 }
 
@@ -607,7 +626,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_says_nothing_has_no_processor_time() {
-        assert!(cpu_s(std::process::id()).is_some());
-        assert!(cpu_s(0).is_none());
+        assert!(!cpu_by_thread(std::process::id()).is_empty());
+        assert!(cpu_by_thread(0).is_empty());
     }
 }
