@@ -45,8 +45,7 @@ pub fn run(size: Size, progress: &mut dyn FnMut(Progress)) -> Result<Report, Ben
     steps.begin("filling");
     let keys = match size {
         Size::Smoke => 1 << 14,
-        Size::Quick => 1 << 20,
-        Size::Full => 1 << 23,
+        Size::Quick | Size::Full => 1 << 23,
     };
     let bed = Bed::new(keys, size)?;
     let measured = (|| {

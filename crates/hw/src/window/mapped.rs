@@ -298,7 +298,8 @@ impl Window {
 
     #[inline(always)]
     fn checked(&self, offset: u64, bytes: u64, limit: u64) -> *mut u8 {
-        if offset > limit || bytes > limit - offset {
+        let (end, is_beyond) = offset.overflowing_add(bytes);
+        if is_beyond | (end > limit) {
             self.refuse(offset, bytes);
         }
         // SAFETY: `offset` <= `limit` <= the window's length, all of it in one allocation.
@@ -316,7 +317,7 @@ impl Window {
     }
 
     #[inline(always)]
-    fn delay(&self) {
+    pub(super) fn delay(&self) {
         if self.delay_ns != 0 {
             spin_for(self.delay_ns);
         }
@@ -418,9 +419,10 @@ impl Mem for Window {
         let at = self.readable(offset, 0);
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // Into the second cache: the first one's few outstanding misses would bound a batch.
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
             // SAFETY: a prefetch is a hint and never faults; SSE is part of x86-64.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = at;

@@ -5,8 +5,9 @@
 //! Called by the key-value cache.
 
 use super::mapped::{Owner, Window};
-use super::{Access, MapOptions, out_of_window};
+use super::{Access, MapOptions};
 use crate::copy;
+use crate::sync::{AtomicU64, Ordering};
 use rackpool_core::seam::Mem;
 use rustix::fd::BorrowedFd;
 use rustix::fs::FallocateFlags;
@@ -76,19 +77,21 @@ impl Window {
     /// Outside the window, or if `offset` is not a multiple of 8.
     #[inline(always)]
     pub fn equals(&self, offset: u64, bytes: &[u8]) -> bool {
-        let length = bytes.len() as u64;
-        if length > self.bytes() || offset > self.bytes() - length {
-            out_of_window(offset, length, self.bytes());
-        }
+        self.delay();
+        let at = self.readable(offset, bytes.len() as u64).cast::<u64>();
+        assert!(at.is_aligned(), "bytes at offset {offset} are not aligned");
         let (words, rest) = bytes.as_chunks::<8>();
-        let mut at = offset;
-        for word in words {
-            if self.load(at) != u64::from_le_bytes(*word) {
+        for (index, word) in words.iter().enumerate() {
+            // SAFETY: whole words of the range that was checked above.
+            let at = unsafe { at.add(index) };
+            // SAFETY: aligned, and inside the window; see `Window::atomic_u64`.
+            let there = unsafe { AtomicU64::from_ptr(at) };
+            // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares it.
+            if there.load(Ordering::Acquire) != u64::from_le_bytes(*word) {
                 return false;
             }
-            at += 8;
         }
-        rest.is_empty() || self.tail_equals(at, rest)
+        rest.is_empty() || self.tail_equals(offset + 8 * words.len() as u64, rest)
     }
 
     fn tail_equals(&self, offset: u64, rest: &[u8]) -> bool {
@@ -104,15 +107,43 @@ impl Window {
     /// Outside the window, or if `offset` is not a multiple of 64.
     #[inline(always)]
     pub fn match_line(&self, offset: u64, mask: u64, value: u64) -> u32 {
-        let at = self.readable(offset, 64);
+        Self::match_words(self.line(offset), mask, value)
+    }
+
+    /// As [`Window::match_line`] for the first `words` words: the first that matches and its
+    /// value, or, if none does, the word behind them. Without branches.
+    ///
+    /// # Panics
+    /// As [`Window::match_line`]; for more than 7 words.
+    #[inline(always)]
+    pub fn first_match(&self, offset: u64, mask: u64, value: u64, words: u32) -> (u32, u64) {
+        assert!(words < 8, "{words} words and the one behind are more than a line");
+        let line = self.line(offset);
+        let found = Self::match_words(line, mask, value) | (1 << words);
+        let first = found.trailing_zeros();
+        // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares the word.
+        (first, line[first as usize & 7].load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    fn line(&self, offset: u64) -> &[AtomicU64; 8] {
+        let at = self.readable(offset, 64).cast::<[AtomicU64; 8]>();
         assert!(at.addr().is_multiple_of(64), "a line at offset {offset} is not aligned");
+        // SAFETY: aligned, and inside the window, which lives as long as `self`; all access in
+        // this process is atomic or by `copy`, whose races are defined.
+        unsafe { &*at }
+    }
+
+    #[inline(always)]
+    fn match_words(line: &[AtomicU64; 8], mask: u64, value: u64) -> u32 {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if std::is_x86_feature_detected!("avx512f") {
             // SAFETY: one aligned line inside the window; there is AVX-512F.
-            return unsafe { match_line_evex(at, mask, value) };
+            return unsafe { match_line_evex(line.as_ptr().cast(), mask, value) };
         }
         (0..8).fold(0, |found, word| {
-            let is_it = (self.load(offset + 8 * word) ^ value) & mask == 0;
+            // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares it.
+            let is_it = (line[word].load(Ordering::Acquire) ^ value) & mask == 0;
             found | (u32::from(is_it) << word)
         })
     }
@@ -211,6 +242,9 @@ mod tests {
         assert_eq!(window.match_line(64, u64::MAX, 3 << 36), 0b1000_0000);
         assert_eq!(window.match_line(64, 0, 5), 0xff);
         assert_eq!(window.match_line(64, u64::MAX, 77), 0);
+        assert_eq!(window.first_match(64, 0xf << 36, 3 << 36, 7), (3, (3 << 36) | 3));
+        assert_eq!(window.first_match(64, u64::MAX, 3 << 36, 7), (7, 3 << 36));
+        assert_eq!(window.first_match(64, u64::MAX, 77, 4), (4, (4 << 36) | 4));
     }
 
     #[test]

@@ -154,6 +154,18 @@ impl Index {
         }
     }
 
+    /// Without a branch: the first entry with the tag of `hash` in the bucket at `bucket_at` and
+    /// where its item begins, or, if the last is `false`, where the next bucket of the chain lies
+    /// (0 = nowhere). Bytes from the start of the units.
+    #[inline(always)]
+    pub fn probe(&self, bucket_at: u64, hash: u64) -> (u64, u64, bool) {
+        let (mask, tag) = tag_pattern(hash);
+        let (place, word) = self.units.first_match(bucket_at, mask, tag, SLOTS as u32);
+        let is_entry = place != SLOTS as u32;
+        let (item, next) = (Slot(word).pos().byte(), (word >> 32) * BUCKET_BYTES);
+        (bucket_at + 8 * u64::from(place), if is_entry { item } else { next }, is_entry)
+    }
+
     /// An empty slot for `hash`.
     pub fn room(&self, hash: u64) -> Room {
         let mut at = self.bucket_at(hash);
@@ -392,5 +404,57 @@ impl Index {
             }
             at = next_at(&bucket);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::Pos;
+    use super::*;
+
+    fn lossy() -> Index {
+        Index::new(Window::heap(u64::from(UNIT_BYTES)), vec![0], false)
+    }
+
+    /// A hash of the first bucket with this tag.
+    fn hash(tag: u64) -> u64 {
+        tag << 16
+    }
+
+    fn insert(index: &mut Index, tag: u64) -> Option<u64> {
+        let Room::At(at) = index.room(hash(tag)) else { return None };
+        index.insert_at(at, Slot::new(hash(tag), Pos(tag)));
+        Some(at)
+    }
+
+    #[test]
+    fn all_slots_of_a_bucket_are_used_from_the_first_on() {
+        let mut index = lossy();
+        let places: Vec<_> = (1..=8).map(|tag| insert(&mut index, tag)).collect();
+        let expected: Vec<_> = (0..7).map(|slot| Some(8 * slot)).chain([None]).collect();
+        assert_eq!(places, expected);
+        assert!((1..=7).all(|tag| index.find(hash(tag), |slot| slot.pos() == Pos(tag)).is_some()));
+    }
+
+    #[test]
+    fn a_removal_leaves_no_hole_that_a_later_entry_could_hide_behind() {
+        let mut index = lossy();
+        let places: Vec<_> = (1..=5).map(|tag| insert(&mut index, tag).unwrap()).collect();
+        index.remove(hash(2), places[1]);
+        let mut left = Vec::new();
+        index.for_bucket(hash(1), |at, slot| left.push((at, slot.tag())));
+        assert_eq!(left, [(0, 1), (8, 5), (16, 3), (24, 4)]);
+        assert_eq!(insert(&mut index, 9), Some(32));
+        assert!(index.find(hash(2), |_| true).is_none());
+    }
+
+    #[test]
+    fn a_probe_that_finds_nothing_names_no_entry_but_the_bucket_behind() {
+        let mut index = lossy();
+        insert(&mut index, 1).unwrap();
+        assert_eq!(index.probe(0, hash(1)), (0, Pos(1).byte(), true));
+        assert_eq!(index.probe(0, hash(2)), (8 * SLOTS as u64, 0, false));
+        index.set_link(0, 5);
+        assert_eq!(index.probe(0, hash(2)), (8 * SLOTS as u64, 5 * BUCKET_BYTES, false));
     }
 }

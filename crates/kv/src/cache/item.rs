@@ -159,7 +159,7 @@ impl<'a> Item<'a> {
     #[inline]
     pub fn copy_to(&self, offset: u64, out: &mut [u8]) -> usize {
         if self.header.has(Header::CHAINED) {
-            return self.copy_pieces_to(offset, out);
+            return copy_pieces_to(self.partition, self.pos(), offset, out);
         }
         let bytes = u64::from(self.header.value_bytes());
         let count = bytes.saturating_sub(offset).min(out.len() as u64);
@@ -170,21 +170,6 @@ impl<'a> Item<'a> {
         count as usize
     }
 
-    fn copy_pieces_to(&self, mut offset: u64, out: &mut [u8]) -> usize {
-        let mut done = 0;
-        for piece in self.partition.pieces(self.pos()) {
-            if offset >= piece.bytes {
-                offset -= piece.bytes;
-                continue;
-            }
-            let count = (piece.bytes - offset).min((out.len() - done) as u64);
-            self.partition.units.copy_out(piece.at + offset, &mut out[done..][..count as usize]);
-            done += count as usize;
-            offset = 0;
-        }
-        done
-    }
-
     /// Keeps the value's memory as it is while the caller sends from it, whatever happens to the
     /// item: for large values.
     pub fn pin(&self) -> Pinned {
@@ -193,6 +178,22 @@ impl<'a> Item<'a> {
         pieces.iter().for_each(|piece| pins.pin(piece.unit));
         Pinned { units: self.partition.units.clone(), pins, pieces }
     }
+}
+
+/// Apart from [`Item`], so that one that is never asked for this need not lie in memory.
+fn copy_pieces_to(partition: &Partition, head: Pos, mut offset: u64, out: &mut [u8]) -> usize {
+    let mut done = 0;
+    for piece in partition.pieces(head) {
+        if offset >= piece.bytes {
+            offset -= piece.bytes;
+            continue;
+        }
+        let count = (piece.bytes - offset).min((out.len() - done) as u64);
+        partition.units.copy_out(piece.at + offset, &mut out[done..][..count as usize]);
+        done += count as usize;
+        offset = 0;
+    }
+    done
 }
 
 /// A value whose memory stays as it is until this is dropped.

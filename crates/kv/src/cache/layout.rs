@@ -115,6 +115,7 @@ impl Slot {
     }
 
     /// Used once more, up to frequency `max`, and fetched.
+    #[inline(always)]
     pub fn used(self, max: u64) -> Slot {
         let step = u64::from(self.freq() < max);
         Slot((self.0 + (step << FREQ_SHIFT)) | Slot::FETCHED)
@@ -185,9 +186,9 @@ impl Header {
     }
 
     /// Bytes before the key; options alone decide them.
+    #[inline(always)]
     pub fn key_at(self) -> u32 {
-        let words = 1 + (self.0 & Self::ONE_WORD).count_ones();
-        8 * words + if self.has(Self::CHAINED) { 16 } else { 0 }
+        u32::from(KEY_AT[(self.0 >> 32) as usize % KEY_AT.len()])
     }
 
     /// Bytes before the value.
@@ -210,6 +211,19 @@ impl Header {
         u64::from(self.key_at()) - 16
     }
 }
+
+/// Where the key begins, by the five options that decide it: a word each, two for a chained item.
+const KEY_AT: [u8; 32] = {
+    let mut table = [0; 32];
+    let mut options = 0;
+    while options < table.len() {
+        let header = (options as u64) << 32;
+        let words = 1 + (header & Header::ONE_WORD).count_ones() as u8;
+        table[options] = 8 * words + if header & Header::CHAINED != 0 { 16 } else { 0 };
+        options += 1;
+    }
+    table
+};
 
 /// Expiry and small flags.
 pub(crate) fn meta_word(expires: Millis, flags: u32) -> u64 {

@@ -10,9 +10,19 @@ use super::partition::Partition;
 use super::{Cache, Millis};
 use rackpool_core::seam::Mem;
 use std::sync::MutexGuard;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Keys whose accesses overlap. Processors have some 48 outstanding misses at most.
 const BATCH: usize = 64;
+
+/// What is known of the keys of a batch so far.
+struct Asked {
+    hashes: [u64; BATCH],
+    /// Where the bucket lies, then where the entry does.
+    places: [u64; BATCH],
+    /// Where the item lies, or the next bucket; 0 = nowhere.
+    items: [u64; BATCH],
+}
 
 impl Cache {
     /// Looks many keys up, prefetched together; `f` sees their items in order, under the locks of
@@ -26,7 +36,8 @@ impl Cache {
         for (start, keys) in (0..).step_by(BATCH).zip(keys.chunks(BATCH)) {
             if let [locked] = &*self.partitions {
                 let mut partition = locked.0.lock().unwrap_or_else(|broken| broken.into_inner());
-                let hash_of = |key: &[u8]| self.hash(key);
+                let seed = self.options.seed;
+                let hash_of = |key: &[u8]| xxh3_64_with_seed(key, seed);
                 partition.look_up_batch(keys, hash_of, now, |index, item| f(start + index, item));
             } else {
                 self.get_some(keys, now, |index, item| f(start + index, item));
@@ -117,8 +128,7 @@ impl Partition {
     fn ask_item(&self, hash: u64, candidate: Candidate) -> Candidate {
         let Candidate::Bucket(at) = candidate else { return candidate };
         if let Some((slot_at, byte)) = self.entry_in(hash, at) {
-            self.units.prefetch(byte);
-            self.units.prefetch((byte + 63).min(self.units.bytes()));
+            self.ask_for_item(byte);
             return Candidate::Entry(slot_at, Pos::of_byte(byte));
         }
         match index::link_at(&self.units, at) {
@@ -162,6 +172,7 @@ impl Partition {
     /// A batch in this partition. Each pass asks in a loop of its own that does nothing else: a
     /// processor looks only some hundred instructions ahead, and what it has to translate (every
     /// access is to another page) overlaps only within them.
+    #[inline(always)]
     fn look_up_batch(
         &mut self,
         keys: &[&[u8]],
@@ -169,47 +180,59 @@ impl Partition {
         now: Millis,
         mut f: impl FnMut(usize, Option<&Item<'_>>),
     ) {
-        let (mut hashes, mut places) = ([0; BATCH], [0; BATCH]);
+        let mut asked = Asked { hashes: [0; BATCH], places: [0; BATCH], items: [0; BATCH] };
+        for (hash, key) in asked.hashes.iter_mut().zip(keys) {
+            *hash = hash_of(key);
+        }
+        for (place, hash) in asked.places.iter_mut().zip(&asked.hashes[..keys.len()]) {
+            *place = self.index.bucket_at(*hash);
+            self.units.prefetch(*place);
+        }
+        let behind = self.ask_items(&mut asked, keys.len());
+        self.ask_behind(&mut asked, behind);
         for (index, key) in keys.iter().enumerate() {
-            hashes[index] = hash_of(key);
-            places[index] = self.index.bucket_at(hashes[index]);
+            let candidate = match asked.items[index] {
+                0 => Candidate::None,
+                byte => Candidate::Entry(asked.places[index], Pos::of_byte(byte)),
+            };
+            self.settle((asked.hashes[index], key), candidate, now, |item| f(index, item));
         }
-        let (hashes, places) = (&hashes[..keys.len()], &mut places[..keys.len()]);
-        places.iter().for_each(|at| self.units.prefetch(*at));
-        // An entry's place and item, or 0 where there is none.
-        let (mut items, mut behind) = ([0; BATCH], 0_u64);
-        for (index, at) in places.iter_mut().enumerate() {
-            match self.entry_in(hashes[index], *at) {
-                Some((slot_at, byte)) => (*at, items[index]) = (slot_at, byte),
-                None => match index::link_at(&self.units, *at) {
-                    Some(next) => {
-                        self.units.prefetch(next);
-                        *at = next;
-                        behind |= 1 << index;
-                    }
-                    None => *at = 0,
-                },
-            }
+    }
+
+    /// Finds the entries of the first `count` keys in their buckets and asks for the items; where
+    /// there is none, for the bucket behind. Of which keys that is, a bit each. Without branches:
+    /// a bucket may not have come yet, and a wrong guess would end all looking ahead.
+    #[inline(always)]
+    fn ask_items(&self, asked: &mut Asked, count: usize) -> u64 {
+        let mut behind = 0;
+        for index in 0..count {
+            let (at, word, is_entry) = self.index.probe(asked.places[index], asked.hashes[index]);
+            asked.places[index] = at;
+            asked.items[index] = word;
+            behind |= u64::from(!is_entry) << index;
+            self.ask_for_item(word);
         }
+        behind
+    }
+
+    /// Finds the entries of these keys in the buckets behind theirs, and asks for the items.
+    #[inline(always)]
+    fn ask_behind(&self, asked: &mut Asked, mut behind: u64) {
         while behind != 0 {
             let index = behind.trailing_zeros() as usize;
             behind &= behind - 1;
-            (places[index], items[index]) =
-                self.entry_in(hashes[index], places[index]).unwrap_or((0, 0));
+            let next = asked.items[index];
+            let entry = if next == 0 { None } else { self.entry_in(asked.hashes[index], next) };
+            (asked.places[index], asked.items[index]) = entry.unwrap_or((0, 0));
+            self.ask_for_item(asked.items[index]);
         }
-        let last = self.units.bytes() - 1;
-        for byte in &items[..keys.len()] {
-            // Small items lie on two lines more often than on one.
-            self.units.prefetch(*byte);
-            self.units.prefetch((byte + 63).min(last));
-        }
-        for (index, key) in keys.iter().enumerate() {
-            let candidate = match items[index] {
-                0 => Candidate::None,
-                byte => Candidate::Entry(places[index], Pos::of_byte(byte)),
-            };
-            self.settle((hashes[index], key), candidate, now, |item| f(index, item));
-        }
+    }
+
+    #[inline(always)]
+    fn ask_for_item(&self, byte: u64) {
+        // Small items lie on two lines more often than on one.
+        self.units.prefetch(byte);
+        self.units.prefetch((byte + 63).min(self.units.bytes()));
     }
 
     /// The first entry with the tag of `hash` in the bucket at `at`: its place, and its item's.

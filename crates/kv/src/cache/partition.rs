@@ -122,7 +122,11 @@ impl Partition {
     /// Finds the entry of a key, expired or not.
     #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<Found> {
-        self.index.find(hash, |slot| self.is_key(slot.pos(), key))
+        self.index.find(hash, |slot| {
+            // The line behind, where small items end, comes together with the first.
+            self.units.prefetch((slot.pos().byte() + 63).min(self.units.bytes()));
+            self.is_key(slot.pos(), key)
+        })
     }
 
     #[inline]
