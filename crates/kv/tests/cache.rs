@@ -598,3 +598,31 @@ fn keys_of_any_bytes_are_found_and_strangers_are_not_taken_for_them() {
         }
     });
 }
+
+#[test]
+fn an_update_leaves_one_entry_of_its_key_whatever_slots_became_empty_before() {
+    let cache = Cache::new(Options { is_lossy: true, items_expected: 5000, ..base() }).unwrap();
+    let key = |i: u32| i.to_le_bytes();
+    (0..2000).for_each(|i| _ = cache.set(&key(i), b"old", 0, 0, 1).unwrap());
+    // Every other key goes, so that most buckets have had holes; then the rest is updated.
+    (0..2000).step_by(2).for_each(|i| _ = cache.remove(&key(i), 1));
+    let stays: Vec<u32> =
+        (1..2000).step_by(2).filter(|i| cache.get(&key(*i), 1, |_| ()).is_some()).collect();
+    stays.iter().for_each(|i| _ = cache.set(&key(*i), b"new", 0, 0, 1).unwrap());
+    assert_eq!(cache.len(), stays.len() as u64);
+    // Between keys that are there, one that is not must not be answered with its neighbour's item.
+    let keys: Vec<_> = (0..2000).map(key).collect();
+    let slices: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    let mut found = Vec::new();
+    cache.get_many(&slices, 1, |index, item| {
+        let mut value = Vec::new();
+        if let Some(item) = item {
+            item.append_to(&mut value);
+            assert_eq!((item.key(), &value[..]), (keys[index].to_vec(), &b"new"[..]));
+            found.push(index as u32);
+        }
+    });
+    assert_eq!(found, stays);
+    stays.iter().for_each(|i| assert!(cache.remove(&key(*i), 1) && !cache.remove(&key(*i), 1)));
+    assert!(cache.is_empty() && keys.iter().all(|key| cache.get(key, 1, |_| ()).is_none()));
+}
