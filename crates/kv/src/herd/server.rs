@@ -278,6 +278,8 @@ impl Serving {
             if waiter.pause() == Pause::Sleep && self.watch_nobody() {
                 self.tally().add(What::Sleeps, 1);
                 self.post.bitmap.sleep(SLEEP_MAX);
+                // Also if a client that must not has cleared the bit of the mail.
+                self.read_mail();
                 waiter.progressed();
             }
         }
@@ -297,6 +299,10 @@ impl Serving {
         for index in (0..self.rung.len()).rev() {
             let client = self.rung[index];
             asked = true;
+            if self.seats[client as usize].is_none() {
+                // As above: whoever rings was let in, as a rule.
+                self.read_mail();
+            }
             self.begin_to_watch(client);
             // A client that is not watched is looked at until nothing more is there.
             if self.look(client) == 0 || self.is_watched(client) {
