@@ -58,9 +58,10 @@ pub fn run(args: &KvArgs) -> Result<()> {
         memcached: args.memcached,
         resp: args.resp,
         metrics: args.metrics,
-        herd: args.herd.as_deref().map(|name| {
-            herd::Door { clients: args.herd_clients, ..herd::Door::new(name) }
-        }),
+        herd: args
+            .herd
+            .as_deref()
+            .map(|name| herd::Door { clients: args.herd_clients, ..herd::Door::new(name) }),
         open_to_all: args.insecure_open,
         tls,
     };

@@ -254,7 +254,8 @@ fn what_does_not_fit_is_refused_by_its_length() {
     let reply = asker.take().unwrap();
     assert_eq!((reply.kind, reply.extra), (Kind::TooLarge, 5000));
 
-    let options = Options { memory: 16 << 20, max_value: 100, mode: Mode::Store, ..Options::default() };
+    let options =
+        Options { memory: 16 << 20, max_value: 100, mode: Mode::Store, ..Options::default() };
     let mut engine = Engine::new(Cache::new(options).unwrap(), Form::Ordered, GEOMETRY, 1);
     let mut asker = Asker::new(Form::Ordered, &mut engine, 0);
     asker.ask(Kind::Put, b"k", &[1; 101]);

@@ -339,11 +339,13 @@ impl Client {
     /// [`Error::Silent`] after 6.35 s; [`Error::Gone`] at once when the server's process ends.
     pub fn wait(&mut self) -> Result<()> {
         self.ring();
+        if self.lanes.iter().all(|lane| lane.answered == lane.submitted) {
+            return Ok(());
+        }
         let mut reminders = 0;
         let mut since_ns = None;
         loop {
-            let is_idle = self.lanes.iter().all(|lane| lane.answered == lane.submitted);
-            if is_idle || self.is_ready() {
+            if self.is_ready() {
                 self.waiter.progressed();
                 return Ok(());
             }

@@ -123,7 +123,10 @@ impl Engine {
         let slot_bytes = self.geometry.slot_bytes();
         let windows = requests.bytes() / slot_bytes;
         let bytes = windows * slot_bytes;
-        assert!(windows > 0 && bytes == requests.bytes() && bytes == replies.bytes(), "whole slots");
+        assert!(
+            windows > 0 && bytes == requests.bytes() && bytes == replies.bytes(),
+            "whole slots"
+        );
         let windows = (0..windows).map(|_| Last::default()).collect();
         self.leave(client);
         self.clients[client as usize] = Some(Slots { requests, replies, windows, next: 0 });
@@ -203,7 +206,32 @@ impl Engine {
 
     /// Does what was gathered; `replied` is told of every reply, in order. Nothing of the batch is
     /// left when this returns.
+    #[inline]
     pub fn run(&mut self, now: Millis, tally: &Tally, mut replied: impl FnMut(Replied)) {
+        match &self.batch.taken[..] {
+            [] => return,
+            [Taken { work: Work::Get, .. }] => self.run_get(now, tally, &mut replied),
+            _ => self.run_many(now, tally, &mut replied),
+        }
+        tally.add(What::Batches, 1);
+        self.batch.taken.clear();
+    }
+
+    /// A look-up that is alone: nothing to overlap it with.
+    #[inline]
+    fn run_get(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
+        let Engine { cache, form, geometry, clients, batch, reply } = self;
+        let mut answers = Answers { form: *form, geometry, clients, reply, replied };
+        let taken = &batch.taken[0];
+        let found = cache.get(batch.message(0).0, now, |item| answers.item(taken, item));
+        if found.is_none() {
+            answers.put(taken, Kind::Missing, 0);
+        }
+        tally.add(What::Gets, 1);
+        tally.add(What::Hits, u64::from(found.is_some()));
+    }
+
+    fn run_many(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
         let Engine { cache, form, geometry, clients, batch, reply } = self;
         let count = batch.taken.len();
         let mut keys: [&[u8]; BATCH] = [&[]; BATCH];
@@ -215,8 +243,7 @@ impl Engine {
         if changes && count > 1 {
             cache.prefetch(&keys[..count]);
         }
-        let mut answers =
-            Answers { form: *form, geometry, clients, reply, replied: &mut replied };
+        let mut answers = Answers { form: *form, geometry, clients, reply, replied };
         let (mut from, mut hits) = (0, 0);
         while from < count {
             let rest = &batch.taken[from..];
@@ -225,13 +252,6 @@ impl Engine {
                 0 => {
                     change(cache, batch, from, now, tally, &mut answers);
                     from += 1;
-                }
-                1 => {
-                    let found = cache.get(keys[from], now, |item| answers.item(&rest[0], item));
-                    hits += u64::from(found.is_some());
-                    if found.is_none() {
-                        answers.put(&rest[0], Kind::Missing, 0);
-                    }
                 }
                 _ => cache.get_many(&keys[from..from + gets], now, |index, item| match item {
                     Some(item) => {
@@ -245,8 +265,6 @@ impl Engine {
             from += gets;
         }
         tally.add(What::Hits, hits);
-        tally.add(What::Batches, u64::from(count > 0));
-        batch.taken.clear();
     }
 }
 

@@ -17,7 +17,7 @@ use super::pair;
 use super::slot::Form;
 use super::tally::{Tallies, Tally, What};
 use super::welcome::{Hello, Verdict, Welcome};
-use crate::cache::Cache;
+use crate::cache::{Cache, Millis};
 use crate::front::worker::wall_ms;
 use rackpool_core::seam::Mem;
 use rackpool_hw::control::{ControlConn, ControlListener, Received};
@@ -43,6 +43,11 @@ const WATCHED_MAX: usize = 64;
 /// Looks in a row that find nothing before a client is watched no more, while others ask on. HERD's
 /// server gives up hope after 100 (§4.1).
 const LOOKS_MAX: u32 = 4096;
+/// Rounds between two looks at the bits while somebody is watched.
+const ROUNDS_PER_BITS: u32 = 8;
+/// Rounds without requests between two looks at the clock: some microseconds, of an expiry in
+/// milliseconds. After a batch it is looked at as well, when nobody waits for it.
+const ROUNDS_PER_CLOCK: u32 = 32;
 /// Longest sleep of a serving thread: a wake-up that a dying client owed is late by so much.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Connections beyond the clients that may wait for their welcome.
@@ -159,6 +164,8 @@ impl Server {
             watched: Vec::with_capacity(WATCHED_MAX),
             rung: Vec::new(),
             replied: Vec::new(),
+            rounds: 0,
+            now: wall_ms(),
         };
         let is_stopping = Arc::clone(&self.is_stopping);
         self.spawn(format!("herd-{server}"), move || serving.run(&is_stopping))
@@ -264,6 +271,10 @@ struct Serving {
     rung: Vec<u32>,
     /// Clients with replies of this batch.
     replied: Vec<u32>,
+    /// Rounds so far.
+    rounds: u32,
+    /// Milliseconds since the epoch, some microseconds ago at most.
+    now: Millis,
 }
 
 impl Serving {
@@ -278,6 +289,7 @@ impl Serving {
             if waiter.pause() == Pause::Sleep && self.watch_nobody() {
                 self.tally().add(What::Sleeps, 1);
                 self.post.bitmap.sleep(SLEEP_MAX);
+                self.now = wall_ms();
                 // Also if a client that must not has cleared the bit of the mail.
                 self.read_mail();
                 waiter.progressed();
@@ -291,11 +303,14 @@ impl Serving {
 
     /// Looks at all who may ask, and serves them; whether anybody asked.
     fn round(&mut self) -> bool {
-        let has_mail = self.take_bits();
-        if has_mail {
-            self.read_mail();
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds.is_multiple_of(ROUNDS_PER_CLOCK) {
+            self.now = wall_ms();
         }
-        let mut asked = has_mail;
+        let mut asked = false;
+        if self.watched.is_empty() || self.rounds.is_multiple_of(ROUNDS_PER_BITS) {
+            asked = self.take_bits();
+        }
         for index in (0..self.rung.len()).rev() {
             let client = self.rung[index];
             asked = true;
@@ -325,7 +340,7 @@ impl Serving {
         asked
     }
 
-    /// Takes all bits; whether there is mail.
+    /// Takes all bits, and reads the mail; whether there was any.
     fn take_bits(&mut self) -> bool {
         let mut has_mail = false;
         for word in 0..self.post.bitmap.words() {
@@ -340,6 +355,10 @@ impl Serving {
                     std::cmp::Ordering::Greater => {}
                 }
             }
+        }
+        if has_mail {
+            // Before the bits are looked at: a client's letter came before its first bit.
+            self.read_mail();
         }
         has_mail
     }
@@ -412,7 +431,7 @@ impl Serving {
     fn serve(&mut self) {
         let Serving { engine, replied, seats, tallies, .. } = self;
         let tally = &tallies.0[self.server as usize];
-        engine.run(wall_ms(), tally, |reply| {
+        engine.run(self.now, tally, |reply| {
             if replied.last() != Some(&reply.client) {
                 replied.push(reply.client);
             }
@@ -429,6 +448,7 @@ impl Serving {
                 seat.event.notify();
             }
         }
+        self.now = wall_ms();
     }
 }
 
