@@ -8,8 +8,9 @@ use std::path::PathBuf;
 
 pub const KV_EXAMPLES: &str = "\
 Prints `ready memcached=ADDR resp=ADDR` on standard output when it serves (`none` for a door that is
-not open; then ` metrics=ADDR`, ` herd=NAME` for those that are); stops on SIGINT and SIGTERM. Ordinary clients need no change: text, meta and binary
-commands of memcached at one address, RESP2 and RESP3 at the other, one cache behind both.
+not open; then ` metrics=ADDR`, ` herd=NAME` for those that are); stops on SIGINT and SIGTERM.
+Ordinary clients need no change: text, meta and binary commands of memcached at one address, RESP2
+and RESP3 at the other, one cache behind both.
 
 With --herd the same cache is open to processes of this host and user through shared memory: a
 request slot for each client and window, polled by threads that sleep when nobody asks, one round

@@ -27,6 +27,9 @@ struct Asker {
     taken: u64,
 }
 
+/// What was asked: number, kind, key and value.
+type Sent = (u64, Kind, Vec<u8>, Vec<u8>);
+
 /// A reply, whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Reply {
@@ -182,7 +185,7 @@ fn random_operations_with_repetitions_agree_with_a_map() {
         let (mut engine, tally) = (Engine::new(cache(), form, GEOMETRY, 2), Tally::default());
         let mut askers = [0, 1].map(|client| Asker::new(form, &mut engine, client));
         let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
-        let mut sent: Vec<Vec<(u64, Kind, Vec<u8>, Vec<u8>)>> = vec![Vec::new(); 2];
+        let mut sent: [Vec<Sent>; 2] = Default::default();
         let mut repeated = 0;
         for _ in 0..4000 {
             let mut expected: [Vec<(Kind, Vec<u8>)>; 2] = Default::default();

@@ -80,6 +80,18 @@ struct Lane {
     rung: u64,
     /// Answers up to this one are of nobody's interest any more.
     given_up: u64,
+    /// Where the slots of the next request and of the next answer begin: remainders are slow.
+    request_at: u64,
+    answer_at: u64,
+}
+
+impl Lane {
+    /// The slot behind the one at `at`.
+    #[inline]
+    fn after(at: u64, geometry: &Geometry) -> u64 {
+        let next = at + geometry.slot_bytes();
+        if next == u64::from(geometry.windows) * geometry.slot_bytes() { 0 } else { next }
+    }
 }
 
 /// A client of a server on this host.
@@ -182,8 +194,8 @@ impl Client {
         self.submit(Kind::Get, key, &[], 0, 0)
     }
 
-    /// Submits a value that expires at `expires` (milliseconds since the epoch, 0 = never). Does not
-    /// block.
+    /// Submits a value that expires at `expires` (milliseconds since the epoch, 0 = never). Does
+    /// not block.
     ///
     /// # Errors
     /// [`Error::KeySize`], [`Error::ValueSize`], [`Error::Busy`].
@@ -229,7 +241,8 @@ impl Client {
         if lane.submitted - lane.answered == u64::from(windows) {
             return Err(Error::Busy { windows });
         }
-        let at = self.geometry.offset(0, 0, lane.submitted);
+        let at = lane.request_at;
+        lane.request_at = Lane::after(at, &self.geometry);
         lane.submitted += 1;
         let number = lane.submitted;
         let (key_bytes, value_bytes) = (key.len() as u8, value.len() as u16);
@@ -304,11 +317,12 @@ impl Client {
     #[inline]
     fn take(&mut self, server: usize, f: &mut impl FnMut(Ticket, Answer<'_>)) -> Result<bool> {
         let lane = &mut self.lanes[server];
-        let at = self.geometry.offset(0, 0, lane.answered);
+        let at = lane.answer_at;
         let replies = &self.slots[server].1;
         let to = &mut self.message;
         let read = Form::Ordered.read(replies, at, &self.geometry, lane.answered, to);
         let Some(read) = read else { return Ok(false) };
+        lane.answer_at = Lane::after(at, &self.geometry);
         lane.answered += 1;
         let Read::Message(bytes) = read else {
             return Err(Error::Corrupt { what: "the length of a reply" });
@@ -326,9 +340,9 @@ impl Client {
     /// Whether an answer is there.
     fn is_ready(&self) -> bool {
         self.lanes.iter().zip(&self.slots).any(|(lane, (_, replies))| {
-            let at = self.geometry.offset(0, 0, lane.answered);
-            lane.answered < lane.submitted
-                && Form::Ordered.is_published(replies, at, &self.geometry, lane.answered)
+            let Lane { answered, answer_at, .. } = *lane;
+            answered < lane.submitted
+                && Form::Ordered.is_published(replies, answer_at, &self.geometry, answered)
         })
     }
 

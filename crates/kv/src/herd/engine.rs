@@ -149,9 +149,9 @@ impl Engine {
         self.batch.taken.len() == BATCH
     }
 
-    /// Whether requests wait for [`Engine::run`].
-    pub fn has_work(&self) -> bool {
-        !self.batch.taken.is_empty()
+    /// Requests that wait for [`Engine::run`].
+    pub fn gathered(&self) -> usize {
+        self.batch.taken.len()
     }
 
     /// Whether a client has a request that was not taken, or, in sealed slots, may have.

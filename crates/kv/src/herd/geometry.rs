@@ -4,8 +4,8 @@
 //! memory that a client has for itself is the same with one client; a region that all clients write
 //! by one-sided operations has all of them.
 //!
-//! Source: HERD §4.2 (request region, slot formula); slots are longer than its 1 KB by key, head and
-//! seal, so that 1000 bytes of value fit beside the longest key.
+//! Source: HERD §4.2 (request region, slot formula); slots are longer than its 1 KB by key, head
+//! and seal, so that 1000 bytes of value fit beside the longest key.
 
 use super::error::{Error, Result};
 use super::message::{HEAD_BYTES, KEY_BYTES_MAX};

@@ -32,8 +32,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Source: HERD §4 (request region, windows, polling, prefetch). Of its transport (unreliable WRITE,
-//! datagram replies) shared memory needs nothing: nothing is lost there, and a reply is a store.
+//! Source: HERD §4 (request region, windows, polling, prefetch). Of its transport (unreliable
+//! WRITE, datagram replies) shared memory needs nothing: nothing is lost there, and a reply is a store.
 
 mod client;
 mod engine;

@@ -10,9 +10,9 @@
 //! | behind | reply slots, likewise | server |
 //!
 //! *The bell*, one ready bitmap for each server thread with a bit for each client and one for the
-//! doorkeeper's mail, and the word by which the thread says that it sleeps. Bits are hints: one that is
-//! set for nothing costs a look, and one that another client has cleared delays its owner until that
-//! rings again.
+//! doorkeeper's mail, and the word by which the thread says that it sleeps. Bits are hints: one
+//! that is set for nothing costs a look, and one that another client has cleared delays its owner
+//! until that rings again.
 
 use super::geometry::Geometry;
 use rackpool_hw::ring::bitmap::Bitmap;

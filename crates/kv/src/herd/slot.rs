@@ -1,13 +1,13 @@
 //! A slot: how a message is published in shared memory and read out of it. Two forms.
 //!
 //! *Ordered*, where both sides load and store the memory: the message begins at the slot's start,
-//! and its first word, the number, is stored last with release order. A reader that loads the number
-//! it waits for (acquire) sees the rest.
+//! and its first word, the number, is stored last with release order. A reader that loads the
+//! number it waits for (acquire) sees the rest.
 //!
-//! *Sealed*, where a message comes by one RDMA WRITE, whose bytes may become visible in any order: the
-//! message ends before the slot's last word, the seal, which holds the message's length and a
-//! checksum over length and bytes. A reader that finds the checksum right has the whole message; one
-//! that does not looks again later. The receiver clears the seal of what it took.
+//! *Sealed*, where a message comes by one RDMA WRITE, whose bytes may become visible in any order:
+//! the message ends before the slot's last word, the seal, which holds the message's length and a
+//! checksum over length and bytes. A reader that finds the checksum right has the whole message;
+//! one that does not looks again later. The receiver clears the seal of what it took.
 //!
 //! A reader believes nothing: it reads each word once into private memory, checks lengths before it
 //! uses them, and answers whatever it finds with a message, with "malformed", or with nothing.
@@ -107,8 +107,8 @@ impl Form {
         }
     }
 
-    /// Whether something was published in the slot at `at` since the message with number `last`; for
-    /// a sealed slot, whether it may have been.
+    /// Whether something was published in the slot at `at` since the message with number `last`;
+    /// for a sealed slot, whether it may have been.
     #[inline]
     pub fn is_published(self, window: &Window, at: u64, geometry: &Geometry, last: u64) -> bool {
         match self {
