@@ -9,7 +9,7 @@ use rackpool_hw::control::{ControlConn, Received};
 use rackpool_hw::window::{Access, MapOptions, Window};
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::herd::{Answer, Client, Door, Error, Server, StartError, Ticket, What};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
@@ -121,9 +121,19 @@ impl Process {
         process
     }
 
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.0.id() as i32).unwrap();
-        kill_process(pid, signal).unwrap();
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.0.id() as i32).unwrap()
+    }
+
+    /// Stops it; when this returns, none of its threads runs.
+    fn stop(&self) {
+        kill_process(self.pid(), Signal::STOP).unwrap();
+        let stopped = waitpid(Some(self.pid()), WaitOptions::UNTRACED).unwrap();
+        assert!(stopped.is_some_and(|(_, status)| status.stopped()));
+    }
+
+    fn go_on(&self) {
+        kill_process(self.pid(), Signal::CONT).unwrap();
     }
 
     fn kill(&mut self) {
@@ -208,7 +218,7 @@ fn a_killed_server_is_a_typed_error_at_once_for_those_who_work_sleep_and_come() 
         let mut sleeper = Client::connect(&name).unwrap();
         std::thread::sleep(Duration::from_millis(100));
         // Whoever asks a stopped server sleeps.
-        child.signal(Signal::STOP);
+        child.stop();
         let sleeps = scope.spawn(move || {
             let start = Instant::now();
             (sleeper.get(b"k", &mut Vec::new()).unwrap_err(), start.elapsed())
@@ -238,21 +248,21 @@ fn a_stopped_server_is_silent_after_the_last_reminder_and_answers_when_it_goes_o
     let child = Process::start("child_server", &name);
     let mut client = Client::connect(&name).unwrap();
     client.put(b"k", b"first", 3, 0).unwrap();
-    child.signal(Signal::STOP);
+    child.stop();
     let error = client.put(b"k", b"second", 0, 0).unwrap_err();
     let Error::Silent { waited_ms, reminders: 6 } = error else { panic!("{error}") };
     println!("silent after {waited_ms} ms");
     assert!(waited_ms >= 6350 && error.may_retry());
-    child.signal(Signal::CONT);
+    child.go_on();
     // Its answer is nobody's any more; it was applied once, before what comes now.
     assert!(client.delete(b"k").unwrap());
     assert!(!client.delete(b"k").unwrap());
     // A short stop is bridged by the reminders.
-    child.signal(Signal::STOP);
+    child.stop();
     std::thread::scope(|scope| {
         let asks = scope.spawn(|| client.put(b"k", b"third", 0, 0));
         std::thread::sleep(Duration::from_millis(400));
-        child.signal(Signal::CONT);
+        child.go_on();
         asks.join().unwrap().unwrap();
     });
     let mut value = Vec::new();

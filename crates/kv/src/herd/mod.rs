@@ -33,7 +33,8 @@
 //! ```
 //!
 //! Source: HERD §4 (request region, windows, polling, prefetch). Of its transport (unreliable
-//! WRITE, datagram replies) shared memory needs nothing: nothing is lost there, and a reply is a store.
+//! WRITE, datagram replies) shared memory needs nothing: nothing is lost there, and a reply is a
+//! store.
 
 mod client;
 mod engine;
