@@ -157,6 +157,9 @@ pub enum BenchError {
     /// The cache could not do it; its error says whether to retry.
     #[error(transparent)]
     Cache(#[from] rackpool_kv::cache::Error),
+    /// HERD's fast path failed; its error says whether to retry.
+    #[error(transparent)]
+    Herd(#[from] rackpool_kv::herd::Error),
     /// The raw TCP exchange failed. Retry.
     #[error("raw TCP: {0}")]
     Tcp(#[from] TcpError),
@@ -233,6 +236,7 @@ impl BenchError {
             Self::Pool(error) => error.code(),
             Self::Table(error) => error.code(),
             Self::Cache(error) => error.code(),
+            Self::Herd(error) => error.code(),
             Self::Master(_) => "master",
             Self::Tcp(_) | Self::Line(_) | Self::Pin(_) | Self::Ring(_) => "raw",
             Self::Ycsb(_) | Self::Option { .. } => "config",

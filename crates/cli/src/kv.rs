@@ -11,6 +11,7 @@ use rackpool_kv::front::auth::read_users;
 use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::server::{Doors, Server, StartError};
 use rackpool_kv::front::tls::Tls;
+use rackpool_kv::herd;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -19,7 +20,11 @@ const PARTITIONS_PER_THREAD: u32 = 4;
 
 impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
-        let code = if matches!(error, StartError::Open { .. }) { "denied" } else { "io" };
+        let code = match error {
+            StartError::Open { .. } => "denied",
+            StartError::Herd(herd::StartError::BadOption { .. }) => "config",
+            _ => "io",
+        };
         Failure::new(code, error.to_string())
     }
 }
@@ -53,6 +58,10 @@ pub fn run(args: &KvArgs) -> Result<()> {
         memcached: args.memcached,
         resp: args.resp,
         metrics: args.metrics,
+        herd: args
+            .herd
+            .as_deref()
+            .map(|name| herd::Door { clients: args.herd_clients, ..herd::Door::new(name) }),
         open_to_all: args.insecure_open,
         tls,
     };
@@ -61,10 +70,11 @@ pub fn run(args: &KvArgs) -> Result<()> {
     let (memcached, resp) = server.addrs();
     let (memcached, resp) = (shown(memcached), shown(resp));
     let metrics = server.metrics_addr().map_or(String::new(), |addr| format!(" metrics={addr}"));
-    say_ready(&format!("memcached={memcached} resp={resp}{metrics}"))?;
+    let herd = args.herd.as_ref().map_or(String::new(), |name| format!(" herd={name}"));
+    say_ready(&format!("memcached={memcached} resp={resp}{metrics}{herd}"))?;
     let bytes = args.memory;
     let what = format!("serving {bytes} bytes with {threads} threads: memcached {memcached}, ");
-    log(Level::Info, "kv", format!("{what}resp {resp}{metrics}"));
+    log(Level::Info, "kv", format!("{what}resp {resp}{metrics}{herd}"));
     let why = wait_for_end(None, shutdown, args.exit_with_parent)?;
     log(Level::Info, "kv", format!("{why}: stopping"));
     server.stop();

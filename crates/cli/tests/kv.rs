@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Dir, Server, WITHIN, rackpool, run, told, unique};
+use rackpool_kv::herd::Client;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
@@ -63,6 +64,28 @@ fn both_doors_one_cache_and_the_counters() {
     stream.read_to_string(&mut text).unwrap();
     assert!(text.contains("# TYPE"), "{text}");
     assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
+fn herds_door_opens_the_same_cache_to_processes_of_this_host() {
+    let name = format!("rackpool/test/{}", unique("herd"));
+    let words = ["kv", "--memory", "32m", "--memcached", "0", "--threads", "2", "--herd", &name];
+    let mut server = Server::start(&words);
+    assert_eq!(door(&server, "herd"), name);
+    let memcached = door(&server, "memcached");
+    assert_eq!(ask(&memcached, "set a 9 0 5\r\nhello\r\n", "\r\n"), "STORED\r\n");
+    let mut client = Client::connect(&name).unwrap();
+    let mut value = Vec::new();
+    assert_eq!(client.get(b"a", &mut value).unwrap(), Some(9));
+    assert_eq!(value, b"hello");
+    client.put(b"b", b"back", 3, 0).unwrap();
+    assert_eq!(ask(&memcached, "get b\r\n", "END\r\n"), "VALUE b 3 4\r\nback\r\nEND\r\n");
+    let stats = ask(&memcached, "stats\r\n", "END\r\n");
+    for line in ["STAT herd_gets 1\r\n", "STAT herd_hits 1\r\n", "STAT herd_puts 1\r\n"] {
+        assert!(stats.contains(line), "{stats}");
+    }
+    assert_eq!(server.terminate(), Some(0));
+    assert_eq!(client.delete(b"b").unwrap_err().code(), "gone");
 }
 
 #[test]

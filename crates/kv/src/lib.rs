@@ -4,12 +4,14 @@
 //! - [`cache`]: a cache in the memory of one process, or one file of shared memory.
 //! - [`table`]: a concurrent hash table that many clients in all racks share.
 //! - [`front`]: what ordinary clients of memcached and Redis speak, in front of a cache.
+//! - [`herd`]: the fast path to a cache for processes of the same host.
 #![forbid(unsafe_code)]
 
 pub mod cache;
 pub mod constants;
 pub mod error;
 pub mod front;
+pub mod herd;
 pub mod table;
 pub mod words;
 

@@ -3,17 +3,22 @@
 //! for stays bounded, and the cache is whole at the end.
 //!
 //! `cargo test --release -p rackpool-kv --test fuzz -- --inputs 10000000` for a long run of each
-//! protocol; `--seed N` to repeat one, `--door N` for one protocol (text, meta, binary, RESP).
+//! protocol; `--seed N` to repeat one, `--door N` for one protocol (text, meta, binary, RESP, slots
+//! of HERD's fast path).
 
 mod peers;
 mod streams;
 
 use peers::Rng;
+use rackpool_core::seam::Mem;
+use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::constants::{INPUT_BYTES_MAX, OUTPUT_SOFT_BYTES};
 use rackpool_kv::front::core::{Core, Door, Settings, Shared};
 use rackpool_kv::front::redis::Client;
 use rackpool_kv::front::session::Session;
+use rackpool_kv::herd::message::{Head, Kind};
+use rackpool_kv::herd::{Engine, Form, Geometry, Tally, What};
 use std::sync::Arc;
 use streams::{Part, Stream};
 
@@ -69,6 +74,72 @@ fn main() {
         }
         let bytes = fuzz(inputs, seed, door, make);
         println!("fuzz: {inputs} inputs of {bytes} bytes to {name} (seed {seed}): no panic");
+    }
+    if only.is_none_or(|only| only == doors.len() as u64) {
+        let served = fuzz_slots(inputs, seed);
+        println!("fuzz: {inputs} contents of slots (seed {seed}): {served} requests, no panic");
+    }
+}
+
+/// Slots with random contents, and with requests of which some bytes were changed: the engine takes
+/// what is a request, refuses what is none, and goes on. How many were requests.
+fn fuzz_slots(inputs: u64, seed: u64) -> u64 {
+    let mut rng = Rng(seed | 1);
+    let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
+    let geometry = Geometry { servers: 1, clients: 1, windows: 4, value_bytes: 1000 };
+    let (requests, replies) = (Window::heap(geometry.bytes()), Window::heap(geometry.bytes()));
+    let tally = Tally::default();
+    let mut engine = Engine::new(cache.clone(), Form::Ordered, geometry, 1);
+    for number in 0..inputs {
+        if number % 500 == 0 {
+            let form = if rng.chance(2) { Form::Ordered } else { Form::Sealed };
+            engine = Engine::new(cache.clone(), form, geometry, 1);
+        }
+        // Numbers begin anew: what was random may have been the last of all.
+        if number % 20 == 0 {
+            engine.enter(0, requests.clone(), replies.clone());
+        }
+        let form = if rng.chance(2) { Form::Ordered } else { Form::Sealed };
+        let at = geometry.offset(0, 0, rng.next());
+        write_slot(&mut rng, form, &requests, at, &geometry);
+        let found = engine.gather(0, &tally);
+        let mut replied = 0;
+        engine.run(number, &tally, |_| replied += 1);
+        assert!(replied <= found && engine.gathered() == 0);
+        if number % 50_000 == 0 {
+            check_cache(&cache, number);
+        }
+    }
+    check_cache(&cache, inputs);
+    [What::Gets, What::Puts, What::Deletes].iter().map(|what| tally.get(*what)).sum()
+}
+
+/// Writes a request into a slot, then changes some of its bytes; or writes anything.
+fn write_slot(rng: &mut Rng, form: Form, to: &Window, at: u64, geometry: &Geometry) {
+    let (key_bytes, value_bytes) = (rng.below(256) as u8, rng.below(1001) as u16);
+    let kind = [Kind::Get, Kind::Put, Kind::Delete, Kind::Found][rng.below(4)];
+    let value_bytes = if kind == Kind::Put || rng.chance(4) { value_bytes } else { 0 };
+    let head = Head { key_bytes, value_bytes, ..Head::new(rng.next() >> rng.below(64), kind) };
+    let mut message = head.bytes().to_vec();
+    message.resize(message.len() + usize::from(key_bytes) + usize::from(value_bytes), 0x6b);
+    if message.len() <= geometry.message_bytes() {
+        form.publish(to, at, geometry, &message);
+    }
+    for _ in 0..rng.below(4) {
+        // The first and the last words decide most.
+        let words = (geometry.slot_bytes() / 8) as usize;
+        let word = match rng.below(3) {
+            0 => rng.below(4),
+            1 => words - 1,
+            _ => rng.below(words),
+        };
+        let place = at + 8 * word as u64;
+        let changed = match rng.below(3) {
+            0 => to.load(place) ^ (1 << rng.below(64)),
+            1 => rng.next(),
+            _ => rng.next() >> rng.below(64),
+        };
+        to.store(place, changed);
     }
 }
 

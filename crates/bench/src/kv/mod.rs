@@ -3,9 +3,11 @@
 //! All servers run on one core with one thread, the client (`client.rs`, the same for all) on the
 //! other; slices of ours and theirs take turns. Each figure has the rate and, since the client may
 //! be what is slow, the CPU time that the server spent for a request, from its threads'
-//! `schedstat`. Without peers only ours is measured.
+//! `schedstat`. Without peers only ours is measured. Then HERD's fast path to the same server
+//! (`herd.rs`), whose reference is the machine.
 
 mod client;
+mod herd;
 mod servers;
 
 use crate::histogram::Histogram;
@@ -25,7 +27,8 @@ pub struct Options<'c> {
     pub size: Size,
     /// Beside memcached and redis-server, which must be installed.
     pub peers: bool,
-    /// Starts our server with these further words: it must say `ready memcached=ADDR resp=ADDR`.
+    /// Starts our server with these further words: it must say
+    /// `ready memcached=ADDR resp=ADDR herd=NAME`.
     pub ours: &'c mut dyn FnMut(&[&str]) -> Command,
 }
 
@@ -98,7 +101,9 @@ pub fn run(
     pin::pin_to(servers_core)?;
     let started = start(options);
     pin::pin_to(client_core)?;
-    let measured = started.and_then(|running| measure(options, &running, report, progress));
+    let cores_used = (servers_core, client_core);
+    let measured =
+        started.and_then(|running| measure(options, &running, cores_used, report, progress));
     pin::pin_to_any(&cores)?;
     measured
 }
@@ -121,11 +126,12 @@ fn start(options: &mut Options<'_>) -> Result<All, BenchError> {
 fn measure(
     options: &Options<'_>,
     all: &All,
+    cores: (usize, usize),
     mut report: Report,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, BenchError> {
     let figures = figures();
-    let mut steps = Steps::new(figures.len() + 1, progress);
+    let mut steps = Steps::new(figures.len() + 4, progress);
     steps.begin("storing keys");
     let keys = key_count(options.size);
     for (server, resp) in [(Some(&all.ours), true), (all.memcached.as_ref(), false)]
@@ -146,6 +152,7 @@ fn measure(
         let peer = if figure.resp { &all.redis } else { &all.memcached };
         report.results.push(row(options.size, figure, &all.ours, peer.as_ref())?);
     }
+    herd::rows(options.size, &all.ours, cores, keys, &mut steps, &mut report)?;
     steps.end();
     Ok(report)
 }

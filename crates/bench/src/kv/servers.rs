@@ -1,7 +1,7 @@
 //! The servers of `bench kv`: processes of their own with one serving thread each, on free ports of
 //! the loopback, ended by their own ids.
 
-use crate::run::BenchError;
+use crate::run::{BenchError, io_error};
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,6 +18,8 @@ pub struct Running {
     pub memcached: Option<SocketAddr>,
     /// Where it serves RESP.
     pub resp: Option<SocketAddr>,
+    /// The name of HERD's door.
+    pub herd: Option<String>,
 }
 
 impl Drop for Running {
@@ -69,8 +71,11 @@ fn start(program: &str, command: &mut Command, stdout: Stdio) -> Result<Child, B
 pub fn ours(command: &mut dyn FnMut(&[&str]) -> Command) -> Result<Running, BenchError> {
     let words = ["--memory", "1g", "--threads", "1"];
     let doors = ["--memcached", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
-    let child = start("our server", &mut command(&[&words[..], &doors].concat()), Stdio::piped())?;
-    let mut running = Running { child, memcached: None, resp: None };
+    let random = rackpool_hw::process::random_u64().map_err(io_error("random numbers"))?;
+    let herd = format!("rackpool/bench/{random:016x}");
+    let words = [&words[..], &doors, &["--herd", &herd]].concat();
+    let child = start("our server", &mut command(&words), Stdio::piped())?;
+    let mut running = Running { child, memcached: None, resp: None, herd: Some(herd) };
     let stdout = running.child.stdout.take().expect("it is piped");
     let mut line = String::new();
     let silent = |source| BenchError::Io { what: "our server's address".into(), source };
@@ -92,7 +97,7 @@ pub fn memcached() -> Result<Running, BenchError> {
     let words = format!("-u nobody -l 127.0.0.1 -U 0 -m 1024 -c 1024 -t 1 -p {port}");
     let mut command = Command::new("memcached");
     let child = start("memcached", command.args(words.split(' ')), Stdio::null())?;
-    ready("memcached", Running { child, memcached: Some(addr), resp: None }, addr)
+    ready("memcached", Running { child, memcached: Some(addr), resp: None, herd: None }, addr)
 }
 
 /// Debian's redis-server.
@@ -101,7 +106,7 @@ pub fn redis() -> Result<Running, BenchError> {
     let mut command = Command::new("redis-server");
     let words = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
     let child = start("redis-server", command.args(words), Stdio::null())?;
-    ready("redis-server", Running { child, memcached: None, resp: Some(addr) }, addr)
+    ready("redis-server", Running { child, memcached: None, resp: Some(addr), herd: None }, addr)
 }
 
 fn free_port() -> Result<(SocketAddr, String), BenchError> {

@@ -19,6 +19,7 @@ use crate::window::Window;
 use rackpool_core::constants::SLOTS_MAX;
 use rackpool_core::layout::{BELL_BYTES, BELL_SLEEPING};
 use rackpool_core::seam::Mem;
+use std::time::Duration;
 
 /// One end of the ready bitmap.
 #[derive(Clone)]
@@ -38,11 +39,20 @@ impl Bitmap {
         Bitmap { window, words: SLOTS_MAX.div_ceil(64), sleeping: BELL_SLEEPING }
     }
 
-    /// A bitmap of `words` words with the sleeping word in a line behind them, for model checking.
+    /// A bitmap of `words` words with the sleeping word in a line behind them: for other numbers of
+    /// slots, and for model checking.
+    ///
+    /// # Panics
+    /// If the window is shorter than [`Bitmap::bytes_of`] says, the rest of the last line excepted.
     pub fn attach_small(window: Window, words: u32) -> Bitmap {
-        let sleeping = (8 * u64::from(words)).next_multiple_of(64);
+        let sleeping = Bitmap::bytes_of(words) - 64;
         assert!(window.bytes() >= sleeping + 8, "a bitmap in {} bytes", window.bytes());
         Bitmap { window, words, sleeping }
+    }
+
+    /// Bytes of a bitmap of `words` words: whole lines.
+    pub const fn bytes_of(words: u32) -> u64 {
+        (8 * words as u64).next_multiple_of(64) + 64
     }
 
     /// How many words [`Bitmap::take`] knows.
@@ -100,6 +110,21 @@ impl Bitmap {
             return false;
         }
         true
+    }
+
+    /// Daemon: sleeps on the sleeping word itself until [`Bitmap::wake`] or the timeout, or not at
+    /// all if a bit is set. May return early. For those who wait for nothing else.
+    pub fn sleep(&self, timeout: Duration) {
+        if self.prepare_sleep() {
+            self.window.futex_wait(self.sleeping, 1, timeout);
+            self.awake();
+        }
+    }
+
+    /// Client: wakes the daemon that sleeps in [`Bitmap::sleep`], after [`Bitmap::set`] has asked
+    /// for it.
+    pub fn wake(&self) {
+        self.window.futex_wake(self.sleeping);
     }
 
     /// Daemon: says that it does not sleep any more.

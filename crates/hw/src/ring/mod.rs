@@ -29,6 +29,7 @@
 pub mod bitmap;
 mod consumer;
 mod producer;
+pub mod watch;
 
 pub use consumer::{Consumer, Held};
 pub use producer::Producer;

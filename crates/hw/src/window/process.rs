@@ -2,7 +2,7 @@
 //! alone on huge pages, comparison with private bytes without a copy, and copies to the end of a
 //! vector without zeroing it first. See `window.rs`.
 //!
-//! Called by the key-value cache.
+//! And memory that processes share without a file's name. Called by the key-value cache.
 
 use super::mapped::{Owner, Window};
 use super::{Access, MapOptions};
@@ -10,9 +10,10 @@ use crate::copy;
 use crate::sync::{AtomicU64, Ordering};
 use rackpool_core::seam::Mem;
 use rustix::fd::BorrowedFd;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// Size and alignment of the huge pages that are asked for.
@@ -69,6 +70,22 @@ impl Window {
         rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes)?;
         let options = MapOptions { huge_advice: true, ..MapOptions::default() };
         Window::map(file, bytes, Access::ReadWrite, options)
+    }
+
+    /// A window of zeroed memory that is taken at once, and the descriptor by which other processes
+    /// map it: memory without a file's name, whose length nobody can change any more. `name` is
+    /// what the system's lists show.
+    ///
+    /// # Errors
+    /// What the system says: above all, that there is not so much memory.
+    pub fn shared(name: &str, bytes: u64) -> io::Result<(OwnedFd, Window)> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create(name, flags)?;
+        rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
+        let window = Window::of_file(fd.as_fd(), bytes)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&fd, seals)?;
+        Ok((fd, window))
     }
 
     /// Whether the bytes at `offset` are `bytes`. Later loads do not pass the comparison.

@@ -9,10 +9,11 @@ use super::redis::Client;
 use super::resp::Args;
 use super::slowlog::SlowLog;
 use crate::cache::{Cache, Millis};
+use crate::herd::Tallies;
 use rustix::time::{ClockId, clock_gettime};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Where clients connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +83,8 @@ pub struct Shared {
     pub next_client: AtomicU64,
     /// The server ends.
     pub stopping: AtomicBool,
+    /// What HERD's door counts, if it is open.
+    pub herd: OnceLock<Arc<Tallies>>,
     /// What counters said at the last reset.
     pub baseline: Mutex<[u64; Count::COUNT]>,
 }
@@ -99,6 +102,7 @@ impl Shared {
             flush_at: AtomicU64::new(0),
             next_client: AtomicU64::new(1),
             stopping: AtomicBool::new(false),
+            herd: OnceLock::new(),
             baseline: Mutex::new([0; Count::COUNT]),
         }
     }

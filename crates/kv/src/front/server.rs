@@ -10,6 +10,7 @@ use super::tls::{Channel, Tls};
 use super::worker::{Guest, Inbox, Worker, wall_ms};
 use crate::cache::Cache;
 use crate::constants::ACCEPTS_MAX;
+use crate::herd;
 use rackpool_hw::event::{Interest, Poller, WakeEvent};
 use rackpool_hw::process::monotonic_ns;
 use rustix::net::{SocketFlags, accept_with, sockopt};
@@ -30,6 +31,8 @@ pub struct Doors {
     pub resp: Option<SocketAddr>,
     /// For Prometheus, at `/metrics`.
     pub metrics: Option<SocketAddr>,
+    /// For clients of HERD's fast path, processes of this host and user.
+    pub herd: Option<herd::Door>,
     /// Other machines may come in without a password.
     pub open_to_all: bool,
     /// Certificate and key, for both protocols.
@@ -50,6 +53,9 @@ pub enum StartError {
         /// What helps.
         remedy: &'static str,
     },
+    /// HERD's door did not open.
+    #[error(transparent)]
+    Herd(#[from] herd::StartError),
     /// The system refused.
     #[error("{what}: {source}")]
     Io {
@@ -72,6 +78,7 @@ pub struct Server {
     stop: Arc<WakeEvent>,
     threads: Vec<JoinHandle<()>>,
     metrics: Option<Metrics>,
+    herd: Option<herd::Server>,
     addrs: (Option<SocketAddr>, Option<SocketAddr>),
 }
 
@@ -100,7 +107,9 @@ impl Server {
         let inboxes: io::Result<Vec<Inbox>> = (0..threads).map(|_| Inbox::new()).collect();
         let inboxes = Arc::new(inboxes.map_err(io_error("waking threads"))?);
         let stop = Arc::new(WakeEvent::new().map_err(io_error("waking threads"))?);
-        let mut server = Self { shared, inboxes, stop, threads: Vec::new(), metrics: None, addrs };
+        let (threads_started, metrics, herd) = (Vec::new(), None, None);
+        let mut server =
+            Self { shared, inboxes, stop, threads: threads_started, metrics, herd, addrs };
         for thread in 0..threads {
             server.start_worker(thread)?;
         }
@@ -110,6 +119,7 @@ impl Server {
             let metrics = Metrics::start(addr, Arc::clone(&server.shared));
             server.metrics = Some(metrics.map_err(io_error(format!("listening at {addr}")))?);
         }
+        server.open_herd(doors.herd.as_ref())?;
         Ok(server)
     }
 
@@ -126,6 +136,17 @@ impl Server {
     /// What its threads share: for tests, and for those who embed it.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// Opens HERD's door, on the same cache and with as many threads.
+    fn open_herd(&mut self, door: Option<&herd::Door>) -> Result<(), StartError> {
+        let Some(door) = door else { return Ok(()) };
+        let threads = self.shared.settings.threads.max(1) as u32;
+        let herd = herd::Server::start(self.shared.cache.clone(), door, threads)?;
+        let tallies = Arc::clone(herd.tallies());
+        self.shared.herd.set(tallies).expect("a server opens its doors once");
+        self.herd = Some(herd);
+        Ok(())
     }
 
     fn start_worker(&mut self, thread: usize) -> Result<(), StartError> {
@@ -184,7 +205,7 @@ impl Server {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
-        self.metrics = None;
+        (self.metrics, self.herd) = (None, None);
     }
 }
 

@@ -9,6 +9,7 @@ use super::memcached::VERSION;
 use super::redis_server;
 use super::text::Words;
 use crate::cache::Stats;
+use crate::herd::What;
 use rustix::process::{Resource, getrlimit};
 use std::fmt::Write;
 use std::sync::PoisonError;
@@ -165,7 +166,16 @@ fn general(core: &Core) -> Pairs {
     put("total_items", cache.sets.to_string());
     put("evictions", (cache.evictions + cache.index_evictions).to_string());
     put("reclaimed", cache.expired.to_string());
+    for (name, value) in herd(shared) {
+        put(&name, value.to_string());
+    }
     pairs
+}
+
+/// What HERD's door has counted, if it is open.
+fn herd(shared: &Shared) -> Vec<(String, u64)> {
+    let Some(tallies) = shared.herd.get() else { return Vec::new() };
+    What::ALL.iter().map(|(what, name)| (format!("herd_{name}"), tallies.get(*what))).collect()
 }
 
 fn settings(shared: &Shared) -> Pairs {
@@ -376,6 +386,9 @@ pub fn prometheus(shared: &Shared) -> String {
         ("slow_commands", Count::Slow),
     ] {
         show(&format!("{name}_total"), "counter", shared.count(count));
+    }
+    for (name, value) in herd(shared) {
+        show(&format!("{name}_total"), "counter", value);
     }
     for (name, value) in [
         ("cache_hits", cache.hits),

@@ -1,0 +1,525 @@
+//! The client's end: submits requests into slots of shared memory, rings once for many, takes
+//! replies as they come. Used by one thread at a time.
+//!
+//! A key belongs to one server thread. Requests to one thread are done and answered in the order in
+//! which they were submitted; requests to different threads in any order.
+//!
+//! *Retry*: nothing is lost in shared memory, but a server may be stopped or a wake-up be owed by a
+//! client that died. Who waits for an answer repeats the doorbell after [`REMIND_AFTER_MS`], then
+//! after twice that time and so on, [`REMINDERS_MAX`] times; then the answer is
+//! [`Error::Silent`]. A repeated request has its old number and is applied once.
+//!
+//! Source: HERD §4.2 (windows; the client chooses the server by the key), §4.3 (retries are the
+//! application's).
+
+use super::error::{Error, Result, io_error};
+use super::geometry::Geometry;
+use super::message::{HEAD_BYTES, Head, KEY_BYTES_MAX, Kind, Message};
+use super::pair;
+use super::slot::{Form, Read};
+use super::welcome::{FDS, Hello, Welcome};
+use rackpool_core::seam::Mem;
+use rackpool_hw::control::{ControlConn, Received};
+use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_hw::process::monotonic_ns;
+use rackpool_hw::ring::bitmap::Bitmap;
+use rackpool_hw::ring::watch;
+use rackpool_hw::wait::{Pause, Waiter};
+use rackpool_hw::window::{Access, MapOptions, Window};
+use std::os::fd::AsFd;
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+use zerocopy::IntoBytes;
+
+/// How long a client waits for an answer before it rings again, milliseconds; doubled each time.
+pub const REMIND_AFTER_MS: u64 = 50;
+/// How often it rings again: 6.35 s in all, then it answers [`Error::Silent`].
+pub const REMINDERS_MAX: u32 = 6;
+/// How long the server's welcome may take.
+const WELCOME_WITHIN: Duration = Duration::from_secs(5);
+/// Polls in a row without an answer before the socket is asked whether the server lives.
+const POLLS_MAX: u32 = 4096;
+
+/// Names a request until its answer was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket {
+    server: u32,
+    number: u64,
+}
+
+/// An answer. What it borrows is valid until the call that gave it returns.
+#[derive(Debug)]
+pub enum Answer<'a> {
+    /// The value of a key.
+    Found {
+        /// The value.
+        value: &'a [u8],
+        /// What was stored with it.
+        flags: u32,
+        /// When it expires, milliseconds since the epoch; 0 for never.
+        expires: u64,
+    },
+    /// There is no such key.
+    Missing,
+    /// The value is stored.
+    Stored,
+    /// The key was there and is removed.
+    Deleted,
+    /// It was not done.
+    Refused(Error),
+}
+
+/// The requests to one server thread.
+#[derive(Clone, Copy, Default)]
+struct Lane {
+    /// Requests submitted.
+    submitted: u64,
+    /// Requests answered, in order.
+    answered: u64,
+    /// Requests that the server was told of.
+    rung: u64,
+    /// Answers up to this one are of nobody's interest any more.
+    given_up: u64,
+    /// Where the slots of the next request and of the next answer begin: remainders are slow.
+    request_at: u64,
+    answer_at: u64,
+}
+
+impl Lane {
+    /// The slot behind the one at `at`.
+    #[inline]
+    fn after(at: u64, geometry: &Geometry) -> u64 {
+        let next = at + geometry.slot_bytes();
+        if next == u64::from(geometry.windows) * geometry.slot_bytes() { 0 } else { next }
+    }
+}
+
+/// A client of a server on this host.
+pub struct Client {
+    // Dropped before the connection: a client unmaps before it closes.
+    memory: Window,
+    slots: Vec<(Window, Window)>,
+    bells: Vec<Bitmap>,
+    lanes: Vec<Lane>,
+    geometry: Geometry,
+    number: u32,
+    seed: u64,
+    message: Vec<u8>,
+    waiter: Waiter,
+    polls: u32,
+    poller: Poller,
+    event: WakeEvent,
+    conn: ControlConn,
+}
+
+const EVENT: u64 = 0;
+const CONN: u64 = 1;
+
+impl Client {
+    /// Connects to the server of this name, with as many windows as it gives. Blocks for 5 s at
+    /// most.
+    ///
+    /// # Errors
+    /// [`Error::Control`] if nobody serves the name; [`Error::Full`], [`Error::Version`],
+    /// [`Error::OutOfMemory`], [`Error::Silent`], [`Error::Gone`], [`Error::Io`].
+    pub fn connect(name: &str) -> Result<Client> {
+        Client::connect_with(name, 0)
+    }
+
+    /// As [`Client::connect`], with so many windows at each server thread: requests that may be
+    /// under way.
+    ///
+    /// # Errors
+    /// As [`Client::connect`]; [`Error::BadOption`].
+    pub fn connect_with(name: &str, windows: u32) -> Result<Client> {
+        let conn = ControlConn::connect(name)?;
+        conn.check_peer()?;
+        conn.send(Hello::new(windows).as_bytes(), &[])?;
+        let mut buffer = [0; 256];
+        let (bytes, fds) = await_welcome(&conn, &mut buffer)?;
+        let (welcome, geometry) = Welcome::read(&buffer[..bytes], windows)?;
+        let Ok::<[_; FDS], _>([memory, bell, event]) = fds.try_into() else {
+            return Err(Error::Corrupt { what: "its descriptors" });
+        };
+        let map = |fd: &std::os::fd::OwnedFd, bytes| {
+            let options = MapOptions { populate: true, ..MapOptions::default() };
+            Window::map(fd.as_fd(), bytes, Access::ReadWrite, options)
+                .map_err(io_error("mapping the server's memory"))
+        };
+        let memory = map(&memory, pair::pair_bytes(&geometry))?;
+        let bell = map(&bell, pair::bell_bytes(geometry.servers, welcome.clients))?;
+        let event = WakeEvent::from_fd(event).map_err(io_error("the server's event"))?;
+        let poller = Poller::new().map_err(io_error("waiting"))?;
+        poller.add(&event, EVENT, Interest::Read).map_err(io_error("waiting"))?;
+        poller.add(&conn, CONN, Interest::Read).map_err(io_error("waiting"))?;
+        let servers = 0..geometry.servers;
+        Ok(Client {
+            slots: servers.clone().map(|s| pair::slots(&memory, &geometry, s)).collect(),
+            bells: servers.map(|s| pair::bitmap(&bell, s, welcome.clients)).collect(),
+            lanes: vec![Lane::default(); geometry.servers as usize],
+            memory,
+            geometry,
+            number: welcome.client,
+            seed: welcome.seed,
+            message: vec![0; geometry.message_bytes()],
+            waiter: Waiter::new(),
+            polls: 0,
+            poller,
+            event,
+            conn,
+        })
+    }
+
+    /// Requests that may be under way at each server thread.
+    pub fn windows(&self) -> u32 {
+        self.geometry.windows
+    }
+
+    /// Longest value that goes through a slot, bytes.
+    pub fn value_bytes_max(&self) -> u32 {
+        self.geometry.value_bytes
+    }
+
+    /// Requests that were submitted and whose answers were not taken.
+    pub fn under_way(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.submitted - lane.answered.max(lane.given_up)).sum()
+    }
+
+    /// Submits a look-up. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::KeySize`], [`Error::Busy`].
+    #[inline]
+    pub fn submit_get(&mut self, key: &[u8]) -> Result<Ticket> {
+        self.submit(Kind::Get, key, &[], 0, 0)
+    }
+
+    /// Submits a value that expires at `expires` (milliseconds since the epoch, 0 = never). Does
+    /// not block.
+    ///
+    /// # Errors
+    /// [`Error::KeySize`], [`Error::ValueSize`], [`Error::Busy`].
+    #[inline]
+    pub fn submit_put(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        flags: u32,
+        expires: u64,
+    ) -> Result<Ticket> {
+        self.submit(Kind::Put, key, value, flags, expires)
+    }
+
+    /// Submits the removal of a key. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::KeySize`], [`Error::Busy`].
+    #[inline]
+    pub fn submit_delete(&mut self, key: &[u8]) -> Result<Ticket> {
+        self.submit(Kind::Delete, key, &[], 0, 0)
+    }
+
+    #[inline]
+    fn submit(
+        &mut self,
+        kind: Kind,
+        key: &[u8],
+        value: &[u8],
+        flags: u32,
+        extra: u64,
+    ) -> Result<Ticket> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(Error::KeySize { bytes: key.len(), max_bytes: KEY_BYTES_MAX });
+        }
+        if value.len() > self.geometry.value_bytes as usize {
+            let max_bytes = self.geometry.value_bytes.into();
+            return Err(Error::ValueSize { bytes: value.len() as u64, max_bytes });
+        }
+        let server = self.server_of(key);
+        let lane = &mut self.lanes[server as usize];
+        let windows = self.geometry.windows;
+        if lane.submitted - lane.answered == u64::from(windows) {
+            return Err(Error::Busy { windows });
+        }
+        let at = lane.request_at;
+        lane.request_at = Lane::after(at, &self.geometry);
+        lane.submitted += 1;
+        let number = lane.submitted;
+        let (key_bytes, value_bytes) = (key.len() as u8, value.len() as u16);
+        let head = Head { number, kind, key_bytes, value_bytes, flags, extra };
+        let (head_to, rest) = self.message.split_at_mut(HEAD_BYTES);
+        head_to.copy_from_slice(&head.bytes());
+        rest[..key.len()].copy_from_slice(key);
+        rest[key.len()..key.len() + value.len()].copy_from_slice(value);
+        let message = &self.message[..HEAD_BYTES + key.len() + value.len()];
+        let requests = &self.slots[server as usize].0;
+        Form::Ordered.publish(requests, at, &self.geometry, message);
+        Ok(Ticket { server, number })
+    }
+
+    /// The server thread of a key: that of the key's partition of the cache, so that a thread keeps
+    /// to partitions of its own where their number is a multiple of the threads'.
+    #[inline]
+    fn server_of(&self, key: &[u8]) -> u32 {
+        match self.geometry.servers {
+            1 => 0,
+            servers => {
+                let hash = xxh3_64_with_seed(key, self.seed);
+                ((hash & 0xffff) as u32 * servers) >> 16
+            }
+        }
+    }
+
+    /// Tells the server of everything that was submitted. To be called after the last submission of
+    /// a batch; does not block, and enters the kernel only if the server sleeps.
+    #[inline]
+    pub fn ring(&mut self) {
+        for (server, lane) in self.lanes.iter_mut().enumerate() {
+            if lane.rung < lane.submitted {
+                lane.rung = lane.submitted;
+                if !watch::is_watched(&self.memory, pair::watch_at(server as u32)) {
+                    pair::ring(&self.bells[server], self.number);
+                }
+            }
+        }
+    }
+
+    /// Takes the answers that are there and gives them to `f`; how many. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], found out within some thousand calls if nothing comes; [`Error::Corrupt`].
+    #[inline]
+    pub fn poll(&mut self, mut f: impl FnMut(Ticket, Answer<'_>)) -> Result<usize> {
+        let mut count = 0;
+        for server in 0..self.lanes.len() {
+            while self.lanes[server].answered < self.lanes[server].submitted {
+                if !self.take(server, &mut f)? {
+                    break;
+                }
+                count += 1;
+            }
+        }
+        if count > 0 {
+            self.polls = 0;
+            return Ok(count);
+        }
+        self.polls += 1;
+        if self.polls >= POLLS_MAX {
+            self.polls = 0;
+            if self.conn.is_closed() && !self.is_ready() {
+                return Err(Error::Gone);
+            }
+        }
+        Ok(0)
+    }
+
+    /// Takes the next answer of a server thread, if it is there.
+    #[inline]
+    fn take(&mut self, server: usize, f: &mut impl FnMut(Ticket, Answer<'_>)) -> Result<bool> {
+        let lane = &mut self.lanes[server];
+        let at = lane.answer_at;
+        let replies = &self.slots[server].1;
+        let to = &mut self.message;
+        let read = Form::Ordered.read(replies, at, &self.geometry, lane.answered, to);
+        let Some(read) = read else { return Ok(false) };
+        lane.answer_at = Lane::after(at, &self.geometry);
+        lane.answered += 1;
+        let Read::Message(bytes) = read else {
+            return Err(Error::Corrupt { what: "the length of a reply" });
+        };
+        let reply = Message::read(&self.message[..bytes], &self.geometry)
+            .filter(|reply| reply.head.number == lane.answered && !reply.head.kind.is_request())
+            .ok_or(Error::Corrupt { what: "a reply" })?;
+        if lane.answered > lane.given_up {
+            let ticket = Ticket { server: server as u32, number: lane.answered };
+            f(ticket, answer_of(&reply, &self.geometry));
+        }
+        Ok(true)
+    }
+
+    /// Whether an answer is there.
+    fn is_ready(&self) -> bool {
+        self.lanes.iter().zip(&self.slots).any(|(lane, (_, replies))| {
+            let Lane { answered, answer_at, .. } = *lane;
+            answered < lane.submitted
+                && Form::Ordered.is_published(replies, answer_at, &self.geometry, answered)
+        })
+    }
+
+    /// Waits until an answer can be taken; at once if nothing is under way. Rings first. Blocks: it
+    /// spins some 50 µs, then sleeps; repeats the doorbell as the module says.
+    ///
+    /// # Errors
+    /// [`Error::Silent`] after 6.35 s; [`Error::Gone`] at once when the server's process ends.
+    pub fn wait(&mut self) -> Result<()> {
+        self.ring();
+        if self.lanes.iter().all(|lane| lane.answered == lane.submitted) {
+            return Ok(());
+        }
+        let mut reminders = 0;
+        let mut since_ns = None;
+        loop {
+            if self.is_ready() {
+                self.waiter.progressed();
+                return Ok(());
+            }
+            let pause = self.waiter.pause();
+            if pause == Pause::Spun {
+                continue;
+            }
+            let now_ns = monotonic_ns();
+            let waited_ms = (now_ns - *since_ns.get_or_insert(now_ns)) / 1_000_000;
+            let due_ms = REMIND_AFTER_MS * ((2 << reminders) - 1);
+            if waited_ms >= due_ms {
+                if reminders == REMINDERS_MAX {
+                    return Err(Error::Silent { waited_ms, reminders });
+                }
+                reminders += 1;
+                self.remind();
+            } else if pause == Pause::Sleep {
+                self.sleep(Duration::from_millis(due_ms - waited_ms))?;
+            }
+        }
+    }
+
+    /// Rings for all that is under way, whether the server watches or not.
+    fn remind(&self) {
+        for (lane, bell) in self.lanes.iter().zip(&self.bells) {
+            if lane.answered < lane.submitted {
+                pair::ring(bell, self.number);
+            }
+        }
+    }
+
+    /// Sleeps until an answer comes, the server ends, or the time is up.
+    fn sleep(&mut self, timeout: Duration) -> Result<()> {
+        self.memory.store(pair::SLEEPING, 1);
+        // Pairs with the fence in server.rs::serve: one of the two sees the other.
+        self.memory.fence();
+        let mut events: Vec<Readiness> = Vec::new();
+        if !self.is_ready() {
+            let waited = self.poller.wait(Some(timeout), &mut events);
+            waited.map_err(io_error("waiting"))?;
+        }
+        self.memory.store(pair::SLEEPING, 0);
+        self.event.drain();
+        let has_ended = events.iter().any(|event| event.token == CONN);
+        if has_ended && !self.is_ready() {
+            return Err(Error::Gone);
+        }
+        Ok(())
+    }
+
+    /// The value of a key, appended to `value`, and its flags; `None` if there is no such key.
+    /// Blocks for one round trip.
+    ///
+    /// # Errors
+    /// As [`Client::wait`]; [`Error::KeySize`]; [`Error::ValueSize`] if the value is longer than
+    /// slots are; [`Error::Busy`] while submissions are under way whose answers were not taken.
+    pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<u32>> {
+        self.check_idle()?;
+        let ticket = self.submit_get(key)?;
+        self.call(ticket, |answer| match answer {
+            Answer::Found { value: found, flags, .. } => {
+                value.extend_from_slice(found);
+                Ok(Some(flags))
+            }
+            Answer::Refused(error) => Err(error),
+            _ => Ok(None),
+        })
+    }
+
+    /// Stores a value that expires at `expires` (milliseconds since the epoch, 0 = never). Blocks
+    /// for one round trip.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; [`Error::OutOfMemory`].
+    pub fn put(&mut self, key: &[u8], value: &[u8], flags: u32, expires: u64) -> Result<()> {
+        self.check_idle()?;
+        let ticket = self.submit_put(key, value, flags, expires)?;
+        self.call(ticket, |answer| match answer {
+            Answer::Refused(error) => Err(error),
+            _ => Ok(()),
+        })
+    }
+
+    /// Removes a key; whether it was there. Blocks for one round trip.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
+        self.check_idle()?;
+        let ticket = self.submit_delete(key)?;
+        self.call(ticket, |answer| match answer {
+            Answer::Refused(error) => Err(error),
+            answer => Ok(matches!(answer, Answer::Deleted)),
+        })
+    }
+
+    /// The answers to earlier submissions would be lost in a call that waits for its own.
+    fn check_idle(&self) -> Result<()> {
+        match self.under_way() {
+            0 => Ok(()),
+            _ => Err(Error::Busy { windows: self.geometry.windows }),
+        }
+    }
+
+    fn call<R>(&mut self, ticket: Ticket, take: impl FnOnce(Answer<'_>) -> Result<R>) -> Result<R> {
+        let (mut take, mut result) = (Some(take), None);
+        loop {
+            let waited = self.wait();
+            let polled = waited.and_then(|()| {
+                self.poll(|answered, answer| {
+                    if answered == ticket
+                        && let Some(take) = take.take()
+                    {
+                        result = Some(take(answer));
+                    }
+                })
+            });
+            match (result.take(), polled) {
+                (Some(result), _) => return result,
+                (None, Ok(_)) => {}
+                (None, Err(error)) => {
+                    self.lanes[ticket.server as usize].given_up = ticket.number;
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+fn await_welcome(
+    conn: &ControlConn,
+    buffer: &mut [u8],
+) -> Result<(usize, Vec<std::os::fd::OwnedFd>)> {
+    let start_ns = monotonic_ns();
+    loop {
+        let waited = Duration::from_nanos(monotonic_ns() - start_ns);
+        let Some(left) = WELCOME_WITHIN.checked_sub(waited) else {
+            return Err(Error::Silent { waited_ms: waited.as_millis() as u64, reminders: 0 });
+        };
+        match conn.recv_timeout(buffer, left)? {
+            Received::Message { bytes, fds } => return Ok((bytes, fds)),
+            Received::Nothing => {}
+            Received::Closed => return Err(Error::Gone),
+        }
+    }
+}
+
+#[inline]
+fn answer_of<'a>(reply: &Message<'a>, geometry: &Geometry) -> Answer<'a> {
+    let Head { kind, flags, extra, .. } = reply.head;
+    match kind {
+        Kind::Found => Answer::Found { value: reply.value, flags, expires: extra },
+        Kind::Missing => Answer::Missing,
+        Kind::Stored => Answer::Stored,
+        Kind::Deleted => Answer::Deleted,
+        Kind::TooLarge => {
+            let max_bytes = geometry.value_bytes.into();
+            Answer::Refused(Error::ValueSize { bytes: extra, max_bytes })
+        }
+        Kind::NoMemory => Answer::Refused(Error::OutOfMemory),
+        _ => Answer::Refused(Error::Malformed),
+    }
+}

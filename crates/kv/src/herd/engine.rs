@@ -1,0 +1,390 @@
+//! The server's engine: takes requests out of slots, does them on the cache as one batch, puts
+//! replies into slots. No I/O, no clock, no threads; who calls it decides whose slots are looked at
+//! and wakes or sends.
+//!
+//! The requests of a client are done in the order in which it made them, one after the other with
+//! those of others. Look-ups that stand together are done together, their memory accesses
+//! overlapped; changes ask for their memory first, all of a batch at once.
+//!
+//! *Once*: for each client and window the engine keeps the number of the last request, and its
+//! reply stays in the reply slot. A request that comes again with that number is answered by that
+//! reply and not done again; an older one is dropped.
+//!
+//! Source: HERD §4.1 (hiding memory accesses); the batch instead of its two-stage pipeline is that
+//! of its successor, and needs no no-op to drain.
+
+use super::geometry::Geometry;
+use super::message::{HEAD_BYTES, Head, Kind, Message};
+use super::slot::{Form, Read};
+use super::tally::{Tally, What};
+use crate::cache::{Cache, Error, Item, Millis};
+use rackpool_hw::window::Window;
+
+/// Requests of a batch: as many as the cache looks up together.
+const BATCH: usize = 64;
+
+/// A reply that was put into its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replied {
+    /// Whose.
+    pub client: u32,
+    /// Which window.
+    pub window: u32,
+    /// Where in the client's reply slots it is, and its length: what one WRITE has to carry.
+    pub place: (u64, u64),
+}
+
+/// The engine of one serving thread.
+pub struct Engine {
+    cache: Cache,
+    form: Form,
+    geometry: Geometry,
+    clients: Vec<Option<Slots>>,
+    batch: Batch,
+    /// Where a reply is put together.
+    reply: Box<[u8]>,
+}
+
+/// The slots of a client at this thread, and what is known of each.
+struct Slots {
+    requests: Window,
+    replies: Window,
+    windows: Box<[Last]>,
+    /// The window that comes next.
+    next: u32,
+}
+
+/// The last request of a window.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    number: u64,
+    /// Where its reply is.
+    reply: (u64, u64),
+}
+
+/// What is to be done with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Get,
+    Put,
+    Delete,
+    /// Its reply again.
+    Repeat,
+    /// It is no request.
+    Refuse,
+}
+
+struct Taken {
+    client: u32,
+    window: u32,
+    work: Work,
+    head: Head,
+}
+
+/// Requests that were taken and not done.
+struct Batch {
+    taken: Vec<Taken>,
+    /// Their messages, one every `stride` bytes.
+    bytes: Box<[u8]>,
+    stride: usize,
+}
+
+impl Batch {
+    fn message(&self, index: usize) -> (&[u8], &[u8]) {
+        let head = &self.taken[index].head;
+        let message = &self.bytes[index * self.stride + HEAD_BYTES..];
+        let (key, rest) = message.split_at(head.key_bytes.into());
+        (key, &rest[..head.value_bytes.into()])
+    }
+}
+
+impl Engine {
+    /// An engine for clients 0 to `clients` - 1 with slots of these sizes.
+    pub fn new(cache: Cache, form: Form, geometry: Geometry, clients: u32) -> Engine {
+        let stride = geometry.message_bytes().next_multiple_of(64);
+        let batch = Batch {
+            taken: Vec::with_capacity(BATCH),
+            bytes: vec![0; stride * BATCH].into(),
+            stride,
+        };
+        let clients = (0..clients).map(|_| None).collect();
+        let reply = vec![0; geometry.message_bytes()].into();
+        Engine { cache, form, geometry, clients, batch, reply }
+    }
+
+    /// A client begins, with its slots at this thread: as many as it has windows, all of them as if
+    /// request 0 had been answered last. What it left in the batch is dropped if the number was
+    /// another's before.
+    ///
+    /// # Panics
+    /// If there is no such client, or the windows are no whole slots.
+    pub fn enter(&mut self, client: u32, requests: Window, replies: Window) {
+        use rackpool_core::seam::Mem;
+        let slot_bytes = self.geometry.slot_bytes();
+        let windows = requests.bytes() / slot_bytes;
+        let bytes = windows * slot_bytes;
+        assert!(
+            windows > 0 && bytes == requests.bytes() && bytes == replies.bytes(),
+            "whole slots"
+        );
+        let windows = (0..windows).map(|_| Last::default()).collect();
+        self.leave(client);
+        self.clients[client as usize] = Some(Slots { requests, replies, windows, next: 0 });
+    }
+
+    /// A client ends: its slots are not touched any more when this returns. Requests of it that
+    /// were taken and not done are not done.
+    ///
+    /// # Panics
+    /// If there is no such client.
+    pub fn leave(&mut self, client: u32) {
+        self.clients[client as usize] = None;
+        for taken in self.batch.taken.iter_mut().filter(|taken| taken.client == client) {
+            taken.work = Work::Repeat;
+        }
+    }
+
+    /// Whether [`Engine::gather`] has no room for more: [`Engine::run`] comes first.
+    pub fn is_full(&self) -> bool {
+        self.batch.taken.len() == BATCH
+    }
+
+    /// Requests that wait for [`Engine::run`].
+    pub fn gathered(&self) -> usize {
+        self.batch.taken.len()
+    }
+
+    /// Whether a client has a request that was not taken, or, in sealed slots, may have.
+    pub fn is_ready(&self, client: u32) -> bool {
+        let Some(Some(slots)) = self.clients.get(client as usize) else { return false };
+        let is_published = |window: usize| {
+            let at = window as u64 * self.geometry.slot_bytes();
+            let last = slots.windows[window].number;
+            self.form.is_published(&slots.requests, at, &self.geometry, last)
+        };
+        match self.form {
+            Form::Ordered => is_published(slots.next as usize),
+            Form::Sealed => (0..slots.windows.len()).any(is_published),
+        }
+    }
+
+    /// Takes the new requests of a client, as long as there is room; how many. A client that is not
+    /// there has none.
+    #[inline]
+    pub fn gather(&mut self, client: u32, tally: &Tally) -> usize {
+        let Some(Some(slots)) = self.clients.get_mut(client as usize) else { return 0 };
+        let before = self.batch.taken.len();
+        let count = slots.windows.len() as u32;
+        let mut window = slots.next;
+        for _ in 0..count {
+            if self.batch.taken.len() == BATCH {
+                break;
+            }
+            let at = u64::from(window) * self.geometry.slot_bytes();
+            let last = slots.windows[window as usize].number;
+            let to = &mut self.batch.bytes[self.batch.taken.len() * self.batch.stride..];
+            let read = self.form.read(&slots.requests, at, &self.geometry, last, to);
+            let after = if window + 1 == count { 0 } else { window + 1 };
+            if let Some(read) = read {
+                let (head, work) = judge(read, to, &self.geometry, last, tally);
+                if let Some(work) = work {
+                    slots.windows[window as usize].number = head.number;
+                    self.batch.taken.push(Taken { client, window, work, head });
+                }
+                // One that came again says nothing about which window is next.
+                if head.number > last {
+                    slots.next = after;
+                }
+            } else if self.form == Form::Ordered {
+                // Requests are made window by window: behind a gap there is nothing.
+                break;
+            }
+            window = after;
+        }
+        self.batch.taken.len() - before
+    }
+
+    /// Does what was gathered; `replied` is told of every reply, in order. Nothing of the batch is
+    /// left when this returns.
+    #[inline]
+    pub fn run(&mut self, now: Millis, tally: &Tally, mut replied: impl FnMut(Replied)) {
+        match &self.batch.taken[..] {
+            [] => return,
+            [Taken { work: Work::Get, .. }] => self.run_get(now, tally, &mut replied),
+            _ => self.run_many(now, tally, &mut replied),
+        }
+        tally.add(What::Batches, 1);
+        self.batch.taken.clear();
+    }
+
+    /// A look-up that is alone: nothing to overlap it with.
+    #[inline]
+    fn run_get(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
+        let Engine { cache, form, geometry, clients, batch, reply } = self;
+        let mut answers = Answers { form: *form, geometry, clients, reply, replied };
+        let taken = &batch.taken[0];
+        let found = cache.get(batch.message(0).0, now, |item| answers.item(taken, item));
+        if found.is_none() {
+            answers.put(taken, Kind::Missing, 0);
+        }
+        tally.add(What::Gets, 1);
+        tally.add(What::Hits, u64::from(found.is_some()));
+    }
+
+    fn run_many(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
+        let Engine { cache, form, geometry, clients, batch, reply } = self;
+        let count = batch.taken.len();
+        let mut keys: [&[u8]; BATCH] = [&[]; BATCH];
+        let mut changes = false;
+        for (index, key) in keys[..count].iter_mut().enumerate() {
+            *key = batch.message(index).0;
+            changes |= batch.taken[index].work != Work::Get;
+        }
+        if changes && count > 1 {
+            cache.prefetch(&keys[..count]);
+        }
+        let mut answers = Answers { form: *form, geometry, clients, reply, replied };
+        let (mut from, mut hits) = (0, 0);
+        while from < count {
+            let rest = &batch.taken[from..];
+            let gets = rest.iter().take_while(|taken| taken.work == Work::Get).count();
+            match gets {
+                0 => {
+                    change(cache, batch, from, now, tally, &mut answers);
+                    from += 1;
+                }
+                _ => cache.get_many(&keys[from..from + gets], now, |index, item| match item {
+                    Some(item) => {
+                        hits += 1;
+                        answers.item(&rest[index], item);
+                    }
+                    None => answers.put(&rest[index], Kind::Missing, 0),
+                }),
+            }
+            tally.add(What::Gets, gets as u64);
+            from += gets;
+        }
+        tally.add(What::Hits, hits);
+    }
+}
+
+/// What was read out of a slot, and what to do with it, if anything.
+fn judge(
+    read: Read,
+    bytes: &[u8],
+    geometry: &Geometry,
+    last: u64,
+    tally: &Tally,
+) -> (Head, Option<Work>) {
+    let message = match read {
+        Read::Message(length) => Message::read(&bytes[..length], geometry),
+        Read::Malformed(_) => None,
+    };
+    let Some(message) = message.filter(|message| message.head.kind.is_request()) else {
+        tally.add(What::Malformed, 1);
+        let number = match read {
+            Read::Malformed(number) => number,
+            Read::Message(_) => u64::from_le_bytes(std::array::from_fn(|i| bytes[i])),
+        };
+        // A number tells which request is refused; without one nobody waits.
+        let work = (number > last).then_some(Work::Refuse);
+        return (Head::new(number, Kind::Malformed), work);
+    };
+    let work = match message.head.kind {
+        _ if message.head.number < last => None,
+        _ if message.head.number == last => Some(Work::Repeat),
+        Kind::Put => Some(Work::Put),
+        Kind::Delete => Some(Work::Delete),
+        _ => Some(Work::Get),
+    };
+    if message.head.number <= last {
+        tally.add(What::Repeated, 1);
+    }
+    (message.head, work)
+}
+
+/// Where replies go.
+struct Answers<'a> {
+    form: Form,
+    geometry: &'a Geometry,
+    clients: &'a mut [Option<Slots>],
+    reply: &'a mut [u8],
+    replied: &'a mut dyn FnMut(Replied),
+}
+
+impl Answers<'_> {
+    #[inline]
+    fn item(&mut self, taken: &Taken, item: &Item<'_>) {
+        let bytes = item.len();
+        if bytes > u64::from(self.geometry.value_bytes) {
+            return self.put(taken, Kind::TooLarge, bytes);
+        }
+        let (flags, extra) = (item.flags(), item.expires());
+        let head = Head { flags, extra, ..Head::new(taken.head.number, Kind::Found) };
+        item.copy_to(0, &mut self.reply[HEAD_BYTES..HEAD_BYTES + bytes as usize]);
+        self.publish(taken, Head { value_bytes: bytes as u16, ..head });
+    }
+
+    fn put(&mut self, taken: &Taken, kind: Kind, extra: u64) {
+        self.publish(taken, Head { extra, ..Head::new(taken.head.number, kind) });
+    }
+
+    #[inline]
+    fn publish(&mut self, taken: &Taken, head: Head) {
+        // It may have left meanwhile.
+        let Some(slots) = &mut self.clients[taken.client as usize] else { return };
+        self.reply[..HEAD_BYTES].copy_from_slice(&head.bytes());
+        let message = &self.reply[..HEAD_BYTES + usize::from(head.value_bytes)];
+        let at = u64::from(taken.window) * self.geometry.slot_bytes();
+        let place = self.form.publish(&slots.replies, at, self.geometry, message);
+        slots.windows[taken.window as usize].reply = place;
+        self.tell(taken, place);
+    }
+
+    /// Tells of the reply that is there already.
+    fn repeat(&mut self, taken: &Taken) {
+        let Some(slots) = &self.clients[taken.client as usize] else { return };
+        let place = slots.windows[taken.window as usize].reply;
+        if place != (0, 0) {
+            self.tell(taken, place);
+        }
+    }
+
+    fn tell(&mut self, taken: &Taken, place: (u64, u64)) {
+        (self.replied)(Replied { client: taken.client, window: taken.window, place });
+    }
+}
+
+/// Does what is no look-up.
+fn change(
+    cache: &Cache,
+    batch: &Batch,
+    index: usize,
+    now: Millis,
+    tally: &Tally,
+    answers: &mut Answers<'_>,
+) {
+    let taken = &batch.taken[index];
+    let (key, value) = batch.message(index);
+    let (kind, extra) = match taken.work {
+        Work::Put => {
+            tally.add(What::Puts, 1);
+            match cache.set(key, value, taken.head.flags, taken.head.extra, now) {
+                Ok(_) => (Kind::Stored, 0),
+                Err(Error::TooLarge { max_bytes, .. }) => (Kind::TooLarge, max_bytes),
+                Err(_) => (Kind::NoMemory, 0),
+            }
+        }
+        Work::Delete => {
+            tally.add(What::Deletes, 1);
+            let found = cache.remove(key, now);
+            (if found { Kind::Deleted } else { Kind::Missing }, 0)
+        }
+        Work::Refuse => (Kind::Malformed, 0),
+        Work::Repeat | Work::Get => return answers.repeat(taken),
+    };
+    if matches!(kind, Kind::TooLarge | Kind::NoMemory) {
+        tally.add(What::Refused, 1);
+    }
+    answers.put(taken, kind, extra);
+}

@@ -1,0 +1,159 @@
+//! The errors of the fast path: what happened, with numbers and units, and whether to retry.
+
+use rackpool_hw::control::ControlError;
+use std::io;
+
+/// A result of the fast path.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a client's call can answer instead of its result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The key is empty or too long for a slot. Nothing was sent. Do not retry.
+    #[error("a key of {bytes} bytes: 1 to {max_bytes} bytes fit into a slot")]
+    KeySize {
+        /// Length of the key.
+        bytes: usize,
+        /// The longest key.
+        max_bytes: usize,
+    },
+    /// The value is too long for a slot, or for the cache. Do not retry; long values go in and out
+    /// by the doors of memcached and Redis.
+    #[error("a value of {bytes} bytes: up to {max_bytes} bytes fit")]
+    ValueSize {
+        /// Length of the value.
+        bytes: u64,
+        /// The longest value.
+        max_bytes: u64,
+    },
+    /// All windows are in use. Nothing was sent. Retry after answers were taken.
+    #[error("busy: {windows} requests are under way; take answers, then retry")]
+    Busy {
+        /// Windows to this server thread.
+        windows: u32,
+    },
+    /// The cache has no memory for the value; the old one may be gone. Retry later.
+    #[error("the cache has no memory left for the value; retry later")]
+    OutOfMemory,
+    /// The server could not read the request: a bug of one of the two. Do not retry.
+    #[error("the server did not understand the request")]
+    Malformed,
+    /// The server wrote what no answer is. Do not retry: connect anew.
+    #[error("the server's answer makes no sense: {what}")]
+    Corrupt {
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// No answer although the server's process lives and was reminded. A request may be applied
+    /// later; its window stays in use until it is answered. Retry if the machine is overloaded.
+    #[error(
+        "no answer within {waited_ms} ms after {reminders} reminders: the server is stopped or \
+             overloaded"
+    )]
+    Silent {
+        /// How long was waited, milliseconds.
+        waited_ms: u64,
+        /// How often the request was repeated.
+        reminders: u32,
+    },
+    /// The server's process is gone, or it ended this connection. What was under way may have been
+    /// applied. Connect again when it is back.
+    #[error("the server is gone: connect again when it is back")]
+    Gone,
+    /// The server has as many clients as it may have. Retry when one has left.
+    #[error("the server has {clients} clients, as many as it may have: retry when one has left")]
+    Full {
+        /// Its clients.
+        clients: u32,
+    },
+    /// The server speaks another version. Do not retry: use the same release on both sides.
+    #[error("the server speaks version {theirs} of the protocol, this client version {ours}")]
+    Version {
+        /// This client's.
+        ours: u32,
+        /// The server's.
+        theirs: u32,
+    },
+    /// An option is out of range. Do not retry.
+    #[error("{option} is {value}: {min} to {max} are possible")]
+    BadOption {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// The control socket failed; its error says whether to retry.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The system refused memory or descriptors. Retry when its reason is gone.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// A short stable word for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::KeySize { .. } => "key-size",
+            Error::ValueSize { .. } => "value-size",
+            Error::Busy { .. } | Error::Full { .. } => "busy",
+            Error::OutOfMemory => "out-of-memory",
+            Error::Malformed | Error::Corrupt { .. } => "corrupt",
+            Error::Silent { .. } => "timeout",
+            Error::Gone => "gone",
+            Error::Version { .. } => "version",
+            Error::BadOption { .. } => "bad-option",
+            Error::Control(_) | Error::Io { .. } => "io",
+        }
+    }
+
+    /// Whether the same call may succeed later without anything being changed by the caller.
+    pub fn may_retry(&self) -> bool {
+        matches!(
+            self,
+            Error::Busy { .. } | Error::Full { .. } | Error::OutOfMemory | Error::Silent { .. }
+        )
+    }
+}
+
+/// Why a server did not start. Only `Io` may be worth a retry.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An option is out of range.
+    #[error("{option} is {value}: {min} to {max} are possible")]
+    BadOption {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// The name is taken, or is none.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The system refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+pub(super) fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Io { what, source }
+}

@@ -1,0 +1,129 @@
+//! Where the slot of a request is: HERD's formula, and the sizes around it.
+//!
+//! The request region has a slot for each server thread, client and window. The region of shared
+//! memory that a client has for itself is the same with one client; a region that all clients write
+//! by one-sided operations has all of them.
+//!
+//! Source: HERD §4.2 (request region, slot formula); slots are longer than its 1 KB by key, head
+//! and seal, so that 1000 bytes of value fit beside the longest key.
+
+use super::error::{Error, Result};
+use super::message::{HEAD_BYTES, KEY_BYTES_MAX};
+
+/// Longest value of a slot by default, bytes (HERD §4.2: 1000).
+pub const VALUE_BYTES_DEFAULT: u32 = 1000;
+/// Longest value that a slot can be made for, bytes: a head counts them in 16 bits.
+pub const VALUE_BYTES_MAX: u32 = 32 << 10;
+/// Windows by default. HERD's is 4, with whole processes of clients behind it; a batch that is
+/// worth a doorbell is longer.
+pub const WINDOWS_DEFAULT: u32 = 16;
+/// Most windows of a client at one server thread.
+pub const WINDOWS_MAX: u32 = 256;
+/// Most server threads.
+pub const SERVERS_MAX: u32 = 64;
+/// Most clients of a server.
+pub const CLIENTS_MAX: u32 = 16 << 10;
+/// Slots begin at multiples of so many bytes: processors fetch lines in pairs.
+const ALIGN_BYTES: u64 = 128;
+/// Bytes of the seal.
+pub(super) const SEAL_BYTES: u64 = 8;
+
+/// The sizes of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Server threads (HERD's NS).
+    pub servers: u32,
+    /// Clients (HERD's NC).
+    pub clients: u32,
+    /// Requests that a client may have under way at one server thread (HERD's W).
+    pub windows: u32,
+    /// Longest value, bytes.
+    pub value_bytes: u32,
+}
+
+impl Geometry {
+    /// These sizes, if all are in range.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    pub fn checked(self) -> Result<Geometry> {
+        for (option, value, max) in [
+            ("servers", self.servers, SERVERS_MAX),
+            ("clients", self.clients, CLIENTS_MAX),
+            ("windows", self.windows, WINDOWS_MAX),
+            ("value bytes", self.value_bytes, VALUE_BYTES_MAX),
+        ] {
+            if !(1..=max).contains(&value) {
+                let (value, max) = (value.into(), max.into());
+                return Err(Error::BadOption { option, value, min: 1, max });
+            }
+        }
+        Ok(self)
+    }
+
+    /// Bytes of the longest message.
+    pub const fn message_bytes(&self) -> usize {
+        HEAD_BYTES + KEY_BYTES_MAX + self.value_bytes as usize
+    }
+
+    /// Bytes of a slot.
+    pub const fn slot_bytes(&self) -> u64 {
+        let message = (self.message_bytes() as u64).next_multiple_of(8);
+        (message + SEAL_BYTES).next_multiple_of(ALIGN_BYTES)
+    }
+
+    /// Bytes of all slots.
+    pub const fn bytes(&self) -> u64 {
+        self.servers as u64 * self.clients as u64 * self.windows as u64 * self.slot_bytes()
+    }
+
+    /// The slot of a client's request number `request` (the first is 0) at a server thread:
+    /// `server * (windows * clients) + client * windows + request mod windows`.
+    pub const fn slot(&self, server: u32, client: u32, request: u64) -> u64 {
+        let (windows, clients) = (self.windows as u64, self.clients as u64);
+        server as u64 * (windows * clients) + client as u64 * windows + request % windows
+    }
+
+    /// Where that slot begins, bytes from the region's start.
+    pub const fn offset(&self, server: u32, client: u32, request: u64) -> u64 {
+        self.slot(server, client, request) * self.slot_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_where_herd_has_them_and_none_is_shared() {
+        let geometry = Geometry { servers: 3, clients: 5, windows: 4, value_bytes: 1000 };
+        let mut seen = std::collections::BTreeSet::new();
+        for server in 0..3 {
+            for client in 0..5 {
+                for request in 0..4 {
+                    let slot = geometry.slot(server, client, request);
+                    assert_eq!(slot, geometry.slot(server, client, request + 4 * 7));
+                    assert!(seen.insert(slot));
+                }
+            }
+        }
+        assert_eq!(seen, (0..3 * 5 * 4).collect());
+        assert_eq!(geometry.slot(2, 3, 4 + 1), 2 * 20 + 3 * 4 + 1);
+        assert_eq!(geometry.bytes(), 60 * geometry.slot_bytes());
+    }
+
+    #[test]
+    fn a_slot_holds_the_longest_key_with_a_value_of_a_thousand_bytes() {
+        let geometry = Geometry { servers: 1, clients: 1, windows: 4, value_bytes: 1000 };
+        assert_eq!((geometry.message_bytes(), geometry.slot_bytes()), (1274, 1408));
+        assert!(geometry.checked().is_ok());
+        for wrong in [
+            Geometry { servers: 0, ..geometry },
+            Geometry { windows: WINDOWS_MAX + 1, ..geometry },
+            Geometry { clients: CLIENTS_MAX + 1, ..geometry },
+            Geometry { value_bytes: VALUE_BYTES_MAX + 1, ..geometry },
+        ] {
+            assert_eq!(wrong.checked().unwrap_err().code(), "bad-option");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! HERD's fast path to a cache: one request slot for each server thread, client and window, which
+//! the server polls; one round trip for every operation; the two memory accesses of a look-up
+//! hidden behind other requests.
+//!
+//! ```text
+//! client process                         server process
+//! Client --- request slots (shared) ---> Engine --- batch ---> cache (get_many)
+//!        <-- reply slots (shared) ------        <-- items ---
+//!        --- watch word, ready bit ----> serving thread, asleep when nobody asks
+//!        --- control socket -----------> doorkeeper: lets in, sees deaths
+//! ```
+//!
+//! - `geometry.rs`: where a slot is; `slot.rs`: how one is published and read; `message.rs`: what
+//!   is in it. Pure, and the same over shared memory and over one-sided WRITEs.
+//! - `engine.rs`: from request slots over the cache to reply slots; no I/O, no clock.
+//! - `pair.rs`: the memory that a client shares with the server; `welcome.rs`: how it gets it.
+//! - `server.rs`, `client.rs`: the two ends over shared memory.
+//!
+//! ```
+//! use rackpool_kv::cache::{Cache, Options};
+//! use rackpool_kv::herd::{Client, Door, Server};
+//!
+//! let cache = Cache::new(Options { memory: 8 << 20, ..Options::default() })?;
+//! let name = format!("rackpool/doc/{}", std::process::id());
+//! let server = Server::start(cache, &Door::new(&name), 1)?;
+//!
+//! let mut client = Client::connect(&name)?;            // from any process of this host
+//! client.put(b"colour", b"blue", 0, 0)?;
+//! let mut value = Vec::new();
+//! assert!(client.get(b"colour", &mut value)?.is_some() && value == b"blue");
+//! # drop(server);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Source: HERD §4 (request region, windows, polling, prefetch). Of its transport (unreliable
+//! WRITE, datagram replies) shared memory needs nothing: nothing is lost there, and a reply is a
+//! store.
+
+mod client;
+mod engine;
+mod error;
+pub mod geometry;
+pub mod message;
+mod pair;
+mod server;
+pub mod slot;
+mod tally;
+mod welcome;
+
+pub use client::{Answer, Client, Ticket};
+pub use engine::{Engine, Replied};
+pub use error::{Error, Result, StartError};
+pub use geometry::Geometry;
+pub use server::{Door, Server};
+pub use slot::Form;
+pub use tally::{Tallies, Tally, What};

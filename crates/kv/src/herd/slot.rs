@@ -1,0 +1,240 @@
+//! A slot: how a message is published in shared memory and read out of it. Two forms.
+//!
+//! *Ordered*, where both sides load and store the memory: the message begins at the slot's start,
+//! and its first word, the number, is stored last with release order. A reader that loads the
+//! number it waits for (acquire) sees the rest.
+//!
+//! *Sealed*, where a message comes by one RDMA WRITE, whose bytes may become visible in any order:
+//! the message ends before the slot's last word, the seal, which holds the message's length and a
+//! checksum over length and bytes. A reader that finds the checksum right has the whole message;
+//! one that does not looks again later. The receiver clears the seal of what it took.
+//!
+//! A reader believes nothing: it reads each word once into private memory, checks lengths before it
+//! uses them, and answers whatever it finds with a message, with "malformed", or with nothing.
+//!
+//! Source: HERD §4.2 (the key word at the slot's end, because its RNIC writes left to right); that
+//! order is not architectural (§2), hence the two forms.
+
+use super::geometry::{Geometry, SEAL_BYTES};
+use super::message::{HEAD_BYTES, lengths};
+use rackpool_core::seam::Mem;
+use rackpool_hw::window::Window;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// How messages become visible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// By a sequence word, in memory that both sides load and store.
+    Ordered,
+    /// By a seal, in memory that one side writes by one-sided operations.
+    Sealed,
+}
+
+/// Bits of a seal that are the checksum; the message's length is above.
+const CHECK_BITS: u32 = 48;
+/// Bytes that are copied before the length is known: a line.
+const FIRST_BYTES: usize = 64;
+
+/// What a reader found that was not there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// So many bytes of a message are in the buffer; they may still be no message.
+    Message(usize),
+    /// Something was published whose length is none; its number, if it has one.
+    Malformed(u64),
+}
+
+/// The seal of a message; never 0.
+fn seal(message: &[u8]) -> u64 {
+    let bytes = message.len() as u64;
+    let check = xxh3_64_with_seed(message, bytes) & ((1 << CHECK_BITS) - 1);
+    (bytes << CHECK_BITS) | check
+}
+
+impl Form {
+    /// Publishes `message` (head, key and value) in the slot at `at`. For a sealed slot in local
+    /// memory, the offset and length of what has to be sent with one WRITE; for an ordered one, of
+    /// the message.
+    ///
+    /// # Panics
+    /// If the message is shorter than a head or longer than a slot holds.
+    #[inline]
+    pub fn publish(
+        self,
+        window: &Window,
+        at: u64,
+        geometry: &Geometry,
+        message: &[u8],
+    ) -> (u64, u64) {
+        let bytes = message.len();
+        assert!((HEAD_BYTES..=geometry.message_bytes()).contains(&bytes), "{bytes} bytes");
+        match self {
+            Form::Ordered => {
+                window.copy_in(at + 8, &message[8..]);
+                let number = message.first_chunk().expect("longer than a head");
+                // Pairs with the load in slot.rs::read_ordered.
+                window.store(at, u64::from_le_bytes(*number));
+                (at, bytes as u64)
+            }
+            Form::Sealed => {
+                let seal_at = at + geometry.slot_bytes() - SEAL_BYTES;
+                let start = seal_at - (bytes as u64).next_multiple_of(8);
+                window.copy_in(start, message);
+                window.store(seal_at, seal(message));
+                (start, seal_at + SEAL_BYTES - start)
+            }
+        }
+    }
+
+    /// What was published in the slot at `at` since the message with number `last`, if anything:
+    /// copied to the start of `to`. Of a sealed slot also `last` itself, if it was sent again.
+    ///
+    /// # Panics
+    /// If `to` is shorter than [`Geometry::message_bytes`].
+    #[inline]
+    pub fn read(
+        self,
+        window: &Window,
+        at: u64,
+        geometry: &Geometry,
+        last: u64,
+        to: &mut [u8],
+    ) -> Option<Read> {
+        let to = &mut to[..geometry.message_bytes()];
+        match self {
+            Form::Ordered => read_ordered(window, at, last, to),
+            Form::Sealed => read_sealed(window, at, geometry, to),
+        }
+    }
+
+    /// Whether something was published in the slot at `at` since the message with number `last`;
+    /// for a sealed slot, whether it may have been.
+    #[inline]
+    pub fn is_published(self, window: &Window, at: u64, geometry: &Geometry, last: u64) -> bool {
+        match self {
+            Form::Ordered => window.load(at) > last,
+            Form::Sealed => window.load(at + geometry.slot_bytes() - SEAL_BYTES) != 0,
+        }
+    }
+}
+
+#[inline]
+fn read_ordered(window: &Window, at: u64, last: u64, to: &mut [u8]) -> Option<Read> {
+    // Pairs with the store in slot.rs::publish.
+    let number = window.load(at);
+    if number <= last {
+        return None;
+    }
+    window.copy_out(at, &mut to[..FIRST_BYTES]);
+    // The number is the one that was looked at: whoever changes it meanwhile breaks the protocol.
+    to[..8].copy_from_slice(&number.to_le_bytes());
+    let (key_bytes, value_bytes) = lengths(to.first_chunk().expect("a line"));
+    let bytes = HEAD_BYTES + key_bytes + value_bytes;
+    if bytes > to.len() {
+        return Some(Read::Malformed(number));
+    }
+    if bytes > FIRST_BYTES {
+        window.copy_out(at + FIRST_BYTES as u64, &mut to[FIRST_BYTES..bytes]);
+    }
+    Some(Read::Message(bytes))
+}
+
+fn read_sealed(window: &Window, at: u64, geometry: &Geometry, to: &mut [u8]) -> Option<Read> {
+    let seal_at = at + geometry.slot_bytes() - SEAL_BYTES;
+    let found = window.load(seal_at);
+    if found == 0 {
+        return None;
+    }
+    let bytes = (found >> CHECK_BITS) as usize;
+    if !(HEAD_BYTES..=to.len()).contains(&bytes) {
+        window.store(seal_at, 0);
+        return Some(Read::Malformed(0));
+    }
+    window.copy_out(seal_at - (bytes as u64).next_multiple_of(8), &mut to[..bytes]);
+    if seal(&to[..bytes]) != found {
+        return None;
+    }
+    window.store(seal_at, 0);
+    Some(Read::Message(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::{Head, Kind, Message};
+    use super::*;
+
+    const GEOMETRY: Geometry = Geometry { servers: 1, clients: 1, windows: 2, value_bytes: 1000 };
+
+    fn put(number: u64, key: &[u8], value: &[u8]) -> Vec<u8> {
+        let (key_bytes, value_bytes) = (key.len() as u8, value.len() as u16);
+        let head = Head { key_bytes, value_bytes, ..Head::new(number, Kind::Put) };
+        [&head.bytes()[..], key, value].concat()
+    }
+
+    #[test]
+    fn every_length_goes_through_a_slot_of_either_form() {
+        let window = Window::heap(GEOMETRY.bytes());
+        let mut to = vec![0; GEOMETRY.message_bytes()];
+        for form in [Form::Ordered, Form::Sealed] {
+            window.zero(0, GEOMETRY.bytes());
+            let at = GEOMETRY.offset(0, 0, 1);
+            for (number, bytes) in (1..).zip((0..=1000).chain([0, 1000])) {
+                let key = vec![number as u8 | 1; 1 + bytes % 250];
+                let message = put(number, &key, &vec![number as u8; bytes]);
+                form.publish(&window, at, &GEOMETRY, &message);
+                assert!(form.is_published(&window, at, &GEOMETRY, number - 1));
+                let read = form.read(&window, at, &GEOMETRY, number - 1, &mut to);
+                assert_eq!(read, Some(Read::Message(message.len())), "{form:?} {bytes}");
+                assert_eq!(to[..message.len()], message);
+                assert!(Message::read(&to[..message.len()], &GEOMETRY).is_some());
+                assert_eq!(form.read(&window, at, &GEOMETRY, number, &mut to), None);
+            }
+            let other = GEOMETRY.offset(0, 0, 0);
+            assert_eq!(form.read(&window, other, &GEOMETRY, 0, &mut to), None, "the neighbour");
+        }
+    }
+
+    /// A WRITE whose bytes become visible in any order: at no moment but the last is it a message.
+    #[test]
+    fn a_sealed_message_is_none_until_its_last_word_has_come() {
+        let local = Window::heap(GEOMETRY.bytes());
+        let remote = Window::heap(GEOMETRY.bytes());
+        let mut to = vec![0; GEOMETRY.message_bytes()];
+        for number in 1..200u64 {
+            let value = vec![number as u8; (number as usize * 37) % 1000];
+            let message = put(number, b"colour", &value);
+            let (start, bytes) = Form::Sealed.publish(&local, 0, &GEOMETRY, &message);
+            let mut words: Vec<u64> = (0..bytes / 8).map(|word| start + 8 * word).collect();
+            // A rotation that begins anywhere: the seal comes first, last or in between.
+            words.rotate_left((number as usize * 13) % (bytes as usize / 8));
+            for at in &words {
+                remote.store(*at, local.load(*at));
+                let is_whole = words.iter().all(|at| local.load(*at) == remote.load(*at));
+                let read = Form::Sealed.read(&remote, 0, &GEOMETRY, number - 1, &mut to);
+                assert_eq!(read.is_some(), is_whole, "{number}");
+                if is_whole {
+                    assert_eq!(to[..message.len()], message);
+                    break;
+                }
+            }
+            assert_eq!(remote.load(GEOMETRY.slot_bytes() - SEAL_BYTES), 0, "taken");
+        }
+    }
+
+    #[test]
+    fn lengths_that_no_slot_has_are_malformed() {
+        let window = Window::heap(GEOMETRY.bytes());
+        let mut to = vec![0; GEOMETRY.message_bytes()];
+        let head = Head { key_bytes: 250, value_bytes: u16::MAX, ..Head::new(9, Kind::Put) };
+        window.copy_in(0, &head.bytes());
+        let read = Form::Ordered.read(&window, 0, &GEOMETRY, 8, &mut to);
+        assert_eq!(read, Some(Read::Malformed(9)));
+        for bytes in [0, HEAD_BYTES - 1, GEOMETRY.message_bytes() + 1, 0xffff] {
+            let seal_at = GEOMETRY.slot_bytes() - SEAL_BYTES;
+            window.store(seal_at, ((bytes as u64) << CHECK_BITS) | 1);
+            let read = Form::Sealed.read(&window, 0, &GEOMETRY, 0, &mut to);
+            assert_eq!(read, Some(Read::Malformed(0)), "{bytes}");
+            assert_eq!(window.load(seal_at), 0, "it is looked at once");
+        }
+    }
+}

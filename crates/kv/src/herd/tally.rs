@@ -1,0 +1,87 @@
+//! What the fast path counts: one [`Tally`] a serving thread, which only that thread changes, and
+//! one of the doorkeeper. Anybody may read them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Look-ups.
+    Gets,
+    /// Look-ups that found something.
+    Hits,
+    /// Values brought.
+    Puts,
+    /// Keys to be removed.
+    Deletes,
+    /// Requests refused: a value too long, no memory.
+    Refused,
+    /// Requests that came again and were not applied again.
+    Repeated,
+    /// Slots whose content was no request.
+    Malformed,
+    /// Batches that requests were served in.
+    Batches,
+    /// Times that the thread slept.
+    Sleeps,
+    /// Clients that came.
+    Joined,
+    /// Clients that left or died.
+    Left,
+    /// Clients that were not let in.
+    Rejected,
+}
+
+impl What {
+    /// All, with the names that they are shown by.
+    pub const ALL: [(What, &str); 12] = [
+        (What::Gets, "gets"),
+        (What::Hits, "hits"),
+        (What::Puts, "puts"),
+        (What::Deletes, "deletes"),
+        (What::Refused, "refused"),
+        (What::Repeated, "repeated"),
+        (What::Malformed, "malformed"),
+        (What::Batches, "batches"),
+        (What::Sleeps, "sleeps"),
+        (What::Joined, "joined"),
+        (What::Left, "left"),
+        (What::Rejected, "rejected"),
+    ];
+}
+
+/// The counters of one thread.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Tally([AtomicU64; What::ALL.len()]);
+
+impl Tally {
+    /// Raises one. For the thread that owns them only: two writers would lose counts.
+    pub fn add(&self, what: What, by: u64) {
+        let counter = &self.0[what as usize];
+        // Relaxed: one writer; readers want a number that was true at some moment.
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+    }
+
+    /// Reads one.
+    pub fn get(&self, what: What) -> u64 {
+        // Relaxed: as above.
+        self.0[what as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// The counters of a server: each thread's, the doorkeeper's last.
+#[derive(Debug)]
+pub struct Tallies(pub(super) Box<[Tally]>);
+
+impl Tallies {
+    /// Those of a server with so many threads.
+    pub(super) fn new(threads: u32) -> Tallies {
+        Tallies((0..=threads).map(|_| Tally::default()).collect())
+    }
+
+    /// A counter over all threads.
+    pub fn get(&self, what: What) -> u64 {
+        self.0.iter().map(|tally| tally.get(what)).sum()
+    }
+}

@@ -1,0 +1,325 @@
+//! HERD's engine without threads: batches, order, requests that come again, slots of both forms,
+//! clients that leave.
+
+mod peers;
+
+use peers::Rng;
+use rackpool_core::seam::Mem;
+use rackpool_hw::window::Window;
+use rackpool_kv::cache::{Cache, Mode, Options};
+use rackpool_kv::herd::message::{Head, Kind, Message};
+use rackpool_kv::herd::{Engine, Form, Geometry, Replied, Tallies, Tally, What};
+use std::collections::HashMap;
+
+const GEOMETRY: Geometry = Geometry { servers: 1, clients: 1, windows: 8, value_bytes: 1000 };
+const NOW: u64 = 1_000;
+
+fn cache() -> Cache {
+    Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap()
+}
+
+/// A client's slots, and what it has asked.
+struct Asker {
+    form: Form,
+    requests: Window,
+    replies: Window,
+    asked: u64,
+    taken: u64,
+}
+
+/// What was asked: number, kind, key and value.
+type Sent = (u64, Kind, Vec<u8>, Vec<u8>);
+
+/// A reply, whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Reply {
+    number: u64,
+    kind: Kind,
+    value: Vec<u8>,
+    flags: u32,
+    extra: u64,
+}
+
+impl Asker {
+    fn new(form: Form, engine: &mut Engine, client: u32) -> Asker {
+        let (requests, replies) = (Window::heap(GEOMETRY.bytes()), Window::heap(GEOMETRY.bytes()));
+        engine.enter(client, requests.clone(), replies.clone());
+        Asker { form, requests, replies, asked: 0, taken: 0 }
+    }
+
+    fn ask(&mut self, kind: Kind, key: &[u8], value: &[u8]) {
+        self.asked += 1;
+        self.publish(self.asked, kind, key, value);
+    }
+
+    fn publish(&self, number: u64, kind: Kind, key: &[u8], value: &[u8]) {
+        let (key_bytes, value_bytes) = (key.len() as u8, value.len() as u16);
+        let head = Head { key_bytes, value_bytes, flags: 7, ..Head::new(number, kind) };
+        let message = [&head.bytes()[..], key, value].concat();
+        let at = GEOMETRY.offset(0, 0, number - 1);
+        self.form.publish(&self.requests, at, &GEOMETRY, &message);
+    }
+
+    /// The next reply, if it is there.
+    fn take(&mut self) -> Option<Reply> {
+        let mut bytes = vec![0; GEOMETRY.message_bytes()];
+        let at = GEOMETRY.offset(0, 0, self.taken);
+        let read = self.form.read(&self.replies, at, &GEOMETRY, self.taken, &mut bytes)?;
+        let rackpool_kv::herd::slot::Read::Message(length) = read else { panic!("{read:?}") };
+        let reply = Message::read(&bytes[..length], &GEOMETRY).expect("a reply");
+        self.taken += 1;
+        let Head { number, kind, flags, extra, .. } = reply.head;
+        assert_eq!(number, self.taken);
+        Some(Reply { number, kind, value: reply.value.to_vec(), flags, extra })
+    }
+
+    fn kinds(&mut self) -> Vec<Kind> {
+        std::iter::from_fn(|| self.take()).map(|reply| reply.kind).collect()
+    }
+}
+
+fn run(engine: &mut Engine, clients: u32, tally: &Tally) -> Vec<Replied> {
+    let mut replied = Vec::new();
+    for client in 0..clients {
+        while engine.gather(client, tally) > 0 || engine.is_full() {
+            engine.run(NOW, tally, |reply| replied.push(reply));
+        }
+    }
+    replied
+}
+
+#[test]
+fn requests_of_a_client_are_done_in_their_order() {
+    for form in [Form::Ordered, Form::Sealed] {
+        let (mut engine, tally) = (Engine::new(cache(), form, GEOMETRY, 1), Tally::default());
+        let mut asker = Asker::new(form, &mut engine, 0);
+        for _ in 0..5 {
+            asker.ask(Kind::Get, b"k", b"");
+            asker.ask(Kind::Put, b"k", b"one");
+            asker.ask(Kind::Get, b"k", b"");
+            asker.ask(Kind::Put, b"k", b"two");
+            asker.ask(Kind::Get, b"k", b"");
+            asker.ask(Kind::Delete, b"k", b"");
+            asker.ask(Kind::Delete, b"k", b"");
+            assert!(engine.is_ready(0));
+            assert_eq!(run(&mut engine, 1, &tally).len(), 7);
+            assert!(!engine.is_ready(0));
+            let replies: Vec<Reply> = std::iter::from_fn(|| asker.take()).collect();
+            let kinds: Vec<Kind> = replies.iter().map(|reply| reply.kind).collect();
+            use Kind::{Deleted, Found, Missing, Stored};
+            assert_eq!(kinds, [Missing, Stored, Found, Stored, Found, Deleted, Missing]);
+            assert_eq!((&replies[2].value[..], replies[2].flags), (&b"one"[..], 7));
+            assert_eq!(replies[4].value, b"two");
+        }
+        let counts = [What::Gets, What::Hits, What::Puts, What::Deletes].map(|w| tally.get(w));
+        assert_eq!(counts, [15, 10, 10, 10]);
+        assert_eq!([What::Malformed, What::Repeated].map(|w| tally.get(w)), [0, 0]);
+    }
+}
+
+#[test]
+fn one_batch_serves_many_clients() {
+    let (mut engine, tally) = (Engine::new(cache(), Form::Ordered, GEOMETRY, 8), Tally::default());
+    let mut askers: Vec<_> =
+        (0..8).map(|client| Asker::new(Form::Ordered, &mut engine, client)).collect();
+    for (number, asker) in askers.iter_mut().enumerate() {
+        for window in 0..8 {
+            asker.ask(Kind::Put, &[number as u8 + 1, window], &[window; 50]);
+        }
+    }
+    assert_eq!((0..8).map(|client| engine.gather(client, &tally)).sum::<usize>(), 64);
+    assert!(engine.is_full());
+    engine.run(NOW, &tally, |_| ());
+    assert_eq!(tally.get(What::Batches), 1, "64 requests, one batch");
+    for asker in &mut askers {
+        assert_eq!(asker.kinds(), [Kind::Stored; 8]);
+        for window in 0..8 {
+            asker.ask(Kind::Get, &[1, window], b"");
+        }
+    }
+    run(&mut engine, 8, &tally);
+    for asker in &mut askers {
+        for window in 0..8 {
+            assert_eq!(asker.take().unwrap().value, [window; 50]);
+        }
+    }
+}
+
+/// In sealed slots a request is written again if its answer did not come in time.
+#[test]
+fn a_request_that_comes_again_is_applied_once_and_answered_again() {
+    let cache = cache();
+    let mut engine = Engine::new(cache.clone(), Form::Sealed, GEOMETRY, 1);
+    let tally = Tally::default();
+    let mut asker = Asker::new(Form::Sealed, &mut engine, 0);
+    asker.ask(Kind::Delete, b"k", b"");
+    cache.set(b"k", b"first", 0, 0, NOW).unwrap();
+    let first = run(&mut engine, 1, &tally);
+    assert_eq!(asker.take().unwrap().kind, Kind::Deleted);
+    // Somebody else stores the key anew; the request that comes again must not remove it.
+    cache.set(b"k", b"second", 0, 0, NOW).unwrap();
+    for again in 1..=3 {
+        asker.publish(1, Kind::Delete, b"k", b"");
+        let replied = run(&mut engine, 1, &tally);
+        assert_eq!(replied, first, "the same reply is sent again");
+        assert_eq!(tally.get(What::Repeated), again);
+        assert!(cache.get(b"k", NOW, |_| ()).is_some(), "applied once");
+    }
+    // One that is older than the last of its window is nobody's any more.
+    for _ in 0..8 {
+        asker.ask(Kind::Get, b"k", b"");
+    }
+    assert_eq!(run(&mut engine, 1, &tally).len(), 8);
+    asker.publish(1, Kind::Delete, b"k", b"");
+    assert_eq!(run(&mut engine, 1, &tally), []);
+    assert!(cache.get(b"k", NOW, |_| ()).is_some());
+    assert_eq!(tally.get(What::Deletes), 1);
+}
+
+/// The same operations, some of them sent again at any time, on the engine and on a map.
+#[test]
+fn random_operations_with_repetitions_agree_with_a_map() {
+    for (seed, form) in [(11, Form::Ordered), (12, Form::Sealed), (13, Form::Sealed)] {
+        println!("seed {seed}, {form:?}");
+        let mut rng = Rng(seed);
+        let (mut engine, tally) = (Engine::new(cache(), form, GEOMETRY, 2), Tally::default());
+        let mut askers = [0, 1].map(|client| Asker::new(form, &mut engine, client));
+        let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
+        let mut sent: [Vec<Sent>; 2] = Default::default();
+        let mut repeated = 0;
+        for _ in 0..4000 {
+            let mut expected: [Vec<(Kind, Vec<u8>)>; 2] = Default::default();
+            // Keys of the two differ: their order among each other is not promised.
+            for (who, asker) in askers.iter_mut().enumerate() {
+                for _ in 0..rng.below(9) {
+                    let key = vec![b'a' + who as u8, b'0' + rng.below(10) as u8];
+                    let value = vec![rng.below(256) as u8; rng.below(1001)];
+                    let (kind, value) = match rng.below(4) {
+                        0 => (Kind::Put, value),
+                        1 => (Kind::Delete, Vec::new()),
+                        _ => (Kind::Get, Vec::new()),
+                    };
+                    asker.ask(kind, &key, &value);
+                    sent[who].push((asker.asked, kind, key.clone(), value.clone()));
+                    expected[who].push(match kind {
+                        Kind::Put => {
+                            model.insert(key, value);
+                            (Kind::Stored, Vec::new())
+                        }
+                        Kind::Delete => match model.remove(&key) {
+                            Some(_) => (Kind::Deleted, Vec::new()),
+                            None => (Kind::Missing, Vec::new()),
+                        },
+                        _ => match model.get(&key) {
+                            Some(value) => (Kind::Found, value.clone()),
+                            None => (Kind::Missing, Vec::new()),
+                        },
+                    });
+                }
+            }
+            run(&mut engine, 2, &tally);
+            for (asker, expected) in askers.iter_mut().zip(&expected) {
+                for (kind, value) in expected {
+                    let reply = asker.take().expect("each request is answered");
+                    assert_eq!((&reply.kind, &reply.value), (kind, value));
+                }
+                assert_eq!(asker.take(), None);
+            }
+            // Requests of the last round, or older ones, again: sealed slots take them, and do
+            // nothing.
+            let who = rng.below(2);
+            if form == Form::Sealed && !sent[who].is_empty() && rng.chance(3) {
+                let back = rng.below(sent[who].len().min(20));
+                let (number, kind, key, value) = &sent[who][sent[who].len() - 1 - back];
+                askers[who].publish(*number, *kind, key, value);
+                repeated += 1;
+                run(&mut engine, 2, &tally);
+                // A reply that is there again is taken away, as a client that waits for a later
+                // one leaves it.
+                let at = GEOMETRY.offset(0, 0, *number - 1);
+                askers[who].replies.zero(at, GEOMETRY.slot_bytes());
+            }
+        }
+        assert_eq!(tally.get(What::Repeated), repeated);
+        assert_eq!(tally.get(What::Malformed), 0);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_by_its_length() {
+    let cache = cache();
+    cache.set(b"long", &vec![1; 5000], 0, 0, NOW).unwrap();
+    let mut engine = Engine::new(cache, Form::Ordered, GEOMETRY, 1);
+    let tally = Tally::default();
+    let mut asker = Asker::new(Form::Ordered, &mut engine, 0);
+    asker.ask(Kind::Get, b"long", b"");
+    run(&mut engine, 1, &tally);
+    let reply = asker.take().unwrap();
+    assert_eq!((reply.kind, reply.extra), (Kind::TooLarge, 5000));
+
+    let options =
+        Options { memory: 16 << 20, max_value: 100, mode: Mode::Store, ..Options::default() };
+    let mut engine = Engine::new(Cache::new(options).unwrap(), Form::Ordered, GEOMETRY, 1);
+    let mut asker = Asker::new(Form::Ordered, &mut engine, 0);
+    asker.ask(Kind::Put, b"k", &[1; 101]);
+    run(&mut engine, 1, &tally);
+    let reply = asker.take().unwrap();
+    assert_eq!((reply.kind, reply.extra), (Kind::TooLarge, 100));
+    // A store that loses nothing says when it is full.
+    let mut number = 0u32;
+    let full = loop {
+        number += 1;
+        asker.ask(Kind::Put, &number.to_le_bytes(), &[1; 100]);
+        run(&mut engine, 1, &tally);
+        match asker.take().unwrap().kind {
+            Kind::Stored => {}
+            kind => break kind,
+        }
+    };
+    assert_eq!(full, Kind::NoMemory);
+    assert_eq!(tally.get(What::Refused), 2);
+}
+
+#[test]
+fn a_request_that_is_none_is_refused_and_the_next_one_served() {
+    let (mut engine, tally) = (Engine::new(cache(), Form::Ordered, GEOMETRY, 1), Tally::default());
+    let mut asker = Asker::new(Form::Ordered, &mut engine, 0);
+    asker.ask(Kind::Stored, b"", b"");
+    asker.ask(Kind::Get, b"", b"");
+    asker.ask(Kind::Get, b"k", b"");
+    run(&mut engine, 1, &tally);
+    assert_eq!(asker.kinds(), [Kind::Malformed, Kind::Malformed, Kind::Missing]);
+    assert_eq!(tally.get(What::Malformed), 2);
+}
+
+#[test]
+fn a_client_that_leaves_takes_its_requests_with_it() {
+    let cache = cache();
+    let mut engine = Engine::new(cache.clone(), Form::Ordered, GEOMETRY, 2);
+    let tally = Tally::default();
+    let mut first = Asker::new(Form::Ordered, &mut engine, 0);
+    let mut other = Asker::new(Form::Ordered, &mut engine, 1);
+    first.ask(Kind::Put, b"k", b"v");
+    other.ask(Kind::Put, b"o", b"v");
+    assert_eq!((engine.gather(0, &tally), engine.gather(1, &tally)), (1, 1));
+    engine.leave(0);
+    // Another one takes its number before the batch is done.
+    let mut next = Asker::new(Form::Ordered, &mut engine, 0);
+    let mut replied = Vec::new();
+    engine.run(NOW, &tally, |reply| replied.push(reply.client));
+    assert_eq!(replied, [1]);
+    assert_eq!((first.take(), next.take()), (None, None));
+    assert!(cache.get(b"k", NOW, |_| ()).is_none() && cache.get(b"o", NOW, |_| ()).is_some());
+    next.ask(Kind::Get, b"o", b"");
+    run(&mut engine, 2, &tally);
+    assert_eq!(next.take().unwrap().kind, Kind::Found);
+}
+
+#[test]
+fn a_tally_has_a_name_for_each_of_its_counters() {
+    for (place, (what, name)) in What::ALL.iter().enumerate() {
+        assert_eq!(*what as usize, place, "{name}");
+    }
+    // The type is what a server hands out.
+    let _: fn(&Tallies, What) -> u64 = Tallies::get;
+}
