@@ -245,7 +245,7 @@ fn connections_beyond_the_cards_memory_cost_outbound_writes_as_in_the_herd_paper
         // In random order, as the paper's processes post.
         let mut rng = rackpool_sim::rng::Rng::new(3, rackpool_sim::rng::Purpose::Workload, 0);
         let work =
-            WorkRequest { id: 1, verb: Verb::Write(at(0)), local: &[sge(0, 16)], signalled: true };
+            WorkRequest { id: 1, verb: Verb::Write(at(0)), local: &[sge(0, 32)], signalled: true };
         let start = rig.world.now;
         let mut done = 0;
         while done < 40_000 {
