@@ -89,10 +89,13 @@ Examples:
   rackpool shell --rack 1 < commands.txt";
 
 const REPRO_EXAMPLES: &str = "\
-Figures that differ from the paper's text are explained one by one in docs/repro-rcmp.md.
+Figures that differ from the papers' texts are explained one by one in docs/repro-rcmp.md and
+docs/repro-herd.md.
 
 Examples:
   rackpool repro rcmp --out report
+  rackpool repro herd --out report
+  rackpool repro herd --quick --profile herd-susitna --out /tmp/report
   rackpool repro rcmp --quick --profile modern --out /tmp/report";
 
 const TOP_EXAMPLES: &str = "\

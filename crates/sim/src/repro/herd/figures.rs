@@ -336,14 +336,15 @@ impl Herd {
         }
         self.table(table);
         let last = rates[rates.len() - 1];
-        let over = |index: usize| last[index] / rates[1][index];
+        // Ten processes fill the server's card, and their 100 queue pairs its memory not.
+        let over = |index: usize| last[index] / rates[4][index];
         let note = "3.3, figure 6: 256 queue pairs; fitted: size of the cache and cost of a miss";
         self.figure("all_to_all_write_out", "x", over(1), Paper::Is(0.79), note);
         let note = "3.3: no loss with 256";
         self.figure("all_to_all_write_in", "x", over(0), Paper::Is(1.0), note);
-        let note = "3.3: slight loss above 10 clients, because senders that see no completions \
-                    flood the card: that is not in the model";
-        self.figure("all_to_all_send_out", "x", over(2), Paper::Below(1.0), note);
+        let note = "3.3: a slight loss above 10 clients, because senders without completions flood the \
+                    card, which is not in the model; read as one percent at least";
+        self.figure("all_to_all_send_out", "x", over(2), Paper::Below(0.99), note);
         let flow = Flow::In { machines: 16, processes: 1600 };
         let many = Verbs::of(What::Write, Connection::Unreliable, 32, flow);
         let many = Verbs { window: 1, operations: 120_000, ..many };

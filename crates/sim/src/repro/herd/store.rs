@@ -194,9 +194,38 @@ impl Store {
                     place.copy_from_slice(value);
                 }
             }
-            // Of the others GETs come by READ. Their tables are laid out once: a PUT stores the
-            // value that is there.
-            (value, _) => debug_assert!(value.is_some()),
+            (Some(value), _) => self.put_in_place(request.key, value),
+            // Of the others GETs come by READ.
+            (None, _) => {}
+        }
+    }
+
+    /// Stores a value of the usual length where the key's is: by the server's processor, so in one
+    /// step for whoever reads.
+    fn put_in_place(&mut self, key: u64, value: &[u8]) {
+        let mut lookup = self.look_up(key);
+        loop {
+            let data = self.bytes(lookup.at as usize, lookup.bytes as usize);
+            let is_inline = matches!(self.kind, Kind::Hopscotch { is_inline: true, .. });
+            let slot = if is_inline { self.slot_bytes() as usize } else { data.len() };
+            let found = data.chunks_exact(slot).position(|entry| entry[..8] == key.to_le_bytes());
+            if let (true, Some(index)) = (is_inline, found) {
+                let at = lookup.at as usize + index * slot + KEY_BYTES as usize;
+                return self.bytes[at..at + value.len()].copy_from_slice(value);
+            }
+            let bucket = lookup.at as usize;
+            match self.step(lookup, data) {
+                Step::Read(next) if matches!(next.stage, Stage::Value(_)) => {
+                    if matches!(self.kind, Kind::Cuckoo { .. }) {
+                        let sum = checksum(value).to_le_bytes();
+                        self.bytes[bucket + 8..bucket + 16].copy_from_slice(&sum);
+                    }
+                    let at = next.at as usize;
+                    return self.bytes[at..at + value.len()].copy_from_slice(value);
+                }
+                Step::Read(next) => lookup = next,
+                Step::Found | Step::Wrong => return,
+            }
         }
     }
 
@@ -422,6 +451,26 @@ mod tests {
         let absent = store.look_up(1 << 40);
         let data = store.bytes(absent.at as usize, absent.bytes as usize);
         assert_ne!(store.step(absent, data), Step::Found);
+    }
+
+    #[test]
+    fn a_value_that_was_put_is_what_is_read() {
+        for system in [System::Pilaf, System::Farm, System::FarmVar] {
+            let (mut store, _) = full(system);
+            for key in [1, 77, 19_999] {
+                let put = Request { key, value: Some(vec![9; 32]), ..Request::default() };
+                store.serve(0, &put, &mut [0]);
+                let mut lookup = store.look_up(key);
+                let read = loop {
+                    let data = store.bytes(lookup.at as usize, lookup.bytes as usize);
+                    match store.step(lookup, data) {
+                        Step::Read(next) => lookup = next,
+                        _ => break data,
+                    }
+                };
+                assert!(read.windows(32).any(|value| value == [9; 32]), "{system:?} key {key}");
+            }
+        }
     }
 
     #[test]
