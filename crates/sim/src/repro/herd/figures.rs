@@ -1,5 +1,5 @@
 //! HERD's evaluation: its parts in order, each number that the text states beside ours. Here the
-//! verbs and ECHO (figures 2 to 7); [`super::requests`] has the systems (figures 9 to 14).
+//! verbs and ECHO (figures 2 to 7); `requests.rs` has the systems (figures 9 to 14).
 
 use super::systems::{Exchange, System, Way};
 use super::verbs::{self, Flow, Verbs, What};
@@ -342,8 +342,8 @@ impl Herd {
         self.figure("all_to_all_write_out", "x", over(1), Paper::Is(0.79), note);
         let note = "3.3: no loss with 256";
         self.figure("all_to_all_write_in", "x", over(0), Paper::Is(1.0), note);
-        let note = "3.3: a slight loss above 10 clients, because senders without completions flood the \
-                    card, which is not in the model; read as one percent at least";
+        let note = "3.3: a slight loss above 10 clients, because senders without completions flood \
+                    the card, which is not in the model; read as one percent at least";
         self.figure("all_to_all_send_out", "x", over(2), Paper::Below(0.99), note);
         let flow = Flow::In { machines: 16, processes: 1600 };
         let many = Verbs::of(What::Write, Connection::Unreliable, 32, flow);

@@ -19,7 +19,7 @@ use super::zipf::{Keys, hash};
 const CUCKOO_HASHES: u64 = 3;
 /// Moves until an insertion gives up.
 const MOVES_MAX: u64 = 10_000;
-/// Slots of one bucket of MICA's index. Source: facts of its published code.
+/// Slots of one bucket of MICA's index. Source: MICA's published code.
 const MICA_SLOTS: usize = 8;
 /// Slots of the hopscotch table for each key: no key may be further from its home than the
 /// neighbourhood, and there is no overflow chain as FaRM has.

@@ -19,7 +19,8 @@ pub const PILAF_SECOND_PPM: u32 = 420_000;
 pub const PILAF_THIRD_PPM: u32 = 428_571;
 /// Slots of FaRM's neighbourhood. Source: HERD, emulating FaRM-KV.
 pub const FARM_SLOTS: u64 = 6;
-/// A pointer of FaRM-KV with values outside. Source: facts of the paper, S_P = 8.
+/// A pointer of FaRM-KV with values outside. The paper does not say how long; an address
+/// has 8.
 pub const FARM_POINTER_BYTES: u64 = 8;
 /// What says that a PUT was done.
 pub const ACK_BYTES: u64 = 1;
