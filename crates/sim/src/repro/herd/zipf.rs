@@ -77,7 +77,7 @@ impl Keys {
 
     /// The server process that has a key.
     pub fn partition(&self, key: u64, servers: u32) -> u32 {
-        (u128::from(hash(key, self.division << 8)) * u128::from(servers) >> 64) as u32
+        ((u128::from(hash(key, self.division << 8)) * u128::from(servers)) >> 64) as u32
     }
 }
 
