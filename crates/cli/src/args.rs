@@ -89,10 +89,13 @@ Examples:
   rackpool shell --rack 1 < commands.txt";
 
 const REPRO_EXAMPLES: &str = "\
-Figures that differ from the paper's text are explained one by one in docs/repro-rcmp.md.
+Figures that differ from the papers' texts are explained one by one in docs/repro-rcmp.md and
+docs/repro-herd.md.
 
 Examples:
   rackpool repro rcmp --out report
+  rackpool repro herd --out report
+  rackpool repro herd --quick --profile herd-susitna --out /tmp/report
   rackpool repro rcmp --quick --profile modern --out /tmp/report";
 
 const TOP_EXAMPLES: &str = "\
@@ -227,6 +230,8 @@ pub enum Command {
 pub enum PaperName {
     /// Rcmp: Reconstructing RDMA-Based Memory Disaggregation via CXL, ACM TACO 2024
     Rcmp,
+    /// HERD: Using RDMA Efficiently for Key-Value Services, SIGCOMM 2014
+    Herd,
 }
 
 /// Options of `repro`.
@@ -238,9 +243,9 @@ pub struct ReproArgs {
     /// Write PAPER.html and PAPER.json into this directory
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub out: PathBuf,
-    /// Device profile: a name or a file
-    #[arg(long, value_name = "PROFILE", default_value = "rcmp-testbed")]
-    pub profile: String,
+    /// Device profile: a name or a file [default: the paper's testbed: rcmp-testbed, herd-apt]
+    #[arg(long, value_name = "PROFILE")]
+    pub profile: Option<String>,
     /// A fifth of the operations: to try the command, not for figures
     #[arg(long)]
     pub quick: bool,

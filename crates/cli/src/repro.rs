@@ -13,24 +13,29 @@ use std::time::Instant;
 
 /// Runs an evaluation and writes what came out.
 pub fn run(args: &ReproArgs) -> Result<()> {
-    let profile =
-        Profile::load(&args.profile).map_err(|error| Failure::usage(error.to_string()))?;
+    type Made = fn(&Profile, bool, &mut dyn FnMut(&str)) -> std::result::Result<Repro, String>;
+    let (name, testbed, make): (_, _, Made) = match args.paper {
+        PaperName::Rcmp => ("rcmp", "rcmp-testbed", repro::rcmp::rcmp),
+        PaperName::Herd => ("herd", "herd-apt", repro::herd::figures::herd),
+    };
+    let profile = args.profile.as_deref().unwrap_or(testbed);
+    let profile = Profile::load(profile).map_err(|error| Failure::usage(error.to_string()))?;
     std::fs::create_dir_all(&args.out).map_err(|error| {
         Failure::new("io", format!("making the directory {}: {error}", args.out.display()))
     })?;
-    let PaperName::Rcmp = args.paper;
     let bar = output::spinner("simulating");
     let start = Instant::now();
     let mut told = |what: &str| bar.set_message(what.to_owned());
-    let made = repro::rcmp::rcmp(&profile, args.quick, &mut told);
+    let made = make(&profile, args.quick, &mut told);
     bar.finish_and_clear();
     let made = made.map_err(|reason| Failure::new("sim", reason))?;
     let tables: Vec<Table> = std::iter::once(made.table()).chain(made.tables.clone()).collect();
-    let written = report(&made, &tables, &profile).write(&args.out.join("rcmp.json"));
+    let written = report(&made, &tables, &profile).write(&args.out.join(format!("{name}.json")));
     written.map_err(|error| Failure::new("io", error.to_string()))?;
-    let title = "rackpool repro rcmp";
-    let page = sim::page_of(title, &tables, &profile, start.elapsed().as_secs_f64());
-    output::write_file(&args.out.join("rcmp.html"), &page)?;
+    let title = format!("rackpool repro {name}");
+    let page = sim::page_of(&title, &tables, &profile, start.elapsed().as_secs_f64());
+    let html = args.out.join(format!("{name}.html"));
+    output::write_file(&html, &page)?;
     for table in &tables {
         output::print(&format!("{}\n", sim::text_of(table)))?;
     }
@@ -40,7 +45,7 @@ pub fn run(args: &ReproArgs) -> Result<()> {
         "{met} of {} figures of the text as stated; {}\nwritten: {}\n",
         stated.len(),
         profile.label(),
-        args.out.join("rcmp.html").display()
+        html.display()
     ))
 }
 

@@ -20,7 +20,7 @@ fn posted(p: &Profile, lines: u64) -> Ps {
 }
 
 fn acknowledged(p: &Profile) -> Ps {
-    wire(p, 0) + p.rnic.receive_delay + p.pcie.dma_write
+    p.rnic.acknowledge.times(2) + wire(p, 0) + p.rnic.receive_delay + p.pcie.dma_write
 }
 
 fn read(p: &Profile, bytes: u64) -> Ps {
@@ -43,8 +43,9 @@ fn read(p: &Profile, bytes: u64) -> Ps {
 fn write(p: &Profile, bytes: u64, lines: u64, inline: bool) -> Ps {
     let pcie = p.pcie.bandwidth.time(bytes);
     let fetched = if inline { Ps::ZERO } else { pcie + p.pcie.dma_read };
+    let out = p.rnic.out_write.service;
     posted(p, lines)
-        + p.rnic.out_write.service
+        + if inline { out } else { out.max(p.rnic.out_fetched.service) }
         + fetched
         + p.rnic.send_delay
         + wire(p, bytes)
@@ -244,7 +245,7 @@ fn connections_beyond_the_cards_memory_cost_outbound_writes_as_in_the_herd_paper
         // In random order, as the paper's processes post.
         let mut rng = rackpool_sim::rng::Rng::new(3, rackpool_sim::rng::Purpose::Workload, 0);
         let work =
-            WorkRequest { id: 1, verb: Verb::Write(at(0)), local: &[sge(0, 16)], signalled: true };
+            WorkRequest { id: 1, verb: Verb::Write(at(0)), local: &[sge(0, 32)], signalled: true };
         let start = rig.world.now;
         let mut done = 0;
         while done < 40_000 {

@@ -165,6 +165,8 @@ groups! {
         out_datagram: Rate,
         /// Atomics sent.
         out_atomic: Rate,
+        /// WRITEs and SENDs sent whose payload the card fetches, if that is slower.
+        out_fetched: Rate,
         /// READ requests served, up to 64 bytes.
         in_read: Rate,
         /// What each further line of 64 bytes adds to serving a READ.
@@ -177,6 +179,11 @@ groups! {
         in_atomic: Rate,
         /// Packets that are nothing of the above: answers, and all but the first of a message.
         packets: Rate,
+        /// What a message takes, in either direction, of what both directions share; 0 if they
+        /// share nothing. It passes there while its engine works on it.
+        message: Ps,
+        /// What an acknowledgement takes of the engines, at both ends.
+        acknowledge: Ps,
         /// From taking a work request to its first bit, without waiting.
         send_delay: Ps,
         /// From a packet's last bit to its effect or completion, without waiting and without DMA.
@@ -187,6 +194,8 @@ groups! {
         qp_miss_out: Ps,
         /// The same when a request is received.
         qp_miss_in: Ps,
+        /// What it then adds where both directions pass.
+        qp_miss_message: Ps,
         /// Longest payload inside a work request.
         inline_max: Bytes,
         /// Work requests outstanding on one connection.

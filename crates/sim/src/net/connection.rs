@@ -1,6 +1,7 @@
 //! Queue pairs: their two ends, how they are set up and how they end.
 
 use super::{Connection, Down, EndpointId, Net, NetEvent, NodeId, Packet, Remote, Sink};
+use crate::device::Bytes;
 use crate::time::Ps;
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{FabricEvent, PeerId, WorkStatus};
@@ -13,11 +14,13 @@ pub(super) struct Endpoint {
     pub peers: Vec<(u32, u8)>,
     /// Posted receives, for datagrams.
     pub receives: u32,
+    /// Longest payload that is inline.
+    pub inline_max: Bytes,
 }
 
 impl Endpoint {
-    pub fn new(node: NodeId) -> Endpoint {
-        Endpoint { node, alive: true, peers: Vec::new(), receives: 0 }
+    pub fn new(node: NodeId, inline_max: Bytes) -> Endpoint {
+        Endpoint { node, alive: true, peers: Vec::new(), receives: 0, inline_max }
     }
 }
 

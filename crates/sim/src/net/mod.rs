@@ -37,7 +37,7 @@ pub use faults::{NetCounters, NetFaults};
 pub use operation::{Executed, Operation};
 pub use path::lines as request_lines;
 
-use crate::device::Profile;
+use crate::device::{Bytes, Profile};
 use crate::rng::Rng;
 use crate::time::Ps;
 use connection::{Endpoint, Pair, Stage};
@@ -269,8 +269,15 @@ impl Net {
     /// A process on a machine that is up.
     pub fn add_endpoint(&mut self, node: NodeId) -> EndpointId {
         assert!(self.nodes[node.0 as usize].up, "node {} is down", node.0);
-        self.endpoints.push(Endpoint::new(node));
+        self.endpoints.push(Endpoint::new(node, self.profile.rnic.inline_max));
         EndpointId(self.endpoints.len() as u32 - 1)
+    }
+
+    /// Lets an endpoint's longer payloads be fetched by the card, from now on; at most the card's
+    /// own `inline_max`, which is the default.
+    pub fn set_inline_max(&mut self, endpoint: EndpointId, bytes: Bytes) {
+        let limit = bytes.min(self.profile.rnic.inline_max);
+        self.endpoints[endpoint.0 as usize].inline_max = limit;
     }
 
     /// What an endpoint's connections can do.

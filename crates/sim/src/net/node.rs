@@ -15,6 +15,8 @@ pub(super) struct Node {
     pub lines: Server,
     pub send: Server,
     pub receive: Server,
+    /// What both engines share.
+    pub shared: Server,
     /// Host memory to card.
     pub fetch: Server,
     /// Card to host memory.
@@ -31,6 +33,13 @@ pub(super) struct Node {
     pub executing: Vec<(u32, Generation)>,
     revocations: Vec<Revocation>,
     revocations_begun: u32,
+}
+
+/// A direction of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Engine {
+    Send,
+    Receive,
 }
 
 struct Revocation {
@@ -50,6 +59,7 @@ impl Node {
             lines: Server::default(),
             send: Server::default(),
             receive: Server::default(),
+            shared: Server::default(),
             fetch: Server::default(),
             store: Server::default(),
             cable: Server::default(),
@@ -72,6 +82,22 @@ impl Node {
         }
     }
 
+    /// A message passes an engine that takes `service` and, meanwhile, `share` of what both
+    /// engines share: when it is through.
+    #[inline]
+    pub fn pass(&mut self, engine: Engine, now: Ps, service: Ps, share: Ps) -> Ps {
+        let (service, share) = (self.stretch(service), self.stretch(share));
+        let server = match engine {
+            Engine::Send => &mut self.send,
+            Engine::Receive => &mut self.receive,
+        };
+        let (_, end) = server.serve(now, service);
+        match share {
+            Ps::ZERO => end,
+            share => end.max(self.shared.serve(now, share).1),
+        }
+    }
+
     /// Loses its power; the packets that waited here.
     pub fn power_off(&mut self, now: Ps) -> VecDeque<Packet> {
         self.up = false;
@@ -80,6 +106,7 @@ impl Node {
             &mut self.lines,
             &mut self.send,
             &mut self.receive,
+            &mut self.shared,
             &mut self.fetch,
             &mut self.store,
             &mut self.cable,

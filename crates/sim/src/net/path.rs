@@ -2,6 +2,7 @@
 //! faults are here; order and repetition are in `reliable`.
 
 use super::connection::Stream;
+use super::node::Engine;
 use super::{Connection, EndpointId, Net, NetEvent, Packet, Sink};
 use crate::time::Ps;
 use rackpool_core::constants::{FABRIC_OP_BYTES_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX};
@@ -104,8 +105,10 @@ impl Net {
         operation.signalled = work.signalled;
         (operation.pair, operation.side) = (pair, side);
         let carries = matches!(work.verb, Verb::Write(_) | Verb::WriteImm(..) | Verb::Send);
-        operation.inline =
-            carries && (bytes <= self.profile.rnic.inline_max.0 || kind == Connection::Stream);
+        let end = &self.pairs[pair as usize].sides[side as usize];
+        let endpoint = end.endpoint.expect("only processes post");
+        let inline_max = self.endpoints[endpoint.0 as usize].inline_max.0;
+        operation.inline = carries && (bytes <= inline_max || kind == Connection::Stream);
         let limit = match (work.verb, kind) {
             (Verb::Send, Connection::Datagram) => self.profile.link.mtu.0,
             (Verb::Send, _) if operation.exposed.is_some() => FABRIC_OP_BYTES_MAX,
@@ -203,8 +206,12 @@ impl Net {
                 service += self.profile.rnic.qp_miss_out;
             }
         }
-        let (_, sent) = node.send.serve(now, node.stretch(service));
-        if operation.carries_payload() && !operation.inline || end.fetching > 0 {
+        let is_fetched = operation.carries_payload() && !operation.inline;
+        if is_fetched {
+            service = service.max(self.profile.rnic.out_fetched.service);
+        }
+        let sent = node.pass(Engine::Send, now, service, self.profile.rnic.message);
+        if is_fetched || end.fetching > 0 {
             // Whatever follows a payload that is being fetched leaves after it.
             end.fetching += 1;
             return sink.schedule(sent, NetEvent::Fetch { token });

@@ -1,6 +1,7 @@
 //! What happens at the ends: order, duplicates, effects, answers, completions and repetition.
 
 use super::connection::is_success;
+use super::node::Engine;
 use super::{Connection, Executed, GRH_BYTES, Net, NetEvent, Packet, Sink};
 use crate::time::Ps;
 use rackpool_core::addr::Generation;
@@ -72,6 +73,8 @@ impl Net {
         let (_, to) = self.way(packet);
         let rnic = &self.profile.rnic;
         let mut service = rnic.packets.service;
+        // A message counts once, an acknowledgement never comes this way.
+        let mut share = if packet.index == 0 { rnic.message } else { Ps::ZERO };
         if !packet.answer && packet.index == 0 {
             service = match operation.verb {
                 Verb::Read(_) => {
@@ -89,11 +92,12 @@ impl Net {
                 let slot = &mut self.pairs[pair].sides[1 - side].cache_slot;
                 if !self.nodes[to].cache.touch(name, slot) {
                     service += rnic.qp_miss_in;
+                    share += rnic.qp_miss_message;
                 }
             }
         }
         let node = &mut self.nodes[to];
-        let (_, taken) = node.receive.serve(now, node.stretch(service));
+        let taken = node.pass(Engine::Receive, now, service, share);
         let ready = taken + rnic.receive_delay;
         if bytes == 0 {
             return ready;
@@ -337,13 +341,19 @@ impl Net {
             let node = &mut self.nodes[from];
             let service = node.stretch(self.profile.pcie.bandwidth.time(bytes));
             let (_, fetched) = node.fetch.serve(now, service);
-            let service = node.stretch(self.profile.rnic.packets.service);
-            let (_, sent) = node.send.serve(now, service);
+            let share = if packet.index == 0 { self.profile.rnic.message } else { Ps::ZERO };
+            let service = self.profile.rnic.packets.service;
+            let sent = node.pass(Engine::Send, now, service, share);
             let ready = (fetched + self.profile.pcie.dma_read).max(sent);
             self.operations[token].refs += 1;
             return sink.schedule(ready, NetEvent::Link(packet));
         }
-        let mut at = now + self.acknowledgement(from == to);
+        let acknowledge = self.profile.rnic.acknowledge;
+        let mut at = now;
+        if acknowledge > Ps::ZERO {
+            at = self.nodes[from].pass(Engine::Send, now, acknowledge, Ps::ZERO);
+        }
+        at += self.acknowledgement(from == to);
         if operation.is_read_or_atomic() && !operation.is_read() {
             at += self.profile.pcie.dma_read;
         }
@@ -385,7 +395,13 @@ impl Net {
             }
             operation.done |= operation.executed && !operation.is_read_or_atomic();
         }
-        let at = now + self.profile.rnic.receive_delay + self.profile.pcie.dma_write;
+        let acknowledge = self.profile.rnic.acknowledge;
+        let mut taken = now;
+        if acknowledge > Ps::ZERO {
+            let node = end.node.0 as usize;
+            taken = self.nodes[node].pass(Engine::Receive, now, acknowledge, Ps::ZERO);
+        }
+        let at = taken + self.profile.rnic.receive_delay + self.profile.pcie.dma_write;
         self.complete_front(now, at, pair, side, sink);
         self.release(token);
     }

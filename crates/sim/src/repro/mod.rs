@@ -2,6 +2,7 @@
 //! beside ours. What is not reached is shown as it is.
 
 pub mod baselines;
+pub mod herd;
 pub mod load;
 pub mod rcmp;
 pub mod rrpc;

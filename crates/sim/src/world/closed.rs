@@ -56,7 +56,10 @@ fn posted(profile: &Profile, lines: u64) -> Ps {
 }
 
 fn acknowledged(profile: &Profile) -> Ps {
-    wire(profile, 0) + profile.rnic.receive_delay + profile.pcie.dma_write
+    profile.rnic.acknowledge.times(2)
+        + wire(profile, 0)
+        + profile.rnic.receive_delay
+        + profile.pcie.dma_write
 }
 
 /// A READ of one packet at most, from the post to its completion.
@@ -82,7 +85,9 @@ pub fn fabric_write(profile: &Profile, bytes: u64) -> Ps {
         1,
     );
     let fetched = if is_inline { Ps::ZERO } else { bus + pcie.dma_read };
-    let sent = posted(profile, lines) + rnic.out_write.service + fetched + rnic.send_delay;
+    let out = rnic.out_write.service;
+    let out = if is_inline { out } else { out.max(rnic.out_fetched.service) };
+    let sent = posted(profile, lines) + out + fetched + rnic.send_delay;
     let taken = rnic.in_write.service + bus + rnic.receive_delay + pcie.dma_write;
     sent + wire(profile, bytes) + taken + acknowledged(profile)
 }

@@ -1,0 +1,239 @@
+//! A client process: as many requests under way as its window allows, each begun when another one
+//! is answered.
+//!
+//! What is charged: `cpu.client_submit` for each request, `cpu.post_request` for each post,
+//! `cpu.completion` for each answer and completion that is taken and for each receive posted.
+
+use super::Load;
+use super::rig::{AREA_BYTES, End, Request, SLOT_BYTES, TABLE_AT, Work, address, message_of};
+use super::store::{Lookup, Step};
+use super::systems::{Exchange, Plan};
+use super::zipf::Keys;
+use crate::rng::{Purpose, Rng};
+use crate::time::Ps;
+use crate::world::Input;
+use rackpool_core::seam::{FabricEvent, PeerId, Verb};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Completions of requests, which say nothing but that they were sent.
+const SENT: u64 = u64::MAX;
+
+/// How a client is connected.
+#[derive(Clone, Debug, Default)]
+pub struct Peers {
+    /// For requests: of each server process, or of one that all have written to their slots.
+    pub requests: Vec<PeerId>,
+    /// For READs.
+    pub reads: Option<PeerId>,
+}
+
+/// A request under way.
+#[derive(Clone, Debug, Default)]
+struct Lane {
+    begun: Ps,
+    key: u64,
+    is_put: bool,
+    /// READs to come, emulated.
+    reads: [u64; 4],
+    /// Or the way through a table.
+    lookup: Option<Lookup>,
+}
+
+/// A client process.
+pub struct Client {
+    end: End,
+    number: u32,
+    load: Load,
+    exchange: Exchange,
+    peers: Peers,
+    keys: Rc<Keys>,
+    rng: Rng,
+    lanes: Vec<Lane>,
+    /// Requests sent to each server process.
+    sent: Vec<u64>,
+}
+
+impl Client {
+    /// Asks for ever, from when it is told to begin.
+    pub async fn run(end: End, number: u32, load: Load, peers: Rc<RefCell<Peers>>, keys: Rc<Keys>) {
+        end.begin().await;
+        let peers = peers.take();
+        let mut client = Client {
+            end,
+            number,
+            exchange: load.system.exchange(),
+            peers,
+            keys,
+            rng: Rng::new(load.seed, Purpose::Workload, u64::from(number)),
+            lanes: vec![Lane::default(); load.window as usize],
+            sent: vec![0; load.servers as usize],
+            load,
+        };
+        for lane in 0..client.load.window as u8 {
+            client.start(lane).await;
+        }
+        loop {
+            let input = client.end.ctx.recv(None).await;
+            client.take(input).await;
+        }
+    }
+
+    async fn take(&mut self, input: Option<Input>) {
+        let completion = self.end.shared.profile.cpu.completion;
+        match input {
+            Some(Input::Tell(lane)) => {
+                self.end.charge(completion);
+                self.finish(lane as u8).await;
+            }
+            Some(Input::Fabric(event @ FabricEvent::Received { .. })) => {
+                let answer = message_of(&event, self.exchange.answer.kind);
+                let lane = answer[0];
+                self.check(lane, answer);
+                if let FabricEvent::Received { message, .. } = event {
+                    self.end.ctx.kernel.with_net(|net, _| net.recycle(message));
+                }
+                // With the next receive.
+                self.end.charge(completion.times(2));
+                self.finish(lane).await;
+            }
+            Some(Input::Fabric(FabricEvent::Completed { id: SENT, .. })) => {
+                self.end.charge(completion);
+            }
+            Some(Input::Fabric(FabricEvent::Completed { id, .. })) => {
+                self.end.charge(completion);
+                self.go_on(id as u8).await;
+            }
+            _ => {}
+        }
+    }
+
+    /// The answer to a GET is its key's value.
+    fn check(&self, lane: u8, answer: &[u8]) {
+        let lane = &self.lanes[usize::from(lane)];
+        let Some(store) = &self.end.shared.store else { return };
+        if !lane.is_put && !store.borrow().is_value_of(lane.key, &answer[1..]) {
+            self.end.shared.measured.borrow_mut().wrong += 1;
+        }
+    }
+
+    async fn start(&mut self, lane: u8) {
+        self.end.charge(self.end.shared.profile.cpu.client_submit);
+        let key = self.keys.draw(&mut self.rng);
+        let is_put = self.rng.chance_ppm(self.load.put_ppm);
+        let begun = self.end.ctx.now();
+        let plan = self.load.system.plan(is_put, self.load.value_bytes, &mut self.rng);
+        let one = &mut self.lanes[usize::from(lane)];
+        *one = Lane { begun, key, is_put, ..Lane::default() };
+        match plan {
+            Plan::Ask { .. } => self.ask(lane).await,
+            Plan::Read(reads) => {
+                one.reads = reads;
+                one.lookup =
+                    self.end.shared.store.as_ref().map(|store| store.borrow().look_up(key));
+                self.read(lane).await;
+            }
+        }
+    }
+
+    async fn ask(&mut self, lane: u8) {
+        let Lane { key, is_put, .. } = self.lanes[usize::from(lane)];
+        let server = match self.exchange.is_partitioned {
+            true => self.keys.partition(key, self.load.servers),
+            false => self.number % self.load.servers,
+        };
+        let value = is_put.then(|| self.value(key));
+        let request = Request { key, lane, value, client: self.number, peer: 0 };
+        let payload = request.encode();
+        let bytes = payload.len() as u64;
+        let sent = &mut self.sent[server as usize];
+        let slot = self.end.shared.region.slot(server, self.number, *sent);
+        *sent += 1;
+        let way = self.exchange.request;
+        let verb = match way.is_write {
+            // The key hash is what ends the slot.
+            true => Verb::Write(address((slot + 1) * SLOT_BYTES - bytes)),
+            false => Verb::Send,
+        };
+        let peer = self.peers.requests[server as usize % self.peers.requests.len()];
+        let is_signalled = way.is_signalled;
+        let work = Work { id: SENT, area: u64::from(lane), bytes, payload: &payload, is_signalled };
+        self.end.post(peer, verb, work).await;
+    }
+
+    fn value(&self, key: u64) -> Vec<u8> {
+        match &self.end.shared.store {
+            Some(store) => store.borrow().value_of(key),
+            None => vec![0; self.load.value_bytes as usize],
+        }
+    }
+
+    /// Posts the lane's next READ.
+    async fn read(&mut self, lane: u8) {
+        let one = &self.lanes[usize::from(lane)];
+        let (at, bytes) = match &one.lookup {
+            Some(lookup) => (TABLE_AT + lookup.at, lookup.bytes),
+            None => (TABLE_AT, one.reads[0]),
+        };
+        let work = Work {
+            id: u64::from(lane),
+            area: u64::from(lane),
+            bytes,
+            is_signalled: true,
+            ..Work::default()
+        };
+        let peer = self.peers.reads.expect("systems that read are connected for it");
+        self.end.post(peer, Verb::Read(address(at)), work).await;
+    }
+
+    /// A READ is done.
+    async fn go_on(&mut self, lane: u8) {
+        let index = usize::from(lane);
+        if let Some(lookup) = self.lanes[index].lookup.take() {
+            return self.look_on(lane, lookup).await;
+        }
+        let reads = &mut self.lanes[index].reads;
+        reads[0] = 0;
+        reads.rotate_left(1);
+        // Buckets that were not needed are 0.
+        while reads[0] == 0 && reads.iter().any(|bytes| *bytes > 0) {
+            reads.rotate_left(1);
+        }
+        match reads[0] {
+            0 => self.finish(lane).await,
+            _ => self.read(lane).await,
+        }
+    }
+
+    async fn look_on(&mut self, lane: u8, lookup: Lookup) {
+        let piece = rackpool_core::seam::Sge {
+            buf: self.end.buf,
+            offset: u64::from(lane) * AREA_BYTES,
+            bytes: lookup.bytes,
+        };
+        let mut data = vec![0; lookup.bytes as usize];
+        self.end.ctx.kernel.read_buffer(self.end.endpoint, &piece, 0, &mut data);
+        let shared = self.end.shared.clone();
+        let store = shared.store.as_ref().expect("look-ups have a table");
+        let step = store.borrow().step(lookup, &data);
+        match step {
+            Step::Read(next) => {
+                self.lanes[usize::from(lane)].lookup = Some(next);
+                self.read(lane).await;
+            }
+            Step::Found => self.finish(lane).await,
+            Step::Wrong => {
+                shared.measured.borrow_mut().wrong += 1;
+                self.finish(lane).await;
+            }
+        }
+    }
+
+    /// A request is over, and the next one begins.
+    async fn finish(&mut self, lane: u8) {
+        let now = self.end.ctx.now();
+        let took = now.saturating_sub(self.lanes[usize::from(lane)].begun);
+        self.end.shared.measured.borrow_mut().count(now, Some(took));
+        self.start(lane).await;
+    }
+}

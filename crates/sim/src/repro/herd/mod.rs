@@ -1,0 +1,196 @@
+//! HERD's evaluation (SIGCOMM 2014) in virtual time: verbs, ECHO, HERD, and Pilaf and FaRM-KV
+//! emulated as the paper has them, on the network cards of [`crate::net`].
+//!
+//! [`systems`] says what each system sends; [`client`] and [`server`] are its processes; [`rig`]
+//! has machines, cards and counts; [`store`] the tables, where there are any.
+
+pub mod client;
+pub mod figures;
+mod requests;
+pub mod rig;
+pub mod server;
+pub mod store;
+pub mod systems;
+pub mod verbs;
+pub mod zipf;
+
+use crate::device::Profile;
+use crate::histogram::Histogram;
+use crate::net::{Connection, EndpointId};
+use client::{Client, Peers};
+use rackpool_core::seam::PeerId;
+use rig::{Region, Rig, Shared, Who};
+use server::Server;
+use std::cell::RefCell;
+use std::rc::Rc;
+use store::Store;
+use systems::System;
+use zipf::Keys;
+
+/// What runs. [`Load::paper`] has what the paper uses where it varies nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Who serves whom.
+    pub system: System,
+    /// Machines of the clients.
+    pub machines: u32,
+    /// Client processes, NC.
+    pub clients: u32,
+    /// Requests of each under way, W.
+    pub window: u32,
+    /// Server processes, NS.
+    pub servers: u32,
+    /// Bytes of a value, at most 1000.
+    pub value_bytes: u64,
+    /// PUTs, parts per million.
+    pub put_ppm: u32,
+    /// Keys.
+    pub keys: u64,
+    /// Whether they are drawn by a zipfian.
+    pub is_zipfian: bool,
+    /// Memory accesses of a request at the server; by default those of the system.
+    pub accesses: Option<u32>,
+    /// Whether lines are asked for before they are used.
+    pub is_prefetching: bool,
+    /// Whether there is a table behind it; else what is read is zeros.
+    pub is_full: bool,
+    /// Requests, of which the first third is not measured.
+    pub operations: u64,
+    /// For every random choice.
+    pub seed: u64,
+}
+
+impl Load {
+    /// 51 clients on 17 machines, 4 requests each, 6 server processes, 16 B keys and 32 B values,
+    /// 5 % PUTs. Source: HERD, experimental setup.
+    pub fn paper(system: System) -> Load {
+        Load {
+            system,
+            machines: 17,
+            clients: 51,
+            window: 4,
+            servers: 6,
+            value_bytes: 32,
+            put_ppm: 50_000,
+            keys: 8 << 20,
+            is_zipfian: false,
+            accesses: None,
+            is_prefetching: true,
+            is_full: false,
+            operations: 60_000,
+            seed: 1,
+        }
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Requests a second, millions.
+    pub mops: f64,
+    /// How long each took, ps.
+    pub latency: Histogram,
+    /// Requests a second of each server process, millions.
+    pub by_server: Vec<f64>,
+    /// Processor time of clients and of servers for a request, ns, without idle polling.
+    pub cpu_ns: [f64; 2],
+    /// Answers that were not the key's value, of full runs.
+    pub wrong: u64,
+}
+
+impl Seen {
+    /// Their mean latency, ns.
+    pub fn mean_ns(&self) -> f64 {
+        self.latency.mean().unwrap_or(0.0) / 1e3
+    }
+
+    /// The latency that `ppm` millionths do not exceed, ns.
+    pub fn percentile_ns(&self, ppm: u64) -> f64 {
+        self.latency.percentile(ppm).unwrap_or(0) as f64 / 1e3
+    }
+}
+
+/// Runs requests. An error says what the simulator objects to.
+pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
+    let load = *load;
+    let keys = Rc::new(Keys::new(load.keys, load.is_zipfian, load.seed));
+    let region = Region { clients: load.clients, window: load.window };
+    let store = match load.is_full {
+        true => Some(Store::new(&load, &keys)?),
+        false => None,
+    };
+    let shared = Shared::new(profile, region, load.servers, store);
+    let mut rig = Rig::new(shared, load.machines, load.seed);
+    let clients = connect(&mut rig, load, &keys);
+    rig.settle();
+    let warm = load.operations / 3;
+    let measured = rig.run(&clients, warm, load.operations)?;
+    let seconds = measured.seconds().expect("it has ended");
+    let count = measured.operations() as f64;
+    let millions = |count: u64| count as f64 / seconds / 1e6;
+    match rig.shared.torn.get() {
+        0 => Ok(Seen {
+            mops: count / seconds / 1e6,
+            by_server: measured.served.iter().map(|served| millions(*served)).collect(),
+            cpu_ns: measured.busy.map(|busy| busy.as_ns_f64() / count),
+            latency: measured.latency,
+            wrong: measured.wrong,
+        }),
+        torn => Err(format!("{torn} requests were not whole")),
+    }
+}
+
+/// Starts all processes and connects them; the clients.
+fn connect(rig: &mut Rig, load: Load, keys: &Rc<Keys>) -> Vec<crate::world::ProcessId> {
+    let exchange = load.system.exchange();
+    let (request, answer) = (exchange.request, exchange.answer);
+    let host = rig.hosts[0];
+    // What accepts connections of all clients and then sleeps; READs are served without it.
+    let (_, initializer) = rig.spawn(host, Who::Server, 1, |end| async move {
+        while end.ctx.recv(None).await.is_some() {}
+    });
+    let datagrams: Vec<Rc<RefCell<Vec<PeerId>>>> =
+        (0..load.servers).map(|_| Rc::default()).collect();
+    let servers: Vec<EndpointId> = (0..load.servers)
+        .map(|number| {
+            let datagrams = datagrams[number as usize].clone();
+            let (id, endpoint) = rig.spawn(host, Server::WHO, server::AREAS, |end| async move {
+                end.begin().await;
+                Server::run(end, number, load, datagrams.take()).await;
+            });
+            rig.shared.servers.borrow_mut().push(id);
+            rig.set_inline_max(endpoint, answer.inline_max);
+            endpoint
+        })
+        .collect();
+    let mut begin = rig.shared.servers.borrow().clone();
+    for number in 0..load.clients {
+        let host = rig.hosts[1 + (number % load.machines) as usize];
+        let peers = Rc::new(RefCell::new(Peers::default()));
+        let (known, keys) = (peers.clone(), keys.clone());
+        let areas = u64::from(load.window);
+        let (id, endpoint) = rig.spawn(host, Who::Client, areas, |end| async move {
+            Client::run(end, number, load, known, keys).await;
+        });
+        begin.push(id);
+        rig.set_inline_max(endpoint, request.inline_max);
+        let mine = [servers[(number % load.servers) as usize]];
+        let to: &[EndpointId] = match (exchange.is_partitioned, request.is_write) {
+            (false, _) => &mine,
+            // One connection, whichever process the slot belongs to.
+            (true, true) => &[initializer],
+            (true, false) => &servers,
+        };
+        let mut peers = peers.borrow_mut();
+        peers.requests = to.iter().map(|to| rig.connect(endpoint, *to, request.kind)).collect();
+        if load.system.reads() {
+            peers.reads = Some(rig.connect(endpoint, initializer, Connection::Reliable));
+        }
+        if answer.kind == Connection::Datagram {
+            for (server, known) in servers.iter().zip(&datagrams) {
+                known.borrow_mut().push(rig.connect(*server, endpoint, answer.kind));
+            }
+        }
+    }
+    begin
+}

@@ -1,0 +1,439 @@
+//! Machines on a network of one profile, and what their processes share: cards that execute what
+//! is one-sided, registered buffers, counts and processor time.
+//!
+//! A card executes without a processor. What it writes into the server's request region is a slot,
+//! `s * (W * NC) + c * W + (r mod W)`, and tells the server process `s` that polls it; what it
+//! writes at a client is an answer. What it reads is zeros, or the table of [`super::store`].
+//!
+//! Source: HERD, sections on requests and responses (figure 8).
+
+use super::store::Store;
+use crate::device::{Bytes, Profile};
+use crate::histogram::Histogram;
+use crate::mem::{Cpu, MemCosts};
+use crate::net::{Connection, EndpointId, Executed};
+use crate::time::Ps;
+use crate::world::performance::{add_host, kernel, mem_costs, notice};
+use crate::world::{Ctx, HostId, Input, Kernel, Loop, ProcessId};
+use rackpool_core::addr::Generation;
+use rackpool_core::seam::{BufId, FabricEvent, PeerId, RemoteAddr, Sge, Verb, WorkRequest};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// A slot of the request region, and the longest item. Source: HERD, requests.
+pub const SLOT_BYTES: u64 = 1024;
+/// A key hash. Source: HERD, requests.
+pub const KEY_BYTES: u64 = 16;
+/// Room for one answer or one payload in a registered buffer: FaRM's longest neighbourhood fits.
+pub const AREA_BYTES: u64 = 8192;
+/// What processes receive by datagram is never short of receives here: their cost is charged.
+const RECEIVES: u32 = u32::MAX / 2;
+/// In addresses: one-sided operations on the table, above offsets of the request region.
+pub const TABLE_AT: u64 = 1 << 40;
+/// In words for servers: who sent, above the slot.
+pub const PEER_SHIFT: u32 = 32;
+
+/// Who pays for processor time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// A client.
+    Client,
+    /// A server process.
+    Server,
+}
+
+/// A request in the server's memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The key's number, as its hash begins.
+    pub key: u64,
+    /// Which of the client's requests it is, as its hash ends.
+    pub lane: u8,
+    /// The value of a PUT.
+    pub value: Option<Vec<u8>>,
+    /// The client.
+    pub client: u32,
+    /// The connection that it came by.
+    pub peer: u32,
+}
+
+impl Request {
+    /// As it is sent: the value and its length, then the key hash, which is the slot's end. The
+    /// second half of the hash says whose it is.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if let Some(value) = &self.value {
+            bytes.extend_from_slice(value);
+            bytes.extend_from_slice(&(value.len() as u16).to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.key.to_le_bytes());
+        let whose = u64::from(self.client) << 8 | u64::from(self.lane);
+        bytes.extend_from_slice(&whose.to_le_bytes());
+        bytes
+    }
+
+    /// From what was sent. `None` if it is no request.
+    pub fn decode(bytes: &[u8], peer: u32) -> Option<Request> {
+        let (rest, hash) = bytes.split_last_chunk::<16>()?;
+        let hash = u128::from_le_bytes(*hash);
+        let (key, whose) = (hash as u64, (hash >> 64) as u64);
+        let value = match rest.split_last_chunk::<2>() {
+            None if rest.is_empty() => None,
+            None => return None,
+            Some((value, length)) => {
+                let length = u16::from_le_bytes(*length) as usize;
+                Some(value.get(..length)?.to_vec())
+            }
+        };
+        Some(Request { key, lane: whose as u8, value, client: (whose >> 8) as u32, peer })
+    }
+}
+
+/// How the request region is divided.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    /// Clients, NC.
+    pub clients: u32,
+    /// Requests of a client at a server process, W.
+    pub window: u32,
+}
+
+impl Region {
+    /// The slot of a client's `request`-th request at a server process.
+    pub fn slot(&self, server: u32, client: u32, request: u64) -> u64 {
+        let (clients, window) = (u64::from(self.clients), u64::from(self.window));
+        u64::from(server) * (window * clients) + u64::from(client) * window + request % window
+    }
+
+    /// Whose a slot is: server process and client.
+    pub fn owner(&self, slot: u64) -> (u32, u32) {
+        let (clients, window) = (u64::from(self.clients), u64::from(self.window));
+        ((slot / (window * clients)) as u32, (slot / window % clients) as u32)
+    }
+}
+
+/// What is counted, between the moment when `warm` operations are done and that when `wanted` are.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Operations done.
+    pub done: u64,
+    /// Before it is measured.
+    pub warm: u64,
+    /// After that nothing is of interest.
+    pub wanted: u64,
+    begun: Option<Ps>,
+    ended: Option<Ps>,
+    /// How long each took, ps.
+    pub latency: Histogram,
+    /// Requests served, by server process.
+    pub served: Vec<u64>,
+    /// Processor time of clients and of servers.
+    pub busy: [Ps; 2],
+    /// What a client took for wrong in an answer.
+    pub wrong: u64,
+}
+
+impl Measured {
+    /// Whether it is being measured.
+    pub fn is_on(&self) -> bool {
+        self.begun.is_some() && self.ended.is_none()
+    }
+
+    /// Another one is done.
+    pub fn count(&mut self, now: Ps, took: Option<Ps>) {
+        if let (true, Some(took)) = (self.is_on(), took) {
+            self.latency.record(took.0);
+        }
+        self.done += 1;
+        if self.done == self.warm {
+            self.begun = Some(now);
+        }
+        if self.done == self.wanted {
+            self.ended = Some(now);
+        }
+    }
+
+    /// Operations measured.
+    pub fn operations(&self) -> u64 {
+        self.wanted - self.warm
+    }
+
+    /// Seconds of that. `None` before the end.
+    pub fn seconds(&self) -> Option<f64> {
+        Some((self.ended? - self.begun?).as_ns_f64() / 1e9)
+    }
+}
+
+/// What the processes of a run share.
+pub struct Shared {
+    /// The costs.
+    pub profile: Profile,
+    /// The counts.
+    pub measured: RefCell<Measured>,
+    /// How the server's memory is divided.
+    pub region: Region,
+    /// What has been written into it and not been taken, by server process and client.
+    pub written: RefCell<Vec<Vec<VecDeque<Request>>>>,
+    /// Server processes.
+    pub servers: RefCell<Vec<ProcessId>>,
+    /// Tables of the server, if there are any.
+    pub store: Option<RefCell<Store>>,
+    /// Payload of requests that no card has seen as such.
+    pub torn: Cell<u64>,
+    owners: RefCell<Vec<Option<ProcessId>>>,
+}
+
+impl Shared {
+    /// Nothing yet.
+    pub fn new(profile: &Profile, region: Region, servers: u32, store: Option<Store>) -> Shared {
+        let clients = vec![VecDeque::new(); region.clients as usize];
+        Shared {
+            profile: profile.clone(),
+            measured: RefCell::default(),
+            region,
+            written: RefCell::new(vec![clients; servers as usize]),
+            servers: RefCell::default(),
+            store: store.map(RefCell::new),
+            torn: Cell::new(0),
+            owners: RefCell::default(),
+        }
+    }
+
+    fn own(&self, endpoint: EndpointId, owner: ProcessId) {
+        let mut owners = self.owners.borrow_mut();
+        let index = endpoint.0 as usize;
+        let count = owners.len().max(index + 1);
+        owners.resize(count, None);
+        owners[index] = Some(owner);
+    }
+
+    /// How many are done, or were told.
+    pub fn is_over(&self) -> bool {
+        let measured = self.measured.borrow();
+        measured.done >= measured.wanted
+    }
+}
+
+/// Machines and their processes.
+pub struct Rig {
+    /// Processes and time.
+    pub kernel: Rc<Kernel>,
+    looped: Loop,
+    /// What they share.
+    pub shared: Rc<Shared>,
+    /// Machines; the first is the server.
+    pub hosts: Vec<HostId>,
+}
+
+impl Rig {
+    /// A server and client machines, each with its card.
+    pub fn new(shared: Shared, machines: u32, seed: u64) -> Rig {
+        let kernel = kernel(&shared.profile, seed);
+        let hosts: Vec<HostId> = (0..=machines).map(|_| add_host(&kernel)).collect();
+        let shared = Rc::new(shared);
+        for (index, host) in hosts.iter().enumerate() {
+            let (shared, is_server) = (shared.clone(), index == 0);
+            let card = Cpu::performance(MemCosts::default());
+            let id =
+                kernel.spawn("card".into(), *host, card, |ctx| execute(ctx, shared, is_server));
+            kernel.route_node(kernel.node_of(*host), id);
+        }
+        Rig { looped: Loop::new(kernel.clone(), None), kernel, shared, hosts }
+    }
+
+    /// A process of a machine with an endpoint and a buffer of `areas` for it.
+    pub fn spawn<F: Future<Output = ()> + 'static>(
+        &self,
+        host: HostId,
+        who: Who,
+        areas: u64,
+        main: impl FnOnce(End) -> F,
+    ) -> (ProcessId, EndpointId) {
+        let node = self.kernel.node_of(host);
+        let endpoint = self.kernel.with_net(|net, _| {
+            let endpoint = net.add_endpoint(node);
+            net.post_receives(endpoint, RECEIVES);
+            endpoint
+        });
+        let buf = self.kernel.register(endpoint, vec![0; (areas * AREA_BYTES) as usize]);
+        let shared = self.shared.clone();
+        let round = match who {
+            Who::Client => self.shared.profile.poll.client,
+            // A server looks at each slot in turn, which it does itself.
+            Who::Server => Ps::ZERO,
+        };
+        let cpu = Cpu::performance(mem_costs(&self.shared.profile));
+        let id = self.kernel.spawn("process".into(), host, cpu, |ctx| {
+            main(End { ctx, shared, endpoint, buf, who })
+        });
+        self.kernel.set_notice(id, notice(round));
+        self.kernel.route_endpoint(endpoint, id);
+        self.shared.own(endpoint, id);
+        (id, endpoint)
+    }
+
+    /// Connects two endpoints, or an endpoint and mere memory; it is up when [`Rig::settle`]
+    /// returns.
+    pub fn connect(&self, from: EndpointId, to: EndpointId, kind: Connection) -> PeerId {
+        let now = self.kernel.now();
+        self.kernel.with_net(|net, wires| net.connect(now, from, to, kind, wires))
+    }
+
+    /// Up to how many bytes an endpoint sends inline.
+    pub fn set_inline_max(&self, endpoint: EndpointId, bytes: u64) {
+        self.kernel.with_net(|net, _| net.set_inline_max(endpoint, Bytes(bytes)));
+    }
+
+    /// Runs until nothing happens.
+    pub fn settle(&mut self) {
+        self.looped.run(Ps(u64::MAX), || false);
+    }
+
+    /// Lets processes begin and runs until all is measured.
+    pub fn run(&mut self, begin: &[ProcessId], warm: u64, wanted: u64) -> Result<Measured, String> {
+        let count = self.shared.servers.borrow().len();
+        *self.shared.measured.borrow_mut() =
+            Measured { warm: warm.max(1), wanted, served: vec![0; count], ..Measured::default() };
+        let now = self.kernel.now();
+        begin.iter().for_each(|process| self.kernel.post(*process, now, Input::Tell(BEGIN)));
+        let shared = self.shared.clone();
+        self.looped.run(Ps(u64::MAX), || shared.is_over());
+        match self.kernel.violation() {
+            Some(violation) => Err(violation.text),
+            None if !shared.is_over() => {
+                Err(format!("nothing happens any more at {}", self.kernel.now()))
+            }
+            None => Ok(shared.measured.borrow().clone()),
+        }
+    }
+}
+
+/// What processes are told when they are to begin.
+pub const BEGIN: u64 = u64::MAX;
+
+/// A process's end of its connections.
+pub struct End {
+    /// The process.
+    pub ctx: Ctx,
+    /// What all share.
+    pub shared: Rc<Shared>,
+    /// Its endpoint.
+    pub endpoint: EndpointId,
+    /// Its registered buffer.
+    pub buf: BufId,
+    who: Who,
+}
+
+impl End {
+    /// Charges processor time.
+    pub fn charge(&self, cost: Ps) {
+        self.ctx.cpu.charge(cost);
+        let mut measured = self.shared.measured.borrow_mut();
+        if measured.is_on() {
+            measured.busy[self.who as usize] += cost;
+        }
+    }
+
+    /// Waits until it may begin. Connections come up meanwhile.
+    pub async fn begin(&self) {
+        while !matches!(self.ctx.recv(None).await, Some(Input::Tell(BEGIN))) {}
+    }
+
+    /// Posts one request with what is in an area of the buffer.
+    pub async fn post(&self, peer: PeerId, verb: Verb, work: Work<'_>) {
+        // Whoever posts acts in the order of time.
+        self.ctx.sync(Ps::ZERO).await;
+        let offset = work.area * AREA_BYTES;
+        let piece = Sge { buf: self.buf, offset, bytes: work.bytes };
+        if !work.payload.is_empty() {
+            self.ctx.kernel.write_buffer(self.endpoint, &piece, 0, work.payload);
+        }
+        let request =
+            WorkRequest { id: work.id, verb, local: &[piece], signalled: work.is_signalled };
+        let mut measured = self.shared.measured.borrow_mut();
+        if measured.is_on() {
+            measured.busy[self.who as usize] += self.shared.profile.cpu.post_request;
+        }
+        drop(measured);
+        let posted = self.ctx.post_work(self.endpoint, peer, &[request]);
+        assert!(posted.is_ok(), "windows are shorter than send queues: {posted:?}");
+    }
+}
+
+/// One request to post.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work<'a> {
+    /// Comes back in its completion.
+    pub id: u64,
+    /// Which area of the buffer.
+    pub area: u64,
+    /// Bytes to move.
+    pub bytes: u64,
+    /// What is stored there first.
+    pub payload: &'a [u8],
+    /// Whether it is completed.
+    pub is_signalled: bool,
+}
+
+/// An address in the other end's memory.
+pub fn address(offset: u64) -> RemoteAddr {
+    RemoteAddr { offset, key: Generation(1) }
+}
+
+/// A message's bytes.
+pub fn message_of(event: &FabricEvent, kind: Connection) -> &[u8] {
+    let FabricEvent::Received { message, .. } = event else { panic!("no message: {event:?}") };
+    match kind {
+        Connection::Datagram => &message[crate::net::GRH_BYTES..],
+        _ => message,
+    }
+}
+
+/// The card of a machine.
+async fn execute(ctx: Ctx, shared: Rc<Shared>, is_server: bool) {
+    let zeros = vec![0; AREA_BYTES as usize];
+    while let Some(input) = ctx.recv(None).await {
+        let Input::Execute(token) = input else { continue };
+        let (at, bytes, payload, by) = ctx.kernel.with_net(|net, _| {
+            let operation = net.operation(token);
+            let at = operation.at().expect("one-sided operations have an address").offset;
+            let written = matches!(operation.verb(), Verb::Write(_));
+            let payload = written.then(|| operation.payload().to_vec());
+            (at, operation.bytes() as usize, payload, net.arrived_by(token))
+        });
+        let Some(payload) = payload else {
+            match shared.store.as_ref().filter(|_| at >= TABLE_AT) {
+                Some(store) => {
+                    let store = store.borrow();
+                    let table = store.bytes((at - TABLE_AT) as usize, bytes);
+                    ctx.executed(token, Executed::Data(table));
+                }
+                None => ctx.executed(token, Executed::Data(&zeros[..bytes])),
+            }
+            continue;
+        };
+        ctx.executed(token, Executed::Done);
+        let (endpoint, peer) = by.expect("both ends are processes");
+        if is_server {
+            write_request(&ctx, &shared, at / SLOT_BYTES, peer, &payload);
+        } else {
+            let owner = shared.owners.borrow()[endpoint.0 as usize].expect("it was opened");
+            ctx.kernel.post(owner, ctx.now(), Input::Tell(at / AREA_BYTES));
+        }
+    }
+}
+
+/// A request has been written into a slot.
+fn write_request(ctx: &Ctx, shared: &Shared, slot: u64, peer: PeerId, payload: &[u8]) {
+    let (server, client) = shared.region.owner(slot);
+    let Some(process) = shared.servers.borrow().get(server as usize).copied() else {
+        // Verbs without anybody who polls: the write is all that counts.
+        return shared.measured.borrow_mut().count(ctx.now(), None);
+    };
+    let Some(request) = Request::decode(payload, peer.0) else {
+        return shared.torn.set(shared.torn.get() + 1);
+    };
+    shared.written.borrow_mut()[server as usize][client as usize].push_back(request);
+    ctx.kernel.post(process, ctx.now(), Input::Tell(u64::from(client)));
+}

@@ -1,0 +1,241 @@
+//! HERD's evaluation in virtual time: it repeats itself, what meets nobody takes the sum of its
+//! parts, what is saturated gives the rate of its slowest stage, and the systems stand to each
+//! other as in the paper.
+
+use rackpool_sim::device::Profile;
+use rackpool_sim::net::Connection;
+use rackpool_sim::repro::herd::figures::herd_parts;
+use rackpool_sim::repro::herd::rig::Request;
+use rackpool_sim::repro::herd::server::FAILED_POLLS_MAX;
+use rackpool_sim::repro::herd::systems::{Exchange, System, Way};
+use rackpool_sim::repro::herd::verbs::{self, Flow, Verbs, What};
+use rackpool_sim::repro::herd::{Load, Seen, run};
+use rackpool_sim::time::Ps;
+use rackpool_sim::world::closed;
+
+const HERD: System = System::Herd { inline_below: 144 };
+const SYSTEMS: [System; 4] = [HERD, System::Farm, System::FarmVar, System::Pilaf];
+const ECHO: Exchange = Exchange { request: Way::WRITE, answer: Way::WRITE, is_partitioned: false };
+
+fn apt() -> Profile {
+    Profile::load("herd-apt").unwrap()
+}
+
+fn seen(load: Load) -> Seen {
+    run(&apt(), &load).unwrap()
+}
+
+fn short(system: System) -> Load {
+    Load { operations: 9_000, ..Load::paper(system) }
+}
+
+/// One request at a time.
+fn alone(system: System) -> Load {
+    Load { clients: 1, window: 1, servers: 1, put_ppm: 0, operations: 90, ..Load::paper(system) }
+}
+
+fn close(what: &str, rate: f64, expected: f64) {
+    println!("{what}: {rate:.3} M/s, expected {expected:.3} M/s");
+    assert!((rate / expected - 1.0).abs() < 0.01, "{what}: {rate} instead of {expected} M/s");
+}
+
+fn millions(service: Ps) -> f64 {
+    1e6 / service.0 as f64
+}
+
+#[test]
+fn a_run_of_each_system_repeats_itself_and_another_seed_differs() {
+    let echo = System::Echo(ECHO);
+    for system in SYSTEMS.into_iter().chain([echo, System::HerdDatagrams { inline_below: 144 }]) {
+        let load = Load { put_ppm: 300_000, is_zipfian: true, ..short(system) };
+        let (one, two) = (seen(load), seen(load));
+        assert_eq!(one.mops.to_bits(), two.mops.to_bits(), "{system:?}");
+        assert_eq!(one.latency, two.latency, "{system:?}");
+        assert_eq!(one.by_server, two.by_server, "{system:?}");
+        assert_ne!(one.latency, seen(Load { seed: 2, ..load }).latency, "{system:?}");
+    }
+}
+
+#[test]
+fn a_lone_read_takes_the_sum_of_its_parts() {
+    let p = apt();
+    for value_bytes in [8, 32, 100] {
+        let got = seen(Load { value_bytes, ..alone(System::Farm) }).latency.mean().unwrap();
+        // The request is begun when it has been submitted.
+        let expected = closed::remote_read(&p, 6 * (16 + value_bytes)) - p.cpu.client_submit;
+        assert_eq!(got, expected.0 as f64, "{value_bytes} B");
+    }
+}
+
+/// An unsignalled inline WRITE of one line, from the post to its effect.
+fn one_way(p: &Profile, bytes: u64) -> Ps {
+    let ends = p.link.propagation + p.switch.latency + p.link.propagation;
+    p.cpu.post_request
+        + p.pcie.pio_lines.service
+        + p.pcie.doorbell
+        + p.rnic.out_write.service
+        + p.rnic.send_delay
+        + p.link.bandwidth.time(p.link.header.0 + bytes)
+        + ends
+        + p.rnic.in_write.service
+        + p.pcie.bandwidth.time(bytes)
+        + p.rnic.receive_delay
+        + p.pcie.dma_write
+}
+
+#[test]
+fn a_lone_echo_is_two_writes_and_the_processors_between_them() {
+    let p = apt();
+    let got = seen(alone(System::Echo(ECHO))).latency.mean().unwrap();
+    let noticed = Ps(p.poll.client.0 / 2);
+    let processors = p.cpu.daemon_request + noticed + p.cpu.completion;
+    assert_eq!(got, (one_way(&p, 16).times(2) + processors).0 as f64);
+}
+
+#[test]
+fn a_lone_request_comes_out_of_the_pipeline_by_empty_ones() {
+    let p = apt();
+    let lone = seen(alone(HERD)).mean_ns();
+    // Without a pipeline nobody waits for empty requests, but for memory.
+    let direct = seen(Load { is_prefetching: false, ..alone(HERD) }).mean_ns();
+    let polls = p.memory.hit.times(2 * FAILED_POLLS_MAX).as_ns_f64();
+    let memory = p.memory.dram_load.times(2).as_ns_f64();
+    let more = lone - direct;
+    assert!((polls - memory - 20.0..polls).contains(&more), "{more} ns more");
+}
+
+#[test]
+fn saturated_systems_give_the_rate_of_their_slowest_stage() {
+    let p = apt();
+    let rate = |load: Load| seen(load).mops;
+    let line = p.pcie.pio_lines.service;
+    close("HERD, two lines an answer", rate(short(HERD)), millions(line.times(2)));
+    let long = Load { value_bytes: 100, put_ppm: 0, ..short(HERD) };
+    close("HERD, three lines an answer", rate(long), millions(line.times(3)));
+    let fetched = Load { value_bytes: 200, put_ppm: 0, ..short(HERD) };
+    close("HERD, fetched", rate(fetched), millions(p.rnic.out_fetched.service));
+    let read = |lines: u64| p.rnic.in_read.service + p.rnic.in_read_line.times(lines - 1);
+    let get = |system| Load { put_ppm: 0, ..short(system) };
+    close("FaRM-em", rate(get(System::Farm)), millions(read(5)));
+    // Clients take turns with long and short READs: a short run ends in the midst of one.
+    let long = Load { operations: 60_000, ..get(System::FarmVar) };
+    close("FaRM-em-VAR", rate(long), millions(read(3) + read(1)));
+    let echo = Load { put_ppm: 0, ..short(System::Echo(ECHO)) };
+    close("ECHO of 16 B", rate(echo), millions(p.rnic.message.times(2)));
+    let send = Exchange { request: Way::SEND, answer: Way::SEND, ..ECHO };
+    let send = Load { put_ppm: 0, ..short(System::Echo(send)) };
+    close("ECHO by SENDs", rate(send), millions(p.rnic.in_send.service));
+    let steps = p.memory.hit.times(2) + p.memory.store.times(2);
+    let core = p.cpu.daemon_request + p.cpu.post_request + steps;
+    close("HERD, one core", rate(Load { servers: 1, ..short(HERD) }), millions(core));
+}
+
+#[test]
+fn the_systems_stand_to_each_other_as_in_the_paper() {
+    let paper = [26.0, 17.2, 11.4, 9.9];
+    for is_full in [false, true] {
+        let keys = if is_full { 10_000 } else { 8 << 20 };
+        let ours = SYSTEMS.map(|system| {
+            let put_ppm = if system == HERD { 50_000 } else { 0 };
+            let operations = 24_000;
+            let seen = seen(Load { put_ppm, is_full, keys, operations, ..Load::paper(system) });
+            assert_eq!(seen.wrong, 0, "{system:?}");
+            seen.mops
+        });
+        println!("full {is_full}: {ours:?}");
+        assert!(ours.is_sorted_by(|more, less| more > less), "{ours:?}");
+        for (ours, paper) in ours.iter().zip(paper) {
+            assert!((ours / paper - 1.0).abs() < 0.1, "{ours} instead of {paper}");
+        }
+    }
+}
+
+#[test]
+fn puts_of_the_others_are_faster_than_their_gets_and_bound_as_their_messages() {
+    for (system, most) in [(System::Farm, 30.0), (System::FarmVar, 30.0), (System::Pilaf, 21.0)] {
+        let rate = |put_ppm| seen(Load { put_ppm, ..short(system) }).mops;
+        let (get, put) = (rate(0), rate(1_000_000));
+        assert!(put > get, "{system:?}: {get}, {put}");
+        close("PUT", put, most);
+    }
+}
+
+#[test]
+fn connections_that_the_card_does_not_hold_cost_what_goes_out_more_than_what_comes_in() {
+    let rate = |what, kind, flow| {
+        let verbs = Verbs::of(what, kind, 32, flow);
+        verbs::rate(&apt(), &Verbs { operations: 24_000, ..verbs }).unwrap()
+    };
+    let unreliable = Connection::Unreliable;
+    let held = rate(What::Write, unreliable, Flow::AllOut(10));
+    let beyond = rate(What::Write, unreliable, Flow::AllOut(16));
+    assert!((0.75..0.83).contains(&(beyond / held)), "{held} to {beyond}");
+    close("in", rate(What::Write, unreliable, Flow::AllIn(16)), 35.0);
+    close("datagrams", rate(What::Send, Connection::Datagram, Flow::AllOut(16)), 26.0);
+}
+
+#[test]
+fn herd_keeps_its_peak_with_200_clients_and_not_with_500() {
+    let rate = |clients, window| {
+        let operations = 40 * u64::from(clients * window);
+        let load = Load { machines: 186, clients, window, operations, ..Load::paper(HERD) };
+        seen(load).mops
+    };
+    close("200 clients", rate(200, 4), 26.0);
+    let (four, sixteen) = (rate(500, 4), rate(500, 16));
+    assert!(four < 24.0 && four < sixteen, "{four}, {sixteen}");
+}
+
+#[test]
+fn prefetching_hides_accesses_behind_posts() {
+    let exchange = Exchange { answer: Way::DATAGRAM, ..ECHO };
+    let rate = |accesses, is_prefetching| {
+        let base = Load { put_ppm: 0, servers: 1, ..short(System::Echo(exchange)) };
+        seen(Load { accesses: Some(accesses), is_prefetching, ..base }).mops
+    };
+    let p = apt();
+    let alone = p.cpu.daemon_request + p.cpu.post_request;
+    close("none", rate(0, true), millions(alone));
+    close("8, waited for", rate(8, false), millions(alone + p.memory.dram_load.times(8)));
+    let hidden = alone + (p.memory.hit + p.memory.store).times(8);
+    close("8, hidden", rate(8, true), millions(hidden));
+}
+
+#[test]
+fn a_request_is_what_was_sent_and_what_is_torn_is_none() {
+    let put = Request { key: 7, lane: 3, value: Some(vec![5; 32]), client: 499, peer: 0 };
+    let get = Request { value: None, ..put.clone() };
+    for request in [put, get] {
+        let bytes = request.encode();
+        assert_eq!(Request::decode(&bytes, 0), Some(request));
+        assert_eq!(Request::decode(&bytes[..15], 0), None);
+    }
+    let mut wrong = vec![0; 17];
+    assert_eq!(Request::decode(&wrong, 0), None);
+    wrong.insert(0, 255);
+    wrong[1] = 255;
+    assert_eq!(Request::decode(&wrong, 0), None, "longer than it is");
+}
+
+#[test]
+fn the_figures_are_there_and_say_where_the_paper_has_them() {
+    let wanted = ["verb latencies", "skew", "throughput by PUT share"];
+    let mut told = Vec::new();
+    let repro = herd_parts(&apt(), true, |name| wanted.contains(&name), &mut |name| {
+        told.push(name.to_owned());
+    });
+    let repro = repro.unwrap();
+    assert_eq!(told.len(), wanted.len());
+    for figure in &repro.figures {
+        assert!(figure.ours.is_finite() && !figure.note.is_empty(), "{}", figure.name);
+    }
+    let stated = repro.figures.iter().filter(|figure| figure.ratio().is_some()).count();
+    assert_eq!((repro.figures.len(), stated), (14, 13));
+    let names: Vec<&str> = repro.tables.iter().map(|table| table.name.as_str()).collect();
+    assert_eq!(names, ["verb_latency", "put_share", "skew"]);
+    // Another machine has nothing to be compared with.
+    let susitna = Profile::load("herd-susitna").unwrap();
+    let latencies = |name: &str| name == "verb latencies";
+    let repro = herd_parts(&susitna, true, latencies, &mut |_| {}).unwrap();
+    assert!(repro.figures.iter().all(|figure| figure.ratio().is_none()));
+}
