@@ -110,8 +110,9 @@ fn test(context: &Context) -> Result<(), String> {
     let (names, targets) = context.take_failed().ok_or(why)?;
     println!("run again, by themselves: {}", names.join(", "));
     for target in targets {
-        let mut words = vec!["test"];
-        words.extend(target.split(' ').chain(["--", "--exact"]));
+        // Without the package's name: with it much would be built anew, with other features.
+        let mut words = vec!["test", "--workspace"];
+        words.extend(target.split(' ').skip(2).chain(["--", "--exact"]));
         words.extend(names.iter().map(String::as_str));
         let before = context.passed();
         Task::cargo(&words).minutes(10).count_tests().run(context)?;
