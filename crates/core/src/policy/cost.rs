@@ -79,7 +79,7 @@ impl Default for CostParams {
             copy_dominance_milli: 8000,
             // Who waits for other racks uses less than they would: by counts alone the faster rack
             // would get all pages, and be faster still. But a rack may also be idle.
-            slower_counts_milli: 4000,
+            slower_counts_milli: 32_000,
             // What is taken from a rack is harder to get back: one that shares its processors may
             // do a fortieth of the other's work for a second, and gives nothing away for that.
             slower_home_counts_milli: 64_000,
