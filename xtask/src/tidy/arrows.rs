@@ -10,11 +10,19 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("rackpool-hw", &["rackpool-core"]),
     ("rackpool", &["rackpool-core", "rackpool-hw"]),
     ("rackpool-sim", &["rackpool-core", "rackpool-hw"]),
+    ("rackpool-rack", &["rackpool-core", "rackpool-sim"]),
     ("rackpool-kv", &["rackpool", "rackpool-core", "rackpool-hw", "rackpool-sim"]),
     ("rackpool-fs", &["rackpool"]),
     (
         "rackpool-bench",
-        &["rackpool", "rackpool-kv", "rackpool-sim", "rackpool-hw", "rackpool-core"],
+        &[
+            "rackpool",
+            "rackpool-kv",
+            "rackpool-rack",
+            "rackpool-sim",
+            "rackpool-hw",
+            "rackpool-core",
+        ],
     ),
     (
         "rackpool-cli",
@@ -25,6 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "rackpool-fs",
             "rackpool-hw",
             "rackpool-kv",
+            "rackpool-rack",
             "rackpool-sim",
         ],
     ),

@@ -1,0 +1,5 @@
+//! Racks in virtual time, from traces of what programs read and write: which memory to buy, and
+//! where to put it.
+//!
+//! Where new memory goes is decided by `rackpool_core::placement`, as in a running pool.
+#![forbid(unsafe_code)]
