@@ -43,7 +43,9 @@ pub use rrpc::WriteBack;
 pub use session::SessionInfo;
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
-use crate::constants::{LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX};
+use crate::constants::{
+    LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX, TICK_NS,
+};
 use crate::counts::{AnswerCounts, FabricCounts, ProxyCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::balance::Balancing;
@@ -428,15 +430,16 @@ impl Daemon {
         self.advance(world);
     }
 
-    /// Whether [`Daemon::tick`] has something to do; if not, the poll loop may sleep.
-    pub fn needs_tick(&self) -> bool {
-        self.freeing.needs_tick()
+    /// How long after a tick the next one is due, nanoseconds; without one the poll loop may sleep
+    /// until something happens.
+    pub fn tick_ns(&self) -> Option<Nanos> {
+        let is_soon = self.freeing.needs_tick()
             || self.allocations.is_backing()
             || self.calls.retries()
             || self.locks.needs_tick()
             || self.moves.needs_tick()
-            || self.orphans.needs_tick()
-            || self.replicas.needs_tick()
+            || self.orphans.needs_tick();
+        if is_soon { Some(TICK_NS) } else { self.replicas.tick_ns() }
     }
 
     /// The daemon's counters.
