@@ -698,7 +698,7 @@ fn a_tebibyte_of_frames_attaches_in_proportion_to_what_was_used() {
     let mut world = TestWorld::formatted(1 << 16);
     let mut daemon = attach(&mut world).unwrap();
     assert_eq!((daemon.epoch(), daemon.frames_free()), (1, 1 << 16));
-    assert!(!daemon.tick_ns().is_some());
+    assert_eq!(daemon.tick_ns(), None);
     daemon.tick(0, &mut world);
     assert_eq!(world.private().backed_bytes(), rackpool_core::layout::FRAMES_OFFSET);
     assert_eq!(attach(&mut world).unwrap().epoch(), 2);
