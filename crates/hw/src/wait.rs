@@ -30,8 +30,8 @@ const SPINS_MAX: u32 = 2048;
 /// Spins that are always tried: some 1.5 µs, in which the other end answers if it runs at all, and
 /// which two ends on one core can afford.
 const SPINS_MIN: u32 = 64;
-/// Yields before sleeping at most: each lets one other thread of this core run, or costs some 0.5 µs
-/// if there is none.
+/// Yields before sleeping at most: each lets one other thread of this core run, or costs some
+/// 0.5 µs if there is none.
 const YIELDS_MAX: u32 = 64;
 /// Yields that are always tried: the other end had its turn on this core.
 const YIELDS_MIN: u32 = 2;

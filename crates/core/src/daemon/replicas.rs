@@ -177,7 +177,7 @@ impl Replicas {
         ReplicaCounts { shared_pages: self.pages.len() as u64, ..self.counts }
     }
 
-    /// When time matters next: at once where somebody is waited for, else only for leases and polls.
+    /// When time matters next: soon where somebody is waited for, else for leases and polls only.
     pub(super) fn tick_ns(&self) -> Option<Nanos> {
         if !(self.draining.is_empty() && self.changed.is_empty() && self.held.is_empty()) {
             return Some(TICK_NS);
