@@ -168,9 +168,8 @@ impl Network {
             behind.push(Far::Endpoint(endpoint as u16));
         }
         let endpoints: Vec<u16> = far.iter().map(|ports| ports.len() as u16).collect();
-        let port_to = |here: u16, there: u16| {
-            endpoints[usize::from(here)] + there - u16::from(there > here)
-        };
+        let port_to =
+            |here: u16, there: u16| endpoints[usize::from(here)] + there - u16::from(there > here);
         let mut uplinks = vec![vec![0; far.len()]; far.len()];
         for here in 0..topology.racks {
             for there in (0..topology.racks).filter(|there| *there != here) {
@@ -256,14 +255,7 @@ impl Network {
         self.after_output(switch, port, next, to);
     }
 
-    fn come(
-        &mut self,
-        now: Ps,
-        switch: u16,
-        input: u16,
-        packet: Packet,
-        to: &mut impl Schedule,
-    ) {
+    fn come(&mut self, now: Ps, switch: u16, input: u16, packet: Packet, to: &mut impl Schedule) {
         let goal = &self.cards[usize::from(packet.to.0)];
         let output = match goal.switch == switch {
             true => goal.port,

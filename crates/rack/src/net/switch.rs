@@ -122,14 +122,7 @@ impl Switch {
         Err(has_room.then(|| self.ask(free.max(slot + 1))).flatten())
     }
 
-    fn grant(
-        &mut self,
-        slot: u64,
-        now: Ps,
-        input: usize,
-        output: usize,
-        packet: Packet,
-    ) -> Grant {
+    fn grant(&mut self, slot: u64, now: Ps, input: usize, output: usize, packet: Packet) -> Grant {
         self.inputs[input].free_from = slot + 1;
         self.outputs[output].free_from = slot + 1;
         Grant { input, output, packet, ready: now + self.crossing }
