@@ -65,7 +65,7 @@ pub enum Order {
 }
 
 /// How a rack is chosen among those with room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Choice {
     /// Any, each as likely as the others. Source: Rcmp §5.1.
     #[default]
@@ -86,7 +86,7 @@ pub enum Choice {
 }
 
 /// What a window is in which accesses are counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Window {
     /// The time between two choices. Source: Rack-scale disaggregation.
     #[default]
@@ -137,7 +137,7 @@ pub struct Candidate {
 }
 
 /// What is remembered from choice to choice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chooser {
     random: u64,
     last: Option<RackId>,

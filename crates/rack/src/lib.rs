@@ -4,4 +4,6 @@
 //! Where new memory goes is decided by `rackpool_core::placement`, as in a running pool.
 #![forbid(unsafe_code)]
 
+pub mod model;
 pub mod net;
+pub mod source;

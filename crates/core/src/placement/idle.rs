@@ -6,12 +6,13 @@
 use super::Window;
 use crate::addr::RackId;
 use crate::seam::Nanos;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Closed windows that a frequency is made of: the last one and three before it.
 pub const HISTORY_WINDOWS: usize = 4;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct History {
     /// Accesses in the window that is open.
     open: u64,
@@ -22,7 +23,7 @@ struct History {
 }
 
 /// Of all racks that ever said how often they are accessed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Histories {
     racks: BTreeMap<RackId, History>,
     /// What each shard of a rack said last.
