@@ -209,10 +209,7 @@ fn hot_pages_come_home_and_accesses_get_faster() {
     let without = run_streams(&config);
     config.hot = Some(Hot { accesses_min: 8, times_victim: 2, window_us: 300, moves_max: 4 });
     let with = run_streams(&config);
-    let [moved, swapped] = with.workloads[0].moved;
-    assert!(moved > 100 && swapped > 0, "{moved} {swapped}");
-    // A page that moves is read, and its victim written.
-    assert_eq!(with.pools.pages.iter().sum::<u64>(), moved + 2 * swapped);
+    assert!(with.workloads[0].moved[0] > 100, "{:?}", with.workloads[0].moved);
     let remote = |outcome: &Outcome| outcome.workloads[0].remote.count;
     assert!(remote(&with) < remote(&without) / 2);
     let mean = |outcome: &Outcome| outcome.workloads[0].all.mean_ns();
@@ -221,6 +218,25 @@ fn hot_pages_come_home_and_accesses_get_faster() {
     config.placement = "random".parse().unwrap();
     let moved = run_streams(&config).workloads[0].moved;
     assert!(moved[0] > 500, "{moved:?}");
+}
+
+#[test]
+fn hot_pages_change_places_with_cold_ones_where_no_frame_is_free() {
+    let mut config = config("local-first+round-robin");
+    config.workloads[0].nodes = 1;
+    config.local_mib = 1;
+    config.accesses = u64::MAX / 8;
+    config.hot = Some(Hot { accesses_min: 8, times_victim: 2, window_us: 500, moves_max: 4 });
+    // 256 pages fill the frames and rest; then 16 others, again and again.
+    let cold = (0..256).map(|page| (page * 100, page * 4096, false));
+    let hot = (0..1_600).map(|turn| (30_000 + turn * 200, (256 + turn % 16) * 4096, turn % 3 == 0));
+    let outcome = run(&config, vec![listed(&cold.chain(hot).collect::<Vec<_>>())]);
+    let stats = &outcome.workloads[0];
+    assert_eq!(stats.moved, [0, 16]);
+    // A page that comes is read, and its victim written.
+    assert_eq!(outcome.pools.pages.iter().sum::<u64>(), 32);
+    // Eight accesses of each at least, and those while it was on its way, were remote.
+    assert!((128..400).contains(&stats.remote.count), "{}", stats.remote.count);
 }
 
 #[test]
