@@ -199,9 +199,6 @@ impl Modes {
         if waiting_reads > 0 && (waiting_writes < self.low || self.writes_left == 0) {
             self.writing = false;
             self.reads_owed = if self.writes_left == 0 { waiting_reads } else { 0 };
-            if !self.forced {
-                self.fresh[1] = 0;
-            }
         }
     }
 }
@@ -288,7 +285,15 @@ impl Channel {
         let hits = queue.hits & !modes.capped;
         // Rows that the other mode opened come first.
         let other = modes.fresh[usize::from(!modes.writing)];
-        let (write, banks) = if other != 0 {
+        let exclusive = modes.writing || modes.forced;
+        if other != 0 && !exclusive {
+            for bank in Bits(other) {
+                let age = self.age(self.writes.oldest_hit(bank).sequence);
+                let wait = device.earliest_write(bank).saturating_sub(start);
+                best.offer(wait, Class::Column, age, bank, What::Column { write: true });
+            }
+        }
+        let (write, banks) = if other != 0 && exclusive {
             (!modes.writing, other)
         } else {
             (modes.writing, hits & allowed | modes.fresh[usize::from(modes.writing)])
