@@ -4,6 +4,8 @@
 //! Where new memory goes is decided by `rackpool_core::placement`, as in a running pool.
 #![forbid(unsafe_code)]
 
+pub mod dram;
 pub mod model;
 pub mod net;
+pub mod run;
 pub mod source;

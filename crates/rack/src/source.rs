@@ -5,6 +5,7 @@
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One access of a line by a node.
@@ -34,15 +35,15 @@ pub trait Source: Send {
 }
 
 /// Where accesses come from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Pattern {
-    /// Made here.
+    /// Made here, for each node by itself.
     Synthetic(Synthetic),
 }
 
 /// Where in its footprint a synthetic stream goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Walk {
     /// Line after line, round and round.
@@ -56,7 +57,7 @@ pub enum Walk {
 }
 
 /// A synthetic stream.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Synthetic {
     /// Where it goes.
@@ -172,5 +173,28 @@ impl Source for Replay {
 
     fn skip(&mut self, count: u64) {
         self.next = self.next.saturating_add(count as usize).min(self.recording.len());
+    }
+}
+
+/// Recordings of all patterns that several nodes replay.
+#[derive(Debug, Default)]
+pub struct TraceSet {
+    recordings: BTreeMap<Pattern, Arc<Recording>>,
+}
+
+/// A trace that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceSetError {
+    /// It has no record.
+    #[error("{0}: no access in it reaches memory")]
+    Empty(String),
+}
+
+impl TraceSet {
+    /// What a node runs.
+    pub fn source(&self, pattern: &Pattern, seed: u64, index: u64) -> Box<dyn Source> {
+        match pattern {
+            Pattern::Synthetic(spec) => Box::new(Stream::new(spec, seed, index)),
+        }
     }
 }

@@ -205,7 +205,7 @@ impl World {
                     let kind = if write { Kind::LineWritten } else { Kind::LineData };
                     let from = self.pool_endpoint(pool);
                     let packet = self.state.net.packet(from, Endpoint(node), kind, id as u32);
-                    self.state.net.send(now, packet, &mut self.queue);
+                    self.state.net.send(now.max(*at), packet, &mut self.queue);
                 }
             }
         }
@@ -236,7 +236,7 @@ impl World {
         let node = &mut self.state.nodes[index];
         node.flying -= 1;
         if let Some(since) = node.stalled.take() {
-            // Local flights say when they were over, which may be a little before now.
+            // Own memory says when the access was over, which may be a little off.
             let now = now.max(self.queue.0.now());
             let stall = now - since;
             node.shift += stall;

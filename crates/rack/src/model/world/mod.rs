@@ -26,6 +26,7 @@ use super::stats::{PoolStats, Tails, WorkloadStats};
 use crate::net::config::Kind;
 use crate::net::{Endpoint, NetCounts, NetEvent, Network, Packet, Schedule, Topology};
 use crate::source::Source;
+pub use checkpoint::CheckpointError;
 use moves::Move;
 use rackpool_sim::time::Ps;
 use rackpool_sim::wheel::Wheel;
@@ -399,10 +400,7 @@ impl World {
             match *id {
                 NOBODY => {}
                 id if id & LINE_OF_MOVE != 0 => self.line_of_move(now, id as u32),
-                id => {
-                    debug_assert!(*at <= now);
-                    self.finish(*at, id as u32);
-                }
+                id => self.finish(*at, id as u32),
             }
         }
     }

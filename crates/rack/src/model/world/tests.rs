@@ -1,6 +1,5 @@
 //! Whole racks against closed forms and bounds; nothing lost; the same again.
 
-use super::checkpoint::CheckpointError;
 use super::*;
 use crate::model::config::{Hot, Prefetch, Preset, Workload};
 use crate::net::config::Fabric;
