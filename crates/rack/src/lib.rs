@@ -3,3 +3,5 @@
 //!
 //! Where new memory goes is decided by `rackpool_core::placement`, as in a running pool.
 #![forbid(unsafe_code)]
+
+pub mod trace;
