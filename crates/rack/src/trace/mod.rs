@@ -8,7 +8,7 @@
 mod error;
 pub mod filter;
 mod input;
-//pub mod kernel;
+pub mod kernel;
 mod pace;
 //pub mod packing;
 mod read;

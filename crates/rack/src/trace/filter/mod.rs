@@ -8,11 +8,13 @@
 
 mod core;
 mod level;
+mod order;
 mod stream;
 
 pub use self::core::Core;
-pub(crate) use self::core::{Event, Kind};
+pub(crate) use self::core::{Event, Kind, Passed, Shared};
 pub use level::Level;
+pub(crate) use order::Order;
 pub use stream::Filter;
 
 use std::str::FromStr;
@@ -130,8 +132,8 @@ impl FromStr for Config {
     }
 }
 
-/// A number with K, M or G behind it, or nothing.
-fn parse_bytes(text: &str) -> Option<u64> {
+/// A number with K, M or G (powers of 1024) behind it, or nothing; `None` if it is none.
+pub fn parse_bytes(text: &str) -> Option<u64> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'K' | b'k' => (&text[..text.len() - 1], 10),
         b'M' | b'm' => (&text[..text.len() - 1], 20),
@@ -157,6 +159,15 @@ pub struct Counts {
     pub memory_reads: u64,
     /// Lines that went to memory.
     pub memory_writes: u64,
+}
+
+impl Counts {
+    pub(crate) fn add_core(&mut self, core: &Counts) {
+        self.accesses += core.accesses;
+        self.tlb_misses += core.tlb_misses;
+        self.l1_misses += core.l1_misses;
+        self.l2_misses += core.l2_misses;
+    }
 }
 
 #[cfg(test)]

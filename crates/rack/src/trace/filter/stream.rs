@@ -1,13 +1,9 @@
 //! A stream of loads and stores becomes the stream of what reaches memory.
 
 use super::core::{Core, Event, Passed, Shared};
+use super::order::Order;
 use super::{Config, Counts, LINE_BYTES};
 use crate::trace::{Header, Injection, Reader, Record, TraceError, Unit};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
-/// Records that wait for earlier ones of other cores.
-const WAITING_MAX: usize = 1 << 16;
 
 /// A reader behind caches.
 ///
@@ -26,16 +22,10 @@ pub struct Filter<R> {
     reads: u64,
     writes: u64,
     events: Vec<Event>,
-    /// By time and number.
-    waiting: BinaryHeap<Reverse<(u64, u64, Packed)>>,
-    number: u64,
-    last: u64,
+    order: Order,
     /// No record comes before this any more.
     sure: u64,
 }
-
-/// A record in an order that nobody asks for.
-type Packed = (u64, u16, u32, u32, bool);
 
 impl<R: Reader> Filter<R> {
     /// Puts caches before a reader.
@@ -60,23 +50,17 @@ impl<R: Reader> Filter<R> {
             reads: 0,
             writes: 0,
             events: Vec::new(),
-            waiting: BinaryHeap::new(),
-            number: 0,
-            last: 0,
+            order: Order::default(),
             sure: 0,
         })
     }
 
     /// What went in and came out until now.
     pub fn counts(&self) -> Counts {
-        let mut all = Counts::default();
-        for core in &self.cores {
-            all.accesses += core.counts.accesses;
-            all.tlb_misses += core.counts.tlb_misses;
-            all.l1_misses += core.counts.l1_misses;
-            all.l2_misses += core.counts.l2_misses;
-        }
-        Counts { memory_reads: self.reads, memory_writes: self.writes, ..all }
+        let (memory_reads, memory_writes) = (self.reads, self.writes);
+        let mut all = Counts { memory_reads, memory_writes, ..Counts::default() };
+        self.cores.iter().for_each(|core| all.add_core(&core.counts));
+        all
     }
 
     fn take(&mut self, record: &Record) {
@@ -106,23 +90,8 @@ impl<R: Reader> Filter<R> {
     }
 
     fn put(&mut self, at: u64, of: &Record, addr: u64, write: bool) {
-        self.number += 1;
         let at = if self.timed { at } else { 0 };
-        let packed = (addr, of.node, of.pid, of.tid, write);
-        self.waiting.push(Reverse((at, self.number, packed)));
-    }
-
-    /// The next one that nothing can come before, or must not.
-    fn ready(&mut self, all: bool) -> Option<Record> {
-        let Reverse((at, ..)) = self.waiting.peek()?;
-        if !all && *at > self.sure && self.waiting.len() < WAITING_MAX {
-            return None;
-        }
-        let Reverse((at, _, (addr, node, pid, tid, write))) = self.waiting.pop()?;
-        // Only if too many waited could one be late.
-        self.last = self.last.max(at);
-        let size = LINE_BYTES as u16;
-        Some(Record { at: self.last, node, pid, tid, addr, size, write })
+        self.order.put(Record { at, addr, size: LINE_BYTES as u16, write, ..*of });
     }
 }
 
@@ -133,12 +102,12 @@ impl<R: Reader> Reader for Filter<R> {
 
     fn next(&mut self) -> Result<Option<Record>, TraceError> {
         loop {
-            if let Some(record) = self.ready(false) {
+            if let Some(record) = self.order.take(self.sure) {
                 return Ok(Some(record));
             }
             match self.inner.next()? {
                 Some(record) => self.take(&record),
-                None => return Ok(self.ready(true)),
+                None => return Ok(self.order.take(u64::MAX)),
             }
         }
     }
