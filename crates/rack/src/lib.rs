@@ -9,3 +9,4 @@ pub mod model;
 pub mod net;
 pub mod run;
 pub mod source;
+pub mod trace;

@@ -116,7 +116,7 @@ pub fn sources(config: &Config, traces: &TraceSet) -> Vec<Box<dyn Source>> {
     let workloads = config.workloads.iter();
     let nodes = workloads.flat_map(|workload| (0..workload.nodes).map(move |_| workload));
     let source = |(index, workload): (usize, &crate::model::config::Workload)| {
-        traces.source(&workload.pattern, config.seed, index as u64)
+        traces.source(config, &workload.pattern, index as u64)
     };
     nodes.enumerate().map(source).collect()
 }

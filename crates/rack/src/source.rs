@@ -2,11 +2,15 @@
 //! source is a function of its specification, the seed and how many records it gave: a checkpoint
 //! stores that number alone.
 
+mod recording;
+
+use crate::trace::{filter, kernel};
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::path::PathBuf;
+
+pub use recording::{Recording, Replay, TraceSet, TraceSetError};
 
 /// One access of a line by a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +44,49 @@ pub trait Source: Send {
 pub enum Pattern {
     /// Made here, for each node by itself.
     Synthetic(Synthetic),
+    /// What a program of [`kernel`] gets through its caches; recorded once for all nodes.
+    Kernel(KernelSpec),
+    /// A trace in a file, recorded once for all nodes.
+    File(FileSpec),
+}
+
+/// A program of [`kernel`].
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelSpec {
+    /// `lbm`, `fdtd`, `fft` or `fmm`.
+    pub name: String,
+    /// Bytes of its arrays, KiB.
+    pub footprint_kib: u64,
+    /// Its third level of cache, KiB.
+    #[serde(default = "l3_kib")]
+    pub l3_kib: u64,
+    /// Cycles of 3.6 GHz that a core waits at each access to memory: what sets the pace of an
+    /// open loop. The default is a local access of some 80 ns.
+    #[serde(default = "memory_cycles")]
+    pub memory_cycles: u64,
+}
+
+fn l3_kib() -> u64 {
+    16 << 10
+}
+
+fn memory_cycles() -> u64 {
+    288
+}
+
+/// A trace in a file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileSpec {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its format, by the names of `rackpool trace`; guessed if it is not said.
+    #[serde(default)]
+    pub format: Option<String>,
+    /// The node whose records are replayed; all if it is not said.
+    #[serde(default)]
+    pub node: Option<u16>,
 }
 
 /// Where in its footprint a synthetic stream goes.
@@ -81,8 +128,23 @@ impl Pattern {
             Pattern::Synthetic(one) if one.write_percent > 100 => {
                 Some("write_percent is at most 100")
             }
-            Pattern::Synthetic(_) => None,
+            Pattern::Synthetic(_) | Pattern::File(_) => None,
+            Pattern::Kernel(spec) => match spec.config() {
+                Ok(config) if config.check().is_ok() => None,
+                _ => Some("a kernel is lbm, fdtd, fft or fmm, of 64 KiB to 64 GiB"),
+            },
         }
+    }
+}
+
+impl KernelSpec {
+    /// The program; it runs until it is stopped.
+    fn config(&self) -> Result<kernel::Config, String> {
+        let name: kernel::Name = self.name.parse()?;
+        let mut caches = filter::Config::default();
+        (caches.l3.bytes, caches.memory_cycles) = (self.l3_kib << 10, self.memory_cycles);
+        let config = kernel::Config::new(name, self.footprint_kib << 10);
+        Ok(kernel::Config { caches: Some(caches), steps: u32::MAX, ..config })
     }
 }
 
@@ -123,78 +185,5 @@ impl Source for Stream {
         self.at += self.rng.exponential(Ps::ns(self.spec.gap_ns));
         let write = self.rng.below(100) < u64::from(self.spec.write_percent);
         Some(Access { at: self.at, pid: 0, addr: line * LINE_BYTES, write })
-    }
-}
-
-/// A trace in memory, shared by all nodes that replay it.
-#[derive(Debug, Default)]
-pub struct Recording {
-    /// Time, ps, and address, whose lowest bit says that it is a store.
-    records: Vec<(u64, u64)>,
-}
-
-impl Recording {
-    /// Adds an access of a line that is not before the last one.
-    pub fn push(&mut self, at: Ps, addr: u64, write: bool) {
-        self.records.push((at.0, addr & !1 | u64::from(write)));
-    }
-
-    /// How many.
-    pub fn len(&self) -> usize {
-        self.records.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-}
-
-/// A recording from its begin to its end.
-pub struct Replay {
-    recording: Arc<Recording>,
-    next: usize,
-}
-
-impl Replay {
-    /// From the first record on.
-    pub fn new(recording: Arc<Recording>) -> Replay {
-        Replay { recording, next: 0 }
-    }
-}
-
-impl Source for Replay {
-    #[inline]
-    fn next(&mut self) -> Option<Access> {
-        let (at, addr) = *self.recording.records.get(self.next)?;
-        self.next += 1;
-        Some(Access { at: Ps(at), pid: 0, addr: addr & !1, write: addr & 1 == 1 })
-    }
-
-    fn skip(&mut self, count: u64) {
-        self.next = self.next.saturating_add(count as usize).min(self.recording.len());
-    }
-}
-
-/// Recordings of all patterns that several nodes replay.
-#[derive(Debug, Default)]
-pub struct TraceSet {
-    recordings: BTreeMap<Pattern, Arc<Recording>>,
-}
-
-/// A trace that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TraceSetError {
-    /// It has no record.
-    #[error("{0}: no access in it reaches memory")]
-    Empty(String),
-}
-
-impl TraceSet {
-    /// What a node runs.
-    pub fn source(&self, pattern: &Pattern, seed: u64, index: u64) -> Box<dyn Source> {
-        match pattern {
-            Pattern::Synthetic(spec) => Box::new(Stream::new(spec, seed, index)),
-        }
     }
 }

@@ -135,6 +135,11 @@ pub struct Config {
     pub chunk_kib: u64,
     /// Each node's accesses, at most.
     pub accesses: u64,
+    /// Recorded traces are stretched, all alike, until the pools' links would be used so many
+    /// percent of the time by lines if every other access were to a pool. Without it they keep
+    /// their own times.
+    #[serde(default)]
+    pub pool_load_percent: Option<u32>,
     /// End of the simulation, ms of virtual time; accesses that begin later are left out.
     #[serde(default)]
     pub end_ms: Option<u64>,
@@ -310,6 +315,9 @@ impl Config {
         }
         if let Some(problem) = self.fabric().problem() {
             return wrong("fabric", problem);
+        }
+        if self.pool_load_percent == Some(0) {
+            return wrong("pool_load_percent", "not 0");
         }
         if self.injection() == Injection::Window(0) {
             return wrong("injection", "a window of one access at least");

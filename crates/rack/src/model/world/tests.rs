@@ -41,6 +41,7 @@ fn config(placement: &str) -> Config {
         pool_mib: 64,
         chunk_kib: 512,
         accesses: 20_000,
+        pool_load_percent: None,
         end_ms: None,
         local_memory: Some("constant:50:16".into()),
         pool_memory: Some("constant:80:16".into()),
@@ -65,7 +66,7 @@ fn config(placement: &str) -> Config {
 fn streams(config: &Config) -> Vec<Box<dyn Source>> {
     let mut sources: Vec<Box<dyn Source>> = Vec::new();
     for workload in &config.workloads {
-        let Pattern::Synthetic(spec) = &workload.pattern;
+        let Pattern::Synthetic(spec) = &workload.pattern else { unreachable!() };
         for _ in 0..workload.nodes {
             sources.push(Box::new(Stream::new(spec, config.seed, sources.len() as u64)));
         }
