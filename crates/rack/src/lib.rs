@@ -7,6 +7,7 @@
 pub mod dram;
 pub mod model;
 pub mod net;
+pub mod report;
 pub mod run;
 pub mod source;
 pub mod trace;

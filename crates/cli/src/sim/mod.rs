@@ -7,6 +7,7 @@ mod engine;
 #[cfg(feature = "mutations")]
 mod mutations;
 mod page;
+mod rack;
 mod show;
 mod speed;
 mod sweep;
@@ -32,6 +33,7 @@ fn run_on(engine: &Engine, args: &SimArgs) -> Result<()> {
         SimCommand::Run(args) => sweep::run(engine, args),
         SimCommand::Replay(args) => sweep::replay(engine, args),
         SimCommand::Scale(args) => tables::scale(engine, args),
+        SimCommand::Rack(args) => rack::run(args),
         SimCommand::Ladder(args) => tables::ladder(engine, args),
         #[cfg(feature = "mutations")]
         SimCommand::Mutations(args) => mutations::run(engine, args),

@@ -4,6 +4,7 @@
 //! Source: Rack-scale disaggregation; where its published code differs from its text the text
 //! holds, and each such place is named by its letter: (a) to (i).
 
+pub mod builtin;
 pub mod config;
 pub mod manager;
 pub mod media;
