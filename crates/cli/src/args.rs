@@ -232,6 +232,8 @@ pub enum PaperName {
     Rcmp,
     /// HERD: Using RDMA Efficiently for Key-Value Services, SIGCOMM 2014
     Herd,
+    /// Rack-scale memory disaggregation with smart-idle pool selection, arXiv 2303.06420
+    Racksim,
 }
 
 /// Options of `repro`.
@@ -243,7 +245,8 @@ pub struct ReproArgs {
     /// Write PAPER.html and PAPER.json into this directory
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub out: PathBuf,
-    /// Device profile: a name or a file [default: the paper's testbed: rcmp-testbed, herd-apt]
+    /// Device profile: a name or a file [default: the paper's testbed: rcmp-testbed, herd-apt]; not
+    /// for racksim, which has presets and runs under both
     #[arg(long, value_name = "PROFILE")]
     pub profile: Option<String>,
     /// A fifth of the operations: to try the command, not for figures

@@ -7,7 +7,9 @@
 pub mod dram;
 pub mod model;
 pub mod net;
+pub mod plot;
 pub mod report;
+pub mod repro;
 pub mod run;
 pub mod source;
 pub mod trace;

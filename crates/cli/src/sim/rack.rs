@@ -49,7 +49,7 @@ pub fn run(args: &SimRackArgs) -> Result<()> {
     let how = Sweep { threads, checkpoints: checkpoints.as_ref(), stop: &stop, told: &told };
     let start = Instant::now();
     let outcomes = sweep(&points, &traces, &how);
-    meter.bar.finish_and_clear();
+    meter.finish();
     let outcomes = outcomes.map_err(|error| match error {
         SimError::Stopped => Failure::interrupted(),
         SimError::Config { .. } => Failure::usage(error.to_string()),
@@ -118,25 +118,32 @@ fn load(name: &str) -> Result<Config> {
 }
 
 /// One bar for all points, with rate and time left.
-struct Meter {
+pub struct Meter {
     bar: ProgressBar,
     /// Of each point: accesses that are over, and all.
     points: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Meter {
-    fn new(points: usize) -> Meter {
+    /// Of so many points.
+    pub fn new(points: usize) -> Meter {
         let bar = output::timed_bar("simulating", "accesses");
         Meter { bar, points: Mutex::new(vec![(0, 0); points]) }
     }
 
-    fn told(&self, point: usize, over: u64, all: u64) {
+    /// A point's accesses that are over, and all of them.
+    pub fn told(&self, point: usize, over: u64, all: u64) {
         let mut points = self.points.lock().expect("nobody panics with it");
         points[point] = (over, all);
         // Points that have not begun are taken for as long as this one.
         let length: u64 = points.iter().map(|(_, its)| if *its == 0 { all } else { *its }).sum();
         self.bar.set_length(length);
         self.bar.set_position(points.iter().map(|(over, _)| over).sum());
+    }
+
+    /// The bar goes.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
     }
 }
 
