@@ -436,6 +436,8 @@ pub enum BenchName {
     Kv,
     /// How quickly the simulator runs pool operations in performance mode
     Sim,
+    /// How quickly memory channels are simulated, in requests a second of processor time
+    Dram,
 }
 
 /// Options of `bench`.

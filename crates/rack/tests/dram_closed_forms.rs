@@ -121,3 +121,46 @@ fn saturated_streams_take_the_cycles_that_ramulator2_measures() {
     let sequential = stream(Pattern::Sequential, Pace::Saturated, 333);
     assert_within("sequential", sequential.cycles as f64, 1_623_000.0, 2.0);
 }
+
+/// Submits `lone` at cycle 0 and then as many reads of `busy` as there is room for; when the lone
+/// one completed, and how many others had before.
+fn beside_a_flood(config: &Config, lone: u64, busy: impl Fn(u64) -> u64) -> (u64, u64) {
+    let mut channel = channel(config);
+    let (mut now, mut done) = (0, Vec::new());
+    // Its row is open first.
+    assert!(read(&mut channel, now, busy(0)) > 0);
+    now += 100;
+    for id in 0.. {
+        let (id, addr) = if id == 20 { (u64::MAX, lone) } else { (id, busy(id)) };
+        while channel.submit(now, Request { id, addr, write: false }).is_err() {
+            now = now.max(channel.next_command().unwrap());
+            channel.advance(now, &mut done);
+        }
+        if let Some(index) = done.iter().position(|done| done.id == u64::MAX) {
+            return (done[index].at - done[index].arrived, index as u64);
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn sixteen_accesses_overtake_a_request_for_another_row_and_no_more() {
+    let config = Config::preset("ddr4-2400").unwrap();
+    let other_row = 16 * 128 * 64;
+    let (_, before) = beside_a_flood(&config, other_row, |id| id % 128 * 64);
+    // Those that came before it, and those that overtook it.
+    assert_eq!(before, 20 + 16);
+}
+
+#[test]
+fn a_rank_that_is_never_first_ready_waits_no_longer_than_the_age_cap() {
+    let mut config = Config::preset("ddr4-2400").unwrap();
+    config.geometry.ranks = 2;
+    config.map.0 = "ro-ba-ra-co-bg".into();
+    config.timing.t_refi = 0;
+    config.age_max = 2000;
+    // Accesses to the open rows of rank 0, one after another on the data bus; rank 1 is one line.
+    let lone = 128 * 4 * 64;
+    let (latency, _) = beside_a_flood(&config, lone, |id| id % 512 * 64);
+    assert!((1000..2100).contains(&latency), "{latency}");
+}

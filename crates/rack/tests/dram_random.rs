@@ -81,7 +81,11 @@ fn run(config: &Config, requests: &[(u64, u64, bool)], every_cycle: bool) -> Run
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 1000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn no_rule_is_broken_and_nothing_is_lost_whenever_the_caller_looks(

@@ -161,11 +161,16 @@ impl Channel {
         let sequence = self.sequence;
         self.sequence += 1;
         let slot = Slot { id: request.id, line, arrived: now, sequence, ..Slot::default() };
+        let before = (queue.pending, queue.hits);
         queue.push(place, hits, slot);
+        let changed = before != (queue.pending, queue.hits);
         if request.write {
             self.posted.push_back(completion);
         }
-        self.decide();
+        // Behind an older request of its bank it changes nothing but perhaps the mode.
+        if self.modes.update(&self.reads, &self.writes) || changed {
+            self.decide();
+        }
         Ok(())
     }
 

@@ -158,6 +158,13 @@ impl Device {
         self.activate[bank].max(self.group_activate[self.group(bank)]).max(rank)
     }
 
+    /// No bank can be activated before.
+    #[inline]
+    pub(super) fn earliest_activate_of_all(&self) -> Cycle {
+        let ranks = &self.ranks[..self.rank_count];
+        ranks.iter().fold(Cycle::MAX, |least, rank| least.min(rank.activate))
+    }
+
     #[inline]
     pub(super) fn earliest_precharge(&self, bank: usize) -> Cycle {
         self.precharge[bank].max(self.ranks[self.rank(bank)].precharge)

@@ -19,7 +19,7 @@ const LOW_BITS: u32 = 2;
 pub struct MapName(pub String);
 
 impl MapName {
-    /// ramulator2's `RoBaRaCoCh` (rank and groups change with each row): neighbouring lines share a row.
+    /// ramulator2's `RoBaRaCoCh`: neighbouring lines share a row, neighbouring rows no group.
     #[must_use]
     pub fn row_first() -> Self {
         Self("ro-ba-bg-ra-co".into())

@@ -25,6 +25,7 @@ pub mod command;
 pub mod config;
 mod device;
 pub mod map;
+pub mod medium;
 mod queue;
 mod schedule;
 pub mod stream;

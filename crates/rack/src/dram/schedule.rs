@@ -184,9 +184,9 @@ impl Modes {
         self.refreshing &= !device.banks_of(rank);
     }
 
-    /// Reading or writing?
+    /// Reading or writing? Whether that has changed.
     #[inline]
-    fn update(&mut self, reads: &Queue, writes: &Queue) {
+    pub(super) fn update(&mut self, reads: &Queue, writes: &Queue) -> bool {
         let waiting_reads = reads.len() - self.fresh[0].count_ones();
         let waiting_writes = writes.len() - self.fresh[1].count_ones();
         let many = waiting_writes > self.high && self.reads_owed == 0;
@@ -196,13 +196,14 @@ impl Modes {
                 self.forced = many;
                 self.writes_left = writes.capacity();
             }
-            return;
+            return self.writing;
         }
         self.forced |= many;
         if waiting_reads > 0 && (waiting_writes < self.low || self.writes_left == 0) {
             self.writing = false;
             self.reads_owed = if self.writes_left == 0 { waiting_reads } else { 0 };
         }
+        !self.writing
     }
 }
 
@@ -315,7 +316,10 @@ impl Channel {
             let age = self.age(queue.oldest(bank).sequence);
             best.offer(wait, Class::Row, age, bank, What::Precharge);
         }
-        for bank in Bits(waiting & !device.open) {
+        // Ranks that are activated late spare us a look at their banks.
+        let closed = waiting & !device.open;
+        let late = device.earliest_activate_of_all().saturating_sub(start) << Best::TIME_SHIFT;
+        for bank in Bits(if late > best.key { 0 } else { closed }) {
             let wait = device.earliest_activate(bank).saturating_sub(start);
             let age = self.age(queue.oldest(bank).sequence);
             best.offer(wait, Class::Row, age, bank, What::Activate { write: modes.writing });
