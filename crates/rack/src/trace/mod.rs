@@ -10,7 +10,7 @@ pub mod filter;
 mod input;
 pub mod kernel;
 mod pace;
-//pub mod packing;
+pub mod packing;
 mod read;
 mod stat;
 mod write;

@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn mass_is_conserved_and_a_wave_decays_by_the_viscosity() {
-        let (edge, steps) = (16, 50);
+        let (edge, steps) = (24, 30);
         let mut lbm = Lbm::new(edge);
         let mut before = 0.0;
         silently(3, |drive| {

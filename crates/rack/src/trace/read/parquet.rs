@@ -1,7 +1,8 @@
 //! Parquet, group of rows by group, in batches.
 //!
 //! The library that decodes it believes some numbers of a page's head; [`Checked`] looks at those
-//! before. Columns are found by name; those that a trace can do without may be missing.
+//! before. Where it panics all the same, the file is malformed ([`guarded`]). Columns are found by
+//! name; those that a trace can do without may be missing.
 
 use super::super::error::{Cause, TraceError};
 use super::super::pace::Pace;
@@ -17,6 +18,7 @@ use parquet::errors::{ParquetError, Result as PageResult};
 use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::reader::{ChunkReader, FileReader};
 use parquet::file::serialized_reader::SerializedFileReader;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Rows that are decoded at a time.
 const BATCH_ROWS: usize = 4096;
@@ -50,7 +52,7 @@ pub(super) struct Parquet<R: ChunkReader + 'static> {
 impl<R: ChunkReader + 'static> Parquet<R> {
     pub(super) fn new(name: &str, source: R, options: &Options) -> Result<Parquet<R>, Cause> {
         check_ends(&source)?;
-        let file = SerializedFileReader::new(source).map_err(decoding)?;
+        let file = guarded(|| SerializedFileReader::new(source))?;
         let schema = file.metadata().file_metadata().schema_descr_ptr();
         let mut columns = Vec::new();
         for (place, column) in schema.columns().iter().enumerate() {
@@ -120,14 +122,14 @@ impl<R: ChunkReader + 'static> Parquet<R> {
 
     /// Goes to the next group of rows.
     fn begin(&mut self) -> Result<(), Cause> {
-        let group = self.file.get_row_group(self.group).map_err(decoding)?;
+        let group = guarded(|| self.file.get_row_group(self.group))?;
         let about = group.metadata();
         self.rows_left = u64::try_from(about.num_rows())
             .map_err(|_| Cause::Malformed("a group of rows has less than none".to_owned()))?;
         self.readers.clear();
         for (_, place) in &self.columns {
             check_chunk(about, *place)?;
-            let pages = group.get_column_page_reader(*place).map_err(decoding)?;
+            let pages = guarded(|| group.get_column_page_reader(*place))?;
             let descriptor = about.column(*place).column_descr_ptr();
             let value_bytes = match descriptor.physical_type() {
                 Type::INT64 => 8,
@@ -185,8 +187,8 @@ fn fill<T: DataType>(
     while done < batch.len() {
         levels.clear();
         let want = batch.len() - done;
-        let read = reader.read_records(want, Some(&mut levels), None, &mut values);
-        let (records, ..) = read.map_err(decoding)?;
+        let (records, ..) =
+            guarded(|| reader.read_records(want, Some(&mut levels), None, &mut values))?;
         if records == 0 {
             let what = format!("a column ends {want} rows before its group does");
             return Err(Cause::Truncated(what));
@@ -261,6 +263,15 @@ fn stored<R: ChunkReader + 'static>(
     let found = pairs.into_iter().flatten().find(|pair| pair.key == INJECTION_KEY);
     let text = found.and_then(|pair| pair.value.as_deref());
     text.map(|text| text.parse().map_err(Cause::Malformed)).transpose()
+}
+
+/// Asks the library for something. It checks most of what it reads, not all: its panic says that the
+/// file is not right, and what panicked is not used again, because the stream ends with the error.
+fn guarded<T>(ask: impl FnOnce() -> PageResult<T>) -> Result<T, Cause> {
+    match catch_unwind(AssertUnwindSafe(ask)) {
+        Ok(answer) => answer.map_err(decoding),
+        Err(_) => Err(Cause::Malformed("its bytes cannot be decoded".to_owned())),
+    }
 }
 
 /// What the library says of bytes that it cannot decode.
