@@ -18,6 +18,7 @@ const BENCHMARKS: &[&[&str]] = &[
     &["locks"],
     &["ycsb"],
     &["sim"],
+    &["dram"],
 ];
 
 /// Where numbers may come from; a report must say which.

@@ -7,6 +7,7 @@
 //! [`local`], [`ring`], [`remote`], [`rrpc`], [`locks`], [`ycsb_run`], [`migrate`] and [`kv`], each
 //! an options structure and a function `run` that answers with a report ([`mod@run`] has what they
 //! share).
+//! [`dram`] measures how quickly memory channels are simulated.
 //! [`sim_table`] puts the pool's hash table into simulated runs.
 //!
 //! Rule of the crate: no `unsafe`, and every random choice comes from a seed that the caller
@@ -17,6 +18,7 @@
 mod arena;
 pub mod cache;
 mod crew;
+pub mod dram;
 pub mod format;
 pub mod histogram;
 pub mod html;

@@ -10,7 +10,7 @@ use rackpool::{BalanceParams, Handle, Options, Pool, PoolStats};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
-use rackpool_bench::{cache, kv, local, locks, migrate, remote, ring, rrpc, ycsb_run};
+use rackpool_bench::{cache, dram, kv, local, locks, migrate, remote, ring, rrpc, ycsb_run};
 use rackpool_core::wire::FabricKind;
 use std::io::BufRead;
 use std::net::{SocketAddr, TcpStream};
@@ -438,7 +438,7 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
         }
         BenchName::Rrpc => rrpc::run(&rrpc::Options { size, source, fabric }, &mut say)?,
         BenchName::Sim => crate::sim::speed(true)?,
-        BenchName::Migrate | BenchName::Cache | BenchName::Kv => {
+        BenchName::Migrate | BenchName::Cache | BenchName::Kv | BenchName::Dram => {
             return Err(Failure::new("bug", "it has no racks, or servers of its own"));
         }
         BenchName::Ycsb => {
@@ -475,6 +475,11 @@ pub fn run_cache(
         [all] if all == "all" => cache::ratio::run(&[], size, &mut say)?,
         names => cache::ratio::run(names, size, &mut say)?,
     })
+}
+
+/// Runs `bench dram`.
+pub fn run_dram(size: Size, progress: &mut dyn FnMut(usize, usize, &str)) -> Result<Report> {
+    Ok(dram::run(size, &mut |step: Progress| progress(step.done, step.steps, &step.name))?)
 }
 
 /// Runs `bench migrate`; `progress` as in [`run_bench`].

@@ -45,8 +45,9 @@ what it did until it is started again; one that is stopped (SIGSTOP) keeps its s
 With --metrics the line is `ready ADDR metrics=ADDR`.
 
 Placements: local-first asks the own rack, then one at random (the default); alternate does so by
-turns; random, round-robin, least-loaded and smart-idle choose among all racks. ORDER+CHOICE puts
-one of the first two before another choice; smart-idle:250ms counts accesses in such windows.";
+turns; random, round-robin, least-loaded, smart-idle and least-traffic choose among all racks.
+ORDER+CHOICE puts one of the first two before another choice; smart-idle:250ms counts accesses in
+such windows.";
 
 const DAEMON_EXAMPLES: &str = "\
 Prints `ready ADDR` on standard output when it serves; stops on SIGINT and SIGTERM. A stopped
@@ -232,6 +233,8 @@ pub enum PaperName {
     Rcmp,
     /// HERD: Using RDMA Efficiently for Key-Value Services, SIGCOMM 2014
     Herd,
+    /// Rack-scale memory disaggregation with smart-idle pool selection, arXiv 2303.06420
+    Racksim,
 }
 
 /// Options of `repro`.
@@ -243,7 +246,8 @@ pub struct ReproArgs {
     /// Write PAPER.html and PAPER.json into this directory
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub out: PathBuf,
-    /// Device profile: a name or a file [default: the paper's testbed: rcmp-testbed, herd-apt]
+    /// Device profile: a name or a file [default: the paper's testbed: rcmp-testbed, herd-apt]; not
+    /// for racksim, which has presets and runs under both
     #[arg(long, value_name = "PROFILE")]
     pub profile: Option<String>,
     /// A fifth of the operations: to try the command, not for figures
@@ -303,7 +307,7 @@ pub struct MasterArgs {
     #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
     pub metrics: Option<SocketAddr>,
     /// Where allocations go that name no rack: local-first, alternate, random, round-robin,
-    /// least-loaded, smart-idle, or two of them such as alternate+smart-idle
+    /// least-loaded, smart-idle, least-traffic, or two of them such as alternate+smart-idle
     #[arg(long, value_name = "NAME", default_value_t)]
     pub placement: Policy,
     /// End when standard input ends
@@ -433,6 +437,8 @@ pub enum BenchName {
     Kv,
     /// How quickly the simulator runs pool operations in performance mode
     Sim,
+    /// How quickly memory channels are simulated, in requests a second of processor time
+    Dram,
 }
 
 /// Options of `bench`.
@@ -586,6 +592,9 @@ mod tests {
             "rackpool sim run --faults crash-client,partition --placement smart-idle",
             "rackpool sim replay 17 --racks 2 --faults none --trace-lines 100",
             "rackpool sim scale --profile modern --racks 2,64 --clients 8 --json a.json",
+            "rackpool sim rack wl-mix --placement alternate+least-traffic:7us --seed 1,2 --threads 2",
+            "rackpool sim rack a.toml --preset corrected,cxl --chunk-kib 64,4096 --checkpoint dir",
+            "rackpool repro racksim --out dir --quick",
             "rackpool sim ladder --profile rcmp-testbed --html a.html",
             "rackpool calibrate --out a.toml --base laptop",
             "rackpool doctor --json",
@@ -622,6 +631,9 @@ mod tests {
             "rackpool sim run --seeds 0",
             "rackpool sim run --threads 0",
             "rackpool sim scale --racks 1",
+            "rackpool sim rack",
+            "rackpool sim rack wl-mix --accesses 0",
+            "rackpool sim rack wl-mix --placement nearest",
             "rackpool sim replay",
             "rackpool shell -c ls ls",
         ] {

@@ -54,6 +54,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         BenchName::Sim => vec![sim::speed(args.quick)?],
         BenchName::Migrate => vec![measure_migrate(args, shutdown)?],
         BenchName::Kv => vec![measure_kv(args, shutdown)?],
+        BenchName::Dram => vec![measure_dram(args, shutdown)?],
         name => measure(&[name], &setup, shutdown)?,
     };
     finish(args, reports)
@@ -110,6 +111,12 @@ pub fn measure_on(
 fn measure_cache(args: &BenchArgs, shutdown: Shutdown) -> Result<Report> {
     let (size, workloads) = (Size::quick(args.quick), args.workload.clone());
     watch(move |progress| api::run_cache(&workloads, size, progress), shutdown)
+}
+
+/// Measures the simulation of memory channels in this process.
+fn measure_dram(args: &BenchArgs, shutdown: Shutdown) -> Result<Report> {
+    let size = Size::quick(args.quick);
+    watch(move |progress| api::run_dram(size, progress), shutdown)
 }
 
 /// Measures what moving pages is worth: each measurement has racks of its own, one after another.

@@ -63,6 +63,17 @@ pub fn bar(title: &str, total: u64, unit: &str) -> ProgressBar {
     bar
 }
 
+/// A bar with rate and time left, for work whose length is said later.
+pub fn timed_bar(title: &str, unit: &str) -> ProgressBar {
+    let template = format!(
+        "  {{prefix:<22}} {{bar:32}} {{human_pos:>11}} of {{human_len}} {unit}, {{per_sec}}, {{eta}} left"
+    );
+    let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr());
+    bar.set_style(style(&template));
+    bar.set_prefix(title.to_owned());
+    bar
+}
+
 /// A sign of life for work whose length is unknown.
 pub fn spinner(title: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -136,5 +147,6 @@ mod tests {
         bar("files", 3, "bytes").finish_and_clear();
         bar("files", 3, "files").finish_and_clear();
         spinner("waiting").finish_and_clear();
+        timed_bar("simulating", "accesses").finish_and_clear();
     }
 }

@@ -1,5 +1,7 @@
 //! `rackpool repro`: the evaluations of the papers again, as a page, as JSON and as text.
 
+mod racksim;
+
 use crate::args::{PaperName, ReproArgs};
 use crate::failure::{Failure, Result};
 use crate::output;
@@ -17,6 +19,7 @@ pub fn run(args: &ReproArgs) -> Result<()> {
     let (name, testbed, make): (_, _, Made) = match args.paper {
         PaperName::Rcmp => ("rcmp", "rcmp-testbed", repro::rcmp::rcmp),
         PaperName::Herd => ("herd", "herd-apt", repro::herd::figures::herd),
+        PaperName::Racksim => return racksim::run(args),
     };
     let profile = args.profile.as_deref().unwrap_or(testbed);
     let profile = Profile::load(profile).map_err(|error| Failure::usage(error.to_string()))?;

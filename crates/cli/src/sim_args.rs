@@ -3,6 +3,7 @@
 use crate::api::Policy;
 use clap::{Args, Subcommand};
 use rackpool_core::probe::Mutation;
+use rackpool_rack::model::Preset;
 use rackpool_sim::run::{FaultSet, OPERATIONS_DEFAULT, PROFILE_DEFAULT};
 use rackpool_sim::world::scale::RACKS_DEFAULT;
 use std::path::PathBuf;
@@ -38,6 +39,17 @@ Examples:
   rackpool sim ladder --profile laptop --measure --html ladder.html
   rackpool calibrate --out mine.toml && rackpool sim ladder --profile mine.toml --json ladder.json";
 
+const RACK_EXAMPLES: &str = "\
+A rack whose nodes take memory from pools behind a switch. CONFIG is a file, or wl-mix (64 nodes, 6
+pools, 256 MiB a node), or wl-mix-64th (the same 64 times smaller). Lists are run against each other,
+a point on each thread; the result hash is the same with any number of threads. With a checkpoint
+directory, the same line again goes on where the last one was stopped.
+
+Examples:
+  rackpool sim rack wl-mix-64th --placement alternate+round-robin,alternate+smart-idle
+  rackpool sim rack wl-mix --preset dracksim-faithful --checkpoint state --json wl-mix.json
+  rackpool sim rack mine.toml --chunk-kib 256,1024,4096 --seed 1,2,3 --threads 2";
+
 /// Options of `sim`.
 #[derive(Debug, Args)]
 pub struct SimArgs {
@@ -58,6 +70,9 @@ pub enum SimCommand {
     /// What an access costs as the cluster grows
     #[command(after_help = SCALE_EXAMPLES)]
     Scale(SimScaleArgs),
+    /// A rack of nodes and pools, from traces of what programs access
+    #[command(after_help = RACK_EXAMPLES)]
+    Rack(SimRackArgs),
     /// What each kind of access costs on a profile
     #[command(after_help = LADDER_EXAMPLES)]
     Ladder(SimLadderArgs),
@@ -187,6 +202,56 @@ pub struct SimScaleArgs {
     /// The reports.
     #[command(flatten)]
     pub output: SimOutputArgs,
+}
+
+/// Options of `sim rack`.
+#[derive(Debug, Args)]
+pub struct SimRackArgs {
+    /// A file, or a built-in configuration: wl-mix, wl-mix-64th
+    #[arg(value_name = "CONFIG")]
+    pub config: String,
+    /// Constants: dracksim-faithful, corrected, cxl [default: the file's]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub preset: Vec<String>,
+    /// Page and pool policies, by the names of `rackpool master --placement` [default: the file's]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub placement: Vec<Policy>,
+    /// What the manager gives out at once [default: the file's]
+    #[arg(long, value_name = "KIB,..", value_delimiter = ',')]
+    pub chunk_kib: Vec<u64>,
+    /// Seeds of what is random [default: the file's]
+    #[arg(long, value_name = "SEED,..", value_delimiter = ',')]
+    pub seed: Vec<u64>,
+    /// Accesses of each node, at most [default: the file's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub accesses: Option<u64>,
+    /// Threads, each with a point of its own [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Keep the state of each point in this directory, and go on from what is there
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: Option<PathBuf>,
+    /// Events of a point between two checkpoints
+    #[arg(long, value_name = "N", default_value_t = 500_000_000)]
+    pub checkpoint_events: u64,
+    /// Write the numbers as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+impl SimRackArgs {
+    /// The presets by their names.
+    pub fn presets(&self) -> Result<Vec<Preset>> {
+        let preset = |name: &String| match name.as_str() {
+            "dracksim-faithful" => Ok(Preset::DracksimFaithful),
+            "corrected" => Ok(Preset::Corrected),
+            "cxl" => Ok(Preset::Cxl),
+            _ => Err(Failure::usage(format!(
+                "`{name}` is no preset; there are dracksim-faithful, corrected and cxl"
+            ))),
+        };
+        self.preset.iter().map(preset).collect()
+    }
 }
 
 /// Options of `sim ladder`.

@@ -10,23 +10,26 @@
 //! Sources: Rcmp §5.1 (a free page of the own rack, else one of another rack at random); Rack-scale
 //! disaggregation (alternate local-remote; round-robin; smart-idle).
 
+mod hot;
 mod idle;
 mod name;
 #[cfg(test)]
 mod tests;
 
 use crate::addr::RackId;
+use crate::constants::NS_PER_MS;
 use crate::seam::Nanos;
 use idle::Histories;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+pub use hot::{HotDecision, HotPages, OwnRoom};
 pub use idle::HISTORY_WINDOWS;
 pub use name::PolicyNameError;
 
 /// A pool's policy. As text: `local-first`, `alternate`, `random`, `round-robin`, `least-loaded`,
-/// `smart-idle`, or an order and a choice such as `alternate+smart-idle`. A choice alone is made
+/// `smart-idle`, `least-traffic`, or an order and a choice such as `alternate+smart-idle`. A choice alone is made
 /// among all racks, an order alone chooses at random.
 ///
 /// ```
@@ -62,7 +65,7 @@ pub enum Order {
 }
 
 /// How a rack is chosen among those with room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Choice {
     /// Any, each as likely as the others. Source: Rcmp §5.1.
     #[default]
@@ -75,16 +78,46 @@ pub enum Choice {
     /// the fewest bytes in use that is not the last choice. The first n choices take turns.
     /// Source: Rack-scale disaggregation.
     SmartIdle(Window),
+    /// The one with the least traffic to be expected: its accesses lately, as smart-idle counts
+    /// them, and for the bytes it was chosen for in the open window and the one before as many as
+    /// bytes in use have on average; of equals the least used. What was just given out is not
+    /// accessed yet, so counts alone would send the next choices after it.
+    LeastTraffic(Window),
 }
 
-/// What a window is in which accesses are counted for [`Choice::SmartIdle`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a window is in which accesses are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Window {
     /// The time between two choices. Source: Rack-scale disaggregation.
     #[default]
     PerChoice,
     /// A fixed time, ms, not 0.
     Ms(u32),
+    /// A fixed time, µs, not 0: for simulated racks, whose masters see every access.
+    Us(u32),
+}
+
+impl Window {
+    /// Its length, ns; 1 ns where it has none of its own.
+    fn nanos(self) -> Nanos {
+        match self {
+            Window::PerChoice => 1,
+            Window::Ms(ms) => u64::from(ms.max(1)) * NS_PER_MS,
+            Window::Us(us) => u64::from(us.max(1)) * 1_000,
+        }
+    }
+}
+
+impl Order {
+    /// Whether the asker's own memory is asked first, of a turn that is its own or not. Turns
+    /// change with each request; the first one is the own.
+    pub fn own_first(self, is_own_turn: bool) -> bool {
+        match self {
+            Order::LocalFirst => true,
+            Order::Alternate => is_own_turn,
+            Order::Anywhere => false,
+        }
+    }
 }
 
 /// What a choice must know of a rack.
@@ -104,7 +137,7 @@ pub struct Candidate {
 }
 
 /// What is remembered from choice to choice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chooser {
     random: u64,
     last: Option<RackId>,
@@ -161,6 +194,21 @@ impl Chooser {
         let least = idle.iter().min_by_key(|c| (used(c), c.rack));
         least.expect("one is left at least").rack
     }
+
+    /// Traffic per byte is the same quotient for all, so all are multiplied by its denominator.
+    fn least_traffic(&self, racks: &[Candidate], fitting: &[Candidate]) -> RackId {
+        let used = |c: &Candidate| c.used_bytes.saturating_add(c.promised_bytes);
+        let traffic = |c: &Candidate| u128::from(self.histories.frequency_thirds(c.rack));
+        let all_bytes = racks.iter().map(|c| u128::from(used(c))).sum::<u128>().max(1);
+        let all_traffic: u128 = racks.iter().map(traffic).sum();
+        let expected = |c: &Candidate| {
+            let claimed = u128::from(self.histories.claimed_bytes(c.rack));
+            let come = traffic(c).saturating_mul(all_bytes);
+            come.saturating_add(claimed.saturating_mul(all_traffic))
+        };
+        let least = fitting.iter().min_by_key(|c| (expected(c), used(c), c.rack));
+        least.expect("it is not empty").rack
+    }
 }
 
 /// A rack other than `own` and those in `tried` that is alive and has room for `bytes`; `None`
@@ -173,7 +221,7 @@ pub fn pick_rack(
     now: Nanos,
     chooser: &mut Chooser,
 ) -> Option<RackId> {
-    if let Choice::SmartIdle(window) = choice {
+    if let Choice::SmartIdle(window) | Choice::LeastTraffic(window) = choice {
         chooser.histories.close(window, now);
     }
     let fits = |c: &&Candidate| {
@@ -199,7 +247,11 @@ pub fn pick_rack(
         }
         Choice::RoundRobin => chooser.round_robin(&fitting),
         Choice::SmartIdle(_) => chooser.smart_idle(&fitting),
+        Choice::LeastTraffic(_) => chooser.least_traffic(racks, &fitting),
     };
+    if let Choice::LeastTraffic(_) = choice {
+        chooser.histories.claim(chosen, bytes);
+    }
     chooser.last = Some(chosen);
     chooser.choices += 1;
     Some(chosen)

@@ -3,3 +3,13 @@
 //!
 //! Where new memory goes is decided by `rackpool_core::placement`, as in a running pool.
 #![forbid(unsafe_code)]
+
+pub mod dram;
+pub mod model;
+pub mod net;
+pub mod plot;
+pub mod report;
+pub mod repro;
+pub mod run;
+pub mod source;
+pub mod trace;

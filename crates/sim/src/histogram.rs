@@ -1,13 +1,15 @@
 //! Counts of durations in buckets that are at most 1/32 of their value wide, so that a percentile
 //! is never further off than that; nothing is clipped.
 
+use serde::{Deserialize, Serialize};
+
 /// Bits of a value that a bucket tells apart.
 const PRECISION_BITS: u32 = 5;
 const SUB_BUCKETS: usize = 1 << PRECISION_BITS;
 const BUCKETS: usize = (64 - PRECISION_BITS as usize + 1) * SUB_BUCKETS;
 
 /// A histogram of whole numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
     counts: Vec<u64>,
     count: u64,

@@ -7,6 +7,7 @@ mod engine;
 #[cfg(feature = "mutations")]
 mod mutations;
 mod page;
+mod rack;
 mod show;
 mod speed;
 mod sweep;
@@ -16,8 +17,9 @@ use crate::args::{SimArgs, SimCommand, SimConfigArgs};
 use crate::failure::{Failure, Result};
 pub use calibrate::run as calibrate;
 pub use engine::Engine;
+pub use rack::Meter;
 use rackpool_sim::device::Profile;
-use rackpool_sim::report::Table;
+use rackpool_sim::report::{Cell, Column, Table};
 use rackpool_sim::run::Config;
 pub use speed::run as speed;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -32,6 +34,7 @@ fn run_on(engine: &Engine, args: &SimArgs) -> Result<()> {
         SimCommand::Run(args) => sweep::run(engine, args),
         SimCommand::Replay(args) => sweep::replay(engine, args),
         SimCommand::Scale(args) => tables::scale(engine, args),
+        SimCommand::Rack(args) => rack::run(args),
         SimCommand::Ladder(args) => tables::ladder(engine, args),
         #[cfg(feature = "mutations")]
         SimCommand::Mutations(args) => mutations::run(engine, args),
@@ -63,6 +66,11 @@ pub fn text_of(table: &Table) -> String {
     show::table(table)
 }
 
+/// A cell of a table as text.
+pub fn cell_text(column: &Column, cell: &Cell) -> String {
+    show::cell(column, cell)
+}
+
 /// Tables as a page for people.
 pub fn page_of(title: &str, tables: &[Table], profile: &Profile, seconds: f64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -77,7 +85,7 @@ fn calibration(profile: &Profile) -> &'static str {
 }
 
 /// How many threads run seeds: as many as there are processors, unless told.
-fn threads(asked: Option<u32>) -> usize {
+pub fn threads(asked: Option<u32>) -> usize {
     let here = || std::thread::available_parallelism().map_or(1, usize::from);
     asked.map_or_else(here, |threads| threads as usize)
 }

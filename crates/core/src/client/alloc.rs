@@ -50,10 +50,13 @@ impl Alloc {
         let order = client.order();
         let target = match (placement, order) {
             (Placement::Auto, _) if client.rare(Rare::PickRackFirst) => None,
-            (Placement::Local, _) | (Placement::Auto, Order::LocalFirst) => own,
-            (Placement::Auto, Order::Alternate) => own.filter(|_| client.take_turn()),
+            (Placement::Local, _) => own,
             (Placement::Rack(rack), _) => Some(rack),
-            (Placement::Spread, _) | (Placement::Auto, Order::Anywhere) => None,
+            (Placement::Spread, _) => None,
+            (Placement::Auto, order) => {
+                let is_own_turn = order == Order::Alternate && client.take_turn();
+                own.filter(|_| order.own_first(is_own_turn))
+            }
         };
         let (tried, last_full, done) = (Vec::new(), None, None);
         Self { bytes, owned, placement, order, target, tried, last_full, done }

@@ -6,21 +6,24 @@
 use super::Window;
 use crate::addr::RackId;
 use crate::seam::Nanos;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Closed windows that a frequency is made of: the last one and three before it.
 pub const HISTORY_WINDOWS: usize = 4;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct History {
     /// Accesses in the window that is open.
     open: u64,
     /// Accesses in the closed ones, the last first.
     closed: [u64; HISTORY_WINDOWS],
+    /// Bytes that the rack was chosen for in the open window and in the one before it.
+    claimed: [u64; 2],
 }
 
 /// Of all racks that ever said how often they are accessed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Histories {
     racks: BTreeMap<RackId, History>,
     /// What each shard of a rack said last.
@@ -31,20 +34,31 @@ pub(super) struct Histories {
 
 impl Histories {
     pub(super) fn note(&mut self, rack: RackId, total: u64) {
-        let new = History { open: 0, closed: [0; HISTORY_WINDOWS] };
-        let known = self.racks.entry(rack.rack()).or_insert(new);
+        let known = self.racks.entry(rack.rack()).or_default();
         let last = self.totals.insert(rack, total).unwrap_or(total);
         // A daemon that restarted counts from 0: what it says is what happened since.
         let since = total.checked_sub(last).unwrap_or(total);
         known.open = known.open.saturating_add(since);
     }
 
+    /// A rack was chosen for so many bytes.
+    pub(super) fn claim(&mut self, rack: RackId, bytes: u64) {
+        let [open, _] = &mut self.racks.entry(rack.rack()).or_default().claimed;
+        *open = open.saturating_add(bytes);
+    }
+
+    /// Bytes that a rack was chosen for in the open window and the one before it.
+    pub(super) fn claimed_bytes(&self, rack: RackId) -> u64 {
+        let known = self.racks.get(&rack.rack());
+        known.map_or(0, |history| history.claimed[0].saturating_add(history.claimed[1]))
+    }
+
     /// Closes the window that is open, if it is over.
     pub(super) fn close(&mut self, window: Window, now: Nanos) {
         let over = match window {
             Window::PerChoice => 1,
-            Window::Ms(ms) => {
-                let window_ns = u64::from(ms.max(1)) * 1_000_000;
+            Window::Ms(_) | Window::Us(_) => {
+                let window_ns = window.nanos();
                 let opened = *self.opened.get_or_insert(now);
                 let over = now.saturating_sub(opened) / window_ns;
                 self.opened = Some(opened + over * window_ns);
@@ -56,6 +70,7 @@ impl Histories {
             for history in self.racks.values_mut() {
                 history.closed.rotate_right(1);
                 history.closed[0] = std::mem::take(&mut history.open);
+                history.claimed = [0, history.claimed[0]];
             }
         }
     }

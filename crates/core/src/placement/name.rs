@@ -7,9 +7,9 @@ use std::str::FromStr;
 /// A text that names no policy. Correct it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{name}` is no placement: write local-first, alternate, random, round-robin, least-loaded or \
-     smart-idle, or two of them such as alternate+smart-idle; smart-idle:250ms counts in windows \
-     of that length"
+    "`{name}` is no placement: write local-first, alternate, random, round-robin, least-loaded, \
+     smart-idle or least-traffic, or two of them such as alternate+smart-idle; smart-idle:250ms \
+     counts in windows of that length, and least-traffic:250us"
 )]
 pub struct PolicyNameError {
     /// The text.
@@ -63,13 +63,29 @@ fn choice_of(name: &str) -> Option<Choice> {
         "round-robin" => Some(Choice::RoundRobin),
         "least-loaded" => Some(Choice::LeastLoaded),
         "smart-idle" => Some(Choice::SmartIdle(Window::PerChoice)),
-        _ => {
-            let digits = name.strip_prefix("smart-idle:")?.strip_suffix("ms")?;
-            let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-            let ms = digits.parse().ok().filter(|ms| plain && *ms > 0)?;
-            Some(Choice::SmartIdle(Window::Ms(ms)))
-        }
+        "least-traffic" => Some(Choice::LeastTraffic(LEAST_TRAFFIC_WINDOW)),
+        _ => match name.split_once(':')? {
+            ("smart-idle", length) => Some(Choice::SmartIdle(window_of(length)?)),
+            ("least-traffic", length) => Some(Choice::LeastTraffic(window_of(length)?)),
+            _ => None,
+        },
     }
+}
+
+/// A window of `least-traffic` for which no length is named.
+const LEAST_TRAFFIC_WINDOW: Window = Window::Ms(100);
+
+fn window_of(length: &str) -> Option<Window> {
+    if length == "choice" {
+        return Some(Window::PerChoice);
+    }
+    let (digits, is_ms) = match length.strip_suffix("ms") {
+        Some(digits) => (digits, true),
+        None => (length.strip_suffix("us")?, false),
+    };
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let count = digits.parse().ok().filter(|count| plain && *count > 0)?;
+    Some(if is_ms { Window::Ms(count) } else { Window::Us(count) })
 }
 
 impl fmt::Display for Policy {
@@ -94,7 +110,19 @@ impl fmt::Display for Choice {
             Choice::RoundRobin => write!(f, "round-robin"),
             Choice::LeastLoaded => write!(f, "least-loaded"),
             Choice::SmartIdle(Window::PerChoice) => write!(f, "smart-idle"),
-            Choice::SmartIdle(Window::Ms(ms)) => write!(f, "smart-idle:{ms}ms"),
+            Choice::SmartIdle(window) => write!(f, "smart-idle:{window}"),
+            Choice::LeastTraffic(LEAST_TRAFFIC_WINDOW) => write!(f, "least-traffic"),
+            Choice::LeastTraffic(window) => write!(f, "least-traffic:{window}"),
+        }
+    }
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Window::PerChoice => write!(f, "choice"),
+            Window::Ms(ms) => write!(f, "{ms}ms"),
+            Window::Us(us) => write!(f, "{us}us"),
         }
     }
 }

@@ -1,0 +1,182 @@
+//! `repro racksim`: the rack simulator's evaluation, as drawings, tables, JSON and a page.
+
+use crate::args::ReproArgs;
+use crate::failure::{Failure, Result};
+use crate::output;
+use crate::servers::install_shutdown;
+use crate::sim;
+use rackpool_bench::report::{Kind, Report};
+use rackpool_rack::model::config::Preset;
+use rackpool_rack::model::{Config, Outcome};
+use rackpool_rack::report;
+use rackpool_rack::repro::{self, Claim, Drawing, PRESETS, Run, Runs};
+use rackpool_rack::run::{Sweep, hash_of, sweep};
+use rackpool_rack::source::TraceSet;
+use rackpool_sim::report::Table;
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Memories are so many times smaller than the paper's, so that all runs take minutes.
+const DIVISOR: u64 = 64;
+/// `--quick` runs so many times fewer accesses.
+const QUICK: u64 = 8;
+
+/// What came out under one preset.
+struct Made {
+    preset: Preset,
+    claims: Vec<Claim>,
+    drawings: Vec<Drawing>,
+    tables: Vec<Table>,
+}
+
+/// Runs both presets and writes what came out.
+pub fn run(args: &ReproArgs) -> Result<()> {
+    if args.profile.is_some() {
+        return Err(Failure::usage("racksim has presets of its own and takes no --profile"));
+    }
+    std::fs::create_dir_all(&args.out).map_err(|error| Failure::file(&args.out, &error))?;
+    let start = Instant::now();
+    let mut points = repro::points(DIVISOR);
+    if args.quick {
+        points.iter_mut().for_each(|point| point.accesses /= QUICK);
+    }
+    let outcomes = simulate(&points)?;
+    let hash = hash_of(&outcomes);
+    let points: Vec<(Config, Outcome)> = points.into_iter().zip(outcomes).collect();
+    let made: Vec<Made> =
+        PRESETS.into_iter().zip(points.chunks(Run::ALL.len())).map(make).collect();
+    for drawing in made.iter().flat_map(|made| &made.drawings) {
+        output::write_file(&args.out.join(format!("{}.svg", drawing.name)), &drawing.svg)?;
+    }
+    let written = report_of(&made, &points, hash).write(&args.out.join("racksim.json"));
+    written.map_err(|error| Failure::new("io", error.to_string()))?;
+    let page = args.out.join("racksim.html");
+    output::write_file(&page, &page_of(&made))?;
+    for one in &made {
+        for table in std::iter::once(&claims_table(one)).chain(&one.tables) {
+            output::print(&format!("{}\n", sim::text_of(table)))?;
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let page = page.display();
+    output::print(&format!("{seconds:.0} s; result hash {hash:016x}\nwritten: {page}\n"))
+}
+
+fn simulate(points: &[Config]) -> Result<Vec<Outcome>> {
+    let shutdown = install_shutdown()?;
+    let bar = output::spinner("recording");
+    let traces = TraceSet::record(points, &mut |what| bar.set_message(what.to_owned()));
+    bar.finish_and_clear();
+    let traces = traces.map_err(|error| Failure::new("trace", error.to_string()))?;
+    let stop = AtomicBool::new(false);
+    let meter = sim::Meter::new(points.len());
+    let told = |point: usize, over: u64, all: u64| {
+        meter.told(point, over, all);
+        if shutdown.is_requested() {
+            // Relaxed: seen sooner or later.
+            stop.store(true, Ordering::Relaxed);
+        }
+    };
+    let how = Sweep { threads: sim::threads(None), checkpoints: None, stop: &stop, told: &told };
+    let outcomes = sweep(points, &traces, &how);
+    meter.finish();
+    // Relaxed: all threads have ended.
+    match outcomes {
+        Err(_) if stop.load(Ordering::Relaxed) => Err(Failure::interrupted()),
+        outcomes => outcomes.map_err(|error| Failure::new("sim", error.to_string())),
+    }
+}
+
+fn make((preset, points): (Preset, &[(Config, Outcome)])) -> Made {
+    let runs = Runs::new(points);
+    Made {
+        preset,
+        claims: repro::judge(&runs),
+        drawings: repro::draw(name_of(preset), &runs),
+        tables: vec![report::summary(points), report::bins(points)],
+    }
+}
+
+fn name_of(preset: Preset) -> &'static str {
+    match preset {
+        Preset::DracksimFaithful => "dracksim-faithful",
+        Preset::Corrected => "corrected",
+        Preset::Cxl => "cxl",
+    }
+}
+
+fn claims_table(made: &Made) -> Table {
+    let title = format!("What the paper says, preset {}", name_of(made.preset));
+    let columns = [("claim", ""), ("says", ""), ("holds", ""), ("because", "")];
+    let mut table = Table::new("claims", &title, &columns);
+    for claim in &made.claims {
+        let holds = if claim.holds { "yes" } else { "NO" };
+        table.row([claim.name.into(), claim.says.into(), holds.into(), (&*claim.because).into()]);
+    }
+    table
+}
+
+fn report_of(made: &[Made], points: &[(Config, Outcome)], hash: u64) -> Report {
+    let mut report = Report::here(Kind::Simulated);
+    let presets = made.iter().map(|one| {
+        json!({
+            "preset": name_of(one.preset),
+            "claims": one.claims,
+            "drawings": one.drawings.iter().map(|drawing| &drawing.name).collect::<Vec<_>>(),
+            "tables": one.tables.iter().map(Table::to_json).collect::<Vec<_>>(),
+        })
+    });
+    report.extra.insert("presets".into(), presets.collect::<Vec<Value>>().into());
+    let points = points.iter().map(|(config, outcome)| report::json(config, outcome));
+    report.extra.insert("points".into(), points.collect::<Vec<Value>>().into());
+    report.extra.insert("result_hash".into(), format!("{hash:016x}").into());
+    report.extra.insert("divisor".into(), DIVISOR.into());
+    report
+}
+
+const STYLE: &str = "body{font-family:sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}\
+    table{border-collapse:collapse;font-size:.85rem}td,th{border:1px solid #ccc;\
+    padding:.25rem .5rem;text-align:left}.scroll{overflow-x:auto}svg{max-width:100%;height:auto;\
+    margin:.5rem 0}.no{color:#b00020;font-weight:bold}";
+
+fn page_of(made: &[Made]) -> String {
+    let mut out = format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width, initial-scale=1\"><title>rackpool repro racksim</title>\
+         <style>{STYLE}</style></head><body><h1>Rack-scale disaggregation again</h1><p>WL-Mix, \
+         {DIVISOR} times smaller: 64 nodes, 6 pools, programs that resemble the paper's in their \
+         patterns. Simulated and uncalibrated; no constant was chosen for a result.</p>"
+    );
+    for one in made {
+        let _ = write!(out, "<h2>Preset {}</h2>", name_of(one.preset));
+        table_of(&mut out, &claims_table(one));
+        one.drawings.iter().for_each(|drawing| out.push_str(&drawing.svg));
+        one.tables.iter().for_each(|table| table_of(&mut out, table));
+    }
+    out.push_str("</body></html>\n");
+    out
+}
+
+fn table_of(out: &mut String, table: &Table) {
+    let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let _ = write!(out, "<h3>{}</h3><div class=\"scroll\"><table><tr>", escaped(&table.title));
+    for column in &table.columns {
+        let _ = write!(out, "<th>{}</th>", escaped(&column.name));
+    }
+    out.push_str("</tr>");
+    for row in &table.rows {
+        out.push_str("<tr>");
+        for (column, cell) in table.columns.iter().zip(row) {
+            let text = sim::cell_text(column, cell);
+            let class = if text == "NO" { " class=\"no\"" } else { "" };
+            let _ = write!(out, "<td{class}>{}</td>", escaped(&text));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</table></div>");
+    for note in &table.notes {
+        let _ = write!(out, "<p><small>{}</small></p>", escaped(note));
+    }
+}

@@ -1,0 +1,163 @@
+//! `sim rack`: a rack from traces, its points side by side, as tables and as JSON.
+
+use super::{show, threads};
+use crate::args::SimRackArgs;
+use crate::failure::{Failure, Result};
+use crate::output;
+use crate::servers::install_shutdown;
+use indicatif::ProgressBar;
+use rackpool_bench::report::{Better, Kind, Report, Row};
+use rackpool_rack::model::{Config, Outcome, builtin};
+use rackpool_rack::report;
+use rackpool_rack::run::{Checkpoints, SimError, Sweep, hash_of, sweep};
+use rackpool_rack::source::TraceSet;
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Runs the points of a sweep.
+pub fn run(args: &SimRackArgs) -> Result<()> {
+    let shutdown = install_shutdown()?;
+    let points = points(args)?;
+    if let Some(path) = &args.json {
+        output::check_writable(path)?;
+    }
+    if let Some(directory) = &args.checkpoint {
+        std::fs::create_dir_all(directory).map_err(|error| Failure::file(directory, &error))?;
+    }
+    let bar = output::spinner("recording");
+    let mut told = |what: &str| bar.set_message(what.to_owned());
+    let traces = TraceSet::record(&points, &mut told);
+    bar.finish_and_clear();
+    let traces = traces.map_err(|error| Failure::new("trace", error.to_string()))?;
+    let stop = AtomicBool::new(false);
+    let meter = Meter::new(points.len());
+    let checkpoints = args.checkpoint.as_ref().map(|directory| Checkpoints {
+        directory: directory.clone(),
+        events: args.checkpoint_events,
+    });
+    let told = |point: usize, over: u64, all: u64| {
+        meter.told(point, over, all);
+        if shutdown.is_requested() {
+            // Relaxed: seen sooner or later.
+            stop.store(true, Ordering::Relaxed);
+        }
+    };
+    let threads = threads(args.threads);
+    let how = Sweep { threads, checkpoints: checkpoints.as_ref(), stop: &stop, told: &told };
+    let start = Instant::now();
+    let outcomes = sweep(&points, &traces, &how);
+    meter.finish();
+    let outcomes = outcomes.map_err(|error| match error {
+        SimError::Stopped => Failure::interrupted(),
+        SimError::Config { .. } => Failure::usage(error.to_string()),
+        error => Failure::new("sim", error.to_string()),
+    })?;
+    let seconds = start.elapsed().as_secs_f64();
+    let hash = hash_of(&outcomes);
+    let points: Vec<(Config, Outcome)> = points.into_iter().zip(outcomes).collect();
+    if let Some(path) = &args.json {
+        let written = json(&points, hash, threads, seconds).write(path);
+        written.map_err(|error| Failure::new("io", error.to_string()))?;
+    }
+    print(&points, hash, threads, seconds)
+}
+
+fn print(points: &[(Config, Outcome)], hash: u64, threads: usize, seconds: f64) -> Result<()> {
+    output::print(&format!("{}\n", show::table(&report::summary(points))))?;
+    for (config, outcome) in points {
+        output::print(&format!("{}\n", show::table(&report::workloads(config, outcome))))?;
+    }
+    output::print(&format!("{}\n", show::table(&report::bins(points))))?;
+    let accesses: u64 = points.iter().map(|point| point.1.accesses).sum();
+    output::print(&format!(
+        "{} accesses in {seconds:.1} s on {threads} threads, {:.2} M/s; result hash {hash:016x}\n",
+        show::count(accesses),
+        accesses as f64 / seconds.max(1e-9) / 1e6
+    ))
+}
+
+/// All that the words ask for: each list against each other one.
+fn points(args: &SimRackArgs) -> Result<Vec<Config>> {
+    let base = load(&args.config)?;
+    let presets = if args.preset.is_empty() { vec![base.preset] } else { args.presets()? };
+    let placements = match args.placement.is_empty() {
+        true => vec![base.placement],
+        false => args.placement.clone(),
+    };
+    let or = |list: &[u64], one: u64| if list.is_empty() { vec![one] } else { list.to_vec() };
+    let mut points = Vec::new();
+    for preset in presets {
+        for placement in &placements {
+            for chunk_kib in or(&args.chunk_kib, base.chunk_kib) {
+                for seed in or(&args.seed, base.seed) {
+                    let mut point = base.clone();
+                    (point.preset, point.placement) = (preset, *placement);
+                    (point.chunk_kib, point.seed) = (chunk_kib, seed);
+                    point.accesses = args.accesses.unwrap_or(base.accesses);
+                    point.check().map_err(|error| Failure::usage(error.to_string()))?;
+                    points.push(point);
+                }
+            }
+        }
+    }
+    Ok(points)
+}
+
+fn load(name: &str) -> Result<Config> {
+    if let Some(config) = builtin::named(name) {
+        return Ok(config);
+    }
+    let text = std::fs::read_to_string(Path::new(name)).map_err(|error| {
+        let names = builtin::NAMES.join(", ");
+        Failure::usage(format!("{name}: {error}; without a file there are {names}"))
+    })?;
+    Config::from_toml(&text).map_err(|error| Failure::usage(format!("{name}: {error}")))
+}
+
+/// One bar for all points, with rate and time left.
+pub struct Meter {
+    bar: ProgressBar,
+    /// Of each point: accesses that are over, and all.
+    points: Mutex<Vec<(u64, u64)>>,
+}
+
+impl Meter {
+    /// Of so many points.
+    pub fn new(points: usize) -> Meter {
+        let bar = output::timed_bar("simulating", "accesses");
+        Meter { bar, points: Mutex::new(vec![(0, 0); points]) }
+    }
+
+    /// A point's accesses that are over, and all of them.
+    pub fn told(&self, point: usize, over: u64, all: u64) {
+        let mut points = self.points.lock().expect("nobody panics with it");
+        points[point] = (over, all);
+        // Points that have not begun are taken for as long as this one.
+        let length: u64 = points.iter().map(|(_, its)| if *its == 0 { all } else { *its }).sum();
+        self.bar.set_length(length);
+        self.bar.set_position(points.iter().map(|(over, _)| over).sum());
+    }
+
+    /// The bar goes.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn json(points: &[(Config, Outcome)], hash: u64, threads: usize, seconds: f64) -> Report {
+    let mut report = Report::here(Kind::Simulated);
+    let accesses: u64 = points.iter().map(|point| point.1.accesses).sum();
+    let rate = accesses as f64 / seconds.max(1e-9);
+    let row = Row::new("simulated_accesses", "accesses/s", Better::Higher, rate);
+    report.results.push(row.samples(accesses));
+    let all = points.iter().map(|(config, outcome)| report::json(config, outcome));
+    report.extra.insert("points".into(), all.collect::<Vec<Value>>().into());
+    report.extra.insert("result_hash".into(), format!("{hash:016x}").into());
+    report.extra.insert("threads".into(), threads.into());
+    report.extra.insert("seconds".into(), seconds.into());
+    report.extra.insert("calibration".into(), "uncalibrated".into());
+    report
+}

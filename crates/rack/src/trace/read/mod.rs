@@ -1,0 +1,261 @@
+//! Readers: one module for each family of formats.
+
+mod binary;
+mod csv;
+mod guess;
+mod parquet;
+mod text;
+
+pub(crate) use csv::{COLUMNS, Column, INJECTION_MARK};
+
+use super::error::{Cause, TraceError};
+use super::input::Input;
+use super::pace::Pace;
+use super::{Format, Header, Options, Reader, Record, Unit};
+use ::parquet::file::reader::ChunkReader;
+use bytes::Bytes;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// DRackSim's clock, if none is said (05-racksim §1).
+const DRACKSIM_HZ: u64 = 3_600_000_000;
+/// The clock of DDR4-2400 (05-racksim §1), for DRAMsim3.
+const DRAMSIM3_HZ: u64 = 1_200_000_000;
+
+/// Opens a trace. Text and binary formats may be compressed by gzip, xz or zstd.
+///
+/// # Errors
+/// The system's, or what is wrong with the file at its head.
+pub fn open(path: &Path, options: &Options) -> Result<Box<dyn Reader + Send>, TraceError> {
+    let name = path.display().to_string();
+    let file = || File::open(path).map_err(|error| Cause::Io(error).at(&name, 0));
+    if options.format == Some(Format::Parquet) || options.format.is_none() && is_parquet(path) {
+        return parquet(&name, file()?, options);
+    }
+    read_stream(&name, Box::new(file()?), options)
+}
+
+/// Whether the first bytes are those of Parquet; a file that cannot be read is not.
+fn is_parquet(path: &Path) -> bool {
+    let mut head = [0; 4];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    read.is_ok() && head == *b"PAR1"
+}
+
+/// Reads a trace that is in memory.
+///
+/// # Errors
+/// What is wrong with it at its head.
+pub fn read_bytes(
+    name: &str,
+    bytes: Vec<u8>,
+    options: &Options,
+) -> Result<Box<dyn Reader + Send>, TraceError> {
+    if options.format == Some(Format::Parquet)
+        || options.format.is_none() && bytes.starts_with(b"PAR1")
+    {
+        return parquet(name, Bytes::from(bytes), options);
+    }
+    read_stream(name, Box::new(std::io::Cursor::new(bytes)), options)
+}
+
+/// Reads a trace as it comes, from a pipe for example; any format but Parquet, which begins at its
+/// end. `name` is for messages.
+///
+/// # Errors
+/// What is wrong with it at its head.
+pub fn read_stream(
+    name: &str,
+    source: Box<dyn Read + Send>,
+    options: &Options,
+) -> Result<Box<dyn Reader + Send>, TraceError> {
+    stream(name, source, options).map_err(|cause| cause.at(name, 0))
+}
+
+fn stream(
+    name: &str,
+    source: Box<dyn Read + Send>,
+    options: &Options,
+) -> Result<Box<dyn Reader + Send>, Cause> {
+    let mut input = Input::new(source)?;
+    let format = match options.format {
+        Some(format) => format,
+        None => guess::format(name, input.peek()?).ok_or(Cause::Unknown)?,
+    };
+    let cycles = |hz: u64| Header {
+        name: name.to_owned(),
+        unit: Unit::Cycles { hz: options.hz.unwrap_or(hz).max(1) },
+        injection: None,
+    };
+    let pace = |instructions| Pace::new(options.injection, instructions);
+    Ok(match format {
+        Format::DRackSim => {
+            let parser = binary::DRackSim { node: options.node };
+            Box::new(Stream::new(input, cycles(DRACKSIM_HZ), parser))
+        }
+        Format::Dramsim3 => {
+            let parser = text::Dramsim3 { base: base(options) };
+            Box::new(Stream::new(input, cycles(DRAMSIM3_HZ), parser))
+        }
+        Format::Ramulator2 => {
+            let pace = pace(false)?;
+            let header = pace.header(name);
+            Box::new(Stream::new(input, header, text::Ramulator2 { base: base(options), pace }))
+        }
+        Format::SimpleO3 => {
+            let pace = pace(true)?;
+            let header = pace.header(name);
+            Box::new(Stream::new(input, header, text::SimpleO3 { base: base(options), pace }))
+        }
+        Format::Lackey => {
+            let pace = pace(true)?;
+            let header = pace.header(name);
+            Box::new(Stream::new(input, header, text::Lackey { base: base(options), pace }))
+        }
+        Format::ChampSim => {
+            let pace = pace(true)?;
+            let header = pace.header(name);
+            Box::new(Stream::new(input, header, binary::ChampSim { base: base(options), pace }))
+        }
+        Format::Csv => {
+            let (parser, header) = csv::Csv::new(name, &mut input, options)?;
+            let lines = parser.head_lines;
+            Box::new(Stream::after_head(input, header, parser, lines))
+        }
+        Format::Parquet => {
+            let what = "Parquet begins at its end: it is read from a file, uncompressed";
+            return Err(Cause::Malformed(what.to_owned()));
+        }
+    })
+}
+
+fn parquet<R: ChunkReader + 'static>(
+    name: &str,
+    source: R,
+    options: &Options,
+) -> Result<Box<dyn Reader + Send>, TraceError> {
+    let reader = parquet::Parquet::new(name, source, options);
+    Ok(Box::new(reader.map_err(|cause| cause.at(name, 0))?))
+}
+
+/// What records have in common if their format does not say it.
+fn base(options: &Options) -> Record {
+    Record { node: options.node, pid: options.pid, ..Record::default() }
+}
+
+/// How records are made of one line or one piece of bytes.
+trait Parse {
+    /// Bytes of a piece; `None` for lines.
+    const BYTES: Option<usize>;
+
+    /// Puts the piece's records, of which there may be none, into `out`.
+    fn parse(&mut self, piece: &[u8], out: &mut Found) -> Result<(), Cause>;
+}
+
+/// Records of one piece. An instruction of ChampSim has the most: four loads and two stores.
+#[derive(Debug, Default)]
+struct Found {
+    records: [Record; 6],
+    count: usize,
+    taken: usize,
+}
+
+impl Found {
+    fn push(&mut self, record: Record) {
+        self.records[self.count] = record;
+        self.count += 1;
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Record> {
+        if self.taken == self.count {
+            (self.taken, self.count) = (0, 0);
+            return None;
+        }
+        self.taken += 1;
+        Some(self.records[self.taken - 1])
+    }
+}
+
+/// A reader of any format that goes from front to back.
+struct Stream<P> {
+    input: Input,
+    header: Header,
+    parser: P,
+    found: Found,
+    /// Of the piece that was read last, from 1.
+    piece: u64,
+    order: Order,
+    ended: bool,
+}
+
+impl<P: Parse> Stream<P> {
+    fn new(input: Input, header: Header, parser: P) -> Stream<P> {
+        let (found, order) = (Found::default(), Order::default());
+        Stream { input, header, parser, found, piece: 0, order, ended: false }
+    }
+
+    /// So many lines were read already.
+    fn after_head(input: Input, header: Header, parser: P, lines: u64) -> Stream<P> {
+        Stream { piece: lines, ..Stream::new(input, header, parser) }
+    }
+
+    fn advance(&mut self) -> Result<Option<Record>, Cause> {
+        loop {
+            if let Some(record) = self.found.pop() {
+                self.order.check(record.at)?;
+                return Ok(Some(record));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            self.piece += 1;
+            let piece = match P::BYTES {
+                Some(bytes) => self.input.exact(bytes)?,
+                None => self.input.line()?,
+            };
+            match piece {
+                Some(piece) => self.parser.parse(piece, &mut self.found)?,
+                None => self.ended = true,
+            }
+        }
+    }
+}
+
+impl<P: Parse> Reader for Stream<P> {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn next(&mut self) -> Result<Option<Record>, TraceError> {
+        let next = self.advance();
+        next.map_err(|cause| {
+            self.ended = true;
+            self.found = Found::default();
+            cause.at(&self.header.name, self.piece)
+        })
+    }
+}
+
+/// That times do not go backwards.
+#[derive(Debug, Default)]
+struct Order {
+    last: u64,
+}
+
+impl Order {
+    #[inline]
+    fn check(&mut self, at: u64) -> Result<(), Cause> {
+        if at < self.last {
+            return Err(Cause::Unsorted { at, before: self.last });
+        }
+        self.last = at;
+        Ok(())
+    }
+}
+
+/// A number of a file that is narrower here.
+fn narrow<T: TryFrom<u64>>(what: &'static str, value: u64, max: u64) -> Result<T, Cause> {
+    T::try_from(value).map_err(|_| Cause::Oversized { what, value, max })
+}
