@@ -19,6 +19,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("redis-server", "the differential test compares our server's answers with it"),
     ("redis-tools", "redis-cli and redis-benchmark, which must need no change"),
     ("strace", "the pool's test that warm accesses make no system call"),
+    ("valgrind", "`rackpool trace run` records programs with its lackey, and a test does so"),
 ];
 
 /// Installs what is missing. Without the means to, says so; in CI that is a failure.

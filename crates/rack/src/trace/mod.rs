@@ -16,7 +16,7 @@ mod stat;
 mod write;
 
 pub use error::{Cause, TraceError};
-pub use pace::Injection;
+pub use pace::{Injection, parse_hz};
 pub use read::{open, read_bytes, read_stream};
 pub use stat::{Stat, stat};
 pub use write::{ParquetWriter, Writer, create};
