@@ -10,7 +10,7 @@ use crate::run::{Context, Task};
 
 /// Package, and what needs it.
 const PACKAGES: &[(&str, &str)] = &[
-    ("gcc", "the linker that rustc calls for every test binary"),
+    ("gcc", "the linker that rustc calls for every test binary, and the compiler of zstd"),
     ("git", "tidy checks the files that `git ls-files` names"),
     ("libmemcached-tools", "memccapable, which tries every command of memcached on our server"),
     ("memcached", "the differential test compares our server's answers with it"),

@@ -256,7 +256,8 @@ proptest! {
 
     #[test]
     fn what_is_written_is_read_back(
-        rows in prop::collection::vec((0u64..1 << 40, any::<(u16, u32, u32, u64, u16, bool)>()), 0..300),
+        rows in prop::collection::vec(
+            (0u64..1 << 40, any::<(u16, u32, u32, u64, u16, bool)>()), 0..300),
     ) {
         let mut at = 0;
         let records: Vec<Record> = rows
@@ -267,7 +268,8 @@ proptest! {
             })
             .collect();
         let bytes = parquet(&records, &nanoseconds(None));
-        prop_assert_eq!(all(read_bytes("a", bytes, &Options::default()).unwrap()).unwrap(), &records[..]);
+        let reader = read_bytes("a", bytes, &Options::default()).unwrap();
+        prop_assert_eq!(all(reader).unwrap(), &records[..]);
         let name = format!("rackpool-trace-{}-{at}.csv", std::process::id());
         let path = std::env::temp_dir().join(name);
         let mut writer = create(&path, &nanoseconds(None)).unwrap();

@@ -1,5 +1,5 @@
 //! Traces of memory accesses: one record, readers of the formats that people have, a filter of
-//! caches, kernels that make traces, and the trace of virtual machines that packing is studied with.
+//! caches, kernels that make traces, and the trace of virtual machines for studies of packing.
 //!
 //! Everything is a stream: [`Reader::next`] gives one [`Record`] after the other in the order of
 //! their times, and memory stays bounded however long a trace is. Nothing that a file says is
