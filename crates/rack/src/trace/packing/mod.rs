@@ -2,9 +2,9 @@
 //!
 //! Two tables, exported as CSV with a line of names, columns in any order, others ignored:
 //! `vm(vmId, tenantId, vmTypeId, priority, starttime, endtime)` and
-//! `vmType(vmTypeId, machineId, core, memory, hdd, ssd, nic)`. Times are days, resources fractions of
-//! a machine of that kind. The data set comes as SQLite; no reader of that is without a library in C,
-//! so it is exported first: `sqlite3 -header -csv FILE 'select * from vm' > vm.csv`.
+//! `vmType(vmTypeId, machineId, core, memory, hdd, ssd, nic)`. Times are days, resources fractions
+//! of a machine of that kind. The data set comes as SQLite; no reader of that is without a library
+//! in C, so it is exported first: `sqlite3 -header -csv FILE 'select * from vm' > vm.csv`.
 //!
 //! Virtual machines are a stream; types are few and kept. Source: 05-racksim §5.
 
