@@ -330,7 +330,6 @@ pub mod number {
     pub const PORT_ACTIVE: c_int = 4;
     pub const ATOMIC_NONE: c_int = 0;
     pub const ATOMIC_GLOB: c_int = 2;
-    pub const LINK_LAYER_ETHERNET: u8 = 2;
 
     pub const QPT_RC: c_int = 2;
     pub const QPT_UC: c_int = 3;
@@ -366,7 +365,6 @@ pub mod number {
 
     pub const WR_RDMA_WRITE: c_int = 0;
     pub const WR_RDMA_WRITE_WITH_IMM: c_int = 1;
-    pub const WR_SEND: c_int = 2;
     pub const WR_SEND_WITH_IMM: c_int = 3;
     pub const WR_RDMA_READ: c_int = 4;
     pub const WR_ATOMIC_CMP_AND_SWP: c_int = 5;

@@ -44,6 +44,7 @@ pub struct Region {
     raw: NonNull<ffi::Mr>,
     domain: Arc<RawDomain>,
     start: NonNull<u8>,
+    address: u64,
     bytes: u64,
     /// Keeps the memory; `None` if that is another's promise.
     _window: Option<Window>,
@@ -105,7 +106,7 @@ impl Region {
             source: last_os_error().into(),
         })?;
         let domain = Arc::clone(domain);
-        Ok(Region { raw, domain, start, bytes: bytes as u64, _window: None })
+        Ok(Region { raw, domain, start, address, bytes: bytes as u64, _window: None })
     }
 
     /// What others name it by. Guessing it is no way in from another domain: the device compares
@@ -120,14 +121,15 @@ impl Region {
         self.bytes
     }
 
-    /// A piece of it, as a work request names it. Panics outside.
-    pub(super) fn piece(&self, offset: u64, bytes: u64) -> ffi::Sge {
+    /// A piece of it, as a work request names it. Panics outside. The device knows the region by
+    /// the address that it was given; only what is copied `inline` is named by the processor's.
+    pub(super) fn piece(&self, offset: u64, bytes: u64, inline: bool) -> ffi::Sge {
         let end = offset.checked_add(bytes);
         assert!(end.is_some_and(|end| end <= self.bytes), "{bytes} bytes at {offset} of a region");
         // SAFETY: ours, and not ended.
         let lkey = unsafe { self.raw.as_ref() }.lkey;
-        let addr = self.start.as_ptr() as u64 + offset;
-        ffi::Sge { addr, length: bytes as u32, lkey }
+        let start = if inline { self.start.as_ptr() as u64 } else { self.address };
+        ffi::Sge { addr: start + offset, length: bytes as u32, lkey }
     }
 }
 

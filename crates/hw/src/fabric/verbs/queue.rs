@@ -504,7 +504,8 @@ impl QueuePair {
     }
 
     /// Adds a work request to the batch that [`QueuePair::ring`] posts. Each piece is a part of a
-    /// region: offset and length, bytes. Whoever adds more than the queue is deep has a bug.
+    /// region: offset and length, bytes. Whoever adds more than the queue is deep, or a datagram
+    /// that is longer than a packet (`mtu_bytes`), has a bug, and panics.
     pub fn push<'a>(
         &mut self,
         id: u64,
@@ -515,9 +516,17 @@ impl QueuePair {
         assert!(self.requests.len() < self.depths.send as usize, "more than the queue is deep");
         let first = self.pieces.len();
         let pieces = pieces.into_iter().filter(|(_, _, bytes)| *bytes > 0);
-        self.pieces.extend(pieces.map(|(region, offset, bytes)| region.piece(offset, bytes)));
+        self.pieces.extend(
+            pieces.map(|(region, offset, bytes)| region.piece(offset, bytes, flags.inline)),
+        );
         let count = self.pieces.len() - first;
         assert!(count <= self.depths.pieces as usize, "{count} pieces");
+        if let Operation::SendTo { .. } = operation {
+            // The device would say that it has sent it, and send nothing.
+            let bytes: u32 = self.pieces[first..].iter().map(|piece| piece.length).sum();
+            let limit = self.device.limits.mtu_bytes;
+            assert!(bytes <= limit, "a datagram of {bytes} bytes, at most {limit} fit a packet");
+        }
         let (opcode, imm, wr) = encode(operation);
         let mut send_flags = 0;
         for (is_set, flag) in [
@@ -578,7 +587,7 @@ impl QueuePair {
         for (id, (region, offset, bytes)) in receives {
             let (sg_list, next) = (std::ptr::null_mut(), std::ptr::null_mut());
             let request = ffi::RecvWr { wr_id: id, next, sg_list, num_sge: 1 };
-            self.receives.push((request, region.piece(offset, bytes)));
+            self.receives.push((request, region.piece(offset, bytes, false)));
         }
         let mut next = std::ptr::null_mut();
         for (request, piece) in self.receives.iter_mut().rev() {
