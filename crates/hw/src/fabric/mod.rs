@@ -1,5 +1,6 @@
 //! Fabrics: one-sided operations on memory that is elsewhere. `tcp` frames them over sockets,
-//! `shm` copies, because the other rack is mapped; `proxied` has the own rack's daemon do it.
+//! `shm` copies, because the other rack is mapped; `proxied` has the own rack's daemon do it;
+//! `verbs` (a feature) has RDMA devices do it.
 //!
 //! Owns what both share: local buffers and their registration, connection numbers, counters and
 //! errors of setting up. In: work requests of an engine or a handle. Out: `FabricEvent`. Used by
@@ -9,12 +10,15 @@
 #![cfg(not(any(loom, shuttle)))]
 
 mod buffers;
+mod doors;
 mod endpoint;
 mod peers;
 pub mod proxied;
 pub mod shared;
 pub mod shm;
 pub mod tcp;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 
 pub use buffers::{LocalBuffer, ScopedBuffers};
 pub use endpoint::Endpoint;
@@ -68,6 +72,10 @@ pub enum FabricError {
         /// What the layout needs.
         needed_bytes: u64,
     },
+    /// The device or its library refused; see there.
+    #[cfg(feature = "verbs")]
+    #[error("fabric: {0}")]
+    Verbs(#[from] verbs::VerbsError),
     /// The system refused. Whether to retry depends on `source`.
     #[error("fabric: {what}: {source}")]
     Io {

@@ -28,6 +28,7 @@ pub mod target;
 
 pub(super) use connection::Disowned;
 pub use endpoint::{Endpoint, EndpointOptions};
+pub(super) use mail::Mail;
 pub use mail::{TargetSendError, WriteBack};
 pub use target::{Target, TargetCounters, TargetOptions};
 
@@ -59,12 +60,12 @@ const DIRECT_BYTES_MIN: u64 = 8 << 10;
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Refuses what is not this host.
-fn require_loopback(addr: SocketAddr) -> Result<(), FabricError> {
+pub(super) fn require_loopback(addr: SocketAddr) -> Result<(), FabricError> {
     if addr.ip().is_loopback() { Ok(()) } else { Err(FabricError::NotLoopback { addr }) }
 }
 
 /// A stream socket that never blocks.
-fn new_socket(addr: SocketAddr) -> Result<OwnedFd, FabricError> {
+pub(super) fn new_socket(addr: SocketAddr) -> Result<OwnedFd, FabricError> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     rustix::net::socket_with(family, SocketType::STREAM, flags, None)
@@ -73,7 +74,7 @@ fn new_socket(addr: SocketAddr) -> Result<OwnedFd, FabricError> {
 
 /// The settings of every connection. The sizes of its buffers are left to the kernel, which lets
 /// them grow with the traffic; a size given here would end that.
-fn tune(socket: BorrowedFd<'_>) -> Result<(), FabricError> {
+pub(super) fn tune(socket: BorrowedFd<'_>) -> Result<(), FabricError> {
     let seconds = Duration::from_secs;
     sockopt::set_tcp_nodelay(socket, true)
         .and_then(|()| sockopt::set_socket_keepalive(socket, true))
@@ -85,7 +86,7 @@ fn tune(socket: BorrowedFd<'_>) -> Result<(), FabricError> {
 }
 
 /// The pause after which a heartbeat is due, nanoseconds.
-fn heartbeat_ns(lease_ms: u64) -> Nanos {
+pub(super) fn heartbeat_ns(lease_ms: u64) -> Nanos {
     lease_ms * 1_000_000 / HEARTBEATS_PER_LEASE
 }
 

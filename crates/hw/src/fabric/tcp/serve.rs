@@ -26,8 +26,8 @@ use super::frame::{
     Status,
 };
 use super::mail::{Mail, WriteBack};
-use super::target::Doors;
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, errno, received, recv, send, sent};
+use crate::fabric::doors::Doors;
 use rackpool_core::constants::{BUFFERED_PIECE_BYTES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId, RemoteAddr, WorkStatus};
 use rackpool_core::target::Pieces;

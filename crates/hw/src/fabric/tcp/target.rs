@@ -9,11 +9,9 @@
 //! the system which are ready, gives way to others on its core after a few looks in vain, and
 //! sleeps when nothing moved for a while.
 //!
-//! Ordering rule of the doors: a caller puts its work under the lock, then sets `mail`, then
-//! looks at `sleeping`; the thread sets `sleeping`, then looks at `mail`, then sleeps.
-//!
 //! Source: DESIGN §3 (waiting), §4 (bounded queues, loopback only).
 
+use super::super::doors::Doors;
 use super::super::peers::PeerTable;
 use super::super::shm::ShmPeer;
 use super::super::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
@@ -23,19 +21,16 @@ use super::mail::{Mail, TargetSendError, WriteBack};
 use super::serve::{Served, Service};
 use super::{heartbeat_ns, new_socket, require_loopback, send, tune};
 use crate::window::Window;
-use rackpool_core::constants::{
-    FABRIC_EVENTS_MAX, FABRIC_MESSAGES_MAX, FABRIC_PEERS_MAX, LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX,
-};
+use rackpool_core::constants::{FABRIC_PEERS_MAX, LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX};
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
-use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use zerocopy::IntoBytes;
 
@@ -230,209 +225,6 @@ impl Drop for Target {
     }
 }
 
-/// What the thread and the application share.
-pub(super) struct Doors {
-    state: Mutex<DoorState>,
-    mail: AtomicBool,
-    sleeping: AtomicBool,
-    stop: AtomicBool,
-    wake: OwnedFd,
-    waker: Arc<dyn Fn() + Send + Sync>,
-    stats: [AtomicU64; 8],
-}
-
-#[derive(Default)]
-struct DoorState {
-    events: VecDeque<FabricEvent>,
-    /// Messages among the events.
-    messages: usize,
-    /// A connection waits for room among the messages.
-    room_wanted: bool,
-    boxes: BTreeMap<PeerId, Mailbox>,
-    /// Connections that have mail.
-    touched: VecDeque<PeerId>,
-}
-
-#[derive(Default)]
-struct Mailbox {
-    messages: VecDeque<Mail>,
-    is_touched: bool,
-    close: bool,
-}
-
-impl Doors {
-    fn new(waker: Arc<dyn Fn() + Send + Sync>) -> Result<Self, FabricError> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(FabricError::io("an event descriptor"))?;
-        Ok(Self {
-            state: Mutex::default(),
-            mail: AtomicBool::new(false),
-            sleeping: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-            wake,
-            waker,
-            stats: Default::default(),
-        })
-    }
-
-    fn state(&self) -> MutexGuard<'_, DoorState> {
-        self.state.lock().expect("nobody panics while the doors are locked")
-    }
-
-    /// Makes the thread look at what was put in.
-    fn notify(&self) {
-        // SeqCst: pairs with the swap in target.rs::run and the load in target.rs::sleep.
-        self.mail.store(true, Ordering::SeqCst);
-        // SeqCst: pairs with the store in target.rs::sleep: either we see that it sleeps or it
-        // sees the mail.
-        if self.sleeping.load(Ordering::SeqCst) {
-            // A full counter wakes as well.
-            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        }
-    }
-
-    fn take_events(&self, events: &mut Vec<FabricEvent>) -> usize {
-        let mut state = self.state();
-        let count = state.events.len();
-        events.extend(state.events.drain(..));
-        state.messages = 0;
-        let room_wanted = std::mem::take(&mut state.room_wanted);
-        drop(state);
-        if room_wanted {
-            self.notify();
-        }
-        count
-    }
-
-    fn send(&self, peer: PeerId, mail: Mail) -> Result<(), TargetSendError> {
-        let mut state = self.state();
-        let mailbox = state.boxes.get_mut(&peer).filter(|mailbox| !mailbox.close);
-        let mailbox = mailbox.ok_or(TargetSendError::Down)?;
-        if mailbox.messages.len() == FABRIC_MESSAGES_MAX {
-            return Err(TargetSendError::Busy);
-        }
-        mailbox.messages.push_back(mail);
-        state.touch(peer);
-        drop(state);
-        self.notify();
-        Ok(())
-    }
-
-    fn close(&self, peer: PeerId) {
-        let mut state = self.state();
-        if let Some(mailbox) = state.boxes.get_mut(&peer) {
-            mailbox.close = true;
-            state.touch(peer);
-            drop(state);
-            self.notify();
-        }
-    }
-
-    fn stats(&self) -> FabricStats {
-        // Relaxed: counters for the eye; each is whole by itself.
-        let value = |index: usize| self.stats[index].load(Ordering::Relaxed);
-        FabricStats {
-            ops: value(0),
-            send_calls: value(1),
-            recv_calls: value(2),
-            empty_calls: value(3),
-            sent_bytes: value(4),
-            received_bytes: value(5),
-            pings: value(6),
-            connections: value(7),
-        }
-    }
-
-    fn publish(&self, stats: &FabricStats) {
-        let values = [
-            stats.ops,
-            stats.send_calls,
-            stats.recv_calls,
-            stats.empty_calls,
-            stats.sent_bytes,
-            stats.received_bytes,
-            stats.pings,
-            stats.connections,
-        ];
-        for (cell, value) in self.stats.iter().zip(values) {
-            // Relaxed: as in `stats`; only this thread writes.
-            cell.store(value, Ordering::Relaxed);
-        }
-    }
-
-    /// Hands a message to the application, or gives it back if there is no room; the thread is
-    /// then notified when there is.
-    pub(super) fn deliver(&self, event: FabricEvent) -> Result<(), FabricEvent> {
-        let mut state = self.state();
-        if state.messages >= FABRIC_EVENTS_MAX {
-            state.room_wanted = true;
-            return Err(event);
-        }
-        state.messages += 1;
-        self.push(state, event);
-        Ok(())
-    }
-
-    /// Tells of a new connection. Connections are accepted only while there is room for messages
-    /// (see `is_congested`), which bounds the number of these events.
-    pub(super) fn connected(&self, peer: PeerId) {
-        let mut state = self.state();
-        state.boxes.insert(peer, Mailbox::default());
-        self.push(state, FabricEvent::Connected { peer });
-    }
-
-    fn closed(&self, peer: PeerId, event: FabricEvent) {
-        let mut state = self.state();
-        state.boxes.remove(&peer);
-        self.push(state, event);
-    }
-
-    fn push(&self, mut state: MutexGuard<'_, DoorState>, event: FabricEvent) {
-        state.events.push_back(event);
-        let is_first = state.events.len() == 1;
-        drop(state);
-        if is_first {
-            (self.waker)();
-        }
-    }
-
-    /// Whether the application has left so many events that no connection may be accepted.
-    fn is_congested(&self) -> bool {
-        let mut state = self.state();
-        let is_congested = state.events.len() >= FABRIC_EVENTS_MAX;
-        state.room_wanted |= is_congested;
-        is_congested
-    }
-
-    /// The application's next message to a connection.
-    pub(super) fn take_mail(&self, peer: PeerId) -> Option<Mail> {
-        self.state().boxes.get_mut(&peer)?.messages.pop_front()
-    }
-
-    /// A connection for which something was put in, and whether it is to be closed.
-    fn take_touched(&self) -> Option<(PeerId, bool)> {
-        let mut state = self.state();
-        while let Some(peer) = state.touched.pop_front() {
-            if let Some(mailbox) = state.boxes.get_mut(&peer) {
-                mailbox.is_touched = false;
-                return Some((peer, mailbox.close));
-            }
-        }
-        None
-    }
-}
-
-impl DoorState {
-    fn touch(&mut self, peer: PeerId) {
-        if let Some(mailbox) = self.boxes.get_mut(&peer)
-            && !mailbox.is_touched
-        {
-            mailbox.is_touched = true;
-            self.touched.push_back(peer);
-        }
-    }
-}
-
 /// The thread's own.
 struct Server {
     listener: OwnedFd,
@@ -459,7 +251,7 @@ impl Server {
         while !self.doors.stop.load(Ordering::SeqCst) {
             // Relaxed: only saves the exchange, which orders.
             let is_mail = self.doors.mail.load(Ordering::Relaxed);
-            // SeqCst: pairs with the store in target.rs::notify.
+            // SeqCst: pairs with the store in doors.rs::notify.
             if is_mail && self.doors.mail.swap(false, Ordering::SeqCst) {
                 self.sort_mail();
             }
@@ -655,13 +447,13 @@ impl Server {
     fn sleep(&mut self, now: Nanos) {
         self.tick(now);
         let timeout = (self.tick_at > 0).then(|| self.tick_at.saturating_sub(now));
-        // SeqCst: pairs with the load in target.rs::notify.
+        // SeqCst: pairs with the load in doors.rs::notify.
         self.doors.sleeping.store(true, Ordering::SeqCst);
-        // SeqCst: pairs with the stores in target.rs::notify and target.rs::drop.
+        // SeqCst: pairs with the stores in doors.rs::notify and target.rs::drop.
         let must_stay =
             self.doors.mail.load(Ordering::SeqCst) || self.doors.stop.load(Ordering::SeqCst);
         self.look(if must_stay { Some(0) } else { timeout });
-        // SeqCst: pairs with the load in target.rs::notify; a notification too many is harmless.
+        // SeqCst: pairs with the load in doors.rs::notify; a notification too many is harmless.
         self.doors.sleeping.store(false, Ordering::SeqCst);
     }
 
