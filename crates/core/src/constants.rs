@@ -255,7 +255,7 @@ pub const MOVE_RESTING_MAX: usize = 4096;
 /// After a question that moved nothing the mover pauses for as long as it took, after the next one
 /// for twice as long, and so on up to so many times as long: where nothing is to be moved asking
 /// takes little, and where much is, the pages that stay hold up few of the others.
-pub const MOVER_PAUSE_TIMES_MAX: u32 = 128;
+pub const MOVER_PAUSE_TIMES_MAX: u32 = 256;
 /// The longest such pause, ns.
 pub const MOVER_PAUSE_NS_MAX: u64 = NS_PER_SECOND;
 /// Decisions that a daemon remembers with all that they were made of.
