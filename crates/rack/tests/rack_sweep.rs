@@ -16,7 +16,7 @@ fn points(accesses: u64) -> Vec<Config> {
         accesses,
         ..builtin::wl_mix(64)
     };
-    let placements = ["alternate+random", "alternate+smart-idle", "local-first+least-traffic:7us"];
+    let placements = ["alternate+random", "alternate+smart-idle", "local-first+even:7us"];
     placements.into_iter().flat_map(|name| [(name, 1), (name, 2)]).map(of).collect()
 }
 
