@@ -1,6 +1,8 @@
 set -eu
 modprobe veth
 ip link add va mtu 9000 type veth peer name vb mtu 9000
+# Their addresses are used at once, without asking whether somebody else has them.
+echo 0 > /proc/sys/net/ipv6/conf/va/accept_dad; echo 0 > /proc/sys/net/ipv6/conf/vb/accept_dad
 ip link set va up; ip link set vb up
 rig-rxe rxe_a va; rig-rxe rxe_b vb
 # Addresses of the links themselves, so that packets between both leave by one and come by the other.

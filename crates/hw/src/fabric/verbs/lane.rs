@@ -34,8 +34,10 @@ pub(super) const SLOTS: u32 = 32;
 const KEPT: u32 = 4;
 /// After so many the other end is told, if no message does it along the way.
 const TOLD_EACH: u32 = SLOTS / 4;
-/// Work requests under way on a queue pair.
+/// Work requests under way on a queue pair of an initiator …
 pub(super) const DEPTH: u32 = 256;
+/// … and of a target, which sends messages and no more.
+pub(super) const TARGET_DEPTH: u32 = 2 * SLOTS;
 /// One in so many work requests is completed whatever is asked for.
 const SIGNAL_EACH: u32 = 16;
 /// Bytes that travel inside a work request, if the device can.
@@ -46,9 +48,12 @@ const SLOT_BYTES: u64 = (HEAD_BYTES + MESSAGE_BYTES_MAX as usize) as u64;
 const RECEIVE: u64 = 1 << 31;
 const NUMBER: u32 = (1 << 31) - 1;
 
-/// Completions that all queue pairs of one end together may have.
-pub(super) const fn completions_of(connections: u32) -> u32 {
-    connections * (DEPTH + SLOTS)
+/// How many connections with queues of `depth` one completion queue bears, at most `wanted`, and
+/// the length that it then needs.
+pub(super) fn fit(device: &Device, depth: u32, wanted: u32) -> (u32, u32) {
+    let each = depth + SLOTS;
+    let connections = wanted.min(device.limits.completions_max / each);
+    (connections, connections * each)
 }
 
 /// The connection that a completion is for.
@@ -118,17 +123,17 @@ pub(super) struct Lane<T> {
 
 impl<T> Lane<T> {
     /// The queue pair with its receives posted; not connected. `peer` comes back by [`peer_of`];
-    /// `keeps` says what becomes of messages that a failed queue pair gives back.
+    /// `depth` bounds the work requests under way; `keeps` says what becomes of messages that a failed queue pair gives back.
     pub(super) fn new(
         device: &Device,
         domain: &Domain,
         completions: &Completions,
         peer: u32,
-        keeps: bool,
+        (depth, keeps): (u32, bool),
     ) -> Result<Self, VerbsError> {
         let limit = device.limits.work_max;
         let depths = Depths {
-            send: DEPTH.min(limit),
+            send: depth.min(limit),
             receive: SLOTS,
             pieces: FABRIC_SGES_MAX as u32,
             inline_bytes: INLINE_BYTES,
@@ -147,7 +152,7 @@ impl<T> Lane<T> {
             window,
             peer,
             depth: depths.send as usize,
-            posted: VecDeque::with_capacity(DEPTH as usize),
+            posted: VecDeque::with_capacity(depth as usize),
             number_next: 0,
             since_signalled: 0,
             keeps,
