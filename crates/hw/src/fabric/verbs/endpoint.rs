@@ -35,6 +35,9 @@ use std::net::SocketAddr;
 /// Connections of one endpoint: one to each rack and some that are ending.
 const CONNECTIONS_MAX: u32 = 64;
 
+/// How a step of a connection went.
+type Outcome<R> = Result<R, Broken>;
+
 /// Who executes CAS and FAA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Atomics {
@@ -183,7 +186,7 @@ impl Endpoint {
         &mut self,
         peer: PeerId,
         events: &mut Vec<FabricEvent>,
-        run: impl FnOnce(&mut Connection, &mut Context<'_>, &mut Vec<FabricEvent>) -> Result<R, Broken>,
+        run: impl FnOnce(&mut Connection, &mut Context<'_>, &mut Vec<FabricEvent>) -> Outcome<R>,
     ) -> Option<R> {
         let Endpoint { peers, locals, stats, device, options, .. } = self;
         let connection = peers.get_mut(peer).filter(|connection| connection.broken.is_none())?;

@@ -119,11 +119,14 @@ pub(super) struct Lane<T> {
     used: u32,
     told: u32,
     has_failed: bool,
+    /// A work request has failed, so those behind it were not executed.
+    work_has_failed: bool,
 }
 
 impl<T> Lane<T> {
     /// The queue pair with its receives posted; not connected. `peer` comes back by [`peer_of`];
-    /// `depth` bounds the work requests under way; `keeps` says what becomes of messages that a failed queue pair gives back.
+    /// `depth` bounds the work requests under way; `keeps` says what becomes of messages that a
+    /// failed queue pair gives back.
     pub(super) fn new(
         device: &Device,
         domain: &Domain,
@@ -166,6 +169,7 @@ impl<T> Lane<T> {
             used: 0,
             told: 0,
             has_failed: false,
+            work_has_failed: false,
         };
         lane.post_receives()?;
         Ok(lane)
@@ -308,8 +312,10 @@ impl<T> Lane<T> {
             return self.receive_completed(completion, outcomes);
         }
         let number = completion.id as u32 & NUMBER;
-        let after_failure = self.has_failed;
-        self.has_failed |= completion.status != Status::Done;
+        // A receive may have come back before; that says nothing about work.
+        let after_failure = self.work_has_failed;
+        self.work_has_failed |= completion.status != Status::Done;
+        self.has_failed |= self.work_has_failed;
         let is_there = self.posted.iter().any(|posted| posted.number == number);
         while is_there && let Some(posted) = self.posted.pop_front() {
             let Posted { slot, message, tag, .. } = posted;
@@ -405,7 +411,7 @@ impl<T> Lane<T> {
     pub(super) fn renew(&mut self) -> Result<(), VerbsError> {
         assert!(self.is_drained(), "what is posted would be lost");
         self.pair.renew()?;
-        self.has_failed = false;
+        (self.has_failed, self.work_has_failed) = (false, false);
         self.since_signalled = 0;
         self.post_receives()
     }
