@@ -1,6 +1,6 @@
-//! The conformance suite (`conformance/`) on `tcp`, on `tcp` with a shared connection, on `shm`, and,
-//! where there are RDMA devices, on `verbs`. The last are ignored elsewhere; `cargo xtask vm` runs
-//! them in virtual machines. The simulated network is tested in `rackpool-sim`.
+//! The conformance suite (`conformance/`) on `tcp`, on `tcp` with a shared connection, on `shm`,
+//! and, where there are RDMA devices, on `verbs`. The last are ignored elsewhere; `cargo xtask vm`
+//! runs them in virtual machines. The simulated network is tested in `rackpool-sim`.
 
 mod fabric_rig;
 #[cfg(feature = "verbs")]

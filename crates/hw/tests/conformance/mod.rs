@@ -1,6 +1,6 @@
 //! What every fabric must do, as checks that know only a [`Rig`]: a fabric whose target's memory is
-//! in reach. Run for `tcp`, `shm` and `verbs` by this crate's tests, and for the simulated network by
-//! those of `rackpool-sim`.
+//! in reach. Run for `tcp`, `shm` and `verbs` by this crate's tests, and for the simulated network
+//! by those of `rackpool-sim`.
 //!
 //! [`table`] says which checks there are, which fabric is excused from which and why, and writes
 //! that down in `docs/fabrics.md`.

@@ -51,6 +51,8 @@ pub struct DeviceLimits {
     pub work_max: u32,
     /// Pieces of one work request.
     pub pieces_max: u32,
+    /// Completions in one queue.
+    pub completions_max: u32,
     /// READs and atomics that one queue pair answers, and has under way, at once.
     pub reads_max: u8,
     /// Longest message, bytes.
@@ -132,6 +134,7 @@ impl Device {
         let limits = DeviceLimits {
             work_max: positive(attributes.max_qp_wr),
             pieces_max: positive(attributes.max_sge),
+            completions_max: positive(attributes.max_cqe),
             reads_max: reads.clamp(1, 16) as u8,
             message_bytes_max: found.max_msg_sz.max(4096),
             mtu_bytes: 128 << found.active_mtu.clamp(1, 5),

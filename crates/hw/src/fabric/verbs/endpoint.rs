@@ -13,7 +13,7 @@ use super::broken::Broken;
 use super::connection::{Connection, Context};
 use super::control::ControlLine;
 use super::device::{Device, DeviceChoice};
-use super::lane::{Lane, completions_of, peer_of};
+use super::lane::{DEPTH, Lane, fit, peer_of};
 use super::local::Locals;
 use super::queue::{Completion, Completions};
 use super::wire::Control;
@@ -34,6 +34,9 @@ use std::net::SocketAddr;
 
 /// Connections of one endpoint: one to each rack and some that are ending.
 const CONNECTIONS_MAX: u32 = 64;
+
+/// How a step of a connection went.
+type Outcome<R> = Result<R, Broken>;
 
 /// Who executes CAS and FAA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +107,8 @@ impl Endpoint {
     pub fn new(options: EndpointOptions) -> Result<Self, FabricError> {
         assert!(options.lease_ms >= 4, "a lease of {} ms", options.lease_ms);
         let device = Device::open(&options.device)?;
-        let completions = Completions::new(&device, completions_of(CONNECTIONS_MAX))?;
+        let (connections, entries) = fit(&device, DEPTH, CONNECTIONS_MAX);
+        let completions = Completions::new(&device, entries)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(FabricError::io("an epoll descriptor"))?;
         let data = epoll::EventData::new_u64(u64::MAX);
@@ -113,7 +117,7 @@ impl Endpoint {
         Ok(Self {
             patience: Patience::new(options.spin_ns, options.yield_ns),
             options,
-            peers: PeerTable::new(CONNECTIONS_MAX),
+            peers: PeerTable::new(connections),
             completions,
             locals: Locals::new(&device)?,
             device,
@@ -140,7 +144,7 @@ impl Endpoint {
         let control = ControlLine::new(socket);
         let (device, completions, domain) = (&self.device, &self.completions, &self.locals.domain);
         let make = |peer: PeerId| {
-            let lane = Lane::new(device, domain, completions, peer.0, false)?;
+            let lane = Lane::new(device, domain, completions, peer.0, (DEPTH, false))?;
             Ok::<_, VerbsError>(Connection::new(lane, control, addr, now))
         };
         let peer = self.peers.insert_with(make).ok_or(FabricError::PeersFull { limit })??;
@@ -182,7 +186,7 @@ impl Endpoint {
         &mut self,
         peer: PeerId,
         events: &mut Vec<FabricEvent>,
-        run: impl FnOnce(&mut Connection, &mut Context<'_>, &mut Vec<FabricEvent>) -> Result<R, Broken>,
+        run: impl FnOnce(&mut Connection, &mut Context<'_>, &mut Vec<FabricEvent>) -> Outcome<R>,
     ) -> Option<R> {
         let Endpoint { peers, locals, stats, device, options, .. } = self;
         let connection = peers.get_mut(peer).filter(|connection| connection.broken.is_none())?;

@@ -34,8 +34,10 @@ pub(super) const SLOTS: u32 = 32;
 const KEPT: u32 = 4;
 /// After so many the other end is told, if no message does it along the way.
 const TOLD_EACH: u32 = SLOTS / 4;
-/// Work requests under way on a queue pair.
+/// Work requests under way on a queue pair of an initiator …
 pub(super) const DEPTH: u32 = 256;
+/// … and of a target, which sends messages and no more.
+pub(super) const TARGET_DEPTH: u32 = 2 * SLOTS;
 /// One in so many work requests is completed whatever is asked for.
 const SIGNAL_EACH: u32 = 16;
 /// Bytes that travel inside a work request, if the device can.
@@ -46,9 +48,12 @@ const SLOT_BYTES: u64 = (HEAD_BYTES + MESSAGE_BYTES_MAX as usize) as u64;
 const RECEIVE: u64 = 1 << 31;
 const NUMBER: u32 = (1 << 31) - 1;
 
-/// Completions that all queue pairs of one end together may have.
-pub(super) const fn completions_of(connections: u32) -> u32 {
-    connections * (DEPTH + SLOTS)
+/// How many connections with queues of `depth` one completion queue bears, at most `wanted`, and
+/// the length that it then needs.
+pub(super) fn fit(device: &Device, depth: u32, wanted: u32) -> (u32, u32) {
+    let each = depth + SLOTS;
+    let connections = wanted.min(device.limits.completions_max / each);
+    (connections, connections * each)
 }
 
 /// The connection that a completion is for.
@@ -114,21 +119,24 @@ pub(super) struct Lane<T> {
     used: u32,
     told: u32,
     has_failed: bool,
+    /// A work request has failed, so those behind it were not executed.
+    work_has_failed: bool,
 }
 
 impl<T> Lane<T> {
     /// The queue pair with its receives posted; not connected. `peer` comes back by [`peer_of`];
-    /// `keeps` says what becomes of messages that a failed queue pair gives back.
+    /// `depth` bounds the work requests under way; `keeps` says what becomes of messages that a
+    /// failed queue pair gives back.
     pub(super) fn new(
         device: &Device,
         domain: &Domain,
         completions: &Completions,
         peer: u32,
-        keeps: bool,
+        (depth, keeps): (u32, bool),
     ) -> Result<Self, VerbsError> {
         let limit = device.limits.work_max;
         let depths = Depths {
-            send: DEPTH.min(limit),
+            send: depth.min(limit),
             receive: SLOTS,
             pieces: FABRIC_SGES_MAX as u32,
             inline_bytes: INLINE_BYTES,
@@ -147,7 +155,7 @@ impl<T> Lane<T> {
             window,
             peer,
             depth: depths.send as usize,
-            posted: VecDeque::with_capacity(DEPTH as usize),
+            posted: VecDeque::with_capacity(depth as usize),
             number_next: 0,
             since_signalled: 0,
             keeps,
@@ -161,6 +169,7 @@ impl<T> Lane<T> {
             used: 0,
             told: 0,
             has_failed: false,
+            work_has_failed: false,
         };
         lane.post_receives()?;
         Ok(lane)
@@ -303,8 +312,10 @@ impl<T> Lane<T> {
             return self.receive_completed(completion, outcomes);
         }
         let number = completion.id as u32 & NUMBER;
-        let after_failure = self.has_failed;
-        self.has_failed |= completion.status != Status::Done;
+        // A receive may have come back before; that says nothing about work.
+        let after_failure = self.work_has_failed;
+        self.work_has_failed |= completion.status != Status::Done;
+        self.has_failed |= self.work_has_failed;
         let is_there = self.posted.iter().any(|posted| posted.number == number);
         while is_there && let Some(posted) = self.posted.pop_front() {
             let Posted { slot, message, tag, .. } = posted;
@@ -400,7 +411,7 @@ impl<T> Lane<T> {
     pub(super) fn renew(&mut self) -> Result<(), VerbsError> {
         assert!(self.is_drained(), "what is posted would be lost");
         self.pair.renew()?;
-        self.has_failed = false;
+        (self.has_failed, self.work_has_failed) = (false, false);
         self.since_signalled = 0;
         self.post_receives()
     }

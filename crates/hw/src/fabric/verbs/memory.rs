@@ -58,7 +58,7 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Registers a window of shared memory. Others name its first byte `address`, so that no
-    /// pointer of this process leaves it.
+    /// pointer of this process leaves it; it lies in its page as the window does (such as 0).
     ///
     /// The memory is pinned: it needs `ulimit -l` that high. Errors: `Pin`, whose text explains
     /// what kinds of memory devices take.

@@ -104,7 +104,7 @@ pub enum VerbsError {
         there: Vec<String>,
     },
     /// No port that is up.
-    #[error("device {device} has no active port{}", .asked.map_or(String::new(), |p| format!(" {p}")))]
+    #[error("device {device} has no active port{}", numbered(*.asked))]
     NoPort {
         /// The device.
         device: String,
@@ -114,7 +114,7 @@ pub enum VerbsError {
     /// No address.
     #[error(
         "port {port} of device {device} has no address{}: its network card needs one",
-        .asked.map_or(String::new(), |gid| format!(" {gid}"))
+        numbered(*.asked)
     )]
     NoGid {
         /// The device.
@@ -176,6 +176,11 @@ impl VerbsError {
     fn check(code: i32, what: &'static str) -> Result<(), VerbsError> {
         if code == 0 { Ok(()) } else { Err(VerbsError::Os { what, code: code.abs() }) }
     }
+}
+
+/// The number that was asked for, in a message.
+fn numbered(asked: Option<u8>) -> String {
+    asked.map_or(String::new(), |number| format!(" {number}"))
 }
 
 fn last_os_error() -> std::io::Error {

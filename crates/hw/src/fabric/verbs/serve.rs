@@ -11,7 +11,7 @@ use super::broken::Broken;
 use super::control::ControlLine;
 use super::device::{Device, Domain};
 use super::keys::Keys;
-use super::lane::{Arrived, Lane, Outcome};
+use super::lane::{Arrived, Lane, Outcome, TARGET_DEPTH};
 use super::queue::{Address, Completion, Completions, Status};
 use super::wire::{Control, Head, WireError};
 use crate::fabric::FabricStats;
@@ -116,7 +116,7 @@ impl Served {
     fn greet(&mut self, address: &Address, service: &mut Service<'_>) -> Result<(), Broken> {
         let domain = Domain::new(service.device)?;
         let (device, completions) = (service.device, service.completions);
-        let mut lane = Lane::new(device, &domain, completions, self.peer.0, true)?;
+        let mut lane = Lane::new(device, &domain, completions, self.peer.0, (TARGET_DEPTH, true))?;
         lane.connect(address)?;
         let layout = service.memory.layout();
         self.control.send(Control::Welcome {

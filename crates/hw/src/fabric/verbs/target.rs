@@ -14,7 +14,7 @@ use super::broken::Broken;
 use super::control::ControlLine;
 use super::device::{Device, DeviceChoice};
 use super::keys::Keys;
-use super::lane::{completions_of, peer_of};
+use super::lane::{TARGET_DEPTH, fit, peer_of};
 use super::queue::{Completion, Completions};
 use super::serve::{Served, Service};
 use super::wire::Control;
@@ -69,7 +69,8 @@ pub struct TargetOptions {
     /// Announce cells that whoever frees frames looks at: one word for the thread's own accesses,
     /// the others for frames that are open to devices, of which there are no more than that.
     pub cells: Window,
-    /// Connections at once; others are refused.
+    /// Connections at once; others are refused. Fewer if one completion queue of the device does
+    /// not bear so many.
     pub connections_max: u32,
     /// How long a failed queue pair may take to come back, milliseconds.
     pub lease_ms: u64,
@@ -137,7 +138,8 @@ impl Target {
             && (device.limits.atomics_global || options.atomics == Atomics::Device);
         let cells = cells.slice(8, found_bytes - 8);
         let keys = Keys::new(pages, table, cells, layout, atomics);
-        let completions = Completions::new(&device, completions_of(options.connections_max))?;
+        let (connections, entries) = fit(&device, TARGET_DEPTH, options.connections_max);
+        let completions = Completions::new(&device, entries)?;
         let (listener, local_addr) = listen(options.listen)?;
         let doors = Arc::new(Doors::new(options.waker)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
@@ -149,7 +151,7 @@ impl Target {
                 .map_err(FabricError::io("adding to an epoll descriptor"))?;
         }
         let server = Server {
-            peers: PeerTable::new(options.connections_max),
+            peers: PeerTable::new(connections),
             keys,
             completions,
             device,
