@@ -114,7 +114,7 @@ impl Packing {
         vms.head(VM_COLUMNS)?;
         types.head(TYPE_COLUMNS)?;
         let mut all = Vec::new();
-        while let Some(row) = types.row(|words| vm_type(words))? {
+        while let Some(row) = types.row(vm_type)? {
             if all.len() == TYPES_MAX {
                 let (value, max) = (TYPES_MAX as u64 + 1, TYPES_MAX as u64);
                 return Err(types.fails(Cause::Oversized {
@@ -147,7 +147,7 @@ impl Packing {
     /// What is wrong with the row; also a type that the other table does not have.
     pub fn next_vm(&mut self) -> Result<Option<Vm>, TraceError> {
         loop {
-            let Some(mut vm) = self.vms.row(|words| vm(words))? else { return Ok(None) };
+            let Some(mut vm) = self.vms.row(vm)? else { return Ok(None) };
             if self.of_type(vm.vm_type).is_empty() {
                 let what = format!("there is no vmTypeId {}", vm.vm_type);
                 return Err(self.vms.fails(Cause::Malformed(what)));
