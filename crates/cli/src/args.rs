@@ -596,7 +596,7 @@ mod tests {
             "rackpool sim replay 17 --racks 2 --faults none --trace-lines 100",
             "rackpool sim scale --profile modern --racks 2,64 --clients 8 --json a.json",
             "rackpool sim rack wl-mix --placement alternate+even:7us --seed 1,2 --threads 2",
-            "rackpool sim rack a.toml --pool-load 40,70 --preset corrected,cxl --chunk-kib 64,4096 --checkpoint dir",
+            "rackpool sim rack a.toml --pool-load 40,70 --preset corrected,cxl --chunk-kib 64,4096",
             "rackpool repro racksim --out dir --quick",
             "rackpool sim ladder --profile rcmp-testbed --html a.html",
             "rackpool calibrate --out a.toml --base laptop",

@@ -66,7 +66,8 @@ pub fn bar(title: &str, total: u64, unit: &str) -> ProgressBar {
 /// A bar with rate and time left, for work whose length is said later.
 pub fn timed_bar(title: &str, unit: &str) -> ProgressBar {
     let template = format!(
-        "  {{prefix:<22}} {{bar:32}} {{human_pos:>11}} of {{human_len}} {unit}, {{per_sec}}, {{eta}} left"
+        "  {{prefix:<22}} {{bar:32}} {{human_pos:>11}} of {{human_len}} {unit}, {{per_sec}}, \
+         {{eta}} left"
     );
     let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr());
     bar.set_style(style(&template));

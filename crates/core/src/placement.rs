@@ -29,8 +29,8 @@ pub use idle::HISTORY_WINDOWS;
 pub use name::PolicyNameError;
 
 /// A pool's policy. As text: `local-first`, `alternate`, `random`, `round-robin`, `least-loaded`,
-/// `smart-idle`, `even`, or an order and a choice such as `alternate+smart-idle`. A choice alone is made
-/// among all racks, an order alone chooses at random.
+/// `smart-idle`, `even`, or an order and a choice such as `alternate+smart-idle`. A choice alone is
+/// made among all racks, an order alone chooses at random.
 ///
 /// ```
 /// use rackpool_core::placement::{Choice, Order, Policy};

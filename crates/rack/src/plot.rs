@@ -146,7 +146,8 @@ impl Lines {
             let points = points.join(" ");
             let _ = write!(
                 out,
-                "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{points}\"/>"
+                "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" \
+                 points=\"{points}\"/>"
             );
             if let Some((x, y)) = line.mark {
                 let (x, y) = (x_of(x), y_of(y));

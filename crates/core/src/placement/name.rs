@@ -8,8 +8,8 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{name}` is no placement: write local-first, alternate, random, round-robin, least-loaded, \
-     smart-idle or even, or two of them such as alternate+smart-idle; smart-idle:250ms and even:250us \
-     count in windows of that length"
+     smart-idle or even, or two of them such as alternate+smart-idle; smart-idle:250ms and \
+     even:250us count in windows of that length"
 )]
 pub struct PolicyNameError {
     /// The text.

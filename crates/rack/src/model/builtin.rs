@@ -72,14 +72,20 @@ pub fn wl_mix(divisor: u64) -> Config {
 mod tests {
     use super::*;
 
+    const FILE: &str = include_str!("wl-mix-64th.toml");
+
     #[test]
     fn the_built_in_ones_can_be_meant_and_are_as_published() {
         for name in NAMES {
             let config = named(name).unwrap();
             assert_eq!(config.check(), Ok(()), "{name}");
             assert_eq!((config.nodes(), config.pools, config.name.as_str()), (64, 6, name));
-            let text = toml::to_string(&config).unwrap();
-            assert_eq!(Config::from_toml(&text), Ok(config), "{name} as a file");
+        }
+        assert_eq!(Config::from_toml(FILE), Ok(wl_mix(64)), "as a file");
+        // What the file has as remarks can be meant, too.
+        for line in FILE.lines().filter_map(|line| line.strip_prefix("# ")).skip(1) {
+            let text = FILE.replacen("[[workloads]]", &format!("{line}\n[[workloads]]"), 1);
+            assert!(Config::from_toml(&text).is_ok(), "{line}: {:?}", Config::from_toml(&text));
         }
         let whole = named("wl-mix").unwrap();
         assert_eq!((whole.local_mib, whole.chunk_kib), (256, 4096));
@@ -88,15 +94,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_answered_with_line_or_field() {
-        let text = toml::to_string(&wl_mix(64)).unwrap();
         let wrong = |from: &str, to: &str| {
-            assert!(text.contains(from), "{from}");
-            Config::from_toml(&text.replace(from, to)).unwrap_err().to_string()
+            assert!(FILE.contains(from), "{from}");
+            Config::from_toml(&FILE.replace(from, to)).unwrap_err().to_string()
         };
         assert!(wrong("pools = 6", "pools = -6").contains("line"));
         assert!(wrong("pools = 6", "pouls = 6").contains("pouls"));
         assert!(wrong("pools = 6", "pools = 100").contains("`workloads`: 164 ports"));
         assert!(wrong("chunk_kib = 64", "chunk_kib = 65").contains("`chunk_kib`"));
-        assert!(wrong("name = \"lbm\"\nfoot", "name = \"lmb\"\nfoot").contains("kernel"));
+        assert!(wrong("{ name = \"lbm\"", "{ name = \"lmb\"").contains("kernel"));
+        assert!(wrong("alternate+smart-idle", "nearest").contains("nearest"));
     }
 }

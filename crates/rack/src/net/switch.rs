@@ -142,7 +142,8 @@ impl Switch {
             .and_then(|slot| self.ask(slot.max(self.outputs[output].free_from)))
     }
 
-    /// One slot of the arbiter; the grants go to `granted`, which is empty. Then when it wants to be called again.
+    /// One slot of the arbiter; the grants go to `granted`, which is empty. Then when it wants to
+    /// be called again.
     pub(super) fn arbitrate(&mut self, now: Ps, granted: &mut Vec<Grant>) -> Option<Ps> {
         let slot = now.0 / self.slot.0;
         if slot != self.asked {
