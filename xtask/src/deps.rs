@@ -10,6 +10,7 @@ use crate::run::{Context, Task};
 
 /// Package, and what needs it.
 const PACKAGES: &[(&str, &str)] = &[
+    ("chromium", "the test that opens the planner's report at two widths"),
     ("gcc", "the linker that rustc calls for every test binary"),
     ("git", "tidy checks the files that `git ls-files` names"),
     ("libmemcached-tools", "memccapable, which tries every command of memcached on our server"),
