@@ -8,7 +8,7 @@ use crate::model::config::{Preset, Workload};
 use crate::source::Pattern;
 use crate::trace::packing::Stranding;
 use rackpool_core::placement::Policy;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::path::PathBuf;
 
 /// Fewest seeds: with fewer an interval says little.
@@ -225,6 +225,7 @@ pub struct Price {
     /// For what: `GiB` of memory, `piece` of all else.
     pub per: String,
     /// When that was so: year, month, day.
+    #[serde(serialize_with = "as_text")]
     pub date: toml::value::Datetime,
     /// Who says so.
     pub source: String,
@@ -234,6 +235,10 @@ pub struct Price {
     /// It may be so high; six fifths.
     #[serde(default)]
     pub high: Option<f64>,
+}
+
+fn as_text<S: Serializer>(date: &toml::value::Datetime, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(date)
 }
 
 impl Price {

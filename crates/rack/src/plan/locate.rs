@@ -23,7 +23,7 @@ impl<'a> Document<'a> {
 
     /// An error of the deserialiser, with line and field.
     pub(super) fn refused(&self, error: &toml::de::Error) -> PlanError {
-        let offset = error.span().map_or(0, |span| span.start);
+        let offset = self.past_heading(error.span().map_or(0, |span| span.start));
         let message = error.message().trim();
         let mut field = self.path_at(offset);
         // What is missing or unknown is named by the message; the place is its table's.
@@ -47,7 +47,7 @@ impl<'a> Document<'a> {
         let mut array: Option<&[toml::Spanned<DeValue<'_>>]> = None;
         for part in path.split('.') {
             let value = match (table, array) {
-                (Some(table), _) => table.iter().find(|(key, _)| key.get_ref() == part),
+                (Some(table), _) => table.iter().find(|(key, _)| &**key.get_ref() == part),
                 (None, Some(array)) => {
                     let item = part.parse::<usize>().ok().and_then(|index| array.get(index));
                     let Some(item) = item else { break };
@@ -65,6 +65,16 @@ impl<'a> Document<'a> {
             line: line_of(self.text, offset),
             field: path.to_owned(),
             reason: reason.into(),
+        }
+    }
+
+    /// What is missing from a table is placed at its heading, whose names end before its `]`.
+    fn past_heading(&self, offset: usize) -> usize {
+        let (before, after) = self.text.split_at(offset.min(self.text.len()));
+        let begins = before.rsplit('\n').next().is_none_or(|line| line.trim().is_empty());
+        match after.find(']') {
+            Some(length) if begins && after.starts_with('[') => offset + length,
+            _ => offset,
         }
     }
 
@@ -142,5 +152,5 @@ fn line_of(text: &str, offset: usize) -> usize {
 /// What a line of a text that is no TOML begins with.
 fn word_of(text: &str, line: usize) -> String {
     let line = text.lines().nth(line - 1).unwrap_or_default();
-    line.split('=').next().unwrap_or_default().trim().to_owned()
+    line.split(['=', '#']).next().unwrap_or_default().trim().to_owned()
 }
