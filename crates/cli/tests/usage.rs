@@ -9,7 +9,8 @@ use std::time::Instant;
 fn help_shows_every_command_and_examples() {
     let (code, out, err) = told(&run(&["help"]));
     assert_eq!((code, err.as_str()), (0, ""));
-    for command in ["demo", "master", "daemon", "shell", "top", "bench", "sim", "plan", "doctor"]
+    for command in
+        ["demo", "master", "daemon", "shell", "top", "bench", "sim", "plan", "doctor", "inspect"]
     {
         assert!(out.contains(command), "{out}");
         let (code, out, _) = told(&run(&["help", command]));
@@ -131,7 +132,7 @@ fn a_plan_is_made_and_a_wrong_one_is_answered_with_line_and_field() {
     assert_eq!(code, 2, "a file that is there is not overwritten: {err}");
     let text = std::fs::read_to_string(&file).unwrap();
     let small = [
-        ("accesses = 12000", "accesses = 300"),
+        ("accesses = 20000", "accesses = 300"),
         ("pod_machines = [8, 16]", "pod_machines = [16]"),
         ("pools = [2, 4]", "pools = [2]"),
         ("local_percent = [40, 60]", "local_percent = [40]"),

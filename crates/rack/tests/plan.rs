@@ -95,15 +95,20 @@ fn what_cannot_be_meant_is_answered_with_line_field_and_reason() {
         ("per = \"GiB\"\n", "per = \"TiB\"\n", "prices.machine_dram.per", "per \"GiB\""),
         ("date = 2026-11-01\n", "", "prices.machine_dram.date", "missing field"),
         ("date = 2026-11-01\n", "date = 10:00:00\n", "prices.machine_dram.date", "year"),
-        ("900.00, per = \"piece\", date = 2026-11-01,", "900.00, per = \"piece\",",
-         "tiers.0.prices.pool.date", "missing field"),
+        (
+            "900.00, per = \"piece\", date = 2026-11-01,",
+            "900.00, per = \"piece\",",
+            "tiers.0.prices.pool.date",
+            "missing field",
+        ),
         ("source = \"made up for this example\"\n", "", "prices.machine_dram.source", "missing"),
         ("source = \"made up\" }", "source = \" \" }", "tiers.0.prices.pool.source", "who"),
         ("\"alternate+least", "\"alternate+nearest", "sweep.placement.1", "nearest"),
         ("local_percent = [40, 60]", "local_percent = [40, 100]", "sweep.local_percent.1", "99"),
         ("preset = \"cxl\" ", "preset = \"cxn\" ", "tiers.0.preset", "cxn"),
         ("\"ddr5-4800\"  #", "\"ddr7\"  #", "machines.local_memory", "ddr7"),
-        ("name = \"lbm\"", "name = \"lmb\"", "performance.workloads.1.pattern", "kernel"),
+        ("gap_ns = 40", "gap_ns = 0", "performance.workloads.1.pattern", "gap_ns"),
+        ("local_percent = [40, 60]", "local_percent = [40, 50]", "sweep.local_percent.1", "MiB"),
         ("percentile = 99.0", "percentile = 9.0", "capacity.percentile", "from 50"),
         ("[sweep] ", "[sweep", "[sweep", ""),
     ] {
@@ -118,8 +123,11 @@ fn what_cannot_be_meant_is_answered_with_line_field_and_reason() {
         let same = |(ours, example): (&str, &str)| ours == example;
         let first = text.lines().zip(plan::EXAMPLE.lines()).take_while(|it| same(*it)).count() + 1;
         let far = first.abs_diff(*line);
-        assert!(far <= if reason.starts_with("missing") { 5 } else { 1 }
-            || field == "sweep.pod_machines.0", "{to:?}: line {line}, changed {first}: {error}");
+        assert!(
+            far <= if reason.starts_with("missing") { 5 } else { 1 }
+                || field == "sweep.pod_machines.0",
+            "{to:?}: line {line}, changed {first}: {error}"
+        );
     }
 }
 

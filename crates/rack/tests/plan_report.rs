@@ -106,8 +106,7 @@ fn the_report_shows_everything_without_an_error_also_at_phone_width() {
         assert!(wide.contains("ncalibrated") && !wide.contains("NaN"));
         let (phone, said) = dom(&browser, &dir.0, "phone.html", 1280);
         assert!(!said.contains("CONSOLE"), "{said}");
-        for wanted in
-            ["data-self-check=\"ok\"", "data-width=\"390\"", "data-script-error=\"none\""]
+        for wanted in ["data-self-check=\"ok\"", "data-width=\"390\"", "data-script-error=\"none\""]
         {
             assert!(phone.contains(wanted), "{stranding}: no {wanted} in {}", head(&phone));
         }

@@ -261,7 +261,8 @@ fn point(
     }
     let seeds = demands.len() as f64;
     let most = |of: fn(&Blast) -> u32| demands.iter().map(|one| of(&one.blast)).max().unwrap_or(0);
-    let mean = |of: fn(&Blast) -> f64| demands.iter().map(|one| of(&one.blast)).sum::<f64>() / seeds;
+    let mean =
+        |of: fn(&Blast) -> f64| demands.iter().map(|one| of(&one.blast)).sum::<f64>() / seeds;
     Point {
         label: design.label(plan),
         local_mib: local,

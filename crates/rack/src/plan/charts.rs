@@ -211,13 +211,8 @@ mod tests {
 
     #[test]
     fn drawings_have_only_numbers_also_of_nothing_and_of_equal_values() {
-        let dot = |x: f64, marked| Dot {
-            name: "<1>".into(),
-            x,
-            y: [5.0, 5.0, 5.0],
-            group: 9,
-            marked,
-        };
+        let dot =
+            |x: f64, marked| Dot { name: "<1>".into(), x, y: [5.0, 5.0, 5.0], group: 9, marked };
         let row = Range { name: "a".into(), ends: [2.0, 1.0], marks: vec![1.5], text: "&".into() };
         let groups = ["one".to_owned()];
         for svg in [

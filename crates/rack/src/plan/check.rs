@@ -110,6 +110,14 @@ impl Plan {
             let reason = "from 1 to 99; all local is always among what is compared";
             return Err(at.wrong(&format!("sweep.local_percent.{index}"), reason));
         }
+        let footprint_mib = self.performance.footprint.mib();
+        let whole = |percent: &u32| footprint_mib * u64::from(*percent) % 100 == 0;
+        if let Some(index) = sweep.local_percent.iter().position(|percent| !whole(percent)) {
+            let (percent, footprint) = (sweep.local_percent[index], self.performance.footprint);
+            let reason =
+                format!("{percent} % of performance.footprint, {footprint}, is no whole MiB");
+            return Err(at.wrong(&format!("sweep.local_percent.{index}"), reason));
+        }
         Ok(())
     }
 
@@ -137,8 +145,8 @@ impl Plan {
 
     fn check_performance(&self, at: &Document<'_>) -> Checked {
         let performance = &self.performance;
-        if performance.footprint.mib() == 0 {
-            return Err(at.wrong("performance.footprint", "1 MiB at least"));
+        if performance.footprint.mib() == 0 || performance.footprint.0 % (1 << 20) != 0 {
+            return Err(at.wrong("performance.footprint", "whole MiB, 1 at least"));
         }
         if performance.workloads.is_empty() {
             return Err(at.wrong("performance.workloads", "one at least"));

@@ -1,7 +1,6 @@
 //! The points of a sweep: what could be bought.
 
 use super::input::Plan;
-use super::units::Size;
 use crate::model::Config;
 use crate::model::config::Preset;
 use crate::net::config::Fabric;
@@ -95,13 +94,14 @@ impl Design {
         };
         fabric.nic_rate.gbps *= u64::from(self.links);
         fabric.switch_rate.gbps *= u64::from(self.links);
-        let local = plan.performance.footprint.0 / 100 * u64::from(self.local_percent);
+        // `check.rs` has seen to it that this comes out even.
+        let local_mib = plan.performance.footprint.mib() * u64::from(self.local_percent) / 100;
         Config {
             name: self.label(plan),
             preset: tier.preset,
             placement: self.placement,
             pools: self.pools,
-            local_mib: Size(local).mib(),
+            local_mib,
             pool_memory: Some(tier.pool_memory.clone()),
             pool_channels: tier.pool_channels,
             fabric: Some(fabric),

@@ -369,10 +369,7 @@ fn certainty(page: &mut Page, plan: &Plan, answer: &Answer) {
 
 fn sources(page: &mut Page, plan: &Plan, answer: &Answer, origin: &Origin) {
     page.section("prices", "Prices");
-    page.table(
-        &tables::prices(plan),
-        "what the plan's file says; there is no built-in price.",
-    );
+    page.table(&tables::prices(plan), "what the plan's file says; there is no built-in price.");
     page.section("origin", "How to get this again");
     let tiers = plan.tiers.iter().map(|tier| {
         let preset = serde_json::to_value(tier.preset).expect("it is a word");

@@ -48,8 +48,8 @@ impl<'a> Document<'a> {
         for part in path.split('.') {
             let value = match (table, array) {
                 (Some(table), _) => table.iter().find(|(key, _)| &**key.get_ref() == part),
-                (None, Some(array)) => {
-                    let item = part.parse::<usize>().ok().and_then(|index| array.get(index));
+                (None, Some(items)) => {
+                    let item = part.parse::<usize>().ok().and_then(|index| items.get(index));
                     let Some(item) = item else { break };
                     offset = item.span().start;
                     (table, array) = inner(item.get_ref());

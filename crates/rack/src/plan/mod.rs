@@ -46,8 +46,8 @@ pub use units::{Size, Span};
 
 use crate::run::SimError;
 use crate::trace::TraceError;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A plan's file that runs as it is, with comments. Its prices are made up.
 pub const EXAMPLE: &str = include_str!("example.toml");

@@ -181,7 +181,8 @@ pub(super) fn pack(requests: &Requests, plan: &Plan, seed: u64) -> Packed {
     let mut next = requests.all.iter().peekable();
     let mut samples = 0u32;
     // The first sample is a step after the begin, when those that were there have come.
-    for at in (1u32..).map(|number| f64::from(number) * step).take_while(|at| *at <= requests.days) {
+    for at in (1u32..).map(|number| f64::from(number) * step).take_while(|at| *at <= requests.days)
+    {
         while let Some(request) = next.next_if(|request| request.start_days <= at) {
             yard.leave_until(request.start_days);
             yard.come(*request);
@@ -191,8 +192,7 @@ pub(super) fn pack(requests: &Requests, plan: &Plan, seed: u64) -> Packed {
         samples += 1;
     }
     let all = f64::from(samples.max(1)) * f64::from(count) * memory_mib as f64;
-    (yard.packed.stranded, yard.packed.used) =
-        (yard.packed.stranded / all, yard.packed.used / all);
+    (yard.packed.stranded, yard.packed.used) = (yard.packed.stranded / all, yard.packed.used / all);
     yard.packed
 }
 
@@ -213,9 +213,8 @@ impl Yard {
     }
 
     fn come(&mut self, request: Request) {
-        let fits = |(_, _, machine): &&(u32, u32, u32)| {
-            self.free_mib[*machine as usize] >= request.mib
-        };
+        let fits =
+            |(_, _, machine): &&(u32, u32, u32)| self.free_mib[*machine as usize] >= request.mib;
         let Some(&(_, _, machine)) = self.by_core.range((request.core, 0, 0)..).find(fits) else {
             self.packed.refused += 1;
             return;

@@ -3,7 +3,7 @@
 
 use super::design::{Design, everything_local};
 use super::input::Plan;
-use super::{Progress, PlanError};
+use super::{PlanError, Progress};
 use crate::model::{Config, Outcome};
 use crate::report::total;
 use crate::run::{Sweep, sweep};
@@ -50,7 +50,9 @@ impl Latency {
         let at = |ppm| outcome.tails.all.percentile(ppm).map_or(0.0, |ps| ps as f64 / 1e3);
         // A packet is once on a pool's link.
         let bits = outcome.net.bytes as f64 * 8.0;
-        let could = 2.0 * f64::from(config.pools) * config.fabric().nic_rate.gbps as f64
+        let could = 2.0
+            * f64::from(config.pools)
+            * config.fabric().nic_rate.gbps as f64
             * outcome.end.as_ns_f64();
         Latency {
             mean_ns: all.mean_ns(),
@@ -113,8 +115,11 @@ pub(super) fn simulate(
     let stop: &AtomicBool = progress.stop;
     let how = Sweep { threads: progress.threads, checkpoints: None, stop, told: &told };
     let outcomes = sweep(&points, &traces, &how)?;
-    let latencies: Vec<Latency> =
-        points.iter().zip(&outcomes).map(|(config, outcome)| Latency::of(config, outcome)).collect();
+    let latencies: Vec<Latency> = points
+        .iter()
+        .zip(&outcomes)
+        .map(|(config, outcome)| Latency::of(config, outcome))
+        .collect();
     let mut by_seed = latencies.chunks(seeds.len()).map(<[Latency]>::to_vec);
     Ok(Latencies {
         designs: by_seed.by_ref().take(designs.len()).collect(),

@@ -45,7 +45,7 @@ fn rows(answer: &Answer) -> Vec<Row> {
         let right = baseline.right_by_seed[index] as f64;
         add("capacity", (-1, 0), index, "machine_mib", right);
     }
-    let mut latencies = |place: (i32, u16), by_seed: &[Latency], add: &mut Add<'_>| {
+    let latencies = |place: (i32, u16), by_seed: &[Latency], add: &mut Add<'_>| {
         for (index, latency) in by_seed.iter().enumerate() {
             for (name, value) in LATENCY_NAMES.iter().zip(latency.values()) {
                 add("performance", place, index, name, value);
@@ -87,9 +87,8 @@ fn write_rows(
     pairs: &[(&str, String)],
     to: impl Write + Send,
 ) -> Result<(), ParquetError> {
-    let pair = |(key, value): &(&str, String)| {
-        KeyValue::new(format!("rackpool.{key}"), value.clone())
-    };
+    let pair =
+        |(key, value): &(&str, String)| KeyValue::new(format!("rackpool.{key}"), value.clone());
     let properties = WriterProperties::builder()
         .set_created_by("rackpool".to_owned())
         .set_compression(Compression::ZSTD(ZstdLevel::default()))

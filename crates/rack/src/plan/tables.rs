@@ -195,12 +195,7 @@ pub(super) fn checks(answer: &Answer) -> Table {
     let mut table = Table::new("checks", "The claim under other seeds", &columns);
     for check in &answer.checks {
         let holds = if check.holds { "yes" } else { "NO" };
-        table.row([
-            Cell::from(check.what),
-            check.claimed.into(),
-            check.seen.into(),
-            holds.into(),
-        ]);
+        table.row([Cell::from(check.what), check.claimed.into(), check.seen.into(), holds.into()]);
     }
     if answer.checks.is_empty() {
         let said = "nothing is claimed, because nothing is to be bought";
