@@ -12,6 +12,7 @@ use crate::run::{Context, Task};
 /// Package, and what needs it.
 const PACKAGES: &[(&str, &str)] = &[
     ("busybox-static", "the first program of the virtual machines of `cargo xtask vm`"),
+    ("chromium", "the test that opens the planner's report at two widths"),
     ("daxctl", "devdax in the virtual machines"),
     ("gcc", "the linker that rustc calls for every test binary, and the compiler of zstd"),
     ("git", "tidy checks the files that `git ls-files` names"),

@@ -99,6 +99,14 @@ Examples:
   rackpool repro herd --quick --profile herd-susitna --out /tmp/report
   rackpool repro rcmp --quick --profile modern --out /tmp/report";
 
+const PLAN_EXAMPLES: &str = "\
+The answer may be not to pool. Prices are the user's, each with a date and a source; nothing is
+calibrated, and the report says so.
+
+Examples:
+  rackpool plan init                          writes plan.toml, which runs as it is
+  rackpool plan plan.toml --out report        then open report/report.html";
+
 const TOP_EXAMPLES: &str = "\
 One line a rack: frames in all, free, used and in quarantine; live allocations; sessions of clients
 (this command has one); locks held, and +N requests that wait for one; requests, fabric operations
@@ -209,6 +217,9 @@ pub enum Command {
     /// The evaluation of a paper again, in virtual time: each figure of its text beside ours
     #[command(after_help = REPRO_EXAMPLES)]
     Repro(ReproArgs),
+    /// What memory to buy for machines and pools, and whether to pool at all
+    #[command(after_help = PLAN_EXAMPLES)]
+    Plan(PlanArgs),
     /// What this machine offers a pool, and what to do about what is missing
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
