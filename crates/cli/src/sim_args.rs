@@ -42,8 +42,8 @@ Examples:
 const RACK_EXAMPLES: &str = "\
 A rack whose nodes take memory from pools behind a switch. CONFIG is a file, or wl-mix (64 nodes, 6
 pools, 256 MiB a node), or wl-mix-64th (the same 64 times smaller). Lists are run against each
-other, a point on each thread; the result hash is the same with any number of threads. With a checkpoint
-directory, the same line again goes on where the last one was stopped.
+other, a point on each thread; the result hash is the same with any number of threads. With a
+checkpoint directory, the same line again goes on where the last one was stopped.
 
 Examples:
   rackpool sim rack wl-mix-64th --placement alternate+round-robin,alternate+smart-idle

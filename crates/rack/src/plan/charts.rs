@@ -86,11 +86,9 @@ pub(super) fn scatter(
         dots.iter().filter(|dot| dot.marked).map(|dot| (x_of(dot.x), y_of(dot.y[1]))).collect();
     front.sort_by(|a, b| a.0.total_cmp(&b.0));
     let joined: Vec<String> = front.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-    let _ = write!(
-        out,
-        "<polyline fill=\"none\" stroke=\"#999\" stroke-dasharray=\"4 3\" points=\"{}\"/>",
-        joined.join(" ")
-    );
+    let joined = joined.join(" ");
+    let dashed = "fill=\"none\" stroke=\"#999\" stroke-dasharray=\"4 3\"";
+    let _ = write!(out, "<polyline {dashed} points=\"{joined}\"/>");
     for dot in dots {
         let (x, colour) = (x_of(dot.x), COLOURS[dot.group % COLOURS.len()]);
         let [low, mean, high] = dot.y.map(y_of);

@@ -272,13 +272,9 @@ fn designs(page: &mut Page, plan: &Plan, answer: &Answer) {
     };
     page.chart("chart-cost", &stacks.svg(), "the prices below; shares of a pod's parts.");
     let range = |index: &usize| {
-        let saving = answer.points[*index].saving_percent;
-        Range {
-            name: number(*index),
-            ends: [saving.low, saving.high],
-            marks: vec![saving.mean],
-            text: format!("{:.1} %", saving.mean),
-        }
+        let Estimate { mean, low, high, .. } = answer.points[*index].saving_percent;
+        let (name, text) = (number(*index), format!("{mean:.1} %"));
+        Range { name, ends: [low, high], marks: vec![mean], text }
     };
     let ranges: Vec<Range> = rows.iter().map(range).collect();
     let svg = charts::ranges("Saving", "% of the cost without pools", &ranges, Some(0.0));

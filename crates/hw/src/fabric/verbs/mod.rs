@@ -23,6 +23,10 @@
 //! those; Soft-RoCE and most network cards say that they are not.
 //!
 //! Source: DESIGN §1 (`Fabric`), §3 (a key's revocation completes); decision 0034.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a call by a context's table reads the entry and calls it: one step, one reason"
+)]
 
 mod broken;
 mod connection;
