@@ -45,8 +45,8 @@ what it did until it is started again; one that is stopped (SIGSTOP) keeps its s
 With --metrics the line is `ready ADDR metrics=ADDR`.
 
 Placements: local-first asks the own rack, then one at random (the default); alternate does so by
-turns; random, round-robin, least-loaded and smart-idle choose among all racks. ORDER+CHOICE puts
-one of the first two before another choice; smart-idle:250ms counts accesses in such windows.";
+turns; random, round-robin, least-loaded, smart-idle and even choose among all racks. ORDER+CHOICE
+puts one of the first two before another choice; smart-idle:250ms counts accesses in such windows.";
 
 const DAEMON_EXAMPLES: &str = "\
 Prints `ready ADDR` on standard output when it serves; stops on SIGINT and SIGTERM. A stopped
@@ -317,7 +317,7 @@ pub struct MasterArgs {
     #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
     pub metrics: Option<SocketAddr>,
     /// Where allocations go that name no rack: local-first, alternate, random, round-robin,
-    /// least-loaded, smart-idle, or two of them such as alternate+smart-idle
+    /// least-loaded, smart-idle, even, or two of them such as alternate+smart-idle
     #[arg(long, value_name = "NAME", default_value_t)]
     pub placement: Policy,
     /// End when standard input ends
@@ -602,6 +602,9 @@ mod tests {
             "rackpool sim run --faults crash-client,partition --placement smart-idle",
             "rackpool sim replay 17 --racks 2 --faults none --trace-lines 100",
             "rackpool sim scale --profile modern --racks 2,64 --clients 8 --json a.json",
+            "rackpool sim rack wl-mix --placement alternate+even:7us --seed 1,2 --threads 2",
+            "rackpool sim rack a.toml --pool-load 40,70 --preset corrected,cxl --chunk-kib 64,4096 --checkpoint dir",
+            "rackpool repro racksim --out dir --quick",
             "rackpool sim ladder --profile rcmp-testbed --html a.html",
             "rackpool calibrate --out a.toml --base laptop",
             "rackpool doctor --json",
@@ -638,6 +641,9 @@ mod tests {
             "rackpool sim run --seeds 0",
             "rackpool sim run --threads 0",
             "rackpool sim scale --racks 1",
+            "rackpool sim rack",
+            "rackpool sim rack wl-mix --accesses 0",
+            "rackpool sim rack wl-mix --placement nearest",
             "rackpool sim replay",
             "rackpool shell -c ls ls",
         ] {

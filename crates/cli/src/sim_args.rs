@@ -222,6 +222,11 @@ pub struct SimRackArgs {
     /// Seeds of what is random [default: the file's]
     #[arg(long, value_name = "SEED,..", value_delimiter = ',')]
     pub seed: Vec<u64>,
+    /// Pace of recorded traces: percent of the time that the pools' links are in use if every
+    /// other access is remote [default: the file's]
+    #[arg(long, value_name = "PERCENT,..", value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub pool_load: Vec<u32>,
     /// Accesses of each node, at most [default: the file's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub accesses: Option<u64>,

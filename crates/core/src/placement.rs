@@ -29,7 +29,7 @@ pub use idle::HISTORY_WINDOWS;
 pub use name::PolicyNameError;
 
 /// A pool's policy. As text: `local-first`, `alternate`, `random`, `round-robin`, `least-loaded`,
-/// `smart-idle`, `least-traffic`, or an order and a choice such as `alternate+smart-idle`. A choice alone is made
+/// `smart-idle`, `even`, or an order and a choice such as `alternate+smart-idle`. A choice alone is made
 /// among all racks, an order alone chooses at random.
 ///
 /// ```
@@ -78,11 +78,10 @@ pub enum Choice {
     /// the fewest bytes in use that is not the last choice. The first n choices take turns.
     /// Source: Rack-scale disaggregation.
     SmartIdle(Window),
-    /// The one with the least traffic to be expected: its accesses lately, as smart-idle counts
-    /// them, and for the bytes it was chosen for in the open window and the one before as many as
-    /// bytes in use have on average; of equals the least used. What was just given out is not
-    /// accessed yet, so counts alone would send the next choices after it.
-    LeastTraffic(Window),
+    /// Of those with the fewest bytes in use, one request of this size more included, the one that
+    /// was chosen least for the asker so far, then the least accessed one. Bytes stay even over
+    /// all, and so do each asker's, so that whoever goes through its memory uses all racks.
+    Even(Window),
 }
 
 /// What a window is in which accesses are counted.
@@ -143,6 +142,8 @@ pub struct Chooser {
     last: Option<RackId>,
     choices: u64,
     histories: Histories,
+    /// Bytes that racks were chosen for by [`Choice::Even`], by asker and rack.
+    given: BTreeMap<(RackId, RackId), u64>,
 }
 
 impl Chooser {
@@ -153,7 +154,13 @@ impl Chooser {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         let random = (z ^ (z >> 31)) | 1;
-        Self { random, last: None, choices: 0, histories: Histories::default() }
+        Self {
+            random,
+            last: None,
+            choices: 0,
+            histories: Histories::default(),
+            given: BTreeMap::new(),
+        }
     }
 
     /// A rack says how often its memory was accessed since its daemon started. The first word of
@@ -195,19 +202,17 @@ impl Chooser {
         least.expect("one is left at least").rack
     }
 
-    /// Traffic per byte is the same quotient for all, so all are multiplied by its denominator.
-    fn least_traffic(&self, racks: &[Candidate], fitting: &[Candidate]) -> RackId {
+    fn even(&mut self, fitting: &[Candidate], own: RackId, bytes: u64) -> RackId {
         let used = |c: &Candidate| c.used_bytes.saturating_add(c.promised_bytes);
-        let traffic = |c: &Candidate| u128::from(self.histories.frequency_thirds(c.rack));
-        let all_bytes = racks.iter().map(|c| u128::from(used(c))).sum::<u128>().max(1);
-        let all_traffic: u128 = racks.iter().map(traffic).sum();
-        let expected = |c: &Candidate| {
-            let claimed = u128::from(self.histories.claimed_bytes(c.rack));
-            let come = traffic(c).saturating_mul(all_bytes);
-            come.saturating_add(claimed.saturating_mul(all_traffic))
-        };
-        let least = fitting.iter().min_by_key(|c| (expected(c), used(c), c.rack));
-        least.expect("it is not empty").rack
+        let least = fitting.iter().map(used).min().expect("it is not empty");
+        let level = fitting.iter().filter(|c| used(c) <= least.saturating_add(bytes));
+        let given = |c: &Candidate| self.given.get(&(own, c.rack)).copied().unwrap_or(0);
+        let traffic = |c: &Candidate| self.histories.frequency_thirds(c.rack);
+        let best = level.min_by_key(|c| (given(c), traffic(c), used(c), c.rack));
+        let chosen = best.expect("the least used is level").rack;
+        let given = self.given.entry((own, chosen)).or_default();
+        *given = given.saturating_add(bytes);
+        chosen
     }
 }
 
@@ -221,7 +226,7 @@ pub fn pick_rack(
     now: Nanos,
     chooser: &mut Chooser,
 ) -> Option<RackId> {
-    if let Choice::SmartIdle(window) | Choice::LeastTraffic(window) = choice {
+    if let Choice::SmartIdle(window) | Choice::Even(window) = choice {
         chooser.histories.close(window, now);
     }
     let fits = |c: &&Candidate| {
@@ -247,11 +252,8 @@ pub fn pick_rack(
         }
         Choice::RoundRobin => chooser.round_robin(&fitting),
         Choice::SmartIdle(_) => chooser.smart_idle(&fitting),
-        Choice::LeastTraffic(_) => chooser.least_traffic(racks, &fitting),
+        Choice::Even(_) => chooser.even(&fitting, own, bytes),
     };
-    if let Choice::LeastTraffic(_) = choice {
-        chooser.histories.claim(chosen, bytes);
-    }
     chooser.last = Some(chosen);
     chooser.choices += 1;
     Some(chosen)

@@ -17,7 +17,8 @@ pub fn label(config: &Config) -> String {
     let preset = serde_json::to_value(config.preset).expect("it is a word");
     let preset = preset.as_str().expect("it is a word").to_owned();
     let chunk = config.chunk_kib;
-    format!("{preset}, {}, {chunk} KiB, seed {}", config.placement, config.seed)
+    let load = config.pool_load_percent.map_or(String::new(), |load| format!(", load {load} %"));
+    format!("{preset}, {}, {chunk} KiB{load}, seed {}", config.placement, config.seed)
 }
 
 /// Sums over all workloads.

@@ -87,19 +87,32 @@ fn points(args: &SimRackArgs) -> Result<Vec<Config>> {
         true => vec![base.placement],
         false => args.placement.clone(),
     };
-    let or = |list: &[u64], one: u64| if list.is_empty() { vec![one] } else { list.to_vec() };
+    fn or<T: Copy>(list: &[T], one: T) -> Vec<T> {
+        if list.is_empty() { vec![one] } else { list.to_vec() }
+    }
+    let loads: Vec<Option<u32>> = match args.pool_load.is_empty() {
+        true => vec![base.pool_load_percent],
+        false => args.pool_load.iter().copied().map(Some).collect(),
+    };
     let mut points = Vec::new();
-    for preset in presets {
-        for placement in &placements {
-            for chunk_kib in or(&args.chunk_kib, base.chunk_kib) {
-                for seed in or(&args.seed, base.seed) {
-                    let mut point = base.clone();
-                    (point.preset, point.placement) = (preset, *placement);
-                    (point.chunk_kib, point.seed) = (chunk_kib, seed);
-                    point.accesses = args.accesses.unwrap_or(base.accesses);
-                    point.check().map_err(|error| Failure::usage(error.to_string()))?;
-                    points.push(point);
-                }
+    for (preset, load) in presets.into_iter().flat_map(|one| loads.iter().map(move |l| (one, *l))) {
+        for (placement, chunk_kib) in placements
+            .iter()
+            .flat_map(|one| or(&args.chunk_kib, base.chunk_kib).into_iter().map(move |k| (*one, k)))
+        {
+            for seed in or(&args.seed, base.seed) {
+                let accesses = args.accesses.unwrap_or(base.accesses);
+                let point = Config {
+                    preset,
+                    placement,
+                    chunk_kib,
+                    seed,
+                    accesses,
+                    pool_load_percent: load,
+                    ..base.clone()
+                };
+                point.check().map_err(|error| Failure::usage(error.to_string()))?;
+                points.push(point);
             }
         }
     }

@@ -18,8 +18,6 @@ struct History {
     open: u64,
     /// Accesses in the closed ones, the last first.
     closed: [u64; HISTORY_WINDOWS],
-    /// Bytes that the rack was chosen for in the open window and in the one before it.
-    claimed: [u64; 2],
 }
 
 /// Of all racks that ever said how often they are accessed.
@@ -41,18 +39,6 @@ impl Histories {
         known.open = known.open.saturating_add(since);
     }
 
-    /// A rack was chosen for so many bytes.
-    pub(super) fn claim(&mut self, rack: RackId, bytes: u64) {
-        let [open, _] = &mut self.racks.entry(rack.rack()).or_default().claimed;
-        *open = open.saturating_add(bytes);
-    }
-
-    /// Bytes that a rack was chosen for in the open window and the one before it.
-    pub(super) fn claimed_bytes(&self, rack: RackId) -> u64 {
-        let known = self.racks.get(&rack.rack());
-        known.map_or(0, |history| history.claimed[0].saturating_add(history.claimed[1]))
-    }
-
     /// Closes the window that is open, if it is over.
     pub(super) fn close(&mut self, window: Window, now: Nanos) {
         let over = match window {
@@ -70,7 +56,6 @@ impl Histories {
             for history in self.racks.values_mut() {
                 history.closed.rotate_right(1);
                 history.closed[0] = std::mem::take(&mut history.open);
-                history.claimed = [0, history.claimed[0]];
             }
         }
     }

@@ -8,8 +8,8 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{name}` is no placement: write local-first, alternate, random, round-robin, least-loaded, \
-     smart-idle or least-traffic, or two of them such as alternate+smart-idle; smart-idle:250ms \
-     counts in windows of that length, and least-traffic:250us"
+     smart-idle or even, or two of them such as alternate+smart-idle; smart-idle:250ms and even:250us \
+     count in windows of that length"
 )]
 pub struct PolicyNameError {
     /// The text.
@@ -63,22 +63,16 @@ fn choice_of(name: &str) -> Option<Choice> {
         "round-robin" => Some(Choice::RoundRobin),
         "least-loaded" => Some(Choice::LeastLoaded),
         "smart-idle" => Some(Choice::SmartIdle(Window::PerChoice)),
-        "least-traffic" => Some(Choice::LeastTraffic(LEAST_TRAFFIC_WINDOW)),
+        "even" => Some(Choice::Even(Window::PerChoice)),
         _ => match name.split_once(':')? {
             ("smart-idle", length) => Some(Choice::SmartIdle(window_of(length)?)),
-            ("least-traffic", length) => Some(Choice::LeastTraffic(window_of(length)?)),
+            ("even", length) => Some(Choice::Even(window_of(length)?)),
             _ => None,
         },
     }
 }
 
-/// A window of `least-traffic` for which no length is named.
-const LEAST_TRAFFIC_WINDOW: Window = Window::Ms(100);
-
 fn window_of(length: &str) -> Option<Window> {
-    if length == "choice" {
-        return Some(Window::PerChoice);
-    }
     let (digits, is_ms) = match length.strip_suffix("ms") {
         Some(digits) => (digits, true),
         None => (length.strip_suffix("us")?, false),
@@ -111,8 +105,8 @@ impl fmt::Display for Choice {
             Choice::LeastLoaded => write!(f, "least-loaded"),
             Choice::SmartIdle(Window::PerChoice) => write!(f, "smart-idle"),
             Choice::SmartIdle(window) => write!(f, "smart-idle:{window}"),
-            Choice::LeastTraffic(LEAST_TRAFFIC_WINDOW) => write!(f, "least-traffic"),
-            Choice::LeastTraffic(window) => write!(f, "least-traffic:{window}"),
+            Choice::Even(Window::PerChoice) => write!(f, "even"),
+            Choice::Even(window) => write!(f, "even:{window}"),
         }
     }
 }

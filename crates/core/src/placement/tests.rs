@@ -9,7 +9,7 @@ const CHOICES: [Choice; 6] = [
     Choice::RoundRobin,
     Choice::SmartIdle(Window::PerChoice),
     Choice::SmartIdle(Window::Ms(10)),
-    Choice::LeastTraffic(Window::Us(10)),
+    Choice::Even(Window::Us(10)),
 ];
 
 /// Racks with these free bytes of 100 each.
@@ -58,7 +58,7 @@ fn the_own_rack_is_one_among_all_when_it_is_not_named() {
         let expected: &[u16] = match choice {
             // Nothing is ever promised here, so the emptiest stays the emptiest, and of idle
             // racks the first two are looked at, by turns.
-            Choice::LeastLoaded | Choice::LeastTraffic(_) => &[0],
+            Choice::LeastLoaded => &[0],
             _ => &[0, 1, 2],
         };
         assert_eq!(seen, expected, "{choice:?}");
@@ -182,36 +182,29 @@ fn a_full_rack_is_passed_over_for_the_next_idle_one() {
     assert_eq!(pick(choice, &racks, NOBODY, &mut chooser), Some(4));
 }
 
-/// By hand: traffic of the last window in thirds, plus what was claimed at the mean traffic of a
-/// byte.
 #[test]
-fn least_traffic_counts_what_was_just_given_out_as_if_it_were_accessed() {
-    let choice = Choice::LeastTraffic(Window::Us(10));
-    let racks = racks(&[50, 50, 50]);
+fn even_keeps_bytes_level_then_each_askers_and_then_looks_at_traffic() {
+    let choice = Choice::Even(Window::PerChoice);
+    let mut racks = racks(&[50, 50, 50, 30]);
     let mut chooser = Chooser::new(0);
-    let at = |chooser: &mut Chooser, us: u64| {
-        pick_rack(choice, &racks, (NOBODY, 10, &[]), us * 1_000, chooser).unwrap().0
+    let mut ask = |racks: &mut [Candidate], chooser: &mut Chooser, own: u16| {
+        let got = pick_rack(choice, racks, (RackId(own), 10, &[]), 0, chooser).unwrap();
+        racks[usize::from(got.0)].used_bytes += 10;
+        got.0
     };
-    let note = |chooser: &mut Chooser, totals: [u64; 3]| {
-        for (rack, total) in totals.into_iter().enumerate() {
-            chooser.note_accesses(RackId(rack as u16), total);
-        }
-    };
-    note(&mut chooser, [0; 3]);
-    // Nothing is known: the least used of equals is the lowest.
-    assert_eq!(at(&mut chooser, 0), 0);
-    note(&mut chooser, [120, 90, 60]);
-    // Thirds 360, 270 and 180 in 150 used bytes; rack 0 has claimed 10 bytes in the window before.
-    // Expected, times 150: 54,000 + 8,100; 40,500; 27,000.
-    assert_eq!(at(&mut chooser, 10), 2);
-    // Rack 2 now 27,000 + 8,100, then once more 43,200, so that rack 1 is the least.
-    assert_eq!(at(&mut chooser, 11), 2);
-    assert_eq!(at(&mut chooser, 12), 1);
-    // 1: 48,600; 2: 43,200.
-    assert_eq!(at(&mut chooser, 13), 2);
-    // Smart-idle would have gone on with rack 1 and 2 by turns, whatever they were given.
-    // Two windows later claims are forgotten; all were idle lately, but their share is remembered.
-    assert_eq!(at(&mut chooser, 39), 2);
+    for rack in 0..4 {
+        chooser.note_accesses(RackId(rack), 0);
+    }
+    chooser.note_accesses(RackId(0), 9);
+    // Rack 3 is 20 fuller: not level. Rack 0 was accessed.
+    let first: Vec<u16> = (0..3).map(|_| ask(&mut racks, &mut chooser, 90)).collect();
+    assert_eq!(first, [1, 2, 0]);
+    // All three have 60 now, rack 3 has 70, one request more: level. Nobody asked it for 90.
+    assert_eq!(ask(&mut racks, &mut chooser, 90), 3);
+    // Another asker has nothing anywhere: the least accessed and used, then by number.
+    assert_eq!(ask(&mut racks, &mut chooser, 91), 1);
+    // 60, 70, 60, 80: rack 3 is not level, and 91 has asked rack 1.
+    assert_eq!(ask(&mut racks, &mut chooser, 91), 2);
 }
 
 #[test]
@@ -238,11 +231,8 @@ fn names_are_read_as_they_are_written_and_nothing_else_is() {
         ("local-first+round-robin", policy(Order::LocalFirst, Choice::RoundRobin)),
         ("alternate+smart-idle:5ms", policy(Order::Alternate, Choice::SmartIdle(Window::Ms(5)))),
         ("smart-idle:417us", policy(Order::Anywhere, Choice::SmartIdle(Window::Us(417)))),
-        ("least-traffic", policy(Order::Anywhere, Choice::LeastTraffic(Window::Ms(100)))),
-        (
-            "alternate+least-traffic:250us",
-            policy(Order::Alternate, Choice::LeastTraffic(Window::Us(250))),
-        ),
+        ("even", policy(Order::Anywhere, Choice::Even(Window::PerChoice))),
+        ("alternate+even:250us", policy(Order::Alternate, Choice::Even(Window::Us(250)))),
     ] {
         assert_eq!(name.parse::<Policy>(), Ok(meant), "{name}");
         assert_eq!(meant.to_string(), name);
@@ -256,7 +246,7 @@ fn names_are_read_as_they_are_written_and_nothing_else_is() {
         "smart-idle:0ms",
         "smart-idle:+5ms",
         "smart-idle:5s",
-        "least-traffic:0us",
+        "even:0us",
         "random:5ms",
     ] {
         assert!(wrong.parse::<Policy>().is_err(), "{wrong}");

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 pub(super) const NEVER: Cycle = Cycle::MAX;
 
 /// One access of a line of 64 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// The caller's; comes back in the completion.
     pub id: u64,

@@ -49,6 +49,7 @@ pub enum MediumConfig {
 }
 
 /// What serves accesses.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Medium {
     /// A channel.
     Dram(Box<Channel>),
@@ -139,6 +140,7 @@ impl Medium {
 }
 
 /// One direction of a link: messages go one after the other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Direction {
     latency: Cycle,
     /// When the last message has left, in units of 2^-16 cycles.
@@ -176,6 +178,7 @@ impl Direction {
 
 /// A channel behind a link. Requests cross it in order and wait before a full queue; a write
 /// completes when the channel has taken it and the answer has come back.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Linked {
     channel: Channel,
     there: Direction,
@@ -280,6 +283,7 @@ impl Linked {
 }
 
 /// Every access takes as long; as many as there is room for are under way.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Fixed {
     t_ck_ps: u32,
     latency: Cycle,

@@ -143,7 +143,7 @@ pub struct Config {
     /// End of the simulation, ms of virtual time; accesses that begin later are left out.
     #[serde(default)]
     pub end_ms: Option<u64>,
-    /// Nodes' memory: a preset of DRAM, or `constant:NS:GBPS`.
+    /// Nodes' memory: a preset of DRAM, `cxl:NS:GBPS:PRESET` or `constant:NS:GBPS`.
     #[serde(default)]
     pub local_memory: Option<String>,
     /// The pools'.

@@ -11,9 +11,6 @@ use rackpool_core::placement::{Candidate, Choice, Chooser, pick_rack};
 use rackpool_sim::time::Ps;
 use serde::{Deserialize, Serialize};
 
-/// Nobody's own memory: all pools are others.
-const NOBODY: RackId = RackId(u16::MAX);
-
 /// A chunk of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Chunk {
@@ -75,16 +72,18 @@ impl Manager {
         self.pools[usize::from(pool)].accesses += 1;
     }
 
-    /// A chunk for a node of `rack`: of a pool of that rack, or if these are full of another
+    /// A chunk for node `asker` of `rack`: of a pool of that rack, or if these are full of another
     /// one; `None` if all are.
-    pub fn ask(&mut self, now: Ps, rack: u16) -> Option<Chunk> {
+    pub fn ask(&mut self, now: Ps, asker: u16, rack: u16) -> Option<Chunk> {
         for (pool, view) in self.pools.iter().enumerate() {
             self.chooser.note_accesses(RackId(pool as u16), view.accesses);
         }
         let near = self.candidates(|pool| pool.rack == rack);
         let far = self.candidates(|pool| pool.rack != rack);
         let mut pick = |candidates: &[Candidate]| {
-            let asked = (NOBODY, self.chunk_bytes, &[][..]);
+            // Numbers from above: no pool's.
+            let own = RackId(u16::MAX - asker);
+            let asked = (own, self.chunk_bytes, &[][..]);
             pick_rack(self.choice, candidates, asked, now.as_ns(), &mut self.chooser)
         };
         let chosen = pick(&near).or_else(|| pick(&far))?.0;
@@ -145,7 +144,7 @@ mod tests {
         Choice::RoundRobin,
         Choice::SmartIdle(Window::PerChoice),
         Choice::SmartIdle(Window::Us(417)),
-        Choice::LeastTraffic(Window::Us(250)),
+        Choice::Even(Window::Us(250)),
     ];
 
     fn of(choice: Choice, pools: usize, chunks: u64) -> Manager {
@@ -157,13 +156,13 @@ mod tests {
         for choice in CHOICES {
             let mut manager = of(choice, 3, 5);
             let mut given: Vec<Chunk> =
-                (0..15).map(|turn| manager.ask(Ps::us(turn), 0).unwrap()).collect();
-            assert_eq!(manager.ask(Ps::us(15), 0), None, "{choice:?}");
+                (0..15).map(|turn| manager.ask(Ps::us(turn), 0, 0).unwrap()).collect();
+            assert_eq!(manager.ask(Ps::us(15), 0, 0), None, "{choice:?}");
             given.sort_unstable();
             given.dedup();
             assert_eq!(given.len(), 15, "{choice:?}: no chunk twice");
             manager.give_back(given[7]);
-            assert_eq!(manager.ask(Ps::us(16), 0), Some(given[7]), "{choice:?}");
+            assert_eq!(manager.ask(Ps::us(16), 0, 0), Some(given[7]), "{choice:?}");
         }
     }
 
@@ -173,7 +172,7 @@ mod tests {
             for pools in [1, 2, 6, 9] {
                 let mut manager = of(choice, pools, 100);
                 for turn in 0..100 {
-                    let chunk = manager.ask(Ps::us(turn * 50), 0).unwrap();
+                    let chunk = manager.ask(Ps::us(turn * 50), 0, 0).unwrap();
                     assert!(usize::from(chunk.pool) < pools, "{choice:?}");
                     manager.count_access(chunk.pool);
                 }
@@ -184,12 +183,12 @@ mod tests {
     #[test]
     fn defects_a_and_b_policies_are_parameters_and_smart_idle_sees_accesses() {
         let mut manager = of(Choice::SmartIdle(Window::PerChoice), 6, 1000);
-        let first: Vec<u16> = (0..6).map(|_| manager.ask(Ps::ZERO, 0).unwrap().pool).collect();
+        let first: Vec<u16> = (0..6).map(|_| manager.ask(Ps::ZERO, 0, 0).unwrap().pool).collect();
         assert_eq!(first, [0, 1, 2, 3, 4, 5]);
         // Pools 0 to 2 are busy: the three idlest are the others.
         for _ in 0..50 {
             (0..3).for_each(|pool| manager.count_access(pool));
-            assert!(manager.ask(Ps::ZERO, 0).unwrap().pool >= 3);
+            assert!(manager.ask(Ps::ZERO, 0, 0).unwrap().pool >= 3);
         }
     }
 
@@ -197,7 +196,7 @@ mod tests {
     fn the_own_racks_pools_come_first() {
         let mut manager =
             Manager::new(Choice::RoundRobin, CHUNK, &[(0, 2 * CHUNK), (1, CHUNK), (1, CHUNK)], 0);
-        let got: Vec<u16> = (0..4).map(|_| manager.ask(Ps::ZERO, 1).unwrap().pool).collect();
+        let got: Vec<u16> = (0..4).map(|_| manager.ask(Ps::ZERO, 0, 1).unwrap().pool).collect();
         assert_eq!(got, [1, 2, 0, 0]);
         assert_eq!(manager.used(), [2, 1, 1]);
     }

@@ -2,7 +2,8 @@
 
 use super::config::ConfigError;
 use super::memory::{Constant, Done, Medium};
-use crate::dram::{self, Channel, Completion, Request};
+use crate::dram::medium::{self, Link, MediumConfig};
+use crate::dram::{self, Completion, Request};
 use rackpool_sim::time::Ps;
 use serde::{Deserialize, Serialize};
 
@@ -15,23 +16,41 @@ pub enum Media {
     Dram(Box<Dram>),
 }
 
-/// A channel of DRAM in picoseconds. An access begins with the first whole cycle.
+/// A channel of DRAM in picoseconds, maybe behind a link. An access begins with the first whole
+/// cycle.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Dram {
-    channel: Channel,
+    channel: medium::Medium,
     cycle_ps: u64,
     /// Empty between calls.
     #[serde(skip)]
     done: Vec<Completion>,
 }
 
+/// Bytes of a message on a link of CXL beside a line: a flit of 68 bytes holds 64.
+const CXL_HEADER_BYTES: u64 = 4;
+
 impl Dram {
-    /// A preset of [`dram::config::PRESETS`].
-    pub fn preset(name: &str) -> Result<Dram, dram::ConfigError> {
-        let config = dram::Config::preset(name)?;
-        let cycle_ps = u64::from(config.timing.t_ck_ps);
-        Ok(Dram { channel: Channel::new(&config)?, cycle_ps, done: Vec::new() })
+    /// A preset of [`dram::config::PRESETS`], or one behind a link: `cxl:NS:GBPS:PRESET`, the time
+    /// of one way and gigabytes per second of each direction.
+    pub fn named(name: &str) -> Result<Dram, dram::ConfigError> {
+        let config = match linked(name) {
+            None => MediumConfig::Dram(dram::Config::preset(name)?),
+            Some((link, preset)) => MediumConfig::Cxl { link, dram: dram::Config::preset(preset)? },
+        };
+        let channel = medium::Medium::new(&config)?;
+        Ok(Dram { cycle_ps: u64::from(channel.t_ck_ps()), channel, done: Vec::new() })
     }
+}
+
+fn linked(name: &str) -> Option<(Link, &str)> {
+    let (latency, rest) = name.strip_prefix("cxl:")?.split_once(':')?;
+    let (rate, preset) = rest.split_once(':')?;
+    let (ns, gbps): (u64, u64) = (latency.parse().ok()?, rate.parse().ok()?);
+    let is_meant = ns < 1_000_000 && gbps > 0 && gbps < 1_000_000;
+    let (latency_ps, bytes_per_us) = (ns * 1_000, gbps * 1_000);
+    let link = Link { latency_ps, bytes_per_us, header_bytes: CXL_HEADER_BYTES };
+    is_meant.then_some((link, preset))
 }
 
 impl Medium for Dram {
@@ -46,7 +65,7 @@ impl Medium for Dram {
     }
 
     fn next_room(&self) -> Ps {
-        self.channel.next_command().map_or(Ps::ZERO, |cycle| Ps((cycle + 1) * self.cycle_ps))
+        self.channel.next_room().map_or(Ps::ZERO, |cycle| Ps((cycle + 1) * self.cycle_ps))
     }
 
     #[inline]
@@ -59,7 +78,7 @@ impl Medium for Dram {
 }
 
 impl Media {
-    /// A channel: a preset of DRAM, or `constant:NS:GBPS` (gigabytes per second).
+    /// A channel: as [`Dram::named`], or `constant:NS:GBPS` (gigabytes per second).
     pub fn new(name: &str, field: &'static str) -> Result<Media, ConfigError> {
         if name.starts_with("constant:") {
             return constant(name).map(Media::Constant).ok_or_else(|| ConfigError::Field {
@@ -67,9 +86,9 @@ impl Media {
                 reason: format!("`{name}`: write constant:NS:GBPS, such as constant:150:32"),
             });
         }
-        let dram = Dram::preset(name).map_err(|error| ConfigError::Field {
+        let dram = Dram::named(name).map_err(|error| ConfigError::Field {
             field,
-            reason: format!("{error}, or constant:NS:GBPS"),
+            reason: format!("{error}; or cxl:NS:GBPS:PRESET, constant:NS:GBPS"),
         })?;
         Ok(Media::Dram(Box::new(dram)))
     }
@@ -112,6 +131,39 @@ impl Medium for Media {
         match self {
             Media::Constant(one) => one.advance(until, done),
             Media::Dram(one) => one.advance(until, done),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The time of one read by a medium that is idle, ps.
+    fn idle_read(name: &str) -> u64 {
+        let mut medium = Media::new(name, "pool_memory").unwrap();
+        let now = Ps(833 * 100_000);
+        assert!(medium.submit(now, 7, 1 << 20, false));
+        let mut done = Vec::new();
+        while done.is_empty() {
+            let next = medium.next_event().expect("a read is under way");
+            medium.advance(next, &mut done);
+        }
+        assert_eq!(done[0].id, 7);
+        (done[0].at - now).0
+    }
+
+    #[test]
+    fn media_are_named_and_take_what_their_name_says() {
+        assert_eq!(idle_read("ddr4-2400"), 36 * 833);
+        assert_eq!(idle_read("constant:150:32"), 150_000);
+        // Two ways of 70 ns, a line and two headers at 32 bytes a nanosecond, in whole cycles.
+        let linked = idle_read("cxl:70:32:ddr4-2400");
+        let expected = 36 * 833 + 2 * 70_000 + 72 * 1_000 / 32;
+        assert!((expected..expected + 5 * 833).contains(&linked), "{linked}, {expected}");
+        for wrong in ["ddr3", "cxl:70:0:ddr4-2400", "cxl:70", "constant:0:1", "constant:5"] {
+            let error = Media::new(wrong, "pool_memory").unwrap_err().to_string();
+            assert!(error.contains("pool_memory") && error.contains("constant:"), "{error}");
         }
     }
 }

@@ -24,7 +24,7 @@ pub fn draw(preset: &str, runs: &Runs<'_>) -> Vec<Drawing> {
         ("3b", Run::LocalIdle),
         ("4a", Run::AlternateTurns),
         ("4b", Run::AlternateIdle),
-        ("4-ours", Run::AlternateTraffic),
+        ("4-ours", Run::AlternateEven),
     ];
     let mut drawings = Vec::new();
     let mut add = |name: &str, svg: String| {
@@ -34,7 +34,7 @@ pub fn draw(preset: &str, runs: &Runs<'_>) -> Vec<Drawing> {
         add(&format!("figure-{figure}"), cumulative(runs.get(run)));
     }
     add("figure-2b", pools("Time at the pools, random", runs, &[Run::AlternateRandom]));
-    let runs_3c = [Run::LocalTurns, Run::LocalIdle, Run::LocalTraffic];
+    let runs_3c = [Run::LocalTurns, Run::LocalIdle, Run::LocalEven];
     add("figure-3c", pools("Time at the pools, own memory first", runs, &runs_3c));
     add("figure-2d", spread(runs));
     add("figure-5a", bins(runs));
@@ -96,8 +96,7 @@ fn pools(title: &str, runs: &Runs<'_>, which: &[Run]) -> String {
 }
 
 fn spread(runs: &Runs<'_>) -> String {
-    let which =
-        [Run::AlternateRandom, Run::AlternateTurns, Run::AlternateIdle, Run::AlternateTraffic];
+    let which = [Run::AlternateRandom, Run::AlternateTurns, Run::AlternateIdle, Run::AlternateEven];
     let line = |run: &Run| {
         let (config, outcome) = runs.get(*run);
         let points = timed(config, outcome.pools.spread().into_iter().map(f64::from));

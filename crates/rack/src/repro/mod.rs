@@ -28,10 +28,10 @@ pub enum Run {
     AlternateTurns,
     /// Alternate pages, smart-idle.
     AlternateIdle,
-    /// Own memory first, least expected traffic: ours.
-    LocalTraffic,
-    /// Alternate pages, least expected traffic: ours.
-    AlternateTraffic,
+    /// Own memory first, even: ours.
+    LocalEven,
+    /// Alternate pages, even: ours.
+    AlternateEven,
 }
 
 impl Run {
@@ -41,10 +41,10 @@ impl Run {
         Run::LocalRandom,
         Run::LocalTurns,
         Run::LocalIdle,
-        Run::LocalTraffic,
+        Run::LocalEven,
         Run::AlternateTurns,
         Run::AlternateIdle,
-        Run::AlternateTraffic,
+        Run::AlternateEven,
     ];
 
     /// Its placement.
@@ -56,8 +56,8 @@ impl Run {
             Run::LocalIdle => "local-first+smart-idle".into(),
             Run::AlternateTurns => "alternate+round-robin".into(),
             Run::AlternateIdle => "alternate+smart-idle".into(),
-            Run::LocalTraffic => format!("local-first+least-traffic:{window_us}us"),
-            Run::AlternateTraffic => format!("alternate+least-traffic:{window_us}us"),
+            Run::LocalEven => format!("local-first+even:{window_us}us"),
+            Run::AlternateEven => format!("alternate+even:{window_us}us"),
         }
     }
 }

@@ -106,7 +106,7 @@ impl World {
         }
         let costs = self.times.costs;
         let turn = self.state.manager_busy.max(now) + Ps::ns(costs.manager_ns);
-        let chunk = self.state.manager.ask(now, node.rack)?;
+        let chunk = self.state.manager.ask(now, index as u16, node.rack)?;
         self.state.manager_busy = turn;
         *wait += (turn - now) + Ps::ns(costs.chunk_ns);
         node.controller.hold(chunk);

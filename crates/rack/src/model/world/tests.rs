@@ -149,14 +149,9 @@ fn a_rack_without_memory_says_which_node_and_when() {
 
 #[test]
 fn every_pool_policy_runs_alike_twice_and_loses_nothing() {
-    for pool in [
-        "random",
-        "round-robin",
-        "smart-idle",
-        "smart-idle:50us",
-        "least-loaded",
-        "least-traffic:50us",
-    ] {
+    for pool in
+        ["random", "round-robin", "smart-idle", "smart-idle:50us", "least-loaded", "even:50us"]
+    {
         for preset in [Preset::DracksimFaithful, Preset::Corrected] {
             let mut config = config(&format!("alternate+{pool}"));
             config.preset = preset;
