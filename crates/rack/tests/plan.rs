@@ -103,7 +103,7 @@ fn what_cannot_be_meant_is_answered_with_line_field_and_reason() {
         ),
         ("source = \"made up for this example\"\n", "", "prices.machine_dram.source", "missing"),
         ("source = \"made up\" }", "source = \" \" }", "tiers.0.prices.pool.source", "who"),
-        ("\"alternate+least", "\"alternate+nearest", "sweep.placement.1", "nearest"),
+        ("\"alternate+even", "\"alternate+nearest", "sweep.placement.1", "nearest"),
         ("local_percent = [40, 60]", "local_percent = [40, 100]", "sweep.local_percent.1", "99"),
         ("preset = \"cxl\" ", "preset = \"cxn\" ", "tiers.0.preset", "cxn"),
         ("\"ddr5-4800\"  #", "\"ddr7\"  #", "machines.local_memory", "ddr7"),

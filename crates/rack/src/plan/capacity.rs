@@ -34,8 +34,6 @@ pub struct Blast {
     pub vms_max: u32,
 }
 
-/// Nobody's own memory: all pools are others.
-const NOBODY: RackId = RackId(u16::MAX);
 /// More than any pool has. A quarter of all numbers: sums of it stay numbers.
 const ENDLESS: u64 = u64::MAX / 4;
 
@@ -72,11 +70,11 @@ struct Engine<'a> {
     held: Vec<Held>,
 }
 
-/// Choices that look at accesses have none to look at in a trace of virtual machines: they become
-/// the one that looks at what is in use.
+/// Smart-idle looks at accesses first, and a trace of virtual machines has none: it becomes the
+/// choice that looks at what is in use. `even` looks at that anyway, and at accesses last.
 pub(super) fn choice_without_accesses(choice: Choice) -> Choice {
     match choice {
-        Choice::SmartIdle(_) | Choice::LeastTraffic(_) => Choice::LeastLoaded,
+        Choice::SmartIdle(_) => Choice::LeastLoaded,
         other => other,
     }
 }
@@ -165,7 +163,7 @@ impl<'a> Engine<'a> {
         let mut held = Held { local_mib: local, pooled: None };
         if pooled > 0 {
             let (pod, place) = self.place[index];
-            let number = self.pods[pod].choose(self.choice, pooled, days);
+            let number = self.pods[pod].choose(self.choice, place, pooled, days);
             let pool = &mut self.pods[pod].pools[usize::from(number)];
             pool.used_mib += pooled;
             pool.all_vms += 1;
@@ -191,7 +189,7 @@ impl<'a> Engine<'a> {
 }
 
 impl Pod {
-    fn choose(&mut self, choice: Choice, mib: u64, days: f64) -> u16 {
+    fn choose(&mut self, choice: Choice, asker: usize, mib: u64, days: f64) -> u16 {
         let view = |(index, pool): (usize, &Pool)| Candidate {
             rack: RackId(index as u16),
             alive: true,
@@ -201,7 +199,8 @@ impl Pod {
         };
         let candidates: Vec<Candidate> = self.pools.iter().enumerate().map(view).collect();
         let now = (days * 86_400e9) as u64;
-        let asked = (NOBODY, mib << 20, &[][..]);
+        // Numbers from above: no pool's.
+        let asked = (RackId(u16::MAX - asker as u16), mib << 20, &[][..]);
         let chosen = pick_rack(choice, &candidates, asked, now, &mut self.chooser);
         chosen.expect("pools have no end").0
     }

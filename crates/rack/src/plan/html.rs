@@ -212,8 +212,8 @@ fn capacity(page: &mut Page, plan: &Plan, answer: &Answer) {
     page.text(spare);
     page.table(
         &tables::blasts(answer, &shown(answer, ROWS_MAX)),
-        "a virtual machine's pooled memory is in one pool, chosen by the policy (smart-idle and \
-         least-traffic look at accesses, which this trace has not; they become least-loaded). \
+        "a virtual machine's pooled memory is in one pool, chosen by the policy (smart-idle \
+         looks at accesses, which this trace has not; it becomes least-loaded). \
          Whoever has memory in a pool that fails loses it.",
     );
 }
