@@ -96,7 +96,7 @@ impl Plan {
         }
         let count = self.machines.count;
         for (index, pod) in sweep.pod_machines.iter().enumerate() {
-            if *pod == 0 || u32::from(*pod) > count || count % u32::from(*pod) != 0 {
+            if *pod == 0 || u32::from(*pod) > count || !count.is_multiple_of(u32::from(*pod)) {
                 let reason = format!("{pod}: machines.count, {count}, is not a multiple of it");
                 return Err(at.wrong(&format!("sweep.pod_machines.{index}"), reason));
             }
@@ -111,7 +111,7 @@ impl Plan {
             return Err(at.wrong(&format!("sweep.local_percent.{index}"), reason));
         }
         let footprint_mib = self.performance.footprint.mib();
-        let whole = |percent: &u32| footprint_mib * u64::from(*percent) % 100 == 0;
+        let whole = |percent: &u32| (footprint_mib * u64::from(*percent)).is_multiple_of(100);
         if let Some(index) = sweep.local_percent.iter().position(|percent| !whole(percent)) {
             let (percent, footprint) = (sweep.local_percent[index], self.performance.footprint);
             let reason =
@@ -145,7 +145,7 @@ impl Plan {
 
     fn check_performance(&self, at: &Document<'_>) -> Checked {
         let performance = &self.performance;
-        if performance.footprint.mib() == 0 || performance.footprint.0 % (1 << 20) != 0 {
+        if performance.footprint.mib() == 0 || !performance.footprint.0.is_multiple_of(1 << 20) {
             return Err(at.wrong("performance.footprint", "whole MiB, 1 at least"));
         }
         if performance.workloads.is_empty() {

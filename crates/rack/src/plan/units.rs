@@ -45,7 +45,7 @@ fn parse(text: &str, units: &[(&str, u64)], what: &str) -> Result<u64, String> {
 
 /// With the largest unit that leaves a whole number.
 fn show(value: u64, units: &[(&str, u64)]) -> String {
-    let whole = |(_, times): &&(&str, u64)| value % times == 0 && value >= *times;
+    let whole = |(_, times): &&(&str, u64)| value.is_multiple_of(*times) && value >= *times;
     let (name, times) = units.iter().rev().find(whole).unwrap_or(&units[0]);
     format!("{} {name}", value / times)
 }
