@@ -1,6 +1,7 @@
 //! A serving thread: looks at the slots of clients that asked lately, does what they ask in
-//! batches, sleeps when nobody asks. The same behind shared memory and behind a fabric; what differs
-//! is in a client's [`Seat`]: how the client learns that it is watched, how its replies reach it.
+//! batches, sleeps when nobody asks. The same behind shared memory and behind a fabric; what
+//! differs is in a client's [`Seat`]: how the client learns that it is watched, how its replies
+//! reach it.
 //!
 //! A client that is watched is looked at by itself, round for round; the others set their bits in
 //! the bell. After a while without requests the thread stops to watch, sleeps on the bell, and
