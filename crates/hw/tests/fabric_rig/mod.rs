@@ -28,6 +28,7 @@ macro_rules! buffers_of_the_end {
         }
     };
 }
+#[allow(unused_imports, reason = "not every test with a rig has an end of its own")]
 pub(crate) use buffers_of_the_end;
 
 impl Memory {
