@@ -145,15 +145,15 @@ pub fn guests(run: &Run<'_>, folder: &Folder, limit: Duration) -> Result<Vec<End
     let mut ends: Vec<Option<End>> = vec![None; run.guests as usize];
     while ends.iter().any(Option::is_none) && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(20));
-        for guest in 0..ends.len() {
-            let Some(child) = &mut guests.0[guest] else { continue };
+        for (guest, (running, ended)) in guests.0.iter_mut().zip(&mut ends).enumerate() {
+            let Some(child) = running else { continue };
             let waited = child.try_wait().map_err(|e| format!("guest {guest}: {e}"))?;
             if waited.is_none() {
                 continue;
             }
-            guests.0[guest] = None;
+            *running = None;
             let end = end_of(folder, guest);
-            ends[guest] = Some(end);
+            *ended = Some(end);
             if !end.is_good() {
                 deadline = deadline.min(Instant::now() + GRACE);
             }
