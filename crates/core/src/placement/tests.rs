@@ -187,7 +187,7 @@ fn even_keeps_bytes_level_then_each_askers_and_then_looks_at_traffic() {
     let choice = Choice::Even(Window::PerChoice);
     let mut racks = racks(&[50, 50, 50, 30]);
     let mut chooser = Chooser::new(0);
-    let mut ask = |racks: &mut [Candidate], chooser: &mut Chooser, own: u16| {
+    let ask = |racks: &mut [Candidate], chooser: &mut Chooser, own: u16| {
         let got = pick_rack(choice, racks, (RackId(own), 10, &[]), 0, chooser).unwrap();
         racks[usize::from(got.0)].used_bytes += 10;
         got.0
