@@ -17,8 +17,7 @@ struct Rank {
     precharge: Cycle,
     read: Cycle,
     write: Cycle,
-    /// When its last four activates were, oldest at `oldest`; before the first ones far enough
-    /// back: 0 with `t_faw` added to times.
+    /// Its last four activates, each with `t_faw` added, oldest at `oldest`.
     activates: [Cycle; 4],
     oldest: u8,
 }

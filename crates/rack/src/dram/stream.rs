@@ -88,10 +88,9 @@ impl Stream {
         let mut outcome = Outcome { histogram: vec![0; LATENCIES], ..Outcome::default() };
         let mut done = Vec::with_capacity(1024);
         let mut now = start;
-        // Requests that are writes: their number is even in `id`.
         for number in 0..self.requests {
             let draw = rng.next_u64();
-            let write = (draw >> 32) * 1000 >> 32 < self.writes_permille;
+            let write = ((draw >> 32) * 1000) >> 32 < self.writes_permille;
             let line = match self.pattern {
                 Pattern::Random => rng.next_u64() % lines,
                 Pattern::Sequential => number % lines,
@@ -100,6 +99,7 @@ impl Stream {
                 now = now.max(start + number * gap);
                 channel.advance(now, &mut done);
             }
+            // The id says whether it writes: more is not asked of completions.
             let request = Request { id: u64::from(write), addr: line * LINE_BYTES, write };
             while channel.submit(now, request).is_err() {
                 // A full queue has commands to issue.
