@@ -1,6 +1,5 @@
 //! How the two ends of a connection prove to one another that they have the pool's secret, before
-//! anything else is said. Bytes in, bytes out; no socket, no clock, and the caller draws the random
-//! numbers.
+//! anything else is said. Bytes in, bytes out; no socket and no clock.
 //!
 //! | step | who | says |
 //! |---|---|---|
@@ -22,6 +21,7 @@
 use crate::secret::Secret;
 use rackpool_core::error::Distrust;
 use ring::hmac;
+use std::io;
 
 /// Bytes of every message.
 pub const MESSAGE_BYTES: usize = 40;
@@ -37,16 +37,9 @@ const REFUSAL: &[u8; WORD_BYTES] = b"rackref1";
 /// A message.
 pub type Message = [u8; MESSAGE_BYTES];
 /// Random bytes, drawn for one handshake.
-pub type Nonce = [u8; BODY_BYTES];
+type Nonce = [u8; BODY_BYTES];
 /// What is signed: the role, the purpose and both nonces.
 type Claim = [u8; 2 + 2 * BODY_BYTES];
-
-/// Draws a nonce. Errors: if the kernel has no random numbers.
-pub fn draw_nonce() -> std::io::Result<Nonce> {
-    let mut nonce = [0; BODY_BYTES];
-    crate::process::random_bytes(&mut nonce)?;
-    Ok(nonce)
-}
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,16 +114,26 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// The end that began the connection, and what it says first. `nonce` was drawn for it.
-    pub fn initiator(secret: &Secret, purpose: Purpose, nonce: Nonce) -> (Self, Message) {
+    /// The end that begins a connection, and what it says first. Errors: if the kernel has no random
+    /// numbers.
+    pub fn begin(secret: &Secret, purpose: Purpose) -> io::Result<(Self, Message)> {
+        Ok(Self::initiator(secret, purpose, draw_nonce()?))
+    }
+
+    /// The end that was called. Errors: as of [`Handshake::begin`], if there is a secret.
+    pub fn accept(secret: Option<&Secret>, purpose: Purpose) -> io::Result<Self> {
+        let nonce = secret.map_or(Ok([0; BODY_BYTES]), |_| draw_nonce())?;
+        Ok(Self::target(secret, purpose, nonce))
+    }
+
+    fn initiator(secret: &Secret, purpose: Purpose, nonce: Nonce) -> (Self, Message) {
         let secret = Some(secret.clone());
         let awaits = Awaits::Greeting;
         let role = Role::Initiator;
         (Self { secret, role, purpose, ours: nonce, awaits }, message(GREETING, &nonce))
     }
 
-    /// The end that was called. `nonce` was drawn for it, if there is a secret.
-    pub fn target(secret: Option<&Secret>, purpose: Purpose, nonce: Nonce) -> Self {
+    fn target(secret: Option<&Secret>, purpose: Purpose, nonce: Nonce) -> Self {
         let (role, awaits) = (Role::Target, Awaits::Greeting);
         Self { secret: secret.cloned(), role, purpose, ours: nonce, awaits }
     }
@@ -216,6 +219,12 @@ impl Handshake {
         claim[2 + BODY_BYTES..].copy_from_slice(second);
         claim
     }
+}
+
+fn draw_nonce() -> io::Result<Nonce> {
+    let mut nonce = [0; BODY_BYTES];
+    crate::process::random_bytes(&mut nonce)?;
+    Ok(nonce)
 }
 
 impl Role {

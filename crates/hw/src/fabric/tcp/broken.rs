@@ -22,6 +22,8 @@ pub(super) enum Broken {
     Refused(HelloStatus),
     #[error("{0}")]
     Handshake(#[from] Failure),
+    #[error("it proved nothing, and others came")]
+    Crowded,
     #[error("a local buffer was taken back before it was sent")]
     BufferGone,
 }

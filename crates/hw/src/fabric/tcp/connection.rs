@@ -24,8 +24,7 @@ use super::frame::{
     FrameError, HEADER_BYTES, Header, Op, Put, Request, Response, Status, payload_bytes_max,
 };
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, recv, send, sent};
-use crate::handshake::Handshake;
-use crate::secret::Secret;
+use crate::handshake::{Handshake, Message};
 use rackpool_core::addr::Generation;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::error::DeathCause;
@@ -33,7 +32,6 @@ use rackpool_core::seam::{
     BufId, FabricEvent, Nanos, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -163,8 +161,8 @@ pub(super) struct Connection {
     /// What the endpoint's epoll waits for: also room to send.
     pub(super) polls_out: bool,
     stage: Stage,
-    secret: Option<Secret>,
-    proof: Option<Handshake>,
+    /// The proof of the secret, and its first words.
+    proof: Option<(Handshake, Message)>,
     queue: VecDeque<Work>,
     pings: usize,
     /// The first work request that is not sent to its end, bytes of it sent, and bytes not sent
@@ -183,11 +181,11 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// One that is being made to `addr`; `secret` is proved before anything else is said.
+    /// One that is being made to `addr`; `proof` comes before anything else.
     pub(super) fn new(
         socket: OwnedFd,
         addr: SocketAddr,
-        secret: Option<Secret>,
+        proof: Option<(Handshake, Message)>,
         now: Nanos,
     ) -> Self {
         Self {
@@ -196,8 +194,7 @@ impl Connection {
             broken: None,
             polls_out: false,
             stage: Stage::Connecting,
-            secret,
-            proof: None,
+            proof,
             queue: VecDeque::with_capacity(FABRIC_OUTSTANDING_MAX as usize + 1),
             pings: 0,
             unsent: 0,

@@ -7,7 +7,7 @@ use super::super::broken::Broken;
 use super::super::frame::{HELLO_BYTES, Hello, HelloStatus};
 use super::super::{Moved, send};
 use super::{Connection, Context, Stage};
-use crate::handshake::{Handshake, MESSAGE_BYTES, Message, Progress, Purpose, draw_nonce};
+use crate::handshake::{MESSAGE_BYTES, Progress};
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
@@ -22,7 +22,10 @@ impl Connection {
         events: &mut Vec<FabricEvent>,
     ) -> Result<bool, Broken> {
         if self.stage == Stage::Connecting {
-            self.say_first(cx)?;
+            match self.proof.as_ref().map(|(_, first)| *first) {
+                Some(first) => self.say(&first, Stage::Proving, cx)?,
+                None => self.say(Hello::of_initiator().as_bytes(), Stage::Greeting, cx)?,
+            }
         }
         if self.stage == Stage::Proving {
             self.prove(cx)?;
@@ -46,17 +49,45 @@ impl Connection {
         Ok(false)
     }
 
-    /// Says the first words as soon as the connection is made.
-    fn say_first(&mut self, cx: &mut Context<'_>) -> Result<(), Broken> {
-        let Some(secret) = &self.secret else {
-            return self.say(Hello::of_initiator().as_bytes(), Stage::Greeting, cx);
-        };
-        if self.proof.is_none() {
-            let nonce = draw_nonce().map_err(super::super::errno)?;
-            let (proof, first) = Handshake::initiator(secret, Purpose::Fabric, nonce);
-            self.proof = Some(proof);
-            self.first = first;
+    /// Says something short, as soon as the connection is made, and then waits in `next`.
+    fn say(&mut self, bytes: &[u8], next: Stage, cx: &mut Context<'_>) -> Result<(), Broken> {
+        match send(&self.socket, bytes, cx.stats)? {
+            Moved::Bytes(sent) if sent == bytes.len() => self.stage = next,
+            Moved::Nothing if self.stage == Stage::Connecting => {}
+            // A new connection has room for more than this.
+            _ => return Err(Broken::System(Errno::NOBUFS)),
         }
-        let first = self.first;
-        self.say(&first, Stage::Proving, cx)
+        Ok(())
     }
+
+    /// Waits until the input holds `bytes` bytes, and takes no more; whether it does.
+    fn hear(&mut self, bytes: usize, cx: &mut Context<'_>) -> Result<bool, Broken> {
+        let missing = bytes - self.input.filled().len();
+        if missing > 0 && self.input.fill(&self.socket, missing, cx.stats)? == Moved::End {
+            return Err(Broken::Closed);
+        }
+        Ok(self.input.filled().len() == bytes)
+    }
+
+    /// Goes on with the proof of the secret; after it the hello is said.
+    fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), Broken> {
+        loop {
+            let is_whole = self.hear(MESSAGE_BYTES, cx)?;
+            let (proof, _) = self.proof.as_mut().expect("there is one in this stage");
+            let step = proof.advance(self.input.filled());
+            self.input.consume(step.consumed);
+            if let Some(reply) = step.reply {
+                self.say(&reply, Stage::Proving, cx)?;
+            }
+            match step.progress {
+                Progress::Failed(why) => return Err(why.into()),
+                Progress::Done => {
+                    self.proof = None;
+                    return self.say(Hello::of_initiator().as_bytes(), Stage::Greeting, cx);
+                }
+                Progress::Pending if !is_whole => return Ok(()),
+                Progress::Pending => {}
+            }
+        }
+    }
+}
