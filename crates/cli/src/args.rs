@@ -291,8 +291,8 @@ pub struct MasterArgs {
     /// Address to serve at; port 0 takes any free one. Other machines are let in with a secret only
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400")]
     pub listen: SocketAddr,
-    /// File with the pool's secret, 16 to 4096 bytes that only its owner and group may read: daemons
-    /// and clients have to prove that they have it
+    /// File with the pool's secret, 16 to 4096 bytes that only its owner and group may read:
+    /// daemons and clients have to prove that they have it
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
     /// Directory that keeps the page directory

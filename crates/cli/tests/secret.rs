@@ -20,7 +20,8 @@ const TEST_FAILED: i32 = 101;
 /// Runs the named test again in a network namespace whose loopback device has [`ADDRESS`] too;
 /// `false` if this machine does not let us make one.
 fn runs_in_its_own_network(test: &str) -> bool {
-    let set_up = format!("ip link set lo up && ip addr add {ADDRESS}/32 dev lo && exec \"$0\" \"$@\"");
+    let set_up =
+        format!("ip link set lo up && ip addr add {ADDRESS}/32 dev lo && exec \"$0\" \"$@\"");
     let own = std::env::current_exe().expect("it runs");
     let copy = Command::new("unshare")
         .args(["--net", "--map-root-user", "sh", "-c", &set_up])
@@ -93,6 +94,79 @@ impl Drop for Shell {
     }
 }
 
+/// A master and the daemons of two racks at one address, all with a secret.
+struct Pool {
+    daemons: Vec<Server>,
+    master: Server,
+    listen: String,
+    /// Files with the pool's secret, another one, and one that everybody may read.
+    files: [String; 3],
+    regions: Regions,
+    _dir: Dir,
+}
+
+impl Pool {
+    fn start(address: &str) -> Self {
+        let (dir, listen) = (Dir::new(), format!("{address}:0"));
+        let secret = b"0123456789abcdef0123456789abcdef\n";
+        let other = b"0123456789abcdef0123456789abcdeX\n";
+        let files = [("ours", secret, 0o600), ("other", other, 0o600), ("open", secret, 0o644)];
+        let files = files.map(|(name, bytes, mode)| secret_file(&dir, name, bytes, mode));
+        let state = dir.file("state");
+        let words = ["--listen", &listen, "--state", &state, "--secret-file", &files[0]];
+        let master = Server::start(&[&["master"], &words[..]].concat());
+        let regions = Regions(unique("secret"));
+        let mut pool = Self { daemons: Vec::new(), master, listen, files, regions, _dir: dir };
+        pool.daemons = (0..2).map(|rack| pool.daemon(rack)).collect();
+        assert!(pool.daemons.iter().all(|daemon| daemon.addr.starts_with(address)));
+        pool
+    }
+
+    fn daemon_words(&self, rack: usize, secret: &[&str]) -> Vec<String> {
+        let (rack, memory) = (rack.to_string(), self.regions.memory(rack));
+        let words = ["daemon", "--rack", &rack, "--master", &self.master.addr];
+        let more = ["--memory", &memory, "--listen", &self.listen];
+        [&words[..], &more, secret].concat().iter().map(|word| word.to_string()).collect()
+    }
+
+    fn daemon(&self, rack: usize) -> Server {
+        let words = self.daemon_words(rack, &self.secret(0));
+        Server::start(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn secret(&self, file: usize) -> [&str; 2] {
+        ["--secret-file", &self.files[file]]
+    }
+
+    /// A command through a rack, which would wait ten minutes for a peer.
+    fn shell(&self, rack: &str, secret: &[&str], command: &str) -> (i32, String, String) {
+        let words = ["shell", "--rack", rack, "--master", &self.master.addr];
+        let more = ["--timeout-ms", "600000", "-c", command];
+        told(&run(&[&words[..], secret, &more].concat()))
+    }
+}
+
+/// Who has not the secret hears so, long before it would give up waiting for a peer.
+fn others_are_denied(pool: &Pool) {
+    let (start, master) = (Instant::now(), pool.master.addr.as_str());
+    for secret in [&pool.secret(1)[..], &[]] {
+        let (code, out, err) = pool.shell("0", secret, "get kept");
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.starts_with("error denied ") && err.contains("secret"), "{err}");
+        let (code, _, err) = told(&run(&[&["racks", "--master", master][..], secret].concat()));
+        assert_eq!((code, err.starts_with("error denied ")), (1, true), "{err}");
+        // A third rack does not join.
+        let words = pool.daemon_words(2, secret);
+        let (code, _, err) = told(&run(&words.iter().map(String::as_str).collect::<Vec<_>>()));
+        assert_eq!((code, err.contains("error denied ")), (1, true), "{err}");
+    }
+    println!("six refusals took {:?}", start.elapsed());
+    assert!(start.elapsed() < WITHIN);
+    let (code, _, err) = pool.shell("0", &pool.secret(2), "get kept");
+    assert_eq!((code, err.starts_with("error config ")), (1, true), "{err}");
+    assert!(err.contains("chmod 600"), "{err}");
+}
+
 #[test]
 fn processes_with_the_secret_work_across_hosts_and_others_are_denied() {
     let test = "processes_with_the_secret_work_across_hosts_and_others_are_denied";
@@ -101,78 +175,32 @@ fn processes_with_the_secret_work_across_hosts_and_others_are_denied() {
         return;
     }
     let address = foreign.unwrap_or_else(|| {
-        println!("no network namespace to be had: a loopback address stands for the foreign one");
+        println!("NOT TESTED: a foreign address, because no network namespace is to be had");
         "127.0.0.1".into()
     });
-    let listen = format!("{address}:0");
-    let (dir, regions) = (Dir::new(), Regions(unique("secret")));
-    let ours = secret_file(&dir, "ours", b"0123456789abcdef0123456789abcdef\n", 0o600);
-    let other = secret_file(&dir, "other", b"0123456789abcdef0123456789abcdeX\n", 0o600);
-    let state = dir.file("state");
-    let master =
-        Server::start(&["master", "--listen", &listen, "--state", &state, "--secret-file", &ours]);
-    let at = master.addr.as_str();
-    let daemon_words = |rack: usize, secret: Option<&str>| {
-        let (rack, memory) = (rack.to_string(), regions.memory(rack));
-        let words = ["daemon", "--rack", &rack, "--master", at, "--memory", &memory];
-        let mut words: Vec<String> = words.map(str::to_owned).to_vec();
-        words.extend(["--listen".into(), listen.clone()]);
-        words.extend(secret.into_iter().flat_map(|file| ["--secret-file".into(), file.into()]));
-        words
-    };
-    let daemon = |rack: usize| {
-        let words = daemon_words(rack, Some(&ours));
-        Server::start(&words.iter().map(String::as_str).collect::<Vec<_>>())
-    };
-    let mut daemons = [daemon(0), daemon(1)];
-    assert!(daemons.iter().all(|daemon| daemon.addr.starts_with(&address)));
-
-    // Both racks, over tcp, with the secret.
-    let shell = |rack: &str, secret: &[&str], command: &str| {
-        let words = ["shell", "--rack", rack, "--master", at, "--timeout-ms", "600000"];
-        told(&run(&[&words[..], secret, &["-c", command]].concat()))
-    };
-    let good = ["--secret-file", ours.as_str()];
-    assert_eq!(shell("1", &good, "put kept text:here"), (0, "ok\n".into(), String::new()));
-    assert_eq!(shell("0", &good, "get kept").1, "here");
-    let (code, out, err) = told(&run(&["racks", "--master", at, good[0], good[1]]));
-    assert_eq!((code, err.as_str()), (0, ""), "{out}");
-
-    // Who has not the secret hears so, long before the ten minutes that it would wait for a peer.
-    let start = Instant::now();
-    let (wrong, none): (&[&str], &[&str]) = (&["--secret-file", &other], &[]);
-    for secret in [wrong, none] {
-        let (code, out, err) = shell("0", secret, "get kept");
-        assert_eq!((code, out.as_str()), (1, ""), "{err}");
-        assert!(err.starts_with("error denied ") && err.contains("secret"), "{err}");
-        let (code, _, err) = told(&run(&[&["racks", "--master", at][..], secret].concat()));
-        assert_eq!((code, err.split(' ').nth(1)), (1, Some("denied")), "{err}");
-    }
-    // A third rack does not join with another secret, or without: not even its address may be.
-    for secret in [Some(other.as_str()), None] {
-        let words = daemon_words(2, secret);
-        let (code, _, err) = told(&run(&words.iter().map(String::as_str).collect::<Vec<_>>()));
-        assert_eq!((code, err.contains("error denied ")), (1, true), "{err}");
-    }
-    println!("six refusals took {:?}", start.elapsed());
-    assert!(start.elapsed() < WITHIN);
-    let open = secret_file(&dir, "open", &[b'k'; 32], 0o644);
-    let (code, _, err) = shell("0", &["--secret-file", &open], "get kept");
-    assert_eq!((code, err.contains("error config ") && err.contains("chmod 600")), (1, true));
+    let mut pool = Pool::start(&address);
+    let put = pool.shell("1", &pool.secret(0), "put kept text:here");
+    assert_eq!(put, (0, "ok\n".into(), String::new()));
+    assert_eq!(pool.shell("0", &pool.secret(0), "get kept").1, "here");
+    let racks = [&["racks", "--master", &pool.master.addr][..], &pool.secret(0)].concat();
+    assert_eq!(told(&run(&racks)).0, 0);
+    others_are_denied(&pool);
 
     // A client that lives through the kill of the other rack's daemon proves its secret again.
-    let words = ["--rack", "0", "--master", at, "--timeout-ms", "60000", good[0], good[1]];
-    let mut living = Shell::start(&words);
+    let words = ["--rack", "0", "--master", &pool.master.addr, "--timeout-ms", "60000"];
+    let mut living = Shell::start(&[&words[..], &pool.secret(0)].concat());
     let addr = living.says("alloc 64 rack:1");
     assert_eq!(living.says(&format!("write {addr} text:before")), "ok");
-    daemons[1].child.kill().unwrap();
-    daemons[1].child.wait().unwrap();
-    daemons[1] = daemon(1);
+    pool.daemons[1].child.kill().unwrap();
+    pool.daemons[1].child.wait().unwrap();
+    pool.daemons[1] = pool.daemon(1);
     assert_eq!(living.says(&format!("read {addr} 6 text")), "before");
     assert_eq!(living.says(&format!("write {addr} text:after")), "ok");
-    assert_eq!(shell("1", &good, &format!("read {addr} 5 text")).1, "after\n");
+    let read = pool.shell("1", &pool.secret(0), &format!("read {addr} 5 text"));
+    assert_eq!(read.1.trim_end(), "after");
 
-    let (_, stats, _) = shell("0", &good, "stats --json");
+    let (_, stats, _) = pool.shell("0", &pool.secret(0), "stats --json");
     let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+    // Two shells, and two commands that list racks.
     assert!(stats["master"]["refused"]["denied"].as_u64() >= Some(4), "{stats}");
 }

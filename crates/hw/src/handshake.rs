@@ -114,8 +114,8 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// The end that begins a connection, and what it says first. Errors: if the kernel has no random
-    /// numbers.
+    /// The end that begins a connection, and what it says first. Errors: if the kernel has no
+    /// random numbers.
     pub fn begin(secret: &Secret, purpose: Purpose) -> io::Result<(Self, Message)> {
         Ok(Self::initiator(secret, purpose, draw_nonce()?))
     }

@@ -167,6 +167,9 @@ mod tests {
     #[test]
     fn nothing_of_it_is_printed() {
         let secret = Secret::new(b"a secret that nobody sees").unwrap();
-        assert_eq!(format!("{secret:?} {:#?}", Some(&secret)), "Secret(..) Some(\n    Secret(..),\n)");
+        assert_eq!(
+            format!("{secret:?} {:#?}", Some(&secret)),
+            "Secret(..) Some(\n    Secret(..),\n)"
+        );
     }
 }

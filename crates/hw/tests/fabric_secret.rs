@@ -163,7 +163,10 @@ fn what_was_heard_on_a_good_connection_opens_no_other() {
         end.wait(monotonic_ns, monotonic_ns() + 10_000_000, None, &mut events);
         assert!(start.elapsed() < PATIENCE);
     }
-    assert!(matches!(events[..], [FabricEvent::Connected { .. }]), "whoever only listens is unseen");
+    assert!(
+        matches!(events[..], [FabricEvent::Connected { .. }]),
+        "whoever only listens is unseen"
+    );
     drop(end);
     let said = carried.join().unwrap();
     assert!(said.len() >= 2 * MESSAGE_BYTES + HELLO_BYTES);

@@ -377,7 +377,9 @@ impl MasterLink {
         let progress = loop {
             let step = proof.advance(socket.reader.waiting());
             socket.reader.consume(step.consumed);
-            socket.writer.push_bare(step.reply.as_ref().map_or(&[], |reply| &reply[..]));
+            if let Some(reply) = &step.reply {
+                socket.writer.push_bare(reply);
+            }
             if step.progress != Progress::Pending || step.consumed == 0 {
                 break step.progress;
             }
@@ -399,12 +401,8 @@ impl MasterLink {
     fn distrusted(&self, why: Failure) -> Error {
         match why {
             Failure::Distrust(why) => Error::of_death(self.peer(), DeathCause::Distrusted(why)),
-            Failure::Busy => {
-                Error::Busy { what: "master's table of connections".into(), limit: 0 }
-            }
-            Failure::Strange => {
-                Error::Protocol { peer: self.peer(), reason: why.to_string() }
-            }
+            Failure::Busy => Error::Busy { what: "master's table of connections".into(), limit: 0 },
+            Failure::Strange => Error::Protocol { peer: self.peer(), reason: why.to_string() },
         }
     }
 

@@ -94,8 +94,8 @@ impl Monitor {
     /// Asks everybody. Blocks for up to `timeout_ms` for the master and a second for each rack.
     ///
     /// # Errors
-    /// What the master's silence means: `timeout`, `peer-dead`, `version`, `denied`. Racks have theirs in
-    /// the sample.
+    /// What the master's silence means: `timeout`, `peer-dead`, `version`, `denied`. Racks have
+    /// theirs in the sample.
     pub fn sample(&mut self) -> Result<Sample> {
         let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
         let master = match self.master.call(MasterCall::Stats, deadline)? {

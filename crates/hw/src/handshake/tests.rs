@@ -122,7 +122,10 @@ fn intrusions(verify: Verify) -> Vec<&'static str> {
     };
     let greeting = message(GREETING, &[9; 32]);
 
-    note("no key", target(&greeting, Purpose::Fabric).advance_with(&message(PROOF, &[0; 32]), verify));
+    note(
+        "no key",
+        target(&greeting, Purpose::Fabric).advance_with(&message(PROOF, &[0; 32]), verify),
+    );
     let (_, first) = Handshake::initiator(&known, Purpose::Fabric, [1; 32]);
     let again = proof_of(&heard[0]);
     note("replay", target(&first, Purpose::Fabric).advance_with(&again, verify));
@@ -174,7 +177,9 @@ fn wrong_verifiers_let_in_what_the_attacks_try() {
     // Only the own nonce is left out: what was recorded is good for ever.
     let old: Verify = |key, claim, proof| {
         let nonces = [[[1; 32], [2; 32]].concat(), claim[2..].to_vec()];
-        nonces.iter().any(|nonces| hmac::verify(key, &[&claim[..2], nonces].concat(), proof).is_ok())
+        nonces
+            .iter()
+            .any(|nonces| hmac::verify(key, &[&claim[..2], nonces].concat(), proof).is_ok())
     };
     assert_eq!(intrusions(old), ["replay", "replayed target"]);
 }

@@ -53,8 +53,8 @@ pub struct DaemonOptions {
     /// The rack's memory with all its shards, such as `shm:/dev/shm/rack0?size=1G` or
     /// `heap?size=64M`.
     pub memory: String,
-    /// Address of the fabric endpoint, under which other hosts reach it as well; port 0 takes a free
-    /// one. Without a secret only loopback addresses may be.
+    /// Address of the fabric endpoint, under which other hosts reach it as well; port 0 takes a
+    /// free one. Without a secret only loopback addresses may be.
     pub listen: SocketAddr,
     /// What is proved to the master and to other racks, and what they and fabric clients prove.
     pub secret: Option<Secret>,
@@ -117,6 +117,16 @@ impl DaemonOptions {
         options.secret = self.secret.clone();
         options.shard = (self.shards > 1).then_some(self.shard);
         options
+    }
+
+    /// Others are told where it listens.
+    fn check_listen(&self) -> Result<()> {
+        if self.listen.ip().is_unspecified() {
+            let what = format!("{} is nowhere", self.listen);
+            let reason = format!("{what}: listen at the address at which others reach this host");
+            return Err(Error::Config { reason });
+        }
+        Ok(())
     }
 
     /// How messages name what the daemon serves: `2`, or `0.1` for a shard.

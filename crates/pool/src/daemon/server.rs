@@ -102,11 +102,7 @@ impl Server {
     pub(super) fn open(options: DaemonOptions, belongs: Belongs, stop: Arc<Stop>) -> Result<Self> {
         let asymmetric = rackpool_hw::barrier::register().is_ok();
         let rack = options.home()?;
-        if options.listen.ip().is_unspecified() {
-            let listen = options.listen;
-            let reason = format!("{listen} is nowhere: listen at an address that others can reach");
-            return Err(Error::Config { reason });
-        }
+        options.check_listen()?;
         let (files, is_new, claim) = standby::region_of(&options, belongs)?;
         let (mut world, mut engine, claim) =
             open_region(files, rack, asymmetric, (is_new, belongs), claim)?;
@@ -131,12 +127,12 @@ impl Server {
         let mut master = MasterLink::new(options.master.clone());
         master.set_secret(options.secret.clone());
         master.set_join(MasterCall::JoinDaemon(rack_info));
-        let uplinks = FabricUplinks::new(options.secret.clone())?;
         let queued = (options.rings == Rings::Single).then(VecDeque::new);
         let mut server = Self {
             master,
             bell: Bitmap::attach(world.bell.clone()),
             poller: Poller::new().map_err(|e| io_error("epoll", &e))?,
+            uplinks: FabricUplinks::new(options.secret.clone())?,
             options,
             stop,
             engine,
@@ -144,7 +140,6 @@ impl Server {
             clients: Clients::new(),
             remotes,
             proxy: Proxy::new(crate::local::new_session()?),
-            uplinks,
             queued,
             target,
             listener,

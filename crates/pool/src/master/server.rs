@@ -84,7 +84,9 @@ impl Connection {
             }
             let step = proof.advance(waiting);
             self.reader.consume(step.consumed);
-            self.writer.push_bare(step.reply.as_ref().map_or(&[], |reply| &reply[..]));
+            if let Some(reply) = &step.reply {
+                self.writer.push_bare(reply);
+            }
             match step.progress {
                 Progress::Pending if step.consumed == 0 => return Progress::Pending,
                 Progress::Pending => {}
@@ -319,8 +321,11 @@ impl Server {
                 return;
             }
             match connection.prove() {
-                Progress::Done => drop(self.unproven.remove(&token)),
+                Progress::Done => {
+                    self.unproven.remove(&token);
+                }
                 Progress::Pending => {
+                    // What is to be said is said in this turn.
                     self.pending.insert(token);
                     return;
                 }
@@ -369,7 +374,8 @@ impl Server {
             let why = DeathCause::Distrusted(Distrust::InitiatorHasNone);
             let error = if distrusts { Error::of_death("master", why) } else { busy };
             // One answer is enough for who has no secret.
-            (connection.ended, connection.broken) = (distrusts, distrusts);
+            connection.ended |= distrusts;
+            connection.broken |= distrusts;
             let reply = self.master.reply(request.id, Err(error));
             self.out.push((ConnId(token), reply));
             return self.queue_answers();
