@@ -401,8 +401,7 @@ impl MasterLink {
     fn distrusted(&self, why: Failure) -> Error {
         match why {
             Failure::Distrust(why) => Error::of_death(self.peer(), DeathCause::Distrusted(why)),
-            Failure::Busy => Error::Busy { what: "master's table of connections".into(), limit: 0 },
-            Failure::Strange => Error::Protocol { peer: self.peer(), reason: why.to_string() },
+            why => Error::Protocol { peer: self.peer(), reason: why.to_string() },
         }
     }
 

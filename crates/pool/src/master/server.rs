@@ -51,6 +51,7 @@ struct Connection {
     reader: FrameReader,
     writer: FrameWriter,
     interest: Interest,
+    /// Nothing is taken of it before it is trusted.
     trust: Trust,
     /// Whether it may send long frames.
     greeted: bool,
@@ -130,7 +131,7 @@ pub(super) struct Server {
     token_next: u64,
     connections_max: usize,
     secret: Option<Secret>,
-    /// Where a secret is asked for, those that have not proved it; the oldest first.
+    /// Where a secret is asked for, those that have not proved it and said hello; the oldest first.
     unproven: BTreeSet<u64>,
     /// Connections with complete frames that were not taken yet, or that ended.
     pending: BTreeSet<u64>,
@@ -321,9 +322,7 @@ impl Server {
                 return;
             }
             match connection.prove() {
-                Progress::Done => {
-                    self.unproven.remove(&token);
-                }
+                Progress::Done => {}
                 Progress::Pending => {
                     // What is to be said is said in this turn.
                     self.pending.insert(token);
@@ -381,6 +380,7 @@ impl Server {
             return self.queue_answers();
         }
         if matches!(request.call, MasterCall::Hello { .. }) {
+            self.unproven.remove(&token);
             connection.greeted = true;
             connection.owing_since = None;
         }
