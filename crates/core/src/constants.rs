@@ -101,6 +101,9 @@ pub const RACK_NAME_BYTES_MAX: usize = 255;
 
 /// Connections that a master serves: a daemon and a few thousand client handles. Beyond: `Busy`.
 pub const MASTER_CONNECTIONS_MAX: usize = 4096;
+/// Connections of a server with a secret that have not proved it yet: enough for the threads of a
+/// rack that begin at once, little memory for strangers. The oldest gives way.
+pub const UNPROVEN_CONNECTIONS_MAX: usize = 128;
 /// Commands that one transaction of the master carries; beyond: `Busy`.
 pub const MASTER_BATCH_COMMANDS_MAX: usize = 8192;
 /// Pages named by the commands of one transaction; further requests wait for the next one.

@@ -104,6 +104,10 @@ pub trait World {
     fn fabric_counts(&self) -> FabricCounts {
         FabricCounts::default()
     }
+    /// Connections to that endpoint that were refused because the pool's secret was not proved.
+    fn connections_refused(&self) -> u64 {
+        0
+    }
     /// What [`Proxy`] beside the engine has done.
     fn proxy_counts(&self) -> ProxyCounts {
         ProxyCounts::default()
@@ -446,6 +450,8 @@ impl Daemon {
     pub fn stats<W: World>(&self, world: &W) -> DaemonStats {
         let (slots_used, remote_sessions) = self.sessions.counts();
         let (locks_held, lock_waiters) = self.locks.counts();
+        let mut answers = self.answers.clone();
+        answers.add_denied(world.connections_refused());
         DaemonStats {
             rack: self.rack,
             epoch: self.epoch,
@@ -470,7 +476,7 @@ impl Daemon {
             sessions_reaped: self.sessions_reaped,
             sessions_made: self.sessions_made,
             requests_by_kind: self.requests,
-            answers: self.answers.clone(),
+            answers,
             fabric: world.fabric_counts(),
             proxy: world.proxy_counts(),
         }

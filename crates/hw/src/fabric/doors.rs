@@ -24,7 +24,7 @@ pub(super) struct Doors {
     pub(super) stop: AtomicBool,
     pub(super) wake: OwnedFd,
     waker: Arc<dyn Fn() + Send + Sync>,
-    stats: [AtomicU64; 8],
+    stats: [AtomicU64; 9],
 }
 
 #[derive(Default)]
@@ -126,6 +126,7 @@ impl Doors {
             received_bytes: value(5),
             pings: value(6),
             connections: value(7),
+            refused: value(8),
         }
     }
 
@@ -139,6 +140,7 @@ impl Doors {
             stats.received_bytes,
             stats.pings,
             stats.connections,
+            stats.refused,
         ];
         for (cell, value) in self.stats.iter().zip(values) {
             // Relaxed: as in `stats`; only this thread writes.

@@ -41,10 +41,10 @@ pub fn log_to_stderr() -> Log {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
-    /// Only this host may be spoken to. Do not retry.
+    /// Without a secret only this host may be spoken to. Do not retry.
     #[error(
-        "{addr} is not a loopback address: other addresses need authentication, which the tcp \
-         fabric does not have yet"
+        "{addr} is not a loopback address: other addresses need authentication, a secret that all \
+         processes of the pool are given (--secret-file)"
     )]
     NotLoopback {
         /// The address asked for.
@@ -156,6 +156,8 @@ pub struct FabricStats {
     pub pings: u64,
     /// Connections (queue pairs) now.
     pub connections: u64,
+    /// Connections that a target refused because the secret was not proved.
+    pub refused: u64,
 }
 
 /// One wait in so many looks without pause for the full time, to learn whether that helps again.

@@ -102,6 +102,7 @@ impl Server {
     pub(super) fn open(options: DaemonOptions, belongs: Belongs, stop: Arc<Stop>) -> Result<Self> {
         let asymmetric = rackpool_hw::barrier::register().is_ok();
         let rack = options.home()?;
+        options.check_listen()?;
         let (files, is_new, claim) = standby::region_of(&options, belongs)?;
         let (mut world, mut engine, claim) =
             open_region(files, rack, asymmetric, (is_new, belongs), claim)?;
@@ -113,6 +114,7 @@ impl Server {
         let cells = world.target_cells.clone();
         let mut target = TargetOptions::new(options.listen, layout, pages, table, cells);
         let fabric_wake = wake.try_clone().map_err(|e| io_error("wake event", &e))?;
+        target.secret = options.secret.clone();
         target.waker = Arc::new(move || fabric_wake.notify());
         let target = Target::start(target).map_err(fabric_error)?;
         world.fabric = Some(target.counters());
@@ -123,12 +125,14 @@ impl Server {
         let rack_info = rack_info(&engine, &options, control, target.local_addr())?;
         let remotes = Remotes::new(options.session_grace_ms);
         let mut master = MasterLink::new(options.master.clone());
+        master.set_secret(options.secret.clone());
         master.set_join(MasterCall::JoinDaemon(rack_info));
         let queued = (options.rings == Rings::Single).then(VecDeque::new);
         let mut server = Self {
             master,
             bell: Bitmap::attach(world.bell.clone()),
             poller: Poller::new().map_err(|e| io_error("epoll", &e))?,
+            uplinks: FabricUplinks::new(options.secret.clone())?,
             options,
             stop,
             engine,
@@ -136,7 +140,6 @@ impl Server {
             clients: Clients::new(),
             remotes,
             proxy: Proxy::new(crate::local::new_session()?),
-            uplinks: FabricUplinks::new()?,
             queued,
             target,
             listener,

@@ -1,7 +1,7 @@
 //! The target's end of the tcp fabric: a thread that executes one-sided operations on the pages
 //! of this process, and the doors between it and the application: events out, messages in.
 //!
-//! In: connections from loopback addresses, messages of the application. Out: `FabricEvent`s.
+//! In: connections (`admission.rs`), messages of the application. Out: `FabricEvent`s.
 //! The application calls from any thread and never waits for the fabric's thread (except to end
 //! it); one-sided operations never wake the application.
 //!
@@ -11,15 +11,17 @@
 //!
 //! Source: DESIGN §3 (waiting), §4 (bounded queues, loopback only).
 
+mod admission;
+
 use super::super::doors::Doors;
 use super::super::peers::PeerTable;
 use super::super::shm::ShmPeer;
 use super::super::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
 use super::broken::Broken;
-use super::frame::{Hello, HelloStatus};
 use super::mail::{Mail, TargetSendError, WriteBack};
 use super::serve::{Served, Service};
-use super::{heartbeat_ns, new_socket, require_loopback, send, tune};
+use super::{heartbeat_ns, new_socket, require_trust};
+use crate::secret::Secret;
 use crate::window::Window;
 use rackpool_core::constants::{FABRIC_PEERS_MAX, LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX};
 use rackpool_core::layout::RegionLayout;
@@ -27,12 +29,11 @@ use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, sockopt};
+use rustix::net::sockopt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use zerocopy::IntoBytes;
 
 /// Rounds over idle connections before the processor is yielded: at least these, some 2 µs, which
 /// two ends on one core can afford …
@@ -57,7 +58,7 @@ const WAKE: u64 = u64::MAX - 1;
 /// What a target serves, and how.
 #[derive(Clone)]
 pub struct TargetOptions {
-    /// Where to listen; a loopback address, port 0 for any.
+    /// Where to listen; without a secret a loopback address. Port 0 for any.
     pub listen: SocketAddr,
     /// Geometry of the pages.
     pub layout: RegionLayout,
@@ -76,6 +77,8 @@ pub struct TargetOptions {
     pub spin_ns: u32,
     /// Called when events are there and were not before. Must not block.
     pub waker: Arc<dyn Fn() + Send + Sync>,
+    /// What initiators have to prove that they have, and is proved to them.
+    pub secret: Option<Secret>,
     /// Told why connections end.
     pub log: Log,
 }
@@ -99,6 +102,7 @@ impl TargetOptions {
             lease_ms: LEASE_MS_DEFAULT,
             spin_ns: 100_000,
             waker: Arc::new(|| ()),
+            secret: None,
             log: log_to_stderr(),
         }
     }
@@ -114,7 +118,7 @@ pub struct Target {
 impl Target {
     /// Begins to serve. Errors: `NotLoopback`, `Geometry`, `Io` (such as an address in use).
     pub fn start(options: TargetOptions) -> Result<Self, FabricError> {
-        require_loopback(options.listen)?;
+        require_trust(options.listen, options.secret.as_ref())?;
         let TargetOptions { layout, pages, table, cells, .. } = options.clone();
         let memory = ShmPeer::new(pages, table, cells, layout)?;
         let listener = new_socket(options.listen)?;
@@ -147,6 +151,7 @@ impl Target {
             spin_ns: options.spin_ns.into(),
             heartbeat_ns: heartbeat_ns(options.lease_ms),
             tick_at: 0,
+            secret: options.secret,
             log: options.log,
         };
         let thread = std::thread::Builder::new()
@@ -240,6 +245,7 @@ struct Server {
     spin_ns: Nanos,
     heartbeat_ns: Nanos,
     tick_at: Nanos,
+    secret: Option<Secret>,
     log: Log,
 }
 
@@ -379,6 +385,7 @@ impl Server {
         if !matches!(broken, Broken::Closed | Broken::Left) {
             (self.log)(&format!("closed connection {}: {broken}", peer.0));
         }
+        self.stats.refused += u64::from(matches!(broken, Broken::Handshake(_)));
         if served.is_greeted() {
             self.doors.closed(peer, FabricEvent::Closed { peer, cause: broken.cause() });
         }
@@ -486,79 +493,5 @@ impl Server {
         }
         self.listen_again();
         self.tick_at = if needs_tick { now + self.heartbeat_ns } else { 0 };
-    }
-
-    fn accept(&mut self, now: Nanos) {
-        for _ in 0..BACKLOG {
-            if self.doors.is_congested() {
-                self.stop_listening();
-                return;
-            }
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let socket = match rustix::net::accept_with(&self.listener, flags) {
-                Ok(socket) => socket,
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => {
-                    (self.log)(&format!("cannot accept connections for now: {error}"));
-                    self.stop_listening();
-                    return;
-                }
-            };
-            if let Err(error) = self.admit(socket, now) {
-                (self.log)(&format!("a connection was not accepted: {error}"));
-            }
-        }
-    }
-
-    fn admit(&mut self, socket: OwnedFd, now: Nanos) -> Result<(), FabricError> {
-        tune(socket.as_fd())?;
-        let limit = self.peers.limit();
-        if self.peers.is_full() {
-            // A new socket has room for this; if not, its end says enough.
-            let hello = Hello::of_target(HelloStatus::Busy, 0, 0);
-            let _ = send(&socket, hello.as_bytes(), &mut self.stats);
-            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
-            let _ = super::recv(&socket, &mut self.scrap, &mut self.stats);
-            return Err(FabricError::PeersFull { limit });
-        }
-        let inserted = self.peers.insert(Served::new(socket, now));
-        let peer = inserted.map_err(|_| FabricError::PeersFull { limit })?;
-        let served = self.peers.get_mut(peer).expect("just inserted");
-        served.peer = peer;
-        let data = epoll::EventData::new_u64(peer.0.into());
-        let added = epoll::add(&self.epoll, &served.socket, data, epoll::EventFlags::IN);
-        if let Err(error) = added {
-            self.peers.remove(peer);
-            return Err(FabricError::Io {
-                what: "adding a socket to an epoll descriptor",
-                source: error.into(),
-            });
-        }
-        self.activate(peer, now);
-        // So that its hello is waited for only so long.
-        self.tick_at = if self.tick_at == 0 { now + self.heartbeat_ns } else { self.tick_at };
-        Ok(())
-    }
-
-    fn stop_listening(&mut self) {
-        self.set_listening(false);
-        let soon = monotonic_ns() + self.heartbeat_ns;
-        self.tick_at = if self.tick_at == 0 { soon } else { self.tick_at };
-    }
-
-    fn listen_again(&mut self) {
-        if !self.is_listening && !self.doors.is_congested() {
-            self.set_listening(true);
-        }
-    }
-
-    fn set_listening(&mut self, is_listening: bool) {
-        self.is_listening = is_listening;
-        let mut flags = epoll::EventFlags::empty();
-        flags.set(epoll::EventFlags::IN, is_listening);
-        let data = epoll::EventData::new_u64(LISTENER);
-        let modified = epoll::modify(&self.epoll, &self.listener, data, flags);
-        assert!(modified.is_ok(), "epoll lost the listener: {modified:?}");
     }
 }

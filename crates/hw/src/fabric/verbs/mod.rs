@@ -49,7 +49,7 @@ pub use endpoint::{Atomics, Endpoint, EndpointOptions};
 pub use target::{Target, TargetOptions};
 
 use super::FabricError;
-use super::tcp::require_loopback;
+use super::tcp::require_trust;
 use rustix::io::Errno;
 use std::net::SocketAddr;
 
@@ -67,7 +67,7 @@ pub enum Trust {
 impl Trust {
     fn require(self, addr: SocketAddr) -> Result<(), FabricError> {
         match self {
-            Trust::ThisHost => require_loopback(addr),
+            Trust::ThisHost => require_trust(addr, None),
             Trust::Network => Ok(()),
         }
     }
