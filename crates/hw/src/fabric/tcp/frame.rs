@@ -1,5 +1,6 @@
 //! The bytes of the tcp fabric, once both ends trust one another: a hello each way, then frames: a
-//! header of 48 bytes and, for some, a payload. Owns the format and every check of it; knows no socket.
+//! header of 48 bytes and, for some, a payload. Owns the format and every check of it; knows no
+//! socket.
 //!
 //! In: bytes that another process wrote. Out: [`Request`] and [`Response`], whose fields are
 //! within the limits, or a [`FrameError`], which ends the connection. Called by `connection.rs`
