@@ -84,10 +84,10 @@ fn costs_add_up_and_nothing_is_saved_at_a_break_even_price() {
 fn what_cannot_be_meant_is_answered_with_line_field_and_reason() {
     for (from, to, field, reason) in [
         ("[run]\n", "[run]\nseads = 3\n", "run.seads", "unknown field"),
-        ("\"512 GiB\"", "\"512 ns\"", "machines.memory", "none of a size"),
+        ("memory = \"512 GiB\"", "memory = \"512 ns\"", "machines.memory", "none of a size"),
         ("\"2 us\"", "\"2 GiB\"", "goals.p99_max", "none of a time"),
-        ("\"512 GiB\"", "\"-512 GiB\"", "machines.memory", "negative"),
-        ("\"512 GiB\"", "512", "machines.memory", "string"),
+        ("memory = \"512 GiB\"", "memory = \"-512 GiB\"", "machines.memory", "negative"),
+        ("memory = \"512 GiB\"", "memory = 512", "machines.memory", "string"),
         ("count = 64", "count = -64", "machines.count", "-64"),
         ("count = 64", "count = 63", "sweep.pod_machines.0", "multiple"),
         ("seeds = 10 ", "seeds = 3 ", "run.seeds", "from 10"),
@@ -103,7 +103,7 @@ fn what_cannot_be_meant_is_answered_with_line_field_and_reason() {
         ),
         ("source = \"made up for this example\"\n", "", "prices.machine_dram.source", "missing"),
         ("source = \"made up\" }", "source = \" \" }", "tiers.0.prices.pool.source", "who"),
-        ("\"alternate+even", "\"alternate+nearest", "sweep.placement.1", "nearest"),
+        ("\"alternate+even", "\"alternate+nearest", "sweep.placement", "nearest"),
         ("local_percent = [40, 60]", "local_percent = [40, 100]", "sweep.local_percent.1", "99"),
         ("preset = \"cxl\" ", "preset = \"cxn\" ", "tiers.0.preset", "cxn"),
         ("\"ddr5-4800\"  #", "\"ddr7\"  #", "machines.local_memory", "ddr7"),

@@ -70,18 +70,7 @@ pub(super) fn scatter(
             number(value)
         );
     }
-    let _ = write!(
-        out,
-        "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">{}</text>\
-         <text x=\"14\" y=\"{:.0}\" text-anchor=\"middle\" transform=\"rotate(-90 14 {:.0})\">{}\
-         </text>",
-        (LEFT + right) / 2.0,
-        HEIGHT - 8.0,
-        escaped(across),
-        (TOP + bottom) / 2.0,
-        (TOP + bottom) / 2.0,
-        escaped(up)
-    );
+    names_of_axes(&mut out, (across, up), (right, bottom));
     let mut front: Vec<(f64, f64)> =
         dots.iter().filter(|dot| dot.marked).map(|dot| (x_of(dot.x), y_of(dot.y[1]))).collect();
     front.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -106,6 +95,21 @@ pub(super) fn scatter(
     }
     out.push_str("</svg>");
     out
+}
+
+fn names_of_axes(out: &mut String, (across, up): (&str, &str), (right, bottom): (f64, f64)) {
+    let _ = write!(
+        out,
+        "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">{}</text>\
+         <text x=\"14\" y=\"{:.0}\" text-anchor=\"middle\" transform=\"rotate(-90 14 {:.0})\">{}\
+         </text>",
+        (LEFT + right) / 2.0,
+        HEIGHT - 8.0,
+        escaped(across),
+        (TOP + bottom) / 2.0,
+        (TOP + bottom) / 2.0,
+        escaped(up)
+    );
 }
 
 fn names_of_groups(out: &mut String, groups: &[String]) {

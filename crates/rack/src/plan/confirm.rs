@@ -20,7 +20,9 @@ pub struct Claim {
     pub point: usize,
     /// The saving is this at least, percent.
     pub saving_percent_min: f64,
-    /// Pods want more than their pools have in at most this part of the time, percent.
+    /// Pods want more than their pools have in at most this part of the time, percent: never less
+    /// than the risk that the pools were bought for, since a few seeds without any such time do not
+    /// say that there is none.
     pub over_percent_max: f64,
     /// The p99 is this at most, ns.
     pub p99_ns_max: f64,
@@ -28,11 +30,11 @@ pub struct Claim {
 
 impl Claim {
     pub(super) fn of(plan: &Plan, point: &Point, index: Option<usize>) -> Claim {
-        let seeds = plan.run.seeds;
+        let (seeds, risk) = (plan.run.seeds, 100.0 - plan.capacity.percentile);
         Claim {
             point: index.expect("a claim is of a point"),
             saving_percent_min: point.saving_percent.of_others(seeds).0,
-            over_percent_max: point.over_percent.of_others(seeds).1,
+            over_percent_max: point.over_percent.of_others(seeds).1.max(risk),
             p99_ns_max: point.latency[P99].of_others(seeds).1 * (1.0 + BUCKET),
         }
     }

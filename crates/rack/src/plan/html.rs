@@ -149,7 +149,7 @@ pub fn page(plan: &Plan, answer: &Answer, origin: &Origin) -> String {
     performance(&mut page, plan, answer);
     certainty(&mut page, plan, answer);
     sources(&mut page, plan, answer, origin);
-    let _ = writeln!(page.out, "</section>{SELF_CHECK}</body></html>");
+    let _ = write!(page.out, "</section>{SELF_CHECK}</body></html>\n");
     page.out
 }
 
@@ -228,6 +228,38 @@ fn designs(page: &mut Page, plan: &Plan, answer: &Answer) {
          against a size from the others. Cost is memory, pools, links and switch ports at the \
          prices below, without power, space and work.",
     );
+    front(page, plan, answer);
+    let baseline = &answer.baseline;
+    let rows = shown(answer, ROWS_MAX);
+    let bar = |index: &usize| (number(*index), answer.points[*index].cost.parts().to_vec());
+    let local = ("everything local".to_owned(), vec![baseline.cost, 0.0, 0.0, 0.0, 0.0]);
+    let stacks = Stacks {
+        title: "What a machine costs".into(),
+        unit: plan.currency.clone(),
+        parts: PARTS.map(str::to_owned).into(),
+        bars: std::iter::once(local).chain(rows.iter().map(bar)).collect(),
+    };
+    page.chart("chart-cost", &stacks.svg(), "the prices below; shares of a pod's parts.");
+    let range = |index: &usize| {
+        let saving = answer.points[*index].saving_percent;
+        Range {
+            name: number(*index),
+            ends: [saving.low, saving.high],
+            marks: vec![saving.mean],
+            text: format!("{:.1} %", saving.mean),
+        }
+    };
+    let ranges: Vec<Range> = rows.iter().map(range).collect();
+    let svg = charts::ranges("Saving", "% of the cost without pools", &ranges, Some(0.0));
+    page.chart(
+        "chart-saving",
+        &svg,
+        "against machines with the memory that suffices without pools, not with what is bought \
+         today; each seed's own sizes.",
+    );
+}
+
+fn front(page: &mut Page, plan: &Plan, answer: &Answer) {
     page.section("pareto", "Cost against p99");
     let baseline = &answer.baseline;
     let mut dots: Vec<Dot> = Vec::new();
@@ -260,29 +292,6 @@ fn designs(page: &mut Page, plan: &Plan, answer: &Answer) {
         "chart-pareto",
         &svg,
         "filled: nothing else is both cheaper and faster; upright lines are intervals over seeds.",
-    );
-    let rows = shown(answer, ROWS_MAX);
-    let bar = |index: &usize| (number(*index), answer.points[*index].cost.parts().to_vec());
-    let local = ("everything local".to_owned(), vec![baseline.cost, 0.0, 0.0, 0.0, 0.0]);
-    let stacks = Stacks {
-        title: "What a machine costs".into(),
-        unit: plan.currency.clone(),
-        parts: PARTS.map(str::to_owned).into(),
-        bars: std::iter::once(local).chain(rows.iter().map(bar)).collect(),
-    };
-    page.chart("chart-cost", &stacks.svg(), "the prices below; shares of a pod's parts.");
-    let range = |index: &usize| {
-        let Estimate { mean, low, high, .. } = answer.points[*index].saving_percent;
-        let (name, text) = (number(*index), format!("{mean:.1} %"));
-        Range { name, ends: [low, high], marks: vec![mean], text }
-    };
-    let ranges: Vec<Range> = rows.iter().map(range).collect();
-    let svg = charts::ranges("Saving", "% of the cost without pools", &ranges, Some(0.0));
-    page.chart(
-        "chart-saving",
-        &svg,
-        "against machines with the memory that suffices without pools, not with what is bought \
-         today; each seed's own sizes.",
     );
 }
 
