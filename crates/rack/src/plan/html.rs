@@ -149,7 +149,7 @@ pub fn page(plan: &Plan, answer: &Answer, origin: &Origin) -> String {
     performance(&mut page, plan, answer);
     certainty(&mut page, plan, answer);
     sources(&mut page, plan, answer, origin);
-    let _ = write!(page.out, "</section>{SELF_CHECK}</body></html>\n");
+    let _ = writeln!(page.out, "</section>{SELF_CHECK}</body></html>");
     page.out
 }
 
