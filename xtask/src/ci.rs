@@ -106,7 +106,7 @@ fn clippy(context: &Context) -> Result<(), String> {
 fn test(context: &Context) -> Result<(), String> {
     let words =
         ["test", "--no-fail-fast", "--workspace", "--lib", "--bins", "--tests", "--examples"];
-    let Err(why) = Task::cargo(&words).minutes(25).count_tests().run(context) else {
+    let Err(why) = Task::cargo(&words).minutes(35).count_tests().run(context) else {
         return Ok(());
     };
     let (names, targets) = context.take_failed().ok_or(why)?;

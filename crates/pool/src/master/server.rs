@@ -334,6 +334,10 @@ impl Server {
             let request = match connection.reader.next(limit) {
                 Ok(None) => {
                     connection.reader.shrink();
+                    // The last word of a proof.
+                    if connection.writer.waiting_bytes() > 0 {
+                        self.pending.insert(token);
+                    }
                     return;
                 }
                 Ok(Some(frame)) => wire::decode::<MasterRequest>(frame, "a connection"),
