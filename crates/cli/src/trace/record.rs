@@ -43,6 +43,8 @@ pub fn run(args: &TraceRunArgs) -> Result<()> {
     let copied = copy(reader, args.filter.as_ref(), &args.out, args.limit)?;
     let ended = running.end(args.limit.is_some_and(|limit| copied.records >= limit))?;
     if copied.records == 0 && args.filter.is_none() {
+        // A trace without a record is no trace.
+        let _ = std::fs::remove_file(&args.out);
         let what = format!("{program}: nothing was recorded, {ended}");
         return Err(Failure::new("trace", what));
     }
