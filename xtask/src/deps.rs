@@ -10,7 +10,7 @@ use crate::run::{Context, Task};
 
 /// Package, and what needs it.
 const PACKAGES: &[(&str, &str)] = &[
-    ("gcc", "the linker that rustc calls for every test binary"),
+    ("gcc", "the linker that rustc calls for every test binary, and the compiler of zstd"),
     ("git", "tidy checks the files that `git ls-files` names"),
     ("libmemcached-tools", "memccapable, which tries every command of memcached on our server"),
     ("memcached", "the differential test compares our server's answers with it"),
@@ -19,6 +19,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("redis-server", "the differential test compares our server's answers with it"),
     ("redis-tools", "redis-cli and redis-benchmark, which must need no change"),
     ("strace", "the pool's test that warm accesses make no system call"),
+    ("valgrind", "`rackpool trace run` records programs with its lackey, and a test does so"),
 ];
 
 /// Installs what is missing. Without the means to, says so; in CI that is a failure.

@@ -6,6 +6,7 @@ use crate::api::{Emulate, FabricChoice, Migration, Policy, RackId, Rings};
 pub use crate::kv_args::*;
 pub use crate::member_args::*;
 pub use crate::sim_args::*;
+pub use crate::trace_args::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -199,6 +200,9 @@ pub enum Command {
     /// The same engines in virtual time: seeds with faults, and clusters that are not there
     #[command(after_help = SIM_EXAMPLES)]
     Sim(SimArgs),
+    /// Record, convert, count or make traces of memory accesses
+    #[command(after_help = TRACE_EXAMPLES)]
+    Trace(TraceArgs),
     /// Measure this machine and write a device profile for the simulator
     #[command(after_help = CALIBRATE_EXAMPLES)]
     Calibrate(CalibrateArgs),

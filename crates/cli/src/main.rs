@@ -24,6 +24,8 @@ mod shell;
 mod sim;
 mod sim_args;
 mod top;
+mod trace;
+mod trace_args;
 mod worker;
 
 use args::{Cli, Command};
@@ -62,6 +64,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Kv(args) => kv::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Sim(args) => sim::run(args),
+        Command::Trace(args) => trace::run(args),
         Command::Calibrate(args) => sim::calibrate(args),
         Command::Repro(args) => repro::run(args),
         Command::Doctor(args) => doctor::run(args),

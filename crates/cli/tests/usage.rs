@@ -9,7 +9,8 @@ use std::time::Instant;
 fn help_shows_every_command_and_examples() {
     let (code, out, err) = told(&run(&["help"]));
     assert_eq!((code, err.as_str()), (0, ""));
-    for command in ["demo", "master", "daemon", "shell", "top", "bench", "sim", "doctor", "inspect"]
+    for command in
+        ["demo", "master", "daemon", "shell", "top", "bench", "sim", "trace", "doctor", "inspect"]
     {
         assert!(out.contains(command), "{out}");
         let (code, out, _) = told(&run(&["help", command]));
@@ -42,6 +43,11 @@ fn wrong_usage_ends_with_2_and_says_so() {
         &["sim", "run", "--profile", "nowhere"],
         &["sim", "replay", "1", "--mutation", "drop-redo"],
         &["sim", "mutations"],
+        &["trace", "kernel", "gravity", "--out", "x"],
+        &["trace", "kernel", "lbm", "--out", "x", "--footprint", "1"],
+        &["trace", "run"],
+        &["trace", "convert", "a", "b", "--inject", "closed:0"],
+        &["trace", "convert", "a", "b", "--filter", "l1=33K"],
         &["shell", "-c", "fly"],
         &["shell", "-c", "put 'open"],
         &["shell", "alloc"],

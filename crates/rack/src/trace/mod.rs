@@ -1,5 +1,5 @@
 //! Traces of memory accesses: one record, readers of the formats that people have, a filter of
-//! caches, kernels that make traces, and the trace of virtual machines that packing is studied with.
+//! caches, kernels that make traces, and the trace of virtual machines for studies of packing.
 //!
 //! Everything is a stream: [`Reader::next`] gives one [`Record`] after the other in the order of
 //! their times, and memory stays bounded however long a trace is. Nothing that a file says is
@@ -16,7 +16,7 @@ mod stat;
 mod write;
 
 pub use error::{Cause, TraceError};
-pub use pace::Injection;
+pub use pace::{Injection, parse_hz};
 pub use read::{open, read_bytes, read_stream};
 pub use stat::{Stat, stat};
 pub use write::{ParquetWriter, Writer, create};

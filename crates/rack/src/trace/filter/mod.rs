@@ -133,7 +133,7 @@ impl FromStr for Config {
 }
 
 /// A number with K, M or G (powers of 1024) behind it, or nothing; `None` if it is none.
-pub fn parse_bytes(text: &str) -> Option<u64> {
+fn parse_bytes(text: &str) -> Option<u64> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'K' | b'k' => (&text[..text.len() - 1], 10),
         b'M' | b'm' => (&text[..text.len() - 1], 20),

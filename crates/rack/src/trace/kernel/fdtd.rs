@@ -1,5 +1,5 @@
-//! Maxwell's equations on Yee's grid, in a box of metal: three electric and three magnetic fields in
-//! turn, in units where light moves one cell in a unit of time.
+//! Maxwell's equations on Yee's grid, in a box of metal: three electric and three magnetic fields
+//! in turn, in units where light moves one cell in a unit of time.
 
 use super::Sink;
 use super::drive::Drive;
@@ -10,8 +10,8 @@ use std::ops::ControlFlow;
 /// Time of a step; below 1/√3.
 const STEP: f64 = 0.5;
 
-/// The fields. Components lie as Yee has them: an electric one on the edge of a cell, a magnetic one
-/// on its face.
+/// The fields. Components lie as Yee has them: an electric one on the edge of a cell, a magnetic
+/// one on its face.
 pub(super) struct Fdtd {
     edge: usize,
     electric: [Array<f64>; 3],

@@ -1,10 +1,10 @@
 //! Programs that make traces: real computations on real arrays that say each load and store.
 //!
-//! Their access patterns are those of the seed's four workloads, and the arithmetic is right, which
-//! tests check; they are pattern-alike and no results of SPEC or of any other suite may be told from
-//! them. Each has threads of its own that wait for one another after each phase. Which thread goes
-//! next is decided by virtual time: the one that is least far, the lowest number among equals. So a
-//! trace does not depend on how many threads of the operating system compute it.
+//! Their access patterns are those of the seed's four workloads, and the arithmetic is right,
+//! which tests check; they are pattern-alike, and no results of SPEC or of any other suite may be
+//! told from them. Each has threads of its own that wait for one another after each phase. Which
+//! thread goes next is decided by virtual time: the one that is least far, the lowest number among
+//! equals. So a trace does not depend on how many threads of the operating system compute it.
 //!
 //! Source: 05-racksim §1 (workloads), §2.
 

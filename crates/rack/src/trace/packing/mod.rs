@@ -2,9 +2,9 @@
 //!
 //! Two tables, exported as CSV with a line of names, columns in any order, others ignored:
 //! `vm(vmId, tenantId, vmTypeId, priority, starttime, endtime)` and
-//! `vmType(vmTypeId, machineId, core, memory, hdd, ssd, nic)`. Times are days, resources fractions of
-//! a machine of that kind. The data set comes as SQLite; no reader of that is without a library in C,
-//! so it is exported first: `sqlite3 -header -csv FILE 'select * from vm' > vm.csv`.
+//! `vmType(vmTypeId, machineId, core, memory, hdd, ssd, nic)`. Times are days, resources fractions
+//! of a machine of that kind. The data set comes as SQLite; no reader of that is without a library
+//! in C, so it is exported first: `sqlite3 -header -csv FILE 'select * from vm' > vm.csv`.
 //!
 //! Virtual machines are a stream; types are few and kept. Source: 05-racksim §5.
 
@@ -114,7 +114,7 @@ impl Packing {
         vms.head(VM_COLUMNS)?;
         types.head(TYPE_COLUMNS)?;
         let mut all = Vec::new();
-        while let Some(row) = types.row(|words| vm_type(words))? {
+        while let Some(row) = types.row(vm_type)? {
             if all.len() == TYPES_MAX {
                 let (value, max) = (TYPES_MAX as u64 + 1, TYPES_MAX as u64);
                 return Err(types.fails(Cause::Oversized {
@@ -147,7 +147,7 @@ impl Packing {
     /// What is wrong with the row; also a type that the other table does not have.
     pub fn next_vm(&mut self) -> Result<Option<Vm>, TraceError> {
         loop {
-            let Some(mut vm) = self.vms.row(|words| vm(words))? else { return Ok(None) };
+            let Some(mut vm) = self.vms.row(vm)? else { return Ok(None) };
             if self.of_type(vm.vm_type).is_empty() {
                 let what = format!("there is no vmTypeId {}", vm.vm_type);
                 return Err(self.vms.fails(Cause::Malformed(what)));

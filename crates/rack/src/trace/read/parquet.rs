@@ -265,8 +265,8 @@ fn stored<R: ChunkReader + 'static>(
     text.map(|text| text.parse().map_err(Cause::Malformed)).transpose()
 }
 
-/// Asks the library for something. It checks most of what it reads, not all: its panic says that the
-/// file is not right, and what panicked is not used again, because the stream ends with the error.
+/// Asks the library for something. It checks most of what it reads, not all: its panic says that
+/// the file is not right. What panicked is not used again, because the stream ends with the error.
 fn guarded<T>(ask: impl FnOnce() -> PageResult<T>) -> Result<T, Cause> {
     match catch_unwind(AssertUnwindSafe(ask)) {
         Ok(answer) => answer.map_err(decoding),

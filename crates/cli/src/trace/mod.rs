@@ -1,0 +1,237 @@
+//! `rackpool trace`: traces of memory accesses are recorded, converted, counted and made. The
+//! formats are in `rackpool-rack`; here is what is asked of them and how the answer is shown.
+
+mod record;
+
+use crate::args::{
+    TraceArgs, TraceCommand, TraceConvertArgs, TraceKernelArgs, TracePackingArgs, TraceReadArgs,
+    TraceStatArgs,
+};
+use crate::failure::{Failure, Result};
+use crate::output;
+use indicatif::ProgressBar;
+use rackpool_rack::trace::filter::{Config, Counts, Filter};
+use rackpool_rack::trace::packing::fixture;
+use rackpool_rack::trace::{Cause, Header, Injection, Options, Reader, Record, TraceError, Writer};
+use rackpool_rack::trace::{create, kernel, open, stat};
+use std::fmt;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+/// Runs one of the commands.
+pub fn run(args: &TraceArgs) -> Result<()> {
+    match &args.command {
+        TraceCommand::Run(args) => record::run(args),
+        TraceCommand::Convert(args) => convert(args),
+        TraceCommand::Stat(args) => count(args),
+        TraceCommand::Kernel(args) => compute(args),
+        TraceCommand::Packing(args) => packing(args),
+    }
+}
+
+fn failed(error: TraceError) -> Failure {
+    let code = match error.cause {
+        Cause::Io(_) => "io",
+        Cause::Untimed { .. } | Cause::NoInstructions | Cause::Unknown => "usage",
+        _ => "trace",
+    };
+    Failure::new(code, error.to_string())
+}
+
+fn options(args: &TraceReadArgs) -> Options {
+    let TraceReadArgs { from, inject, clock, node } = *args;
+    Options { format: from, node, hz: clock, injection: inject, ..Options::default() }
+}
+
+fn convert(args: &TraceConvertArgs) -> Result<()> {
+    output::check_writable(&args.output)?;
+    let reader = open(&args.input, &options(&args.read)).map_err(failed)?;
+    let copied = copy(reader, args.filter.as_ref(), &args.output, args.limit)?;
+    output::print(&format!("{copied}: {}\n", args.output.display()))
+}
+
+/// What was copied.
+struct Copied {
+    records: u64,
+    /// What caches saw of it, if there were some.
+    counts: Option<Counts>,
+}
+
+impl fmt::Display for Copied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} records", self.records)?;
+        match self.counts {
+            Some(counts) => write!(f, " of {} accesses", counts.accesses),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Copies a stream into a file, through caches if there are some.
+fn copy(
+    reader: Box<dyn Reader + Send>,
+    caches: Option<&Config>,
+    to: &Path,
+    limit: Option<u64>,
+) -> Result<Copied> {
+    let Some(caches) = caches else {
+        let mut reader = reader;
+        return Ok(Copied { records: write(&mut reader, to, limit)?, counts: None });
+    };
+    let mut filter = Filter::new(reader, caches).map_err(Failure::usage)?;
+    let records = write(&mut filter, to, limit)?;
+    Ok(Copied { records, counts: Some(filter.counts()) })
+}
+
+fn write(reader: &mut dyn Reader, to: &Path, limit: Option<u64>) -> Result<u64> {
+    let mut target = Target::new(to, reader.header())?;
+    while limit.is_none_or(|limit| target.records < limit) {
+        match reader.next().map_err(failed)? {
+            Some(record) => target.write(&record)?,
+            None => break,
+        }
+    }
+    target.finish()
+}
+
+/// A file that is there whole or not at all, and a sign of life.
+struct Target {
+    writer: Option<Box<dyn Writer>>,
+    part: PathBuf,
+    to: PathBuf,
+    records: u64,
+    bar: ProgressBar,
+}
+
+impl Target {
+    fn new(to: &Path, header: &Header) -> Result<Target> {
+        let name = to
+            .file_name()
+            .ok_or_else(|| Failure::usage(format!("{} is no name of a file", to.display())))?;
+        // The end of the name says which format it is.
+        let part = to.with_file_name(format!(".part-{}", name.to_string_lossy()));
+        let writer = Some(create(&part, header).map_err(failed)?);
+        let bar = output::spinner("records");
+        Ok(Target { writer, part, to: to.to_owned(), records: 0, bar })
+    }
+
+    fn write(&mut self, record: &Record) -> Result<()> {
+        self.records += 1;
+        if self.records.is_multiple_of(1_000_000) {
+            self.bar.set_message(format!("{} million", self.records / 1_000_000));
+        }
+        let writer = self.writer.as_mut().expect("it is there until the end");
+        writer.write(record).map_err(failed)
+    }
+
+    fn finish(mut self) -> Result<u64> {
+        let writer = self.writer.take().expect("it is there until the end");
+        writer.finish().map_err(failed)?;
+        fs::rename(&self.part, &self.to).map_err(|error| Failure::file(&self.to, &error))?;
+        Ok(self.records)
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+        // Gone already if all went well.
+        let _ = fs::remove_file(&self.part);
+    }
+}
+
+fn count(args: &TraceStatArgs) -> Result<()> {
+    let mut options = options(&args.read);
+    // What is counted does not depend on times.
+    let untimed = options.injection.is_none();
+    options.injection = options.injection.or(Some(Injection::Closed { window: 1 }));
+    let mut reader = open(&args.file, &options).map_err(failed)?;
+    let injection = reader.header().injection;
+    let closed = matches!(injection, Some(Injection::Closed { .. }));
+    let bar = output::spinner("records");
+    let progress = |records| bar.set_message(format!("{} million", records / 1_000_000));
+    let stat = stat(&mut *reader, progress);
+    bar.finish_and_clear();
+    let stat = stat.map_err(failed)?;
+    let injected = match injection {
+        Some(_) if closed && untimed => "none: the records have no times".to_owned(),
+        Some(injection) => injection.to_string(),
+        None => "as recorded".to_owned(),
+    };
+    if args.json {
+        let json = serde_json::json!({
+            "records": stat.records, "reads": stat.reads, "writes": stat.writes,
+            "bytes": stat.bytes, "footprint_bytes": stat.footprint_bytes(),
+            "footprint_is_more": stat.pages_are_more, "begin_ns": stat.begin_ns,
+            "end_ns": stat.end_ns, "span_ns": stat.span_ns(), "times": injected,
+            "nodes": stat.nodes, "processes": stat.processes, "threads": stat.threads,
+        });
+        return output::print(&format!("{}\n", output::json(&json)?));
+    }
+    let more = if stat.pages_are_more { " at least" } else { "" };
+    output::print(&format!(
+        "records    {}\nreads      {}\nwrites     {}\nbytes      {}\nfootprint  {} bytes{more} \
+         ({} pages of 4 KiB)\ntime span  {} ns, from {} to {}\ntimes      {injected}\n\
+         who        {} nodes, {} processes, {} threads\n",
+        stat.records,
+        stat.reads,
+        stat.writes,
+        stat.bytes,
+        stat.footprint_bytes(),
+        stat.pages,
+        stat.span_ns(),
+        stat.begin_ns,
+        stat.end_ns,
+        stat.nodes,
+        stat.processes,
+        stat.threads,
+    ))
+}
+
+fn compute(args: &TraceKernelArgs) -> Result<()> {
+    output::check_writable(&args.out)?;
+    let here = || std::thread::available_parallelism().map_or(1, usize::from);
+    let config = kernel::Config {
+        threads: args.threads,
+        steps: args.steps,
+        node: args.node,
+        caches: (!args.no_filter).then(|| Config { cores: args.threads.max(1), ..args.filter }),
+        workers: args.workers.unwrap_or_else(here),
+        seed: args.seed,
+        ..kernel::Config::new(args.name, args.footprint)
+    };
+    config.check().map_err(Failure::usage)?;
+    let mut target = Target::new(&args.out, &config.header())?;
+    let mut outcome = Ok(());
+    let summary = kernel::run(&config, &mut |record| {
+        outcome = target.write(&record);
+        let enough = args.limit.is_some_and(|limit| target.records >= limit);
+        if outcome.is_err() || enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    outcome?;
+    let summary = summary.map_err(Failure::usage)?;
+    let records = target.finish()?;
+    let Counts { accesses, memory_reads, memory_writes, .. } = summary.counts;
+    let caches = match config.caches {
+        Some(_) => format!(
+            " of {accesses} accesses ({memory_reads} lines read, {memory_writes} written back)"
+        ),
+        None => String::new(),
+    };
+    output::print(&format!(
+        "{records} records{caches}; arrays of {} bytes{}: {}\n",
+        summary.footprint_bytes,
+        if summary.stopped { ", stopped at the limit" } else { "" },
+        args.out.display()
+    ))
+}
+
+fn packing(args: &TracePackingArgs) -> Result<()> {
+    let made = fixture(args.stranding, args.machines, f64::from(args.days), args.seed);
+    fs::create_dir_all(&args.out).map_err(|error| Failure::file(&args.out, &error))?;
+    output::write_file(&args.out.join("vm.csv"), &made.vm_csv())?;
+    output::write_file(&args.out.join("vmType.csv"), &made.type_csv())?;
+    let (vms, types) = (made.vms.len(), made.types.len());
+    output::print(&format!("{vms} virtual machines of {types} types: {}\n", args.out.display()))
+}

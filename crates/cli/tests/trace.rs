@@ -1,0 +1,102 @@
+//! `rackpool trace` as a person uses it: made, recorded, converted, counted.
+
+mod common;
+
+use common::{Dir, rackpool, run, told};
+
+/// Runs it and gives what it says; it must not fail.
+fn said(words: &[&str]) -> String {
+    let (code, out, err) = told(&run(words));
+    assert_eq!((code, err.as_str()), (0, ""), "{words:?}: {out}");
+    out
+}
+
+fn json(words: &[&str]) -> serde_json::Value {
+    serde_json::from_str(&said(words)).expect("JSON")
+}
+
+#[test]
+fn a_kernel_is_traced_counted_and_converted_with_nothing_lost() {
+    let directory = Dir::new();
+    for kernel in ["lbm", "fdtd", "fft", "fmm"] {
+        let (parquet, csv) = (directory.file("a.parquet"), directory.file("a.csv"));
+        let caches = "cores=4,l1=4K,l2=16K,l3=64K";
+        let size = ["--footprint", "256K", "--threads", "4", "--filter", caches];
+        let words = ["trace", "kernel", kernel, "--out", &parquet];
+        let out = said(&[&words[..], &size[..]].concat());
+        let records: u64 = out.split(' ').next().unwrap().parse().expect("a number of records");
+        let stat = json(&["trace", "stat", &parquet, "--json"]);
+        assert_eq!(stat["records"], records, "{kernel}");
+        assert_eq!(stat["threads"], 4);
+        assert!(stat["writes"].as_u64() > Some(0) && stat["span_ns"].as_u64() > Some(0));
+        said(&["trace", "convert", &parquet, &csv]);
+        assert_eq!(json(&["trace", "stat", &csv, "--json"]), stat, "{kernel}");
+        let back = directory.file("b.parquet");
+        said(&["trace", "convert", &csv, &back, "--limit", "100"]);
+        assert_eq!(json(&["trace", "stat", &back, "--json"])["records"], 100);
+        // The same line makes the same file.
+        let bytes = std::fs::read(&parquet).unwrap();
+        said(&[&words[..], &size[..], &["--workers", "1"]].concat());
+        assert!(std::fs::read(&parquet).unwrap() == bytes, "{kernel}");
+    }
+}
+
+#[test]
+fn a_program_is_recorded_through_a_pipe() {
+    let directory = Dir::new();
+    let file = directory.file("true.parquet");
+    let out = said(&["trace", "run", "--out", &file, "--", "/bin/true"]);
+    assert!(out.contains("exit status: 0"), "{out}");
+    let stat = json(&["trace", "stat", &file, "--json"]);
+    let records = stat["records"].as_u64().unwrap();
+    assert!(records > 10_000 && stat["reads"].as_u64() > stat["writes"].as_u64(), "{stat}");
+    assert!(stat["span_ns"].as_u64() > Some(1000), "{stat}");
+    let out = said(&["trace", "run", "--out", &file, "--limit", "5000", "--", "/bin/sleep", "600"]);
+    assert!(out.contains("5000 records") && out.contains("stopped at the limit"), "{out}");
+    let out = said(&["trace", "run", "--out", &file, "--filter", "dracksim", "--", "/bin/true"]);
+    let misses = json(&["trace", "stat", &file, "--json"])["records"].as_u64().unwrap();
+    assert!(misses > 100 && misses < records / 4, "{out}");
+}
+
+#[test]
+fn without_valgrind_the_way_out_is_told() {
+    let directory = Dir::new();
+    let file = directory.file("a.parquet");
+    let mut command = rackpool();
+    command.args(["trace", "run", "--out", &file, "--", "/bin/true"]).env("PATH", "/nowhere");
+    let (code, out, err) = told(&command.output().unwrap());
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.starts_with("error missing valgrind is not installed; install it"), "{err}");
+    assert!(err.contains("rackpool trace kernel"), "{err}");
+}
+
+#[test]
+fn what_is_wrong_is_told_and_no_file_is_left() {
+    let directory = Dir::new();
+    let (bad, out) = (directory.file("bad.trace"), directory.file("out.parquet"));
+    std::fs::write(&bad, "0x10 READ 5\n0x10 READ 4\n").unwrap();
+    let (code, _, err) = told(&run(&["trace", "convert", &bad, &out]));
+    assert_eq!(code, 1);
+    let expected = format!("error trace {bad}, record 2: unsorted: time 4 comes after 5");
+    assert!(err.starts_with(&expected), "{err}");
+    std::fs::write(&bad, "LD 1\n").unwrap();
+    let (code, _, err) = told(&run(&["trace", "convert", &bad, &out]));
+    assert_eq!(code, 2);
+    assert!(err.contains("say how they are injected"), "{err}");
+    let (code, _, err) = told(&run(&["trace", "run", "--out", &out, "--", "/no/such/program"]));
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("nothing was recorded"), "{err}");
+    let left: Vec<_> = std::fs::read_dir(&directory.0).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+#[test]
+fn a_made_trace_of_virtual_machines_has_both_tables() {
+    let directory = Dir::new();
+    let out = said(&["trace", "packing", "much", "--machines", "5", "--out", &directory.file("m")]);
+    assert!(out.contains("virtual machines of 16 types"), "{out}");
+    let table = |name: &str| std::fs::read_to_string(directory.0.join("m").join(name)).unwrap();
+    assert!(table("vm.csv").starts_with("vmId,tenantId,vmTypeId,priority,starttime,endtime\n"));
+    assert!(table("vmType.csv").starts_with("vmTypeId,machineId,core,memory,hdd,ssd,nic\n"));
+    assert!(table("vm.csv").contains(",-7157,"));
+}
