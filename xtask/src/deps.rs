@@ -4,22 +4,37 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::run::{Context, Task};
 
 /// Package, and what needs it.
 const PACKAGES: &[(&str, &str)] = &[
+    ("busybox-static", "the first program of the virtual machines of `cargo xtask vm`"),
+    ("chromium", "the test that opens the planner's report at two widths"),
+    ("daxctl", "devdax in the virtual machines"),
     ("gcc", "the linker that rustc calls for every test binary, and the compiler of zstd"),
     ("git", "tidy checks the files that `git ls-files` names"),
+    ("ibverbs-providers", "the drivers behind verbs, in the virtual machines"),
+    ("ibverbs-utils", "looking at verbs devices, in the virtual machines"),
+    ("iproute2", "network and Soft-RoCE devices in the virtual machines"),
+    ("kmod", "modprobe, for the virtual machines and in them"),
     ("libmemcached-tools", "memccapable, which tries every command of memcached on our server"),
+    ("linux-image-amd64", "the kernel of the virtual machines"),
     ("memcached", "the differential test compares our server's answers with it"),
+    ("ndctl", "namespaces of shared memory in the virtual machines"),
+    ("numactl", "looking at memory nodes, in the virtual machines"),
+    ("perftest", "measures verbs beside our own figures, in the virtual machines"),
     ("python3-pymemcache", "a client of memcached that must need no change"),
     ("python3-redis", "a client of Redis that must need no change"),
+    ("qemu-system-x86", "the virtual machines of `cargo xtask vm`"),
     ("redis-server", "the differential test compares our server's answers with it"),
     ("redis-tools", "redis-cli and redis-benchmark, which must need no change"),
+    ("rdmacm-utils", "looking at verbs connections, in the virtual machines"),
     ("strace", "the pool's test that warm accesses make no system call"),
     ("valgrind", "`rackpool trace run` records programs with its lackey, and a test does so"),
+    ("xz-utils", "unpacks the kernel of the virtual machines"),
 ];
 
 /// Installs what is missing. Without the means to, says so; in CI that is a failure.
@@ -77,6 +92,15 @@ fn installed(package: &str) -> bool {
         Ok(output) => output.stdout == b"installed",
         Err(_) => there(package),
     }
+}
+
+/// Packages of the programs that are not in the path, of pairs of both.
+pub fn missing_programs(needed: &[(&str, &'static str)]) -> Vec<&'static str> {
+    let root_only = |program: &str| {
+        ["/usr/sbin", "/sbin"].iter().any(|place| Path::new(place).join(program).is_file())
+    };
+    let is_missing = |program: &str| !there(program) && !root_only(program);
+    needed.iter().filter(|(program, _)| is_missing(program)).map(|(_, package)| *package).collect()
 }
 
 fn there(program: &str) -> bool {

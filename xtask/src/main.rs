@@ -12,6 +12,7 @@ mod residue;
 mod run;
 mod sim;
 mod tidy;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -33,11 +34,18 @@ Usage: cargo xtask NAME [OPTIONS]
   sim       release against golden hashes, then fresh seeds under every fault for a minute
   mutations each safeguard of the engines left out in turn: the simulator must miss it
   bench     every benchmark in its smallest size
+  vm        scenarios in virtual machines; not part of `ci`
   help      this text
 
 Options of tidy:
   --bless           lower the entries of xtask/tidy-ratchet.txt to the present counts
   --bless --raise   the same, and take in new or higher counts too (say why in the commit)
+
+Options of vm:
+  --list            names the scenarios
+  SCENARIO...       these instead of all
+  --verbose         shows what the guests say also when they pass
+  --kvm             the host's virtualisation instead of plain emulation
 
 Options of sim (failing seeds are shrunk and stored):
   --seeds N         how many seeds (200), or seeds for each mutation (1000)
@@ -50,6 +58,7 @@ Examples:
   cargo xtask tidy --bless      after a long function was split
   cargo xtask sim --seeds 2000  what a release needs
   cargo xtask sim --mutations   the proof that the checks bite
+  cargo xtask vm verbs-one      conformance over verbs in one guest
   CI=true cargo xtask ci        as in CI: a missing package fails, steps have time limits
 
 Exit codes: 0 passed, 1 failed, 2 wrong usage.
@@ -70,6 +79,10 @@ fn main() -> ExitCode {
         },
         ["sim", options @ ..] => match sim::Options::parse(options) {
             Some(options) => ci::alone("sim", |context| sim::run(context, options)),
+            None => return wrong_usage(&words),
+        },
+        ["vm", options @ ..] => match vm::Options::parse(options) {
+            Some(options) => ci::alone("vm", |context| vm::run(context, &options)),
             None => return wrong_usage(&words),
         },
         [name] => match ci::step(name) {

@@ -1,12 +1,12 @@
 //! The one place where the command line meets the library crates: a pool as a client sees it, its
 //! hash tables, the two servers and the benchmarks, with errors as [`Failure`]s.
 
-use crate::args::{BenchName, DaemonArgs, MasterArgs, PoolArgs, Switch};
+use crate::args::{BenchName, DaemonArgs, MasterArgs, MasterAt, PoolArgs, Switch};
 use crate::failure::{Failure, Result};
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool::monitor::Monitor;
-use rackpool::{BalanceParams, Handle, Options, Pool, PoolStats};
+use rackpool::{BalanceParams, Handle, Options, Pool, PoolStats, Secret};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
@@ -68,6 +68,7 @@ impl Client {
     pub fn open(args: &PoolArgs) -> Result<Self> {
         let mut options = Options::from_env()?;
         name_master(&mut options, args.master.as_deref());
+        name_secret(&mut options.secret, args.secret_file.as_deref())?;
         options.rack = args.rack.unwrap_or(options.rack);
         options.fabric = args.fabric.unwrap_or(options.fabric);
         match args.timeout_ms {
@@ -209,6 +210,14 @@ fn name_master(options: &mut Options, master: Option<&str>) {
     }
 }
 
+/// Reads the secret whose file was given.
+fn name_secret(secret: &mut Option<Secret>, file: Option<&Path>) -> Result<()> {
+    if let Some(file) = file {
+        *secret = Some(Secret::from_file(file)?);
+    }
+    Ok(())
+}
+
 /// A look at a pool from outside.
 pub struct Watch {
     monitor: Monitor,
@@ -217,12 +226,14 @@ pub struct Watch {
 
 impl Watch {
     /// Finds the master that the argument or the environment names.
-    pub fn open(master: Option<&str>) -> Result<Self> {
+    pub fn open(at: &MasterAt) -> Result<Self> {
         let mut options = Options::from_env()?;
-        name_master(&mut options, master);
+        name_master(&mut options, at.master.as_deref());
+        name_secret(&mut options.secret, at.secret_file.as_deref())?;
         find_master(&options.master)?;
         let masters = options.master.join(", ");
-        let monitor = Monitor::new(options.master, options.request_timeout_ms)?;
+        let timeout_ms = options.request_timeout_ms;
+        let monitor = Monitor::with_secret(options.master, timeout_ms, options.secret)?;
         Ok(Self { monitor, masters })
     }
 
@@ -348,6 +359,7 @@ pub fn start_master(args: &MasterArgs, state: &Path) -> Result<Server> {
     options.lease_ms = args.lease_ms;
     options.metrics = args.metrics;
     options.policy = args.placement;
+    name_secret(&mut options.secret, args.secret_file.as_deref())?;
     options.log = |line| crate::output::log(crate::output::Level::Info, "master", line);
     Ok(Server::Master(MasterServer::start(options)?))
 }
@@ -358,6 +370,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     let options = DaemonOptions::new(args.rack, &args.master, memory);
     let mut options = options.shard(shard, shards);
     options.listen = args.listen;
+    name_secret(&mut options.secret, args.secret_file.as_deref())?;
     options.fabric = match args.fabric {
         FabricChoice::Shm => FabricKind::Shm,
         FabricChoice::Tcp | FabricChoice::Auto => FabricKind::Tcp,

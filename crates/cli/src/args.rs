@@ -40,6 +40,8 @@ Examples:
   rackpool master --listen 127.0.0.1:7400 --state ./state
   rackpool master --listen 127.0.0.1:0 --ephemeral       any free port, nothing is kept
   rackpool master --state ./state --metrics 9400         then: curl http://127.0.0.1:9400/metrics
+  (umask 77; head -c 32 /dev/urandom | base64 > secret)  other machines may join who have the file:
+  rackpool master --listen 10.0.0.1:7400 --secret-file secret --state ./state
 
 Of several daemons of a rack each serves its shard of the memory. If one dies, another one serves
 what it did until it is started again; one that is stopped (SIGSTOP) keeps its shard.
@@ -59,6 +61,7 @@ Examples:
   rackpool daemon --rack 0 --master 127.0.0.1:7400 --emulate cxl=140ns,rdma=2us
   rackpool daemon --rack 0 --shard 0/2 --memory 'shm:/dev/shm/rack0?size=1G'    two daemons for
   rackpool daemon --rack 0 --shard 1/2 --memory 'shm:/dev/shm/rack0?size=1G'    one rack
+  rackpool daemon --rack 2 --master 10.0.0.1:7400 --listen 10.0.0.3:0 --secret-file secret
   rackpool daemon --rack 0 --metrics 9401                then: curl http://127.0.0.1:9401/metrics
 
 With --metrics the line is `ready ADDR metrics=ADDR`.";
@@ -98,6 +101,14 @@ Examples:
   rackpool repro herd --out report
   rackpool repro herd --quick --profile herd-susitna --out /tmp/report
   rackpool repro rcmp --quick --profile modern --out /tmp/report";
+
+const PLAN_EXAMPLES: &str = "\
+The answer may be not to pool. Prices are the user's, each with a date and a source; nothing is
+calibrated, and the report says so.
+
+Examples:
+  rackpool plan init                          writes plan.toml, which runs as it is
+  rackpool plan plan.toml --out report        then open report/report.html";
 
 const TOP_EXAMPLES: &str = "\
 One line a rack: frames in all, free, used and in quarantine; live allocations; sessions of clients
@@ -209,6 +220,9 @@ pub enum Command {
     /// The evaluation of a paper again, in virtual time: each figure of its text beside ours
     #[command(after_help = REPRO_EXAMPLES)]
     Repro(ReproArgs),
+    /// What memory to buy for machines and pools, and whether to pool at all
+    #[command(after_help = PLAN_EXAMPLES)]
+    Plan(PlanArgs),
     /// What this machine offers a pool, and what to do about what is missing
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
@@ -292,9 +306,13 @@ pub struct DemoArgs {
 /// Options of `master`.
 #[derive(Debug, Args)]
 pub struct MasterArgs {
-    /// Address to serve at; port 0 takes any free one
+    /// Address to serve at; port 0 takes any free one. Other machines are let in with a secret only
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400")]
     pub listen: SocketAddr,
+    /// File with the pool's secret, 16 to 4096 bytes that only its owner and group may read:
+    /// daemons and clients have to prove that they have it
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
     /// Directory that keeps the page directory
     #[arg(long, value_name = "DIR", required_unless_present = "ephemeral")]
     pub state: Option<PathBuf>,
@@ -336,9 +354,13 @@ pub struct DaemonArgs {
     /// [default: shm:/dev/shm/rackpool-rackN?size=1G]
     #[arg(long, value_name = "MEMORY", value_parser = parse_memory)]
     pub memory: Option<String>,
-    /// Address for clients of other racks; port 0 takes any free one
+    /// Address at which clients of other racks reach this one; port 0 takes any free one. Other
+    /// machines are let in with a secret only
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
+    /// File with the pool's secret, as the master's
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
     /// How clients of other racks reach this memory
     #[arg(long, value_name = "tcp|shm", default_value = "tcp")]
     pub fabric: FabricChoice,
@@ -382,6 +404,9 @@ pub struct PoolArgs {
     /// How other racks are reached [default: as their daemons say]
     #[arg(long, value_name = "auto|tcp|shm")]
     pub fabric: Option<FabricChoice>,
+    /// File with the pool's secret
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
     /// How long a call waits for a peer that restarts [default: 10000]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     pub timeout_ms: Option<u64>,
@@ -404,10 +429,9 @@ pub struct ShellArgs {
 /// Options of `top`.
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Address of the master; several with commas between [default: RACKPOOL_MASTER, else
-    /// 127.0.0.1:7400]
-    #[arg(long, value_name = "ADDR")]
-    pub master: Option<String>,
+    /// The pool.
+    #[command(flatten)]
+    pub at: MasterAt,
     /// Seconds between two looks
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
     pub interval: Duration,

@@ -97,6 +97,7 @@ fn checks() -> Vec<Check> {
         locked_memory_limit(),
         loopback(),
         rdma(&names("/sys/class/infiniband")),
+        verbs(),
         dax(&names("/sys/bus/dax/devices")),
         cxl(&names("/sys/bus/cxl/devices")),
         numa(&numa_nodes()),
@@ -270,6 +271,40 @@ fn rdma(devices: &[String]) -> Check {
         listed(devices),
         "one-sided access between racks by hardware; this release uses tcp or shm instead",
         "nothing to do; --emulate rdma=2us shows what a network adapter would cost",
+    )
+}
+
+/// Whether the verbs fabric could be used, by opening the device that it would take.
+#[cfg(feature = "verbs")]
+fn verbs() -> Check {
+    use rackpool_hw::fabric::verbs::{Device, DeviceChoice};
+    let opened = Device::open(&DeviceChoice::default());
+    let state = ok_if(opened.is_ok());
+    let found = match opened {
+        Ok(device) => {
+            let limits = device.limits;
+            let atomics = if limits.atomics_global { "atomic with processors'" } else { "apart" };
+            let Device { name, port, gid_index, .. } = device;
+            let bytes = limits.mtu_bytes;
+            format!("{name}:{port}/{gid_index}, packets of {bytes} bytes, atomics {atomics}")
+        }
+        Err(error) => error.to_string(),
+    };
+    verbs_check(state, found)
+}
+
+#[cfg(not(feature = "verbs"))]
+fn verbs() -> Check {
+    verbs_check(State::Missing, "this program was built without the feature `verbs`".into())
+}
+
+fn verbs_check(state: State, found: String) -> Check {
+    check(
+        "verbs",
+        state,
+        found,
+        "the library, the driver and an address, with which RDMA devices are used",
+        "nothing to do; the pool does not use verbs yet",
     )
 }
 

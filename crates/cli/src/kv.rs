@@ -6,12 +6,14 @@ use crate::failure::{Failure, Result};
 use crate::kv_args::KvArgs;
 use crate::output::{Level, log};
 use crate::servers::{install_shutdown, say_ready, wait_for_end};
+use rackpool_hw::fabric::FabricError;
 use rackpool_kv::cache::{Cache, Error, Options};
 use rackpool_kv::front::auth::read_users;
 use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::server::{Doors, Server, StartError};
 use rackpool_kv::front::tls::Tls;
 use rackpool_kv::herd;
+use rackpool_kv::herd::geometry::FABRIC_CLIENTS_MAX;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -23,6 +25,7 @@ impl From<StartError> for Failure {
         let code = match error {
             StartError::Open { .. } => "denied",
             StartError::Herd(herd::StartError::BadOption { .. }) => "config",
+            StartError::Herd(herd::StartError::Fabric(FabricError::NotLoopback { .. })) => "denied",
             _ => "io",
         };
         Failure::new(code, error.to_string())
@@ -62,6 +65,11 @@ pub fn run(args: &KvArgs) -> Result<()> {
             .herd
             .as_deref()
             .map(|name| herd::Door { clients: args.herd_clients, ..herd::Door::new(name) }),
+        herd_fabric: args.herd_listen.map(|listen| {
+            let door = herd::FabricDoor::new(listen, threads as u32);
+            let clients = args.herd_clients.min(FABRIC_CLIENTS_MAX);
+            herd::FabricDoor { clients, ..door }
+        }),
         open_to_all: args.insecure_open,
         tls,
     };
@@ -71,6 +79,8 @@ pub fn run(args: &KvArgs) -> Result<()> {
     let (memcached, resp) = (shown(memcached), shown(resp));
     let metrics = server.metrics_addr().map_or(String::new(), |addr| format!(" metrics={addr}"));
     let herd = args.herd.as_ref().map_or(String::new(), |name| format!(" herd={name}"));
+    let fabric = server.herd_addr().map_or(String::new(), |addr| format!(" herd-fabric={addr}"));
+    let herd = herd + &fabric;
     say_ready(&format!("memcached={memcached} resp={resp}{metrics}{herd}"))?;
     let bytes = args.memory;
     let what = format!("serving {bytes} bytes with {threads} threads: memcached {memcached}, ");

@@ -8,14 +8,17 @@ use std::path::PathBuf;
 
 pub const KV_EXAMPLES: &str = "\
 Prints `ready memcached=ADDR resp=ADDR` on standard output when it serves (`none` for a door that is
-not open; then ` metrics=ADDR`, ` herd=NAME` for those that are); stops on SIGINT and SIGTERM.
+not open; then ` metrics=ADDR`, ` herd=NAME`, ` herd-fabric=ADDR` for those that are); stops on
+SIGINT and SIGTERM.
 Ordinary clients need no change: text, meta and binary commands of memcached at one address, RESP2
 and RESP3 at the other, one cache behind both.
 
 With --herd the same cache is open to processes of this host and user through shared memory: a
 request slot for each client and window, polled by threads that sleep when nobody asks, one round
 trip for every operation. Programs use it by the crate rackpool-kv, herd::Client::connect(NAME);
-values up to 1000 bytes go that way, longer ones by the other doors.
+values up to 1000 bytes go that way, longer ones by the other doors. --herd-listen opens the same
+path over the fabric: requests by one-sided WRITE, replies by SEND, herd::Client::connect_to(ADDR);
+only addresses of this host, since the fabric has no authentication.
 
 Other machines are let in with passwords only: --auth-file holds lines user:password for memcached's
 text protocol (and closes the binary one), --password-file the password of RESP's AUTH. With
@@ -30,6 +33,7 @@ Examples:
   rackpool kv --memory 512m --resp 127.0.0.1:0 --threads 2     any free port
   rackpool kv --memory 4g --memcached 11211 --idle-seconds 300 --metrics 9402
   rackpool kv --memory 1g --memcached 11211 --herd rackpool/cache0
+  rackpool kv --memory 1g --memcached 11211 --herd-listen 7100
   rackpool kv --memory 1g --resp 0.0.0.0:6379 --password-file ./password
   rackpool kv --memory 4g --memcached 11211 --warm /dev/shm/cache
   rackpool kv --memory 1g --resp 6379 --tls-cert cert.pem --tls-key key.pem
@@ -45,7 +49,7 @@ pub struct KvArgs {
     pub memory: u64,
     /// Serve memcached's protocols; a port alone is one of 127.0.0.1
     #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen,
-          required_unless_present_any = ["resp", "herd"])]
+          required_unless_present_any = ["resp", "herd", "herd_listen"])]
     pub memcached: Option<SocketAddr>,
     /// Serve Redis's protocol; a port alone is one of 127.0.0.1
     #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
@@ -54,8 +58,11 @@ pub struct KvArgs {
     /// sockets
     #[arg(long, value_name = "NAME")]
     pub herd: Option<String>,
-    /// Clients of HERD's fast path at once
-    #[arg(long, value_name = "N", default_value_t = 1024, requires = "herd",
+    /// Serve HERD's fast path over the fabric; a port alone is one of 127.0.0.1
+    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
+    pub herd_listen: Option<SocketAddr>,
+    /// Clients of HERD's fast path at once, each door (over the fabric at most 960)
+    #[arg(long, value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub herd_clients: u32,
     /// Threads that serve, each door [default: one for each core]

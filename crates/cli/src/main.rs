@@ -18,6 +18,7 @@ mod kv_args;
 mod member_args;
 mod members;
 mod output;
+mod plan;
 mod repro;
 mod servers;
 mod shell;
@@ -67,6 +68,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Trace(args) => trace::run(args),
         Command::Calibrate(args) => sim::calibrate(args),
         Command::Repro(args) => repro::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Worker(args) => worker::run(args),

@@ -2,6 +2,7 @@
 
 use crate::args::parse_seconds;
 use clap::{Args, ValueEnum};
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub const RACKS_EXAMPLES: &str = "\
@@ -42,6 +43,18 @@ Examples:
   rackpool forget --rack 2
   rackpool forget --rack 2 --yes                 does not ask on a terminal";
 
+/// Where a pool's master is, for commands that look at the pool from outside.
+#[derive(Clone, Debug, Default, Args)]
+pub struct MasterAt {
+    /// Address of the master; several with commas between [default: RACKPOOL_MASTER, else
+    /// 127.0.0.1:7400]
+    #[arg(long, value_name = "ADDR")]
+    pub master: Option<String>,
+    /// File with the pool's secret
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+}
+
 /// Whether something is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
@@ -54,10 +67,9 @@ pub enum Switch {
 /// Options of `racks`.
 #[derive(Debug, Args)]
 pub struct RacksArgs {
-    /// Address of the master; several with commas between [default: RACKPOOL_MASTER, else
-    /// 127.0.0.1:7400]
-    #[arg(long, value_name = "ADDR")]
-    pub master: Option<String>,
+    /// The pool.
+    #[command(flatten)]
+    pub at: MasterAt,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -69,10 +81,9 @@ pub struct DrainArgs {
     /// The rack
     #[arg(long, value_name = "N")]
     pub rack: u16,
-    /// Address of the master; several with commas between [default: RACKPOOL_MASTER, else
-    /// 127.0.0.1:7400]
-    #[arg(long, value_name = "ADDR")]
-    pub master: Option<String>,
+    /// The pool.
+    #[command(flatten)]
+    pub at: MasterAt,
     /// Wait until the rack has left the pool (the default)
     #[arg(long, conflicts_with = "no_wait")]
     pub wait: bool,
@@ -90,10 +101,9 @@ pub struct UndrainArgs {
     /// The rack
     #[arg(long, value_name = "N")]
     pub rack: u16,
-    /// Address of the master; several with commas between [default: RACKPOOL_MASTER, else
-    /// 127.0.0.1:7400]
-    #[arg(long, value_name = "ADDR")]
-    pub master: Option<String>,
+    /// The pool.
+    #[command(flatten)]
+    pub at: MasterAt,
 }
 
 /// Options of `forget`.
@@ -102,10 +112,9 @@ pub struct ForgetArgs {
     /// The rack
     #[arg(long, value_name = "N")]
     pub rack: u16,
-    /// Address of the master; several with commas between [default: RACKPOOL_MASTER, else
-    /// 127.0.0.1:7400]
-    #[arg(long, value_name = "ADDR")]
-    pub master: Option<String>,
+    /// The pool.
+    #[command(flatten)]
+    pub at: MasterAt,
     /// Do not ask on a terminal
     #[arg(long)]
     pub yes: bool,

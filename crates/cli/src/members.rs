@@ -17,7 +17,7 @@ const COME_BACK: Duration = Duration::from_secs(5);
 
 /// Lists the racks.
 pub fn racks(args: &RacksArgs) -> Result<()> {
-    let members = Watch::open(args.master.as_deref())?.members()?;
+    let members = Watch::open(&args.at)?.members()?;
     if args.json {
         let racks: Vec<serde_json::Value> = members.iter().map(as_json).collect();
         return output::print(&format!("{}\n", output::json(&racks)?));
@@ -63,7 +63,7 @@ fn as_json(member: &Member) -> serde_json::Value {
 
 /// Drains a rack.
 pub fn drain(args: &DrainArgs) -> Result<()> {
-    let mut watch = Watch::open(args.master.as_deref())?;
+    let mut watch = Watch::open(&args.at)?;
     let rack = RackId(args.rack);
     let standing = watch.drain(rack)?;
     if standing == Standing::Draining && !args.no_wait {
@@ -146,13 +146,13 @@ fn shards(watch: &mut Watch, rack: RackId) -> Result<Vec<Member>> {
 /// Lets a draining rack serve again.
 pub fn undrain(args: &UndrainArgs) -> Result<()> {
     let rack = RackId(args.rack);
-    let standing = Watch::open(args.master.as_deref())?.undrain(rack)?;
+    let standing = Watch::open(&args.at)?.undrain(rack)?;
     output::print(&format!("rack {rack} is {}\n", standing.name()))
 }
 
 /// Gives up a rack.
 pub fn forget(args: &ForgetArgs) -> Result<()> {
-    let mut watch = Watch::open(args.master.as_deref())?;
+    let mut watch = Watch::open(&args.at)?;
     let rack = RackId(args.rack);
     let before = shards(&mut watch, rack)?;
     let pages: u64 = before.iter().map(|member| member.pages).sum();

@@ -16,8 +16,7 @@ use std::path::PathBuf;
 
 /// Serves as master.
 pub fn master(args: &MasterArgs) -> Result<()> {
-    loopback_only(args.listen)?;
-    args.metrics.map_or(Ok(()), loopback_only)?;
+    may_listen(args.listen, args.metrics, args.secret_file.is_some())?;
     let shutdown = install_shutdown()?;
     let (state, remove) = match (&args.state, args.ephemeral) {
         (Some(state), ephemeral) => (state.clone(), ephemeral),
@@ -35,8 +34,7 @@ pub fn master(args: &MasterArgs) -> Result<()> {
 
 /// Serves one rack's memory.
 pub fn daemon(args: &DaemonArgs) -> Result<()> {
-    loopback_only(args.listen)?;
-    args.metrics.map_or(Ok(()), loopback_only)?;
+    may_listen(args.listen, args.metrics, args.secret_file.is_some())?;
     let shutdown = install_shutdown()?;
     let default = || format!("shm:/dev/shm/rackpool-rack{}?size=1G", args.rack);
     let memory = args.memory.clone().unwrap_or_else(default);
@@ -115,17 +113,23 @@ pub fn install_shutdown() -> Result<Shutdown> {
     Shutdown::install().map_err(|error| Failure::io("installing signal handlers", &error))
 }
 
-/// Other machines may only be let in once they have to prove who they are.
-fn loopback_only(listen: SocketAddr) -> Result<()> {
-    if listen.ip().is_loopback() {
-        return Ok(());
+/// Other machines may only be let in if they have to prove that they belong to the pool. Nobody
+/// proves anything to the counters.
+fn may_listen(listen: SocketAddr, metrics: Option<SocketAddr>, has_secret: bool) -> Result<()> {
+    let denied = |addr: SocketAddr, way_out: &str| {
+        let addr = addr.ip();
+        let message = format!("{addr} can be reached from other machines: {way_out}");
+        Err(Failure::new("denied", message))
+    };
+    if !listen.ip().is_loopback() && !has_secret {
+        let way_out = "give all processes of the pool a secret with --secret-file FILE, or listen \
+                       at a loopback address such as 127.0.0.1";
+        return denied(listen, way_out);
     }
-    let addr = listen.ip();
-    let reason = format!(
-        "{addr} can be reached from other machines, and this release has no authentication; \
-         listen at a loopback address such as 127.0.0.1 and use a tunnel"
-    );
-    Err(Failure::new("denied", reason))
+    match metrics.filter(|metrics| !metrics.ip().is_loopback()) {
+        Some(metrics) => denied(metrics, "serve the counters at a loopback address"),
+        None => Ok(()),
+    }
 }
 
 fn temporary_state() -> PathBuf {
@@ -139,5 +143,23 @@ impl Drop for RemoveDir {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
             log(Level::Warn, "master", format!("{} stays: {error}", self.0.display()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_machines_are_let_in_with_a_secret_only_and_never_to_the_counters() {
+        let addr = |text: &str| -> SocketAddr { text.parse().unwrap() };
+        let (here, there) = (addr("127.0.0.2:0"), addr("192.0.2.1:7400"));
+        let refused = may_listen(there, None, false).unwrap_err();
+        assert_eq!((refused.code(), refused.exit_code()), ("denied", 1));
+        assert!(refused.message().contains("--secret-file"), "{refused}");
+        assert!(may_listen(there, Some(here), true).is_ok());
+        assert!(may_listen(addr("[::]:0"), None, false).is_err());
+        assert!(may_listen(here, Some(here), false).is_ok());
+        assert_eq!(may_listen(here, Some(there), true).unwrap_err().code(), "denied");
     }
 }

@@ -42,8 +42,8 @@ Examples:
 const RACK_EXAMPLES: &str = "\
 A rack whose nodes take memory from pools behind a switch. CONFIG is a file, or wl-mix (64 nodes, 6
 pools, 256 MiB a node), or wl-mix-64th (the same 64 times smaller). Lists are run against each
-other, a point on each thread; the result hash is the same with any number of threads. With a checkpoint
-directory, the same line again goes on where the last one was stopped.
+other, a point on each thread; the result hash is the same with any number of threads. With a
+checkpoint directory, the same line again goes on where the last one was stopped.
 
 Examples:
   rackpool sim rack wl-mix-64th --placement alternate+round-robin,alternate+smart-idle
@@ -321,4 +321,33 @@ impl SimMutationsArgs {
     pub fn only(&self) -> Result<Vec<Mutation>> {
         self.only.iter().map(|name| mutation_of(name)).collect()
     }
+}
+
+/// Options of `plan`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct PlanArgs {
+    /// Write an example instead.
+    #[command(subcommand)]
+    pub command: Option<PlanCommand>,
+    /// What is asked
+    #[arg(value_name = "PLAN.toml")]
+    pub file: Option<PathBuf>,
+    /// Write report.html, summary.json and samples.parquet into this directory
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub out: PathBuf,
+    /// Threads; they change nothing but the time that it takes [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+}
+
+/// The commands of `plan`.
+#[derive(Debug, Subcommand)]
+pub enum PlanCommand {
+    /// Write an example that runs as it is, with comments
+    Init {
+        /// The file, which must not be there
+        #[arg(value_name = "PLAN.toml", default_value = "plan.toml")]
+        file: PathBuf,
+    },
 }

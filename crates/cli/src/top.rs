@@ -35,7 +35,7 @@ const HEADS: [&str; 13] = [
 /// Runs the command.
 pub fn run(args: &TopArgs) -> Result<()> {
     let shutdown = install_shutdown()?;
-    let mut watch = Watch::open(args.master.as_deref())?;
+    let mut watch = Watch::open(&args.at)?;
     let mut last = watch.sample()?;
     if args.once {
         if !wait(&shutdown, args.interval)? {

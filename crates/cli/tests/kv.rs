@@ -89,6 +89,22 @@ fn herds_door_opens_the_same_cache_to_processes_of_this_host() {
 }
 
 #[test]
+fn herds_door_over_the_fabric_opens_the_same_cache() {
+    let words = ["kv", "--memory", "32m", "--memcached", "0", "--threads", "2"];
+    let mut server = Server::start(&[&words[..], &["--herd-listen", "0"]].concat());
+    let memcached = door(&server, "memcached");
+    let mut client = Client::connect_to(door(&server, "herd-fabric").parse().unwrap(), 0).unwrap();
+    assert_eq!(ask(&memcached, "set a 9 0 5\r\nhello\r\n", "\r\n"), "STORED\r\n");
+    let mut value = Vec::new();
+    assert_eq!(client.get(b"a", &mut value).unwrap(), Some(9));
+    assert_eq!(value, b"hello");
+    let stats = ask(&memcached, "stats\r\n", "END\r\n");
+    assert!(stats.contains("STAT herd_gets 1\r\n"), "{stats}");
+    assert_eq!(server.terminate(), Some(0));
+    assert_eq!(client.delete(b"b").unwrap_err().code(), "gone");
+}
+
+#[test]
 fn what_was_stored_is_there_after_a_kill() {
     let shared = Shared(format!("/dev/shm/{}", unique("warm")));
     let options = ["kv", "--memory", "32m", "--memcached", "0", "--threads", "2"];

@@ -9,9 +9,10 @@ use std::time::Instant;
 fn help_shows_every_command_and_examples() {
     let (code, out, err) = told(&run(&["help"]));
     assert_eq!((code, err.as_str()), (0, ""));
-    for command in
-        ["demo", "master", "daemon", "shell", "top", "bench", "sim", "trace", "doctor", "inspect"]
-    {
+    for command in [
+        "demo", "master", "daemon", "shell", "top", "bench", "sim", "trace", "plan", "doctor",
+        "inspect",
+    ] {
         assert!(out.contains(command), "{out}");
         let (code, out, _) = told(&run(&["help", command]));
         assert_eq!(code, 0);
@@ -126,4 +127,34 @@ fn the_doctor_describes_this_machine() {
     let (code, out, _) = told(&run(&["doctor"]));
     assert_eq!(code, 0);
     assert!(out.contains("membarrier"), "{out}");
+}
+
+#[test]
+fn a_plan_is_made_and_a_wrong_one_is_answered_with_line_and_field() {
+    let dir = Dir::new();
+    let file = dir.file("plan.toml");
+    assert_eq!(told(&run(&["plan", "init", &file])).0, 0);
+    let (code, _, err) = told(&run(&["plan", "init", &file]));
+    assert_eq!(code, 2, "a file that is there is not overwritten: {err}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let small = [
+        ("accesses = 20000", "accesses = 300"),
+        ("pod_machines = [8, 16]", "pod_machines = [16]"),
+        ("pools = [2, 4]", "pools = [2]"),
+        ("local_percent = [40, 60]", "local_percent = [40]"),
+    ];
+    let small = small.iter().fold(text.clone(), |text, (from, to)| text.replacen(from, to, 1));
+    std::fs::write(&file, &small).unwrap();
+    let out = dir.file("report");
+    let (code, said, err) = told(&run(&["plan", &file, "--out", &out, "--threads", "2"]));
+    assert_eq!(code, 0, "{err}");
+    assert!(said.contains("4 designs with 10 seeds each"), "{said}");
+    for name in ["report.html", "summary.json", "samples.parquet"] {
+        assert!(dir.0.join("report").join(name).metadata().unwrap().len() > 1000, "{name}");
+    }
+    std::fs::write(&file, small.replacen("count = 64", "count = -64", 1)).unwrap();
+    let (code, said, err) = told(&run(&["plan", &file, "--out", &out]));
+    assert_eq!((code, said.as_str()), (2, ""));
+    assert!(err.starts_with("error usage ") && err.contains("plan.toml: line "), "{err}");
+    assert!(err.contains("`machines.count`"), "{err}");
 }

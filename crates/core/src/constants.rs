@@ -101,6 +101,9 @@ pub const RACK_NAME_BYTES_MAX: usize = 255;
 
 /// Connections that a master serves: a daemon and a few thousand client handles. Beyond: `Busy`.
 pub const MASTER_CONNECTIONS_MAX: usize = 4096;
+/// Connections of a server with a secret that have not proved it yet: enough for the threads of a
+/// rack that begin at once, little memory for strangers. The oldest gives way.
+pub const UNPROVEN_CONNECTIONS_MAX: usize = 128;
 /// Commands that one transaction of the master carries; beyond: `Busy`.
 pub const MASTER_BATCH_COMMANDS_MAX: usize = 8192;
 /// Pages named by the commands of one transaction; further requests wait for the next one.
@@ -228,8 +231,8 @@ pub const HEAT_EVICT_SAMPLE: usize = 16;
 pub const USE_ACCESSES_MIN: u32 = 16;
 /// The same at most: a look costs some 25 ns.
 pub const USE_ACCESSES_MAX: u32 = 256;
-/// How often a handle tells its daemon at most, ns: fifty times a window.
-pub const USE_NS: u64 = 20_000_000;
+/// How often a handle tells its daemon at most, ns: twenty times a window.
+pub const USE_NS: u64 = 50_000_000;
 /// After how long without an answer a handle asks its daemon the slow way, ns: it may be another
 /// one by now.
 pub const USE_SILENCE_NS: u64 = NS_PER_SECOND;
@@ -255,7 +258,7 @@ pub const MOVE_RESTING_MAX: usize = 4096;
 /// After a question that moved nothing the mover pauses for as long as it took, after the next one
 /// for twice as long, and so on up to so many times as long: where nothing is to be moved asking
 /// takes little, and where much is, the pages that stay hold up few of the others.
-pub const MOVER_PAUSE_TIMES_MAX: u32 = 16;
+pub const MOVER_PAUSE_TIMES_MAX: u32 = 256;
 /// The longest such pause, ns.
 pub const MOVER_PAUSE_NS_MAX: u64 = NS_PER_SECOND;
 /// Decisions that a daemon remembers with all that they were made of.
@@ -277,6 +280,9 @@ pub const DRAIN_REASON_BYTES_MAX: usize = 200;
 /// Regions of a rack number that left or were given up and may not come back; of more the oldest
 /// is forgotten.
 pub const RETIRED_REGIONS_MAX: usize = 64;
+
+/// How often a daemon looks at what waits for something that nobody tells it of, ns.
+pub const TICK_NS: u64 = NS_PER_MS;
 
 /// How long a keeper's replicas are readable after one of its polls was answered, ns.
 pub const REPLICA_LEASE_NS: u64 = LEASE_MS_DEFAULT * NS_PER_MS;

@@ -170,7 +170,8 @@ pub struct AnswerCounts {
     pub freed: u64,
     /// Locks granted.
     pub locked: u64,
-    /// Refusals by the word of their error, such as `full`.
+    /// Refusals by the word of their error, such as `full`; those of connections that did not prove
+    /// the pool's secret are `denied`.
     pub refused: BTreeMap<String, u64>,
 }
 
@@ -183,6 +184,13 @@ impl AnswerCounts {
             Ok(Reply::Locked { .. }) => self.locked += 1,
             Ok(_) => {}
             Err(error) => note_refusal(&mut self.refused, error),
+        }
+    }
+
+    /// Counts connections that were refused before anything was asked on them.
+    pub fn add_denied(&mut self, count: u64) {
+        if count > 0 {
+            *self.refused.entry("denied".into()).or_default() += count;
         }
     }
 }

@@ -14,6 +14,23 @@ pub enum DeathCause {
     Closed,
     /// It fell silent for longer than its lease.
     Silent,
+    /// The connection never came up: one end did not prove to the other that it is of the pool.
+    Distrusted(Distrust),
+}
+
+/// Why the two ends of a connection do not take one another for members of one pool. What is said
+/// is said to the end that began it, of the other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Distrust {
+    /// Both have a secret, and not the same one.
+    #[error("it has another secret: give all processes of a pool the same file")]
+    OtherSecret,
+    /// Only the end that began the connection has a secret.
+    #[error("it was started without a secret: start it with --secret-file, or leave it out here")]
+    TargetHasNone,
+    /// Only the end that was called has a secret.
+    #[error("it asks for the pool's secret: name its file (--secret-file, Options::secret)")]
+    InitiatorHasNone,
 }
 
 /// What a protocol call can answer instead of its result.
@@ -259,6 +276,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// How a connection to `peer` that never came up ends, or one that is over.
+    pub fn of_death(peer: impl Into<String>, cause: DeathCause) -> Self {
+        let peer = peer.into();
+        match cause {
+            DeathCause::Distrusted(why) => Error::Denied { reason: format!("{peer}: {why}") },
+            cause => Error::PeerDead { peer, cause },
+        }
+    }
+
     /// A short stable word for programs: the shell prints it, tests match it.
     pub fn code(&self) -> &'static str {
         match self {

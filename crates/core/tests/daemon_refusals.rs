@@ -293,7 +293,7 @@ fn a_frame_that_a_stopped_reader_announces_waits_for_it_and_the_free_does_not() 
     }
     let stats = rig.daemon.as_ref().unwrap().stats(&rig.world);
     assert_eq!((stats.frames_quarantined, stats.frames_free), (1, 1));
-    assert!(rig.daemon.as_ref().unwrap().needs_tick());
+    assert!(rig.daemon.as_ref().unwrap().tick_ns().is_some());
     rig.alloc(0, PAGE, false);
     let error = rig.ask(0, alloc(PAGE)).unwrap_err();
     assert!(error.to_string().contains("1 frames wait"), "{error}");
@@ -301,7 +301,7 @@ fn a_frame_that_a_stopped_reader_announces_waits_for_it_and_the_free_does_not() 
     rig.turn();
     assert_eq!(rig.world.barriers, barriers + 1, "a scan alone needs no barrier");
     rig.alloc(0, PAGE, false);
-    assert!(!rig.daemon.as_ref().unwrap().needs_tick());
+    assert_eq!(rig.daemon.as_ref().unwrap().tick_ns(), None);
     rig.finish();
 }
 
@@ -520,7 +520,7 @@ fn a_request_that_was_given_up_leaves_nothing_when_the_next_one_comes() {
         assert_eq!(send(&mut rig, seq, alloc(bytes)), None);
         assert_eq!(send(&mut rig, seq + 1, alloc(3 * PAGE)), None);
         assert_eq!(code(send(&mut rig, seq, alloc(bytes)).unwrap()), "protocol");
-        while !rig.world.calls.is_empty() || rig.daemon.as_ref().unwrap().needs_tick() {
+        while !rig.world.calls.is_empty() || rig.daemon.as_ref().unwrap().tick_ns().is_some() {
             rig.turn();
         }
         let replies: Vec<u64> = rig.world.replies.drain(..).map(|(_, frame)| frame.seq).collect();
@@ -530,7 +530,7 @@ fn a_request_that_was_given_up_leaves_nothing_when_the_next_one_comes() {
     }
     // The last answer was not taken either.
     rig.alloc(0, 64, false);
-    while !rig.world.calls.is_empty() || rig.daemon.as_ref().unwrap().needs_tick() {
+    while !rig.world.calls.is_empty() || rig.daemon.as_ref().unwrap().tick_ns().is_some() {
         rig.turn();
     }
     let after = stats(&rig);
@@ -698,7 +698,7 @@ fn a_tebibyte_of_frames_attaches_in_proportion_to_what_was_used() {
     let mut world = TestWorld::formatted(1 << 16);
     let mut daemon = attach(&mut world).unwrap();
     assert_eq!((daemon.epoch(), daemon.frames_free()), (1, 1 << 16));
-    assert!(!daemon.needs_tick());
+    assert_eq!(daemon.tick_ns(), None);
     daemon.tick(0, &mut world);
     assert_eq!(world.private().backed_bytes(), rackpool_core::layout::FRAMES_OFFSET);
     assert_eq!(attach(&mut world).unwrap().epoch(), 2);

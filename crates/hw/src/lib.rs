@@ -15,10 +15,14 @@ pub mod event;
 #[cfg(not(any(loom, shuttle)))]
 pub mod fabric;
 #[cfg(not(any(loom, shuttle)))]
+pub mod handshake;
+#[cfg(not(any(loom, shuttle)))]
 pub mod process;
 #[cfg(not(any(loom, shuttle)))]
 pub mod region;
 pub mod ring;
+#[cfg(not(any(loom, shuttle)))]
+pub mod secret;
 pub mod sync;
 pub mod wait;
 pub mod window;

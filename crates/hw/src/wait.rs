@@ -30,9 +30,11 @@ const SPINS_MAX: u32 = 2048;
 /// Spins that are always tried: some 1.5 µs, in which the other end answers if it runs at all, and
 /// which two ends on one core can afford.
 const SPINS_MIN: u32 = 64;
-/// Yields before sleeping: each lets one other thread of this core run, or costs some 0.5 µs if
-/// there is none.
+/// Yields before sleeping at most: each lets one other thread of this core run, or costs some
+/// 0.5 µs if there is none.
 const YIELDS_MAX: u32 = 64;
+/// Yields that are always tried: the other end had its turn on this core.
+const YIELDS_MIN: u32 = 2;
 
 /// What a waiting loop does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,7 @@ pub enum Pause {
 #[derive(Clone, Debug)]
 pub struct Waiter {
     spins_limit: u32,
+    yields_limit: u32,
     spins: u32,
     yields: u32,
 }
@@ -63,7 +66,7 @@ impl Waiter {
     /// A waiter for the calling thread.
     pub fn new() -> Waiter {
         let spins_limit = if processors() > 1 { SPINS_MAX } else { 0 };
-        Waiter { spins_limit, spins: 0, yields: 0 }
+        Waiter { spins_limit, yields_limit: YIELDS_MAX, spins: 0, yields: 0 }
     }
 
     /// Passes a moment, longer the more often it is called without [`Waiter::progressed`].
@@ -78,7 +81,7 @@ impl Waiter {
     }
 
     /// What was waited for has come: the next wait starts anew. Spinning that found it is worth
-    /// more next time, spinning that did not, less.
+    /// more next time, spinning that did not, less; and so it is with yielding.
     #[inline]
     pub fn progressed(&mut self) {
         if self.spins == 0 && self.yields == 0 {
@@ -89,6 +92,11 @@ impl Waiter {
         } else if self.spins_limit > SPINS_MIN {
             self.spins_limit = (self.spins_limit / 2).max(SPINS_MIN);
         }
+        if self.yields == self.yields_limit {
+            self.yields_limit = (self.yields_limit / 2).max(YIELDS_MIN);
+        } else if self.yields > 0 {
+            self.yields_limit = (self.yields_limit * 2).min(YIELDS_MAX);
+        }
         self.spins = 0;
         self.yields = 0;
     }
@@ -96,7 +104,7 @@ impl Waiter {
     #[cold]
     fn pause_longer(&mut self) -> Pause {
         // Models have no time: there a thread sleeps at once, so that every sleep is explored.
-        if self.yields < YIELDS_MAX && cfg!(not(any(loom, shuttle))) {
+        if self.yields < self.yields_limit && cfg!(not(any(loom, shuttle))) {
             self.yields += 1;
             yield_now();
             return Pause::Yielded;
@@ -180,7 +188,7 @@ mod tests {
 
     #[test]
     fn spinning_that_never_helps_becomes_short_and_recovers_when_it_helps() {
-        let mut waiter = Waiter { spins_limit: SPINS_MAX, spins: 0, yields: 0 };
+        let mut waiter = Waiter { spins_limit: SPINS_MAX, ..Waiter::new() };
         for _ in 0..20 {
             while waiter.pause() == Pause::Spun {}
             waiter.progressed();
@@ -191,6 +199,21 @@ mod tests {
             waiter.progressed();
         }
         assert_eq!(waiter.spins_limit, SPINS_MAX);
+    }
+
+    #[test]
+    fn yielding_that_never_helps_becomes_short_and_recovers_when_it_helps() {
+        let mut waiter = Waiter { spins_limit: 0, ..Waiter::new() };
+        for _ in 0..20 {
+            while waiter.pause() != Pause::Sleep {}
+            waiter.progressed();
+        }
+        assert_eq!(waiter.yields_limit, YIELDS_MIN);
+        for _ in 0..20 {
+            assert_eq!(waiter.pause(), Pause::Yielded);
+            waiter.progressed();
+        }
+        assert_eq!(waiter.yields_limit, YIELDS_MAX);
     }
 
     #[test]

@@ -31,7 +31,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-fn some_operations<R: Rig>(rig: &mut R, bytes: &mut [u8], events: &mut Vec<FabricEvent>) {
+fn some_operations<R: Rig<End: LocalBuffers>>(
+    rig: &mut R,
+    bytes: &mut [u8],
+    events: &mut Vec<FabricEvent>,
+) {
     let (peer, length) = (rig.peer(), bytes.len() as u64);
     let lent = &mut [LocalBuffer::Into(bytes)];
     let ran = rig.end().with_buffers(lent, |end, ids| {
@@ -61,7 +65,7 @@ fn some_operations<R: Rig>(rig: &mut R, bytes: &mut [u8], events: &mut Vec<Fabri
     assert!(events.iter().all(done));
 }
 
-fn count<R: Rig>() {
+fn count<R: Rig<End: LocalBuffers>>() {
     let mut rig = R::new();
     let (mut bytes, mut events) = (vec![7; 1 << 20], Vec::with_capacity(64));
     for _ in 0..10 {

@@ -82,7 +82,7 @@ impl Server {
             }
         }
         // Nobody is left who could hold anything, but the target: all frames come back.
-        while self.daemon.needs_tick() {
+        while self.daemon.tick_ns().is_some() {
             thread::yield_now();
             self.daemon.tick(0, &mut self.rack);
         }
@@ -138,7 +138,7 @@ impl Server {
 
     /// Frames that wait for a cell are looked at again; without them the bell is waited for.
     fn sleep(&mut self) {
-        if self.daemon.needs_tick() {
+        if self.daemon.tick_ns().is_some() {
             thread::yield_now();
         } else if !self.looks_again || self.bell.prepare_sleep() {
             while self.event.load(EVENT) == 0 {

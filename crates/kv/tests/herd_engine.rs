@@ -323,3 +323,64 @@ fn a_tally_has_a_name_for_each_of_its_counters() {
     // The type is what a server hands out.
     let _: fn(&Tallies, What) -> u64 = Tallies::get;
 }
+
+/// A WRITE of which some words have not come, or of which one bit is another: nothing is done, at
+/// whatever place of the message, whatever lay in the slot before. What comes whole then is done.
+#[test]
+fn a_torn_or_changed_sealed_request_is_never_executed() {
+    let cache = cache();
+    let mut engine = Engine::new(cache.clone(), Form::Sealed, GEOMETRY, 1);
+    let tally = Tally::default();
+    let mut rng = Rng(0x7063);
+    let image = Window::heap(GEOMETRY.bytes());
+    let mut asker = Asker::new(Form::Sealed, &mut engine, 0);
+    let mut torn = 0;
+    for number in 1..=3000u64 {
+        let value = vec![number as u8; rng.below(1001)];
+        let (key_bytes, value_bytes) = (6, value.len() as u16);
+        let head = Head { key_bytes, value_bytes, ..Head::new(number, Kind::Put) };
+        let message = [&head.bytes()[..], b"colour", &value].concat();
+        let at = GEOMETRY.offset(0, 0, number - 1);
+        let (start, bytes) = Form::Sealed.publish(&image, at, &GEOMETRY, &message);
+        let words = bytes / 8;
+        for _ in 0..4 {
+            let come = rng.next();
+            let mut is_whole = true;
+            for word in 0..words {
+                let place = start + 8 * word;
+                if come >> (word % 61) & 1 == 1 {
+                    asker.requests.store(place, image.load(place));
+                }
+                is_whole &= asker.requests.load(place) == image.load(place);
+            }
+            if is_whole {
+                continue;
+            }
+            torn += 1;
+            assert!(run(&mut engine, 1, &tally).is_empty(), "request {number}");
+        }
+        // All of it, but for a bit of the message or of its seal.
+        let bit = rng.below((message.len() + 8) * 8);
+        let byte = match bit / 8 {
+            byte if byte < message.len() => start + byte as u64,
+            byte => start + bytes - 8 + (byte - message.len()) as u64,
+        };
+        let mut whole = vec![0; bytes as usize];
+        image.copy_out(start, &mut whole);
+        whole[(byte - start) as usize] ^= 1 << (bit % 8);
+        asker.requests.copy_in(start, &whole);
+        assert!(run(&mut engine, 1, &tally).is_empty(), "request {number}, bit {bit}");
+        assert_eq!(tally.get(What::Puts), number - 1);
+        whole[(byte - start) as usize] ^= 1 << (bit % 8);
+        asker.requests.copy_in(start, &whole);
+        assert_eq!(run(&mut engine, 1, &tally).len(), 1);
+        assert_eq!(asker.take().map(|reply| reply.kind), Some(Kind::Stored));
+        let found = cache.get(b"colour", NOW, |item| {
+            let mut found = vec![0; item.len() as usize];
+            item.copy_to(0, &mut found);
+            found
+        });
+        assert_eq!(found, Some(value));
+    }
+    assert!(torn > 5000, "{torn} were torn");
+}

@@ -7,6 +7,7 @@ use crate::options::{FabricChoice, Options};
 use crate::pool::Pool;
 use rackpool_core::placement::Policy;
 use rackpool_core::{Error, Result};
+use rackpool_hw::secret::Secret;
 use std::path::PathBuf;
 
 /// A pool of this process. Everything is gone when it is dropped.
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 pub struct Cluster {
     daemons: Vec<DaemonServer>,
     shards: u16,
+    secret: Option<Secret>,
     /// There until the drop.
     master: Option<MasterServer>,
     state_dir: PathBuf,
@@ -40,6 +42,8 @@ pub struct ClusterOptions {
     pub memory: String,
     /// Where new memory goes.
     pub placement: Policy,
+    /// What all its processes have to prove to one another.
+    pub secret: Option<Secret>,
     /// Changes each daemon's options before it starts.
     pub daemon: fn(&mut DaemonOptions),
 }
@@ -51,6 +55,7 @@ impl Default for ClusterOptions {
             shards: 1,
             memory: "heap?size=64M&pages=64K".into(),
             placement: Policy::default(),
+            secret: None,
             daemon: |_| (),
         }
     }
@@ -69,10 +74,12 @@ impl Cluster {
         let state_dir = std::env::temp_dir().join(format!("rackpool-{random:016x}"));
         let mut master = MasterOptions::new("127.0.0.1:0", &state_dir);
         master.policy = options.placement;
+        master.secret = options.secret.clone();
         let master = MasterServer::start(master)?;
         let mut cluster = Cluster {
             daemons: Vec::new(),
             shards: options.shards.max(1),
+            secret: options.secret.clone(),
             master: Some(master),
             state_dir,
         };
@@ -83,6 +90,7 @@ impl Cluster {
             let daemon = DaemonOptions::new(rack, &addr, &options.memory);
             let mut daemon = daemon.shard(shard, options.shards.max(1));
             daemon.ephemeral = true;
+            daemon.secret = options.secret.clone();
             (options.daemon)(&mut daemon);
             cluster.daemons.push(DaemonServer::start(daemon)?);
         }
@@ -97,12 +105,14 @@ impl Cluster {
 
     /// Joins the pool in a rack.
     pub fn pool(&self, rack: u16) -> Result<Pool> {
-        Pool::open(Options::new(&self.master_addr(), rack))
+        self.pool_over(rack, FabricChoice::Auto)
     }
 
     /// Joins the pool in a rack, reaching the others over a chosen fabric.
     pub fn pool_over(&self, rack: u16, fabric: FabricChoice) -> Result<Pool> {
-        Pool::open(Options::new(&self.master_addr(), rack).fabric(fabric))
+        let mut options = Options::new(&self.master_addr(), rack).fabric(fabric);
+        options.secret = self.secret.clone();
+        Pool::open(options)
     }
 
     /// Stops a rack's daemons; clients see their death.

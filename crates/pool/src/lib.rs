@@ -53,6 +53,7 @@ pub use rackpool_core::policy::{
 };
 pub use rackpool_core::wire::{DaemonStats, MasterStats, SessionState};
 pub use rackpool_core::{Error, GAddr, PageId, RackId, Result};
+pub use rackpool_hw::secret::Secret;
 pub use rrpc::{FetchMode, RrpcStats};
 pub use stats::{Explain, HandleStats, PoolStats, RackStats};
 pub use submit::{Completed, Ticket};

@@ -1,6 +1,7 @@
 //! The other end of a connection to the master: daemons drive it from their poll loop, client
 //! handles call it and wait. Owns one socket, reconnects by itself, follows `NotLeader`, and says
-//! hello and joins on every new connection before anything else is sent.
+//! hello and joins on every new connection before anything else is sent; with a secret, both ends
+//! prove first that they have it.
 //!
 //! Ordering rule: every call that [`MasterLink::send`] took is answered by
 //! [`MasterLink::poll`] exactly once: by the master, by `PeerDead` when the connection ended, or
@@ -18,7 +19,9 @@ use rackpool_core::error::{DeathCause, Error, Result};
 use rackpool_core::wire::{
     self, MasterAnswer, MasterCall, MasterReply, MasterRequest, WIRE_VERSION,
 };
+use rackpool_hw::handshake::{Failure, Handshake, Progress, Purpose};
 use rackpool_hw::process::random_u64;
+use rackpool_hw::secret::Secret;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -42,6 +45,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(MASTER_CONNECT_MS_MAX);
 enum Stage {
     /// The system is connecting.
     Connecting,
+    /// The secret is being proved.
+    Proving,
     /// Hello was sent.
     Greeting,
     /// The join was sent.
@@ -55,6 +60,7 @@ struct Socket {
     reader: FrameReader,
     writer: FrameWriter,
     stage: Stage,
+    proof: Option<Handshake>,
     since: Instant,
     interest: EventFlags,
 }
@@ -67,6 +73,7 @@ pub struct MasterLink {
     /// An address that a `NotLeader` named, to be tried before the list.
     leader: Option<String>,
     join: Option<MasterCall>,
+    secret: Option<Secret>,
     socket: Option<Socket>,
     /// A descriptor that stays the same across connections.
     epoll: Option<OwnedFd>,
@@ -96,6 +103,7 @@ impl MasterLink {
             current: 0,
             leader: None,
             join: None,
+            secret: None,
             socket: None,
             epoll: None,
             outstanding: BTreeMap::new(),
@@ -117,6 +125,12 @@ impl MasterLink {
     /// `JoinClient`. Takes effect with the next connection.
     pub fn set_join(&mut self, join: MasterCall) {
         self.join = Some(join);
+    }
+
+    /// The pool's secret, which the master has to have as well. Takes effect with the next
+    /// connection.
+    pub fn set_secret(&mut self, secret: Option<Secret>) {
+        self.secret = secret;
     }
 
     /// Starts connecting, if the link is down and its pause is over. Never blocks, except to look
@@ -251,6 +265,7 @@ impl MasterLink {
                     reader: FrameReader::default(),
                     writer: FrameWriter::default(),
                     stage: Stage::Connecting,
+                    proof: None,
                     since: Instant::now(),
                     interest,
                 });
@@ -313,12 +328,12 @@ impl MasterLink {
         if socket.stage == Stage::Connecting {
             match finish_connect(&socket.stream) {
                 Ok(false) => return,
-                Ok(true) => {
-                    let version = WIRE_VERSION;
-                    return self.transmit_own(MasterCall::Hello { version }, Stage::Greeting);
-                }
+                Ok(true) => return self.begin_proof(),
                 Err(_) => return self.down(),
             }
+        }
+        if socket.stage == Stage::Proving {
+            return self.prove();
         }
         let written = socket.writer.flush(&mut socket.stream);
         let read = socket.reader.fill(&mut socket.stream);
@@ -341,6 +356,57 @@ impl MasterLink {
             self.down();
         }
         self.set_interest();
+    }
+
+    /// Proves that we have the secret, or says hello if there is none.
+    fn begin_proof(&mut self) {
+        let Some(secret) = &self.secret else { return self.greet() };
+        let begun = Handshake::begin(secret, Purpose::Master);
+        let Ok((proof, first)) = begun else { return self.down() };
+        let socket = self.socket.as_mut().expect("the caller looked");
+        (socket.stage, socket.proof) = (Stage::Proving, Some(proof));
+        socket.writer.push_bare(&first);
+        self.prove();
+    }
+
+    /// Goes on with the proof; after it hello is said.
+    fn prove(&mut self) {
+        let socket = self.socket.as_mut().expect("the caller looked");
+        let read = socket.reader.fill(&mut socket.stream);
+        let proof = socket.proof.as_mut().expect("there is one in this stage");
+        let progress = loop {
+            let step = proof.advance(socket.reader.waiting());
+            socket.reader.consume(step.consumed);
+            if let Some(reply) = &step.reply {
+                socket.writer.push_bare(reply);
+            }
+            if step.progress != Progress::Pending || step.consumed == 0 {
+                break step.progress;
+            }
+        };
+        let written = socket.writer.flush(&mut socket.stream);
+        let is_open = written.is_ok() && matches!(read, Ok(ReadEnd::Empty | ReadEnd::More));
+        match progress {
+            Progress::Done if is_open => return self.greet(),
+            Progress::Failed(why) => {
+                self.refused = Some(self.distrusted(why));
+                self.down();
+            }
+            _ if !is_open => self.down(),
+            _ => {}
+        }
+        self.set_interest();
+    }
+
+    fn distrusted(&self, why: Failure) -> Error {
+        match why {
+            Failure::Distrust(why) => Error::of_death(self.peer(), DeathCause::Distrusted(why)),
+            why => Error::Protocol { peer: self.peer(), reason: why.to_string() },
+        }
+    }
+
+    fn greet(&mut self) {
+        self.transmit_own(MasterCall::Hello { version: WIRE_VERSION }, Stage::Greeting);
     }
 
     fn take(&mut self, reply: MasterReply) {
@@ -416,7 +482,7 @@ impl MasterLink {
         let now = Instant::now();
         let timeout = self.timeout;
         let allowed = match self.socket.as_ref().map(|s| s.stage) {
-            Some(Stage::Connecting | Stage::Greeting) => CONNECT_TIMEOUT,
+            Some(Stage::Connecting | Stage::Proving | Stage::Greeting) => CONNECT_TIMEOUT,
             // A fresh master makes a daemon with a new region wait for a lease.
             Some(Stage::Joining) => timeout,
             Some(Stage::Up) | None => Duration::MAX,

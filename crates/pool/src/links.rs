@@ -42,11 +42,15 @@ impl Shared {
             .map_err(|error| Error::Io { what: "boot id".into(), reason: error.to_string() })?;
         let is_shared = options.connections == Connections::Shared;
         let hub = match is_shared && options.fabric != FabricChoice::Proxied {
-            true => Some(Hub::new(EndpointOptions::default()).map_err(fabric_error)?),
+            true => Some(Hub::new(endpoint_options(&options)).map_err(fabric_error)?),
             false => None,
         };
         Ok(Self { options, host, hub })
     }
+}
+
+fn endpoint_options(options: &Options) -> EndpointOptions {
+    EndpointOptions { secret: options.secret.clone(), ..EndpointOptions::default() }
 }
 
 /// Longest pause between two tries to reach a rack that is gone, ms.
@@ -110,7 +114,7 @@ impl Links {
         if let Some(hub) = &shared.hub {
             return shared::Endpoint::new(hub).map(Endpoint::Shared).map_err(fabric_error);
         }
-        let endpoint = tcp::Endpoint::new(EndpointOptions::default());
+        let endpoint = tcp::Endpoint::new(endpoint_options(&shared.options));
         endpoint.map(Endpoint::Tcp).map_err(fabric_error)
     }
 
@@ -121,6 +125,7 @@ impl Links {
         deadline_ns: u64,
     ) -> Result<(Self, Reach<Window>)> {
         let mut master = MasterLink::new(shared.options.master.clone());
+        master.set_secret(shared.options.secret.clone());
         let (session, rack) = (crate::local::new_session()?, shared.options.rack_id());
         master.set_join(MasterCall::JoinClient { session, rack });
         let mut links = Self {
@@ -635,6 +640,7 @@ pub(crate) fn fabric_error(error: FabricError) -> Error {
         FabricError::PeersFull { limit } => {
             Error::Busy { what: "fabric connections".into(), limit: u64::from(limit) }
         }
+        error @ FabricError::NotLoopback { .. } => Error::Denied { reason: error.to_string() },
         FabricError::BuffersFull { limit } => {
             Error::Busy { what: "fabric buffers".into(), limit: limit as u64 }
         }

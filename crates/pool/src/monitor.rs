@@ -18,6 +18,7 @@ use rackpool_core::wire::{
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::fabric::Endpoint;
 use rackpool_hw::fabric::tcp::{self, EndpointOptions};
+use rackpool_hw::secret::Secret;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -62,13 +63,27 @@ impl Monitor {
     /// # Errors
     /// `config` without an address; `io` if the system gives no descriptor.
     pub fn new(masters: Vec<String>, timeout_ms: u64) -> Result<Self> {
+        Self::with_secret(masters, timeout_ms, None)
+    }
+
+    /// As [`Monitor::new`], of a pool with a secret.
+    ///
+    /// # Errors
+    /// As of [`Monitor::new`].
+    pub fn with_secret(
+        masters: Vec<String>,
+        timeout_ms: u64,
+        secret: Option<Secret>,
+    ) -> Result<Self> {
         if masters.is_empty() {
             return Err(Error::Config { reason: "no master is named".into() });
         }
         // Why a connection ended is in the next sample; a line would only spoil a screen.
-        let options = EndpointOptions { log: Arc::new(|_| ()), ..EndpointOptions::default() };
+        let (mut master, log) = (MasterLink::new(masters), Arc::new(|_: &str| ()));
+        master.set_secret(secret.clone());
+        let options = EndpointOptions { secret, log, ..EndpointOptions::default() };
         Ok(Self {
-            master: MasterLink::new(masters),
+            master,
             timeout_ms,
             endpoint: Endpoint::Tcp(tcp::Endpoint::new(options).map_err(fabric_error)?),
             inbox: Inbox::default(),
@@ -79,8 +94,8 @@ impl Monitor {
     /// Asks everybody. Blocks for up to `timeout_ms` for the master and a second for each rack.
     ///
     /// # Errors
-    /// What the master's silence means: `timeout`, `peer-dead`, `version`. Racks have theirs in
-    /// the sample.
+    /// What the master's silence means: `timeout`, `peer-dead`, `version`, `denied`. Racks have
+    /// theirs in the sample.
     pub fn sample(&mut self) -> Result<Sample> {
         let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
         let master = match self.master.call(MasterCall::Stats, deadline)? {

@@ -6,8 +6,9 @@ use rackpool_core::constants::{
     TRANSLATION_ENTRIES_DEFAULT, WRITE_BUFFER_BYTES_DEFAULT,
 };
 use rackpool_core::{Error, RackId, Result};
-use serde::Deserialize;
-use std::path::Path;
+use rackpool_hw::secret::Secret;
+use serde::{Deserialize, Deserializer};
+use std::path::{Path, PathBuf};
 
 /// How handles reach racks other than their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -107,6 +108,10 @@ pub struct Options {
     pub page_cache_blocks: u32,
     /// Up to which length calls carry data.
     pub rrpc_threshold: RrpcThreshold,
+    /// The pool's secret, which its master and daemons have too; in a file of options the path of
+    /// the file that holds it (`secret_file`).
+    #[serde(rename = "secret_file", deserialize_with = "read_secret")]
+    pub secret: Option<Secret>,
 }
 
 impl Default for Options {
@@ -124,6 +129,7 @@ impl Default for Options {
             buffered_write_bytes_max: BUFFERED_WRITE_BYTES_MAX_DEFAULT,
             page_cache_blocks: CACHED_BLOCKS_DEFAULT,
             rrpc_threshold: RrpcThreshold::default(),
+            secret: None,
         }
     }
 }
@@ -224,9 +230,20 @@ impl Options {
         self
     }
 
+    /// Sets [`Options::secret`].
+    pub fn secret(mut self, secret: Secret) -> Self {
+        self.secret = Some(secret);
+        self
+    }
+
     pub(crate) fn rack_id(&self) -> RackId {
         RackId(self.rack)
     }
+}
+
+fn read_secret<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Secret>, D::Error> {
+    let path = PathBuf::deserialize(from)?;
+    Secret::from_file(&path).map(Some).map_err(serde::de::Error::custom)
 }
 
 fn split_addrs(text: &str) -> Vec<String> {
@@ -302,6 +319,22 @@ mod tests {
         assert_eq!(of(""), Ok(Connections::Own));
         assert_eq!(of("connections = 'shared'"), Ok(Connections::Shared));
         assert!(of("connections = 'some'").unwrap_err().to_string().contains("shared"));
+    }
+
+    #[test]
+    fn a_file_names_the_file_of_the_secret_which_nothing_prints() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("rackpool-options-{}", std::process::id()));
+        std::fs::write(&path, "forty-two and forty-two").unwrap();
+        let read = |mode| {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            toml::from_str::<Options>(&format!("secret_file = '{}'", path.display()))
+        };
+        let (good, bad) = (read(0o600).unwrap(), read(0o644).unwrap_err());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(good.secret, Some(Secret::new(b"forty-two and forty-two").unwrap()));
+        assert!(!format!("{good:?}").contains("forty"));
+        assert!(bad.to_string().contains("chmod 600"), "{bad}");
     }
 
     #[test]

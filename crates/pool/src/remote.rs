@@ -206,8 +206,7 @@ impl RemoteLink {
             let mut result = None;
             inbox.sort(|event| match event {
                 FabricEvent::Closed { peer: of, cause } if *of == peer && result.is_none() => {
-                    let peer = self.session.peer().into();
-                    result = Some(Err(Error::PeerDead { peer, cause: *cause }));
+                    result = Some(Err(Error::of_death(self.session.peer(), *cause)));
                 }
                 FabricEvent::Connected { peer: of } | FabricEvent::Received { peer: of, .. }
                     if *of == peer && result.is_none() =>

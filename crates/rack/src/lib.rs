@@ -7,6 +7,7 @@
 pub mod dram;
 pub mod model;
 pub mod net;
+pub mod plan;
 pub mod plot;
 pub mod report;
 pub mod repro;

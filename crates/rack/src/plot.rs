@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 /// Colours of series, told apart also without hue.
-const COLOURS: [&str; 7] =
+pub(crate) const COLOURS: [&str; 7] =
     ["#1f5fa8", "#d1495b", "#2e8b57", "#e09f3e", "#7b4fa3", "#5c6773", "#17a2a2"];
 
-const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 320.0;
+pub(crate) const WIDTH: f64 = 760.0;
+pub(crate) const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 72.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 54.0;
@@ -50,11 +50,11 @@ pub struct Stacks {
     pub bars: Vec<(String, Vec<f64>)>,
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-fn open(title: &str, height: f64) -> String {
+pub(crate) fn open(title: &str, height: f64) -> String {
     let title = escaped(title);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
@@ -79,14 +79,14 @@ fn legend(out: &mut String, names: &[&str]) {
 }
 
 /// A step of 1, 2 or 5 times a power of ten, so that some five fit.
-fn step_of(most: f64) -> f64 {
+pub(crate) fn step_of(most: f64) -> f64 {
     let raw = (most / 5.0).max(f64::MIN_POSITIVE);
     let decade = 10f64.powf(raw.log10().floor());
     let times = [1.0, 2.0, 5.0].into_iter().find(|times| times * decade >= raw).unwrap_or(10.0);
     times * decade
 }
 
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{} M", v / 1e6),
         v if v >= 1e4 => format!("{} k", v / 1e3),

@@ -20,7 +20,7 @@ use crate::counts::MoveCounts;
 use crate::daemon::frames::{Entry, Frames};
 use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
-use crate::heat::{HeatTable, PageHeat, PageUse, Recent};
+use crate::heat::{Counts, HeatTable, PageHeat, PageUse, Recent};
 use crate::layout::FrameState;
 use crate::policy::{
     AccessCosts, Allowance, Decided, Decision, DecisionRecord, HeatEffect, MoveAsk, MoveHistory,
@@ -151,8 +151,10 @@ impl Heat {
         let Self { table: Some(table), policy, wanted, resting, now, all, .. } = self else {
             return;
         };
-        for one in pages.iter().take(USE_PAGES_MAX) {
-            all.note(table.params(), one.counts, *now);
+        let pages = &pages[..USE_PAGES_MAX.min(pages.len())];
+        let sum = pages.iter().fold(Counts::default(), |sum, one| sum.plus(one.counts));
+        all.note(table.params(), sum, *now);
+        for one in pages {
             let noted = table.note(one.page, one.counts, *now);
             let is_resting = || resting.get(&one.page).is_some_and(|until| *now < *until);
             if policy.asks(&noted) && !is_home(one.page) && !is_resting() {

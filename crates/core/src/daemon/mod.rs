@@ -43,7 +43,9 @@ pub use rrpc::WriteBack;
 pub use session::SessionInfo;
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
-use crate::constants::{LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX};
+use crate::constants::{
+    LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX, TICK_NS,
+};
 use crate::counts::{AnswerCounts, FabricCounts, ProxyCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::balance::Balancing;
@@ -101,6 +103,10 @@ pub trait World {
     /// What the fabric endpoint beside the engine has served.
     fn fabric_counts(&self) -> FabricCounts {
         FabricCounts::default()
+    }
+    /// Connections to that endpoint that were refused because the pool's secret was not proved.
+    fn connections_refused(&self) -> u64 {
+        0
     }
     /// What [`Proxy`] beside the engine has done.
     fn proxy_counts(&self) -> ProxyCounts {
@@ -428,21 +434,24 @@ impl Daemon {
         self.advance(world);
     }
 
-    /// Whether [`Daemon::tick`] has something to do; if not, the poll loop may sleep.
-    pub fn needs_tick(&self) -> bool {
-        self.freeing.needs_tick()
+    /// How long after a tick the next one is due, nanoseconds; without one the poll loop may sleep
+    /// until something happens.
+    pub fn tick_ns(&self) -> Option<Nanos> {
+        let is_soon = self.freeing.needs_tick()
             || self.allocations.is_backing()
             || self.calls.retries()
             || self.locks.needs_tick()
             || self.moves.needs_tick()
-            || self.orphans.needs_tick()
-            || self.replicas.needs_tick()
+            || self.orphans.needs_tick();
+        if is_soon { Some(TICK_NS) } else { self.replicas.tick_ns() }
     }
 
     /// The daemon's counters.
     pub fn stats<W: World>(&self, world: &W) -> DaemonStats {
         let (slots_used, remote_sessions) = self.sessions.counts();
         let (locks_held, lock_waiters) = self.locks.counts();
+        let mut answers = self.answers.clone();
+        answers.add_denied(world.connections_refused());
         DaemonStats {
             rack: self.rack,
             epoch: self.epoch,
@@ -467,7 +476,7 @@ impl Daemon {
             sessions_reaped: self.sessions_reaped,
             sessions_made: self.sessions_made,
             requests_by_kind: self.requests,
-            answers: self.answers.clone(),
+            answers,
             fabric: world.fabric_counts(),
             proxy: world.proxy_counts(),
         }

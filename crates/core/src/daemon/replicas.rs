@@ -29,8 +29,8 @@
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId};
 use crate::constants::{
-    MOVE_REST_NS, MOVE_RESTING_MAX, REPLICA_BACKLOG_BYTES_MAX, REPLICA_POLL_NS,
-    REPLICA_WAITERS_MAX, REPLICAS_MAX,
+    MOVE_REST_NS, MOVE_RESTING_MAX, REPLICA_BACKLOG_BYTES_MAX, REPLICA_POLL_NS, REPLICA_STEP_NS,
+    REPLICA_WAITERS_MAX, REPLICAS_MAX, TICK_NS,
 };
 use crate::daemon::{ClientId, Daemon, World, slab};
 use crate::error::{Error, Result};
@@ -177,9 +177,12 @@ impl Replicas {
         ReplicaCounts { shared_pages: self.pages.len() as u64, ..self.counts }
     }
 
-    /// Whether time matters.
-    pub(super) fn needs_tick(&self) -> bool {
-        !(self.keepers.is_empty() && self.pages.is_empty() && self.held.is_empty())
+    /// When time matters next: soon where somebody is waited for, else for leases and polls only.
+    pub(super) fn tick_ns(&self) -> Option<Nanos> {
+        if !(self.draining.is_empty() && self.changed.is_empty() && self.held.is_empty()) {
+            return Some(TICK_NS);
+        }
+        (!(self.keepers.is_empty() && self.pages.is_empty())).then_some(REPLICA_STEP_NS)
     }
 
     /// The key of a page that is shared.

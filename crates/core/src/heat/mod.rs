@@ -135,7 +135,8 @@ impl PageHeat {
     /// the last of them found. The same as noting them one by one. No accesses change nothing. A
     /// time before the last one counts as the last one.
     pub fn note(&mut self, params: &HeatParams, more: Counts, now_ns: u64) -> u64 {
-        let found = self.heat_milli(params, now_ns);
+        // Of several, those before the last happened at the same time: nothing has decayed.
+        let found = if more.total() > 1 { 0 } else { self.heat_milli(params, now_ns) };
         if more.total() == 0 {
             return found;
         }
@@ -149,7 +150,6 @@ impl PageHeat {
         self.last_ns = self.last_ns.max(now_ns);
         match more.total() {
             1 => found,
-            // Those before it happened at the same time: nothing of their heat has decayed.
             count => (before + count) * 1000,
         }
     }

@@ -100,9 +100,9 @@ impl HeatTable {
                 &mut self.slots[index].heat
             }
         };
-        let recent_before = heat.recent(&params, now_ns).counts.total();
+        let recent = heat.recent(&params, now_ns).counts;
         let heat_milli = heat.note(&params, more, now_ns);
-        let recent_after = heat.recent(&params, now_ns).counts.total();
+        let (recent_before, recent_after) = (recent.total(), recent.plus(more).total());
         Noted { heat_milli, recent_before, recent_after, evicted }
     }
 

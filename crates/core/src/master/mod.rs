@@ -366,6 +366,11 @@ impl<P: Probe> Master<P> {
         MasterReply { id, term: self.state.term(), index: self.state.index(), answer }
     }
 
+    /// Counts a connection that the runtime refused before anything was asked on it.
+    pub fn note_refused(&mut self, error: Error) {
+        self.refused.note(&Err(error));
+    }
+
     fn assert_committed(&self) {
         assert!(self.uncommitted.is_none(), "a batch is applied and not yet stored");
     }

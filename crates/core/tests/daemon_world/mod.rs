@@ -483,7 +483,7 @@ impl Rig {
     pub fn quiesce(&mut self) {
         self.settle();
         for _ in 0..20_000 {
-            let busy = self.daemon.as_ref().unwrap().needs_tick();
+            let busy = self.daemon.as_ref().unwrap().tick_ns().is_some();
             let told = self.world.master.is_told_all();
             if !busy && told && self.world.calls.is_empty() {
                 return;

@@ -226,6 +226,13 @@ impl Buffers {
         memory.part(piece.offset, piece.bytes)
     }
 
+    /// All memory of a buffer that is registered or lent now, and whether it may be written.
+    #[cfg(feature = "verbs")]
+    pub(super) fn whole_memory(&self, buf: BufId) -> (NonNull<[u8]>, bool) {
+        let memory = self.memory(buf);
+        (memory.part(0, memory.bytes as u64), memory.writable)
+    }
+
     /// The memory of a piece, for the table of another endpoint. Panics as [`Buffers::check`].
     pub(super) fn memory_of(&self, piece: &Sge, writable: bool) -> Memory {
         Memory::of(self.piece(piece, writable), writable)

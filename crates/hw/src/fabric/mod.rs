@@ -1,5 +1,6 @@
 //! Fabrics: one-sided operations on memory that is elsewhere. `tcp` frames them over sockets,
-//! `shm` copies, because the other rack is mapped; `proxied` has the own rack's daemon do it.
+//! `shm` copies, because the other rack is mapped; `proxied` has the own rack's daemon do it;
+//! `verbs` (a feature) has RDMA devices do it.
 //!
 //! Owns what both share: local buffers and their registration, connection numbers, counters and
 //! errors of setting up. In: work requests of an engine or a handle. Out: `FabricEvent`. Used by
@@ -9,12 +10,15 @@
 #![cfg(not(any(loom, shuttle)))]
 
 mod buffers;
+mod doors;
 mod endpoint;
 mod peers;
 pub mod proxied;
 pub mod shared;
 pub mod shm;
 pub mod tcp;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 
 pub use buffers::{LocalBuffer, ScopedBuffers};
 pub use endpoint::Endpoint;
@@ -37,10 +41,10 @@ pub fn log_to_stderr() -> Log {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
-    /// Only this host may be spoken to. Do not retry.
+    /// Without a secret only this host may be spoken to. Do not retry.
     #[error(
-        "{addr} is not a loopback address: other addresses need authentication, which the tcp \
-         fabric does not have yet"
+        "{addr} is not a loopback address: other addresses need authentication, a secret that all \
+         processes of the pool are given (--secret-file)"
     )]
     NotLoopback {
         /// The address asked for.
@@ -68,6 +72,10 @@ pub enum FabricError {
         /// What the layout needs.
         needed_bytes: u64,
     },
+    /// The device or its library refused; see there.
+    #[cfg(feature = "verbs")]
+    #[error("fabric: {0}")]
+    Verbs(#[from] verbs::VerbsError),
     /// The system refused. Whether to retry depends on `source`.
     #[error("fabric: {what}: {source}")]
     Io {
@@ -148,6 +156,8 @@ pub struct FabricStats {
     pub pings: u64,
     /// Connections (queue pairs) now.
     pub connections: u64,
+    /// Connections that a target refused because the secret was not proved.
+    pub refused: u64,
 }
 
 /// One wait in so many looks without pause for the full time, to learn whether that helps again.

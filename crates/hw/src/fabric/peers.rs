@@ -56,6 +56,30 @@ impl<T> PeerTable<T> {
         Ok(PeerId(entry.uses << SLOT_BITS | slot))
     }
 
+    /// Adds a connection that has to know its own id; `None` if the table is full.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn insert_with<E>(
+        &mut self,
+        make: impl FnOnce(PeerId) -> Result<T, E>,
+    ) -> Option<Result<PeerId, E>> {
+        if self.is_full() {
+            return None;
+        }
+        let slot = self.free.last().map_or(self.slots.len(), |slot| *slot as usize);
+        let uses = self.slots.get(slot).map_or(0, |entry| entry.uses) + 1;
+        let value = match make(PeerId(uses << SLOT_BITS | slot as u32)) {
+            Ok(value) => value,
+            Err(error) => return Some(Err(error)),
+        };
+        self.insert(value).ok().map(Ok)
+    }
+
+    /// All connections.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|slot| slot.value.as_ref())
+    }
+
     /// Connections now.
     pub(crate) fn count(&self) -> u32 {
         self.count

@@ -200,6 +200,12 @@ impl Window {
         self
     }
 
+    /// Its first byte, for a device that is told where the memory is.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// Whether stores panic.
     pub fn is_read_only(&self) -> bool {
         self.writable_bytes < self.bytes

@@ -1,190 +1,47 @@
 //! Fabrics with both ends in this process, for the tests.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use rackpool_core::addr::{FrameIndex, Generation, PageGeometry};
-use rackpool_core::layout::{RegionLayout, table_word};
-use rackpool_core::seam::{
-    BufId, Fabric, FabricEvent, Mem, PeerId, PostError, RemoteAddr, Sge, Verb, WorkRequest,
-    WorkStatus,
-};
+#[path = "../conformance/mod.rs"]
+pub mod conformance;
+
+#[allow(unused_imports, reason = "each test binary uses a part")]
+pub use conformance::{FRAMES, Memory, PAGE, PATIENCE, Rig, at, key, pattern, sge, statuses};
+use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId};
 use rackpool_hw::fabric::shm::{HandOff, HandOffError, ShmEndpoint, ShmOptions, ShmPeer};
 use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions, Target, TargetOptions};
 use rackpool_hw::fabric::{LocalBuffers, monotonic_ns, shared};
-use rackpool_hw::window::Window;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
-pub const PAGE: u64 = 8 << 20;
-pub const FRAMES: u32 = 4;
-
-/// The memory that a fabric gives access to.
-#[derive(Clone)]
-pub struct Memory {
-    pub pages: Window,
-    pub table: Window,
-    pub cell: Window,
-    pub layout: RegionLayout,
+/// Buffers of a rig are its end's.
+macro_rules! buffers_of_the_end {
+    () => {
+        fn register(&mut self, bytes: Vec<u8>) -> BufId {
+            self.end().register(bytes).unwrap()
+        }
+        fn take(&mut self, buf: BufId) -> Vec<u8> {
+            self.end().take(buf)
+        }
+        fn bytes_of(&mut self, buf: BufId) -> Vec<u8> {
+            self.end().buffer(buf).to_vec()
+        }
+    };
 }
+#[allow(unused_imports, reason = "not every test with a rig has an end of its own")]
+pub(crate) use buffers_of_the_end;
 
 impl Memory {
-    pub fn new() -> Self {
-        let pages = PageGeometry::from_page_bytes(PAGE).unwrap();
-        let layout = RegionLayout { pages, frame_count: FRAMES };
-        let memory = Memory {
-            pages: Window::heap(layout.pages_bytes()),
-            table: Window::heap(layout.table_bytes()),
-            cell: Window::heap(64),
-            layout,
-        };
-        for frame in 0..FRAMES {
-            memory.set_key(frame, key(frame));
-        }
-        memory
-    }
-
-    pub fn set_key(&self, frame: u32, key: Generation) {
-        self.table.store(table_word(FrameIndex(frame)), key.0);
-    }
-
-    /// Revokes a frame as its owner does: new table word, barrier, wait for the cell.
-    pub fn revoke(&self, frame: u32) {
-        self.set_key(frame, Generation(0));
-        self.table.fence();
-        let start = Instant::now();
-        while self.cell.load(0) == u64::from(frame) + 1 {
-            assert!(start.elapsed() < PATIENCE, "the cell stays announced");
-            std::thread::yield_now();
-        }
-    }
-
-    pub fn bytes(&self, offset: u64, bytes: u64) -> Vec<u8> {
-        let mut to = vec![0; bytes as usize];
-        self.pages.copy_out(offset, &mut to);
-        to
-    }
-
     pub fn target_options(&self) -> TargetOptions {
         let mut options = TargetOptions::new(
             "127.0.0.1:0".parse().unwrap(),
             self.layout,
             self.pages.clone(),
             self.table.clone(),
-            self.cell.clone(),
+            self.cell.slice(0, 8),
         );
         options.log = Arc::new(|_| ());
         options
-    }
-}
-
-pub fn key(frame: u32) -> Generation {
-    Generation(100 + u64::from(frame))
-}
-
-pub fn at(offset: u64) -> RemoteAddr {
-    RemoteAddr { offset, key: key((offset / PAGE) as u32) }
-}
-
-pub fn sge(buf: BufId, offset: u64, bytes: u64) -> Sge {
-    Sge { buf, offset, bytes }
-}
-
-pub fn statuses(events: &[FabricEvent]) -> Vec<(u64, WorkStatus)> {
-    let completed = events.iter().filter_map(|event| match event {
-        FabricEvent::Completed { id, status, .. } => Some((*id, *status)),
-        _ => None,
-    });
-    completed.collect()
-}
-
-/// Numbers that differ at every place.
-pub fn pattern(bytes: u64, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    };
-    let words = std::iter::repeat_with(next).take(bytes as usize / 8 + 1);
-    let mut all: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-    all.truncate(bytes as usize);
-    all
-}
-
-/// A fabric with both ends here.
-pub trait Rig {
-    type End: Fabric + LocalBuffers;
-    fn new() -> Self;
-    fn end(&mut self) -> &mut Self::End;
-    fn peer(&self) -> PeerId;
-    fn memory(&self) -> Memory;
-    /// What the target's application receives, without connection events.
-    fn application(&mut self) -> Vec<FabricEvent>;
-    /// A message of the target's application to us.
-    fn application_sends(&mut self, message: &[u8]);
-    /// The target dies.
-    fn kill(&mut self);
-    /// The target starts again with the same memory and is connected to.
-    fn restart(&mut self);
-
-    fn poll(&mut self, events: &mut Vec<FabricEvent>) -> usize {
-        let count = self.end().poll(monotonic_ns(), events);
-        if count == 0 {
-            std::thread::yield_now();
-        }
-        count
-    }
-
-    /// Posts all of a batch, however often the queue is full, and waits for all completions.
-    fn run(&mut self, batch: &[WorkRequest<'_>]) -> Vec<(u64, WorkStatus)> {
-        let peer = self.peer();
-        let (mut posted, mut events) = (0, Vec::new());
-        let start = Instant::now();
-        while posted < batch.len() || statuses(&events).len() < batch.len() {
-            if posted < batch.len() {
-                posted += match self.end().post(peer, &batch[posted..]) {
-                    Ok(()) => batch.len() - posted,
-                    Err((some, PostError::Busy)) => some,
-                    Err((_, PostError::Down)) => panic!("the connection is down: {events:?}"),
-                };
-            }
-            self.poll(&mut events);
-            assert!(start.elapsed() < PATIENCE, "{} completed", statuses(&events).len());
-        }
-        statuses(&events)
-    }
-
-    fn one(&mut self, verb: Verb, local: &[Sge]) -> WorkStatus {
-        let done = self.run(&[WorkRequest { id: 7, verb, local, signalled: true }]);
-        assert_eq!((done.len(), done[0].0), (1, 7));
-        done[0].1
-    }
-
-    fn read(&mut self, at: RemoteAddr, to: &mut [u8]) -> WorkStatus {
-        let bytes = to.len() as u64;
-        let buf = self.end().register(vec![0xee; to.len()]).unwrap();
-        let status = self.one(Verb::Read(at), &[sge(buf, 0, bytes)]);
-        to.copy_from_slice(&self.end().take(buf));
-        status
-    }
-
-    fn write(&mut self, at: RemoteAddr, from: &[u8]) -> WorkStatus {
-        let buf = self.end().register(from.to_vec()).unwrap();
-        let status = self.one(Verb::Write(at), &[sge(buf, 0, from.len() as u64)]);
-        self.end().take(buf);
-        status
-    }
-
-    fn await_application(&mut self, count: usize) -> Vec<FabricEvent> {
-        let (mut events, start) = (Vec::new(), Instant::now());
-        while events.len() < count {
-            events.extend(self.application());
-            self.poll(&mut Vec::new());
-            assert!(start.elapsed() < PATIENCE, "{events:?}");
-        }
-        events
     }
 }
 
@@ -228,6 +85,7 @@ impl TcpRig {
 
 impl Rig for TcpRig {
     type End = Endpoint;
+    buffers_of_the_end!();
 
     fn new() -> Self {
         let memory = Memory::new();
@@ -284,6 +142,7 @@ impl SharedRig {
 
 impl Rig for SharedRig {
     type End = shared::Endpoint;
+    buffers_of_the_end!();
 
     fn new() -> Self {
         let options = EndpointOptions { log: Arc::new(|_| ()), ..EndpointOptions::default() };
@@ -369,7 +228,7 @@ pub struct ShmRig {
 impl ShmRig {
     fn connect(&mut self) {
         let Memory { pages, table, cell, layout } = self.memory.clone();
-        let peer = ShmPeer::new(pages, table, cell, layout).unwrap();
+        let peer = ShmPeer::new(pages, table, cell.slice(0, 8), layout).unwrap();
         self.queue = Queue::default();
         self.peer = self.end.connect(peer, self.queue.clone()).unwrap();
         let mut events = Vec::new();
@@ -380,6 +239,7 @@ impl ShmRig {
 
 impl Rig for ShmRig {
     type End = ShmEndpoint<Queue>;
+    buffers_of_the_end!();
 
     fn new() -> Self {
         let mut rig = ShmRig {

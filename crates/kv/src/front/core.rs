@@ -84,7 +84,7 @@ pub struct Shared {
     /// The server ends.
     pub stopping: AtomicBool,
     /// What HERD's door counts, if it is open.
-    pub herd: OnceLock<Arc<Tallies>>,
+    pub herd: OnceLock<Vec<Arc<Tallies>>>,
     /// What counters said at the last reset.
     pub baseline: Mutex<[u64; Count::COUNT]>,
 }

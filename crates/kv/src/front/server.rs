@@ -33,6 +33,8 @@ pub struct Doors {
     pub metrics: Option<SocketAddr>,
     /// For clients of HERD's fast path, processes of this host and user.
     pub herd: Option<herd::Door>,
+    /// HERD's fast path over a fabric.
+    pub herd_fabric: Option<herd::FabricDoor>,
     /// Other machines may come in without a password.
     pub open_to_all: bool,
     /// Certificate and key, for both protocols.
@@ -78,7 +80,8 @@ pub struct Server {
     stop: Arc<WakeEvent>,
     threads: Vec<JoinHandle<()>>,
     metrics: Option<Metrics>,
-    herd: Option<herd::Server>,
+    /// HERD's doors: of shared memory, of the fabric.
+    herd: Vec<herd::Server>,
     addrs: (Option<SocketAddr>, Option<SocketAddr>),
 }
 
@@ -107,7 +110,7 @@ impl Server {
         let inboxes: io::Result<Vec<Inbox>> = (0..threads).map(|_| Inbox::new()).collect();
         let inboxes = Arc::new(inboxes.map_err(io_error("waking threads"))?);
         let stop = Arc::new(WakeEvent::new().map_err(io_error("waking threads"))?);
-        let (threads_started, metrics, herd) = (Vec::new(), None, None);
+        let (threads_started, metrics, herd) = (Vec::new(), None, Vec::new());
         let mut server =
             Self { shared, inboxes, stop, threads: threads_started, metrics, herd, addrs };
         for thread in 0..threads {
@@ -119,7 +122,7 @@ impl Server {
             let metrics = Metrics::start(addr, Arc::clone(&server.shared));
             server.metrics = Some(metrics.map_err(io_error(format!("listening at {addr}")))?);
         }
-        server.open_herd(doors.herd.as_ref())?;
+        server.open_herd(doors)?;
         Ok(server)
     }
 
@@ -138,14 +141,23 @@ impl Server {
         &self.shared
     }
 
-    /// Opens HERD's door, on the same cache and with as many threads.
-    fn open_herd(&mut self, door: Option<&herd::Door>) -> Result<(), StartError> {
-        let Some(door) = door else { return Ok(()) };
+    /// Where it serves HERD's fast path over a fabric.
+    pub fn herd_addr(&self) -> Option<SocketAddr> {
+        self.herd.iter().find_map(herd::Server::addr)
+    }
+
+    /// Opens HERD's doors, on the same cache and with as many threads each.
+    fn open_herd(&mut self, doors: &Doors) -> Result<(), StartError> {
         let threads = self.shared.settings.threads.max(1) as u32;
-        let herd = herd::Server::start(self.shared.cache.clone(), door, threads)?;
-        let tallies = Arc::clone(herd.tallies());
+        let cache = &self.shared.cache;
+        if let Some(door) = &doors.herd {
+            self.herd.push(herd::Server::start(cache.clone(), door, threads)?);
+        }
+        if let Some(door) = &doors.herd_fabric {
+            self.herd.push(herd::Server::start_fabric(cache.clone(), door, threads)?);
+        }
+        let tallies = self.herd.iter().map(|server| Arc::clone(server.tallies())).collect();
         self.shared.herd.set(tallies).expect("a server opens its doors once");
-        self.herd = Some(herd);
         Ok(())
     }
 
@@ -205,7 +217,7 @@ impl Server {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
-        (self.metrics, self.herd) = (None, None);
+        (self.metrics, self.herd) = (None, Vec::new());
     }
 }
 

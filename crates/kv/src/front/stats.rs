@@ -174,8 +174,11 @@ fn general(core: &Core) -> Pairs {
 
 /// What HERD's door has counted, if it is open.
 fn herd(shared: &Shared) -> Vec<(String, u64)> {
-    let Some(tallies) = shared.herd.get() else { return Vec::new() };
-    What::ALL.iter().map(|(what, name)| (format!("herd_{name}"), tallies.get(*what))).collect()
+    let Some(tallies) = shared.herd.get().filter(|tallies| !tallies.is_empty()) else {
+        return Vec::new();
+    };
+    let sum = |what| tallies.iter().map(|tallies| tallies.get(what)).sum();
+    What::ALL.iter().map(|(what, name)| (format!("herd_{name}"), sum(*what))).collect()
 }
 
 fn settings(shared: &Shared) -> Pairs {

@@ -1,44 +1,35 @@
-//! The client's end: submits requests into slots of shared memory, rings once for many, takes
-//! replies as they come. Used by one thread at a time.
+//! The client's end: submits requests into slots, rings once for many, takes replies as they
+//! come. What lies between it and the server is its link. Used by one thread at a time.
 //!
 //! A key belongs to one server thread. Requests to one thread are done and answered in the order in
 //! which they were submitted; requests to different threads in any order.
 //!
 //! *Retry*: nothing is lost in shared memory, but a server may be stopped or a wake-up be owed by a
-//! client that died. Who waits for an answer repeats the doorbell after [`REMIND_AFTER_MS`], then
+//! client that died. Who waits for an answer repeats the doorbell (over a fabric, the
+//! request as well) after [`REMIND_AFTER_MS`], then
 //! after twice that time and so on, [`REMINDERS_MAX`] times; then the answer is
 //! [`Error::Silent`]. A repeated request has its old number and is applied once.
 //!
 //! Source: HERD §4.2 (windows; the client chooses the server by the key), §4.3 (retries are the
 //! application's).
 
-use super::error::{Error, Result, io_error};
+use super::error::{Error, Result};
 use super::geometry::Geometry;
+use super::link::{Lane, Link};
 use super::message::{HEAD_BYTES, Head, KEY_BYTES_MAX, Kind, Message};
-use super::pair;
-use super::slot::{Form, Read};
-use super::welcome::{FDS, Hello, Welcome};
-use rackpool_core::seam::Mem;
-use rackpool_hw::control::{ControlConn, Received};
-use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use super::near::Near;
+use super::slot::Read;
 use rackpool_hw::process::monotonic_ns;
-use rackpool_hw::ring::bitmap::Bitmap;
-use rackpool_hw::ring::watch;
 use rackpool_hw::wait::{Pause, Waiter};
-use rackpool_hw::window::{Access, MapOptions, Window};
-use std::os::fd::AsFd;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
-use zerocopy::IntoBytes;
 
 /// How long a client waits for an answer before it rings again, milliseconds; doubled each time.
 pub const REMIND_AFTER_MS: u64 = 50;
 /// How often it rings again: 6.35 s in all, then it answers [`Error::Silent`].
 pub const REMINDERS_MAX: u32 = 6;
 /// How long the server's welcome may take.
-const WELCOME_WITHIN: Duration = Duration::from_secs(5);
-/// Polls in a row without an answer before the socket is asked whether the server lives.
-const POLLS_MAX: u32 = 4096;
+pub(super) const WELCOME_WITHIN: Duration = Duration::from_secs(5);
 
 /// Names a request until its answer was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,51 +60,17 @@ pub enum Answer<'a> {
     Refused(Error),
 }
 
-/// The requests to one server thread.
-#[derive(Clone, Copy, Default)]
-struct Lane {
-    /// Requests submitted.
-    submitted: u64,
-    /// Requests answered, in order.
-    answered: u64,
-    /// Requests that the server was told of.
-    rung: u64,
-    /// Answers up to this one are of nobody's interest any more.
-    given_up: u64,
-    /// Where the slots of the next request and of the next answer begin: remainders are slow.
-    request_at: u64,
-    answer_at: u64,
-}
-
-impl Lane {
-    /// The slot behind the one at `at`.
-    #[inline]
-    fn after(at: u64, geometry: &Geometry) -> u64 {
-        let next = at + geometry.slot_bytes();
-        if next == u64::from(geometry.windows) * geometry.slot_bytes() { 0 } else { next }
-    }
-}
-
-/// A client of a server on this host.
-pub struct Client {
-    // Dropped before the connection: a client unmaps before it closes.
-    memory: Window,
-    slots: Vec<(Window, Window)>,
-    bells: Vec<Bitmap>,
+/// A client of a server on this host, or, with another link, elsewhere.
+pub struct Client<L = Near> {
+    link: L,
     lanes: Vec<Lane>,
     geometry: Geometry,
-    number: u32,
     seed: u64,
     message: Vec<u8>,
     waiter: Waiter,
     polls: u32,
-    poller: Poller,
-    event: WakeEvent,
-    conn: ControlConn,
+    reminders: u64,
 }
-
-const EVENT: u64 = 0;
-const CONN: u64 = 1;
 
 impl Client {
     /// Connects to the server of this name, with as many windows as it gives. Blocks for 5 s at
@@ -132,42 +89,34 @@ impl Client {
     /// # Errors
     /// As [`Client::connect`]; [`Error::BadOption`].
     pub fn connect_with(name: &str, windows: u32) -> Result<Client> {
-        let conn = ControlConn::connect(name)?;
-        conn.check_peer()?;
-        conn.send(Hello::new(windows).as_bytes(), &[])?;
-        let mut buffer = [0; 256];
-        let (bytes, fds) = await_welcome(&conn, &mut buffer)?;
-        let (welcome, geometry) = Welcome::read(&buffer[..bytes], windows)?;
-        let Ok::<[_; FDS], _>([memory, bell, event]) = fds.try_into() else {
-            return Err(Error::Corrupt { what: "its descriptors" });
-        };
-        let map = |fd: &std::os::fd::OwnedFd, bytes| {
-            let options = MapOptions { populate: true, ..MapOptions::default() };
-            Window::map(fd.as_fd(), bytes, Access::ReadWrite, options)
-                .map_err(io_error("mapping the server's memory"))
-        };
-        let memory = map(&memory, pair::pair_bytes(&geometry))?;
-        let bell = map(&bell, pair::bell_bytes(geometry.servers, welcome.clients))?;
-        let event = WakeEvent::from_fd(event).map_err(io_error("the server's event"))?;
-        let poller = Poller::new().map_err(io_error("waiting"))?;
-        poller.add(&event, EVENT, Interest::Read).map_err(io_error("waiting"))?;
-        poller.add(&conn, CONN, Interest::Read).map_err(io_error("waiting"))?;
-        let servers = 0..geometry.servers;
-        Ok(Client {
-            slots: servers.clone().map(|s| pair::slots(&memory, &geometry, s)).collect(),
-            bells: servers.map(|s| pair::bitmap(&bell, s, welcome.clients)).collect(),
+        let (near, geometry, seed) = Near::connect(name, windows)?;
+        Ok(Client::over(near, geometry, seed))
+    }
+}
+
+impl<L: Link> Client<L> {
+    /// A client that has been let in.
+    pub(super) fn over(link: L, geometry: Geometry, seed: u64) -> Client<L> {
+        Client {
+            link,
             lanes: vec![Lane::default(); geometry.servers as usize],
-            memory,
             geometry,
-            number: welcome.client,
-            seed: welcome.seed,
+            seed,
             message: vec![0; geometry.message_bytes()],
             waiter: Waiter::new(),
             polls: 0,
-            poller,
-            event,
-            conn,
-        })
+            reminders: 0,
+        }
+    }
+
+    /// How often requests were repeated because no answer came in time.
+    pub fn reminders(&self) -> u64 {
+        self.reminders
+    }
+
+    /// The way to the server.
+    pub fn link(&mut self) -> &mut L {
+        &mut self.link
     }
 
     /// Requests that may be under way at each server thread.
@@ -252,8 +201,7 @@ impl Client {
         rest[..key.len()].copy_from_slice(key);
         rest[key.len()..key.len() + value.len()].copy_from_slice(value);
         let message = &self.message[..HEAD_BYTES + key.len() + value.len()];
-        let requests = &self.slots[server as usize].0;
-        Form::Ordered.publish(requests, at, &self.geometry, message);
+        self.link.publish(server, at, &self.geometry, message);
         Ok(Ticket { server, number })
     }
 
@@ -271,15 +219,14 @@ impl Client {
     }
 
     /// Tells the server of everything that was submitted. To be called after the last submission of
-    /// a batch; does not block, and enters the kernel only if the server sleeps.
+    /// a batch; does not block, and enters the kernel only if the server sleeps (over a fabric:
+    /// once for each server thread).
     #[inline]
     pub fn ring(&mut self) {
-        for (server, lane) in self.lanes.iter_mut().enumerate() {
-            if lane.rung < lane.submitted {
+        for (server, lane) in (0..).zip(&mut self.lanes) {
+            // What fails here is over when answers are waited for.
+            if lane.rung < lane.submitted && self.link.ring(server, lane).is_ok() {
                 lane.rung = lane.submitted;
-                if !watch::is_watched(&self.memory, pair::watch_at(server as u32)) {
-                    pair::ring(&self.bells[server], self.number);
-                }
             }
         }
     }
@@ -290,9 +237,10 @@ impl Client {
     /// [`Error::Gone`], found out within some thousand calls if nothing comes; [`Error::Corrupt`].
     #[inline]
     pub fn poll(&mut self, mut f: impl FnMut(Ticket, Answer<'_>)) -> Result<usize> {
+        let pumped = self.link.pump(&self.lanes);
         let mut count = 0;
         for server in 0..self.lanes.len() {
-            while self.lanes[server].answered < self.lanes[server].submitted {
+            while self.lanes[server].is_waiting() {
                 if !self.take(server, &mut f)? {
                     break;
                 }
@@ -303,10 +251,11 @@ impl Client {
             self.polls = 0;
             return Ok(count);
         }
+        pumped?;
         self.polls += 1;
-        if self.polls >= POLLS_MAX {
+        if self.polls >= L::POLLS_MAX {
             self.polls = 0;
-            if self.conn.is_closed() && !self.is_ready() {
+            if self.link.is_gone() && !self.is_ready() {
                 return Err(Error::Gone);
             }
         }
@@ -318,9 +267,9 @@ impl Client {
     fn take(&mut self, server: usize, f: &mut impl FnMut(Ticket, Answer<'_>)) -> Result<bool> {
         let lane = &mut self.lanes[server];
         let at = lane.answer_at;
-        let replies = &self.slots[server].1;
+        let replies = self.link.replies(server as u32);
         let to = &mut self.message;
-        let read = Form::Ordered.read(replies, at, &self.geometry, lane.answered, to);
+        let read = L::REPLIES.read(replies, at, &self.geometry, lane.answered, to);
         let Some(read) = read else { return Ok(false) };
         lane.answer_at = Lane::after(at, &self.geometry);
         lane.answered += 1;
@@ -339,10 +288,14 @@ impl Client {
 
     /// Whether an answer is there.
     fn is_ready(&self) -> bool {
-        self.lanes.iter().zip(&self.slots).any(|(lane, (_, replies))| {
-            let Lane { answered, answer_at, .. } = *lane;
-            answered < lane.submitted
-                && Form::Ordered.is_published(replies, answer_at, &self.geometry, answered)
+        Self::has_answer(&self.link, &self.lanes, &self.geometry)
+    }
+
+    fn has_answer(link: &L, lanes: &[Lane], geometry: &Geometry) -> bool {
+        (0..).zip(lanes).any(|(server, lane)| {
+            let replies = link.replies(server);
+            lane.is_waiting()
+                && L::REPLIES.is_published(replies, lane.answer_at, geometry, lane.answered)
         })
     }
 
@@ -353,16 +306,18 @@ impl Client {
     /// [`Error::Silent`] after 6.35 s; [`Error::Gone`] at once when the server's process ends.
     pub fn wait(&mut self) -> Result<()> {
         self.ring();
-        if self.lanes.iter().all(|lane| lane.answered == lane.submitted) {
+        if !self.lanes.iter().any(Lane::is_waiting) {
             return Ok(());
         }
         let mut reminders = 0;
         let mut since_ns = None;
         loop {
+            let pumped = self.link.pump(&self.lanes);
             if self.is_ready() {
                 self.waiter.progressed();
                 return Ok(());
             }
+            pumped?;
             let pause = self.waiter.pause();
             if pause == Pause::Spun {
                 continue;
@@ -375,37 +330,22 @@ impl Client {
                     return Err(Error::Silent { waited_ms, reminders });
                 }
                 reminders += 1;
-                self.remind();
+                self.reminders += 1;
+                self.remind()?;
             } else if pause == Pause::Sleep {
-                self.sleep(Duration::from_millis(due_ms - waited_ms))?;
+                let Client { link, lanes, geometry, .. } = self;
+                let timeout = Duration::from_millis(due_ms - waited_ms);
+                link.sleep(timeout, |link| Self::has_answer(link, lanes, geometry))?;
             }
         }
     }
 
-    /// Rings for all that is under way, whether the server watches or not.
-    fn remind(&self) {
-        for (lane, bell) in self.lanes.iter().zip(&self.bells) {
-            if lane.answered < lane.submitted {
-                pair::ring(bell, self.number);
+    /// Tells the server once more of all that is under way.
+    fn remind(&mut self) -> Result<()> {
+        for (server, lane) in (0..).zip(&self.lanes) {
+            if lane.is_waiting() {
+                self.link.remind(server, lane)?;
             }
-        }
-    }
-
-    /// Sleeps until an answer comes, the server ends, or the time is up.
-    fn sleep(&mut self, timeout: Duration) -> Result<()> {
-        self.memory.store(pair::SLEEPING, 1);
-        // Pairs with the fence in server.rs::serve: one of the two sees the other.
-        self.memory.fence();
-        let mut events: Vec<Readiness> = Vec::new();
-        if !self.is_ready() {
-            let waited = self.poller.wait(Some(timeout), &mut events);
-            waited.map_err(io_error("waiting"))?;
-        }
-        self.memory.store(pair::SLEEPING, 0);
-        self.event.drain();
-        let has_ended = events.iter().any(|event| event.token == CONN);
-        if has_ended && !self.is_ready() {
-            return Err(Error::Gone);
         }
         Ok(())
     }
@@ -485,24 +425,6 @@ impl Client {
                     return Err(error);
                 }
             }
-        }
-    }
-}
-
-fn await_welcome(
-    conn: &ControlConn,
-    buffer: &mut [u8],
-) -> Result<(usize, Vec<std::os::fd::OwnedFd>)> {
-    let start_ns = monotonic_ns();
-    loop {
-        let waited = Duration::from_nanos(monotonic_ns() - start_ns);
-        let Some(left) = WELCOME_WITHIN.checked_sub(waited) else {
-            return Err(Error::Silent { waited_ms: waited.as_millis() as u64, reminders: 0 });
-        };
-        match conn.recv_timeout(buffer, left)? {
-            Received::Message { bytes, fds } => return Ok((bytes, fds)),
-            Received::Nothing => {}
-            Received::Closed => return Err(Error::Gone),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The errors of the fast path: what happened, with numbers and units, and whether to retry.
 
 use rackpool_hw::control::ControlError;
+use rackpool_hw::fabric::FabricError;
 use std::io;
 
 /// A result of the fast path.
@@ -90,6 +91,9 @@ pub enum Error {
     /// The control socket failed; its error says whether to retry.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// The fabric could not be set up; its error says whether to retry.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
     /// The system refused memory or descriptors. Retry when its reason is gone.
     #[error("{what}: {source}")]
     Io {
@@ -113,7 +117,7 @@ impl Error {
             Error::Gone => "gone",
             Error::Version { .. } => "version",
             Error::BadOption { .. } => "bad-option",
-            Error::Control(_) | Error::Io { .. } => "io",
+            Error::Control(_) | Error::Fabric(_) | Error::Io { .. } => "io",
         }
     }
 
@@ -144,6 +148,9 @@ pub enum StartError {
     /// The name is taken, or is none.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// The address is taken, or not of this host.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
     /// The system refused.
     #[error("{what}: {source}")]
     Io {

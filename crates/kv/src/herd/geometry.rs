@@ -9,6 +9,9 @@
 
 use super::error::{Error, Result};
 use super::message::{HEAD_BYTES, KEY_BYTES_MAX};
+use rackpool_core::constants::{
+    FABRIC_MESSAGES_MAX, FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, MESSAGE_BYTES_MAX,
+};
 
 /// Longest value of a slot by default, bytes (HERD §4.2: 1000).
 pub const VALUE_BYTES_DEFAULT: u32 = 1000;
@@ -21,8 +24,22 @@ pub const WINDOWS_DEFAULT: u32 = 16;
 pub const WINDOWS_MAX: u32 = 256;
 /// Most server threads.
 pub const SERVERS_MAX: u32 = 64;
+/// Clients of a server by default.
+pub const CLIENTS_DEFAULT: u32 = 1024;
 /// Most clients of a server.
 pub const CLIENTS_MAX: u32 = 16 << 10;
+/// Clients of a fabric's door by default: each has a connection.
+pub const FABRIC_CLIENTS_DEFAULT: u32 = 256;
+/// Most clients of a fabric's door: its connections, without some that wait for their welcome.
+pub const FABRIC_CLIENTS_MAX: u32 = FABRIC_PEERS_MAX - FABRIC_GUESTS_MAX;
+/// Connections of a fabric's door beyond its clients.
+pub(super) const FABRIC_GUESTS_MAX: u32 = 64;
+/// Most requests of a client that are under way over a fabric, at all threads together: that many
+/// replies wait for a connection, with room for what each thread says beside them.
+pub const FABRIC_REQUESTS_MAX: u32 = FABRIC_MESSAGES_MAX as u32 * 3 / 4;
+/// Longest value over a fabric, bytes: its reply is one SEND.
+pub const FABRIC_VALUE_BYTES_MAX: u32 = MESSAGE_BYTES_MAX - 512;
+const _: () = assert!(FABRIC_REQUESTS_MAX < FABRIC_OUTSTANDING_MAX);
 /// Slots begin at multiples of so many bytes: processors fetch lines in pairs.
 const ALIGN_BYTES: u64 = 128;
 /// Bytes of the seal.

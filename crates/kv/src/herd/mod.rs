@@ -13,8 +13,10 @@
 //! - `geometry.rs`: where a slot is; `slot.rs`: how one is published and read; `message.rs`: what
 //!   is in it. Pure, and the same over shared memory and over one-sided WRITEs.
 //! - `engine.rs`: from request slots over the cache to reply slots; no I/O, no clock.
-//! - `pair.rs`: the memory that a client shares with the server; `welcome.rs`: how it gets it.
-//! - `server.rs`, `client.rs`: the two ends over shared memory.
+//! - `client.rs`, `serving.rs`, `server.rs`: the two ends, whatever is between them.
+//! - `pair.rs`: the memory that a client shares with a server of its host; `welcome.rs`: how it
+//!   gets it; `near.rs`, `keeper.rs`: the two ends there.
+//! - `fabric`: the two ends between hosts.
 //!
 //! ```
 //! use rackpool_kv::cache::{Cache, Options};
@@ -34,15 +36,20 @@
 //!
 //! Source: HERD §4 (request region, windows, polling, prefetch). Of its transport (unreliable
 //! WRITE, datagram replies) shared memory needs nothing: nothing is lost there, and a reply is a
-//! store.
+//! store; the fabric between hosts has WRITE requests and SEND replies.
 
-mod client;
+pub mod client;
 mod engine;
 mod error;
+pub mod fabric;
 pub mod geometry;
+mod keeper;
+mod link;
 pub mod message;
+mod near;
 mod pair;
 mod server;
+mod serving;
 pub mod slot;
 mod tally;
 mod welcome;
@@ -50,7 +57,10 @@ mod welcome;
 pub use client::{Answer, Client, Ticket};
 pub use engine::{Engine, Replied};
 pub use error::{Error, Result, StartError};
+pub use fabric::Far;
 pub use geometry::Geometry;
-pub use server::{Door, Server};
+pub use link::Link;
+pub use near::Near;
+pub use server::{Door, FabricDoor, Server};
 pub use slot::Form;
 pub use tally::{Tallies, Tally, What};

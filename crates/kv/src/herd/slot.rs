@@ -139,6 +139,29 @@ fn read_ordered(window: &Window, at: u64, last: u64, to: &mut [u8]) -> Option<Re
     Some(Read::Message(bytes))
 }
 
+/// Seals `message` into private bytes of a slot; where what one WRITE has to carry begins. It ends
+/// with the slot.
+///
+/// # Panics
+/// If the slot is too short.
+pub(super) fn seal_into(slot: &mut [u8], message: &[u8]) -> usize {
+    let seal_at = slot.len() - SEAL_BYTES as usize;
+    let start = seal_at - message.len().next_multiple_of(8);
+    slot[start..start + message.len()].copy_from_slice(message);
+    slot[seal_at..].copy_from_slice(&seal(message).to_le_bytes());
+    start
+}
+
+/// Whether `image` is what one WRITE of a sealed message carries.
+pub(super) fn is_sealed(image: &[u8]) -> bool {
+    let Some((message, found)) = image.split_last_chunk() else { return false };
+    let found = u64::from_le_bytes(*found);
+    let bytes = (found >> CHECK_BITS) as usize;
+    bytes >= HEAD_BYTES
+        && bytes.next_multiple_of(8) == message.len()
+        && seal(&message[..bytes]) == found
+}
+
 fn read_sealed(window: &Window, at: u64, geometry: &Geometry, to: &mut [u8]) -> Option<Read> {
     let seal_at = at + geometry.slot_bytes() - SEAL_BYTES;
     let found = window.load(seal_at);
@@ -154,7 +177,8 @@ fn read_sealed(window: &Window, at: u64, geometry: &Geometry, to: &mut [u8]) -> 
     if seal(&to[..bytes]) != found {
         return None;
     }
-    window.store(seal_at, 0);
+    // Not if the next message has come meanwhile, as it may behind one that was sent twice.
+    let _ = window.compare_exchange(seal_at, found, 0);
     Some(Read::Message(bytes))
 }
 

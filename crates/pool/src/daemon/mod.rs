@@ -29,6 +29,7 @@ use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{MemorySpec, SpecError};
+use rackpool_hw::secret::Secret;
 use server::Server;
 use standby::Standby;
 use std::net::SocketAddr;
@@ -52,8 +53,11 @@ pub struct DaemonOptions {
     /// The rack's memory with all its shards, such as `shm:/dev/shm/rack0?size=1G` or
     /// `heap?size=64M`.
     pub memory: String,
-    /// Address of the fabric endpoint; port 0 takes a free one.
+    /// Address of the fabric endpoint, under which other hosts reach it as well; port 0 takes a
+    /// free one. Without a secret only loopback addresses may be.
     pub listen: SocketAddr,
+    /// What is proved to the master and to other racks, and what they and fabric clients prove.
+    pub secret: Option<Secret>,
     /// How other racks are to reach this one.
     pub fabric: FabricKind,
     /// Latency to inject.
@@ -86,6 +90,7 @@ impl DaemonOptions {
             master: master.split(',').map(str::to_string).collect(),
             memory: memory.into(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            secret: None,
             fabric: FabricKind::Tcp,
             emulate: Emulate::default(),
             ephemeral: false,
@@ -109,8 +114,19 @@ impl DaemonOptions {
     fn own_client(&self, call_ms: u64) -> Options {
         let mut options = Options::new(&self.master.join(","), self.rack);
         options.request_timeout_ms = call_ms;
+        options.secret = self.secret.clone();
         options.shard = (self.shards > 1).then_some(self.shard);
         options
+    }
+
+    /// Others are told where it listens.
+    fn check_listen(&self) -> Result<()> {
+        if self.listen.ip().is_unspecified() {
+            let what = format!("{} is nowhere", self.listen);
+            let reason = format!("{what}: listen at the address at which others reach this host");
+            return Err(Error::Config { reason });
+        }
+        Ok(())
     }
 
     /// How messages name what the daemon serves: `2`, or `0.1` for a shard.
@@ -212,7 +228,8 @@ impl DaemonServer {
     /// `bad-region`, `version` if the region is not one that this release can serve; `full` if
     /// the host has no memory; `config` for a memory that makes no sense; `timeout` if the master
     /// does not answer; `denied` if the rack, or this shard, is served by another daemon, or the
-    /// metrics' address is not a loopback one.
+    /// metrics' address is not a loopback one, or if master and daemon have not the same secret;
+    /// `config` for an address at which nobody could reach the daemon.
     ///
     /// One of several daemons of a rack also serves what belongs to another one that has died, from
     /// its region, until that one is started again and takes its shard back.

@@ -89,8 +89,9 @@ impl Bell {
 impl Bell {
     /// Asks the thread to end.
     pub(super) fn stop(&self) {
-        self.state().is_over = true;
-        self.rung.notify_one();
+        if !std::mem::replace(&mut self.state().is_over, true) {
+            self.rung.notify_one();
+        }
     }
 
     /// Whether the thread is to end.

@@ -13,7 +13,7 @@ use crate::clock;
 use crate::link::MasterLink;
 use crate::links::fabric_error;
 use crate::metrics::{self, Door, MetricsServer};
-use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES};
+use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES, TICK_NS};
 use rackpool_core::daemon::{
     Act, ClientId, Daemon, Place, Proxy, Remotes, Rings, World, WriteBack, format,
 };
@@ -47,8 +47,6 @@ const TOKEN_UPLINKS: u64 = 5;
 const RINGS_TURNS: u32 = 16;
 /// How often sockets are looked at while rings are busy, ns.
 const SOCKETS_NS: u64 = 50_000;
-/// How often time-driven work is looked at, ns.
-const TICK_NS: u64 = 1_000_000;
 /// How long a daemon that is stopped goes on until its mover has ended, ns.
 const MOVER_END_NS: u64 = 500_000_000;
 /// Longest sleep, ns: a bell that a dying client did not ring is noticed by then.
@@ -104,6 +102,7 @@ impl Server {
     pub(super) fn open(options: DaemonOptions, belongs: Belongs, stop: Arc<Stop>) -> Result<Self> {
         let asymmetric = rackpool_hw::barrier::register().is_ok();
         let rack = options.home()?;
+        options.check_listen()?;
         let (files, is_new, claim) = standby::region_of(&options, belongs)?;
         let (mut world, mut engine, claim) =
             open_region(files, rack, asymmetric, (is_new, belongs), claim)?;
@@ -115,6 +114,7 @@ impl Server {
         let cells = world.target_cells.clone();
         let mut target = TargetOptions::new(options.listen, layout, pages, table, cells);
         let fabric_wake = wake.try_clone().map_err(|e| io_error("wake event", &e))?;
+        target.secret = options.secret.clone();
         target.waker = Arc::new(move || fabric_wake.notify());
         let target = Target::start(target).map_err(fabric_error)?;
         world.fabric = Some(target.counters());
@@ -125,12 +125,14 @@ impl Server {
         let rack_info = rack_info(&engine, &options, control, target.local_addr())?;
         let remotes = Remotes::new(options.session_grace_ms);
         let mut master = MasterLink::new(options.master.clone());
+        master.set_secret(options.secret.clone());
         master.set_join(MasterCall::JoinDaemon(rack_info));
         let queued = (options.rings == Rings::Single).then(VecDeque::new);
         let mut server = Self {
             master,
             bell: Bitmap::attach(world.bell.clone()),
             poller: Poller::new().map_err(|e| io_error("epoll", &e))?,
+            uplinks: FabricUplinks::new(options.secret.clone())?,
             options,
             stop,
             engine,
@@ -138,7 +140,6 @@ impl Server {
             clients: Clients::new(),
             remotes,
             proxy: Proxy::new(crate::local::new_session()?),
-            uplinks: FabricUplinks::new()?,
             queued,
             target,
             listener,
@@ -297,8 +298,9 @@ impl Server {
     fn sleep(&mut self) {
         if self.bell.prepare_sleep() {
             let idle_ns = SLEEP_NS_MAX.min(self.heartbeat_ns);
-            let is_soon = self.engine.needs_tick() || self.proxy.is_behind();
-            let ns = if is_soon { TICK_NS } else { idle_ns };
+            let behind_ns = self.proxy.is_behind().then_some(TICK_NS);
+            let tick_ns = self.engine.tick_ns().unwrap_or(idle_ns);
+            let ns = behind_ns.unwrap_or(idle_ns).min(tick_ns);
             self.uplinks.prepare_sleep();
             self.serve_sockets(Some(Duration::from_nanos(ns)));
         }
@@ -609,7 +611,7 @@ impl Server {
 
     fn tick(&mut self, now: Nanos) {
         self.engine.note_time(now);
-        if self.engine.needs_tick() {
+        if self.engine.tick_ns().is_some() {
             self.engine.tick(now, &mut self.world);
         }
         if let Some(mover) = self.mover.as_ref().filter(|_| self.engine.wants_move()) {

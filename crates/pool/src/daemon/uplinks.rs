@@ -12,6 +12,7 @@ use rackpool_core::wire::{self, FabricKind, ProxyOutcome, RackInfo};
 use rackpool_core::{RackId, Result};
 use rackpool_hw::fabric::LocalBuffers;
 use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
+use rackpool_hw::secret::Secret;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
@@ -36,8 +37,8 @@ struct Peer {
 }
 
 impl FabricUplinks {
-    pub(super) fn new() -> Result<Self> {
-        let endpoint = Endpoint::new(EndpointOptions::default());
+    pub(super) fn new(secret: Option<Secret>) -> Result<Self> {
+        let endpoint = Endpoint::new(EndpointOptions { secret, ..EndpointOptions::default() });
         Ok(Self {
             endpoint: endpoint.map_err(crate::links::fabric_error)?,
             peers: BTreeMap::new(),

@@ -171,6 +171,10 @@ impl World for RegionWorld {
         }
     }
 
+    fn connections_refused(&self) -> u64 {
+        self.fabric.as_ref().map_or(0, |target| target.stats().refused)
+    }
+
     fn proxy_counts(&self) -> ProxyCounts {
         self.proxy
     }

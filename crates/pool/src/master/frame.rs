@@ -75,6 +75,17 @@ impl FrameReader {
         Ok(Some(&self.buffer[at..at + bytes as usize]))
     }
 
+    /// What was read and not taken, for what is no frame.
+    pub(crate) fn waiting(&self) -> &[u8] {
+        &self.buffer[self.start..]
+    }
+
+    /// Takes so many of the waiting bytes.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.start += bytes;
+        assert!(self.start <= self.buffer.len(), "more taken than read");
+    }
+
     /// Whether [`FrameReader::next`] has something to say without another read.
     pub(crate) fn has_frame(&self) -> bool {
         let waiting = &self.buffer[self.start..];
@@ -108,6 +119,11 @@ impl FrameWriter {
         let bytes = bytes.expect("every message of ours has fewer entries than fit");
         self.buffer.extend_from_slice(&bytes.to_le_bytes());
         self.buffer.extend_from_slice(payload);
+    }
+
+    /// Appends what is no frame.
+    pub(crate) fn push_bare(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
     }
 
     /// Writes as much as the socket takes.

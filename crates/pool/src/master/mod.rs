@@ -18,6 +18,7 @@ use rackpool_core::master::{Master, MasterConfig};
 use rackpool_core::placement::Policy;
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::process::{monotonic_ns, random_u64};
+use rackpool_hw::secret::Secret;
 use server::{Serve, Server, connections_max};
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -29,7 +30,8 @@ use std::thread::JoinHandle;
 /// How a master runs.
 #[derive(Clone, Debug)]
 pub struct MasterOptions {
-    /// Address to listen on, such as `127.0.0.1:7400`; port 0 takes a free one.
+    /// Address to listen on, such as `127.0.0.1:7400`; port 0 takes a free one. Without a secret
+    /// only loopback addresses may be.
     pub listen: String,
     /// Directory of the state; made if it is not there.
     pub state_dir: PathBuf,
@@ -37,6 +39,8 @@ pub struct MasterOptions {
     pub lease_ms: u64,
     /// Where new memory goes.
     pub policy: Policy,
+    /// What daemons and clients have to prove that they have, and is proved to them.
+    pub secret: Option<Secret>,
     /// Where to serve the counters over HTTP, in the format of Prometheus; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
     /// Takes one line for the operator at a time.
@@ -51,6 +55,7 @@ impl MasterOptions {
             state_dir: state_dir.into(),
             lease_ms: LEASE_MS_DEFAULT,
             policy: Policy::default(),
+            secret: None,
             metrics: None,
             log: |line| eprintln!("master: {line}"),
         }
@@ -155,7 +160,7 @@ pub fn run(
 }
 
 fn prepare(options: &MasterOptions) -> Result<(Serve, SocketAddr, WakeEvent), MasterError> {
-    let (listener, addr) = listen(&options.listen)?;
+    let (listener, addr) = listen(&options.listen, options.secret.is_some())?;
     let (journal, state) = Journal::open(&options.state_dir)?;
     let seed = random_u64().map_err(MasterError::system("draw a seed"))?;
     let config = MasterConfig { lease_ms: options.lease_ms, policy: options.policy, seed };
@@ -164,6 +169,7 @@ fn prepare(options: &MasterOptions) -> Result<(Serve, SocketAddr, WakeEvent), Ma
     let master = Master::new(state, config, monotonic_ns());
     let wake = WakeEvent::new().map_err(MasterError::system("make an event"))?;
     let (connections_max, log) = (connections_max(), options.log);
+    let secret = options.secret.clone();
     let metrics = match options.metrics {
         None => None,
         Some(listen) => {
@@ -172,14 +178,14 @@ fn prepare(options: &MasterOptions) -> Result<(Serve, SocketAddr, WakeEvent), Ma
             Some((door, thread))
         }
     };
-    Ok((Serve { master, journal, listener, connections_max, log, metrics }, addr, wake))
+    Ok((Serve { master, journal, listener, connections_max, secret, log, metrics }, addr, wake))
 }
 
-fn listen(listen: &str) -> Result<(TcpListener, SocketAddr), MasterError> {
+fn listen(listen: &str, has_secret: bool) -> Result<(TcpListener, SocketAddr), MasterError> {
     let failed = |source| MasterError::Listen { listen: listen.into(), source };
     let addr = listen.to_socket_addrs().map_err(failed)?.next();
     let addr = addr.ok_or_else(|| failed(io::ErrorKind::AddrNotAvailable.into()))?;
-    if !addr.ip().is_loopback() {
+    if !addr.ip().is_loopback() && !has_secret {
         return Err(MasterError::NotLoopback { addr });
     }
     let listener = TcpListener::bind(addr).map_err(failed)?;

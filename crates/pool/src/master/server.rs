@@ -16,14 +16,16 @@ use super::journal::Journal;
 use crate::metrics::{Door, MetricsServer};
 use rackpool_core::constants::{
     MASTER_CONNECTIONS_MAX, MASTER_MESSAGE_BYTES_MAX, MASTER_OUTPUT_BYTES_HIGH,
-    MASTER_STALL_MS_MAX, MASTER_TURN_REQUESTS_MAX,
+    MASTER_STALL_MS_MAX, MASTER_TURN_REQUESTS_MAX, UNPROVEN_CONNECTIONS_MAX,
 };
-use rackpool_core::error::Error;
+use rackpool_core::error::{DeathCause, Distrust, Error};
 use rackpool_core::master::{ConnId, Master, Notice};
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{self, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_hw::handshake::{Failure, Handshake, Progress, Purpose};
 use rackpool_hw::process::monotonic_ns;
+use rackpool_hw::secret::Secret;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -49,6 +51,8 @@ struct Connection {
     reader: FrameReader,
     writer: FrameWriter,
     interest: Interest,
+    /// Nothing is taken of it before it is trusted.
+    trust: Trust,
     /// Whether it may send long frames.
     greeted: bool,
     /// Whether it is one too many.
@@ -61,6 +65,44 @@ struct Connection {
     owing_since: Option<Nanos>,
 }
 
+/// How far a connection is trusted.
+enum Trust {
+    /// It has not proved the secret, or not said anything where none is asked.
+    Proving(Handshake),
+    /// It speaks in frames without having proved anything: its first one is answered by a refusal.
+    Refused,
+    /// It is.
+    Given,
+}
+
+impl Connection {
+    /// Goes on with the proof of the secret; `Done` if frames may be taken.
+    fn prove(&mut self) -> Progress {
+        while let Trust::Proving(proof) = &mut self.trust {
+            let waiting = self.reader.waiting();
+            if waiting.is_empty() {
+                return Progress::Pending;
+            }
+            let step = proof.advance(waiting);
+            self.reader.consume(step.consumed);
+            if let Some(reply) = &step.reply {
+                self.writer.push_bare(reply);
+            }
+            match step.progress {
+                Progress::Pending if step.consumed == 0 => return Progress::Pending,
+                Progress::Pending => {}
+                Progress::Done => self.trust = Trust::Given,
+                // It is told in its own words.
+                Progress::Failed(Failure::Distrust(Distrust::InitiatorHasNone)) => {
+                    self.trust = Trust::Refused;
+                }
+                failed @ Progress::Failed(_) => return failed,
+            }
+        }
+        Progress::Done
+    }
+}
+
 /// Who asks for the counters; the door is closed before the thread is waited for.
 pub(super) type Metrics = (Door<(MasterStats, Vec<RackInfo>)>, MetricsServer);
 
@@ -71,6 +113,8 @@ pub(super) struct Serve {
     pub listener: TcpListener,
     /// Connections that are served; further ones are told that they are too many.
     pub connections_max: usize,
+    /// What connections have to prove, if anything.
+    pub secret: Option<Secret>,
     pub log: fn(&str),
     /// The counters' endpoint, if there is one.
     pub metrics: Option<Metrics>,
@@ -86,6 +130,9 @@ pub(super) struct Server {
     connections: BTreeMap<u64, Connection>,
     token_next: u64,
     connections_max: usize,
+    secret: Option<Secret>,
+    /// Where a secret is asked for, those that have not proved it and said hello; the oldest first.
+    unproven: BTreeSet<u64>,
     /// Connections with complete frames that were not taken yet, or that ended.
     pending: BTreeSet<u64>,
     out: Vec<(ConnId, MasterReply)>,
@@ -96,7 +143,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn new(serve: Serve, wake: &WakeEvent) -> Result<Self, MasterError> {
-        let Serve { master, journal, listener, connections_max, log, metrics } = serve;
+        let Serve { master, journal, listener, connections_max, secret, log, metrics } = serve;
         let made = || {
             let poller = Poller::new()?;
             listener.set_nonblocking(true)?;
@@ -114,6 +161,8 @@ impl Server {
             connections: BTreeMap::new(),
             token_next: TOKEN_FIRST,
             connections_max,
+            secret,
+            unproven: BTreeSet::new(),
             pending: BTreeSet::new(),
             out: Vec::new(),
             swept: monotonic_ns(),
@@ -199,6 +248,7 @@ impl Server {
 
     fn admit(&mut self, stream: TcpStream, now: Nanos) {
         let count = self.connections.len();
+        let Ok(proof) = Handshake::accept(self.secret.as_ref(), Purpose::Master) else { return };
         if count >= self.connections_max + REFUSED_MAX {
             return;
         }
@@ -216,6 +266,7 @@ impl Server {
             reader: FrameReader::default(),
             writer: FrameWriter::default(),
             interest: Interest::Read,
+            trust: Trust::Proving(proof),
             greeted: false,
             refused: count >= self.connections_max,
             ended: false,
@@ -223,6 +274,17 @@ impl Server {
             owing_since: Some(now),
         };
         self.connections.insert(token, connection);
+        if self.secret.is_some() {
+            self.unproven.insert(token);
+        }
+        // The oldest of too many gives way.
+        if self.unproven.len() > UNPROVEN_CONNECTIONS_MAX
+            && let Some(oldest) = self.unproven.pop_first()
+            && let Some(connection) = self.connections.get_mut(&oldest)
+        {
+            connection.ended = true;
+            self.pending.insert(oldest);
+        }
     }
 
     /// Moves bytes between a ready socket and its buffers.
@@ -259,10 +321,23 @@ impl Server {
                 self.pending.insert(token);
                 return;
             }
+            match connection.prove() {
+                Progress::Done => {}
+                Progress::Pending => {
+                    // What is to be said is said in this turn.
+                    self.pending.insert(token);
+                    return;
+                }
+                Progress::Failed(why) => return self.refuse(token, why),
+            }
             let limit = if connection.greeted { MASTER_MESSAGE_BYTES_MAX } else { HELLO_BYTES_MAX };
             let request = match connection.reader.next(limit) {
                 Ok(None) => {
                     connection.reader.shrink();
+                    // The last word of a proof.
+                    if connection.writer.waiting_bytes() > 0 {
+                        self.pending.insert(token);
+                    }
                     return;
                 }
                 Ok(Some(frame)) => wire::decode::<MasterRequest>(frame, "a connection"),
@@ -284,16 +359,32 @@ impl Server {
         }
     }
 
+    /// Ends a connection that did not prove the secret, once it has heard why.
+    fn refuse(&mut self, token: u64, why: Failure) {
+        let connection = self.connections.get_mut(&token).expect("the caller found it");
+        (connection.ended, connection.broken) = (true, true);
+        self.pending.insert(token);
+        self.master.note_refused(Error::Denied { reason: why.to_string() });
+        (self.log)(&format!("closing a connection: {why}"));
+    }
+
     fn serve(&mut self, now: Nanos, token: u64, request: MasterRequest) {
         let connection = self.connections.get_mut(&token).expect("the caller found it");
-        if connection.refused {
+        let distrusts = !matches!(connection.trust, Trust::Given);
+        if connection.refused || distrusts {
             let limit = self.connections_max as u64;
             let busy = Error::Busy { what: "master's table of connections".into(), limit };
-            let reply = self.master.reply(request.id, Err(busy));
+            let why = DeathCause::Distrusted(Distrust::InitiatorHasNone);
+            let error = if distrusts { Error::of_death("master", why) } else { busy };
+            // One answer is enough for who has no secret.
+            connection.ended |= distrusts;
+            connection.broken |= distrusts;
+            let reply = self.master.reply(request.id, Err(error));
             self.out.push((ConnId(token), reply));
             return self.queue_answers();
         }
         if matches!(request.call, MasterCall::Hello { .. }) {
+            self.unproven.remove(&token);
             connection.greeted = true;
             connection.owing_since = None;
         }
@@ -336,12 +427,15 @@ impl Server {
                 connection.ended |=
                     self.poller.modify(&connection.stream, token, interest).is_err();
             }
-            connection.ended || waiting < MASTER_OUTPUT_BYTES_HIGH && connection.reader.has_frame()
+            let takes_frames = !matches!(connection.trust, Trust::Proving(_));
+            let has_frame = takes_frames && connection.reader.has_frame();
+            connection.ended || waiting < MASTER_OUTPUT_BYTES_HIGH && has_frame
         });
         self.pending = pending;
     }
 
     fn close(&mut self, token: u64) {
+        self.unproven.remove(&token);
         if let Some(connection) = self.connections.remove(&token) {
             // It cannot fail: the connection was added when it was admitted.
             let _ = self.poller.remove(&connection.stream);

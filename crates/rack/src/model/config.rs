@@ -294,7 +294,7 @@ impl Config {
             let reason = format!("{ports} ports of a switch are needed, and it has {PORTS_MAX}");
             return wrong("workloads", &reason);
         }
-        if self.chunk_kib == 0 || self.chunk_kib % 4 != 0 || self.chunk_kib > 1 << 20 {
+        if self.chunk_kib == 0 || !self.chunk_kib.is_multiple_of(4) || self.chunk_kib > 1 << 20 {
             return wrong("chunk_kib", "a multiple of 4, up to 1048576");
         }
         if self.pool_mib * 1024 < self.chunk_kib || self.pool_mib > 1 << 24 {

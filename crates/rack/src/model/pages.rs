@@ -142,9 +142,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let key = key_of((state >> 60) as u32, (state >> 33) % 9_000 * PAGE_BYTES + turn % 64);
             assert_eq!(pages.find(key), model.get(&key).copied());
-            if !model.contains_key(&key) {
-                model.insert(key, pages.add(key, Place::Local(turn as u32)));
-            }
+            model.entry(key).or_insert_with(|| pages.add(key, Place::Local(turn as u32)));
         }
         assert_eq!(pages.len(), model.len());
         assert!(model.iter().all(|(key, index)| pages.page(*index).key == *key));

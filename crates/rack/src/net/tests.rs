@@ -60,8 +60,8 @@ fn run(mut net: Network, load: &Load, to: impl Fn(u16, u64) -> u16, stop: u64) -
     let senders = load.gap.len();
     let mut rngs: Vec<Rng> =
         (0..senders).map(|s| Rng::new(load.seed, Purpose::Workload, s as u64)).collect();
-    for sender in 0..senders {
-        let at = rngs[sender].exponential(load.gap[sender]);
+    for (sender, (rng, gap)) in rngs.iter_mut().zip(&load.gap).enumerate() {
+        let at = rng.exponential(*gap);
         queue.0.push(at, 0, Event::Send(sender as u16));
     }
     let mut begun: Vec<Ps> = Vec::new();

@@ -7,6 +7,7 @@ use rackpool_sim::time::Ps;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use xxhash_rust::xxh3::Xxh3;
 
 /// A trace in memory, shared by all nodes that replay it.
 #[derive(Debug, Default)]
@@ -126,6 +127,20 @@ impl TraceSet {
             recordings.insert(pattern.clone(), Arc::new(recording));
         }
         Ok(TraceSet { recordings })
+    }
+
+    /// Equal recordings of equal patterns have equal hashes.
+    pub fn hash(&self) -> u64 {
+        let mut hasher = Xxh3::new();
+        for (pattern, recording) in &self.recordings {
+            let name = serde_json::to_vec(pattern).expect("words and numbers can be written");
+            hasher.update(&name);
+            for (at, addr) in &recording.records {
+                hasher.update(&at.to_le_bytes());
+                hasher.update(&addr.to_le_bytes());
+            }
+        }
+        hasher.digest()
     }
 
     /// What a node runs.

@@ -8,7 +8,7 @@ use super::rack::{Rack, RackWorld};
 use super::uplinks::{ProxyRings, SimUplinks, rack_of};
 use crate::mem::SimMem;
 use crate::time::Ps;
-use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX};
+use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX, TICK_NS};
 use rackpool_core::daemon::{
     Act, ClientId, Daemon, Proxy, Remotes, Rings, SessionInfo, World, format,
 };
@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 /// How often time-driven work is looked at.
-const TICK: Ps = Ps::ms(1);
+const TICK: Ps = Ps::ns(TICK_NS);
 /// Looks at a ring whose bell rang before its request was there.
 const LOOKS_MAX: u32 = 16;
 
@@ -61,7 +61,7 @@ struct Server {
     rack_calls: BTreeMap<u64, RackId>,
     region: RegionInfo,
     lease_ms: u64,
-    tick_at: Ps,
+    ticked_at: Ps,
     heartbeat_at: Ps,
     buffer: Vec<u8>,
 }
@@ -125,7 +125,7 @@ impl Server {
             queued: VecDeque::new(),
             region,
             lease_ms: cluster.lease_ms,
-            tick_at: ctx.now(),
+            ticked_at: ctx.now(),
             heartbeat_at: ctx.now(),
             buffer: vec![0; MESSAGE_BYTES_MAX as usize],
             ctx,
@@ -231,8 +231,12 @@ impl Server {
         self.flush();
     }
 
+    fn tick_at(&self) -> Option<Ps> {
+        self.engine.tick_ns().map(|ns| self.ticked_at + Ps::ns(ns))
+    }
+
     fn next_wake(&self) -> Ps {
-        let tick = self.engine.needs_tick().then_some(self.tick_at);
+        let tick = self.tick_at();
         let behind = self.proxy.is_behind().then(|| self.ctx.now() + TICK);
         let grace = Some(self.heartbeat_at);
         [tick, behind, grace, self.master.due()]
@@ -272,8 +276,8 @@ impl Server {
 
     fn on_time(&mut self) {
         let now = self.ctx.now();
-        if self.engine.needs_tick() && now >= self.tick_at {
-            self.tick_at = now + TICK;
+        if self.tick_at().is_some_and(|at| now >= at) {
+            self.ticked_at = now;
             self.engine.tick(self.ctx.clock_ns(), &mut self.world);
         }
         if now < self.heartbeat_at {

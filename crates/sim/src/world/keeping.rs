@@ -60,19 +60,21 @@ impl Scene {
     }
 }
 
+/// One life of a keeper. The next one is another process: what the network still has for this one's
+/// endpoint is not for the next one's.
 async fn main(ctx: Ctx, scene: Rc<Scene>, rack: RackId, home: RackId) {
     let mut rng = Rng::new(scene.seed, Purpose::Shape, u64::from(ctx.id.0));
-    while !scene.is_over() {
-        let cluster = scene.cluster.clone();
-        let opened = SimHandle::open(ctx.clone(), cluster, rack, Path::OneSided, 64).await;
-        if let Ok(mut handle) = opened {
-            handle.timeout = Ps::ms(rng.between(300, 2_000));
-            let kept = keep(&ctx, &scene, &mut handle, home).await;
-            scene.count_operation("keep", kept.as_ref().map_or_else(Error::code, |()| "ok"));
-            handle.leave().await;
-        }
-        ctx.sleep(Ps::ms(1)).await;
+    let cluster = scene.cluster.clone();
+    let opened = SimHandle::open(ctx.clone(), cluster, rack, Path::OneSided, 64).await;
+    if let Ok(mut handle) = opened {
+        handle.timeout = Ps::ms(rng.between(300, 2_000));
+        let kept = keep(&ctx, &scene, &mut handle, home).await;
+        scene.count_operation("keep", kept.as_ref().map_or_else(Error::code, |()| "ok"));
+        handle.leave().await;
     }
+    ctx.sleep(Ps::ms(1)).await;
+    scene.keepers.borrow_mut().retain(|_, process| *process != ctx.id);
+    scene.keep(rack, home);
 }
 
 /// Until the work is over, or the keeper's memory is gone.

@@ -261,7 +261,7 @@ fn asking_in_vain_pauses_twice_as_long_each_time_until_something_moves() {
     let mut pauses = |count: usize, report: &MoveReport, took_ns| -> Vec<u64> {
         (0..count).map(|_| mover.pause_ns(report, took_ns)).collect()
     };
-    assert_eq!(pauses(7, &vain, 10), [10, 20, 40, 80, 160, 160, 160]);
+    assert_eq!(pauses(10, &vain, 10), [10, 20, 40, 80, 160, 320, 640, 1280, 2560, 2560]);
     assert_eq!(pauses(100, &vain, u64::MAX).last(), Some(&NS_PER_SECOND));
     let moved = report(Decision::Move { to: RackId(0) }, PAGE);
     let copied = report(Decision::Replicate { lease_ms: 9 }, 0);

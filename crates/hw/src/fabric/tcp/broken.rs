@@ -1,7 +1,8 @@
 //! Why a connection of an endpoint ended: for its log, and for its user.
 
 use super::frame::{FrameError, HelloStatus};
-use rackpool_core::error::DeathCause;
+use crate::handshake::Failure;
+use rackpool_core::error::{DeathCause, Distrust};
 use rustix::io::Errno;
 
 /// Why a connection ended.
@@ -19,6 +20,10 @@ pub(super) enum Broken {
     Frame(#[from] FrameError),
     #[error("the target refused it: {0:?}")]
     Refused(HelloStatus),
+    #[error("{0}")]
+    Handshake(#[from] Failure),
+    #[error("it proved nothing, and others came")]
+    Crowded,
     #[error("a local buffer was taken back before it was sent")]
     BufferGone,
 }
@@ -27,6 +32,10 @@ impl Broken {
     pub(super) fn cause(self) -> DeathCause {
         match self {
             Broken::Silent { .. } => DeathCause::Silent,
+            Broken::Handshake(Failure::Distrust(why)) => DeathCause::Distrusted(why),
+            Broken::Refused(HelloStatus::Secret) => {
+                DeathCause::Distrusted(Distrust::InitiatorHasNone)
+            }
             _ => DeathCause::Closed,
         }
     }

@@ -14,15 +14,17 @@
 //!
 //! Source: DESIGN §3 (liveness), §4 (a peer's death is typed).
 
+mod greet;
+
 use super::super::FabricStats;
 use super::super::buffers::Buffers;
 use super::broken::Broken;
 use super::exposed::{Exposures, Landing};
 use super::frame::{
-    FrameError, HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Put, Request, Response,
-    Status, payload_bytes_max,
+    FrameError, HEADER_BYTES, Header, Op, Put, Request, Response, Status, payload_bytes_max,
 };
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, recv, send, sent};
+use crate::handshake::{Handshake, Message};
 use rackpool_core::addr::Generation;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::error::DeathCause;
@@ -30,12 +32,10 @@ use rackpool_core::seam::{
     BufId, FabricEvent, Nanos, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::net::SocketAddr;
-use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes received at once: many short answers in one system call.
 const INPUT_BYTES: usize = 64 << 10;
@@ -124,8 +124,10 @@ impl Work {
 /// How far the connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The hello was not sent.
+    /// Nothing was sent.
     Connecting,
+    /// The secret is being proved.
+    Proving,
     /// The target's hello was not received.
     Greeting,
     /// Up.
@@ -159,6 +161,8 @@ pub(super) struct Connection {
     /// What the endpoint's epoll waits for: also room to send.
     pub(super) polls_out: bool,
     stage: Stage,
+    /// The proof of the secret, and its first words.
+    proof: Option<(Handshake, Message)>,
     queue: VecDeque<Work>,
     pings: usize,
     /// The first work request that is not sent to its end, bytes of it sent, and bytes not sent
@@ -177,13 +181,20 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(socket: OwnedFd, addr: SocketAddr, now: Nanos) -> Self {
+    /// One that is being made to `addr`; `proof` comes before anything else.
+    pub(super) fn new(
+        socket: OwnedFd,
+        addr: SocketAddr,
+        proof: Option<(Handshake, Message)>,
+        now: Nanos,
+    ) -> Self {
         Self {
             socket,
             addr,
             broken: None,
             polls_out: false,
             stage: Stage::Connecting,
+            proof,
             queue: VecDeque::with_capacity(FABRIC_OUTSTANDING_MAX as usize + 1),
             pings: 0,
             unsent: 0,
@@ -443,46 +454,6 @@ impl Connection {
             }
         }
         Ok(())
-    }
-
-    /// Sends our hello as soon as the connection is made and waits for the target's.
-    fn greet(
-        &mut self,
-        peer: PeerId,
-        now: Nanos,
-        cx: &mut Context<'_>,
-        events: &mut Vec<FabricEvent>,
-    ) -> Result<bool, Broken> {
-        if self.stage == Stage::Connecting {
-            let hello = Hello::of_initiator();
-            match send(&self.socket, hello.as_bytes(), cx.stats)? {
-                Moved::Bytes(HELLO_BYTES) => self.stage = Stage::Greeting,
-                Moved::Nothing => {}
-                _ => return Err(Broken::System(Errno::NOBUFS)),
-            }
-        }
-        if self.stage == Stage::Greeting {
-            let missing = HELLO_BYTES - self.input.filled().len();
-            if self.input.fill(&self.socket, missing, cx.stats)? == Moved::End {
-                return Err(Broken::Closed);
-            }
-            if let Ok(hello) = Hello::read_from_bytes(self.input.filled()) {
-                self.input.consume(HELLO_BYTES);
-                match hello.check()? {
-                    HelloStatus::Ok => {}
-                    refused => return Err(Broken::Refused(refused)),
-                }
-                self.stage = Stage::Up;
-                self.heard = now;
-                events.push(FabricEvent::Connected { peer });
-                self.flush(cx)?;
-                return Ok(true);
-            }
-        }
-        if now.saturating_sub(self.heard) >= cx.lease_ms * 1_000_000 {
-            return Err(Broken::Silent { lease_ms: cx.lease_ms });
-        }
-        Ok(false)
     }
 
     /// Receives what the socket holds and completes what it answers. `true` if bytes came.

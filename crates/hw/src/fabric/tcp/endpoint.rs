@@ -15,7 +15,9 @@ use super::super::shm::check_work;
 use super::super::{FabricError, FabricStats, Log, Patience, log_to_stderr, spin_for};
 use super::broken::Broken;
 use super::connection::{Connection, Context, Disowned, STAGED_BYTES_MAX};
-use super::{heartbeat_ns, new_socket, require_loopback, tune};
+use super::{heartbeat_ns, new_socket, require_trust, tune};
+use crate::handshake::{Handshake, Purpose};
+use crate::secret::Secret;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, LEASE_MS_DEFAULT};
 use rackpool_core::seam::{
     BufId, Capabilities, Exposure, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
@@ -42,6 +44,9 @@ pub struct EndpointOptions {
     pub spin_ns: u32,
     /// … and how long it then gives way between looks before it sleeps, nanoseconds.
     pub yield_ns: u32,
+    /// What is proved to targets, and they have to prove; without it, only loopback addresses can
+    /// be connected to.
+    pub secret: Option<Secret>,
     /// Told why connections end.
     pub log: Log,
 }
@@ -53,6 +58,7 @@ impl Default for EndpointOptions {
             emulate_rdma_ns: 0,
             spin_ns: 20_000,
             yield_ns: 200_000,
+            secret: None,
             log: log_to_stderr(),
         }
     }
@@ -118,17 +124,21 @@ impl Endpoint {
     }
 
     /// Begins a connection without waiting for it: `Connected`, or `Closed` if the target does
-    /// not answer or refuses, comes with a later poll. Work may be posted at once; it is sent
+    /// not answer, refuses, or does not prove the secret (`Distrusted`), comes with a later poll.
+    /// Work may be posted at once; it is sent
     /// when the connection is up. Errors: `NotLoopback`, `PeersFull`, `Io`.
     pub fn connect(&mut self, addr: SocketAddr, now: Nanos) -> Result<PeerId, FabricError> {
-        require_loopback(addr)?;
+        let secret = self.options.secret.as_ref();
+        require_trust(addr, secret)?;
         let limit = self.peers.limit();
         if self.peers.is_full() {
             return Err(FabricError::PeersFull { limit });
         }
         let socket = new_socket(addr)?;
         tune(socket.as_fd())?;
-        let mut connection = Connection::new(socket, addr, now);
+        let proof = secret.map(|secret| Handshake::begin(secret, Purpose::Fabric)).transpose();
+        let proof = proof.map_err(FabricError::io("random numbers"))?;
+        let mut connection = Connection::new(socket, addr, proof, now);
         match rustix::net::connect(&connection.socket, &addr) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => connection.broken = Some(Broken::System(error)),

@@ -1,5 +1,6 @@
-//! The bytes of the tcp fabric: a hello each way when a connection begins, then frames: a header of
-//! 48 bytes and, for some, a payload. Owns the format and every check of it; knows no socket.
+//! The bytes of the tcp fabric, once both ends trust one another: a hello each way, then frames: a
+//! header of 48 bytes and, for some, a payload. Owns the format and every check of it; knows no
+//! socket.
 //!
 //! In: bytes that another process wrote. Out: [`Request`] and [`Response`], whose fields are
 //! within the limits, or a [`FrameError`], which ends the connection. Called by `connection.rs`
@@ -62,6 +63,8 @@ pub enum HelloStatus {
     Busy = 1,
     /// The target speaks another version, which it says.
     Version = 2,
+    /// The target asks for a proof of the pool's secret first ([`crate::handshake`]).
+    Secret = 3,
 }
 
 /// Head of every frame.
@@ -288,7 +291,7 @@ impl Hello {
         if self.reserved_0 != [0; 2] || self.reserved_1 != [0; 12] {
             return Err(FrameError::NotZero { op: 0, field: "reserved" });
         }
-        [HelloStatus::Ok, HelloStatus::Busy, HelloStatus::Version]
+        [HelloStatus::Ok, HelloStatus::Busy, HelloStatus::Version, HelloStatus::Secret]
             .into_iter()
             .find(|status| *status as u8 == self.status)
             .ok_or(FrameError::Status { status: self.status })

@@ -9,13 +9,16 @@
 //! | `broken` | why a connection of an endpoint ended |
 //! | `exposed` | buffers that the target may write into |
 //! | `target` | the target's thread and its doors to the application |
+//! | `target::admission` | who is let in |
 //! | `mail` | what the application puts in for a connection |
 //! | `serve` | one connection of a target: execution of requests, answers |
 //!
 //! Here: settings of sockets and the buffer that both sides receive into.
-//! Only loopback addresses are spoken to: others need authentication, which is not there yet.
+//! Without a secret only loopback addresses are spoken to. With one, both ends of a connection
+//! prove first that they have it ([`crate::handshake`]).
 //!
-//! Source: DESIGN §1 (`Fabric`), §3 (waiting), §4 (liveness, loopback only).
+//! Source: DESIGN §1 (`Fabric`), §3 (waiting), §4 (liveness, loopback only without
+//! authentication).
 
 mod broken;
 mod connection;
@@ -28,10 +31,12 @@ pub mod target;
 
 pub(super) use connection::Disowned;
 pub use endpoint::{Endpoint, EndpointOptions};
+pub(super) use mail::Mail;
 pub use mail::{TargetSendError, WriteBack};
 pub use target::{Target, TargetCounters, TargetOptions};
 
 use super::{FabricError, FabricStats};
+use crate::secret::Secret;
 use rackpool_core::seam::Nanos;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -58,13 +63,14 @@ const DIRECT_BYTES_MIN: u64 = 8 << 10;
 /// announced for longer than such a call takes.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Refuses what is not this host.
-fn require_loopback(addr: SocketAddr) -> Result<(), FabricError> {
-    if addr.ip().is_loopback() { Ok(()) } else { Err(FabricError::NotLoopback { addr }) }
+/// Without a secret, refuses what is not this host.
+pub(super) fn require_trust(addr: SocketAddr, secret: Option<&Secret>) -> Result<(), FabricError> {
+    let may_be_spoken_to = secret.is_some() || addr.ip().is_loopback();
+    if may_be_spoken_to { Ok(()) } else { Err(FabricError::NotLoopback { addr }) }
 }
 
 /// A stream socket that never blocks.
-fn new_socket(addr: SocketAddr) -> Result<OwnedFd, FabricError> {
+pub(super) fn new_socket(addr: SocketAddr) -> Result<OwnedFd, FabricError> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     rustix::net::socket_with(family, SocketType::STREAM, flags, None)
@@ -73,7 +79,7 @@ fn new_socket(addr: SocketAddr) -> Result<OwnedFd, FabricError> {
 
 /// The settings of every connection. The sizes of its buffers are left to the kernel, which lets
 /// them grow with the traffic; a size given here would end that.
-fn tune(socket: BorrowedFd<'_>) -> Result<(), FabricError> {
+pub(super) fn tune(socket: BorrowedFd<'_>) -> Result<(), FabricError> {
     let seconds = Duration::from_secs;
     sockopt::set_tcp_nodelay(socket, true)
         .and_then(|()| sockopt::set_socket_keepalive(socket, true))
@@ -85,7 +91,7 @@ fn tune(socket: BorrowedFd<'_>) -> Result<(), FabricError> {
 }
 
 /// The pause after which a heartbeat is due, nanoseconds.
-fn heartbeat_ns(lease_ms: u64) -> Nanos {
+pub(super) fn heartbeat_ns(lease_ms: u64) -> Nanos {
     lease_ms * 1_000_000 / HEARTBEATS_PER_LEASE
 }
 
@@ -202,11 +208,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_addresses_than_loopback_are_refused_with_the_reason() {
-        let error = require_loopback("192.0.2.1:1".parse().unwrap()).unwrap_err();
-        assert!(error.to_string().contains("authentication"), "{error}");
-        assert!(require_loopback("0.0.0.0:0".parse().unwrap()).is_err());
-        assert!(require_loopback("127.0.0.1:0".parse().unwrap()).is_ok());
-        assert!(require_loopback("[::1]:0".parse().unwrap()).is_ok());
+    fn other_addresses_than_loopback_are_refused_without_a_secret_and_the_way_out_is_said() {
+        let secret = Secret::new(&[7; 32]).unwrap();
+        for addr in ["192.0.2.1:1", "0.0.0.0:0", "[2001:db8::1]:1", "[::]:0"] {
+            let addr = addr.parse().unwrap();
+            let error = require_trust(addr, None).unwrap_err();
+            assert!(error.to_string().contains("--secret-file"), "{error}");
+            assert!(require_trust(addr, Some(&secret)).is_ok());
+        }
+        for addr in ["127.0.0.1:0", "127.0.0.2:0", "[::1]:0"] {
+            assert!(require_trust(addr.parse().unwrap(), None).is_ok());
+        }
     }
 }

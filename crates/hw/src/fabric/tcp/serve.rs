@@ -18,22 +18,22 @@
 //!
 //! Source: DESIGN §3 (moving a page), §4 (bounded queues, no byte is trusted).
 
+mod greet;
+
 use super::super::FabricStats;
 use super::super::shm::ShmPeer;
 use super::broken::Broken;
-use super::frame::{
-    FrameError, HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Put, Request, Response,
-    Status,
-};
+use super::frame::{HEADER_BYTES, Header, Op, Put, Request, Response, Status};
 use super::mail::{Mail, WriteBack};
-use super::target::Doors;
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, errno, received, recv, send, sent};
+use crate::fabric::doors::Doors;
+use crate::handshake::Handshake;
 use rackpool_core::constants::{BUFFERED_PIECE_BYTES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId, RemoteAddr, WorkStatus};
 use rackpool_core::target::Pieces;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// Bytes received at once: enough for a whole batch of requests, and little of a long WRITE, whose
 /// rest goes straight to its place.
@@ -73,6 +73,8 @@ struct Outgoing {
 
 /// What is being received.
 enum Receiving {
+    /// The proof of the secret, or the hello where there is none.
+    Proof(Handshake),
     Hello,
     Header,
     /// Data of a WRITE, with the immediate value to hand over then.
@@ -156,7 +158,8 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) fn new(socket: OwnedFd, now: Nanos) -> Self {
+    /// One that was accepted; `proof` is asked before anything else.
+    pub(super) fn new(socket: OwnedFd, proof: Handshake, now: Nanos) -> Self {
         Self {
             socket,
             peer: PeerId(0),
@@ -165,7 +168,7 @@ impl Served {
             is_active: false,
             asks: (true, false),
             has_mail: false,
-            receiving: Receiving::Hello,
+            receiving: Receiving::Proof(proof),
             input: Input::new(INPUT_BYTES),
             output: Output { bytes: Vec::with_capacity(OUTPUT_BYTES + 2 * HEADER_BYTES), sent: 0 },
             long_read: None,
@@ -175,7 +178,7 @@ impl Served {
 
     /// Whether both hellos were said, and the application knows of the connection.
     pub(super) fn is_greeted(&self) -> bool {
-        !matches!(self.receiving, Receiving::Hello)
+        !matches!(self.receiving, Receiving::Proof(_) | Receiving::Hello)
     }
 
     /// Whether it waits for the application.
@@ -361,6 +364,7 @@ impl Served {
             return Ok(Step::Output);
         }
         match &mut self.receiving {
+            Receiving::Proof(_) => self.prove(service),
             Receiving::Hello => self.greet(service),
             Receiving::Header => {
                 let Some(header) = Header::prefix_of(self.input.filled()) else {
@@ -413,32 +417,6 @@ impl Served {
                 Ok(self.hand_over(event, Op::Send, seq, service))
             }
         }
-    }
-
-    fn greet(&mut self, service: &mut Service<'_>) -> Result<Step, Broken> {
-        // A stranger's first bytes are refused at once, before a whole hello is there.
-        let filled = self.input.filled();
-        let Ok((hello, _)) = Hello::read_from_prefix(filled) else {
-            let magic = super::frame::HELLO_MAGIC.to_le_bytes();
-            if filled.iter().zip(magic).any(|(byte, expected)| *byte != expected) {
-                return Err(FrameError::Magic { found: 0 }.into());
-            }
-            return Ok(Step::Input);
-        };
-        self.input.consume(HELLO_BYTES);
-        let layout = service.memory.layout();
-        let answer =
-            |status| Hello::of_target(status, layout.pages.page_shift(), layout.frame_count);
-        let checked = hello.check();
-        if let Err(FrameError::Version { .. }) = checked {
-            self.output.push(answer(HelloStatus::Version).as_bytes());
-            self.flush(service)?;
-        }
-        checked?;
-        self.output.push(answer(HelloStatus::Ok).as_bytes());
-        self.receiving = Receiving::Header;
-        service.doors.connected(self.peer);
-        Ok(Step::Again)
     }
 
     /// Begins a request; short ones are done at once.

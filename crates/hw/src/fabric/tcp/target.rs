@@ -1,7 +1,7 @@
 //! The target's end of the tcp fabric: a thread that executes one-sided operations on the pages
 //! of this process, and the doors between it and the application: events out, messages in.
 //!
-//! In: connections from loopback addresses, messages of the application. Out: `FabricEvent`s.
+//! In: connections (`admission.rs`), messages of the application. Out: `FabricEvent`s.
 //! The application calls from any thread and never waits for the fabric's thread (except to end
 //! it); one-sided operations never wake the application.
 //!
@@ -9,35 +9,31 @@
 //! the system which are ready, gives way to others on its core after a few looks in vain, and
 //! sleeps when nothing moved for a while.
 //!
-//! Ordering rule of the doors: a caller puts its work under the lock, then sets `mail`, then
-//! looks at `sleeping`; the thread sets `sleeping`, then looks at `mail`, then sleeps.
-//!
 //! Source: DESIGN §3 (waiting), §4 (bounded queues, loopback only).
 
+mod admission;
+
+use super::super::doors::Doors;
 use super::super::peers::PeerTable;
 use super::super::shm::ShmPeer;
 use super::super::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
 use super::broken::Broken;
-use super::frame::{Hello, HelloStatus};
 use super::mail::{Mail, TargetSendError, WriteBack};
 use super::serve::{Served, Service};
-use super::{heartbeat_ns, new_socket, require_loopback, send, tune};
+use super::{heartbeat_ns, new_socket, require_trust};
+use crate::secret::Secret;
 use crate::window::Window;
-use rackpool_core::constants::{
-    FABRIC_EVENTS_MAX, FABRIC_MESSAGES_MAX, FABRIC_PEERS_MAX, LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX,
-};
+use rackpool_core::constants::{FABRIC_PEERS_MAX, LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX};
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, sockopt};
-use std::collections::{BTreeMap, VecDeque};
+use rustix::net::sockopt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use zerocopy::IntoBytes;
 
 /// Rounds over idle connections before the processor is yielded: at least these, some 2 µs, which
 /// two ends on one core can afford …
@@ -62,7 +58,7 @@ const WAKE: u64 = u64::MAX - 1;
 /// What a target serves, and how.
 #[derive(Clone)]
 pub struct TargetOptions {
-    /// Where to listen; a loopback address, port 0 for any.
+    /// Where to listen; without a secret a loopback address. Port 0 for any.
     pub listen: SocketAddr,
     /// Geometry of the pages.
     pub layout: RegionLayout,
@@ -81,6 +77,8 @@ pub struct TargetOptions {
     pub spin_ns: u32,
     /// Called when events are there and were not before. Must not block.
     pub waker: Arc<dyn Fn() + Send + Sync>,
+    /// What initiators have to prove that they have, and is proved to them.
+    pub secret: Option<Secret>,
     /// Told why connections end.
     pub log: Log,
 }
@@ -104,6 +102,7 @@ impl TargetOptions {
             lease_ms: LEASE_MS_DEFAULT,
             spin_ns: 100_000,
             waker: Arc::new(|| ()),
+            secret: None,
             log: log_to_stderr(),
         }
     }
@@ -119,7 +118,7 @@ pub struct Target {
 impl Target {
     /// Begins to serve. Errors: `NotLoopback`, `Geometry`, `Io` (such as an address in use).
     pub fn start(options: TargetOptions) -> Result<Self, FabricError> {
-        require_loopback(options.listen)?;
+        require_trust(options.listen, options.secret.as_ref())?;
         let TargetOptions { layout, pages, table, cells, .. } = options.clone();
         let memory = ShmPeer::new(pages, table, cells, layout)?;
         let listener = new_socket(options.listen)?;
@@ -152,6 +151,7 @@ impl Target {
             spin_ns: options.spin_ns.into(),
             heartbeat_ns: heartbeat_ns(options.lease_ms),
             tick_at: 0,
+            secret: options.secret,
             log: options.log,
         };
         let thread = std::thread::Builder::new()
@@ -230,209 +230,6 @@ impl Drop for Target {
     }
 }
 
-/// What the thread and the application share.
-pub(super) struct Doors {
-    state: Mutex<DoorState>,
-    mail: AtomicBool,
-    sleeping: AtomicBool,
-    stop: AtomicBool,
-    wake: OwnedFd,
-    waker: Arc<dyn Fn() + Send + Sync>,
-    stats: [AtomicU64; 8],
-}
-
-#[derive(Default)]
-struct DoorState {
-    events: VecDeque<FabricEvent>,
-    /// Messages among the events.
-    messages: usize,
-    /// A connection waits for room among the messages.
-    room_wanted: bool,
-    boxes: BTreeMap<PeerId, Mailbox>,
-    /// Connections that have mail.
-    touched: VecDeque<PeerId>,
-}
-
-#[derive(Default)]
-struct Mailbox {
-    messages: VecDeque<Mail>,
-    is_touched: bool,
-    close: bool,
-}
-
-impl Doors {
-    fn new(waker: Arc<dyn Fn() + Send + Sync>) -> Result<Self, FabricError> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(FabricError::io("an event descriptor"))?;
-        Ok(Self {
-            state: Mutex::default(),
-            mail: AtomicBool::new(false),
-            sleeping: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-            wake,
-            waker,
-            stats: Default::default(),
-        })
-    }
-
-    fn state(&self) -> MutexGuard<'_, DoorState> {
-        self.state.lock().expect("nobody panics while the doors are locked")
-    }
-
-    /// Makes the thread look at what was put in.
-    fn notify(&self) {
-        // SeqCst: pairs with the swap in target.rs::run and the load in target.rs::sleep.
-        self.mail.store(true, Ordering::SeqCst);
-        // SeqCst: pairs with the store in target.rs::sleep: either we see that it sleeps or it
-        // sees the mail.
-        if self.sleeping.load(Ordering::SeqCst) {
-            // A full counter wakes as well.
-            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        }
-    }
-
-    fn take_events(&self, events: &mut Vec<FabricEvent>) -> usize {
-        let mut state = self.state();
-        let count = state.events.len();
-        events.extend(state.events.drain(..));
-        state.messages = 0;
-        let room_wanted = std::mem::take(&mut state.room_wanted);
-        drop(state);
-        if room_wanted {
-            self.notify();
-        }
-        count
-    }
-
-    fn send(&self, peer: PeerId, mail: Mail) -> Result<(), TargetSendError> {
-        let mut state = self.state();
-        let mailbox = state.boxes.get_mut(&peer).filter(|mailbox| !mailbox.close);
-        let mailbox = mailbox.ok_or(TargetSendError::Down)?;
-        if mailbox.messages.len() == FABRIC_MESSAGES_MAX {
-            return Err(TargetSendError::Busy);
-        }
-        mailbox.messages.push_back(mail);
-        state.touch(peer);
-        drop(state);
-        self.notify();
-        Ok(())
-    }
-
-    fn close(&self, peer: PeerId) {
-        let mut state = self.state();
-        if let Some(mailbox) = state.boxes.get_mut(&peer) {
-            mailbox.close = true;
-            state.touch(peer);
-            drop(state);
-            self.notify();
-        }
-    }
-
-    fn stats(&self) -> FabricStats {
-        // Relaxed: counters for the eye; each is whole by itself.
-        let value = |index: usize| self.stats[index].load(Ordering::Relaxed);
-        FabricStats {
-            ops: value(0),
-            send_calls: value(1),
-            recv_calls: value(2),
-            empty_calls: value(3),
-            sent_bytes: value(4),
-            received_bytes: value(5),
-            pings: value(6),
-            connections: value(7),
-        }
-    }
-
-    fn publish(&self, stats: &FabricStats) {
-        let values = [
-            stats.ops,
-            stats.send_calls,
-            stats.recv_calls,
-            stats.empty_calls,
-            stats.sent_bytes,
-            stats.received_bytes,
-            stats.pings,
-            stats.connections,
-        ];
-        for (cell, value) in self.stats.iter().zip(values) {
-            // Relaxed: as in `stats`; only this thread writes.
-            cell.store(value, Ordering::Relaxed);
-        }
-    }
-
-    /// Hands a message to the application, or gives it back if there is no room; the thread is
-    /// then notified when there is.
-    pub(super) fn deliver(&self, event: FabricEvent) -> Result<(), FabricEvent> {
-        let mut state = self.state();
-        if state.messages >= FABRIC_EVENTS_MAX {
-            state.room_wanted = true;
-            return Err(event);
-        }
-        state.messages += 1;
-        self.push(state, event);
-        Ok(())
-    }
-
-    /// Tells of a new connection. Connections are accepted only while there is room for messages
-    /// (see `is_congested`), which bounds the number of these events.
-    pub(super) fn connected(&self, peer: PeerId) {
-        let mut state = self.state();
-        state.boxes.insert(peer, Mailbox::default());
-        self.push(state, FabricEvent::Connected { peer });
-    }
-
-    fn closed(&self, peer: PeerId, event: FabricEvent) {
-        let mut state = self.state();
-        state.boxes.remove(&peer);
-        self.push(state, event);
-    }
-
-    fn push(&self, mut state: MutexGuard<'_, DoorState>, event: FabricEvent) {
-        state.events.push_back(event);
-        let is_first = state.events.len() == 1;
-        drop(state);
-        if is_first {
-            (self.waker)();
-        }
-    }
-
-    /// Whether the application has left so many events that no connection may be accepted.
-    fn is_congested(&self) -> bool {
-        let mut state = self.state();
-        let is_congested = state.events.len() >= FABRIC_EVENTS_MAX;
-        state.room_wanted |= is_congested;
-        is_congested
-    }
-
-    /// The application's next message to a connection.
-    pub(super) fn take_mail(&self, peer: PeerId) -> Option<Mail> {
-        self.state().boxes.get_mut(&peer)?.messages.pop_front()
-    }
-
-    /// A connection for which something was put in, and whether it is to be closed.
-    fn take_touched(&self) -> Option<(PeerId, bool)> {
-        let mut state = self.state();
-        while let Some(peer) = state.touched.pop_front() {
-            if let Some(mailbox) = state.boxes.get_mut(&peer) {
-                mailbox.is_touched = false;
-                return Some((peer, mailbox.close));
-            }
-        }
-        None
-    }
-}
-
-impl DoorState {
-    fn touch(&mut self, peer: PeerId) {
-        if let Some(mailbox) = self.boxes.get_mut(&peer)
-            && !mailbox.is_touched
-        {
-            mailbox.is_touched = true;
-            self.touched.push_back(peer);
-        }
-    }
-}
-
 /// The thread's own.
 struct Server {
     listener: OwnedFd,
@@ -448,6 +245,7 @@ struct Server {
     spin_ns: Nanos,
     heartbeat_ns: Nanos,
     tick_at: Nanos,
+    secret: Option<Secret>,
     log: Log,
 }
 
@@ -459,7 +257,7 @@ impl Server {
         while !self.doors.stop.load(Ordering::SeqCst) {
             // Relaxed: only saves the exchange, which orders.
             let is_mail = self.doors.mail.load(Ordering::Relaxed);
-            // SeqCst: pairs with the store in target.rs::notify.
+            // SeqCst: pairs with the store in doors.rs::notify.
             if is_mail && self.doors.mail.swap(false, Ordering::SeqCst) {
                 self.sort_mail();
             }
@@ -587,6 +385,7 @@ impl Server {
         if !matches!(broken, Broken::Closed | Broken::Left) {
             (self.log)(&format!("closed connection {}: {broken}", peer.0));
         }
+        self.stats.refused += u64::from(matches!(broken, Broken::Handshake(_)));
         if served.is_greeted() {
             self.doors.closed(peer, FabricEvent::Closed { peer, cause: broken.cause() });
         }
@@ -655,13 +454,13 @@ impl Server {
     fn sleep(&mut self, now: Nanos) {
         self.tick(now);
         let timeout = (self.tick_at > 0).then(|| self.tick_at.saturating_sub(now));
-        // SeqCst: pairs with the load in target.rs::notify.
+        // SeqCst: pairs with the load in doors.rs::notify.
         self.doors.sleeping.store(true, Ordering::SeqCst);
-        // SeqCst: pairs with the stores in target.rs::notify and target.rs::drop.
+        // SeqCst: pairs with the stores in doors.rs::notify and target.rs::drop.
         let must_stay =
             self.doors.mail.load(Ordering::SeqCst) || self.doors.stop.load(Ordering::SeqCst);
         self.look(if must_stay { Some(0) } else { timeout });
-        // SeqCst: pairs with the load in target.rs::notify; a notification too many is harmless.
+        // SeqCst: pairs with the load in doors.rs::notify; a notification too many is harmless.
         self.doors.sleeping.store(false, Ordering::SeqCst);
     }
 
@@ -694,79 +493,5 @@ impl Server {
         }
         self.listen_again();
         self.tick_at = if needs_tick { now + self.heartbeat_ns } else { 0 };
-    }
-
-    fn accept(&mut self, now: Nanos) {
-        for _ in 0..BACKLOG {
-            if self.doors.is_congested() {
-                self.stop_listening();
-                return;
-            }
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let socket = match rustix::net::accept_with(&self.listener, flags) {
-                Ok(socket) => socket,
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => {
-                    (self.log)(&format!("cannot accept connections for now: {error}"));
-                    self.stop_listening();
-                    return;
-                }
-            };
-            if let Err(error) = self.admit(socket, now) {
-                (self.log)(&format!("a connection was not accepted: {error}"));
-            }
-        }
-    }
-
-    fn admit(&mut self, socket: OwnedFd, now: Nanos) -> Result<(), FabricError> {
-        tune(socket.as_fd())?;
-        let limit = self.peers.limit();
-        if self.peers.is_full() {
-            // A new socket has room for this; if not, its end says enough.
-            let hello = Hello::of_target(HelloStatus::Busy, 0, 0);
-            let _ = send(&socket, hello.as_bytes(), &mut self.stats);
-            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
-            let _ = super::recv(&socket, &mut self.scrap, &mut self.stats);
-            return Err(FabricError::PeersFull { limit });
-        }
-        let inserted = self.peers.insert(Served::new(socket, now));
-        let peer = inserted.map_err(|_| FabricError::PeersFull { limit })?;
-        let served = self.peers.get_mut(peer).expect("just inserted");
-        served.peer = peer;
-        let data = epoll::EventData::new_u64(peer.0.into());
-        let added = epoll::add(&self.epoll, &served.socket, data, epoll::EventFlags::IN);
-        if let Err(error) = added {
-            self.peers.remove(peer);
-            return Err(FabricError::Io {
-                what: "adding a socket to an epoll descriptor",
-                source: error.into(),
-            });
-        }
-        self.activate(peer, now);
-        // So that its hello is waited for only so long.
-        self.tick_at = if self.tick_at == 0 { now + self.heartbeat_ns } else { self.tick_at };
-        Ok(())
-    }
-
-    fn stop_listening(&mut self) {
-        self.set_listening(false);
-        let soon = monotonic_ns() + self.heartbeat_ns;
-        self.tick_at = if self.tick_at == 0 { soon } else { self.tick_at };
-    }
-
-    fn listen_again(&mut self) {
-        if !self.is_listening && !self.doors.is_congested() {
-            self.set_listening(true);
-        }
-    }
-
-    fn set_listening(&mut self, is_listening: bool) {
-        self.is_listening = is_listening;
-        let mut flags = epoll::EventFlags::empty();
-        flags.set(epoll::EventFlags::IN, is_listening);
-        let data = epoll::EventData::new_u64(LISTENER);
-        let modified = epoll::modify(&self.epoll, &self.listener, data, flags);
-        assert!(modified.is_ok(), "epoll lost the listener: {modified:?}");
     }
 }

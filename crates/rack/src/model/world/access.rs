@@ -133,7 +133,7 @@ impl World {
         if is_hot {
             self.consider_move(now, index, page);
         }
-        if self.config.prefetch.is_some() && self.from_buffer(now, number, slot) {
+        if self.config.prefetch.is_some() && self.take_buffered(now, number, slot) {
             return;
         }
         self.send_line(now, number, slot);

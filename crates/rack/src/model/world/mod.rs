@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A run is a function of its configuration and its sources: one thread, one queue of events,
-//! virtual time. What is not in the queue is in [`Flight`]s (accesses) and [`Move`]s (pages).
+//! virtual time. What is not in the queue is in `Flight`s (accesses) and `Move`s (pages).
 
 mod access;
 mod checkpoint;

@@ -10,7 +10,7 @@ use crate::model::pages::PAGE_LINES;
 impl World {
     /// Whether an access gets its line from the buffer, now or when it comes. A store makes the
     /// buffer forget the line.
-    pub(super) fn from_buffer(&mut self, now: Ps, number: u32, slot: u32) -> bool {
+    pub(super) fn take_buffered(&mut self, now: Ps, number: u32, slot: u32) -> bool {
         let flight = self.state.flights.all[number as usize];
         let node = &mut self.state.nodes[usize::from(flight.node)];
         let line = line_of(flight.page, flight.line);

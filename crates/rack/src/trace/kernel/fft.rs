@@ -45,7 +45,7 @@ impl Fft {
     }
 
     pub fn fitting(bytes: u64) -> Fft {
-        let bits = (4..36).take_while(|bits| {
+        let bits = (4_u32..36).take_while(|bits| {
             let roots = 1u64 << bits.div_ceil(2);
             (2 << bits) * u64::from(BYTES) + roots / 2 * u64::from(BYTES) <= bytes
         });

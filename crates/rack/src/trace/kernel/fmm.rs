@@ -438,7 +438,7 @@ mod tests {
                 for other in interacting(above, level) {
                     for (leaf, count) in seen.iter_mut().enumerate() {
                         let (side, shift) = (1 << depth, depth - level);
-                        let (x, y) = (leaf % side >> shift, leaf / side >> shift);
+                        let (x, y) = ((leaf % side) >> shift, (leaf / side) >> shift);
                         *count += usize::from((y << level) + x == other);
                     }
                 }

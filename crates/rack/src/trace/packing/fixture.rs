@@ -7,6 +7,7 @@
 
 use super::{START_DAYS_MIN, TYPE_COLUMNS, VM_COLUMNS, Vm, VmType};
 use rackpool_sim::rng::{Purpose, Rng};
+use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::str::FromStr;
 
@@ -18,7 +19,8 @@ const LOAD: f64 = 0.9;
 const UNKNOWN_START_DAYS: f64 = -7157.0;
 
 /// How much memory is stranded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Stranding {
     /// Processors and memory run out together.
     Little,

@@ -1,0 +1,93 @@
+//! The beginning of a connection: the proof of the secret, if there is one, then a hello each way.
+//!
+//! In: bytes of the target. Out: `Connected`. Called by `connection.rs` until the connection is up;
+//! all of it is to be over within a lease.
+
+use super::super::broken::Broken;
+use super::super::frame::{HELLO_BYTES, Hello, HelloStatus};
+use super::super::{Moved, send};
+use super::{Connection, Context, Stage};
+use crate::handshake::{MESSAGE_BYTES, Progress};
+use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
+use rustix::io::Errno;
+use zerocopy::{FromBytes, IntoBytes};
+
+impl Connection {
+    /// Does what can be done without waiting; `true` once the connection is up.
+    pub(super) fn greet(
+        &mut self,
+        peer: PeerId,
+        now: Nanos,
+        cx: &mut Context<'_>,
+        events: &mut Vec<FabricEvent>,
+    ) -> Result<bool, Broken> {
+        if self.stage == Stage::Connecting {
+            match self.proof.as_ref().map(|(_, first)| *first) {
+                Some(first) => self.say(&first, Stage::Proving, cx)?,
+                None => self.say(Hello::of_initiator().as_bytes(), Stage::Greeting, cx)?,
+            }
+        }
+        if self.stage == Stage::Proving {
+            self.prove(cx)?;
+        }
+        if self.stage == Stage::Greeting && self.hear(HELLO_BYTES, cx)? {
+            let hello = Hello::read_from_bytes(self.input.filled()).expect("it is whole");
+            self.input.consume(HELLO_BYTES);
+            match hello.check()? {
+                HelloStatus::Ok => {}
+                refused => return Err(Broken::Refused(refused)),
+            }
+            self.stage = Stage::Up;
+            self.heard = now;
+            events.push(FabricEvent::Connected { peer });
+            self.flush(cx)?;
+            return Ok(true);
+        }
+        if now.saturating_sub(self.heard) >= cx.lease_ms * 1_000_000 {
+            return Err(Broken::Silent { lease_ms: cx.lease_ms });
+        }
+        Ok(false)
+    }
+
+    /// Says something short, as soon as the connection is made, and then waits in `next`.
+    fn say(&mut self, bytes: &[u8], next: Stage, cx: &mut Context<'_>) -> Result<(), Broken> {
+        match send(&self.socket, bytes, cx.stats)? {
+            Moved::Bytes(sent) if sent == bytes.len() => self.stage = next,
+            Moved::Nothing if self.stage == Stage::Connecting => {}
+            // A new connection has room for more than this.
+            _ => return Err(Broken::System(Errno::NOBUFS)),
+        }
+        Ok(())
+    }
+
+    /// Waits until the input holds `bytes` bytes, and takes no more; whether it does.
+    fn hear(&mut self, bytes: usize, cx: &mut Context<'_>) -> Result<bool, Broken> {
+        let missing = bytes - self.input.filled().len();
+        if missing > 0 && self.input.fill(&self.socket, missing, cx.stats)? == Moved::End {
+            return Err(Broken::Closed);
+        }
+        Ok(self.input.filled().len() == bytes)
+    }
+
+    /// Goes on with the proof of the secret; after it the hello is said.
+    fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), Broken> {
+        loop {
+            let is_whole = self.hear(MESSAGE_BYTES, cx)?;
+            let (proof, _) = self.proof.as_mut().expect("there is one in this stage");
+            let step = proof.advance(self.input.filled());
+            self.input.consume(step.consumed);
+            if let Some(reply) = step.reply {
+                self.say(&reply, Stage::Proving, cx)?;
+            }
+            match step.progress {
+                Progress::Failed(why) => return Err(why.into()),
+                Progress::Done => {
+                    self.proof = None;
+                    return self.say(Hello::of_initiator().as_bytes(), Stage::Greeting, cx);
+                }
+                Progress::Pending if !is_whole => return Ok(()),
+                Progress::Pending => {}
+            }
+        }
+    }
+}

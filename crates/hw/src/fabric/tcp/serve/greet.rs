@@ -1,0 +1,84 @@
+//! The beginning of a connection, as its target sees it: the proof of the secret, if there is one,
+//! then a hello each way. Who is refused hears why, in words that it understands.
+
+use super::super::broken::Broken;
+use super::super::frame::{FrameError, HELLO_BYTES, HELLO_MAGIC, Hello, HelloStatus};
+use super::{Receiving, Served, Service, Step};
+use crate::handshake::{Failure, Progress};
+use rackpool_core::error::Distrust;
+use zerocopy::{FromBytes, IntoBytes};
+
+impl Served {
+    /// Goes on with the proof of the secret.
+    pub(super) fn prove(&mut self, service: &mut Service<'_>) -> Result<Step, Broken> {
+        let Receiving::Proof(proof) = &mut self.receiving else {
+            unreachable!("the caller looked");
+        };
+        if self.input.is_empty() {
+            return Ok(Step::Input);
+        }
+        let step = proof.advance(self.input.filled());
+        self.input.consume(step.consumed);
+        if let Some(reply) = step.reply {
+            self.output.push(&reply);
+        }
+        match step.progress {
+            Progress::Pending if step.consumed == 0 => Ok(Step::Input),
+            Progress::Pending => Ok(Step::Again),
+            Progress::Done => {
+                self.receiving = Receiving::Hello;
+                Ok(Step::Again)
+            }
+            Progress::Failed(Failure::Distrust(Distrust::InitiatorHasNone)) => {
+                // It is told in its own words, once its whole hello is here.
+                let Some(hello) = self.hello()? else { return Ok(Step::Input) };
+                if let Err(error @ FrameError::Magic { .. }) = hello.check() {
+                    return Err(error.into());
+                }
+                self.refuse(HelloStatus::Secret, service)?;
+                Err(Failure::Distrust(Distrust::InitiatorHasNone).into())
+            }
+            Progress::Failed(why) => {
+                self.flush(service)?;
+                Err(why.into())
+            }
+        }
+    }
+
+    pub(super) fn greet(&mut self, service: &mut Service<'_>) -> Result<Step, Broken> {
+        let Some(hello) = self.hello()? else { return Ok(Step::Input) };
+        let checked = hello.check();
+        if let Err(FrameError::Version { .. }) = checked {
+            self.refuse(HelloStatus::Version, service)?;
+        }
+        checked?;
+        self.output.push(answer(HelloStatus::Ok, service).as_bytes());
+        self.receiving = Receiving::Header;
+        service.doors.connected(self.peer);
+        Ok(Step::Again)
+    }
+
+    /// Takes the initiator's hello, if it is whole. A stranger's first bytes are refused at once.
+    fn hello(&mut self) -> Result<Option<Hello>, Broken> {
+        let filled = self.input.filled();
+        let Ok((hello, _)) = Hello::read_from_prefix(filled) else {
+            let magic = HELLO_MAGIC.to_le_bytes();
+            if filled.iter().zip(magic).any(|(byte, expected)| *byte != expected) {
+                return Err(FrameError::Magic { found: 0 }.into());
+            }
+            return Ok(None);
+        };
+        self.input.consume(HELLO_BYTES);
+        Ok(Some(hello))
+    }
+
+    fn refuse(&mut self, status: HelloStatus, service: &mut Service<'_>) -> Result<bool, Broken> {
+        self.output.push(answer(status, service).as_bytes());
+        self.flush(service)
+    }
+}
+
+fn answer(status: HelloStatus, service: &Service<'_>) -> Hello {
+    let layout = service.memory.layout();
+    Hello::of_target(status, layout.pages.page_shift(), layout.frame_count)
+}

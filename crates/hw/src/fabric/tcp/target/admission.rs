@@ -1,0 +1,116 @@
+//! Who is let in: connections are accepted as long as the application keeps up and there is room,
+//! and those that have not proved the secret do not keep others out.
+
+use super::super::broken::Broken;
+use super::super::frame::{Hello, HelloStatus};
+use super::super::serve::Served;
+use super::super::{recv, send, tune};
+use super::{BACKLOG, LISTENER, Server};
+use crate::fabric::{FabricError, monotonic_ns};
+use crate::handshake::{self, Handshake, Purpose};
+use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
+use rackpool_core::seam::Nanos;
+use rustix::event::epoll;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use zerocopy::IntoBytes;
+
+impl Server {
+    pub(super) fn accept(&mut self, now: Nanos) {
+        for _ in 0..BACKLOG {
+            if self.doors.is_congested() {
+                self.stop_listening();
+                return;
+            }
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let socket = match rustix::net::accept_with(&self.listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(error) => {
+                    (self.log)(&format!("cannot accept connections for now: {error}"));
+                    self.stop_listening();
+                    return;
+                }
+            };
+            if let Err(error) = self.admit(socket, now) {
+                (self.log)(&format!("a connection was not accepted: {error}"));
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd, now: Nanos) -> Result<(), FabricError> {
+        tune(socket.as_fd())?;
+        let limit = self.peers.limit();
+        self.make_room();
+        if self.peers.is_full() {
+            // A new socket has room for this; if not, its end says enough.
+            let hello = Hello::of_target(HelloStatus::Busy, 0, 0);
+            let busy = handshake::busy();
+            let said = if self.secret.is_some() { &busy[..] } else { hello.as_bytes() };
+            let _ = send(&socket, said, &mut self.stats);
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
+            let _ = recv(&socket, &mut self.scrap, &mut self.stats);
+            return Err(FabricError::PeersFull { limit });
+        }
+        let proof = Handshake::accept(self.secret.as_ref(), Purpose::Fabric)
+            .map_err(FabricError::io("random numbers"))?;
+        let inserted = self.peers.insert(Served::new(socket, proof, now));
+        let peer = inserted.map_err(|_| FabricError::PeersFull { limit })?;
+        let served = self.peers.get_mut(peer).expect("just inserted");
+        served.peer = peer;
+        let data = epoll::EventData::new_u64(peer.0.into());
+        let added = epoll::add(&self.epoll, &served.socket, data, epoll::EventFlags::IN);
+        if let Err(error) = added {
+            self.peers.remove(peer);
+            return Err(FabricError::Io {
+                what: "adding a socket to an epoll descriptor",
+                source: error.into(),
+            });
+        }
+        self.activate(peer, now);
+        // So that its hello is waited for only so long.
+        self.tick_at = if self.tick_at == 0 { now + self.heartbeat_ns } else { self.tick_at };
+        Ok(())
+    }
+
+    /// Where a secret is asked for, who has not proved it yet gives way to who comes later, when
+    /// there are too many of them or no connection is left.
+    fn make_room(&mut self) {
+        let (mut unproven, mut oldest) = (0, None);
+        for slot in 0..self.peers.slots() {
+            if let Some((peer, served)) = self.peers.at_mut(slot)
+                && !served.is_greeted()
+            {
+                unproven += 1;
+                oldest = oldest.into_iter().chain([(served.since, peer)]).min();
+            }
+        }
+        let is_crowded = unproven >= UNPROVEN_CONNECTIONS_MAX || self.peers.is_full();
+        if let Some((_, peer)) = oldest.filter(|_| is_crowded && self.secret.is_some()) {
+            self.end(peer, Broken::Crowded);
+        }
+    }
+
+    fn stop_listening(&mut self) {
+        self.set_listening(false);
+        let soon = monotonic_ns() + self.heartbeat_ns;
+        self.tick_at = if self.tick_at == 0 { soon } else { self.tick_at };
+    }
+
+    pub(super) fn listen_again(&mut self) {
+        if !self.is_listening && !self.doors.is_congested() {
+            self.set_listening(true);
+        }
+    }
+
+    fn set_listening(&mut self, is_listening: bool) {
+        self.is_listening = is_listening;
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, is_listening);
+        let data = epoll::EventData::new_u64(LISTENER);
+        let modified = epoll::modify(&self.epoll, &self.listener, data, flags);
+        assert!(modified.is_ok(), "epoll lost the listener: {modified:?}");
+    }
+}

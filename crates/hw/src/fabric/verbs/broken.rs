@@ -1,0 +1,55 @@
+//! Why a connection of either end is over: for the log, and for its user.
+
+use super::VerbsError;
+use super::wire::WireError;
+use rackpool_core::error::DeathCause;
+use rustix::io::Errno;
+
+/// Why a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("the peer closed it")]
+    Closed,
+    #[error("closed here")]
+    Left,
+    #[error("the peer is silent for {lease_ms} ms")]
+    Silent { lease_ms: u64 },
+    #[error("the system ended it: {0}")]
+    System(#[from] Errno),
+    #[error("the peer broke the protocol: {0}")]
+    Wire(#[from] WireError),
+    #[error("all connections of the target are taken")]
+    Refused,
+    #[error("a local buffer was taken back before it was sent")]
+    BufferGone,
+    #[error("{0}")]
+    Verbs(#[from] VerbsError),
+    #[error("a work request failed with the device's status {status}: {}", meaning(*.status))]
+    Work { status: i32 },
+    #[error("the failed queue pair did not give its work back within {lease_ms} ms")]
+    Stuck { lease_ms: u64 },
+}
+
+impl Broken {
+    pub(super) fn cause(&self) -> DeathCause {
+        // 12 and 13: the device has tried for as long as it does.
+        match self {
+            Broken::Silent { .. } | Broken::Work { status: 12 | 13 } => DeathCause::Silent,
+            _ => DeathCause::Closed,
+        }
+    }
+}
+
+/// The device's status in words.
+fn meaning(status: i32) -> &'static str {
+    match status {
+        1 => "a message longer than its receive",
+        4 => "local memory that is not registered so",
+        5 => "work behind a failed one",
+        9 => "the other side does not understand it",
+        11 => "the other side failed in executing it",
+        12 => "no acknowledgement, however often it was sent",
+        13 => "no receive was posted there",
+        _ => "see ibv_wc_status",
+    }
+}

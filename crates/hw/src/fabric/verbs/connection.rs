@@ -1,0 +1,762 @@
+//! One connection of an endpoint: its queue of work requests and how far each is, the keys of the
+//! target's frames that it knows, its control line, and its way back after a failure.
+//!
+//! Order: work is posted in the order of posting and completed to its user in that order. READ,
+//! WRITE and WRITE_IMM are the device's; SEND, and atomics unless the device's are good enough,
+//! are messages to the target, which answers. One-sided work waits for atomics that are messages;
+//! whatever follows a READ is fenced.
+//!
+//! Keys: the device's key of a frame is asked for at its first use and kept until the target
+//! withdraws it, or until the device refuses it: then the work is `BadKey`, the queue pair is
+//! renewed at both ends, and all behind it, of which nothing was executed, is posted again. After
+//! any other failure what was done is not known, so the connection ends.
+//!
+//! Called by `endpoint.rs`, which owns buffers, slots and the completion queue.
+
+use super::broken::Broken;
+use super::control::ControlLine;
+use super::device::DeviceLimits;
+use super::lane::{Arrived, Lane, Outcome};
+use super::local::{Locals, STAGED_BYTES_MAX};
+use super::queue::{Completion, Flags, Operation, Status};
+use super::wire::{Control, Head, WireError};
+use crate::fabric::FabricStats;
+use rackpool_core::addr::Generation;
+use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX};
+use rackpool_core::error::DeathCause;
+use rackpool_core::seam::{
+    BufId, FabricEvent, Nanos, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+/// Most bytes of one work request on the device; longer ones are several.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// The control line is looked at this often while nothing is expected of it.
+const LOOK_NS: Nanos = 1_000_000;
+
+/// What a connection needs of its endpoint.
+pub(super) struct Context<'a> {
+    pub(super) locals: &'a mut Locals,
+    pub(super) stats: &'a mut FabricStats,
+    pub(super) limits: DeviceLimits,
+    pub(super) device_atomics: bool,
+    pub(super) lease_ms: u64,
+    pub(super) heartbeat_ns: Nanos,
+    /// Room for what completions mean.
+    pub(super) outcomes: Vec<Outcome<Tag>>,
+}
+
+/// The device's number for work behind a failed one, and for a refused key.
+const FLUSHED: i32 = 5;
+const ACCESS: i32 = 10;
+
+/// What a work request of the device was for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tag {
+    /// A part of the work of that number, and whether it is the last one.
+    Part { work: u64, is_last: bool },
+    /// The message of the work of that number.
+    Message { work: u64 },
+    /// A question for a key.
+    Open,
+    /// Nothing that anybody waits for.
+    Credit,
+}
+
+/// How far a work request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not posted, or not to its end.
+    Queued,
+    /// With the device; an answer has to come as well.
+    Posted { is_done: bool, is_answered: bool },
+    /// Over.
+    Ended(WorkStatus),
+}
+
+pub(super) struct Work {
+    id: u64,
+    verb: Verb,
+    signalled: bool,
+    pieces: [Sge; FABRIC_SGES_MAX],
+    piece_count: u8,
+    bytes: u64,
+    state: State,
+    /// Staging slot that it uses.
+    slot: Option<u16>,
+    /// Its destination is gone: data of a READ is dropped.
+    discard: bool,
+    /// Bytes that are with the device, and its work requests for them that have not ended.
+    posted_bytes: u64,
+    parts: u32,
+}
+
+impl Work {
+    pub(super) fn pieces(&self) -> &[Sge] {
+        &self.pieces[..usize::from(self.piece_count)]
+    }
+
+    fn at(&self) -> Option<RemoteAddr> {
+        match self.verb {
+            Verb::Read(at) | Verb::Write(at) | Verb::WriteImm(at, _) => Some(at),
+            Verb::Cas { at, .. } | Verb::FetchAdd { at, .. } => Some(at),
+            Verb::Send => None,
+        }
+    }
+
+    fn is_read(&self) -> bool {
+        matches!(self.verb, Verb::Read(_))
+    }
+
+    fn is_atomic(&self) -> bool {
+        matches!(self.verb, Verb::Cas { .. } | Verb::FetchAdd { .. })
+    }
+
+    fn is_staged(&self) -> bool {
+        self.bytes <= STAGED_BYTES_MAX
+    }
+
+    /// Whether the device uses its buffers themselves now.
+    fn is_direct(&self) -> bool {
+        !self.is_staged() && self.parts > 0 && !self.discard
+    }
+}
+
+/// How far the connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The target's welcome was not received.
+    Greeting,
+    Up,
+    /// The queue pair failed; its work is to come back, since then.
+    Draining {
+        since: Nanos,
+    },
+    /// The target was asked to renew its queue pair.
+    Recovering,
+}
+
+/// What the oldest answer that is missing is for.
+#[derive(Clone, Copy, Debug)]
+enum Expected {
+    Work(u64),
+    Open(RemoteAddr),
+}
+
+/// The geometry of the target's pages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Geometry {
+    page_shift: u8,
+    frame_count: u32,
+}
+
+pub(super) struct Connection {
+    pub(super) lane: Lane<Tag>,
+    pub(super) control: ControlLine,
+    pub(super) addr: SocketAddr,
+    pub(super) broken: Option<Broken>,
+    /// What the endpoint's epoll waits for: also room to send.
+    pub(super) polls_out: bool,
+    stage: Stage,
+    geometry: Geometry,
+    pub(super) queue: VecDeque<Work>,
+    /// Number of the front of the queue, and how many of it are posted to their end or over.
+    first: u64,
+    next: usize,
+    expected: VecDeque<Expected>,
+    keys: BTreeMap<u32, (Generation, u32)>,
+    asked: Option<(u32, Generation)>,
+    /// READs and atomics that the device has under way.
+    reads: u32,
+    /// Atomics that are messages and are not answered.
+    remote_atomics: u32,
+    heard: Nanos,
+    pinged: Option<Nanos>,
+    looked: Nanos,
+    recoveries: u64,
+}
+
+impl Connection {
+    pub(super) fn new(lane: Lane<Tag>, control: ControlLine, addr: SocketAddr, now: Nanos) -> Self {
+        Self {
+            lane,
+            control,
+            addr,
+            broken: None,
+            polls_out: false,
+            stage: Stage::Greeting,
+            geometry: Geometry::default(),
+            queue: VecDeque::with_capacity(FABRIC_OUTSTANDING_MAX as usize),
+            first: 0,
+            next: 0,
+            expected: VecDeque::new(),
+            keys: BTreeMap::new(),
+            asked: None,
+            reads: 0,
+            remote_atomics: 0,
+            heard: now,
+            pinged: None,
+            looked: now,
+            recoveries: 0,
+        }
+    }
+
+    /// How often its queue pair was renewed.
+    pub(super) fn recoveries(&self) -> u64 {
+        self.recoveries
+    }
+
+    /// The next tick looks at the control line.
+    pub(super) fn look_soon(&mut self) {
+        self.looked = 0;
+    }
+
+    /// Appends a work request without posting it; `false` if the queue is full.
+    pub(super) fn enqueue(&mut self, work: &WorkRequest<'_>) -> bool {
+        if self.queue.len() >= FABRIC_OUTSTANDING_MAX as usize {
+            return false;
+        }
+        let mut pieces = [Sge { buf: BufId(0), offset: 0, bytes: 0 }; FABRIC_SGES_MAX];
+        pieces[..work.local.len()].copy_from_slice(work.local);
+        let bytes = work.local.iter().map(|piece| piece.bytes).sum();
+        self.queue.push_back(Work {
+            id: work.id,
+            verb: work.verb,
+            signalled: work.signalled,
+            pieces,
+            piece_count: work.local.len() as u8,
+            bytes,
+            state: State::Queued,
+            slot: None,
+            discard: false,
+            posted_bytes: 0,
+            parts: 0,
+        });
+        true
+    }
+
+    /// Posts what can be posted, all under one doorbell.
+    pub(super) fn advance(&mut self, cx: &mut Context<'_>) -> Result<(), Broken> {
+        if self.stage != Stage::Up || self.lane.has_failed() {
+            return Ok(());
+        }
+        while self.next < self.queue.len() {
+            let is_through = match self.queue[self.next].state {
+                State::Queued => self.post_next(cx)?,
+                _ => true,
+            };
+            if !is_through {
+                break;
+            }
+            self.next += 1;
+        }
+        self.lane.tell(|| Tag::Credit);
+        Ok(self.lane.ring()?)
+    }
+
+    /// Posts the next work request; `false` if it has to wait.
+    fn post_next(&mut self, cx: &mut Context<'_>) -> Result<bool, Broken> {
+        let number = self.first + self.next as u64;
+        let work = &self.queue[self.next];
+        if let Some(status) = self.refusal(work, cx) {
+            self.queue[self.next].state = State::Ended(status);
+            return Ok(true);
+        }
+        let Some(at) = work.at() else { return Ok(self.post_message(number, Head::Send, cx)) };
+        let head = match work.verb {
+            Verb::Cas { at, expected, new } => Some(Head::Cas { at, expected, new }),
+            Verb::FetchAdd { at, n } => Some(Head::FetchAdd { at, n }),
+            _ => None,
+        };
+        if let Some(head) = head.filter(|_| !cx.device_atomics) {
+            let is_posted = self.post_message(number, head, cx);
+            self.remote_atomics += u32::from(is_posted);
+            return Ok(is_posted);
+        }
+        if self.remote_atomics > 0 {
+            return Ok(false);
+        }
+        let frame = (at.offset >> self.geometry.page_shift) as u32;
+        match self.keys.get(&frame) {
+            Some((key, remote)) if *key == at.key => {
+                let remote = *remote;
+                self.post_parts(number, at.offset, remote, cx)
+            }
+            _ => {
+                if self.asked != Some((frame, at.key)) && self.lane.has_credit() {
+                    self.asked = Some((frame, at.key));
+                    self.expected.push_back(Expected::Open(at));
+                    self.lane.message(Head::Open(at), 0, |_, _| (), false, Tag::Open);
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    /// What is known to be wrong without asking anybody.
+    fn refusal(&self, work: &Work, cx: &Context<'_>) -> Option<WorkStatus> {
+        let Some(at) = work.at() else {
+            let is_long = work.bytes > u64::from(MESSAGE_BYTES_MAX);
+            return is_long.then_some(WorkStatus::BadRange);
+        };
+        let is_ours = !work.is_atomic() || cx.device_atomics;
+        if !is_ours {
+            return None;
+        }
+        let bytes = if work.is_atomic() { 8 } else { work.bytes };
+        if work.is_atomic() && !at.offset.is_multiple_of(8) {
+            return Some(WorkStatus::BadRange);
+        }
+        if work.is_atomic() && at.key.is_shared() {
+            return Some(WorkStatus::BadKey);
+        }
+        let shift = self.geometry.page_shift;
+        let within = at.offset & ((1 << shift) - 1);
+        let is_outside = at.offset >> shift >= u64::from(self.geometry.frame_count);
+        if is_outside || bytes > (1 << shift) - within {
+            return Some(WorkStatus::BadRange);
+        }
+        (at.key.0 == 0).then_some(WorkStatus::BadKey)
+    }
+
+    /// Posts a work request as a message; `false` if there is no room for it now.
+    fn post_message(&mut self, number: u64, head: Head, cx: &mut Context<'_>) -> bool {
+        if !self.lane.has_credit() {
+            return false;
+        }
+        let work = &mut self.queue[(number - self.first) as usize];
+        let (pieces, bytes) = (work.pieces, work.bytes);
+        let pieces = &pieces[..usize::from(work.piece_count)];
+        let locals = &*cx.locals;
+        let fill = |window: &crate::window::Window, offset| locals.gather(pieces, window, offset);
+        let fence = self.reads > 0;
+        self.lane.message(head, bytes, fill, fence, Tag::Message { work: number });
+        work.state = State::Posted { is_done: false, is_answered: false };
+        self.expected.push_back(Expected::Work(number));
+        true
+    }
+
+    /// Posts the parts of a one-sided work request that there is room for; whether all are.
+    fn post_parts(
+        &mut self,
+        number: u64,
+        offset: u64,
+        key: u32,
+        cx: &mut Context<'_>,
+    ) -> Result<bool, Broken> {
+        let index = (number - self.first) as usize;
+        let needs_answer = matches!(self.queue[index].verb, Verb::WriteImm(..));
+        let chunk = CHUNK_BYTES.min(u64::from(cx.limits.message_bytes_max));
+        loop {
+            let work = &mut self.queue[index];
+            if self.lane.room() < 2 || needs_answer && !self.lane.has_credit() {
+                return Ok(false);
+            }
+            let uses_slot = (work.is_staged() || work.discard) && work.bytes > 0;
+            if (uses_slot || work.is_atomic()) && work.slot.is_none() {
+                let Some(slot) = cx.locals.take_slot() else { return Ok(false) };
+                work.slot = Some(slot);
+                if !work.is_read() && !work.is_atomic() {
+                    cx.locals.stage(slot, work.pieces());
+                }
+            }
+            let limit = if work.discard { STAGED_BYTES_MAX } else { chunk };
+            let bytes = limit.min(work.bytes - work.posted_bytes);
+            let is_last = work.posted_bytes + bytes == work.bytes;
+            let operation = operation_of(&work.verb, offset + work.posted_bytes, key, is_last);
+            let is_small = work.is_staged() && bytes <= u64::from(self.lane.inline_bytes_max());
+            let is_from = !work.is_read() && !work.is_atomic();
+            let flags = Flags {
+                signalled: work.signalled && is_last,
+                inline: is_from && is_small && bytes > 0,
+                fence: is_from && self.reads > 0,
+            };
+            let uses_slot = uses_slot || work.is_atomic();
+            if !uses_slot {
+                cx.locals.pin(work.pieces(), work.is_read())?;
+            }
+            let pieces = match work.slot.filter(|_| uses_slot) {
+                Some(slot) => cx.locals.slot(slot, if work.is_atomic() { 8 } else { bytes }),
+                None => cx.locals.parts(work.pieces(), work.posted_bytes, bytes),
+            };
+            let tag = Tag::Part { work: number, is_last };
+            self.lane.one_sided(&operation, pieces.into_iter().flatten(), flags, tag);
+            work.posted_bytes += bytes;
+            work.parts += 1;
+            self.reads += u32::from(!is_from);
+            if is_last {
+                work.state = State::Posted { is_done: false, is_answered: !needs_answer };
+                if needs_answer {
+                    self.expected.push_back(Expected::Work(number));
+                }
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Takes a completion of the device in.
+    pub(super) fn completed(
+        &mut self,
+        peer: PeerId,
+        completion: &Completion,
+        cx: &mut Context<'_>,
+        events: &mut Vec<FabricEvent>,
+    ) -> Result<(), Broken> {
+        let mut outcomes = std::mem::take(&mut cx.outcomes);
+        let taken = self.lane.completed(completion, &mut outcomes);
+        for outcome in outcomes.drain(..) {
+            match outcome {
+                Outcome::Received(arrived) => self.received(peer, arrived, cx, events)?,
+                Outcome::Ended(tag, Status::Done) => self.part_done(tag, cx),
+                Outcome::Ended(tag, Status::Access) => self.part_refused(tag)?,
+                Outcome::Ended(tag, Status::Failed(0 | FLUSHED)) => self.part_undone(tag),
+                Outcome::Ended(_, Status::Failed(status)) => return Err(Broken::Work { status }),
+            }
+        }
+        cx.outcomes = outcomes;
+        taken
+    }
+
+    fn work(&mut self, number: u64) -> Option<&mut Work> {
+        self.queue.get_mut(number.checked_sub(self.first)? as usize)
+    }
+
+    fn part_done(&mut self, tag: Tag, cx: &mut Context<'_>) {
+        let (number, is_last) = match tag {
+            Tag::Part { work, is_last } => (work, is_last),
+            Tag::Message { .. } | Tag::Open | Tag::Credit => return,
+        };
+        let Some(work) = self.work(number) else { return };
+        work.parts -= 1;
+        let uses_device = work.is_read() || work.is_atomic();
+        if let (true, State::Posted { is_answered, .. }) = (is_last, work.state) {
+            let mut value = 0;
+            if let Some(slot) = work.slot.take() {
+                if work.is_atomic() {
+                    value = cx.locals.word(slot);
+                } else if work.is_read() && !work.discard {
+                    let pieces = work.pieces;
+                    cx.locals.unstage(slot, &pieces[..usize::from(work.piece_count)]);
+                }
+                cx.locals.free_slot(slot);
+            }
+            work.state = match is_answered {
+                true => State::Ended(WorkStatus::Done(value)),
+                false => State::Posted { is_done: true, is_answered },
+            };
+        }
+        self.reads -= u32::from(uses_device);
+    }
+
+    /// The device of the target refused a key. Nothing behind this was executed.
+    fn part_refused(&mut self, tag: Tag) -> Result<(), Broken> {
+        let Tag::Part { work: number, .. } = tag else {
+            return Err(Broken::Work { status: ACCESS });
+        };
+        self.part_undone(tag);
+        let shift = self.geometry.page_shift;
+        let Some(work) = self.work(number) else { return Ok(()) };
+        work.state = State::Ended(WorkStatus::BadKey);
+        if let Some(at) = work.at() {
+            self.keys.remove(&((at.offset >> shift) as u32));
+        }
+        Ok(())
+    }
+
+    /// A work request of the device came back without having been executed.
+    fn part_undone(&mut self, tag: Tag) {
+        match tag {
+            Tag::Credit => self.lane.unsend(),
+            Tag::Open => {
+                self.lane.unsend();
+                self.expected.pop_back();
+                self.asked = None;
+            }
+            Tag::Message { work: number } => {
+                self.lane.unsend();
+                self.expected.pop_back();
+                let Some(work) = self.work(number) else { return };
+                work.state = State::Queued;
+                let (is_atomic, is_gone) = (work.is_atomic(), work.discard);
+                self.remote_atomics -= u32::from(is_atomic);
+                if is_gone {
+                    self.broken.get_or_insert(Broken::BufferGone);
+                }
+            }
+            Tag::Part { work: number, is_last } => {
+                let Some(work) = self.work(number) else { return };
+                work.parts -= 1;
+                let uses_device = work.is_read() || work.is_atomic();
+                let is_message = is_last && matches!(work.verb, Verb::WriteImm(..));
+                if !matches!(work.state, State::Ended(_)) {
+                    work.state = State::Queued;
+                }
+                // A slot stays as it is: what a WRITE has put there is not put there again.
+                work.posted_bytes = 0;
+                self.reads -= u32::from(uses_device);
+                if is_message {
+                    self.lane.unsend();
+                    self.expected.pop_back();
+                }
+            }
+        }
+    }
+
+    /// A message of the target.
+    fn received(
+        &mut self,
+        peer: PeerId,
+        arrived: Arrived,
+        cx: &mut Context<'_>,
+        events: &mut Vec<FabricEvent>,
+    ) -> Result<(), Broken> {
+        cx.stats.received_bytes += u64::from(arrived.bytes());
+        match self.lane.head(&arrived)? {
+            None => {}
+            Some(Head::Message) => {
+                let message = self.lane.payload(&arrived);
+                events.push(FabricEvent::Received { peer, message });
+            }
+            Some(Head::Closed(at)) => {
+                let frame = (at.offset >> self.geometry.page_shift) as u32;
+                if self.keys.get(&frame).is_some_and(|(key, _)| *key == at.key) {
+                    self.keys.remove(&frame);
+                }
+            }
+            Some(Head::Answer(status)) => self.answered(status)?,
+            Some(_) => return Err(WireError::Kind { kind: 0 }.into()),
+        }
+        self.lane.used(arrived);
+        Ok(())
+    }
+
+    fn answered(&mut self, status: WorkStatus) -> Result<(), Broken> {
+        let expected = self.expected.pop_front();
+        let unasked = WireError::Field { what: "an answer that nobody asked for" };
+        match expected.ok_or(unasked)? {
+            Expected::Open(at) => {
+                self.asked = None;
+                let frame = (at.offset >> self.geometry.page_shift) as u32;
+                if let WorkStatus::Done(remote) = status {
+                    let remote = u32::try_from(remote);
+                    let remote = remote.map_err(|_| WireError::Field { what: "a key" })?;
+                    self.keys.insert(frame, (at.key, remote));
+                } else if let Some(work) = self.queue.get_mut(self.next)
+                    && work.state == State::Queued
+                    && work.at() == Some(at)
+                {
+                    // It was for this one that the key was asked for.
+                    work.state = State::Ended(status);
+                }
+            }
+            Expected::Work(number) => {
+                let Some(work) = self.work(number) else { return Ok(()) };
+                let is_atomic = work.is_atomic();
+                let is_message = is_atomic || work.verb == Verb::Send;
+                work.state = match work.state {
+                    State::Posted { is_done: false, .. } if !is_message => {
+                        State::Posted { is_done: false, is_answered: true }
+                    }
+                    _ => State::Ended(status),
+                };
+                self.remote_atomics -= u32::from(is_atomic);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the user of the work that has ended, in order.
+    pub(super) fn settle(
+        &mut self,
+        peer: PeerId,
+        cx: &mut Context<'_>,
+        events: &mut Vec<FabricEvent>,
+    ) {
+        while let Some(Work { state: State::Ended(status), parts: 0, .. }) = self.queue.front() {
+            let status = *status;
+            let mut work = self.queue.pop_front().expect("there is one");
+            if let Some(slot) = work.slot.take() {
+                cx.locals.free_slot(slot);
+            }
+            self.first += 1;
+            self.next = self.next.saturating_sub(1);
+            cx.stats.ops += 1;
+            if work.signalled || !matches!(status, WorkStatus::Done(_)) {
+                events.push(FabricEvent::Completed { peer, id: work.id, status });
+            }
+        }
+    }
+
+    /// What time and the control line bring about. `true` if anything moved.
+    pub(super) fn tick(
+        &mut self,
+        peer: PeerId,
+        now: Nanos,
+        cx: &mut Context<'_>,
+        events: &mut Vec<FabricEvent>,
+    ) -> Result<bool, Broken> {
+        let mut moved = false;
+        if self.stage != Stage::Up || now.saturating_sub(self.looked) >= LOOK_NS {
+            self.looked = now;
+            self.control.flush()?;
+            while let Some(control) = self.control.receive()? {
+                self.heard = now;
+                self.pinged = self.pinged.filter(|_| control != Control::Pong);
+                self.told(peer, control, events)?;
+                moved = true;
+            }
+        }
+        self.recover(now, cx)?;
+        self.check_liveness(now, cx)?;
+        Ok(moved)
+    }
+
+    fn told(
+        &mut self,
+        peer: PeerId,
+        control: Control,
+        events: &mut Vec<FabricEvent>,
+    ) -> Result<(), Broken> {
+        match (control, self.stage) {
+            (Control::Welcome { address, page_shift, frame_count }, Stage::Greeting) => {
+                if !(12..=40).contains(&page_shift) {
+                    return Err(WireError::Field { what: "page size" }.into());
+                }
+                self.geometry = Geometry { page_shift, frame_count };
+                self.lane.connect(&address)?;
+                self.control.send(Control::Ready)?;
+                self.stage = Stage::Up;
+                events.push(FabricEvent::Connected { peer });
+            }
+            (Control::Busy, Stage::Greeting) => return Err(Broken::Refused),
+            (Control::Recovered(address), Stage::Recovering) => {
+                self.lane.connect(&address)?;
+                self.control.send(Control::Ready)?;
+                self.stage = Stage::Up;
+            }
+            (Control::Pong, _) => {}
+            _ => return Err(WireError::Kind { kind: 0 }.into()),
+        }
+        Ok(())
+    }
+
+    /// Brings a failed queue pair back, as far as it has come.
+    fn recover(&mut self, now: Nanos, cx: &Context<'_>) -> Result<(), Broken> {
+        if self.stage == Stage::Up && self.lane.has_failed() {
+            self.lane.fail()?;
+            self.stage = Stage::Draining { since: now };
+        }
+        let Stage::Draining { since } = self.stage else { return Ok(()) };
+        if !self.lane.is_drained() {
+            let lease_ms = cx.lease_ms;
+            let is_late = now.saturating_sub(since) >= lease_ms * 1_000_000;
+            return if is_late { Err(Broken::Stuck { lease_ms }) } else { Ok(()) };
+        }
+        self.lane.renew()?;
+        let received = self.lane.received();
+        self.control.send(Control::Recover { address: self.lane.address(), received })?;
+        self.stage = Stage::Recovering;
+        self.recoveries += 1;
+        let is_queued = |work: &Work| work.state == State::Queued;
+        self.next = self.queue.iter().position(is_queued).unwrap_or(self.queue.len());
+        Ok(())
+    }
+
+    fn check_liveness(&mut self, now: Nanos, cx: &mut Context<'_>) -> Result<(), Broken> {
+        let lease_ns = cx.lease_ms * 1_000_000;
+        let silent = Broken::Silent { lease_ms: cx.lease_ms };
+        match self.pinged {
+            _ if self.stage == Stage::Greeting => {
+                if now.saturating_sub(self.heard) >= lease_ns {
+                    return Err(silent);
+                }
+            }
+            Some(since) => {
+                if now.saturating_sub(since) >= lease_ns - cx.heartbeat_ns {
+                    return Err(silent);
+                }
+            }
+            None => {
+                if now.saturating_sub(self.heard) >= cx.heartbeat_ns {
+                    self.control.send(Control::Ping)?;
+                    self.pinged = Some(now);
+                    cx.stats.pings += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends everything; the connection is down and its queue pair with it.
+    pub(super) fn drain(self, peer: PeerId, cx: &mut Context<'_>, events: &mut Vec<FabricEvent>) {
+        let cause = self.broken.as_ref().map_or(DeathCause::Closed, Broken::cause);
+        // First: from here on the device touches nothing of ours.
+        drop(self.lane);
+        for work in self.queue {
+            if let Some(slot) = work.slot {
+                cx.locals.free_slot(slot);
+            }
+            let executed = match work.state {
+                State::Queued if work.posted_bytes == 0 => Some(false),
+                _ => None,
+            };
+            let status = match work.state {
+                State::Ended(status) => status,
+                _ => WorkStatus::Flushed { executed },
+            };
+            if work.signalled || !matches!(status, WorkStatus::Done(_)) {
+                events.push(FabricEvent::Completed { peer, id: work.id, status });
+            }
+        }
+        events.push(FabricEvent::Closed { peer, cause });
+    }
+
+    /// Makes sure that no work that is not with the device names a buffer for which `named` holds;
+    /// whether some that is with it does, which is to be waited for.
+    pub(super) fn let_go(&mut self, named: impl Fn(BufId) -> bool) -> bool {
+        let mut is_used = false;
+        for work in &mut self.queue {
+            if !work.pieces().iter().any(|piece| named(piece.buf)) {
+                continue;
+            }
+            let is_begun = work.parts > 0 || work.posted_bytes > 0;
+            match work.state {
+                State::Ended(_) if work.parts == 0 => {}
+                _ if work.is_read() && work.is_staged() => work.discard = true,
+                // Whether its message has to be sent again is not known yet.
+                State::Posted { .. } if work.verb == Verb::Send => work.discard = true,
+                State::Queued if work.is_read() && !is_begun => work.discard = true,
+                State::Queued if !is_begun => {
+                    self.broken.get_or_insert(Broken::BufferGone);
+                }
+                _ => is_used |= !work.is_staged() && !work.discard,
+            }
+        }
+        is_used
+    }
+
+    /// Whether the device may touch `piece` now, or, unless its user only `reads`, look at it.
+    pub(super) fn uses(&self, piece: &Sge, reads: bool) -> bool {
+        let overlaps = |own: &Sge| {
+            own.buf == piece.buf
+                && own.offset < piece.offset + piece.bytes
+                && piece.offset < own.offset + own.bytes
+        };
+        self.queue.iter().any(|work| {
+            work.is_direct() && (!reads || work.is_read()) && work.pieces().iter().any(overlaps)
+        })
+    }
+}
+
+/// The device's operation for a part of a work request.
+fn operation_of(verb: &Verb, address: u64, key: u32, is_last: bool) -> Operation<'static> {
+    match *verb {
+        Verb::Read(_) => Operation::Read { address, key },
+        Verb::WriteImm(_, imm) if is_last => Operation::WriteImm { address, key, imm },
+        Verb::Write(_) | Verb::WriteImm(..) => Operation::Write { address, key },
+        Verb::Cas { expected, new, .. } => Operation::Cas { address, key, expected, new },
+        Verb::FetchAdd { n, .. } => Operation::FetchAdd { address, key, n },
+        Verb::Send => unreachable!("a message"),
+    }
+}

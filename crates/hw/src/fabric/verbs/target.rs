@@ -1,0 +1,464 @@
+//! The target's end of the verbs fabric: a thread that answers messages, opens and closes keys and
+//! executes the atomics that the device must not; READ, WRITE and WRITE_IMM are the device's.
+//!
+//! In: control lines from initiators, messages of the application. Out: `FabricEvent`s. The
+//! application calls from any thread and never waits for this one, except to end it.
+//!
+//! Waiting: the thread looks without pause for a while after something moved, then gives way
+//! between looks, then sleeps until the device, a control line or the application says something;
+//! while frames are open never for more than [`REVOKE_NS`], since whoever frees one waits.
+//!
+//! Source: DESIGN §3 (waiting, revocation), §4 (bounded queues).
+
+use super::broken::Broken;
+use super::control::ControlLine;
+use super::device::{Device, DeviceChoice};
+use super::keys::Keys;
+use super::lane::{TARGET_DEPTH, fit, peer_of};
+use super::queue::{Completion, Completions};
+use super::serve::{Served, Service};
+use super::wire::Control;
+use super::{Atomics, Trust};
+use crate::fabric::doors::Doors;
+use crate::fabric::peers::PeerTable;
+use crate::fabric::shm::ShmPeer;
+use crate::fabric::tcp::{Mail, TargetSendError, heartbeat_ns, new_socket, tune};
+use crate::fabric::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
+use crate::window::Window;
+use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX};
+use rackpool_core::layout::RegionLayout;
+use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr};
+use rustix::event::{Timespec, epoll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, sockopt};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+/// Table words of open frames are looked at at least this often, nanoseconds.
+pub const REVOKE_NS: Nanos = 1_000_000;
+/// Control lines are looked at this often while the thread is busy.
+const READY_NS: Nanos = 1_000_000;
+/// Reports taken from the system at once.
+const READY_MAX: usize = 64;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+/// A connection that has not said hello after this long is closed.
+const HELLO_NS: Nanos = 5_000_000_000;
+const LISTENER: u64 = u64::MAX;
+const WAKE: u64 = u64::MAX - 1;
+const DEVICE: u64 = u64::MAX - 2;
+
+/// What a target serves, and how.
+#[derive(Clone)]
+pub struct TargetOptions {
+    /// Which device.
+    pub device: DeviceChoice,
+    /// Where to listen for control lines; port 0 for any.
+    pub listen: SocketAddr,
+    /// Whom to answer.
+    pub trust: Trust,
+    /// Geometry of the pages.
+    pub layout: RegionLayout,
+    /// The pages section.
+    pub pages: Window,
+    /// The table section: one generation word a frame.
+    pub table: Window,
+    /// Announce cells that whoever frees frames looks at: one word for the thread's own accesses,
+    /// the others for frames that are open to devices, of which there are no more than that.
+    pub cells: Window,
+    /// Connections at once; others are refused. Fewer if one completion queue of the device does
+    /// not bear so many.
+    pub connections_max: u32,
+    /// How long a failed queue pair may take to come back, milliseconds.
+    pub lease_ms: u64,
+    /// How long the thread looks without pause after something moved, nanoseconds …
+    pub spin_ns: u32,
+    /// … and how long it then gives way between looks before it sleeps, nanoseconds.
+    pub yield_ns: u32,
+    /// Whether initiators may have the device execute atomics.
+    pub atomics: Atomics,
+    /// Called when events are there and were not before. Must not block.
+    pub waker: Arc<dyn Fn() + Send + Sync>,
+    /// Told why connections end.
+    pub log: Log,
+}
+
+impl TargetOptions {
+    /// The usual settings for a region; nobody is woken.
+    pub fn new(
+        listen: SocketAddr,
+        layout: RegionLayout,
+        pages: Window,
+        table: Window,
+        cells: Window,
+    ) -> Self {
+        Self {
+            device: DeviceChoice::default(),
+            listen,
+            trust: Trust::ThisHost,
+            layout,
+            pages,
+            table,
+            cells,
+            connections_max: 256,
+            lease_ms: LEASE_MS_DEFAULT,
+            spin_ns: 20_000,
+            yield_ns: 200_000,
+            atomics: Atomics::Safe,
+            waker: Arc::new(|| ()),
+            log: log_to_stderr(),
+        }
+    }
+}
+
+/// A serving thread. Dropping it closes all connections and waits for the thread's end.
+pub struct Target {
+    local_addr: SocketAddr,
+    doors: Arc<Doors>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Target {
+    /// Begins to serve. Errors: `NotLoopback`, `Geometry` (also: fewer than two cells), `Verbs`,
+    /// `Io`.
+    pub fn start(options: TargetOptions) -> Result<Self, FabricError> {
+        options.trust.require(options.listen)?;
+        let TargetOptions { layout, pages, table, cells, .. } = options.clone();
+        let found_bytes = cells.bytes();
+        if found_bytes < 16 {
+            return Err(FabricError::Geometry { what: "cells", found_bytes, needed_bytes: 16 });
+        }
+        let own = cells.slice(0, 8);
+        let memory = ShmPeer::new(pages.clone(), table.clone(), own, layout)?;
+        let device = Device::open(&options.device)?;
+        let atomics = device.limits.has_atomics
+            && (device.limits.atomics_global || options.atomics == Atomics::Device);
+        let cells = cells.slice(8, found_bytes - 8);
+        let keys = Keys::new(pages, table, cells, layout, atomics);
+        let (connections, entries) = fit(&device, TARGET_DEPTH, options.connections_max);
+        let completions = Completions::new(&device, entries)?;
+        let (listener, local_addr) = listen(options.listen)?;
+        let doors = Arc::new(Doors::new(options.waker)?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(FabricError::io("an epoll descriptor"))?;
+        for (fd, token) in
+            [(listener.as_fd(), LISTENER), (doors.wake.as_fd(), WAKE), (completions.fd(), DEVICE)]
+        {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+                .map_err(FabricError::io("adding to an epoll descriptor"))?;
+        }
+        let server = Server {
+            peers: PeerTable::new(connections),
+            keys,
+            completions,
+            device,
+            memory,
+            listener,
+            epoll,
+            doors: Arc::clone(&doors),
+            stats: FabricStats::default(),
+            found: Vec::with_capacity(64),
+            closed: Vec::new(),
+            spin_ns: options.spin_ns.into(),
+            yield_ns: options.yield_ns.into(),
+            lease_ms: options.lease_ms,
+            log: options.log,
+        };
+        let thread = std::thread::Builder::new()
+            .name("verbs-target".into())
+            .spawn(move || server.run())
+            .map_err(FabricError::io("a thread"))?;
+        Ok(Self { local_addr, doors, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Appends what happened; how many events.
+    pub fn poll(&self, events: &mut Vec<FabricEvent>) -> usize {
+        self.doors.take_events(events)
+    }
+
+    /// Sends a message to an initiator; messages to one connection arrive in order.
+    pub fn send(&self, peer: PeerId, message: &[u8]) -> Result<(), TargetSendError> {
+        if message.len() > MESSAGE_BYTES_MAX as usize {
+            return Err(TargetSendError::TooLong { bytes: message.len() });
+        }
+        self.doors.send(peer, Mail::Message(message.to_vec()))
+    }
+
+    /// Ends a connection; `Closed` comes with a later poll.
+    pub fn close(&self, peer: PeerId) {
+        self.doors.close(peer);
+    }
+
+    /// Asks the thread to look at the table now, for whoever waits for a revocation.
+    pub fn look(&self) {
+        self.doors.notify();
+    }
+
+    /// Counters since the start, as of the thread's last round in which something moved.
+    /// One-sided operations are not among them, as nobody here sees them.
+    pub fn stats(&self) -> FabricStats {
+        self.doors.stats()
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // SeqCst: pairs with the loads in target.rs::run and sleep; `notify` orders it before the
+        // wake-up.
+        self.doors.stop.store(true, Ordering::SeqCst);
+        self.doors.notify();
+        let thread = self.thread.take().expect("taken only here");
+        if thread.join().is_err() {
+            eprintln!("fabric: the target's thread had panicked");
+        }
+    }
+}
+
+fn listen(addr: SocketAddr) -> Result<(OwnedFd, SocketAddr), FabricError> {
+    let listener = new_socket(addr)?;
+    sockopt::set_socket_reuseaddr(&listener, true)
+        .map_err(FabricError::io("the settings of a socket"))?;
+    rustix::net::bind(&listener, &addr)
+        .map_err(FabricError::io("binding the listening address"))?;
+    rustix::net::listen(&listener, BACKLOG).map_err(FabricError::io("listening"))?;
+    let bound = rustix::net::getsockname(&listener).map_err(FabricError::io("the address"))?;
+    let bound = SocketAddr::try_from(bound).map_err(FabricError::io("the listening address"))?;
+    Ok((listener, bound))
+}
+
+/// The thread's own. Connections and keys go before what they were made on.
+struct Server {
+    keys: Keys,
+    peers: PeerTable<Served>,
+    completions: Completions,
+    device: Device,
+    memory: ShmPeer,
+    listener: OwnedFd,
+    epoll: OwnedFd,
+    doors: Arc<Doors>,
+    stats: FabricStats,
+    found: Vec<Completion>,
+    closed: Vec<(PeerId, RemoteAddr)>,
+    spin_ns: Nanos,
+    yield_ns: Nanos,
+    lease_ms: u64,
+    log: Log,
+}
+
+impl Server {
+    fn run(mut self) {
+        let (mut moved_at, mut ready_at) = (monotonic_ns(), 0);
+        // SeqCst: pairs with the store in target.rs::drop.
+        while !self.doors.stop.load(Ordering::SeqCst) {
+            let now = monotonic_ns();
+            if now >= ready_at {
+                self.ready(Some(0), now);
+                ready_at = now + READY_NS;
+            }
+            if self.round(now) {
+                moved_at = now;
+                self.publish();
+                continue;
+            }
+            let idle_ns = now.saturating_sub(moved_at);
+            if idle_ns < self.spin_ns {
+                std::hint::spin_loop();
+            } else if idle_ns < self.spin_ns + self.yield_ns {
+                std::thread::yield_now();
+            } else {
+                self.sleep(now);
+                ready_at = 0;
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        self.stats.connections = self.peers.count().into();
+        self.doors.publish(&self.stats);
+    }
+
+    /// Looks at everything once; whether anything moved.
+    fn round(&mut self, now: Nanos) -> bool {
+        // Relaxed: only saves the exchange, which orders.
+        let is_mail = self.doors.mail.load(Ordering::Relaxed);
+        // SeqCst: pairs with the store in doors.rs::notify.
+        if is_mail && self.doors.mail.swap(false, Ordering::SeqCst) {
+            self.sort_mail();
+        }
+        let mut moved = self.keys.look(&mut self.closed);
+        moved |= self.take_completions(now);
+        for slot in 0..self.peers.slots() {
+            let Some((peer, _)) = self.peers.at_mut(slot) else { continue };
+            moved |= self.with(peer, now, Served::progress).unwrap_or(false);
+        }
+        for (peer, at) in std::mem::take(&mut self.closed) {
+            self.with(peer, now, |served, _| served.tell_closed(at));
+        }
+        moved
+    }
+
+    fn take_completions(&mut self, now: Nanos) -> bool {
+        let mut found = std::mem::take(&mut self.found);
+        let moved = self.completions.poll(&mut found) > 0;
+        for completion in found.drain(..) {
+            let peer = PeerId(peer_of(&completion));
+            self.with(peer, now, |served, _| served.completed(&completion));
+        }
+        self.found = found;
+        moved
+    }
+
+    /// Runs `run` for a connection, which ends if that fails.
+    fn with<R>(
+        &mut self,
+        peer: PeerId,
+        now: Nanos,
+        run: impl FnOnce(&mut Served, &mut Service<'_>) -> Result<R, Broken>,
+    ) -> Option<R> {
+        let served = self.peers.get_mut(peer)?;
+        let mut service = Service {
+            device: &self.device,
+            completions: &self.completions,
+            memory: &self.memory,
+            keys: &mut self.keys,
+            doors: &self.doors,
+            stats: &mut self.stats,
+            closed: &mut self.closed,
+            lease_ms: self.lease_ms,
+            now,
+        };
+        match run(served, &mut service) {
+            Ok(result) => Some(result),
+            Err(broken) => {
+                self.end(peer, &broken);
+                None
+            }
+        }
+    }
+
+    fn end(&mut self, peer: PeerId, broken: &Broken) {
+        let Some(served) = self.peers.remove(peer) else { return };
+        if !matches!(broken, Broken::Closed | Broken::Left) {
+            (self.log)(&format!("closed connection {}: {broken}", peer.0));
+        }
+        let is_greeted = served.is_greeted();
+        // Its queue pair ends here, then what was registered for it.
+        drop(served);
+        self.keys.forget(peer);
+        if is_greeted {
+            self.doors.closed(peer, FabricEvent::Closed { peer, cause: broken.cause() });
+        }
+    }
+
+    /// Acts on what the application put in.
+    fn sort_mail(&mut self) {
+        for _ in 0..self.peers.limit() {
+            let Some((peer, close)) = self.doors.take_touched() else { break };
+            if close {
+                self.end(peer, &Broken::Left);
+            } else if let Some(served) = self.peers.get_mut(peer) {
+                served.has_mail = true;
+            }
+        }
+    }
+
+    /// Asks the system what is ready, waiting at most so long.
+    fn ready(&mut self, wait_ns: Option<Nanos>, now: Nanos) {
+        let nothing =
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut ready = [nothing; READY_MAX];
+        let timeout = wait_ns.map(|ns| Timespec {
+            tv_sec: (ns / 1_000_000_000) as i64,
+            tv_nsec: (ns % 1_000_000_000) as i64,
+        });
+        let count = match epoll::wait(&self.epoll, &mut ready, timeout.as_ref()) {
+            Ok(count) => count,
+            Err(Errno::INTR) => 0,
+            Err(error) => panic!("epoll_wait on a descriptor of our own: {error}"),
+        };
+        for event in &ready[..count] {
+            match event.data.u64() {
+                LISTENER => self.accept(now),
+                // The device's and the application's are looked at in any case.
+                WAKE => _ = rustix::io::read(&self.doors.wake, &mut [0; 8]),
+                DEVICE => {}
+                token => _ = self.with(PeerId(token as u32), now, Served::listen),
+            }
+        }
+        for slot in 0..self.peers.slots() {
+            let Some((peer, served)) = self.peers.at_mut(slot) else { continue };
+            if !served.is_greeted() && now.saturating_sub(served.since) > HELLO_NS {
+                self.end(peer, &Broken::Silent { lease_ms: HELLO_NS / 1_000_000 });
+            }
+        }
+    }
+
+    fn sleep(&mut self, now: Nanos) {
+        self.publish();
+        let limit_ns = if self.keys.has_open() { REVOKE_NS } else { heartbeat_ns(self.lease_ms) };
+        self.completions.arm();
+        // SeqCst: pairs with the load in doors.rs::notify.
+        self.doors.sleeping.store(true, Ordering::SeqCst);
+        // SeqCst: pairs with the stores in doors.rs::notify and target.rs::drop.
+        let must_stay =
+            self.doors.mail.load(Ordering::SeqCst) || self.doors.stop.load(Ordering::SeqCst);
+        // What came before the device was asked to tell is not told.
+        let must_stay = must_stay || self.take_completions(now);
+        self.ready(Some(if must_stay { 0 } else { limit_ns }), now);
+        // SeqCst: pairs with the load in doors.rs::notify; a notification too many is harmless.
+        self.doors.sleeping.store(false, Ordering::SeqCst);
+    }
+
+    fn accept(&mut self, now: Nanos) {
+        for _ in 0..BACKLOG {
+            if self.doors.is_congested() {
+                return;
+            }
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let socket = match rustix::net::accept_with(&self.listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(Errno::AGAIN) => return,
+                Err(error) => {
+                    (self.log)(&format!("cannot accept connections for now: {error}"));
+                    return;
+                }
+            };
+            if let Err(error) = self.admit(socket, now) {
+                (self.log)(&format!("a connection was not accepted: {error}"));
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd, now: Nanos) -> Result<(), FabricError> {
+        tune(socket.as_fd())?;
+        let limit = self.peers.limit();
+        let mut control = ControlLine::new(socket);
+        if self.peers.is_full() {
+            // A new socket has room for this; if not, its end says enough.
+            let _ = control.send(Control::Busy);
+            return Err(FabricError::PeersFull { limit });
+        }
+        let make = |peer| Ok::<_, FabricError>(Served::new(peer, control, now));
+        let peer = self.peers.insert_with(make).ok_or(FabricError::PeersFull { limit })??;
+        let served = self.peers.get_mut(peer).expect("just inserted");
+        let data = epoll::EventData::new_u64(peer.0.into());
+        let added = epoll::add(&self.epoll, served.control.fd(), data, epoll::EventFlags::IN);
+        if let Err(error) = added {
+            self.peers.remove(peer);
+            return Err(FabricError::Io {
+                what: "adding a socket to an epoll descriptor",
+                source: error.into(),
+            });
+        }
+        Ok(())
+    }
+}

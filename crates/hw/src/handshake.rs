@@ -1,0 +1,300 @@
+//! How the two ends of a connection prove to one another that they have the pool's secret, before
+//! anything else is said. Bytes in, bytes out; no socket and no clock.
+//!
+//! | step | who | says |
+//! |---|---|---|
+//! | 1 | initiator | `Greeting`, its nonce |
+//! | 2 | target | `Greeting`, its nonce |
+//! | 3 | initiator | `Proof` |
+//! | 4 | target | `Proof`, or `Refusal` with the reason |
+//!
+//! Each message has [`MESSAGE_BYTES`]: a word that says what it is, and 32 bytes. A proof is
+//! HMAC-SHA256 over who proves, what the connection is for and both nonces; so what was recorded,
+//! what the other end said itself and what was said on another kind of connection prove nothing.
+//! The initiator proves first: a stranger gets no bytes that depend on the secret.
+//!
+//! A target that has no secret answers a greeting by a refusal. One that has a secret and meets
+//! something else says so in the words of the connection's own protocol, which is its caller's.
+//!
+//! Source: DESIGN §4; decision 0035.
+
+use crate::secret::Secret;
+use rackpool_core::error::Distrust;
+use ring::hmac;
+use std::io;
+
+/// Bytes of every message.
+pub const MESSAGE_BYTES: usize = 40;
+/// Bytes of the word that says what a message is.
+const WORD_BYTES: usize = 8;
+/// Bytes of a nonce and of a proof.
+const BODY_BYTES: usize = 32;
+/// Version 1 of all of this.
+const GREETING: &[u8; WORD_BYTES] = b"rackaut1";
+const PROOF: &[u8; WORD_BYTES] = b"rackprf1";
+const REFUSAL: &[u8; WORD_BYTES] = b"rackref1";
+
+/// A message.
+pub type Message = [u8; MESSAGE_BYTES];
+/// Random bytes, drawn for one handshake.
+type Nonce = [u8; BODY_BYTES];
+/// What is signed: the role, the purpose and both nonces.
+type Claim = [u8; 2 + 2 * BODY_BYTES];
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Purpose {
+    /// Calls to the master.
+    Master = 1,
+    /// Operations at a fabric target.
+    Fabric = 2,
+}
+
+/// Who proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Role {
+    Initiator = 1,
+    Target = 2,
+}
+
+/// Why a handshake failed. The connection ends, after the reply if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The ends have not the same secret.
+    #[error("the two ends have not the same secret ({0:?})")]
+    Distrust(#[from] Distrust),
+    /// The target has no room for connections. Retry later.
+    #[error("the target has no room for another connection")]
+    Busy,
+    /// Bytes of another protocol.
+    #[error("the peer speaks something else than a rackpool with a secret")]
+    Strange,
+}
+
+/// How far a handshake is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// More bytes of the peer are needed.
+    Pending,
+    /// What follows is the connection's own protocol.
+    Done,
+    /// The connection ends.
+    Failed(Failure),
+}
+
+/// What became of bytes of the peer.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// Bytes that are done with: 0 or those of one message.
+    pub consumed: usize,
+    /// To be sent, also if it failed.
+    pub reply: Option<Message>,
+    /// How far it is now.
+    pub progress: Progress,
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaits {
+    Greeting,
+    Proof { theirs: Nonce },
+}
+
+/// One end of a handshake; see the module. It keeps no bytes: what was not consumed is shown again,
+/// with what came since.
+#[derive(Debug)]
+pub struct Handshake {
+    secret: Option<Secret>,
+    role: Role,
+    purpose: Purpose,
+    ours: Nonce,
+    awaits: Awaits,
+}
+
+impl Handshake {
+    /// The end that begins a connection, and what it says first. Errors: if the kernel has no
+    /// random numbers.
+    pub fn begin(secret: &Secret, purpose: Purpose) -> io::Result<(Self, Message)> {
+        Ok(Self::initiator(secret, purpose, draw_nonce()?))
+    }
+
+    /// The end that was called. Errors: as of [`Handshake::begin`], if there is a secret.
+    pub fn accept(secret: Option<&Secret>, purpose: Purpose) -> io::Result<Self> {
+        let nonce = secret.map_or(Ok([0; BODY_BYTES]), |_| draw_nonce())?;
+        Ok(Self::target(secret, purpose, nonce))
+    }
+
+    fn initiator(secret: &Secret, purpose: Purpose, nonce: Nonce) -> (Self, Message) {
+        let secret = Some(secret.clone());
+        let awaits = Awaits::Greeting;
+        let role = Role::Initiator;
+        (Self { secret, role, purpose, ours: nonce, awaits }, message(GREETING, &nonce))
+    }
+
+    fn target(secret: Option<&Secret>, purpose: Purpose, nonce: Nonce) -> Self {
+        let (role, awaits) = (Role::Target, Awaits::Greeting);
+        Self { secret: secret.cloned(), role, purpose, ours: nonce, awaits }
+    }
+
+    /// Looks at the bytes that came and were not consumed; to be called again as long as it
+    /// consumes some. Without a secret, whatever is not a greeting is `Done` with nothing consumed.
+    pub fn advance(&mut self, input: &[u8]) -> Step {
+        self.advance_with(input, |key, claim, proof| hmac::verify(key, claim, proof).is_ok())
+    }
+
+    fn advance_with(
+        &mut self,
+        input: &[u8],
+        verify: impl Fn(&hmac::Key, &Claim, &[u8]) -> bool,
+    ) -> Step {
+        if self.role == Role::Initiator && begins(input, REFUSAL) {
+            return self.on_refusal(input);
+        }
+        let word = if self.awaits == Awaits::Greeting { GREETING } else { PROOF };
+        if !begins(input, word) {
+            return self.on_strange();
+        }
+        let Some(body) = body(input) else { return Step::pending(0, None) };
+        let Some(secret) = self.secret.clone() else {
+            return Step::refuse(Distrust::TargetHasNone.into());
+        };
+        match (self.awaits, self.role) {
+            (Awaits::Greeting, Role::Initiator) => {
+                self.awaits = Awaits::Proof { theirs: body };
+                let proof = self.prove(&secret, &body);
+                Step::pending(MESSAGE_BYTES, Some(message(PROOF, &proof)))
+            }
+            (Awaits::Greeting, Role::Target) => {
+                self.awaits = Awaits::Proof { theirs: body };
+                Step::pending(MESSAGE_BYTES, Some(message(GREETING, &self.ours)))
+            }
+            (Awaits::Proof { theirs }, role) => {
+                let proves = verify(secret.key(), &self.claim(role.other(), &theirs), &body);
+                match (proves, role) {
+                    (true, Role::Target) => {
+                        let proof = self.prove(&secret, &theirs);
+                        Step::done(MESSAGE_BYTES, Some(message(PROOF, &proof)))
+                    }
+                    (true, Role::Initiator) => Step::done(MESSAGE_BYTES, None),
+                    (false, Role::Target) => Step::refuse(Distrust::OtherSecret.into()),
+                    (false, Role::Initiator) => Step::failed(Distrust::OtherSecret.into()),
+                }
+            }
+        }
+    }
+
+    /// The first bytes are not what was waited for.
+    fn on_strange(&self) -> Step {
+        match (self.role, self.awaits, &self.secret) {
+            (Role::Target, Awaits::Greeting, None) => Step::done(0, None),
+            (Role::Target, Awaits::Greeting, Some(_)) => {
+                Step::failed(Distrust::InitiatorHasNone.into())
+            }
+            _ => Step::failed(Failure::Strange),
+        }
+    }
+
+    fn on_refusal(&self, input: &[u8]) -> Step {
+        let Some(body) = body(input) else { return Step::pending(0, None) };
+        let known = REASONS.iter().find(|(code, _)| reason_body(*code) == body);
+        Step::failed(known.map_or(Failure::Strange, |(_, failure)| *failure))
+    }
+
+    fn prove(&self, secret: &Secret, theirs: &Nonce) -> [u8; BODY_BYTES] {
+        let tag = hmac::sign(secret.key(), &self.claim(self.role, theirs));
+        tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
+    }
+
+    fn claim(&self, who: Role, theirs: &Nonce) -> Claim {
+        let (first, second) = match self.role {
+            Role::Initiator => (&self.ours, theirs),
+            Role::Target => (theirs, &self.ours),
+        };
+        let mut claim = [0; 2 + 2 * BODY_BYTES];
+        claim[0] = who as u8;
+        claim[1] = self.purpose as u8;
+        claim[2..2 + BODY_BYTES].copy_from_slice(first);
+        claim[2 + BODY_BYTES..].copy_from_slice(second);
+        claim
+    }
+}
+
+fn draw_nonce() -> io::Result<Nonce> {
+    let mut nonce = [0; BODY_BYTES];
+    crate::process::random_bytes(&mut nonce)?;
+    Ok(nonce)
+}
+
+impl Role {
+    fn other(self) -> Self {
+        match self {
+            Role::Initiator => Role::Target,
+            Role::Target => Role::Initiator,
+        }
+    }
+}
+
+impl Step {
+    fn pending(consumed: usize, reply: Option<Message>) -> Self {
+        Self { consumed, reply, progress: Progress::Pending }
+    }
+
+    fn done(consumed: usize, reply: Option<Message>) -> Self {
+        Self { consumed, reply, progress: Progress::Done }
+    }
+
+    fn failed(why: Failure) -> Self {
+        Self { consumed: 0, reply: None, progress: Progress::Failed(why) }
+    }
+
+    /// Takes the message and answers why it is not believed.
+    fn refuse(why: Failure) -> Self {
+        let reply = Some(refusal(why));
+        Self { consumed: MESSAGE_BYTES, reply, progress: Progress::Failed(why) }
+    }
+}
+
+/// What a refusal can say.
+const REASONS: [(u8, Failure); 3] = [
+    (1, Failure::Distrust(Distrust::OtherSecret)),
+    (2, Failure::Distrust(Distrust::TargetHasNone)),
+    (3, Failure::Busy),
+];
+
+/// What a target says that takes no further connection, without having heard anything.
+pub fn busy() -> Message {
+    refusal(Failure::Busy)
+}
+
+fn refusal(why: Failure) -> Message {
+    let code = REASONS.iter().find(|(_, failure)| *failure == why).map_or(0, |(code, _)| *code);
+    message(REFUSAL, &reason_body(code))
+}
+
+fn reason_body(code: u8) -> [u8; BODY_BYTES] {
+    let mut body = [0; BODY_BYTES];
+    body[0] = code;
+    body
+}
+
+fn message(word: &[u8; WORD_BYTES], body: &[u8; BODY_BYTES]) -> Message {
+    let mut message = [0; MESSAGE_BYTES];
+    message[..WORD_BYTES].copy_from_slice(word);
+    message[WORD_BYTES..].copy_from_slice(body);
+    message
+}
+
+/// Whether `input` can still become a message of this kind.
+fn begins(input: &[u8], word: &[u8; WORD_BYTES]) -> bool {
+    input.iter().zip(word).all(|(byte, expected)| byte == expected)
+}
+
+/// What follows the word, if the message is whole.
+fn body(input: &[u8]) -> Option<[u8; BODY_BYTES]> {
+    input.get(WORD_BYTES..MESSAGE_BYTES)?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! The secret that all processes of a pool share, as they were given it in a file. Owns the key and
+//! the rules of that file; [`crate::handshake`] proves with it that both ends of a connection have
+//! it.
+//!
+//! It never travels, and nothing prints it. Source: DESIGN §4; decision 0035.
+
+use rackpool_core::error::{Error, Result};
+use ring::hmac;
+use rustix::fs::{FileType, Mode, OFlags};
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Shortest secret, bytes: fewer could be found by trying.
+pub const SECRET_BYTES_MIN: usize = 16;
+/// Longest secret, bytes.
+pub const SECRET_BYTES_MAX: usize = 4096;
+/// What nobody but the file's owner may do to it: its group may read it, others nothing.
+const MODE_REFUSED: u32 = 0o037;
+
+/// The secret of a pool. A copy costs one count; two are equal if the bytes are.
+///
+/// ```
+/// use rackpool_hw::secret::Secret;
+/// let secret = Secret::new(b"sixteen bytes or more")?;
+/// assert_eq!(format!("{secret:?}"), "Secret(..)");
+/// assert!(Secret::new(b"too short").is_err());
+/// # Ok::<(), rackpool_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Secret {
+    key: Arc<hmac::Key>,
+}
+
+impl Secret {
+    /// A secret of 16 to 4096 bytes, which should be random. Errors: `config`.
+    pub fn new(bytes: &[u8]) -> Result<Self> {
+        if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&bytes.len()) {
+            let found = bytes.len();
+            return Err(Error::Config {
+                reason: format!(
+                    "a secret of {found} bytes: {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} may be, \
+                     such as of `head -c 32 /dev/urandom | base64`"
+                ),
+            });
+        }
+        Ok(Self { key: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, bytes)) })
+    }
+
+    /// The secret in a file, without white space before and after it. Errors: `io` if it cannot be
+    /// read; `config` if it is not a regular file, if others than its owner and its group may read
+    /// it, or as of [`Secret::new`].
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let wrong = |reason: &str| Error::Config {
+            reason: format!("secret file {}: {reason}", path.display()),
+        };
+        let failed = |error: std::io::Error| Error::Io {
+            what: format!("secret file {}", path.display()),
+            reason: error.to_string(),
+        };
+        // Without waiting for a writer, should it be a pipe.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+        let stat = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?;
+        if !FileType::from_raw_mode(stat.st_mode).is_file() {
+            return Err(wrong("not a regular file"));
+        }
+        let mode = stat.st_mode & 0o777;
+        if mode & MODE_REFUSED != 0 {
+            return Err(wrong(&format!("others may use it (mode {mode:03o}): chmod 600 it")));
+        }
+        let mut bytes = Vec::new();
+        let limit = SECRET_BYTES_MAX as u64 + 1;
+        File::from(file).take(limit).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() > SECRET_BYTES_MAX {
+            return Err(wrong(&format!("longer than {SECRET_BYTES_MAX} bytes")));
+        }
+        Self::new(bytes.trim_ascii()).map_err(|error| match error {
+            Error::Config { reason } => wrong(&reason),
+            other => other,
+        })
+    }
+
+    pub(crate) fn key(&self) -> &hmac::Key {
+        &self.key
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// In constant time, as everything that looks at the key.
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        let ours = hmac::sign(&self.key, b"the same");
+        hmac::verify(&other.key, b"the same", ours.as_ref()).is_ok()
+    }
+}
+
+impl Eq for Secret {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A file that goes with the test.
+    struct Kept(std::path::PathBuf);
+
+    impl Kept {
+        fn new(what: &str, mode: u32, bytes: &[u8]) -> Self {
+            let name = format!("rackpool-secret-{}-{what}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            Self(path)
+        }
+
+        fn read(what: &str, mode: u32, bytes: &[u8]) -> Result<Secret> {
+            Secret::from_file(&Self::new(what, mode, bytes).0)
+        }
+    }
+
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_may_use_is_refused_with_the_way_out() {
+        for mode in [0o644, 0o604, 0o620, 0o666, 0o602, 0o601, 0o777] {
+            let error = Kept::read("open", mode, &[b'k'; 32]).unwrap_err();
+            assert_eq!(error.code(), "config");
+            assert!(error.to_string().contains("chmod 600"), "{error}");
+        }
+        for mode in [0o600, 0o400, 0o440, 0o640] {
+            assert!(Kept::read("closed", mode, &[b'k'; 32]).is_ok(), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn white_space_around_it_does_not_count_and_length_is_bounded() {
+        let bare = Secret::new(&[b'k'; 16]).unwrap();
+        let read = |bytes: &[u8]| Kept::read("length", 0o600, bytes);
+        assert_eq!(read(b"\n kkkkkkkkkkkkkkkk \r\n").unwrap(), bare);
+        assert_ne!(read(b"kkkkkkkk kkkkkkkk").unwrap(), bare);
+        assert_eq!(read(b"  kkkkkkkkkkkkkkk   \n").unwrap_err().code(), "config");
+        assert!(read(&[b'k'; SECRET_BYTES_MAX]).is_ok());
+        assert_eq!(read(&[b'k'; SECRET_BYTES_MAX + 1]).unwrap_err().code(), "config");
+        assert_eq!(read(b"").unwrap_err().code(), "config");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_and_nothing_waits() {
+        assert_eq!(Secret::from_file(Path::new("/nowhere")).unwrap_err().code(), "io");
+        assert_eq!(Secret::from_file(&std::env::temp_dir()).unwrap_err().code(), "config");
+        let error = Secret::from_file(Path::new("/dev/zero")).unwrap_err();
+        assert!(error.to_string().contains("regular"), "{error}");
+    }
+
+    #[test]
+    fn nothing_of_it_is_printed() {
+        let secret = Secret::new(b"a secret that nobody sees").unwrap();
+        assert_eq!(
+            format!("{secret:?} {:#?}", Some(&secret)),
+            "Secret(..) Some(\n    Secret(..),\n)"
+        );
+    }
+}

@@ -1,0 +1,132 @@
+//! The verbs fabric with both ends in this process, on two devices: `RACKPOOL_VERBS_TARGET_DEVICE`
+//! and `RACKPOOL_VERBS_DEVICE` name them. `RACKPOOL_VERBS_ATOMICS=device` lets devices execute
+//! atomics.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+pub mod far;
+
+use crate::fabric_rig::{Memory, PATIENCE, Rig, buffers_of_the_end};
+use rackpool_core::seam::{BufId, FabricEvent, PeerId};
+use rackpool_hw::fabric::verbs::{
+    Atomics, DeviceChoice, Endpoint, EndpointOptions, Target, TargetOptions, Trust,
+};
+use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+/// A device that the environment names; the first one if it does not.
+pub fn device(variable: &str) -> DeviceChoice {
+    let text = std::env::var(variable).unwrap_or_default();
+    text.parse().expect("the name of a device")
+}
+
+pub fn atomics() -> Atomics {
+    match std::env::var("RACKPOOL_VERBS_ATOMICS").as_deref() {
+        Ok("device") => Atomics::Device,
+        _ => Atomics::Safe,
+    }
+}
+
+pub fn target_options(memory: &Memory, listen: SocketAddr) -> TargetOptions {
+    let Memory { pages, table, cell, layout } = memory.clone();
+    TargetOptions {
+        device: device("RACKPOOL_VERBS_TARGET_DEVICE"),
+        trust: Trust::Network,
+        atomics: atomics(),
+        // The emulated processors of virtual machines stop for long.
+        lease_ms: 5000,
+        ..TargetOptions::new(listen, layout, pages, table, cell)
+    }
+}
+
+pub fn endpoint() -> Endpoint {
+    let options = EndpointOptions {
+        device: device("RACKPOOL_VERBS_DEVICE"),
+        trust: Trust::Network,
+        atomics: atomics(),
+        lease_ms: 5000,
+        ..EndpointOptions::default()
+    };
+    Endpoint::new(options).unwrap()
+}
+
+/// Waits for a new connection at the initiator.
+pub fn connect(end: &mut Endpoint, addr: SocketAddr) -> PeerId {
+    let peer = end.connect(addr, monotonic_ns()).unwrap();
+    let (mut events, start) = (Vec::new(), Instant::now());
+    while !events.contains(&FabricEvent::Connected { peer }) {
+        end.wait(monotonic_ns() + 10_000_000, &mut events);
+        assert!(start.elapsed() < PATIENCE, "{events:?}");
+    }
+    peer
+}
+
+pub struct LocalRig {
+    memory: Memory,
+    target: Option<Target>,
+    end: Endpoint,
+    peer: PeerId,
+    target_peer: PeerId,
+}
+
+impl LocalRig {
+    fn connect(&mut self) {
+        let target = self.target.as_ref().unwrap();
+        self.peer = connect(&mut self.end, target.local_addr());
+        let (mut events, start) = (Vec::new(), Instant::now());
+        while target.poll(&mut events) == 0 {
+            std::thread::yield_now();
+            assert!(start.elapsed() < PATIENCE);
+        }
+        let [FabricEvent::Connected { peer }] = events[..] else { panic!("{events:?}") };
+        self.target_peer = peer;
+    }
+
+    fn start(memory: &Memory) -> Target {
+        Target::start(target_options(memory, "127.0.0.1:0".parse().unwrap())).unwrap()
+    }
+}
+
+impl Rig for LocalRig {
+    type End = Endpoint;
+    buffers_of_the_end!();
+
+    fn new() -> Self {
+        let memory = Memory::new();
+        let target = Some(Self::start(&memory));
+        let nobody = PeerId(0);
+        let mut rig =
+            LocalRig { memory, target, end: endpoint(), peer: nobody, target_peer: nobody };
+        rig.connect();
+        rig
+    }
+    fn end(&mut self) -> &mut Endpoint {
+        &mut self.end
+    }
+    fn peer(&self) -> PeerId {
+        self.peer
+    }
+    fn memory(&self) -> Memory {
+        self.memory.clone()
+    }
+    fn application(&mut self) -> Vec<FabricEvent> {
+        let mut events = Vec::new();
+        self.target.as_ref().unwrap().poll(&mut events);
+        events
+    }
+    fn application_sends(&mut self, message: &[u8]) {
+        self.target.as_ref().unwrap().send(self.target_peer, message).unwrap();
+    }
+    fn kill(&mut self) {
+        self.target = None;
+    }
+    fn restart(&mut self) {
+        self.target = Some(Self::start(&self.memory));
+        self.connect();
+    }
+
+    /// Gives way at once: the device's own software needs the processor.
+    fn poll(&mut self, events: &mut Vec<FabricEvent>) -> usize {
+        self.end.wait(monotonic_ns() + 1_000_000, events)
+    }
+}

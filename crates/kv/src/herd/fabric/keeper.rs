@@ -1,0 +1,316 @@
+//! The doorkeeper of a fabric: the target that clients write to, their frames, who comes and who
+//! goes. One thread, asleep unless somebody comes, goes, or rings.
+//!
+//! Ordering rule of a frame: revoked (its table word changes, and the fabric's thread has left it)
+//! when its connection ends; dropped by every serving thread; cleared; given out under another key.
+
+use super::super::engine::Replied;
+use super::super::error::StartError;
+use super::super::geometry::{FABRIC_GUESTS_MAX, Geometry};
+use super::super::server::{FabricDoor, Server, io_error};
+use super::super::serving::{Letter, Post, Seat};
+use super::super::slot::Form;
+use super::super::tally::{Tallies, What};
+use super::super::welcome::{Hello, Verdict, Welcome};
+use super::note::{self, Grant, TAG_BYTES, Tag};
+use rackpool_core::addr::{FrameIndex, PageGeometry};
+use rackpool_core::layout::{RegionLayout, table_word};
+use rackpool_core::seam::{FabricEvent, Mem, PeerId};
+use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_hw::fabric::tcp::{Target, TargetOptions, TargetSendError};
+use rackpool_hw::process::random_u64;
+use rackpool_hw::window::Window;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use zerocopy::IntoBytes;
+
+/// A connection that was not let in is closed after so long.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// How often that is looked after, while there are such connections.
+const HELLO_LOOKS: Duration = Duration::from_secs(1);
+/// How long a thread watches on when nobody asks: many round trips, so that who asks one thing
+/// after the other does not ring each time; then it sleeps, and costs nothing.
+const LINGER: Duration = Duration::from_millis(1);
+/// Keys are numbered from a random number below this on: a key of another server is none here.
+const KEY_BITS: u32 = 48;
+
+/// A client at a serving thread: its slots, and the connection that its replies go out by.
+pub(in super::super) struct Far {
+    target: Arc<Target>,
+    peer: PeerId,
+    server: u32,
+    requests: Window,
+    replies: Window,
+    message: Vec<u8>,
+}
+
+impl Seat for Far {
+    const FORM: Form = Form::Sealed;
+    const LINGER: Duration = LINGER;
+
+    fn slots(&self) -> (Window, Window) {
+        (self.requests.clone(), self.replies.clone())
+    }
+
+    /// Its replies say it.
+    fn begin_to_watch(&self) {}
+
+    /// Whatever it writes until it hears of this, it rings for. So slots are not looked at again:
+    /// what is in them may never be a whole message.
+    fn end_to_watch(&self, _: impl FnOnce() -> bool) -> bool {
+        let tag = Tag { server: self.server, window: 0, is_watched: false };
+        self.target.send(self.peer, &tag.bytes()) != Err(TargetSendError::Busy)
+    }
+
+    fn reply(&mut self, replied: Replied, is_watched: bool) {
+        let Replied { window, place: (at, bytes), .. } = replied;
+        let tag = Tag { server: self.server, window, is_watched };
+        self.message.resize(TAG_BYTES + bytes as usize, 0);
+        let (tag_to, image) = self.message.split_at_mut(TAG_BYTES);
+        tag_to.copy_from_slice(&tag.bytes());
+        self.replies.copy_out(at, image);
+        // A connection with too many replies that nobody reads, or without an end: who still waits
+        // asks again.
+        let _ = self.target.send(self.peer, &self.message);
+    }
+
+    fn settle(&self) {}
+
+    fn wake(&self) {}
+}
+
+/// A connection.
+struct Guest {
+    /// Its number, once it was let in.
+    client: Option<u32>,
+    since: Instant,
+}
+
+/// The thread that lets clients in.
+pub(in super::super) struct FabricKeeper {
+    target: Arc<Target>,
+    pages: Window,
+    table: Window,
+    cells: Window,
+    layout: RegionLayout,
+    geometry: Geometry,
+    seed: u64,
+    posts: Vec<Arc<Post<Far>>>,
+    tallies: Arc<Tallies>,
+    guests: BTreeMap<PeerId, Guest>,
+    /// Frames that no client has.
+    free: Vec<u32>,
+    /// Frames that serving threads may still touch.
+    leaving: Vec<(u32, Arc<()>)>,
+    key: u64,
+    poller: Poller,
+    /// Notified when the target has something.
+    event: Arc<WakeEvent>,
+    /// Held open for the poller.
+    _stop: Arc<WakeEvent>,
+}
+
+const EVENT: u64 = 0;
+const STOP: u64 = 1;
+
+impl FabricKeeper {
+    pub(in super::super) fn new(
+        server: &Server,
+        door: &FabricDoor,
+        geometry: Geometry,
+        posts: Vec<Arc<Post<Far>>>,
+        seed: u64,
+    ) -> Result<FabricKeeper, StartError> {
+        let pages = PageGeometry::from_page_bytes(geometry.bytes().next_power_of_two().max(4096))
+            .expect("bounded slots fit a page");
+        let layout = RegionLayout { pages, frame_count: door.clients };
+        let pages = Window::private(layout.pages_bytes()).map_err(io_error("memory"))?;
+        let (table, cells) = (Window::heap(layout.table_bytes()), Window::heap(64));
+        let event = Arc::new(WakeEvent::new().map_err(io_error("waking the doorkeeper"))?);
+        let waker = Arc::clone(&event);
+        let windows = (pages.clone(), table.clone(), cells.clone());
+        let target = Target::start(TargetOptions {
+            connections_max: door.clients + FABRIC_GUESTS_MAX,
+            waker: Arc::new(move || waker.notify()),
+            log: Arc::new(|_| ()),
+            ..TargetOptions::new(door.listen, layout, windows.0, windows.1, windows.2)
+        })?;
+        let stop = Arc::clone(server.stop_event());
+        let poller = Poller::new().map_err(io_error("waiting for clients"))?;
+        let added = poller.add(&*event, EVENT, Interest::Read);
+        let added = added.and_then(|()| poller.add(&*stop, STOP, Interest::Read));
+        added.map_err(io_error("waiting for clients"))?;
+        let key = random_u64().map_err(io_error("the system's random numbers"))?;
+        Ok(FabricKeeper {
+            target: Arc::new(target),
+            pages,
+            table,
+            cells,
+            layout,
+            geometry,
+            seed,
+            posts,
+            tallies: Arc::clone(server.tallies()),
+            guests: BTreeMap::new(),
+            free: (0..door.clients).rev().collect(),
+            leaving: Vec::new(),
+            key: key >> (u64::BITS - KEY_BITS),
+            poller,
+            event,
+            _stop: stop,
+        })
+    }
+
+    pub(in super::super) fn addr(&self) -> SocketAddr {
+        self.target.local_addr()
+    }
+
+    pub(in super::super) fn run(&mut self, is_stopping: &AtomicBool) {
+        let (mut ready, mut events): (Vec<Readiness>, Vec<FabricEvent>) = Default::default();
+        // Relaxed: as in `Server::stop`.
+        while !is_stopping.load(Ordering::Relaxed) {
+            let timeout = self.has_strangers().then_some(HELLO_LOOKS);
+            if self.poller.wait(timeout, &mut ready).is_err() {
+                std::thread::sleep(HELLO_LOOKS);
+            }
+            ready.clear();
+            self.event.drain();
+            self.target.poll(&mut events);
+            for event in events.drain(..) {
+                self.hear(event);
+            }
+            self.close_strangers();
+        }
+    }
+
+    fn count(&self, what: What) {
+        self.tallies.0[self.posts.len()].add(what, 1);
+    }
+
+    fn hear(&mut self, event: FabricEvent) {
+        match event {
+            FabricEvent::Connected { peer } => {
+                self.guests.insert(peer, Guest { client: None, since: Instant::now() });
+            }
+            FabricEvent::Received { peer, message } => match self.guests.get(&peer) {
+                Some(Guest { client: Some(client), .. }) => {
+                    self.ring(peer, *client, note::read_bell(&message));
+                }
+                Some(_) => self.greet(peer, &message),
+                None => {}
+            },
+            FabricEvent::ReceivedImm { peer, imm } => {
+                // Who was not let in has no key, so nothing that it writes is executed.
+                if let Some(client) = self.guests.get(&peer).and_then(|guest| guest.client) {
+                    self.ring(peer, client, Some(imm));
+                }
+            }
+            FabricEvent::Closed { peer, .. } => self.part(peer),
+            FabricEvent::Completed { .. } => {}
+        }
+    }
+
+    /// A client rings for a serving thread.
+    fn ring(&self, peer: PeerId, client: u32, server: Option<u32>) {
+        match server.and_then(|server| self.posts.get(server as usize)) {
+            Some(post) => post.bell.ring(client),
+            // It speaks nonsense.
+            None => self.target.close(peer),
+        }
+    }
+
+    /// Answers a hello.
+    fn greet(&mut self, peer: PeerId, message: &[u8]) {
+        let message = match Hello::read(message).and_then(|hello| self.admit(peer, hello)) {
+            Ok((client, welcome, grant)) => {
+                self.guests.insert(peer, Guest { client: Some(client), since: Instant::now() });
+                self.count(What::Joined);
+                [welcome.as_bytes(), grant.as_bytes()].concat()
+            }
+            Err(verdict) => {
+                self.count(What::Rejected);
+                Welcome::new(verdict, self.geometry, self.layout.frame_count).as_bytes().to_vec()
+            }
+        };
+        // A client that is gone already is heard of next.
+        let _ = self.target.send(peer, &message);
+    }
+
+    /// Gives a frame to a client and tells the serving threads of it.
+    fn admit(&mut self, peer: PeerId, hello: Hello) -> Result<(u32, Welcome, Grant), Verdict> {
+        let windows = if hello.windows == 0 { self.geometry.windows } else { hello.windows };
+        if windows > self.geometry.windows {
+            return Err(Verdict::Windows);
+        }
+        let geometry = Geometry { windows, ..self.geometry };
+        let free = &mut self.free;
+        // Acquire, by `get_mut`: the threads that have dropped it do not touch the frame any more.
+        self.leaving.retain_mut(|(client, done)| {
+            let has_left = Arc::get_mut(done).is_some();
+            free.extend(has_left.then_some(*client));
+            !has_left
+        });
+        let client = self.free.pop().ok_or(Verdict::Full)?;
+        let frame = FrameIndex(client);
+        let offset = self.layout.frame_offset(frame);
+        self.pages.zero(offset, self.layout.pages.page_bytes());
+        self.key += 1;
+        self.table.store(table_word(frame), self.key);
+        let bytes = u64::from(windows) * geometry.slot_bytes();
+        for (server, post) in (0..).zip(&self.posts) {
+            let seat = Far {
+                target: Arc::clone(&self.target),
+                peer,
+                server,
+                requests: self.pages.slice(offset + geometry.offset(server, 0, 0), bytes),
+                replies: Window::heap(bytes),
+                message: Vec::new(),
+            };
+            post.send(Letter::Enter { client, seat });
+        }
+        let mut welcome = Welcome::new(Verdict::Welcome, geometry, self.layout.frame_count);
+        (welcome.client, welcome.seed) = (client, self.seed);
+        Ok((client, welcome, Grant { offset, key: self.key }))
+    }
+
+    /// A connection has ended.
+    fn part(&mut self, peer: PeerId) {
+        let Some(guest) = self.guests.remove(&peer) else { return };
+        let Some(client) = guest.client else { return };
+        self.revoke(FrameIndex(client));
+        self.count(What::Left);
+        let done = Arc::new(());
+        for post in &self.posts {
+            post.send(Letter::Leave { client, done: Arc::clone(&done) });
+        }
+        self.leaving.push((client, done));
+    }
+
+    /// Ends a key: when this returns, nothing is executed under it any more. Blocks for one system
+    /// call of the fabric's thread at most.
+    fn revoke(&self, frame: FrameIndex) {
+        self.table.store(table_word(frame), 0);
+        // Pairs with the fence of `announce` in core/target.rs: the fabric's thread sees the new
+        // word, or is seen here.
+        self.table.fence();
+        while self.cells.load(0) == u64::from(frame.0) + 1 {
+            std::thread::yield_now();
+        }
+    }
+
+    fn has_strangers(&self) -> bool {
+        self.guests.values().any(|guest| guest.client.is_none())
+    }
+
+    /// Closes connections that were not let in and do not go.
+    fn close_strangers(&self) {
+        for (peer, guest) in &self.guests {
+            if guest.client.is_none() && guest.since.elapsed() > HELLO_WITHIN {
+                self.target.close(*peer);
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! A client's way to a server over a fabric: requests by WRITE out of a registered buffer that has
+//! the slots of the client's frame, replies by SEND into reply slots of its own, as if they had
+//! been written there.
+//!
+//! The buffer of a slot is not changed before its request was answered, so that it can be written
+//! again. What is posted is not signalled: a reply says that its request arrived.
+
+use super::super::client::WELCOME_WITHIN;
+use super::super::error::{Error, Result};
+use super::super::geometry::Geometry;
+use super::super::link::{Lane, Link};
+use super::super::message::HEAD_BYTES;
+use super::super::slot::{self, Form};
+use super::super::welcome::{Hello, Welcome};
+use super::Wire;
+use super::note::{self, BELL_BYTES, Grant, Tag};
+use rackpool_core::addr::Generation;
+use rackpool_core::seam::{
+    BufId, FabricEvent, Mem, PeerId, PostError, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
+};
+use rackpool_hw::fabric::monotonic_ns;
+use rackpool_hw::window::Window;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// What a server thread has said, and what is owed to it.
+#[derive(Clone, Copy, Default)]
+struct Ear {
+    is_watching: bool,
+    owes_bell: bool,
+}
+
+/// A connection of a fabric.
+pub struct Far<W> {
+    wire: W,
+    peer: PeerId,
+    geometry: Geometry,
+    grant: Grant,
+    /// The slots of all threads, as in the frame.
+    requests: BufId,
+    /// Of each slot, where the sealed message in it begins.
+    starts: Vec<u64>,
+    /// A doorbell for each thread.
+    bells: BufId,
+    replies: Vec<Window>,
+    ears: Vec<Ear>,
+    events: Vec<FabricEvent>,
+    is_gone: bool,
+}
+
+impl<W: Wire> Far<W> {
+    /// Waits for the welcome; the sizes and the seed of the hash that says which thread a key
+    /// belongs to.
+    pub(super) fn connect(
+        mut wire: W,
+        peer: PeerId,
+        windows: u32,
+    ) -> Result<(Far<W>, Geometry, u64)> {
+        let hello = Hello::new(windows);
+        let bytes = hello.as_bytes().len() as u64;
+        let buf = wire.register(hello.as_bytes().to_vec())?;
+        let local = [Sge { buf, offset: 0, bytes }];
+        let work = WorkRequest { id: 0, verb: Verb::Send, local: &local, signalled: false };
+        wire.post(peer, &[work]).map_err(|_| Error::Gone)?;
+        let message = await_welcome(&mut wire, peer)?;
+        let (welcome, grant) = note::split_welcome(&message);
+        let (welcome, geometry) = Welcome::read(welcome, windows)?;
+        let grant = grant.ok_or(Error::Corrupt { what: "the place of the request slots" })?;
+        let slots = geometry.servers as usize * geometry.windows as usize;
+        let bells = (0..geometry.servers).flat_map(u32::to_le_bytes).collect();
+        let lane_bytes = u64::from(geometry.windows) * geometry.slot_bytes();
+        let far = Far {
+            requests: wire.register(vec![0; geometry.bytes() as usize])?,
+            bells: wire.register(bells)?,
+            wire,
+            peer,
+            geometry,
+            grant,
+            starts: vec![0; slots],
+            replies: (0..geometry.servers).map(|_| Window::heap(lane_bytes)).collect(),
+            ears: vec![Ear::default(); geometry.servers as usize],
+            events: Vec::new(),
+            is_gone: false,
+        };
+        Ok((far, geometry, welcome.seed))
+    }
+
+    /// The endpoint: for its counters.
+    pub fn wire(&mut self) -> &mut W {
+        &mut self.wire
+    }
+
+    /// The slot of a request of a thread, counted over all threads.
+    fn slot(&self, server: u32, number: u64) -> usize {
+        self.geometry.slot(server, 0, number - 1) as usize
+    }
+
+    /// Writes these requests under one doorbell; the last rings if it is to.
+    fn write(&mut self, server: u32, numbers: RangeInclusive<u64>, rings: bool) -> Result<()> {
+        let last = *numbers.end();
+        let piece = |number: u64| {
+            let slot = self.slot(server, number);
+            let end = (slot as u64 + 1) * self.geometry.slot_bytes();
+            let start = self.starts[slot];
+            [Sge { buf: self.requests, offset: start, bytes: end - start }]
+        };
+        let grant = self.grant;
+        let posted = if numbers.start() == numbers.end() {
+            let local = piece(last);
+            self.wire.post(self.peer, &[write_of(grant, last, &local, rings.then_some(server))])
+        } else {
+            let pieces: Vec<_> = numbers.clone().map(piece).collect();
+            let works = numbers.zip(&pieces).map(|(number, local)| {
+                let bell = (rings && number == last).then_some(server);
+                write_of(grant, number, local, bell)
+            });
+            let works: Vec<_> = works.collect();
+            self.wire.post(self.peer, &works)
+        };
+        self.check(posted)
+    }
+
+    fn check(&mut self, posted: std::result::Result<(), (usize, PostError)>) -> Result<()> {
+        match posted {
+            Ok(()) => Ok(()),
+            // What was not posted is written by the next reminder.
+            Err((_, PostError::Busy)) => Err(Error::Busy { windows: self.geometry.windows }),
+            Err((_, PostError::Down)) => Err(Error::Gone),
+        }
+    }
+
+    /// Rings at threads that stopped to watch while requests were on their way.
+    fn ring_owed(&mut self) {
+        for server in 0..self.ears.len() {
+            if !self.ears[server].owes_bell {
+                continue;
+            }
+            let (offset, bytes) = ((server * BELL_BYTES) as u64, BELL_BYTES as u64);
+            let local = [Sge { buf: self.bells, offset, bytes }];
+            let work = WorkRequest { id: 0, verb: Verb::Send, local: &local, signalled: false };
+            // A full queue: at the next look.
+            self.ears[server].owes_bell = self.wire.post(self.peer, &[work]).is_err();
+        }
+    }
+
+    /// Takes what the server sent.
+    fn hear(&mut self, message: &[u8], lanes: &[Lane]) -> Result<()> {
+        let Geometry { servers, windows, .. } = self.geometry;
+        let corrupt = Error::Corrupt { what: "a message" };
+        let Some((tag, image)) = Tag::read(message, servers, windows) else {
+            return Err(corrupt);
+        };
+        let lane = &lanes[tag.server as usize];
+        let ear = &mut self.ears[tag.server as usize];
+        ear.is_watching = tag.is_watched;
+        if image.is_empty() {
+            ear.owes_bell = lane.is_waiting() && !tag.is_watched;
+            return Ok(());
+        }
+        let longest = self.geometry.slot_bytes() as usize;
+        if image.len() > longest || image.len() < HEAD_BYTES || !slot::is_sealed(image) {
+            return Err(corrupt);
+        }
+        let number = u64::from_le_bytes(std::array::from_fn(|byte| image[byte]));
+        if number == 0 || number > lane.submitted {
+            return Err(corrupt);
+        }
+        // It comes a second time after a reminder.
+        if number <= lane.answered {
+            return Ok(());
+        }
+        if (number - 1) % u64::from(windows) != u64::from(tag.window) {
+            return Err(corrupt);
+        }
+        let end = (u64::from(tag.window) + 1) * self.geometry.slot_bytes();
+        self.replies[tag.server as usize].copy_in(end - image.len() as u64, image);
+        Ok(())
+    }
+}
+
+impl<W: Wire> Link for Far<W> {
+    const REPLIES: Form = Form::Sealed;
+    const POLLS_MAX: u32 = 1;
+
+    fn publish(&mut self, server: u32, at: u64, geometry: &Geometry, message: &[u8]) {
+        let slot_bytes = geometry.slot_bytes();
+        let begin = geometry.offset(server, 0, 0) + at;
+        let slots = self.wire.buffer_mut(self.requests);
+        let slot = &mut slots[begin as usize..(begin + slot_bytes) as usize];
+        let start = begin + slot::seal_into(slot, message) as u64;
+        self.starts[(begin / slot_bytes) as usize] = start;
+    }
+
+    fn ring(&mut self, server: u32, lane: &Lane) -> Result<()> {
+        let rings = !self.ears[server as usize].is_watching;
+        self.write(server, lane.rung + 1..=lane.submitted, rings)
+    }
+
+    fn remind(&mut self, server: u32, lane: &Lane) -> Result<()> {
+        match self.write(server, lane.answered + 1..=lane.submitted, true) {
+            // It is on its way already.
+            Err(Error::Busy { .. }) => Ok(()),
+            written => written,
+        }
+    }
+
+    fn pump(&mut self, lanes: &[Lane]) -> Result<()> {
+        self.wire.poll(monotonic_ns(), &mut self.events);
+        let mut events = std::mem::take(&mut self.events);
+        let mut heard = Ok(());
+        for event in events.drain(..) {
+            match event {
+                FabricEvent::Received { message, .. } if heard.is_ok() => {
+                    heard = self.hear(&message, lanes);
+                }
+                // Its key is revoked: the server has closed the connection.
+                FabricEvent::Completed { status: WorkStatus::BadKey, .. }
+                | FabricEvent::Closed { .. } => self.is_gone = true,
+                _ => {}
+            }
+        }
+        self.events = events;
+        heard?;
+        if self.is_gone {
+            return Err(Error::Gone);
+        }
+        self.ring_owed();
+        Ok(())
+    }
+
+    fn replies(&self, server: u32) -> &Window {
+        &self.replies[server as usize]
+    }
+
+    fn is_gone(&mut self) -> bool {
+        self.is_gone
+    }
+
+    fn sleep(&mut self, timeout: Duration, is_ready: impl Fn(&Self) -> bool) -> Result<()> {
+        if !is_ready(self) && self.events.is_empty() {
+            let deadline = monotonic_ns() + timeout.as_nanos() as u64;
+            // What has come is taken by the look that follows.
+            self.wire.wait(deadline, &mut self.events);
+        }
+        Ok(())
+    }
+}
+
+/// The WRITE of a slot; with the number of a server thread it rings there.
+fn write_of(grant: Grant, id: u64, local: &[Sge; 1], bell: Option<u32>) -> WorkRequest<'_> {
+    let at = RemoteAddr { offset: grant.offset + local[0].offset, key: Generation(grant.key) };
+    let verb = bell.map_or(Verb::Write(at), |server| Verb::WriteImm(at, server));
+    WorkRequest { id, verb, local, signalled: false }
+}
+
+fn await_welcome(wire: &mut impl Wire, peer: PeerId) -> Result<Vec<u8>> {
+    let start = monotonic_ns();
+    let deadline = start + WELCOME_WITHIN.as_nanos() as u64;
+    let mut events = Vec::new();
+    loop {
+        wire.wait(deadline, &mut events);
+        for event in events.drain(..) {
+            match event {
+                FabricEvent::Received { peer: from, message } if from == peer => {
+                    return Ok(message);
+                }
+                FabricEvent::Closed { .. } => return Err(Error::Gone),
+                _ => {}
+            }
+        }
+        let waited_ms = (monotonic_ns() - start) / 1_000_000;
+        if monotonic_ns() >= deadline {
+            return Err(Error::Silent { waited_ms, reminders: 0 });
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! HERD's fast path between hosts: over a [`Fabric`] whose one-sided WRITEs put requests into the
+//! server's memory, and whose SENDs bring replies.
+//!
+//! ```text
+//! client                                      server
+//! Client<Far> --- WRITE: sealed slot -------> its frame of the request region --> serving thread
+//!             --- the last WRITE of a batch                                          |
+//!                 rings (WRITE_IMM), if                                              |
+//!                 nobody watches ----------> fabric's thread --> doorkeeper --bell-->|
+//!             <-- SEND: tag, sealed reply ------------------------------------------/
+//!             <-- SEND: nobody watches you
+//! ```
+//!
+//! *Places.* The request region is the pages of a fabric target, one frame (page) a client; the
+//! frame's generation is the client's key. Of NC clients each has one connection, whatever the
+//! number of serving threads. When a connection ends, first the generation goes, so that nothing is
+//! executed under the key any more, then the serving threads drop the client, and only then the
+//! frame is cleared and given out again, under another key.
+//!
+//! *One WRITE and one SEND an operation.* A thread watches the slots of clients that asked lately;
+//! every reply says whether it does. Before it stops, for it sleeps when nobody asks, it says so by
+//! a SEND of its own. A client that nobody watches lets the last WRITE of a batch ring. A WRITE
+//! that was under way while the thread stopped is not missed: the client has requests that are not
+//! answered when it hears that nobody watches, and rings.
+//!
+//! *Loss.* A connection of this fabric loses nothing, but a transport of WRITEs without
+//! acknowledgement does (HERD §4.3), and so the client repeats: after
+//! [`REMIND_AFTER_MS`](super::client::REMIND_AFTER_MS), then after twice that time and so on,
+//! [`REMINDERS_MAX`](super::client::REMINDERS_MAX) times, it writes what is not answered again,
+//! with its old number, and rings. The engine applies a number once; its reply is sent again.
+//!
+//! A frame is written while it is read: slots are sealed (`slot.rs`), nothing in them is believed.
+//!
+//! Source: HERD §4.2 (request region, WRITE requests, datagram replies, connections NC not NC·NS),
+//! §4.3 (retries). A reliable connection instead of HERD's unreliable ones is what this fabric has.
+
+pub(super) mod keeper;
+mod link;
+mod note;
+
+pub use link::Far;
+
+use super::client::Client;
+use super::error::Result;
+use rackpool_core::seam::{BufId, Fabric, FabricEvent, Nanos, PeerId};
+use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
+use rackpool_hw::fabric::{FabricError, LocalBuffers, monotonic_ns};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What a client needs of a fabric endpoint beside its operations.
+pub trait Wire: Fabric {
+    /// Gives a buffer to the endpoint for good. Errors: `BuffersFull`.
+    fn register(&mut self, bytes: Vec<u8>) -> std::result::Result<BufId, FabricError>;
+
+    /// A registered buffer's bytes, to be changed.
+    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8];
+
+    /// Polls until something happened or `deadline` (of the fabric's clock, nanoseconds) has
+    /// passed; how many events were appended. Blocks.
+    fn wait(&mut self, deadline: Nanos, events: &mut Vec<FabricEvent>) -> usize;
+}
+
+impl Wire for Endpoint {
+    fn register(&mut self, bytes: Vec<u8>) -> std::result::Result<BufId, FabricError> {
+        LocalBuffers::register(self, bytes)
+    }
+
+    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
+        LocalBuffers::buffer_mut(self, buf)
+    }
+
+    fn wait(&mut self, deadline: Nanos, events: &mut Vec<FabricEvent>) -> usize {
+        Endpoint::wait(self, monotonic_ns, deadline, None, events)
+    }
+}
+
+impl Client<Far<Endpoint>> {
+    /// Connects to a server at this address over the tcp fabric, with so many windows at each
+    /// server thread, 0 for as many as it gives. Blocks for 5 s at most.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`](super::Error::Fabric) if the address is not of this host;
+    /// [`Error::Gone`](super::Error::Gone) if nobody serves there; and as
+    /// [`Client::connect_with`].
+    pub fn connect_to(addr: SocketAddr, windows: u32) -> Result<Client<Far<Endpoint>>> {
+        // Why a connection ends is in the error of the call that needs it.
+        let options = EndpointOptions { log: Arc::new(|_| ()), ..EndpointOptions::default() };
+        let mut endpoint = Endpoint::new(options)?;
+        let peer = endpoint.connect(addr, monotonic_ns())?;
+        Client::connect_over(endpoint, peer, windows)
+    }
+}
+
+impl<W: Wire> Client<Far<W>> {
+    /// As [`Client::connect_to`], over a connection of any fabric; the endpoint has no other.
+    ///
+    /// # Errors
+    /// As [`Client::connect_to`].
+    pub fn connect_over(wire: W, peer: PeerId, windows: u32) -> Result<Client<Far<W>>> {
+        let (far, geometry, seed) = Far::connect(wire, peer, windows)?;
+        Ok(Client::over(far, geometry, seed))
+    }
+}

@@ -1,0 +1,68 @@
+//! What differs between clients: how a message gets into a request slot, how the server learns of
+//! it, where replies lie. Everything else is in `client.rs`.
+
+use super::error::Result;
+use super::geometry::Geometry;
+use super::slot::Form;
+use rackpool_hw::window::Window;
+use std::time::Duration;
+
+/// The requests to one server thread.
+#[derive(Clone, Copy, Default)]
+pub struct Lane {
+    /// Requests submitted.
+    pub(super) submitted: u64,
+    /// Requests answered, in order.
+    pub(super) answered: u64,
+    /// Requests that the server was told of.
+    pub(super) rung: u64,
+    /// Answers up to this one are of nobody's interest any more.
+    pub(super) given_up: u64,
+    /// Where the slots of the next request and of the next answer begin: remainders are slow.
+    pub(super) request_at: u64,
+    pub(super) answer_at: u64,
+}
+
+impl Lane {
+    /// The slot behind the one at `at`.
+    #[inline]
+    pub(super) fn after(at: u64, geometry: &Geometry) -> u64 {
+        let next = at + geometry.slot_bytes();
+        if next == u64::from(geometry.windows) * geometry.slot_bytes() { 0 } else { next }
+    }
+
+    /// Whether an answer is owed.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.answered < self.submitted
+    }
+}
+
+/// A client's way to a server.
+pub trait Link {
+    /// How replies are published.
+    const REPLIES: Form;
+    /// Polls in a row without an answer before [`Link::is_gone`] is asked.
+    const POLLS_MAX: u32;
+
+    /// Puts a message into the slot that begins at `at` among those of a server thread.
+    fn publish(&mut self, server: u32, at: u64, geometry: &Geometry, message: &[u8]);
+
+    /// Tells a server thread of the requests behind `lane.rung` up to `lane.submitted`.
+    fn ring(&mut self, server: u32, lane: &Lane) -> Result<()>;
+
+    /// Tells it again of all that it has not answered.
+    fn remind(&mut self, server: u32, lane: &Lane) -> Result<()>;
+
+    /// Takes what has come, such that it lies in the reply slots. Does not block.
+    fn pump(&mut self, lanes: &[Lane]) -> Result<()>;
+
+    /// The reply slots of a server thread.
+    fn replies(&self, server: u32) -> &Window;
+
+    /// Whether the server has ended. May enter the kernel.
+    fn is_gone(&mut self) -> bool;
+
+    /// Sleeps until something comes, the server ends, or the time is up; not at all if `is_ready`
+    /// says so.
+    fn sleep(&mut self, timeout: Duration, is_ready: impl Fn(&Self) -> bool) -> Result<()>;
+}

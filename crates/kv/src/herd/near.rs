@@ -1,0 +1,144 @@
+//! A client's way to a server of the same host: memory that both map.
+//!
+//! Nothing is lost here; a reminder only repeats a wake-up that a client that died may have owed.
+
+use super::client::WELCOME_WITHIN;
+use super::error::{Error, Result, io_error};
+use super::geometry::Geometry;
+use super::link::{Lane, Link};
+use super::pair;
+use super::slot::Form;
+use super::welcome::{FDS, Hello, Welcome};
+use rackpool_core::seam::Mem;
+use rackpool_hw::control::{ControlConn, Received};
+use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_hw::process::monotonic_ns;
+use rackpool_hw::ring::bitmap::Bitmap;
+use rackpool_hw::ring::watch;
+use rackpool_hw::window::{Access, MapOptions, Window};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+const EVENT: u64 = 0;
+const CONN: u64 = 1;
+
+/// Memory shared with the server.
+pub struct Near {
+    // Dropped before the connection: a client unmaps before it closes.
+    memory: Window,
+    slots: Vec<(Window, Window)>,
+    bells: Vec<Bitmap>,
+    number: u32,
+    poller: Poller,
+    event: WakeEvent,
+    conn: ControlConn,
+}
+
+impl Near {
+    /// Connects; the sizes and the seed of the hash that says which thread a key belongs to.
+    pub(super) fn connect(name: &str, windows: u32) -> Result<(Near, Geometry, u64)> {
+        let conn = ControlConn::connect(name)?;
+        conn.check_peer()?;
+        conn.send(Hello::new(windows).as_bytes(), &[])?;
+        let mut buffer = [0; 256];
+        let (bytes, fds) = await_welcome(&conn, &mut buffer)?;
+        let (welcome, geometry) = Welcome::read(&buffer[..bytes], windows)?;
+        let Ok::<[_; FDS], _>([memory, bell, event]) = fds.try_into() else {
+            return Err(Error::Corrupt { what: "its descriptors" });
+        };
+        let map = |fd: &OwnedFd, bytes| {
+            let options = MapOptions { populate: true, ..MapOptions::default() };
+            Window::map(fd.as_fd(), bytes, Access::ReadWrite, options)
+                .map_err(io_error("mapping the server's memory"))
+        };
+        let memory = map(&memory, pair::pair_bytes(&geometry))?;
+        let bell = map(&bell, pair::bell_bytes(geometry.servers, welcome.clients))?;
+        let event = WakeEvent::from_fd(event).map_err(io_error("the server's event"))?;
+        let poller = Poller::new().map_err(io_error("waiting"))?;
+        poller.add(&event, EVENT, Interest::Read).map_err(io_error("waiting"))?;
+        poller.add(&conn, CONN, Interest::Read).map_err(io_error("waiting"))?;
+        let servers = 0..geometry.servers;
+        let near = Near {
+            slots: servers.clone().map(|s| pair::slots(&memory, &geometry, s)).collect(),
+            bells: servers.map(|s| pair::bitmap(&bell, s, welcome.clients)).collect(),
+            memory,
+            number: welcome.client,
+            poller,
+            event,
+            conn,
+        };
+        Ok((near, geometry, welcome.seed))
+    }
+}
+
+impl Link for Near {
+    const REPLIES: Form = Form::Ordered;
+    const POLLS_MAX: u32 = 4096;
+
+    #[inline]
+    fn publish(&mut self, server: u32, at: u64, geometry: &Geometry, message: &[u8]) {
+        Form::Ordered.publish(&self.slots[server as usize].0, at, geometry, message);
+    }
+
+    #[inline]
+    fn ring(&mut self, server: u32, _: &Lane) -> Result<()> {
+        if !watch::is_watched(&self.memory, pair::watch_at(server)) {
+            pair::ring(&self.bells[server as usize], self.number);
+        }
+        Ok(())
+    }
+
+    /// Rings whether the server watches or not.
+    fn remind(&mut self, server: u32, _: &Lane) -> Result<()> {
+        pair::ring(&self.bells[server as usize], self.number);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn pump(&mut self, _: &[Lane]) -> Result<()> {
+        Ok(())
+    }
+
+    #[inline]
+    fn replies(&self, server: u32) -> &Window {
+        &self.slots[server as usize].1
+    }
+
+    fn is_gone(&mut self) -> bool {
+        self.conn.is_closed()
+    }
+
+    fn sleep(&mut self, timeout: Duration, is_ready: impl Fn(&Near) -> bool) -> Result<()> {
+        self.memory.store(pair::SLEEPING, 1);
+        // Pairs with the fence in keeper.rs::settle: one of the two sees the other.
+        self.memory.fence();
+        let mut events: Vec<Readiness> = Vec::new();
+        if !is_ready(self) {
+            let waited = self.poller.wait(Some(timeout), &mut events);
+            waited.map_err(io_error("waiting"))?;
+        }
+        self.memory.store(pair::SLEEPING, 0);
+        self.event.drain();
+        let has_ended = events.iter().any(|event| event.token == CONN);
+        if has_ended && !is_ready(self) {
+            return Err(Error::Gone);
+        }
+        Ok(())
+    }
+}
+
+fn await_welcome(conn: &ControlConn, buffer: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
+    let start_ns = monotonic_ns();
+    loop {
+        let waited = Duration::from_nanos(monotonic_ns() - start_ns);
+        let Some(left) = WELCOME_WITHIN.checked_sub(waited) else {
+            return Err(Error::Silent { waited_ms: waited.as_millis() as u64, reminders: 0 });
+        };
+        match conn.recv_timeout(buffer, left)? {
+            Received::Message { bytes, fds } => return Ok((bytes, fds)),
+            Received::Nothing => {}
+            Received::Closed => return Err(Error::Gone),
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! A serving thread: looks at the slots of clients that asked lately, does what they ask in
+//! batches, sleeps when nobody asks. The same behind shared memory and behind a fabric; what
+//! differs is in a client's [`Seat`]: how the client learns that it is watched, how its replies
+//! reach it.
+//!
+//! A client that is watched is looked at by itself, round for round; the others set their bits in
+//! the bell. After a while without requests the thread stops to watch, sleeps on the bell, and
+//! costs nothing. It never scans clients that ask for nothing.
+//!
+//! In: letters of the doorkeeper, bits, slots. Out: replies. It is the only user of its engine.
+//!
+//! Source: HERD §4.2 (server processes that poll).
+
+use super::engine::{Engine, Replied};
+use super::geometry::Geometry;
+use super::pair;
+use super::slot::Form;
+use super::tally::{Tallies, Tally, What};
+use crate::cache::{Cache, Millis};
+use crate::front::worker::wall_ms;
+use rackpool_hw::process::monotonic_ns;
+use rackpool_hw::ring::bitmap::Bitmap;
+use rackpool_hw::wait::{Pause, Waiter};
+use rackpool_hw::window::Window;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Clients that a thread watches at once: each costs a look at its slots every round. Others set
+/// their bits.
+const WATCHED_MAX: usize = 64;
+/// Looks in a row that find nothing before a client is watched no more, while others ask on. HERD's
+/// server gives up hope after 100 (§4.1).
+const LOOKS_MAX: u32 = 4096;
+/// Rounds between two looks at the bits while somebody is watched.
+const ROUNDS_PER_BITS: u32 = 8;
+/// Requests that are done before the next client is looked at: their memory accesses overlap well,
+/// and their clients go on meanwhile. (Twice as many were measured to be slower: clients and server
+/// then wait for one another.)
+const BATCH_ENOUGH: usize = 32;
+/// Rounds without a pause after one in which somebody asked.
+const ROUNDS_EAGER: u32 = 64;
+/// Rounds without requests between two looks at the clock: some microseconds, of an expiry in
+/// milliseconds. After a batch it is looked at as well, when nobody waits for it.
+const ROUNDS_PER_CLOCK: u32 = 32;
+/// Longest sleep of a serving thread: a wake-up that a dying client owed is late by so much.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+
+/// A client at a serving thread: its slots, and the ways to it.
+pub(super) trait Seat: Send + 'static {
+    /// How its requests and replies are published.
+    const FORM: Form;
+    /// How long the thread watches on when nobody asks, before it sleeps.
+    const LINGER: Duration;
+
+    /// Its request slots and its reply slots at this thread.
+    fn slots(&self) -> (Window, Window);
+
+    /// It is watched from now on.
+    fn begin_to_watch(&self);
+
+    /// It is watched no more; `false` if it has to be, because it asks just now.
+    fn end_to_watch(&self, is_ready: impl FnOnce() -> bool) -> bool;
+
+    /// A reply is in its slot.
+    fn reply(&mut self, replied: Replied, is_watched: bool);
+
+    /// All replies of a batch are there, those of others included: once, before anybody is woken.
+    fn settle(&self);
+
+    /// It has replies in this batch.
+    fn wake(&self);
+}
+
+/// What the doorkeeper tells a serving thread.
+pub(super) enum Letter<S> {
+    Enter {
+        client: u32,
+        seat: S,
+    },
+    /// Dropped when the client's slots are not touched any more.
+    Leave {
+        client: u32,
+        done: Arc<()>,
+    },
+}
+
+/// How a serving thread is woken: a bit for each client, and one for its mail.
+pub(super) struct Bell {
+    bitmap: Bitmap,
+    /// The bit of the mail.
+    mail: u32,
+}
+
+impl Bell {
+    pub(super) fn new(bitmap: Bitmap, clients: u32) -> Bell {
+        Bell { bitmap, mail: clients }
+    }
+
+    /// Says that a client asks.
+    pub(super) fn ring(&self, client: u32) {
+        pair::ring(&self.bitmap, client);
+    }
+
+    /// Says that there is mail, or that all ends.
+    pub(super) fn knock(&self) {
+        pair::ring(&self.bitmap, self.mail);
+    }
+}
+
+/// Where a serving thread gets its letters.
+pub(super) struct Post<S> {
+    letters: Mutex<Vec<Letter<S>>>,
+    pub(super) bell: Arc<Bell>,
+}
+
+impl<S> Post<S> {
+    pub(super) fn new(bell: Arc<Bell>) -> Post<S> {
+        Post { letters: Mutex::default(), bell }
+    }
+
+    fn letters(&self) -> MutexGuard<'_, Vec<Letter<S>>> {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn send(&self, letter: Letter<S>) {
+        self.letters().push(letter);
+        self.bell.knock();
+    }
+}
+
+/// A client as a serving thread knows it.
+struct Place<S> {
+    seat: S,
+    is_watched: bool,
+    /// Looks in a row that found nothing.
+    looks: u32,
+}
+
+/// A serving thread.
+pub(super) struct Serving<S> {
+    server: u32,
+    engine: Engine,
+    post: Arc<Post<S>>,
+    tallies: Arc<Tallies>,
+    places: Vec<Option<Place<S>>>,
+    watched: Vec<u32>,
+    /// Clients that have set their bit and were not looked at.
+    rung: Vec<u32>,
+    /// Clients with replies of this batch.
+    replied: Vec<u32>,
+    /// Rounds so far.
+    rounds: u32,
+    /// Milliseconds since the epoch, some microseconds ago at most.
+    now: Millis,
+}
+
+impl<S: Seat> Serving<S> {
+    /// Thread number `server`, for clients 0 to `clients` - 1.
+    pub(super) fn new(
+        server: u32,
+        cache: Cache,
+        geometry: Geometry,
+        clients: u32,
+        post: Arc<Post<S>>,
+        tallies: Arc<Tallies>,
+    ) -> Serving<S> {
+        Serving {
+            server,
+            engine: Engine::new(cache, S::FORM, geometry, clients),
+            post,
+            tallies,
+            places: (0..clients).map(|_| None).collect(),
+            watched: Vec::with_capacity(WATCHED_MAX),
+            rung: Vec::new(),
+            replied: Vec::new(),
+            rounds: 0,
+            now: wall_ms(),
+        }
+    }
+
+    pub(super) fn run(&mut self, is_stopping: &AtomicBool) {
+        let mut waiter = Waiter::new();
+        let (mut eager, mut idle_since_ns) = (0, None);
+        // Relaxed: as in `Server::stop`.
+        while !is_stopping.load(Ordering::Relaxed) {
+            if self.round() {
+                waiter.progressed();
+                (eager, idle_since_ns) = (ROUNDS_EAGER, None);
+                continue;
+            }
+            // A pause of the processor is longer than a round: whoever has just been answered
+            // asks again before one is over.
+            if eager > 0 {
+                eager -= 1;
+                continue;
+            }
+            if waiter.pause() != Pause::Sleep {
+                continue;
+            }
+            if !self.has_lingered(&mut idle_since_ns) {
+                std::thread::yield_now();
+            } else if self.watch_nobody() {
+                self.tally().add(What::Sleeps, 1);
+                self.post.bell.bitmap.sleep(SLEEP_MAX);
+                self.now = wall_ms();
+                // Also if a client that must not has cleared the bit of the mail.
+                self.read_mail();
+                waiter.progressed();
+            }
+        }
+    }
+
+    /// Whether nobody has asked for so long that the clients may be told that nobody watches them.
+    fn has_lingered(&self, since_ns: &mut Option<u64>) -> bool {
+        if S::LINGER.is_zero() || self.watched.is_empty() {
+            return true;
+        }
+        let now_ns = monotonic_ns();
+        let idle_ns = now_ns - *since_ns.get_or_insert(now_ns);
+        u128::from(idle_ns) >= S::LINGER.as_nanos()
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.tallies.0[self.server as usize]
+    }
+
+    /// Looks at all who may ask, and serves them; whether anybody asked.
+    fn round(&mut self) -> bool {
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds.is_multiple_of(ROUNDS_PER_CLOCK) {
+            self.now = wall_ms();
+        }
+        let mut asked = false;
+        if self.watched.is_empty() || self.rounds.is_multiple_of(ROUNDS_PER_BITS) {
+            asked = self.take_bits();
+        }
+        asked |= self.look_at_rung();
+        asked |= self.look_at_watched();
+        if self.engine.gathered() > 0 {
+            self.serve();
+        }
+        asked
+    }
+
+    /// Looks at those who have set their bits; whether there were any.
+    fn look_at_rung(&mut self) -> bool {
+        let were_any = !self.rung.is_empty();
+        for index in (0..self.rung.len()).rev() {
+            let client = self.rung[index];
+            if self.places[client as usize].is_none() {
+                // As above: whoever rings was let in, as a rule.
+                self.read_mail();
+            }
+            self.begin_to_watch(client);
+            // A client that is not watched is looked at until nothing more is there.
+            if self.look(client) == 0 || self.is_watched(client) {
+                self.rung.swap_remove(index);
+            }
+        }
+        were_any
+    }
+
+    /// Looks at all who are watched; whether anything was found.
+    #[inline]
+    fn look_at_watched(&mut self) -> bool {
+        let mut has_found = false;
+        for index in (0..self.watched.len()).rev() {
+            let client = self.watched[index];
+            let found = self.look(client) > 0;
+            has_found |= found;
+            let Some(place) = &mut self.places[client as usize] else { continue };
+            place.looks = if found { 0 } else { place.looks + 1 };
+            if place.looks > LOOKS_MAX {
+                self.end_to_watch(index);
+            }
+        }
+        has_found
+    }
+
+    /// Takes all bits, and reads the mail; whether there was any.
+    fn take_bits(&mut self) -> bool {
+        let mut has_mail = false;
+        for word in 0..self.post.bell.bitmap.words() {
+            let mut bits = self.post.bell.bitmap.take(word);
+            while bits != 0 {
+                let bit = 64 * word + bits.trailing_zeros();
+                bits &= bits - 1;
+                match bit.cmp(&self.post.bell.mail) {
+                    std::cmp::Ordering::Less => self.rung.push(bit),
+                    std::cmp::Ordering::Equal => has_mail = true,
+                    // No client has this bit: whoever set it makes no sense.
+                    std::cmp::Ordering::Greater => {}
+                }
+            }
+        }
+        if has_mail {
+            // Before the bits are looked at: a client's letter came before its first bit.
+            self.read_mail();
+        }
+        has_mail
+    }
+
+    fn read_mail(&mut self) {
+        let letters = std::mem::take(&mut *self.post.letters());
+        for letter in letters {
+            match letter {
+                Letter::Enter { client, seat } => {
+                    let (requests, replies) = seat.slots();
+                    self.engine.enter(client, requests, replies);
+                    let place = Place { seat, is_watched: false, looks: 0 };
+                    self.places[client as usize] = Some(place);
+                }
+                Letter::Leave { client, done } => {
+                    self.engine.leave(client);
+                    self.places[client as usize] = None;
+                    self.watched.retain(|watched| *watched != client);
+                    drop(done);
+                }
+            }
+        }
+    }
+
+    fn is_watched(&self, client: u32) -> bool {
+        self.places[client as usize].as_ref().is_some_and(|place| place.is_watched)
+    }
+
+    /// Gathers what a client asks; how much.
+    #[inline]
+    fn look(&mut self, client: u32) -> usize {
+        if self.engine.gathered() >= BATCH_ENOUGH {
+            self.serve();
+        }
+        self.engine.gather(client, &self.tallies.0[self.server as usize])
+    }
+
+    fn begin_to_watch(&mut self, client: u32) {
+        let has_room = self.watched.len() < WATCHED_MAX;
+        if let Some(place) = &mut self.places[client as usize]
+            && !place.is_watched
+            && has_room
+        {
+            place.seat.begin_to_watch();
+            (place.is_watched, place.looks) = (true, 0);
+            self.watched.push(client);
+        }
+    }
+
+    /// Stops to watch the client at `index` of those watched, unless it asks just now.
+    fn end_to_watch(&mut self, index: usize) -> bool {
+        let client = self.watched[index];
+        let Some(place) = &mut self.places[client as usize] else { return true };
+        place.looks = 0;
+        let has_ended = place.seat.end_to_watch(|| self.engine.is_ready(client));
+        if has_ended {
+            place.is_watched = false;
+            self.watched.swap_remove(index);
+        }
+        has_ended
+    }
+
+    /// Stops to watch everybody; `false` if somebody asks just now.
+    fn watch_nobody(&mut self) -> bool {
+        (0..self.watched.len()).rev().all(|index| self.end_to_watch(index))
+    }
+
+    /// Does what was gathered and wakes the clients that sleep.
+    fn serve(&mut self) {
+        let Serving { engine, replied, places, tallies, .. } = self;
+        let tally = &tallies.0[self.server as usize];
+        engine.run(self.now, tally, |reply| {
+            if let Some(place) = &mut places[reply.client as usize] {
+                place.seat.reply(reply, place.is_watched);
+            }
+            if replied.last() != Some(&reply.client) {
+                replied.push(reply.client);
+            }
+        });
+        if let Some(place) = replied.iter().find_map(|client| places[*client as usize].as_ref()) {
+            place.seat.settle();
+        }
+        for client in replied.drain(..) {
+            if let Some(place) = &places[client as usize] {
+                place.seat.wake();
+            }
+        }
+        self.now = wall_ms();
+    }
+}

@@ -1,0 +1,191 @@
+//! Whether a plan can be meant.
+
+use super::PlanError;
+use super::design::Design;
+use super::input::{DESIGNS_MAX, Plan, Price, SEEDS_MAX, SEEDS_MIN, VmTrace};
+use super::locate::Document;
+use crate::model::media::Media;
+
+type Checked = Result<(), PlanError>;
+
+impl Plan {
+    pub(super) fn check(&self, at: &Document<'_>) -> Checked {
+        self.check_run(at)?;
+        self.check_machines(at)?;
+        self.check_capacity(at)?;
+        self.check_sweep(at)?;
+        self.check_prices(at)?;
+        self.check_performance(at)
+    }
+
+    fn check_run(&self, at: &Document<'_>) -> Checked {
+        let (run, goals) = (&self.run, &self.goals);
+        if !(SEEDS_MIN..=SEEDS_MAX).contains(&run.seeds) {
+            let reason = format!("{}; from {SEEDS_MIN} to {SEEDS_MAX} can be", run.seeds);
+            return Err(at.wrong("run.seeds", reason));
+        }
+        if !(50.0..=99.9).contains(&run.confidence_percent) {
+            return Err(at.wrong("run.confidence_percent", "from 50 to 99.9"));
+        }
+        if goals.p99_max.0 == 0 {
+            return Err(at.wrong("goals.p99_max", "not 0"));
+        }
+        if !(0.0..=100.0).contains(&goals.saving_min_percent) {
+            return Err(at.wrong("goals.saving_min_percent", "from 0 to 100"));
+        }
+        Ok(())
+    }
+
+    fn check_machines(&self, at: &Document<'_>) -> Checked {
+        let machines = &self.machines;
+        if !(1..=100_000).contains(&machines.count) {
+            return Err(at.wrong("machines.count", "from 1 to 100000"));
+        }
+        if machines.memory.mib() == 0 {
+            return Err(at.wrong("machines.memory", "1 MiB at least"));
+        }
+        if machines.memory_step.mib() == 0 || machines.memory_step > machines.memory {
+            return Err(at.wrong("machines.memory_step", "from 1 MiB to machines.memory"));
+        }
+        if let Err(error) = Media::new(&machines.local_memory, "local_memory") {
+            return Err(at.wrong("machines.local_memory", error.to_string()));
+        }
+        if machines.local_channels == 0 {
+            return Err(at.wrong("machines.local_channels", "not 0"));
+        }
+        Ok(())
+    }
+
+    fn check_capacity(&self, at: &Document<'_>) -> Checked {
+        let capacity = &self.capacity;
+        if let VmTrace::Made { days, .. } = capacity.trace
+            && !(0.1..=1000.0).contains(&days)
+        {
+            return Err(at.wrong("capacity.trace.made.days", "from 0.1 to 1000"));
+        }
+        if capacity.sample.0 < 60_000_000_000 {
+            return Err(at.wrong("capacity.sample", "1 min at least"));
+        }
+        if !(50.0..=100.0).contains(&capacity.percentile) {
+            return Err(at.wrong("capacity.percentile", "from 50 to 100"));
+        }
+        if capacity.slice.mib() == 0 {
+            return Err(at.wrong("capacity.slice", "1 MiB at least"));
+        }
+        if capacity.pool_step.mib() == 0 {
+            return Err(at.wrong("capacity.pool_step", "1 MiB at least"));
+        }
+        Ok(())
+    }
+
+    fn check_sweep(&self, at: &Document<'_>) -> Checked {
+        let sweep = &self.sweep;
+        let lists = [
+            ("sweep.pod_machines", sweep.pod_machines.len()),
+            ("sweep.pools", sweep.pools.len()),
+            ("sweep.links", sweep.links.len()),
+            ("sweep.local_percent", sweep.local_percent.len()),
+            ("sweep.placement", sweep.placement.len()),
+            ("tiers", self.tiers.len()),
+        ];
+        if let Some((field, _)) = lists.iter().find(|(_, length)| *length == 0) {
+            return Err(at.wrong(field, "one at least"));
+        }
+        if lists.iter().map(|(_, length)| length).product::<usize>() > DESIGNS_MAX {
+            return Err(at.wrong("sweep", format!("more than {DESIGNS_MAX} designs")));
+        }
+        let count = self.machines.count;
+        for (index, pod) in sweep.pod_machines.iter().enumerate() {
+            if *pod == 0 || u32::from(*pod) > count || !count.is_multiple_of(u32::from(*pod)) {
+                let reason = format!("{pod}: machines.count, {count}, is not a multiple of it");
+                return Err(at.wrong(&format!("sweep.pod_machines.{index}"), reason));
+            }
+        }
+        for (field, list) in [("pools", &sweep.pools), ("links", &sweep.links)] {
+            if let Some(index) = list.iter().position(|number| !(1..=64).contains(number)) {
+                return Err(at.wrong(&format!("sweep.{field}.{index}"), "from 1 to 64"));
+            }
+        }
+        if let Some(index) = sweep.local_percent.iter().position(|it| !(1..=99).contains(it)) {
+            let reason = "from 1 to 99; all local is always among what is compared";
+            return Err(at.wrong(&format!("sweep.local_percent.{index}"), reason));
+        }
+        let footprint_mib = self.performance.footprint.mib();
+        let whole = |percent: &u32| (footprint_mib * u64::from(*percent)).is_multiple_of(100);
+        if let Some(index) = sweep.local_percent.iter().position(|percent| !whole(percent)) {
+            let (percent, footprint) = (sweep.local_percent[index], self.performance.footprint);
+            let reason =
+                format!("{percent} % of performance.footprint, {footprint}, is no whole MiB");
+            return Err(at.wrong(&format!("sweep.local_percent.{index}"), reason));
+        }
+        Ok(())
+    }
+
+    fn check_prices(&self, at: &Document<'_>) -> Checked {
+        check_price(at, "prices.machine_dram", &self.prices.machine_dram, "GiB")?;
+        for (index, tier) in self.tiers.iter().enumerate() {
+            let prices = &tier.prices;
+            for (name, price, per) in [
+                ("pool_dram", &prices.pool_dram, "GiB"),
+                ("pool", &prices.pool, "piece"),
+                ("link", &prices.link, "piece"),
+                ("switch_port", &prices.switch_port, "piece"),
+            ] {
+                check_price(at, &format!("tiers.{index}.prices.{name}"), price, per)?;
+            }
+            if let Err(error) = Media::new(&tier.pool_memory, "pool_memory") {
+                return Err(at.wrong(&format!("tiers.{index}.pool_memory"), error.to_string()));
+            }
+            if self.tiers[..index].iter().any(|other| other.name == tier.name) {
+                return Err(at.wrong(&format!("tiers.{index}.name"), "two tiers of one name"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_performance(&self, at: &Document<'_>) -> Checked {
+        let performance = &self.performance;
+        if performance.footprint.mib() == 0 || !performance.footprint.0.is_multiple_of(1 << 20) {
+            return Err(at.wrong("performance.footprint", "whole MiB, 1 at least"));
+        }
+        if performance.workloads.is_empty() {
+            return Err(at.wrong("performance.workloads", "one at least"));
+        }
+        for (index, job) in performance.workloads.iter().enumerate() {
+            if let Some(problem) = job.pattern.problem() {
+                let field = format!("performance.workloads.{index}.pattern");
+                return Err(at.wrong(&field, problem));
+            }
+        }
+        for design in Design::all(self) {
+            if let Err(error) = design.config(self, self.run.first_seed).check() {
+                return Err(at.wrong("performance", format!("{}: {error}", design.label(self))));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_price(at: &Document<'_>, field: &str, price: &Price, per: &str) -> Checked {
+    let wrong = |name: &str, reason: String| Err(at.wrong(&format!("{field}.{name}"), reason));
+    let (low, high) = price.range();
+    if price.per != per {
+        return wrong("per", format!("\"{}\"; this price is per \"{per}\"", price.per));
+    }
+    if !price.amount.is_finite() || price.amount < 0.0 {
+        return wrong("amount", format!("{}; a price is not negative", price.amount));
+    }
+    if price.date.date.is_none() {
+        return wrong("date", format!("{}; year, month and day are wanted", price.date));
+    }
+    if price.source.trim().is_empty() {
+        return wrong("source", "who says so?".to_owned());
+    }
+    if !(0.0..=price.amount).contains(&low) {
+        return wrong("low", format!("{low}; from 0 to the amount"));
+    }
+    if !high.is_finite() || high < price.amount {
+        return wrong("high", format!("{high}; the amount or more"));
+    }
+    Ok(())
+}

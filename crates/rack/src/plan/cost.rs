@@ -1,0 +1,185 @@
+//! What a design costs a machine at the plan's prices, how much that moves with what is not
+//! certain, and at which prices it would save nothing.
+
+use super::answer::{Baseline, Point, pool_mib, right_mib};
+use super::capacity::Demand;
+use super::design::Design;
+use super::input::Plan;
+use super::packing::Packed;
+use super::stats::percentile;
+use serde::Serialize;
+
+/// Parts of what a design costs a machine, in the plan's currency.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Cost {
+    /// The machine's own memory.
+    pub machine_dram: f64,
+    /// The pools' memory.
+    pub pool_dram: f64,
+    /// Pools.
+    pub pools: f64,
+    /// Links of machines and pools.
+    pub links: f64,
+    /// Ports of switches.
+    pub switch_ports: f64,
+}
+
+/// Names of the parts of [`Cost`].
+pub(super) const PARTS: [&str; 5] =
+    ["machine memory", "pool memory", "pools", "links", "switch ports"];
+
+/// How many of each priced thing a machine's share is, in the order of [`PARTS`].
+fn quantities(design: &Design, (local_mib, pool_mib, bought): (u64, u64, u16)) -> [f64; 5] {
+    let (machines, bought) = (f64::from(design.pod_machines), f64::from(bought));
+    let links = (machines + bought) * f64::from(design.links) / machines;
+    [gib(local_mib), bought * gib(pool_mib) / machines, bought / machines, links, links]
+}
+
+/// Prices in the order of [`PARTS`], each as amount, low and high.
+fn prices(plan: &Plan, design: &Design) -> [(f64, f64, f64); 5] {
+    let tier = &plan.tiers[design.tier].prices;
+    [&plan.prices.machine_dram, &tier.pool_dram, &tier.pool, &tier.link, &tier.switch_port].map(
+        |price| {
+            let (low, high) = price.range();
+            (price.amount, low, high)
+        },
+    )
+}
+
+impl Cost {
+    /// Of a design with so much memory of a machine, of each pool, and so many pools.
+    pub(super) fn of(plan: &Plan, design: &Design, sizes: (u64, u64, u16)) -> Cost {
+        let (counts, prices) = (quantities(design, sizes), prices(plan, design));
+        let part = |index: usize| counts[index] * prices[index].0;
+        Cost {
+            machine_dram: part(0),
+            pool_dram: part(1),
+            pools: part(2),
+            links: part(3),
+            switch_ports: part(4),
+        }
+    }
+
+    /// All parts in the order of their names.
+    pub fn parts(&self) -> [f64; 5] {
+        [self.machine_dram, self.pool_dram, self.pools, self.links, self.switch_ports]
+    }
+
+    /// All together.
+    pub fn sum(&self) -> f64 {
+        self.parts().iter().sum()
+    }
+}
+
+/// How the saving moves with one thing that is not certain.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Swing {
+    /// What.
+    pub what: String,
+    /// Its low and its high value, as text with units.
+    pub range: [String; 2],
+    /// The saving at these, percent.
+    pub saving_percent: [f64; 2],
+}
+
+/// A price at which pooling saves nothing, all others as in the plan.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BreakEven {
+    /// Which price.
+    pub what: &'static str,
+    /// Per what.
+    pub per: &'static str,
+    /// In the plan.
+    pub amount: f64,
+    /// Where the saving is 0; none if no price of 0 or more does that.
+    pub at: Option<f64>,
+    /// Pooling saves at prices above that; else below.
+    pub saves_above: bool,
+}
+
+/// Saving, percent, of so many of each thing against so much memory without pools.
+fn saving(counts: &[f64; 5], prices: &[f64; 5], right_mib: u64) -> f64 {
+    let none = gib(right_mib) * prices[0];
+    let cost: f64 = counts.iter().zip(prices).map(|(count, price)| count * price).sum();
+    100.0 * (none - cost) / none.max(f64::MIN_POSITIVE)
+}
+
+/// The tornado of a design, widest first.
+pub(super) fn swings(
+    plan: &Plan,
+    best: &Point,
+    baseline: &Baseline,
+    demands: &[Demand],
+    packed: &[(Packed, u64)],
+) -> Vec<Swing> {
+    let split = best.design.split();
+    let sizes = (best.local_mib, best.pool_mib, best.pools_bought);
+    let (counts, prices) = (quantities(&best.design, sizes), prices(plan, &best.design));
+    let amounts = prices.map(|(amount, ..)| amount);
+    let mut all: Vec<Swing> = (0..PARTS.len())
+        .map(|index| {
+            let (_, low, high) = prices[index];
+            let at = |price: f64| {
+                let mut changed = amounts;
+                changed[index] = price;
+                saving(&counts, &changed, baseline.right_mib)
+            };
+            Swing {
+                what: format!("price of {}", PARTS[index]),
+                range: [low, high].map(|price| format!("{price:.2} {}", plan.currency)),
+                saving_percent: [at(low), at(high)],
+            }
+        })
+        .collect();
+    let risk = 100.0 - plan.capacity.percentile;
+    let resized = |percent: f64, spare: bool| {
+        let mut pods: Vec<u64> = demands.iter().flat_map(|one| one.pod_mib.clone()).collect();
+        let mut used: Vec<u64> = packed.iter().flat_map(|(one, _)| one.used_mib.clone()).collect();
+        let (pool, bought) = pool_mib(plan, &split, percentile(&mut pods, percent), spare);
+        let counts = quantities(&best.design, (best.local_mib, pool, bought));
+        saving(&counts, &amounts, right_mib(plan, &mut used, percent))
+    };
+    let spare = plan.capacity.n_plus_1;
+    if risk > 0.0 {
+        let percents = [100.0 - (2.0 * risk).min(50.0), 100.0 - risk / 2.0];
+        all.push(Swing {
+            what: "percentile of demand that is bought".to_owned(),
+            range: percents.map(|percent| format!("{percent} %")),
+            saving_percent: percents.map(|percent| resized(percent, spare)),
+        });
+    }
+    all.push(Swing {
+        what: "a spare pool in each pod".to_owned(),
+        range: ["no".to_owned(), "yes".to_owned()],
+        saving_percent: [false, true].map(|spare| resized(plan.capacity.percentile, spare)),
+    });
+    let width = |swing: &Swing| (swing.saving_percent[1] - swing.saving_percent[0]).abs();
+    all.sort_by(|a, b| width(b).total_cmp(&width(a)));
+    all
+}
+
+/// Each price alone.
+pub(super) fn break_even(plan: &Plan, best: &Point, baseline: &Baseline) -> Vec<BreakEven> {
+    let sizes = (best.local_mib, best.pool_mib, best.pools_bought);
+    let mut counts = quantities(&best.design, sizes).map(|count| -count);
+    let amounts = prices(plan, &best.design).map(|(amount, ..)| amount);
+    // What is saved in all is a sum of prices times numbers: without pools this much is bought.
+    counts[0] += gib(baseline.right_mib);
+    let saved: f64 = counts.iter().zip(amounts).map(|(count, amount)| count * amount).sum();
+    let of = |index: usize| {
+        let at = amounts[index] - saved / counts[index];
+        BreakEven {
+            what: PARTS[index],
+            per: if index < 2 { "GiB" } else { "piece" },
+            amount: amounts[index],
+            at: (counts[index] != 0.0 && at >= 0.0).then_some(at),
+            saves_above: counts[index] > 0.0,
+        }
+    };
+    (0..PARTS.len()).map(of).collect()
+}
+
+/// MiB as GiB.
+pub(super) fn gib(mib: u64) -> f64 {
+    mib as f64 / 1024.0
+}

@@ -1,0 +1,125 @@
+//! What several seeds say together: means with Student's t intervals, and percentiles.
+
+use serde::Serialize;
+
+/// A mean over seeds, with the interval that holds the true mean at the plan's confidence if the
+/// seeds' values are normally distributed (Student's t).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The mean.
+    pub mean: f64,
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// Standard deviation of one seed's value.
+    pub deviation: f64,
+    /// How many seeds.
+    pub seeds: u32,
+    /// The factor of Student's distribution.
+    pub t: f64,
+}
+
+impl Estimate {
+    /// Of one value for each seed, two at least.
+    ///
+    /// # Panics
+    /// With fewer.
+    pub fn of(values: &[f64], confidence_percent: f64) -> Estimate {
+        assert!(values.len() >= 2, "an interval needs two seeds");
+        let count = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / count;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let deviation = (squares / (count - 1.0)).sqrt();
+        let t = student(values.len() as u32 - 1, confidence_percent / 100.0);
+        let half = t * deviation / count.sqrt();
+        let seeds = values.len() as u32;
+        Estimate { mean, low: mean - half, high: mean + half, deviation, seeds, t }
+    }
+
+    /// Where the mean of so many other seeds is to be expected, at the same confidence.
+    pub fn of_others(&self, seeds: u32) -> (f64, f64) {
+        let spread = (1.0 / f64::from(self.seeds) + 1.0 / f64::from(seeds.max(1))).sqrt();
+        let half = self.t * self.deviation * spread;
+        (self.mean - half, self.mean + half)
+    }
+}
+
+/// The factor t for which Student's distribution of `freedom` degrees holds `share` of its mass
+/// in -t to t.
+pub fn student(freedom: u32, share: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 1000.0);
+    for _ in 0..60 {
+        let middle = (low + high) / 2.0;
+        match mass(freedom, middle) < share {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    (low + high) / 2.0
+}
+
+/// Mass within -t to t, by Simpson's rule. With t = √ν·tan θ the integrand is cos^(ν-1) θ, over
+/// a finite range.
+fn mass(freedom: u32, t: f64) -> f64 {
+    const STEPS: u32 = 400;
+    let integral = |end: f64| {
+        let step = end / f64::from(STEPS);
+        let at = |index: u32| (step * f64::from(index)).cos().max(0.0).powi(freedom as i32 - 1);
+        let inner: f64 =
+            (1..STEPS).map(|index| at(index) * if index % 2 == 1 { 4.0 } else { 2.0 }).sum();
+        (at(0) + inner + at(STEPS)) * step / 3.0
+    };
+    let end = (t / f64::from(freedom).sqrt()).atan();
+    integral(end) / integral(std::f64::consts::FRAC_PI_2)
+}
+
+/// The least value that `percent` of a hundred values do not exceed; 0 without values.
+pub fn percentile(values: &mut [u64], percent: f64) -> u64 {
+    if values.is_empty() {
+        return 0;
+    }
+    let rank = (values.len() as f64 * percent / 100.0).ceil() as usize;
+    let index = rank.clamp(1, values.len()) - 1;
+    *values.select_nth_unstable(index).1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn students_factors_are_those_of_tables() {
+        for (freedom, share, t) in [
+            (1, 0.95, 12.706),
+            (4, 0.95, 2.776),
+            (9, 0.90, 1.833),
+            (9, 0.95, 2.262),
+            (9, 0.99, 3.250),
+            (30, 0.95, 2.042),
+        ] {
+            let ours = student(freedom, share);
+            assert!((ours / t - 1.0).abs() < 1e-3, "{freedom}: {ours}, not {t}");
+        }
+    }
+
+    #[test]
+    fn an_interval_is_around_its_mean_and_nothing_spreads_it_without_differences() {
+        let one = Estimate::of(&[1.0, 2.0, 3.0, 4.0], 95.0);
+        assert!((one.mean - 2.5).abs() < 1e-12);
+        assert!((one.high - 2.5 - 3.182 * one.deviation / 2.0).abs() < 1e-3);
+        let same = Estimate::of(&[7.0; 10], 95.0);
+        assert_eq!((same.low, same.high), (7.0, 7.0));
+        let (low, high) = one.of_others(4);
+        assert!(low < one.low && high > one.high);
+    }
+
+    #[test]
+    fn percentiles_are_values_that_were_there() {
+        let mut values: Vec<u64> = (1..=200).rev().collect();
+        assert_eq!(percentile(&mut values, 99.0), 198);
+        assert_eq!(percentile(&mut values, 100.0), 200);
+        assert_eq!(percentile(&mut values, 0.1), 1);
+        assert_eq!(percentile(&mut [], 50.0), 0);
+    }
+}

@@ -1,0 +1,132 @@
+//! What a guest is made of, and what is refused because it is known to be wrong.
+
+use std::path::Path;
+
+/// The guests of a scenario. All are alike but for what is shared or numbered.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Processors that run and that could be added: emulated code is only atomic with other
+    /// machines' if there could be more than one.
+    pub cpus: u32,
+    pub cpus_max: u32,
+    /// Memory of each, MiB.
+    pub memory_mib: u32,
+    /// Persistent memory that all guests of a rack share, MiB; 0 for none.
+    pub shared_mib: u32,
+    /// Guests that share it: number k belongs to rack k / `rack_guests`.
+    pub rack_guests: u32,
+    /// Root ports with a CXL memory device of 256 MiB each; 0 for none.
+    pub cxl_ports: u32,
+    /// Further arguments, with `%ID%` for the guest and `%DIR%` for the run's folder.
+    pub more: &'static [&'static str],
+}
+
+/// The usual guest.
+pub const MACHINE: Machine = Machine {
+    cpus: 1,
+    cpus_max: 2,
+    memory_mib: 1024,
+    shared_mib: 0,
+    rack_guests: 2,
+    cxl_ports: 0,
+    more: &[],
+};
+
+/// Longest path of a unix socket, bytes.
+const SOCKET_PATH_BYTES: usize = 107;
+/// The sizes that an nvdimm without a label may have are multiples of this, MiB.
+const SHARED_STEP_MIB: u32 = 16;
+
+impl Machine {
+    /// Why this must not be run, if so.
+    pub fn refusal(&self, guests: u32, directory: &Path) -> Option<String> {
+        if self.cpus_max < 2 {
+            return Some(
+                "-smp 1 without maxcpus: the emulator then makes no atomic instructions, and \
+                 what several machines add up in shared memory comes out wrong (measured: 19.3 \
+                 of 20 million)"
+                    .into(),
+            );
+        }
+        if self.cpus == 0 || self.cpus > self.cpus_max {
+            return Some(format!("{} processors of at most {}", self.cpus, self.cpus_max));
+        }
+        if self.cxl_ports == 1 {
+            return Some(
+                "one CXL root port: the kernel then leaves the decoders alone and what is written \
+                 is lost; two are needed"
+                    .into(),
+            );
+        }
+        if !self.shared_mib.is_multiple_of(SHARED_STEP_MIB) {
+            let Self { shared_mib, .. } = self;
+            return Some(format!(
+                "shared memory of {shared_mib} MiB: only multiples of {SHARED_STEP_MIB} MiB align"
+            ));
+        }
+        if self.shared_mib > 0 && self.rack_guests == 0 {
+            return Some("shared memory that nobody shares".into());
+        }
+        if guests == 0 {
+            return Some("no guests".into());
+        }
+        if self.more.iter().any(|word| word.contains("mcast") || word.contains("230.0.0.")) {
+            return Some("a multicast network: guests of other runs would hear it".into());
+        }
+        let longest = directory.join("net.00.00").as_os_str().len();
+        (longest > SOCKET_PATH_BYTES).then(|| {
+            format!(
+                "{}: sockets in there would have paths of {longest} bytes, at most \
+                 {SOCKET_PATH_BYTES} are allowed: set TMPDIR to something shorter",
+                directory.display()
+            )
+        })
+    }
+
+    /// Files of shared memory that a run makes, and their lengths in MiB.
+    pub fn shared_files(&self, guests: u32) -> Vec<(String, u32)> {
+        let racks = if self.shared_mib == 0 { 0 } else { guests.div_ceil(self.rack_guests) };
+        let mut files: Vec<_> =
+            (0..racks).map(|rack| (format!("shared.{rack}"), self.shared_mib)).collect();
+        for guest in 0..guests {
+            for port in 0..self.cxl_ports {
+                files.push((format!("cxl.{guest}.{port}"), 256));
+                // Labels of an earlier run would be in the way, so they are always new.
+                files.push((format!("lsa.{guest}.{port}"), 1));
+            }
+        }
+        files
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_to_be_wrong_is_refused_with_the_reason() {
+        let refused =
+            |machine: Machine| machine.refusal(2, Path::new("/tmp/x")).unwrap_or_default();
+        assert_eq!(MACHINE.refusal(2, Path::new("/tmp/x")), None);
+        assert!(refused(Machine { cpus_max: 1, ..MACHINE }).contains("maxcpus"));
+        assert!(refused(Machine { cpus: 4, ..MACHINE }).contains("at most 2"));
+        assert!(refused(Machine { cxl_ports: 1, ..MACHINE }).contains("root port"));
+        assert!(refused(Machine { shared_mib: 100, ..MACHINE }).contains("16 MiB"));
+        assert_eq!(refused(Machine { shared_mib: 128, cxl_ports: 2, ..MACHINE }), "");
+        let loud = Machine { more: &["-netdev", "socket,mcast=230.0.0.1:1"], ..MACHINE };
+        assert!(refused(loud).contains("multicast"));
+        assert!(MACHINE.refusal(0, Path::new("/tmp")).is_some());
+        let deep = "/tmp/".to_owned() + &"d".repeat(120);
+        assert!(MACHINE.refusal(1, Path::new(&deep)).unwrap().contains("TMPDIR"));
+    }
+
+    #[test]
+    fn each_rack_has_one_shared_file_and_each_port_two() {
+        let machine = Machine { shared_mib: 64, ..MACHINE };
+        let names = |guests| machine.shared_files(guests).into_iter().map(|file| file.0);
+        assert_eq!(names(4).collect::<Vec<_>>(), ["shared.0", "shared.1"]);
+        assert_eq!(names(1).collect::<Vec<_>>(), ["shared.0"]);
+        assert_eq!(Machine { cxl_ports: 2, ..MACHINE }.shared_files(1).len(), 4);
+        assert!(MACHINE.shared_files(4).is_empty());
+    }
+}

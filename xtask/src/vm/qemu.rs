@@ -1,0 +1,180 @@
+//! The command line of one guest.
+//!
+//! The network is a star: guest 0 has a card for each other guest, joined there by a bridge if
+//! there are several; every link is a pair of unix datagram sockets in the run's folder.
+
+use std::path::Path;
+
+use super::machine::Machine;
+
+/// What all guests of a run have in common.
+pub struct Run<'a> {
+    pub machine: &'a Machine,
+    pub guests: u32,
+    pub directory: &'a Path,
+    pub kernel: &'a Path,
+    pub initramfs: &'a Path,
+    pub accelerator: Accelerator,
+    /// The host's time-stamp counter, kHz, which the emulator passes through; 0 if not known.
+    pub tsc_khz: u64,
+}
+
+/// What executes the guest's code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accelerator {
+    /// Plain emulation, which runs everywhere.
+    Tcg,
+    /// The host's virtualisation.
+    Kvm,
+}
+
+const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr \
+    no_timer_check tsc=reliable cryptomgr.notests audit=0 apparmor=0 selinux=0 random.trust_cpu=on \
+    net.ifnames=0";
+
+/// The links of a guest: its own end of each, and the other one.
+pub fn links(guest: u32, guests: u32) -> Vec<(String, String)> {
+    let end = |from: u32, to: u32| format!("net.{from}.{to}");
+    let others: Vec<u32> = if guest == 0 { (1..guests).collect() } else { vec![0] };
+    others.into_iter().map(|other| (end(guest, other), end(other, guest))).collect()
+}
+
+/// The words of `qemu-system-x86_64` for a guest.
+pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
+    let Run { machine, guests, .. } = run;
+    let mut words: Vec<String> = Vec::new();
+    let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
+    let directory = run.directory.display();
+    let (accelerator, cpu) = match run.accelerator {
+        Accelerator::Tcg => ("tcg,thread=multi,tb-size=256", "max,la57=off"),
+        Accelerator::Kvm => ("kvm", "host"),
+    };
+    add("-accel", accelerator.into());
+    let nvdimm = if machine.shared_mib > 0 { ",nvdimm=on" } else { "" };
+    let cxl = if machine.cxl_ports > 0 { ",cxl=on" } else { "" };
+    add("-machine", format!("q35{nvdimm}{cxl}"));
+    add("-cpu", cpu.into());
+    add("-smp", format!("{},maxcpus={}", machine.cpus, machine.cpus_max));
+    let slots = if nvdimm.len() + cxl.len() > 0 { ",slots=4,maxmem=8G" } else { "" };
+    add("-m", format!("{}M{slots}", machine.memory_mib));
+    add("-serial", format!("file:{directory}/console.{guest}"));
+    add("-kernel", run.kernel.display().to_string());
+    add("-initrd", run.initramfs.display().to_string());
+    let tsc = match (run.accelerator, run.tsc_khz) {
+        (Accelerator::Tcg, khz) if khz > 0 => format!(" tsc_early_khz={khz}"),
+        _ => String::new(),
+    };
+    add("-append", format!("{KERNEL_LINE}{tsc} rig.ID={guest} rig.N={guests}"));
+    add("-device", "isa-debug-exit,iobase=0xf4,iosize=1".into());
+    add("-device", "virtio-rng-pci".into());
+    let shares = [("hostroot", "/", ",readonly=on,multidevs=remap"), ("rig", "", "")];
+    for (tag, path, options) in shares {
+        let path = if path.is_empty() { directory.to_string() } else { path.to_owned() };
+        add("-fsdev", format!("local,id={tag},path={path},security_model=none{options}"));
+        add("-device", format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"));
+    }
+    if *guests > 1 {
+        for (index, (own, other)) in links(guest, *guests).into_iter().enumerate() {
+            let ends = format!(
+                "local.type=unix,local.path={directory}/{own},\
+                 remote.type=unix,remote.path={directory}/{other}"
+            );
+            add("-netdev", format!("dgram,id=n{index},{ends}"));
+            let mac = format!("52:54:00:77:{index:02x}:{:02x}", guest + 1);
+            let card = format!("virtio-net-pci,netdev=n{index},mac={mac},host_mtu=9000");
+            add("-device", format!("{card},romfile=,rx_queue_size=1024"));
+        }
+    }
+    if machine.shared_mib > 0 {
+        let rack = guest / machine.rack_guests;
+        let file = format!("share=on,mem-path={directory}/shared.{rack}");
+        add("-object", format!("memory-backend-file,id=nv0,{file},size={}M", machine.shared_mib));
+        add("-device", "nvdimm,memdev=nv0,id=nvd0".into());
+    }
+    for (option, value) in cxl_arguments(machine.cxl_ports, guest, &directory.to_string()) {
+        add(option, value);
+    }
+    let fixed = ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"];
+    words.extend(fixed.map(str::to_owned));
+    let replaced = |word: &&str| {
+        word.replace("%ID%", &guest.to_string()).replace("%DIR%", &directory.to_string())
+    };
+    words.extend(machine.more.iter().map(replaced));
+    words
+}
+
+/// A host bridge with root ports, a memory device behind each, and a window for all.
+fn cxl_arguments(ports: u32, guest: u32, directory: &str) -> Vec<(&'static str, String)> {
+    if ports == 0 {
+        return Vec::new();
+    }
+    let mut words = vec![("-device", "pxb-cxl,bus_nr=12,bus=pcie.0,id=cxl.1".to_owned())];
+    for port in 0..ports {
+        for (name, kind, bytes) in [("cm", "cxl", "256M"), ("lsa", "lsa", "1M")] {
+            let file = format!("share=on,mem-path={directory}/{kind}.{guest}.{port}");
+            words.push((
+                "-object",
+                format!("memory-backend-file,id={name}{port},{file},size={bytes}"),
+            ));
+        }
+        let root = format!("cxl-rp,port={port},bus=cxl.1,id=rp{port},chassis=0,slot={}", port + 2);
+        words.push(("-device", root));
+        let device = format!("cxl-type3,bus=rp{port},memdev=cm{port},lsa=lsa{port},id=cx{port}");
+        words.push(("-device", device));
+    }
+    words.push(("-machine", "cxl-fmw.0.targets.0=cxl.1,cxl-fmw.0.size=4G".to_owned()));
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::machine::MACHINE;
+    use super::*;
+
+    fn line(machine: &Machine, guests: u32, guest: u32) -> String {
+        let run = Run {
+            machine,
+            guests,
+            directory: Path::new("/tmp/r"),
+            kernel: Path::new("/k"),
+            initramfs: Path::new("/i"),
+            accelerator: Accelerator::Tcg,
+            tsc_khz: 2_500_000,
+        };
+        arguments(&run, guest).join(" ")
+    }
+
+    #[test]
+    fn every_link_has_two_ends_that_name_one_another() {
+        assert_eq!(links(0, 2), [("net.0.1".to_owned(), "net.1.0".to_owned())]);
+        assert_eq!(links(1, 2), [("net.1.0".to_owned(), "net.0.1".to_owned())]);
+        assert_eq!(links(0, 4).len(), 3);
+        for guest in 1..4 {
+            let [(own, other)] = &links(guest, 4)[..] else { panic!("one link") };
+            assert!(links(0, 4).contains(&(other.clone(), own.clone())));
+        }
+    }
+
+    #[test]
+    fn a_lone_guest_has_no_network_and_none_ever_uses_multicast() {
+        let alone = line(&MACHINE, 1, 0);
+        assert!(!alone.contains("-netdev"));
+        assert!(alone.contains("-smp 1,maxcpus=2 -m 1024M "));
+        assert!(alone.contains("tsc_early_khz=2500000 rig.ID=0 rig.N=1"));
+        assert!(alone.contains("path=/,security_model=none,readonly=on"));
+        let middle = line(&MACHINE, 3, 0);
+        assert_eq!(middle.matches("-netdev dgram").count(), 2);
+        assert!(!middle.contains("mcast"));
+    }
+
+    #[test]
+    fn shared_memory_belongs_to_the_rack_and_a_guest_says_who_it_is() {
+        let machine = Machine { shared_mib: 64, more: &["-name", "g%ID%"], ..MACHINE };
+        assert!(line(&machine, 4, 1).contains("/tmp/r/shared.0,size=64M"));
+        assert!(line(&machine, 4, 2).contains("/tmp/r/shared.1,size=64M"));
+        assert!(line(&machine, 4, 2).ends_with("-name g2"));
+        assert!(line(&machine, 4, 2).contains("q35,nvdimm=on -cpu"));
+        let cxl = Machine { cxl_ports: 2, ..MACHINE };
+        assert_eq!(line(&cxl, 1, 0).matches("cxl-type3").count(), 2);
+    }
+}

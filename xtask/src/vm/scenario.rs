@@ -1,0 +1,78 @@
+//! The scenarios: what each boots, and what its guests do.
+
+use super::machine::{MACHINE, Machine};
+
+/// One scenario.
+pub struct Scenario {
+    pub name: &'static str,
+    /// What it shows, in a line.
+    pub about: &'static str,
+    pub guests: u32,
+    pub machine: Machine,
+    /// Kernel modules that every guest loads first.
+    pub modules: &'static [&'static str],
+    /// Test binaries of rackpool-hw that it runs, built here before.
+    pub tests: &'static [&'static str],
+    /// What every guest runs; `RIG_ID` tells them apart, `TEST_NAME` is the path of a binary.
+    pub script: &'static str,
+    /// After this long it has failed, seconds.
+    pub limit_s: u64,
+}
+
+/// Modules with which devices for verbs are there.
+const VERBS: &[&str] = &["rdma_rxe", "ib_uverbs"];
+
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "boot",
+        about: "three guests come up, meet, exchange packets, lose some, and one crashes",
+        guests: 3,
+        machine: Machine { memory_mib: 512, ..MACHINE },
+        modules: &[],
+        tests: &[],
+        script: include_str!("scenarios/boot.sh"),
+        limit_s: 120,
+    },
+    Scenario {
+        name: "verbs-one",
+        about: "conformance over verbs, two Soft-RoCE devices in one guest",
+        guests: 1,
+        machine: MACHINE,
+        modules: VERBS,
+        tests: &["fabric_conformance", "verbs_queues"],
+        script: include_str!("scenarios/verbs-one.sh"),
+        limit_s: 180,
+    },
+    Scenario {
+        name: "verbs-two",
+        about: "conformance over verbs between two guests, the target's pages on a shared devdax",
+        guests: 2,
+        machine: Machine { shared_mib: 128, ..MACHINE },
+        modules: VERBS,
+        tests: &["fabric_conformance"],
+        script: include_str!("scenarios/verbs-two.sh"),
+        limit_s: 180,
+    },
+];
+
+/// The scenario of that name.
+pub fn find(name: &str) -> Option<&'static Scenario> {
+    SCENARIOS.iter().find(|scenario| scenario.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn every_scenario_may_be_run_and_has_a_name_of_its_own() {
+        for (index, scenario) in SCENARIOS.iter().enumerate() {
+            let refusal = scenario.machine.refusal(scenario.guests, Path::new("/dev/shm/x"));
+            assert_eq!(refusal, None, "{}", scenario.name);
+            assert!(scenario.limit_s <= 180, "{}", scenario.name);
+            assert!(SCENARIOS[..index].iter().all(|other| other.name != scenario.name));
+            assert!(find(scenario.name).is_some_and(|found| found.about == scenario.about));
+        }
+    }
+}
