@@ -116,6 +116,11 @@ fn ends_that_have_not_one_secret_say_so_at_once_and_nothing_is_served() {
         }
         assert_eq!(events, [FabricEvent::Closed { peer, cause: expected }]);
         wait_for_connections(&target, |count| count == 0);
+        // Counts are published at the end of a turn.
+        while target.stats().refused < 2 {
+            assert!(start.elapsed() < PATIENCE, "{why:?}");
+            std::thread::yield_now();
+        }
         assert_eq!(target.stats().refused, 2, "{why:?}");
         assert_eq!(target.poll(&mut Vec::new()), 0, "the application hears of nobody");
     }
