@@ -71,6 +71,7 @@ impl Client {
         name_secret(&mut options.secret, args.secret_file.as_deref())?;
         options.rack = args.rack.unwrap_or(options.rack);
         options.fabric = args.fabric.unwrap_or(options.fabric);
+        options.verbs_device = args.verbs_device.clone().or(options.verbs_device);
         match args.timeout_ms {
             Some(timeout_ms) => options.request_timeout_ms = timeout_ms,
             None => find_master(&options.master)?,
@@ -374,6 +375,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     options.fabric = match args.fabric {
         FabricChoice::Shm => FabricKind::Shm,
         FabricChoice::Tcp | FabricChoice::Auto => FabricKind::Tcp,
+        FabricChoice::Verbs => FabricKind::Verbs,
         FabricChoice::Proxied => {
             return Err(Failure::new(
                 "config",
@@ -382,6 +384,8 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
             ));
         }
     };
+    let device = || std::env::var("RACKPOOL_VERBS_DEVICE").ok();
+    options.verbs_device = args.verbs_device.clone().or_else(device);
     options.emulate = emulate;
     options.migration = args.migrate;
     options.rings = args.rings;

@@ -289,7 +289,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "FILE", default_value = "rackpool-demo.html")]
     pub html: PathBuf,
     /// How racks reach each other
-    #[arg(long, value_name = "tcp|shm", default_value = "tcp")]
+    #[arg(long, value_name = "tcp|shm|verbs", default_value = "tcp")]
     pub fabric: FabricChoice,
     /// Memory of each rack [default: what the input needs]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
@@ -361,9 +361,14 @@ pub struct DaemonArgs {
     /// File with the pool's secret, as the master's
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// How clients of other racks reach this memory
-    #[arg(long, value_name = "tcp|shm", default_value = "tcp")]
+    /// How clients of other racks reach this memory; all racks that are to reach one another by
+    /// RDMA devices say verbs
+    #[arg(long, value_name = "tcp|shm|verbs", default_value = "tcp")]
     pub fabric: FabricChoice,
+    /// With fabric verbs the RDMA device, such as mlx5_0 or mlx5_0:1/3: NAME[:PORT][/GID]
+    /// [default: RACKPOOL_VERBS_DEVICE, else the first one whose port is up]
+    #[arg(long, value_name = "DEVICE")]
+    pub verbs_device: Option<String>,
     /// Bring pages that clients of this rack use to this rack, or copies of them: off, paper or
     /// cost, and behind commas what shall differ from the defaults, such as
     /// cost,fabric_share_milli=100
@@ -392,7 +397,7 @@ pub struct DaemonArgs {
 }
 
 /// How a client finds its pool. What is missing comes from `RACKPOOL_MASTER`, `RACKPOOL_RACK`,
-/// `RACKPOOL_FABRIC`, the file that `RACKPOOL_CONFIG` names, or the defaults.
+/// `RACKPOOL_FABRIC`, `RACKPOOL_VERBS_DEVICE`, the file that `RACKPOOL_CONFIG` names, or the defaults.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PoolArgs {
     /// The rack that this program runs in [default: 0]
@@ -402,8 +407,11 @@ pub struct PoolArgs {
     #[arg(long, value_name = "ADDR")]
     pub master: Option<String>,
     /// How other racks are reached [default: as their daemons say]
-    #[arg(long, value_name = "auto|tcp|shm")]
+    #[arg(long, value_name = "auto|tcp|shm|verbs")]
     pub fabric: Option<FabricChoice>,
+    /// With fabric verbs the RDMA device, NAME[:PORT][/GID] [default: the first one that is up]
+    #[arg(long, value_name = "DEVICE")]
+    pub verbs_device: Option<String>,
     /// File with the pool's secret
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,

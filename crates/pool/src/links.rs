@@ -20,8 +20,7 @@ use rackpool_core::seam::{Fabric, FabricEvent, PeerId, WorkStatus};
 use rackpool_core::wire::{FabricKind, MasterAnswer, MasterCall, RackInfo, Reply, Request};
 use rackpool_core::{Error, RackId, Result, SessionId};
 use rackpool_hw::fabric::shared::{self, Hub};
-use rackpool_hw::fabric::tcp::{self, EndpointOptions};
-use rackpool_hw::fabric::{Endpoint, FabricError, proxied};
+use rackpool_hw::fabric::{Endpoint, FabricError, FabricOptions, Over, proxied};
 use rackpool_hw::window::Window;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,17 +39,47 @@ impl Shared {
     pub(crate) fn new(options: Options) -> Result<Self> {
         let host = rackpool_hw::process::boot_id()
             .map_err(|error| Error::Io { what: "boot id".into(), reason: error.to_string() })?;
-        let is_shared = options.connections == Connections::Shared;
-        let hub = match is_shared && options.fabric != FabricChoice::Proxied {
-            true => Some(Hub::new(endpoint_options(&options)).map_err(fabric_error)?),
-            false => None,
+        let hub = match (options.connections, options.fabric) {
+            (Connections::Own, _) | (_, FabricChoice::Proxied) => None,
+            (Connections::Shared, FabricChoice::Verbs) => return Err(shared_verbs()),
+            (Connections::Shared, _) => {
+                let options = fabric_options(&options, Over::Tcp);
+                Some(Hub::new(options.into()).map_err(fabric_error)?)
+            }
         };
         Ok(Self { options, host, hub })
     }
 }
 
-fn endpoint_options(options: &Options) -> EndpointOptions {
-    EndpointOptions { secret: options.secret.clone(), ..EndpointOptions::default() }
+fn fabric_options(options: &Options, over: Over) -> FabricOptions {
+    let (device, secret) = (options.verbs_device.clone(), options.secret.clone());
+    FabricOptions { over, device, secret, ..FabricOptions::default() }
+}
+
+fn shared_verbs() -> Error {
+    Error::Config {
+        reason: "shared connections are of fabric `tcp` only: with `verbs` each handle has its \
+                 own, or let the own rack's daemon have them (fabric `proxied`)"
+            .into(),
+    }
+}
+
+/// An endpoint of one fabric does not reach a rack that offers another one.
+pub(crate) fn require_same(endpoint: &Endpoint, info: &RackInfo) -> Result<()> {
+    let rack = info.rack;
+    let reason = match (endpoint, &info.fabric) {
+        (Endpoint::Proxied(_), _) => return Ok(()),
+        (endpoint, FabricKind::Verbs) if endpoint.over() == Over::Tcp => format!(
+            "rack {rack} is reached over fabric `verbs` only: use `verbs`, and start this rack's \
+             daemon with it too, or `proxied`"
+        ),
+        (endpoint, FabricKind::Tcp | FabricKind::Shm) if endpoint.over() == Over::Verbs => format!(
+            "rack {rack} does not offer fabric `verbs`: start its daemon with --fabric verbs, or \
+             use `tcp`"
+        ),
+        _ => return Ok(()),
+    };
+    Err(Error::Config { reason })
 }
 
 /// Longest pause between two tries to reach a rack that is gone, ms.
@@ -73,6 +102,8 @@ pub(crate) struct Links {
     reports: UseReports,
     /// What this handle does says nothing of where pages are used.
     never_counts: bool,
+    /// The endpoint is one of an RDMA device.
+    uses_verbs: bool,
 }
 
 /// What the fabric said and nobody has taken yet.
@@ -106,24 +137,28 @@ enum Link {
 }
 
 impl Links {
-    /// The fabric endpoint of a handle.
-    pub(crate) fn endpoint(shared: &Shared) -> Result<Endpoint> {
-        if shared.options.fabric == FabricChoice::Proxied {
-            return Ok(Endpoint::Proxied(proxied::Endpoint::default()));
-        }
+    /// The fabric endpoint of a handle whose own rack offers `own`.
+    fn endpoint(shared: &Shared, own: &FabricKind) -> Result<Endpoint> {
+        let over = match shared.options.fabric {
+            FabricChoice::Proxied => return Ok(Endpoint::Proxied(proxied::Endpoint::default())),
+            FabricChoice::Verbs => Over::Verbs,
+            FabricChoice::Auto if *own == FabricKind::Verbs => Over::Verbs,
+            FabricChoice::Auto | FabricChoice::Shm | FabricChoice::Tcp => Over::Tcp,
+        };
         if let Some(hub) = &shared.hub {
+            if over == Over::Verbs {
+                return Err(shared_verbs());
+            }
             return shared::Endpoint::new(hub).map(Endpoint::Shared).map_err(fabric_error);
         }
-        let endpoint = tcp::Endpoint::new(endpoint_options(&shared.options));
-        endpoint.map(Endpoint::Tcp).map_err(fabric_error)
+        Endpoint::new(fabric_options(&shared.options, over)).map_err(fabric_error)
     }
 
-    /// Finds the own rack's daemon and joins it.
+    /// Finds the own rack's daemon and joins it; with it the endpoint to other racks.
     pub(crate) fn open(
         shared: Arc<Shared>,
-        endpoint: &mut Endpoint,
         deadline_ns: u64,
-    ) -> Result<(Self, Reach<Window>)> {
+    ) -> Result<(Self, Endpoint, Reach<Window>)> {
         let mut master = MasterLink::new(shared.options.master.clone());
         master.set_secret(shared.options.secret.clone());
         let (session, rack) = (crate::local::new_session()?, shared.options.rack_id());
@@ -138,6 +173,7 @@ impl Links {
             losses: Losses::default(),
             reports: UseReports::default(),
             never_counts: false,
+            uses_verbs: false,
         };
         let info = links.wait_for_own(session, deadline_ns)?;
         let own = info.rack;
@@ -155,12 +191,14 @@ impl Links {
             read_only: links.shared.options.read_only,
             as_remote: false,
         };
+        let mut endpoint = Self::endpoint(&links.shared, &info.fabric)?;
+        links.uses_verbs = endpoint.over() == Over::Verbs;
         let link = LocalLink::join(join, deadline_ns)?;
-        link.serve(endpoint);
+        link.serve(&mut endpoint);
         let reach = Reach::Mapped(link.view().clone());
         links.locks.set_door(OWN, link.door());
         links.links.push(Link::Local(Box::new(link)));
-        Ok((links, reach))
+        Ok((links, endpoint, reach))
     }
 
     /// The own rack, or the own one of its shards.
@@ -349,11 +387,8 @@ impl Links {
                 })
             }
             (FabricChoice::Shm, _) | (FabricChoice::Auto, FabricKind::Shm) => Ok(true),
-            (FabricChoice::Tcp | FabricChoice::Proxied, _)
-            | (FabricChoice::Auto, FabricKind::Tcp) => Ok(false),
-            (FabricChoice::Auto, FabricKind::Verbs) => Err(Error::Config {
-                reason: format!("rack {} offers fabric `verbs`, not in this build", info.rack),
-            }),
+            (FabricChoice::Tcp | FabricChoice::Verbs | FabricChoice::Proxied, _)
+            | (FabricChoice::Auto, FabricKind::Tcp | FabricKind::Verbs) => Ok(false),
         }
     }
 
@@ -570,8 +605,13 @@ impl Links {
             (_, false, FabricChoice::Proxied) => {
                 "this handle has no fabric endpoint: its own rack's daemon works for it".into()
             }
-            (_, false, FabricChoice::Auto) => "the rack's daemon offers fabric tcp".into(),
-            (_, false, _) => "this handle asked for fabric tcp".into(),
+            (_, false, choice) => {
+                let name = if self.uses_verbs { "verbs" } else { "tcp" };
+                match choice {
+                    FabricChoice::Auto => format!("the rack's daemon offers fabric {name}"),
+                    _ => format!("this handle asked for fabric {name}"),
+                }
+            }
         }
     }
 
@@ -644,6 +684,7 @@ pub(crate) fn fabric_error(error: FabricError) -> Error {
         FabricError::BuffersFull { limit } => {
             Error::Busy { what: "fabric buffers".into(), limit: limit as u64 }
         }
+        other if other.is_absence() => Error::Config { reason: other.to_string() },
         other => Error::Io { what: "fabric".into(), reason: other.to_string() },
     }
 }

@@ -13,6 +13,8 @@ pub struct Scenario {
     pub modules: &'static [&'static str],
     /// Test binaries of rackpool-hw that it runs, built here before.
     pub tests: &'static [&'static str],
+    /// Whether it runs the program `rackpool`, with verbs; `RACKPOOL` is its path.
+    pub uses_program: bool,
     /// What every guest runs; `RIG_ID` tells them apart, `TEST_NAME` is the path of a binary.
     pub script: &'static str,
     /// After this long it has failed, seconds.
@@ -30,6 +32,7 @@ pub const SCENARIOS: &[Scenario] = &[
         machine: Machine { memory_mib: 512, ..MACHINE },
         modules: &[],
         tests: &[],
+        uses_program: false,
         script: include_str!("scenarios/boot.sh"),
         limit_s: 120,
     },
@@ -40,6 +43,7 @@ pub const SCENARIOS: &[Scenario] = &[
         machine: MACHINE,
         modules: VERBS,
         tests: &["fabric_conformance", "verbs_queues"],
+        uses_program: false,
         script: include_str!("scenarios/verbs-one.sh"),
         limit_s: 180,
     },
@@ -50,7 +54,19 @@ pub const SCENARIOS: &[Scenario] = &[
         machine: Machine { shared_mib: 128, ..MACHINE },
         modules: VERBS,
         tests: &["fabric_conformance"],
+        uses_program: false,
         script: include_str!("scenarios/verbs-two.sh"),
+        limit_s: 180,
+    },
+    Scenario {
+        name: "verbs-pool",
+        about: "a pool of two racks over verbs: data, atomics, packet loss, and a rack that dies",
+        guests: 2,
+        machine: Machine { shared_mib: 768, rack_guests: 1, ..MACHINE },
+        modules: VERBS,
+        tests: &[],
+        uses_program: true,
+        script: include_str!("scenarios/verbs-pool.sh"),
         limit_s: 180,
     },
 ];

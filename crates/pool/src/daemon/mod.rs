@@ -27,6 +27,7 @@ use rackpool_core::policy::{BalanceParams, Policy as Migration};
 use rackpool_core::wire::FabricKind;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
+use rackpool_hw::fabric::{FabricOptions, Over};
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{MemorySpec, SpecError};
 use rackpool_hw::secret::Secret;
@@ -58,8 +59,11 @@ pub struct DaemonOptions {
     pub listen: SocketAddr,
     /// What is proved to the master and to other racks, and what they and fabric clients prove.
     pub secret: Option<Secret>,
-    /// How other racks are to reach this one.
+    /// How other racks are to reach this one; with `Verbs` also how this one reaches them for
+    /// clients without a fabric endpoint.
     pub fabric: FabricKind,
+    /// With `Verbs`, the RDMA device; see [`Options::verbs_device`].
+    pub verbs_device: Option<String>,
     /// Latency to inject.
     pub emulate: Emulate,
     /// Whether the region is removed when the daemon stops.
@@ -92,6 +96,7 @@ impl DaemonOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             secret: None,
             fabric: FabricKind::Tcp,
+            verbs_device: None,
             emulate: Emulate::default(),
             ephemeral: false,
             join_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
@@ -115,12 +120,28 @@ impl DaemonOptions {
         let mut options = Options::new(&self.master.join(","), self.rack);
         options.request_timeout_ms = call_ms;
         options.secret = self.secret.clone();
+        options.verbs_device = self.verbs_device.clone();
         options.shard = (self.shards > 1).then_some(self.shard);
         options
     }
 
-    /// Others are told where it listens.
-    fn check_listen(&self) -> Result<()> {
+    /// What the daemon reaches others, and is reached, over.
+    fn fabric_options(&self) -> FabricOptions {
+        let over = match self.fabric {
+            FabricKind::Verbs => Over::Verbs,
+            FabricKind::Tcp | FabricKind::Shm => Over::Tcp,
+        };
+        let (device, secret) = (self.verbs_device.clone(), self.secret.clone());
+        FabricOptions { over, device, secret, ..FabricOptions::default() }
+    }
+
+    /// Others are told where it listens, and what is injected has to be injectable.
+    fn check(&self) -> Result<()> {
+        if self.fabric == FabricKind::Verbs && self.emulate.rdma_ns > 0 {
+            let reason = "fabric `verbs` is a real device's: no latency is injected into it; \
+                          leave rdma= out of the emulated latencies, or use fabric `tcp`";
+            return Err(Error::Config { reason: reason.into() });
+        }
         if self.listen.ip().is_unspecified() {
             let what = format!("{} is nowhere", self.listen);
             let reason = format!("{what}: listen at the address at which others reach this host");

@@ -26,7 +26,8 @@ use rackpool_core::wire::{
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::control::ControlListener;
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
-use rackpool_hw::fabric::tcp::{self, Target, TargetOptions};
+use rackpool_hw::fabric::Target;
+use rackpool_hw::fabric::tcp::{self, TargetOptions};
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{Claim, RegionFiles};
 use rackpool_hw::ring::bitmap::Bitmap;
@@ -102,10 +103,14 @@ impl Server {
     pub(super) fn open(options: DaemonOptions, belongs: Belongs, stop: Arc<Stop>) -> Result<Self> {
         let asymmetric = rackpool_hw::barrier::register().is_ok();
         let rack = options.home()?;
-        options.check_listen()?;
+        options.check()?;
+        let fabric = options.fabric_options();
+        // Before a region is made: what is not here is said at once.
+        let uplinks = FabricUplinks::new(fabric.clone())?;
         let (files, is_new, claim) = standby::region_of(&options, belongs)?;
+        let cells = Target::cells(fabric.over, files.layout());
         let (mut world, mut engine, claim) =
-            open_region(files, rack, asymmetric, (is_new, belongs), claim)?;
+            open_region(files, rack, (asymmetric, cells), (is_new, belongs), claim)?;
         engine.set_policy(options.migration);
         engine.set_balance(options.balance);
         let layout = engine.layout();
@@ -116,7 +121,7 @@ impl Server {
         let fabric_wake = wake.try_clone().map_err(|e| io_error("wake event", &e))?;
         target.secret = options.secret.clone();
         target.waker = Arc::new(move || fabric_wake.notify());
-        let target = Target::start(target).map_err(fabric_error)?;
+        let target = Target::start(&fabric, target).map_err(fabric_error)?;
         world.fabric = Some(target.counters());
         let region = region_info(&engine, &options);
         let control = control_name(rack, engine.region_id());
@@ -132,7 +137,7 @@ impl Server {
             master,
             bell: Bitmap::attach(world.bell.clone()),
             poller: Poller::new().map_err(|e| io_error("epoll", &e))?,
-            uplinks: FabricUplinks::new(options.secret.clone())?,
+            uplinks,
             options,
             stop,
             engine,
@@ -193,7 +198,7 @@ impl Server {
         add(self.poller.add(&self.wake, TOKEN_WAKE, Interest::Read))?;
         let master = self.master.fd().map_err(|e| io_error("epoll", &e))?;
         add(self.poller.add(master, TOKEN_MASTER, Interest::Read))?;
-        add(self.poller.add(self.uplinks.prepare_sleep(), TOKEN_UPLINKS, Interest::Read))?;
+        add(self.poller.add(self.uplinks.prepare_sleep()?, TOKEN_UPLINKS, Interest::Read))?;
         add(self.poller.add(&self.stop.wake, TOKEN_STOP, Interest::Read))
     }
 
@@ -301,7 +306,9 @@ impl Server {
             let behind_ns = self.proxy.is_behind().then_some(TICK_NS);
             let tick_ns = self.engine.tick_ns().unwrap_or(idle_ns);
             let ns = behind_ns.unwrap_or(idle_ns).min(tick_ns);
-            self.uplinks.prepare_sleep();
+            if let Err(error) = self.uplinks.prepare_sleep() {
+                eprintln!("rackpool: {error}");
+            }
             self.serve_sockets(Some(Duration::from_nanos(ns)));
         }
         self.bell.awake();
@@ -743,12 +750,12 @@ fn region_info(engine: &Daemon, options: &DaemonOptions) -> RegionInfo {
 fn open_region(
     files: RegionFiles,
     rack: RackId,
-    asymmetric: bool,
+    (asymmetric, cells): (bool, u32),
     (is_new, belongs): (bool, Belongs),
     claim: Option<Claim>,
 ) -> Result<(RegionWorld, Daemon, Option<Claim>)> {
     let layout = files.layout();
-    let mut world = RegionWorld::new(files, asymmetric)?;
+    let mut world = RegionWorld::new(files, asymmetric, cells)?;
     let mut claim = claim;
     if is_new {
         let mut id = [0; 2];
