@@ -2,6 +2,7 @@
 //! examples. In: the words of the command line. Out: [`Cli`], or clap's error, which `main` turns
 //! into exit code 2. Called by `main` alone.
 
+use crate::agent_args::{AGENT_EXAMPLES, AgentArgs, FENCE_EXAMPLES, FenceArgs};
 use crate::api::{Emulate, FabricChoice, Migration, Policy, RackId, Rings};
 pub use crate::kv_args::*;
 pub use crate::member_args::*;
@@ -184,6 +185,12 @@ pub enum Command {
     /// Serve the memory of one rack
     #[command(after_help = DAEMON_EXAMPLES)]
     Daemon(DaemonArgs),
+    /// Serve the clients of a host that shares a rack's memory with the daemon's host
+    #[command(after_help = AGENT_EXAMPLES)]
+    Agent(AgentArgs),
+    /// Say that a host is off for good: what its clients held is given back
+    #[command(after_help = FENCE_EXAMPLES)]
+    Fence(FenceArgs),
     /// Use a pool by hand or from a script
     #[command(after_help = SHELL_EXAMPLES)]
     Shell(ShellArgs),
@@ -589,7 +596,7 @@ fn parse_shard(text: &str) -> Result<(u16, u16), String> {
 }
 
 /// A memory that makes sense; it is opened later.
-fn parse_memory(text: &str) -> Result<String, String> {
+pub(crate) fn parse_memory(text: &str) -> Result<String, String> {
     let spec = text.parse::<rackpool_hw::region::MemorySpec>();
     spec.map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
@@ -619,6 +626,9 @@ mod tests {
             "rackpool master --state dir --placement alternate+smart-idle:250ms",
             "rackpool daemon --rack 0 --metrics [::1]:0",
             "rackpool daemon --rack 0 --shard 0/1",
+            "rackpool daemon --rack 0 --fabric verbs --verbs-device mlx5_0:1/3",
+            "rackpool agent --rack 0 --master 127.0.0.1:7400 --memory dax:/dev/dax0.0 --name b",
+            "rackpool fence --rack 0 --host b",
             "rackpool daemon --rack 0 --shard 7/8 --memory shm:/dev/shm/rack0?size=1G",
             "rackpool bench remote --fabric tcp --quick --json remote.json",
             "rackpool bench ycsb --workload A,B --distribution zipfian",

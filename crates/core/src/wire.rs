@@ -2,9 +2,11 @@
 //! else. Encoded with postcard: fixed meaning on every host, bounded length, no pointer.
 //! A receiver decodes into these types once and checks the numbers before it uses them.
 
+mod agent;
 mod join;
 mod proxied;
 
+pub use agent::{AgentHears, AgentSays, HostProcess, HostTag};
 pub use join::{ControlHello, ControlReply, RegionInfo, RemoteReply, RemoteRequest};
 pub use proxied::{
     ProxyOrder, ProxyOutcome, ProxyStatus, ProxyWork, Routed, channel_of, decode_front, reroute,
@@ -27,7 +29,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 13;
+pub const WIRE_VERSION: u32 = 14;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

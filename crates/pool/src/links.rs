@@ -2,6 +2,7 @@
 //! the master. Connects them when an operation needs one, repeats what a lost connection
 //! interrupted where that is safe, and turns every loss into a typed error at the deadline.
 
+use crate::agent::control_on;
 use crate::clock;
 use crate::link::MasterLink;
 use crate::local::{Found, JoinOptions, LocalLink, SlotLease};
@@ -37,8 +38,9 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(options: Options) -> Result<Self> {
-        let host = rackpool_hw::process::boot_id()
-            .map_err(|error| Error::Io { what: "boot id".into(), reason: error.to_string() })?;
+        let host = options.host.clone().map_or_else(rackpool_hw::process::boot_id, Ok);
+        let host =
+            host.map_err(|error| Error::Io { what: "boot id".into(), reason: error.to_string() })?;
         let hub = match (options.connections, options.fabric) {
             (Connections::Own, _) | (_, FabricChoice::Proxied) => None,
             (Connections::Shared, FabricChoice::Verbs) => return Err(shared_verbs()),
@@ -178,22 +180,24 @@ impl Links {
         let info = links.wait_for_own(session, deadline_ns)?;
         let own = info.rack;
         links.own = own;
-        if info.host != links.shared.host {
-            return Err(Error::Config {
-                reason: format!(
-                    "the daemon of rack {own} runs on another host: start one for this host's \
-                     rack, or choose the rack of this host"
-                ),
-            });
-        }
+        let is_here = info.host == links.shared.host;
         let join = JoinOptions {
-            control: info.control,
+            control: control_on(&info, &links.shared.host),
             read_only: links.shared.options.read_only,
             as_remote: false,
         };
         let mut endpoint = Self::endpoint(&links.shared, &info.fabric)?;
         links.uses_verbs = endpoint.over() == Over::Verbs;
-        let link = LocalLink::join(join, deadline_ns)?;
+        let link = LocalLink::join(join, deadline_ns).map_err(|error| match error {
+            Error::PeerDead { .. } if !is_here => Error::Config {
+                reason: format!(
+                    "the daemon of rack {own} runs on another host, and no agent of it here: start \
+                     `rackpool agent --rack {own}` on this host if it shares the rack's memory, or \
+                     choose the rack of this host"
+                ),
+            },
+            other => other,
+        })?;
         link.serve(&mut endpoint);
         let reach = Reach::Mapped(link.view().clone());
         links.locks.set_door(OWN, link.door());
@@ -401,12 +405,12 @@ impl Links {
         request: Request,
         deadline_ns: u64,
     ) -> Result<Reply> {
-        let Self { master, links, .. } = self;
+        let Self { master, links, shared, .. } = self;
         match &mut links[link.0 as usize] {
             Link::Local(local) => {
                 let region = local.region().region_id;
                 let rack = client.rack_of(link);
-                let mut find = || control_of(master, rack, deadline_ns);
+                let mut find = || control_of(master, rack, &shared.host, deadline_ns);
                 let reply = local.call(request, deadline_ns, &mut find);
                 if local.take_view_changed() {
                     if local.region().region_id != region {
@@ -651,11 +655,11 @@ impl Links {
 }
 
 /// The control socket of a rack whose daemon serves now, if the master says so soon.
-fn control_of(master: &mut MasterLink, rack: RackId, deadline_ns: u64) -> Found {
+fn control_of(master: &mut MasterLink, rack: RackId, host: &str, deadline_ns: u64) -> Found {
     let soon_ns = deadline_ns.min(clock::deadline_ns(CONTROL_ANSWER_MS_MAX));
     let answer = master.call(MasterCall::Rack { rack }, clock::instant(soon_ns));
     match answer {
-        Ok(MasterAnswer::Rack(info)) if info.alive => Found::At(info.control),
+        Ok(MasterAnswer::Rack(info)) if info.alive => Found::At(control_on(&info, host)),
         Err(Error::NoSuchRack { .. }) => Found::Gone,
         _ => Found::Unknown,
     }

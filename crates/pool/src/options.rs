@@ -95,6 +95,9 @@ pub struct Options {
     pub verbs_device: Option<String>,
     /// Whose the connections to other racks are.
     pub connections: Connections,
+    /// Boot identity of this host to go by instead of the kernel's, the same as its agent's: for
+    /// hosts that share a kernel, as containers do.
+    pub host: Option<String>,
     /// Pages that a handle's translation cache holds (rounded up to a power of two).
     pub translation_entries: u32,
     /// How long a call rides through the restart of a daemon or master before it answers with a
@@ -126,6 +129,7 @@ impl Default for Options {
             fabric: FabricChoice::Auto,
             verbs_device: None,
             connections: Connections::default(),
+            host: None,
             translation_entries: TRANSLATION_ENTRIES_DEFAULT,
             request_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
             read_only: false,

@@ -23,6 +23,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("bin/rig-crash", include_str!("guest/crash.sh")),
     ("bin/rig-dax", include_str!("guest/dax.sh")),
     ("bin/rig-loss", include_str!("guest/loss.sh")),
+    ("bin/rig-pool", include_str!("guest/pool.sh")),
     ("bin/rig-rxe", include_str!("guest/rxe.sh")),
     ("bin/rig-start", include_str!("guest/start.sh")),
 ];

@@ -24,6 +24,7 @@
 //! Source: DESIGN §2.
 #![cfg(not(any(loom, shuttle)))]
 
+mod client;
 mod dax;
 mod error;
 mod files;
@@ -33,6 +34,7 @@ mod shards;
 mod spec;
 mod superblock;
 
+pub use client::ClientSections;
 pub use dax::DaxLayout;
 pub use error::{RegionError, Result};
 pub use shards::Claim;

@@ -2,7 +2,7 @@
 //! driven by one poll loop, beside the fabric target's own thread.
 //!
 //! `server.rs` is the loop, `world.rs` what the engine sees, `clients.rs` the local clients'
-//! control connections and slots, `uplinks.rs` the fabric endpoint for clients without one,
+//! control connections and slots, `hosts.rs` other hosts that have the rack's memory, `uplinks.rs` the fabric endpoint for clients without one,
 //! `standby.rs` shards whose own daemon is dead. Threads with handles of their own move pages:
 //! `mover.rs` to this rack, `balance.rs` cold ones away, `drain.rs` all of them, when `standing.rs`
 //! says so. Clients that come over the fabric are the core's (`Remotes`).
@@ -10,6 +10,7 @@
 mod balance;
 mod clients;
 mod drain;
+mod hosts;
 mod keeper;
 mod mover;
 mod server;

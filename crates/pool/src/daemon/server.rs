@@ -4,6 +4,7 @@
 
 use super::balance::BalanceThread;
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
+use super::hosts::{Hosts, Rack};
 use super::mover::MoverThread;
 use super::standing::Membership;
 use super::uplinks::{FabricUplinks, Turn};
@@ -20,8 +21,8 @@ use rackpool_core::daemon::{
 use rackpool_core::member::MemberAnswer;
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
-    self, DaemonStats, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo, RemoteReply,
-    RequestFrame, Routed,
+    self, AgentHears, AgentSays, DaemonStats, MasterAnswer, MasterCall, MasterReply, RackInfo,
+    RegionInfo, RemoteReply, RequestFrame, Routed,
 };
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::control::ControlListener;
@@ -63,6 +64,7 @@ pub(super) struct Server {
     listener: ControlListener,
     world: RegionWorld,
     clients: Clients,
+    hosts: Hosts,
     remotes: Remotes,
     /// Work for clients without a fabric endpoint, and the endpoint that it is done on.
     proxy: Proxy,
@@ -143,6 +145,7 @@ impl Server {
             engine,
             world,
             clients: Clients::new(),
+            hosts: Hosts::default(),
             remotes,
             proxy: Proxy::new(crate::local::new_session()?),
             queued,
@@ -466,12 +469,28 @@ impl Server {
                 FabricEvent::Received { peer, message } => self.on_remote(peer, &message),
                 FabricEvent::Closed { peer, .. } => {
                     self.remotes.on_closed(peer, &mut self.engine, clock::now_ns());
+                    self.hosts.on_closed(peer, &mut self.clients);
                 }
                 _ => {}
             }
         }
         self.events = events;
         worked
+    }
+
+    /// The agent of another host of the rack said something.
+    fn on_agent(&mut self, peer: PeerId, says: AgentSays) {
+        let Self { clients, engine, world, poller, .. } = self;
+        let mut rack = Rack { clients, engine, world, poller };
+        let welcome = Welcome { region: &self.region, wake: &self.wake };
+        let from = (peer, clock::now_ns());
+        let (answer, replaced) = self.hosts.hear(from, says, &mut rack, &welcome);
+        replaced.into_iter().for_each(|old| self.target.close(old));
+        if let Some(answer) = answer {
+            let message = RemoteReply::Agent(answer);
+            self.send_remote(peer, &Routed { channel: 0, message });
+        }
+        self.end_proxied();
     }
 
     fn on_remote(&mut self, peer: PeerId, message: &[u8]) {
@@ -492,6 +511,7 @@ impl Server {
             Act::Close(peer) => self.target.close(peer),
             Act::Send(peer, reply) => self.send_remote(peer, &reply),
             Act::WriteBack(place, job) => self.write_back(place, *job),
+            Act::Agent(peer, says) => self.on_agent(peer, *says),
         }
     }
 
@@ -521,7 +541,12 @@ impl Server {
                     if pushed != Ok(true) {
                         eprintln!("rackpool: slot {slot} does not take its answers");
                     }
-                    client.replies.wake_if_sleeping();
+                    let is_asleep = client.replies.wake_if_sleeping();
+                    let agent = client.host.and_then(|tag| self.hosts.agent_of(tag));
+                    if let Some(agent) = agent.filter(|_| is_asleep) {
+                        let message = RemoteReply::Agent(AgentHears::Wake { slot });
+                        self.send_remote(agent, &Routed { channel: 0, message });
+                    }
                 }
                 ClientId::Remote(record) => {
                     if let Some(act) = self.remotes.answer(record, RemoteReply::Reply(frame)) {
