@@ -105,7 +105,7 @@ fn clients_of_two_hosts_share_memory_atomics_and_locks_by_load_and_store() {
     let word = here.alloc(8, Placement::Local).unwrap();
     std::thread::scope(|scope| {
         for handle in [&mut here, &mut there] {
-            scope.spawn(move || (0..20_000).for_each(|_| drop(handle.fetch_add(word, 1).unwrap())));
+            scope.spawn(move || (0..20_000).for_each(|_| _ = handle.fetch_add(word, 1).unwrap()));
         }
     });
     assert_eq!(here.read_u64(word).unwrap(), 40_000);

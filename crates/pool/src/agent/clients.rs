@@ -7,8 +7,8 @@
 
 use crate::daemon::io_error;
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
-use rackpool_core::layout::{RING_BYTES, SLOT_BYTES, SLOT_REPLY_RING};
-use rackpool_core::seam::Nanos;
+use rackpool_core::layout::{RING_BYTES, SLOT_BYTES, SLOT_REPLY_RING, SlotWord};
+use rackpool_core::seam::{Mem, Nanos};
 use rackpool_core::wire::{self, AgentSays, ControlHello, ControlReply, HostProcess};
 use rackpool_core::{Error, Result, SessionId};
 use rackpool_hw::control::{ControlConn, Received};
@@ -188,7 +188,9 @@ impl Clients {
         if let Some(conn) = kept.conn.take() {
             let _ = poller.remove(&conn);
         }
-        match kept.is_resumed {
+        let window = kept.slot.as_ref();
+        let has_left = window.is_some_and(|slot| slot.load(SlotWord::Left as u64) != 0);
+        match kept.is_resumed && !has_left {
             true => self.watch(slot, poller),
             false => self.left(slot, poller),
         }
