@@ -135,8 +135,8 @@ impl<'a> Entry<'a> {
     /// Makes the writer's value that of this key; the new cas.
     ///
     /// # Errors
-    /// [`Error::Incomplete`]; [`Error::Tier`] if it could not be written; [`Error::Evicted`] if its memory was taken back meanwhile;
-    /// [`Error::OutOfMemory`]. The old value stays.
+    /// [`Error::Incomplete`]; [`Error::Tier`] if it could not be written; [`Error::Evicted`] if its
+    /// memory was taken back meanwhile; [`Error::OutOfMemory`]. The old value stays.
     ///
     /// # Panics
     /// With the writer of another key.

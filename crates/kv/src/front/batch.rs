@@ -175,8 +175,8 @@ impl Core {
     }
 }
 
-/// Appends `VALUE key flags len [cas]`, the value and a line end. `false`, and nothing, if the value
-/// cannot be read: its tier failed.
+/// Appends `VALUE key flags len [cas]`, the value and a line end. `false`, and nothing, if the
+/// value cannot be read: its tier failed.
 pub fn push_text_item(out: &mut Output, key: &[u8], item: &Item<'_>, cas: bool) -> bool {
     let (len, start) = (item.len(), out.bytes.len());
     let bytes = &mut out.bytes;
