@@ -20,17 +20,13 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     if let Some(PlanCommand::Init { file }) = &args.command {
         return init(file);
     }
+    let asked = args.file.as_deref().map(read).transpose()?;
     let recorded = args.from_pool.as_deref().map(|master| record::run(master, args)).transpose()?;
-    let file = match (args.file.as_deref(), &recorded) {
-        (Some(file), _) => file,
+    let (text, mut question) = match (asked, &recorded) {
+        (Some(asked), _) => asked,
         (None, Some(_)) => return Ok(()),
         (None, None) => return Err(Failure::usage("which plan? PLAN.toml, or --from-pool ADDR")),
     };
-    let text = std::fs::read_to_string(file).map_err(|error| {
-        Failure::usage(format!("{}: {error}; `rackpool plan init` writes one", file.display()))
-    })?;
-    let refused = |error: &PlanError| Failure::usage(format!("{}: {error}", file.display()));
-    let mut question = Plan::from_toml(&text).map_err(|error| refused(&error))?;
     question.live = recorded.map(|recording| Live { recording }).or(question.live);
     std::fs::create_dir_all(&args.out).map_err(|error| Failure::file(&args.out, &error))?;
     let start = Instant::now();
@@ -53,6 +49,16 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         ))?;
     }
     output::print(&format!("written: {}\n", page.display()))
+}
+
+/// A plan, and its text.
+fn read(file: &Path) -> Result<(String, Plan)> {
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        Failure::usage(format!("{}: {error}; `rackpool plan init` writes one", file.display()))
+    })?;
+    let plan = Plan::from_toml(&text);
+    let plan = plan.map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+    Ok((text, plan))
 }
 
 /// A file that is there is somebody's work.

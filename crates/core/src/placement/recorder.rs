@@ -122,12 +122,11 @@ impl Recorder {
     /// What is remembered from byte `from` on; from the begin of what is remembered if `from` is
     /// forgotten, or was never there. Empty at the end.
     pub fn read(&self, from: u64) -> LogPiece {
-        let at = match from {
-            _ if (self.old.begin..=self.new.end()).contains(&from) => from,
-            _ => self.old.begin,
-        };
+        let is_known = (self.old.begin..=self.new.end()).contains(&from);
+        let at = if is_known { from } else { self.old.begin };
         let part = if at < self.new.begin { &self.old } else { &self.new };
-        let rest = &part.bytes[(at - part.begin) as usize..];
+        let begin = usize::try_from(at - part.begin).expect("it is within the part");
+        let rest = &part.bytes[begin..];
         let bytes = rest[..rest.len().min(PLACEMENT_ANSWER_BYTES_MAX)].to_vec();
         LogPiece { seed: self.seed, at, bytes }
     }
@@ -196,9 +195,9 @@ impl Replay {
     /// # Errors
     /// What was done differs, or nothing is known to begin with.
     pub fn step(&mut self, entry: &Entry) -> Result<(), ReplayError> {
-        match (entry, &mut self.chooser) {
-            (Entry::Chooser { choice, chooser }, own @ None) => {
-                *own = Some((*choice, (**chooser).clone()));
+        match (entry, self.chooser.as_mut()) {
+            (Entry::Chooser { choice, chooser }, None) => {
+                self.chooser = Some((*choice, Chooser::clone(chooser)));
             }
             (Entry::Chooser { choice, chooser }, Some(own)) => {
                 if (own.0, &own.1) != (*choice, &**chooser) {

@@ -84,10 +84,9 @@ impl Model {
         let mut model = Model::default();
         let mut policy: Option<(Choice, Chooser)> = None;
         for entry in entries {
-            match (entry, &mut policy) {
-                (Entry::Chooser { choice, chooser }, own @ None) => {
-                    let chooser = Chooser::clone(chooser);
-                    *own = Some((other.unwrap_or(*choice), chooser));
+            match (entry, policy.as_mut()) {
+                (Entry::Chooser { choice, chooser }, None) => {
+                    policy = Some((other.unwrap_or(*choice), Chooser::clone(chooser)));
                 }
                 (Entry::Accesses { rack, total }, Some((_, chooser))) => {
                     chooser.note_accesses(*rack, *total);
