@@ -92,7 +92,7 @@ pub struct Heat {
     /// The decision's number, of that rack's process.
     pub number: u64,
     /// What was known, and decided.
-    pub record: DecisionRecord,
+    pub record: Box<DecisionRecord>,
 }
 
 /// A recording that says nothing, or something that was not so.

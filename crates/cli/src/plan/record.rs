@@ -41,7 +41,7 @@ pub fn run(master: &str, args: &PlanArgs) -> Result<PathBuf> {
     }
     let sample = watch.sample()?;
     for (rack, number, record) in watch.page_decisions(&sample)? {
-        text += &Line::Heat(Heat { rack, number, record }).to_text();
+        text += &Line::Heat(Heat { rack, number, record: Box::new(record) }).to_text();
     }
     text += &Line::Counters(counters(&sample, start)).to_text();
     let recording = Recording::read(&path, &text);
