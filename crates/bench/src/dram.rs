@@ -105,7 +105,7 @@ fn two_cores(size: Size) -> Result<Row, BenchError> {
         let how = Sweep { threads, checkpoints: None, stop: &stop, told: &|_, _, _| () };
         let start = Instant::now();
         let outcomes = sweep(&points, &traces, &how).map_err(|e| unmeant(e.to_string()))?;
-        Ok((start.elapsed().as_secs_f64(), hash_of(&outcomes)))
+        Ok::<_, BenchError>((start.elapsed().as_secs_f64(), hash_of(&outcomes)))
     };
     let (one, two) = (timed(1)?, timed(2)?);
     assert_eq!(one.1, two.1, "the number of threads changes no result");
