@@ -57,6 +57,20 @@ pub struct ObjectPlace {
     pub explained: String,
 }
 
+/// Joins the pool that the arguments and the environment name.
+pub fn open_pool(args: &PoolArgs) -> Result<Pool> {
+    let mut options = Options::from_env()?;
+    name_master(&mut options, args.master.as_deref());
+    name_secret(&mut options.secret, args.secret_file.as_deref())?;
+    options.rack = args.rack.unwrap_or(options.rack);
+    options.fabric = args.fabric.unwrap_or(options.fabric);
+    match args.timeout_ms {
+        Some(timeout_ms) => options.request_timeout_ms = timeout_ms,
+        None => find_master(&options.master)?,
+    }
+    Ok(Pool::open(options)?)
+}
+
 /// A program's way into a pool.
 pub struct Client {
     handle: Handle,
@@ -66,17 +80,7 @@ pub struct Client {
 impl Client {
     /// Joins the pool that the arguments and the environment name.
     pub fn open(args: &PoolArgs) -> Result<Self> {
-        let mut options = Options::from_env()?;
-        name_master(&mut options, args.master.as_deref());
-        name_secret(&mut options.secret, args.secret_file.as_deref())?;
-        options.rack = args.rack.unwrap_or(options.rack);
-        options.fabric = args.fabric.unwrap_or(options.fabric);
-        match args.timeout_ms {
-            Some(timeout_ms) => options.request_timeout_ms = timeout_ms,
-            None => find_master(&options.master)?,
-        }
-        let handle = Pool::open(options)?.handle()?;
-        Ok(Self { handle, objects: None })
+        Ok(Self { handle: open_pool(args)?.handle()?, objects: None })
     }
 
     /// Allocates zeroed memory.

@@ -212,7 +212,7 @@ pub enum Command {
     Top(TopArgs),
     /// Serve a cache to ordinary clients of memcached and Redis
     #[command(after_help = KV_EXAMPLES)]
-    Kv(KvArgs),
+    Kv(Box<KvArgs>),
     /// Measure a pool on this machine
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(BenchArgs),
