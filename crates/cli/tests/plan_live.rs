@@ -2,46 +2,31 @@
 
 mod common;
 
-use common::{Dir, Server, run, told, unique};
+use common::{Dir, Server, run, told};
 use rackpool_core::addr::RackId;
 use rackpool_core::placement::{Entry, ReplayError};
 use rackpool_rack::live::{Line, Recording, RecordingError, Report};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A master with a placement, and three racks of pages of 64 KiB.
 struct Live {
     _daemons: Vec<Server>,
     master: Server,
     _state: Dir,
-    regions: Vec<PathBuf>,
 }
 
 impl Live {
     fn start(placement: &str) -> Self {
         let dir = Dir::new();
         let state = dir.file("state");
-        let words = ["master", "--listen", "127.0.0.1:0", "--state", &state];
-        let words = [&words[..], &["--placement", placement]].concat();
-        let master = Server::start(&words);
-        let name = unique("live");
-        let regions: Vec<PathBuf> =
-            (0..3).map(|rack| PathBuf::from(format!("/dev/shm/{name}{rack}"))).collect();
-        let daemons = regions.iter().enumerate().map(|(rack, region)| {
-            let memory = format!("shm:{}?size=16M&pages=64K", region.display());
-            let (rack, addr) = (rack.to_string(), master.addr.as_str());
-            Server::start(&[
-                "daemon",
-                "--rack",
-                &rack,
-                "--master",
-                addr,
-                "--memory",
-                &memory,
-                "--migrate",
-                "cost",
-            ])
-        });
-        Self { _daemons: daemons.collect(), master, _state: dir, regions }
+        let words = ["master", "--listen", "127.0.0.1:0", "--state", &state, "--placement"];
+        let master = Server::start(&[&words[..], &[placement]].concat());
+        let daemon = |rack: &str| {
+            let (memory, addr) = ("heap?size=16M&pages=64K", master.addr.as_str());
+            let words = ["daemon", "--rack", rack, "--master", addr, "--memory", memory];
+            Server::start(&[&words[..], &["--ephemeral", "--migrate", "cost"]].concat())
+        };
+        Self { _daemons: ["0", "1", "2"].map(daemon).into(), master, _state: dir }
     }
 
     fn shell(&self, rack: &str, commands: &str) -> String {
@@ -54,14 +39,6 @@ impl Live {
     fn record(&self, out: &str) -> (i32, String, String) {
         let words = ["plan", "--from-pool", &self.master.addr, "--for", "1s", "--out", out];
         told(&run(&words))
-    }
-}
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        for region in &self.regions {
-            let _ = std::fs::remove_file(region);
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `plan --from-pool`: what a running pool's master and daemons decided, into a file.
 
-use crate::api::{Sample, Watch};
+use crate::api::{Policy, Sample, Watch};
 use crate::args::{MasterAt, PlanArgs};
 use crate::failure::{Failure, Result};
 use crate::output;
@@ -25,7 +25,7 @@ pub fn run(master: &str, args: &PlanArgs) -> Result<PathBuf> {
     output::check_writable(&path)?;
     let start = Instant::now();
     let sample = watch.sample()?;
-    let placement = sample.master.placement.parse();
+    let placement = sample.master.placement.parse::<Policy>();
     let placement = placement.map_err(|_| Failure::new("protocol", "an unknown placement"))?;
     let header = Header { schema: SCHEMA.into(), master: watch.masters().to_owned(), placement };
     let mut text = Line::Header(header).to_text();
