@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 pub use rackpool::daemon::Rings;
 pub use rackpool::monitor::Sample;
 pub use rackpool::{
-    DrainReport, Emulate, FabricChoice, GAddr, Member, Migration, Placement, Policy, RackId,
-    Standing,
+    DecisionRecord, DrainReport, Emulate, FabricChoice, GAddr, LogPiece, Member, Migration,
+    Placement, Policy, RackId, Standing,
 };
 
 /// The table that holds the shell's objects and the files of `demo`.
@@ -249,6 +249,19 @@ impl Watch {
     /// What is seen now.
     pub fn sample(&mut self) -> Result<Sample> {
         Ok(self.monitor.sample()?)
+    }
+
+    /// What led to the master's choices of racks, from byte `from` of its log on.
+    pub fn placements(&mut self, from: u64) -> Result<LogPiece> {
+        Ok(self.monitor.placements(from)?)
+    }
+
+    /// What the daemons of a sample decided about pages, with the heat that led to it.
+    pub fn page_decisions(
+        &mut self,
+        sample: &Sample,
+    ) -> Result<Vec<(RackId, u64, DecisionRecord)>> {
+        Ok(self.monitor.page_decisions(sample)?)
     }
 
     /// All racks that ever joined.

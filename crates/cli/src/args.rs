@@ -108,7 +108,15 @@ calibrated, and the report says so.
 
 Examples:
   rackpool plan init                          writes plan.toml, which runs as it is
-  rackpool plan plan.toml --out report        then open report/report.html";
+  rackpool plan plan.toml --out report        then open report/report.html
+  rackpool plan --from-pool 127.0.0.1:7400 --for 10s --out seen
+                                              records a running pool: seen/recording.jsonl
+  rackpool plan plan.toml --from-pool 127.0.0.1:7400 --out report
+                                              and sets the prediction beside it
+
+A recording stays useful: name it in a plan as [live] recording = \"seen/recording.jsonl\". Every
+choice in it is made again by the simulator; one that comes out otherwise is an error. docs/plan.md
+describes the file.";
 
 const TOP_EXAMPLES: &str = "\
 One line a rack: frames in all, free, used and in quarantine; live allocations; sessions of clients

@@ -19,7 +19,7 @@ use crate::heat::PageUse;
 use crate::member::{
     BalanceReply, BalanceRequest, DrainReply, DrainRequest, MemberAnswer, MemberCall, Standing,
 };
-use crate::placement::Order;
+use crate::placement::{LogPiece, Order};
 use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, MoveReport};
 use crate::replica::{Orders, Poll, ReplicaCounts, Sharers};
 use crate::rrpc::{Bytes, Fetch, Fetched};
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 13;
+pub const WIRE_VERSION: u32 = 14;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -609,6 +609,11 @@ pub enum MasterCall {
     },
     /// Counters of the master.
     Stats,
+    /// What led to choices of racks, from a byte of its log on.
+    Placements {
+        /// As of [`Recorder::read`](crate::placement::Recorder::read).
+        from: u64,
+    },
     /// About racks that come and go.
     Member(MemberCall),
     /// From the daemon that frees a run, before it removes the run's first page: the directory
@@ -707,6 +712,8 @@ pub enum MasterAnswer {
     Root(GAddr),
     /// To `Stats`.
     Stats(Box<MasterStats>),
+    /// To `Placements`.
+    Placements(LogPiece),
     /// To `Member`, and to a daemon's `Heartbeat`.
     Member(MemberAnswer),
     /// To `NextOrphans`.
