@@ -376,6 +376,9 @@ pub struct DaemonArgs {
     /// Send cold pages to emptier racks while this one is much fuller than the others
     #[arg(long, value_name = "off|on", value_enum, default_value = "off")]
     pub rebalance: Switch,
+    /// Let one client have at most so much of this rack's memory [default: all of it]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub client_quota: Option<u64>,
     /// Inject latency, for example cxl=140ns,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,

@@ -415,6 +415,17 @@ fn a_write_whose_connection_ended_is_posted_again_and_not_taken_for_done() {
 }
 
 #[test]
+fn a_failed_completion_woke_nobody_and_what_failed_to_post_was_followed() {
+    let arrives = |mutation| std::panic::catch_unwind(|| arrives_after_a_loss(mutation));
+    assert_eq!(arrives(None).ok(), Some(true));
+    assert!(arrives(Some(Mutation::DropFailedCompletion)).is_err(), "the write does not end");
+    let (mut world, mut client) = World::new(vec![vec![3; 64]]);
+    let pieces = [Piece { addr: addr(100, 0), bytes: 64 }];
+    world.down = true;
+    transfer(&mut world, &mut client, Access::Write, &pieces).expect("it is posted again");
+}
+
+#[test]
 fn an_atomic_lost_after_its_post_answers_outcome_unknown_and_one_lost_before_is_repeated() {
     let (mut world, mut client) = World::new(vec![]);
     let id = 1 << 63;
