@@ -196,6 +196,8 @@ names! {
         FormAnew = "form-anew",
         /// All memory that metadata may ever need is taken when a region is made.
         BackAllMetadata = "back-all-metadata",
+        /// A handle that counts how it uses pages looks at the clock at each access.
+        ClockEachAccess = "clock-each-access",
     }
 }
 
@@ -222,6 +224,7 @@ impl Mutation {
                 | Mutation::NeverExpireLeases
                 | Mutation::FormAnew
                 | Mutation::BackAllMetadata
+                | Mutation::ClockEachAccess
         )
     }
 }

@@ -197,6 +197,36 @@ fn a_silent_peer_was_waited_for_without_end() {
 }
 
 #[test]
+fn errors_were_one_value_and_asserts_that_release_builds_leave_out() {
+    safeguarded(&[Mutation::IgnoreFullMemory, Mutation::FreeAnySize], |mutation| {
+        let mut rig = rack(mutation);
+        let addr = rig.alloc(0, 64, false);
+        let page = rig.world.layout.pages.page(addr);
+        let inside = GAddr(addr.0 + 4);
+        let lock = |addr| Request::Lock { addr, lines: 1, write: true, wait_ms: 0 };
+        let Ok(Reply::Locked { .. }) = rig.ask(0, lock(addr)) else { panic!("nobody holds it") };
+        let all = u64::from(FRAMES) * PAGE;
+        for (request, said) in [
+            (Request::Alloc { bytes: 0, owned: false }, "bad-size"),
+            (Request::Alloc { bytes: all + PAGE, owned: false }, "full"),
+            (Request::Free { addr, bytes: 128 }, "bad-free"),
+            (Request::AllocInto { word: inside, bytes: 64 }, "misaligned"),
+            (Request::FreeFrom { word: GAddr(addr.0 + all), bytes: 64 }, "not-mapped"),
+            (lock(addr), "already-locked"),
+            (Request::MoveOut { page, generation: Generation(99) }, "stays"),
+            (Request::Resolve { page, count: 0 }, "protocol"),
+        ] {
+            assert_eq!(code(rig.ask(0, request)), said);
+        }
+        rig.world.host_blocks_free = 0;
+        assert_eq!(code(rig.ask(0, Request::Alloc { bytes: PAGE, owned: false })), "full");
+        rig.verify();
+        rig.world.host_blocks_free = u64::MAX / 2;
+        rig.finish();
+    });
+}
+
+#[test]
 fn the_1001st_node_found_no_id() {
     safeguarded(&[Mutation::NeverEndSessions], |mutation| {
         let mut rig = rack(mutation);

@@ -677,6 +677,29 @@ fn each_page_is_told_of_once_with_the_reads_and_writes_since_the_last_report() {
     assert_eq!(client.take_use(), [used(5, 1, 0)]);
 }
 
+/// How often a handle that counts looks at the clock in 16,000 accesses of 50 ns.
+fn looks(mutation: Option<Mutation>) -> u32 {
+    let (mut world, mut client) = World::without(mutation, vec![vec![0; 8]]);
+    read_pages(&mut world, &mut client, &[5]);
+    client.count_use(true);
+    let (mut reports, mut looks) = (UseReports::default(), 0);
+    for access in 0..16_000 {
+        client.read_warm(GAddr(5 * PAGE), &mut [0]).unwrap();
+        if client.use_is_due() {
+            looks += 1;
+            reports.look(&mut client, 50 * access, true);
+        }
+    }
+    looks
+}
+
+#[test]
+fn an_access_read_the_clock_three_times() {
+    let few = |looks| looks <= 16_000 / USE_ACCESSES_MIN;
+    assert!(few(looks(None)));
+    assert!(!few(looks(Some(Mutation::ClockEachAccess))));
+}
+
 #[test]
 fn a_handle_looks_at_the_clock_as_often_as_it_is_slow() {
     let (mut world, mut client) = World::new(vec![vec![0; 8]]);
