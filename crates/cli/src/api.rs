@@ -403,6 +403,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     options.migration = args.migrate;
     options.rings = args.rings;
     options.balance = (args.rebalance == Switch::On).then(BalanceParams::default);
+    options.client_quota_bytes = args.client_quota;
     options.ephemeral = args.ephemeral;
     options.metrics = args.metrics;
     Ok(Server::Daemon(DaemonServer::start(options)?))

@@ -427,6 +427,10 @@ pub struct DaemonStats {
     pub allocated_bytes: u64,
     /// Live allocations.
     pub allocations: u64,
+    /// What one client may have of the rack's memory, bytes; 0 for no limit.
+    pub client_quota_bytes: u64,
+    /// The most that one client has of what counts for that limit, bytes.
+    pub client_held_bytes_max: u64,
     /// Backed bytes of the metadata sections.
     pub metadata_bytes: u64,
     /// Slots in use.

@@ -272,7 +272,8 @@ impl<P: Probe> Master<P> {
         for (&rack, known) in &mut self.racks {
             let Some(conn) = known.conn.filter(|_| known.alive) else { continue };
             let heard = self.conns.get(&conn).map_or(0, |c| c.last_heard);
-            if now.saturating_sub(heard) > lease {
+            let silent = now.saturating_sub(heard) > lease;
+            if silent && !self.probe.mutated(Mutation::NeverExpireLeases) {
                 known.alive = false;
                 known.dead_at = self.awake_ns;
                 self.notices.push(Notice::RackDead { rack, cause: DeathCause::Silent });
@@ -322,6 +323,7 @@ impl<P: Probe> Master<P> {
                 Command::MovePage { from, .. } => Some(*from),
                 _ => None,
             };
+            let command = self.compared(command);
             let applied = self.state.apply(command, &mut writes);
             if let (Some(from), Ok(_)) = (moved_from, &applied) {
                 self.moves.on_moved(&from);
@@ -341,6 +343,18 @@ impl<P: Probe> Master<P> {
             writes.clear();
         }
         writes
+    }
+
+    /// A move as it is to be applied: it compares the old home.
+    fn compared(&self, command: Command) -> Command {
+        match command {
+            Command::MovePage { rack, region_id, to, .. }
+                if self.probe.mutated(Mutation::CommitUncompared) =>
+            {
+                Command::CommitPages { rack, region_id, homes: vec![to] }
+            }
+            command => command,
+        }
     }
 
     /// The writes of [`Master::apply`] are stored: its answers may go out.
