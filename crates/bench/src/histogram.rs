@@ -281,6 +281,28 @@ mod tests {
         assert_eq!(histogram.count(), 100);
     }
 
+    /// Whether all samples are in the numbers of a report.
+    fn reports_all(record: fn(&mut Histogram, u64)) -> bool {
+        let samples = [100, 199_999, 200_000, 200_001, 1_000_000, 30_000_000_000, u64::MAX];
+        let mut histogram = Histogram::new();
+        samples.iter().for_each(|sample| record(&mut histogram, *sample));
+        let Summary { n, mean, p50, max, .. } = histogram.summary();
+        let sum = samples.iter().map(|sample| u128::from(*sample)).sum::<u128>() as f64;
+        (n, mean, max) == (7, sum / 7.0, u64::MAX) && p50 > 200_000
+    }
+
+    #[test]
+    fn latencies_above_200_us_were_dropped_from_reports() {
+        assert!(reports_all(Histogram::record));
+        // As it was published; and a histogram with an upper end.
+        assert!(!reports_all(|histogram, ns| {
+            if ns <= 200_000 {
+                histogram.record(ns);
+            }
+        }));
+        assert!(!reports_all(|histogram, ns| histogram.record(ns.min(200_000))));
+    }
+
     #[test]
     fn the_ends_of_the_range_are_kept() {
         let mut histogram = Histogram::new();

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 pub use rackpool::daemon::Rings;
 pub use rackpool::monitor::Sample;
 pub use rackpool::{
-    DrainReport, Emulate, FabricChoice, GAddr, Member, Migration, Placement, Policy, RackId,
-    Standing,
+    DecisionRecord, DrainReport, Emulate, FabricChoice, GAddr, LogPiece, Member, Migration,
+    Placement, Policy, RackId, Standing,
 };
 
 /// The table that holds the shell's objects and the files of `demo`.
@@ -59,6 +59,21 @@ pub struct ObjectPlace {
     pub explained: String,
 }
 
+/// Joins the pool that the arguments and the environment name.
+pub fn open_pool(args: &PoolArgs) -> Result<Pool> {
+    let mut options = Options::from_env()?;
+    name_master(&mut options, args.master.as_deref());
+    name_secret(&mut options.secret, args.secret_file.as_deref())?;
+    options.rack = args.rack.unwrap_or(options.rack);
+    options.fabric = args.fabric.unwrap_or(options.fabric);
+    options.verbs_device = args.verbs_device.clone().or(options.verbs_device);
+    match args.timeout_ms {
+        Some(timeout_ms) => options.request_timeout_ms = timeout_ms,
+        None => find_master(&options.master)?,
+    }
+    Ok(Pool::open(options)?)
+}
+
 /// A program's way into a pool.
 pub struct Client {
     handle: Handle,
@@ -68,18 +83,7 @@ pub struct Client {
 impl Client {
     /// Joins the pool that the arguments and the environment name.
     pub fn open(args: &PoolArgs) -> Result<Self> {
-        let mut options = Options::from_env()?;
-        name_master(&mut options, args.master.as_deref());
-        name_secret(&mut options.secret, args.secret_file.as_deref())?;
-        options.rack = args.rack.unwrap_or(options.rack);
-        options.fabric = args.fabric.unwrap_or(options.fabric);
-        options.verbs_device = args.verbs_device.clone().or(options.verbs_device);
-        match args.timeout_ms {
-            Some(timeout_ms) => options.request_timeout_ms = timeout_ms,
-            None => find_master(&options.master)?,
-        }
-        let handle = Pool::open(options)?.handle()?;
-        Ok(Self { handle, objects: None })
+        Ok(Self { handle: open_pool(args)?.handle()?, objects: None })
     }
 
     /// Allocates zeroed memory.
@@ -250,6 +254,19 @@ impl Watch {
         Ok(self.monitor.sample()?)
     }
 
+    /// What led to the master's choices of racks, from byte `from` of its log on.
+    pub fn placements(&mut self, from: u64) -> Result<LogPiece> {
+        Ok(self.monitor.placements(from)?)
+    }
+
+    /// What the daemons of a sample decided about pages, with the heat that led to it.
+    pub fn page_decisions(
+        &mut self,
+        sample: &Sample,
+    ) -> Result<Vec<(RackId, u64, DecisionRecord)>> {
+        Ok(self.monitor.page_decisions(sample)?)
+    }
+
     /// All racks that ever joined.
     pub fn members(&mut self) -> Result<Vec<Member>> {
         Ok(self.monitor.members()?)
@@ -392,6 +409,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     options.migration = args.migrate;
     options.rings = args.rings;
     options.balance = (args.rebalance == Switch::On).then(BalanceParams::default);
+    options.client_quota_bytes = args.client_quota;
     options.ephemeral = args.ephemeral;
     options.metrics = args.metrics;
     Ok(Server::Daemon(DaemonServer::start(options)?))

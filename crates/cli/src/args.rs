@@ -109,7 +109,15 @@ calibrated, and the report says so.
 
 Examples:
   rackpool plan init                          writes plan.toml, which runs as it is
-  rackpool plan plan.toml --out report        then open report/report.html";
+  rackpool plan plan.toml --out report        then open report/report.html
+  rackpool plan --from-pool 127.0.0.1:7400 --for 10s --out seen
+                                              records a running pool: seen/recording.jsonl
+  rackpool plan plan.toml --from-pool 127.0.0.1:7400 --out report
+                                              and sets the prediction beside it
+
+A recording stays useful: name it in a plan as [live] recording = \"seen/recording.jsonl\". Every
+choice in it is made again by the simulator; one that comes out otherwise is an error. docs/plan.md
+describes the file.";
 
 const TOP_EXAMPLES: &str = "\
 One line a rack: frames in all, free, used and in quarantine; live allocations; sessions of clients
@@ -211,7 +219,7 @@ pub enum Command {
     Top(TopArgs),
     /// Serve a cache to ordinary clients of memcached and Redis
     #[command(after_help = KV_EXAMPLES)]
-    Kv(KvArgs),
+    Kv(Box<KvArgs>),
     /// Measure a pool on this machine
     #[command(after_help = BENCH_EXAMPLES)]
     Bench(BenchArgs),
@@ -388,6 +396,9 @@ pub struct DaemonArgs {
     /// Send cold pages to emptier racks while this one is much fuller than the others
     #[arg(long, value_name = "off|on", value_enum, default_value = "off")]
     pub rebalance: Switch,
+    /// Let one client have at most so much of this rack's memory [default: all of it]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub client_quota: Option<u64>,
     /// Inject latency, for example cxl=140ns,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,
@@ -609,6 +620,42 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Options of a command and of all commands in it.
+    fn options_of(command: &clap::Command) -> Vec<String> {
+        let own = command.get_arguments().filter_map(|one| one.get_long().map(str::to_owned));
+        own.chain(command.get_subcommands().flat_map(options_of)).collect()
+    }
+
+    /// Options that a document names and no command has; those of cargo and of what is to come are
+    /// others.
+    fn unknown_options(document: &str) -> Vec<&str> {
+        let known = options_of(&Cli::command());
+        let lines = document.lines().filter(|line| !line.contains("cargo"));
+        let words = lines.filter(|line| !line.ends_with("| later |")).flat_map(|line| {
+            let is_of_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            line.split(move |c| !is_of_word(c))
+        });
+        let named = words.filter_map(|word| word.strip_prefix("--"));
+        named
+            .filter(|name| !name.starts_with('-') && !name.is_empty())
+            .filter(|name| !known.iter().any(|one| one == name))
+            .collect()
+    }
+
+    #[test]
+    fn options_that_the_documents_named_were_gone() {
+        let documents = [
+            include_str!("../../../README.md"),
+            include_str!("../../../docs/semantics.md"),
+            include_str!("../../../docs/plan.md"),
+        ];
+        for document in documents {
+            assert_eq!(unknown_options(document), [""; 0]);
+        }
+        let published = "start it with `--rack 1 --hot_decay 0.04`, or --with-structure";
+        assert_eq!(unknown_options(published), ["hot", "with-structure"]);
     }
 
     #[test]

@@ -2,20 +2,23 @@
 //! SIGINT or SIGTERM, or until the process that started it is gone. In: options. Out: the line
 //! `ready memcached=ADDR resp=ADDR` on standard output; logs on standard error.
 
+use crate::args::PoolArgs;
 use crate::failure::{Failure, Result};
 use crate::kv_args::KvArgs;
 use crate::output::{Level, log};
 use crate::servers::{install_shutdown, say_ready, wait_for_end};
 use rackpool_hw::fabric::FabricError;
-use rackpool_kv::cache::{Cache, Error, Options};
+use rackpool_kv::cache::{Cache, Error, Options, Shelving};
 use rackpool_kv::front::auth::read_users;
 use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::server::{Doors, Server, StartError};
 use rackpool_kv::front::tls::Tls;
 use rackpool_kv::herd;
 use rackpool_kv::herd::geometry::FABRIC_CLIENTS_MAX;
+use rackpool_kv::pool_tier::PoolTier;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Parts of the cache for each thread, if there are several: so many that they rarely meet.
 const PARTITIONS_PER_THREAD: u32 = 4;
@@ -107,11 +110,18 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         memory: args.memory,
         partitions,
         policy: args.policy.policy,
-        max_value: args.max_value.unwrap_or(0),
+        // With a pool it is a limit of what lies there.
+        max_value: args.max_value.filter(|_| args.pool.is_none()).unwrap_or(0),
         seed: seed.map_err(|error| Failure::io("the system's random numbers", &error))?,
         ..Options::default()
     };
-    let Some(path) = &args.warm else { return Cache::new(options).map_err(failure) };
+    let Some(path) = &args.warm else {
+        let cache = Cache::new(options).map_err(failure)?;
+        return match &args.pool {
+            None => Ok(cache),
+            Some(master) => with_pool(cache, master, args),
+        };
+    };
     let (cache, found) = Cache::open(options, path).map_err(|error| match error {
         error @ Error::Corrupt { .. } => {
             let way_out = "start with the --memory, --policy and --threads that it was made \
@@ -123,6 +133,26 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
     let (items, bytes, lost) = (found.items, found.bytes, found.lost);
     let what = format!("{}: {items} items of {bytes} bytes found, {lost} lost", path.display());
     log(Level::Info, "kv", what);
+    Ok(cache)
+}
+
+/// Long values lie in the pool from now on.
+fn with_pool(cache: Cache, master: &str, args: &KvArgs) -> Result<Cache> {
+    let pool = PoolArgs {
+        rack: args.rack,
+        master: Some(master.to_owned()),
+        fabric: args.fabric,
+        secret_file: args.secret_file.clone(),
+        timeout_ms: Some(args.pool_timeout_ms),
+    };
+    let tier = PoolTier::new(crate::api::open_pool(&pool)?)?;
+    let memory = args.pool_memory.unwrap_or(args.memory);
+    let (tier, max_value) = (Arc::new(tier), args.max_value.unwrap_or(0));
+    let shelving = Shelving { tier, min_bytes: args.pool_values, memory, max_value };
+    let cache = cache.with_tier(&shelving).map_err(failure)?;
+    let (from, longest) = (args.pool_values, cache.options().max_value);
+    let what = format!("values of {from} to {longest} bytes lie in the pool at {master}, ");
+    log(Level::Info, "kv", format!("{what}up to {memory} bytes"));
     Ok(cache)
 }
 

@@ -2,6 +2,7 @@
 
 use crate::args::{parse_listen, parse_size};
 use clap::Args;
+use rackpool::FabricChoice;
 use rackpool_kv::cache::Policy;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,6 +25,12 @@ Other machines are let in with passwords only: --auth-file holds lines user:pass
 text protocol (and closes the binary one), --password-file the password of RESP's AUTH. With
 --tls-cert and --tls-key both doors speak TLS.
 
+With --pool long values lie in the memory of a running pool, in all its racks: index, keys and short
+values stay in --memory, values from --pool-values on go to the pool, up to --pool-memory of it,
+and are streamed from there. What the pool lends comes back when this process ends, however it
+ends; while a rack does not answer, its values are errors (RESP) or misses (counted as
+tier_failed), and everything else is served.
+
 With --warm the cache lies in a file of shared memory and is there again after a restart, also after
 a kill: every item is checked, and what does not fit its check is dropped and counted. The file is
 yours: remove it to start empty, or to give the memory back.
@@ -36,6 +43,7 @@ Examples:
   rackpool kv --memory 1g --memcached 11211 --herd-listen 7100
   rackpool kv --memory 1g --resp 0.0.0.0:6379 --password-file ./password
   rackpool kv --memory 4g --memcached 11211 --warm /dev/shm/cache
+  rackpool kv --memory 1g --resp 6379 --pool 127.0.0.1:7400 --pool-memory 64g
   rackpool kv --memory 1g --resp 6379 --tls-cert cert.pem --tls-key key.pem
 
   redis-cli -p 6379 set greeting hello                         then, from another client:
@@ -78,6 +86,30 @@ pub struct KvArgs {
     /// Keep the cache in this file of shared memory (in /dev/shm), and find it there again
     #[arg(long, value_name = "FILE")]
     pub warm: Option<PathBuf>,
+    /// Long values lie in the memory of the pool whose master is there; several masters with commas
+    /// between
+    #[arg(long, value_name = "ADDR", conflicts_with = "warm")]
+    pub pool: Option<String>,
+    /// The rack that this program runs in [default: 0]
+    #[arg(long, value_name = "N", requires = "pool")]
+    pub rack: Option<u16>,
+    /// How other racks are reached [default: as their daemons say]
+    #[arg(long, value_name = "auto|tcp|shm", requires = "pool")]
+    pub fabric: Option<FabricChoice>,
+    /// File with the pool's secret
+    #[arg(long, value_name = "FILE", requires = "pool")]
+    pub secret_file: Option<PathBuf>,
+    /// Memory of the pool that values may take [default: as much as --memory]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "pool")]
+    pub pool_memory: Option<u64>,
+    /// Values from this length on lie in the pool, at least 1K
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "pool",
+          default_value = "64K")]
+    pub pool_values: u64,
+    /// How long a call waits for a rack that does not answer
+    #[arg(long, value_name = "MS", default_value_t = 1000, requires = "pool",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub pool_timeout_ms: u64,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

@@ -1,4 +1,6 @@
-//! `plan`: what to buy, as a page, as JSON and as samples.
+//! `plan`: what to buy, as a page, as JSON and as samples; and what a running pool decided.
+
+mod record;
 
 use crate::args::{PlanArgs, PlanCommand};
 use crate::failure::{Failure, Result};
@@ -6,7 +8,7 @@ use crate::output;
 use crate::servers::install_shutdown;
 use crate::sim;
 use rackpool_bench::report::git_revision;
-use rackpool_rack::plan::{self, Answer, Origin, Plan, PlanError, Progress};
+use rackpool_rack::plan::{self, Answer, Live, Origin, Plan, PlanError, Progress};
 use rackpool_rack::run::SimError;
 use std::path::Path;
 use std::sync::Mutex;
@@ -18,12 +20,14 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     if let Some(PlanCommand::Init { file }) = &args.command {
         return init(file);
     }
-    let file = args.file.as_deref().ok_or_else(|| Failure::usage("which plan? PLAN.toml"))?;
-    let text = std::fs::read_to_string(file).map_err(|error| {
-        Failure::usage(format!("{}: {error}; `rackpool plan init` writes one", file.display()))
-    })?;
-    let refused = |error: &PlanError| Failure::usage(format!("{}: {error}", file.display()));
-    let question = Plan::from_toml(&text).map_err(|error| refused(&error))?;
+    let asked = args.file.as_deref().map(read).transpose()?;
+    let recorded = args.from_pool.as_deref().map(|master| record::run(master, args)).transpose()?;
+    let (text, mut question) = match (asked, &recorded) {
+        (Some(asked), _) => asked,
+        (None, Some(_)) => return Ok(()),
+        (None, None) => return Err(Failure::usage("which plan? PLAN.toml, or --from-pool ADDR")),
+    };
+    question.live = recorded.map(|recording| Live { recording }).or(question.live);
     std::fs::create_dir_all(&args.out).map_err(|error| Failure::file(&args.out, &error))?;
     let start = Instant::now();
     let answer = work_out(&question, args)?;
@@ -45,6 +49,16 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         ))?;
     }
     output::print(&format!("written: {}\n", page.display()))
+}
+
+/// A plan, and its text.
+fn read(file: &Path) -> Result<(String, Plan)> {
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        Failure::usage(format!("{}: {error}; `rackpool plan init` writes one", file.display()))
+    })?;
+    let plan = Plan::from_toml(&text);
+    let plan = plan.map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+    Ok((text, plan))
 }
 
 /// A file that is there is somebody's work.

@@ -4,9 +4,11 @@ use crate::api::Policy;
 use clap::{Args, Subcommand};
 use rackpool_core::probe::Mutation;
 use rackpool_rack::model::Preset;
+use rackpool_rack::plan::Span;
 use rackpool_sim::run::{FaultSet, OPERATIONS_DEFAULT, PROFILE_DEFAULT};
 use rackpool_sim::world::scale::RACKS_DEFAULT;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::failure::{Failure, Result};
 
@@ -333,12 +335,27 @@ pub struct PlanArgs {
     /// What is asked
     #[arg(value_name = "PLAN.toml")]
     pub file: Option<PathBuf>,
-    /// Write report.html, summary.json and samples.parquet into this directory
+    /// Record the placement decisions and the heat of the pool whose master is at this address,
+    /// into recording.jsonl, and set the plan, if one is named, beside it
+    #[arg(long, value_name = "ADDR")]
+    pub from_pool: Option<String>,
+    /// Go on recording for so long: 10s, 5min; what the master remembers is recorded at once
+    #[arg(long = "for", value_name = "TIME", value_parser = span, default_value = "10s",
+          requires = "from_pool")]
+    pub span: Duration,
+    /// File with the pool's secret
+    #[arg(long, value_name = "FILE", requires = "from_pool")]
+    pub secret_file: Option<PathBuf>,
+    /// Write report.html, summary.json, samples.parquet and recording.jsonl into this directory
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub out: PathBuf,
     /// Threads; they change nothing but the time that it takes [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    Span::try_from(text.to_owned()).map(|span| Duration::from_nanos(span.0))
 }
 
 /// The commands of `plan`.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Dir, Server, WITHIN, rackpool, run, told, unique};
+use common::{Cluster, Dir, Server, WITHIN, rackpool, run, told, unique};
 use rackpool_kv::herd::Client;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -172,4 +172,118 @@ fn it_ends_with_the_process_that_started_it() {
         .unwrap();
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
+}
+
+/// A value that says which it is.
+fn long_value(index: usize) -> Vec<u8> {
+    (0..1_000_000).map(|at| (at / 7 + at * index) as u8).collect()
+}
+
+/// Bytes under a key by RESP; `Err` is the error that was answered.
+fn get(stream: &mut TcpStream, key: &str) -> Result<Option<Vec<u8>>, String> {
+    write!(stream, "GET {key}\r\n").unwrap();
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    while !line.ends_with(b"\r\n") {
+        stream.read_exact(&mut byte).unwrap();
+        line.push(byte[0]);
+    }
+    let line = String::from_utf8(line).unwrap();
+    if line.starts_with('-') {
+        return Err(line);
+    }
+    let Ok(len) = line.trim_start_matches('$').trim_end().parse::<usize>() else {
+        return Ok(None);
+    };
+    let mut bytes = vec![0; len + 2];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes.truncate(len);
+    Ok(Some(bytes))
+}
+
+fn connect(addr: &str) -> TcpStream {
+    let stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(WITHIN)).unwrap();
+    stream
+}
+
+/// Frames that hold objects of less than a page, in both racks.
+fn object_frames(cluster: &Cluster) -> [u64; 2] {
+    let stats: serde_json::Value = serde_json::from_str(&cluster.ok(0, "stats --json")).unwrap();
+    [0, 1].map(|rack| stats["racks"][rack]["daemon"]["frames_slab"].as_u64().expect("it is there"))
+}
+
+#[test]
+fn long_values_lie_in_a_pool_of_two_racks_and_its_memory_comes_back_after_a_kill() {
+    let mut cluster = Cluster::start("tcp");
+    assert_eq!(object_frames(&cluster), [0, 0]);
+    let master = cluster.master.addr.clone();
+    let words = ["kv", "--memory", "32m", "--memcached", "0", "--resp", "0", "--threads", "1"];
+    let pool = ["--pool", &master, "--pool-memory", "100m"];
+    let mut server = Server::start(&[&words[..], &pool[..]].concat());
+    let mut resp = connect(&door(&server, "resp"));
+    let memcached = door(&server, "memcached");
+    for index in 0..90 {
+        let value = long_value(index);
+        let head = format!("*3\r\n$3\r\nSET\r\n$8\r\nvalue-{index:02}\r\n${}\r\n", value.len());
+        resp.write_all(&[head.as_bytes(), &value, b"\r\n"].concat()).unwrap();
+        let mut ok = [0; 5];
+        resp.read_exact(&mut ok).unwrap();
+        assert_eq!(&ok, b"+OK\r\n");
+    }
+    assert_eq!(ask(&memcached, "set short 0 0 5\r\nhello\r\n", "\r\n"), "STORED\r\n");
+    for index in 0..90 {
+        let found = get(&mut resp, &format!("value-{index:02}")).unwrap();
+        assert!(found == Some(long_value(index)), "value {index}");
+    }
+    let stats = ask(&memcached, "stats\r\n", "END\r\n");
+    assert!(stats.contains("STAT tier_items 90\r\nSTAT tier_bytes 90000000\r\n"), "{stats}");
+    assert!(stats.contains("STAT tier_failed 0\r\n"), "{stats}");
+    // Two values a page: the own rack is full, the rest lies in the other one.
+    assert_eq!(object_frames(&cluster), [32, 13]);
+
+    // A rack dies: its values are errors in bounded time, everything else is served.
+    cluster.daemons[1].child.kill().unwrap();
+    cluster.daemons[1].child.wait().unwrap();
+    let mut failed = 0;
+    for index in 0..90 {
+        match get(&mut resp, &format!("value-{index:02}")) {
+            Ok(found) => assert!(found == Some(long_value(index)), "value {index}"),
+            Err(error) => {
+                assert!(error.contains("reading a value in the other tier failed"), "{error}");
+                failed += 1;
+                if failed == 3 {
+                    break;
+                }
+            }
+        }
+    }
+    assert_eq!(failed, 3, "some lie in the rack that is gone");
+    assert_eq!(ask(&memcached, "get short\r\n", "END\r\n"), "VALUE short 0 5\r\nhello\r\nEND\r\n");
+    assert!(ask(&memcached, "stats\r\n", "END\r\n").contains("STAT tier_failed 3\r\n"));
+    // It comes back with its memory.
+    cluster.daemons[1] = cluster.daemon(1, "tcp");
+    for index in 0..90 {
+        let found = get(&mut resp, &format!("value-{index:02}"));
+        assert!(found == Ok(Some(long_value(index))), "value {index}: {:?}", found.err());
+    }
+
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let start = std::time::Instant::now();
+    // The other rack waits for half a minute whether a connection that ended comes again.
+    while object_frames(&cluster) != [0, 0] {
+        assert!(start.elapsed() < 2 * WITHIN, "{}", cluster.ok(0, "stats --json"));
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn a_pool_that_is_not_there_is_said_at_once() {
+    let words = ["kv", "--memory", "32m", "--resp", "0", "--pool", "127.0.0.1:1"];
+    let (code, out, err) = told(&run(&words));
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("127.0.0.1:1"), "{err}");
+    let words = ["kv", "--memory", "32m", "--resp", "0", "--pool-memory", "1g"];
+    let (code, _, err) = told(&run(&words));
+    assert!(code == 2 && err.contains("--pool"), "{err}");
 }

@@ -145,3 +145,25 @@ fn the_commands_show_examples_and_refuse_what_makes_no_sense() {
         assert_eq!(told(&run(words)).0, 2, "{words:?}");
     }
 }
+
+#[test]
+fn a_client_that_has_its_quota_gets_no_more_and_others_do() {
+    let mut cluster = Cluster::start("tcp");
+    assert_eq!(cluster.daemons[0].terminate(), Some(0));
+    let memory = format!("shm:{}", cluster.regions[0].display());
+    let words = ["daemon", "--rack", "0", "--memory", &memory, "--client-quota", "4M"];
+    cluster.daemons[0] = Server::start(&[&words[..], &["--master", &cluster.master.addr]].concat());
+    let (code, out, err) = cluster.shell(0, "alloc 2M; alloc 2M; alloc 64");
+    assert_eq!((code, out.lines().count()), (1, 2), "{out}");
+    assert!(err.starts_with("error quota ") && err.contains("--client-quota"), "{err}");
+    // The next process has its own, and another rack has no limit.
+    cluster.ok(0, "alloc 2M; alloc 2M");
+    cluster.ok(1, "alloc 8M");
+    let stats: serde_json::Value =
+        serde_json::from_str(&cluster.ok(1, "stats --json")).expect("JSON");
+    let daemon = &stats["racks"][0]["daemon"];
+    assert_eq!(daemon["client_quota_bytes"], 4 << 20);
+    assert_eq!(daemon["client_held_bytes_max"], 4 << 20);
+    assert_eq!(daemon["answers"]["refused"]["quota"], 1);
+    assert!(ok(&cluster, &["daemon", "--help"]).contains("--client-quota"));
+}

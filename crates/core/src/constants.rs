@@ -270,6 +270,12 @@ pub const DECISIONS_MAX: usize = 1024;
 /// Decisions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].
 pub const DECISIONS_ANSWER_MAX: usize = 16;
 
+/// Bytes of what led to its choices of racks that a master keeps at once, in two such parts: some
+/// ten thousand choices among four racks.
+pub const PLACEMENT_LOG_BYTES: usize = 512 << 10;
+/// Bytes of it in one answer: they fit into [`MASTER_MESSAGE_BYTES_MAX`].
+pub const PLACEMENT_ANSWER_BYTES_MAX: usize = 256 << 10;
+
 /// Decisions about the balance of the pool that a daemon remembers.
 pub const BALANCES_MAX: usize = 256;
 /// Such decisions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].

@@ -230,6 +230,8 @@ pub struct CallCounts {
     pub set_root: u64,
     /// Questions for these counters.
     pub stats: u64,
+    /// Questions for what led to choices of racks.
+    pub placements: u64,
     /// Calls about members.
     pub member: u64,
     /// Pages of freed runs that other racks have.
@@ -264,6 +266,7 @@ impl CallCounts {
             MasterCall::GetRoot { .. } => &mut self.get_root,
             MasterCall::SetRoot { .. } => &mut self.set_root,
             MasterCall::Stats => &mut self.stats,
+            MasterCall::Placements { .. } => &mut self.placements,
             MasterCall::Member(_) => &mut self.member,
             MasterCall::OrphanPages { .. } => &mut self.orphan_pages,
             MasterCall::FreeElsewhere { .. } => &mut self.free_elsewhere,
@@ -275,7 +278,7 @@ impl CallCounts {
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 22] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 23] {
         [
             ("hello", self.hello),
             ("join_daemon", self.join_daemon),
@@ -293,6 +296,7 @@ impl CallCounts {
             ("get_root", self.get_root),
             ("set_root", self.set_root),
             ("stats", self.stats),
+            ("placements", self.placements),
             ("member", self.member),
             ("orphan_pages", self.orphan_pages),
             ("free_elsewhere", self.free_elsewhere),

@@ -273,6 +273,23 @@ pub enum Error {
         /// The rack.
         rack: RackId,
     },
+    /// The client would have more of a rack's memory than the operator lets one client have. Retry
+    /// after a free, use another rack, or ask for a larger limit.
+    #[error(
+        "{bytes} bytes more are over this client's quota: it has {held_bytes} bytes of rack \
+         {rack}'s memory and may have {quota_bytes}; free some, use another rack, or have its \
+         daemon started with a larger --client-quota"
+    )]
+    Quota {
+        /// Bytes asked for.
+        bytes: u64,
+        /// What it has.
+        held_bytes: u64,
+        /// What it may have.
+        quota_bytes: u64,
+        /// The rack.
+        rack: RackId,
+    },
 }
 
 impl Error {
@@ -316,6 +333,7 @@ impl Error {
             Error::Protocol { .. } => "protocol",
             Error::Draining { .. } => "draining",
             Error::Forgotten { .. } => "forgotten",
+            Error::Quota { .. } => "quota",
         }
     }
 

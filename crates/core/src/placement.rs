@@ -13,6 +13,7 @@
 mod hot;
 mod idle;
 mod name;
+mod recorder;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,7 @@ use std::collections::BTreeMap;
 pub use hot::{HotDecision, HotPages, OwnRoom};
 pub use idle::HISTORY_WINDOWS;
 pub use name::PolicyNameError;
+pub use recorder::{Entry, LogPiece, Pick, Recorder, Replay, ReplayError, entries_of};
 
 /// A pool's policy. As text: `local-first`, `alternate`, `random`, `round-robin`, `least-loaded`,
 /// `smart-idle`, `even`, or an order and a choice such as `alternate+smart-idle`. A choice alone is
@@ -120,7 +122,7 @@ impl Order {
 }
 
 /// What a choice must know of a rack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
     /// The rack.
     pub rack: RackId,
@@ -143,7 +145,24 @@ pub struct Chooser {
     choices: u64,
     histories: Histories,
     /// Bytes that racks were chosen for by [`Choice::Even`], by asker and rack.
+    #[serde(with = "pairs")]
     given: BTreeMap<(RackId, RackId), u64>,
+}
+
+/// Keys of two numbers are no text, which maps in JSON want: a list of pairs.
+mod pairs {
+    use super::{BTreeMap, RackId};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    type Given = BTreeMap<(RackId, RackId), u64>;
+
+    pub(super) fn serialize<S: Serializer>(given: &Given, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(given)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Given, D::Error> {
+        Vec::deserialize(from).map(|pairs| pairs.into_iter().collect())
+    }
 }
 
 impl Chooser {

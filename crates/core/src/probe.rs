@@ -132,6 +132,8 @@ names! {
         LookAheadOffByOne = "look-ahead-off-by-one",
         /// That the host has no memory is not noticed.
         IgnoreFullMemory = "ignore-full-memory",
+        /// A client gets memory over its quota.
+        IgnoreQuota = "ignore-quota",
         /// Whatever lies at an address is freed, whatever was said of its size.
         FreeAnySize = "free-any-size",
         /// A one-sided atomic is a load and a store.
@@ -170,16 +172,59 @@ names! {
         CountReadsAsWrites = "count-reads-as-writes",
         /// Of all racks that there are the master names three.
         NameThreeRacks = "name-three-racks",
+        /// Ticks of 0.48 µs count as seconds in all that has to do with heat.
+        TicksAsSeconds = "ticks-as-seconds",
+        /// A page is asked for only if its heat is the threshold exactly.
+        FireAtExactlyHot = "fire-at-exactly-hot",
+        /// Counters of a page that was not used for longer than the expiry go on.
+        KeepExpiredCounts = "keep-expired-counts",
+        /// Where a page's heat is forgotten, its reads stay.
+        ClearWritesOnly = "clear-writes-only",
+        /// A full rack with fewer than ten pages looks for no victim.
+        WantTenPages = "want-ten-pages",
+        /// A work request that failed wakes nobody.
+        DropFailedCompletion = "drop-failed-completion",
+        /// The directory takes a page's new home without comparing the old one.
+        CommitUncompared = "commit-uncompared",
+        /// What peers say of frames and objects is taken as it is.
+        TrustPeers = "trust-peers",
+        /// Calls to the master that were lost with a connection are not sent again.
+        LoseCalls = "lose-calls",
+        /// Who is silent is alive.
+        NeverExpireLeases = "never-expire-leases",
+        /// Attach takes all frames for unused.
+        FormAnew = "form-anew",
+        /// All memory that metadata may ever need is taken when a region is made.
+        BackAllMetadata = "back-all-metadata",
+        /// A handle that counts how it uses pages looks at the clock at each access.
+        ClockEachAccess = "clock-each-access",
     }
 }
 
 impl Mutation {
     /// Whether a promise is broken that the simulator's checkers look at. The others cost speed, or
-    /// are no part of what its clients do: tests of the engines notice them.
+    /// are no part of what its clients do, or happen to them without a way out: tests of the
+    /// engines notice them.
     pub const fn is_simulated(self) -> bool {
         !matches!(
             self,
-            Mutation::CountReadsAsWrites | Mutation::NameThreeRacks | Mutation::SkipReplicaRecheck
+            Mutation::CountReadsAsWrites
+                | Mutation::NameThreeRacks
+                | Mutation::SkipReplicaRecheck
+                | Mutation::IgnoreQuota
+                | Mutation::TicksAsSeconds
+                | Mutation::FireAtExactlyHot
+                | Mutation::KeepExpiredCounts
+                | Mutation::ClearWritesOnly
+                | Mutation::WantTenPages
+                | Mutation::DropFailedCompletion
+                | Mutation::CommitUncompared
+                | Mutation::TrustPeers
+                | Mutation::LoseCalls
+                | Mutation::NeverExpireLeases
+                | Mutation::FormAnew
+                | Mutation::BackAllMetadata
+                | Mutation::ClockEachAccess
         )
     }
 }

@@ -21,7 +21,7 @@ use crate::heat::PageUse;
 use crate::member::{
     BalanceReply, BalanceRequest, DrainReply, DrainRequest, MemberAnswer, MemberCall, Standing,
 };
-use crate::placement::Order;
+use crate::placement::{LogPiece, Order};
 use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, MoveReport};
 use crate::replica::{Orders, Poll, ReplicaCounts, Sharers};
 use crate::rrpc::{Bytes, Fetch, Fetched};
@@ -429,6 +429,10 @@ pub struct DaemonStats {
     pub allocated_bytes: u64,
     /// Live allocations.
     pub allocations: u64,
+    /// What one client may have of the rack's memory, bytes; 0 for no limit.
+    pub client_quota_bytes: u64,
+    /// The most that one client has of what counts for that limit, bytes.
+    pub client_held_bytes_max: u64,
     /// Backed bytes of the metadata sections.
     pub metadata_bytes: u64,
     /// Slots in use.
@@ -611,6 +615,11 @@ pub enum MasterCall {
     },
     /// Counters of the master.
     Stats,
+    /// What led to choices of racks, from a byte of its log on.
+    Placements {
+        /// As of [`Recorder::read`](crate::placement::Recorder::read).
+        from: u64,
+    },
     /// About racks that come and go.
     Member(MemberCall),
     /// From the daemon that frees a run, before it removes the run's first page: the directory
@@ -709,6 +718,8 @@ pub enum MasterAnswer {
     Root(GAddr),
     /// To `Stats`.
     Stats(Box<MasterStats>),
+    /// To `Placements`.
+    Placements(LogPiece),
     /// To `Member`, and to a daemon's `Heartbeat`.
     Member(MemberAnswer),
     /// To `NextOrphans`.

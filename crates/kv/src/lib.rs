@@ -3,6 +3,7 @@
 //!
 //! - [`cache`]: a cache in the memory of one process, or one file of shared memory.
 //! - [`table`]: a concurrent hash table that many clients in all racks share.
+//! - [`pool_tier`]: a pool's memory for the cache's long values.
 //! - [`front`]: what ordinary clients of memcached and Redis speak, in front of a cache.
 //! - [`herd`]: the fast path to a cache for processes of the same host.
 #![forbid(unsafe_code)]
@@ -12,6 +13,7 @@ pub mod constants;
 pub mod error;
 pub mod front;
 pub mod herd;
+pub mod pool_tier;
 pub mod table;
 pub mod words;
 

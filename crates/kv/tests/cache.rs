@@ -2,6 +2,7 @@
 //! suffices (and always in store mode) it serves everything.
 
 use proptest::prelude::*;
+use rackpool_hw::window::Piece;
 use rackpool_kv::cache::{Cache, Error, Mode, Options, Pinned, Policy, Writer};
 use std::collections::{BTreeMap, HashSet};
 
@@ -92,11 +93,14 @@ fn name(key: u16) -> Vec<u8> {
 fn bytes_of(pinned: &Pinned) -> Vec<u8> {
     use rackpool_core::seam::Mem;
     let mut value = Vec::new();
-    for (window, at, bytes) in pinned.pieces() {
-        let mut piece = vec![0; bytes as usize];
-        window.copy_out(at, &mut piece);
-        value.extend(piece);
-    }
+    let is_whole = pinned.pieces(0, |piece| {
+        let Piece::Shared(window, at, bytes) = piece else { panic!("no other tier") };
+        let from = value.len();
+        value.resize(from + bytes as usize, 0);
+        window.copy_out(at, &mut value[from..]);
+        true
+    });
+    assert!(is_whole);
     value
 }
 
@@ -252,7 +256,7 @@ impl Bed {
             }
             Op::Abandon => self.writer = None,
             Op::Pin { key } if self.pinned.len() < 2 => {
-                let pinned = self.cache.get(&name(key), self.now, |item| item.pin());
+                let pinned = self.cache.get(&name(key), self.now, |item| item.pin().unwrap());
                 if let (Some(pinned), Some(item)) = (pinned, self.fresh(key)) {
                     let value = item.value.clone();
                     self.pinned.push((pinned, value));
@@ -330,12 +334,12 @@ impl Bed {
 
 fn seen_of(item: &rackpool_kv::cache::Item<'_>) -> (Vec<u8>, Expected) {
     let mut value = Vec::new();
-    item.append_to(&mut value);
+    item.append_to(&mut value).unwrap();
     let meta = item.meta();
     assert_eq!((meta.len, item.flags(), item.expires()), (item.len(), meta.flags, meta.expires));
     let mut part = vec![0; value.len() / 2];
     let from = value.len() as u64 / 4;
-    assert_eq!(item.copy_to(from, &mut part), part.len());
+    assert_eq!(item.copy_to(from, &mut part).unwrap(), part.len());
     assert_eq!(part, value[from as usize..][..part.len()]);
     let marks = (meta.stale, meta.won);
     (item.key(), Expected { value, flags: meta.flags, expires: meta.expires, cas: meta.cas, marks })
@@ -502,7 +506,7 @@ fn many_threads_see_only_whole_values() {
                     } else {
                         cache.get(&key, 1, |item| {
                             let mut value = Vec::new();
-                            item.append_to(&mut value);
+                            item.append_to(&mut value).unwrap();
                             assert!(value.iter().all(|byte| *byte == value[0]));
                         });
                     }
@@ -561,7 +565,7 @@ fn a_log_is_never_overrun_and_no_old_value_comes_back_in_many_laps() {
             let probe = version.wrapping_mul(40_503) % 5000;
             cache.get(&probe.to_le_bytes(), 1, |item| {
                 let mut value = Vec::new();
-                item.append_to(&mut value);
+                item.append_to(&mut value).unwrap();
                 let found = u32::from_le_bytes(value[..4].try_into().unwrap());
                 assert_eq!(found, newest[probe as usize], "{policy:?}: an old value");
                 assert!(value[4..].iter().all(|byte| *byte == found as u8), "a torn value");
@@ -593,7 +597,7 @@ fn keys_of_any_bytes_are_found_and_strangers_are_not_taken_for_them() {
         assert_eq!(item.is_some(), is_there, "{key:?}");
         if let Some(item) = item {
             let mut value = Vec::new();
-            item.append_to(&mut value);
+            item.append_to(&mut value).unwrap();
             assert_eq!((item.key(), value), (key.clone(), vec![key[0], key.len() as u8]));
         }
     });
@@ -617,7 +621,7 @@ fn an_update_leaves_one_entry_of_its_key_whatever_slots_became_empty_before() {
     cache.get_many(&slices, 1, |index, item| {
         let mut value = Vec::new();
         if let Some(item) = item {
-            item.append_to(&mut value);
+            item.append_to(&mut value).unwrap();
             assert_eq!((item.key(), &value[..]), (keys[index].to_vec(), &b"new"[..]));
             found.push(index as u32);
         }

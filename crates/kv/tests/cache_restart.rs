@@ -36,7 +36,7 @@ fn value(key: u64, version: u64) -> Vec<u8> {
 
 fn check(item: &Item<'_>) -> (u64, u64) {
     let mut bytes = Vec::new();
-    item.append_to(&mut bytes);
+    item.append_to(&mut bytes).unwrap();
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let (version, key) = (word(0), word(8));
     assert_eq!(item.key(), key.to_le_bytes(), "a value of another key");
@@ -167,7 +167,7 @@ fn flipped_bits_are_found_and_counted() {
     for key in 0..KEYS {
         let found = cache.get(&key.to_le_bytes(), 1, |item| {
             let mut bytes = Vec::new();
-            item.append_to(&mut bytes);
+            item.append_to(&mut bytes).unwrap();
             bytes
         });
         if let Some(found) = found {

@@ -259,7 +259,7 @@ fn check_cache(cache: &Cache, now: u64) {
     for key in keys {
         let found = cache.get(&key, now, |item| {
             let mut value = Vec::new();
-            item.append_to(&mut value);
+            item.append_to(&mut value).unwrap();
             value.len() as u64 == item.len()
         });
         assert!(found == Some(true), "{key:?} is in the index and is not found");

@@ -377,7 +377,7 @@ fn a_torn_or_changed_sealed_request_is_never_executed() {
         assert_eq!(asker.take().map(|reply| reply.kind), Some(Kind::Stored));
         let found = cache.get(b"colour", NOW, |item| {
             let mut found = vec![0; item.len() as usize];
-            item.copy_to(0, &mut found);
+            item.copy_to(0, &mut found).unwrap();
             found
         });
         assert_eq!(found, Some(value));

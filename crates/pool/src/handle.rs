@@ -43,6 +43,19 @@ use std::sync::Arc;
 /// other.free(addr, 4096)?;
 /// # Ok(()) }
 /// ```
+///
+/// What a handle knows of the pool is its own, without a lock; the compiler refuses two threads
+/// that use one at a time.
+///
+/// ```compile_fail,E0499
+/// # use rackpool::GAddr;
+/// fn both_read(handle: &mut rackpool::Handle, addr: GAddr) {
+///     std::thread::scope(|scope| {
+///         scope.spawn(|| handle.read(addr, &mut [0; 8]));
+///         scope.spawn(|| handle.read(addr, &mut [0; 8]));
+///     });
+/// }
+/// ```
 pub struct Handle {
     pub(crate) client: Client<Window>,
     tables: TransferTables,

@@ -31,6 +31,7 @@ pub mod monitor;
 mod options;
 mod paths;
 mod pin;
+mod placements;
 mod pool;
 mod remote;
 mod replica;
@@ -48,7 +49,7 @@ pub use pool::Pool;
 pub use rackpool_core::client::CoupledStats;
 pub use rackpool_core::client::Placement;
 pub use rackpool_core::member::{DrainReport, Member, Standing};
-pub use rackpool_core::placement::Policy;
+pub use rackpool_core::placement::{LogPiece, Policy};
 pub use rackpool_core::policy::{
     BalanceParams, BalanceRecord, DecisionRecord, Policy as Migration,
 };

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod dram;
+pub mod live;
 pub mod model;
 pub mod net;
 pub mod plan;

@@ -4,12 +4,13 @@
 
 mod plan_common;
 
-use plan_common::{origin, small, work_out};
+use plan_common::{origin, recording, small, work_out};
+use rackpool_core::placement::Choice;
 use rackpool_rack::plan;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const SECTIONS: [&str; 10] = [
+const SECTIONS: [&str; 11] = [
     "recommendation",
     "stranding",
     "blast",
@@ -18,12 +19,13 @@ const SECTIONS: [&str; 10] = [
     "latency",
     "sensitivity",
     "confirmation",
+    "live",
     "prices",
     "origin",
 ];
 const CHARTS: [&str; 5] =
     ["chart-pareto", "chart-cost", "chart-saving", "chart-latency", "chart-tornado"];
-const TABLES: [&str; 8] = [
+const TABLES: [&str; 10] = [
     "table-stranding",
     "table-blast",
     "table-designs",
@@ -31,6 +33,8 @@ const TABLES: [&str; 8] = [
     "table-sensitivity",
     "table-break-even",
     "table-checks",
+    "table-live",
+    "table-live-policies",
     "table-prices",
 ];
 
@@ -86,7 +90,10 @@ fn the_report_shows_everything_without_an_error_also_at_phone_width() {
     let dir = Dir(std::env::temp_dir().join(name));
     for stranding in ["much", "little"] {
         std::fs::create_dir_all(&dir.0).unwrap();
-        let text = small(stranding);
+        let seen = dir.0.join("seen.jsonl");
+        std::fs::write(&seen, recording(Choice::RoundRobin, 12)).unwrap();
+        let live = format!("\n[live]\nrecording = {:?}\n", seen.display());
+        let text = small(stranding) + &live;
         let (question, answer) = work_out(&text, 2);
         let page = plan::page(&question, &answer, &origin(&text));
         std::fs::write(dir.0.join("report.html"), page).unwrap();

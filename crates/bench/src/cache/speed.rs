@@ -134,7 +134,7 @@ impl Bed {
                     let keys: [&[u8]; BATCH] = std::array::from_fn(|i| &keys[i][..]);
                     self.cache.get_many(&keys, 1, |_, item| {
                         if let Some(item) = item {
-                            found += item.copy_to(0, &mut value) as u64;
+                            found += item.copy_to(0, &mut value).expect("in memory") as u64;
                         }
                     });
                     black_box(&value);
@@ -167,7 +167,9 @@ impl Bed {
         let ours = || {
             let ns = slice_ns(slice, BLOCK, || {
                 for _ in 0..BLOCK {
-                    let found = self.cache.get(&key_of(at), 1, |item| item.copy_to(0, &mut value));
+                    let found = self.cache.get(&key_of(at), 1, |item| {
+                        item.copy_to(0, &mut value).expect("in memory")
+                    });
                     assert_eq!(found, Some(VALUE_BYTES), "key {at} is there");
                     at = first_word(&value);
                 }

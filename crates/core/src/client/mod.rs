@@ -406,7 +406,8 @@ impl<M: Mem> Client<M> {
         // The first page is the one that was asked for; others were looked up ahead.
         let kept = if self.rare(Rare::TranslationConflict) { 1 } else { homes.len() };
         for home in homes.iter().take(kept).rev() {
-            if home.frame.0 >= layout.frame_count || home.generation == Generation(0) {
+            let known = home.frame.0 < layout.frame_count && home.generation != Generation(0);
+            if !known && !self.mutated(Mutation::TrustPeers) {
                 return Err(Error::Protocol {
                     peer: format!("rack {}", self.rack_of(link)),
                     reason: format!(

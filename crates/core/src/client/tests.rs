@@ -415,6 +415,17 @@ fn a_write_whose_connection_ended_is_posted_again_and_not_taken_for_done() {
 }
 
 #[test]
+fn a_failed_completion_woke_nobody_and_what_failed_to_post_was_followed() {
+    let arrives = |mutation| std::panic::catch_unwind(|| arrives_after_a_loss(mutation));
+    assert_eq!(arrives(None).ok(), Some(true));
+    assert!(arrives(Some(Mutation::DropFailedCompletion)).is_err(), "the write does not end");
+    let (mut world, mut client) = World::new(vec![vec![3; 64]]);
+    let pieces = [Piece { addr: addr(100, 0), bytes: 64 }];
+    world.down = true;
+    transfer(&mut world, &mut client, Access::Write, &pieces).expect("it is posted again");
+}
+
+#[test]
 fn an_atomic_lost_after_its_post_answers_outcome_unknown_and_one_lost_before_is_repeated() {
     let (mut world, mut client) = World::new(vec![]);
     let id = 1 << 63;
@@ -664,6 +675,29 @@ fn each_page_is_told_of_once_with_the_reads_and_writes_since_the_last_report() {
     assert_eq!(client.take_use(), []);
     read_pages(&mut world, &mut client, &[5]);
     assert_eq!(client.take_use(), [used(5, 1, 0)]);
+}
+
+/// How often a handle that counts looks at the clock in 16,000 accesses of 50 ns.
+fn looks(mutation: Option<Mutation>) -> u32 {
+    let (mut world, mut client) = World::without(mutation, vec![vec![0; 8]]);
+    read_pages(&mut world, &mut client, &[5]);
+    client.count_use(true);
+    let (mut reports, mut looks) = (UseReports::default(), 0);
+    for access in 0..16_000 {
+        client.read_warm(GAddr(5 * PAGE), &mut [0]).unwrap();
+        if client.use_is_due() {
+            looks += 1;
+            reports.look(&mut client, 50 * access, true);
+        }
+    }
+    looks
+}
+
+#[test]
+fn an_access_read_the_clock_three_times() {
+    let few = |looks| looks <= 16_000 / USE_ACCESSES_MIN;
+    assert!(few(looks(None)));
+    assert!(!few(looks(Some(Mutation::ClockEachAccess))));
 }
 
 #[test]

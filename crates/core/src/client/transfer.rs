@@ -334,6 +334,10 @@ impl TransferTables {
                 Ok(())
             }
             WorkStatus::Flushed { .. } if client.mutated(Mutation::FlushedIsDone) => Ok(()),
+            WorkStatus::Flushed { .. } if client.mutated(Mutation::DropFailedCompletion) => {
+                self.in_flight_count += 1;
+                Ok(())
+            }
             WorkStatus::Flushed { .. } => {
                 if self.access == Access::Write {
                     client.met(Race::WriteReposted);

@@ -12,7 +12,7 @@ use super::translate::Translations;
 use super::{Access, Client, LinkId, OWN};
 use crate::constants::{USE_ACCESSES_MAX, USE_ACCESSES_MIN, USE_NS, USE_PAGES_MAX, USE_SILENCE_NS};
 use crate::heat::{Counts, PageUse};
-use crate::seam::{Mem, Nanos};
+use crate::seam::{Mem, Mutation, Nanos};
 use std::cell::{Cell, RefCell};
 
 /// The counter of one entry of the translation cache: reads in the low half, writes above them,
@@ -102,7 +102,8 @@ impl<M: Mem> Client<M> {
     /// The next look is so many accesses away.
     fn look_after(&mut self, accesses: u32) {
         if self.usage.is_on {
-            self.usage.left.set(accesses);
+            let each = self.mutated(Mutation::ClockEachAccess);
+            self.usage.left.set(if each { 1 } else { accesses });
         }
     }
 

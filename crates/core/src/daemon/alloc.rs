@@ -141,6 +141,9 @@ impl Daemon {
             Ok(word) => word,
             Err(error) => return Progress::Answer(Err(error)),
         };
+        if let Err(error) = self.check_quota(ticket, world) {
+            return Progress::Answer(Err(error));
+        }
         let Some(shift) = slab::class_shift(&self.layout, ticket.bytes) else {
             let pages = ticket.bytes.div_ceil(self.layout.pages.page_bytes()) as u32;
             return self.new_pages(pages, Use::Run(*ticket), ticket, first, world);
@@ -188,6 +191,7 @@ impl Daemon {
         self.redo.set(taking.offset, taking.word);
         self.commit_allocated(ticket, word, addr, world);
         self.slabs.taken(frame, taking.index);
+        self.charge_object(ticket.record, (frame, shift), taking.index);
         self.allocated_bytes += 1 << shift;
         Reply::Allocated { addr }
     }
@@ -424,7 +428,9 @@ impl Daemon {
             world.private().met(Race::JobOutlivedRequest);
             return self.start_freeing(&job.frames, None, world);
         }
-        let word = match self.empty_word(ticket, world) {
+        // Other handles of the same client may have been served meanwhile.
+        let allowed = self.check_quota(ticket, world);
+        let word = match allowed.and_then(|()| self.empty_word(ticket, world)) {
             Ok(word) => word,
             Err(error) => {
                 self.start_freeing(&job.frames, None, world);
@@ -447,6 +453,7 @@ impl Daemon {
             self.frames.owned.insert((ticket.owner, job.frames[0]));
         }
         self.allocated_bytes += job.frames.len() as u64 * self.layout.pages.page_bytes();
+        self.charge_pages(ticket.record, &job.frames);
         self.answer(ticket, Ok(Reply::Allocated { addr }), world);
     }
 

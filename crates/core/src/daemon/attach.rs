@@ -21,6 +21,7 @@ use crate::daemon::leaving::Leaving;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
 use crate::daemon::orphans::Orphans;
+use crate::daemon::quota::Quota;
 use crate::daemon::redo::Redo;
 use crate::daemon::replica_room::Rooms;
 use crate::daemon::replicas::Replicas;
@@ -49,7 +50,8 @@ pub fn format<W: World>(
     layout: RegionLayout,
 ) -> Result<()> {
     check_lengths(world, &layout)?;
-    world.back_private(0, FRAMES_OFFSET)?;
+    let all = world.private().mutated(Mutation::BackAllMetadata);
+    world.back_private(0, if all { layout.private_bytes() } else { FRAMES_OFFSET })?;
     let mem = world.private();
     let epoch = mem.load(StateWord::Epoch.offset());
     if mem.load(SUPERBLOCK_OFFSET) != 0 || epoch != 0 {
@@ -173,6 +175,7 @@ impl Daemon {
             orphans,
             replicas: Replicas::default(),
             rooms: Rooms::default(),
+            quota: Quota::default(),
             allocated_bytes: 0,
             allocations_live: 0,
             requests: RequestCounts::default(),
@@ -199,6 +202,10 @@ impl Daemon {
         for frame in 0..self.frames.high {
             let entry = Entry::load(mem, frame)?;
             match entry.state {
+                _ if mem.mutated(Mutation::FormAnew) => {
+                    self.frames.free.insert(frame);
+                    continue;
+                }
                 FrameState::Free => {
                     self.frames.free.insert(frame);
                     continue;

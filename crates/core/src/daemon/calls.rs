@@ -116,7 +116,9 @@ impl Daemon {
         self.calls.up = true;
         for (id, call) in &mut self.calls.outstanding {
             call.retry_at = None;
-            world.to_master(*id, call.call.clone());
+            if !world.private().mutated(Mutation::LoseCalls) {
+                world.to_master(*id, call.call.clone());
+            }
         }
         self.advance(world);
     }

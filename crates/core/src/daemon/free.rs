@@ -305,6 +305,7 @@ impl Daemon {
         match target {
             Target::Object { frame, index, shift } => {
                 let slab = self.slabs.released(frame, index);
+                self.quota.credit_object(frame, index);
                 self.allocations_live -= 1;
                 if !world.private().mutated(Mutation::KeepCounts) {
                     self.allocated_bytes -= 1u64 << shift;
@@ -388,6 +389,7 @@ impl Daemon {
             let Entry { owner, page, .. } = Entry::load_checked(world.private(), *frame);
             self.frames.owned.remove(&(owner.0, *frame));
             self.forget_shared(*frame, page);
+            self.quota.credit_frame(*frame, self.layout.pages.page_bytes());
             if let Some((slab, live)) = self.slabs.remove(*frame) {
                 self.allocations_live -= u64::from(live);
                 self.allocated_bytes -= u64::from(live) << slab.shift;

@@ -28,6 +28,7 @@ mod locks;
 mod moves;
 mod orphans;
 mod proxy;
+mod quota;
 mod redo;
 mod remotes;
 mod replica_room;
@@ -57,6 +58,7 @@ use crate::daemon::leaving::Leaving;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
 use crate::daemon::orphans::Orphans;
+use crate::daemon::quota::Quota;
 use crate::daemon::redo::Redo;
 use crate::daemon::replica_room::Rooms;
 use crate::daemon::replicas::{Hold, Replicas};
@@ -167,6 +169,7 @@ pub struct Daemon {
     orphans: Orphans,
     replicas: Replicas,
     rooms: Rooms,
+    quota: Quota,
     allocated_bytes: u64,
     allocations_live: u64,
     requests: RequestCounts,
@@ -424,7 +427,9 @@ impl Daemon {
     /// Work that waits for time: frames in quarantine are looked at again, calls are repeated,
     /// backing and punching go on by one step each.
     pub fn tick<W: World>(&mut self, now: Nanos, world: &mut W) {
-        self.note_time(now);
+        let ticks = world.private().mutated(Mutation::TicksAsSeconds);
+        // 2.1 GHz in thousands, each a second long.
+        self.note_time(if ticks { now.saturating_mul(2_100_000) } else { now });
         self.request_scan();
         self.retry_calls(now, world);
         self.time_moves(now, world);
@@ -450,6 +455,7 @@ impl Daemon {
     pub fn stats<W: World>(&self, world: &W) -> DaemonStats {
         let (slots_used, remote_sessions) = self.sessions.counts();
         let (locks_held, lock_waiters) = self.locks.counts();
+        let (client_quota_bytes, client_held_bytes_max) = self.quota.counts();
         let mut answers = self.answers.clone();
         answers.add_denied(world.connections_refused());
         DaemonStats {
@@ -462,6 +468,8 @@ impl Daemon {
             frames_slab: self.slabs.count() as u64,
             allocated_bytes: self.allocated_bytes,
             allocations: self.allocations_live,
+            client_quota_bytes,
+            client_held_bytes_max,
             metadata_bytes: world.metadata_bytes(),
             slots_used,
             remote_sessions,

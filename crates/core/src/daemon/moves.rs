@@ -540,7 +540,7 @@ impl Daemon {
             return broken(format!("{} of {words} words of objects", keep.objects.len()));
         }
         if keep.shift != 0 {
-            slab::check_bits(&self.layout, keep.shift, &keep.objects)?;
+            slab::check_bits(&self.layout, keep.shift, &keep.objects, world.private())?;
             let offset = self.layout.bitmap_offset(FrameIndex(frame));
             world.back_private(offset, 8 * words)?;
             let forget = world.private().mutated(Mutation::ForgetObjects);
@@ -687,6 +687,7 @@ impl Daemon {
     fn gone<W: World>(&mut self, frame: u32, world: &mut W) {
         let departure = self.moves.departing.remove(&frame).expect("the caller found it");
         self.moves.went += 1;
+        self.quota.credit_frame(frame, self.layout.pages.page_bytes());
         self.leave_frame(frame, departure.page, world);
         self.say(departure.asker, Ok(Reply::Settled { here: false }), world);
         self.unpark(departure.page, world);

@@ -56,6 +56,11 @@ impl Daemon {
         Ok(Reply::ReplicaRoom { frames: if self.is_leaving() { 0 } else { allowed } })
     }
 
+    /// Whether a client keeps replicas of other racks' pages.
+    pub(super) fn keeps_replicas(&self, record: u32) -> bool {
+        self.rooms.0.contains_key(&record)
+    }
+
     /// A session is over: nobody looks at its directory any more.
     pub(super) fn end_room<W: World>(&mut self, record: u32, world: &W) {
         if let Some(index) = self.rooms.0.remove(&record) {

@@ -172,14 +172,14 @@ impl Sessions {
 
     /// All sessions.
     pub(super) fn iter(&self) -> impl Iterator<Item = SessionInfo> + '_ {
-        self.records.iter().enumerate().filter(|(_, r)| r.session != 0).map(|(index, r)| {
-            SessionInfo {
-                record: index as u32,
-                session: SessionId(r.session),
-                pid: r.pid,
-                start_time: r.start_time,
-            }
-        })
+        let used = self.records.iter().enumerate().filter(|(_, r)| r.session != 0);
+        used.map(|(index, _)| self.info(index as u32))
+    }
+
+    /// The session of a record that is in use.
+    pub(super) fn info(&self, record: u32) -> SessionInfo {
+        let Record { session, pid, start_time, .. } = self.records[record as usize];
+        SessionInfo { record, session: SessionId(session), pid, start_time }
     }
 
     /// Who has a session, from record `from` on.

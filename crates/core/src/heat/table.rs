@@ -85,6 +85,17 @@ impl HeatTable {
     /// 16 pages under its hand. Page 0 is no page and is not kept.
     pub fn note(&mut self, page: PageId, more: Counts, now_ns: u64) -> Noted {
         let params = self.params;
+        self.note_by(&params, page, more, now_ns)
+    }
+
+    /// As [`HeatTable::note`], by other constants than the table's own.
+    pub(crate) fn note_by(
+        &mut self,
+        params: &HeatParams,
+        page: PageId,
+        more: Counts,
+        now_ns: u64,
+    ) -> Noted {
         let mut evicted = None;
         let mut passing = PageHeat::default();
         let heat = match self.find(page) {
@@ -100,8 +111,8 @@ impl HeatTable {
                 &mut self.slots[index].heat
             }
         };
-        let recent = heat.recent(&params, now_ns).counts;
-        let heat_milli = heat.note(&params, more, now_ns);
+        let recent = heat.recent(params, now_ns).counts;
+        let heat_milli = heat.note(params, more, now_ns);
         let (recent_before, recent_after) = (recent.total(), recent.plus(more).total());
         Noted { heat_milli, recent_before, recent_after, evicted }
     }

@@ -18,6 +18,7 @@ pub mod directory;
 mod members;
 mod moves;
 mod orphans;
+mod pick;
 pub mod record;
 mod state;
 
@@ -32,7 +33,7 @@ use crate::constants::{
 use crate::counts::{CallCounts, Refusals};
 use crate::error::{DeathCause, Error, Result};
 use crate::member::Standing;
-use crate::placement::{Candidate, Chooser, Policy, pick_home};
+use crate::placement::{Policy, Recorder};
 use crate::seam::{Mutation, Nanos, Probe, Race, Rare};
 use crate::wire::{
     MasterAnswer, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo, WIRE_VERSION,
@@ -144,7 +145,7 @@ pub struct Master<P: Probe = ()> {
     awake_ns: Nanos,
     /// When it was last seen running.
     ticked: Nanos,
-    chooser: Chooser,
+    placements: Recorder,
     /// Another leader's address, if this is not the leader.
     leader_elsewhere: Option<String>,
     conns: BTreeMap<ConnId, Conn>,
@@ -185,7 +186,7 @@ impl<P: Probe> Master<P> {
             config,
             awake_ns: 0,
             ticked: now,
-            chooser: Chooser::new(config.seed),
+            placements: Recorder::new(config.policy.choice, config.seed),
             leader_elsewhere: None,
             conns: BTreeMap::new(),
             racks,
@@ -271,7 +272,8 @@ impl<P: Probe> Master<P> {
         for (&rack, known) in &mut self.racks {
             let Some(conn) = known.conn.filter(|_| known.alive) else { continue };
             let heard = self.conns.get(&conn).map_or(0, |c| c.last_heard);
-            if now.saturating_sub(heard) > lease {
+            let silent = now.saturating_sub(heard) > lease;
+            if silent && !self.probe.mutated(Mutation::NeverExpireLeases) {
                 known.alive = false;
                 known.dead_at = self.awake_ns;
                 self.notices.push(Notice::RackDead { rack, cause: DeathCause::Silent });
@@ -321,6 +323,7 @@ impl<P: Probe> Master<P> {
                 Command::MovePage { from, .. } => Some(*from),
                 _ => None,
             };
+            let command = self.compared(command);
             let applied = self.state.apply(command, &mut writes);
             if let (Some(from), Ok(_)) = (moved_from, &applied) {
                 self.moves.on_moved(&from);
@@ -340,6 +343,18 @@ impl<P: Probe> Master<P> {
             writes.clear();
         }
         writes
+    }
+
+    /// A move as it is to be applied: it compares the old home.
+    fn compared(&self, command: Command) -> Command {
+        match command {
+            Command::MovePage { rack, region_id, to, .. }
+                if self.probe.mutated(Mutation::CommitUncompared) =>
+            {
+                Command::CommitPages { rack, region_id, homes: vec![to] }
+            }
+            command => command,
+        }
     }
 
     /// The writes of [`Master::apply`] are stored: its answers may go out.
@@ -445,6 +460,9 @@ impl<P: Probe> Master<P> {
             MasterCall::GetRoot { name } => {
                 check_name(&name)?;
                 return Ok(Some(MasterAnswer::Root(self.state.root(&name))));
+            }
+            MasterCall::Placements { from } => {
+                return Ok(Some(MasterAnswer::Placements(self.placements.read(from))));
             }
             MasterCall::Stats => return Ok(Some(MasterAnswer::Stats(Box::new(self.stats())))),
             MasterCall::Member(call) => return self.on_member(conn, id, call),
@@ -622,7 +640,7 @@ impl<P: Probe> Master<P> {
                 let known = self.racks.get_mut(&rack).expect("its daemon joined");
                 known.frames_free = frames_free;
                 known.promised_bytes = 0;
-                self.chooser.note_accesses(rack, accesses);
+                self.placements.note_accesses(rack, accesses);
                 return Ok(members::standing(self.state.standing(rack)));
             }
             Peer::Deposed(rack) => return Err(deposed(rack)),
@@ -649,40 +667,6 @@ impl<P: Probe> Master<P> {
         };
         let pages = (page.0..end).map(|page| self.state.resolve(PageId(page)));
         Ok(MasterAnswer::Homes(pages.collect()))
-    }
-
-    fn pick(&mut self, own: RackId, bytes: u64, tried: &[RackId]) -> Result<MasterAnswer> {
-        check_count(tried.len(), u32::from(RACKS_MAX))?;
-        let page_bytes = self.state.geometry().map_or(0, PageGeometry::page_bytes);
-        let candidate = |(&rack, known): (&RackId, &Liveness)| {
-            let frames = self.state.rack(rack).map_or(0, |info| info.frame_count);
-            Candidate {
-                rack,
-                alive: known.alive && self.may_be_picked(rack),
-                free_bytes: u64::from(known.frames_free) * page_bytes,
-                used_bytes: u64::from(frames.saturating_sub(known.frames_free)) * page_bytes,
-                promised_bytes: known.promised_bytes,
-            }
-        };
-        let candidates: Vec<Candidate> = self.racks.iter().map(candidate).collect();
-        let (choice, asked) = (self.config.policy.choice, (own, bytes, tried));
-        match pick_home(choice, &candidates, asked, self.ticked, &mut self.chooser) {
-            Some(rack) => {
-                let known = self.racks.get_mut(&rack).expect("candidates are known");
-                known.promised_bytes = known.promised_bytes.saturating_add(bytes);
-                let info = self.state.rack(rack).expect("what was ever alive has joined");
-                Ok(MasterAnswer::Rack(self.with_liveness(info)))
-            }
-            None => {
-                let others = candidates.iter().filter(|c| c.alive && !c.rack.same_rack(own));
-                let free = |(racks, bytes): (u32, u64), c: &Candidate| {
-                    (racks + 1, bytes.saturating_add(c.free_bytes))
-                };
-                let (count, free_bytes) = others.fold((0, 0), free);
-                let place = format!("{count} live racks other than {own}, {} tried", tried.len());
-                Err(Error::Full { bytes, free_bytes, place })
-            }
-        }
     }
 
     /// The master's counters.

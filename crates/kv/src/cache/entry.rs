@@ -7,6 +7,7 @@ use super::layout::{Fields, Slot};
 use super::log::{Draft, Placed};
 use super::partition::{Abandoned, Found, Partition};
 use super::segments::Pins;
+use super::tier::FarValue;
 use super::{Cache, Millis};
 use rackpool_hw::window::Window;
 use std::sync::{Arc, MutexGuard};
@@ -69,9 +70,39 @@ impl<'a> Entry<'a> {
         cas: u64,
     ) -> Result<u64> {
         let value_bytes = parts.iter().map(|part| part.len() as u64).sum();
+        if self.partition.is_for_tier(value_bytes) {
+            let far = self.partition.far_alloc(value_bytes);
+            self.found = self.partition.find(self.hash, self.key);
+            let (far, mut offset) = (far?, 0);
+            for part in parts {
+                far.write(offset, part)?;
+                offset += part.len() as u64;
+            }
+            return self.put_far(far, flags, expires, cas);
+        }
         let fields = self.partition.fields_of(flags, expires, cas, self.now);
         let draft = Draft { key: self.key, hash: self.hash, value_bytes, fields };
-        match self.partition.put(&draft, parts, self.found, self.now) {
+        let put = self.partition.put(&draft, parts, self.found, self.now);
+        self.entered(put)
+    }
+
+    /// As [`Entry::put_with_cas`], with a value that lies in the tier.
+    pub(crate) fn put_far(
+        &mut self,
+        value: FarValue,
+        flags: u32,
+        expires: Millis,
+        cas: u64,
+    ) -> Result<u64> {
+        let fields = self.partition.fields_of(flags, expires, cas, self.now);
+        let draft = Draft { key: self.key, hash: self.hash, value_bytes: 0, fields };
+        let put = self.partition.put_far(&draft, value, self.found, self.now);
+        self.entered(put)
+    }
+
+    #[inline]
+    fn entered(&mut self, put: Result<Found>) -> Result<u64> {
+        match put {
             Ok(found) => {
                 self.found = Some(found);
                 let pos = found.1.pos();
@@ -104,8 +135,8 @@ impl<'a> Entry<'a> {
     /// Makes the writer's value that of this key; the new cas.
     ///
     /// # Errors
-    /// [`Error::Incomplete`]; [`Error::Evicted`] if its memory was taken back meanwhile;
-    /// [`Error::OutOfMemory`]. The old value stays.
+    /// [`Error::Incomplete`]; [`Error::Tier`] if it could not be written; [`Error::Evicted`] if its
+    /// memory was taken back meanwhile; [`Error::OutOfMemory`]. The old value stays.
     ///
     /// # Panics
     /// With the writer of another key.
@@ -114,8 +145,16 @@ impl<'a> Entry<'a> {
         if writer.written < writer.len {
             return Err(Error::Incomplete { written_bytes: writer.written, bytes: writer.len });
         }
-        let placed = writer.placed.take().expect("a writer is committed once");
         let (now, fields) = (self.now, writer.fields);
+        let placed = match std::mem::replace(&mut writer.place, Place::Gone) {
+            Place::Here(placed) => placed,
+            Place::Far(far) => {
+                let (value, result) = *far;
+                return result
+                    .and_then(|()| self.put_far(value, fields.flags, fields.expires, fields.cas));
+            }
+            Place::Gone => unreachable!("a writer is committed once"),
+        };
         let draft = Draft { key: self.key, hash: self.hash, value_bytes: writer.len, fields };
         let value_hash = writer.state.digest();
         let cas = self.partition.cas_of(placed.head, placed.header);
@@ -185,7 +224,11 @@ pub(crate) fn reserve(
 ) -> Result<Writer> {
     let fields = partition.fields_of(flags, expires, cas, now);
     let draft = Draft { key, hash, value_bytes: len, fields };
-    let placed = partition.reserve(&draft, now)?;
+    let place = if partition.is_for_tier(len) {
+        Place::Far(Box::new((partition.far_alloc(len)?, Ok(()))))
+    } else {
+        Place::Here(partition.reserve(&draft, now)?)
+    };
     Ok(Writer {
         key: key.to_vec(),
         hash,
@@ -196,7 +239,7 @@ pub(crate) fn reserve(
         units: partition.units.clone(),
         pins: Arc::clone(&partition.segments.pins),
         abandoned: Arc::clone(&partition.abandoned),
-        placed: Some(placed),
+        place,
     })
 }
 
@@ -213,7 +256,18 @@ pub struct Writer {
     units: Window,
     pins: Arc<Pins>,
     abandoned: Abandoned,
-    placed: Option<Placed>,
+    place: Place,
+}
+
+/// Where a value that comes piece by piece is written.
+#[derive(Debug)]
+enum Place {
+    /// In the log.
+    Here(Placed),
+    /// In the tier, and whether that took all so far.
+    Far(Box<(FarValue, Result<()>)>),
+    /// Nowhere any more.
+    Gone,
 }
 
 #[derive(Default)]
@@ -248,9 +302,14 @@ impl Writer {
     /// With more bytes than are missing.
     pub fn write(&mut self, bytes: &[u8]) {
         assert!(bytes.len() as u64 <= self.missing(), "{} bytes are missing", self.missing());
-        let placed = self.placed.as_ref().expect("not committed");
-        placed.write(&self.units, self.written, bytes);
-        self.state.0.update(bytes);
+        match &mut self.place {
+            Place::Here(placed) => {
+                placed.write(&self.units, self.written, bytes);
+                self.state.0.update(bytes);
+            }
+            Place::Far(far) if far.1.is_ok() => far.1 = far.0.write(self.written, bytes),
+            Place::Far(_) | Place::Gone => {}
+        }
         self.written += bytes.len() as u64;
     }
 
@@ -277,7 +336,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        if let Some(placed) = self.placed.take() {
+        if let Place::Here(placed) = std::mem::replace(&mut self.place, Place::Gone) {
             self.leave(&placed);
             self.unpin(&placed);
         }

@@ -32,6 +32,23 @@ pub enum Error {
         /// Units of 64 KiB in the partition.
         units: u64,
     },
+    /// Nothing is left of the other tier for a value, and nothing in it may be evicted. Nothing
+    /// changed. Retry after something was removed.
+    #[error("no memory is left for {bytes} bytes in the other tier: its {memory_bytes} are in use")]
+    TierFull {
+        /// What the value needs.
+        bytes: u64,
+        /// What the partition may take of the tier.
+        memory_bytes: u64,
+    },
+    /// The other tier failed. Nothing changed.
+    #[error("{what} in the other tier failed: {reason}")]
+    Tier {
+        /// What was tried.
+        what: &'static str,
+        /// What it said.
+        reason: String,
+    },
     /// The writer's value is not complete. Do not retry.
     #[error("{written_bytes} of {bytes} bytes of the value were written")]
     Incomplete {
@@ -84,6 +101,8 @@ impl Error {
             Error::KeySize { .. } => "key-size",
             Error::TooLarge { .. } => "value-size",
             Error::OutOfMemory { .. } => "out-of-memory",
+            Error::TierFull { .. } => "tier-full",
+            Error::Tier { .. } => "tier",
             Error::Incomplete { .. } => "incomplete",
             Error::Evicted { .. } => "evicted",
             Error::BadOption { .. } => "bad-option",
@@ -94,6 +113,12 @@ impl Error {
 
     /// Whether the same call may succeed later without anything being changed by the caller.
     pub fn may_retry(&self) -> bool {
-        matches!(self, Error::OutOfMemory { .. } | Error::Evicted { .. })
+        matches!(
+            self,
+            Error::OutOfMemory { .. }
+                | Error::Evicted { .. }
+                | Error::TierFull { .. }
+                | Error::Tier { .. }
+        )
     }
 }

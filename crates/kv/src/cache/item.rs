@@ -2,12 +2,14 @@
 //! after the look-up is over.
 
 use super::Millis;
+use super::error::Result;
 use super::layout::{Fields, Header, Pos, Slot};
 use super::log::Piece;
 use super::partition::Partition;
 use super::segments::Pins;
+use super::tier::{CHUNK_BYTES, FarValue};
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
+use rackpool_hw::window::{self, Window};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -88,7 +90,10 @@ impl<'a> Item<'a> {
     /// Length of the value, bytes.
     #[inline]
     pub fn len(&self) -> u64 {
-        self.partition.value_bytes(self.pos(), self.header)
+        match self.far() {
+            Some(value) => value.bytes(),
+            None => self.partition.value_bytes(self.pos(), self.header),
+        }
     }
 
     /// Whether the value is empty.
@@ -143,23 +148,41 @@ impl<'a> Item<'a> {
     }
 
     /// Appends the value to `out`, in one copy.
+    ///
+    /// # Errors
+    /// [`Error::Tier`](super::Error::Tier) of a value that lies in another tier; `out` is as before
+    /// then.
     #[inline]
-    pub fn append_to(&self, out: &mut Vec<u8>) {
-        if !self.header.has(Header::CHAINED) {
+    pub fn append_to(&self, out: &mut Vec<u8>) -> Result<()> {
+        if !self.header.has(Header::CHAINED | Header::FAR) {
             let at = self.pos().byte() + u64::from(self.header.value_at());
             let bytes = u64::from(self.header.value_bytes());
-            return self.partition.units.append_to(at, bytes, out);
+            self.partition.units.append_to(at, bytes, out);
+            return Ok(());
+        }
+        if let Some(value) = self.far() {
+            let before = out.len();
+            out.resize(before + value.bytes() as usize, 0);
+            let read = value.read(0, &mut out[before..]);
+            return read.inspect_err(|_| out.truncate(before));
         }
         for piece in self.partition.pieces(self.pos()) {
             self.partition.units.append_to(piece.at, piece.bytes, out);
         }
+        Ok(())
     }
 
     /// Copies bytes of the value from `offset` on; how many there were.
+    ///
+    /// # Errors
+    /// As [`Item::append_to`].
     #[inline]
-    pub fn copy_to(&self, offset: u64, out: &mut [u8]) -> usize {
-        if self.header.has(Header::CHAINED) {
-            return copy_pieces_to(self.partition, self.pos(), offset, out);
+    pub fn copy_to(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        if self.header.has(Header::CHAINED | Header::FAR) {
+            return match self.far() {
+                Some(value) => copy_far_to(value, offset, out),
+                None => Ok(copy_pieces_to(self.partition, self.pos(), offset, out)),
+            };
         }
         let bytes = u64::from(self.header.value_bytes());
         let count = bytes.saturating_sub(offset).min(out.len() as u64);
@@ -167,17 +190,44 @@ impl<'a> Item<'a> {
         if count > 0 {
             self.partition.units.copy_out(at + offset, &mut out[..count as usize]);
         }
-        count as usize
+        Ok(count as usize)
+    }
+
+    /// The value, if it lies in another tier.
+    fn far(&self) -> Option<&Arc<FarValue>> {
+        if self.header.has(Header::FAR) { self.partition.far_value(self.pos()) } else { None }
+    }
+
+    /// Whether the value lies in another tier.
+    #[inline]
+    pub fn is_far(&self) -> bool {
+        self.header.has(Header::FAR)
     }
 
     /// Keeps the value's memory as it is while the caller sends from it, whatever happens to the
-    /// item: for large values.
-    pub fn pin(&self) -> Pinned {
+    /// item: for large values. Of one in another tier the first bytes are read.
+    ///
+    /// # Errors
+    /// As [`Item::append_to`].
+    pub fn pin(&self) -> Result<Pinned> {
+        if let Some(value) = self.far() {
+            let mut far = FarPin { value: Arc::clone(value), chunk: Vec::new(), chunk_at: 0 };
+            far.load(0)?;
+            return Ok(Pinned(Kept::Far(far)));
+        }
         let pieces: Vec<Piece> = self.partition.pieces(self.pos()).collect();
         let pins = Arc::clone(&self.partition.segments.pins);
         pieces.iter().for_each(|piece| pins.pin(piece.unit));
-        Pinned { units: self.partition.units.clone(), pins, pieces }
+        Ok(Pinned(Kept::Here(Pin { units: self.partition.units.clone(), pins, pieces })))
     }
+}
+
+fn copy_far_to(value: &FarValue, offset: u64, out: &mut [u8]) -> Result<usize> {
+    let count = value.bytes().saturating_sub(offset).min(out.len() as u64) as usize;
+    if count > 0 {
+        value.read(offset, &mut out[..count])?;
+    }
+    Ok(count)
 }
 
 /// Apart from [`Item`], so that one that is never asked for this need not lie in memory.
@@ -198,22 +248,90 @@ fn copy_pieces_to(partition: &Partition, head: Pos, mut offset: u64, out: &mut [
 
 /// A value whose memory stays as it is until this is dropped.
 #[derive(Debug)]
-pub struct Pinned {
+pub struct Pinned(Kept);
+
+#[derive(Debug)]
+enum Kept {
+    Here(Pin),
+    Far(FarPin),
+}
+
+/// Pieces of a value in the log.
+#[derive(Debug)]
+struct Pin {
     units: Window,
     pins: Arc<Pins>,
     pieces: Vec<Piece>,
 }
 
+/// A value in another tier, and what of it was read last.
+#[derive(Debug)]
+struct FarPin {
+    value: Arc<FarValue>,
+    chunk: Vec<u8>,
+    chunk_at: u64,
+}
+
+impl FarPin {
+    /// What of the chunk lies from `offset` on.
+    fn loaded(&self, offset: u64) -> &[u8] {
+        let skipped = offset.checked_sub(self.chunk_at);
+        skipped.and_then(|skipped| self.chunk.get(skipped as usize..)).unwrap_or_default()
+    }
+
+    fn load(&mut self, offset: u64) -> Result<()> {
+        if !self.loaded(offset).is_empty() || offset == self.value.bytes() {
+            return Ok(());
+        }
+        self.chunk.resize(CHUNK_BYTES.min(self.value.bytes() - offset) as usize, 0);
+        self.chunk_at = offset;
+        let read = self.value.read(offset, &mut self.chunk);
+        read.inspect_err(|_| self.chunk.clear())
+    }
+}
+
 impl Pinned {
-    /// The value's pieces in order: window, offset in it, bytes; for
-    /// [`rackpool_hw::window::Piece::Shared`].
-    pub fn pieces(&self) -> impl ExactSizeIterator<Item = (&Window, u64, u64)> {
-        self.pieces.iter().map(|piece| (&self.units, piece.at, piece.bytes))
+    /// Makes sure that [`Pinned::pieces`] from `offset` on names something: bytes of a value in
+    /// another tier are read, up to 128 KiB.
+    ///
+    /// # Errors
+    /// [`Error::Tier`](super::Error::Tier).
+    pub fn load(&mut self, offset: u64) -> Result<()> {
+        match &mut self.0 {
+            Kept::Here(_) => Ok(()),
+            Kept::Far(far) => far.load(offset),
+        }
+    }
+
+    /// Calls `piece` with the value's bytes from `offset` on, in order, until it says that it has
+    /// enough; of a value in another tier only those that were loaded. Whether the value's end was
+    /// reached and more is wanted.
+    pub fn pieces<'a>(
+        &'a self,
+        mut offset: u64,
+        mut piece: impl FnMut(window::Piece<'a>) -> bool,
+    ) -> bool {
+        match &self.0 {
+            Kept::Far(far) => {
+                let bytes = far.loaded(offset);
+                let is_end = offset + bytes.len() as u64 == far.value.bytes();
+                (bytes.is_empty() || piece(window::Piece::Private(bytes))) && is_end
+            }
+            Kept::Here(pin) => pin.pieces.iter().all(|Piece { at, bytes, .. }| {
+                let skipped = offset.min(*bytes);
+                offset -= skipped;
+                let (at, bytes) = (at + skipped, bytes - skipped);
+                bytes == 0 || piece(window::Piece::Shared(&pin.units, at, bytes))
+            }),
+        }
     }
 
     /// Length of the value, bytes.
     pub fn len(&self) -> u64 {
-        self.pieces.iter().map(|piece| piece.bytes).sum()
+        match &self.0 {
+            Kept::Here(pin) => pin.pieces.iter().map(|piece| piece.bytes).sum(),
+            Kept::Far(far) => far.value.bytes(),
+        }
     }
 
     /// Whether the value is empty.
@@ -222,7 +340,7 @@ impl Pinned {
     }
 }
 
-impl Drop for Pinned {
+impl Drop for Pin {
     fn drop(&mut self) {
         self.pieces.iter().for_each(|piece| self.pins.unpin(piece.unit));
     }

@@ -12,6 +12,7 @@
 //! header    key bytes 16 | value bytes 16 | options 8 | check 24
 //! meta      expires 48 | flags 16
 //! extra     flags 32 | second of the last access 32
+//! value     of an item in another tier: its place there, its length
 //! link      pos 36 | sequence number of its segment 28
 //! ```
 
@@ -152,6 +153,8 @@ impl Header {
     pub const RESERVED: u64 = 1 << 37;
     /// Replaced, removed, evicted or expired.
     pub const DEAD: u64 = 1 << 38;
+    /// The value lies in another tier: here is a reference to it.
+    pub const FAR: u64 = 1 << 39;
 
     const ONE_WORD: u64 = Self::META | Self::EXTRA | Self::CAS | Self::PIECE;
 
@@ -261,6 +264,8 @@ pub(crate) struct Fields {
     pub cas: u64,
     /// Second of the last access, if the cache keeps it.
     pub access_s: Option<u32>,
+    /// Whether the value is a reference to another tier.
+    pub is_far: bool,
 }
 
 impl Fields {
@@ -271,6 +276,7 @@ impl Fields {
         option(self.expires != 0 || (self.flags != 0 && !has_extra), Header::META)
             | option(has_extra, Header::EXTRA)
             | option(self.cas != 0, Header::CAS)
+            | option(self.is_far, Header::FAR)
     }
 }
 

@@ -254,7 +254,7 @@ impl Partition {
         })
     }
 
-    /// Length of the value of an item.
+    /// Length of the value of an item in the log: of a reference, if it lies elsewhere.
     pub(crate) fn value_bytes(&self, pos: Pos, header: Header) -> u64 {
         if header.has(Header::CHAINED) {
             self.units.load(pos.byte() + header.total_at())
@@ -265,7 +265,7 @@ impl Partition {
 
     pub(crate) fn fields(&self, pos: Pos, header: Header) -> Fields {
         let word = |option| self.units.load(pos.byte() + header.word_at(option));
-        let mut fields = Fields::default();
+        let mut fields = Fields { is_far: header.has(Header::FAR), ..Fields::default() };
         if header.has(Header::META) {
             let meta = word(Header::META);
             fields.expires = meta >> 16;
@@ -290,8 +290,14 @@ impl Partition {
         (self.segments.get(pos.unit()).seq << 13) | u64::from(pos.offset() >> 3)
     }
 
-    /// Kills an item and its further pieces; their room counts as dead.
+    /// Kills an item, wherever its value lies.
     pub(crate) fn kill(&mut self, pos: Pos) {
+        self.unshelve(pos);
+        self.kill_here(pos);
+    }
+
+    /// Kills an item and its further pieces in the log; their room counts as dead.
+    fn kill_here(&mut self, pos: Pos) {
         let mut next = Some((pos, self.header(pos)));
         while let Some((pos, header)) = next {
             self.units.store(pos.byte(), header.set(Header::DEAD, true).0);
@@ -353,7 +359,7 @@ impl Partition {
         assert_eq!(offset, draft.value_bytes, "a live item has all its pieces");
         self.publish(&placed, check);
         self.index.replace(slot_at, slot.with_pos(placed.head));
-        self.kill(from);
+        self.kill_here(from);
         placed.head
     }
 }

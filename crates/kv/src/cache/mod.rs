@@ -8,7 +8,7 @@
 //!
 //! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `log.rs`: items
 //!   in segments; `evict.rs`, `policy.rs`: who goes; `partition.rs`: all of that under one lock;
-//!   `item.rs`, `entry.rs`: what callers hold.
+//!   `item.rs`, `entry.rs`: what callers hold; `tier.rs`: values that lie elsewhere.
 //!
 //! ```
 //! use rackpool_kv::cache::{Cache, Options};
@@ -17,7 +17,7 @@
 //! let now = 1_000;
 //! cache.set(b"colour", b"blue", 0, 0, now)?;
 //! let mut value = Vec::new();
-//! let found = cache.get(b"colour", now, |item| item.append_to(&mut value));
+//! let found = cache.get(b"colour", now, |item| item.append_to(&mut value)).transpose()?;
 //! assert!(found.is_some() && value == b"blue");
 //! # Ok::<(), rackpool_kv::cache::Error>(())
 //! ```
@@ -38,6 +38,7 @@ mod policy;
 mod recover;
 mod segments;
 mod stats;
+mod tier;
 
 pub use entry::{Entry, Writer};
 pub use error::{Error, Result};
@@ -45,6 +46,7 @@ pub use item::{Item, Meta, Pinned};
 pub use policy::Policy;
 pub use recover::Recovered;
 pub use stats::Stats;
+pub use tier::{Shelving, Tier, TierError};
 
 use layout::{TAG_BITS, UNIT_BUCKETS, UNITS_MAX};
 use partition::{Partition, UNITS_MIN};
@@ -52,6 +54,7 @@ use rackpool_hw::window::Window;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tier::Shelf;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Milliseconds since the Unix epoch, below 2^48; always handed in.
@@ -63,6 +66,9 @@ pub const KEY_BYTES_MAX: usize = 32 << 10;
 pub const PARTITIONS_MAX: u32 = 64;
 /// Private bytes of a partition beside what its units cost: buffers and the structure itself.
 const PARTITION_BYTES: u64 = 72 << 10;
+/// Shortest value that may lie in another tier, bytes: shorter ones are answered by the fast path,
+/// which waits for nothing.
+const TIER_VALUE_BYTES_MIN: u64 = 1024;
 /// The latest expiry.
 const EXPIRES_MAX: Millis = (1 << 48) - 1;
 
@@ -168,6 +174,8 @@ struct Locked(Mutex<Partition>);
 pub struct Cache {
     partitions: Arc<[Locked]>,
     options: Arc<Options>,
+    /// Values from this length on lie in another tier.
+    far_bytes_min: u64,
     /// Holds the lock that keeps other processes away.
     _file: Option<Arc<File>>,
 }
@@ -193,7 +201,7 @@ impl Cache {
             Locked(Mutex::new(Partition::new(&part, units, &options, false)))
         };
         let partitions = (0..options.partitions).map(partition).collect();
-        Cache { partitions, options: Arc::new(options), _file: None }
+        Cache { partitions, options: Arc::new(options), far_bytes_min: u64::MAX, _file: None }
     }
 
     /// A cache in a file of shared memory (`/dev/shm/...`) that outlives the process: what it held
@@ -223,9 +231,37 @@ impl Cache {
         }
         let options = Arc::new(options);
         Ok((
-            Cache { partitions: partitions.into(), options, _file: Some(Arc::new(file)) },
+            Cache {
+                partitions: partitions.into(),
+                options,
+                far_bytes_min: u64::MAX,
+                _file: Some(Arc::new(file)),
+            },
             recovered,
         ))
+    }
+
+    /// Puts long values into another tier from now on; index, headers and keys stay.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    ///
+    /// # Panics
+    /// If the cache is in use already: clones were made.
+    pub fn with_tier(mut self, shelving: &Shelving) -> Result<Cache> {
+        let least = 4 * u64::from(self.options.partitions) * shelving.min_bytes;
+        check("tier values", shelving.min_bytes, TIER_VALUE_BYTES_MIN, self.options.max_value)?;
+        check("tier memory", shelving.memory, least, u64::MAX)?;
+        let partitions = u64::from(self.options.partitions);
+        let longest = shelving.memory / partitions / 4;
+        check("longest value", shelving.max_value, 0, longest)?;
+        let options = Arc::get_mut(&mut self.options).expect("nobody has a clone");
+        options.max_value = if shelving.max_value == 0 { longest } else { shelving.max_value };
+        self.far_bytes_min = shelving.min_bytes;
+        for index in 0..self.partitions.len() {
+            self.lock(index).shelf = Some(Shelf::new(shelving, partitions));
+        }
+        Ok(self)
     }
 
     /// As it was made, with the limits that were filled in.
@@ -294,7 +330,26 @@ impl Cache {
         expires: Millis,
         now: Millis,
     ) -> Result<u64> {
+        if value.len() as u64 >= self.far_bytes_min {
+            return self.set_far(key, value, flags, expires, now);
+        }
         self.entry(key, now)?.put(&[value], flags, expires)
+    }
+
+    /// Stores a value in the tier, which takes its bytes outside the lock.
+    #[cold]
+    fn set_far(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        flags: u32,
+        expires: Millis,
+        now: Millis,
+    ) -> Result<u64> {
+        let hash = self.checked_hash(key)?;
+        let far = self.lock(self.index_of(hash)).far_alloc(value.len() as u64)?;
+        far.write(0, value)?;
+        self.entry(key, now)?.put_far(far, flags, expires, 0)
     }
 
     /// Memory for a value of `len` bytes that is written outside the lock and becomes that of the

@@ -12,6 +12,7 @@ use super::log::{Draft, Placed, check_of, hash_of};
 use super::policy::{Policy, PolicyState};
 use super::segments::{Segments, Stream, TABLE_ENTRY_BYTES};
 use super::stats::Stats;
+use super::tier::{FarValue, REFERENCE_BYTES, Shelf};
 use super::{EXPIRES_MAX, Millis, Mode, Options};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
@@ -50,6 +51,8 @@ pub(crate) struct Partition {
     /// Changes whenever entries may have moved without the caller's doing.
     pub disturbances: u64,
     max_value: u64,
+    /// What it has in another tier.
+    pub shelf: Option<Shelf>,
 }
 
 impl Partition {
@@ -110,13 +113,14 @@ impl Partition {
             is_checked,
             disturbances: 0,
             max_value: options.max_value,
+            shelf: None,
         }
     }
 
     /// What a new item holds beside key and value.
     pub fn fields_of(&self, flags: u32, expires: Millis, cas: u64, now: Millis) -> Fields {
         let access_s = self.keeps_access.then_some((now / 1000) as u32);
-        Fields { flags, expires: expires.min(EXPIRES_MAX), cas, access_s }
+        Fields { flags, expires: expires.min(EXPIRES_MAX), cas, access_s, is_far: false }
     }
 
     /// Finds the entry of a key, expired or not.
@@ -235,6 +239,21 @@ impl Partition {
         let check = if self.is_checked { check_of(draft.hash, hash_of(parts)) } else { 0 };
         self.publish(&placed, check);
         Ok(self.enter(draft.hash, room, found, placed.head))
+    }
+
+    /// As [`Partition::put`] with a value that was written to the tier.
+    pub fn put_far(
+        &mut self,
+        draft: &Draft<'_>,
+        value: FarValue,
+        found: Option<Found>,
+        now: Millis,
+    ) -> Result<Found> {
+        let fields = Fields { is_far: true, ..draft.fields };
+        let draft = Draft { value_bytes: REFERENCE_BYTES, fields, ..*draft };
+        let put = self.put(&draft, &[&value.reference()], found, now)?;
+        self.shelve(draft.hash, Arc::new(value));
+        Ok(put)
     }
 
     /// Places an item whose value comes later.
@@ -523,6 +542,8 @@ impl Partition {
             units: self.segments.count() as u64,
             free_units: self.segments.free_count() as u64,
             index_units: self.index.unit_count(),
+            tier_items: self.shelf.as_ref().map_or(0, Shelf::count),
+            tier_bytes: self.shelf.as_ref().map_or(0, Shelf::used_bytes),
             ..self.stats
         }
     }
@@ -552,5 +573,8 @@ impl Partition {
         self.segments.clear();
         self.index.clear();
         self.policy_state.clear();
+        if let Some(shelf) = &mut self.shelf {
+            shelf.clear();
+        }
     }
 }

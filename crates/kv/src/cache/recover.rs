@@ -168,7 +168,9 @@ impl Partition {
         self.key_of(pos, header, &mut key);
         let hash = xxh3_64_with_seed(&key, self.seed);
         let Some(value_hash) = self.whole_value(pos, header) else { return false };
-        if key.is_empty() || check_of(hash, value_hash) != header.check() {
+        // What lay in another tier went with its process.
+        if header.has(Header::FAR) || key.is_empty() || check_of(hash, value_hash) != header.check()
+        {
             return false;
         }
         let mut next = Some((pos, header));

@@ -29,6 +29,10 @@ pub struct Stats {
     pub free_units: u64,
     /// Units of the index.
     pub index_units: u64,
+    /// Values that lie in another tier.
+    pub tier_items: u64,
+    /// Bytes of them, those included that are still sent although their items are gone.
+    pub tier_bytes: u64,
 }
 
 impl Stats {
@@ -48,5 +52,7 @@ impl Stats {
         self.units += other.units;
         self.free_units += other.free_units;
         self.index_units += other.index_units;
+        self.tier_items += other.tier_items;
+        self.tier_bytes += other.tier_bytes;
     }
 }

@@ -147,20 +147,20 @@ impl Core {
             let out = &mut self.out;
             self.shared.cache.get_many(keys, self.now, |index, item| {
                 let (.., form) = some[index];
-                let found = usize::from(item.is_some());
-                hits += found;
                 match form {
                     Form::Text { cas, last } => {
+                        let shown =
+                            item.is_some_and(|it| push_text_item(out, keys[index], it, cas));
                         texts += 1;
-                        text_hits += found;
-                        if let Some(item) = item {
-                            push_text_item(out, keys[index], item, cas);
-                        }
+                        text_hits += usize::from(shown);
+                        hits += usize::from(shown);
                         if last {
                             out.bytes.extend_from_slice(b"END\r\n");
                         }
                     }
-                    Form::Resp(version) => push_resp_item(out, item, version),
+                    Form::Resp(version) => {
+                        hits += usize::from(push_resp_item(out, item, version));
+                    }
                 }
             });
         }
@@ -175,9 +175,10 @@ impl Core {
     }
 }
 
-/// Appends `VALUE key flags len [cas]`, the value and a line end.
-pub fn push_text_item(out: &mut Output, key: &[u8], item: &Item<'_>, cas: bool) {
-    let len = item.len();
+/// Appends `VALUE key flags len [cas]`, the value and a line end. `false`, and nothing, if the
+/// value cannot be read: its tier failed.
+pub fn push_text_item(out: &mut Output, key: &[u8], item: &Item<'_>, cas: bool) -> bool {
+    let (len, start) = (item.len(), out.bytes.len());
     let bytes = &mut out.bytes;
     bytes.extend_from_slice(b"VALUE ");
     bytes.extend_from_slice(key);
@@ -190,23 +191,40 @@ pub fn push_text_item(out: &mut Output, key: &[u8], item: &Item<'_>, cas: bool) 
         push_u64(bytes, item.cas());
     }
     bytes.extend_from_slice(b"\r\n");
-    push_value(out, item, len);
+    if push_value(out, item, len).is_err() {
+        out.fail(start);
+        return false;
+    }
     out.bytes.extend_from_slice(b"\r\n");
+    true
 }
 
-/// Appends the value as a bulk string, or null.
-pub fn push_resp_item(out: &mut Output, item: Option<&Item<'_>>, version: Version) {
-    let Some(item) = item else { return push_null(&mut out.bytes, version) };
-    let len = item.len();
+/// Appends the value as a bulk string, or null, or why its tier failed. Whether it is the value.
+pub fn push_resp_item(out: &mut Output, item: Option<&Item<'_>>, version: Version) -> bool {
+    let Some(item) = item else {
+        push_null(&mut out.bytes, version);
+        return false;
+    };
+    let (len, start) = (item.len(), out.bytes.len());
     push_bulk_head(&mut out.bytes, len);
-    push_value(out, item, len);
+    if let Err(error) = push_value(out, item, len) {
+        out.fail(start);
+        push_error(&mut out.bytes, redis::failed(&error).as_bytes());
+        return false;
+    }
     out.bytes.extend_from_slice(b"\r\n");
+    true
 }
 
 /// Appends a value: a copy, or a reference to it if it is long.
-pub fn push_value(out: &mut Output, item: &Item<'_>, len: u64) {
+///
+/// # Errors
+/// [`Error::Tier`]: nothing was appended.
+#[inline]
+pub fn push_value(out: &mut Output, item: &Item<'_>, len: u64) -> Result<(), Error> {
     if len >= PIN_BYTES_MIN {
-        return out.push_pinned(item.pin());
+        out.push_pinned(item.pin()?);
+        return Ok(());
     }
-    item.append_to(&mut out.bytes);
+    item.append_to(&mut out.bytes)
 }

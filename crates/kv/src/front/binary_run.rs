@@ -214,7 +214,7 @@ impl Core {
     ) {
         let (now, out) = (self.now, &mut self.out);
         let mut show = |item: &Item<'_>| {
-            let len = item.len();
+            let (len, start) = (item.len(), out.bytes.len());
             let key_bytes = if key { request.key.len() } else { 0 };
             let value_bytes = if value { len } else { 0 };
             let head = Reply {
@@ -229,20 +229,19 @@ impl Core {
             out.bytes.extend_from_slice(&head.bytes());
             out.bytes.extend_from_slice(&item.flags().to_be_bytes());
             out.bytes.extend_from_slice(&request.key[..key_bytes]);
-            if value {
-                push_value(out, item, len);
-            }
+            let pushed = if value { push_value(out, item, len) } else { Ok(()) };
+            pushed.inspect_err(|_| out.fail(start)).is_ok()
         };
         let found = if touch {
             let expires = expiry(i64::from(request.extra32(0)), now);
             self.shared.cache.entry(request.key, now).is_ok_and(|mut entry| {
                 let Some(item) = entry.read() else { return false };
-                show(&item);
+                let shown = show(&item);
                 set_expiry(&mut entry, expires);
-                true
+                shown
             })
         } else {
-            self.shared.cache.get(request.key, now, show).is_some()
+            self.shared.cache.get(request.key, now, show) == Some(true)
         };
         let (all, hits, misses) = if touch {
             (Count::CmdTouch, Count::TouchHits, Count::TouchMisses)

@@ -185,6 +185,8 @@ impl Connection {
             false => self.channel.send(&self.fd, &mut core.out),
         };
         core.add(Count::BytesWritten, before - core.out.len());
+        let failed = core.out.take_failed();
+        core.add(Count::TierFailed, failed);
         if sent.is_err() {
             // The client is gone: nobody will read the answers.
             core.out.clear();
@@ -208,6 +210,7 @@ fn send_plain(fd: &OwnedFd, out: &mut Output) -> io::Result<()> {
             }
             continue;
         }
+        out.load().map_err(io::Error::other)?;
         let mut pieces = [Piece::Private(&[]); SEND_PIECES_MAX];
         let mut count = 0;
         out.pieces(|piece| {

@@ -72,6 +72,8 @@ pub enum Count {
     IdleKicks,
     /// Connections ended because what came was no protocol.
     ProtocolErrors,
+    /// Values that could not be read from another tier of memory.
+    TierFailed,
     /// Commands that took longer than `slow_us`.
     Slow,
 }

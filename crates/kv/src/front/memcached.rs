@@ -98,9 +98,9 @@ impl Core {
         for key in get.keys {
             let found = self.shared.cache.entry(key, self.now).is_ok_and(|mut entry| {
                 let Some(item) = entry.read() else { return false };
-                push_text_item(&mut self.out, key, &item, get.cas);
+                let shown = push_text_item(&mut self.out, key, &item, get.cas);
                 set_expiry(&mut entry, expires);
-                true
+                shown
             });
             self.count(Count::CmdTouch);
             self.count(if found { Count::TouchHits } else { Count::TouchMisses });

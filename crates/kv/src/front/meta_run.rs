@@ -166,7 +166,9 @@ impl Core {
         // A new version is a new copy.
         let value = &mut self.scratch;
         value.clear();
-        item.append_to(value);
+        if item.append_to(value).is_err() {
+            return Outcome::NoMemory;
+        }
         let stored = entry.put(&[value], info.flags, new.unwrap_or(info.expires));
         entry.mark(true, false);
         stored.map_or(Outcome::NoMemory, Outcome::Stored)
@@ -264,6 +266,7 @@ fn push_meta_item(
     now: Millis,
 ) {
     let info = item.meta();
+    let start = out.bytes.len();
     let bytes = &mut out.bytes;
     if meta.value {
         bytes.extend_from_slice(b"VA ");
@@ -307,7 +310,10 @@ fn push_meta_item(
     }
     bytes.extend_from_slice(b"\r\n");
     if meta.value {
-        push_value(out, item, info.len);
+        if push_value(out, item, info.len).is_err() {
+            out.fail(start);
+            out.bytes.extend_from_slice(b"SERVER_ERROR the value's tier of memory failed");
+        }
         out.bytes.extend_from_slice(b"\r\n");
     }
 }

@@ -3,7 +3,7 @@
 //! client is slow. Nothing here makes a system call; `socket.rs` sends what [`Output::pieces`]
 //! names and says how much went.
 
-use crate::cache::Pinned;
+use crate::cache::{Error, Pinned};
 use rackpool_hw::window::Piece;
 
 /// Answers that were not sent yet, in order.
@@ -21,6 +21,8 @@ pub struct Output {
     pin_sent: u64,
     /// Bytes of all values.
     pinned_bytes: u64,
+    /// Values that could not be read.
+    failed: u64,
 }
 
 impl Output {
@@ -47,6 +49,19 @@ impl Output {
         self.pins.is_empty().then(|| &self.bytes[self.sent..])
     }
 
+    /// Gets what [`Output::pieces`] names first where it lies in another tier of memory.
+    ///
+    /// # Errors
+    /// The tier failed: what was begun cannot be sent whole.
+    pub fn load(&mut self) -> Result<(), Error> {
+        match self.pins.get_mut(self.pins_sent) {
+            Some((at, _, value)) if *at == self.sent => {
+                value.load(self.pin_sent).inspect_err(|_| self.failed += 1)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Calls `piece` with what is to be sent, in order, until it says that it has enough.
     pub fn pieces<'a>(&'a self, mut piece: impl FnMut(Piece<'a>) -> bool) {
         let mut from = self.sent;
@@ -56,14 +71,8 @@ impl Output {
                 return;
             }
             from = *at;
-            for (window, offset, bytes) in value.pieces() {
-                let skipped = skip.min(bytes);
-                skip -= skipped;
-                if skipped < bytes
-                    && !piece(Piece::Shared(window, offset + skipped, bytes - skipped))
-                {
-                    return;
-                }
+            if !value.pieces(std::mem::take(&mut skip), &mut piece) {
+                return;
             }
         }
         if from < self.bytes.len() {
@@ -109,6 +118,19 @@ impl Output {
             self.pins.drain(..self.pins_sent);
             self.pins_sent = 0;
         }
+    }
+
+    /// Takes back what was put behind own byte `start`, since a value of it could not be read.
+    #[cold]
+    pub fn fail(&mut self, start: usize) {
+        self.truncate(start);
+        self.failed += 1;
+    }
+
+    /// Values that could not be read since this was last asked.
+    #[inline]
+    pub fn take_failed(&mut self) -> u64 {
+        std::mem::take(&mut self.failed)
     }
 
     /// Forgets everything.

@@ -128,8 +128,9 @@ fn set_with(call: &mut Call<'_>, key: &[u8], value: Value<'_>, extra: Extra) -> 
     let there = item.is_some();
     let kept = item.as_ref().map_or(0, |item| item.expires());
     let start = core.out.bytes.len();
-    if extra.get {
-        push_resp_item(&mut core.out, item.as_ref(), version);
+    if extra.get && !push_resp_item(&mut core.out, item.as_ref(), version) && there {
+        // The old value could not be read, which was answered: nothing is stored.
+        return Ok(());
     }
     if extra.if_absent && there || extra.if_present && !there {
         if !extra.get {
@@ -232,8 +233,9 @@ fn read(call: &mut Call<'_>, then: impl FnOnce(&mut Entry<'_>) -> Answer) -> Ans
     let version = call.client.version;
     let core = &mut *call.core;
     let found = core.shared.cache.entry(key, core.now).ok().and_then(|mut entry| {
-        push_resp_item(&mut core.out, Some(&entry.read()?), version);
-        Some(then(&mut entry))
+        let shown = push_resp_item(&mut core.out, Some(&entry.read()?), version);
+        // What could not be read stays as it is: the answer says so.
+        Some(if shown { then(&mut entry) } else { Ok(()) })
     });
     call.counted(found.is_some());
     found.unwrap_or_else(|| call.null())
@@ -281,7 +283,7 @@ pub fn append(call: &mut Call<'_>) -> Answer {
     let mut entry = core.shared.cache.entry(key, core.now).map_err(|error| failed(&error))?;
     let (mut flags, mut expires) = (0, 0);
     if let Some(item) = entry.item() {
-        item.append_to(old);
+        item.append_to(old).map_err(|error| failed(&error))?;
         (flags, expires) = (item.flags(), item.expires());
     }
     entry.put(&[old, value], flags, expires).map_err(|error| failed(&error))?;
@@ -324,7 +326,7 @@ fn count(call: &mut Call<'_>, by: i64) -> Answer {
             return Err(not_an_integer());
         }
         core.scratch.clear();
-        item.append_to(&mut core.scratch);
+        item.append_to(&mut core.scratch).map_err(|error| failed(&error))?;
         value = strict_i64(&core.scratch).ok_or_else(not_an_integer)?;
         (flags, expires) = (item.flags(), item.expires());
     }

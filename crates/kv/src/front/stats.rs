@@ -128,6 +128,7 @@ const COUNTS: &[(&str, Count)] = &[
     ("touch_misses", Count::TouchMisses),
     ("store_too_large", Count::TooLarge),
     ("store_no_memory", Count::NoMemory),
+    ("tier_failed", Count::TierFailed),
     ("auth_cmds", Count::AuthCmds),
     ("auth_errors", Count::AuthErrors),
     ("bytes_read", Count::BytesRead),
@@ -163,6 +164,8 @@ fn general(core: &Core) -> Pairs {
     put("threads", shared.settings.threads.to_string());
     put("bytes", cache.live_bytes.to_string());
     put("curr_items", cache.items.to_string());
+    put("tier_items", cache.tier_items.to_string());
+    put("tier_bytes", cache.tier_bytes.to_string());
     put("total_items", cache.sets.to_string());
     put("evictions", (cache.evictions + cache.index_evictions).to_string());
     put("reclaimed", cache.expired.to_string());

@@ -29,7 +29,7 @@ pub enum Outcome {
     NotFound,
     /// Longer than an item may be.
     TooLarge,
-    /// No memory.
+    /// No memory, or none that answers.
     NoMemory,
     /// What is there is no number.
     NotNumber,
@@ -113,7 +113,7 @@ impl Core {
             (Verb::Cas(_), Some(_)) => Some(Outcome::Exists),
             (Verb::Append | Verb::Prepend, Some(item)) => {
                 (flags, expires) = (item.flags(), item.expires());
-                item.append_to(&mut old);
+                item.append_to(&mut old)?;
                 let wrong = change.if_cas.is_some_and(|wanted| wanted != item.cas());
                 wrong.then_some(Outcome::Exists)
             }
@@ -171,7 +171,7 @@ impl Core {
         if step.cas != 0 && step.cas != meta.cas {
             return Err(Outcome::Exists);
         }
-        item.append_to(text);
+        item.append_to(text).map_err(failed)?;
         let value = unsigned(text).ok_or(Outcome::NotNumber)?;
         let value = if step.down {
             value.saturating_sub(step.delta)

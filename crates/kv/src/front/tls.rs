@@ -139,6 +139,7 @@ impl Encrypted {
             if self.connection.wants_write() || out.is_empty() {
                 return Ok(());
             }
+            out.load().map_err(io::Error::other)?;
             let taken = encrypt(&mut self.connection, out)?;
             out.advance(taken);
         }

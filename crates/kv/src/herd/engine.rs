@@ -321,7 +321,10 @@ impl Answers<'_> {
         }
         let (flags, extra) = (item.flags(), item.expires());
         let head = Head { flags, extra, ..Head::new(taken.head.number, Kind::Found) };
-        item.copy_to(0, &mut self.reply[HEAD_BYTES..HEAD_BYTES + bytes as usize]);
+        let to = &mut self.reply[HEAD_BYTES..HEAD_BYTES + bytes as usize];
+        if item.copy_to(0, to).is_err() {
+            return self.put(taken, Kind::NoMemory, 0);
+        }
         self.publish(taken, Head { value_bytes: bytes as u16, ..head });
     }
 

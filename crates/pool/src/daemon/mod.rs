@@ -81,6 +81,9 @@ pub struct DaemonOptions {
     pub rings: Rings,
     /// Whether, and how, the rack sends cold pages to emptier ones when it is fuller than they.
     pub balance: Option<BalanceParams>,
+    /// What one client may have of this rack's memory, bytes: what counts is said by
+    /// [`rackpool_core::daemon::Daemon::set_client_quota`]. `None` for no limit.
+    pub client_quota_bytes: Option<u64>,
     /// Where to serve the counters over HTTP, in the format of Prometheus; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
 }
@@ -105,6 +108,7 @@ impl DaemonOptions {
             migration: Migration::Off,
             rings: Rings::TwoLayer,
             balance: None,
+            client_quota_bytes: None,
             metrics: None,
         }
     }

@@ -115,6 +115,7 @@ impl Server {
             open_region(files, rack, (asymmetric, cells), (is_new, belongs), claim)?;
         engine.set_policy(options.migration);
         engine.set_balance(options.balance);
+        engine.set_client_quota(options.client_quota_bytes, &world);
         let layout = engine.layout();
         let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
         let (pages, table) = (world.pages().clone(), world.table().clone());

@@ -35,6 +35,12 @@ const RACK: &[Metric<DaemonStats>] = &[
     ("frames_slab", Kind::Gauge, "Frames that hold slabs", |s| s.frames_slab),
     ("allocated_bytes", Kind::Gauge, "Bytes of live allocations", |s| s.allocated_bytes),
     ("allocations", Kind::Gauge, "Live allocations", |s| s.allocations),
+    ("client_quota_bytes", Kind::Gauge, "What one client may have, 0 for no limit", |s| {
+        s.client_quota_bytes
+    }),
+    ("client_held_bytes_max", Kind::Gauge, "The most that one client has of its quota", |s| {
+        s.client_held_bytes_max
+    }),
     ("metadata_bytes", Kind::Gauge, "Backed bytes of the metadata", |s| s.metadata_bytes),
     ("slots_used", Kind::Gauge, "Slots of local clients in use", |s| s.slots_used),
     ("remote_sessions", Kind::Gauge, "Sessions of remote clients known", |s| s.remote_sessions),

@@ -10,6 +10,7 @@ use super::packing::{Packed, Requests, pack};
 use super::performance::{Latencies, Latency, simulate};
 use super::stats::{Estimate, percentile};
 use super::{PlanError, Progress, side_by_side};
+use crate::live::{self, Recording};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A design with what both engines and the prices say of it.
@@ -97,6 +98,8 @@ pub struct Answer {
     pub claim: Option<Claim>,
     /// The claim under other seeds.
     pub checks: Vec<Check>,
+    /// A running pool, if the plan names its recording.
+    pub live: Option<live::Report>,
 }
 
 /// Of each seed: the packing, and the hash of its trace.
@@ -129,6 +132,8 @@ fn demands(
 pub(super) fn work_out(plan: &Plan, progress: &Progress<'_>) -> Result<Answer, PlanError> {
     let seeds: Vec<u64> =
         (0..u64::from(plan.run.seeds)).map(|n| plan.run.first_seed.wrapping_add(n)).collect();
+    let recording = plan.live.as_ref().map(|live| Recording::open(&live.recording)).transpose()?;
+    let live = recording.as_ref().map(live::Report::of);
     let designs = Design::all(plan);
     let mut splits: Vec<Split> = Vec::new();
     for split in designs.iter().map(Design::split) {
@@ -169,6 +174,7 @@ pub(super) fn work_out(plan: &Plan, progress: &Progress<'_>) -> Result<Answer, P
         break_even,
         claim,
         checks: Vec::new(),
+        live,
     };
     let others = plan.run.first_seed.wrapping_add(u64::from(plan.run.seeds));
     answer.checks = confirm::confirm(plan, &answer, others, progress)?;
@@ -259,6 +265,9 @@ fn point(
         let none = cost::gib(baseline.right_by_seed[seed]) * plan.prices.machine_dram.amount;
         by_seed.saving_percent.push(100.0 * (none - cost) / none.max(f64::MIN_POSITIVE));
     }
+    let saving_percent = Estimate::of(&by_seed.saving_percent, confidence);
+    let saving_percent =
+        saving_percent.in_steps(&cost::steps(plan, &design, pools_bought, baseline));
     let seeds = demands.len() as f64;
     let most = |of: fn(&Blast) -> u32| demands.iter().map(|one| of(&one.blast)).max().unwrap_or(0);
     let mean =
@@ -277,7 +286,7 @@ fn point(
             vms_max: most(|blast| blast.vms_max),
         },
         cost: Cost::of(plan, &design, (local, size, pools_bought)),
-        saving_percent: Estimate::of(&by_seed.saving_percent, confidence),
+        saving_percent,
         latency: estimates(&by_seed.latency, confidence),
         is_on_front: false,
         fails: Vec::new(),

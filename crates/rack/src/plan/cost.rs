@@ -104,6 +104,15 @@ fn saving(counts: &[f64; 5], prices: &[f64; 5], right_mib: u64) -> f64 {
     100.0 * (none - cost) / none.max(f64::MIN_POSITIVE)
 }
 
+/// What one step of a machine's memory without pools, and one of a pool's, is of the saving,
+/// percent.
+pub(super) fn steps(plan: &Plan, design: &Design, bought: u16, baseline: &Baseline) -> [f64; 2] {
+    let none = baseline.cost.max(f64::MIN_POSITIVE);
+    let machine = gib(plan.machines.memory_step.mib()) * plan.prices.machine_dram.amount;
+    let pool = Cost::of(plan, design, (0, plan.capacity.pool_step.mib(), bought)).pool_dram;
+    [100.0 * machine / none, 100.0 * pool / none]
+}
+
 /// The tornado of a design, widest first.
 pub(super) fn swings(
     plan: &Plan,

@@ -75,12 +75,20 @@ pub(super) fn decide(plan: &Plan, points: &[Point], baseline: &Baseline) -> Verd
         return Verdict { pool: false, best, text: text + &without(plan, baseline) };
     };
     let saving = points[best].saving_percent;
-    let pool = saving.low >= plan.goals.saving_min_percent && saving.low > 0.0;
+    let bought = bought_percent(&points[best], baseline);
+    let least = saving.low.min(bought);
+    let pool = least >= plan.goals.saving_min_percent && least > 0.0;
     let said = match pool {
         true => pooled(plan, &points[best], baseline),
-        false => not_worth_it(plan, points, best) + &without(plan, baseline),
+        false => not_worth_it(plan, points, best, baseline) + &without(plan, baseline),
     };
     Verdict { pool, best: Some(best), text: said }
+}
+
+/// The saving of the sizes that are bought, which come from all seeds together; an interval is
+/// of each seed's own.
+fn bought_percent(point: &Point, baseline: &Baseline) -> f64 {
+    100.0 * (1.0 - point.cost.sum() / baseline.cost)
 }
 
 fn none_meets(plan: &Plan, points: &[Point], fastest: usize) -> String {
@@ -96,17 +104,19 @@ fn none_meets(plan: &Plan, points: &[Point], fastest: usize) -> String {
     )
 }
 
-fn not_worth_it(plan: &Plan, points: &[Point], best: usize) -> String {
+fn not_worth_it(plan: &Plan, points: &[Point], best: usize, baseline: &Baseline) -> String {
     let (point, currency) = (&points[best], &plan.currency);
     let saving = point.saving_percent;
     let overhead = point.cost.pools + point.cost.links + point.cost.switch_ports;
     format!(
         "Do not pool: the cheapest of the {} designs that meet the goals ({}) costs {:.0} \
          {currency} a machine, {overhead:.0} of it for pools, links and switch ports; that is a \
-         saving of {:.1} % ({:.1} to {:.1} % at {} % confidence), and {} % at least are wanted. ",
+         saving of {:.1} %, of each seed by itself {:.1} % ({:.1} to {:.1} % at {} % confidence), \
+         and {} % at least are wanted. ",
         points.iter().filter(|point| point.fails.is_empty()).count(),
         point.label,
         point.cost.sum(),
+        bought_percent(point, baseline),
         saving.mean,
         saving.low,
         saving.high,
@@ -138,9 +148,9 @@ fn pooled(plan: &Plan, point: &Point, baseline: &Baseline) -> String {
     format!(
         "Pool: give each machine {:.0} GiB and each {} machines {} pools of {:.0} GiB ({}{spare}), \
          placed by {}. That costs {:.0} {currency} a machine against {:.0} for machines of {:.0} \
-         GiB without pools, a saving of {:.1} % ({:.1} to {:.1} % at {} % confidence). The p99 of \
-         all accesses is {:.0} ns (up to {:.0}; {} allowed), {:.0} % of them go to pools. Pools \
-         want more than there is {:.2} % of the time (up to {:.2} %), and the failure of one \
+         GiB without pools, a saving of {:.1} %; of each seed by itself it is {:.1} % ({:.1} to \
+         {:.1} % at {} % confidence). The p99 of all accesses is {:.0} ns (up to {:.0}; {} \
+         allowed), {:.0} % of them go to pools. Pools want more than there is {:.2} % of the time (up to {:.2} %), and the failure of one \
          takes along memory of up to {} machines. Without pools {:.1} % of the memory is stranded.",
         gib(point.local_mib),
         design.pod_machines,
@@ -151,6 +161,7 @@ fn pooled(plan: &Plan, point: &Point, baseline: &Baseline) -> String {
         point.cost.sum(),
         baseline.cost,
         gib(baseline.right_mib),
+        bought_percent(point, baseline),
         saving.mean,
         saving.low,
         saving.high,

@@ -148,6 +148,7 @@ pub fn page(plan: &Plan, answer: &Answer, origin: &Origin) -> String {
     designs(&mut page, plan, answer);
     performance(&mut page, plan, answer);
     certainty(&mut page, plan, answer);
+    running(&mut page, answer);
     sources(&mut page, plan, answer, origin);
     let _ = writeln!(page.out, "</section>{SELF_CHECK}</body></html>");
     page.out
@@ -370,6 +371,24 @@ fn certainty(page: &mut Page, plan: &Plan, answer: &Answer) {
             plan.run.confidence_percent
         ),
     );
+}
+
+fn running(page: &mut Page, answer: &Answer) {
+    let Some(live) = &answer.live else { return };
+    page.section("live", "Beside the running pool");
+    page.text(&format!(
+        "Recording {}, placement {}: all {} choices of racks and {} decisions about pages came out \
+         the same when they were made again.",
+        live.recording_hash, live.placement, live.choices_replayed, live.pages_decided_again
+    ));
+    page.table(
+        &tables::live(live),
+        "requests, their times and accesses of racks are the recorded ones; the prediction keeps \
+         the racks' memory by itself, from the first recorded choice on, and nothing is freed. Live \
+         are the master's choices, and the daemons' counters at the end of the recording: they \
+         have also what was allocated without asking the master, and freed.",
+    );
+    page.table(&tables::live_policies(live), "the same requests; accesses stay where they were.");
 }
 
 fn sources(page: &mut Page, plan: &Plan, answer: &Answer, origin: &Origin) {

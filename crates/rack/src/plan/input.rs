@@ -43,6 +43,17 @@ pub struct Plan {
     pub prices: Prices,
     /// Kinds of pools.
     pub tiers: Vec<Tier>,
+    /// A running pool.
+    #[serde(default)]
+    pub live: Option<Live>,
+}
+
+/// A running pool that the report is set beside.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Live {
+    /// What `rackpool plan --from-pool` wrote.
+    pub recording: PathBuf,
 }
 
 /// Seeds and confidence.

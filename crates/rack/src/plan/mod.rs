@@ -44,6 +44,7 @@ pub use stats::Estimate;
 pub use summary::{SCHEMA, json};
 pub use units::{Size, Span};
 
+use crate::live::RecordingError;
 use crate::run::SimError;
 use crate::trace::TraceError;
 use std::sync::Mutex;
@@ -71,6 +72,9 @@ pub enum PlanError {
     /// A trace of virtual machines says nothing.
     #[error("the trace of virtual machines: {0}")]
     Trace(String),
+    /// A recording of a running pool.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
     /// A rack cannot be simulated.
     #[error(transparent)]
     Sim(#[from] SimError),
@@ -93,7 +97,7 @@ pub struct Progress<'a> {
 /// Blocks for as long as that takes.
 ///
 /// # Errors
-/// A trace that cannot be read, a rack that runs out of memory, or [`SimError::Stopped`].
+/// A trace or recording that cannot be read, a rack that runs out of memory, or [`SimError::Stopped`].
 pub fn work_out(plan: &Plan, progress: &Progress<'_>) -> Result<Answer, PlanError> {
     answer::work_out(plan, progress)
 }

@@ -37,6 +37,16 @@ impl Estimate {
         Estimate { mean, low: mean - half, high: mean + half, deviation, seeds, t }
     }
 
+    /// The same for values that are bought in steps: what lies within a step is not seen, and is
+    /// taken as spread evenly over it (a variance of step²/12), so that seeds that end on the same
+    /// step do not say that nothing is uncertain. `steps` are in the values' unit.
+    pub fn in_steps(self, steps: &[f64]) -> Estimate {
+        let hidden: f64 = steps.iter().map(|step| step * step / 12.0).sum();
+        let deviation = (self.deviation.powi(2) + hidden).sqrt();
+        let half = self.t * deviation / f64::from(self.seeds).sqrt();
+        Estimate { low: self.mean - half, high: self.mean + half, deviation, ..self }
+    }
+
     /// Where the mean of so many other seeds is to be expected, at the same confidence.
     pub fn of_others(&self, seeds: u32) -> (f64, f64) {
         let spread = (1.0 / f64::from(self.seeds) + 1.0 / f64::from(seeds.max(1))).sqrt();
@@ -112,6 +122,32 @@ mod tests {
         assert_eq!((same.low, same.high), (7.0, 7.0));
         let (low, high) = one.of_others(4);
         assert!(low < one.low && high > one.high);
+    }
+
+    /// A size falls on the next step with some probability: how often the interval of ten seeds
+    /// holds the true mean.
+    #[test]
+    fn intervals_of_what_is_bought_in_steps_hold_the_mean_as_often_as_they_say() {
+        let mut state = 11u64;
+        let mut uniform = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 11) as f64 / (1u64 << 53) as f64
+        };
+        let mut missed_without = 0;
+        for share in [0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 0.95] {
+            let (mut held, mut plain) = (0, 0);
+            for _ in 0..2_000 {
+                let values: Vec<f64> =
+                    (0..10).map(|_| f64::from(u8::from(uniform() < share))).collect();
+                let one = Estimate::of(&values, 95.0);
+                let holds = |one: Estimate| i32::from(one.low <= share && share <= one.high);
+                plain += holds(one);
+                held += holds(one.in_steps(&[1.0]));
+            }
+            assert!(held >= 1_800, "{share}: {held} of 2000");
+            missed_without += i32::from(plain < 1_800);
+        }
+        assert!(missed_without >= 4, "without it the interval misses: {missed_without}");
     }
 
     #[test]

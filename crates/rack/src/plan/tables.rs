@@ -5,6 +5,7 @@ use super::cost::{PARTS, gib};
 use super::decide::{LINK_PERCENT, P99, REMOTE_PERCENT};
 use super::input::{Plan, Price};
 use super::stats::Estimate;
+use crate::live::Report;
 use rackpool_sim::report::{Cell, Table};
 
 /// Most designs that the page shows; all are in the files beside it.
@@ -200,6 +201,43 @@ pub(super) fn checks(answer: &Answer) -> Table {
     if answer.checks.is_empty() {
         let said = "nothing is claimed, because nothing is to be bought";
         table.row([Cell::from(said), Cell::Empty, Cell::Empty, Cell::Empty]);
+    }
+    table
+}
+
+pub(super) fn live(live: &Report) -> Table {
+    let columns = [("", ""), ("prediction", ""), ("live", ""), ("difference", "%")];
+    let mut table = Table::new("live", "Prediction and live", &columns);
+    let mut add = |what: String, ours: f64, theirs: Option<f64>| {
+        let off = theirs.filter(|live| *live > 0.0).map(|live| 100.0 * (ours - live) / live);
+        table.row([Cell::from(what), ours.into(), theirs.into(), off.into()]);
+    };
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    for row in &live.racks {
+        let [ours, theirs] = row.choices.map(|count| count as f64);
+        add(format!("choices of rack {}", row.rack), ours, Some(theirs));
+        let [ours, theirs] = row.placed_bytes.map(mib);
+        add(format!("placed in rack {}, MiB", row.rack), ours, Some(theirs));
+        let (ours, theirs) = row.used_bytes;
+        add(format!("in use in rack {}, MiB", row.rack), mib(ours), theirs.map(mib));
+    }
+    let [ours, theirs] = live.refused.map(|count| count as f64);
+    add("requests without room".into(), ours, Some(theirs));
+    table
+}
+
+pub(super) fn live_policies(live: &Report) -> Table {
+    let columns =
+        [("choice", ""), ("fullest rack", "MiB"), ("emptiest rack", "MiB"), ("refused", "count")];
+    let mut table = Table::new("live-policies", "The same requests by other policies", &columns);
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    for row in &live.policies {
+        table.row([
+            Cell::from(row.choice.as_str()),
+            mib(row.most_bytes).into(),
+            mib(row.least_bytes).into(),
+            row.refused.into(),
+        ]);
     }
     table
 }

@@ -2,6 +2,9 @@
 
 #![allow(dead_code)]
 
+use rackpool_core::addr::RackId;
+use rackpool_core::placement::{Candidate, Choice, Order, Policy, Recorder, entries_of};
+use rackpool_rack::live::{Counters, Header, Line, RackCounters, SCHEMA};
 use rackpool_rack::plan::{self, Answer, Origin, Plan, Progress};
 use std::sync::atomic::AtomicBool;
 
@@ -40,6 +43,42 @@ pub fn work_out(text: &str, threads: usize) -> (Plan, Answer) {
 pub fn with<T>(threads: usize, work: impl FnOnce(&Progress<'_>) -> T) -> T {
     let stop = AtomicBool::new(false);
     work(&Progress { threads, stop: &stop, told: &|_, _, _| {} })
+}
+
+/// A recording of a master that chooses among four racks.
+pub fn recording(choice: Choice, turns: u64) -> String {
+    let policy = Policy { order: Order::Anywhere, choice };
+    let header = Header { schema: SCHEMA.into(), master: "a test".into(), placement: policy };
+    let (mut recorder, page) = (Recorder::new(choice, 5), 1u64 << 16);
+    let mut used = [3u64, 1, 2, 2];
+    for turn in 0..turns {
+        (0..4).for_each(|rack| recorder.note_accesses(RackId(rack), turn * u64::from(rack)));
+        let rack = |rack: u16| Candidate {
+            rack: RackId(rack),
+            alive: true,
+            free_bytes: (100 - used[usize::from(rack)]) * page,
+            used_bytes: used[usize::from(rack)] * page,
+            promised_bytes: 0,
+        };
+        let racks = (0..4).map(rack).collect();
+        let asked = (RackId((turn % 4) as u16), page, &[][..]);
+        let chosen = recorder.pick(racks, asked, turn * 1_000_000).unwrap();
+        used[usize::from(chosen.0)] += 1;
+    }
+    let piece = recorder.read(0);
+    let (entries, read) = entries_of(&piece.bytes).unwrap();
+    assert_eq!(read, piece.bytes.len());
+    let counters = |rack: u16| RackCounters {
+        rack: RackId(rack),
+        page_bytes: page,
+        frames: 100,
+        frames_free: 100 - used[usize::from(rack)],
+        requests: 0,
+        operations: 0,
+    };
+    let end = Counters { at_ns: turns * 1_000_000, racks: (0..4).map(counters).collect() };
+    let lines = [Line::Header(header)].into_iter().chain(entries.into_iter().map(Line::Entry));
+    lines.chain([Line::Counters(end)]).map(|line| line.to_text()).collect()
 }
 
 pub fn origin(text: &str) -> Origin {

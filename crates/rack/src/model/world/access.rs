@@ -237,7 +237,7 @@ impl World {
         node.flying -= 1;
         if let Some(since) = node.stalled.take() {
             // Own memory says when the access was over, which may be a little off.
-            let now = now.max(self.queue.0.now());
+            let now = now.max(self.state.now);
             let stall = now - since;
             node.shift += stall;
             stats.stalls.add(stall);

@@ -181,6 +181,8 @@ struct State {
     /// Accesses that are over.
     over: u64,
     events: u64,
+    /// When the last event was: a queue that a checkpoint made anew does not know it.
+    now: Ps,
 }
 
 /// What a run has seen.
@@ -263,6 +265,7 @@ impl World {
                 tails: Tails::default(),
                 over: 0,
                 events: 0,
+                now: Ps::ZERO,
             },
             config: config.clone(),
             done: Vec::new(),
@@ -309,6 +312,7 @@ impl World {
                 return Ok(true);
             };
             self.state.events += 1;
+            self.state.now = now;
             match event {
                 Event::Net(NetEvent::Deliver(packet)) => self.deliver(now, packet),
                 Event::Net(event) => self.state.net.on(now, event, &mut self.queue),
@@ -342,7 +346,7 @@ impl World {
             choices: state.manager.choices().to_vec(),
             accesses: state.over,
             events: state.events,
-            end: self.queue.0.now(),
+            end: state.now,
         }
     }
 

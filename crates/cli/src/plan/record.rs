@@ -1,0 +1,120 @@
+//! `plan --from-pool`: what a running pool's master and daemons decided, into a file.
+
+use crate::api::{Policy, Sample, Watch};
+use crate::args::{MasterAt, PlanArgs};
+use crate::failure::{Failure, Result};
+use crate::output;
+use crate::servers::install_shutdown;
+use rackpool_core::placement::{Entry, entries_of};
+use rackpool_rack::live::{
+    Counters, Header, Heat, Line, RackCounters, Recording, RecordingError, SCHEMA,
+};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Between two looks at the master's log: much shorter than it takes to be forgotten.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Records for as long as was said; the file, after everything in it was decided again.
+pub fn run(master: &str, args: &PlanArgs) -> Result<PathBuf> {
+    let at = MasterAt { master: Some(master.to_owned()), secret_file: args.secret_file.clone() };
+    let shutdown = install_shutdown()?;
+    let mut watch = Watch::open(&at)?;
+    std::fs::create_dir_all(&args.out).map_err(|error| Failure::file(&args.out, &error))?;
+    let path = args.out.join("recording.jsonl");
+    output::check_writable(&path)?;
+    let start = Instant::now();
+    let sample = watch.sample()?;
+    let placement = sample.master.placement.parse::<Policy>();
+    let placement = placement.map_err(|_| Failure::new("protocol", "an unknown placement"))?;
+    let header = Header { schema: SCHEMA.into(), master: watch.masters().to_owned(), placement };
+    let mut text = Line::Header(header).to_text();
+    text += &Line::Counters(counters(&sample, start)).to_text();
+    let mut log = Log::default();
+    loop {
+        let is_over = start.elapsed() >= args.span || shutdown.is_requested();
+        log.follow(&mut watch, &mut text)?;
+        if is_over {
+            break;
+        }
+        std::thread::sleep(PAUSE.min(args.span.saturating_sub(start.elapsed())));
+    }
+    let sample = watch.sample()?;
+    for (rack, number, record) in watch.page_decisions(&sample)? {
+        text += &Line::Heat(Heat { rack, number, record: Box::new(record) }).to_text();
+    }
+    text += &Line::Counters(counters(&sample, start)).to_text();
+    let recording = Recording::read(&path, &text);
+    let recording = recording.map_err(|error| {
+        let code = match error {
+            RecordingError::Nothing(_) => "nothing-recorded",
+            _ => "recording",
+        };
+        Failure::new(code, error.to_string())
+    })?;
+    output::write_file(&path, &text)?;
+    output::print(&format!(
+        "recorded: {} choices of racks by {} and {} decisions about pages; all came out the same \
+         when they were made again\nwritten: {}\n",
+        recording.picks,
+        recording.header.placement,
+        recording.pages_decided,
+        path.display()
+    ))?;
+    Ok(path)
+}
+
+/// The place in the master's log that was come to.
+#[derive(Default)]
+struct Log {
+    seed: Option<u64>,
+    at: u64,
+    /// The begin of an entry.
+    rest: Vec<u8>,
+}
+
+impl Log {
+    /// Appends what is new.
+    fn follow(&mut self, watch: &mut Watch, text: &mut String) -> Result<()> {
+        loop {
+            let mut piece = watch.placements(self.at)?;
+            if self.seed.is_some_and(|seed| seed != piece.seed) {
+                // Another master: its log begins anew.
+                piece = watch.placements(0)?;
+            }
+            if self.seed != Some(piece.seed) || piece.at != self.at {
+                if self.seed.is_some() || piece.at > 0 {
+                    *text += &Line::Gap.to_text();
+                }
+                self.rest.clear();
+            }
+            if piece.bytes.is_empty() {
+                (self.seed, self.at) = (Some(piece.seed), piece.at);
+                return Ok(());
+            }
+            self.seed = Some(piece.seed);
+            self.at = piece.at + piece.bytes.len() as u64;
+            self.rest.extend(piece.bytes);
+            let broken = || Failure::new("protocol", "the master's log of choices makes no sense");
+            let (entries, used) = entries_of(&self.rest).ok_or_else(broken)?;
+            self.rest.drain(..used);
+            let line = |entry: Entry| Line::Entry(entry).to_text();
+            text.extend(entries.into_iter().map(line));
+        }
+    }
+}
+
+fn counters(sample: &Sample, start: Instant) -> Counters {
+    let racks = sample.racks.iter().filter_map(|rack| {
+        let daemon = rack.daemon.as_ref()?;
+        Some(RackCounters {
+            rack: rack.rack,
+            page_bytes: daemon.page_bytes,
+            frames: daemon.frames,
+            frames_free: daemon.frames_free,
+            requests: daemon.requests,
+            operations: daemon.fabric.operations,
+        })
+    });
+    Counters { at_ns: start.elapsed().as_nanos() as u64, racks: racks.collect() }
+}

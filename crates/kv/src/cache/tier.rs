@@ -1,0 +1,256 @@
+//! Values in another tier of memory: the index and an item's header and key stay in this process's
+//! memory, a long value lies where a [`Tier`] has put it, and the item holds a reference.
+//!
+//! A partition keeps what it has there on a shelf: a budget of bytes, and the order in which values
+//! came. Room is made as by CLOCK: the value that came first goes, unless it was used since. The
+//! memory of a value comes back when the item is gone and nobody sends from it any more.
+//!
+//! Source: HMSDK (data tiering: index and metadata in DRAM, values in the larger tier).
+
+use super::Mode;
+use super::error::{Error, Result};
+use super::layout::{Header, Pos, Slot};
+use super::partition::Partition;
+use rackpool_core::seam::Mem;
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a value that are read at once.
+pub(crate) const CHUNK_BYTES: u64 = 128 << 10;
+/// Bytes of a reference in the log: place and length.
+pub(crate) const REFERENCE_BYTES: u64 = 16;
+
+/// Memory that holds values. Calls may block; several threads call at once.
+pub trait Tier: Send + Sync + Debug {
+    /// Memory for `bytes` bytes; its place, which no other value has.
+    ///
+    /// # Errors
+    /// [`TierError::Full`], [`TierError::Failed`].
+    fn alloc(&self, bytes: u64) -> Result<u64, TierError>;
+
+    /// Takes memory back, now or soon.
+    fn free(&self, place: u64, bytes: u64);
+
+    /// Writes bytes of a value from `offset` on.
+    ///
+    /// # Errors
+    /// [`TierError::Failed`].
+    fn write(&self, place: u64, offset: u64, from: &[u8]) -> Result<(), TierError>;
+
+    /// Reads bytes of a value from `offset` on.
+    ///
+    /// # Errors
+    /// [`TierError::Failed`].
+    fn read(&self, place: u64, offset: u64, to: &mut [u8]) -> Result<(), TierError>;
+}
+
+/// Why a tier did not do as it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TierError {
+    /// It has no room.
+    #[error("it is full")]
+    Full,
+    /// It cannot be reached, or has lost the value.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Which values go to a tier, and how much of it they may take.
+#[derive(Clone, Debug)]
+pub struct Shelving {
+    /// Where they go.
+    pub tier: Arc<dyn Tier>,
+    /// Values from this length on go there, at least 64 bytes.
+    pub min_bytes: u64,
+    /// Bytes of the tier that the cache may take.
+    pub memory: u64,
+    /// Longest value, bytes; at most a quarter of a partition's share, which is also meant by 0.
+    pub max_value: u64,
+}
+
+/// A value in a tier; its memory comes back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct FarValue {
+    tier: Arc<dyn Tier>,
+    place: u64,
+    bytes: u64,
+    /// Bytes of all values of its shelf.
+    used: Arc<AtomicU64>,
+}
+
+impl FarValue {
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
+        self.tier.write(self.place, offset, from).map_err(failed("writing a value"))
+    }
+
+    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<()> {
+        self.tier.read(self.place, offset, to).map_err(failed("reading a value"))
+    }
+
+    /// As it stands in the log.
+    pub fn reference(&self) -> [u8; REFERENCE_BYTES as usize] {
+        let mut reference = [0; REFERENCE_BYTES as usize];
+        reference[..8].copy_from_slice(&self.place.to_le_bytes());
+        reference[8..].copy_from_slice(&self.bytes.to_le_bytes());
+        reference
+    }
+}
+
+impl Drop for FarValue {
+    fn drop(&mut self) {
+        self.tier.free(self.place, self.bytes);
+        // Relaxed: a budget; what it counts is ordered by the tier itself.
+        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+fn failed(what: &'static str) -> impl Fn(TierError) -> Error {
+    move |error| Error::Tier { what, reason: error.to_string() }
+}
+
+/// The values that a partition has in a tier.
+#[derive(Debug)]
+pub(crate) struct Shelf {
+    tier: Arc<dyn Tier>,
+    pub min_bytes: u64,
+    max_bytes: u64,
+    limit: u64,
+    used: Arc<AtomicU64>,
+    /// By their places.
+    values: HashMap<u64, Arc<FarValue>>,
+    /// Hash of the key, and place, in the order in which they came; some are gone.
+    order: VecDeque<(u64, u64)>,
+}
+
+impl Shelf {
+    /// One of `partitions` equal shelves.
+    pub fn new(shelving: &Shelving, partitions: u64) -> Shelf {
+        let limit = shelving.memory / partitions;
+        let longest = limit / 4;
+        Shelf {
+            max_bytes: if shelving.max_value == 0 { longest } else { shelving.max_value },
+            tier: Arc::clone(&shelving.tier),
+            min_bytes: shelving.min_bytes,
+            limit,
+            used: Arc::default(),
+            values: HashMap::new(),
+            order: VecDeque::new(),
+        }
+    }
+
+    pub fn used_bytes(&self) -> u64 {
+        // Relaxed: see `FarValue::drop`.
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub fn count(&self) -> u64 {
+        self.values.len() as u64
+    }
+
+    pub fn clear(&mut self) {
+        self.values.clear();
+        self.order.clear();
+    }
+
+    /// A value of so many bytes, if there is room for it.
+    fn alloc(&self, bytes: u64) -> Result<FarValue, TierError> {
+        if self.used_bytes() + bytes > self.limit {
+            return Err(TierError::Full);
+        }
+        let place = self.tier.alloc(bytes)?;
+        // Relaxed: see `FarValue::drop`.
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        let (tier, used) = (Arc::clone(&self.tier), Arc::clone(&self.used));
+        Ok(FarValue { tier, place, bytes, used })
+    }
+}
+
+impl Partition {
+    /// Whether a value of this length goes to the tier.
+    #[inline]
+    pub(crate) fn is_for_tier(&self, value_bytes: u64) -> bool {
+        self.shelf.as_ref().is_some_and(|shelf| value_bytes >= shelf.min_bytes)
+    }
+
+    /// Room for a value in the tier; others may have to go for it.
+    pub(crate) fn far_alloc(&mut self, bytes: u64) -> Result<FarValue> {
+        let shelf = self.shelf.as_ref().expect("a value for the tier");
+        if bytes > shelf.max_bytes {
+            return Err(Error::TooLarge { bytes, max_bytes: shelf.max_bytes });
+        }
+        loop {
+            let shelf = self.shelf.as_ref().expect("as above");
+            let memory_bytes = shelf.limit;
+            match shelf.alloc(bytes) {
+                Ok(value) => return Ok(value),
+                Err(TierError::Full) if self.evict_far() => {}
+                Err(TierError::Full) => return Err(Error::TierFull { bytes, memory_bytes }),
+                Err(error) => return Err(failed("taking memory")(error)),
+            }
+        }
+    }
+
+    /// Drops the value that came first and was not used since; whether there was one.
+    fn evict_far(&mut self) -> bool {
+        if self.mode == Mode::Store {
+            return false;
+        }
+        // Each is met twice at most: the first time takes what it was used.
+        while let Some((hash, place)) =
+            self.shelf.as_mut().and_then(|shelf| shelf.order.pop_front())
+        {
+            let is_it = |slot: Slot| self.far_place(slot.pos()) == Some(place);
+            let Some((at, slot)) = self.index.find(hash, is_it) else { continue };
+            if slot.freq() > 0 {
+                self.index.replace(at, slot.with_freq(0));
+                let shelf = self.shelf.as_mut().expect("it had an entry");
+                shelf.order.push_back((hash, place));
+                continue;
+            }
+            self.stats.evictions += 1;
+            self.remove(hash, (at, slot));
+            return true;
+        }
+        false
+    }
+
+    /// Where the value of an item lies, if it lies in the tier.
+    fn far_place(&self, pos: Pos) -> Option<u64> {
+        let header = self.header(pos);
+        if !header.has(Header::FAR) {
+            return None;
+        }
+        let mut place = [0; 8];
+        self.units.copy_out(pos.byte() + u64::from(header.value_at()), &mut place);
+        Some(u64::from_le_bytes(place))
+    }
+
+    /// The value of an item that lies in the tier.
+    pub(crate) fn far_value(&self, pos: Pos) -> Option<&Arc<FarValue>> {
+        self.shelf.as_ref()?.values.get(&self.far_place(pos)?)
+    }
+
+    /// Puts a value on the shelf, whose reference is in the log.
+    pub(crate) fn shelve(&mut self, hash: u64, value: Arc<FarValue>) {
+        let shelf = self.shelf.as_mut().expect("a value of the tier");
+        shelf.order.push_back((hash, value.place));
+        if shelf.order.len() > 2 * shelf.values.len() + 1024 {
+            shelf.order.retain(|(_, place)| shelf.values.contains_key(place));
+        }
+        shelf.values.insert(value.place, value);
+    }
+
+    /// Takes the value of an item that is killed off the shelf.
+    pub(crate) fn unshelve(&mut self, pos: Pos) {
+        let place = self.far_place(pos);
+        if let (Some(place), Some(shelf)) = (place, &mut self.shelf) {
+            shelf.values.remove(&place);
+        }
+    }
+}

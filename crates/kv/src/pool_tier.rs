@@ -1,0 +1,171 @@
+//! A pool's memory as a [`Tier`] of the cache: values in allocations of a running pool, in the own
+//! rack or in others.
+//!
+//! One handle owns all of it, so that it comes back when this process ends, however it ends. What
+//! the cache gives back is freed by a thread of its own: nobody waits for it under a lock. Reads
+//! and writes go through a handle for each thread that is at it.
+
+use crate::cache::{Tier, TierError};
+use rackpool::{Error, GAddr, Handle, Placement, Pool};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often a full pool is asked again while memory that was given back may still be on its way.
+const FULL_RETRIES: u32 = 20;
+/// Between two of these, and before a free that was refused is tried again.
+const RETRY: Duration = Duration::from_millis(1);
+/// Frees that were refused for the moment, after which one is given up: its memory comes back when
+/// the process ends.
+const FREE_RETRIES_MAX: u32 = 1000;
+
+/// See the module.
+#[derive(Debug)]
+pub struct PoolTier {
+    shared: Arc<Shared>,
+    releaser: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    pool: Pool,
+    owner: Mutex<Handle>,
+    given_back: Mutex<GivenBack>,
+    news: Condvar,
+    /// Frees that were given up.
+    leaked: AtomicU64,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("options", self.pool.options()).finish_non_exhaustive()
+    }
+}
+
+/// What is to be freed.
+#[derive(Debug, Default)]
+struct GivenBack {
+    values: Vec<(GAddr, u64)>,
+    is_over: bool,
+}
+
+impl PoolTier {
+    /// Memory of this pool.
+    ///
+    /// # Errors
+    /// Of [`Pool::handle`].
+    pub fn new(pool: Pool) -> Result<PoolTier, Error> {
+        let owner = Mutex::new(pool.handle()?);
+        let (given_back, news, leaked) = Default::default();
+        let shared = Arc::new(Shared { pool, owner, given_back, news, leaked });
+        let releaser = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("kv-release".into());
+        let releaser = thread.spawn(move || releaser.release());
+        let what = "starting a thread".to_owned();
+        let releaser = releaser.map_err(|error| Error::Io { what, reason: error.to_string() })?;
+        Ok(PoolTier { shared, releaser: Some(releaser) })
+    }
+
+    /// Values whose memory could not be freed; it comes back when the process ends.
+    pub fn leaked(&self) -> u64 {
+        // Relaxed: a count for people.
+        self.shared.leaked.load(Ordering::Relaxed)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn tier_error(error: &Error) -> TierError {
+    match error {
+        Error::Full { .. } => TierError::Full,
+        error => TierError::Failed(error.to_string()),
+    }
+}
+
+impl Shared {
+    /// Frees what was given back, until the end.
+    fn release(&self) {
+        let mut given_back = lock(&self.given_back);
+        while !given_back.is_over {
+            given_back = if given_back.values.is_empty() {
+                self.news.wait(given_back).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                drop(given_back);
+                self.free_some();
+                lock(&self.given_back)
+            };
+        }
+    }
+
+    /// Frees what was given back; how many bytes.
+    fn free_some(&self) -> u64 {
+        let values = std::mem::take(&mut lock(&self.given_back).values);
+        values.iter().map(|(addr, bytes)| self.free_one(*addr, *bytes)).sum()
+    }
+
+    fn free_one(&self, addr: GAddr, bytes: u64) -> u64 {
+        for _ in 0..FREE_RETRIES_MAX {
+            match lock(&self.owner).free(addr, bytes) {
+                Ok(()) => return bytes,
+                Err(Error::Busy { .. }) => std::thread::sleep(RETRY),
+                // Gone already: a rack was given up, or the handle's session ended.
+                Err(Error::NotMapped { .. } | Error::Lost { .. }) => return bytes,
+                Err(_) => break,
+            }
+        }
+        // Relaxed: a count for people.
+        self.leaked.fetch_add(1, Ordering::Relaxed);
+        0
+    }
+}
+
+impl Tier for PoolTier {
+    fn alloc(&self, bytes: u64) -> Result<u64, TierError> {
+        let mut freed = 0;
+        for _ in 0..FULL_RETRIES {
+            match lock(&self.shared.owner).alloc_owned(bytes, Placement::Auto) {
+                Ok(addr) => return Ok(addr.0),
+                Err(Error::Full { .. }) => {}
+                Err(error) => return Err(tier_error(&error)),
+            }
+            let now = self.shared.free_some();
+            freed += now;
+            if freed == 0 {
+                return Err(TierError::Full);
+            }
+            if now == 0 {
+                // Freed memory rests for a moment before it is handed out again.
+                std::thread::sleep(RETRY);
+            }
+        }
+        Err(TierError::Full)
+    }
+
+    fn free(&self, place: u64, bytes: u64) {
+        lock(&self.shared.given_back).values.push((GAddr(place), bytes));
+        self.shared.news.notify_one();
+    }
+
+    fn write(&self, place: u64, offset: u64, from: &[u8]) -> Result<(), TierError> {
+        let done = self.shared.pool.with(|handle| handle.write(GAddr(place + offset), from));
+        done.map_err(|error| tier_error(&error))
+    }
+
+    fn read(&self, place: u64, offset: u64, to: &mut [u8]) -> Result<(), TierError> {
+        let done = self.shared.pool.with(|handle| handle.read(GAddr(place + offset), to));
+        done.map_err(|error| tier_error(&error))
+    }
+}
+
+impl Drop for PoolTier {
+    fn drop(&mut self) {
+        lock(&self.shared.given_back).is_over = true;
+        self.shared.news.notify_one();
+        if let Some(releaser) = self.releaser.take() {
+            // A thread that panicked has said so.
+            let _ = releaser.join();
+        }
+    }
+}
