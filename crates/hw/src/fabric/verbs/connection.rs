@@ -32,6 +32,10 @@ use std::net::SocketAddr;
 
 /// Most bytes of one work request on the device; longer ones are several.
 const CHUNK_BYTES: u64 = 1 << 20;
+/// The same for a WRITE: four packets. Its packets are acknowledged by message, and each that is lost
+/// counts as a try until the acknowledgement comes; of a long message several always are where one
+/// in ten is, and the device would give up.
+const WRITE_BYTES: u64 = 16 << 10;
 /// The control line is looked at this often while nothing is expected of it.
 const LOOK_NS: Nanos = 1_000_000;
 
@@ -347,7 +351,8 @@ impl Connection {
     ) -> Result<bool, Broken> {
         let index = (number - self.first) as usize;
         let needs_answer = matches!(self.queue[index].verb, Verb::WriteImm(..));
-        let chunk = CHUNK_BYTES.min(u64::from(cx.limits.message_bytes_max));
+        let chunk = if self.queue[index].is_read() { CHUNK_BYTES } else { WRITE_BYTES };
+        let chunk = chunk.min(u64::from(cx.limits.message_bytes_max));
         loop {
             let work = &mut self.queue[index];
             if self.lane.room() < 2 || needs_answer && !self.lane.has_credit() {
