@@ -179,15 +179,18 @@ fn a_request_that_comes_again_is_applied_once_and_answered_again() {
     assert_eq!(tally.get(What::Deletes), 1);
 }
 
+/// What the random operations go through.
+const FORMS: [(u64, Form, Pipeline); 4] = [
+    (11, Form::Ordered, Pipeline::Batched),
+    (12, Form::Sealed, Pipeline::Batched),
+    (13, Form::Sealed, Pipeline::TwoStage),
+    (14, Form::Ordered, Pipeline::TwoStage),
+];
+
 /// The same operations, some of them sent again at any time, on the engine and on a map.
 #[test]
 fn random_operations_with_repetitions_agree_with_a_map() {
-    for (seed, form, pipeline) in [
-        (11, Form::Ordered, Pipeline::Batched),
-        (12, Form::Sealed, Pipeline::Batched),
-        (13, Form::Sealed, Pipeline::TwoStage),
-        (14, Form::Ordered, Pipeline::TwoStage),
-    ] {
+    for (seed, form, pipeline) in FORMS {
         println!("seed {seed}, {form:?}, {pipeline:?}");
         let mut rng = Rng(seed);
         let engine = Engine::new(cache(), form, GEOMETRY, 2);

@@ -23,7 +23,8 @@ use rackpool_hw::window::Window;
 /// Requests of a batch: as many as the cache looks up together.
 const BATCH: usize = 64;
 
-/// Requests that a two-stage pipeline holds back: one whose bucket is on its way, one whose item is.
+/// Requests that a two-stage pipeline holds back: one whose bucket is on its way, one whose item
+/// is.
 const STAGES: usize = 2;
 
 /// How the waits for memory of different requests overlap.

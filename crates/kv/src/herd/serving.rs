@@ -43,8 +43,8 @@ const ROUNDS_EAGER: u32 = 64;
 /// Rounds without requests between two looks at the clock: some microseconds, of an expiry in
 /// milliseconds. After a batch it is looked at as well, when nobody waits for it.
 const ROUNDS_PER_CLOCK: u32 = 32;
-/// Rounds in a row in which nobody asked, after which a pipeline that holds requests is given a no-op:
-/// HERD's server polls so often in vain (§4.1).
+/// Rounds in a row in which nobody asked, after which a pipeline that holds requests is given a
+/// no-op: HERD's server polls so often in vain (§4.1).
 const ROUNDS_PER_NO_OP: u32 = 100;
 /// Longest sleep of a serving thread: a wake-up that a dying client owed is late by so much.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
