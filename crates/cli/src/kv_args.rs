@@ -74,7 +74,7 @@ pub struct KvArgs {
     #[arg(long, value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub herd_clients: u32,
-    /// How HERD's serving threads hide waits for memory: batched, or two-stage, HERD's own pipeline,
+    /// How HERD's serving threads hide waits for memory: batched; or two-stage, HERD's own way,
     /// which needs no-ops to answer whoever is alone: to compare with
     #[arg(long, value_name = "MODE", default_value = "batched", value_parser = parse_pipeline)]
     pub herd_pipeline: Pipeline,
