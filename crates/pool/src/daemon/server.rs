@@ -163,12 +163,17 @@ impl Server {
             metrics: None,
             _claim: claim,
         };
-        server.watch()?;
-        server.clients.recover(&mut server.engine, &mut server.world, &server.poller)?;
-        server.remotes.recover(&server.engine, clock::now_ns());
-        server.join_master()?;
-        server.start_helpers()?;
+        server.begin()?;
         Ok(server)
+    }
+
+    /// Clients of an earlier life first: they are known when the master hears of this one.
+    fn begin(&mut self) -> Result<()> {
+        self.watch()?;
+        self.clients.recover(&mut self.engine, &mut self.world, &self.poller)?;
+        self.remotes.recover(&self.engine, clock::now_ns());
+        self.join_master()?;
+        self.start_helpers()
     }
 
     /// The threads beside the loop that the options ask for.
