@@ -70,7 +70,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
     let data_bytes = match options.fabric {
         FabricChoice::Tcp | FabricChoice::Proxied => TCP_BYTES,
         FabricChoice::Shm => options.size.region_bytes(),
-        FabricChoice::Auto => {
+        FabricChoice::Auto | FabricChoice::Verbs => {
             let reason = "say which one is to be measured: tcp, proxied or shm".into();
             return Err(BenchError::Option { option: "fabric", reason });
         }

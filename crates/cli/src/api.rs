@@ -1,8 +1,10 @@
 //! The one place where the command line meets the library crates: a pool as a client sees it, its
 //! hash tables, the two servers and the benchmarks, with errors as [`Failure`]s.
 
+use crate::agent_args::{AgentArgs, FenceArgs};
 use crate::args::{BenchName, DaemonArgs, MasterArgs, MasterAt, PoolArgs, Switch};
 use crate::failure::{Failure, Result};
+use rackpool::agent::{AgentOptions, AgentServer};
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool::monitor::Monitor;
@@ -64,6 +66,7 @@ pub fn open_pool(args: &PoolArgs) -> Result<Pool> {
     name_secret(&mut options.secret, args.secret_file.as_deref())?;
     options.rack = args.rack.unwrap_or(options.rack);
     options.fabric = args.fabric.unwrap_or(options.fabric);
+    options.verbs_device = args.verbs_device.clone().or(options.verbs_device);
     match args.timeout_ms {
         Some(timeout_ms) => options.request_timeout_ms = timeout_ms,
         None => find_master(&options.master)?,
@@ -391,6 +394,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     options.fabric = match args.fabric {
         FabricChoice::Shm => FabricKind::Shm,
         FabricChoice::Tcp | FabricChoice::Auto => FabricKind::Tcp,
+        FabricChoice::Verbs => FabricKind::Verbs,
         FabricChoice::Proxied => {
             return Err(Failure::new(
                 "config",
@@ -399,6 +403,8 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
             ));
         }
     };
+    let device = || std::env::var("RACKPOOL_VERBS_DEVICE").ok();
+    options.verbs_device = args.verbs_device.clone().or_else(device);
     options.emulate = emulate;
     options.migration = args.migrate;
     options.rings = args.rings;
@@ -407,6 +413,33 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     options.ephemeral = args.ephemeral;
     options.metrics = args.metrics;
     Ok(Server::Daemon(DaemonServer::start(options)?))
+}
+
+/// Starts the agent of this host for a rack.
+pub fn start_agent(args: &AgentArgs) -> Result<AgentServer> {
+    let name = args
+        .name
+        .clone()
+        .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
+    let mut options = agent_options(args.rack, &args.at, &args.memory, &name)?;
+    let device = || std::env::var("RACKPOOL_VERBS_DEVICE").ok();
+    options.verbs_device = args.verbs_device.clone().or_else(device);
+    Ok(AgentServer::start(options)?)
+}
+
+/// Says that a host of a rack is off for good; how many clients it had.
+pub fn fence(args: &FenceArgs) -> Result<u32> {
+    let options = agent_options(args.rack, &args.at, "", "")?;
+    Ok(rackpool::agent::fence(&options, &args.host)?)
+}
+
+fn agent_options(rack: u16, at: &MasterAt, memory: &str, name: &str) -> Result<AgentOptions> {
+    let mut found = Options::from_env()?;
+    name_master(&mut found, at.master.as_deref());
+    name_secret(&mut found.secret, at.secret_file.as_deref())?;
+    let mut options = AgentOptions::new(rack, &found.master.join(","), memory, name);
+    (options.secret, options.verbs_device) = (found.secret, found.verbs_device);
+    Ok(options)
 }
 
 /// What is to be measured, and on what.

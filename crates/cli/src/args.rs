@@ -2,6 +2,7 @@
 //! examples. In: the words of the command line. Out: [`Cli`], or clap's error, which `main` turns
 //! into exit code 2. Called by `main` alone.
 
+use crate::agent_args::{AGENT_EXAMPLES, AgentArgs, FENCE_EXAMPLES, FenceArgs};
 use crate::api::{Emulate, FabricChoice, Migration, Policy, RackId, Rings};
 pub use crate::kv_args::*;
 pub use crate::member_args::*;
@@ -192,6 +193,12 @@ pub enum Command {
     /// Serve the memory of one rack
     #[command(after_help = DAEMON_EXAMPLES)]
     Daemon(DaemonArgs),
+    /// Serve the clients of a host that shares a rack's memory with the daemon's host
+    #[command(after_help = AGENT_EXAMPLES)]
+    Agent(AgentArgs),
+    /// Say that a host is off for good: what its clients held is given back
+    #[command(after_help = FENCE_EXAMPLES)]
+    Fence(FenceArgs),
     /// Use a pool by hand or from a script
     #[command(after_help = SHELL_EXAMPLES)]
     Shell(ShellArgs),
@@ -297,7 +304,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "FILE", default_value = "rackpool-demo.html")]
     pub html: PathBuf,
     /// How racks reach each other
-    #[arg(long, value_name = "tcp|shm", default_value = "tcp")]
+    #[arg(long, value_name = "tcp|shm|verbs", default_value = "tcp")]
     pub fabric: FabricChoice,
     /// Memory of each rack [default: what the input needs]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
@@ -369,9 +376,14 @@ pub struct DaemonArgs {
     /// File with the pool's secret, as the master's
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// How clients of other racks reach this memory
-    #[arg(long, value_name = "tcp|shm", default_value = "tcp")]
+    /// How clients of other racks reach this memory; all racks that are to reach one another by
+    /// RDMA devices say verbs
+    #[arg(long, value_name = "tcp|shm|verbs", default_value = "tcp")]
     pub fabric: FabricChoice,
+    /// With fabric verbs the RDMA device, such as mlx5_0 or mlx5_0:1/3: NAME[:PORT][/GID]
+    /// [default: RACKPOOL_VERBS_DEVICE, else the first one whose port is up]
+    #[arg(long, value_name = "DEVICE")]
+    pub verbs_device: Option<String>,
     /// Bring pages that clients of this rack use to this rack, or copies of them: off, paper or
     /// cost, and behind commas what shall differ from the defaults, such as
     /// cost,fabric_share_milli=100
@@ -403,7 +415,8 @@ pub struct DaemonArgs {
 }
 
 /// How a client finds its pool. What is missing comes from `RACKPOOL_MASTER`, `RACKPOOL_RACK`,
-/// `RACKPOOL_FABRIC`, the file that `RACKPOOL_CONFIG` names, or the defaults.
+/// `RACKPOOL_FABRIC`, `RACKPOOL_VERBS_DEVICE`, the file that `RACKPOOL_CONFIG` names, or the
+/// defaults.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PoolArgs {
     /// The rack that this program runs in [default: 0]
@@ -413,8 +426,11 @@ pub struct PoolArgs {
     #[arg(long, value_name = "ADDR")]
     pub master: Option<String>,
     /// How other racks are reached [default: as their daemons say]
-    #[arg(long, value_name = "auto|tcp|shm")]
+    #[arg(long, value_name = "auto|tcp|shm|verbs")]
     pub fabric: Option<FabricChoice>,
+    /// With fabric verbs the RDMA device, NAME[:PORT][/GID] [default: the first one that is up]
+    #[arg(long, value_name = "DEVICE")]
+    pub verbs_device: Option<String>,
     /// File with the pool's secret
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
@@ -592,7 +608,7 @@ fn parse_shard(text: &str) -> Result<(u16, u16), String> {
 }
 
 /// A memory that makes sense; it is opened later.
-fn parse_memory(text: &str) -> Result<String, String> {
+pub(crate) fn parse_memory(text: &str) -> Result<String, String> {
     let spec = text.parse::<rackpool_hw::region::MemorySpec>();
     spec.map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
@@ -660,6 +676,9 @@ mod tests {
             "rackpool master --state dir --placement alternate+smart-idle:250ms",
             "rackpool daemon --rack 0 --metrics [::1]:0",
             "rackpool daemon --rack 0 --shard 0/1",
+            "rackpool daemon --rack 0 --fabric verbs --verbs-device mlx5_0:1/3",
+            "rackpool agent --rack 0 --master 127.0.0.1:7400 --memory dax:/dev/dax0.0 --name b",
+            "rackpool fence --rack 0 --host b",
             "rackpool daemon --rack 0 --shard 7/8 --memory shm:/dev/shm/rack0?size=1G",
             "rackpool bench remote --fabric tcp --quick --json remote.json",
             "rackpool bench ycsb --workload A,B --distribution zipfian",

@@ -266,7 +266,11 @@ impl ClusterOptions {
         fabric: FabricChoice,
         emulate: Option<Emulate>,
     ) -> Self {
-        let fabric = if fabric == FabricChoice::Shm { "shm" } else { "tcp" };
+        let fabric = match fabric {
+            FabricChoice::Shm => "shm",
+            FabricChoice::Verbs => "verbs",
+            _ => "tcp",
+        };
         let emulate = emulate.filter(Emulate::is_on);
         let emulate = emulate.map(|e| format!("cxl={}ns,rdma={}ns", e.cxl_ns, e.rdma_ns));
         Self { rack_bytes, racks, fabric, emulate, migrate: "off".into(), page_bytes: None }

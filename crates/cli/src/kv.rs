@@ -145,6 +145,7 @@ fn with_pool(cache: Cache, master: &str, args: &KvArgs) -> Result<Cache> {
         fabric: args.fabric,
         secret_file: args.secret_file.clone(),
         timeout_ms: Some(args.pool_timeout_ms),
+        verbs_device: None,
     };
     let tier = PoolTier::new(crate::api::open_pool(&pool)?)?;
     let memory = args.pool_memory.unwrap_or(args.memory);

@@ -5,6 +5,8 @@
 //! 0 done, 1 failed, 2 wrong usage. Nothing here is called by anybody else.
 #![forbid(unsafe_code)]
 
+mod agent;
+mod agent_args;
 mod api;
 mod args;
 mod bench;
@@ -56,6 +58,8 @@ fn run(command: &Command) -> Result<()> {
         Command::Demo(args) => demo::run(args),
         Command::Master(args) => servers::master(args),
         Command::Daemon(args) => servers::daemon(args),
+        Command::Agent(args) => agent::agent(args),
+        Command::Fence(args) => agent::fence(args),
         Command::Shell(args) => shell::run(args),
         Command::Racks(args) => members::racks(args),
         Command::Drain(args) => members::drain(args),

@@ -50,6 +50,10 @@ pub const CACHED_PROOF_NS: u64 = LEASE_MS_DEFAULT * NS_PER_MS / 2;
 /// under way and seven for pinned pages. One cache line.
 pub const CELLS: u32 = 8;
 
+/// Frames that a rack's RDMA device has open at once, for all who use it; who wants one more
+/// closes the one that is open for longest, which costs its users a registration.
+pub const VERBS_FRAMES_OPEN_MAX: u32 = 1024;
+
 /// Entries of a poll ring, one cache line each. A handle has at most this many requests under way.
 pub const RING_ENTRIES: u32 = 64;
 /// Bytes of a poll entry.

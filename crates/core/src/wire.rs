@@ -2,9 +2,11 @@
 //! else. Encoded with postcard: fixed meaning on every host, bounded length, no pointer.
 //! A receiver decodes into these types once and checks the numbers before it uses them.
 
+mod agent;
 mod join;
 mod proxied;
 
+pub use agent::{AgentHears, AgentSays, HostProcess, HostTag};
 pub use join::{ControlHello, ControlReply, RegionInfo, RemoteReply, RemoteRequest};
 pub use proxied::{
     ProxyOrder, ProxyOutcome, ProxyStatus, ProxyWork, Routed, channel_of, decode_front, reroute,
@@ -613,11 +615,8 @@ pub enum MasterCall {
     },
     /// Counters of the master.
     Stats,
-    /// What led to choices of racks, from a byte of its log on.
-    Placements {
-        /// As of [`Recorder::read`](crate::placement::Recorder::read).
-        from: u64,
-    },
+    /// What led to choices of racks, from this byte of its log on.
+    Placements(u64),
     /// About racks that come and go.
     Member(MemberCall),
     /// From the daemon that frees a run, before it removes the run's first page: the directory

@@ -157,7 +157,7 @@ pub fn wake_if_sleeping(window: &Window, offset: u64) -> bool {
 }
 
 #[cold]
-fn wake(window: &Window, offset: u64) {
+pub(crate) fn wake(window: &Window, offset: u64) {
     // Cleared first: the next publications need not call the kernel again, and a sleeper that has
     // not reached the kernel yet finds the word changed there.
     window.store(offset, 0);

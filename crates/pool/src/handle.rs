@@ -80,8 +80,7 @@ const BATCH_PIECES_MAX: usize = 256;
 impl Handle {
     pub(crate) fn open(shared: Arc<Shared>) -> Result<Self> {
         let deadline_ns = clock::deadline_ns(shared.options.request_timeout_ms);
-        let mut endpoint = Links::endpoint(&shared)?;
-        let (links, own) = Links::open(shared, &mut endpoint, deadline_ns)?;
+        let (links, endpoint, own) = Links::open(shared, deadline_ns)?;
         let options = links.options();
         let mut client = Client::new(links.own_rack(), own, options.translation_entries);
         client.count_use(links.counts_use());

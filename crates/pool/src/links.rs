@@ -2,6 +2,7 @@
 //! the master. Connects them when an operation needs one, repeats what a lost connection
 //! interrupted where that is safe, and turns every loss into a typed error at the deadline.
 
+use crate::agent::control_on;
 use crate::clock;
 use crate::link::MasterLink;
 use crate::local::{Found, JoinOptions, LocalLink, SlotLease};
@@ -20,8 +21,7 @@ use rackpool_core::seam::{Fabric, FabricEvent, PeerId, WorkStatus};
 use rackpool_core::wire::{FabricKind, MasterAnswer, MasterCall, RackInfo, Reply, Request};
 use rackpool_core::{Error, RackId, Result, SessionId};
 use rackpool_hw::fabric::shared::{self, Hub};
-use rackpool_hw::fabric::tcp::{self, EndpointOptions};
-use rackpool_hw::fabric::{Endpoint, FabricError, proxied};
+use rackpool_hw::fabric::{Endpoint, FabricError, FabricOptions, Over, proxied};
 use rackpool_hw::window::Window;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,19 +38,50 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(options: Options) -> Result<Self> {
-        let host = rackpool_hw::process::boot_id()
-            .map_err(|error| Error::Io { what: "boot id".into(), reason: error.to_string() })?;
-        let is_shared = options.connections == Connections::Shared;
-        let hub = match is_shared && options.fabric != FabricChoice::Proxied {
-            true => Some(Hub::new(endpoint_options(&options)).map_err(fabric_error)?),
-            false => None,
+        let host = options.host.clone().map_or_else(rackpool_hw::process::boot_id, Ok);
+        let host =
+            host.map_err(|error| Error::Io { what: "boot id".into(), reason: error.to_string() })?;
+        let hub = match (options.connections, options.fabric) {
+            (Connections::Own, _) | (_, FabricChoice::Proxied) => None,
+            (Connections::Shared, FabricChoice::Verbs) => return Err(shared_verbs()),
+            (Connections::Shared, _) => {
+                let options = fabric_options(&options, Over::Tcp);
+                Some(Hub::new(options.into()).map_err(fabric_error)?)
+            }
         };
         Ok(Self { options, host, hub })
     }
 }
 
-fn endpoint_options(options: &Options) -> EndpointOptions {
-    EndpointOptions { secret: options.secret.clone(), ..EndpointOptions::default() }
+fn fabric_options(options: &Options, over: Over) -> FabricOptions {
+    let (device, secret) = (options.verbs_device.clone(), options.secret.clone());
+    FabricOptions { over, device, secret, ..FabricOptions::default() }
+}
+
+fn shared_verbs() -> Error {
+    Error::Config {
+        reason: "shared connections are of fabric `tcp` only: with `verbs` each handle has its \
+                 own, or let the own rack's daemon have them (fabric `proxied`)"
+            .into(),
+    }
+}
+
+/// An endpoint of one fabric does not reach a rack that offers another one.
+pub(crate) fn require_same(endpoint: &Endpoint, info: &RackInfo) -> Result<()> {
+    let rack = info.rack;
+    let reason = match (endpoint, &info.fabric) {
+        (Endpoint::Proxied(_), _) => return Ok(()),
+        (endpoint, FabricKind::Verbs) if endpoint.over() == Over::Tcp => format!(
+            "rack {rack} is reached over fabric `verbs` only: use `verbs`, and start this rack's \
+             daemon with it too, or `proxied`"
+        ),
+        (endpoint, FabricKind::Tcp | FabricKind::Shm) if endpoint.over() == Over::Verbs => format!(
+            "rack {rack} does not offer fabric `verbs`: start its daemon with --fabric verbs, or \
+             use `tcp`"
+        ),
+        _ => return Ok(()),
+    };
+    Err(Error::Config { reason })
 }
 
 /// Longest pause between two tries to reach a rack that is gone, ms.
@@ -73,6 +104,8 @@ pub(crate) struct Links {
     reports: UseReports,
     /// What this handle does says nothing of where pages are used.
     never_counts: bool,
+    /// The endpoint is one of an RDMA device.
+    uses_verbs: bool,
 }
 
 /// What the fabric said and nobody has taken yet.
@@ -106,24 +139,28 @@ enum Link {
 }
 
 impl Links {
-    /// The fabric endpoint of a handle.
-    pub(crate) fn endpoint(shared: &Shared) -> Result<Endpoint> {
-        if shared.options.fabric == FabricChoice::Proxied {
-            return Ok(Endpoint::Proxied(proxied::Endpoint::default()));
-        }
+    /// The fabric endpoint of a handle whose own rack offers `own`.
+    fn endpoint(shared: &Shared, own: &FabricKind) -> Result<Endpoint> {
+        let over = match shared.options.fabric {
+            FabricChoice::Proxied => return Ok(Endpoint::Proxied(proxied::Endpoint::default())),
+            FabricChoice::Verbs => Over::Verbs,
+            FabricChoice::Auto if *own == FabricKind::Verbs => Over::Verbs,
+            FabricChoice::Auto | FabricChoice::Shm | FabricChoice::Tcp => Over::Tcp,
+        };
         if let Some(hub) = &shared.hub {
+            if over == Over::Verbs {
+                return Err(shared_verbs());
+            }
             return shared::Endpoint::new(hub).map(Endpoint::Shared).map_err(fabric_error);
         }
-        let endpoint = tcp::Endpoint::new(endpoint_options(&shared.options));
-        endpoint.map(Endpoint::Tcp).map_err(fabric_error)
+        Endpoint::new(fabric_options(&shared.options, over)).map_err(fabric_error)
     }
 
-    /// Finds the own rack's daemon and joins it.
+    /// Finds the own rack's daemon and joins it; with it the endpoint to other racks.
     pub(crate) fn open(
         shared: Arc<Shared>,
-        endpoint: &mut Endpoint,
         deadline_ns: u64,
-    ) -> Result<(Self, Reach<Window>)> {
+    ) -> Result<(Self, Endpoint, Reach<Window>)> {
         let mut master = MasterLink::new(shared.options.master.clone());
         master.set_secret(shared.options.secret.clone());
         let (session, rack) = (crate::local::new_session()?, shared.options.rack_id());
@@ -138,29 +175,34 @@ impl Links {
             losses: Losses::default(),
             reports: UseReports::default(),
             never_counts: false,
+            uses_verbs: false,
         };
         let info = links.wait_for_own(session, deadline_ns)?;
         let own = info.rack;
         links.own = own;
-        if info.host != links.shared.host {
-            return Err(Error::Config {
-                reason: format!(
-                    "the daemon of rack {own} runs on another host: start one for this host's \
-                     rack, or choose the rack of this host"
-                ),
-            });
-        }
+        let is_here = info.host == links.shared.host;
         let join = JoinOptions {
-            control: info.control,
+            control: control_on(&info, &links.shared.host),
             read_only: links.shared.options.read_only,
             as_remote: false,
         };
-        let link = LocalLink::join(join, deadline_ns)?;
-        link.serve(endpoint);
+        let mut endpoint = Self::endpoint(&links.shared, &info.fabric)?;
+        links.uses_verbs = endpoint.over() == Over::Verbs;
+        let link = LocalLink::join(join, deadline_ns).map_err(|error| match error {
+            Error::PeerDead { .. } if !is_here => Error::Config {
+                reason: format!(
+                    "the daemon of rack {own} runs on another host, and no agent of it here: start \
+                     `rackpool agent --rack {own}` on this host if it shares the rack's memory, or \
+                     choose the rack of this host"
+                ),
+            },
+            other => other,
+        })?;
+        link.serve(&mut endpoint);
         let reach = Reach::Mapped(link.view().clone());
         links.locks.set_door(OWN, link.door());
         links.links.push(Link::Local(Box::new(link)));
-        Ok((links, reach))
+        Ok((links, endpoint, reach))
     }
 
     /// The own rack, or the own one of its shards.
@@ -349,11 +391,8 @@ impl Links {
                 })
             }
             (FabricChoice::Shm, _) | (FabricChoice::Auto, FabricKind::Shm) => Ok(true),
-            (FabricChoice::Tcp | FabricChoice::Proxied, _)
-            | (FabricChoice::Auto, FabricKind::Tcp) => Ok(false),
-            (FabricChoice::Auto, FabricKind::Verbs) => Err(Error::Config {
-                reason: format!("rack {} offers fabric `verbs`, not in this build", info.rack),
-            }),
+            (FabricChoice::Tcp | FabricChoice::Verbs | FabricChoice::Proxied, _)
+            | (FabricChoice::Auto, FabricKind::Tcp | FabricKind::Verbs) => Ok(false),
         }
     }
 
@@ -366,12 +405,12 @@ impl Links {
         request: Request,
         deadline_ns: u64,
     ) -> Result<Reply> {
-        let Self { master, links, .. } = self;
+        let Self { master, links, shared, .. } = self;
         match &mut links[link.0 as usize] {
             Link::Local(local) => {
                 let region = local.region().region_id;
                 let rack = client.rack_of(link);
-                let mut find = || control_of(master, rack, deadline_ns);
+                let mut find = || control_of(master, rack, &shared.host, deadline_ns);
                 let reply = local.call(request, deadline_ns, &mut find);
                 if local.take_view_changed() {
                     if local.region().region_id != region {
@@ -570,8 +609,13 @@ impl Links {
             (_, false, FabricChoice::Proxied) => {
                 "this handle has no fabric endpoint: its own rack's daemon works for it".into()
             }
-            (_, false, FabricChoice::Auto) => "the rack's daemon offers fabric tcp".into(),
-            (_, false, _) => "this handle asked for fabric tcp".into(),
+            (_, false, choice) => {
+                let name = if self.uses_verbs { "verbs" } else { "tcp" };
+                match choice {
+                    FabricChoice::Auto => format!("the rack's daemon offers fabric {name}"),
+                    _ => format!("this handle asked for fabric {name}"),
+                }
+            }
         }
     }
 
@@ -611,11 +655,11 @@ impl Links {
 }
 
 /// The control socket of a rack whose daemon serves now, if the master says so soon.
-fn control_of(master: &mut MasterLink, rack: RackId, deadline_ns: u64) -> Found {
+fn control_of(master: &mut MasterLink, rack: RackId, host: &str, deadline_ns: u64) -> Found {
     let soon_ns = deadline_ns.min(clock::deadline_ns(CONTROL_ANSWER_MS_MAX));
     let answer = master.call(MasterCall::Rack { rack }, clock::instant(soon_ns));
     match answer {
-        Ok(MasterAnswer::Rack(info)) if info.alive => Found::At(info.control),
+        Ok(MasterAnswer::Rack(info)) if info.alive => Found::At(control_on(&info, host)),
         Err(Error::NoSuchRack { .. }) => Found::Gone,
         _ => Found::Unknown,
     }
@@ -644,6 +688,7 @@ pub(crate) fn fabric_error(error: FabricError) -> Error {
         FabricError::BuffersFull { limit } => {
             Error::Busy { what: "fabric buffers".into(), limit: limit as u64 }
         }
+        other if other.is_absence() => Error::Config { reason: other.to_string() },
         other => Error::Io { what: "fabric".into(), reason: other.to_string() },
     }
 }

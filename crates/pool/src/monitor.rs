@@ -13,11 +13,10 @@ use crate::stats::RackStats;
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{
-    DaemonStats, MasterAnswer, MasterCall, MasterStats, RackInfo, Reply, Request,
+    DaemonStats, FabricKind, MasterAnswer, MasterCall, MasterStats, RackInfo, Reply, Request,
 };
 use rackpool_core::{Error, RackId, Result};
-use rackpool_hw::fabric::Endpoint;
-use rackpool_hw::fabric::tcp::{self, EndpointOptions};
+use rackpool_hw::fabric::{Endpoint, FabricOptions, Over};
 use rackpool_hw::secret::Secret;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +50,9 @@ pub struct Sample {
 pub struct Monitor {
     pub(crate) master: MasterLink,
     pub(crate) timeout_ms: u64,
+    /// Of the fabric that the daemons offer.
     endpoint: Endpoint,
+    options: FabricOptions,
     inbox: Inbox,
     racks: BTreeMap<RackId, RemoteLink>,
 }
@@ -81,11 +82,12 @@ impl Monitor {
         // Why a connection ended is in the next sample; a line would only spoil a screen.
         let (mut master, log) = (MasterLink::new(masters), Arc::new(|_: &str| ()));
         master.set_secret(secret.clone());
-        let options = EndpointOptions { secret, log, ..EndpointOptions::default() };
+        let options = FabricOptions { secret, log, ..FabricOptions::default() };
         Ok(Self {
             master,
             timeout_ms,
-            endpoint: Endpoint::Tcp(tcp::Endpoint::new(options).map_err(fabric_error)?),
+            endpoint: Endpoint::new(options.clone()).map_err(fabric_error)?,
+            options,
             inbox: Inbox::default(),
             racks: BTreeMap::new(),
         })
@@ -135,6 +137,10 @@ impl Monitor {
             return Err(Error::PeerDead { peer: peer(), cause: DeathCause::Closed });
         }
         let deadline_ns = clock::deadline_ns(RACK_MS_MAX);
+        if info.fabric == FabricKind::Verbs && self.racks.is_empty() {
+            let options = FabricOptions { over: Over::Verbs, ..self.options.clone() };
+            self.endpoint = Endpoint::new(options).map_err(fabric_error)?;
+        }
         let Self { endpoint, inbox, racks, .. } = self;
         inbox.completions.clear();
         for closed in inbox.closed.drain(..) {

@@ -21,6 +21,8 @@ pub enum FabricChoice {
     Shm,
     /// One-sided operations over TCP.
     Tcp,
+    /// One-sided operations by an RDMA device of this host; the other rack's daemon must offer it.
+    Verbs,
     /// Through the own rack's daemon, which shares its connections among all handles of the rack:
     /// one ring round trip more for each access (Rcmp §4.2, methods b and c).
     Proxied,
@@ -33,12 +35,10 @@ impl std::str::FromStr for FabricChoice {
             "auto" => Ok(Self::Auto),
             "shm" => Ok(Self::Shm),
             "tcp" => Ok(Self::Tcp),
+            "verbs" => Ok(Self::Verbs),
             "proxied" => Ok(Self::Proxied),
-            "verbs" => Err(Error::Config {
-                reason: "fabric `verbs` is not in this build; use `tcp` or `shm`".into(),
-            }),
             other => Err(Error::Config {
-                reason: format!("fabric `{other}` is unknown; use `auto`, `tcp` or `shm`"),
+                reason: format!("fabric `{other}` is unknown; use `auto`, `tcp`, `shm` or `verbs`"),
             }),
         }
     }
@@ -90,8 +90,14 @@ pub struct Options {
     pub shard: Option<u16>,
     /// How other racks are reached.
     pub fabric: FabricChoice,
+    /// With fabric `verbs`, the RDMA device: `NAME[:PORT][/GID]`, such as `mlx5_0`; without it the
+    /// first one whose port is up.
+    pub verbs_device: Option<String>,
     /// Whose the connections to other racks are.
     pub connections: Connections,
+    /// Boot identity of this host to go by instead of the kernel's, the same as its agent's: for
+    /// hosts that share a kernel, as containers do.
+    pub host: Option<String>,
     /// Pages that a handle's translation cache holds (rounded up to a power of two).
     pub translation_entries: u32,
     /// How long a call rides through the restart of a daemon or master before it answers with a
@@ -121,7 +127,9 @@ impl Default for Options {
             rack: 0,
             shard: None,
             fabric: FabricChoice::Auto,
+            verbs_device: None,
             connections: Connections::default(),
+            host: None,
             translation_entries: TRANSLATION_ENTRIES_DEFAULT,
             request_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
             read_only: false,
@@ -141,7 +149,8 @@ impl Options {
     }
 
     /// Defaults, then the file named by `RACKPOOL_CONFIG` if set, then the environment:
-    /// `RACKPOOL_MASTER`, `RACKPOOL_RACK`, `RACKPOOL_FABRIC`, `RACKPOOL_REQUEST_TIMEOUT_MS`.
+    /// `RACKPOOL_MASTER`, `RACKPOOL_RACK`, `RACKPOOL_FABRIC`, `RACKPOOL_VERBS_DEVICE`,
+    /// `RACKPOOL_REQUEST_TIMEOUT_MS`.
     pub fn from_env() -> Result<Self> {
         let mut options = match std::env::var_os("RACKPOOL_CONFIG") {
             Some(path) => Self::from_file(Path::new(&path))?,
@@ -155,6 +164,9 @@ impl Options {
         }
         if let Ok(fabric) = std::env::var("RACKPOOL_FABRIC") {
             options.fabric = fabric.parse()?;
+        }
+        if let Ok(device) = std::env::var("RACKPOOL_VERBS_DEVICE") {
+            options.verbs_device = Some(device);
         }
         if let Ok(timeout) = std::env::var("RACKPOOL_REQUEST_TIMEOUT_MS") {
             options.request_timeout_ms = number("RACKPOOL_REQUEST_TIMEOUT_MS", &timeout)?;

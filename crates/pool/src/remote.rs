@@ -2,7 +2,7 @@
 //! by the handle itself; this holds the connection and the session for requests by SEND.
 
 use crate::clock;
-use crate::links::{Inbox, fabric_error};
+use crate::links::{Inbox, fabric_error, require_same};
 use rackpool_core::client::{LinkLoss, Session, Taken};
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::error::DeathCause;
@@ -428,18 +428,12 @@ impl RemoteLink {
 /// Begins a connection: one of the endpoint's own, a part of a shared one, or one through the own
 /// rack's daemon.
 fn connect(endpoint: &mut Endpoint, info: &RackInfo) -> Result<PeerId> {
-    let addr = || {
-        info.fabric_addr.parse().map_err(|_| Error::Protocol {
-            peer: "master".into(),
-            reason: format!("fabric address `{}`", info.fabric_addr),
-        })
-    };
-    let peer = match endpoint {
-        Endpoint::Tcp(endpoint) => endpoint.connect(addr()?, clock::now_ns()),
-        Endpoint::Shared(endpoint) => endpoint.connect(addr()?, clock::now_ns()),
-        Endpoint::Proxied(endpoint) => endpoint.connect(info.rack),
-    };
-    peer.map_err(fabric_error)
+    require_same(endpoint, info)?;
+    let addr = info.fabric_addr.parse().map_err(|_| Error::Protocol {
+        peer: "master".into(),
+        reason: format!("fabric address `{}`", info.fabric_addr),
+    })?;
+    endpoint.connect(info.rack, addr, clock::now_ns()).map_err(fabric_error)
 }
 
 fn decode(message: &[u8], peer: &str) -> Result<RemoteReply> {

@@ -119,6 +119,9 @@ fn one(
         let path = test_binary(context, test)?;
         script += &format!("export TEST_{test}={:?}\n", path.display());
     }
+    if scenario.uses_program {
+        script += &format!("export RACKPOOL={:?}\n", program(context)?.display());
+    }
     script += scenario.script;
     let commands = vec![script; scenario.guests as usize];
     folder.prepare(&scenario.machine, scenario.modules, &commands)?;
@@ -139,31 +142,42 @@ fn one(
     if is_good { Ok(()) } else { Err(format!("the guests ended with {ends:?}")) }
 }
 
-/// Builds a test binary of rackpool-hw with verbs; its path.
+/// Builds a test binary with verbs; its path.
 fn test_binary(context: &Context, test: &str) -> Result<PathBuf, String> {
+    let package = if test == "hosts" { "rackpool" } else { "rackpool-hw" };
+    let words = ["test", "--no-run", "-p", package, "--features", "verbs", "--test", test];
+    built(context, &words, test)
+}
+
+/// Builds the program with verbs; its path.
+fn program(context: &Context) -> Result<PathBuf, String> {
+    built(context, &["build", "-p", "rackpool-cli", "--features", "verbs"], "rackpool")
+}
+
+/// Builds something; the path of the executable of that name.
+fn built(context: &Context, words: &[&str], name: &str) -> Result<PathBuf, String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let words = ["test", "--no-run", "--message-format=json-render-diagnostics"];
     let output = Command::new(cargo)
         .args(words)
-        .args(["-p", "rackpool-hw", "--features", "verbs", "--test", test])
+        .arg("--message-format=json-render-diagnostics")
         .current_dir(&context.root)
         .stderr(Stdio::inherit())
         .output()
         .map_err(|e| format!("cannot start cargo: {e}"))?;
     if !output.status.success() {
-        return Err(format!("the test {test} cannot be built"));
+        return Err(format!("{name} cannot be built"));
     }
-    executable(&String::from_utf8_lossy(&output.stdout), test)
-        .ok_or_else(|| format!("cargo does not say where the test {test} is"))
+    executable(&String::from_utf8_lossy(&output.stdout), name)
+        .ok_or_else(|| format!("cargo does not say where {name} is"))
 }
 
-/// The path of a test's binary in what cargo says.
-fn executable(messages: &str, test: &str) -> Option<PathBuf> {
+/// The path of a binary in what cargo says.
+fn executable(messages: &str, wanted: &str) -> Option<PathBuf> {
     messages.lines().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         let name = message.pointer("/target/name")?.as_str()?;
         let path = message.pointer("/executable")?.as_str()?;
-        (name == test).then(|| PathBuf::from(path))
+        (name == wanted).then(|| PathBuf::from(path))
     })
 }
 

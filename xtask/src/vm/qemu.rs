@@ -64,7 +64,9 @@ pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
         (Accelerator::Tcg, khz) if khz > 0 => format!(" tsc_early_khz={khz}"),
         _ => String::new(),
     };
-    add("-append", format!("{KERNEL_LINE}{tsc} rig.ID={guest} rig.N={guests}"));
+    // Hosts of a rack.
+    let rack = format!(" rig.RACK={}", machine.rack_guests.max(1));
+    add("-append", format!("{KERNEL_LINE}{tsc} rig.ID={guest} rig.N={guests}{rack}"));
     add("-device", "isa-debug-exit,iobase=0xf4,iosize=1".into());
     add("-device", "virtio-rng-pci".into());
     let shares = [("hostroot", "/", ",readonly=on,multidevs=remap"), ("rig", "", "")];
@@ -160,7 +162,7 @@ mod tests {
         let alone = line(&MACHINE, 1, 0);
         assert!(!alone.contains("-netdev"));
         assert!(alone.contains("-smp 1,maxcpus=2 -m 1024M "));
-        assert!(alone.contains("tsc_early_khz=2500000 rig.ID=0 rig.N=1"));
+        assert!(alone.contains("tsc_early_khz=2500000 rig.ID=0 rig.N=1 rig.RACK=2"));
         assert!(alone.contains("path=/,security_model=none,readonly=on"));
         let middle = line(&MACHINE, 3, 0);
         assert_eq!(middle.matches("-netdev dgram").count(), 2);

@@ -21,8 +21,11 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("guest-init", include_str!("guest/init.sh")),
     ("bin/rig-barrier", include_str!("guest/barrier.sh")),
     ("bin/rig-crash", include_str!("guest/crash.sh")),
+    ("bin/rig-dax", include_str!("guest/dax.sh")),
     ("bin/rig-loss", include_str!("guest/loss.sh")),
+    ("bin/rig-pool", include_str!("guest/pool.sh")),
     ("bin/rig-rxe", include_str!("guest/rxe.sh")),
+    ("bin/rig-start", include_str!("guest/start.sh")),
 ];
 
 /// The folder that the guests see as `/rig`; removed when dropped.

@@ -452,7 +452,8 @@ impl Daemon {
         Error::LockTimeout {
             addr,
             waited_ms: wait_ns / 1_000_000,
-            holder_pid: holder.map_or(0, |info| info.pid),
+            // Without the host, if it is another one.
+            holder_pid: holder.map_or(0, |info| info.pid & u64::from(u32::MAX)),
             held_ms: now.saturating_sub(since) / 1_000_000,
         }
     }

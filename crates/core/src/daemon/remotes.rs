@@ -12,7 +12,7 @@ use crate::constants::{LEASE_MS_DEFAULT, LOCKS_OF_SESSION_MAX, SLOTS_MAX, UPLINK
 use crate::daemon::{ClientId, Daemon, World, WriteBack};
 use crate::error::{Error, Result};
 use crate::seam::{Mutation, Nanos, PeerId, Probe};
-use crate::wire::{self, RegionInfo, RemoteReply, RemoteRequest, Routed, WIRE_VERSION};
+use crate::wire::{self, AgentSays, RegionInfo, RemoteReply, RemoteRequest, Routed, WIRE_VERSION};
 use std::collections::BTreeMap;
 
 /// Where a client is: its connection, and the channel in it if a daemon shares one among its own
@@ -35,6 +35,8 @@ pub enum Act {
     Send(PeerId, Routed<RemoteReply>),
     /// Write memory into a client's buffer, then send one of its answers, in order with others.
     WriteBack(Place, Box<WriteBack>),
+    /// The agent of another host of the rack said something, which is its owner's to do.
+    Agent(PeerId, Box<AgentSays>),
 }
 
 /// All clients of the fabric.
@@ -147,6 +149,7 @@ impl Remotes {
                 self.on_place_over(place, engine, now);
                 acts.push(over(place));
             }
+            RemoteRequest::Agent(says) => acts.push(Act::Agent(peer, Box::new(says))),
             RemoteRequest::Request(frame) => match self.record_of.get(&place) {
                 Some(record) => engine.on_request(ClientId::Remote(*record), frame, world),
                 None => acts.push(over(place)),

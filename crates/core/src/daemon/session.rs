@@ -187,7 +187,8 @@ impl Sessions {
         let records = self.records.iter().enumerate().skip(from as usize);
         records.filter(|(_, r)| r.session != 0).map(|(index, r)| SessionState {
             record: index as u32,
-            pid: u32::try_from(r.pid).unwrap_or(0),
+            // Without the host, if it is another one.
+            pid: r.pid as u32,
             connected: r.connected,
         })
     }

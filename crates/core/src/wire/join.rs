@@ -1,6 +1,6 @@
 //! How clients come to a daemon: over the fabric by SEND, or on the control socket of its host.
 
-use super::{ReplyFrame, RequestFrame};
+use super::{AgentHears, AgentSays, ReplyFrame, RequestFrame};
 use crate::addr::{GAddr, RackId, SessionId};
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,8 @@ pub enum RemoteRequest {
     /// A daemon that works for others says who it is: a connection that it had before is over,
     /// whether its end was heard of or not.
     Uplink(SessionId),
+    /// Of the agent of another host of the rack.
+    Agent(AgentSays),
 }
 
 /// SEND messages from a daemon to a remote client, [`Routed`](super::Routed).
@@ -57,6 +59,8 @@ pub enum RemoteReply {
     Consumed(u64),
     /// The channel is over, as if a connection of its own had ended.
     Ended,
+    /// To the agent of another host of the rack.
+    Agent(AgentHears),
 }
 
 /// What a client must know of a region before it uses addresses in it.

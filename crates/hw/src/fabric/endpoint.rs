@@ -1,11 +1,16 @@
-//! A handle's end of the fabric: connections of its own to other racks, those that the handles of
-//! its pool share, or those of its rack's daemon, which works for it.
+//! A handle's end of the fabric: connections of its own to other racks, over tcp or by an RDMA
+//! device, those that the handles of its pool share, or those of its rack's daemon, which works for
+//! it. A daemon that works for handles has one, too.
 
 use super::buffers::{Buffers, Owner};
-use super::{FabricError, FabricStats, monotonic_ns, proxied, shared, tcp};
+#[cfg(feature = "verbs")]
+use super::verbs;
+use super::{FabricError, FabricOptions, FabricStats, Over, monotonic_ns, proxied, shared, tcp};
+use rackpool_core::RackId;
 use rackpool_core::seam::{
     BufId, Capabilities, Exposure, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
 };
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 /// The endpoint; see the module.
@@ -17,6 +22,9 @@ pub enum Endpoint {
     Shared(shared::Endpoint),
     /// Those of the own rack's daemon.
     Proxied(proxied::Endpoint),
+    /// Connections of its own, by an RDMA device.
+    #[cfg(feature = "verbs")]
+    Verbs(verbs::Endpoint),
 }
 
 /// Calls the same of each.
@@ -26,19 +34,69 @@ macro_rules! each {
             Endpoint::Tcp($one) => $call,
             Endpoint::Shared($one) => $call,
             Endpoint::Proxied($one) => $call,
+            #[cfg(feature = "verbs")]
+            Endpoint::Verbs($one) => $call,
         }
     };
 }
 
 impl Endpoint {
+    /// One with connections of its own; none is made yet. Errors: `NoVerbs`, `Verbs`, `Io`.
+    pub fn new(options: FabricOptions) -> Result<Self, FabricError> {
+        match options.over {
+            Over::Tcp => tcp::Endpoint::new(options.into()).map(Endpoint::Tcp),
+            #[cfg(feature = "verbs")]
+            Over::Verbs => {
+                let device = options.device_choice()?;
+                let FabricOptions { secret, log, .. } = options;
+                let options = verbs::EndpointOptions { device, secret, log, ..Default::default() };
+                verbs::Endpoint::new(options).map(Endpoint::Verbs)
+            }
+            #[cfg(not(feature = "verbs"))]
+            Over::Verbs => Err(FabricError::NoVerbs),
+        }
+    }
+
+    /// What its connections are over; what the own rack's daemon has is not known here.
+    pub fn over(&self) -> Over {
+        match self {
+            Endpoint::Tcp(_) | Endpoint::Shared(_) | Endpoint::Proxied(_) => Over::Tcp,
+            #[cfg(feature = "verbs")]
+            Endpoint::Verbs(_) => Over::Verbs,
+        }
+    }
+
+    /// Begins a connection to a rack whose target is at `addr`, without waiting for it: `Connected`
+    /// or `Closed` comes with a later poll. Errors: `NotLoopback`, `PeersFull`, `Verbs`, `Io`.
+    pub fn connect(
+        &mut self,
+        rack: RackId,
+        addr: SocketAddr,
+        now: Nanos,
+    ) -> Result<PeerId, FabricError> {
+        match self {
+            Endpoint::Tcp(one) => one.connect(addr, now),
+            Endpoint::Shared(one) => one.connect(addr, now),
+            Endpoint::Proxied(one) => one.connect(rack),
+            #[cfg(feature = "verbs")]
+            Endpoint::Verbs(one) => one.connect(addr, now),
+        }
+    }
+
     /// Ends a connection. Its outstanding work and `Closed` come with the next poll.
     pub fn close(&mut self, peer: PeerId) {
         each!(self, one => one.close(peer))
     }
 
-    /// Changes the injected latency, nanoseconds, for all connections.
+    /// Changes the injected latency, nanoseconds, for all connections. Of no effect on a device.
     pub fn set_emulated_delay(&mut self, emulate_rdma_ns: u32) {
-        each!(self, one => one.set_emulated_delay(emulate_rdma_ns))
+        match self {
+            Endpoint::Tcp(one) => one.set_emulated_delay(emulate_rdma_ns),
+            Endpoint::Shared(one) => one.set_emulated_delay(emulate_rdma_ns),
+            Endpoint::Proxied(one) => one.set_emulated_delay(emulate_rdma_ns),
+            #[cfg(feature = "verbs")]
+            Endpoint::Verbs(_) => {}
+        }
     }
 
     /// Whether what is posted from now on may wait for the next poll, so that several doorbells
@@ -48,6 +106,8 @@ impl Endpoint {
             Endpoint::Tcp(one) => one.set_gathering(gathers),
             Endpoint::Shared(one) => one.set_gathering(gathers),
             Endpoint::Proxied(_) => {}
+            #[cfg(feature = "verbs")]
+            Endpoint::Verbs(_) => {}
         }
     }
 
@@ -62,6 +122,8 @@ impl Endpoint {
             Endpoint::Tcp(one) => one.wait(monotonic_ns, deadline, None, events),
             Endpoint::Shared(one) => one.wait(deadline, events),
             Endpoint::Proxied(one) => one.wait(deadline, events),
+            #[cfg(feature = "verbs")]
+            Endpoint::Verbs(one) => one.wait(deadline, events),
         }
     }
 }
@@ -74,6 +136,8 @@ impl Endpoint {
             Endpoint::Tcp(one) => Ok(one.prepare_sleep()),
             Endpoint::Shared(one) => one.prepare_sleep(),
             Endpoint::Proxied(one) => one.prepare_sleep(),
+            #[cfg(feature = "verbs")]
+            Endpoint::Verbs(one) => Ok(one.prepare_sleep()),
         }
     }
 }

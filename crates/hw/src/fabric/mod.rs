@@ -16,13 +16,16 @@ mod peers;
 pub mod proxied;
 pub mod shared;
 pub mod shm;
+mod target;
 pub mod tcp;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 
 pub use buffers::{LocalBuffer, ScopedBuffers};
 pub use endpoint::Endpoint;
+pub use target::Target;
 
+use crate::secret::Secret;
 use rackpool_core::seam::{BufId, Fabric, Nanos, Sge};
 use rackpool_core::target::TooShort;
 use std::net::SocketAddr;
@@ -34,6 +37,49 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 /// A log that writes lines to standard error.
 pub fn log_to_stderr() -> Log {
     Arc::new(|line| eprintln!("fabric: {line}"))
+}
+
+/// What carries one-sided operations to other hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Over {
+    /// Frames on sockets, executed by threads.
+    #[default]
+    Tcp,
+    /// RDMA devices.
+    Verbs,
+}
+
+/// What an endpoint or a target is started on.
+#[derive(Clone)]
+pub struct FabricOptions {
+    /// What carries the operations.
+    pub over: Over,
+    /// The device, `NAME[:PORT][/GID]`, if devices do; the first one whose port is up if it is not
+    /// named.
+    pub device: Option<String>,
+    /// What is proved to peers, and they have to prove; without it only loopback addresses can be.
+    pub secret: Option<Secret>,
+    /// Told why connections end.
+    pub log: Log,
+}
+
+impl Default for FabricOptions {
+    fn default() -> Self {
+        Self { over: Over::Tcp, device: None, secret: None, log: log_to_stderr() }
+    }
+}
+
+impl FabricOptions {
+    #[cfg(feature = "verbs")]
+    fn device_choice(&self) -> Result<verbs::DeviceChoice, FabricError> {
+        Ok(self.device.as_deref().unwrap_or_default().parse()?)
+    }
+}
+
+impl From<FabricOptions> for tcp::EndpointOptions {
+    fn from(FabricOptions { secret, log, .. }: FabricOptions) -> Self {
+        Self { secret, log, ..Self::default() }
+    }
 }
 
 /// Why a fabric could not be set up or extended. Operations themselves answer with
@@ -72,6 +118,12 @@ pub enum FabricError {
         /// What the layout needs.
         needed_bytes: u64,
     },
+    /// The program was built without it. Do not retry.
+    #[error(
+        "fabric `verbs` is not in this program: build it with `--features verbs`, or use fabric \
+         `tcp`"
+    )]
+    NoVerbs,
     /// The device or its library refused; see there.
     #[cfg(feature = "verbs")]
     #[error("fabric: {0}")]
@@ -94,6 +146,16 @@ impl From<TooShort> for FabricError {
 }
 
 impl FabricError {
+    /// Whether this program or this machine has not what was asked for.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            FabricError::NoVerbs => true,
+            #[cfg(feature = "verbs")]
+            FabricError::Verbs(error) => error.is_absence(),
+            _ => false,
+        }
+    }
+
     pub(crate) fn io<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |error| FabricError::Io { what, source: error.into() }
     }

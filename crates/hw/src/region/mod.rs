@@ -24,6 +24,7 @@
 //! Source: DESIGN §2.
 #![cfg(not(any(loom, shuttle)))]
 
+mod client;
 mod dax;
 mod error;
 mod files;
@@ -33,6 +34,7 @@ mod shards;
 mod spec;
 mod superblock;
 
+pub use client::ClientSections;
 pub use dax::DaxLayout;
 pub use error::{RegionError, Result};
 pub use shards::Claim;
@@ -268,7 +270,7 @@ impl RegionFiles {
             file_offset: self.section_offset(section),
         };
         let path = self.section_path(section);
-        self.map_fd(self.section_fd(section), self.section_bytes(section), options, &path)
+        map_fd(self.section_fd(section), self.section_bytes(section), options, &path)
     }
 
     /// A descriptor of a section to hand to a client, with these rights and none more. Never for
@@ -494,22 +496,8 @@ impl RegionFiles {
             dax.base_bytes + dax.slots_offset + u64::from(slot) * dax.slot_stride_bytes
         });
         let options = MapOptions { file_offset, populate: false, huge_advice: false };
-        let window = self.map_fd(fd.as_fd(), SLOT_BYTES, options, path)?;
+        let window = map_fd(fd.as_fd(), SLOT_BYTES, options, path)?;
         Ok((fd, window))
-    }
-
-    fn map_fd(
-        &self,
-        fd: BorrowedFd<'_>,
-        bytes: u64,
-        options: MapOptions,
-        path: &Path,
-    ) -> Result<Window> {
-        let align_bytes = self.dax_layout().map_or(1, |dax| dax.align_bytes);
-        let map_bytes = bytes.next_multiple_of(align_bytes);
-        let window =
-            Window::map(fd, map_bytes, Access::ReadWrite, options).map_err(failed("map", path))?;
-        Ok(if map_bytes == bytes { window } else { window.slice(0, bytes) })
     }
 
     fn back_section(&self, section: Section, offset: u64, bytes: u64) -> Result<()> {
@@ -572,6 +560,10 @@ fn reopen(fd: BorrowedFd<'_>, access: Access, path: &Path) -> Result<OwnedFd> {
     let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
     rustix::fs::open(name, rights | OFlags::CLOEXEC, Mode::empty())
         .map_err(failed("open again through /proc/self/fd", path))
+}
+
+fn map_fd(fd: BorrowedFd<'_>, bytes: u64, options: MapOptions, path: &Path) -> Result<Window> {
+    Window::map(fd, bytes, Access::ReadWrite, options).map_err(failed("map", path))
 }
 
 /// The map of slots stays whole whatever panicked while it was locked: entries are put in and

@@ -34,6 +34,7 @@ pub mod watch;
 pub use consumer::{Consumer, Held};
 pub use producer::Producer;
 
+use crate::window::Window;
 use rackpool_core::constants::{
     MESSAGE_BYTES_MAX, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES,
 };
@@ -186,6 +187,11 @@ const fn done_offset(block: u32) -> u64 {
 /// What the consumer writes into the done word once it has finished message number `sequence`.
 const fn done_stamp(incarnation: u16, sequence: u64) -> u64 {
     (incarnation as u64) << 48 | (sequence.wrapping_add(1) & ((1 << 48) - 1))
+}
+
+/// Wakes the consumer of a ring, for a producer on another host, which cannot.
+pub fn wake(window: &Window) {
+    crate::wait::wake(window, CONSUMER_SLEEPING);
 }
 
 /// Empties a ring of [`Geometry::STANDARD`] for a new pair of ends. Both sides must have stopped

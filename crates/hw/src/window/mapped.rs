@@ -126,7 +126,8 @@ impl Window {
     }
 
     /// Maps `bytes` bytes of a file, shared. The file has to be long enough (a device says no
-    /// length and is taken at its word); otherwise an access would kill the process.
+    /// length and is taken at its word); otherwise an access would kill the process. A device is
+    /// mapped in units of its own, so more than `bytes` may be, of which the window shows nothing.
     pub fn map(
         fd: BorrowedFd<'_>,
         bytes: u64,
@@ -144,7 +145,8 @@ impl Window {
                 "the file has {file_bytes} bytes, the mapping would end at {end} bytes"
             )));
         }
-        let size = usize::try_from(bytes)
+        let unit = if is_device { device_align_bytes(stat.st_rdev).unwrap_or(2 << 20) } else { 1 };
+        let size = usize::try_from(bytes.next_multiple_of(unit))
             .map_err(|_| invalid(format!("{bytes} bytes do not fit the address space")))?;
         let rights = match access {
             Access::ReadOnly => ProtFlags::READ,
@@ -332,6 +334,13 @@ impl Window {
 
 #[cold]
 #[inline(never)]
+/// The unit in which a devdax device is mapped, as the kernel says.
+fn device_align_bytes(device: u64) -> Option<u64> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let text = std::fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/align")).ok()?;
+    text.trim().parse().ok().filter(|align: &u64| align.is_power_of_two())
+}
+
 fn spin_for(delay_ns: u32) {
     let delay = Duration::from_nanos(u64::from(delay_ns));
     let start = Instant::now();

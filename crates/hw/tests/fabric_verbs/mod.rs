@@ -8,9 +8,10 @@ pub mod far;
 use crate::fabric_rig::{Memory, PATIENCE, Rig, buffers_of_the_end};
 use rackpool_core::seam::{BufId, FabricEvent, PeerId};
 use rackpool_hw::fabric::verbs::{
-    Atomics, DeviceChoice, Endpoint, EndpointOptions, Target, TargetOptions, Trust,
+    Atomics, DeviceChoice, Endpoint, EndpointOptions, Target, TargetOptions,
 };
 use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
+use rackpool_hw::secret::Secret;
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -27,11 +28,15 @@ pub fn atomics() -> Atomics {
     }
 }
 
+fn secret() -> Option<Secret> {
+    Some(Secret::new(b"known to both ends of the tests").expect("it is long enough"))
+}
+
 pub fn target_options(memory: &Memory, listen: SocketAddr) -> TargetOptions {
     let Memory { pages, table, cell, layout } = memory.clone();
     TargetOptions {
         device: device("RACKPOOL_VERBS_TARGET_DEVICE"),
-        trust: Trust::Network,
+        secret: secret(),
         atomics: atomics(),
         // The emulated processors of virtual machines stop for long.
         lease_ms: 5000,
@@ -42,7 +47,7 @@ pub fn target_options(memory: &Memory, listen: SocketAddr) -> TargetOptions {
 pub fn endpoint() -> Endpoint {
     let options = EndpointOptions {
         device: device("RACKPOOL_VERBS_DEVICE"),
-        trust: Trust::Network,
+        secret: secret(),
         atomics: atomics(),
         lease_ms: 5000,
         ..EndpointOptions::default()

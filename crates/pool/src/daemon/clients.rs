@@ -1,7 +1,8 @@
 //! Local clients of a daemon: control connections, slots and their rings. A closed connection is
 //! the client's end, because a client unmaps before it closes and the kernel does the same for
 //! the dead. After a restart of the daemon the slots of living processes are kept until they
-//! resume.
+//! resume. Clients of other hosts of the rack have their connections to the agents there
+//! (`hosts.rs`), which say who comes and who is gone.
 
 use super::io_error;
 use super::world::RegionWorld;
@@ -12,8 +13,10 @@ use rackpool_core::layout::{
     SLOT_REQUEST_RING, SlotWord, release_offset,
 };
 use rackpool_core::seam::{Mem, Nanos};
-use rackpool_core::wire::{self, ControlHello, ControlReply, RegionInfo, WIRE_VERSION};
-use rackpool_core::{Error, Result};
+use rackpool_core::wire::{
+    self, ControlHello, ControlReply, HostProcess, HostTag, RegionInfo, WIRE_VERSION,
+};
+use rackpool_core::{Error, Result, SessionId};
 use rackpool_hw::control::{ControlConn, Received};
 use rackpool_hw::event::{Interest, Poller, WakeEvent};
 use rackpool_hw::process::{ProcessHandle, ProcessId};
@@ -46,6 +49,10 @@ pub(super) struct Client {
     resumed: bool,
     /// Watched instead of a connection until the client resumes.
     process: Option<ProcessHandle>,
+    /// The host's, if it is not the daemon's own.
+    pub host: Option<HostTag>,
+    /// Of a client of another host: its agent says that it is connected.
+    is_attached: bool,
 }
 
 /// All local clients.
@@ -86,8 +93,14 @@ impl Clients {
                 world.add_slot(slot, window.clone());
             }
             let left = world.slot_word(slot, SlotWord::Left) != Some(0);
-            match ProcessHandle::open_exact(process_id(&info)) {
-                Ok(process) if !left => {
+            let host = HostTag::unpack(info.pid, info.start_time);
+            match (host, ProcessHandle::open_exact(process_id(&info))) {
+                (Some((tag, _)), _) if !left => {
+                    let mut client = rings(&window.expect("left reads as gone without a section"));
+                    client.host = Some(tag);
+                    self.slots[slot as usize] = Some(client);
+                }
+                (None, Ok(process)) if !left => {
                     let window = window.expect("left reads as gone without a section");
                     self.reserve(slot, rings(&window), process, poller)
                         .map_err(|error| io_error("watching a process", &error))?;
@@ -189,7 +202,10 @@ impl Clients {
         let (conn, _) = self.pending.remove(&token).expect("looked up above");
         let _ = poller.remove(&conn);
         let resume_slot = hello.as_ref().ok().and_then(|hello| hello.resume_slot);
-        let result = hello.and_then(|hello| self.admit(&conn, &hello, engine, world));
+        let result = hello.and_then(|hello| {
+            let who = || local_process(&conn);
+            self.admit(who, &hello, engine, world)
+        });
         let sent = match result {
             Ok(slot) => {
                 let sent = self.welcome(&conn, slot, world, context);
@@ -203,10 +219,10 @@ impl Clients {
         drop(sent);
     }
 
-    /// Finds or makes the slot of a client that says hello.
+    /// Finds or makes the slot of a client that says hello; `who` is asked for a new one.
     fn admit(
         &mut self,
-        conn: &ControlConn,
+        who: impl FnOnce() -> Result<(u64, u64)>,
         hello: &ControlHello,
         engine: &mut Daemon,
         world: &mut RegionWorld,
@@ -215,7 +231,7 @@ impl Clients {
             let (found, supported) = (hello.version, WIRE_VERSION);
             return Err(Error::Version { peer: "client".into(), found, supported });
         }
-        let peer = conn.check_peer().map_err(|e| Error::Denied { reason: e.to_string() })?;
+        let (pid, start_time) = who()?;
         if let Some(slot) = hello.resume_slot.or_else(|| self.forgotten_slot(hello, engine)) {
             engine.resume_local(hello.session, hello.number, slot)?;
             if world.slot(slot).is_none() {
@@ -223,15 +239,8 @@ impl Clients {
             }
             return Ok((slot, hello.read_only));
         }
-        let process = ProcessId::of(peer.pid).map_err(|error| Error::Denied {
-            reason: format!(
-                "process {} is not visible from the daemon ({error}): run both in one process \
-                 namespace",
-                peer.pid
-            ),
-        })?;
         let said = (hello.session, hello.number);
-        let slot = engine.join_local(said, u64::from(process.pid), process.start_time, world)?;
+        let slot = engine.join_local(said, pid, start_time, world)?;
         match world.files.create_slot(slot) {
             Ok((_, window)) => {
                 world.add_slot(slot, window);
@@ -259,17 +268,7 @@ impl Clients {
         world: &RegionWorld,
         context: &Welcome<'_>,
     ) -> Result<()> {
-        let window = world.slot(slot).expect("admitted clients have a section");
-        for ring in RINGS {
-            ring::reset(&window.slice(ring, RING_BYTES));
-        }
-        self.ended.push((slot, false));
-        let reply = ControlReply::Welcome {
-            slot,
-            region: context.region.clone(),
-            asymmetric_fence: world.is_asymmetric(),
-            offsets: world.files.client_offsets(slot),
-        };
+        let reply = self.begin(slot, world.is_asymmetric(), world, context);
         let (slot_fd, _) = world.files.open_slot(slot).map_err(Error::from)?;
         let open = |section, access| world.files.client_fd(section, access).map_err(Error::from);
         let pages = if read_only { Access::ReadOnly } else { Access::ReadWrite };
@@ -279,6 +278,103 @@ impl Clients {
         let fds = [&slot_fd, &bell_fd, &table_fd, &pages_fd].map(|fd| fd.as_fd());
         let fds = [fds[0], fds[1], fds[2], fds[3], context.wake.as_fd()];
         conn.send(&wire::encode_vec(&reply), &fds).map_err(|e| io_error("welcome", &e))
+    }
+
+    /// Makes the rings of a slot anew; what its client is to be told.
+    fn begin(
+        &mut self,
+        slot: u32,
+        asymmetric_fence: bool,
+        world: &RegionWorld,
+        context: &Welcome<'_>,
+    ) -> ControlReply {
+        let window = world.slot(slot).expect("admitted clients have a section");
+        for ring in RINGS {
+            ring::reset(&window.slice(ring, RING_BYTES));
+        }
+        self.ended.push((slot, false));
+        let offsets = world.files.client_offsets(slot);
+        ControlReply::Welcome { slot, region: context.region.clone(), asymmetric_fence, offsets }
+    }
+
+    /// A client of another host says hello, by its agent. It fences for itself: the barrier of this
+    /// host's kernel does not reach it.
+    pub(super) fn join_of_host(
+        &mut self,
+        (tag, process): (HostTag, HostProcess),
+        hello: &ControlHello,
+        engine: &mut Daemon,
+        world: &mut RegionWorld,
+        context: &Welcome<'_>,
+    ) -> ControlReply {
+        let slot = match self.admit(|| Ok(tag.pack(process)), hello, engine, world) {
+            Ok((slot, _)) => slot,
+            Err(error) => return ControlReply::Refused(error),
+        };
+        let reply = self.begin(slot, false, world, context);
+        let mut client = rings(world.slot(slot).expect("admitted clients have a section"));
+        (client.host, client.is_attached) = (Some(tag), true);
+        client.resumed = hello.resume_slot.is_some();
+        self.slots[slot as usize] = Some(client);
+        reply
+    }
+
+    /// The agent of a host is there: slots of its clients of before, which are not served until
+    /// they take them up again. Those of an earlier boot are given back.
+    pub(super) fn host_is_back(
+        &mut self,
+        tag: HostTag,
+        engine: &mut Daemon,
+        world: &mut RegionWorld,
+        poller: &Poller,
+    ) -> Vec<(u32, SessionId, HostProcess)> {
+        self.detach(tag.host);
+        let mut kept = Vec::new();
+        for (slot, session, found, process) in of_host(tag.host, engine) {
+            if found == tag {
+                kept.push((slot, session, process));
+            } else {
+                self.leave(slot, engine, world, poller);
+            }
+        }
+        kept
+    }
+
+    /// Gives back all slots of a host; how many.
+    pub(super) fn host_is_gone(
+        &mut self,
+        host: u32,
+        engine: &mut Daemon,
+        world: &mut RegionWorld,
+        poller: &Poller,
+    ) -> u32 {
+        let slots = of_host(host, engine);
+        for (slot, ..) in &slots {
+            self.leave(*slot, engine, world, poller);
+        }
+        slots.len() as u32
+    }
+
+    /// The agent of a host says that a client is gone.
+    pub(super) fn left_of_host(
+        &mut self,
+        (slot, session, tag): (u32, SessionId, HostTag),
+        engine: &mut Daemon,
+        world: &mut RegionWorld,
+        poller: &Poller,
+    ) {
+        let is_its = |(known, of, found, _): &(u32, SessionId, HostTag, HostProcess)| {
+            (*known, *of, *found) == (slot, session, tag)
+        };
+        if of_host(tag.host, engine).iter().any(is_its) {
+            self.leave(slot, engine, world, poller);
+        }
+    }
+
+    /// Nobody serves the clients of a host until its agent is back.
+    pub(super) fn detach(&mut self, host: u32) {
+        let of_host = |client: &&mut Client| client.host.is_some_and(|tag| tag.host == host);
+        self.slots.iter_mut().flatten().filter(of_host).for_each(|one| one.is_attached = false);
     }
 
     fn attach_conn(
@@ -395,6 +491,29 @@ pub(super) struct Welcome<'a> {
     pub wake: &'a WakeEvent,
 }
 
+/// Slots of clients of a host, whose, of which boot and process.
+fn of_host(host: u32, engine: &Daemon) -> Vec<(u32, SessionId, HostTag, HostProcess)> {
+    let local = engine.sessions().filter(|info| info.record < SLOTS_MAX);
+    let known = local.filter_map(|info| {
+        let (tag, process) = HostTag::unpack(info.pid, info.start_time)?;
+        (tag.host == host).then_some((info.record, info.session, tag, process))
+    });
+    known.collect()
+}
+
+/// The process at the other end of a control connection, for its session record.
+fn local_process(conn: &ControlConn) -> Result<(u64, u64)> {
+    let peer = conn.check_peer().map_err(|e| Error::Denied { reason: e.to_string() })?;
+    let process = ProcessId::of(peer.pid).map_err(|error| Error::Denied {
+        reason: format!(
+            "process {} is not visible from the daemon ({error}): run both in one process \
+             namespace",
+            peer.pid
+        ),
+    })?;
+    Ok((u64::from(process.pid), process.start_time))
+}
+
 fn process_id(info: &SessionInfo) -> ProcessId {
     ProcessId { pid: u32::try_from(info.pid).unwrap_or(0), start_time: info.start_time }
 }
@@ -414,13 +533,15 @@ fn rings(slot: &Window) -> Client {
         conn: None,
         resumed: false,
         process: None,
+        host: None,
+        is_attached: false,
     }
 }
 
 impl Client {
     /// Whether the client is connected: requests of others wait until they resume.
     pub(super) fn is_connected(&self) -> bool {
-        self.conn.is_some()
+        self.conn.is_some() || self.is_attached
     }
 
     /// Puts an outcome into the client's ring and wakes it, wherever it sleeps; `false` if there

@@ -1,17 +1,20 @@
 //! The daemon of a rack as a process or thread: the engine of `core::daemon` over real sections,
 //! driven by one poll loop, beside the fabric target's own thread.
 //!
-//! `server.rs` is the loop, `world.rs` what the engine sees, `clients.rs` the local clients'
-//! control connections and slots, `uplinks.rs` the fabric endpoint for clients without one,
-//! `standby.rs` shards whose own daemon is dead. Threads with handles of their own move pages:
+//! `server.rs` is the loop, `opening.rs` what stands before it, `world.rs` what the engine sees,
+//! `clients.rs` the local clients' control connections and slots, `hosts.rs` other hosts that have
+//! the rack's memory, `uplinks.rs` the fabric endpoint for clients without one, `standby.rs` shards
+//! whose own daemon is dead. Threads with handles of their own move pages:
 //! `mover.rs` to this rack, `balance.rs` cold ones away, `drain.rs` all of them, when `standing.rs`
 //! says so. Clients that come over the fabric are the core's (`Remotes`).
 
 mod balance;
 mod clients;
 mod drain;
+mod hosts;
 mod keeper;
 mod mover;
+mod opening;
 mod server;
 mod standby;
 mod standing;
@@ -27,6 +30,7 @@ use rackpool_core::policy::{BalanceParams, Policy as Migration};
 use rackpool_core::wire::FabricKind;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
+use rackpool_hw::fabric::{FabricOptions, Over};
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{MemorySpec, SpecError};
 use rackpool_hw::secret::Secret;
@@ -58,8 +62,11 @@ pub struct DaemonOptions {
     pub listen: SocketAddr,
     /// What is proved to the master and to other racks, and what they and fabric clients prove.
     pub secret: Option<Secret>,
-    /// How other racks are to reach this one.
+    /// How other racks are to reach this one; with `Verbs` also how this one reaches them for
+    /// clients without a fabric endpoint.
     pub fabric: FabricKind,
+    /// With `Verbs`, the RDMA device; see [`Options::verbs_device`].
+    pub verbs_device: Option<String>,
     /// Latency to inject.
     pub emulate: Emulate,
     /// Whether the region is removed when the daemon stops.
@@ -95,6 +102,7 @@ impl DaemonOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             secret: None,
             fabric: FabricKind::Tcp,
+            verbs_device: None,
             emulate: Emulate::default(),
             ephemeral: false,
             join_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
@@ -119,12 +127,28 @@ impl DaemonOptions {
         let mut options = Options::new(&self.master.join(","), self.rack);
         options.request_timeout_ms = call_ms;
         options.secret = self.secret.clone();
+        options.verbs_device = self.verbs_device.clone();
         options.shard = (self.shards > 1).then_some(self.shard);
         options
     }
 
-    /// Others are told where it listens.
-    fn check_listen(&self) -> Result<()> {
+    /// What the daemon reaches others, and is reached, over.
+    fn fabric_options(&self) -> FabricOptions {
+        let over = match self.fabric {
+            FabricKind::Verbs => Over::Verbs,
+            FabricKind::Tcp | FabricKind::Shm => Over::Tcp,
+        };
+        let (device, secret) = (self.verbs_device.clone(), self.secret.clone());
+        FabricOptions { over, device, secret, ..FabricOptions::default() }
+    }
+
+    /// Others are told where it listens, and what is injected has to be injectable.
+    fn check(&self) -> Result<()> {
+        if self.fabric == FabricKind::Verbs && self.emulate.rdma_ns > 0 {
+            let reason = "fabric `verbs` is a real device's: no latency is injected into it; \
+                          leave rdma= out of the emulated latencies, or use fabric `tcp`";
+            return Err(Error::Config { reason: reason.into() });
+        }
         if self.listen.ip().is_unspecified() {
             let what = format!("{} is nowhere", self.listen);
             let reason = format!("{what}: listen at the address at which others reach this host");

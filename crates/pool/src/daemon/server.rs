@@ -4,31 +4,31 @@
 
 use super::balance::BalanceThread;
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
+use super::hosts::{Hosts, Rack};
 use super::mover::MoverThread;
+use super::opening::{open_region, rack_info, region_info, start_target};
 use super::standing::Membership;
 use super::uplinks::{FabricUplinks, Turn};
 use super::world::RegionWorld;
 use super::{Belongs, DaemonOptions, Ended, Stop, control_name, io_error, standby};
 use crate::clock;
 use crate::link::MasterLink;
-use crate::links::fabric_error;
 use crate::metrics::{self, Door, MetricsServer};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES, TICK_NS};
-use rackpool_core::daemon::{
-    Act, ClientId, Daemon, Place, Proxy, Remotes, Rings, World, WriteBack, format,
-};
+use rackpool_core::daemon::{Act, ClientId, Daemon, Place, Proxy, Remotes, Rings, WriteBack};
 use rackpool_core::member::MemberAnswer;
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
-    self, DaemonStats, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo, RemoteReply,
-    RequestFrame, Routed,
+    self, AgentHears, AgentSays, DaemonStats, MasterAnswer, MasterCall, MasterReply, RackInfo,
+    RegionInfo, RemoteReply, RequestFrame, Routed,
 };
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::control::ControlListener;
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
-use rackpool_hw::fabric::tcp::{self, Target, TargetOptions};
+use rackpool_hw::fabric::Target;
+use rackpool_hw::fabric::tcp;
 use rackpool_hw::process::Shutdown;
-use rackpool_hw::region::{Claim, RegionFiles};
+use rackpool_hw::region::Claim;
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::wait::{Pause, Waiter};
 use std::collections::{BTreeMap, VecDeque};
@@ -62,6 +62,7 @@ pub(super) struct Server {
     listener: ControlListener,
     world: RegionWorld,
     clients: Clients,
+    hosts: Hosts,
     remotes: Remotes,
     /// Work for clients without a fabric endpoint, and the endpoint that it is done on.
     proxy: Proxy,
@@ -102,23 +103,20 @@ impl Server {
     pub(super) fn open(options: DaemonOptions, belongs: Belongs, stop: Arc<Stop>) -> Result<Self> {
         let asymmetric = rackpool_hw::barrier::register().is_ok();
         let rack = options.home()?;
-        options.check_listen()?;
+        options.check()?;
+        let fabric = options.fabric_options();
+        // Before a region is made: what is not here is said at once.
+        let uplinks = FabricUplinks::new(fabric.clone())?;
         let (files, is_new, claim) = standby::region_of(&options, belongs)?;
+        let cells = Target::cells(fabric.over, files.layout());
         let (mut world, mut engine, claim) =
-            open_region(files, rack, asymmetric, (is_new, belongs), claim)?;
+            open_region(files, rack, (asymmetric, cells), (is_new, belongs), claim)?;
         engine.set_policy(options.migration);
         engine.set_balance(options.balance);
         engine.set_client_quota(options.client_quota_bytes, &world);
         let layout = engine.layout();
         let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
-        let (pages, table) = (world.pages().clone(), world.table().clone());
-        let cells = world.target_cells.clone();
-        let mut target = TargetOptions::new(options.listen, layout, pages, table, cells);
-        let fabric_wake = wake.try_clone().map_err(|e| io_error("wake event", &e))?;
-        target.secret = options.secret.clone();
-        target.waker = Arc::new(move || fabric_wake.notify());
-        let target = Target::start(target).map_err(fabric_error)?;
-        world.fabric = Some(target.counters());
+        let target = start_target(&options, &fabric, layout, &mut world, &wake)?;
         let region = region_info(&engine, &options);
         let control = control_name(rack, engine.region_id());
         let listener =
@@ -133,12 +131,13 @@ impl Server {
             master,
             bell: Bitmap::attach(world.bell.clone()),
             poller: Poller::new().map_err(|e| io_error("epoll", &e))?,
-            uplinks: FabricUplinks::new(options.secret.clone())?,
+            uplinks,
             options,
             stop,
             engine,
             world,
             clients: Clients::new(),
+            hosts: Hosts::default(),
             remotes,
             proxy: Proxy::new(crate::local::new_session()?),
             queued,
@@ -199,7 +198,7 @@ impl Server {
         add(self.poller.add(&self.wake, TOKEN_WAKE, Interest::Read))?;
         let master = self.master.fd().map_err(|e| io_error("epoll", &e))?;
         add(self.poller.add(master, TOKEN_MASTER, Interest::Read))?;
-        add(self.poller.add(self.uplinks.prepare_sleep(), TOKEN_UPLINKS, Interest::Read))?;
+        add(self.poller.add(self.uplinks.prepare_sleep()?, TOKEN_UPLINKS, Interest::Read))?;
         add(self.poller.add(&self.stop.wake, TOKEN_STOP, Interest::Read))
     }
 
@@ -307,7 +306,9 @@ impl Server {
             let behind_ns = self.proxy.is_behind().then_some(TICK_NS);
             let tick_ns = self.engine.tick_ns().unwrap_or(idle_ns);
             let ns = behind_ns.unwrap_or(idle_ns).min(tick_ns);
-            self.uplinks.prepare_sleep();
+            if let Err(error) = self.uplinks.prepare_sleep() {
+                eprintln!("rackpool: {error}");
+            }
             self.serve_sockets(Some(Duration::from_nanos(ns)));
         }
         self.bell.awake();
@@ -465,12 +466,28 @@ impl Server {
                 FabricEvent::Received { peer, message } => self.on_remote(peer, &message),
                 FabricEvent::Closed { peer, .. } => {
                     self.remotes.on_closed(peer, &mut self.engine, clock::now_ns());
+                    self.hosts.on_closed(peer, &mut self.clients);
                 }
                 _ => {}
             }
         }
         self.events = events;
         worked
+    }
+
+    /// The agent of another host of the rack said something.
+    fn on_agent(&mut self, peer: PeerId, says: AgentSays) {
+        let Self { clients, engine, world, poller, .. } = self;
+        let mut rack = Rack { clients, engine, world, poller };
+        let welcome = Welcome { region: &self.region, wake: &self.wake };
+        let from = (peer, clock::now_ns());
+        let (answer, replaced) = self.hosts.hear(from, says, &mut rack, &welcome);
+        replaced.into_iter().for_each(|old| self.target.close(old));
+        if let Some(answer) = answer {
+            let message = RemoteReply::Agent(answer);
+            self.send_remote(peer, &Routed { channel: 0, message });
+        }
+        self.end_proxied();
     }
 
     fn on_remote(&mut self, peer: PeerId, message: &[u8]) {
@@ -491,6 +508,7 @@ impl Server {
             Act::Close(peer) => self.target.close(peer),
             Act::Send(peer, reply) => self.send_remote(peer, &reply),
             Act::WriteBack(place, job) => self.write_back(place, *job),
+            Act::Agent(peer, says) => self.on_agent(peer, *says),
         }
     }
 
@@ -520,7 +538,12 @@ impl Server {
                     if pushed != Ok(true) {
                         eprintln!("rackpool: slot {slot} does not take its answers");
                     }
-                    client.replies.wake_if_sleeping();
+                    let is_asleep = client.replies.wake_if_sleeping();
+                    let agent = client.host.and_then(|tag| self.hosts.agent_of(tag));
+                    if let Some(agent) = agent.filter(|_| is_asleep) {
+                        let message = RemoteReply::Agent(AgentHears::Wake { slot });
+                        self.send_remote(agent, &Routed { channel: 0, message });
+                    }
                 }
                 ClientId::Remote(record) => {
                     if let Some(act) = self.remotes.answer(record, RemoteReply::Reply(frame)) {
@@ -705,69 +728,4 @@ impl Server {
             eprintln!("rackpool: removing the region: {error}");
         }
     }
-}
-
-/// What the master is told of the rack.
-fn rack_info(
-    engine: &Daemon,
-    options: &DaemonOptions,
-    control: String,
-    fabric_addr: SocketAddr,
-) -> Result<RackInfo> {
-    let layout = engine.layout();
-    Ok(RackInfo {
-        rack: engine.rack(),
-        region_id: engine.region_id(),
-        epoch: engine.epoch(),
-        page_shift: layout.pages.page_shift(),
-        frame_count: layout.frame_count,
-        frames_free: engine.frames_free(),
-        host: rackpool_hw::process::boot_id().map_err(|e| io_error("boot id", &e))?,
-        control,
-        fabric: options.fabric.clone(),
-        fabric_addr: fabric_addr.to_string(),
-        alive: true,
-    })
-}
-
-/// What clients are told of the region.
-fn region_info(engine: &Daemon, options: &DaemonOptions) -> RegionInfo {
-    let layout = engine.layout();
-    RegionInfo {
-        rack: engine.rack(),
-        region_id: engine.region_id(),
-        epoch: engine.epoch(),
-        page_shift: layout.pages.page_shift(),
-        frame_count: layout.frame_count,
-        emulate_cxl_ns: options.emulate.cxl_ns,
-        emulate_rdma_ns: options.emulate.rdma_ns,
-        counts_use: engine.counts_use(),
-    }
-}
-
-/// Formats a new region, attaches to it, and claims it if that was not done.
-fn open_region(
-    files: RegionFiles,
-    rack: RackId,
-    asymmetric: bool,
-    (is_new, belongs): (bool, Belongs),
-    claim: Option<Claim>,
-) -> Result<(RegionWorld, Daemon, Option<Claim>)> {
-    let layout = files.layout();
-    let mut world = RegionWorld::new(files, asymmetric)?;
-    let mut claim = claim;
-    if is_new {
-        let mut id = [0; 2];
-        for word in &mut id {
-            *word = rackpool_hw::process::random_u64().map_err(|e| io_error("getrandom", &e))?;
-        }
-        format(&mut world, rack, id, layout)?;
-        world.files.publish().map_err(Error::from)?;
-    }
-    if claim.is_none() && belongs == Belongs::Here && rack.is_divided() {
-        // There was nothing to claim when this daemon began.
-        claim = Claim::take(world.files.spec()).map_err(Error::from)?;
-    }
-    let engine = Daemon::attach(&mut world, rack, Some(layout.pages))?;
-    Ok((world, engine, claim))
 }

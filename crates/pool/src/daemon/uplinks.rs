@@ -1,18 +1,17 @@
 //! The daemon's own fabric endpoint, on which it works for clients that have none: what the
 //! engine of `core::daemon::Proxy` needs of its process. Data pass through a buffer of the daemon,
-//! because a socket copies anyway.
+//! because a socket copies anyway, and a device may not use a client's memory.
 
 use super::clients::Clients;
+use crate::links::{fabric_error, require_same};
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::daemon::{OutcomeData, Uplinks};
 use rackpool_core::seam::{
     BufId, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, Verb, WorkRequest, WorkStatus,
 };
-use rackpool_core::wire::{self, FabricKind, ProxyOutcome, RackInfo};
+use rackpool_core::wire::{self, ProxyOutcome, RackInfo};
 use rackpool_core::{RackId, Result};
-use rackpool_hw::fabric::LocalBuffers;
-use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
-use rackpool_hw::secret::Secret;
+use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
@@ -37,10 +36,9 @@ struct Peer {
 }
 
 impl FabricUplinks {
-    pub(super) fn new(secret: Option<Secret>) -> Result<Self> {
-        let endpoint = Endpoint::new(EndpointOptions { secret, ..EndpointOptions::default() });
+    pub(super) fn new(options: FabricOptions) -> Result<Self> {
         Ok(Self {
-            endpoint: endpoint.map_err(crate::links::fabric_error)?,
+            endpoint: Endpoint::new(options).map_err(fabric_error)?,
             peers: BTreeMap::new(),
             wanted: Vec::new(),
             unposted: Vec::new(),
@@ -106,8 +104,8 @@ impl FabricUplinks {
     }
 
     /// See `Endpoint::prepare_sleep`.
-    pub(super) fn prepare_sleep(&mut self) -> BorrowedFd<'_> {
-        self.endpoint.prepare_sleep()
+    pub(super) fn prepare_sleep(&mut self) -> Result<BorrowedFd<'_>> {
+        self.endpoint.prepare_sleep().map_err(fabric_error)
     }
 }
 
@@ -125,14 +123,15 @@ impl Uplinks for Turn<'_> {
     }
 
     fn connect(&mut self, info: &RackInfo) -> Option<PeerId> {
-        if info.fabric == FabricKind::Verbs {
+        let links = &mut self.links;
+        if let Err(error) = require_same(&links.endpoint, info) {
+            eprintln!("rackpool: {error}");
             return None;
         }
-        let links = &mut self.links;
         let addr = info.fabric_addr.parse().ok()?;
         let bytes = u64::from(FABRIC_OUTSTANDING_MAX) * BUFFER_BYTES;
         let buffer = links.endpoint.register(vec![0; bytes as usize]).ok()?;
-        match links.endpoint.connect(addr, self.now) {
+        match links.endpoint.connect(info.rack, addr, self.now) {
             Ok(peer) => {
                 links.peers.insert(peer, Peer { buffer, batch: Vec::new() });
                 Some(peer)

@@ -38,14 +38,19 @@ pub(super) struct RegionWorld {
 }
 
 impl RegionWorld {
-    pub(super) fn new(files: RegionFiles, asymmetric_fence: bool) -> Result<Self> {
+    /// `target_cells`: how many the fabric target's thread has.
+    pub(super) fn new(
+        files: RegionFiles,
+        asymmetric_fence: bool,
+        target_cells: u32,
+    ) -> Result<Self> {
         let map = |section| files.map(section).map_err(Error::from);
         Ok(Self {
             private: map(Section::Private)?,
             table: map(Section::Table)?,
             pages: map(Section::Pages)?,
             bell: map(Section::Bell)?,
-            target_cells: Window::heap(u64::from(CELLS) * 8)
+            target_cells: Window::heap(u64::from(target_cells) * 8)
                 .with_asymmetric_fence(asymmetric_fence),
             files,
             fabric: None,
@@ -82,6 +87,10 @@ impl RegionWorld {
         self.slots[slot as usize].as_ref()
     }
 
+    fn target_cell_count(&self) -> u32 {
+        (self.target_cells.bytes() / 8) as u32
+    }
+
     pub(super) fn is_asymmetric(&self) -> bool {
         self.asymmetric_fence
     }
@@ -103,18 +112,17 @@ impl World for RegionWorld {
     }
 
     fn cell_count(&self) -> u32 {
-        (self.slots_used.len() as u32 + 1) * CELLS
+        self.target_cell_count() + self.slots_used.len() as u32 * CELLS
     }
 
     fn cell(&self, index: u32) -> u64 {
+        let Some(index) = index.checked_sub(self.target_cell_count()) else {
+            return self.target_cells.load(8 * u64::from(index));
+        };
         let (owner, cell) = (index / CELLS, index % CELLS);
-        match self.slots_used.get(owner as usize) {
-            None => self.target_cells.load(8 * u64::from(cell)),
-            Some(slot) => {
-                let window = self.slots[*slot as usize].as_ref();
-                window.map_or(0, |window| window.load(cell_offset(cell)))
-            }
-        }
+        let slot = self.slots_used.get(owner as usize);
+        let window = slot.and_then(|slot| self.slots[*slot as usize].as_ref());
+        window.map_or(0, |window| window.load(cell_offset(cell)))
     }
 
     fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {

@@ -63,6 +63,8 @@ async fn main(
                     }
                 }
                 Act::Close(peer) => ctx.close_peer(endpoint, peer),
+                // A simulated rack has one host.
+                Act::Agent(peer, _) => ctx.close_peer(endpoint, peer),
             },
             Input::Fabric(FabricEvent::Completed { id, .. }) => {
                 ctx.sent(endpoint, id);

@@ -2,20 +2,13 @@ set -eu
 rig-rxe rxe0 "$RIG_NET"
 export RACKPOOL_VERBS_DEVICE=rxe0 RACKPOOL_VERBS_TARGET_DEVICE=rxe0
 export RACKPOOL_VERBS_SHARED=/dev/dax0.0
-modules() { modprobe nfit; modprobe nd_pmem; modprobe dax_pmem; modprobe device_dax; }
+rig-dax 0
 if [ "$RIG_ID" = 0 ]; then
-  # The first host makes the namespace, the second one finds it.
-  modules
-  ndctl create-namespace -f -e namespace0.0 --mode=devdax --map=mem --align=2M > /dev/null
-  rig-barrier made 2
   export RACKPOOL_VERBS_LISTEN=0.0.0.0:7100
   "$TEST_fabric_conformance" --ignored --exact --nocapture \
     fabric_verbs::far::serve_a_target_for_another_host
   exit
 fi
-rig-barrier made 2
-modules
-for ((look = 0; look < 200; look++)); do [ -c /dev/dax0.0 ] && break; sleep 0.05; done
 export RACKPOOL_VERBS_TARGET=10.77.0.1:7100
 for ((look = 0; look < 200; look++)); do
   (exec 3<> /dev/tcp/10.77.0.1/7100) 2> /dev/null && break; sleep 0.1

@@ -208,7 +208,7 @@ impl Target {
 /// The counters of a [`Target`], for whoever tells of it; they outlive it.
 #[derive(Clone)]
 pub struct TargetCounters {
-    doors: Arc<Doors>,
+    pub(in crate::fabric) doors: Arc<Doors>,
 }
 
 impl TargetCounters {

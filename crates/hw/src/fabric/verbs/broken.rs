@@ -2,7 +2,8 @@
 
 use super::VerbsError;
 use super::wire::WireError;
-use rackpool_core::error::DeathCause;
+use crate::handshake::Failure;
+use rackpool_core::error::{DeathCause, Distrust};
 use rustix::io::Errno;
 
 /// Why a connection ended.
@@ -20,6 +21,12 @@ pub(super) enum Broken {
     Wire(#[from] WireError),
     #[error("all connections of the target are taken")]
     Refused,
+    #[error("{0}")]
+    Handshake(#[from] Failure),
+    #[error("the target asks for the pool's secret")]
+    NoSecret,
+    #[error("it proved nothing, and others came")]
+    Crowded,
     #[error("a local buffer was taken back before it was sent")]
     BufferGone,
     #[error("{0}")]
@@ -35,6 +42,8 @@ impl Broken {
         // 12 and 13: the device has tried for as long as it does.
         match self {
             Broken::Silent { .. } | Broken::Work { status: 12 | 13 } => DeathCause::Silent,
+            Broken::Handshake(Failure::Distrust(why)) => DeathCause::Distrusted(*why),
+            Broken::NoSecret => DeathCause::Distrusted(Distrust::InitiatorHasNone),
             _ => DeathCause::Closed,
         }
     }

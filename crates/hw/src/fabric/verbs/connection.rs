@@ -630,6 +630,7 @@ impl Connection {
                 events.push(FabricEvent::Connected { peer });
             }
             (Control::Busy, Stage::Greeting) => return Err(Broken::Refused),
+            (Control::Secret, Stage::Greeting) => return Err(Broken::NoSecret),
             (Control::Recovered(address), Stage::Recovering) => {
                 self.lane.connect(&address)?;
                 self.control.send(Control::Ready)?;

@@ -9,6 +9,7 @@
 //!
 //! Source: DESIGN §3 (waiting, liveness).
 
+use super::VerbsError;
 use super::broken::Broken;
 use super::connection::{Connection, Context};
 use super::control::ControlLine;
@@ -17,12 +18,12 @@ use super::lane::{DEPTH, Lane, fit, peer_of};
 use super::local::Locals;
 use super::queue::{Completion, Completions};
 use super::wire::Control;
-use super::{Trust, VerbsError};
 use crate::fabric::buffers::{Buffers, Owner};
 use crate::fabric::peers::PeerTable;
 use crate::fabric::shm::check_work;
-use crate::fabric::tcp::{heartbeat_ns, new_socket, tune};
+use crate::fabric::tcp::{heartbeat_ns, new_socket, require_trust, tune};
 use crate::fabric::{FabricError, FabricStats, Log, Patience, log_to_stderr, monotonic_ns};
+use crate::secret::Secret;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, LEASE_MS_DEFAULT};
 use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
@@ -60,8 +61,9 @@ pub struct EndpointOptions {
     pub spin_ns: u32,
     /// … and how long it then gives way between looks before it sleeps, nanoseconds.
     pub yield_ns: u32,
-    /// Which targets it speaks to.
-    pub trust: Trust,
+    /// What is proved to targets, and they have to prove; without it, only loopback addresses can
+    /// be connected to.
+    pub secret: Option<Secret>,
     /// Who executes CAS and FAA.
     pub atomics: Atomics,
     /// Told why connections end.
@@ -75,7 +77,7 @@ impl Default for EndpointOptions {
             lease_ms: LEASE_MS_DEFAULT,
             spin_ns: 20_000,
             yield_ns: 200_000,
-            trust: Trust::ThisHost,
+            secret: None,
             atomics: Atomics::Safe,
             log: log_to_stderr(),
         }
@@ -136,12 +138,13 @@ impl Endpoint {
     /// Begins a connection without waiting for it, as on `tcp`. The address is that of the
     /// target's control line. Errors: `NotLoopback`, `PeersFull`, `Verbs`, `Io`.
     pub fn connect(&mut self, addr: SocketAddr, now: Nanos) -> Result<PeerId, FabricError> {
-        self.options.trust.require(addr)?;
+        let secret = self.options.secret.as_ref();
+        require_trust(addr, secret)?;
         let limit = self.peers.limit();
         let socket = new_socket(addr)?;
         tune(socket.as_fd())?;
         let connected = rustix::net::connect(&socket, &addr);
-        let control = ControlLine::new(socket);
+        let control = ControlLine::begin(socket, secret)?;
         let (device, completions, domain) = (&self.device, &self.completions, &self.locals.domain);
         let make = |peer: PeerId| {
             let lane = Lane::new(device, domain, completions, peer.0, (DEPTH, false))?;

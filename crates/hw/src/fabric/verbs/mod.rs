@@ -22,6 +22,9 @@
 //! Atomics run on a processor of the target unless the device says that its own are atomic with
 //! those; Soft-RoCE and most network cards say that they are not.
 //!
+//! The ends prove the pool's secret to one another on the control line, before a queue pair is
+//! told of. What devices then send one another is neither encrypted nor authenticated.
+//!
 //! Source: DESIGN §1 (`Fabric`), §3 (a key's revocation completes); decision 0034.
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
@@ -48,30 +51,7 @@ pub use device::{Device, DeviceChoice, device_names};
 pub use endpoint::{Atomics, Endpoint, EndpointOptions};
 pub use target::{Target, TargetOptions};
 
-use super::FabricError;
-use super::tcp::require_trust;
 use rustix::io::Errno;
-use std::net::SocketAddr;
-
-/// Whom the control line may speak to. Nobody is authenticated yet, so this is all the protection
-/// that there is against others of the network.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Trust {
-    /// Addresses of this host only.
-    #[default]
-    ThisHost,
-    /// Everybody who can reach the address: for a network of the pool's own hosts alone.
-    Network,
-}
-
-impl Trust {
-    fn require(self, addr: SocketAddr) -> Result<(), FabricError> {
-        match self {
-            Trust::ThisHost => require_trust(addr, None),
-            Trust::Network => Ok(()),
-        }
-    }
-}
 
 /// Why devices cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -171,6 +151,11 @@ impl From<std::io::Error> for SystemCode {
 }
 
 impl VerbsError {
+    /// Whether it says that what was asked for is not on this machine: retrying is of no use.
+    pub(super) fn is_absence(&self) -> bool {
+        !matches!(self, VerbsError::Pin { .. } | VerbsError::Os { .. })
+    }
+
     /// What the system said last.
     fn os(what: &'static str) -> Self {
         VerbsError::Os { what, code: last_os_error().raw_os_error().unwrap_or(0) }
@@ -224,13 +209,5 @@ mod tests {
         assert!(said(Errno::OPNOTSUPP).contains("fsdax"));
         assert!(said(Errno::FAULT).contains("BAR"));
         assert!(said(Errno::IO).contains("devdax"));
-    }
-
-    #[test]
-    fn strangers_are_spoken_to_only_if_the_network_is_trusted() {
-        let addr = "192.0.2.1:1".parse().unwrap();
-        assert!(Trust::ThisHost.require(addr).is_err());
-        assert!(Trust::Network.require(addr).is_ok());
-        assert!(Trust::default().require("127.0.0.1:1".parse().unwrap()).is_ok());
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! Source: DESIGN §3 (waiting, revocation), §4 (bounded queues).
 
+use super::Atomics;
 use super::broken::Broken;
 use super::control::ControlLine;
 use super::device::{Device, DeviceChoice};
@@ -17,15 +18,16 @@ use super::keys::Keys;
 use super::lane::{TARGET_DEPTH, fit, peer_of};
 use super::queue::{Completion, Completions};
 use super::serve::{Served, Service};
-use super::wire::Control;
-use super::{Atomics, Trust};
 use crate::fabric::doors::Doors;
 use crate::fabric::peers::PeerTable;
 use crate::fabric::shm::ShmPeer;
-use crate::fabric::tcp::{Mail, TargetSendError, heartbeat_ns, new_socket, tune};
+use crate::fabric::tcp::{Mail, TargetCounters, TargetSendError};
+use crate::fabric::tcp::{heartbeat_ns, new_socket, require_trust, tune};
 use crate::fabric::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
+use crate::handshake::Failure;
+use crate::secret::Secret;
 use crate::window::Window;
-use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX};
+use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, UNPROVEN_CONNECTIONS_MAX};
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr};
 use rustix::event::{Timespec, epoll};
@@ -58,8 +60,9 @@ pub struct TargetOptions {
     pub device: DeviceChoice,
     /// Where to listen for control lines; port 0 for any.
     pub listen: SocketAddr,
-    /// Whom to answer.
-    pub trust: Trust,
+    /// What initiators have to prove that they have, and is proved to them; without it, only a
+    /// loopback address may be listened at.
+    pub secret: Option<Secret>,
     /// Geometry of the pages.
     pub layout: RegionLayout,
     /// The pages section.
@@ -98,7 +101,7 @@ impl TargetOptions {
         Self {
             device: DeviceChoice::default(),
             listen,
-            trust: Trust::ThisHost,
+            secret: None,
             layout,
             pages,
             table,
@@ -125,7 +128,7 @@ impl Target {
     /// Begins to serve. Errors: `NotLoopback`, `Geometry` (also: fewer than two cells), `Verbs`,
     /// `Io`.
     pub fn start(options: TargetOptions) -> Result<Self, FabricError> {
-        options.trust.require(options.listen)?;
+        require_trust(options.listen, options.secret.as_ref())?;
         let TargetOptions { layout, pages, table, cells, .. } = options.clone();
         let found_bytes = cells.bytes();
         if found_bytes < 16 {
@@ -165,6 +168,7 @@ impl Target {
             spin_ns: options.spin_ns.into(),
             yield_ns: options.yield_ns.into(),
             lease_ms: options.lease_ms,
+            secret: options.secret,
             log: options.log,
         };
         let thread = std::thread::Builder::new()
@@ -206,6 +210,11 @@ impl Target {
     /// One-sided operations are not among them, as nobody here sees them.
     pub fn stats(&self) -> FabricStats {
         self.doors.stats()
+    }
+
+    /// The same counters for others to look at.
+    pub fn counters(&self) -> TargetCounters {
+        TargetCounters { doors: Arc::clone(&self.doors) }
     }
 }
 
@@ -250,6 +259,7 @@ struct Server {
     spin_ns: Nanos,
     yield_ns: Nanos,
     lease_ms: u64,
+    secret: Option<Secret>,
     log: Log,
 }
 
@@ -349,6 +359,8 @@ impl Server {
         if !matches!(broken, Broken::Closed | Broken::Left) {
             (self.log)(&format!("closed connection {}: {broken}", peer.0));
         }
+        let is_refused = matches!(broken, Broken::Handshake(Failure::Distrust(_)));
+        self.stats.refused += u64::from(is_refused);
         let is_greeted = served.is_greeted();
         // Its queue pair ends here, then what was registered for it.
         drop(served);
@@ -438,15 +450,33 @@ impl Server {
         }
     }
 
+    /// Where a secret is asked for, who has not proved it yet gives way to who comes later, when
+    /// there are too many of them or no connection is left.
+    fn make_room(&mut self) {
+        let (mut unproven, mut oldest) = (0, None);
+        for slot in 0..self.peers.slots() {
+            if let Some((peer, served)) = self.peers.at_mut(slot)
+                && !served.is_greeted()
+            {
+                unproven += 1;
+                oldest = oldest.into_iter().chain([(served.since, peer)]).min();
+            }
+        }
+        let is_crowded = unproven >= UNPROVEN_CONNECTIONS_MAX || self.peers.is_full();
+        if let Some((_, peer)) = oldest.filter(|_| is_crowded && self.secret.is_some()) {
+            self.end(peer, &Broken::Crowded);
+        }
+    }
+
     fn admit(&mut self, socket: OwnedFd, now: Nanos) -> Result<(), FabricError> {
         tune(socket.as_fd())?;
         let limit = self.peers.limit();
-        let mut control = ControlLine::new(socket);
+        self.make_room();
         if self.peers.is_full() {
-            // A new socket has room for this; if not, its end says enough.
-            let _ = control.send(Control::Busy);
+            ControlLine::say_busy(socket, self.secret.is_some());
             return Err(FabricError::PeersFull { limit });
         }
+        let control = ControlLine::accept(socket, self.secret.as_ref())?;
         let make = |peer| Ok::<_, FabricError>(Served::new(peer, control, now));
         let peer = self.peers.insert_with(make).ok_or(FabricError::PeersFull { limit })??;
         let served = self.peers.get_mut(peer).expect("just inserted");

@@ -73,6 +73,8 @@ pub enum Control {
     },
     /// And at the target.
     Recovered(Address),
+    /// The target asks for a proof of the pool's secret first.
+    Secret,
 }
 
 impl Control {
@@ -86,6 +88,7 @@ impl Control {
             Control::Pong => 6,
             Control::Recover { .. } => 7,
             Control::Recovered(_) => 8,
+            Control::Secret => 9,
         }
     }
 
@@ -98,7 +101,9 @@ impl Control {
                 (address, page_shift, frame_count, 0)
             }
             Control::Recover { address, received } => (address, 0, 0, received),
-            Control::Busy | Control::Ready | Control::Ping | Control::Pong => (nowhere, 0, 0, 0),
+            Control::Busy | Control::Ready | Control::Ping | Control::Pong | Control::Secret => {
+                (nowhere, 0, 0, 0)
+            }
         };
         let raw = RawControl {
             magic: MAGIC.into(),
@@ -147,6 +152,7 @@ impl Control {
             6 => Control::Pong,
             7 => Control::Recover { address, received: raw.received.get() },
             8 => Control::Recovered(address),
+            9 => Control::Secret,
             kind => return Err(WireError::Kind { kind }),
         };
         // What a kind does not use is zero, so that it can be used later.
@@ -308,6 +314,7 @@ mod tests {
             Control::Pong,
             Control::Recover { address, received: u32::MAX },
             Control::Recovered(address),
+            Control::Secret,
         ] {
             assert_eq!(Control::parse(&control.to_bytes()), Ok(control));
         }

@@ -1,0 +1,27 @@
+//! `rackpool agent` and `rackpool fence`: hosts that share a rack's memory with its daemon's. In:
+//! options. Out: one line `ready NAME` when clients can join; how many clients were given up.
+
+use crate::agent_args::{AgentArgs, FenceArgs};
+use crate::api;
+use crate::failure::Result;
+use crate::output::{self, Level, log};
+use crate::servers::{install_shutdown, say_ready, wait_for_end};
+
+/// Serves the clients of this host until a signal.
+pub fn agent(args: &AgentArgs) -> Result<()> {
+    let shutdown = install_shutdown()?;
+    let agent = api::start_agent(args)?;
+    let who = format!("agent of rack {}", args.rack);
+    say_ready(agent.control())?;
+    log(Level::Info, &who, format!("memory {}", args.memory));
+    let why = wait_for_end(None, shutdown, false)?;
+    log(Level::Info, &who, format!("{why}: stopping"));
+    drop(agent);
+    Ok(())
+}
+
+/// Says that a host will never touch the rack's memory again.
+pub fn fence(args: &FenceArgs) -> Result<()> {
+    let clients = api::fence(args)?;
+    output::print(&format!("{clients} clients of host {} were given up\n", args.host))
+}

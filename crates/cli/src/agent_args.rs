@@ -1,0 +1,59 @@
+//! The commands about racks of several hosts, as data.
+
+use crate::args::parse_memory;
+use crate::member_args::MasterAt;
+use clap::Args;
+
+pub const AGENT_EXAMPLES: &str = "\
+A rack whose memory several hosts share (CXL or persistent memory as devdax) has its daemon on one
+of them and an agent on each other one. Clients there map the memory as those beside the daemon do.
+Prints `ready NAME` when clients can join; stops on SIGINT and SIGTERM, and clients go on with the
+next agent.
+
+Examples:
+  rackpool agent --rack 0 --master 10.0.0.1:7400 --memory dax:/dev/dax0.0 --secret-file secret
+  rackpool shell --rack 0 --master 10.0.0.1:7400 --secret-file secret ls";
+
+pub const FENCE_EXAMPLES: &str = "\
+What clients of a host that died hold stays theirs until the host is booted anew and its agent has
+said so, because nobody else knows that it touches the memory no more. This says it in the agent's
+place. DATA LOSS if it is not true: switch the host off, or cut it off from the memory, first.
+Refused while the host's agent is connected.
+
+Examples:
+  rackpool fence --rack 0 --host node7";
+
+/// Options of `agent`.
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// The rack whose memory this host shares
+    #[arg(long, value_name = "N")]
+    pub rack: u16,
+    /// The pool.
+    #[command(flatten)]
+    pub at: MasterAt,
+    /// The rack's memory as this host has it, such as dax:/dev/dax0.0
+    #[arg(long, value_name = "MEMORY", value_parser = parse_memory)]
+    pub memory: String,
+    /// This host's name, which no other host of the rack has and which outlives its boots
+    /// [default: the kernel's]
+    #[arg(long, value_name = "HOST")]
+    pub name: Option<String>,
+    /// The RDMA device by which the daemon is reached, if it is by one
+    #[arg(long, value_name = "DEVICE")]
+    pub verbs_device: Option<String>,
+}
+
+/// Options of `fence`.
+#[derive(Debug, Args)]
+pub struct FenceArgs {
+    /// The rack
+    #[arg(long, value_name = "N")]
+    pub rack: u16,
+    /// The pool.
+    #[command(flatten)]
+    pub at: MasterAt,
+    /// Name of the host that is switched off or cut off
+    #[arg(long, value_name = "HOST")]
+    pub host: String,
+}

@@ -1,0 +1,287 @@
+//! Clients of the agent's host: their control connections and processes. In: what they and the
+//! daemon say. Out: what the daemon is to be told.
+//!
+//! The end of a connection is the client's end, because a client unmaps before it closes and the
+//! kernel does the same for the dead; but a client that has taken a slot up again has the memory
+//! from before, so for it only the end of its process counts.
+
+use crate::daemon::io_error;
+use rackpool_core::constants::MESSAGE_BYTES_MAX;
+use rackpool_core::layout::{RING_BYTES, SLOT_BYTES, SLOT_REPLY_RING, SlotWord};
+use rackpool_core::seam::{Mem, Nanos};
+use rackpool_core::wire::{self, AgentSays, ControlHello, ControlReply, HostProcess};
+use rackpool_core::{Error, Result, SessionId};
+use rackpool_hw::control::{ControlConn, Received};
+use rackpool_hw::event::{Interest, Poller, WakeEvent};
+use rackpool_hw::process::{ProcessHandle, ProcessId};
+use rackpool_hw::region::ClientSections;
+use rackpool_hw::ring;
+use rackpool_hw::window::{Access, MapOptions, Window};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Tokens of the poller: connections that have no slot yet, then slots, then processes.
+pub(super) const TOKEN_PENDING: u64 = 1 << 16;
+pub(super) const TOKEN_SLOT: u64 = 2 << 16;
+pub(super) const TOKEN_PROCESS: u64 = 3 << 16;
+
+/// Connections without a slot; more wait in the listener's backlog.
+const PENDING_MAX: usize = 64;
+/// How long a connection may take until it has one, ns: longer than clients wait for the daemon.
+const PENDING_NS: u64 = 60_000_000_000;
+
+/// A connection without a slot.
+struct Pending {
+    conn: ControlConn,
+    until: Nanos,
+    /// What it said, and whose it is.
+    hello: Option<(ControlHello, ProcessId)>,
+    /// The daemon was told.
+    is_told: bool,
+}
+
+/// A slot of a client.
+struct Kept {
+    session: SessionId,
+    process: ProcessId,
+    conn: Option<ControlConn>,
+    /// Watched while there is no connection.
+    handle: Option<ProcessHandle>,
+    is_resumed: bool,
+    /// Mapped when there is somebody to be woken.
+    slot: Option<Window>,
+}
+
+/// All of them.
+pub(super) struct Clients {
+    pending: BTreeMap<u64, Pending>,
+    slots: BTreeMap<u32, Kept>,
+    next: u64,
+    buffer: Vec<u8>,
+}
+
+impl Clients {
+    pub(super) fn new() -> Self {
+        let buffer = vec![0; MESSAGE_BYTES_MAX as usize];
+        Self { pending: BTreeMap::new(), slots: BTreeMap::new(), next: 0, buffer }
+    }
+
+    /// Takes a new connection in; it has to say hello.
+    pub(super) fn accept(&mut self, conn: ControlConn, now: Nanos, poller: &Poller) {
+        if self.pending.len() >= PENDING_MAX {
+            return;
+        }
+        self.next = (self.next + 1) % TOKEN_PENDING;
+        if poller.add(&conn, TOKEN_PENDING + self.next, Interest::Read).is_ok() {
+            let until = now + PENDING_NS;
+            self.pending.insert(self.next, Pending { conn, until, hello: None, is_told: false });
+        }
+    }
+
+    /// A connection without a slot has said something or closed.
+    pub(super) fn on_pending(&mut self, token: u64, poller: &Poller) {
+        let number = token - TOKEN_PENDING;
+        let Some(pending) = self.pending.get_mut(&number) else { return };
+        let hello = match pending.conn.recv(&mut self.buffer) {
+            Ok(Received::Nothing) => return,
+            Ok(Received::Message { bytes, .. }) if pending.hello.is_none() => {
+                wire::decode::<ControlHello>(&self.buffer[..bytes], "client")
+            }
+            _ => return self.drop_pending(number, None, poller),
+        };
+        match hello.and_then(|hello| Ok((hello, process_of(&pending.conn)?))) {
+            Ok(said) => pending.hello = Some(said),
+            Err(error) => self.drop_pending(number, Some(error), poller),
+        }
+    }
+
+    fn drop_pending(&mut self, number: u64, why: Option<Error>, poller: &Poller) {
+        let Some(pending) = self.pending.remove(&number) else { return };
+        let _ = poller.remove(&pending.conn);
+        if let Some(error) = why {
+            // A client that is gone does not hear why it was refused.
+            let _ = pending.conn.send(&wire::encode_vec(&ControlReply::Refused(error)), &[]);
+        }
+    }
+
+    /// What the daemon has not been told yet of those who come.
+    pub(super) fn take_joins(&mut self) -> Vec<AgentSays> {
+        let untold = self.pending.iter_mut().filter(|(_, pending)| !pending.is_told);
+        let joins = untold.filter_map(|(number, pending)| {
+            let (hello, process) = pending.hello.clone()?;
+            pending.is_told = true;
+            let process = HostProcess { pid: process.pid, start_time: process.start_time };
+            Some(AgentSays::Join { number: *number, hello, process })
+        });
+        joins.collect()
+    }
+
+    /// Closes connections that have waited for too long.
+    pub(super) fn expire(&mut self, now: Nanos, poller: &Poller) {
+        let over = self.pending.iter().filter(|(_, pending)| pending.until <= now);
+        let over: Vec<u64> = over.map(|(number, _)| *number).collect();
+        for number in over {
+            self.drop_pending(number, None, poller);
+        }
+    }
+
+    /// The daemon has answered a hello. What it is to be told if the client is gone already.
+    pub(super) fn joined(
+        &mut self,
+        number: u64,
+        reply: ControlReply,
+        (sections, wake): (&ClientSections, &WakeEvent),
+        poller: &Poller,
+    ) -> Option<AgentSays> {
+        let pending = self.pending.remove(&number);
+        let said = pending.and_then(|pending| {
+            let _ = poller.remove(&pending.conn);
+            Some((pending.conn, pending.hello?))
+        });
+        let ControlReply::Welcome { slot, .. } = &reply else {
+            if let Some((conn, _)) = said {
+                let _ = conn.send(&wire::encode_vec(&reply), &[]);
+            }
+            return None;
+        };
+        let slot = *slot;
+        // Whoever had it before has it no more.
+        self.forget(slot, poller);
+        let Some((conn, (hello, process))) = said else {
+            // It has gone while the daemon was asked; its process may have the slot from before.
+            return None;
+        };
+        let (session, is_resumed) = (hello.session, hello.resume_slot.is_some());
+        let access = if hello.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        let sent = sections.client_fds(slot, access).map_err(Error::from).and_then(|fds| {
+            let fds =
+                [fds[0].as_fd(), fds[1].as_fd(), fds[2].as_fd(), fds[3].as_fd(), wake.as_fd()];
+            conn.send(&wire::encode_vec(&reply), &fds).map_err(|e| io_error("welcome", &e))
+        });
+        let watched = poller.add(&conn, TOKEN_SLOT + u64::from(slot), Interest::Read);
+        let offset = match reply {
+            ControlReply::Welcome { offsets, .. } => offsets[0],
+            ControlReply::Refused(_) => 0,
+        };
+        let window = sections.client_fds(slot, access).ok().and_then(|[fd, ..]| map(&fd, offset));
+        let conn = Some(conn);
+        self.slots
+            .insert(slot, Kept { session, process, conn, handle: None, is_resumed, slot: window });
+        if let Err(error) = &sent {
+            eprintln!("rackpool: slot {slot}: {error}");
+        }
+        let is_lost = sent.is_err() || watched.is_err();
+        is_lost.then(|| self.on_conn_lost(slot, poller)).flatten()
+    }
+
+    /// Something happened on a slot's connection: only its end is expected.
+    pub(super) fn on_slot(&mut self, slot: u32, poller: &Poller) -> Option<AgentSays> {
+        let conn = self.slots.get(&slot)?.conn.as_ref()?;
+        match conn.recv(&mut self.buffer) {
+            Ok(Received::Closed) => self.on_conn_lost(slot, poller),
+            _ => None,
+        }
+    }
+
+    fn on_conn_lost(&mut self, slot: u32, poller: &Poller) -> Option<AgentSays> {
+        let kept = self.slots.get_mut(&slot)?;
+        if let Some(conn) = kept.conn.take() {
+            let _ = poller.remove(&conn);
+        }
+        let window = kept.slot.as_ref();
+        let has_left = window.is_some_and(|slot| slot.load(SlotWord::Left as u64) != 0);
+        match kept.is_resumed && !has_left {
+            true => self.watch(slot, poller),
+            false => self.left(slot, poller),
+        }
+    }
+
+    /// Waits for the end of a slot's process, which has the memory though it is not connected.
+    fn watch(&mut self, slot: u32, poller: &Poller) -> Option<AgentSays> {
+        let kept = self.slots.get_mut(&slot)?;
+        let handle = ProcessHandle::open_exact(kept.process).ok().filter(ProcessHandle::is_alive);
+        let watched = handle.filter(|handle| {
+            poller.add(handle, TOKEN_PROCESS + u64::from(slot), Interest::Read).is_ok()
+        });
+        match watched {
+            None => self.left(slot, poller),
+            Some(handle) => {
+                kept.handle = Some(handle);
+                None
+            }
+        }
+    }
+
+    /// The process of a slot without a connection may have ended.
+    pub(super) fn on_process(&mut self, slot: u32, poller: &Poller) -> Option<AgentSays> {
+        let is_alive = self.slots.get(&slot)?.handle.as_ref()?.is_alive();
+        if is_alive { None } else { self.left(slot, poller) }
+    }
+
+    fn left(&mut self, slot: u32, poller: &Poller) -> Option<AgentSays> {
+        let session = self.slots.get(&slot)?.session;
+        self.forget(slot, poller);
+        Some(AgentSays::Left { slot, session })
+    }
+
+    fn forget(&mut self, slot: u32, poller: &Poller) {
+        let Some(kept) = self.slots.remove(&slot) else { return };
+        if let Some(conn) = &kept.conn {
+            let _ = poller.remove(conn);
+        }
+        if let Some(handle) = &kept.handle {
+            let _ = poller.remove(handle);
+        }
+    }
+
+    /// The daemon says which slots are of clients of this host; what it is to be told of those
+    /// whose process has ended.
+    pub(super) fn of_daemon(
+        &mut self,
+        slots: Vec<(u32, SessionId, HostProcess)>,
+        poller: &Poller,
+    ) -> Vec<AgentSays> {
+        self.detach(poller);
+        self.slots.clear();
+        let mut ended = Vec::new();
+        for (slot, session, HostProcess { pid, start_time }) in slots {
+            let process = ProcessId { pid, start_time };
+            let kept =
+                Kept { session, process, conn: None, handle: None, is_resumed: true, slot: None };
+            self.slots.insert(slot, kept);
+            ended.extend(self.watch(slot, poller));
+        }
+        ended
+    }
+
+    /// The daemon is gone: clients find that out, and take their slots up again.
+    pub(super) fn detach(&mut self, poller: &Poller) {
+        for kept in self.slots.values_mut() {
+            if let Some(conn) = kept.conn.take() {
+                let _ = poller.remove(&conn);
+            }
+            if let Some(handle) = kept.handle.take() {
+                let _ = poller.remove(&handle);
+            }
+        }
+        self.pending.values_mut().for_each(|pending| pending.is_told = false);
+    }
+
+    /// Wakes the client of a slot.
+    pub(super) fn wake(&self, slot: u32) {
+        if let Some(window) = self.slots.get(&slot).and_then(|kept| kept.slot.as_ref()) {
+            ring::wake(&window.slice(SLOT_REPLY_RING, RING_BYTES));
+        }
+    }
+}
+
+fn map(fd: &OwnedFd, file_offset: u64) -> Option<Window> {
+    let options = MapOptions { file_offset, ..MapOptions::default() };
+    Window::map(fd.as_fd(), SLOT_BYTES, Access::ReadWrite, options).ok()
+}
+
+fn process_of(conn: &ControlConn) -> Result<ProcessId> {
+    let denied = |error: &dyn std::fmt::Display| Error::Denied { reason: error.to_string() };
+    let peer = conn.check_peer().map_err(|error| denied(&error))?;
+    ProcessId::of(peer.pid).map_err(|error| denied(&error))
+}

@@ -1,0 +1,199 @@
+//! The agent of a host that shares a rack's memory with the host of the rack's daemon. Clients of
+//! its host join it as they would join the daemon: it hands them the memory through descriptors of
+//! its own, and tells the daemon, over the fabric, who comes and, because only a host's own kernel
+//! knows, who is gone. Accesses, rings and locks need no agent: they are in the memory.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `line` | the connection to the daemon: one message under way, the others wait |
+//! | `clients` | control connections and processes of the host's clients |
+//! | `run` | the loop between both |
+//!
+//! When the agent ends, clients go on with what they have mapped, and take their slots up again
+//! with the next agent; what they want of the daemon waits until then.
+//!
+//! Source: DESIGN §2 (processes), §3 (liveness of other hosts).
+
+mod clients;
+mod line;
+mod run;
+
+use crate::clock;
+use crate::daemon::io_error;
+use crate::link::MasterLink;
+use line::Line;
+use rackpool_core::constants::REQUEST_TIMEOUT_MS_DEFAULT;
+use rackpool_core::wire::{
+    AgentHears, AgentSays, MasterAnswer, MasterCall, RackInfo, WIRE_VERSION,
+};
+use rackpool_core::{Error, RackId, Result};
+use rackpool_hw::event::WakeEvent;
+use rackpool_hw::process::Shutdown;
+use rackpool_hw::secret::Secret;
+use run::Agent;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// How an agent is started.
+#[derive(Clone, Debug)]
+pub struct AgentOptions {
+    /// The rack.
+    pub rack: u16,
+    /// Addresses of the master.
+    pub master: Vec<String>,
+    /// The rack's memory as this host names it, such as `dax:/dev/dax0.0`.
+    pub memory: String,
+    /// This host's name, which no other host of the rack has, and which it keeps when it is booted
+    /// anew.
+    pub name: String,
+    /// Boot identity to go by instead of the kernel's, with [`crate::Options::host`] the same: for
+    /// hosts that share a kernel, as containers do.
+    pub host: Option<String>,
+    /// What is proved to master and daemon, and they prove.
+    pub secret: Option<Secret>,
+    /// The RDMA device, if the daemon is reached by one; see [`crate::Options::verbs_device`].
+    pub verbs_device: Option<String>,
+    /// How long to wait for the daemon at the start, ms.
+    pub join_timeout_ms: u64,
+}
+
+impl AgentOptions {
+    /// Options for a rack, a master (one address, or several separated by commas), the rack's
+    /// memory and this host's name.
+    pub fn new(rack: u16, master: &str, memory: &str, name: &str) -> Self {
+        Self {
+            rack,
+            master: master.split(',').map(str::to_string).collect(),
+            memory: memory.into(),
+            name: name.into(),
+            host: None,
+            secret: None,
+            verbs_device: None,
+            join_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
+        }
+    }
+
+    fn master_link(&self) -> MasterLink {
+        let mut master = MasterLink::new(self.master.clone());
+        master.set_secret(self.secret.clone());
+        master
+    }
+}
+
+/// An agent in a thread of this process. Stops when it is dropped.
+#[derive(Debug)]
+pub struct AgentServer {
+    control: String,
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How the loop is asked to end.
+#[derive(Debug)]
+struct Stop {
+    requested: AtomicBool,
+    wake: WakeEvent,
+}
+
+impl Stop {
+    fn new() -> Result<Arc<Self>> {
+        let wake = WakeEvent::new().map_err(|error| io_error("wake event", &error))?;
+        Ok(Arc::new(Self { requested: AtomicBool::new(false), wake }))
+    }
+
+    fn is_requested(&self) -> bool {
+        // Acquire: pairs with the Release in `AgentServer::drop`.
+        self.requested.load(Ordering::Acquire)
+    }
+}
+
+impl AgentServer {
+    /// Finds the rack's daemon and its memory here, and serves. Returns when clients can come.
+    ///
+    /// # Errors
+    /// `bad-region`, `version` if the memory holds no region, or another one than the daemon
+    /// serves; `config` if the daemon runs on this host, or the rack has several; `timeout` if
+    /// master or daemon do not answer; `denied` if another agent serves this host.
+    pub fn start(options: AgentOptions) -> Result<Self> {
+        let stop = Stop::new()?;
+        let agent = Agent::open(options, Arc::clone(&stop))?;
+        let control = agent.control().to_string();
+        let thread = std::thread::Builder::new()
+            .name("rackpool-agent".into())
+            .spawn(move || agent.run(None))
+            .map_err(|error| io_error("agent thread", &error))?;
+        Ok(Self { control, stop, thread: Some(thread) })
+    }
+
+    /// Serves on the calling thread until SIGINT or SIGTERM. `ready` is called with the name of the
+    /// control socket once clients can come.
+    ///
+    /// # Errors
+    /// As [`AgentServer::start`].
+    pub fn run(options: AgentOptions, ready: impl FnOnce(&str)) -> Result<()> {
+        let shutdown = Shutdown::install().map_err(|error| io_error("signal handler", &error))?;
+        let agent = Agent::open(options, Stop::new()?)?;
+        ready(agent.control());
+        agent.run(Some(shutdown));
+        Ok(())
+    }
+
+    /// Name of the control socket that clients of this host join at.
+    pub fn control(&self) -> &str {
+        &self.control
+    }
+}
+
+impl Drop for AgentServer {
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire in `Stop::is_requested`.
+        self.stop.requested.store(true, Ordering::Release);
+        self.stop.wake.notify();
+        let thread = self.thread.take().expect("taken only here");
+        if thread.join().is_err() {
+            eprintln!("rackpool: the agent's thread panicked");
+        }
+    }
+}
+
+/// Tells the daemon of a rack that a host will never touch its memory again: it is switched off,
+/// or cut off. What its clients held is given back; how many they were.
+///
+/// # Errors
+/// `denied` while the host's agent is connected; `timeout`, `peer-dead` if the daemon does not
+/// answer within `join_timeout_ms`.
+pub fn fence(options: &AgentOptions, host: &str) -> Result<u32> {
+    let deadline_ns = clock::deadline_ns(options.join_timeout_ms);
+    let mut master = options.master_link();
+    let info = rack_info(&mut master, options.rack, deadline_ns)?;
+    let mut line = Line::new(options, &info)?;
+    line.say(&AgentSays::Fence { version: WIRE_VERSION, host: host.into() })?;
+    let heard = line.wait(deadline_ns, |heard| match heard {
+        AgentHears::Fenced { clients } => Some(Ok(clients)),
+        AgentHears::Refused(error) => Some(Err(error)),
+        _ => None,
+    });
+    heard?
+}
+
+/// Where the daemon of a rack is. Waits for it until the deadline.
+fn rack_info(master: &mut MasterLink, rack: u16, deadline_ns: u64) -> Result<RackInfo> {
+    let rack = RackId(rack);
+    match master.call(MasterCall::Rack { rack }, clock::instant(deadline_ns))? {
+        MasterAnswer::Rack(info) if info.rack.is_divided() => Err(Error::Config {
+            reason: format!("rack {rack} has several daemons, which one host must run"),
+        }),
+        MasterAnswer::Rack(info) => Ok(info),
+        other => Err(crate::links::unexpected_answer(&other)),
+    }
+}
+
+/// The name at which clients of a host join a rack, whose daemon runs on that host or has an agent
+/// there.
+pub(crate) fn control_on(info: &RackInfo, host: &str) -> String {
+    match info.host == host {
+        true => info.control.clone(),
+        false => format!("{}.{host}", info.control),
+    }
+}

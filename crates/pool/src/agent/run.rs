@@ -1,0 +1,260 @@
+//! The agent's loop: clients of the host on one side, the daemon on the other.
+
+use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT};
+use super::line::Line;
+use super::{AgentOptions, Stop, control_on, rack_info};
+use crate::clock;
+use crate::daemon::io_error;
+use crate::link::MasterLink;
+use rackpool_core::constants::LEASE_MS_DEFAULT;
+use rackpool_core::seam::Nanos;
+use rackpool_core::wire::{AgentHears, AgentSays, RackInfo, WIRE_VERSION};
+use rackpool_core::{Error, Result};
+use rackpool_hw::control::ControlListener;
+use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_hw::process::Shutdown;
+use rackpool_hw::region::{ClientSections, MemorySpec, SpecError};
+use std::sync::Arc;
+use std::time::Duration;
+
+const TOKEN_LISTENER: u64 = 1;
+const TOKEN_WAKE: u64 = 2;
+const TOKEN_STOP: u64 = 3;
+const TOKEN_LINE: u64 = 4;
+
+/// Longest sleep.
+const SLEEP: Duration = Duration::from_millis(100);
+/// Pause between two tries to reach the daemon.
+const RETRY: Duration = Duration::from_millis(50);
+/// How often the daemon hears of this host.
+const BEAT_NS: Nanos = LEASE_MS_DEFAULT * 1_000_000 / 4;
+/// How long one try may take, ms.
+const TRY_MS: u64 = 1_000;
+
+/// See the module.
+pub(super) struct Agent {
+    options: AgentOptions,
+    stop: Arc<Stop>,
+    /// This boot of this host.
+    boot: String,
+    sections: ClientSections,
+    master: MasterLink,
+    line: Option<Line>,
+    control: String,
+    listener: ControlListener,
+    /// Clients ring here when the daemon sleeps.
+    wake: WakeEvent,
+    poller: Poller,
+    clients: Clients,
+    /// Why the daemon was lost last.
+    said: String,
+    /// When the daemon is to hear that this host is alive.
+    beat_at: Nanos,
+}
+
+impl Agent {
+    pub(super) fn open(options: AgentOptions, stop: Arc<Stop>) -> Result<Self> {
+        let deadline_ns = clock::deadline_ns(options.join_timeout_ms);
+        let boot = match &options.host {
+            Some(host) => host.clone(),
+            None => rackpool_hw::process::boot_id().map_err(|e| io_error("boot id", &e))?,
+        };
+        let mut master = options.master_link();
+        let info = rack_info(&mut master, options.rack, deadline_ns)?;
+        if info.host == boot {
+            let reason =
+                format!("the daemon of rack {} runs on this host: no agent is needed", info.rack);
+            return Err(Error::Config { reason });
+        }
+        let wrong = |error: SpecError| Error::Config { reason: error.to_string() };
+        let spec: MemorySpec = options.memory.parse().map_err(wrong)?;
+        let sections = ClientSections::open(spec).map_err(Error::from)?;
+        let control = control_on(&info, &boot);
+        let listener = ControlListener::bind(&control).map_err(|error| Error::Denied {
+            reason: format!("{error}: is an agent of rack {} running here?", info.rack),
+        })?;
+        let poller = Poller::new().map_err(|e| io_error("epoll", &e))?;
+        let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
+        let watched = poller
+            .add(&listener, TOKEN_LISTENER, Interest::Read)
+            .and_then(|()| poller.add(&wake, TOKEN_WAKE, Interest::Read))
+            .and_then(|()| poller.add(&stop.wake, TOKEN_STOP, Interest::Read));
+        watched.map_err(|e| io_error("epoll", &e))?;
+        let mut agent = Self {
+            options,
+            stop,
+            boot,
+            sections,
+            master,
+            line: None,
+            control,
+            listener,
+            wake,
+            poller,
+            clients: Clients::new(),
+            said: String::new(),
+            beat_at: 0,
+        };
+        agent.connect(&info, deadline_ns)?;
+        Ok(agent)
+    }
+
+    pub(super) fn control(&self) -> &str {
+        &self.control
+    }
+
+    /// Connects to the daemon and says who this is.
+    fn connect(&mut self, info: &RackInfo, deadline_ns: u64) -> Result<()> {
+        let region_id = self.sections.superblock().map_err(Error::from)?.region_id;
+        let mut line = Line::new(&self.options, info)?;
+        line.say(&AgentSays::Hello {
+            version: WIRE_VERSION,
+            host: self.options.name.clone(),
+            boot: self.boot.clone(),
+            region_id,
+        })?;
+        let slots = line.wait(deadline_ns, |heard| match heard {
+            AgentHears::Welcome { slots } => Some(Ok(slots)),
+            AgentHears::Refused(error) => Some(Err(error)),
+            _ => None,
+        })??;
+        for ended in self.clients.of_daemon(slots, &self.poller) {
+            line.say(&ended)?;
+        }
+        let fd = line.prepare_sleep()?;
+        let added = self.poller.add(fd, TOKEN_LINE, Interest::Read);
+        added.map_err(|e| io_error("epoll", &e))?;
+        self.line = Some(line);
+        Ok(())
+    }
+
+    /// Serves until it is to stop.
+    pub(super) fn run(mut self, shutdown: Option<Shutdown>) {
+        if let Some(shutdown) = &shutdown {
+            // Looked at in each turn as well.
+            let _ = self.poller.add(shutdown, TOKEN_STOP, Interest::Read);
+        }
+        let mut ready = Vec::new();
+        let is_over = |stop: &Stop| {
+            stop.is_requested() || shutdown.as_ref().is_some_and(Shutdown::is_requested)
+        };
+        while !is_over(&self.stop) {
+            let turned = if self.line.is_some() { self.turn() } else { self.find() };
+            if let Err(error) = turned {
+                self.lose(&error);
+            }
+            let timeout = if self.line.is_some() { SLEEP } else { RETRY };
+            if let Err(error) = self.poller.wait(Some(timeout), &mut ready) {
+                eprintln!("rackpool: epoll: {error}");
+            }
+            for one in &ready {
+                if let Some(says) = self.on_ready(one) {
+                    self.say(&says);
+                }
+            }
+            self.clients.expire(clock::now_ns(), &self.poller);
+        }
+    }
+
+    /// Does what the daemon says, and tells it who has come.
+    fn turn(&mut self) -> Result<()> {
+        let Some(line) = &mut self.line else { return Ok(()) };
+        let now = clock::now_ns();
+        if now >= self.beat_at {
+            line.say(&AgentSays::Ring)?;
+            self.beat_at = now + BEAT_NS;
+        }
+        for says in self.clients.take_joins() {
+            line.say(&says)?;
+        }
+        // Once before the sleep is prepared and once after it, so that nothing is slept over.
+        for is_last in [false, true] {
+            if is_last {
+                line.prepare_sleep()?;
+            }
+            for heard in line.poll()? {
+                match heard {
+                    AgentHears::Joined { number, reply } => {
+                        let with = (&self.sections, &self.wake);
+                        if let Some(says) = self.clients.joined(number, reply, with, &self.poller) {
+                            line.say(&says)?;
+                        }
+                    }
+                    AgentHears::Wake { slot } => self.clients.wake(slot),
+                    AgentHears::Refused(error) => return Err(error),
+                    AgentHears::Welcome { .. } | AgentHears::Fenced { .. } => {
+                        let reason = "an answer that nobody asked for".into();
+                        return Err(Error::Protocol { peer: "daemon".into(), reason });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for the daemon, which may be elsewhere now.
+    fn find(&mut self) -> Result<()> {
+        let deadline_ns = clock::deadline_ns(TRY_MS);
+        let info = rack_info(&mut self.master, self.options.rack, deadline_ns)?;
+        if !info.alive {
+            return Ok(());
+        }
+        let control = control_on(&info, &self.boot);
+        if control != self.control {
+            // The region was made anew: clients ask for another name.
+            let listener = ControlListener::bind(&control)
+                .map_err(|error| Error::Denied { reason: error.to_string() })?;
+            let added = self.poller.add(&listener, TOKEN_LISTENER, Interest::Read);
+            added.map_err(|e| io_error("epoll", &e))?;
+            let _ = self.poller.remove(&self.listener);
+            (self.listener, self.control) = (listener, control);
+        }
+        self.connect(&info, deadline_ns)
+    }
+
+    fn say(&mut self, says: &AgentSays) {
+        let said = self.line.as_mut().map_or(Ok(()), |line| line.say(says));
+        if let Err(error) = said {
+            self.lose(&error);
+        }
+    }
+
+    /// The daemon is gone, or not found; what is said again and again is shown once.
+    fn lose(&mut self, why: &Error) {
+        let why = why.to_string();
+        if why != self.said {
+            eprintln!("rackpool: agent of rack {}: {why}", self.options.rack);
+            self.said = why;
+        }
+        if let Some(mut line) = self.line.take()
+            && let Ok(fd) = line.prepare_sleep()
+        {
+            let _ = self.poller.remove(fd);
+        }
+        self.clients.detach(&self.poller);
+    }
+
+    fn on_ready(&mut self, ready: &Readiness) -> Option<AgentSays> {
+        match ready.token {
+            TOKEN_LISTENER => {
+                while let Ok(Some(conn)) = self.listener.accept() {
+                    self.clients.accept(conn, clock::now_ns(), &self.poller);
+                }
+                None
+            }
+            TOKEN_WAKE => {
+                self.wake.drain();
+                Some(AgentSays::Ring)
+            }
+            TOKEN_STOP | TOKEN_LINE => None,
+            token @ TOKEN_PENDING..TOKEN_SLOT => {
+                self.clients.on_pending(token, &self.poller);
+                None
+            }
+            token @ TOKEN_SLOT..TOKEN_PROCESS => {
+                self.clients.on_slot((token - TOKEN_SLOT) as u32, &self.poller)
+            }
+            token => self.clients.on_process((token - TOKEN_PROCESS) as u32, &self.poller),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+# One rack of two hosts: its daemon, and the master, on guest 0, an agent on guest 1, clients on both.
+set -eu
+rig-dax 0
+. rig-pool 0
+run() { "$TEST_hosts" --ignored --exact --nocapture --test-threads=1 "$@"; }
+pool() { "$RACKPOOL" shell "$@"; }
+# The other host sees what one stores, objects as well.
+pool put "words.$RIG_ID" "text:by host $RIG_ID"
+rig-barrier put 2
+[ "$(pool get "words.$((1 - RIG_ID))")" = "by host $((1 - RIG_ID))" ]
+run every_host_stores_what_all_others_read_back
+run all_hosts_add_to_one_word_under_atomics_and_under_a_lock
+run a_freed_page_is_nobodys_any_more_on_any_host
+
+# The other host dies while it holds a lock and writes.
+if [ "$RIG_ID" = 1 ]; then
+  run write_under_a_lock_until_the_host_dies &
+  while ! [ -e /rig/writing ]; do sleep 0.1; done
+  rig-crash
+fi
+run a_dead_hosts_lock_is_waited_for_and_granted_when_the_host_is_fenced &
+test=$!
+while ! [ -e /rig/fence ]; do sleep 0.1; kill -0 $test; done
+"$RACKPOOL" fence --rack 0 --host rig1 --secret-file $POOL_SECRET
+: > /rig/fenced
+wait $test
+run what_was_stored_is_still_there
+pool stats
