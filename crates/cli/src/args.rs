@@ -415,7 +415,8 @@ pub struct DaemonArgs {
 }
 
 /// How a client finds its pool. What is missing comes from `RACKPOOL_MASTER`, `RACKPOOL_RACK`,
-/// `RACKPOOL_FABRIC`, `RACKPOOL_VERBS_DEVICE`, the file that `RACKPOOL_CONFIG` names, or the defaults.
+/// `RACKPOOL_FABRIC`, `RACKPOOL_VERBS_DEVICE`, the file that `RACKPOOL_CONFIG` names, or the
+/// defaults.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PoolArgs {
     /// The rack that this program runs in [default: 0]
@@ -622,26 +623,28 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Options of a command and of all commands in it.
-    fn options_of(command: &clap::Command) -> Vec<String> {
-        let own = command.get_arguments().filter_map(|one| one.get_long().map(str::to_owned));
-        own.chain(command.get_subcommands().flat_map(options_of)).collect()
+    /// The help of a command and of all commands in it.
+    fn help_of(command: &clap::Command) -> String {
+        let own = command.clone().render_long_help().to_string();
+        own + &command.get_subcommands().map(help_of).collect::<String>()
     }
 
-    /// Options that a document names and no command has; those of cargo and of what is to come are
-    /// others.
+    /// What begins with two dashes, without them; not in lines about cargo or what is to come.
+    fn options_in(text: &str) -> Vec<&str> {
+        let is_of_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        let lines = text.lines().filter(|line| !line.contains("cargo"));
+        let words = lines
+            .filter(|line| !line.ends_with("| later |"))
+            .flat_map(|line| line.split(move |c| !is_of_word(c)));
+        let names = words.filter_map(|word| word.strip_prefix("--"));
+        names.filter(|name| !name.starts_with('-') && !name.is_empty()).collect()
+    }
+
+    /// Options that a document names and no command has.
     fn unknown_options(document: &str) -> Vec<&str> {
-        let known = options_of(&Cli::command());
-        let lines = document.lines().filter(|line| !line.contains("cargo"));
-        let words = lines.filter(|line| !line.ends_with("| later |")).flat_map(|line| {
-            let is_of_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-            line.split(move |c| !is_of_word(c))
-        });
-        let named = words.filter_map(|word| word.strip_prefix("--"));
-        named
-            .filter(|name| !name.starts_with('-') && !name.is_empty())
-            .filter(|name| !known.iter().any(|one| one == name))
-            .collect()
+        let help = help_of(&Cli::command());
+        let known = options_in(&help);
+        options_in(document).into_iter().filter(|name| !known.contains(name)).collect()
     }
 
     #[test]

@@ -64,14 +64,15 @@ pub fn run(args: &KvArgs) -> Result<()> {
         memcached: args.memcached,
         resp: args.resp,
         metrics: args.metrics,
-        herd: args
-            .herd
-            .as_deref()
-            .map(|name| herd::Door { clients: args.herd_clients, ..herd::Door::new(name) }),
+        herd: args.herd.as_deref().map(|name| herd::Door {
+            clients: args.herd_clients,
+            pipeline: args.herd_pipeline,
+            ..herd::Door::new(name)
+        }),
         herd_fabric: args.herd_listen.map(|listen| {
             let door = herd::FabricDoor::new(listen, threads as u32);
             let clients = args.herd_clients.min(FABRIC_CLIENTS_MAX);
-            herd::FabricDoor { clients, ..door }
+            herd::FabricDoor { clients, pipeline: args.herd_pipeline, ..door }
         }),
         open_to_all: args.insecure_open,
         tls,

@@ -4,6 +4,7 @@ use crate::args::{parse_listen, parse_size};
 use clap::Args;
 use rackpool::FabricChoice;
 use rackpool_kv::cache::Policy;
+use rackpool_kv::herd::Pipeline;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -73,6 +74,10 @@ pub struct KvArgs {
     #[arg(long, value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub herd_clients: u32,
+    /// How HERD's serving threads hide waits for memory: batched; or two-stage, HERD's own way,
+    /// which needs no-ops to answer whoever is alone: to compare with
+    #[arg(long, value_name = "MODE", default_value = "batched", value_parser = parse_pipeline)]
+    pub herd_pipeline: Pipeline,
     /// Threads that serve, each door [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Option<u32>,
@@ -150,6 +155,14 @@ pub struct NamedPolicy {
     pub name: String,
     /// What it is.
     pub policy: Policy,
+}
+
+fn parse_pipeline(text: &str) -> Result<Pipeline, String> {
+    match text {
+        "batched" => Ok(Pipeline::Batched),
+        "two-stage" => Ok(Pipeline::TwoStage),
+        _ => Err(format!("`{text}` is neither batched nor two-stage")),
+    }
 }
 
 fn parse_policy(text: &str) -> Result<NamedPolicy, String> {

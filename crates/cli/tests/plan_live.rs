@@ -2,11 +2,13 @@
 
 mod common;
 
-use common::{Dir, Server, run, told};
-use rackpool_core::addr::RackId;
+use common::{Dir, Server, WITHIN, run, told};
+use rackpool_core::addr::{PageId, RackId};
 use rackpool_core::placement::{Entry, ReplayError};
+use rackpool_core::policy::{Decision, Reason};
 use rackpool_rack::live::{Line, Recording, RecordingError, Report};
 use std::path::Path;
+use std::time::Instant;
 
 /// A master with a placement, and three racks of pages of 64 KiB.
 struct Live {
@@ -87,6 +89,37 @@ fn recorded_choices_of_a_running_pool_are_the_same_when_they_are_made_again() {
         };
         assert_eq!(pick, 1);
     }
+}
+
+#[test]
+fn decisions_about_pages_are_recorded_with_the_heat_that_led_to_them() {
+    let (pool, out) = (Live::start("round-robin"), Dir::new());
+    let page = pool.shell("0", "alloc 64K");
+    let reads = format!("read {} 8; ", page.trim()).repeat(2000);
+    let (path, start) = (Path::new(&out.file("seen")).join("recording.jsonl"), Instant::now());
+    loop {
+        ["1", "2"].into_iter().for_each(|rack| drop(pool.shell(rack, &reads)));
+        let (code, said, err) = pool.record(&out.file("seen"));
+        assert_eq!((code, err.as_str()), (0, ""), "{said}");
+        if Recording::open(&path).unwrap().pages_decided > 0 {
+            break;
+        }
+        assert!(start.elapsed() < WITHIN, "nobody decides about a page that is read");
+    }
+    // Another decision than what the heat led to is found.
+    let text = std::fs::read_to_string(&path).unwrap();
+    let changed = text.lines().map(|line| match serde_json::from_str(line).unwrap() {
+        Line::Heat(mut heat) => {
+            heat.record.decision = match heat.record.decision {
+                Decision::Leave(_) => Decision::Swap { victim: PageId(1 << 40) },
+                _ => Decision::Leave(Reason::Off),
+            };
+            Line::Heat(heat).to_text()
+        }
+        line => line.to_text(),
+    });
+    let error = Recording::read(&path, &changed.collect::<String>()).unwrap_err();
+    assert!(matches!(error, RecordingError::Heat { .. }), "{error}");
 }
 
 #[test]

@@ -266,7 +266,7 @@ impl CallCounts {
             MasterCall::GetRoot { .. } => &mut self.get_root,
             MasterCall::SetRoot { .. } => &mut self.set_root,
             MasterCall::Stats => &mut self.stats,
-            MasterCall::Placements { .. } => &mut self.placements,
+            MasterCall::Placements(_) => &mut self.placements,
             MasterCall::Member(_) => &mut self.member,
             MasterCall::OrphanPages { .. } => &mut self.orphan_pages,
             MasterCall::FreeElsewhere { .. } => &mut self.free_elsewhere,

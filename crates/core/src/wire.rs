@@ -615,11 +615,8 @@ pub enum MasterCall {
     },
     /// Counters of the master.
     Stats,
-    /// What led to choices of racks, from a byte of its log on.
-    Placements {
-        /// As of [`Recorder::read`](crate::placement::Recorder::read).
-        from: u64,
-    },
+    /// What led to choices of racks, from this byte of its log on.
+    Placements(u64),
     /// About racks that come and go.
     Member(MemberCall),
     /// From the daemon that frees a run, before it removes the run's first page: the directory

@@ -1,8 +1,8 @@
 //! Defects of the published code of Rcmp, as scenarios that must go right here: one test a defect,
 //! named after what went wrong there. Where a safeguard is against it, the scenario goes wrong
 //! without the safeguard. Two racks are two engines; the test is the mover between them and keeps
-//! what both see of the directory the same. Those about heat, about peers and about limits are in the
-//! files beside this one. The whole list is in SPECIFICATION.md.
+//! what both see of the directory the same. Those about heat, about peers and about limits are in
+//! the files beside this one. The whole list is in SPECIFICATION.md.
 
 mod daemon_world;
 mod master_world;

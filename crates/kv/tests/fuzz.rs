@@ -104,7 +104,7 @@ fn fuzz_slots(inputs: u64, seed: u64) -> u64 {
         write_slot(&mut rng, form, &requests, at, &geometry);
         let found = engine.gather(0, &tally);
         let mut replied = 0;
-        engine.run(number, &tally, |_| replied += 1);
+        engine.run(number, &tally, &mut |_| replied += 1);
         assert!(replied <= found && engine.gathered() == 0);
         if number % 50_000 == 0 {
             check_cache(&cache, number);

@@ -8,7 +8,7 @@ use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Mode, Options};
 use rackpool_kv::herd::message::{Head, Kind, Message};
-use rackpool_kv::herd::{Engine, Form, Geometry, Replied, Tallies, Tally, What};
+use rackpool_kv::herd::{Engine, Form, Geometry, Pipeline, Replied, Tallies, Tally, What};
 use std::collections::HashMap;
 
 const GEOMETRY: Geometry = Geometry { servers: 1, clients: 1, windows: 8, value_bytes: 1000 };
@@ -82,8 +82,11 @@ fn run(engine: &mut Engine, clients: u32, tally: &Tally) -> Vec<Replied> {
     let mut replied = Vec::new();
     for client in 0..clients {
         while engine.gather(client, tally) > 0 || engine.is_full() {
-            engine.run(NOW, tally, |reply| replied.push(reply));
+            engine.run(NOW, tally, &mut |reply| replied.push(reply));
         }
+    }
+    while engine.begun() > 0 {
+        engine.no_op(NOW, tally, &mut |reply| replied.push(reply));
     }
     replied
 }
@@ -129,7 +132,7 @@ fn one_batch_serves_many_clients() {
     }
     assert_eq!((0..8).map(|client| engine.gather(client, &tally)).sum::<usize>(), 64);
     assert!(engine.is_full());
-    engine.run(NOW, &tally, |_| ());
+    engine.run(NOW, &tally, &mut |_| ());
     assert_eq!(tally.get(What::Batches), 1, "64 requests, one batch");
     for asker in &mut askers {
         assert_eq!(asker.kinds(), [Kind::Stored; 8]);
@@ -176,13 +179,22 @@ fn a_request_that_comes_again_is_applied_once_and_answered_again() {
     assert_eq!(tally.get(What::Deletes), 1);
 }
 
+/// What the random operations go through.
+const FORMS: [(u64, Form, Pipeline); 4] = [
+    (11, Form::Ordered, Pipeline::Batched),
+    (12, Form::Sealed, Pipeline::Batched),
+    (13, Form::Sealed, Pipeline::TwoStage),
+    (14, Form::Ordered, Pipeline::TwoStage),
+];
+
 /// The same operations, some of them sent again at any time, on the engine and on a map.
 #[test]
 fn random_operations_with_repetitions_agree_with_a_map() {
-    for (seed, form) in [(11, Form::Ordered), (12, Form::Sealed), (13, Form::Sealed)] {
-        println!("seed {seed}, {form:?}");
+    for (seed, form, pipeline) in FORMS {
+        println!("seed {seed}, {form:?}, {pipeline:?}");
         let mut rng = Rng(seed);
-        let (mut engine, tally) = (Engine::new(cache(), form, GEOMETRY, 2), Tally::default());
+        let engine = Engine::new(cache(), form, GEOMETRY, 2);
+        let (mut engine, tally) = (engine.with_pipeline(pipeline), Tally::default());
         let mut askers = [0, 1].map(|client| Asker::new(form, &mut engine, client));
         let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
         let mut sent: [Vec<Sent>; 2] = Default::default();
@@ -246,6 +258,37 @@ fn random_operations_with_repetitions_agree_with_a_map() {
 }
 
 #[test]
+fn a_two_stage_pipeline_holds_two_back_until_others_or_a_no_op_come() {
+    let engine = Engine::new(cache(), Form::Ordered, GEOMETRY, 1);
+    let (mut engine, tally) = (engine.with_pipeline(Pipeline::TwoStage), Tally::default());
+    let mut asker = Asker::new(Form::Ordered, &mut engine, 0);
+    let mut replied = Vec::new();
+    asker.ask(Kind::Put, b"a", b"one");
+    asker.ask(Kind::Get, b"a", b"");
+    assert_eq!(engine.gather(0, &tally), 2);
+    engine.run(NOW, &tally, &mut |reply| replied.push(reply.window));
+    assert_eq!((engine.begun(), engine.gathered(), replied.len()), (2, 0, 0));
+    asker.ask(Kind::Get, b"b", b"");
+    assert_eq!(engine.gather(0, &tally), 1);
+    engine.run(NOW, &tally, &mut |reply| replied.push(reply.window));
+    assert_eq!((engine.begun(), &replied[..]), (2, &[0][..]));
+    assert_eq!(asker.take().unwrap().kind, Kind::Stored);
+    for expected in [Kind::Found, Kind::Missing] {
+        engine.no_op(NOW, &tally, &mut |reply| replied.push(reply.window));
+        assert_eq!(asker.take().unwrap().kind, expected);
+    }
+    engine.no_op(NOW, &tally, &mut |reply| replied.push(reply.window));
+    assert_eq!((engine.begun(), &replied[..]), (0, &[0, 1, 2][..]));
+    // Whoever leaves takes its requests along.
+    asker.ask(Kind::Put, b"c", b"never");
+    engine.gather(0, &tally);
+    engine.run(NOW, &tally, &mut |_| {});
+    engine.leave(0);
+    engine.no_op(NOW, &tally, &mut |reply| panic!("{reply:?} is nobody's"));
+    assert_eq!((engine.begun(), tally.get(What::Puts)), (0, 1));
+}
+
+#[test]
 fn what_does_not_fit_is_refused_by_its_length() {
     let cache = cache();
     cache.set(b"long", &vec![1; 5000], 0, 0, NOW).unwrap();
@@ -306,7 +349,7 @@ fn a_client_that_leaves_takes_its_requests_with_it() {
     // Another one takes its number before the batch is done.
     let mut next = Asker::new(Form::Ordered, &mut engine, 0);
     let mut replied = Vec::new();
-    engine.run(NOW, &tally, |reply| replied.push(reply.client));
+    engine.run(NOW, &tally, &mut |reply| replied.push(reply.client));
     assert_eq!(replied, [1]);
     assert_eq!((first.take(), next.take()), (None, None));
     assert!(cache.get(b"k", NOW, |_| ()).is_none() && cache.get(b"o", NOW, |_| ()).is_some());

@@ -8,7 +8,7 @@ use rackpool_core::seam::Mem;
 use rackpool_hw::control::{ControlConn, Received};
 use rackpool_hw::window::{Access, MapOptions, Window};
 use rackpool_kv::cache::{Cache, Options};
-use rackpool_kv::herd::{Answer, Client, Door, Error, Server, StartError, Ticket, What};
+use rackpool_kv::herd::{Answer, Client, Door, Error, Pipeline, Server, StartError, Ticket, What};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -425,4 +425,26 @@ fn a_client_that_scribbles_harms_no_other() {
     let mut value = Vec::new();
     client.put(b"after", b"it", 0, 0).unwrap();
     assert!(client.get(b"after", &mut value).unwrap().is_some());
+}
+
+#[test]
+fn a_two_stage_pipeline_answers_a_client_that_is_alone_by_no_ops() {
+    let name = unique("stages");
+    let door = Door { pipeline: Pipeline::TwoStage, ..Door::new(&name) };
+    let _server = Server::start(cache(), &door, 1).unwrap();
+    let mut client = client_when_free(&name);
+    for key in 0..50 {
+        client.put(&key_of(key), &value_of(key, 1), 0, 0).unwrap();
+    }
+    for key in 0..50 {
+        let mut value = Vec::new();
+        assert!(client.get(&key_of(key), &mut value).unwrap().is_some());
+        check(key, &value);
+    }
+    let mut rounds = 0;
+    work(&mut client, 3, || {
+        rounds += 1;
+        rounds < 2000
+    })
+    .unwrap();
 }

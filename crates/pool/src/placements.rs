@@ -17,7 +17,7 @@ impl Monitor {
     /// What the master's silence means: `timeout`, `peer-dead`, `version`, `denied`.
     pub fn placements(&mut self, from: u64) -> Result<LogPiece> {
         let deadline = clock::instant(clock::deadline_ns(self.timeout_ms));
-        match self.master.call(MasterCall::Placements { from }, deadline)? {
+        match self.master.call(MasterCall::Placements(from), deadline)? {
             MasterAnswer::Placements(piece) => Ok(piece),
             other => Err(unexpected_answer(&other)),
         }

@@ -1,4 +1,5 @@
-//! Recordings of running pools: what they say is decided again, and what is wrong with them is said.
+//! Recordings of running pools: what they say is decided again, and what is wrong with them is
+//! said.
 
 mod plan_common;
 

@@ -461,9 +461,7 @@ impl<P: Probe> Master<P> {
                 check_name(&name)?;
                 return Ok(Some(MasterAnswer::Root(self.state.root(&name))));
             }
-            MasterCall::Placements { from } => {
-                return Ok(Some(MasterAnswer::Placements(self.placements.read(from))));
-            }
+            MasterCall::Placements(from) => return Ok(Some(self.placements_from(from))),
             MasterCall::Stats => return Ok(Some(MasterAnswer::Stats(Box::new(self.stats())))),
             MasterCall::Member(call) => return self.on_member(conn, id, call),
             MasterCall::LeasePageIds { count } => lease_command(peer, count)?,

@@ -9,6 +9,11 @@ use crate::seam::Probe;
 use crate::wire::MasterAnswer;
 
 impl<P: Probe> Master<P> {
+    /// What led to choices, from a byte of the log on.
+    pub(super) fn placements_from(&self, from: u64) -> MasterAnswer {
+        MasterAnswer::Placements(self.placements.read(from))
+    }
+
     /// A rack with room for an allocation, by the placement policy.
     pub(super) fn pick(
         &mut self,

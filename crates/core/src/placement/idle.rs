@@ -39,6 +39,11 @@ impl Histories {
         known.open = known.open.saturating_add(since);
     }
 
+    /// Whether a word of a rack changes anything.
+    pub(super) fn is_news(&self, rack: RackId, total: u64) -> bool {
+        self.totals.get(&rack) != Some(&total)
+    }
+
     /// Closes the window that is open, if it is over.
     pub(super) fn close(&mut self, window: Window, now: Nanos) {
         let over = match window {

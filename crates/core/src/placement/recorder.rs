@@ -97,8 +97,11 @@ impl Recorder {
         Recorder { seed, choice, chooser, old, new }
     }
 
-    /// As [`Chooser::note_accesses`].
+    /// As [`Chooser::note_accesses`]. Racks that rest are not written down again and again.
     pub fn note_accesses(&mut self, rack: RackId, total: u64) {
+        if !self.chooser.histories.is_news(rack, total) {
+            return;
+        }
         self.make_room();
         self.write(&Entry::Accesses { rack, total });
         self.chooser.note_accesses(rack, total);
@@ -305,6 +308,17 @@ mod tests {
             entries.iter().for_each(|entry| replay.step(entry).unwrap());
             assert_eq!(replay.picks(), 510);
         }
+    }
+
+    #[test]
+    fn a_rack_that_rests_leaves_the_log_as_it_is() {
+        let mut recorder = Recorder::new(Choice::SmartIdle(Window::PerChoice), 1);
+        recorder.note_accesses(RackId(1), 9);
+        let end = all(&recorder, 0).2;
+        (0..1_000).for_each(|_| recorder.note_accesses(RackId(1), 9));
+        assert_eq!(all(&recorder, 0).2, end);
+        recorder.note_accesses(RackId(1), 10);
+        assert!(all(&recorder, 0).2 > end);
     }
 
     #[test]

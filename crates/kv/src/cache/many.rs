@@ -45,6 +45,20 @@ impl Cache {
         }
     }
 
+    /// Asks for the bucket of a key: the first stage of a look-up.
+    pub fn ask_bucket(&self, key: &[u8]) {
+        let hash = self.hash(key);
+        let _ = self.lock(self.index_of(hash)).ask_bucket(hash);
+    }
+
+    /// Looks into the bucket of a key and asks for its item: the second stage.
+    pub fn ask_item(&self, key: &[u8]) {
+        let hash = self.hash(key);
+        let partition = self.lock(self.index_of(hash));
+        let bucket = Candidate::Bucket(partition.index.bucket_at(hash));
+        let _ = partition.ask_item(hash, bucket);
+    }
+
     /// Asks for the memory that changes of these keys will touch: a wait for it is paid once.
     /// Changes and counts nothing.
     pub fn prefetch(&self, keys: &[&[u8]]) {

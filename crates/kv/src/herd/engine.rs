@@ -11,7 +11,7 @@
 //! reply and not done again; an older one is dropped.
 //!
 //! Source: HERD §4.1 (hiding memory accesses); the batch instead of its two-stage pipeline is that
-//! of its successor, and needs no no-op to drain.
+//! of its successor, and needs no no-op to drain. The pipeline is here as the mode to compare with.
 
 use super::geometry::Geometry;
 use super::message::{HEAD_BYTES, Head, Kind, Message};
@@ -22,6 +22,22 @@ use rackpool_hw::window::Window;
 
 /// Requests of a batch: as many as the cache looks up together.
 const BATCH: usize = 64;
+
+/// Requests that a two-stage pipeline holds back: one whose bucket is on its way, one whose item
+/// is.
+const STAGES: usize = 2;
+
+/// How the waits for memory of different requests overlap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pipeline {
+    /// All buckets of a batch are asked for, then all items, then keys are compared: as HERD's
+    /// successor does.
+    #[default]
+    Batched,
+    /// HERD's own (§4.1): each new request asks for its bucket and moves the two before it on by a
+    /// stage. Their replies wait for further requests, or for [`Engine::no_op`].
+    TwoStage,
+}
 
 /// A reply that was put into its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +57,9 @@ pub struct Engine {
     geometry: Geometry,
     clients: Vec<Option<Slots>>,
     batch: Batch,
+    pipeline: Pipeline,
+    /// Requests at the begin of the batch that are in the pipeline already.
+    begun: usize,
     /// Where a reply is put together.
     reply: Box<[u8]>,
 }
@@ -96,6 +115,13 @@ impl Batch {
         let (key, rest) = message.split_at(head.key_bytes.into());
         (key, &rest[..head.value_bytes.into()])
     }
+
+    /// Drops the first `count` requests; what stays moves to the front.
+    fn drop_first(&mut self, count: usize) {
+        self.taken.drain(..count);
+        let stride = self.stride;
+        self.bytes.copy_within(count * stride..(count + self.taken.len()) * stride, 0);
+    }
 }
 
 impl Engine {
@@ -109,7 +135,13 @@ impl Engine {
         };
         let clients = (0..clients).map(|_| None).collect();
         let reply = vec![0; geometry.message_bytes()].into();
-        Engine { cache, form, geometry, clients, batch, reply }
+        let (pipeline, begun) = (Pipeline::default(), 0);
+        Engine { cache, form, geometry, clients, batch, pipeline, begun, reply }
+    }
+
+    /// The same with another pipeline.
+    pub fn with_pipeline(self, pipeline: Pipeline) -> Engine {
+        Engine { pipeline, ..self }
     }
 
     /// A client begins, with its slots at this thread: as many as it has windows, all of them as if
@@ -151,7 +183,12 @@ impl Engine {
 
     /// Requests that wait for [`Engine::run`].
     pub fn gathered(&self) -> usize {
-        self.batch.taken.len()
+        self.batch.taken.len() - self.begun
+    }
+
+    /// Requests in the pipeline: they wait for others, or for [`Engine::no_op`].
+    pub fn begun(&self) -> usize {
+        self.begun
     }
 
     /// Whether a client has a request that was not taken, or, in sealed slots, may have.
@@ -205,25 +242,65 @@ impl Engine {
     }
 
     /// Does what was gathered; `replied` is told of every reply, in order. Nothing of the batch is
-    /// left when this returns.
+    /// left when this returns, but for two requests in a two-stage pipeline.
     #[inline]
-    pub fn run(&mut self, now: Millis, tally: &Tally, mut replied: impl FnMut(Replied)) {
+    pub fn run(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
+        if self.pipeline == Pipeline::TwoStage {
+            return self.run_staged(now, tally, replied);
+        }
         match &self.batch.taken[..] {
             [] => return,
-            [Taken { work: Work::Get, .. }] => self.run_get(now, tally, &mut replied),
-            _ => self.run_many(now, tally, &mut replied),
+            [Taken { work: Work::Get, .. }] => self.run_get(now, tally, replied),
+            _ => self.run_many(now, tally, replied),
         }
         tally.add(What::Batches, 1);
         self.batch.taken.clear();
     }
 
-    /// A look-up that is alone: nothing to overlap it with.
-    #[inline]
-    fn run_get(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
-        let Engine { cache, form, geometry, clients, batch, reply } = self;
+    /// Each new request goes into the pipeline, whose oldest one leaves it.
+    fn run_staged(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
+        let count = self.batch.taken.len();
+        for new in self.begun..count {
+            self.cache.ask_bucket(self.batch.message(new).0);
+            if new >= 1 {
+                self.cache.ask_item(self.batch.message(new - 1).0);
+            }
+            if new >= STAGES {
+                self.finish(new - STAGES, now, tally, replied);
+            }
+        }
+        self.begun = count.min(STAGES);
+        self.batch.drop_first(count - self.begun);
+        tally.add(What::Batches, 1);
+    }
+
+    /// Moves the requests in the pipeline on as if another one had come, which is none: HERD's way
+    /// to drain it when nobody asks.
+    pub fn no_op(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
+        if self.begun == 0 {
+            return;
+        }
+        self.cache.ask_item(self.batch.message(self.begun - 1).0);
+        self.finish(0, now, tally, replied);
+        self.batch.drop_first(1);
+        self.begun -= 1;
+    }
+
+    /// Does one request of the batch.
+    fn finish(
+        &mut self,
+        index: usize,
+        now: Millis,
+        tally: &Tally,
+        replied: &mut dyn FnMut(Replied),
+    ) {
+        let Engine { cache, form, geometry, clients, batch, reply, .. } = self;
         let mut answers = Answers { form: *form, geometry, clients, reply, replied };
-        let taken = &batch.taken[0];
-        let found = cache.get(batch.message(0).0, now, |item| answers.item(taken, item));
+        let taken = &batch.taken[index];
+        if taken.work != Work::Get {
+            return change(cache, batch, index, now, tally, &mut answers);
+        }
+        let found = cache.get(batch.message(index).0, now, |item| answers.item(taken, item));
         if found.is_none() {
             answers.put(taken, Kind::Missing, 0);
         }
@@ -231,8 +308,14 @@ impl Engine {
         tally.add(What::Hits, u64::from(found.is_some()));
     }
 
+    /// A look-up that is alone: nothing to overlap it with.
+    #[inline]
+    fn run_get(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
+        self.finish(0, now, tally, replied);
+    }
+
     fn run_many(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
-        let Engine { cache, form, geometry, clients, batch, reply } = self;
+        let Engine { cache, form, geometry, clients, batch, reply, .. } = self;
         let count = batch.taken.len();
         let mut keys: [&[u8]; BATCH] = [&[]; BATCH];
         let mut changes = false;

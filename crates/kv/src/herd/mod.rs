@@ -55,7 +55,7 @@ mod tally;
 mod welcome;
 
 pub use client::{Answer, Client, Ticket};
-pub use engine::{Engine, Replied};
+pub use engine::{Engine, Pipeline, Replied};
 pub use error::{Error, Result, StartError};
 pub use fabric::Far;
 pub use geometry::Geometry;

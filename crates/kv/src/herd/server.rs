@@ -3,6 +3,7 @@
 //!
 //! Source: HERD §4.2 (an initializer that sleeps, server processes that poll).
 
+use super::engine::Pipeline;
 use super::error::{Error, StartError};
 use super::fabric::keeper::FabricKeeper;
 use super::geometry::{
@@ -35,13 +36,16 @@ pub struct Door {
     pub windows: u32,
     /// Longest value in a slot, bytes.
     pub value_bytes: u32,
+    /// How the waits for memory overlap.
+    pub pipeline: Pipeline,
 }
 
 impl Door {
     /// A door of this name, with 1024 clients, 16 windows, and values up to 1000 bytes.
     pub fn new(name: &str) -> Door {
         let (windows, value_bytes) = (WINDOWS_DEFAULT, VALUE_BYTES_DEFAULT);
-        Door { name: name.to_owned(), clients: CLIENTS_DEFAULT, windows, value_bytes }
+        let (name, pipeline) = (name.to_owned(), Pipeline::default());
+        Door { name, clients: CLIENTS_DEFAULT, windows, value_bytes, pipeline }
     }
 }
 
@@ -57,6 +61,8 @@ pub struct FabricDoor {
     pub windows: u32,
     /// Longest value in a slot, bytes.
     pub value_bytes: u32,
+    /// How the waits for memory overlap.
+    pub pipeline: Pipeline,
 }
 
 impl FabricDoor {
@@ -65,7 +71,7 @@ impl FabricDoor {
     pub fn new(listen: SocketAddr, threads: u32) -> FabricDoor {
         let windows = WINDOWS_DEFAULT.min(FABRIC_REQUESTS_MAX / threads.max(1)).max(1);
         let (clients, value_bytes) = (FABRIC_CLIENTS_DEFAULT, VALUE_BYTES_DEFAULT);
-        FabricDoor { listen, clients, windows, value_bytes }
+        FabricDoor { listen, clients, windows, value_bytes, pipeline: Pipeline::default() }
     }
 }
 
@@ -105,7 +111,7 @@ impl Server {
         checked(Geometry { servers: threads, clients, windows, value_bytes })?;
         let geometry = Geometry { servers: threads, clients: 1, windows, value_bytes };
         let (mut server, bell) = Server::begin(threads, clients)?;
-        let posts = server.start_serving(&cache, geometry, clients)?;
+        let posts = server.start_serving(&cache, geometry, (clients, door.pipeline))?;
         let keeper = Doorkeeper::new(&server, door, geometry, bell, posts, cache.options().seed)?;
         server.start_keeper(keeper, Doorkeeper::run)?;
         Ok(server)
@@ -135,7 +141,7 @@ impl Server {
         }
         let geometry = Geometry { clients: 1, ..geometry };
         let (mut server, _) = Server::begin(threads, clients)?;
-        let posts = server.start_serving(&cache, geometry, clients)?;
+        let posts = server.start_serving(&cache, geometry, (clients, door.pipeline))?;
         let keeper = FabricKeeper::new(&server, door, geometry, posts, cache.options().seed)?;
         server.addr = Some(keeper.addr());
         server.start_keeper(keeper, FabricKeeper::run)?;
@@ -191,13 +197,14 @@ impl Server {
         &mut self,
         cache: &Cache,
         geometry: Geometry,
-        clients: u32,
+        (clients, pipeline): (u32, Pipeline),
     ) -> Result<Vec<Arc<Post<S>>>, StartError> {
         let posts = self.bells.iter().map(|bell| Arc::new(Post::new(Arc::clone(bell))));
         let posts: Vec<Arc<Post<S>>> = posts.collect();
         for (server, post) in (0..).zip(&posts) {
             let (post, tallies) = (Arc::clone(post), Arc::clone(&self.tallies));
-            let mut serving = Serving::new(server, cache.clone(), geometry, clients, post, tallies);
+            let serving = Serving::new(server, cache.clone(), geometry, clients, post, tallies);
+            let mut serving = serving.with_pipeline(pipeline);
             let is_stopping = Arc::clone(&self.is_stopping);
             self.spawn(format!("herd-{server}"), move || serving.run(&is_stopping))?;
         }

@@ -11,7 +11,7 @@
 //!
 //! Source: HERD §4.2 (server processes that poll).
 
-use super::engine::{Engine, Replied};
+use super::engine::{Engine, Pipeline, Replied};
 use super::geometry::Geometry;
 use super::pair;
 use super::slot::Form;
@@ -43,6 +43,9 @@ const ROUNDS_EAGER: u32 = 64;
 /// Rounds without requests between two looks at the clock: some microseconds, of an expiry in
 /// milliseconds. After a batch it is looked at as well, when nobody waits for it.
 const ROUNDS_PER_CLOCK: u32 = 32;
+/// Rounds in a row in which nobody asked, after which a pipeline that holds requests is given a
+/// no-op: HERD's server polls so often in vain (§4.1).
+const ROUNDS_PER_NO_OP: u32 = 100;
 /// Longest sleep of a serving thread: a wake-up that a dying client owed is late by so much.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
@@ -151,6 +154,8 @@ pub(super) struct Serving<S> {
     replied: Vec<u32>,
     /// Rounds so far.
     rounds: u32,
+    /// Rounds in a row without requests while some are in the pipeline.
+    vain: u32,
     /// Milliseconds since the epoch, some microseconds ago at most.
     now: Millis,
 }
@@ -175,6 +180,7 @@ impl<S: Seat> Serving<S> {
             rung: Vec::new(),
             replied: Vec::new(),
             rounds: 0,
+            vain: 0,
             now: wall_ms(),
         }
     }
@@ -238,9 +244,23 @@ impl<S: Seat> Serving<S> {
         asked |= self.look_at_rung();
         asked |= self.look_at_watched();
         if self.engine.gathered() > 0 {
+            self.vain = 0;
             self.serve();
+        } else if self.engine.begun() > 0 {
+            // Nobody sleeps on a request that was taken.
+            asked = true;
+            self.vain += 1;
+            if self.vain.is_multiple_of(ROUNDS_PER_NO_OP) {
+                self.answer(|engine, now, tally, reply| engine.no_op(now, tally, reply));
+            }
         }
         asked
+    }
+
+    /// Its engine with another pipeline.
+    pub(super) fn with_pipeline(mut self, pipeline: Pipeline) -> Serving<S> {
+        self.engine = self.engine.with_pipeline(pipeline);
+        self
     }
 
     /// Looks at those who have set their bits; whether there were any.
@@ -366,9 +386,15 @@ impl<S: Seat> Serving<S> {
 
     /// Does what was gathered and wakes the clients that sleep.
     fn serve(&mut self) {
+        self.answer(|engine, now, tally, reply| engine.run(now, tally, reply));
+    }
+
+    /// Lets the engine work and wakes the clients that sleep.
+    #[inline(always)]
+    fn answer(&mut self, work: impl FnOnce(&mut Engine, Millis, &Tally, &mut dyn FnMut(Replied))) {
         let Serving { engine, replied, places, tallies, .. } = self;
         let tally = &tallies.0[self.server as usize];
-        engine.run(self.now, tally, |reply| {
+        work(engine, self.now, tally, &mut |reply| {
             if let Some(place) = &mut places[reply.client as usize] {
                 place.seat.reply(reply, place.is_watched);
             }

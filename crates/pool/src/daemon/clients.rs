@@ -1,8 +1,8 @@
 //! Local clients of a daemon: control connections, slots and their rings. A closed connection is
 //! the client's end, because a client unmaps before it closes and the kernel does the same for
 //! the dead. After a restart of the daemon the slots of living processes are kept until they
-//! resume. Clients of other hosts of the rack have their connections to the agents there (`hosts.rs`),
-//! which say who comes and who is gone.
+//! resume. Clients of other hosts of the rack have their connections to the agents there
+//! (`hosts.rs`), which say who comes and who is gone.
 
 use super::io_error;
 use super::world::RegionWorld;

@@ -1,9 +1,10 @@
 //! The daemon of a rack as a process or thread: the engine of `core::daemon` over real sections,
 //! driven by one poll loop, beside the fabric target's own thread.
 //!
-//! `server.rs` is the loop, `world.rs` what the engine sees, `clients.rs` the local clients'
-//! control connections and slots, `hosts.rs` other hosts that have the rack's memory, `uplinks.rs` the fabric endpoint for clients without one,
-//! `standby.rs` shards whose own daemon is dead. Threads with handles of their own move pages:
+//! `server.rs` is the loop, `opening.rs` what stands before it, `world.rs` what the engine sees,
+//! `clients.rs` the local clients' control connections and slots, `hosts.rs` other hosts that have
+//! the rack's memory, `uplinks.rs` the fabric endpoint for clients without one, `standby.rs` shards
+//! whose own daemon is dead. Threads with handles of their own move pages:
 //! `mover.rs` to this rack, `balance.rs` cold ones away, `drain.rs` all of them, when `standing.rs`
 //! says so. Clients that come over the fabric are the core's (`Remotes`).
 
@@ -13,6 +14,7 @@ mod drain;
 mod hosts;
 mod keeper;
 mod mover;
+mod opening;
 mod server;
 mod standby;
 mod standing;

@@ -6,18 +6,16 @@ use super::balance::BalanceThread;
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
 use super::hosts::{Hosts, Rack};
 use super::mover::MoverThread;
+use super::opening::{open_region, rack_info, region_info, start_target};
 use super::standing::Membership;
 use super::uplinks::{FabricUplinks, Turn};
 use super::world::RegionWorld;
 use super::{Belongs, DaemonOptions, Ended, Stop, control_name, io_error, standby};
 use crate::clock;
 use crate::link::MasterLink;
-use crate::links::fabric_error;
 use crate::metrics::{self, Door, MetricsServer};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES, TICK_NS};
-use rackpool_core::daemon::{
-    Act, ClientId, Daemon, Place, Proxy, Remotes, Rings, World, WriteBack, format,
-};
+use rackpool_core::daemon::{Act, ClientId, Daemon, Place, Proxy, Remotes, Rings, WriteBack};
 use rackpool_core::member::MemberAnswer;
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
@@ -28,9 +26,9 @@ use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::control::ControlListener;
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::fabric::Target;
-use rackpool_hw::fabric::tcp::{self, TargetOptions};
+use rackpool_hw::fabric::tcp;
 use rackpool_hw::process::Shutdown;
-use rackpool_hw::region::{Claim, RegionFiles};
+use rackpool_hw::region::Claim;
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::wait::{Pause, Waiter};
 use std::collections::{BTreeMap, VecDeque};
@@ -118,14 +116,7 @@ impl Server {
         engine.set_client_quota(options.client_quota_bytes, &world);
         let layout = engine.layout();
         let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
-        let (pages, table) = (world.pages().clone(), world.table().clone());
-        let cells = world.target_cells.clone();
-        let mut target = TargetOptions::new(options.listen, layout, pages, table, cells);
-        let fabric_wake = wake.try_clone().map_err(|e| io_error("wake event", &e))?;
-        target.secret = options.secret.clone();
-        target.waker = Arc::new(move || fabric_wake.notify());
-        let target = Target::start(&fabric, target).map_err(fabric_error)?;
-        world.fabric = Some(target.counters());
+        let target = start_target(&options, &fabric, layout, &mut world, &wake)?;
         let region = region_info(&engine, &options);
         let control = control_name(rack, engine.region_id());
         let listener =
@@ -171,12 +162,17 @@ impl Server {
             metrics: None,
             _claim: claim,
         };
-        server.watch()?;
-        server.clients.recover(&mut server.engine, &mut server.world, &server.poller)?;
-        server.remotes.recover(&server.engine, clock::now_ns());
-        server.join_master()?;
-        server.start_helpers()?;
+        server.begin()?;
         Ok(server)
+    }
+
+    /// Clients of an earlier life first: they are known when the master hears of this one.
+    fn begin(&mut self) -> Result<()> {
+        self.watch()?;
+        self.clients.recover(&mut self.engine, &mut self.world, &self.poller)?;
+        self.remotes.recover(&self.engine, clock::now_ns());
+        self.join_master()?;
+        self.start_helpers()
     }
 
     /// The threads beside the loop that the options ask for.
@@ -732,69 +728,4 @@ impl Server {
             eprintln!("rackpool: removing the region: {error}");
         }
     }
-}
-
-/// What the master is told of the rack.
-fn rack_info(
-    engine: &Daemon,
-    options: &DaemonOptions,
-    control: String,
-    fabric_addr: SocketAddr,
-) -> Result<RackInfo> {
-    let layout = engine.layout();
-    Ok(RackInfo {
-        rack: engine.rack(),
-        region_id: engine.region_id(),
-        epoch: engine.epoch(),
-        page_shift: layout.pages.page_shift(),
-        frame_count: layout.frame_count,
-        frames_free: engine.frames_free(),
-        host: rackpool_hw::process::boot_id().map_err(|e| io_error("boot id", &e))?,
-        control,
-        fabric: options.fabric.clone(),
-        fabric_addr: fabric_addr.to_string(),
-        alive: true,
-    })
-}
-
-/// What clients are told of the region.
-fn region_info(engine: &Daemon, options: &DaemonOptions) -> RegionInfo {
-    let layout = engine.layout();
-    RegionInfo {
-        rack: engine.rack(),
-        region_id: engine.region_id(),
-        epoch: engine.epoch(),
-        page_shift: layout.pages.page_shift(),
-        frame_count: layout.frame_count,
-        emulate_cxl_ns: options.emulate.cxl_ns,
-        emulate_rdma_ns: options.emulate.rdma_ns,
-        counts_use: engine.counts_use(),
-    }
-}
-
-/// Formats a new region, attaches to it, and claims it if that was not done.
-fn open_region(
-    files: RegionFiles,
-    rack: RackId,
-    (asymmetric, cells): (bool, u32),
-    (is_new, belongs): (bool, Belongs),
-    claim: Option<Claim>,
-) -> Result<(RegionWorld, Daemon, Option<Claim>)> {
-    let layout = files.layout();
-    let mut world = RegionWorld::new(files, asymmetric, cells)?;
-    let mut claim = claim;
-    if is_new {
-        let mut id = [0; 2];
-        for word in &mut id {
-            *word = rackpool_hw::process::random_u64().map_err(|e| io_error("getrandom", &e))?;
-        }
-        format(&mut world, rack, id, layout)?;
-        world.files.publish().map_err(Error::from)?;
-    }
-    if claim.is_none() && belongs == Belongs::Here && rack.is_divided() {
-        // There was nothing to claim when this daemon began.
-        claim = Claim::take(world.files.spec()).map_err(Error::from)?;
-    }
-    let engine = Daemon::attach(&mut world, rack, Some(layout.pages))?;
-    Ok((world, engine, claim))
 }

@@ -150,8 +150,9 @@ fn pooled(plan: &Plan, point: &Point, baseline: &Baseline) -> String {
          placed by {}. That costs {:.0} {currency} a machine against {:.0} for machines of {:.0} \
          GiB without pools, a saving of {:.1} %; of each seed by itself it is {:.1} % ({:.1} to \
          {:.1} % at {} % confidence). The p99 of all accesses is {:.0} ns (up to {:.0}; {} \
-         allowed), {:.0} % of them go to pools. Pools want more than there is {:.2} % of the time (up to {:.2} %), and the failure of one \
-         takes along memory of up to {} machines. Without pools {:.1} % of the memory is stranded.",
+         allowed), {:.0} % of them go to pools. Pools want more than there is {:.2} % of the time \
+         (up to {:.2} %), and the failure of one takes along memory of up to {} machines. Without \
+         pools {:.1} % of the memory is stranded.",
         gib(point.local_mib),
         design.pod_machines,
         point.pools_bought,

@@ -384,9 +384,9 @@ fn running(page: &mut Page, answer: &Answer) {
     page.table(
         &tables::live(live),
         "requests, their times and accesses of racks are the recorded ones; the prediction keeps \
-         the racks' memory by itself, from the first recorded choice on, and nothing is freed. Live \
-         are the master's choices, and the daemons' counters at the end of the recording: they \
-         have also what was allocated without asking the master, and freed.",
+         the racks' memory by itself, from the first recorded choice on, and nothing is freed. \
+         Live are the master's choices, and the daemons' counters at the end of the recording: \
+         they have also what was allocated without asking the master, and freed.",
     );
     page.table(&tables::live_policies(live), "the same requests; accesses stay where they were.");
 }

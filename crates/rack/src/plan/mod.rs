@@ -97,7 +97,8 @@ pub struct Progress<'a> {
 /// Blocks for as long as that takes.
 ///
 /// # Errors
-/// A trace or recording that cannot be read, a rack that runs out of memory, or [`SimError::Stopped`].
+/// A trace or recording that cannot be read, a rack that runs out of memory, or
+/// [`SimError::Stopped`].
 pub fn work_out(plan: &Plan, progress: &Progress<'_>) -> Result<Answer, PlanError> {
     answer::work_out(plan, progress)
 }

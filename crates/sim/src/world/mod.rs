@@ -261,7 +261,7 @@ fn name_of(call: &MasterCall) -> &'static str {
         MasterCall::GetRoot { .. } => "get-root",
         MasterCall::SetRoot { .. } => "set-root",
         MasterCall::Stats => "stats",
-        MasterCall::Placements { .. } => "placements",
+        MasterCall::Placements(_) => "placements",
         MasterCall::Member(_) => "member",
         MasterCall::OrphanPages { .. } => "orphan-pages",
         MasterCall::FreeElsewhere { .. } => "free-elsewhere",

@@ -1,0 +1,100 @@
+//! What a daemon opens before its loop begins: the region, the fabric's target, and what it says of
+//! both to the master and to clients.
+
+use super::world::RegionWorld;
+use super::{Belongs, DaemonOptions, io_error};
+use crate::links::fabric_error;
+use rackpool_core::daemon::{Daemon, World, format};
+use rackpool_core::layout::RegionLayout;
+use rackpool_core::wire::{RackInfo, RegionInfo};
+use rackpool_core::{Error, RackId, Result};
+use rackpool_hw::event::WakeEvent;
+use rackpool_hw::fabric::tcp::TargetOptions;
+use rackpool_hw::fabric::{FabricOptions, Target};
+use rackpool_hw::region::{Claim, RegionFiles};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Serves one-sided operations of other racks; the daemon is woken by what is its own.
+pub(super) fn start_target(
+    options: &DaemonOptions,
+    fabric: &FabricOptions,
+    layout: RegionLayout,
+    world: &mut RegionWorld,
+    wake: &WakeEvent,
+) -> Result<Target> {
+    let (pages, table) = (world.pages().clone(), world.table().clone());
+    let cells = world.target_cells.clone();
+    let mut target = TargetOptions::new(options.listen, layout, pages, table, cells);
+    let fabric_wake = wake.try_clone().map_err(|e| io_error("wake event", &e))?;
+    target.secret = options.secret.clone();
+    target.waker = Arc::new(move || fabric_wake.notify());
+    let target = Target::start(fabric, target).map_err(fabric_error)?;
+    world.fabric = Some(target.counters());
+    Ok(target)
+}
+
+/// What the master is told of the rack.
+pub(super) fn rack_info(
+    engine: &Daemon,
+    options: &DaemonOptions,
+    control: String,
+    fabric_addr: SocketAddr,
+) -> Result<RackInfo> {
+    let layout = engine.layout();
+    Ok(RackInfo {
+        rack: engine.rack(),
+        region_id: engine.region_id(),
+        epoch: engine.epoch(),
+        page_shift: layout.pages.page_shift(),
+        frame_count: layout.frame_count,
+        frames_free: engine.frames_free(),
+        host: rackpool_hw::process::boot_id().map_err(|e| io_error("boot id", &e))?,
+        control,
+        fabric: options.fabric.clone(),
+        fabric_addr: fabric_addr.to_string(),
+        alive: true,
+    })
+}
+
+/// What clients are told of the region.
+pub(super) fn region_info(engine: &Daemon, options: &DaemonOptions) -> RegionInfo {
+    let layout = engine.layout();
+    RegionInfo {
+        rack: engine.rack(),
+        region_id: engine.region_id(),
+        epoch: engine.epoch(),
+        page_shift: layout.pages.page_shift(),
+        frame_count: layout.frame_count,
+        emulate_cxl_ns: options.emulate.cxl_ns,
+        emulate_rdma_ns: options.emulate.rdma_ns,
+        counts_use: engine.counts_use(),
+    }
+}
+
+/// Formats a new region, attaches to it, and claims it if that was not done.
+pub(super) fn open_region(
+    files: RegionFiles,
+    rack: RackId,
+    (asymmetric, cells): (bool, u32),
+    (is_new, belongs): (bool, Belongs),
+    claim: Option<Claim>,
+) -> Result<(RegionWorld, Daemon, Option<Claim>)> {
+    let layout = files.layout();
+    let mut world = RegionWorld::new(files, asymmetric, cells)?;
+    let mut claim = claim;
+    if is_new {
+        let mut id = [0; 2];
+        for word in &mut id {
+            *word = rackpool_hw::process::random_u64().map_err(|e| io_error("getrandom", &e))?;
+        }
+        format(&mut world, rack, id, layout)?;
+        world.files.publish().map_err(Error::from)?;
+    }
+    if claim.is_none() && belongs == Belongs::Here && rack.is_divided() {
+        // There was nothing to claim when this daemon began.
+        claim = Claim::take(world.files.spec()).map_err(Error::from)?;
+    }
+    let engine = Daemon::attach(&mut world, rack, Some(layout.pages))?;
+    Ok((world, engine, claim))
+}
