@@ -51,7 +51,8 @@ rig-barrier refused 2
 for percent in 1 10; do
   before=$(retries)
   rig-loss $percent
-  pool -c "write $place file:$library; read $place $(stat -L -c %s "$library") file:/run/back"
+  pool --timeout-ms 60000 \
+    -c "write $place file:$library; read $place $(stat -L -c %s "$library") file:/run/back"
   cmp /run/back "$library"
   rig-loss 0
   echo "result: the same $(stat -L -c %s "$library") bytes with a loss of $percent %," \

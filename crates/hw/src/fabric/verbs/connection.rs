@@ -32,9 +32,9 @@ use std::net::SocketAddr;
 
 /// Most bytes of one work request on the device; longer ones are several.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// The same for a WRITE: four packets. Its packets are acknowledged by message, and each that is lost
-/// counts as a try until the acknowledgement comes; of a long message several always are where one
-/// in ten is, and the device would give up.
+/// The same for a WRITE: four packets. Its packets are acknowledged by message, and each that is
+/// lost counts as a try until the acknowledgement comes; of a long message several always are where
+/// one in ten is, and the device would give up.
 const WRITE_BYTES: u64 = 16 << 10;
 /// The control line is looked at this often while nothing is expected of it.
 const LOOK_NS: Nanos = 1_000_000;
