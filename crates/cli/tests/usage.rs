@@ -31,7 +31,7 @@ fn wrong_usage_ends_with_2_and_says_so() {
         &["daemon"],
         &["daemon", "--rack", "x"],
         &["daemon", "--rack", "0", "--memory", "tape:0"],
-        &["daemon", "--rack", "0", "--fabric", "verbs"],
+        &["daemon", "--rack", "0", "--fabric", "pigeons"],
         &["demo", "--clients", "0"],
         &["demo", "--html", "/"],
         &["bench", "gravity"],
