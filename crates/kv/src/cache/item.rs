@@ -90,10 +90,7 @@ impl<'a> Item<'a> {
     /// Length of the value, bytes.
     #[inline]
     pub fn len(&self) -> u64 {
-        match self.far() {
-            Some(value) => value.bytes(),
-            None => self.partition.value_bytes(self.pos(), self.header),
-        }
+        self.partition.whole_bytes(self.pos(), self.header)
     }
 
     /// Whether the value is empty.
@@ -160,7 +157,8 @@ impl<'a> Item<'a> {
             self.partition.units.append_to(at, bytes, out);
             return Ok(());
         }
-        if let Some(value) = self.far() {
+        if self.is_far() {
+            let value = self.far()?;
             let before = out.len();
             out.resize(before + value.bytes() as usize, 0);
             let read = value.read(0, &mut out[before..]);
@@ -179,9 +177,9 @@ impl<'a> Item<'a> {
     #[inline]
     pub fn copy_to(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         if self.header.has(Header::CHAINED | Header::FAR) {
-            return match self.far() {
-                Some(value) => copy_far_to(value, offset, out),
-                None => Ok(copy_pieces_to(self.partition, self.pos(), offset, out)),
+            return match self.is_far() {
+                true => copy_far_to(self.far()?, offset, out),
+                false => Ok(copy_pieces_to(self.partition, self.pos(), offset, out)),
             };
         }
         let bytes = u64::from(self.header.value_bytes());
@@ -193,9 +191,9 @@ impl<'a> Item<'a> {
         Ok(count as usize)
     }
 
-    /// The value, if it lies in another tier.
-    fn far(&self) -> Option<&Arc<FarValue>> {
-        if self.header.has(Header::FAR) { self.partition.far_value(self.pos()) } else { None }
+    /// The value, which lies in another tier.
+    fn far(&self) -> Result<&Arc<FarValue>> {
+        self.partition.far_value(self.pos())
     }
 
     /// Whether the value lies in another tier.
@@ -210,8 +208,9 @@ impl<'a> Item<'a> {
     /// # Errors
     /// As [`Item::append_to`].
     pub fn pin(&self) -> Result<Pinned> {
-        if let Some(value) = self.far() {
-            let mut far = FarPin { value: Arc::clone(value), chunk: Vec::new(), chunk_at: 0 };
+        if self.is_far() {
+            let value = Arc::clone(self.far()?);
+            let mut far = FarPin { value, chunk: Vec::new(), chunk_at: 0 };
             far.load(0)?;
             return Ok(Pinned(Kept::Far(far)));
         }

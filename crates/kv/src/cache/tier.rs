@@ -223,17 +223,32 @@ impl Partition {
     /// Where the value of an item lies, if it lies in the tier.
     fn far_place(&self, pos: Pos) -> Option<u64> {
         let header = self.header(pos);
-        if !header.has(Header::FAR) {
-            return None;
+        header.has(Header::FAR).then(|| self.reference(pos, header).0)
+    }
+
+    /// Place and length of a value, as the log has them.
+    fn reference(&self, pos: Pos, header: Header) -> (u64, u64) {
+        let mut words = [[0; 8]; 2];
+        let at = pos.byte() + u64::from(header.value_at());
+        self.units.copy_out(at, words.as_flattened_mut());
+        let [place, bytes] = words.map(u64::from_le_bytes);
+        (place, bytes)
+    }
+
+    /// Length of the value of an item, wherever it lies.
+    #[inline]
+    pub(crate) fn whole_bytes(&self, pos: Pos, header: Header) -> u64 {
+        match header.has(Header::FAR) {
+            true => self.reference(pos, header).1,
+            false => self.value_bytes(pos, header),
         }
-        let mut place = [0; 8];
-        self.units.copy_out(pos.byte() + u64::from(header.value_at()), &mut place);
-        Some(u64::from_le_bytes(place))
     }
 
     /// The value of an item that lies in the tier.
-    pub(crate) fn far_value(&self, pos: Pos) -> Option<&Arc<FarValue>> {
-        self.shelf.as_ref()?.values.get(&self.far_place(pos)?)
+    pub(crate) fn far_value(&self, pos: Pos) -> Result<&Arc<FarValue>> {
+        let values = self.shelf.as_ref().map(|shelf| &shelf.values);
+        let value = values.zip(self.far_place(pos)).and_then(|(values, place)| values.get(&place));
+        value.ok_or_else(|| failed("finding a value")(TierError::Failed("it is gone".into())))
     }
 
     /// Puts a value on the shelf, whose reference is in the log.
@@ -247,7 +262,11 @@ impl Partition {
     }
 
     /// Takes the value of an item that is killed off the shelf.
+    #[inline]
     pub(crate) fn unshelve(&mut self, pos: Pos) {
+        if self.shelf.is_none() {
+            return;
+        }
         let place = self.far_place(pos);
         if let (Some(place), Some(shelf)) = (place, &mut self.shelf) {
             shelf.values.remove(&place);
