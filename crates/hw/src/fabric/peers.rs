@@ -5,7 +5,7 @@
 //! retired.
 
 use rackpool_core::constants::FABRIC_PEERS_MAX;
-use rackpool_core::seam::PeerId;
+use rackpool_core::seam::{Nanos, PeerId};
 
 const SLOT_BITS: u32 = FABRIC_PEERS_MAX.next_power_of_two().trailing_zeros();
 const USES_MAX: u32 = (1 << (32 - SLOT_BITS)) - 1;
@@ -96,6 +96,23 @@ impl<T> PeerTable<T> {
         let entry = &mut self.slots[slot];
         let peer = PeerId(entry.uses << SLOT_BITS | slot as u32);
         entry.value.as_mut().map(|value| (peer, value))
+    }
+
+    /// Of those that wait to be let in, `waits` says since when, the one that has waited longest, if
+    /// there are `max` of them or the table is full.
+    pub(crate) fn crowding_out(
+        &self,
+        waits: impl Fn(&T) -> Option<Nanos>,
+        max: usize,
+    ) -> Option<PeerId> {
+        let waiting = (0..).zip(&self.slots).filter_map(|(slot, entry)| {
+            let since = waits(entry.value.as_ref()?)?;
+            Some((since, PeerId(entry.uses << SLOT_BITS | slot)))
+        });
+        let (count, oldest) = waiting.fold((0, None), |(count, oldest), one| {
+            (count + 1, oldest.into_iter().chain([one]).min())
+        });
+        oldest.filter(|_| count >= max || self.is_full()).map(|(_, peer)| peer)
     }
 
     /// A connection by its id.

@@ -78,17 +78,9 @@ impl Server {
     /// Where a secret is asked for, who has not proved it yet gives way to who comes later, when
     /// there are too many of them or no connection is left.
     fn make_room(&mut self) {
-        let (mut unproven, mut oldest) = (0, None);
-        for slot in 0..self.peers.slots() {
-            if let Some((peer, served)) = self.peers.at_mut(slot)
-                && !served.is_greeted()
-            {
-                unproven += 1;
-                oldest = oldest.into_iter().chain([(served.since, peer)]).min();
-            }
-        }
-        let is_crowded = unproven >= UNPROVEN_CONNECTIONS_MAX || self.peers.is_full();
-        if let Some((_, peer)) = oldest.filter(|_| is_crowded && self.secret.is_some()) {
+        let waits = |served: &Served| (!served.is_greeted()).then_some(served.since);
+        let oldest = self.peers.crowding_out(waits, UNPROVEN_CONNECTIONS_MAX);
+        if let Some(peer) = oldest.filter(|_| self.secret.is_some()) {
             self.end(peer, Broken::Crowded);
         }
     }
