@@ -98,8 +98,8 @@ impl<T> PeerTable<T> {
         entry.value.as_mut().map(|value| (peer, value))
     }
 
-    /// Of those that wait to be let in, `waits` says since when, the one that has waited longest, if
-    /// there are `max` of them or the table is full.
+    /// Of those that wait to be let in (`waits` says since when), the one that has waited longest,
+    /// if there are `max` of them or the table is full.
     pub(crate) fn crowding_out(
         &self,
         waits: impl Fn(&T) -> Option<Nanos>,
