@@ -99,19 +99,26 @@ struct Pool {
     daemons: Vec<Server>,
     master: Server,
     listen: String,
-    /// Files with the pool's secret, another one, and one that everybody may read.
-    files: [String; 3],
+    /// Files with the pool's secret, another one, one that everybody may read, and the pool's where
+    /// what travels is encrypted, or not if it is.
+    files: [String; 4],
     regions: Regions,
     _dir: Dir,
 }
 
 impl Pool {
-    fn start(address: &str) -> Self {
+    fn start(address: &str, encrypts: bool) -> Self {
         let (dir, listen) = (Dir::new(), format!("{address}:0"));
-        let secret = b"0123456789abcdef0123456789abcdef\n";
-        let other = b"0123456789abcdef0123456789abcdeX\n";
-        let files = [("ours", secret, 0o600), ("other", other, 0o600), ("open", secret, 0o644)];
-        let files = files.map(|(name, bytes, mode)| secret_file(&dir, name, bytes, mode));
+        let said =
+            |encrypts, key| if encrypts { format!("encrypt:{key}\n") } else { format!("{key}\n") };
+        let (key, other) = ("0123456789abcdef0123456789abcdef", "0123456789abcdef0123456789abcdeX");
+        let files = [
+            ("ours", said(encrypts, key), 0o600),
+            ("other", said(encrypts, other), 0o600),
+            ("open", said(encrypts, key), 0o644),
+            ("otherwise", said(!encrypts, key), 0o600),
+        ];
+        let files = files.map(|(name, text, mode)| secret_file(&dir, name, text.as_bytes(), mode));
         let state = dir.file("state");
         let words = ["--listen", &listen, "--state", &state, "--secret-file", &files[0]];
         let master = Server::start(&[&["master"], &words[..]].concat());
@@ -149,7 +156,7 @@ impl Pool {
 /// Who has not the secret hears so, long before it would give up waiting for a peer.
 fn others_are_denied(pool: &Pool) {
     let (start, master) = (Instant::now(), pool.master.addr.as_str());
-    for secret in [&pool.secret(1)[..], &[]] {
+    for secret in [&pool.secret(1)[..], &[], &pool.secret(3)] {
         let (code, out, err) = pool.shell("0", secret, "get kept");
         assert_eq!((code, out.as_str()), (1, ""), "{err}");
         assert!(err.starts_with("error denied ") && err.contains("secret"), "{err}");
@@ -160,7 +167,7 @@ fn others_are_denied(pool: &Pool) {
         let (code, _, err) = told(&run(&words.iter().map(String::as_str).collect::<Vec<_>>()));
         assert_eq!((code, err.contains("error denied ")), (1, true), "{err}");
     }
-    println!("six refusals took {:?}", start.elapsed());
+    println!("nine refusals took {:?}", start.elapsed());
     assert!(start.elapsed() < WITHIN);
     let (code, _, err) = pool.shell("0", &pool.secret(2), "get kept");
     assert_eq!((code, err.starts_with("error config ")), (1, true), "{err}");
@@ -169,7 +176,16 @@ fn others_are_denied(pool: &Pool) {
 
 #[test]
 fn processes_with_the_secret_work_across_hosts_and_others_are_denied() {
-    let test = "processes_with_the_secret_work_across_hosts_and_others_are_denied";
+    works("processes_with_the_secret_work_across_hosts_and_others_are_denied", false);
+}
+
+#[test]
+fn processes_whose_secret_encrypts_work_across_hosts_and_others_are_denied() {
+    works("processes_whose_secret_encrypts_work_across_hosts_and_others_are_denied", true);
+}
+
+/// A pool of real processes in a network of its own.
+fn works(test: &str, encrypts: bool) {
     let foreign = std::env::var(FOREIGN).ok();
     if foreign.is_none() && runs_in_its_own_network(test) {
         return;
@@ -178,7 +194,7 @@ fn processes_with_the_secret_work_across_hosts_and_others_are_denied() {
         println!("NOT TESTED: a foreign address, because no network namespace is to be had");
         "127.0.0.1".into()
     });
-    let mut pool = Pool::start(&address);
+    let mut pool = Pool::start(&address, encrypts);
     let put = pool.shell("1", &pool.secret(0), "put kept text:here");
     assert_eq!(put, (0, "ok\n".into(), String::new()));
     assert_eq!(pool.shell("0", &pool.secret(0), "get kept").1, "here");
@@ -201,6 +217,6 @@ fn processes_with_the_secret_work_across_hosts_and_others_are_denied() {
 
     let (_, stats, _) = pool.shell("0", &pool.secret(0), "stats --json");
     let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
-    // Two shells, and two commands that list racks.
-    assert!(stats["master"]["refused"]["denied"].as_u64() >= Some(4), "{stats}");
+    // Three shells, and three commands that list racks.
+    assert!(stats["master"]["refused"]["denied"].as_u64() >= Some(6), "{stats}");
 }

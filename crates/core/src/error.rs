@@ -31,6 +31,12 @@ pub enum Distrust {
     /// Only the end that was called has a secret.
     #[error("it asks for the pool's secret: name its file (--secret-file, Options::secret)")]
     InitiatorHasNone,
+    /// Only the end that began the connection encrypts.
+    #[error("its secret's file does not begin with `encrypt:`, ours does: give both the same file")]
+    TargetInClear,
+    /// Only the end that was called encrypts.
+    #[error("its secret's file begins with `encrypt:`, ours does not: give both the same file")]
+    InitiatorInClear,
 }
 
 /// What a protocol call can answer instead of its result.

@@ -13,14 +13,23 @@
 //! what the other end said itself and what was said on another kind of connection prove nothing.
 //! The initiator proves first: a stranger gets no bytes that depend on the secret.
 //!
+//! Where the connection is to be encrypted ([`Secret::encrypting`]) the greetings say so, and the
+//! nonces are public keys of X25519 (RFC 7748), drawn for this one connection: the proofs vouch for
+//! them, and what both ends make of them and of the secret is the [`Seal`] of all that follows. Who
+//! learns the secret later opens nothing that was recorded. Ends of which only one encrypts refuse
+//! one another.
+//!
 //! A target that has no secret answers a greeting by a refusal. One that has a secret and meets
 //! something else says so in the words of the connection's own protocol, which is its caller's.
 //!
-//! Source: DESIGN §4; decision 0035.
+//! Source: DESIGN §4; decisions 0035 and 0038.
 
+use crate::line::Seal;
 use crate::secret::Secret;
 use rackpool_core::error::Distrust;
+use ring::agreement::{self, EphemeralPrivateKey, UnparsedPublicKey, X25519};
 use ring::hmac;
+use ring::rand::SystemRandom;
 use std::io;
 
 /// Bytes of every message.
@@ -31,6 +40,8 @@ const WORD_BYTES: usize = 8;
 const BODY_BYTES: usize = 32;
 /// Version 1 of all of this.
 const GREETING: &[u8; WORD_BYTES] = b"rackaut1";
+/// Version 1 of it, encrypted.
+const SEALED_GREETING: &[u8; WORD_BYTES] = b"rackenc1";
 const PROOF: &[u8; WORD_BYTES] = b"rackprf1";
 const REFUSAL: &[u8; WORD_BYTES] = b"rackref1";
 
@@ -38,7 +49,9 @@ const REFUSAL: &[u8; WORD_BYTES] = b"rackref1";
 pub type Message = [u8; MESSAGE_BYTES];
 /// Random bytes, drawn for one handshake.
 type Nonce = [u8; BODY_BYTES];
-/// What is signed: the role, the purpose and both nonces.
+/// In a claim, beside the purpose: what follows is encrypted.
+const CLAIMS_SEALED: u8 = 0x80;
+/// What is signed: the role, the purpose, whether the rest is encrypted, and both nonces.
 type Claim = [u8; 2 + 2 * BODY_BYTES];
 
 /// What a connection is for.
@@ -95,6 +108,9 @@ pub struct Step {
     pub progress: Progress,
 }
 
+/// In a claim, in place of a role: what it signs is the salt of the seal, and is never said.
+const SEALS: u8 = 3;
+
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaits {
@@ -102,40 +118,70 @@ enum Awaits {
     Proof { theirs: Nonce },
 }
 
+/// What encrypts the rest: first our part, then what both made.
+enum Exchange {
+    Ours(EphemeralPrivateKey),
+    Sealed(Seal),
+}
+
 /// One end of a handshake; see the module. It keeps no bytes: what was not consumed is shown again,
 /// with what came since.
-#[derive(Debug)]
 pub struct Handshake {
     secret: Option<Secret>,
     role: Role,
     purpose: Purpose,
     ours: Nonce,
     awaits: Awaits,
+    /// If the rest is to be encrypted.
+    exchange: Option<Exchange>,
 }
 
 impl Handshake {
     /// The end that begins a connection, and what it says first. Errors: if the kernel has no
     /// random numbers.
     pub fn begin(secret: &Secret, purpose: Purpose) -> io::Result<(Self, Message)> {
-        Ok(Self::initiator(secret, purpose, draw_nonce()?))
+        let (nonce, exchange) = draw(secret)?;
+        Ok(Self::initiator(secret, purpose, nonce, exchange))
     }
 
     /// The end that was called. Errors: as of [`Handshake::begin`], if there is a secret.
     pub fn accept(secret: Option<&Secret>, purpose: Purpose) -> io::Result<Self> {
-        let nonce = secret.map_or(Ok([0; BODY_BYTES]), |_| draw_nonce())?;
-        Ok(Self::target(secret, purpose, nonce))
+        let (nonce, exchange) = secret.map_or(Ok(([0; BODY_BYTES], None)), draw)?;
+        Ok(Self::target(secret, purpose, nonce, exchange))
     }
 
-    fn initiator(secret: &Secret, purpose: Purpose, nonce: Nonce) -> (Self, Message) {
-        let secret = Some(secret.clone());
-        let awaits = Awaits::Greeting;
-        let role = Role::Initiator;
-        (Self { secret, role, purpose, ours: nonce, awaits }, message(GREETING, &nonce))
+    fn initiator(
+        secret: &Secret,
+        purpose: Purpose,
+        ours: Nonce,
+        exchange: Option<Exchange>,
+    ) -> (Self, Message) {
+        let (role, awaits) = (Role::Initiator, Awaits::Greeting);
+        let end = Self { secret: Some(secret.clone()), role, purpose, ours, awaits, exchange };
+        let first = message(end.greeting(), &ours);
+        (end, first)
     }
 
-    fn target(secret: Option<&Secret>, purpose: Purpose, nonce: Nonce) -> Self {
+    fn target(
+        secret: Option<&Secret>,
+        purpose: Purpose,
+        ours: Nonce,
+        exchange: Option<Exchange>,
+    ) -> Self {
         let (role, awaits) = (Role::Target, Awaits::Greeting);
-        Self { secret: secret.cloned(), role, purpose, ours: nonce, awaits }
+        Self { secret: secret.cloned(), role, purpose, ours, awaits, exchange }
+    }
+
+    /// What encrypts the rest of the connection, once it is `Done`; `None` if it is not to be.
+    pub fn into_seal(self) -> Option<Seal> {
+        match self.exchange {
+            Some(Exchange::Sealed(seal)) => Some(seal),
+            _ => None,
+        }
+    }
+
+    fn greeting(&self) -> &'static [u8; WORD_BYTES] {
+        if self.exchange.is_some() { SEALED_GREETING } else { GREETING }
     }
 
     /// Looks at the bytes that came and were not consumed; to be called again as long as it
@@ -152,14 +198,24 @@ impl Handshake {
         if self.role == Role::Initiator && begins(input, REFUSAL) {
             return self.on_refusal(input);
         }
-        let word = if self.awaits == Awaits::Greeting { GREETING } else { PROOF };
-        if !begins(input, word) {
+        let word = if self.awaits == Awaits::Greeting { self.greeting() } else { PROOF };
+        if self.role == Role::Target && self.awaits == Awaits::Greeting {
+            let known = [GREETING, SEALED_GREETING];
+            if !known.iter().any(|word| begins(input, word)) {
+                return self.on_strange();
+            }
+        } else if !begins(input, word) {
             return self.on_strange();
         }
         let Some(body) = body(input) else { return Step::pending(0, None) };
         let Some(secret) = self.secret.clone() else {
             return Step::refuse(Distrust::TargetHasNone.into());
         };
+        if !begins(input, word) {
+            let is_sealed = self.exchange.is_some();
+            let why = if is_sealed { Distrust::InitiatorInClear } else { Distrust::TargetInClear };
+            return Step::refuse(why.into());
+        }
         match (self.awaits, self.role) {
             (Awaits::Greeting, Role::Initiator) => {
                 self.awaits = Awaits::Proof { theirs: body };
@@ -168,10 +224,13 @@ impl Handshake {
             }
             (Awaits::Greeting, Role::Target) => {
                 self.awaits = Awaits::Proof { theirs: body };
-                Step::pending(MESSAGE_BYTES, Some(message(GREETING, &self.ours)))
+                Step::pending(MESSAGE_BYTES, Some(message(self.greeting(), &self.ours)))
             }
             (Awaits::Proof { theirs }, role) => {
                 let proves = verify(secret.key(), &self.claim(role.other(), &theirs), &body);
+                if proves && !self.agree(&secret, &theirs) {
+                    return Step::failed(Failure::Strange);
+                }
                 match (proves, role) {
                     (true, Role::Target) => {
                         let proof = self.prove(&secret, &theirs);
@@ -183,6 +242,18 @@ impl Handshake {
                 }
             }
         }
+    }
+
+    /// Makes the seal of the other end's public key, if there is to be one; whether it could.
+    fn agree(&mut self, secret: &Secret, theirs: &Nonce) -> bool {
+        let Some(Exchange::Ours(key)) = self.exchange.take() else { return true };
+        let is_initiator = self.role == Role::Initiator;
+        let salt = hmac::sign(secret.key(), &self.claim_of(SEALS, theirs));
+        let make = |shared: &[u8]| Seal::new(salt.as_ref(), shared, is_initiator);
+        let theirs = UnparsedPublicKey::new(&X25519, theirs);
+        let seal = agreement::agree_ephemeral(key, &theirs, make);
+        self.exchange = seal.ok().map(Exchange::Sealed);
+        self.exchange.is_some()
     }
 
     /// The first bytes are not what was waited for.
@@ -208,23 +279,34 @@ impl Handshake {
     }
 
     fn claim(&self, who: Role, theirs: &Nonce) -> Claim {
+        self.claim_of(who as u8, theirs)
+    }
+
+    fn claim_of(&self, what: u8, theirs: &Nonce) -> Claim {
         let (first, second) = match self.role {
             Role::Initiator => (&self.ours, theirs),
             Role::Target => (theirs, &self.ours),
         };
         let mut claim = [0; 2 + 2 * BODY_BYTES];
-        claim[0] = who as u8;
-        claim[1] = self.purpose as u8;
+        let sealed = if self.exchange.is_some() { CLAIMS_SEALED } else { 0 };
+        (claim[0], claim[1]) = (what, self.purpose as u8 | sealed);
         claim[2..2 + BODY_BYTES].copy_from_slice(first);
         claim[2 + BODY_BYTES..].copy_from_slice(second);
         claim
     }
 }
 
-fn draw_nonce() -> io::Result<Nonce> {
+/// A nonce: random bytes, or a public key, which is as random.
+fn draw(secret: &Secret) -> io::Result<(Nonce, Option<Exchange>)> {
     let mut nonce = [0; BODY_BYTES];
-    crate::process::random_bytes(&mut nonce)?;
-    Ok(nonce)
+    if !secret.encrypts() {
+        crate::process::random_bytes(&mut nonce)?;
+        return Ok((nonce, None));
+    }
+    let failed = |_| io::Error::other("no random numbers for a key");
+    let key = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new()).map_err(failed)?;
+    nonce.copy_from_slice(key.compute_public_key().map_err(failed)?.as_ref());
+    Ok((nonce, Some(Exchange::Ours(key))))
 }
 
 impl Role {
@@ -257,10 +339,12 @@ impl Step {
 }
 
 /// What a refusal can say.
-const REASONS: [(u8, Failure); 3] = [
+const REASONS: [(u8, Failure); 5] = [
     (1, Failure::Distrust(Distrust::OtherSecret)),
     (2, Failure::Distrust(Distrust::TargetHasNone)),
     (3, Failure::Busy),
+    (4, Failure::Distrust(Distrust::TargetInClear)),
+    (5, Failure::Distrust(Distrust::InitiatorInClear)),
 ];
 
 /// What a target says that takes no further connection, without having heard anything.

@@ -2,7 +2,7 @@
 //! the rules of that file; [`crate::handshake`] proves with it that both ends of a connection have
 //! it.
 //!
-//! It never travels, and nothing prints it. Source: DESIGN §4; decision 0035.
+//! It never travels, and nothing prints it. Source: DESIGN §4; decisions 0035, 0038.
 
 use rackpool_core::error::{Error, Result};
 use ring::hmac;
@@ -17,10 +17,13 @@ use std::sync::Arc;
 pub const SECRET_BYTES_MIN: usize = 16;
 /// Longest secret, bytes.
 pub const SECRET_BYTES_MAX: usize = 4096;
+/// At the beginning of a file: connections are encrypted.
+const ENCRYPT: &[u8] = b"encrypt:";
 /// What nobody but the file's owner may do to it: its group may read it, others nothing.
 const MODE_REFUSED: u32 = 0o037;
 
-/// The secret of a pool. A copy costs one count; two are equal if the bytes are.
+/// The secret of a pool. A copy costs one count; two are equal if the bytes are, and if both or
+/// none encrypt.
 ///
 /// ```
 /// use rackpool_hw::secret::Secret;
@@ -32,6 +35,7 @@ const MODE_REFUSED: u32 = 0o037;
 #[derive(Clone)]
 pub struct Secret {
     key: Arc<hmac::Key>,
+    encrypts: bool,
 }
 
 impl Secret {
@@ -46,10 +50,29 @@ impl Secret {
                 ),
             });
         }
-        Ok(Self { key: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, bytes)) })
+        Ok(Self { key: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, bytes)), encrypts: false })
     }
 
-    /// The secret in a file, without white space before and after it. Errors: `io` if it cannot be
+    /// Whether connections are encrypted as well, with keys that it vouches for. Off at first; all
+    /// processes of a pool have to say the same.
+    ///
+    /// ```
+    /// use rackpool_hw::secret::Secret;
+    /// assert!(Secret::new(b"sixteen bytes or more")?.encrypting(true).encrypts());
+    /// # Ok::<(), rackpool_core::Error>(())
+    /// ```
+    pub fn encrypting(mut self, encrypts: bool) -> Self {
+        self.encrypts = encrypts;
+        self
+    }
+
+    /// As [`Secret::encrypting`] has it.
+    pub fn encrypts(&self) -> bool {
+        self.encrypts
+    }
+
+    /// The secret in a file, without white space before and after it; one that begins with
+    /// `encrypt:` is what follows that, and [`Secret::encrypting`]. Errors: `io` if it cannot be
     /// read; `config` if it is not a regular file, if others than its owner and its group may read
     /// it, or as of [`Secret::new`].
     pub fn from_file(path: &Path) -> Result<Self> {
@@ -77,10 +100,16 @@ impl Secret {
         if bytes.len() > SECRET_BYTES_MAX {
             return Err(wrong(&format!("longer than {SECRET_BYTES_MAX} bytes")));
         }
-        Self::new(bytes.trim_ascii()).map_err(|error| match error {
+        let text = bytes.trim_ascii();
+        let (encrypts, key) = match text.strip_prefix(ENCRYPT) {
+            Some(rest) => (true, rest.trim_ascii()),
+            None => (false, text),
+        };
+        let secret = Self::new(key).map_err(|error| match error {
             Error::Config { reason } => wrong(&reason),
             other => other,
-        })
+        })?;
+        Ok(secret.encrypting(encrypts))
     }
 
     pub(crate) fn key(&self) -> &hmac::Key {
@@ -98,7 +127,8 @@ impl fmt::Debug for Secret {
 impl PartialEq for Secret {
     fn eq(&self, other: &Self) -> bool {
         let ours = hmac::sign(&self.key, b"the same");
-        hmac::verify(&other.key, b"the same", ours.as_ref()).is_ok()
+        let is_same = hmac::verify(&other.key, b"the same", ours.as_ref()).is_ok();
+        is_same && self.encrypts == other.encrypts
     }
 }
 
@@ -154,6 +184,17 @@ mod tests {
         assert!(read(&[b'k'; SECRET_BYTES_MAX]).is_ok());
         assert_eq!(read(&[b'k'; SECRET_BYTES_MAX + 1]).unwrap_err().code(), "config");
         assert_eq!(read(b"").unwrap_err().code(), "config");
+    }
+
+    #[test]
+    fn a_file_says_whether_connections_are_encrypted() {
+        let bare = Secret::new(&[b'k'; 16]).unwrap();
+        let read = |bytes: &[u8]| Kept::read("encrypt", 0o600, bytes);
+        for said in [&b"encrypt:kkkkkkkkkkkkkkkk"[..], b" encrypt:\n kkkkkkkkkkkkkkkk\n"] {
+            assert_eq!(read(said).unwrap(), bare.clone().encrypting(true));
+        }
+        assert_ne!(read(b"kkkkkkkkkkkkkkkk").unwrap(), bare.clone().encrypting(true));
+        assert_eq!(read(b"encrypt:too short").unwrap_err().code(), "config");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The conformance suite (`conformance/`) on `tcp`, on `tcp` with a shared connection, on `shm`,
+//! The conformance suite (`conformance/`) on `tcp`, on `tcp` encrypted and with a shared
+//! connection, on `shm`,
 //! and, where there are RDMA devices, on `verbs`. The last are ignored elsewhere; `cargo xtask vm`
 //! runs them in virtual machines. The simulated network is tested in `rackpool-sim`.
 
@@ -49,6 +50,7 @@ macro_rules! all_conformance {
 }
 
 all_conformance!(cfg(all()), tcp, TcpRig, table::TCP);
+all_conformance!(cfg(all()), encrypted, TcpRig<true>, table::ENCRYPTED);
 all_conformance!(cfg(all()), shm, ShmRig, table::SHM);
 conformance!(cfg(all()), shared, SharedRig, table::SHARED;
     every_size_is_written_and_read_back_unaligned,

@@ -3,13 +3,13 @@
 
 mod fabric_rig;
 
-use fabric_rig::{Memory, PATIENCE, Rig, TcpRig, at};
+use fabric_rig::{Memory, PAGE, PATIENCE, Rig, TcpRig, at};
 use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
 use rackpool_core::error::{DeathCause, Distrust};
-use rackpool_core::seam::{Fabric, FabricEvent, WorkStatus};
+use rackpool_core::seam::{Fabric, FabricEvent, Mem, Sge, Verb, WorkRequest, WorkStatus};
 use rackpool_hw::fabric::tcp::frame::{HELLO_BYTES, Hello};
 use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions, Target, TargetOptions};
-use rackpool_hw::fabric::{monotonic_ns, shared};
+use rackpool_hw::fabric::{LocalBuffers, monotonic_ns, shared};
 use rackpool_hw::handshake::MESSAGE_BYTES;
 use rackpool_hw::secret::Secret;
 use std::io::{Read, Write};
@@ -20,6 +20,10 @@ use zerocopy::IntoBytes;
 
 fn secret(byte: u8) -> Option<Secret> {
     Some(Secret::new(&[byte; 32]).unwrap())
+}
+
+fn encrypting(byte: u8) -> Option<Secret> {
+    secret(byte).map(|secret| secret.encrypting(true))
 }
 
 fn end_options(secret: Option<Secret>) -> EndpointOptions {
@@ -108,6 +112,9 @@ fn ends_that_have_not_one_secret_say_so_at_once_and_nothing_is_served() {
         (secret(7), secret(8), Distrust::OtherSecret),
         (None, secret(7), Distrust::TargetHasNone),
         (secret(7), None, Distrust::InitiatorHasNone),
+        (secret(7), encrypting(7), Distrust::TargetInClear),
+        (encrypting(7), secret(7), Distrust::InitiatorInClear),
+        (encrypting(7), encrypting(8), Distrust::OtherSecret),
     ] {
         let memory = Memory::new();
         let target = Target::start(target_options(&memory, theirs)).unwrap();
@@ -138,27 +145,40 @@ fn a_target_that_never_proves_anything_is_silent_after_a_lease() {
     assert_eq!(end_of(options, addr), DeathCause::Silent);
 }
 
-/// Carries one connection to `to` and back; what its initiator said.
-fn overheard(to: SocketAddr) -> (SocketAddr, std::thread::JoinHandle<Vec<u8>>) {
+/// Carries what comes from one socket to the other, all that went, and what it is turned into.
+fn carry(mut from: TcpStream, mut to: TcpStream, change: fn(&mut [u8], usize)) -> Vec<u8> {
+    let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
+    while let Ok(bytes @ 1..) = from.read(&mut buffer) {
+        let piece = &mut buffer[..bytes];
+        change(piece, said.len());
+        said.extend_from_slice(piece);
+        if to.write_all(piece).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+    said
+}
+
+/// Sits between one connection and `to`; both directions of what was said, the initiator's first.
+fn overheard_and(
+    to: SocketAddr,
+    change: fn(&mut [u8], usize),
+) -> (SocketAddr, std::thread::JoinHandle<[Vec<u8>; 2]>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
-    let carry = move || {
-        let (mut from, _) = listener.accept().unwrap();
-        let mut to = TcpStream::connect(to).unwrap();
-        let (mut back_from, mut back_to) = (to.try_clone().unwrap(), from.try_clone().unwrap());
-        let back = std::thread::spawn(move || {
-            let _ = std::io::copy(&mut back_from, &mut back_to);
-        });
-        let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
-        while let Ok(bytes @ 1..) = from.read(&mut buffer) {
-            said.extend_from_slice(&buffer[..bytes]);
-            to.write_all(&buffer[..bytes]).unwrap();
-        }
-        let _ = to.shutdown(Shutdown::Both);
-        back.join().unwrap();
-        said
+    let sit = move || {
+        let (from, _) = listener.accept().unwrap();
+        let to = TcpStream::connect(to).unwrap();
+        let (back_from, back_to) = (to.try_clone().unwrap(), from.try_clone().unwrap());
+        let back = std::thread::spawn(move || carry(back_from, back_to, |_, _| ()));
+        [carry(from, to, change), back.join().unwrap()]
     };
-    (addr, std::thread::spawn(carry))
+    (addr, std::thread::spawn(sit))
+}
+
+fn overheard(to: SocketAddr) -> (SocketAddr, std::thread::JoinHandle<[Vec<u8>; 2]>) {
+    overheard_and(to, |_, _| ())
 }
 
 #[test]
@@ -177,7 +197,7 @@ fn what_was_heard_on_a_good_connection_opens_no_other() {
         "whoever only listens is unseen"
     );
     drop(end);
-    let said = carried.join().unwrap();
+    let [said, _] = carried.join().unwrap();
     assert!(said.len() >= 2 * MESSAGE_BYTES + HELLO_BYTES);
     wait_for_connections(rig.target(), |count| count == 1);
     rig.target().poll(&mut Vec::new());
@@ -234,4 +254,90 @@ fn strangers_that_stay_keep_nobody_out_and_are_bounded() {
     wait_for_connections(rig.target(), is_bounded);
     drop(strangers);
     wait_for_connections(rig.target(), |count| count == 2);
+}
+
+/// Writes and reads back through somebody in the middle. How it ended, what that one saw in either
+/// direction, and what is in memory.
+fn through(
+    secret: Option<Secret>,
+    value: &[u8],
+    change: fn(&mut [u8], usize),
+) -> (Vec<FabricEvent>, [Vec<u8>; 2], Vec<u8>) {
+    let memory = Memory::new();
+    let target = Target::start(target_options(&memory, secret.clone())).unwrap();
+    let (addr, carried) = overheard_and(target.local_addr(), change);
+    let mut end = Endpoint::new(end_options(secret)).unwrap();
+    let peer = end.connect(addr, monotonic_ns()).unwrap();
+    let (buf, back) = (end.register(value.to_vec()).unwrap(), end.register(vec![0; value.len()]));
+    let piece = |buf| Sge { buf, offset: 0, bytes: value.len() as u64 };
+    let (from, into) = ([piece(buf)], [piece(back.unwrap())]);
+    let work = |verb, local, id| WorkRequest { id, verb, local, signalled: true };
+    end.post(peer, &[work(Verb::Write(at(0)), &from, 1), work(Verb::Read(at(0)), &into, 2)])
+        .unwrap();
+    let (mut events, start) = (Vec::new(), Instant::now());
+    while events.len() < 3 {
+        end.wait(monotonic_ns, monotonic_ns() + 10_000_000, None, &mut events);
+        assert!(start.elapsed() < PATIENCE, "{events:?}");
+    }
+    if events.iter().all(|event| !matches!(event, FabricEvent::Closed { .. })) {
+        assert_eq!(end.buffer(into[0].buf), value);
+    }
+    drop(end);
+    let seen = carried.join().unwrap();
+    drop(target);
+    let mut there = vec![0; value.len()];
+    memory.pages.copy_out(0, &mut there);
+    (events, seen, there)
+}
+
+#[test]
+fn who_listens_sees_nothing_of_what_is_encrypted_and_all_of_what_is_not() {
+    // Short data goes with its header, long data straight between pages and socket.
+    for bytes in [100, PAGE as usize] {
+        let value = b"nobody shall read this. ".repeat(1 + bytes / 24)[..bytes].to_vec();
+        let parts = |seen: &[Vec<u8>; 2]| {
+            [0, 1].map(|way| seen[way].windows(16).filter(|part| value.starts_with(part)).count())
+        };
+        for (secret, sees) in [(secret(7), true), (encrypting(7), false)] {
+            let (events, seen, there) = through(secret, &value, |_, _| ());
+            assert!(matches!(events[..], [FabricEvent::Connected { .. }, ..]), "{events:?}");
+            assert!(seen.iter().all(|said| said.len() > bytes), "it went by there, both ways");
+            assert_eq!(parts(&seen).map(|count| count > 0), [sees; 2]);
+            assert!(there == value);
+        }
+    }
+}
+
+#[test]
+fn bytes_that_somebody_changes_end_the_connection_and_write_nothing() {
+    // The first byte behind the initiator's two messages and its hello, where it is encrypted.
+    fn flip(piece: &mut [u8], before: usize) {
+        let place = 2 * MESSAGE_BYTES + 60;
+        if (before..before + piece.len()).contains(&place) {
+            piece[place - before] ^= 0x10;
+        }
+    }
+    let (events, _, there) = through(encrypting(7), &[0xab; 3000], flip);
+    assert!(
+        matches!(events[..], [.., FabricEvent::Closed { cause: DeathCause::Closed, .. }]),
+        "{events:?}"
+    );
+    assert!(there.iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn an_encrypted_connection_needs_no_more_calls() {
+    let of = |secret: Option<Secret>| {
+        let memory = Memory::new();
+        let options = EndpointOptions { lease_ms: 3_600_000, ..end_options(secret.clone()) };
+        let mut rig = TcpRig::with(target_options(&memory, secret), memory, options);
+        assert_eq!(rig.write(at(64), b"through"), WorkStatus::Done(0));
+        let before = rig.end.stats();
+        for _ in 0..100 {
+            assert_eq!(rig.write(at(64), b"through"), WorkStatus::Done(0));
+        }
+        let after = rig.end.stats();
+        (after.send_calls - before.send_calls, after.sent_bytes - before.sent_bytes)
+    };
+    assert_eq!(of(secret(7)), of(encrypting(7)), "bytes are counted as the caller gave them");
 }

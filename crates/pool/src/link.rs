@@ -20,6 +20,7 @@ use rackpool_core::wire::{
     self, MasterAnswer, MasterCall, MasterReply, MasterRequest, WIRE_VERSION,
 };
 use rackpool_hw::handshake::{Failure, Handshake, Progress, Purpose};
+use rackpool_hw::line::Line;
 use rackpool_hw::process::random_u64;
 use rackpool_hw::secret::Secret;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -28,7 +29,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -56,13 +57,20 @@ enum Stage {
 }
 
 struct Socket {
-    stream: TcpStream,
+    line: Line,
     reader: FrameReader,
     writer: FrameWriter,
     stage: Stage,
     proof: Option<Handshake>,
     since: Instant,
     interest: EventFlags,
+}
+
+impl Socket {
+    /// Whether it waits for room in the socket, or for the connection.
+    fn wants_out(&self) -> bool {
+        self.stage == Stage::Connecting || self.writer.waiting_bytes() > 0 || self.line.owes()
+    }
 }
 
 /// A connection to the master that comes back by itself.
@@ -178,7 +186,7 @@ impl MasterLink {
         if self.epoll.is_none() {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             if let Some(socket) = &self.socket {
-                epoll::add(&epoll, &socket.stream, EventData::new_u64(0), socket.interest)?;
+                epoll::add(&epoll, &socket.line, EventData::new_u64(0), socket.interest)?;
             }
             self.epoll = Some(epoll);
         }
@@ -261,7 +269,7 @@ impl MasterLink {
                     }
                 }
                 self.socket = Some(Socket {
-                    stream,
+                    line: Line::new(stream),
                     reader: FrameReader::default(),
                     writer: FrameWriter::default(),
                     stage: Stage::Connecting,
@@ -280,7 +288,7 @@ impl MasterLink {
         if let Some(socket) = self.socket.take() {
             if let Some(epoll) = &self.epoll {
                 // It cannot fail: the socket was added when it was made.
-                let _ = epoll::delete(epoll, &socket.stream);
+                let _ = epoll::delete(epoll, &socket.line);
             }
             // One that served for a while was a good one; who comes and goes is pressed less.
             if socket.stage == Stage::Up && socket.since.elapsed() > CONNECT_TIMEOUT {
@@ -310,7 +318,7 @@ impl MasterLink {
         socket.writer.push(&bytes);
         // Nothing is read here: an answer taken now would no longer make the descriptor ready.
         // A failed socket is ready as well, so that `poll` finds it.
-        let _ = socket.writer.flush(&mut socket.stream);
+        let _ = socket.writer.flush(&mut socket.line);
         self.set_interest();
     }
 
@@ -326,7 +334,7 @@ impl MasterLink {
     fn progress(&mut self) {
         let Some(socket) = &mut self.socket else { return };
         if socket.stage == Stage::Connecting {
-            match finish_connect(&socket.stream) {
+            match finish_connect(socket.line.as_fd()) {
                 Ok(false) => return,
                 Ok(true) => return self.begin_proof(),
                 Err(_) => return self.down(),
@@ -335,8 +343,8 @@ impl MasterLink {
         if socket.stage == Stage::Proving {
             return self.prove();
         }
-        let written = socket.writer.flush(&mut socket.stream);
-        let read = socket.reader.fill(&mut socket.stream);
+        let written = socket.writer.flush(&mut socket.line);
+        let read = socket.reader.fill_of(&mut socket.line);
         let mut taken = Vec::new();
         let broken = loop {
             match socket.reader.next(MASTER_MESSAGE_BYTES_MAX) {
@@ -372,7 +380,7 @@ impl MasterLink {
     /// Goes on with the proof; after it hello is said.
     fn prove(&mut self) {
         let socket = self.socket.as_mut().expect("the caller looked");
-        let read = socket.reader.fill(&mut socket.stream);
+        let read = socket.reader.fill_of(&mut socket.line);
         let proof = socket.proof.as_mut().expect("there is one in this stage");
         let progress = loop {
             let step = proof.advance(socket.reader.waiting());
@@ -384,10 +392,15 @@ impl MasterLink {
                 break step.progress;
             }
         };
-        let written = socket.writer.flush(&mut socket.stream);
+        let written = socket.writer.flush(&mut socket.line);
         let is_open = written.is_ok() && matches!(read, Ok(ReadEnd::Empty | ReadEnd::More));
         match progress {
-            Progress::Done if is_open => return self.greet(),
+            Progress::Done if is_open => {
+                if let Some(seal) = socket.proof.take().and_then(Handshake::into_seal) {
+                    socket.line.seal(seal);
+                }
+                return self.greet();
+            }
             Progress::Failed(why) => {
                 self.refused = Some(self.distrusted(why));
                 self.down();
@@ -467,13 +480,13 @@ impl MasterLink {
     fn set_interest(&mut self) {
         let (Some(socket), Some(epoll)) = (&mut self.socket, &self.epoll) else { return };
         let mut interest = EventFlags::IN | EventFlags::RDHUP;
-        if socket.writer.waiting_bytes() > 0 || socket.stage == Stage::Connecting {
+        if socket.wants_out() {
             interest |= EventFlags::OUT;
         }
         if interest != socket.interest {
             socket.interest = interest;
             // It cannot fail: the socket was added when it was made.
-            let _ = epoll::modify(epoll, &socket.stream, EventData::new_u64(0), interest);
+            let _ = epoll::modify(epoll, &socket.line, EventData::new_u64(0), interest);
         }
     }
 
@@ -553,7 +566,7 @@ impl MasterLink {
             return std::thread::sleep(due.saturating_duration_since(Instant::now()));
         };
         let mut flags = PollFlags::IN | PollFlags::RDHUP;
-        if socket.writer.waiting_bytes() > 0 || socket.stage == Stage::Connecting {
+        if socket.wants_out() {
             flags |= PollFlags::OUT;
         }
         let mut until = deadline;
@@ -563,12 +576,12 @@ impl MasterLink {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).ok();
         // An interrupted or failed wait is as good as a short one: the caller looks again.
-        let _ = rustix::event::poll(&mut [PollFd::new(&socket.stream, flags)], left.as_ref());
+        let _ = rustix::event::poll(&mut [PollFd::new(&socket.line, flags)], left.as_ref());
     }
 }
 
 /// A socket that is connecting.
-fn open_socket(addr: &str) -> io::Result<TcpStream> {
+fn open_socket(addr: &str) -> io::Result<OwnedFd> {
     let addr = match addr.parse::<SocketAddr>() {
         Ok(addr) => addr,
         Err(_) => addr.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?,
@@ -578,23 +591,23 @@ fn open_socket(addr: &str) -> io::Result<TcpStream> {
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
     match rustix::net::connect(&socket, &addr) {
-        Ok(()) | Err(Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(error) => Err(error.into()),
     }
 }
 
 /// Whether a connecting socket is connected.
-fn finish_connect(stream: &TcpStream) -> io::Result<bool> {
-    if let Err(error) = sockopt::socket_error(stream)? {
+fn finish_connect(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    if let Err(error) = sockopt::socket_error(socket)? {
         return Err(error.into());
     }
-    let there = match stream.peer_addr() {
+    let there = match rustix::net::getpeername(socket) {
         Ok(there) => there,
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(false),
-        Err(error) => return Err(error),
+        Err(Errno::NOTCONN) => return Ok(false),
+        Err(error) => return Err(error.into()),
     };
     // A loopback connection to a free port can meet itself; it would also keep the port taken.
-    if stream.local_addr()? == there {
+    if Some(rustix::net::getsockname(socket)?) == there {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
     Ok(true)

@@ -6,13 +6,14 @@ mod master_tools;
 use master_tools::*;
 use rackpool::cluster::{Cluster, ClusterOptions};
 use rackpool::daemon::{DaemonOptions, DaemonServer};
+use rackpool::link::MasterLink;
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool::monitor::Monitor;
 use rackpool::{Connections, Error, FabricChoice, Options, Placement, Pool, Secret};
 use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
 use rackpool_core::wire::{MasterAnswer, MasterCall, WIRE_VERSION};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
 fn secret(byte: u8) -> Option<Secret> {
@@ -72,6 +73,51 @@ fn a_link_proves_its_secret_again_after_each_restart_of_the_master() {
     let options = MasterOptions { listen, secret: secret(8), ..options(&dir) };
     let _serving = MasterServer::start(options).unwrap();
     assert_eq!(call(&mut link, MasterCall::Stats).unwrap_err().code(), "denied");
+}
+
+/// What somebody between a link and its master sees of a name that is stored, in both directions.
+fn overheard(secret: Option<Secret>, name: &str) -> (usize, usize) {
+    let dir = Dir::new("secret-overheard");
+    let master = master(&dir, secret.clone());
+    let door = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut link = MasterLink::new(vec![door.local_addr().unwrap().to_string()]);
+    link.set_secret(secret);
+    let there = master.local_addr();
+    let between = std::thread::spawn(move || {
+        let (from, _) = door.accept().unwrap();
+        let to = TcpStream::connect(there).unwrap();
+        let (back_from, back_to) = (to.try_clone().unwrap(), from.try_clone().unwrap());
+        let back = std::thread::spawn(move || carry(back_from, back_to));
+        [carry(from, to), back.join().unwrap()].concat()
+    });
+    for at in 0..50 {
+        call(&mut link, set_root(&format!("{name}-{at}"), 0, 0)).unwrap();
+    }
+    drop(link);
+    let seen = between.join().unwrap();
+    let found = seen.windows(name.len()).filter(|part| *part == name.as_bytes()).count();
+    (found, seen.len())
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream) -> Vec<u8> {
+    let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
+    while let Ok(bytes @ 1..) = from.read(&mut buffer) {
+        said.extend_from_slice(&buffer[..bytes]);
+        if to.write_all(&buffer[..bytes]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+    said
+}
+
+#[test]
+fn what_is_said_to_a_master_is_seen_by_others_unless_it_is_encrypted() {
+    let (found, bytes) = overheard(secret(7), "a-name-that-is-nobodys-business");
+    assert!(found >= 50 && bytes > 2000, "{found} in {bytes} bytes");
+    let encrypting = secret(7).map(|secret| secret.encrypting(true));
+    let (found, bytes) = overheard(encrypting, "a-name-that-is-nobodys-business");
+    assert!(found == 0 && bytes > 2000, "{found} in {bytes} bytes");
 }
 
 #[test]
@@ -135,13 +181,22 @@ fn a_secret_lets_a_master_and_a_daemon_listen_for_other_hosts() {
 
 #[test]
 fn a_pool_with_a_secret_works_over_every_way_to_other_racks() {
-    let options = ClusterOptions { secret: secret(7), ..ClusterOptions::default() };
+    works_every_way(secret(7));
+}
+
+#[test]
+fn a_pool_that_encrypts_works_over_every_way_to_other_racks() {
+    works_every_way(secret(7).map(|secret| secret.encrypting(true)));
+}
+
+fn works_every_way(secret: Option<Secret>) {
+    let options = ClusterOptions { secret: secret.clone(), ..ClusterOptions::default() };
     let cluster = Cluster::with(options).unwrap();
     let there = cluster.pool(1).unwrap();
     let addr = there.alloc(1 << 17, Placement::Local).unwrap();
     let options = |fabric, connections| {
         let options = Options::new(&cluster.master_addr(), 0).fabric(fabric);
-        options.connections(connections).secret(secret(7).unwrap())
+        options.connections(connections).secret(secret.clone().unwrap())
     };
     for (number, (fabric, connections)) in [
         (FabricChoice::Tcp, Connections::Own),
@@ -160,7 +215,7 @@ fn a_pool_with_a_secret_works_over_every_way_to_other_racks() {
         assert_eq!(back, value, "{fabric:?} {connections:?}");
     }
     let masters = vec![cluster.master_addr()];
-    let mut monitor = Monitor::with_secret(masters.clone(), 20_000, secret(7)).unwrap();
+    let mut monitor = Monitor::with_secret(masters.clone(), 20_000, secret).unwrap();
     assert!(monitor.sample().unwrap().racks.iter().all(|rack| rack.daemon.is_some()));
     let denied = Monitor::new(masters, 20_000).unwrap().sample().unwrap_err();
     assert_eq!(denied.code(), "denied");

@@ -124,6 +124,13 @@ pub enum FabricError {
          `tcp`"
     )]
     NoVerbs,
+    /// What devices send one another goes past this program. Do not retry.
+    #[error(
+        "fabric `verbs` does not encrypt, and the secret's file asks for it (`encrypt:`): take it \
+         out, and protect the network by other means (MACsec, IPsec of the devices), or use fabric \
+         `tcp`"
+    )]
+    NotEncrypted,
     /// The device or its library refused; see there.
     #[cfg(feature = "verbs")]
     #[error("fabric: {0}")]
@@ -149,7 +156,7 @@ impl FabricError {
     /// Whether this program or this machine has not what was asked for.
     pub fn is_absence(&self) -> bool {
         match self {
-            FabricError::NoVerbs => true,
+            FabricError::NoVerbs | FabricError::NotEncrypted => true,
             #[cfg(feature = "verbs")]
             FabricError::Verbs(error) => error.is_absence(),
             _ => false,

@@ -84,6 +84,7 @@ const ROUTED: &str = "messages of a shared connection are routed; `fabric_shared
 const BUFFERS: &str = "buffers are the simulated process's";
 
 pub const TCP: Row = Row { name: "tcp", lacks: &[] };
+pub const ENCRYPTED: Row = Row { name: "tcp, encrypted", lacks: &[] };
 pub const SHARED: Row = Row {
     name: "tcp, shared",
     lacks: &[
@@ -99,7 +100,7 @@ pub const SIMULATED: Row = Row {
     lacks: &[("lent_buffers_carry_data_and_are_let_go_even_while_work_is_under_way", BUFFERS)],
 };
 pub const VERBS: Row = Row { name: "verbs", lacks: &[] };
-const ROWS: &[Row] = &[TCP, SHARED, SHM, SIMULATED, VERBS];
+const ROWS: &[Row] = &[TCP, ENCRYPTED, SHARED, SHM, SIMULATED, VERBS];
 
 /// Compares the checks that a test binary runs on a fabric with those that it is not excused from.
 pub fn require_all(row: &Row, run: &[&str]) {

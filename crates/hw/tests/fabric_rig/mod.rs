@@ -10,6 +10,7 @@ use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId};
 use rackpool_hw::fabric::shm::{HandOff, HandOffError, ShmEndpoint, ShmOptions, ShmPeer};
 use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions, Target, TargetOptions};
 use rackpool_hw::fabric::{LocalBuffers, monotonic_ns, shared};
+use rackpool_hw::secret::Secret;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -45,7 +46,8 @@ impl Memory {
     }
 }
 
-pub struct TcpRig {
+/// Over tcp; encrypted, with a secret on both sides.
+pub struct TcpRig<const ENCRYPTED: bool = false> {
     pub memory: Memory,
     pub target: Option<Target>,
     pub end: Endpoint,
@@ -55,6 +57,16 @@ pub struct TcpRig {
 
 impl TcpRig {
     pub fn with(target: TargetOptions, memory: Memory, end: EndpointOptions) -> Self {
+        Self::start(target, memory, end)
+    }
+}
+
+impl<const ENCRYPTED: bool> TcpRig<ENCRYPTED> {
+    fn secret() -> Option<Secret> {
+        ENCRYPTED.then(|| Secret::new(&[7; 32]).unwrap().encrypting(true))
+    }
+
+    fn start(target: TargetOptions, memory: Memory, end: EndpointOptions) -> Self {
         let target = Some(Target::start(target).unwrap());
         let options = EndpointOptions { log: Arc::new(|_| ()), ..end };
         let end = Endpoint::new(options).unwrap();
@@ -83,13 +95,15 @@ impl TcpRig {
     }
 }
 
-impl Rig for TcpRig {
+impl<const ENCRYPTED: bool> Rig for TcpRig<ENCRYPTED> {
     type End = Endpoint;
     buffers_of_the_end!();
 
     fn new() -> Self {
         let memory = Memory::new();
-        Self::with(memory.target_options(), memory, EndpointOptions::default())
+        let target = TargetOptions { secret: Self::secret(), ..memory.target_options() };
+        let end = EndpointOptions { secret: Self::secret(), ..EndpointOptions::default() };
+        Self::start(target, memory, end)
     }
     fn end(&mut self) -> &mut Endpoint {
         &mut self.end
@@ -112,7 +126,8 @@ impl Rig for TcpRig {
         self.target = None;
     }
     fn restart(&mut self) {
-        self.target = Some(Target::start(self.memory.target_options()).unwrap());
+        let options = TargetOptions { secret: Self::secret(), ..self.memory.target_options() };
+        self.target = Some(Target::start(options).unwrap());
         self.connect();
     }
 }

@@ -3,6 +3,7 @@
 //! allowed is an error before any of it is kept, and the writer says how much waits.
 
 use rackpool_core::constants::MASTER_MESSAGE_BYTES_MAX;
+use rackpool_hw::line::Line;
 use std::io::{self, Read, Write};
 
 const HEAD_BYTES: usize = 4;
@@ -56,6 +57,15 @@ impl FrameReader {
             }
         }
         Ok(ReadEnd::More)
+    }
+
+    /// The same of a line; what it has opened already comes as well, because no system reports it.
+    pub(crate) fn fill_of(&mut self, line: &mut Line) -> io::Result<ReadEnd> {
+        let end = self.fill(line)?;
+        if end == ReadEnd::More {
+            line.take_held(&mut self.buffer)?;
+        }
+        Ok(end)
     }
 
     /// The next complete frame, at most `limit` bytes long.
@@ -128,6 +138,11 @@ impl FrameWriter {
 
     /// Writes as much as the socket takes.
     pub(crate) fn flush(&mut self, stream: &mut impl Write) -> io::Result<()> {
+        // What a line has taken and owes the socket goes first.
+        match stream.flush() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            flushed => flushed?,
+        }
         while self.start < self.buffer.len() {
             match stream.write(&self.buffer[self.start..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -143,7 +158,7 @@ impl FrameWriter {
         Ok(())
     }
 
-    /// Bytes that wait for the socket.
+    /// Bytes that wait for the socket, but for those that a line has taken and owes it.
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.buffer.len() - self.start
     }

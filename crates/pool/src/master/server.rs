@@ -24,6 +24,7 @@ use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{self, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::handshake::{Failure, Handshake, Progress, Purpose};
+use rackpool_hw::line::{Line, Seal};
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::secret::Secret;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +48,7 @@ const SWEEP_NS: Nanos = 100_000_000;
 const DESCRIPTORS_SPARE: u64 = 64;
 
 struct Connection {
-    stream: TcpStream,
+    line: Line,
     reader: FrameReader,
     writer: FrameWriter,
     interest: Interest,
@@ -91,7 +92,15 @@ impl Connection {
             match step.progress {
                 Progress::Pending if step.consumed == 0 => return Progress::Pending,
                 Progress::Pending => {}
-                Progress::Done => self.trust = Trust::Given,
+                Progress::Done => {
+                    let proved = std::mem::replace(&mut self.trust, Trust::Given);
+                    if let Trust::Proving(proof) = proved
+                        && let Some(seal) = proof.into_seal()
+                        && !self.seal(seal)
+                    {
+                        return Progress::Failed(Failure::Strange);
+                    }
+                }
                 // It is told in its own words.
                 Progress::Failed(Failure::Distrust(Distrust::InitiatorHasNone)) => {
                     self.trust = Trust::Refused;
@@ -100,6 +109,21 @@ impl Connection {
             }
         }
         Progress::Done
+    }
+}
+
+impl Connection {
+    /// Seals the rest; `false` if what is to go in clear does not go, or more came than should.
+    fn seal(&mut self, seal: Seal) -> bool {
+        // Our proof is the last that goes in clear, and theirs the last that came so.
+        let is_sent = self.writer.flush(&mut self.line).is_ok() && self.writer.waiting_bytes() == 0;
+        self.line.seal(seal);
+        is_sent && self.reader.waiting().is_empty()
+    }
+
+    /// Bytes that wait for the socket.
+    fn waiting_bytes(&self) -> usize {
+        self.writer.waiting_bytes() + usize::from(self.line.owes())
     }
 }
 
@@ -262,7 +286,7 @@ impl Server {
         }
         self.token_next += 1;
         let connection = Connection {
-            stream,
+            line: Line::new(stream),
             reader: FrameReader::default(),
             writer: FrameWriter::default(),
             interest: Interest::Read,
@@ -291,14 +315,14 @@ impl Server {
     fn move_bytes(&mut self, now: Nanos, token: u64, event: &Readiness) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         if event.writable {
-            connection.ended |= connection.writer.flush(&mut connection.stream).is_err();
+            connection.ended |= connection.writer.flush(&mut connection.line).is_err();
             if connection.greeted {
                 connection.owing_since = Some(now);
             }
         }
         let wants_input = connection.interest != Interest::Write || event.closed;
         if event.readable && wants_input {
-            match connection.reader.fill(&mut connection.stream) {
+            match connection.reader.fill_of(&mut connection.line) {
                 Ok(ReadEnd::Empty | ReadEnd::More) => {}
                 Ok(ReadEnd::Closed) | Err(_) => connection.ended = true,
             }
@@ -408,10 +432,10 @@ impl Server {
         let mut pending = std::mem::take(&mut self.pending);
         pending.retain(|&token| {
             let Some(connection) = self.connections.get_mut(&token) else { return false };
-            if connection.writer.flush(&mut connection.stream).is_err() {
+            if connection.writer.flush(&mut connection.line).is_err() {
                 connection.ended = true;
             }
-            let waiting = connection.writer.waiting_bytes();
+            let waiting = connection.waiting_bytes();
             let interest = match waiting {
                 0 => Interest::Read,
                 MASTER_OUTPUT_BYTES_HIGH.. => Interest::Write,
@@ -424,8 +448,7 @@ impl Server {
             }
             if interest != connection.interest {
                 connection.interest = interest;
-                connection.ended |=
-                    self.poller.modify(&connection.stream, token, interest).is_err();
+                connection.ended |= self.poller.modify(&connection.line, token, interest).is_err();
             }
             let takes_frames = !matches!(connection.trust, Trust::Proving(_));
             let has_frame = takes_frames && connection.reader.has_frame();
@@ -438,7 +461,7 @@ impl Server {
         self.unproven.remove(&token);
         if let Some(connection) = self.connections.remove(&token) {
             // It cannot fail: the connection was added when it was admitted.
-            let _ = self.poller.remove(&connection.stream);
+            let _ = self.poller.remove(&connection.line);
             self.master.on_closed(ConnId(token));
         }
     }

@@ -15,7 +15,9 @@ pub(super) enum Broken {
     #[error("the peer is silent for {lease_ms} ms")]
     Silent { lease_ms: u64 },
     #[error("the system ended it: {0}")]
-    System(#[from] Errno),
+    System(Errno),
+    #[error("somebody between the ends has changed bytes: a record does not open")]
+    Tampered,
     #[error("the peer broke the protocol: {0}")]
     Frame(#[from] FrameError),
     #[error("the target refused it: {0:?}")]
@@ -26,6 +28,12 @@ pub(super) enum Broken {
     Crowded,
     #[error("a local buffer was taken back before it was sent")]
     BufferGone,
+}
+
+impl From<Errno> for Broken {
+    fn from(error: Errno) -> Self {
+        if error == Errno::BADMSG { Broken::Tampered } else { Broken::System(error) }
+    }
 }
 
 impl Broken {

@@ -25,6 +25,7 @@ use super::frame::{
 };
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, recv, send, sent};
 use crate::handshake::{Handshake, Message};
+use crate::line::Line;
 use rackpool_core::addr::Generation;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_SGES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::error::DeathCause;
@@ -32,7 +33,6 @@ use rackpool_core::seam::{
     BufId, FabricEvent, Nanos, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
 use rustix::fd::OwnedFd;
-use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -155,7 +155,7 @@ enum Receiving {
 
 /// One connection of an endpoint.
 pub(super) struct Connection {
-    pub(super) socket: OwnedFd,
+    pub(super) line: Line,
     pub(super) addr: SocketAddr,
     pub(super) broken: Option<Broken>,
     /// What the endpoint's epoll waits for: also room to send.
@@ -189,7 +189,7 @@ impl Connection {
         now: Nanos,
     ) -> Self {
         Self {
-            socket,
+            line: Line::new(socket),
             addr,
             broken: None,
             polls_out: false,
@@ -226,7 +226,7 @@ impl Connection {
 
     /// Whether the socket should be asked for room.
     pub(super) fn wants_out(&self) -> bool {
-        self.stage == Stage::Connecting || self.unsent_bytes > 0
+        self.stage == Stage::Connecting || self.unsent_bytes > 0 || self.line.owes()
     }
 
     /// Whether nothing can be expected soon.
@@ -306,16 +306,21 @@ impl Connection {
     /// have been read; see [`Connection::poll`].
     pub(super) fn flush(&mut self, cx: &mut Context<'_>) -> Result<bool, Broken> {
         let mut moved = false;
+        if self.line.owes() && !self.line.flush()? {
+            self.send_blocked = true;
+            return Ok(false);
+        }
         while self.stage == Stage::Up && self.unsent_bytes > 0 {
             let asked = self.unsent_bytes;
             let outcome = if asked <= STAGED_BYTES_MAX as u64 {
                 cx.staged.clear();
                 let staged = &mut *cx.staged;
-                self.visit_unsent(cx.buffers, |bytes| {
+                let unsent = self.queue.range(self.unsent..);
+                visit_unsent(unsent, self.unsent_done, cx.buffers, |bytes| {
                     staged.extend_from_slice(bytes);
                     true
                 });
-                send(&self.socket, staged, cx.stats)?
+                send(&mut self.line, staged, cx.stats)?
             } else {
                 self.send_gathered(cx.buffers, cx.stats)?
             };
@@ -332,39 +337,16 @@ impl Connection {
         Ok(moved)
     }
 
-    fn send_gathered(&self, buffers: &Buffers, stats: &mut FabricStats) -> super::Io {
+    fn send_gathered(&mut self, buffers: &Buffers, stats: &mut FabricStats) -> super::Io {
         let mut pieces = [IoSlice::new(&[]); GATHERED_PIECES];
         let mut count = 0;
-        self.visit_unsent(buffers, |bytes| {
+        let unsent = self.queue.range(self.unsent..);
+        visit_unsent(unsent, self.unsent_done, buffers, |bytes| {
             pieces[count] = IoSlice::new(bytes);
             count += 1;
             count < GATHERED_PIECES
         });
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        let mut control = SendAncillaryBuffer::default();
-        sent(rustix::net::sendmsg(&self.socket, &pieces[..count], &mut control, flags), stats)
-    }
-
-    /// Shows the bytes that are not sent, in order, until `visit` answers false.
-    fn visit_unsent<'a>(&'a self, buffers: &'a Buffers, mut visit: impl FnMut(&'a [u8]) -> bool) {
-        let mut skip = self.unsent_done;
-        for work in self.queue.range(self.unsent..) {
-            if work.refused.is_some() {
-                continue;
-            }
-            let header = HEADER_BYTES as u64;
-            if skip < header && !visit(&work.header[skip as usize..]) {
-                return;
-            }
-            skip = skip.saturating_sub(header);
-            let payload = if work.op.sends_payload() { work.pieces() } else { &[] };
-            for piece in payload {
-                if skip < piece.bytes && !visit(&buffers.slice(piece)[skip as usize..]) {
-                    return;
-                }
-                skip = skip.saturating_sub(piece.bytes);
-            }
-        }
+        sent(self.line.send(&pieces[..count]), stats)
     }
 
     /// Notes that `bytes` more bytes of the queue are with the kernel.
@@ -491,7 +473,7 @@ impl Connection {
         {
             let to = cx.buffers.slice_mut(&piece);
             let asked = to.len();
-            let moved = recv(&self.socket, to, cx.stats)?;
+            let moved = recv(&mut self.line, to, cx.stats)?;
             if let Moved::Bytes(bytes) = moved {
                 self.exposures.advance(landing, bytes as u64);
             }
@@ -503,7 +485,7 @@ impl Connection {
                 let piece = work.piece_at(*done, CHUNK_BYTES);
                 let to = cx.buffers.slice_mut(&piece);
                 let asked = to.len();
-                let moved = recv(&self.socket, to, cx.stats)?;
+                let moved = recv(&mut self.line, to, cx.stats)?;
                 if let Moved::Bytes(bytes) = moved {
                     *done += bytes as u64;
                 }
@@ -511,7 +493,7 @@ impl Connection {
             }
         }
         let asked = self.input_limit();
-        Ok((self.input.fill(&self.socket, asked, cx.stats)?, asked))
+        Ok((self.input.fill(&mut self.line, asked, cx.stats)?, asked))
     }
 
     /// How much to receive into the input: not into the data of a long READ, which goes straight
@@ -764,6 +746,29 @@ impl Connection {
             } else if index >= self.unsent && work.refused.is_none() {
                 self.broken.get_or_insert(Broken::BufferGone);
             }
+        }
+    }
+}
+
+/// Shows the bytes of work requests but the first `skip`, in order, until `visit` answers false.
+fn visit_unsent<'a>(
+    unsent: impl Iterator<Item = &'a Work>,
+    mut skip: u64,
+    buffers: &'a Buffers,
+    mut visit: impl FnMut(&'a [u8]) -> bool,
+) {
+    for work in unsent.filter(|work| work.refused.is_none()) {
+        let header = HEADER_BYTES as u64;
+        if skip < header && !visit(&work.header[skip as usize..]) {
+            return;
+        }
+        skip = skip.saturating_sub(header);
+        let payload = if work.op.sends_payload() { work.pieces() } else { &[] };
+        for piece in payload {
+            if skip < piece.bytes && !visit(&buffers.slice(piece)[skip as usize..]) {
+                return;
+            }
+            skip = skip.saturating_sub(piece.bytes);
         }
     }
 }

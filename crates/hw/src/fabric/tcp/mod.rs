@@ -15,7 +15,8 @@
 //!
 //! Here: settings of sockets and the buffer that both sides receive into.
 //! Without a secret only loopback addresses are spoken to. With one, both ends of a connection
-//! prove first that they have it ([`crate::handshake`]).
+//! prove first that they have it ([`crate::handshake`]), and what follows may be encrypted
+//! ([`crate::line`]): then each byte is copied once more on either side.
 //!
 //! Source: DESIGN §1 (`Fabric`), §3 (waiting), §4 (liveness, loopback only without
 //! authentication).
@@ -36,11 +37,13 @@ pub use mail::{TargetSendError, WriteBack};
 pub use target::{Target, TargetCounters, TargetOptions};
 
 use super::{FabricError, FabricStats};
+use crate::line::Line;
 use crate::secret::Secret;
 use rackpool_core::seam::Nanos;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -110,8 +113,8 @@ enum Moved {
 type Io = Result<Moved, Errno>;
 
 /// Sends without blocking. `bytes` is not empty.
-fn send(socket: impl AsFd, bytes: &[u8], stats: &mut FabricStats) -> Io {
-    sent(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT), stats)
+fn send(line: &mut Line, bytes: &[u8], stats: &mut FabricStats) -> Io {
+    sent(line.send(&[IoSlice::new(bytes)]), stats)
 }
 
 /// Counts the outcome of a call that sends.
@@ -131,9 +134,9 @@ fn sent(result: Result<usize, Errno>, stats: &mut FabricStats) -> Io {
 }
 
 /// Receives without blocking. `to` is not empty.
-fn recv(socket: impl AsFd, to: &mut [u8], stats: &mut FabricStats) -> Io {
+fn recv(line: &mut Line, to: &mut [u8], stats: &mut FabricStats) -> Io {
     debug_assert!(!to.is_empty());
-    received(rustix::net::recv(socket, to, RecvFlags::DONTWAIT).map(|(bytes, _)| bytes), stats)
+    received(line.recv(to), stats)
 }
 
 /// Counts the outcome of a call that receives into something that is not empty.
@@ -188,14 +191,14 @@ impl Input {
 
     /// Receives up to `limit` bytes; never with a full buffer, because whatever is waited for in
     /// it is shorter than the buffer.
-    fn fill(&mut self, socket: impl AsFd, limit: usize, stats: &mut FabricStats) -> Io {
+    fn fill(&mut self, line: &mut Line, limit: usize, stats: &mut FabricStats) -> Io {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
         let to = self.bytes.len().min(self.end + limit);
         assert!(to > self.end, "the receive buffer is full");
-        let moved = recv(socket, &mut self.bytes[self.end..to], stats)?;
+        let moved = recv(line, &mut self.bytes[self.end..to], stats)?;
         if let Moved::Bytes(bytes) = moved {
             self.end += bytes;
         }

@@ -28,11 +28,13 @@ use super::mail::{Mail, WriteBack};
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, errno, received, recv, send, sent};
 use crate::fabric::doors::Doors;
 use crate::handshake::Handshake;
+use crate::line::Line;
 use rackpool_core::constants::{BUFFERED_PIECE_BYTES_MAX, MESSAGE_BYTES_MAX};
-use rackpool_core::seam::{FabricEvent, Nanos, PeerId, RemoteAddr, WorkStatus};
+use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr, WorkStatus};
 use rackpool_core::target::Pieces;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use std::io::IoSlice;
 use zerocopy::IntoBytes;
 
 /// Bytes received at once: enough for a whole batch of requests, and little of a long WRITE, whose
@@ -53,7 +55,7 @@ pub(super) struct Service<'a> {
     pub(super) memory: &'a ShmPeer,
     pub(super) doors: &'a Doors,
     pub(super) stats: &'a mut FabricStats,
-    /// Where dropped data goes.
+    /// Where dropped data goes, and sealed data on its way.
     pub(super) scrap: &'a mut [u8],
 }
 
@@ -136,7 +138,7 @@ impl Output {
 
 /// One connection of a target.
 pub(super) struct Served {
-    pub(super) socket: OwnedFd,
+    pub(super) line: Line,
     /// Set when the connection has its place in the table.
     pub(super) peer: PeerId,
     /// When something last moved.
@@ -161,7 +163,7 @@ impl Served {
     /// One that was accepted; `proof` is asked before anything else.
     pub(super) fn new(socket: OwnedFd, proof: Handshake, now: Nanos) -> Self {
         Self {
-            socket,
+            line: Line::new(socket),
             peer: PeerId(0),
             moved_at: now,
             since: now,
@@ -188,7 +190,7 @@ impl Served {
 
     /// Whether it waits for the socket to take something.
     pub(super) fn is_blocked(&self) -> bool {
-        !self.output.is_empty() || self.long_read.is_some()
+        !self.output.is_empty() || self.long_read.is_some() || self.line.owes()
     }
 
     /// Does what can be done without waiting; `true` if anything moved.
@@ -244,9 +246,9 @@ impl Served {
     /// Sends answers; `true` if bytes went.
     fn flush(&mut self, service: &mut Service<'_>) -> Result<bool, Broken> {
         if self.output.is_empty() {
-            return Ok(false);
+            return Ok(self.line.owes() && self.line.flush()?);
         }
-        match send(&self.socket, self.output.pending(), service.stats)? {
+        match send(&mut self.line, self.output.pending(), service.stats)? {
             Moved::Bytes(bytes) => {
                 self.output.advance(bytes);
                 Ok(true)
@@ -262,11 +264,11 @@ impl Served {
                 if place.pieces.left_bytes() >= DIRECT_BYTES_MIN && self.input.is_empty() =>
             {
                 *calls_left -= 1;
-                receive_long_write(&self.socket, place, service)?
+                receive_long_write(&mut self.line, place, service)?
             }
             _ => {
                 let limit = INPUT_BYTES - self.input.filled().len();
-                self.input.fill(&self.socket, limit, service.stats)?
+                self.input.fill(&mut self.line, limit, service.stats)?
             }
         };
         match moved {
@@ -288,7 +290,7 @@ impl Served {
                 break;
             }
             *calls_left -= 1;
-            let outcome = send_piece(&self.socket, self.output.pending(), place, service)?;
+            let outcome = send_piece(&mut self.line, self.output.pending(), place, service)?;
             let Moved::Bytes(bytes) = outcome else { break };
             moved = true;
             let data = self.output.advance(bytes) as u64;
@@ -549,19 +551,27 @@ fn frame_status(status: WorkStatus) -> Status {
 
 /// Receives data of a long WRITE straight into the pages, or drops it.
 fn receive_long_write(
-    socket: &OwnedFd,
+    line: &mut Line,
     place: &mut Place,
     service: &mut Service<'_>,
 ) -> Result<Moved, Errno> {
     let left = place.pieces.left_bytes();
+    if line.is_sealed() {
+        let limit = left.min(service.scrap.len() as u64) as usize;
+        let moved = recv(line, &mut service.scrap[..limit], service.stats)?;
+        if let Moved::Bytes(bytes) = moved {
+            place.pieces.write(service.memory, &service.scrap[..bytes]);
+        }
+        return Ok(moved);
+    }
     let result = place.pieces.touch(service.memory, |pages, offset| {
-        pages.recv(socket.as_fd(), offset, left.min(CHUNK_BYTES))
+        pages.recv(line.as_fd(), offset, left.min(CHUNK_BYTES))
     });
     let moved = match result {
         Some(result) => received(result.map_err(errno), service.stats)?,
         None => {
             let limit = left.min(service.scrap.len() as u64) as usize;
-            recv(socket, &mut service.scrap[..limit], service.stats)?
+            recv(line, &mut service.scrap[..limit], service.stats)?
         }
     };
     if let Moved::Bytes(bytes) = moved {
@@ -572,21 +582,26 @@ fn receive_long_write(
 
 /// Sends `before` and then data of a long READ, from the pages or, once its key is revoked, zeros.
 fn send_piece(
-    socket: &OwnedFd,
+    line: &mut Line,
     before: &[u8],
     place: &mut Place,
     service: &mut Service<'_>,
 ) -> Result<Moved, Errno> {
     let left = place.pieces.left_bytes();
+    let is_sealed = line.is_sealed();
+    let scrap_bytes = left.min(service.scrap.len() as u64) as usize;
+    let scrap = &mut service.scrap[..scrap_bytes];
     let result = place.pieces.touch(service.memory, |pages, offset| {
-        pages.send_vectored(socket.as_fd(), before, offset, left.min(CHUNK_BYTES))
+        if is_sealed {
+            pages.copy_out(offset, scrap);
+            return None;
+        }
+        Some(pages.send_vectored(line.as_fd(), before, offset, left.min(CHUNK_BYTES)))
     });
-    if let Some(result) = result {
-        return sent(result.map_err(errno), service.stats);
+    match result {
+        Some(Some(result)) => sent(result.map_err(errno), service.stats),
+        Some(None) => sent(line.send(&[IoSlice::new(before), IoSlice::new(scrap)]), service.stats),
+        None if !before.is_empty() => send(line, before, service.stats),
+        None => send(line, &ZEROS[..left.min(ZEROS.len() as u64) as usize], service.stats),
     }
-    if !before.is_empty() {
-        return send(socket, before, service.stats);
-    }
-    let limit = left.min(ZEROS.len() as u64) as usize;
-    send(socket, &ZEROS[..limit], service.stats)
 }

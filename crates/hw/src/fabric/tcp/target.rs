@@ -361,7 +361,7 @@ impl Server {
             flags.set(epoll::EventFlags::OUT, asks.1);
             let data = epoll::EventData::new_u64(peer.0.into());
             // Only fails for a descriptor that is not there, and this one is open.
-            let modified = epoll::modify(&self.epoll, &served.socket, data, flags);
+            let modified = epoll::modify(&self.epoll, &served.line, data, flags);
             assert!(modified.is_ok(), "epoll lost a socket: {modified:?}");
         }
     }

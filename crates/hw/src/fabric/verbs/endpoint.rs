@@ -108,6 +108,7 @@ impl Endpoint {
     /// If the lease is shorter than 4 ms.
     pub fn new(options: EndpointOptions) -> Result<Self, FabricError> {
         assert!(options.lease_ms >= 4, "a lease of {} ms", options.lease_ms);
+        super::require_plain(options.secret.as_ref())?;
         let device = Device::open(&options.device)?;
         let (connections, entries) = fit(&device, DEPTH, CONNECTIONS_MAX);
         let completions = Completions::new(&device, entries)?;

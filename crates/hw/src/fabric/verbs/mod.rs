@@ -51,7 +51,15 @@ pub use device::{Device, DeviceChoice, device_names};
 pub use endpoint::{Atomics, Endpoint, EndpointOptions};
 pub use target::{Target, TargetOptions};
 
+use super::FabricError;
+use crate::secret::Secret;
 use rustix::io::Errno;
+
+/// Refuses to be what a secret asks for that encrypts.
+fn require_plain(secret: Option<&Secret>) -> Result<(), FabricError> {
+    let encrypts = secret.is_some_and(Secret::encrypts);
+    if encrypts { Err(FabricError::NotEncrypted) } else { Ok(()) }
+}
 
 /// Why devices cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -129,6 +129,7 @@ impl Target {
     /// `Io`.
     pub fn start(options: TargetOptions) -> Result<Self, FabricError> {
         require_trust(options.listen, options.secret.as_ref())?;
+        super::require_plain(options.secret.as_ref())?;
         let TargetOptions { layout, pages, table, cells, .. } = options.clone();
         let found_bytes = cells.bytes();
         if found_bytes < 16 {

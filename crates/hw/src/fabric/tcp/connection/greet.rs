@@ -51,7 +51,7 @@ impl Connection {
 
     /// Says something short, as soon as the connection is made, and then waits in `next`.
     fn say(&mut self, bytes: &[u8], next: Stage, cx: &mut Context<'_>) -> Result<(), Broken> {
-        match send(&self.socket, bytes, cx.stats)? {
+        match send(&mut self.line, bytes, cx.stats)? {
             Moved::Bytes(sent) if sent == bytes.len() => self.stage = next,
             Moved::Nothing if self.stage == Stage::Connecting => {}
             // A new connection has room for more than this.
@@ -63,7 +63,7 @@ impl Connection {
     /// Waits until the input holds `bytes` bytes, and takes no more; whether it does.
     fn hear(&mut self, bytes: usize, cx: &mut Context<'_>) -> Result<bool, Broken> {
         let missing = bytes - self.input.filled().len();
-        if missing > 0 && self.input.fill(&self.socket, missing, cx.stats)? == Moved::End {
+        if missing > 0 && self.input.fill(&mut self.line, missing, cx.stats)? == Moved::End {
             return Err(Broken::Closed);
         }
         Ok(self.input.filled().len() == bytes)
@@ -82,7 +82,9 @@ impl Connection {
             match step.progress {
                 Progress::Failed(why) => return Err(why.into()),
                 Progress::Done => {
-                    self.proof = None;
+                    if let Some(seal) = self.proof.take().and_then(|(proof, _)| proof.into_seal()) {
+                        self.line.seal(seal);
+                    }
                     return self.say(Hello::of_initiator().as_bytes(), Stage::Greeting, cx);
                 }
                 Progress::Pending if !is_whole => return Ok(()),

@@ -26,7 +26,19 @@ impl Served {
             Progress::Pending if step.consumed == 0 => Ok(Step::Input),
             Progress::Pending => Ok(Step::Again),
             Progress::Done => {
-                self.receiving = Receiving::Hello;
+                let Receiving::Proof(proof) =
+                    std::mem::replace(&mut self.receiving, Receiving::Hello)
+                else {
+                    unreachable!("looked at above");
+                };
+                if let Some(seal) = proof.into_seal() {
+                    // Our proof is the last that goes in clear, and theirs the last that came so.
+                    self.flush(service)?;
+                    if !self.output.is_empty() || !self.input.is_empty() {
+                        return Err(Failure::Strange.into());
+                    }
+                    self.line.seal(seal);
+                }
                 Ok(Step::Again)
             }
             Progress::Failed(Failure::Distrust(Distrust::InitiatorHasNone)) => {

@@ -8,6 +8,7 @@ use super::super::{recv, send, tune};
 use super::{BACKLOG, LISTENER, Server};
 use crate::fabric::{FabricError, monotonic_ns};
 use crate::handshake::{self, Handshake, Purpose};
+use crate::line::Line;
 use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
 use rackpool_core::seam::Nanos;
 use rustix::event::epoll;
@@ -49,9 +50,10 @@ impl Server {
             let hello = Hello::of_target(HelloStatus::Busy, 0, 0);
             let busy = handshake::busy();
             let said = if self.secret.is_some() { &busy[..] } else { hello.as_bytes() };
-            let _ = send(&socket, said, &mut self.stats);
-            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
-            let _ = recv(&socket, &mut self.scrap, &mut self.stats);
+            let mut line = Line::new(socket);
+            let _ = send(&mut line, said, &mut self.stats);
+            let _ = rustix::net::shutdown(&line, rustix::net::Shutdown::Write);
+            let _ = recv(&mut line, &mut self.scrap, &mut self.stats);
             return Err(FabricError::PeersFull { limit });
         }
         let proof = Handshake::accept(self.secret.as_ref(), Purpose::Fabric)
@@ -61,7 +63,7 @@ impl Server {
         let served = self.peers.get_mut(peer).expect("just inserted");
         served.peer = peer;
         let data = epoll::EventData::new_u64(peer.0.into());
-        let added = epoll::add(&self.epoll, &served.socket, data, epoll::EventFlags::IN);
+        let added = epoll::add(&self.epoll, &served.line, data, epoll::EventFlags::IN);
         if let Err(error) = added {
             self.peers.remove(peer);
             return Err(FabricError::Io {
