@@ -1,6 +1,6 @@
 //! The commands about racks of several hosts, as data.
 
-use crate::args::parse_memory;
+use crate::args::{parse_memory, parse_user};
 use crate::member_args::MasterAt;
 use clap::Args;
 
@@ -42,6 +42,10 @@ pub struct AgentArgs {
     /// The RDMA device by which the daemon is reached, if it is by one
     #[arg(long, value_name = "DEVICE")]
     pub verbs_device: Option<String>,
+    /// Let processes of this user of the host use the memory as well (a name, or a number); may be
+    /// repeated [default: the agent's own user, and root]
+    #[arg(long, value_name = "USER", value_parser = parse_user)]
+    pub allow_user: Vec<u32>,
 }
 
 /// Options of `fence`.

@@ -410,6 +410,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     options.rings = args.rings;
     options.balance = (args.rebalance == Switch::On).then(BalanceParams::default);
     options.client_quota_bytes = args.client_quota;
+    options.allowed_users.clone_from(&args.allow_user);
     options.ephemeral = args.ephemeral;
     options.metrics = args.metrics;
     Ok(Server::Daemon(DaemonServer::start(options)?))
@@ -424,6 +425,7 @@ pub fn start_agent(args: &AgentArgs) -> Result<AgentServer> {
     let mut options = agent_options(args.rack, &args.at, &args.memory, &name)?;
     let device = || std::env::var("RACKPOOL_VERBS_DEVICE").ok();
     options.verbs_device = args.verbs_device.clone().or_else(device);
+    options.allowed_users.clone_from(&args.allow_user);
     Ok(AgentServer::start(options)?)
 }
 

@@ -325,7 +325,8 @@ pub struct MasterArgs {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400")]
     pub listen: SocketAddr,
     /// File with the pool's secret, 16 to 4096 bytes that only its owner and group may read:
-    /// daemons and clients have to prove that they have it
+    /// daemons and clients have to prove that they have it. With `encrypt:` before the secret, what
+    /// they say to one another is encrypted
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
     /// Directory that keeps the page directory
@@ -399,6 +400,10 @@ pub struct DaemonArgs {
     /// Let one client have at most so much of this rack's memory [default: all of it]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub client_quota: Option<u64>,
+    /// Let processes of this user of the host use the memory as well (a name, or a number); may be
+    /// repeated [default: the daemon's own user, and root]
+    #[arg(long, value_name = "USER", value_parser = parse_user)]
+    pub allow_user: Vec<u32>,
     /// Inject latency, for example cxl=140ns,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,
@@ -549,6 +554,21 @@ pub struct InspectArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// A user of this host: a number, or a name of /etc/passwd.
+pub fn parse_user(text: &str) -> Result<u32, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let number = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(text)).then(|| fields.nth(1)?.parse().ok())?
+    });
+    number.ok_or_else(|| {
+        format!("`{text}` is no number and no user of /etc/passwd; see `id -u {text}`")
+    })
 }
 
 /// A number of bytes: decimal or 0x…, with K, M, G or T for binary multiples.

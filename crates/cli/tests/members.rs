@@ -2,7 +2,11 @@
 
 mod common;
 
-use common::{Cluster, Server, WITHIN, run, told};
+use common::{Cluster, Dir, Server, WITHIN, run, told};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Ends with 0 and says nothing on standard error; its output.
@@ -166,4 +170,100 @@ fn a_client_that_has_its_quota_gets_no_more_and_others_do() {
     assert_eq!(daemon["client_held_bytes_max"], 4 << 20);
     assert_eq!(daemon["answers"]["refused"]["quota"], 1);
     assert!(ok(&cluster, &["daemon", "--help"]).contains("--client-quota"));
+}
+
+/// The program as a process of user 65534 (`nobody`) runs it: copied to where that user finds it.
+fn as_nobody(dir: &Dir) -> std::process::Command {
+    let program = dir.file("rackpool");
+    std::fs::copy(env!("CARGO_BIN_EXE_rackpool"), &program).unwrap();
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(std::path::Path::new(&program).parent().unwrap(), open).unwrap();
+    let mut command = std::process::Command::new(&program);
+    command.current_dir("/").env_clear().uid(65534).gid(65534);
+    command
+}
+
+/// What such a process gets of a shell.
+fn shell_as_nobody(cluster: &Cluster, command: &str) -> (i32, String, String) {
+    let dir = Dir::new();
+    let mut shell = as_nobody(&dir);
+    shell.args(["shell", "--rack", "0", "--master", &cluster.master.addr, "-c", command]);
+    told(&shell.output().expect("it runs as another user"))
+}
+
+fn may_be_others() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("NOT TESTED: another user, because only root starts processes of others");
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "CI runs as root");
+    }
+    is_root
+}
+
+#[test]
+fn who_is_not_on_the_list_is_denied_and_who_is_uses_the_memory() {
+    if !may_be_others() {
+        return;
+    }
+    let mut cluster = Cluster::start("tcp");
+    let (code, out, err) = shell_as_nobody(&cluster, "alloc 64");
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.starts_with("error denied ") && err.contains("--allow-user 65534"), "{err}");
+    let restart = |cluster: &mut Cluster, user: &str| {
+        assert_eq!(cluster.daemons[0].terminate(), Some(0));
+        let memory = format!("shm:{}", cluster.regions[0].display());
+        let words = ["daemon", "--rack", "0", "--memory", &memory, "--allow-user", user];
+        let words = [&words[..], &["--master", &cluster.master.addr]].concat();
+        cluster.daemons[0] = Server::start(&words);
+    };
+    for user in ["65534", "nobody"] {
+        restart(&mut cluster, user);
+        let (code, out, err) = shell_as_nobody(&cluster, "put shared text:here; get shared");
+        assert_eq!((code, out.as_str()), (0, "ok\nhere"), "{err}");
+    }
+    assert_eq!(cluster.ok(0, "get shared"), "here");
+    // Another one is still denied, and a name of nobody is no user.
+    restart(&mut cluster, "65533");
+    assert_eq!(shell_as_nobody(&cluster, "get shared").0, 1);
+    let words = ["daemon", "--rack", "9", "--memory", "heap?size=16M", "--allow-user", "no-such"];
+    let (code, _, err) = told(&run(&words));
+    assert_eq!((code, err.contains("no-such")), (2, true), "{err}");
+}
+
+#[test]
+fn a_daemon_of_another_user_is_trusted_only_if_its_user_is_named() {
+    if !may_be_others() {
+        return;
+    }
+    let (cluster, dir) = (Cluster::start("tcp"), Dir::new());
+    let mut daemon = as_nobody(&dir);
+    let words = ["daemon", "--rack", "7", "--memory", "heap?size=16M"];
+    daemon.args(words).args(["--master", &cluster.master.addr]).stdout(Stdio::piped());
+    let mut daemon = Kept(daemon.stderr(Stdio::null()).spawn().expect("it runs"));
+    let mut ready = String::new();
+    BufReader::new(daemon.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    assert!(ready.starts_with("ready"), "{ready}");
+    let shell = |user: Option<&str>| {
+        let mut shell = common::rackpool();
+        shell.args(["shell", "--rack", "7", "--master", &cluster.master.addr, "-c", "alloc 64"]);
+        shell.envs(user.map(|user| ("RACKPOOL_DAEMON_USER", user)));
+        told(&shell.output().unwrap())
+    };
+    for user in [None, Some("65533")] {
+        let (code, _, err) = shell(user);
+        assert!(code == 1 && err.starts_with("error denied "), "{err}");
+        assert!(err.contains("RACKPOOL_DAEMON_USER"), "{err}");
+    }
+    let (code, out, err) = shell(Some("65534"));
+    assert!(code == 0 && !out.is_empty(), "{err}");
+}
+
+/// Ends with the test.
+struct Kept(std::process::Child);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

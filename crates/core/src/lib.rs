@@ -6,6 +6,7 @@
 //! `client`, `daemon` and `master` never import one another: they meet in [`wire`].
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod addr;
 pub mod client;
 pub mod constants;

@@ -134,6 +134,8 @@ names! {
         IgnoreFullMemory = "ignore-full-memory",
         /// A client gets memory over its quota.
         IgnoreQuota = "ignore-quota",
+        /// Any user of a host may use the memory that is served there.
+        AdmitAnybody = "admit-anybody",
         /// Whatever lies at an address is freed, whatever was said of its size.
         FreeAnySize = "free-any-size",
         /// A one-sided atomic is a load and a store.
@@ -212,6 +214,7 @@ impl Mutation {
                 | Mutation::NameThreeRacks
                 | Mutation::SkipReplicaRecheck
                 | Mutation::IgnoreQuota
+                | Mutation::AdmitAnybody
                 | Mutation::TicksAsSeconds
                 | Mutation::FireAtExactlyHot
                 | Mutation::KeepExpiredCounts

@@ -8,6 +8,7 @@ mod safeguards;
 
 use daemon_world::{PAGE, RACK, Rig, TestWorld};
 use master_world::{LEASE, World, code, home, info};
+use rackpool_core::access::AccessList;
 use rackpool_core::client::OWN;
 use rackpool_core::daemon::{World as _, format};
 use rackpool_core::layout::FRAMES_OFFSET;
@@ -251,6 +252,31 @@ fn a_rack_cost_two_gib_before_the_first_page() {
         let table_bytes = world.table_mem().backed_bytes();
         assert_eq!(world.metadata_bytes(), FRAMES_OFFSET + table_bytes);
         assert!(layout.private_bytes() > FRAMES_OFFSET + table_bytes);
+    });
+}
+
+#[test]
+fn anybody_of_the_host_could_use_the_memory() {
+    safeguarded(&[Mutation::AdmitAnybody], |mutation| {
+        let rig = rack(mutation);
+        let refused = |access: &AccessList, user| {
+            let error = access.check(user, rig.world.private()).expect_err("not on the list");
+            assert_eq!(error.code(), "denied");
+            assert!(error.to_string().contains(&format!("--allow-user {user}")), "{error}");
+        };
+        // The user that serves it and root, who cannot be kept out, and whoever is listed.
+        for (own, users, others) in [
+            (999, &[][..], &[1, 1000, u32::MAX][..]),
+            (999, &[1000, 1001], &[1, 1002]),
+            (0, &[], &[999, 1000]),
+        ] {
+            let access = AccessList::new(own, users.iter().copied());
+            for user in [own, 0].iter().chain(users) {
+                assert_eq!(access.check(*user, rig.world.private()), Ok(()));
+            }
+            others.iter().for_each(|user| refused(&access, *user));
+        }
+        rig.finish();
     });
 }
 

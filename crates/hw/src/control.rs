@@ -18,6 +18,7 @@
 //!
 //! Source: DESIGN §2 (sections handed over as descriptors), §3 (liveness), §4.
 
+use rackpool_core::access::AccessList;
 use rackpool_core::constants::{CONTROL_BACKLOG, CONTROL_FDS_MAX, MESSAGE_BYTES_MAX};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -128,9 +129,9 @@ pub struct PeerCredentials {
     pub gid: u32,
 }
 
-/// Whether a process of `own_uid` deals with this peer: the same user, or root.
-pub fn peer_allowed(peer: &PeerCredentials, own_uid: u32) -> bool {
-    peer.uid == own_uid || peer.uid == 0
+/// Whom this process deals with: its own user, root, and `users`.
+pub fn access(users: impl IntoIterator<Item = u32>) -> AccessList {
+    AccessList::new(rustix::process::geteuid().as_raw(), users)
 }
 
 /// A name that clients connect to.
@@ -346,14 +347,22 @@ impl ControlConn {
         Ok(PeerCredentials { pid, uid: found.uid, gid: found.gid })
     }
 
-    /// The peer's credentials if this process deals with it ([`peer_allowed`]).
+    /// The peer's credentials if it is of our own user or root's.
     ///
     /// # Errors
     /// [`ControlError::ForeignUser`]; [`ControlError::Io`].
     pub fn check_peer(&self) -> Result<PeerCredentials> {
+        self.check_peer_of(&access([]))
+    }
+
+    /// The same of a longer list.
+    ///
+    /// # Errors
+    /// As of [`ControlConn::check_peer`].
+    pub fn check_peer_of(&self, access: &AccessList) -> Result<PeerCredentials> {
         let peer = self.peer_credentials()?;
-        let own_uid = rustix::process::geteuid().as_raw();
-        if !peer_allowed(&peer, own_uid) {
+        if !access.admits(peer.uid) {
+            let own_uid = access.own();
             return Err(ControlError::ForeignUser { pid: peer.pid, uid: peer.uid, own_uid });
         }
         Ok(peer)

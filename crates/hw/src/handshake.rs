@@ -121,7 +121,7 @@ enum Awaits {
 /// What encrypts the rest: first our part, then what both made.
 enum Exchange {
     Ours(EphemeralPrivateKey),
-    Sealed(Seal),
+    Sealed(Box<Seal>),
 }
 
 /// One end of a handshake; see the module. It keeps no bytes: what was not consumed is shown again,
@@ -175,7 +175,7 @@ impl Handshake {
     /// What encrypts the rest of the connection, once it is `Done`; `None` if it is not to be.
     pub fn into_seal(self) -> Option<Seal> {
         match self.exchange {
-            Some(Exchange::Sealed(seal)) => Some(seal),
+            Some(Exchange::Sealed(seal)) => Some(*seal),
             _ => None,
         }
     }
@@ -252,7 +252,7 @@ impl Handshake {
         let make = |shared: &[u8]| Seal::new(salt.as_ref(), shared, is_initiator);
         let theirs = UnparsedPublicKey::new(&X25519, theirs);
         let seal = agreement::agree_ephemeral(key, &theirs, make);
-        self.exchange = seal.ok().map(Exchange::Sealed);
+        self.exchange = seal.ok().map(|seal| Exchange::Sealed(Box::new(seal)));
         self.exchange.is_some()
     }
 

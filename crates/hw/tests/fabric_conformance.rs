@@ -8,7 +8,7 @@ mod fabric_rig;
 mod fabric_verbs;
 
 use fabric_rig::conformance::{checks, table};
-use fabric_rig::{SharedRig, ShmRig, TcpRig};
+use fabric_rig::{EncryptedRig, SharedRig, ShmRig, TcpRig};
 use std::path::Path;
 
 /// Makes tests of checks, and one that no check is missing.
@@ -50,7 +50,7 @@ macro_rules! all_conformance {
 }
 
 all_conformance!(cfg(all()), tcp, TcpRig, table::TCP);
-all_conformance!(cfg(all()), encrypted, TcpRig<true>, table::ENCRYPTED);
+all_conformance!(cfg(all()), encrypted, EncryptedRig, table::ENCRYPTED);
 all_conformance!(cfg(all()), shm, ShmRig, table::SHM);
 conformance!(cfg(all()), shared, SharedRig, table::SHARED;
     every_size_is_written_and_read_back_unaligned,

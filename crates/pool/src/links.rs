@@ -185,6 +185,7 @@ impl Links {
             control: control_on(&info, &links.shared.host),
             read_only: links.shared.options.read_only,
             as_remote: false,
+            daemon_user: links.shared.options.daemon_user,
         };
         let mut endpoint = Self::endpoint(&links.shared, &info.fabric)?;
         links.uses_verbs = endpoint.over() == Over::Verbs;
@@ -357,6 +358,7 @@ impl Links {
                 control: info.control.clone(),
                 read_only: self.is_read_only(),
                 as_remote: !info.rack.same_rack(self.own),
+                daemon_user: self.shared.options.daemon_user,
             };
             let link = LocalLink::join(join, deadline_ns)?;
             let reach = Reach::Mapped(link.view().clone());

@@ -19,7 +19,7 @@ use rackpool_core::wire::{
     self, ControlHello, ControlReply, RegionInfo, Reply, ReplyFrame, Request, WIRE_VERSION,
 };
 use rackpool_core::{Error, PageGeometry, Result, SessionId};
-use rackpool_hw::control::{ControlConn, ControlError, Received};
+use rackpool_hw::control::{self, ControlConn, ControlError, Received};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::{Endpoint, proxied};
 use rackpool_hw::ring::bitmap::Bitmap;
@@ -52,6 +52,8 @@ pub(crate) struct JoinOptions {
     pub read_only: bool,
     /// Whether accesses are delayed as those of another rack.
     pub as_remote: bool,
+    /// See [`crate::Options::daemon_user`].
+    pub daemon_user: Option<u32>,
 }
 
 /// The link; see the module.
@@ -481,7 +483,8 @@ fn join_once(
 ) -> Result<Joined> {
     let peer = format!("daemon at {}", options.control);
     let conn = ControlConn::connect(&options.control).map_err(|e| control_error(&peer, e))?;
-    conn.check_peer().map_err(|e| control_error(&peer, e))?;
+    let access = control::access(options.daemon_user);
+    conn.check_peer_of(&access).map_err(|e| control_error(&peer, e))?;
     let hello = ControlHello {
         version: WIRE_VERSION,
         session,
@@ -570,6 +573,12 @@ fn control_error(peer: &str, error: ControlError) -> Error {
         ControlError::Protocol { reason } => {
             Error::Protocol { peer: peer.into(), reason: reason.into() }
         }
+        ControlError::ForeignUser { uid, .. } => Error::Denied {
+            reason: format!(
+                "{peer}: {error}, or say that user {uid} is to be trusted (RACKPOOL_DAEMON_USER, \
+                 Options::daemon_user)"
+            ),
+        },
         other => Error::Io { what: peer.into(), reason: other.to_string() },
     }
 }
@@ -594,7 +603,12 @@ mod tests {
         let answer = master.call(call, clock::instant(deadline_ns)).unwrap();
         let MasterAnswer::Rack(info) = answer else { panic!("{answer:?}") };
         let control = info.control;
-        let options = JoinOptions { control: control.clone(), read_only: false, as_remote: false };
+        let options = JoinOptions {
+            control: control.clone(),
+            read_only: false,
+            as_remote: false,
+            daemon_user: None,
+        };
         let link = LocalLink::join(options.clone(), deadline_ns).unwrap();
         let (session, slot) = (link.session_id, link.slot_index());
         // It was stopped, its time was up when it went on, and nobody hears the welcome.

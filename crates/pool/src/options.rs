@@ -114,6 +114,9 @@ pub struct Options {
     pub page_cache_blocks: u32,
     /// Up to which length calls carry data.
     pub rrpc_threshold: RrpcThreshold,
+    /// The user, by number, whose daemons and agents on this host are trusted beside our own
+    /// and root's.
+    pub daemon_user: Option<u32>,
     /// The pool's secret, which its master and daemons have too; in a file of options the path of
     /// the file that holds it (`secret_file`).
     #[serde(rename = "secret_file", deserialize_with = "read_secret")]
@@ -137,6 +140,7 @@ impl Default for Options {
             buffered_write_bytes_max: BUFFERED_WRITE_BYTES_MAX_DEFAULT,
             page_cache_blocks: CACHED_BLOCKS_DEFAULT,
             rrpc_threshold: RrpcThreshold::default(),
+            daemon_user: None,
             secret: None,
         }
     }
@@ -150,7 +154,7 @@ impl Options {
 
     /// Defaults, then the file named by `RACKPOOL_CONFIG` if set, then the environment:
     /// `RACKPOOL_MASTER`, `RACKPOOL_RACK`, `RACKPOOL_FABRIC`, `RACKPOOL_VERBS_DEVICE`,
-    /// `RACKPOOL_REQUEST_TIMEOUT_MS`.
+    /// `RACKPOOL_DAEMON_USER`, `RACKPOOL_REQUEST_TIMEOUT_MS`.
     pub fn from_env() -> Result<Self> {
         let mut options = match std::env::var_os("RACKPOOL_CONFIG") {
             Some(path) => Self::from_file(Path::new(&path))?,
@@ -170,6 +174,9 @@ impl Options {
         }
         if let Ok(timeout) = std::env::var("RACKPOOL_REQUEST_TIMEOUT_MS") {
             options.request_timeout_ms = number("RACKPOOL_REQUEST_TIMEOUT_MS", &timeout)?;
+        }
+        if let Ok(user) = std::env::var("RACKPOOL_DAEMON_USER") {
+            options.daemon_user = Some(number("RACKPOOL_DAEMON_USER", &user)?);
         }
         Ok(options)
     }

@@ -1,12 +1,12 @@
 //! What encrypts the bytes of a connection: one key each way, and records of at most 16 KiB.
 //!
-//! A record is the length of what follows in two little-endian bytes, the sealed bytes, and a tag of
-//! 16 bytes, which covers the length, too. Its number is the nonce, and is nowhere said: a record
-//! that is changed, left out, repeated or put elsewhere does not open, and the connection ends.
-//! After [`RECORDS_PER_KEY`] records both ends go on to the next key of their chain.
+//! A record is the length of what follows in two little-endian bytes, the sealed bytes, and a tag
+//! of 16 bytes, which covers the length, too. Its number is the nonce, and is nowhere said: a
+//! record that is changed, left out, repeated or put elsewhere does not open, and the connection
+//! ends. After [`RECORDS_PER_KEY`] records both ends go on to the next key of their chain.
 //!
-//! AES-256-GCM (RFC 5116) with keys of HKDF-SHA256 (RFC 5869); bound on records of one key: RFC 8446
-//! §5.5. Source: decision 0038.
+//! AES-256-GCM (RFC 5116) with keys of HKDF-SHA256 (RFC 5869); bound on records of one key:
+//! RFC 8446 §5.5. Source: decision 0038.
 
 use ring::aead::{self, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 use ring::hkdf::{self, Prk};

@@ -46,8 +46,11 @@ impl Memory {
     }
 }
 
-/// Over tcp; encrypted, with a secret on both sides.
-pub struct TcpRig<const ENCRYPTED: bool = false> {
+pub type TcpRig = TcpRigOf<false>;
+/// With a secret on both sides that encrypts.
+pub type EncryptedRig = TcpRigOf<true>;
+
+pub struct TcpRigOf<const ENCRYPTED: bool> {
     pub memory: Memory,
     pub target: Option<Target>,
     pub end: Endpoint,
@@ -55,22 +58,16 @@ pub struct TcpRig<const ENCRYPTED: bool = false> {
     pub target_peer: PeerId,
 }
 
-impl TcpRig {
-    pub fn with(target: TargetOptions, memory: Memory, end: EndpointOptions) -> Self {
-        Self::start(target, memory, end)
-    }
-}
-
-impl<const ENCRYPTED: bool> TcpRig<ENCRYPTED> {
+impl<const ENCRYPTED: bool> TcpRigOf<ENCRYPTED> {
     fn secret() -> Option<Secret> {
         ENCRYPTED.then(|| Secret::new(&[7; 32]).unwrap().encrypting(true))
     }
 
-    fn start(target: TargetOptions, memory: Memory, end: EndpointOptions) -> Self {
+    pub fn with(target: TargetOptions, memory: Memory, end: EndpointOptions) -> Self {
         let target = Some(Target::start(target).unwrap());
         let options = EndpointOptions { log: Arc::new(|_| ()), ..end };
         let end = Endpoint::new(options).unwrap();
-        let mut rig = TcpRig { memory, target, end, peer: PeerId(0), target_peer: PeerId(0) };
+        let mut rig = Self { memory, target, end, peer: PeerId(0), target_peer: PeerId(0) };
         rig.connect();
         rig
     }
@@ -95,7 +92,7 @@ impl<const ENCRYPTED: bool> TcpRig<ENCRYPTED> {
     }
 }
 
-impl<const ENCRYPTED: bool> Rig for TcpRig<ENCRYPTED> {
+impl<const ENCRYPTED: bool> Rig for TcpRigOf<ENCRYPTED> {
     type End = Endpoint;
     buffers_of_the_end!();
 
@@ -103,7 +100,7 @@ impl<const ENCRYPTED: bool> Rig for TcpRig<ENCRYPTED> {
         let memory = Memory::new();
         let target = TargetOptions { secret: Self::secret(), ..memory.target_options() };
         let end = EndpointOptions { secret: Self::secret(), ..EndpointOptions::default() };
-        Self::start(target, memory, end)
+        Self::with(target, memory, end)
     }
     fn end(&mut self) -> &mut Endpoint {
         &mut self.end

@@ -6,6 +6,7 @@
 //! from before, so for it only the end of its process counts.
 
 use crate::daemon::io_error;
+use rackpool_core::access::AccessList;
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::layout::{RING_BYTES, SLOT_BYTES, SLOT_REPLY_RING, SlotWord};
 use rackpool_core::seam::{Mem, Nanos};
@@ -58,12 +59,14 @@ pub(super) struct Clients {
     slots: BTreeMap<u32, Kept>,
     next: u64,
     buffer: Vec<u8>,
+    /// Whose processes are let in.
+    access: AccessList,
 }
 
 impl Clients {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(access: AccessList) -> Self {
         let buffer = vec![0; MESSAGE_BYTES_MAX as usize];
-        Self { pending: BTreeMap::new(), slots: BTreeMap::new(), next: 0, buffer }
+        Self { pending: BTreeMap::new(), slots: BTreeMap::new(), next: 0, buffer, access }
     }
 
     /// Takes a new connection in; it has to say hello.
@@ -89,7 +92,7 @@ impl Clients {
             }
             _ => return self.drop_pending(number, None, poller),
         };
-        match hello.and_then(|hello| Ok((hello, process_of(&pending.conn)?))) {
+        match hello.and_then(|hello| Ok((hello, process_of(&pending.conn, &self.access)?))) {
             Ok(said) => pending.hello = Some(said),
             Err(error) => self.drop_pending(number, Some(error), poller),
         }
@@ -280,8 +283,9 @@ fn map(fd: &OwnedFd, file_offset: u64) -> Option<Window> {
     Window::map(fd.as_fd(), SLOT_BYTES, Access::ReadWrite, options).ok()
 }
 
-fn process_of(conn: &ControlConn) -> Result<ProcessId> {
+fn process_of(conn: &ControlConn, access: &AccessList) -> Result<ProcessId> {
     let denied = |error: &dyn std::fmt::Display| Error::Denied { reason: error.to_string() };
-    let peer = conn.check_peer().map_err(|error| denied(&error))?;
+    let peer = conn.peer_credentials().map_err(|error| denied(&error))?;
+    access.check(peer.uid, &())?;
     ProcessId::of(peer.pid).map_err(|error| denied(&error))
 }

@@ -56,6 +56,8 @@ pub struct AgentOptions {
     pub verbs_device: Option<String>,
     /// How long to wait for the daemon at the start, ms.
     pub join_timeout_ms: u64,
+    /// Users of this host, by number, whose processes may use the memory beside our own and root's.
+    pub allowed_users: Vec<u32>,
 }
 
 impl AgentOptions {
@@ -71,6 +73,7 @@ impl AgentOptions {
             secret: None,
             verbs_device: None,
             join_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
+            allowed_users: Vec::new(),
         }
     }
 

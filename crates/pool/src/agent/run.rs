@@ -10,7 +10,7 @@ use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{AgentHears, AgentSays, RackInfo, WIRE_VERSION};
 use rackpool_core::{Error, Result};
-use rackpool_hw::control::ControlListener;
+use rackpool_hw::control::{self, ControlListener};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{ClientSections, MemorySpec, SpecError};
@@ -70,6 +70,7 @@ impl Agent {
         let spec: MemorySpec = options.memory.parse().map_err(wrong)?;
         let sections = ClientSections::open(spec).map_err(Error::from)?;
         let control = control_on(&info, &boot);
+        let access = control::access(options.allowed_users.iter().copied());
         let listener = ControlListener::bind(&control).map_err(|error| Error::Denied {
             reason: format!("{error}: is an agent of rack {} running here?", info.rack),
         })?;
@@ -91,7 +92,7 @@ impl Agent {
             listener,
             wake,
             poller,
-            clients: Clients::new(),
+            clients: Clients::new(access),
             said: String::new(),
             beat_at: 0,
         };

@@ -6,6 +6,7 @@
 
 use super::io_error;
 use super::world::RegionWorld;
+use rackpool_core::access::AccessList;
 use rackpool_core::constants::{LOCK_RELEASES, MESSAGE_BYTES_MAX, SLOTS_MAX};
 use rackpool_core::daemon::{Daemon, SessionInfo, World};
 use rackpool_core::layout::{
@@ -64,16 +65,19 @@ pub(super) struct Clients {
     pending: BTreeMap<u64, (ControlConn, Nanos)>,
     next_pending: u64,
     buffer: Vec<u8>,
+    /// Whose processes are let in.
+    access: AccessList,
 }
 
 impl Clients {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(access: AccessList) -> Self {
         Self {
             slots: (0..SLOTS_MAX).map(|_| None).collect(),
             ended: Vec::new(),
             pending: BTreeMap::new(),
             next_pending: 0,
             buffer: vec![0; MESSAGE_BYTES_MAX as usize],
+            access,
         }
     }
 
@@ -203,7 +207,7 @@ impl Clients {
         let _ = poller.remove(&conn);
         let resume_slot = hello.as_ref().ok().and_then(|hello| hello.resume_slot);
         let result = hello.and_then(|hello| {
-            let who = || local_process(&conn);
+            let who = |access: &AccessList| local_process(&conn, access);
             self.admit(who, &hello, engine, world)
         });
         let sent = match result {
@@ -222,7 +226,7 @@ impl Clients {
     /// Finds or makes the slot of a client that says hello; `who` is asked for a new one.
     fn admit(
         &mut self,
-        who: impl FnOnce() -> Result<(u64, u64)>,
+        who: impl FnOnce(&AccessList) -> Result<(u64, u64)>,
         hello: &ControlHello,
         engine: &mut Daemon,
         world: &mut RegionWorld,
@@ -231,7 +235,7 @@ impl Clients {
             let (found, supported) = (hello.version, WIRE_VERSION);
             return Err(Error::Version { peer: "client".into(), found, supported });
         }
-        let (pid, start_time) = who()?;
+        let (pid, start_time) = who(&self.access)?;
         if let Some(slot) = hello.resume_slot.or_else(|| self.forgotten_slot(hello, engine)) {
             engine.resume_local(hello.session, hello.number, slot)?;
             if world.slot(slot).is_none() {
@@ -307,7 +311,7 @@ impl Clients {
         world: &mut RegionWorld,
         context: &Welcome<'_>,
     ) -> ControlReply {
-        let slot = match self.admit(|| Ok(tag.pack(process)), hello, engine, world) {
+        let slot = match self.admit(|_| Ok(tag.pack(process)), hello, engine, world) {
             Ok((slot, _)) => slot,
             Err(error) => return ControlReply::Refused(error),
         };
@@ -501,9 +505,10 @@ fn of_host(host: u32, engine: &Daemon) -> Vec<(u32, SessionId, HostTag, HostProc
     known.collect()
 }
 
-/// The process at the other end of a control connection, for its session record.
-fn local_process(conn: &ControlConn) -> Result<(u64, u64)> {
-    let peer = conn.check_peer().map_err(|e| Error::Denied { reason: e.to_string() })?;
+/// The process at the other end of a control connection, for its session record, if it is let in.
+fn local_process(conn: &ControlConn, access: &AccessList) -> Result<(u64, u64)> {
+    let peer = conn.peer_credentials().map_err(|e| Error::Denied { reason: e.to_string() })?;
+    access.check(peer.uid, &())?;
     let process = ProcessId::of(peer.pid).map_err(|error| Error::Denied {
         reason: format!(
             "process {} is not visible from the daemon ({error}): run both in one process \

@@ -86,6 +86,8 @@ pub struct DaemonOptions {
     /// What one client may have of this rack's memory, bytes: what counts is said by
     /// [`rackpool_core::daemon::Daemon::set_client_quota`]. `None` for no limit.
     pub client_quota_bytes: Option<u64>,
+    /// Users of this host, by number, whose processes may use the memory beside our own and root's.
+    pub allowed_users: Vec<u32>,
     /// Where to serve the counters over HTTP, in the format of Prometheus; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
 }
@@ -111,6 +113,7 @@ impl DaemonOptions {
             rings: Rings::TwoLayer,
             balance: None,
             client_quota_bytes: None,
+            allowed_users: Vec::new(),
             metrics: None,
         }
     }

@@ -23,7 +23,7 @@ use rackpool_core::wire::{
     RegionInfo, RemoteReply, RequestFrame, Routed,
 };
 use rackpool_core::{Error, RackId, Result};
-use rackpool_hw::control::ControlListener;
+use rackpool_hw::control::{self, ControlListener};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::fabric::Target;
 use rackpool_hw::fabric::tcp;
@@ -126,6 +126,7 @@ impl Server {
         let mut master = MasterLink::new(options.master.clone());
         master.set_secret(options.secret.clone());
         master.set_join(MasterCall::JoinDaemon(rack_info));
+        let access = control::access(options.allowed_users.iter().copied());
         let queued = (options.rings == Rings::Single).then(VecDeque::new);
         let mut server = Self {
             master,
@@ -136,7 +137,7 @@ impl Server {
             stop,
             engine,
             world,
-            clients: Clients::new(),
+            clients: Clients::new(access),
             hosts: Hosts::default(),
             remotes,
             proxy: Proxy::new(crate::local::new_session()?),
