@@ -195,12 +195,17 @@ pub fn report(folder: &Folder, guest: usize) -> String {
         lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n")
     };
     let output = folder.text(&format!("output.{guest}"));
-    format!(
-        "--- guest {guest}, output\n{output}\n--- guest {guest}, emulator\n{}\n--- guest {guest}, \
-         console\n{}",
-        tail("qemu"),
-        tail("console")
-    )
+    let mut report = format!("--- guest {guest}, output\n{output}\n");
+    for (what, text) in [("emulator", tail("qemu")), ("console", tail("console"))] {
+        report += &format!("--- guest {guest}, {what}\n{text}\n");
+    }
+    for server in ["master", "daemon", "agent"] {
+        let name = format!("log.{guest}.{server}");
+        if folder.has(&name) {
+            report += &format!("--- guest {guest}, {server}\n{}\n", folder.text(&name));
+        }
+    }
+    report
 }
 
 #[cfg(test)]
