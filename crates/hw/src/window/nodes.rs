@@ -1,6 +1,7 @@
 //! On which memory nodes the pages of a window lie. See `window.rs`.
 
 use super::Window;
+use rackpool_core::seam::Mem;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_long, c_void};
 use std::io;
