@@ -190,9 +190,19 @@ impl Rig<'_> {
 struct Built(String);
 
 impl Built {
+    /// The path of a test or of the program.
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        let package = match name {
+            "rackpool" => "cli",
+            "hosts" => "pool",
+            _ => "hw",
+        };
+        executable(&self.0, package, name)
+    }
+
     /// What a guest's script is told: the paths of binaries.
     fn exports(&self, scenario: &Scenario) -> String {
-        let path = |name: &str| executable(&self.0, name).expect("the build looked for it");
+        let path = |name: &str| self.path(name).expect("the build looked for it");
         let mut text = String::new();
         for test in scenario.tests {
             text += &format!("export TEST_{test}={:?}\n", path(test).display());
@@ -233,19 +243,21 @@ fn build(context: &Context, scenarios: &[&Scenario]) -> Result<Built, String> {
     }
     let built = Built(String::from_utf8_lossy(&output.stdout).into_owned());
     let wanted = tests.iter().map(|test| if *test == WITH_PROGRAM { "rackpool" } else { test });
-    match wanted.into_iter().find(|name| executable(&built.0, name).is_none()) {
+    match wanted.into_iter().find(|name| built.path(name).is_none()) {
         Some(name) => Err(format!("cargo does not say where {name} is")),
         None => Ok(built),
     }
 }
 
-/// The path of a binary in what cargo says.
-fn executable(messages: &str, wanted: &str) -> Option<PathBuf> {
+/// The path of a binary of a package, of which the directory's name is given, in what cargo says.
+fn executable(messages: &str, package: &str, wanted: &str) -> Option<PathBuf> {
+    let manifest = format!("/crates/{package}/Cargo.toml");
     messages.lines().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         let name = message.pointer("/target/name")?.as_str()?;
         let path = message.pointer("/executable")?.as_str()?;
-        (name == wanted).then(|| PathBuf::from(path))
+        let is_its = message.pointer("/manifest_path")?.as_str()?.ends_with(&manifest);
+        (name == wanted && is_its).then(|| PathBuf::from(path))
     })
 }
 
@@ -315,12 +327,23 @@ mod tests {
 
     #[test]
     fn the_binary_is_the_one_of_that_test() {
-        let said = r#"{"reason":"compiler-artifact","target":{"name":"other"},"executable":"/o"}
-{"reason":"compiler-artifact","target":{"name":"mine"},"executable":null}
-not json
-{"reason":"compiler-artifact","target":{"name":"mine"},"executable":"/t/mine-1"}"#;
-        assert_eq!(executable(said, "mine"), Some(PathBuf::from("/t/mine-1")));
-        assert_eq!(executable(said, "third"), None);
+        let said = |package: &str, name: &str, path: &str| {
+            let manifest = format!("/w/crates/{package}/Cargo.toml");
+            let target = serde_json::json!({ "name": name });
+            let path = (!path.is_empty()).then_some(path);
+            serde_json::json!({ "manifest_path": manifest, "target": target, "executable": path })
+                .to_string()
+        };
+        let said = [
+            said("hw", "other", "/o"),
+            said("hw", "mine", ""),
+            "not json".to_owned(),
+            said("sim", "mine", "/t/mine-0"),
+            said("hw", "mine", "/t/mine-1"),
+        ];
+        let said = said.join("\n");
+        assert_eq!(executable(&said, "hw", "mine"), Some(PathBuf::from("/t/mine-1")));
+        assert_eq!(executable(&said, "hw", "third"), None);
     }
 
     #[test]
