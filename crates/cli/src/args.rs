@@ -366,7 +366,8 @@ pub struct DaemonArgs {
     /// Address of the master; several with commas between
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400")]
     pub master: String,
-    /// The rack's memory, all shards together: shm:PATH?size=SIZE[&huge=2M], dax:PATH or heap:SIZE
+    /// The rack's memory, all shards together: shm:PATH?size=SIZE[&huge=2M][&numa=NODE], dax:PATH
+    /// or heap:SIZE
     /// [default: shm:/dev/shm/rackpool-rackN?size=1G]
     #[arg(long, value_name = "MEMORY", value_parser = parse_memory)]
     pub memory: Option<String>,
