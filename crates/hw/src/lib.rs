@@ -24,5 +24,6 @@ pub mod ring;
 #[cfg(not(any(loom, shuttle)))]
 pub mod secret;
 pub mod sync;
+pub mod version;
 pub mod wait;
 pub mod window;

@@ -300,7 +300,7 @@ impl Window {
 
     /// As `readable`, checked for writing.
     #[inline(always)]
-    fn writable(&self, offset: u64, bytes: u64) -> *mut u8 {
+    pub(super) fn writable(&self, offset: u64, bytes: u64) -> *mut u8 {
         self.checked(offset, bytes, self.writable_bytes)
     }
 

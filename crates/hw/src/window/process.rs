@@ -165,6 +165,22 @@ impl Window {
         })
     }
 
+    /// Copies `bytes` bytes at `offset` to another window, whose memory nobody else uses, as by
+    /// [`Mem::copy_out`].
+    ///
+    /// # Panics
+    /// Outside either window.
+    #[inline(always)]
+    pub fn copy_to(&self, offset: u64, bytes: u64, to: &Window, to_offset: u64) {
+        self.delay();
+        let from = self.readable(offset, bytes);
+        let to = to.writable(to_offset, bytes);
+        let size = usize::try_from(bytes).expect("inside a window");
+        // SAFETY: both ranges are valid for `size` bytes; if they overlap, bytes are lost and none
+        // is touched beyond them.
+        unsafe { copy::copy_out(to, from, size) };
+    }
+
     /// Appends `bytes` bytes at `offset` to a vector, in one copy.
     ///
     /// # Panics
@@ -262,6 +278,17 @@ mod tests {
         assert_eq!(window.first_match(64, 0xf << 36, 3 << 36, 7), (3, (3 << 36) | 3));
         assert_eq!(window.first_match(64, u64::MAX, 3 << 36, 7), (7, 3 << 36));
         assert_eq!(window.first_match(64, u64::MAX, 77, 4), (4, (4 << 36) | 4));
+    }
+
+    #[test]
+    fn bytes_are_copied_to_another_window() {
+        let (from, to) = (Window::heap(256), Window::heap(256));
+        let bytes: Vec<u8> = (1..=100).collect();
+        from.copy_in(13, &bytes);
+        from.copy_to(13, 100, &to, 5);
+        let mut there = [0; 102];
+        to.copy_out(4, &mut there);
+        assert!(there[0] == 0 && there[1..101] == bytes && there[101] == 0);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::index;
 use super::item::Item;
 use super::layout::{Header, Pos, Slot};
 use super::partition::Partition;
+use super::view::{self, View};
 use super::{Cache, Millis};
 use rackpool_core::seam::Mem;
 use std::sync::MutexGuard;
@@ -26,7 +27,8 @@ struct Asked {
 
 impl Cache {
     /// Looks many keys up, prefetched together; `f` sees their items in order, under the locks of
-    /// all their partitions, and must not call the cache. Counts as [`Cache::get`] does.
+    /// all their partitions (with [`Options::shared_reads`](super::Options::shared_reads) copies of
+    /// them, one after the other), and must not call the cache. Counts as [`Cache::get`] does.
     pub fn get_many(
         &self,
         keys: &[&[u8]],
@@ -34,8 +36,10 @@ impl Cache {
         mut f: impl FnMut(usize, Option<&Item<'_>>),
     ) {
         for (start, keys) in (0..).step_by(BATCH).zip(keys.chunks(BATCH)) {
-            if let [locked] = &*self.partitions {
-                let mut partition = locked.0.lock().unwrap_or_else(|broken| broken.into_inner());
+            if self.options.shared_reads {
+                self.get_shared(keys, now, |index, item| f(start + index, item));
+            } else if let [part] = &*self.partitions {
+                let mut partition = part.lock();
                 let seed = self.options.seed;
                 let hash_of = |key: &[u8]| xxh3_64_with_seed(key, seed);
                 partition.look_up_batch(keys, hash_of, now, |index, item| f(start + index, item));
@@ -48,15 +52,18 @@ impl Cache {
     /// Asks for the bucket of a key: the first stage of a look-up.
     pub fn ask_bucket(&self, key: &[u8]) {
         let hash = self.hash(key);
-        let _ = self.lock(self.index_of(hash)).ask_bucket(hash);
+        self.view_of(hash).ask_bucket(hash);
     }
 
     /// Looks into the bucket of a key and asks for its item: the second stage.
     pub fn ask_item(&self, key: &[u8]) {
         let hash = self.hash(key);
-        let partition = self.lock(self.index_of(hash));
-        let bucket = Candidate::Bucket(partition.index.bucket_at(hash));
-        let _ = partition.ask_item(hash, bucket);
+        self.view_of(hash).ask_item(hash);
+    }
+
+    #[inline(always)]
+    fn view_of(&self, hash: u64) -> &View {
+        &self.partitions[self.index_of(hash)].view
     }
 
     /// Asks for the memory that changes of these keys will touch: a wait for it is paid once.
@@ -64,22 +71,39 @@ impl Cache {
     pub fn prefetch(&self, keys: &[&[u8]]) {
         for keys in keys.chunks(BATCH) {
             let mut hashes = [0; BATCH];
-            let mut wanted = 0_u64;
-            for (key, hash) in keys.iter().zip(&mut hashes) {
-                *hash = self.hash(key);
-                wanted |= 1 << self.index_of(*hash);
-            }
-            for place in (0..self.partitions.len()).filter(|place| wanted & (1 << place) != 0) {
-                let partition = self.lock(place);
-                let here = || hashes[..keys.len()].iter().filter(|h| self.index_of(**h) == place);
-                here().for_each(|hash| _ = partition.ask_bucket(*hash));
-                // Which entry it is does not matter yet.
-                here().for_each(|hash| {
-                    let bucket = Candidate::Bucket(partition.index.bucket_at(*hash));
-                    let _ = partition.ask_item(*hash, bucket);
-                });
-            }
+            self.ask_for_all(keys, &mut hashes);
         }
+    }
+
+    /// Asks for the buckets of these keys, and then for what they name; their hashes.
+    #[inline(always)]
+    fn ask_for_all(&self, keys: &[&[u8]], hashes: &mut [u64; BATCH]) {
+        for (hash, key) in hashes.iter_mut().zip(keys) {
+            *hash = self.hash(key);
+            self.view_of(*hash).ask_bucket(*hash);
+        }
+        let hashes = &hashes[..keys.len()];
+        hashes.iter().for_each(|hash| self.view_of(*hash).ask_item(*hash));
+    }
+
+    /// A batch without locks.
+    fn get_shared(&self, keys: &[&[u8]], now: Millis, mut f: impl FnMut(usize, Option<&Item<'_>>)) {
+        let mut hashes = [0; BATCH];
+        self.ask_for_all(keys, &mut hashes);
+        let counts = view::with_copy(|copy| {
+            let mut counts = [0; 2];
+            for (index, (key, hash)) in keys.iter().zip(&hashes).enumerate() {
+                let part = &self.partitions[self.index_of(*hash)];
+                let found = |item: &Item<'_>| f(index, Some(item));
+                let (found, [hits, misses]) = part.get_shared((*hash, key), now, copy, found);
+                if found.is_none() {
+                    f(index, None);
+                }
+                counts = [counts[0] + hits, counts[1] + misses];
+            }
+            counts
+        });
+        self.tallies.add(counts[0], counts[1]);
     }
 
     /// A batch over several partitions.
