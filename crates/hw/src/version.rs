@@ -24,11 +24,17 @@ pub struct Seen(u64);
 /// Reader: the word now; nothing while a change is under way.
 #[inline(always)]
 pub fn begin(mem: &impl Mem, at: u64) -> Option<Seen> {
-    let word = mem.load(at);
-    (word & 1 == 0).then_some(Seen(word))
+    Seen::of(mem.load(at))
 }
 
 impl Seen {
+    /// Reader: of the word, which was loaded before all that is to be read; nothing while a change
+    /// is under way.
+    #[inline(always)]
+    pub fn of(word: u64) -> Option<Seen> {
+        (word & 1 == 0).then_some(Seen(word))
+    }
+
     /// Reader: whether nothing has changed since [`begin`].
     #[inline(always)]
     #[must_use = "what was read counts only if nothing has changed"]

@@ -18,7 +18,7 @@ use super::layout::{
 };
 use rackpool_core::seam::Mem;
 use rackpool_hw::version;
-use rackpool_hw::window::Window;
+use rackpool_hw::window::{Bare, Window};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -129,6 +129,18 @@ pub(crate) fn matches(units: &Window, at: u64, hash: u64) -> u32 {
     units.match_line(at, mask, tag) & ((1 << SLOTS) - 1)
 }
 
+/// Without a branch: where the first entry with the tag of `hash` lies in the bucket at
+/// `bucket_at`, and its item, or, if the last is `false`, where the next bucket of the chain lies
+/// (0 = nowhere). Bytes from the start of the units.
+#[inline(always)]
+pub(crate) fn probe(units: Bare<'_>, bucket_at: u64, hash: u64) -> (u64, u64, bool) {
+    let (mask, tag) = tag_pattern(hash);
+    let (place, word) = units.first_match(bucket_at, mask, tag, SLOTS as u32);
+    let is_entry = place != SLOTS as u32;
+    let (item, next) = (Slot(word).pos().byte(), (word >> 32) * BUCKET_BYTES);
+    (bucket_at + 8 * u64::from(place), if is_entry { item } else { next }, is_entry)
+}
+
 /// Where the next bucket behind the one at `at` lies.
 #[inline(always)]
 pub(crate) fn link_at(units: &Window, at: u64) -> Option<u64> {
@@ -214,18 +226,6 @@ impl Index {
             }
             at = link_at(&self.units, at)?;
         }
-    }
-
-    /// Without a branch: the first entry with the tag of `hash` in the bucket at `bucket_at` and
-    /// where its item begins, or, if the last is `false`, where the next bucket of the chain lies
-    /// (0 = nowhere). Bytes from the start of the units.
-    #[inline(always)]
-    pub fn probe(&self, bucket_at: u64, hash: u64) -> (u64, u64, bool) {
-        let (mask, tag) = tag_pattern(hash);
-        let (place, word) = self.units.first_match(bucket_at, mask, tag, SLOTS as u32);
-        let is_entry = place != SLOTS as u32;
-        let (item, next) = (Slot(word).pos().byte(), (word >> 32) * BUCKET_BYTES);
-        (bucket_at + 8 * u64::from(place), if is_entry { item } else { next }, is_entry)
     }
 
     /// An empty slot for `hash`.
@@ -545,9 +545,10 @@ mod tests {
     fn a_probe_that_finds_nothing_names_no_entry_but_the_bucket_behind() {
         let mut index = lossy();
         insert(&mut index, 1).unwrap();
-        assert_eq!(index.probe(0, hash(1)), (0, Pos(1).byte(), true));
-        assert_eq!(index.probe(0, hash(2)), (8 * SLOTS as u64, 0, false));
+        let probe = |index: &Index, tag| probe(index.units.bare(), 0, hash(tag));
+        assert_eq!(probe(&index, 1), (0, Pos(1).byte(), true));
+        assert_eq!(probe(&index, 2), (8 * SLOTS as u64, 0, false));
         index.set_link(0, 5);
-        assert_eq!(index.probe(0, hash(2)), (8 * SLOTS as u64, 5 * BUCKET_BYTES, false));
+        assert_eq!(probe(&index, 2), (8 * SLOTS as u64, 5 * BUCKET_BYTES, false));
     }
 }

@@ -127,6 +127,7 @@ pub(crate) fn fields_at(units: &Window, at: u64, header: Header) -> Fields {
 }
 
 impl Partition {
+    #[inline(always)]
     pub(crate) fn header(&self, pos: Pos) -> Header {
         Header(self.units.load(pos.byte()))
     }

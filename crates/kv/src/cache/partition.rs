@@ -193,6 +193,12 @@ impl Partition {
     #[inline(always)]
     pub fn count_hit(&mut self, at: u64, slot: Slot, now: Millis) {
         self.stats.hits += 1;
+        self.mark_used(at, slot, now);
+    }
+
+    /// Marks the item as used.
+    #[inline(always)]
+    pub fn mark_used(&self, at: u64, slot: Slot, now: Millis) {
         let used = slot.used(self.freq_max);
         if used != slot {
             self.index.mark(at, used);

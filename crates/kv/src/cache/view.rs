@@ -19,7 +19,8 @@
 
 use super::Millis;
 use super::index::{self, Shape, TAIL_AT};
-use super::layout::{Header, Slot, UNIT_BYTES};
+use super::layout::{BUCKET_BYTES, Header, Slot, UNIT_BYTES};
+use super::many::{Asked, REACH_MAX, ask_for_item};
 use super::partition::Partition;
 use super::policy::Sketch;
 use rackpool_core::seam::Mem;
@@ -178,7 +179,7 @@ impl View {
         let slot = Slot(self.units.load(at));
         reached(Step::Entry);
         let (byte, offset) = (slot.pos().byte(), slot.pos().offset());
-        self.ask_for(byte);
+        ask_for_item(self.units.bare(), byte, REACH_MAX);
         let header = Header(self.units.load(byte));
         if header.key_bytes() as usize != key.len()
             || header.bytes() > UNIT_BYTES - offset
@@ -218,30 +219,66 @@ impl View {
         }
     }
 
-    /// Asks for the bucket of `hash`.
+    /// Where the bucket of `hash` lies.
     #[inline(always)]
-    pub fn ask_bucket(&self, hash: u64) {
-        self.units.prefetch(self.shape.bucket_at(hash));
+    pub fn place_of(&self, hash: u64) -> u64 {
+        self.shape.bucket_at(hash)
     }
 
-    /// Looks into the bucket of `hash`, and asks for what comes next: an item, or another bucket.
+    /// Asks for the bucket of `hash`; where it lies.
     #[inline(always)]
-    pub fn ask_item(&self, hash: u64) {
-        let bucket = self.shape.bucket_at(hash);
-        let matches = index::matches(&self.units, bucket, hash);
-        if matches != 0 {
-            let at = bucket + 8 * u64::from(matches.trailing_zeros());
-            self.ask_for(Slot(self.units.load(at)).pos().byte());
-        } else if let Some(next) = index::link_at(&self.units, bucket) {
-            self.units.prefetch(next);
+    pub fn ask_bucket(&self, hash: u64) -> u64 {
+        let bucket = self.place_of(hash);
+        self.units.bare().prefetch(bucket);
+        bucket
+    }
+
+    /// Looks into the bucket of `hash`, and asks for what comes next, an item or another bucket:
+    /// its last word before that, where the entry lies, and where the item does, 0 if there is none.
+    #[inline(always)]
+    pub fn ask_item(&self, bucket: u64, hash: u64) -> (u64, u64, u64) {
+        let units = self.units.bare();
+        let tail = units.load(bucket + TAIL_AT);
+        let (at, item, is_entry) = index::probe(units, bucket, hash);
+        ask_for_item(units, item, REACH_MAX);
+        (tail, at, if is_entry { item } else { 0 })
+    }
+
+    /// Copies the item that [`View::ask_item`] named, if it is this key's, nothing has changed
+    /// since, and it neither expires nor is any other than the usual: then its entry, which is
+    /// marked as used.
+    #[inline(always)]
+    pub fn copy_plain(
+        &self,
+        tail: u64,
+        (at, item): (u64, u64),
+        key: &[u8],
+        copy: &Window,
+    ) -> Option<(Slot, Header)> {
+        const UNUSUAL: u64 = Header::CHAINED
+            | Header::FAR
+            | Header::PIECE
+            | Header::META
+            | Header::EXTRA;
+        let units = self.units.bare();
+        let (slot, header) = (Slot(units.load(at)), Header(units.load(item)));
+        let first = at & !(BUCKET_BYTES - 1);
+        let seen = Seen::of(tail)?;
+        let room = COPIED_BYTES_MAX.min(UNIT_BYTES - (item as u32 & (UNIT_BYTES - 1)));
+        if slot.pos().byte() != item
+            || header.key_bytes() as usize != key.len()
+            || header.has(UNUSUAL)
+            || header.bytes() > room
+            || !units.equals(item + u64::from(header.key_at()), key)
+        {
+            return None;
         }
-    }
-
-    #[inline(always)]
-    fn ask_for(&self, byte: u64) {
-        // Small items lie on two lines more often than on one.
-        self.units.prefetch(byte);
-        self.units.prefetch((byte + 63).min(self.units.bytes()));
+        self.units.copy_to(item, u64::from(header.bytes()), copy, 0);
+        if !self.is_still(seen, first) {
+            return None;
+        }
+        self.mark_used(at, slot);
+        Some((slot, header))
     }
 }
 
@@ -287,17 +324,29 @@ thread_local! {
     /// Number of this thread, in the order in which they first came.
     // Relaxed: a number that nobody else has.
     static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
-    /// Where this thread copies items to; nobody has it while a caller looks at a copy.
-    static COPY: Cell<Option<Window>> = const { Cell::new(None) };
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// Calls `f` with this thread's memory for copies.
+/// Memory of a thread for its look-ups.
+pub(crate) struct Scratch {
+    /// Where items are copied to.
+    pub copy: Window,
+    pub asked: Asked,
+}
+
+/// Calls `f` with this thread's memory for look-ups.
 #[inline]
-pub(crate) fn with_copy<R>(f: impl FnOnce(&Window) -> R) -> R {
-    let copy = COPY.take().unwrap_or_else(|| Window::heap(u64::from(COPIED_BYTES_MAX)));
-    let result = f(&copy);
-    COPY.set(Some(copy));
+pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
+    let mut scratch = SCRATCH.take().unwrap_or_else(new_scratch);
+    let result = f(&mut scratch);
+    SCRATCH.set(Some(scratch));
     result
+}
+
+#[cold]
+fn new_scratch() -> Box<Scratch> {
+    let copy = Window::heap(u64::from(COPIED_BYTES_MAX));
+    Box::new(Scratch { copy, asked: Asked::EMPTY })
 }
 
 #[cfg(test)]
