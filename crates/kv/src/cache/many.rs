@@ -10,18 +10,20 @@
 
 use super::index;
 use super::item::{Item, Origin};
-use super::layout::{Header, Pos};
+use super::layout::{Header, Pos, Slot};
 use super::partition::{Found, Partition};
-use super::view::{self, Answer, View};
+use super::view::{self, Answer, Scratch, View};
 use super::{Cache, Millis};
-use rackpool_core::seam::Mem;
 use rackpool_hw::window::{Bare, Window};
 use std::cell::Cell;
+use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Keys whose accesses overlap. Processors have some 48 outstanding misses at most.
 const BATCH: usize = 64;
 
+/// Keys that are hashed at once: the buckets of some are on their way while others are hashed.
+const STEP: usize = 16;
 /// Behind the first word of an item, the last byte that it pays to ask for before its length is
 /// known.
 pub(crate) const REACH_MAX: u64 = 56;
@@ -45,11 +47,14 @@ impl Asked {
         tails: [0; BATCH],
     };
 
+    /// Hashes the keys from `start` on, up to [`STEP`] of them; which those are.
     #[inline(never)]
-    fn hash(&mut self, keys: &[&[u8]], seed: u64) {
-        for (hash, key) in self.hashes.iter_mut().zip(keys) {
+    fn hash(&mut self, keys: &[&[u8]], start: usize, seed: u64) -> Range<usize> {
+        let end = keys.len().min(start + STEP);
+        for (hash, key) in self.hashes[start..end].iter_mut().zip(&keys[start..end]) {
             *hash = xxh3_64_with_seed(key, seed);
         }
+        start..end
     }
 }
 
@@ -65,63 +70,53 @@ impl Cache {
     ) {
         for (start, keys) in (0..).step_by(BATCH).zip(keys.chunks(BATCH)) {
             view::with_scratch(|scratch| {
-                let (asked, copy) = (&mut scratch.asked, &scratch.copy);
-                asked.hash(keys, self.options.seed);
-                self.get_batch(keys, now, (asked, copy), |index, item| f(start + index, item));
+                let Scratch { asked, copy } = scratch;
+                let f = |index, item: Option<&Item<'_>>| f(start + index, item);
+                match &*self.partitions {
+                    [part] if !self.options.shared_reads => {
+                        part.lock().get_batch(keys, now, asked, f);
+                    }
+                    _ => self.get_shared(keys, now, (asked, copy), f),
+                }
             });
         }
     }
 
-    /// A batch whose keys are hashed.
+    /// A batch without locks, as far as that can be.
     #[inline(always)]
-    fn get_batch(
+    fn get_shared(
         &self,
         keys: &[&[u8]],
         now: Millis,
         (asked, copy): (&mut Asked, &Window),
         mut f: impl FnMut(usize, Option<&Item<'_>>),
     ) {
-        let mut alone = match &*self.partitions {
-            [part] if !self.options.shared_reads => Some(part.lock()),
-            _ => None,
-        };
-        match &alone {
-            Some(partition) => partition.ask(asked, keys.len()),
-            None => self.ask_shared(asked, keys.len()),
-        }
+        self.ask_shared(keys, asked);
         let (mut hits, mut misses) = (0, 0);
         for (index, key) in keys.iter().enumerate() {
             let hash = asked.hashes[index];
+            let part = &self.partitions[self.index_of(hash)];
             let (origin, mut held);
-            let item = if let Some(partition) = &mut alone {
-                let (place, item) = (asked.places[index], asked.items[index]);
-                partition.settle((place, item), (hash, key), now, &mut hits)
-            } else {
-                let part = &self.partitions[self.index_of(hash)];
-                match part.view.settle((asked, index), key, now, copy) {
-                    Answer::Item(slot, header) => {
-                        hits += 1;
-                        let told = Cell::new(None);
-                        origin = Origin { partition: &part.locked, hash, key, told };
-                        Some(Item::copied(copy, (slot, header), &origin, now))
-                    }
-                    Answer::Missing => {
-                        misses += 1;
-                        part.view.sketch.missed(hash);
-                        None
-                    }
-                    Answer::Unsure => {
-                        held = part.lock();
-                        held.look_up(hash, key, now).map(|found| held.item(found, now))
-                    }
+            let item = match part.view.settle((asked, index), key, now, copy) {
+                Answer::Item(slot, header) => {
+                    hits += 1;
+                    let told = Cell::new(None);
+                    origin = Origin { partition: &part.locked, hash, key, told };
+                    Some(Item::copied(copy, (slot, header), &origin, now))
+                }
+                Answer::Missing => {
+                    misses += 1;
+                    part.view.sketch.missed(hash);
+                    None
+                }
+                Answer::Unsure => {
+                    held = part.lock();
+                    held.look_up(hash, key, now).map(|found| held.item(found, now))
                 }
             };
             f(index, item.as_ref());
         }
-        match &mut alone {
-            Some(partition) => partition.stats.hits += hits,
-            None => self.tallies.add(hits, misses),
-        }
+        self.tallies.add(hits, misses);
     }
 
     /// Asks for the bucket of a key: the first stage of a look-up.
@@ -142,8 +137,7 @@ impl Cache {
     pub fn prefetch(&self, keys: &[&[u8]]) {
         for keys in keys.chunks(BATCH) {
             view::with_scratch(|scratch| {
-                scratch.asked.hash(keys, self.options.seed);
-                self.ask_shared(&mut scratch.asked, keys.len());
+                self.ask_shared(keys, &mut scratch.asked);
             });
         }
     }
@@ -153,14 +147,16 @@ impl Cache {
         &self.partitions[self.index_of(hash)].view
     }
 
-    /// Asks for the buckets of the first `count` keys, and then for what they name.
+    /// Asks for the buckets of these keys, and then for what they name.
     #[inline(never)]
-    fn ask_shared(&self, asked: &mut Asked, count: usize) {
-        for index in 0..count {
-            let hash = asked.hashes[index];
-            asked.places[index] = self.view_of(hash).ask_bucket(hash);
+    fn ask_shared(&self, keys: &[&[u8]], asked: &mut Asked) {
+        for start in (0..keys.len()).step_by(STEP) {
+            for index in asked.hash(keys, start, self.options.seed) {
+                let hash = asked.hashes[index];
+                asked.places[index] = self.view_of(hash).ask_bucket(hash);
+            }
         }
-        for index in 0..count {
+        for index in 0..keys.len() {
             let (place, hash) = (asked.places[index], asked.hashes[index]);
             let (tail, at, item) = self.view_of(hash).ask_item(place, hash);
             (asked.tails[index], asked.places[index], asked.items[index]) = (tail, at, item);
@@ -189,17 +185,48 @@ impl View {
 }
 
 impl Partition {
-    /// Asks for the buckets of the first `count` keys, and then for what they name.
+    /// A batch under the lock.
+    #[inline(always)]
+    fn get_batch(
+        &mut self,
+        keys: &[&[u8]],
+        now: Millis,
+        asked: &mut Asked,
+        mut f: impl FnMut(usize, Option<&Item<'_>>),
+    ) {
+        self.ask(keys, asked);
+        let mut hits = 0;
+        for (index, key) in keys.iter().enumerate() {
+            let (place, item) = (asked.places[index], asked.items[index]);
+            let key = (asked.hashes[index], *key);
+            let item = match self.plain((place, item), key.1, now) {
+                Some((slot, header)) => {
+                    hits += 1;
+                    Some(Item::with_header(self, place, slot, header, now))
+                }
+                None => {
+                    let found = self.look_up_after_all(key, now);
+                    found.map(|found| self.item(found, now))
+                }
+            };
+            f(index, item.as_ref());
+        }
+        self.stats.hits += hits;
+    }
+
+    /// Asks for the buckets of these keys, and then for what they name.
     #[inline(never)]
-    fn ask(&self, asked: &mut Asked, count: usize) {
+    fn ask(&self, keys: &[&[u8]], asked: &mut Asked) {
         let units = self.units.bare();
-        for (place, hash) in asked.places.iter_mut().zip(&asked.hashes[..count]) {
-            *place = self.index.bucket_at(*hash);
-            units.prefetch(*place);
+        for start in (0..keys.len()).step_by(STEP) {
+            for index in asked.hash(keys, start, self.seed) {
+                asked.places[index] = self.index.bucket_at(asked.hashes[index]);
+                units.prefetch(asked.places[index]);
+            }
         }
         let mean_bytes = self.segments.live_bytes() / self.index.items().max(1);
         let reach = mean_bytes.saturating_sub(8).min(REACH_MAX);
-        let mut behind = ask_items(units, asked, count, reach);
+        let mut behind = ask_items(units, asked, keys.len(), reach);
         while behind != 0 {
             self.ask_behind(asked, behind.trailing_zeros() as usize);
             behind &= behind - 1;
@@ -221,35 +248,30 @@ impl Partition {
         }
     }
 
-    /// What the item of a key is after all, counted: hits in `hits`, misses here.
+    /// Slot and header of the item that was asked for, if it is this key's and lives; it is marked
+    /// as used.
     #[inline(always)]
-    fn settle(
-        &mut self,
-        (at, item): (u64, u64),
-        (hash, key): (u64, &[u8]),
-        now: Millis,
-        hits: &mut u64,
-    ) -> Option<Item<'_>> {
+    fn plain(&self, (at, item): (u64, u64), key: &[u8], now: Millis) -> Option<(Slot, Header)> {
         let units = self.units.bare();
         // An earlier key of the batch may have removed an expired item and moved its neighbours,
         // or changed the slot: it is read again.
-        let slot = self.index.slot_at(at);
-        if item != 0 && slot.pos() == Pos::of_byte(item) {
-            let header = Header(units.load(item));
-            if header.key_bytes() as usize == key.len()
-                && units.equals(item + u64::from(header.key_at()), key)
-                && !(header.has(Header::META) && self.is_expired(slot.pos(), now))
-            {
-                *hits += 1;
-                self.mark_used(at, slot, now);
-                return Some(Item::with_header(self, at, slot, header, now));
-            }
+        let slot = Slot(units.load(at));
+        if item == 0 || slot.pos() != Pos::of_byte(item) {
+            return None;
         }
-        self.look_up_after_all(hash, key, now).map(|found| self.item(found, now))
+        let header = Header(units.load(item));
+        if header.key_bytes() as usize != key.len()
+            || !units.equals(item + u64::from(header.key_at()), key)
+            || (header.has(Header::META) && self.is_expired(slot.pos(), now))
+        {
+            return None;
+        }
+        self.mark_used(at, slot, now);
+        Some((slot, header))
     }
 
     #[cold]
-    fn look_up_after_all(&mut self, hash: u64, key: &[u8], now: Millis) -> Option<Found> {
+    fn look_up_after_all(&mut self, (hash, key): (u64, &[u8]), now: Millis) -> Option<Found> {
         self.look_up(hash, key, now)
     }
 }
