@@ -26,5 +26,6 @@ pub mod ring;
 #[cfg(not(any(loom, shuttle)))]
 pub mod secret;
 pub mod sync;
+pub mod version;
 pub mod wait;
 pub mod window;

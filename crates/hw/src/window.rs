@@ -28,6 +28,8 @@ mod process;
 pub use mapped::{Access, MapOptions, Piece, SEND_PIECES_MAX, Window, send_gather};
 #[cfg(any(loom, shuttle))]
 pub use modelled::Window;
+#[cfg(not(any(loom, shuttle)))]
+pub use process::Bare;
 
 #[cfg(doc)]
 use rackpool_core::seam::Mem;

@@ -209,7 +209,7 @@ impl<'a> Entry<'a> {
     fn change_slot(&mut self, change: impl Fn(Slot) -> Slot) {
         if let Some((at, slot)) = &mut self.found {
             *slot = change(self.partition.index.slot_at(*at));
-            self.partition.index.replace(*at, *slot);
+            self.partition.index.mark(*at, *slot);
         }
     }
 }

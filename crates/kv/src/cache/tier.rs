@@ -208,7 +208,7 @@ impl Partition {
             let is_it = |slot: Slot| self.far_place(slot.pos()) == Some(place);
             let Some((at, slot)) = self.index.find(hash, is_it) else { continue };
             if slot.freq() > 0 {
-                self.index.replace(at, slot.with_freq(0));
+                self.index.mark(at, slot.with_freq(0));
                 let shelf = self.shelf.as_mut().expect("it had an entry");
                 shelf.order.push_back((hash, place));
                 continue;
