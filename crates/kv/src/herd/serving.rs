@@ -210,6 +210,7 @@ impl<S: Seat> Serving<S> {
                 self.tally().add(What::Sleeps, 1);
                 self.post.bell.bitmap.sleep(SLEEP_MAX);
                 self.now = wall_ms();
+                self.engine.lapse(self.now);
                 // Also if a client that must not has cleared the bit of the mail.
                 self.read_mail();
                 waiter.progressed();
@@ -236,6 +237,9 @@ impl<S: Seat> Serving<S> {
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(ROUNDS_PER_CLOCK) {
             self.now = wall_ms();
+            if self.engine.holds_long() {
+                self.engine.lapse(self.now);
+            }
         }
         let mut asked = false;
         if self.watched.is_empty() || self.rounds.is_multiple_of(ROUNDS_PER_BITS) {
