@@ -12,6 +12,7 @@ use rackpool_core::seam::{
 };
 use rackpool_hw::fabric::tcp::Endpoint;
 use rackpool_hw::fabric::{FabricError, monotonic_ns};
+use rackpool_hw::secret::Secret;
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::herd::fabric::Wire;
 use rackpool_kv::herd::{Answer, Client, Error, FabricDoor, Far, Server, StartError, Ticket, What};
@@ -457,4 +458,33 @@ fn a_killed_server_is_a_typed_error_at_once_for_those_who_work_and_come() {
         assert!(matches!(idle.get(b"k", &mut Vec::new()), Err(Error::Gone)));
         assert!(matches!(Client::connect_to(addr, 0), Err(Error::Gone)));
     });
+}
+
+#[test]
+fn who_has_the_secret_comes_in_and_nobody_else() {
+    let secret = |byte| Some(Secret::new(&[byte; 32]).unwrap());
+    let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
+    let door = FabricDoor { secret: secret(7), ..FabricDoor::new(any_port(), 1) };
+    let server = Server::start_fabric(cache, &door, 1).unwrap();
+    let addr = server.addr().unwrap();
+    let mut client = Client::connect_at(addr, 0, secret(7)).unwrap();
+    client.put(b"k", &[7; 5000], 0, 0).unwrap();
+    let mut value = Vec::new();
+    assert!(client.get(b"k", &mut value).unwrap().is_some() && value == [7; 5000]);
+    for other in [secret(8), None] {
+        assert!(matches!(Client::connect_at(addr, 0, other), Err(Error::Gone)));
+    }
+    assert_eq!(server.tallies().get(What::Joined), 1);
+}
+
+/// A server without a device refuses who would come by one; a program without verbs has none.
+#[test]
+fn a_door_without_its_device_does_not_open() {
+    let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
+    let device = Some("no-such-device".to_owned());
+    let door = FabricDoor { device, ..FabricDoor::new(any_port(), 1) };
+    match Server::start_fabric(cache, &door, 1) {
+        Err(StartError::Fabric(error)) => assert!(error.is_absence(), "{error}"),
+        _ => panic!("it opened"),
+    }
 }

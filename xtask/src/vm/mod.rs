@@ -144,7 +144,11 @@ fn one(
 
 /// Builds a test binary with verbs; its path.
 fn test_binary(context: &Context, test: &str) -> Result<PathBuf, String> {
-    let package = if test == "hosts" { "rackpool" } else { "rackpool-hw" };
+    let package = match test {
+        "hosts" => "rackpool",
+        "herd_rdma" => "rackpool-kv",
+        _ => "rackpool-hw",
+    };
     let words = ["test", "--no-run", "-p", package, "--features", "verbs", "--test", test];
     built(context, &words, test)
 }

@@ -12,7 +12,7 @@ pub struct Scenario {
     /// Kernel modules that every guest loads first.
     pub modules: &'static [&'static str],
     /// Test binaries that it runs, built here before with verbs: of rackpool-hw, but for `hosts`,
-    /// which is rackpool's.
+    /// which is rackpool's, and `herd_rdma`, which is rackpool-kv's.
     pub tests: &'static [&'static str],
     /// Whether it runs the program `rackpool`, with verbs; `RACKPOOL` is its path.
     pub uses_program: bool,
@@ -57,6 +57,17 @@ pub const SCENARIOS: &[Scenario] = &[
         tests: &["fabric_conformance"],
         uses_program: false,
         script: include_str!("scenarios/verbs-two.sh"),
+        limit_s: 180,
+    },
+    Scenario {
+        name: "herd",
+        about: "HERD over unreliable connections and datagrams, two devices in one guest, with loss",
+        guests: 1,
+        machine: MACHINE,
+        modules: VERBS,
+        tests: &["herd_rdma"],
+        uses_program: false,
+        script: include_str!("scenarios/herd.sh"),
         limit_s: 180,
     },
     Scenario {

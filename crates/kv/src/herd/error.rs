@@ -99,6 +99,9 @@ pub enum Error {
         /// The most.
         max: u64,
     },
+    /// The server is reached by no RDMA device. Do not retry: connect over tcp, or start it with one.
+    #[error("the server offers no RDMA device: start it with one, or connect to it over tcp")]
+    NoDevices,
     /// The control socket failed; its error says whether to retry.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -129,6 +132,7 @@ impl Error {
             Error::Gone => "gone",
             Error::Version { .. } => "version",
             Error::BadOption { .. } => "bad-option",
+            Error::NoDevices => "config",
             Error::Control(_) | Error::Fabric(_) | Error::Io { .. } => "io",
         }
     }

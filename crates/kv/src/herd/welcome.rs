@@ -61,7 +61,8 @@ pub(super) struct Welcome {
     version: u32,
     verdict: u32,
     servers: u32,
-    windows: u32,
+    /// Windows of the client at each thread.
+    pub windows: u32,
     value_bytes: u32,
     /// The client's number.
     pub client: u32,
