@@ -8,6 +8,7 @@ use crate::kv_args::KvArgs;
 use crate::output::{Level, log};
 use crate::servers::{install_shutdown, say_ready, wait_for_end};
 use rackpool_hw::fabric::FabricError;
+use rackpool_hw::secret::Secret;
 use rackpool_kv::cache::{Cache, Error, Options, Shelving};
 use rackpool_kv::front::auth::read_users;
 use rackpool_kv::front::core::Settings;
@@ -25,10 +26,11 @@ const PARTITIONS_PER_THREAD: u32 = 4;
 
 impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
-        let code = match error {
+        let code = match &error {
             StartError::Open { .. } => "denied",
             StartError::Herd(herd::StartError::BadOption { .. }) => "config",
             StartError::Herd(herd::StartError::Fabric(FabricError::NotLoopback { .. })) => "denied",
+            StartError::Herd(herd::StartError::Fabric(error)) if error.is_absence() => "config",
             _ => "io",
         };
         Failure::new(code, error.to_string())
@@ -47,6 +49,11 @@ pub fn run(args: &KvArgs) -> Result<()> {
         _ => None,
     };
     let tls = tls.transpose().map_err(|reason| Failure::new("config", reason))?;
+    if args.secret_file.is_some() && args.pool.is_none() && args.herd_listen.is_none() {
+        return Err(Failure::usage("--secret-file is for --pool and --herd-listen"));
+    }
+    let secret = args.herd_listen.and(args.secret_file.as_deref()).map(Secret::from_file);
+    let secret = secret.transpose()?;
     // Last, since it may make a file.
     let cache = cache(args, threads)?;
     let settings = Settings {
@@ -72,7 +79,8 @@ pub fn run(args: &KvArgs) -> Result<()> {
         herd_fabric: args.herd_listen.map(|listen| {
             let door = herd::FabricDoor::new(listen, threads as u32);
             let clients = args.herd_clients.min(FABRIC_CLIENTS_MAX);
-            herd::FabricDoor { clients, pipeline: args.herd_pipeline, ..door }
+            let (pipeline, device) = (args.herd_pipeline, args.herd_device.clone());
+            herd::FabricDoor { clients, pipeline, secret, device, ..door }
         }),
         open_to_all: args.insecure_open,
         tls,

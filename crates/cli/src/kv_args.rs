@@ -18,9 +18,11 @@ and RESP3 at the other, one cache behind both.
 With --herd the same cache is open to processes of this host and user through shared memory: a
 request slot for each client and window, polled by threads that sleep when nobody asks, one round
 trip for every operation. Programs use it by the crate rackpool-kv, herd::Client::connect(NAME);
-values up to 1000 bytes go that way, longer ones by the other doors. --herd-listen opens the same
-path over the fabric: requests by one-sided WRITE, replies by SEND, herd::Client::connect_to(ADDR);
-only addresses of this host, since the fabric has no authentication.
+what is longer than a slot of 1000 bytes goes in parts. --herd-listen opens the same path over the
+fabric: requests by one-sided WRITE, replies by SEND, herd::Client::connect_at(ADDR); addresses that
+other machines reach only with --secret-file, a secret that clients prove that they have. With
+--herd-device clients may come by RDMA from there on, as in the paper: WRITE over unreliable
+connections or SEND over datagrams, replies over datagrams.
 
 Other machines are let in with passwords only: --auth-file holds lines user:password for memcached's
 text protocol (and closes the binary one), --password-file the password of RESP's AUTH. With
@@ -42,6 +44,7 @@ Examples:
   rackpool kv --memory 4g --memcached 11211 --idle-seconds 300 --metrics 9402
   rackpool kv --memory 1g --memcached 11211 --herd rackpool/cache0
   rackpool kv --memory 1g --memcached 11211 --herd-listen 7100
+  rackpool kv --memory 1g --herd-listen 10.0.0.1:7100 --secret-file ./secret --herd-device mlx5_0
   rackpool kv --memory 1g --resp 0.0.0.0:6379 --password-file ./password
   rackpool kv --memory 4g --memcached 11211 --warm /dev/shm/cache
   rackpool kv --memory 1g --resp 6379 --pool 127.0.0.1:7400 --pool-memory 64g
@@ -70,6 +73,10 @@ pub struct KvArgs {
     /// Serve HERD's fast path over the fabric; a port alone is one of 127.0.0.1
     #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
     pub herd_listen: Option<SocketAddr>,
+    /// The RDMA device of HERD's fast path over the fabric, NAME[:PORT][/GID]; needs a program that
+    /// was built with it
+    #[arg(long, value_name = "DEVICE", requires = "herd_listen")]
+    pub herd_device: Option<String>,
     /// Clients of HERD's fast path at once, each door (over the fabric at most 960)
     #[arg(long, value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=16384))]
@@ -101,8 +108,8 @@ pub struct KvArgs {
     /// How other racks are reached [default: as their daemons say]
     #[arg(long, value_name = "auto|tcp|shm", requires = "pool")]
     pub fabric: Option<FabricChoice>,
-    /// File with the pool's secret
-    #[arg(long, value_name = "FILE", requires = "pool")]
+    /// File with the pool's secret, which clients of HERD's fast path over the fabric prove, too
+    #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
     /// Memory of the pool that values may take [default: as much as --memory]
     #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "pool")]

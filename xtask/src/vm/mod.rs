@@ -195,6 +195,7 @@ impl Built {
         let package = match name {
             "rackpool" => "cli",
             "hosts" => "pool",
+            "herd_rdma" => "kv",
             _ => "hw",
         };
         executable(&self.0, package, name)

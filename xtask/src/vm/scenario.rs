@@ -85,6 +85,17 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 180,
     },
     Scenario {
+        name: "herd",
+        about: "HERD over unreliable connections and datagrams, two devices in one guest, with loss",
+        guests: 1,
+        machine: MACHINE,
+        modules: VERBS,
+        tests: &["herd_rdma"],
+        uses_program: false,
+        script: include_str!("scenarios/herd.sh"),
+        limit_s: 180,
+    },
+    Scenario {
         name: "verbs-pool",
         about: "a pool of two racks over verbs: data, atomics, packet loss, and a rack that dies",
         guests: 2,

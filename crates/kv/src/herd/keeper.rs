@@ -51,6 +51,7 @@ pub(super) struct Near {
 }
 
 impl Seat for Near {
+    type Intake = ();
     const FORM: Form = Form::Ordered;
     const LINGER: Duration = Duration::ZERO;
 

@@ -49,12 +49,62 @@ const ROUNDS_PER_NO_OP: u32 = 100;
 /// Longest sleep of a serving thread: a wake-up that a dying client owed is late by so much.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
+/// A request that did not come into its slot by itself.
+pub(super) struct Request<'a> {
+    pub client: u32,
+    pub window: u32,
+    /// What the client was given to prove that it is the one.
+    pub key: u64,
+    /// The message as its slot is to have it.
+    pub image: &'a [u8],
+}
+
+/// Where such requests come in, for all clients of a thread.
+pub(super) trait Intake: Send + 'static {
+    /// Takes what has come.
+    fn poll(&mut self, take: &mut dyn FnMut(&Request<'_>));
+
+    /// From now on the thread's bell is rung for what comes; what has come is to be polled once
+    /// more.
+    fn arm(&mut self);
+}
+
+/// There are none.
+impl Intake for () {
+    #[inline(always)]
+    fn poll(&mut self, _: &mut dyn FnMut(&Request<'_>)) {}
+
+    fn arm(&mut self) {}
+}
+
+impl<I: Intake> Intake for Option<I> {
+    #[inline]
+    fn poll(&mut self, take: &mut dyn FnMut(&Request<'_>)) {
+        if let Some(intake) = self {
+            intake.poll(take);
+        }
+    }
+
+    fn arm(&mut self) {
+        if let Some(intake) = self {
+            intake.arm();
+        }
+    }
+}
+
 /// A client at a serving thread: its slots, and the ways to it.
 pub(super) trait Seat: Send + 'static {
+    /// Where requests come in that do not come into their slots by themselves.
+    type Intake: Intake;
     /// How its requests and replies are published.
     const FORM: Form;
     /// How long the thread watches on when nobody asks, before it sleeps.
     const LINGER: Duration;
+
+    /// Puts a request into its slot, if it is the client's; whether it is.
+    fn accept(&self, _: &Request<'_>) -> bool {
+        false
+    }
 
     /// Its request slots and its reply slots at this thread.
     fn slots(&self) -> (Window, Window);
@@ -141,9 +191,10 @@ struct Place<S> {
 }
 
 /// A serving thread.
-pub(super) struct Serving<S> {
+pub(super) struct Serving<S: Seat> {
     server: u32,
     engine: Engine,
+    intake: S::Intake,
     post: Arc<Post<S>>,
     tallies: Arc<Tallies>,
     places: Vec<Option<Place<S>>>,
@@ -167,11 +218,12 @@ impl<S: Seat> Serving<S> {
         cache: Cache,
         geometry: Geometry,
         clients: u32,
-        post: Arc<Post<S>>,
+        (post, intake): (Arc<Post<S>>, S::Intake),
         tallies: Arc<Tallies>,
     ) -> Serving<S> {
         Serving {
             server,
+            intake,
             engine: Engine::new(cache, S::FORM, geometry, clients),
             post,
             tallies,
@@ -207,9 +259,14 @@ impl<S: Seat> Serving<S> {
             if !self.has_lingered(&mut idle_since_ns) {
                 std::thread::yield_now();
             } else if self.watch_nobody() {
+                self.intake.arm();
+                if self.take_requests() {
+                    continue;
+                }
                 self.tally().add(What::Sleeps, 1);
                 self.post.bell.bitmap.sleep(SLEEP_MAX);
                 self.now = wall_ms();
+                self.engine.lapse(self.now);
                 // Also if a client that must not has cleared the bit of the mail.
                 self.read_mail();
                 waiter.progressed();
@@ -236,8 +293,11 @@ impl<S: Seat> Serving<S> {
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(ROUNDS_PER_CLOCK) {
             self.now = wall_ms();
+            if self.engine.holds_long() {
+                self.engine.lapse(self.now);
+            }
         }
-        let mut asked = false;
+        let mut asked = self.take_requests();
         if self.watched.is_empty() || self.rounds.is_multiple_of(ROUNDS_PER_BITS) {
             asked = self.take_bits();
         }
@@ -255,6 +315,21 @@ impl<S: Seat> Serving<S> {
             }
         }
         asked
+    }
+
+    /// Takes requests that do not come into their slots by themselves; whether there were any of
+    /// clients that are not watched.
+    #[inline(always)]
+    fn take_requests(&mut self) -> bool {
+        let Serving { intake, places, rung, .. } = self;
+        let before = rung.len();
+        intake.poll(&mut |request| {
+            let Some(Some(place)) = places.get(request.client as usize) else { return };
+            if place.seat.accept(request) && !place.is_watched {
+                rung.push(request.client);
+            }
+        });
+        rung.len() > before
     }
 
     /// Its engine with another pipeline.

@@ -35,6 +35,8 @@ struct Ear {
 pub struct Far<W> {
     wire: W,
     peer: PeerId,
+    #[cfg_attr(not(feature = "verbs"), expect(dead_code, reason = "a datagram has it"))]
+    client: u32,
     geometry: Geometry,
     grant: Grant,
     /// The slots of all threads, as in the frame.
@@ -75,6 +77,7 @@ impl<W: Wire> Far<W> {
             bells: wire.register(bells)?,
             wire,
             peer,
+            client: welcome.client,
             geometry,
             grant,
             starts: vec![0; slots],
@@ -176,6 +179,16 @@ impl<W: Wire> Far<W> {
         let end = (u64::from(tag.window) + 1) * self.geometry.slot_bytes();
         self.replies[tag.server as usize].copy_in(end - image.len() as u64, image);
         Ok(())
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl Far<super::Rdma> {
+    /// Takes the way by devices; nothing was asked yet. Blocks for 5 s at most.
+    pub(super) fn take_way(&mut self, options: &super::RdmaOptions) -> Result<()> {
+        let at = RemoteAddr { offset: self.grant.offset, key: Generation(self.grant.key) };
+        let frame = super::rdma::Frame { client: self.client, geometry: self.geometry, at };
+        self.wire.take_way(self.peer, frame, options)
     }
 }
 
