@@ -40,12 +40,8 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    pub const EMPTY: Asked = Asked {
-        hashes: [0; BATCH],
-        places: [0; BATCH],
-        items: [0; BATCH],
-        tails: [0; BATCH],
-    };
+    pub const EMPTY: Asked =
+        Asked { hashes: [0; BATCH], places: [0; BATCH], items: [0; BATCH], tails: [0; BATCH] };
 
     /// Hashes the keys from `start` on, up to [`STEP`] of them; which those are.
     #[inline(never)]

@@ -255,11 +255,8 @@ impl View {
         key: &[u8],
         copy: &Window,
     ) -> Option<(Slot, Header)> {
-        const UNUSUAL: u64 = Header::CHAINED
-            | Header::FAR
-            | Header::PIECE
-            | Header::META
-            | Header::EXTRA;
+        const UNUSUAL: u64 =
+            Header::CHAINED | Header::FAR | Header::PIECE | Header::META | Header::EXTRA;
         let units = self.units.bare();
         let (slot, header) = (Slot(units.load(at)), Header(units.load(item)));
         let first = at & !(BUCKET_BYTES - 1);

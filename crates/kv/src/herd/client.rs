@@ -24,11 +24,14 @@ use super::link::{Lane, Link};
 use super::message::{HEAD_BYTES, Head, KEY_BYTES_MAX, Kind, Message};
 use super::near::Near;
 use super::slot::Read;
+use rackpool_core::seam::Mem;
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::wait::{Pause, Waiter};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+/// Bytes of a line.
+const LINE_BYTES: u64 = 64;
 /// How long a client waits for an answer before it rings again, milliseconds; doubled each time.
 pub const REMIND_AFTER_MS: u64 = 50;
 /// How often it rings again: 6.35 s in all, then it answers [`Error::Silent`].
@@ -328,6 +331,15 @@ impl<L: Link> Client<L> {
         if !self.lanes.iter().any(Lane::is_waiting) {
             return Ok(());
         }
+        // A pause of the processor is longer than the server takes, as a rule.
+        for _ in 0..L::LOOKS_EAGER {
+            self.link.pump(&self.lanes)?;
+            if self.is_ready() {
+                self.waiter.progressed();
+                return Ok(());
+            }
+            self.ask_for_rests();
+        }
         let mut reminders = 0;
         let mut since_ns = None;
         loop {
@@ -355,6 +367,19 @@ impl<L: Link> Client<L> {
                 let Client { link, lanes, geometry, .. } = self;
                 let timeout = Duration::from_millis(due_ms - waited_ms);
                 link.sleep(timeout, |link| Self::has_answer(link, lanes, geometry))?;
+            }
+        }
+    }
+
+    /// Asks for the second lines of the next answers, so that they come together with the first.
+    #[inline]
+    fn ask_for_rests(&self) {
+        if self.geometry.slot_bytes() < 2 * LINE_BYTES {
+            return;
+        }
+        for (server, lane) in (0..).zip(&self.lanes) {
+            if lane.is_waiting() {
+                self.link.replies(server).prefetch(lane.answer_at + LINE_BYTES);
             }
         }
     }

@@ -40,9 +40,12 @@ const ROUNDS_PER_BITS: u32 = 8;
 const BATCH_ENOUGH: usize = 32;
 /// Rounds without a pause after one in which somebody asked.
 const ROUNDS_EAGER: u32 = 64;
-/// Rounds without requests between two looks at the clock: some microseconds, of an expiry in
-/// milliseconds. After a batch it is looked at as well, when nobody waits for it.
-const ROUNDS_PER_CLOCK: u32 = 32;
+/// Rounds and requests together between two looks at the clock: some 10 µs, of an expiry in
+/// milliseconds.
+const STEPS_PER_CLOCK: usize = 256;
+/// Rounds with requests after which it is looked whether clients sleep that got replies, even if the
+/// next requests are there already.
+const ROUNDS_PER_WAKE: u32 = 8;
 /// Rounds in a row in which nobody asked, after which a pipeline that holds requests is given a
 /// no-op: HERD's server polls so often in vain (§4.1).
 const ROUNDS_PER_NO_OP: u32 = 100;
@@ -100,6 +103,9 @@ pub(super) trait Seat: Send + 'static {
     const FORM: Form;
     /// How long the thread watches on when nobody asks, before it sleeps.
     const LINGER: Duration;
+    /// Whether replies are seen without [`Seat::settle`] and [`Seat::wake`] by clients that do not
+    /// sleep: then the thread looks for further requests first, and asks only when there are none.
+    const WAKES_LATER: bool;
 
     /// Puts a request into its slot, if it is the client's; whether it is.
     fn accept(&self, _: &Request<'_>) -> bool {
@@ -118,10 +124,10 @@ pub(super) trait Seat: Send + 'static {
     /// A reply is in its slot.
     fn reply(&mut self, replied: Replied, is_watched: bool);
 
-    /// All replies of a batch are there, those of others included: once, before anybody is woken.
+    /// All replies so far are there, those of others included: once, before anybody is woken.
     fn settle(&self);
 
-    /// It has replies in this batch.
+    /// It has replies of which it was not told.
     fn wake(&self);
 }
 
@@ -201,13 +207,15 @@ pub(super) struct Serving<S: Seat> {
     watched: Vec<u32>,
     /// Clients that have set their bit and were not looked at.
     rung: Vec<u32>,
-    /// Clients with replies of this batch.
+    /// Clients with replies that were not woken.
     replied: Vec<u32>,
     /// Rounds so far.
     rounds: u32,
     /// Rounds in a row without requests while some are in the pipeline.
     vain: u32,
-    /// Milliseconds since the epoch, some microseconds ago at most.
+    /// Rounds and requests since the clock was looked at.
+    steps: usize,
+    /// Milliseconds since the epoch, some 10 µs ago as a rule.
     now: Millis,
 }
 
@@ -231,6 +239,7 @@ impl<S: Seat> Serving<S> {
             watched: Vec::with_capacity(WATCHED_MAX),
             rung: Vec::new(),
             replied: Vec::new(),
+            steps: 0,
             rounds: 0,
             vain: 0,
             now: wall_ms(),
@@ -291,19 +300,21 @@ impl<S: Seat> Serving<S> {
     /// Looks at all who may ask, and serves them; whether anybody asked.
     fn round(&mut self) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
-        if self.rounds.is_multiple_of(ROUNDS_PER_CLOCK) {
-            self.now = wall_ms();
+        self.steps += 1;
+        if self.steps >= STEPS_PER_CLOCK {
+            (self.now, self.steps) = (wall_ms(), 0);
             if self.engine.holds_long() {
                 self.engine.lapse(self.now);
             }
         }
         let mut asked = self.take_requests();
         if self.watched.is_empty() || self.rounds.is_multiple_of(ROUNDS_PER_BITS) {
-            asked = self.take_bits();
+            asked |= self.take_bits();
         }
         asked |= self.look_at_rung();
         asked |= self.look_at_watched();
-        if self.engine.gathered() > 0 {
+        let is_served = self.engine.gathered() > 0;
+        if is_served {
             self.vain = 0;
             self.serve();
         } else if self.engine.begun() > 0 {
@@ -313,6 +324,9 @@ impl<S: Seat> Serving<S> {
             if self.vain.is_multiple_of(ROUNDS_PER_NO_OP) {
                 self.answer(|engine, now, tally, reply| engine.no_op(now, tally, reply));
             }
+        }
+        if !is_served || self.rounds.is_multiple_of(ROUNDS_PER_WAKE) {
+            self.wake_replied();
         }
         asked
     }
@@ -464,11 +478,12 @@ impl<S: Seat> Serving<S> {
         self.answer(|engine, now, tally, reply| engine.run(now, tally, reply));
     }
 
-    /// Lets the engine work and wakes the clients that sleep.
+    /// Lets the engine work, and wakes the clients that sleep unless that may wait.
     #[inline(always)]
     fn answer(&mut self, work: impl FnOnce(&mut Engine, Millis, &Tally, &mut dyn FnMut(Replied))) {
         let Serving { engine, replied, places, tallies, .. } = self;
         let tally = &tallies.0[self.server as usize];
+        self.steps += engine.gathered();
         work(engine, self.now, tally, &mut |reply| {
             if let Some(place) = &mut places[reply.client as usize] {
                 place.seat.reply(reply, place.is_watched);
@@ -477,6 +492,15 @@ impl<S: Seat> Serving<S> {
                 replied.push(reply.client);
             }
         });
+        if !S::WAKES_LATER {
+            self.wake_replied();
+        }
+    }
+
+    /// Wakes the clients with replies that sleep.
+    #[inline]
+    fn wake_replied(&mut self) {
+        let Serving { replied, places, .. } = self;
         if let Some(place) = replied.iter().find_map(|client| places[*client as usize].as_ref()) {
             place.seat.settle();
         }
@@ -485,6 +509,5 @@ impl<S: Seat> Serving<S> {
                 place.seat.wake();
             }
         }
-        self.now = wall_ms();
     }
 }

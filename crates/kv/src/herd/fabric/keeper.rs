@@ -63,6 +63,7 @@ impl Seat for Far {
     type Intake = Option<rdma::Intake>;
     const FORM: Form = Form::Sealed;
     const LINGER: Duration = LINGER;
+    const WAKES_LATER: bool = false;
 
     fn slots(&self) -> (Window, Window) {
         (self.requests.clone(), self.replies.clone())

@@ -195,6 +195,7 @@ impl Far<super::Rdma> {
 impl<W: Wire> Link for Far<W> {
     const REPLIES: Form = Form::Sealed;
     const POLLS_MAX: u32 = 1;
+    const LOOKS_EAGER: u32 = 0;
 
     fn publish(&mut self, server: u32, at: u64, geometry: &Geometry, message: &[u8]) {
         let slot_bytes = geometry.slot_bytes();
