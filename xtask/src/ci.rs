@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use crate::run::{Context, Task};
 use crate::{bench, deps, residue, sim, tidy, vm};
 
-/// What tests are built with, and what virtual machines run: the program with all fabrics. Without
-/// it `doctest` and `bench` build the workspace.
+/// What tests are built with, and what virtual machines run: the program with all fabrics. `doc`
+/// and `bench` build the workspace without.
 pub const FEATURES: &str = "rackpool-cli/verbs";
 
 /// One step; `run` gives the reason of a failure.
@@ -131,7 +131,8 @@ fn test(context: &Context) -> Result<(), String> {
 }
 
 fn doctest(context: &Context) -> Result<(), String> {
-    Task::cargo(&["test", "--doc", "--workspace"]).minutes(10).count_tests().run(context)
+    let words = ["test", "--doc", "--workspace", "--features", FEATURES];
+    Task::cargo(&words).minutes(10).count_tests().run(context)
 }
 
 fn doc(context: &Context) -> Result<(), String> {

@@ -15,7 +15,7 @@ const MTU_BYTES: u64 = 4200;
 /// Memory that a device has to be allowed to lock for each rack, at least.
 const LOCKED_BYTES: u64 = 1 << 30;
 /// A region on a devdax in units of 2 MiB takes more than half a GiB before its first page.
-const DEVDAX_BYTES: u64 = 768 << 20;
+const DEVDAX_BYTES: u64 = 640 << 20;
 
 /// All checks of this file.
 pub(super) fn checks(sys: &Path) -> Vec<Check> {
@@ -69,7 +69,9 @@ fn of_port(sys: &Path, device: &str, port: &str) -> Check {
         .collect();
     let is_ethernet = text(&base.join("link_layer")) != "InfiniBand";
     let routable = |(_, kind, _): &&(String, String, String)| kind.contains("v2");
-    let address = addresses.iter().find(routable).or(addresses.first());
+    let ipv4 = |one: &&(String, String, String)| routable(one) && one.0.contains(":ffff:");
+    let found = addresses.iter().find(ipv4).or_else(|| addresses.iter().find(routable));
+    let address = found.or(addresses.first());
     let card = address.map(|(_, _, index)| text(&base.join("gid_attrs/ndevs").join(index)));
     let card = card.unwrap_or_default();
     let mtu = number(&sys.join("class/net").join(&card).join("mtu")).filter(|_| is_ethernet);
@@ -150,7 +152,7 @@ fn dax(sys: &Path) -> Check {
         state => (
             state,
             "daxctl reconfigure-device --mode=devdax for dax:PATH; one in mode system-ram is a \
-             memory node, see there; below 768 MiB make it with --align=4K",
+             memory node, see there; below 640 MiB make it with --align=4K",
         ),
     };
     let found = if found.is_empty() { "none".to_owned() } else { found.join("; ") };

@@ -299,9 +299,9 @@ impl Endpoint {
         let _ = rustix::event::poll(&mut fds, Some(&timeout));
     }
 
-    /// A descriptor that can be read when the device or a control line has something, also what came
-    /// before this call and after the last poll. To be asked for before each sleep, after which comes
-    /// a poll.
+    /// A descriptor that can be read when the device or a control line has something, also what
+    /// came before this call and after the last poll. To be asked for before each sleep, after
+    /// which comes a poll.
     pub fn prepare_sleep(&mut self) -> BorrowedFd<'_> {
         for slot in 0..self.peers.slots() {
             let Some((peer, connection)) = self.peers.at_mut(slot) else { continue };
