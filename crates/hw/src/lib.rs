@@ -17,6 +17,8 @@ pub mod fabric;
 #[cfg(not(any(loom, shuttle)))]
 pub mod handshake;
 #[cfg(not(any(loom, shuttle)))]
+pub mod numa;
+#[cfg(not(any(loom, shuttle)))]
 pub mod process;
 #[cfg(not(any(loom, shuttle)))]
 pub mod region;

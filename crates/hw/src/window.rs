@@ -20,6 +20,8 @@ mod mapped;
 #[cfg(any(loom, shuttle))]
 mod modelled;
 #[cfg(not(any(loom, shuttle)))]
+mod nodes;
+#[cfg(not(any(loom, shuttle)))]
 mod process;
 
 #[cfg(not(any(loom, shuttle)))]
