@@ -1,10 +1,10 @@
 //! Where memory of this host comes from: one memory node, or several by weights. CXL memory that
 //! the kernel took as its own is a node without processors.
 //!
-//! In: a [`Placement`], from a text such as `numa:1` or `numa:0=3,numa:1=1`. Out: windows whose pages
-//! come from there. By weights, pages are dealt out in turn in extents of 2 MiB (more for memory
-//! above 16 GiB), each bound by itself: the kernel's own weights are the whole host's, and are left
-//! alone. What was backed before stays where it is. Called by the key-value cache.
+//! In: a [`Placement`], from a text such as `numa:1` or `numa:0=3,numa:1=1`. Out: windows whose
+//! pages come from there. By weights, pages are dealt out in turn in extents of 2 MiB (more for
+//! memory above 16 GiB), each bound by itself: the kernel's own weights are the whole host's, and
+//! are left alone. What was backed before stays where it is. Called by the key-value cache.
 //!
 //! Source: HMSDK (placement on one node, or interleaved by bandwidth).
 
@@ -31,8 +31,10 @@ const WEIGHT_MAX: u16 = 255;
 #[non_exhaustive]
 pub enum NumaError {
     /// The text is no placement. Do not retry.
-    #[error("`{text}` says no memory nodes: numa:1 is one, numa:0=3,numa:1=1 are two by weights \
-             of 1 to 255")]
+    #[error(
+        "`{text}` says no memory nodes: numa:1 is one, numa:0=3,numa:1=1 are two by weights \
+             of 1 to 255"
+    )]
     Syntax {
         /// The text.
         text: String,
@@ -46,8 +48,10 @@ pub enum NumaError {
         there: String,
     },
     /// A node is too small. Do not retry.
-    #[error("memory node {node} has {total_bytes} bytes in all, {asked_bytes} were to come from \
-             it: ask for less, or for other nodes or weights")]
+    #[error(
+        "memory node {node} has {total_bytes} bytes in all, {asked_bytes} were to come from \
+             it: ask for less, or for other nodes or weights"
+    )]
     TooSmall {
         /// The node.
         node: u16,

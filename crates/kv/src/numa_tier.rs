@@ -42,8 +42,8 @@ impl NumaTier {
         Ok(NumaTier { window, free: Mutex::new(Extents::new(bytes)), file: None })
     }
 
-    /// Memory of these nodes in a file of shared memory, which is made if it is not there, all of it
-    /// taken at once. Values that are in it are free memory until they are adopted.
+    /// Memory of these nodes in a file of shared memory, which is made if it is not there, all of
+    /// it taken at once. Values that are in it are free memory until they are adopted.
     ///
     /// # Errors
     /// [`Error::Numa`]; [`Error::Io`], also if another process has it open.

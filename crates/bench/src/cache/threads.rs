@@ -40,14 +40,18 @@ pub(super) fn row(
     };
     let [shared, locked] = [true, false].map(|shared| cache.clone().with_shared_reads(shared));
     let mut probe = SystemProbe::of_this_process();
-    let compared =
-        compare(&size.rules(), SEED, &mut probe, || rate(&shared), || rate(&locked))?;
+    let compared = compare(&size.rules(), SEED, &mut probe, || rate(&shared), || rate(&locked))?;
     let row = Row::compared(name, "ops/s", Better::Higher, &compared, Reference::Peer);
     Ok(Some(row.with("keys", keys).with("batch", batch).with("beside", "the partition's lock")))
 }
 
 /// The rate of one thread.
-fn one(cache: &Cache, (keys, stream): (u64, u64), batch: usize, size: Size) -> Result<f64, BenchError> {
+fn one(
+    cache: &Cache,
+    (keys, stream): (u64, u64),
+    batch: usize,
+    size: Size,
+) -> Result<f64, BenchError> {
     let mut stream = IndexStream::new(keys, SEED ^ stream);
     let mut names = [[0; KEY_BYTES]; BATCH];
     let mut value = [0; VALUE_BYTES];

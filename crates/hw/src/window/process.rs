@@ -225,7 +225,9 @@ impl Bare<'_> {
     fn tail_equals(&self, offset: u64, rest: &[u8]) -> bool {
         let mut tail = [0; 8];
         // SAFETY: valid for the length of `rest`, at most 7 bytes; `tail` is private.
-        unsafe { copy::copy_out(tail.as_mut_ptr(), self.at(offset, rest.len() as u64), rest.len()) };
+        unsafe {
+            copy::copy_out(tail.as_mut_ptr(), self.at(offset, rest.len() as u64), rest.len())
+        };
         tail[..rest.len()] == *rest
     }
 

@@ -1,9 +1,9 @@
 //! Look-ups of many keys whose memory accesses overlap: all buckets are asked for, then all items,
 //! then the keys are compared. A wait for memory is paid once for a batch instead of twice a key.
 //!
-//! The three stages roll over the batch, each [`LAG`] keys behind the one before it: a processor looks
-//! only some hundred instructions ahead and translates few addresses at once (every access is to
-//! another page), so that what it computes for one key has to stand beside what it waits for for
+//! The three stages roll over the batch, each [`LAG`] keys behind the one before it: a processor
+//! looks only some hundred instructions ahead and translates few addresses at once (every access is
+//! to another page), so that what it computes for one key has to stand beside what it waits for for
 //! others. A batch under the lock of the one partition reads items where they lie; with several
 //! partitions, or with shared reads, it reads copies without a lock (`view.rs`).
 //!
@@ -45,12 +45,8 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    pub const EMPTY: Asked = Asked {
-        hashes: [0; BATCH],
-        places: [0; BATCH],
-        items: [0; BATCH],
-        tails: [0; BATCH],
-    };
+    pub const EMPTY: Asked =
+        Asked { hashes: [0; BATCH], places: [0; BATCH], items: [0; BATCH], tails: [0; BATCH] };
 
     /// Hashes the keys from `start` on, up to [`STEP`] of them.
     #[inline(never)]
@@ -64,8 +60,8 @@ impl Asked {
 
 impl Cache {
     /// Looks many keys up, prefetched together; `f` sees their items in order, under the lock of
-    /// the partition if there is one alone, else copies of them, and must not call the cache. Counts
-    /// as [`Cache::get`] does.
+    /// the partition if there is one alone, else copies of them, and must not call the cache.
+    /// Counts as [`Cache::get`] does.
     pub fn get_many(
         &self,
         keys: &[&[u8]],
@@ -301,9 +297,9 @@ impl Partition {
     }
 }
 
-/// Finds the entry of a key in its bucket and asks for the item; where there is none, for the bucket
-/// behind. Without branches: a bucket may not have come yet, and a wrong guess would end all looking
-/// ahead.
+/// Finds the entry of a key in its bucket and asks for the item; where there is none, for the
+/// bucket behind. Without branches: a bucket may not have come yet, and a wrong guess would end all
+/// looking ahead.
 #[inline(always)]
 fn ask_item(units: Bare<'_>, asked: &mut Asked, index: usize, reach: u64) {
     let (at, item, is_entry) = index::probe(units, asked.places[index], asked.hashes[index]);

@@ -201,8 +201,8 @@ impl Part {
 }
 
 impl Part {
-    /// A look-up without the lock if that can be, and the hits and misses that it has to count: none
-    /// if the lock was needed.
+    /// A look-up without the lock if that can be, and the hits and misses that it has to count:
+    /// none if the lock was needed.
     #[inline]
     fn get_shared<R>(
         &self,

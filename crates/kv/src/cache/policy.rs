@@ -102,10 +102,7 @@ impl PolicyState {
         let ghosts = bytes as usize / size_of::<[u32; GHOST_WAYS]>();
         let blocks = bytes as usize / BLOCK_COUNTERS;
         let (ghosts, blocks) = if policy == Policy::S3Fifo { (ghosts, 0) } else { (0, blocks) };
-        PolicyState {
-            ghosts: vec![[0; GHOST_WAYS]; ghosts],
-            sketch: Arc::new(Sketch::new(blocks)),
-        }
+        PolicyState { ghosts: vec![[0; GHOST_WAYS]; ghosts], sketch: Arc::new(Sketch::new(blocks)) }
     }
 
     fn fingerprint(hash: u64) -> u32 {

@@ -3,8 +3,9 @@
 //!
 //! A partition keeps what it has there on a shelf: a budget of bytes, and the order in which values
 //! came. Room is made as by CLOCK: the value that came first goes, unless it was used since. The
-//! memory of a value comes back when the item is gone and nobody sends from it any more. If the tier
-//! keeps values beyond the process, a restarted cache has them again: the reference has their hash.
+//! memory of a value comes back when the item is gone and nobody sends from it any more. If the
+//! tier keeps values beyond the process, a restarted cache has them again: the reference has their
+//! hash.
 //!
 //! Source: HMSDK (data tiering: index and metadata in DRAM, values in the larger tier).
 

@@ -52,9 +52,12 @@ fn value(key: u64, version: u64) -> [u8; VALUE_BYTES] {
 
 /// The version of a value, or that it is none of this key.
 fn version_of(key: u64, bytes: &[u8]) -> Result<u64, String> {
-    let word = |at: usize| bytes.get(at..at + 8).map(|it| u64::from_le_bytes(it.try_into().unwrap()));
+    let word =
+        |at: usize| bytes.get(at..at + 8).map(|it| u64::from_le_bytes(it.try_into().unwrap()));
     match (word(0), word(8)) {
-        (Some(found), Some(version)) if found == key && *bytes == value(key, version) => Ok(version),
+        (Some(found), Some(version)) if found == key && *bytes == value(key, version) => {
+            Ok(version)
+        }
         _ => Err(format!("{bytes:?} is no value of {key}")),
     }
 }
