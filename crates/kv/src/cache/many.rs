@@ -1,11 +1,10 @@
 //! Look-ups of many keys whose memory accesses overlap: all buckets are asked for, then all items,
 //! then the keys are compared. A wait for memory is paid once for a batch instead of twice a key.
 //!
-//! The three stages roll over the batch, each [`LAG`] keys behind the one before it: a processor
-//! looks only some hundred instructions ahead and translates few addresses at once (every access is
-//! to another page), so that what it computes for one key has to stand beside what it waits for for
-//! others. A batch under the lock of the one partition reads items where they lie; with several
-//! partitions, or with shared reads, it reads copies without a lock (`view.rs`).
+//! Each pass asks in a loop of its own that does nothing else: a processor looks only some hundred
+//! instructions ahead, and what it has to translate (every access is to another page) overlaps only
+//! within them. A batch under the lock of the one partition reads items where they lie; with
+//! several partitions, or with shared reads, it reads copies without a lock (`view.rs`).
 //!
 //! Source: HERD §4.1 (prefetching behind other requests); its successor's passes over a batch.
 
@@ -17,28 +16,24 @@ use super::view::{self, Answer, Scratch, View};
 use super::{Cache, Millis};
 use rackpool_hw::window::{Bare, Window};
 use std::cell::Cell;
+use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Keys whose accesses overlap. Processors have some 48 outstanding misses at most.
 const BATCH: usize = 64;
 
-/// Keys that are hashed at once.
-const STEP: usize = 8;
-/// Keys between one stage and the next: as many as a wait for memory takes.
-const LAG: usize = 8;
+/// Keys that are hashed at once: the buckets of some are on their way while others are hashed.
+const STEP: usize = 16;
 /// Behind the first word of an item, the last byte that it pays to ask for before its length is
 /// known.
 pub(crate) const REACH_MAX: u64 = 56;
-
-/// Marks the place of a bucket where that of an item is expected.
-const BEHIND: u64 = 1;
 
 /// What is known of the keys of a batch so far.
 pub(crate) struct Asked {
     hashes: [u64; BATCH],
     /// Where the bucket lies, then where the entry does.
     places: [u64; BATCH],
-    /// Where the item lies, or the next bucket with [`BEHIND`]; 0 = nowhere.
+    /// Where the item lies, or the next bucket; 0 = nowhere.
     items: [u64; BATCH],
     /// The last word of the bucket before it was looked into, for who has no lock.
     tails: [u64; BATCH],
@@ -48,13 +43,14 @@ impl Asked {
     pub const EMPTY: Asked =
         Asked { hashes: [0; BATCH], places: [0; BATCH], items: [0; BATCH], tails: [0; BATCH] };
 
-    /// Hashes the keys from `start` on, up to [`STEP`] of them.
+    /// Hashes the keys from `start` on, up to [`STEP`] of them; which those are.
     #[inline(never)]
-    fn hash(&mut self, keys: &[&[u8]], start: usize, seed: u64) {
+    fn hash(&mut self, keys: &[&[u8]], start: usize, seed: u64) -> Range<usize> {
         let end = keys.len().min(start + STEP);
         for (hash, key) in self.hashes[start..end].iter_mut().zip(&keys[start..end]) {
             *hash = xxh3_64_with_seed(key, seed);
         }
+        start..end
     }
 }
 
@@ -91,17 +87,10 @@ impl Cache {
         (asked, copy): (&mut Asked, &Window),
         mut f: impl FnMut(usize, Option<&Item<'_>>),
     ) {
+        self.ask_shared(keys, asked);
         let (mut hits, mut misses) = (0, 0);
-        let lag = LAG.min(keys.len());
-        for step in 0..keys.len() + 2 * lag {
-            if step < keys.len() {
-                self.ask_bucket_shared(keys, asked, step);
-            }
-            if (lag..keys.len() + lag).contains(&step) {
-                self.ask_item_shared(asked, step - lag);
-            }
-            let Some(index) = step.checked_sub(2 * lag) else { continue };
-            let (hash, key) = (asked.hashes[index], keys[index]);
+        for (index, key) in keys.iter().enumerate() {
+            let hash = asked.hashes[index];
             let part = &self.partitions[self.index_of(hash)];
             let (origin, mut held);
             let item = match part.view.settle((asked, index), key, now, copy) {
@@ -155,27 +144,19 @@ impl Cache {
     }
 
     /// Asks for the buckets of these keys, and then for what they name.
+    #[inline(never)]
     fn ask_shared(&self, keys: &[&[u8]], asked: &mut Asked) {
-        (0..keys.len()).for_each(|index| self.ask_bucket_shared(keys, asked, index));
-        (0..keys.len()).for_each(|index| self.ask_item_shared(asked, index));
-    }
-
-    /// Asks for the bucket of a key; the keys come in order.
-    #[inline(always)]
-    fn ask_bucket_shared(&self, keys: &[&[u8]], asked: &mut Asked, index: usize) {
-        if index.is_multiple_of(STEP) {
-            asked.hash(keys, index, self.options.seed);
+        for start in (0..keys.len()).step_by(STEP) {
+            for index in asked.hash(keys, start, self.options.seed) {
+                let hash = asked.hashes[index];
+                asked.places[index] = self.view_of(hash).ask_bucket(hash);
+            }
         }
-        let hash = asked.hashes[index];
-        asked.places[index] = self.view_of(hash).ask_bucket(hash);
-    }
-
-    /// Asks for what the bucket of a key names.
-    #[inline(always)]
-    fn ask_item_shared(&self, asked: &mut Asked, index: usize) {
-        let (place, hash) = (asked.places[index], asked.hashes[index]);
-        let (tail, at, item) = self.view_of(hash).ask_item(place, hash);
-        (asked.tails[index], asked.places[index], asked.items[index]) = (tail, at, item);
+        for index in 0..keys.len() {
+            let (place, hash) = (asked.places[index], asked.hashes[index]);
+            let (tail, at, item) = self.view_of(hash).ask_item(place, hash);
+            (asked.tails[index], asked.places[index], asked.items[index]) = (tail, at, item);
+        }
     }
 }
 
@@ -209,26 +190,11 @@ impl Partition {
         asked: &mut Asked,
         mut f: impl FnMut(usize, Option<&Item<'_>>),
     ) {
-        let mean_bytes = self.segments.live_bytes() / self.index.items().max(1);
-        let reach = mean_bytes.saturating_sub(8).min(REACH_MAX);
+        self.ask(keys, asked);
         let mut hits = 0;
-        let lag = LAG.min(keys.len());
-        for step in 0..keys.len() + 2 * lag {
-            if step < keys.len() {
-                self.ask_bucket(keys, asked, step);
-            }
-            if (lag..keys.len() + lag).contains(&step) {
-                ask_item(self.units.bare(), asked, step - lag, reach);
-            }
-            if let Some(index) = step.checked_sub(lag + lag / 2)
-                && index < keys.len()
-                && asked.items[index] & BEHIND != 0
-            {
-                self.ask_behind(asked, index);
-            }
-            let Some(index) = step.checked_sub(2 * lag) else { continue };
+        for (index, key) in keys.iter().enumerate() {
             let (place, item) = (asked.places[index], asked.items[index]);
-            let key = (asked.hashes[index], keys[index]);
+            let key = (asked.hashes[index], *key);
             let item = match self.plain((place, item), key.1, now) {
                 Some((slot, header)) => {
                     hits += 1;
@@ -244,20 +210,29 @@ impl Partition {
         self.stats.hits += hits;
     }
 
-    /// Asks for the bucket of a key; the keys come in order.
-    #[inline(always)]
-    fn ask_bucket(&self, keys: &[&[u8]], asked: &mut Asked, index: usize) {
-        if index.is_multiple_of(STEP) {
-            asked.hash(keys, index, self.seed);
+    /// Asks for the buckets of these keys, and then for what they name.
+    #[inline(never)]
+    fn ask(&self, keys: &[&[u8]], asked: &mut Asked) {
+        let units = self.units.bare();
+        for start in (0..keys.len()).step_by(STEP) {
+            for index in asked.hash(keys, start, self.seed) {
+                asked.places[index] = self.index.bucket_at(asked.hashes[index]);
+                units.prefetch(asked.places[index]);
+            }
         }
-        asked.places[index] = self.index.bucket_at(asked.hashes[index]);
-        self.units.bare().prefetch(asked.places[index]);
+        let mean_bytes = self.segments.live_bytes() / self.index.items().max(1);
+        let reach = mean_bytes.saturating_sub(8).min(REACH_MAX);
+        let mut behind = ask_items(units, asked, keys.len(), reach);
+        while behind != 0 {
+            self.ask_behind(asked, behind.trailing_zeros() as usize);
+            behind &= behind - 1;
+        }
     }
 
     /// Finds the entry of a key in the bucket behind its first one, and asks for the item.
     #[cold]
     fn ask_behind(&self, asked: &mut Asked, index: usize) {
-        let next = asked.items[index] & !BEHIND;
+        let next = asked.items[index];
         asked.items[index] = 0;
         if next != 0 {
             let units = self.units.bare();
@@ -297,15 +272,20 @@ impl Partition {
     }
 }
 
-/// Finds the entry of a key in its bucket and asks for the item; where there is none, for the
-/// bucket behind. Without branches: a bucket may not have come yet, and a wrong guess would end all
-/// looking ahead.
+/// Finds the entries of the first `count` keys in their buckets and asks for the items; where there
+/// is none, for the bucket behind. Of which keys that is, a bit each. Without branches: a bucket
+/// may not have come yet, and a wrong guess would end all looking ahead.
 #[inline(always)]
-fn ask_item(units: Bare<'_>, asked: &mut Asked, index: usize, reach: u64) {
-    let (at, item, is_entry) = index::probe(units, asked.places[index], asked.hashes[index]);
-    asked.places[index] = at;
-    asked.items[index] = item | if is_entry { 0 } else { BEHIND };
-    ask_for_item(units, item, reach);
+fn ask_items(units: Bare<'_>, asked: &mut Asked, count: usize, reach: u64) -> u64 {
+    let mut behind = 0;
+    for index in 0..count {
+        let (at, item, is_entry) = index::probe(units, asked.places[index], asked.hashes[index]);
+        asked.places[index] = at;
+        asked.items[index] = item;
+        behind |= u64::from(!is_entry) << index;
+        ask_for_item(units, item, reach);
+    }
+    behind
 }
 
 /// Asks for an item at `byte` whose last word lies so many bytes behind its first one, as a rule:
