@@ -19,6 +19,8 @@ pub mod handshake;
 #[cfg(not(any(loom, shuttle)))]
 pub mod line;
 #[cfg(not(any(loom, shuttle)))]
+pub mod numa;
+#[cfg(not(any(loom, shuttle)))]
 pub mod process;
 #[cfg(not(any(loom, shuttle)))]
 pub mod region;

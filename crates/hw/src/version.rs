@@ -6,9 +6,9 @@
 //! its own. What readers read between [`begin`] and [`Seen::is_still`] may be torn or be something
 //! else by then: they must neither trust it nor pass it on before they have asked.
 //!
-//! Ordering: what is stored between [`open`] and [`close`] is not seen before the odd version, and what was
-//! loaded before `is_still` was loaded before the version is loaded again. Both by fences, which
-//! cost x86-64 no instruction. A reader is deceived only by 2^31 changes while it reads.
+//! Ordering: what is stored between [`open`] and [`close`] is not seen before the odd version, and
+//! what was loaded before `is_still` was loaded before the version is loaded again. Both by fences,
+//! which cost x86-64 no instruction. A reader is deceived only by 2^31 changes while it reads.
 //!
 //! Source: sequence locks; MICA for the version in a bucket (concurrent reads).
 

@@ -1,5 +1,5 @@
-//! What a reader sees of an item (the item itself under the lock, or a copy), and pins: large values that are sent from the cache's memory
-//! after the look-up is over.
+//! What a reader sees of an item (the item itself under the lock, or a copy), and pins: large
+//! values that are sent from the cache's memory after the look-up is over.
 
 use super::Millis;
 use super::error::Result;

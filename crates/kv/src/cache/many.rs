@@ -3,8 +3,8 @@
 //!
 //! Each pass asks in a loop of its own that does nothing else: a processor looks only some hundred
 //! instructions ahead, and what it has to translate (every access is to another page) overlaps only
-//! within them. A batch under the lock of the one partition reads items where they lie; with several
-//! partitions, or with shared reads, it reads copies without a lock (`view.rs`).
+//! within them. A batch under the lock of the one partition reads items where they lie; with
+//! several partitions, or with shared reads, it reads copies without a lock (`view.rs`).
 //!
 //! Source: HERD §4.1 (prefetching behind other requests); its successor's passes over a batch.
 
@@ -56,8 +56,8 @@ impl Asked {
 
 impl Cache {
     /// Looks many keys up, prefetched together; `f` sees their items in order, under the lock of
-    /// the partition if there is one alone, else copies of them, and must not call the cache. Counts
-    /// as [`Cache::get`] does.
+    /// the partition if there is one alone, else copies of them, and must not call the cache.
+    /// Counts as [`Cache::get`] does.
     pub fn get_many(
         &self,
         keys: &[&[u8]],
@@ -273,8 +273,8 @@ impl Partition {
 }
 
 /// Finds the entries of the first `count` keys in their buckets and asks for the items; where there
-/// is none, for the bucket behind. Of which keys that is, a bit each. Without branches: a bucket may
-/// not have come yet, and a wrong guess would end all looking ahead.
+/// is none, for the bucket behind. Of which keys that is, a bit each. Without branches: a bucket
+/// may not have come yet, and a wrong guess would end all looking ahead.
 #[inline(always)]
 fn ask_items(units: Bare<'_>, asked: &mut Asked, count: usize, reach: u64) -> u64 {
     let mut behind = 0;

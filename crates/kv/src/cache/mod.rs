@@ -56,6 +56,7 @@ pub use tier::{Shelving, Tier, TierError};
 use item::Origin;
 use layout::{TAG_BITS, UNIT_BUCKETS, UNITS_MAX};
 use partition::{Partition, UNITS_MIN};
+use rackpool_hw::numa::Placement;
 use rackpool_hw::window::Window;
 use std::cell::Cell;
 use std::fs::File;
@@ -115,6 +116,8 @@ pub struct Options {
     /// several threads look up in one at once, also while it is changed. The closure of a look-up
     /// then sees a copy. For one thread a batch of look-ups under the lock is a little faster.
     pub shared_reads: bool,
+    /// From which memory nodes all of it comes; `None` = as the system likes.
+    pub placement: Option<Placement>,
 }
 
 impl Default for Options {
@@ -130,6 +133,7 @@ impl Default for Options {
             is_lossy: false,
             items_expected: 0,
             shared_reads: false,
+            placement: None,
         }
     }
 }
@@ -197,8 +201,8 @@ impl Part {
 }
 
 impl Part {
-    /// A look-up without the lock if that can be, and the hits and misses that it has to count: none
-    /// if the lock was needed.
+    /// A look-up without the lock if that can be, and the hits and misses that it has to count:
+    /// none if the lock was needed.
     #[inline]
     fn get_shared<R>(
         &self,
@@ -242,13 +246,17 @@ impl Cache {
     /// A cache in memory of this process, with huge pages if they are to be had.
     ///
     /// # Errors
-    /// [`Error::BadOption`]; [`Error::Io`] if the system has not so much address space.
+    /// [`Error::BadOption`]; [`Error::Io`] if the system has not so much address space;
+    /// [`Error::Numa`].
     pub fn new(options: Options) -> Result<Cache> {
         let (options, units) = options.checked()?;
         let each = Partition::window_bytes(units);
         let bytes = each * u64::from(options.partitions);
         let window = Window::private(bytes)
             .map_err(|source| Error::Io { what: format!("mapping {bytes} bytes"), source })?;
+        if let Some(placement) = &options.placement {
+            placement.apply(&window)?;
+        }
         Ok(Cache::on(&window, units, options))
     }
 
@@ -274,6 +282,19 @@ impl Cache {
     /// [`Error::Corrupt`] if the file is not a cache with these `memory`, `partitions`, `policy`,
     /// `is_lossy` and `keeps_access`; its `seed` it keeps.
     pub fn open(options: Options, path: &Path) -> Result<(Cache, Recovered)> {
+        Cache::open_with_tier(options, path, None)
+    }
+
+    /// As [`Cache::open`] and [`Cache::with_tier`] in one: values that a tier has kept are there
+    /// again, each read and its hash computed; with another tier, or none, they are lost.
+    ///
+    /// # Errors
+    /// As of both.
+    pub fn open_with_tier(
+        options: Options,
+        path: &Path,
+        shelving: Option<&Shelving>,
+    ) -> Result<(Cache, Recovered)> {
         let (mut options, units) = options.checked()?;
         let each = Partition::window_bytes(units);
         let (file, window, is_new) = recover::open_file(path, &mut options, units)?;
@@ -284,21 +305,23 @@ impl Cache {
             let partition = if is_new {
                 Partition::new(&part, units, &options, true)
             } else {
-                Partition::recover(&part, units, &options, &mut recovered)
+                let partitions = u64::from(options.partitions);
+                let shelf = shelving.map(|shelving| Shelf::new(shelving, partitions));
+                Partition::recover(&part, units, &options, shelf, &mut recovered)
             };
             partitions.push(Part::new(partition));
         }
-        let options = Arc::new(options);
-        Ok((
-            Cache {
-                partitions: partitions.into(),
-                options,
-                tallies: Arc::default(),
-                far_bytes_min: u64::MAX,
-                _file: Some(Arc::new(file)),
-            },
-            recovered,
-        ))
+        let cache = Cache {
+            partitions: partitions.into(),
+            options: Arc::new(options),
+            tallies: Arc::default(),
+            far_bytes_min: u64::MAX,
+            _file: Some(Arc::new(file)),
+        };
+        match shelving {
+            Some(shelving) => Ok((cache.with_tier(shelving)?, recovered)),
+            None => Ok((cache, recovered)),
+        }
     }
 
     /// Puts long values into another tier from now on; index, headers and keys stay.
@@ -319,7 +342,8 @@ impl Cache {
         options.max_value = if shelving.max_value == 0 { longest } else { shelving.max_value };
         self.far_bytes_min = shelving.min_bytes;
         for index in 0..self.partitions.len() {
-            self.lock(index).shelf = Some(Shelf::new(shelving, partitions));
+            // Values that were found in the tier are on a shelf already.
+            self.lock(index).shelf.get_or_insert_with(|| Shelf::new(shelving, partitions));
         }
         Ok(self)
     }
@@ -423,7 +447,7 @@ impl Cache {
         now: Millis,
     ) -> Result<u64> {
         let hash = self.checked_hash(key)?;
-        let far = self.lock(self.index_of(hash)).far_alloc(value.len() as u64)?;
+        let mut far = self.lock(self.index_of(hash)).far_alloc(value.len() as u64)?;
         far.write(0, value)?;
         self.entry(key, now)?.put_far(far, flags, expires, 0)
     }

@@ -170,7 +170,7 @@ impl Sketch {
         let block = &self.blocks[place(hash, self.blocks.len())];
         for row in 0..SKETCH_ROWS {
             let (word, shift) = block.counter(hash, row);
-            // Relaxed, both: an estimate, in which a use may be lost.
+            // Relaxed: an estimate, in which a use may be lost.
             let old = word.load(Ordering::Relaxed);
             let step = times.min(u8::MAX - (old >> shift) as u8);
             // Relaxed: as above.
@@ -192,7 +192,7 @@ impl Sketch {
     #[cold]
     fn halve(&self) {
         for word in self.words() {
-            // Relaxed, both: see `Sketch::count`.
+            // Relaxed: see `Sketch::count`.
             let halved = word.load(Ordering::Relaxed) >> 1 & 0x7f7f_7f7f_7f7f_7f7f;
             // Relaxed: as above.
             word.store(halved, Ordering::Relaxed);

@@ -3,12 +3,12 @@
 //! In: a key, its hash, the time, and memory for a copy. Out: a copy of the item, or that there is
 //! none, or that only the lock can tell. Called by `mod.rs` and `many.rs`.
 //!
-//! A reader notes the version of the key's chain ([`rackpool_hw::version`]), finds the entry, copies
-//! the item, and then asks whether the version still stands. An item does not change where it lies
-//! as long as an entry names it, and the version changes when an entry comes to name another one,
-//! before the memory of the old one is used again. So if the version stands, the copy is the item
-//! of this key, whole, and was its item while it was read. Before that the bytes may be anything:
-//! each length is checked against the unit before it is used, and walks are bounded.
+//! A reader notes the version of the key's chain ([`rackpool_hw::version`]), finds the entry,
+//! copies the item, and then asks whether the version still stands. An item does not change where
+//! it lies as long as an entry names it, and the version changes when an entry comes to name
+//! another one, before the memory of the old one is used again. So if the version stands, the copy
+//! is the item of this key, whole, and was its item while it was read. Before that the bytes may be
+//! anything: each length is checked against the unit before it is used, and walks are bounded.
 //!
 //! A use is marked in the entry by one swap, which fails if the entry has changed; misses go to the
 //! sketch, which loses some that come at once. All else is left to the lock: items in pieces, in
@@ -234,7 +234,8 @@ impl View {
     }
 
     /// Looks into the bucket of `hash`, and asks for what comes next, an item or another bucket:
-    /// its last word before that, where the entry lies, and where the item does, 0 if there is none.
+    /// its last word before that, where the entry lies, and where the item does, 0 if there is
+    /// none.
     #[inline(always)]
     pub fn ask_item(&self, bucket: u64, hash: u64) -> (u64, u64, u64) {
         let units = self.units.bare();
