@@ -147,6 +147,7 @@ fn test_binary(context: &Context, test: &str) -> Result<PathBuf, String> {
     let package = match test {
         "hosts" => "rackpool",
         "herd_rdma" => "rackpool-kv",
+        "bench_verbs" => "rackpool-bench",
         _ => "rackpool-hw",
     };
     let words = ["test", "--no-run", "-p", package, "--features", "verbs", "--test", test];

@@ -12,7 +12,8 @@ pub struct Scenario {
     /// Kernel modules that every guest loads first.
     pub modules: &'static [&'static str],
     /// Test binaries that it runs, built here before with verbs: of rackpool-hw, but for `hosts`,
-    /// which is rackpool's, and `herd_rdma`, which is rackpool-kv's.
+    /// which is rackpool's, `herd_rdma`, which is rackpool-kv's, and `bench_verbs`,
+    /// rackpool-bench's.
     pub tests: &'static [&'static str],
     /// Whether it runs the program `rackpool`, with verbs; `RACKPOOL` is its path.
     pub uses_program: bool,
@@ -65,7 +66,7 @@ pub const SCENARIOS: &[Scenario] = &[
         guests: 1,
         machine: MACHINE,
         modules: VERBS,
-        tests: &["herd_rdma"],
+        tests: &["herd_rdma", "bench_verbs"],
         uses_program: false,
         script: include_str!("scenarios/herd.sh"),
         limit_s: 180,
