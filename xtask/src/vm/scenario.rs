@@ -62,7 +62,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "herd",
-        about: "HERD over unreliable connections and datagrams, two devices in one guest, with loss",
+        about: "HERD over unreliable connections and datagrams, two devices in a guest, with loss",
         guests: 1,
         machine: MACHINE,
         modules: VERBS,

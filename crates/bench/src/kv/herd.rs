@@ -1,7 +1,7 @@
 //! HERD's fast path: another process through shared memory. How many look-ups one serving thread
-//! does when four clients keep their windows full, all of them moved by one core; one look-up's round
-//! trip beside a bare cache line that goes between the same two cores; and look-ups over the tcp fabric
-//! on the loopback.
+//! does when four clients keep their windows full, all of them moved by one core; one look-up's
+//! round trip beside a bare cache line that goes between the same two cores; and look-ups over the
+//! tcp fabric on the loopback.
 
 use super::servers::Running;
 use crate::histogram::Histogram;

@@ -75,8 +75,8 @@ pub fn rate(
     let target = node.target.as_ref().expect("mapped racks echo nothing");
     let lane = &mut mesh.lanes[0];
     let (peer, is_over) = (lane.peers[0], AtomicBool::new(false));
+    let watched = if request == Request::Write { windows } else { 0 };
     std::thread::scope(|scope| {
-        let watched = if request == Request::Write { windows } else { 0 };
         scope.spawn(|| serve(node, target, bytes as usize, watched, &is_over));
         let echo = Echo { request, bytes, windows, peer };
         let rate = echo.run(&mut lane.end, lane.buf, (time, least), latency);

@@ -7,8 +7,8 @@
 //! fabric's own. On a device that the kernel emulates (Soft-RoCE) numbers prove that the code works
 //! and say nothing of its speed; the report says so.
 //!
-//! Left out: ECHO answered by WRITE, since a target writes into nobody's memory by itself; on mapped
-//! memory ECHO at all, since its messages go by rings (`bench ring`).
+//! Left out: ECHO answered by WRITE, since a target writes into nobody's memory by itself; on
+//! mapped memory ECHO at all, since its messages go by rings (`bench ring`).
 //!
 //! Source: HERD §3.2 (verbs alone, ECHO), §3.3 (all to all).
 

@@ -1,5 +1,5 @@
-//! Both ends of a fabric in this process: targets, whose threads are the fabric's own, and endpoints
-//! that are connected to each of them.
+//! Both ends of a fabric in this process: targets, whose threads are the fabric's own, and
+//! endpoints that are connected to each of them.
 
 use crate::run::BenchError;
 use rackpool_core::addr::{FrameIndex, Generation, PageGeometry};
@@ -114,7 +114,7 @@ pub fn connected(
         let mut peers = Vec::new();
         for (rack, node) in (0..).zip(nodes) {
             let addr = node.target.as_ref().expect("it was started").local_addr();
-            peers.push(end.connect(RackId::new(rack), addr, monotonic_ns())?);
+            peers.push(end.connect(RackId(rack), addr, monotonic_ns())?);
         }
         Ok((end, peers))
     })
