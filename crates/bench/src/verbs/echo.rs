@@ -29,7 +29,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The thread's loop at the target.
 fn serve(node: &Node, target: &Target, bytes: usize, windows: u64, is_over: &AtomicBool) {
     let (mut events, mut answer) = (Vec::new(), vec![0; bytes]);
-    let (pages, client) = (&node.pages, node.clients.first());
+    let (pages, client, mut next) = (&node.pages, node.clients.first(), 0);
     // Relaxed: nothing but the end is told.
     while !is_over.load(Ordering::Relaxed) {
         let mut moved = target.poll(&mut events) > 0;
@@ -44,17 +44,14 @@ fn serve(node: &Node, target: &Target, bytes: usize, windows: u64, is_over: &Ato
                 _ => {}
             }
         }
-        for slot in 0..windows {
-            let word = (slot + 1) * SLOT_BYTES - 8;
-            if pages.load(word) == 0 {
-                continue;
-            }
-            pages.store(word, 0);
-            pages.copy_out((slot + 1) * SLOT_BYTES - bytes as u64, &mut answer);
+        // In their order, as requests are made: one that comes early waits for those before it.
+        while windows > 0 && pages.load((next + 1) * SLOT_BYTES - 8) != 0 {
+            pages.store((next + 1) * SLOT_BYTES - 8, 0);
+            pages.copy_out((next + 1) * SLOT_BYTES - bytes as u64, &mut answer);
             if let Some(peer) = client {
                 let _ = target.send(*peer, &answer);
             }
-            moved = true;
+            (next, moved) = ((next + 1) % windows, true);
         }
         if !moved {
             std::thread::yield_now();
