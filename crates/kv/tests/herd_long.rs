@@ -1,5 +1,6 @@
-//! Values that are longer than a slot of HERD's fast path: every length, counts of requests, readers
-//! and writers of one key, lost WRITEs, kills of either end, values in another tier, silence.
+//! Values that are longer than a slot of HERD's fast path: every length, counts of requests,
+//! readers and writers of one key, lost WRITEs, kills of either end, values in another tier,
+//! silence.
 
 mod herd;
 mod peers;

@@ -98,7 +98,7 @@ fn answers_over_connections_and_datagrams_are_those_over_tcp() {
         let count = |what| server.tallies().get(what);
         let reminders = client.reminders();
         println!(
-            "result: {carriage:?}: {} operations and {} parts answered as over tcp in {:.1} s, \
+            "\nresult: {carriage:?}: {} operations and {} parts answered as over tcp in {:.1} s, \
              {reminders} reminders, {} requests came again",
             expected.1,
             count(What::Parts),
@@ -144,7 +144,7 @@ fn many_clients_come_by_datagrams_and_the_server_has_one_queue_pair_for_them() {
         }
     }
     let reminders = clients.iter().map(|client| client.reminders()).sum::<u64>();
-    println!("result: 100 clients by datagrams, 600 operations, {reminders} reminders");
+    println!("\nresult: 100 clients by datagrams, 600 operations, {reminders} reminders");
     assert_eq!(server.tallies().get(What::Puts), 300);
 }
 

@@ -196,6 +196,7 @@ impl Built {
             "rackpool" => "cli",
             "hosts" => "pool",
             "herd_rdma" => "kv",
+            "bench_verbs" => "bench",
             _ => "hw",
         };
         executable(&self.0, package, name)

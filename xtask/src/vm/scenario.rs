@@ -86,11 +86,11 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "herd",
-        about: "HERD over unreliable connections and datagrams, two devices in one guest, with loss",
+        about: "HERD over unreliable connections and datagrams, two devices in a guest, with loss",
         guests: 1,
         machine: MACHINE,
         modules: VERBS,
-        tests: &["herd_rdma"],
+        tests: &["herd_rdma", "bench_verbs"],
         uses_program: false,
         script: include_str!("scenarios/herd.sh"),
         limit_s: 180,

@@ -395,8 +395,8 @@ impl<L: Link> Client<L> {
     }
 
     /// The value of a key, however long, appended to `value`, and its flags; `None` if there is no
-    /// such key. Blocks for one round trip; for a value that is longer than a slot for one more, and
-    /// for as many requests, in all windows at once, as it has parts. These are of one value,
+    /// such key. Blocks for one round trip; for a value that is longer than a slot for one more,
+    /// and for as many requests, in all windows at once, as it has parts. These are of one value,
     /// whatever happens to the key meanwhile.
     ///
     /// # Errors
@@ -423,8 +423,8 @@ impl<L: Link> Client<L> {
     }
 
     /// Stores a value, however long, that expires at `expires` (milliseconds since the epoch, 0 =
-    /// never). Blocks for one round trip; for a value that is longer than a slot until its parts were
-    /// taken, in all windows at once. Others see it from the last one on, and not before.
+    /// never). Blocks for one round trip; for a value that is longer than a slot until its parts
+    /// were taken, in all windows at once. Others see it from the last one on, and not before.
     ///
     /// # Errors
     /// As [`Client::get`]; [`Error::OutOfMemory`]; [`Error::ValueSize`] if it is longer than the

@@ -19,8 +19,9 @@ pub enum Error {
         /// The longest key.
         max_bytes: usize,
     },
-    /// The value is too long for a slot, or for the cache. Do not retry; what is too long for a slot
-    /// goes in and out by [`Client::put`](super::Client::put) and [`Client::get`](super::Client::get).
+    /// The value is too long for a slot, or for the cache. Do not retry; what is too long for a
+    /// slot goes in and out by [`Client::put`](super::Client::put) and
+    /// [`Client::get`](super::Client::get).
     #[error("a value of {bytes} bytes: up to {max_bytes} bytes fit")]
     ValueSize {
         /// Length of the value.
@@ -99,7 +100,8 @@ pub enum Error {
         /// The most.
         max: u64,
     },
-    /// The server is reached by no RDMA device. Do not retry: connect over tcp, or start it with one.
+    /// The server is reached by no RDMA device. Do not retry: connect over tcp, or start it with
+    /// one.
     #[error("the server offers no RDMA device: start it with one, or connect to it over tcp")]
     NoDevices,
     /// The control socket failed; its error says whether to retry.

@@ -1,5 +1,5 @@
-//! The bytes of a part of a long value, one that does not fit into a slot: they are the value of its
-//! message.
+//! The bytes of a part of a long value, one that does not fit into a slot: they are the value of
+//! its message.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -8,9 +8,10 @@
 //! | 16 | length of the whole value, bytes; 0 in a request to read |
 //! | 24 | the part |
 //!
-//! Everything is little-endian. Every part of a value but the last is as long as a slot allows, so a
-//! value is moved by as many requests as it has such parts, in all windows at once. The number of the
-//! long value grows from one to the next, so that parts of one that was given up are known for that.
+//! Everything is little-endian. Every part of a value but the last is as long as a slot allows, so
+//! a value is moved by as many requests as it has such parts, in all windows at once. The number of
+//! the long value grows from one to the next, so that parts of one that was given up are known for
+//! that.
 
 use super::geometry::Geometry;
 

@@ -130,8 +130,8 @@ impl Server {
     /// The threads spin while clients ask and sleep otherwise.
     ///
     /// # Errors
-    /// [`StartError`]; [`StartError::Fabric`] if the address is taken, or is no loopback address and
-    /// there is no secret, or if the device is not there.
+    /// [`StartError`]; [`StartError::Fabric`] if the address is taken, or is no loopback address
+    /// and there is no secret, or if the device is not there.
     pub fn start_fabric(
         cache: Cache,
         door: &FabricDoor,

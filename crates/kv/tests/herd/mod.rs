@@ -1,5 +1,5 @@
-//! What tests of HERD's fast path over a fabric share: an endpoint that counts and loses, and children,
-//! which are the test's program again.
+//! What tests of HERD's fast path over a fabric share: an endpoint that counts and loses, and
+//! children, which are the test's program again.
 #![allow(dead_code)]
 
 use crate::peers::Rng;

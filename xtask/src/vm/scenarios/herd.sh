@@ -9,6 +9,8 @@ rig-rxe rxe_a va; rig-rxe rxe_b vb
 export RACKPOOL_VERBS_DEVICE=rxe_a/0 RACKPOOL_VERBS_TARGET_DEVICE=rxe_b/0
 run() { timeout 150 "$TEST_herd_rdma" --include-ignored --test-threads=1 --nocapture "$@"; }
 run
+# Both ends on one device; perftest beside, as far as it is installed on the host.
+RACKPOOL_VERBS_DEVICE=rxe_a timeout 100 "$TEST_bench_verbs" --include-ignored --nocapture
 # Requests leave by va, replies by vb.
 export RACKPOOL_LOSSY=1
 for percent in 2 10; do

@@ -1,8 +1,8 @@
 //! Values that are longer than a slot: put and read in parts, each a request of its own, with all
 //! windows to the key's server thread in use. See `part.rs` for the bytes.
 //!
-//! *Once*: a part is a request as any other, so it is repeated and applied as one. A part that comes
-//! out of order, behind one that was lost, is not taken, and is sent again.
+//! *Once*: a part is a request as any other, so it is repeated and applied as one. A part that
+//! comes out of order, behind one that was lost, is not taken, and is sent again.
 
 use super::super::error::{Error, Result};
 use super::super::link::Link;

@@ -21,6 +21,9 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Datagrams that may wait at a thread.
 const RECEIVES: u32 = 1024;
 
+/// What each thread needs to answer a client, and what the client is told.
+pub(in crate::herd) type Joined = (Vec<Seat>, Vec<u8>);
+
 type Shared = Arc<Mutex<Datagrams>>;
 
 fn lock(lane: &Shared) -> MutexGuard<'_, Datagrams> {
@@ -65,12 +68,7 @@ impl Door {
 
     /// Lets a client in by the way that its message asks for: what each thread needs to answer it,
     /// and what it is told. `frame` is its request slots.
-    pub fn join(
-        &mut self,
-        client: u32,
-        frame: &Window,
-        call: &[u8],
-    ) -> Option<(Vec<Seat>, Vec<u8>)> {
+    pub fn join(&mut self, client: u32, frame: &Window, call: &[u8]) -> Option<Joined> {
         let call = Call::read_from_bytes(call).ok()?;
         // What a device refuses is the client's to hear: it asked for it.
         self.try_join(client, frame, &call).ok().flatten()
@@ -81,7 +79,7 @@ impl Door {
         client: u32,
         frame: &Window,
         call: &Call,
-    ) -> Result<Option<(Vec<Seat>, Vec<u8>)>, VerbsError> {
+    ) -> Result<Option<Joined>, VerbsError> {
         let Some(replies) = call.datagrams.address() else { return Ok(None) };
         let carriage = match call.carriage {
             1 => Carriage::Connected,

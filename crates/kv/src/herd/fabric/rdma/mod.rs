@@ -6,10 +6,12 @@
 //! doorbells to a thread that sleeps, for what is longer than a packet, and to see its end. Then it
 //! asks for one of the two ways by one message, a [`Call`], which is answered by a [`Consent`].
 //!
-//! | | requests | server's queue pairs | who looks for requests |
-//! |---|---|---|---|
-//! | [`Carriage::Connected`] | WRITE over UC into the client's frame | one a client, one a thread for replies | threads poll slots of clients that ask |
-//! | [`Carriage::Datagrams`] | SEND over UD | one a thread | threads poll one completion queue, for any number of clients |
+//! - [`Carriage::Connected`]: WRITE over UC into the client's frame. The server has one UC queue
+//!   pair a client, and threads look at the slots of clients that ask.
+//! - [`Carriage::Datagrams`]: SEND over UD. A thread looks at one completion queue, whatever the
+//!   number of clients, and has no queue pair for each.
+//!
+//! Replies leave either way by the thread's UD queue pair.
 //!
 //! - `datagrams.rs`: a datagram queue pair with its memory, of either end; `wire.rs`: the client's
 //!   end; `door.rs`: the server's.
