@@ -86,6 +86,12 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> NumaError {
     move |source| NumaError::Io { what, source }
 }
 
+/// Whether a node has memory; if not, those that have some, as the kernel lists them.
+pub(crate) fn require(node: u16) -> Result<(), String> {
+    let there = fs::read_to_string(NODES).unwrap_or_default();
+    if is_listed(&there, node) { Ok(()) } else { Err(there.trim().to_owned()) }
+}
+
 /// From which nodes memory comes, and by which weights.
 ///
 /// ```
@@ -165,13 +171,9 @@ impl Placement {
     /// # Errors
     /// [`NumaError::NoNode`], [`NumaError::TooSmall`].
     pub fn check(&self, bytes: u64) -> Result<(), NumaError> {
-        let there = fs::read_to_string(NODES).unwrap_or_default();
         let extents = self.extents(bytes);
         for (node, _) in &self.0 {
-            if !is_listed(&there, *node) {
-                let there = there.trim().to_owned();
-                return Err(NumaError::NoNode { node: *node, there });
-            }
+            require(*node).map_err(|there| NumaError::NoNode { node: *node, there })?;
             let own = extents.iter().filter(|(_, _, other)| other == node);
             let asked_bytes = own.map(|(_, bytes, _)| bytes).sum();
             let (node, total_bytes) = (*node, total_bytes(*node));

@@ -7,21 +7,18 @@
 
 use super::error::{RegionError, Result, failed};
 use super::huge::{FileSystem, file_system};
+use crate::numa;
 use crate::window::{Access, MapOptions, Window};
-use std::fs;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-/// Nodes that have memory, as a list such as `0-1,3`.
-const NODES: &str = "/sys/devices/system/node/has_memory";
-
 /// Has pages of a file come from memory of `node` alone.
 pub(super) fn bind(fd: BorrowedFd<'_>, path: &Path, bytes: u64, node: u16) -> Result<()> {
-    let there = fs::read_to_string(NODES).unwrap_or_default();
-    if !is_listed(&there, node) {
-        let there = there.trim().to_owned();
-        return Err(RegionError::NoNode { path: path.to_owned(), node, there });
-    }
+    numa::require(node).map_err(|there| RegionError::NoNode {
+        path: path.to_owned(),
+        node,
+        there,
+    })?;
     if file_system(fd, path)? != FileSystem::Tmpfs {
         let operation = "place its pages on a memory node";
         return Err(RegionError::Unsupported { path: path.to_owned(), operation });
@@ -31,26 +28,10 @@ pub(super) fn bind(fd: BorrowedFd<'_>, path: &Path, bytes: u64, node: u16) -> Re
     bound.map_err(failed("choose the memory node of", path))
 }
 
-/// Whether a list of numbers and ranges has `node`.
-fn is_listed(list: &str, node: u16) -> bool {
-    list.trim().split(',').any(|part| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let range = first.parse::<u16>().ok().zip(last.parse::<u16>().ok());
-        range.is_some_and(|(first, last)| (first..=last).contains(&node))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::region::{MemorySpec, RegionFiles};
-
-    #[test]
-    fn lists_of_nodes_are_read() {
-        let has = |list, nodes: &[u16]| nodes.iter().all(|node| is_listed(list, *node));
-        assert!(has("0-1,3\n", &[0, 1, 3]) && has("7", &[7]));
-        assert!(!is_listed("0-1,3\n", 2) && !is_listed("", 0) && !is_listed("x-2", 1));
-    }
 
     #[test]
     fn a_node_without_memory_is_refused_with_those_that_have_some() {

@@ -43,8 +43,8 @@ const ROUNDS_EAGER: u32 = 64;
 /// Rounds and requests together between two looks at the clock: some 10 µs, of an expiry in
 /// milliseconds.
 const STEPS_PER_CLOCK: usize = 256;
-/// Rounds with requests after which it is looked whether clients sleep that got replies, even if the
-/// next requests are there already.
+/// Rounds with requests after which it is looked whether clients sleep that got replies, even if
+/// the next requests are there already.
 const ROUNDS_PER_WAKE: u32 = 8;
 /// Rounds in a row in which nobody asked, after which a pipeline that holds requests is given a
 /// no-op: HERD's server polls so often in vain (§4.1).
