@@ -345,7 +345,9 @@ fn several_threads_and_clients_work_without_a_wrong_value() {
     assert_eq!(server.tallies().get(What::Malformed), 0);
 }
 
-/// The hello of the protocol's version 1.
+/// The protocol's version.
+const VERSION: u32 = 2;
+
 fn hello(version: u32, windows: u32) -> Vec<u8> {
     [&b"rpherd\0\0"[..], &version.to_le_bytes(), &windows.to_le_bytes()].concat()
 }
@@ -364,7 +366,7 @@ fn answer_to(name: &str, hello: &[u8]) -> (ControlConn, Vec<u8>, Vec<std::os::fd
 fn greetings_of_other_versions_and_sizes_are_refused_with_a_reason() {
     let name = unique("greet");
     let server = server(&name, 2, 1);
-    for wrong in [&hello(2, 4)[..], &hello(1, 4)[1..], b"GET / HTTP/1.1", b"x"] {
+    for wrong in [&hello(VERSION + 1, 4)[..], &hello(VERSION, 4)[1..], b"GET / HTTP/1.1", b"x"] {
         let (conn, answer, fds) = answer_to(&name, wrong);
         assert_eq!((answer.len(), answer[12], fds.len()), (48, 1, 0));
         let start = Instant::now();
@@ -385,8 +387,8 @@ fn greetings_of_other_versions_and_sizes_are_refused_with_a_reason() {
     let mut client = Client::connect(&name).unwrap();
     assert!(matches!(client.put(b"", b"v", 0, 0), Err(Error::KeySize { bytes: 0, .. })));
     assert!(matches!(client.get(&[1; 251], &mut Vec::new()), Err(Error::KeySize { .. })));
-    let long = client.put(b"k", &[0; 1001], 0, 0).unwrap_err();
-    assert!(matches!(long, Error::ValueSize { bytes: 1001, max_bytes: 1000 }), "{long}");
+    let is_long = client.submit_put(b"k", &[0; 1001], 0, 0).unwrap_err();
+    assert!(matches!(is_long, Error::ValueSize { bytes: 1001, max_bytes: 1000 }), "{is_long}");
 }
 
 /// A client that writes anything anywhere into what it shares harms only itself.
@@ -394,7 +396,7 @@ fn greetings_of_other_versions_and_sizes_are_refused_with_a_reason() {
 fn a_client_that_scribbles_harms_no_other() {
     let name = unique("scribble");
     let server = server(&name, 4, 1);
-    let (_conn, welcome, fds) = answer_to(&name, &hello(1, 16));
+    let (_conn, welcome, fds) = answer_to(&name, &hello(VERSION, 16));
     assert_eq!((welcome[12], fds.len()), (0, 3));
     let map = |fd: &std::os::fd::OwnedFd| {
         let bytes = rustix::fs::fstat(fd).unwrap().st_size as u64;
