@@ -5,7 +5,7 @@
 //!
 //! One by one the next key is named by the value that was read, so that a look-up cannot begin
 //! before the one before it has answered. The two sides walk in turn. Beside that, two threads in
-//! the one partition ([`threads`]).
+//! the one partition (`threads`).
 
 use super::threads;
 use crate::interleave::{Comparison, compare};
