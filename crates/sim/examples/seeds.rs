@@ -25,8 +25,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config {
         faults: words[2].parse()?,
         operations: words[3].parse()?,
-        trace_lines: if words.len() == 5 { u32::MAX } else { 0 },
+        trace_lines: if words.get(4).is_some_and(|word| word == "trace")
+            || std::env::var("TRACE").is_ok()
+        {
+            u32::MAX
+        } else {
+            0
+        },
         mutation,
+        software_coherent: words.get(4).is_some_and(|word| word == "software").then_some(true),
         ..Config::default()
     };
     config.check()?;

@@ -35,11 +35,12 @@ pub use consumer::{Consumer, Held};
 pub use producer::Producer;
 
 use crate::window::Window;
+use rackpool_core::coherence;
 use rackpool_core::constants::{
     MESSAGE_BYTES_MAX, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES,
 };
 use rackpool_core::layout::{BLOCK_BYTES, RING_BYTES};
-use rackpool_core::seam::Mem;
+use rackpool_core::seam::{Mem, Mutation};
 
 /// Payload bytes of a poll entry: all but its first word.
 pub const INLINE_BYTES: usize = RING_ENTRY_BYTES as usize - 8;
@@ -207,4 +208,5 @@ pub fn reset_with<M: Mem>(window: &M, geometry: Geometry) {
     let incarnation = window.load(INCARNATION) as u16;
     window.zero(0, geometry.data_offset());
     window.store(INCARNATION, u64::from(incarnation.wrapping_add(1)));
+    coherence::show(window, Mutation::HideRingReset, 0, geometry.data_offset());
 }
