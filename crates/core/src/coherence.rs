@@ -11,6 +11,7 @@
 //! - *What is stored into a page is written back before its announcement is withdrawn.* A changed
 //!   line that stayed behind would be written over the frame's next page, whenever it is evicted.
 //! - *Lines are dropped before a part of them is stored to*, since they go back as a whole.
+//! - *A section that was made anew is dropped as a whole* by the client that is welcomed to it.
 //! - *Nobody else stores to a line meanwhile*: each line has one host that writes it at a time, by
 //!   the layout, by an atomic at its home, or by a lock.
 //! - *A process that died in the midst leaves changed lines in its host's cache*: they are written

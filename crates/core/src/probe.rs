@@ -230,7 +230,7 @@ names! {
         KeepRingRoom = "keep-ring-room",
         /// A ring that is made anew is not shown to its client.
         HideRingReset = "hide-ring-reset",
-        /// … is attached to in old lines.
+        /// … is looked at in old lines when it joins.
         KeepRingReset = "keep-ring-reset",
         /// The daemon's host is not shown which answers were taken.
         HideConsumed = "hide-consumed",
@@ -275,6 +275,9 @@ impl Mutation {
                 | Mutation::FormAnew
                 | Mutation::BackAllMetadata
                 | Mutation::ClockEachAccess
+                | Mutation::HideWithdrawal
+                | Mutation::LeaveLinesAtAttach
+                | Mutation::AtomicsApart
         )
     }
 }
@@ -444,7 +447,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 64);
+        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 82);
     }
 
     #[test]

@@ -50,7 +50,6 @@ impl<M: Mem> Consumer<M> {
     /// As [`Consumer::attach`] for another geometry.
     pub fn attach_with(window: M, geometry: Geometry) -> Self {
         geometry.check(window.bytes());
-        coherence::renew(&window, Mutation::KeepRingReset, 0, geometry.bytes());
         let incarnation = window.load(INCARNATION) as u16;
         let buffer = Vec::with_capacity(geometry.message_bytes_max());
         Consumer { window, geometry, incarnation, taken: 0, buffer, waiter: Waiter::new() }

@@ -176,6 +176,10 @@ impl Geometry {
         assert!(window_bytes >= self.bytes(), "a ring does not fit {window_bytes} bytes");
     }
 }
+// Each line has one writer: the daemon that resets the ring, the consumer, or the producer. The
+// sleeping word, which both write, has one of its own.
+const _: () = assert!(TAKEN / 64 != INCARNATION / 64 && CONSUMER_SLEEPING / 64 != TAKEN / 64);
+const _: () = assert!(DONE / 64 != CONSUMER_SLEEPING / 64 && RING_ENTRY_BYTES.is_multiple_of(64));
 const _: () = assert!(Geometry::STANDARD.bytes() == RING_BYTES);
 const _: () = assert!(Geometry::STANDARD.message_bytes_max() == MESSAGE_BYTES_MAX as usize);
 const _: () = assert!(DONE + 8 * BLOCKS_MAX as u64 <= BLOCK_BYTES);

@@ -47,7 +47,6 @@ impl<M: Mem> Producer<M> {
     /// As [`Producer::attach`] for another geometry.
     pub fn attach_with(window: M, geometry: Geometry) -> Self {
         geometry.check(window.bytes());
-        coherence::renew(&window, Mutation::KeepRingReset, 0, geometry.bytes());
         let incarnation = window.load(INCARNATION) as u16;
         Producer {
             window,

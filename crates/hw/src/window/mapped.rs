@@ -5,8 +5,8 @@
 //! nobody waits for.
 
 use super::out_of_window;
-use crate::{caches, copy};
 use crate::sync::{Arc, AtomicU64, Ordering, compiler_fence, full_fence, spin_loop};
+use crate::{caches, copy};
 use rackpool_core::seam::{Mem, Probe};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FileType, fstat};
