@@ -24,9 +24,6 @@ use crate::constants::CELLS;
 use crate::layout::{RegionLayout, cell_offset};
 use crate::seam::{Mem, Mutation};
 
-/// Bytes of a cache line: what goes back as a whole.
-pub const LINE_BYTES: u64 = 64;
-
 /// Shows a range that was stored to, unless a test hides it.
 #[inline(always)]
 pub fn show<M: Mem>(mem: &M, hidden: Mutation, offset: u64, bytes: u64) {

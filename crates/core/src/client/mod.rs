@@ -595,8 +595,8 @@ impl<M: Mem> Client<M> {
         self.warm(addr, 8, Access::Write, |pages, offset| pages.fetch_add(offset, n))
     }
 
-    /// Whether this handle's host is another one than its rack's daemon's, and no hardware keeps the
-    /// two coherent.
+    /// Whether this handle's host is another one than its rack's daemon's, and no hardware keeps
+    /// the two coherent.
     #[inline(always)]
     pub fn is_apart(&self) -> bool {
         self.view(OWN).is_some_and(RackView::is_apart)

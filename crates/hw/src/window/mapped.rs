@@ -204,8 +204,8 @@ impl Window {
         self
     }
 
-    /// This window of memory that other hosts share and no hardware keeps coherent with their caches
-    /// (`false`), or of memory that is coherent for all who share it (`true`, as made).
+    /// This window of memory that other hosts share and no hardware keeps coherent with their
+    /// caches (`false`), or of memory that is coherent for all who share it (`true`, as made).
     ///
     /// # Panics
     /// If this processor cannot write lines back: see [`crate::caches::is_supported`].

@@ -466,19 +466,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     if config.faults.has(Fault::FailedRegistration) {
         cluster.registration_fails_ppm.set(rng.below(20_000) as u32);
     }
-    let mapped = rng.below(3);
-    let place = |place| {
-        let path = match mapped {
-            1 | 2 if !is_software && rng.chance_ppm(300_000) => Path::Mapped,
-            _ if rng.chance_ppm(300_000) => Path::Proxied,
-            _ => Path::OneSided,
-        };
-        let rack = (place % shape.racks) as usize;
-        let is_apart = is_software && rng.chance_ppm(500_000);
-        let host = hosts[rack + if is_apart { shape.racks as usize + 1 } else { 0 }];
-        Place { rack, host, path, process: None, done: false }
-    };
-    let places: Vec<Place> = (0..shape.clients).map(place).collect();
+    let places = places(&mut rng, &shape, &hosts, is_software);
     let mapped = places.iter().any(|one| one.path == Path::Mapped);
     let is_mapped = |rack: &Rack| mapped || rack.id.is_divided();
     cluster.racks.iter().for_each(|rack| rack.mapped_elsewhere.set(is_mapped(rack)));
@@ -498,6 +486,23 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         repaired_at: Cell::new(Ps::ZERO),
         audited: Cell::new(false),
     })
+}
+
+/// Where clients run, and how they reach other racks. Of racks with two hosts on either.
+fn places(rng: &mut Rng, shape: &Shape, hosts: &[HostId], is_software: bool) -> Vec<Place> {
+    let mapped = rng.below(3);
+    let place = |place| {
+        let path = match mapped {
+            1 | 2 if !is_software && rng.chance_ppm(300_000) => Path::Mapped,
+            _ if rng.chance_ppm(300_000) => Path::Proxied,
+            _ => Path::OneSided,
+        };
+        let rack = (place % shape.racks) as usize;
+        let is_apart = is_software && rng.chance_ppm(500_000);
+        let host = hosts[rack + if is_apart { shape.racks as usize + 1 } else { 0 }];
+        Place { rack, host, path, process: None, done: false }
+    };
+    (0..shape.clients).map(place).collect()
 }
 
 /// Makes the processors of a run, one a process, over one cache a host.
