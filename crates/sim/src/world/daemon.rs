@@ -18,7 +18,7 @@ use rackpool_core::layout::{
     SLOT_REQUEST_RING, SlotWord,
 };
 use rackpool_core::member::{MemberAnswer, Standing};
-use rackpool_core::seam::{FabricEvent, PeerId};
+use rackpool_core::seam::{FabricEvent, Mem, PeerId};
 use rackpool_core::wire::{
     self, ControlHello, ControlReply, FabricKind, MasterAnswer, MasterCall, MasterReply, RackInfo,
     RegionInfo, RemoteReply, RequestFrame,
@@ -497,6 +497,9 @@ impl Server {
     /// What the kernel of a client's host does before it says that the client is gone: the agent's
     /// part, or that of the daemon itself.
     fn settle(&self, slot: u32) {
+        if self.world.pages().is_coherent() {
+            return;
+        }
         let info = self.engine.sessions().find(|info| info.record == slot);
         let (Some(info), Some(section)) = (info, self.world.slot(slot)) else { return };
         let host = self.ctx.kernel.host_of(ProcessId(info.pid as u32));
