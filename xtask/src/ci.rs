@@ -9,7 +9,11 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::run::{Context, Task};
-use crate::{bench, deps, residue, sim, tidy};
+use crate::{bench, deps, residue, sim, tidy, vm};
+
+/// What tests are built with, and what virtual machines run: the program with all fabrics. `doc`
+/// and `bench` build the workspace without.
+pub const FEATURES: &str = "rackpool-cli/verbs";
 
 /// One step; `run` gives the reason of a failure.
 pub struct Step {
@@ -30,6 +34,7 @@ pub const STEPS: &[Step] = &[
     Step { name: "shuttle", run: shuttle },
     Step { name: "sim", run: sim::step },
     Step { name: "mutations", run: sim::mutations_step },
+    Step { name: "vm", run: vm::step },
     Step { name: "bench", run: bench::smallest },
 ];
 
@@ -93,9 +98,8 @@ fn fmt(context: &Context) -> Result<(), String> {
     Task::cargo(&["fmt", "--all", "--check"]).run(context)
 }
 
-/// Verbs as well, which no other step here builds.
 fn clippy(context: &Context) -> Result<(), String> {
-    let what = ["clippy", "--workspace", "--all-targets", "--features", "rackpool-cli/verbs"];
+    let what = ["clippy", "--workspace", "--all-targets", "--features", FEATURES];
     let words = [&what[..], &["--", "-D", "warnings"]].concat();
     Task::cargo(&words).minutes(15).run(context)
 }
@@ -104,8 +108,8 @@ fn clippy(context: &Context) -> Result<(), String> {
 /// those behind it; one or two tests that failed are run again, once, and named at the end if they
 /// pass (decision 0032).
 fn test(context: &Context) -> Result<(), String> {
-    let words =
-        ["test", "--no-fail-fast", "--workspace", "--lib", "--bins", "--tests", "--examples"];
+    let words = ["test", "--no-fail-fast", "--workspace", "--features", FEATURES];
+    let words = [&words[..], &["--lib", "--bins", "--tests", "--examples"]].concat();
     let Err(why) = Task::cargo(&words).minutes(35).count_tests().run(context) else {
         return Ok(());
     };
@@ -113,7 +117,7 @@ fn test(context: &Context) -> Result<(), String> {
     println!("run again, by themselves: {}", names.join(", "));
     for target in targets {
         // Without the package's name: with it much would be built anew, with other features.
-        let mut words = vec!["test", "--workspace"];
+        let mut words = vec!["test", "--workspace", "--features", FEATURES];
         words.extend(target.split(' ').skip(2).chain(["--", "--exact"]));
         words.extend(names.iter().map(String::as_str));
         let before = context.passed();
@@ -127,7 +131,8 @@ fn test(context: &Context) -> Result<(), String> {
 }
 
 fn doctest(context: &Context) -> Result<(), String> {
-    Task::cargo(&["test", "--doc", "--workspace"]).minutes(10).count_tests().run(context)
+    let words = ["test", "--doc", "--workspace", "--features", FEATURES];
+    Task::cargo(&words).minutes(10).count_tests().run(context)
 }
 
 fn doc(context: &Context) -> Result<(), String> {

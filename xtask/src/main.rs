@@ -33,8 +33,8 @@ Usage: cargo xtask NAME [OPTIONS]
   shuttle   tests of rackpool-hw over random schedules of a whole rack, fresh each time
   sim       release against golden hashes, then fresh seeds under every fault for a minute
   mutations each safeguard of the engines left out in turn: the simulator must miss it
+  vm        scenarios in virtual machines: verbs, shared devdax, memory nodes, CXL, dead hosts
   bench     every benchmark in its smallest size
-  vm        scenarios in virtual machines; not part of `ci`
   help      this text
 
 Options of tidy:

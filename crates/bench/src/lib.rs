@@ -7,8 +7,8 @@
 //! [`local`], [`ring`], [`remote`], [`rrpc`], [`locks`], [`ycsb_run`], [`migrate`] and [`kv`], each
 //! an options structure and a function `run` that answers with a report ([`mod@run`] has what they
 //! share).
-//! [`dram`] measures how quickly memory channels are simulated.
-//! [`sim_table`] puts the pool's hash table into simulated runs.
+//! [`verbs`] measures a fabric without a pool on it; [`dram`] measures how quickly memory channels
+//! are simulated. [`sim_table`] puts the pool's hash table into simulated runs.
 //!
 //! Rule of the crate: no `unsafe`, and every random choice comes from a seed that the caller
 //! names, so that a run can be repeated.
@@ -37,6 +37,7 @@ pub mod rrpc;
 pub mod run;
 pub mod sim_table;
 pub mod value;
+pub mod verbs;
 pub mod ycsb;
 pub mod ycsb_run;
 pub mod zipf;

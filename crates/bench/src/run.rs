@@ -160,6 +160,9 @@ pub enum BenchError {
     /// HERD's fast path failed; its error says whether to retry.
     #[error(transparent)]
     Herd(#[from] rackpool_kv::herd::Error),
+    /// The fabric could not be set up; its error says whether to retry.
+    #[error(transparent)]
+    Fabric(#[from] rackpool_hw::fabric::FabricError),
     /// The raw TCP exchange failed. Retry.
     #[error("raw TCP: {0}")]
     Tcp(#[from] TcpError),
@@ -237,6 +240,8 @@ impl BenchError {
             Self::Table(error) => error.code(),
             Self::Cache(error) => error.code(),
             Self::Herd(error) => error.code(),
+            Self::Fabric(error) if error.is_absence() => "config",
+            Self::Fabric(_) => "io",
             Self::Master(_) => "master",
             Self::Tcp(_) | Self::Line(_) | Self::Pin(_) | Self::Ring(_) => "raw",
             Self::Ycsb(_) | Self::Option { .. } => "config",

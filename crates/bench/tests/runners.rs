@@ -5,7 +5,7 @@
 use rackpool::{Emulate, FabricChoice};
 use rackpool_bench::report::{Better, Kind, Report, Row};
 use rackpool_bench::run::{PoolSource, Progress, Size};
-use rackpool_bench::{local, remote, ring, rrpc};
+use rackpool_bench::{local, remote, ring, rrpc, verbs};
 use std::sync::Mutex;
 
 /// The runners pin their thread and want the machine for themselves: one at a time.
@@ -123,4 +123,24 @@ fn bench_rrpc_reports_each_mode_beside_a_raw_read_and_the_rate_by_reads_under_wa
     assert_eq!((count(first, "master_messages"), count(first, "ring_messages")), (0, 0));
     let deep = row(&report, "remote_read_pipeline_32_over_1");
     assert!(deep.extra["send_calls_each"].as_f64() < Some(0.5), "{deep:?}");
+}
+
+#[test]
+fn bench_verbs_reports_each_verb_alone_in_out_and_all_to_all() {
+    let _alone = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    for carrier in [verbs::Carrier::Tcp, verbs::Carrier::Shm] {
+        let options = verbs::Options { size: Size::Smoke, carrier, device: None };
+        let report = verbs::run(&options, &mut |_| ()).unwrap();
+        let names: Vec<&str> = report.results.iter().map(|row| row.name.as_str()).collect();
+        let mut expected = vec!["read_32B", "write_32B", "in_read_4B", "in_write_1024B"];
+        expected.extend(["out_read_32B", "out_write_32B", "all_to_all_write_32B"]);
+        if carrier == verbs::Carrier::Tcp {
+            expected.extend(["echo_write_send_32B", "echo_write_imm_send_32B"]);
+            expected.extend(["echo_send_send_32B", "echo_rate_write_send_32B"]);
+        }
+        for name in expected {
+            assert!(names.contains(&name), "{name} is not in {names:?}");
+        }
+        assert!(report.results.iter().all(|row| row.ours > 0.0));
+    }
 }

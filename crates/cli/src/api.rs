@@ -12,7 +12,7 @@ use rackpool::{BalanceParams, Handle, Options, Pool, PoolStats, Secret};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
-use rackpool_bench::{cache, dram, kv, local, locks, migrate, remote, ring, rrpc, ycsb_run};
+use rackpool_bench::{cache, dram, kv, local, locks, migrate, remote, ring, rrpc, verbs, ycsb_run};
 use rackpool_core::wire::FabricKind;
 use std::io::BufRead;
 use std::net::{SocketAddr, TcpStream};
@@ -504,7 +504,11 @@ pub fn run_bench(plan: BenchPlan, progress: &mut dyn FnMut(usize, usize, &str)) 
         }
         BenchName::Rrpc => rrpc::run(&rrpc::Options { size, source, fabric }, &mut say)?,
         BenchName::Sim => crate::sim::speed(true)?,
-        BenchName::Migrate | BenchName::Cache | BenchName::Kv | BenchName::Dram => {
+        BenchName::Migrate
+        | BenchName::Cache
+        | BenchName::Kv
+        | BenchName::Dram
+        | BenchName::Verbs => {
             return Err(Failure::new("bug", "it has no racks, or servers of its own"));
         }
         BenchName::Ycsb => {
@@ -546,6 +550,14 @@ pub fn run_cache(
 /// Runs `bench dram`.
 pub fn run_dram(size: Size, progress: &mut dyn FnMut(usize, usize, &str)) -> Result<Report> {
     Ok(dram::run(size, &mut |step: Progress| progress(step.done, step.steps, &step.name))?)
+}
+
+/// Runs `bench verbs`; `progress` as in [`run_bench`].
+pub fn run_verbs(
+    options: &verbs::Options,
+    progress: &mut dyn FnMut(usize, usize, &str),
+) -> Result<Report> {
+    Ok(verbs::run(options, &mut |step: Progress| progress(step.done, step.steps, &step.name))?)
 }
 
 /// Runs `bench migrate`; `progress` as in [`run_bench`].

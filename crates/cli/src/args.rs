@@ -136,7 +136,8 @@ Examples:
   rackpool bench local --quick
   rackpool bench remote --fabric tcp --json remote.json
   rackpool bench ycsb --workload A --distribution zipfian
-  rackpool bench kv --peers --json kv.json";
+  rackpool bench kv --peers --json kv.json
+  rackpool bench verbs --fabric verbs --verbs-device mlx5_0";
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:
@@ -366,7 +367,8 @@ pub struct DaemonArgs {
     /// Address of the master; several with commas between
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400")]
     pub master: String,
-    /// The rack's memory, all shards together: shm:PATH?size=SIZE[&huge=2M], dax:PATH or heap:SIZE
+    /// The rack's memory, all shards together: shm:PATH?size=SIZE[&huge=2M][&numa=NODE], dax:PATH
+    /// or heap:SIZE
     /// [default: shm:/dev/shm/rackpool-rackN?size=1G]
     #[arg(long, value_name = "MEMORY", value_parser = parse_memory)]
     pub memory: Option<String>,
@@ -494,6 +496,9 @@ pub enum BenchName {
     Cache,
     /// The cache's server through memcached's and Redis's protocols
     Kv,
+    /// A fabric by itself (--fabric tcp, shm or verbs): READ, WRITE and ECHO, alone, in and out, by
+    /// size, all to all; with perftest's tools beside it on devices
+    Verbs,
     /// How quickly the simulator runs pool operations in performance mode
     Sim,
     /// How quickly memory channels are simulated, in requests a second of processor time
@@ -512,9 +517,12 @@ pub struct BenchArgs {
     /// Write the numbers as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// How the other rack is reached (remote, ycsb)
-    #[arg(long, value_name = "tcp|shm", default_value = "tcp")]
+    /// How the other rack is reached (remote, ycsb); the fabric (verbs)
+    #[arg(long, value_name = "tcp|shm|verbs", default_value = "tcp")]
     pub fabric: FabricChoice,
+    /// The RDMA device, NAME[:PORT][/GID] (verbs) [default: the first with an active port]
+    #[arg(long, value_name = "DEVICE")]
+    pub verbs_device: Option<String>,
     /// Inject latency, for example cxl=140ns,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,

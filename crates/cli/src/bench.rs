@@ -10,9 +10,9 @@ use crate::output;
 use crate::servers::install_shutdown;
 use crate::sim;
 use indicatif::ProgressBar;
-use rackpool_bench::migrate;
 use rackpool_bench::report::{Report, ReportError};
 use rackpool_bench::run::{PoolSource, Size};
+use rackpool_bench::{migrate, verbs};
 use rackpool_hw::process::Shutdown;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -55,6 +55,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         BenchName::Migrate => vec![measure_migrate(args, shutdown)?],
         BenchName::Kv => vec![measure_kv(args, shutdown)?],
         BenchName::Dram => vec![measure_dram(args, shutdown)?],
+        BenchName::Verbs => vec![measure_verbs(args, shutdown)?],
         name => measure(&[name], &setup, shutdown)?,
     };
     finish(args, reports)
@@ -117,6 +118,21 @@ fn measure_cache(args: &BenchArgs, shutdown: Shutdown) -> Result<Report> {
 fn measure_dram(args: &BenchArgs, shutdown: Shutdown) -> Result<Report> {
     let size = Size::quick(args.quick);
     watch(move |progress| api::run_dram(size, progress), shutdown)
+}
+
+/// Measures a fabric by itself, in this process.
+fn measure_verbs(args: &BenchArgs, shutdown: Shutdown) -> Result<Report> {
+    let carrier = match args.fabric {
+        FabricChoice::Tcp | FabricChoice::Auto => verbs::Carrier::Tcp,
+        FabricChoice::Shm => verbs::Carrier::Shm,
+        FabricChoice::Verbs => verbs::Carrier::Verbs,
+        FabricChoice::Proxied => {
+            return Err(Failure::usage("a fabric that can be measured is tcp, shm or verbs"));
+        }
+    };
+    let size = Size::quick(args.quick);
+    let options = verbs::Options { size, carrier, device: args.verbs_device.clone() };
+    watch(move |progress| api::run_verbs(&options, progress), shutdown)
 }
 
 /// Measures what moving pages is worth: each measurement has racks of its own, one after another.

@@ -8,6 +8,8 @@ use crate::kv_args::KvArgs;
 use crate::output::{Level, log};
 use crate::servers::{install_shutdown, say_ready, wait_for_end};
 use rackpool_hw::fabric::FabricError;
+use rackpool_hw::numa::Placement;
+use rackpool_hw::secret::Secret;
 use rackpool_kv::cache::{Cache, Error, Options, Shelving};
 use rackpool_kv::front::auth::read_users;
 use rackpool_kv::front::core::Settings;
@@ -15,6 +17,7 @@ use rackpool_kv::front::server::{Doors, Server, StartError};
 use rackpool_kv::front::tls::Tls;
 use rackpool_kv::herd;
 use rackpool_kv::herd::geometry::FABRIC_CLIENTS_MAX;
+use rackpool_kv::numa_tier::NumaTier;
 use rackpool_kv::pool_tier::PoolTier;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -25,10 +28,11 @@ const PARTITIONS_PER_THREAD: u32 = 4;
 
 impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
-        let code = match error {
+        let code = match &error {
             StartError::Open { .. } => "denied",
             StartError::Herd(herd::StartError::BadOption { .. }) => "config",
             StartError::Herd(herd::StartError::Fabric(FabricError::NotLoopback { .. })) => "denied",
+            StartError::Herd(herd::StartError::Fabric(error)) if error.is_absence() => "config",
             _ => "io",
         };
         Failure::new(code, error.to_string())
@@ -47,6 +51,11 @@ pub fn run(args: &KvArgs) -> Result<()> {
         _ => None,
     };
     let tls = tls.transpose().map_err(|reason| Failure::new("config", reason))?;
+    if args.secret_file.is_some() && args.pool.is_none() && args.herd_listen.is_none() {
+        return Err(Failure::usage("--secret-file is for --pool and --herd-listen"));
+    }
+    let secret = args.herd_listen.and(args.secret_file.as_deref()).map(Secret::from_file);
+    let secret = secret.transpose()?;
     // Last, since it may make a file.
     let cache = cache(args, threads)?;
     let settings = Settings {
@@ -72,7 +81,8 @@ pub fn run(args: &KvArgs) -> Result<()> {
         herd_fabric: args.herd_listen.map(|listen| {
             let door = herd::FabricDoor::new(listen, threads as u32);
             let clients = args.herd_clients.min(FABRIC_CLIENTS_MAX);
-            herd::FabricDoor { clients, pipeline: args.herd_pipeline, ..door }
+            let (pipeline, device) = (args.herd_pipeline, args.herd_device.clone());
+            herd::FabricDoor { clients, pipeline, secret, device, ..door }
         }),
         open_to_all: args.insecure_open,
         tls,
@@ -111,19 +121,25 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         memory: args.memory,
         partitions,
         policy: args.policy.policy,
-        // With a pool it is a limit of what lies there.
-        max_value: args.max_value.filter(|_| args.pool.is_none()).unwrap_or(0),
+        // With a tier it is a limit of what lies there.
+        max_value: args.max_value.filter(|_| !has_tier(args)).unwrap_or(0),
         seed: seed.map_err(|error| Failure::io("the system's random numbers", &error))?,
+        // One thread has nobody to share with.
+        shared_reads: threads > 1,
+        placement: args.interleave.clone(),
         ..Options::default()
     };
+    let shelving = args.value_tier.as_ref().map(|nodes| value_tier(nodes, args)).transpose()?;
     let Some(path) = &args.warm else {
         let cache = Cache::new(options).map_err(failure)?;
-        return match &args.pool {
-            None => Ok(cache),
-            Some(master) => with_pool(cache, master, args),
+        return match (&args.pool, &shelving) {
+            (Some(master), _) => with_pool(cache, master, args),
+            (None, Some(shelving)) => cache.with_tier(shelving).map_err(failure),
+            (None, None) => Ok(cache),
         };
     };
-    let (cache, found) = Cache::open(options, path).map_err(|error| match error {
+    let opened = Cache::open_with_tier(options, path, shelving.as_ref());
+    let (cache, found) = opened.map_err(|error| match error {
         error @ Error::Corrupt { .. } => {
             let way_out = "start with the --memory, --policy and --threads that it was made \
                            with, name another file, or remove it to start empty";
@@ -135,6 +151,27 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
     let what = format!("{}: {items} items of {bytes} bytes found, {lost} lost", path.display());
     log(Level::Info, "kv", what);
     Ok(cache)
+}
+
+fn has_tier(args: &KvArgs) -> bool {
+    args.pool.is_some() || args.value_tier.is_some()
+}
+
+/// Memory of these nodes for long values, in a file beside that of the cache if there is one.
+fn value_tier(nodes: &Placement, args: &KvArgs) -> Result<Shelving> {
+    let memory = args.value_tier_memory.unwrap_or(args.memory);
+    let tier = match &args.warm {
+        None => NumaTier::new(nodes, memory),
+        Some(path) => {
+            let mut path = path.clone().into_os_string();
+            path.push(".values");
+            NumaTier::open(nodes, memory, Path::new(&path))
+        }
+    };
+    let (tier, min_bytes) = (Arc::new(tier.map_err(failure)?), args.value_tier_from);
+    let what = format!("values from {min_bytes} bytes on lie on {nodes}, up to {memory} bytes");
+    log(Level::Info, "kv", what);
+    Ok(Shelving { tier, min_bytes, memory, max_value: args.max_value.unwrap_or(0) })
 }
 
 /// Long values lie in the pool from now on.

@@ -3,6 +3,7 @@
 use crate::args::{parse_listen, parse_size};
 use clap::Args;
 use rackpool::FabricChoice;
+use rackpool_hw::numa::Placement;
 use rackpool_kv::cache::Policy;
 use rackpool_kv::herd::Pipeline;
 use std::net::SocketAddr;
@@ -18,9 +19,11 @@ and RESP3 at the other, one cache behind both.
 With --herd the same cache is open to processes of this host and user through shared memory: a
 request slot for each client and window, polled by threads that sleep when nobody asks, one round
 trip for every operation. Programs use it by the crate rackpool-kv, herd::Client::connect(NAME);
-values up to 1000 bytes go that way, longer ones by the other doors. --herd-listen opens the same
-path over the fabric: requests by one-sided WRITE, replies by SEND, herd::Client::connect_to(ADDR);
-only addresses of this host, since the fabric has no authentication.
+what is longer than a slot of 1000 bytes goes in parts. --herd-listen opens the same path over the
+fabric: requests by one-sided WRITE, replies by SEND, herd::Client::connect_at(ADDR); addresses that
+other machines reach only with --secret-file, a secret that clients prove that they have. With
+--herd-device clients may come by RDMA from there on, as in the paper: WRITE over unreliable
+connections or SEND over datagrams, replies over datagrams.
 
 Other machines are let in with passwords only: --auth-file holds lines user:password for memcached's
 text protocol (and closes the binary one), --password-file the password of RESP's AUTH. With
@@ -32,9 +35,15 @@ and are streamed from there. What the pool lends comes back when this process en
 ends; while a rack does not answer, its values are errors (RESP) or misses (counted as
 tier_failed), and everything else is served.
 
+With --value-tier long values lie on another memory node of this host, such as one of CXL memory
+without processors, or on several by weights; index, keys and short values stay where the cache is.
+With --interleave all of the cache is dealt out to nodes by weights, page by page, for their
+bandwidth together.
+
 With --warm the cache lies in a file of shared memory and is there again after a restart, also after
 a kill: every item is checked, and what does not fit its check is dropped and counted. The file is
-yours: remove it to start empty, or to give the memory back.
+yours: remove it to start empty, or to give the memory back. With --value-tier the values lie in
+FILE.values beside it.
 
 Examples:
   rackpool kv --memory 1g --memcached 11211 --resp 6379
@@ -42,8 +51,11 @@ Examples:
   rackpool kv --memory 4g --memcached 11211 --idle-seconds 300 --metrics 9402
   rackpool kv --memory 1g --memcached 11211 --herd rackpool/cache0
   rackpool kv --memory 1g --memcached 11211 --herd-listen 7100
+  rackpool kv --memory 1g --herd-listen 10.0.0.1:7100 --secret-file ./secret --herd-device mlx5_0
   rackpool kv --memory 1g --resp 0.0.0.0:6379 --password-file ./password
   rackpool kv --memory 4g --memcached 11211 --warm /dev/shm/cache
+  rackpool kv --memory 4g --resp 6379 --value-tier numa:1 --value-tier-memory 64g
+  rackpool kv --memory 8g --resp 6379 --interleave numa:0=3,numa:1=1
   rackpool kv --memory 1g --resp 6379 --pool 127.0.0.1:7400 --pool-memory 64g
   rackpool kv --memory 1g --resp 6379 --tls-cert cert.pem --tls-key key.pem
 
@@ -70,6 +82,10 @@ pub struct KvArgs {
     /// Serve HERD's fast path over the fabric; a port alone is one of 127.0.0.1
     #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
     pub herd_listen: Option<SocketAddr>,
+    /// The RDMA device of HERD's fast path over the fabric, NAME[:PORT][/GID]; needs a program that
+    /// was built with it
+    #[arg(long, value_name = "DEVICE", requires = "herd_listen")]
+    pub herd_device: Option<String>,
     /// Clients of HERD's fast path at once, each door (over the fabric at most 960)
     #[arg(long, value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=16384))]
@@ -101,8 +117,8 @@ pub struct KvArgs {
     /// How other racks are reached [default: as their daemons say]
     #[arg(long, value_name = "auto|tcp|shm", requires = "pool")]
     pub fabric: Option<FabricChoice>,
-    /// File with the pool's secret
-    #[arg(long, value_name = "FILE", requires = "pool")]
+    /// File with the pool's secret, which clients of HERD's fast path over the fabric prove, too
+    #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
     /// Memory of the pool that values may take [default: as much as --memory]
     #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "pool")]
@@ -115,6 +131,21 @@ pub struct KvArgs {
     #[arg(long, value_name = "MS", default_value_t = 1000, requires = "pool",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub pool_timeout_ms: u64,
+    /// All memory of the cache comes from these memory nodes: numa:1 is one, numa:0=3,numa:1=1 are
+    /// two whose pages are dealt out by weights
+    #[arg(long, value_name = "NODES")]
+    pub interleave: Option<Placement>,
+    /// Long values come from these memory nodes, index, keys and short values from where the cache
+    /// is
+    #[arg(long, value_name = "NODES", conflicts_with = "pool")]
+    pub value_tier: Option<Placement>,
+    /// Memory that values may take there [default: as much as --memory]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "value_tier")]
+    pub value_tier_memory: Option<u64>,
+    /// Values from this length on lie there, at least 1K
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "value_tier",
+          default_value = "4K")]
+    pub value_tier_from: u64,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

@@ -137,6 +137,32 @@ fn what_was_stored_is_there_after_a_kill() {
 }
 
 #[test]
+fn long_values_on_a_memory_node_are_there_after_a_kill() {
+    let name = unique("node");
+    let shared = Shared(format!("/dev/shm/{name}"));
+    let values = Shared(format!("/dev/shm/{name}.values"));
+    let options = ["kv", "--memory", "32m", "--memcached", "0", "--interleave", "numa:0=3"];
+    let tier = ["--value-tier", "numa:0", "--value-tier-memory", "16m", "--warm", &shared.0];
+    let words = [&options[..], &tier].concat();
+    let server = Server::start(&words);
+    let addr = door(&server, "memcached");
+    let value = |key: usize| format!("{key:03}").repeat(4000);
+    for key in 0..100 {
+        let set = format!("set key{key} 0 0 12000\r\n{}\r\n", value(key));
+        assert_eq!(ask(&addr, &set, "\r\n"), "STORED\r\n");
+    }
+    // SIGKILL.
+    drop(server);
+    assert!(std::fs::metadata(&values.0).is_ok_and(|file| file.len() == 16 << 20));
+    let server = Server::start(&words);
+    let addr = door(&server, "memcached");
+    for key in (0..100).step_by(7) {
+        let expected = format!("VALUE key{key} 0 12000\r\n{}\r\nEND\r\n", value(key));
+        assert_eq!(ask(&addr, &format!("get key{key}\r\n"), "END\r\n"), expected);
+    }
+}
+
+#[test]
 fn what_cannot_be_served_is_refused_with_the_way_out() {
     let dir = Dir::new();
     let nowhere = dir.file("nowhere");
@@ -148,6 +174,9 @@ fn what_cannot_be_served_is_refused_with_the_way_out() {
         (&["--resp", "0", "--warm", &dir.file("no/file")], "io", "no/file"),
         (&["--resp", "0", "--memory", "1k"], "usage", "memory"),
         (&["--resp", "0", "--policy", "lru"], "usage", "tinylfu"),
+        (&["--resp", "0", "--value-tier", "numa:777"], "no-node", "nodes with memory: 0"),
+        (&["--resp", "0", "--interleave", "numa:0=1,numa:9=1"], "no-node", "memory: 0"),
+        (&["--resp", "0", "--interleave", "0:1"], "usage", "numa:0=3,numa:1=1"),
         (&["--resp", "0", "--tls-cert", &nowhere], "usage", "--tls-key"),
         (&["--memory", "1g"], "usage", "--memcached"),
     ] {

@@ -4,6 +4,8 @@
 mod common;
 
 use common::{Dir, Server, WITHIN, rackpool, run, told, unique};
+use rackpool_hw::secret::Secret;
+use rackpool_kv::herd::Client;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -219,4 +221,38 @@ fn works(test: &str, encrypts: bool) {
     let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
     // Three shells, and three commands that list racks.
     assert!(stats["master"]["refused"]["denied"].as_u64() >= Some(6), "{stats}");
+}
+
+#[test]
+fn herds_door_with_a_secret_is_open_to_who_has_it_at_any_address() {
+    let test = "herds_door_with_a_secret_is_open_to_who_has_it_at_any_address";
+    let Ok(address) = std::env::var(FOREIGN) else {
+        if runs_in_its_own_network(test) {
+            return;
+        }
+        println!("no network of its own: on the loopback");
+        return serve_herd("127.0.0.1");
+    };
+    let listen = format!("{address}:0");
+    let (code, _, err) = told(&run(&["kv", "--memory", "32m", "--herd-listen", &listen]));
+    assert!(code != 0 && err.starts_with("error denied "), "{code} {err}");
+    serve_herd(&address);
+}
+
+fn serve_herd(address: &str) {
+    let dir = Dir::new();
+    let bytes = b"0123456789abcdef0123456789abcdef";
+    let (file, listen) = (secret_file(&dir, "ours", bytes, 0o600), format!("{address}:0"));
+    let words = ["kv", "--memory", "32m", "--herd-listen", &listen, "--secret-file", &file];
+    let server = Server::start(&words);
+    let door = server.addr.split_whitespace().find_map(|word| word.strip_prefix("herd-fabric="));
+    let door = door.unwrap().parse().unwrap();
+    let secret = Secret::new(bytes).unwrap();
+    let mut client = Client::connect_at(door, 0, Some(secret)).unwrap();
+    client.put(b"long", &[7; 70_000], 1, 0).unwrap();
+    let mut value = Vec::new();
+    assert_eq!(client.get(b"long", &mut value).unwrap(), Some(1));
+    assert!(value == [7; 70_000]);
+    let other = Secret::new(&[9; 32]).unwrap();
+    assert_eq!(Client::connect_at(door, 0, Some(other)).err().unwrap().code(), "gone");
 }

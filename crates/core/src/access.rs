@@ -1,9 +1,10 @@
-//! Which users of a host may use a rack's memory there: the one whose processes serve it, root, and
-//! those that the operator lists. Whoever may, may read and write all of the pool; other users of the
-//! host learn nothing and get no descriptor.
+//! Which users of a host may use a rack's memory there: the one whose processes serve it, root,
+//! and those that the operator lists. Whoever may, may read and write all of the pool; other users
+//! of the host learn nothing and get no descriptor.
 //!
-//! In: the user at the other end of a control connection, as the kernel reports it. Out: nothing, or
-//! `denied`. Asked by daemons and agents of who connects, and by clients of whom they find there.
+//! In: the user at the other end of a control connection, as the kernel reports it. Out: nothing,
+//! or `denied`. Asked by daemons and agents of who connects, and by clients of whom they find
+//! there.
 
 use crate::error::{Error, Result};
 use crate::probe::{Mutation, Probe};

@@ -22,6 +22,20 @@ pub use portable::{copy_in, copy_in_streaming, copy_out, zero};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub use x86_64::{copy_in, copy_in_streaming, copy_out, zero};
 
+/// Asks for the line at `at`, which need not be valid.
+#[inline(always)]
+pub(crate) fn prefetch(at: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        // Into the second cache: the first one's few outstanding misses would bound a batch.
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a prefetch is a hint and never faults; SSE is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = at;
+}
+
 #[cfg(test)]
 mod tests {
     use super::portable;

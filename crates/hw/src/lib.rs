@@ -21,6 +21,8 @@ pub mod handshake;
 #[cfg(not(any(loom, shuttle)))]
 pub mod line;
 #[cfg(not(any(loom, shuttle)))]
+pub mod numa;
+#[cfg(not(any(loom, shuttle)))]
 pub mod process;
 #[cfg(not(any(loom, shuttle)))]
 pub mod region;
@@ -28,5 +30,6 @@ pub mod ring;
 #[cfg(not(any(loom, shuttle)))]
 pub mod secret;
 pub mod sync;
+pub mod version;
 pub mod wait;
 pub mod window;

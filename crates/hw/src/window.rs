@@ -20,12 +20,16 @@ mod mapped;
 #[cfg(any(loom, shuttle))]
 mod modelled;
 #[cfg(not(any(loom, shuttle)))]
+mod nodes;
+#[cfg(not(any(loom, shuttle)))]
 mod process;
 
 #[cfg(not(any(loom, shuttle)))]
 pub use mapped::{Access, MapOptions, Piece, SEND_PIECES_MAX, Window, send_gather};
 #[cfg(any(loom, shuttle))]
 pub use modelled::Window;
+#[cfg(not(any(loom, shuttle)))]
+pub use process::Bare;
 
 #[cfg(doc)]
 use rackpool_core::seam::Mem;

@@ -12,6 +12,7 @@ use rackpool_hw::process::{ProcessId, monotonic_ns, random_u64};
 use rackpool_hw::region::{MemorySpec, RegionError, RegionFiles, Section};
 use rackpool_hw::window::{Access, MapOptions, Window};
 use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -676,4 +677,25 @@ fn a_device_that_is_none_is_refused_by_every_call() {
         }
     }
     assert!(Path::new("/etc/passwd").exists());
+}
+
+/// Node 0, and those that `RACKPOOL_NODES` says are there.
+#[test]
+fn every_page_lies_on_the_node_that_was_asked_for() {
+    if !Path::new("/sys/devices/system/node/has_memory").exists() {
+        println!("this kernel has no memory nodes");
+        return;
+    }
+    let nodes = std::env::var("RACKPOOL_NODES").unwrap_or_else(|_| "0".into());
+    let dir = Dir::new();
+    for node in nodes.split(',') {
+        for text in ["heap:16M?".to_owned(), format!("{}&", dir.spec("?size=16M"))] {
+            let spec: MemorySpec = format!("{text}numa={node}&touch=1").parse().unwrap();
+            let region = RegionFiles::create(&spec).unwrap();
+            let pages = region.map(Section::Pages).unwrap().node_pages().unwrap();
+            let expected = BTreeMap::from([(node.parse().unwrap(), 4096)]);
+            assert_eq!(pages, expected, "pages of 4 KiB by node");
+            region.remove().unwrap();
+        }
+    }
 }

@@ -13,6 +13,7 @@ pub mod constants;
 pub mod error;
 pub mod front;
 pub mod herd;
+pub mod numa_tier;
 pub mod pool_tier;
 pub mod table;
 pub mod words;

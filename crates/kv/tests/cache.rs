@@ -91,13 +91,12 @@ fn name(key: u16) -> Vec<u8> {
 }
 
 fn bytes_of(pinned: &Pinned) -> Vec<u8> {
-    use rackpool_core::seam::Mem;
     let mut value = Vec::new();
     let is_whole = pinned.pieces(0, |piece| {
-        let Piece::Shared(window, at, bytes) = piece else { panic!("no other tier") };
-        let from = value.len();
-        value.resize(from + bytes as usize, 0);
-        window.copy_out(at, &mut value[from..]);
+        match piece {
+            Piece::Shared(window, at, bytes) => window.append_to(at, bytes, &mut value),
+            Piece::Private(bytes) => value.extend_from_slice(bytes),
+        }
         true
     });
     assert!(is_whole);
@@ -360,8 +359,10 @@ proptest! {
     #[test]
     fn a_store_serves_everything_that_was_stored_last(
         ops in prop::collection::vec(op(60_000, 300), 1..700),
+        shared_reads in any::<bool>(),
     ) {
-        let mut bed = Bed::new(Options { mode: Mode::Store, ..options(2, 120) }, false);
+        let options = Options { mode: Mode::Store, shared_reads, ..options(2, 120) };
+        let mut bed = Bed::new(options, false);
         ops.iter().for_each(|op| bed.run(op));
         bed.finish(400);
     }
@@ -372,9 +373,10 @@ proptest! {
         policy in 0..POLICIES.len(),
         partitions in 1_u32..4,
         keeps_access in any::<bool>(),
+        shared_reads in any::<bool>(),
     ) {
         let policy = POLICIES[policy];
-        let options = Options { policy, keeps_access, ..options(partitions, 12) };
+        let options = Options { policy, keeps_access, shared_reads, ..options(partitions, 12) };
         let mut bed = Bed::new(options, true);
         ops.iter().for_each(|op| bed.run(op));
         bed.finish(2100);

@@ -18,7 +18,8 @@ fn path(name: &str) -> PathBuf {
 }
 
 fn options() -> Options {
-    Options { memory: 160 << 20, partitions: 2, seed: 11, ..Options::default() }
+    let shared_reads = true;
+    Options { memory: 160 << 20, partitions: 2, seed: 11, shared_reads, ..Options::default() }
 }
 
 /// Version and key, a checksum over them, and bytes that follow from it.
@@ -45,13 +46,26 @@ fn check(item: &Item<'_>) -> (u64, u64) {
 }
 
 /// What the child does until it is killed: the version that was stored last is entered in the
-/// second file when the storing has returned.
+/// second file when the storing has returned. Two threads read meanwhile, without a lock.
 #[test]
 fn child_under_load() {
     let Ok(name) = std::env::var(CHILD) else { return };
     let (cache, _) = Cache::open(options(), &PathBuf::from(&name)).unwrap();
     let file = std::fs::OpenOptions::new().read(true).write(true).open(name + ".acked").unwrap();
     let acked = Window::of_file(file.as_fd(), KEYS * 8).unwrap();
+    for thread in 0..2_u64 {
+        let cache = cache.clone();
+        std::thread::spawn(move || {
+            for round in thread << 32.. {
+                let key = xxh3_64(&u64::to_le_bytes(round)) % KEYS;
+                // One that finds something else ends the process before it is killed.
+                let look = || cache.get(&key.to_le_bytes(), 1, check);
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(look)).is_err() {
+                    std::process::exit(1);
+                }
+            }
+        });
+    }
     for version in 1.. {
         let key = xxh3_64(&u64::to_le_bytes(version)) % KEYS;
         let bytes = value(key, version);
@@ -81,6 +95,7 @@ fn a_killed_process_leaves_no_wrong_value_and_nothing_is_lost_that_was_stored() 
             .spawn()
             .unwrap();
         std::thread::sleep(std::time::Duration::from_millis(pause_ms));
+        assert!(child.try_wait().unwrap().is_none(), "it read what was never stored");
         child.kill().unwrap();
         child.wait().unwrap();
         let file = std::fs::OpenOptions::new().read(true).write(true).open(&acked_path).unwrap();

@@ -117,11 +117,25 @@ fn fuzz_slots(inputs: u64, seed: u64) -> u64 {
 /// Writes a request into a slot, then changes some of its bytes; or writes anything.
 fn write_slot(rng: &mut Rng, form: Form, to: &Window, at: u64, geometry: &Geometry) {
     let (key_bytes, value_bytes) = (rng.below(256) as u8, rng.below(1001) as u16);
-    let kind = [Kind::Get, Kind::Put, Kind::Delete, Kind::Found][rng.below(4)];
-    let value_bytes = if kind == Kind::Put || rng.chance(4) { value_bytes } else { 0 };
+    let kinds = [Kind::Get, Kind::Put, Kind::Delete, Kind::PutPart, Kind::GetPart, Kind::Found];
+    let kind = kinds[rng.below(kinds.len())];
+    let is_part = matches!(kind, Kind::PutPart | Kind::GetPart);
+    let value_bytes = match kind {
+        Kind::Put | Kind::PutPart => value_bytes,
+        Kind::GetPart => 24,
+        _ if rng.chance(4) => value_bytes,
+        _ => 0,
+    };
     let head = Head { key_bytes, value_bytes, ..Head::new(rng.next() >> rng.below(64), kind) };
     let mut message = head.bytes().to_vec();
-    message.resize(message.len() + usize::from(key_bytes) + usize::from(value_bytes), 0x6b);
+    message.resize(message.len() + usize::from(key_bytes), 0x6b);
+    if is_part {
+        // Values with the same few numbers, so that parts of one meet.
+        let words = [rng.below(4), 20 * rng.below(4), [20, 40, 5000][rng.below(3)]];
+        message.extend(words.iter().flat_map(|word| (*word as u64).to_le_bytes()));
+    }
+    let bytes = message.len().max(24 + usize::from(key_bytes) + usize::from(value_bytes));
+    message.resize(bytes, 0x6b);
     if message.len() <= geometry.message_bytes() {
         form.publish(to, at, geometry, &message);
     }

@@ -1,28 +1,26 @@
 //! HERD's fast path over a fabric: counts of WRITEs and SENDs, lost WRITEs, a server that sleeps,
 //! revoked keys, strangers, and kills of either end. Children are this program again.
 
+mod herd;
 mod peers;
 
+use herd::{Lossy, Process, endpoint};
 use peers::{Rng, WITHIN};
 use rackpool_core::addr::Generation;
 use rackpool_core::seam::{
-    BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, RemoteAddr, Sge, Verb,
-    WorkRequest, WorkStatus,
+    Fabric, FabricEvent, PeerId, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
-use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
+use rackpool_hw::fabric::tcp::Endpoint;
 use rackpool_hw::fabric::{FabricError, monotonic_ns};
+use rackpool_hw::secret::Secret;
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::herd::fabric::Wire;
 use rackpool_kv::herd::{Answer, Client, Error, FabricDoor, Far, Server, StartError, Ticket, What};
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
-const CHILD: &str = "RACKPOOL_HERD_FABRIC_CHILD";
 const KEYS: usize = 500;
 
 fn any_port() -> SocketAddr {
@@ -33,102 +31,6 @@ fn server(clients: u32, threads: u32) -> Server {
     let options = Options { memory: 64 << 20, partitions: 4, seed: 5, ..Options::default() };
     let door = FabricDoor { clients, ..FabricDoor::new(any_port(), threads) };
     Server::start_fabric(Cache::new(options).unwrap(), &door, threads).unwrap()
-}
-
-fn endpoint() -> Endpoint {
-    let options = EndpointOptions { log: Arc::new(|_| ()), ..EndpointOptions::default() };
-    Endpoint::new(options).unwrap()
-}
-
-/// An endpoint that counts, and loses WRITEs on their way.
-struct Lossy {
-    inner: Endpoint,
-    /// Of so many WRITEs one is lost; 0: none.
-    lose_one_in: usize,
-    rng: Rng,
-    posts: u64,
-    writes: u64,
-    rings: u64,
-    sends: u64,
-    lost: u64,
-    received: u64,
-    notices: u64,
-}
-
-impl Lossy {
-    fn connect(addr: SocketAddr, lose_one_in: usize) -> (Lossy, PeerId) {
-        let mut inner = endpoint();
-        let peer = inner.connect(addr, monotonic_ns()).unwrap();
-        let (posts, writes, rings, sends, lost) = (0, 0, 0, 0, 0);
-        let (received, notices, rng) = (0, 0, Rng(77));
-        let lossy =
-            Lossy { inner, lose_one_in, rng, posts, writes, rings, sends, lost, received, notices };
-        (lossy, peer)
-    }
-
-    fn client(addr: SocketAddr, lose_one_in: usize) -> Client<Far<Lossy>> {
-        let (lossy, peer) = Lossy::connect(addr, lose_one_in);
-        Client::connect_over(lossy, peer, 0).unwrap()
-    }
-
-    fn note(&mut self, events: &[FabricEvent]) {
-        for event in events {
-            if let FabricEvent::Received { message, .. } = event {
-                self.received += 1;
-                // A tag without a reply.
-                self.notices += u64::from(message.len() == 8);
-            }
-        }
-    }
-}
-
-impl Fabric for Lossy {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn post(&mut self, peer: PeerId, batch: &[WorkRequest<'_>]) -> Result<(), (usize, PostError)> {
-        self.posts += 1;
-        let mut kept = Vec::new();
-        for work in batch {
-            match work.verb {
-                Verb::Write(_) => self.writes += 1,
-                Verb::WriteImm(..) => self.rings += 1,
-                _ => self.sends += 1,
-            }
-            let is_write = !matches!(work.verb, Verb::Send);
-            if is_write && self.lose_one_in > 0 && self.rng.below(self.lose_one_in) == 0 {
-                self.lost += 1;
-            } else {
-                kept.push(*work);
-            }
-        }
-        self.inner.post(peer, &kept)
-    }
-
-    fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
-        let before = events.len();
-        let count = self.inner.poll(now, events);
-        self.note(&events[before..]);
-        count
-    }
-}
-
-impl Wire for Lossy {
-    fn register(&mut self, bytes: Vec<u8>) -> Result<BufId, FabricError> {
-        Wire::register(&mut self.inner, bytes)
-    }
-
-    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
-        Wire::buffer_mut(&mut self.inner, buf)
-    }
-
-    fn wait(&mut self, deadline: Nanos, events: &mut Vec<FabricEvent>) -> usize {
-        let before = events.len();
-        let count = Wire::wait(&mut self.inner, deadline, events);
-        self.note(&events[before..]);
-        count
-    }
 }
 
 fn key_of(key: usize) -> Vec<u8> {
@@ -268,7 +170,7 @@ fn every_operation_answers_over_several_threads() {
         assert!(!client.delete(&key_of(key)).unwrap());
     }
     client.put(b"k", &[7; 1000], 0, 0).unwrap();
-    let long = client.put(b"k", &[7; 1001], 0, 0).unwrap_err();
+    let long = client.submit_put(b"k", &[7; 1001], 0, 0).unwrap_err();
     assert!(matches!(long, Error::ValueSize { bytes: 1001, max_bytes: 1000 }));
     check_counts(&mut client, &server, 402);
 }
@@ -380,7 +282,7 @@ fn hello(wire: &mut Endpoint, peer: PeerId, hello: Vec<u8>) -> Option<Vec<u8>> {
 }
 
 fn good_hello() -> Vec<u8> {
-    [&b"rpherd\0\0"[..], &1u32.to_le_bytes(), &0u32.to_le_bytes()].concat()
+    [&b"rpherd\0\0"[..], &2u32.to_le_bytes(), &0u32.to_le_bytes()].concat()
 }
 
 fn grant_of(welcome: &[u8]) -> RemoteAddr {
@@ -483,45 +385,9 @@ fn many_clients_at_once_get_whole_values() {
     assert_eq!(server.tallies().get(What::Malformed), 0);
 }
 
-/// A child of this program, ended with this.
-struct Process {
-    child: Child,
-    said: String,
-}
-
-impl Process {
-    fn start(test: &str, role: &str) -> Process {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture"])
-            .env(CHILD, role)
-            .stdout(Stdio::piped())
-            .spawn();
-        let mut child = child.unwrap();
-        let stdout = child.stdout.take().unwrap();
-        let mut process = Process { child, said: String::new() };
-        let lines = BufReader::new(stdout).lines().map(|line| line.unwrap());
-        let said = lines.into_iter().find(|line| line.starts_with("up "));
-        process.said = said.expect("the child ended")[3..].to_owned();
-        process
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn child_client() {
-    let Ok(addr) = std::env::var(CHILD) else { return };
+    let Ok(addr) = std::env::var(herd::CHILD) else { return };
     let mut client = client_when_free(addr.parse().unwrap());
     let mut rounds = 0;
     let go_on = || {
@@ -536,7 +402,7 @@ fn child_client() {
 
 #[test]
 fn child_server() {
-    let Ok(_) = std::env::var(CHILD) else { return };
+    let Ok(_) = std::env::var(herd::CHILD) else { return };
     let server = server(16, 2);
     println!("\nup {}", server.addr().unwrap());
     loop {
@@ -592,4 +458,33 @@ fn a_killed_server_is_a_typed_error_at_once_for_those_who_work_and_come() {
         assert!(matches!(idle.get(b"k", &mut Vec::new()), Err(Error::Gone)));
         assert!(matches!(Client::connect_to(addr, 0), Err(Error::Gone)));
     });
+}
+
+#[test]
+fn who_has_the_secret_comes_in_and_nobody_else() {
+    let secret = |byte| Some(Secret::new(&[byte; 32]).unwrap());
+    let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
+    let door = FabricDoor { secret: secret(7), ..FabricDoor::new(any_port(), 1) };
+    let server = Server::start_fabric(cache, &door, 1).unwrap();
+    let addr = server.addr().unwrap();
+    let mut client = Client::connect_at(addr, 0, secret(7)).unwrap();
+    client.put(b"k", &[7; 5000], 0, 0).unwrap();
+    let mut value = Vec::new();
+    assert!(client.get(b"k", &mut value).unwrap().is_some() && value == [7; 5000]);
+    for other in [secret(8), None] {
+        assert!(matches!(Client::connect_at(addr, 0, other), Err(Error::Gone)));
+    }
+    assert_eq!(server.tallies().get(What::Joined), 1);
+}
+
+/// A server without a device refuses who would come by one; a program without verbs has none.
+#[test]
+fn a_door_without_its_device_does_not_open() {
+    let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
+    let device = Some("no-such-device".to_owned());
+    let door = FabricDoor { device, ..FabricDoor::new(any_port(), 1) };
+    match Server::start_fabric(cache, &door, 1) {
+        Err(StartError::Fabric(error)) => assert!(error.is_absence(), "{error}"),
+        _ => panic!("it opened"),
+    }
 }

@@ -489,7 +489,7 @@ impl Handle {
             shard: home.shard(),
             shards: home.shards(),
             own_rack: home.same_rack(self.client.own_rack()),
-            path: if mapped { "mapped" } else { "tcp" }.into(),
+            path: if mapped { "mapped" } else { self.links.fabric_name() }.into(),
             why: self.links.why(home, mapped),
             frame: entry.frame.0,
             generation: entry.generation.plain().0,

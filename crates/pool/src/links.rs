@@ -601,6 +601,11 @@ impl Links {
         }
     }
 
+    /// What carries one-sided operations to racks that are not mapped.
+    pub(crate) fn fabric_name(&self) -> &'static str {
+        if self.uses_verbs { "verbs" } else { "tcp" }
+    }
+
     /// Why a link to this rack takes the path that it takes, for people.
     pub(crate) fn why(&self, rack: RackId, mapped: bool) -> String {
         let is_own = rack.same_rack(self.own);
@@ -612,7 +617,7 @@ impl Links {
                 "this handle has no fabric endpoint: its own rack's daemon works for it".into()
             }
             (_, false, choice) => {
-                let name = if self.uses_verbs { "verbs" } else { "tcp" };
+                let name = self.fabric_name();
                 match choice {
                     FabricChoice::Auto => format!("the rack's daemon offers fabric {name}"),
                     _ => format!("this handle asked for fabric {name}"),

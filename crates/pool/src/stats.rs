@@ -34,7 +34,7 @@ pub struct Explain {
     pub shards: u16,
     /// Whether that is the handle's own rack.
     pub own_rack: bool,
-    /// `mapped`: loads and stores; `tcp`: one-sided operations.
+    /// `mapped`: loads and stores; `tcp` or `verbs`: one-sided operations.
     pub path: String,
     /// Why this path.
     pub why: String,

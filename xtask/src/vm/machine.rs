@@ -15,7 +15,10 @@ pub struct Machine {
     pub shared_mib: u32,
     /// Guests that share it: number k belongs to rack k / `rack_guests`.
     pub rack_guests: u32,
-    /// Root ports with a CXL memory device of 256 MiB each; 0 for none.
+    /// Memory of `memory_mib` that is node 1's, which has no processors, MiB; 0 for none. The
+    /// persistent memory is then node 2's.
+    pub far_mib: u32,
+    /// Root ports with a CXL memory device each; 0 for none.
     pub cxl_ports: u32,
     /// Further arguments, with `%ID%` for the guest and `%DIR%` for the run's folder.
     pub more: &'static [&'static str],
@@ -28,10 +31,14 @@ pub const MACHINE: Machine = Machine {
     memory_mib: 1024,
     shared_mib: 0,
     rack_guests: 2,
+    far_mib: 0,
     cxl_ports: 0,
     more: &[],
 };
 
+/// Length of a CXL memory device, MiB: two hold a region's fixed sections, half a GiB in units of
+/// 2 MiB, and pages.
+pub const CXL_MIB: u32 = 512;
 /// Longest path of a unix socket, bytes.
 const SOCKET_PATH_BYTES: usize = 107;
 /// The sizes that an nvdimm without a label may have are multiples of this, MiB.
@@ -90,7 +97,7 @@ impl Machine {
             (0..racks).map(|rack| (format!("shared.{rack}"), self.shared_mib)).collect();
         for guest in 0..guests {
             for port in 0..self.cxl_ports {
-                files.push((format!("cxl.{guest}.{port}"), 256));
+                files.push((format!("cxl.{guest}.{port}"), CXL_MIB));
                 // Labels of an earlier run would be in the way, so they are always new.
                 files.push((format!("lsa.{guest}.{port}"), 1));
             }

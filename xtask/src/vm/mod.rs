@@ -23,9 +23,11 @@ mod qemu;
 mod run;
 mod scenario;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::run::Context;
@@ -75,27 +77,29 @@ pub fn run(context: &Context, options: &Options) -> Result<(), String> {
     let initramfs = initramfs::make(&cache, &version)?;
     let is_chosen =
         |name: &str| options.names.is_empty() || options.names.iter().any(|chosen| chosen == name);
+    let chosen: Vec<&Scenario> =
+        SCENARIOS.iter().filter(|scenario| is_chosen(scenario.name)).collect();
+    let rig = Rig { kernel, initramfs, built: build(context, &chosen)?, options };
     let (mut passed, mut failed) = (Vec::new(), Vec::new());
-    for scenario in SCENARIOS.iter().filter(|scenario| is_chosen(scenario.name)) {
-        println!("vm: {}: {}", scenario.name, scenario.about);
-        let folder = run::Folder::new()?;
-        let run = Run {
-            machine: &scenario.machine,
-            guests: scenario.guests,
-            directory: folder.path(),
-            kernel: &kernel,
-            initramfs: &initramfs,
-            accelerator: options.accelerator,
-            tsc_khz: tsc_khz(),
-        };
-        let start = Instant::now();
-        let outcome = one(context, scenario, &run, &folder, options.verbose);
-        let seconds = start.elapsed().as_secs_f64();
-        match outcome {
-            Ok(()) => passed.push(format!("{} {seconds:.1} s", scenario.name)),
-            Err(why) => {
-                println!("vm: {} FAILED after {seconds:.1} s: {why}", scenario.name);
-                failed.push(scenario.name);
+    for batch in batches(&chosen) {
+        let outcomes: Vec<_> = thread::scope(|scope| {
+            let run = |scenario: &&'static Scenario| {
+                let (rig, scenario) = (&rig, *scenario);
+                scope.spawn(move || (scenario.name, rig.timed(scenario)))
+            };
+            let running: Vec<_> = batch.iter().map(run).collect();
+            running
+                .into_iter()
+                .map(|one| one.join().expect("it reports, it never panics"))
+                .collect()
+        });
+        for (name, (seconds, outcome)) in outcomes {
+            match outcome {
+                Ok(()) => passed.push(format!("{name} {seconds:.1} s")),
+                Err(why) => {
+                    println!("vm: {name} FAILED after {seconds:.1} s: {why}");
+                    failed.push(name);
+                }
             }
         }
     }
@@ -103,59 +107,131 @@ pub fn run(context: &Context, options: &Options) -> Result<(), String> {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
-/// Runs one scenario to its end.
-fn one(
-    context: &Context,
-    scenario: &Scenario,
-    run: &Run<'_>,
-    folder: &run::Folder,
-    verbose: bool,
-) -> Result<(), String> {
-    if let Some(why) = scenario.machine.refusal(scenario.guests, folder.path()) {
-        return Err(format!("refused: {why}"));
-    }
-    let mut script = String::new();
-    for test in scenario.tests {
-        let path = test_binary(context, test)?;
-        script += &format!("export TEST_{test}={:?}\n", path.display());
-    }
-    if scenario.uses_program {
-        script += &format!("export RACKPOOL={:?}\n", program(context)?.display());
-    }
-    script += scenario.script;
-    let commands = vec![script; scenario.guests as usize];
-    folder.prepare(&scenario.machine, scenario.modules, &commands)?;
-    let start = Instant::now();
-    let ends = run::guests(run, folder, Duration::from_secs(scenario.limit_s))?;
-    let is_good = ends.iter().all(|end| end.is_good());
-    for guest in 0..ends.len() {
-        if verbose || !is_good {
-            println!("{}", run::report(folder, guest));
+/// All scenarios, as a step of `ci`.
+pub fn step(context: &Context) -> Result<(), String> {
+    run(context, &Options::parse(&[]).expect("nothing is no mistake"))
+}
+
+/// Guests that run at the same time: small ones beside one another, where two processors are kept
+/// busy by two of them and others mostly wait.
+const GUESTS_TOGETHER: u32 = 4;
+
+/// The scenarios in their order, in groups that run at the same time.
+fn batches(chosen: &[&'static Scenario]) -> Vec<Vec<&'static Scenario>> {
+    let mut batches: Vec<Vec<&Scenario>> = Vec::new();
+    for scenario in chosen {
+        let guests = |batch: &[&Scenario]| batch.iter().map(|one| one.guests).sum::<u32>();
+        match batches.last_mut() {
+            Some(batch) if guests(batch) + scenario.guests <= GUESTS_TOGETHER => {
+                batch.push(scenario);
+            }
+            _ => batches.push(vec![scenario]),
         }
-        for line in folder.text(&format!("output.{guest}")).lines() {
-            if line.starts_with("result: ") || line.starts_with("test result: ") {
-                println!("  guest {guest}: {line}");
+    }
+    batches
+}
+
+/// What scenarios run on.
+struct Rig<'a> {
+    kernel: PathBuf,
+    initramfs: PathBuf,
+    built: Built,
+    options: &'a Options,
+}
+
+impl Rig<'_> {
+    /// Runs a scenario; how long it took, seconds, and why it failed.
+    fn timed(&self, scenario: &Scenario) -> (f64, Result<(), String>) {
+        println!("vm: {}: {}", scenario.name, scenario.about);
+        let start = Instant::now();
+        let outcome = self.one(scenario);
+        (start.elapsed().as_secs_f64(), outcome)
+    }
+
+    fn one(&self, scenario: &Scenario) -> Result<(), String> {
+        let folder = run::Folder::new(scenario.name)?;
+        if let Some(why) = scenario.machine.refusal(scenario.guests, folder.path()) {
+            return Err(format!("refused: {why}"));
+        }
+        let run = Run {
+            machine: &scenario.machine,
+            guests: scenario.guests,
+            directory: folder.path(),
+            kernel: &self.kernel,
+            initramfs: &self.initramfs,
+            accelerator: self.options.accelerator,
+            tsc_khz: tsc_khz(),
+        };
+        let mut script = self.built.exports(scenario);
+        script += scenario.script;
+        let commands = vec![script; scenario.guests as usize];
+        folder.prepare(&scenario.machine, scenario.modules, &commands)?;
+        let start = Instant::now();
+        let ends = run::guests(&run, &folder, Duration::from_secs(scenario.limit_s))?;
+        let is_good = ends.iter().all(|end| end.is_good());
+        let mut text = String::new();
+        for guest in 0..ends.len() {
+            if self.options.verbose || !is_good {
+                text += &format!("{}\n", run::report(&folder, guest));
+            }
+            for line in folder.text(&format!("output.{guest}")).lines() {
+                if line.starts_with("result: ") || line.starts_with("test result: ") {
+                    text += &format!("  {}, guest {guest}: {line}\n", scenario.name);
+                }
             }
         }
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{text}  {}: {seconds:.1} s, ended with {ends:?}", scenario.name);
+        if is_good { Ok(()) } else { Err(format!("the guests ended with {ends:?}")) }
     }
-    println!("  guests ran for {:.1} s and ended with {ends:?}", start.elapsed().as_secs_f64());
-    if is_good { Ok(()) } else { Err(format!("the guests ended with {ends:?}")) }
 }
 
-/// Builds a test binary with verbs; its path.
-fn test_binary(context: &Context, test: &str) -> Result<PathBuf, String> {
-    let package = if test == "hosts" { "rackpool" } else { "rackpool-hw" };
-    let words = ["test", "--no-run", "-p", package, "--features", "verbs", "--test", test];
-    built(context, &words, test)
+/// What cargo says of what it has built.
+struct Built(String);
+
+impl Built {
+    /// The path of a test or of the program.
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        let package = match name {
+            "rackpool" => "cli",
+            "hosts" => "pool",
+            "herd_rdma" => "kv",
+            "bench_verbs" => "bench",
+            _ => "hw",
+        };
+        executable(&self.0, package, name)
+    }
+
+    /// What a guest's script is told: the paths of binaries.
+    fn exports(&self, scenario: &Scenario) -> String {
+        let path = |name: &str| self.path(name).expect("the build looked for it");
+        let mut text = String::new();
+        for test in scenario.tests {
+            text += &format!("export TEST_{test}={:?}\n", path(test).display());
+        }
+        if scenario.uses_program {
+            text += &format!("export RACKPOOL={:?}\n", path("rackpool").display());
+        }
+        text
+    }
 }
 
-/// Builds the program with verbs; its path.
-fn program(context: &Context) -> Result<PathBuf, String> {
-    built(context, &["build", "-p", "rackpool-cli", "--features", "verbs"], "rackpool")
-}
+/// A test of the program's package: with it cargo builds the program as well.
+const WITH_PROGRAM: &str = "usage";
 
-/// Builds something; the path of the executable of that name.
-fn built(context: &Context, words: &[&str], name: &str) -> Result<PathBuf, String> {
+/// Builds what the scenarios run, all at once, just as the step `test` does, which has built most
+/// of it already in CI.
+fn build(context: &Context, scenarios: &[&Scenario]) -> Result<Built, String> {
+    let mut tests: BTreeSet<&str> = BTreeSet::new();
+    for scenario in scenarios {
+        tests.extend(scenario.tests);
+        tests.extend(scenario.uses_program.then_some(WITH_PROGRAM));
+    }
+    if tests.is_empty() {
+        return Ok(Built(String::new()));
+    }
+    let mut words = vec!["test", "--no-run", "--workspace", "--features", crate::ci::FEATURES];
+    words.extend(tests.iter().flat_map(|test| ["--test", test]));
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = Command::new(cargo)
         .args(words)
@@ -165,19 +241,25 @@ fn built(context: &Context, words: &[&str], name: &str) -> Result<PathBuf, Strin
         .output()
         .map_err(|e| format!("cannot start cargo: {e}"))?;
     if !output.status.success() {
-        return Err(format!("{name} cannot be built"));
+        return Err("what the scenarios run cannot be built".into());
     }
-    executable(&String::from_utf8_lossy(&output.stdout), name)
-        .ok_or_else(|| format!("cargo does not say where {name} is"))
+    let built = Built(String::from_utf8_lossy(&output.stdout).into_owned());
+    let wanted = tests.iter().map(|test| if *test == WITH_PROGRAM { "rackpool" } else { test });
+    match wanted.into_iter().find(|name| built.path(name).is_none()) {
+        Some(name) => Err(format!("cargo does not say where {name} is")),
+        None => Ok(built),
+    }
 }
 
-/// The path of a binary in what cargo says.
-fn executable(messages: &str, wanted: &str) -> Option<PathBuf> {
+/// The path of a binary of a package, of which the directory's name is given, in what cargo says.
+fn executable(messages: &str, package: &str, wanted: &str) -> Option<PathBuf> {
+    let manifest = format!("/crates/{package}/Cargo.toml");
     messages.lines().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         let name = message.pointer("/target/name")?.as_str()?;
         let path = message.pointer("/executable")?.as_str()?;
-        (name == wanted).then(|| PathBuf::from(path))
+        let is_its = message.pointer("/manifest_path")?.as_str()?.ends_with(&manifest);
+        (name == wanted && is_its).then(|| PathBuf::from(path))
     })
 }
 
@@ -190,7 +272,9 @@ fn require_programs(context: &Context) -> Result<(), String> {
         ("xz", "xz-utils"),
         ("rdma", "iproute2"),
         ("ibv_devinfo", "ibverbs-utils"),
+        ("cxl", "ndctl"),
         ("ndctl", "ndctl"),
+        ("numactl", "numactl"),
         ("daxctl", "daxctl"),
     ];
     let missing = crate::deps::missing_programs(&needed);
@@ -231,13 +315,37 @@ mod tests {
     }
 
     #[test]
+    fn small_scenarios_run_beside_one_another_and_none_is_left_out() {
+        let all: Vec<&Scenario> = SCENARIOS.iter().collect();
+        let batches = batches(&all);
+        let guests = |batch: &Vec<&Scenario>| batch.iter().map(|one| one.guests).sum::<u32>();
+        assert!(batches.iter().all(|batch| guests(batch) <= GUESTS_TOGETHER));
+        assert!(batches.len() < all.len());
+        let names = |scenarios: &[&Scenario]| -> Vec<_> {
+            scenarios.iter().map(|scenario| scenario.name).collect()
+        };
+        assert_eq!(names(&batches.concat()), names(&all));
+    }
+
+    #[test]
     fn the_binary_is_the_one_of_that_test() {
-        let said = r#"{"reason":"compiler-artifact","target":{"name":"other"},"executable":"/o"}
-{"reason":"compiler-artifact","target":{"name":"mine"},"executable":null}
-not json
-{"reason":"compiler-artifact","target":{"name":"mine"},"executable":"/t/mine-1"}"#;
-        assert_eq!(executable(said, "mine"), Some(PathBuf::from("/t/mine-1")));
-        assert_eq!(executable(said, "third"), None);
+        let said = |package: &str, name: &str, path: &str| {
+            let manifest = format!("/w/crates/{package}/Cargo.toml");
+            let target = serde_json::json!({ "name": name });
+            let path = (!path.is_empty()).then_some(path);
+            serde_json::json!({ "manifest_path": manifest, "target": target, "executable": path })
+                .to_string()
+        };
+        let said = [
+            said("hw", "other", "/o"),
+            said("hw", "mine", ""),
+            "not json".to_owned(),
+            said("sim", "mine", "/t/mine-0"),
+            said("hw", "mine", "/t/mine-1"),
+        ];
+        let said = said.join("\n");
+        assert_eq!(executable(&said, "hw", "mine"), Some(PathBuf::from("/t/mine-1")));
+        assert_eq!(executable(&said, "hw", "third"), None);
     }
 
     #[test]

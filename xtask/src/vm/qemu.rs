@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::machine::Machine;
+use super::machine::{CXL_MIB, Machine};
 
 /// What all guests of a run have in common.
 pub struct Run<'a> {
@@ -91,7 +91,11 @@ pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
         let rack = guest / machine.rack_guests;
         let file = format!("share=on,mem-path={directory}/shared.{rack}");
         add("-object", format!("memory-backend-file,id=nv0,{file},size={}M", machine.shared_mib));
-        add("-device", "nvdimm,memdev=nv0,id=nvd0".into());
+        let node = if machine.far_mib > 0 { ",node=2" } else { "" };
+        add("-device", format!("nvdimm,memdev=nv0,id=nvd0{node}"));
+    }
+    for (option, value) in node_arguments(machine) {
+        add(option, value);
     }
     for (option, value) in cxl_arguments(machine.cxl_ports, guest, &directory.to_string()) {
         add(option, value);
@@ -105,6 +109,26 @@ pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
     words
 }
 
+/// Node 0 with the processors, node 1 with memory alone, node 2 for what is plugged in.
+fn node_arguments(machine: &Machine) -> Vec<(&'static str, String)> {
+    if machine.far_mib == 0 {
+        return Vec::new();
+    }
+    let near_mib = machine.memory_mib - machine.far_mib;
+    let mut words = Vec::new();
+    for (node, mib) in [near_mib, machine.far_mib].into_iter().enumerate() {
+        words.push(("-object", format!("memory-backend-ram,id=m{node},size={mib}M")));
+    }
+    let cpus = machine.cpus_max - 1;
+    words.push(("-numa", format!("node,nodeid=0,cpus=0-{cpus},memdev=m0")));
+    words.push(("-numa", "node,nodeid=1,memdev=m1".to_owned()));
+    words.push(("-numa", "node,nodeid=2".to_owned()));
+    for (from, to, distance) in [(0, 1, 20), (0, 2, 30), (1, 2, 40)] {
+        words.push(("-numa", format!("dist,src={from},dst={to},val={distance}")));
+    }
+    words
+}
+
 /// A host bridge with root ports, a memory device behind each, and a window for all.
 fn cxl_arguments(ports: u32, guest: u32, directory: &str) -> Vec<(&'static str, String)> {
     if ports == 0 {
@@ -112,11 +136,11 @@ fn cxl_arguments(ports: u32, guest: u32, directory: &str) -> Vec<(&'static str, 
     }
     let mut words = vec![("-device", "pxb-cxl,bus_nr=12,bus=pcie.0,id=cxl.1".to_owned())];
     for port in 0..ports {
-        for (name, kind, bytes) in [("cm", "cxl", "256M"), ("lsa", "lsa", "1M")] {
+        for (name, kind, mib) in [("cm", "cxl", CXL_MIB), ("lsa", "lsa", 1)] {
             let file = format!("share=on,mem-path={directory}/{kind}.{guest}.{port}");
             words.push((
                 "-object",
-                format!("memory-backend-file,id={name}{port},{file},size={bytes}"),
+                format!("memory-backend-file,id={name}{port},{file},size={mib}M"),
             ));
         }
         let root = format!("cxl-rp,port={port},bus=cxl.1,id=rp{port},chassis=0,slot={}", port + 2);
@@ -176,6 +200,9 @@ mod tests {
         assert!(line(&machine, 4, 2).contains("/tmp/r/shared.1,size=64M"));
         assert!(line(&machine, 4, 2).ends_with("-name g2"));
         assert!(line(&machine, 4, 2).contains("q35,nvdimm=on -cpu"));
+        let far = Machine { shared_mib: 64, far_mib: 256, ..MACHINE };
+        assert!(line(&far, 1, 0).contains("id=m0,size=768M"));
+        assert!(line(&far, 1, 0).contains("nvdimm,memdev=nv0,id=nvd0,node=2"));
         let cxl = Machine { cxl_ports: 2, ..MACHINE };
         assert_eq!(line(&cxl, 1, 0).matches("cxl-type3").count(), 2);
     }

@@ -32,12 +32,12 @@ const PROGRAMS: &[(&str, &str)] = &[
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// A new one, in memory where that is possible.
-    pub fn new() -> Result<Self, String> {
+    /// A new one for a scenario, in memory where that is possible.
+    pub fn new(scenario: &str) -> Result<Self, String> {
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         remove_orphans(&parent);
-        let path = parent.join(format!("rackpool-vm-{}", std::process::id()));
+        let path = parent.join(format!("rackpool-vm-{}-{scenario}", std::process::id()));
         let failed = |e: io::Error| format!("{}: {e}", path.display());
         fs::create_dir_all(path.join("bin")).map_err(failed)?;
         for (name, text) in PROGRAMS {
@@ -98,7 +98,8 @@ impl Drop for Folder {
 fn remove_orphans(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let pid = name.strip_prefix("rackpool-vm-").and_then(|pid| pid.parse::<u32>().ok());
+        let run = name.strip_prefix("rackpool-vm-").and_then(|rest| rest.split('-').next());
+        let pid = run.and_then(|pid| pid.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             let _ = fs::remove_dir_all(entry.path());
         }
@@ -195,12 +196,17 @@ pub fn report(folder: &Folder, guest: usize) -> String {
         lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n")
     };
     let output = folder.text(&format!("output.{guest}"));
-    format!(
-        "--- guest {guest}, output\n{output}\n--- guest {guest}, emulator\n{}\n--- guest {guest}, \
-         console\n{}",
-        tail("qemu"),
-        tail("console")
-    )
+    let mut report = format!("--- guest {guest}, output\n{output}\n");
+    for (what, text) in [("emulator", tail("qemu")), ("console", tail("console"))] {
+        report += &format!("--- guest {guest}, {what}\n{text}\n");
+    }
+    for server in ["master", "daemon", "agent"] {
+        let name = format!("log.{guest}.{server}");
+        if folder.has(&name) {
+            report += &format!("--- guest {guest}, {server}\n{}\n", folder.text(&name));
+        }
+    }
+    report
 }
 
 #[cfg(test)]
@@ -210,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_folder_holds_what_guests_need_and_is_gone_afterwards() {
-        let folder = Folder::new().expect("a folder");
+        let folder = Folder::new("test").expect("a folder");
         let machine = Machine { shared_mib: 16, ..MACHINE };
         let commands = ["true".to_owned(), "rig-crash".to_owned()];
         folder.prepare(&machine, &["rdma_rxe"], &commands).expect("it can be written to");

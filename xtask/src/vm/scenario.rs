@@ -11,8 +11,7 @@ pub struct Scenario {
     pub machine: Machine,
     /// Kernel modules that every guest loads first.
     pub modules: &'static [&'static str],
-    /// Test binaries that it runs, built here before with verbs: of rackpool-hw, but for `hosts`,
-    /// which is rackpool's.
+    /// Test binaries that it runs, built here before with verbs.
     pub tests: &'static [&'static str],
     /// Whether it runs the program `rackpool`, with verbs; `RACKPOOL` is its path.
     pub uses_program: bool,
@@ -21,6 +20,10 @@ pub struct Scenario {
     /// After this long it has failed, seconds: several times what it takes on a quiet machine.
     pub limit_s: u64,
 }
+
+/// What the kernel needs to find CXL memory devices, and to show their memory as devices.
+const CXL: &[&str] =
+    &["cxl_acpi", "cxl_pci", "cxl_mem", "cxl_pmem", "nd_pmem", "dax_pmem", "device_dax"];
 
 /// Modules with which devices for verbs are there.
 const VERBS: &[&str] = &["rdma_rxe", "ib_uverbs"];
@@ -49,6 +52,28 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 180,
     },
     Scenario {
+        name: "numa",
+        about: "regions on memory nodes without processors, one of them hot-plugged",
+        guests: 1,
+        machine: Machine { shared_mib: 384, rack_guests: 1, far_mib: 384, ..MACHINE },
+        modules: &[],
+        tests: &["region_files"],
+        uses_program: true,
+        script: include_str!("scenarios/numa.sh"),
+        limit_s: 180,
+    },
+    Scenario {
+        name: "cxl",
+        about: "CXL memory devices: an interleaved region, a devdax, a daemon on it, twice",
+        guests: 1,
+        machine: Machine { cxl_ports: 2, ..MACHINE },
+        modules: CXL,
+        tests: &[],
+        uses_program: true,
+        script: include_str!("scenarios/cxl.sh"),
+        limit_s: 180,
+    },
+    Scenario {
         name: "verbs-two",
         about: "conformance over verbs between two guests, the target's pages on a shared devdax",
         guests: 2,
@@ -57,6 +82,17 @@ pub const SCENARIOS: &[Scenario] = &[
         tests: &["fabric_conformance"],
         uses_program: false,
         script: include_str!("scenarios/verbs-two.sh"),
+        limit_s: 180,
+    },
+    Scenario {
+        name: "herd",
+        about: "HERD over unreliable connections and datagrams, two devices in a guest, with loss",
+        guests: 1,
+        machine: MACHINE,
+        modules: VERBS,
+        tests: &["herd_rdma", "bench_verbs"],
+        uses_program: false,
+        script: include_str!("scenarios/herd.sh"),
         limit_s: 180,
     },
     Scenario {

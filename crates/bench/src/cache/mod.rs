@@ -6,4 +6,5 @@
 mod peers;
 pub mod ratio;
 pub mod speed;
+mod threads;
 pub mod workload;

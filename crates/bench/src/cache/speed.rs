@@ -4,8 +4,10 @@
 //! lines), in memory of the same kind, with the same number of keys under way.
 //!
 //! One by one the next key is named by the value that was read, so that a look-up cannot begin
-//! before the one before it has answered. The two sides walk in turn.
+//! before the one before it has answered. The two sides walk in turn. Beside that, two threads in
+//! the one partition ([`threads`]).
 
+use super::threads;
 use crate::interleave::{Comparison, compare};
 use crate::micro::index::{IndexStream, random_cycle};
 use crate::micro::pin;
@@ -18,12 +20,12 @@ use rackpool_kv::cache::{Cache, Options};
 use std::hint::black_box;
 
 /// Bytes of a key and of a value.
-const KEY_BYTES: usize = 16;
-const VALUE_BYTES: usize = 32;
+pub(super) const KEY_BYTES: usize = 16;
+pub(super) const VALUE_BYTES: usize = 32;
 /// Keys of a batch.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 /// Look-ups between two looks at the clock.
-const BLOCK: u64 = 1024;
+pub(super) const BLOCK: u64 = 1024;
 /// Bytes of an item of the bound, laid out one behind the other as in a log.
 const ITEM_BYTES: u64 = 8 + (KEY_BYTES + VALUE_BYTES) as u64;
 /// Bytes of a line.
@@ -31,14 +33,14 @@ const LINE: u64 = 64;
 /// Keys on a line of the bound: as many as on a bucket of the cache.
 const KEYS_PER_LINE: u64 = 5;
 /// Names the streams; any other would do.
-const SEED: u64 = 0x6361_6368_6531;
+pub(super) const SEED: u64 = 0x6361_6368_6531;
 
 /// Measures.
 ///
 /// # Errors
 /// [`BenchError`].
 pub fn run(size: Size, progress: &mut dyn FnMut(Progress)) -> Result<Report, BenchError> {
-    let mut steps = Steps::new(4, progress);
+    let mut steps = Steps::new(6, progress);
     let mut report = Report::here(Kind::Measured);
     let cores = pin::allowed_cores()?;
     pin::pin_to(cores[0])?;
@@ -61,6 +63,11 @@ pub fn run(size: Size, progress: &mut dyn FnMut(Progress)) -> Result<Report, Ben
         steps.begin("cache_get_single");
         report.results.push(row("cache_get_single", &bed.singles()?));
         report.results.push(bed.overhead());
+        for (name, batch) in [("cache_get_2_threads", 1), ("cache_get_batch32_2_threads", BATCH)] {
+            steps.begin(name);
+            let row = threads::row(name, batch, (&bed.cache, keys), (size, &cores))?;
+            report.results.extend(row);
+        }
         steps.begin("cache_set");
         report.results.push(bed.sets()?);
         Ok(report)
@@ -78,7 +85,7 @@ struct Bed {
 }
 
 /// The key of an index.
-fn key_of(index: u64) -> [u8; KEY_BYTES] {
+pub(super) fn key_of(index: u64) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     key[..8].copy_from_slice(&index.to_le_bytes());
     key[8..].copy_from_slice(&(!index).to_be_bytes());

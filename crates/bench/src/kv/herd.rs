@@ -1,6 +1,7 @@
 //! HERD's fast path: another process through shared memory. How many look-ups one serving thread
-//! does when four clients keep their windows full, all of them moved by one core; and one look-up's
-//! round trip beside a bare cache line that goes between the same two cores.
+//! does when four clients keep their windows full, all of them moved by one core; one look-up's
+//! round trip beside a bare cache line that goes between the same two cores; and look-ups over the
+//! tcp fabric on the loopback.
 
 use super::servers::Running;
 use crate::histogram::Histogram;
@@ -10,13 +11,15 @@ use crate::probe::SystemProbe;
 use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::rng::Rng;
 use crate::run::{BenchError, Size, Steps, slice_ns};
-use rackpool_kv::herd::{Answer, Client};
+use rackpool_kv::herd::{Answer, Client, Link};
 use std::time::{Duration, Instant};
 
 /// Clients that ask together.
 const CLIENTS: usize = 4;
 /// Windows of each: requests under way.
 const WINDOWS: u32 = 32;
+/// Windows over the fabric: as many as a server gives.
+const FABRIC_WINDOWS: u32 = 16;
 /// Bytes of a key: HERD's.
 const KEY_BYTES: usize = 16;
 /// Bytes of a value: HERD's in its figures, and that of the round trip.
@@ -55,11 +58,18 @@ pub fn rows(
     let keys = u64::from(keys);
     store_all(name, keys)?;
     steps.begin("herd_get");
-    report.results.push(rate_row("herd_get", size, server, name, keys, 0)?);
+    let near = || Ok(Client::connect_with(name, WINDOWS)?);
+    report.results.push(rate_row("herd_get", size, server, &near, keys, 0)?.with("least", 5e6));
     steps.begin("herd_get_put5");
-    report.results.push(rate_row("herd_get_put5", size, server, name, keys, 5)?);
+    let row = rate_row("herd_get_put5", size, server, &near, keys, 5)?;
+    report.results.push(row.with("least", 5e6));
     steps.begin("herd_round_trip");
     report.results.push(round_trip(size, server, name, cores)?);
+    if let Some(addr) = server.herd_fabric {
+        steps.begin("herd_fabric_get");
+        let far = || Ok(Client::connect_to(addr, FABRIC_WINDOWS)?);
+        report.results.push(rate_row("herd_fabric_get", size, server, &far, keys, 0)?);
+    }
     debug_assert_eq!(report.kind, Kind::Measured);
     Ok(())
 }
@@ -92,17 +102,17 @@ fn take_stored(client: &mut Client, stored: &mut u64) -> Result<(), BenchError> 
 }
 
 /// A client with the keys that it has asked for, in the order of its requests.
-struct Asker {
-    client: Client,
+struct Asker<L> {
+    client: Client<L>,
     asked: [Option<u64>; WINDOWS as usize],
     next: usize,
     oldest: usize,
 }
 
-impl Asker {
+impl<L: Link> Asker<L> {
     /// Fills all windows that are free, and rings.
     fn fill(&mut self, rng: &mut Rng, keys: u64, put_percent: u64) -> Result<(), BenchError> {
-        while self.client.under_way() < u64::from(WINDOWS) {
+        while self.client.under_way() < u64::from(self.client.windows()) {
             let index = rng.below(keys);
             let is_put = put_percent > 0 && rng.below(100) < put_percent;
             let key = key_of(index);
@@ -140,21 +150,22 @@ impl Asker {
     }
 }
 
-fn rate_row(
+fn rate_row<L: Link>(
     row: &str,
     size: Size,
     server: &Running,
-    name: &str,
+    connect: &dyn Fn() -> Result<Client<L>, BenchError>,
     keys: u64,
     put_percent: u64,
 ) -> Result<Row, BenchError> {
     let mut rng = Rng::new(SEED);
     let mut askers = Vec::new();
     for _ in 0..CLIENTS {
-        let client = Client::connect_with(name, WINDOWS)?;
+        let client = connect()?;
         askers.push(Asker { client, asked: [None; WINDOWS as usize], next: 0, oldest: 0 });
     }
     let (mut rates, mut cpu_ns) = (Vec::new(), Vec::new());
+    let windows = askers[0].client.windows();
     for number in 0..=size.rules().pairs {
         let (before, start) = (server.cpu_ns()?, Instant::now());
         let mut done = 0;
@@ -182,9 +193,8 @@ fn rate_row(
     }
     Ok(Row::new(row, "ops/s", Better::Higher, quantile(&rates, 0.5))
         .samples(rates.len() as u64)
-        .with("least", 5e6)
         .with("clients", CLIENTS)
-        .with("windows", WINDOWS)
+        .with("windows", windows)
         .with("keys", keys)
         .with("value_bytes", VALUE_BYTES)
         .with("put_percent", put_percent)

@@ -28,7 +28,7 @@ pub struct Options<'c> {
     /// Beside memcached and redis-server, which must be installed.
     pub peers: bool,
     /// Starts our server with these further words: it must say
-    /// `ready memcached=ADDR resp=ADDR herd=NAME`.
+    /// `ready memcached=ADDR resp=ADDR herd=NAME herd-fabric=ADDR`.
     pub ours: &'c mut dyn FnMut(&[&str]) -> Command,
 }
 
@@ -131,7 +131,7 @@ fn measure(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, BenchError> {
     let figures = figures();
-    let mut steps = Steps::new(figures.len() + 4, progress);
+    let mut steps = Steps::new(figures.len() + 5, progress);
     steps.begin("storing keys");
     let keys = key_count(options.size);
     for (server, resp) in [(Some(&all.ours), true), (all.memcached.as_ref(), false)]

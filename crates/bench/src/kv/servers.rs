@@ -20,6 +20,8 @@ pub struct Running {
     pub resp: Option<SocketAddr>,
     /// The name of HERD's door.
     pub herd: Option<String>,
+    /// Where HERD's door over the fabric is.
+    pub herd_fabric: Option<SocketAddr>,
 }
 
 impl Drop for Running {
@@ -31,6 +33,11 @@ impl Drop for Running {
 }
 
 impl Running {
+    /// A server of which no door is known yet.
+    fn of(child: Child) -> Running {
+        Running { child, memcached: None, resp: None, herd: None, herd_fabric: None }
+    }
+
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -73,9 +80,11 @@ pub fn ours(command: &mut dyn FnMut(&[&str]) -> Command) -> Result<Running, Benc
     let doors = ["--memcached", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
     let random = rackpool_hw::process::random_u64().map_err(io_error("random numbers"))?;
     let herd = format!("rackpool/bench/{random:016x}");
-    let words = [&words[..], &doors, &["--herd", &herd]].concat();
+    let fabric = ["--herd-listen", "127.0.0.1:0"];
+    let words = [&words[..], &doors, &["--herd", &herd], &fabric].concat();
     let child = start("our server", &mut command(&words), Stdio::piped())?;
-    let mut running = Running { child, memcached: None, resp: None, herd: Some(herd) };
+    let mut running = Running::of(child);
+    running.herd = Some(herd);
     let stdout = running.child.stdout.take().expect("it is piped");
     let mut line = String::new();
     let silent = |source| BenchError::Io { what: "our server's address".into(), source };
@@ -84,6 +93,7 @@ pub fn ours(command: &mut dyn FnMut(&[&str]) -> Command) -> Result<Running, Benc
         line.split_ascii_whitespace().find_map(|word| word.strip_prefix(name)?.parse().ok())
     };
     (running.memcached, running.resp) = (addr("memcached="), addr("resp="));
+    running.herd_fabric = addr("herd-fabric=");
     if running.memcached.is_none() || running.resp.is_none() {
         let source = io::Error::new(io::ErrorKind::InvalidData, format!("it said `{line}`"));
         return Err(silent(source));
@@ -97,7 +107,9 @@ pub fn memcached() -> Result<Running, BenchError> {
     let words = format!("-u nobody -l 127.0.0.1 -U 0 -m 1024 -c 1024 -t 1 -p {port}");
     let mut command = Command::new("memcached");
     let child = start("memcached", command.args(words.split(' ')), Stdio::null())?;
-    ready("memcached", Running { child, memcached: Some(addr), resp: None, herd: None }, addr)
+    let mut running = Running::of(child);
+    running.memcached = Some(addr);
+    ready("memcached", running, addr)
 }
 
 /// Debian's redis-server.
@@ -106,7 +118,9 @@ pub fn redis() -> Result<Running, BenchError> {
     let mut command = Command::new("redis-server");
     let words = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
     let child = start("redis-server", command.args(words), Stdio::null())?;
-    ready("redis-server", Running { child, memcached: None, resp: Some(addr), herd: None }, addr)
+    let mut running = Running::of(child);
+    running.resp = Some(addr);
+    ready("redis-server", running, addr)
 }
 
 fn free_port() -> Result<(SocketAddr, String), BenchError> {

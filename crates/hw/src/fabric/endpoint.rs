@@ -66,6 +66,15 @@ impl Endpoint {
         }
     }
 
+    /// The device that it uses, if it uses one.
+    pub fn device_name(&self) -> Option<&str> {
+        match self {
+            #[cfg(feature = "verbs")]
+            Endpoint::Verbs(one) => Some(&one.device().name),
+            _ => None,
+        }
+    }
+
     /// Begins a connection to a rack whose target is at `addr`, without waiting for it: `Connected`
     /// or `Closed` comes with a later poll. Errors: `NotLoopback`, `PeersFull`, `Verbs`, `Io`.
     pub fn connect(

@@ -132,6 +132,16 @@ pub enum RegionError {
         /// What to do.
         way_out: String,
     },
+    /// There is no such memory node, or it has no memory.
+    #[error("{}: memory node {node} has no memory; nodes with memory: {there}", path.display())]
+    NoNode {
+        /// The pages section.
+        path: PathBuf,
+        /// The node asked for.
+        node: u16,
+        /// Those that have some, as the kernel lists them.
+        there: String,
+    },
     /// The small sections were to lie on hugetlbfs, where every file takes whole huge pages.
     #[error("{} is on hugetlbfs, which has no room for the small sections of a region: put them \
              elsewhere, such as meta=/dev/shm/rack0", path.display())]

@@ -4,6 +4,7 @@
 use super::dax::{self, DaxLayout, Device};
 use super::error::{RegionError, Result, failed};
 use super::huge::{self, FileSystem};
+use super::numa;
 use super::paths::{self, Paths};
 use super::shards;
 use super::spec::{MemorySpec, SpecError};
@@ -75,6 +76,7 @@ fn fill_new(
         store: Store::Files(paths.clone()),
         is_published: false,
     };
+    bind_pages(&files)?;
     back_metadata(&files)?;
     if spec.touch {
         files.back_pages(0, layout.pages_bytes())?;
@@ -106,6 +108,7 @@ pub(super) fn open_files(spec: &MemorySpec, paths: Paths) -> Result<RegionFiles>
         store: Store::Files(paths),
         is_published: true,
     };
+    bind_pages(&files)?;
     // They are, unless somebody punched them; it costs little to be sure.
     back_metadata(&files)?;
     if spec.touch {
@@ -211,6 +214,13 @@ fn read_superblock(fd: BorrowedFd<'_>, path: &Path) -> Result<[u8; SUPERBLOCK_BY
     }
 }
 
+/// Has pages come from the memory node that was asked for.
+fn bind_pages(files: &RegionFiles) -> Result<()> {
+    let Some(node) = files.spec.numa else { return Ok(()) };
+    let path = files.section_path(Section::Pages);
+    numa::bind(files.pages.as_fd(), &path, files.layout.pages_bytes(), node)
+}
+
 /// Backs all that is touched without being asked for: everything but pages and slab bitmaps.
 fn back_metadata(files: &RegionFiles) -> Result<()> {
     files.back_section(Section::Private, 0, files.layout.bitmaps_offset())?;
@@ -234,6 +244,7 @@ pub(super) fn create_memory(spec: &MemorySpec) -> Result<RegionFiles> {
         store: Store::Memory(Mutex::default()),
         is_published: false,
     };
+    bind_pages(&files)?;
     back_metadata(&files)?;
     if spec.touch {
         files.back_pages(0, layout.pages_bytes())?;

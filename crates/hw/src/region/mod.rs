@@ -29,6 +29,7 @@ mod dax;
 mod error;
 mod files;
 mod huge;
+mod numa;
 mod paths;
 mod shards;
 mod spec;

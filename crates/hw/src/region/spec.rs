@@ -14,6 +14,9 @@ use std::str::FromStr;
 /// Shown with every error.
 const EXAMPLE: &str = "shm:/dev/shm/rack0?size=8G&pages=2M, heap:64M or dax:/dev/dax0.0";
 
+/// Memory nodes that Linux can have.
+const NODES_MAX: u16 = 1024;
+
 /// Where the memory is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
@@ -75,6 +78,8 @@ pub struct MemorySpec {
     pub huge: Option<HugeSize>,
     /// Whether all memory is backed and touched at start instead of at first use.
     pub touch: bool,
+    /// Memory node that all pages are to come from, such as one without processors.
+    pub numa: Option<u16>,
     /// Which of how many parts of the memory is meant, made by [`MemorySpec::shard`]: nobody
     /// writes that. `None` is all of it.
     pub part: Option<(u16, u16)>,
@@ -212,6 +217,9 @@ impl MemorySpec {
                 self.huge = Some(parse_huge(value)?);
             }
             ("meta", MemoryKind::Shm { meta, .. }) => *meta = Some(parse_path(value)?),
+            ("numa", MemoryKind::Shm { .. } | MemoryKind::Heap) => {
+                self.numa = Some(parse_node(value)?);
+            }
             ("touch", _) => self.touch = parse_touch(value)?,
             _ => return Err(self.unknown_key(key)),
         }
@@ -220,8 +228,8 @@ impl MemorySpec {
 
     fn unknown_key(&self, key: &str) -> SpecError {
         let (kind, allowed) = match self.kind {
-            MemoryKind::Shm { .. } => ("shm", "size, pages, huge, touch, meta"),
-            MemoryKind::Heap => ("heap", "size, pages, huge, touch"),
+            MemoryKind::Shm { .. } => ("shm", "size, pages, huge, touch, numa, meta"),
+            MemoryKind::Heap => ("heap", "size, pages, huge, touch, numa"),
             MemoryKind::Dax { .. } => ("dax", "size, pages, touch"),
         };
         SpecError::UnknownKey { key: key.to_owned(), kind, allowed }
@@ -258,6 +266,7 @@ impl FromStr for MemorySpec {
             pages: None,
             huge: None,
             touch: false,
+            numa: None,
             part: None,
         };
         match head.split_once(':') {
@@ -298,6 +307,7 @@ impl fmt::Display for MemorySpec {
             self.huge.map(|huge| format!("huge={}", size_text(huge.bytes()))),
             self.pages.map(|pages| format!("pages={}", size_text(pages.page_bytes()))),
             self.touch.then(|| "touch=1".to_owned()),
+            self.numa.map(|node| format!("numa={node}")),
             meta.map(|meta| format!("meta={}", meta.display())),
         ];
         for (index, pair) in pairs.into_iter().flatten().enumerate() {
@@ -378,6 +388,16 @@ fn parse_touch(text: &str) -> Result<bool, SpecError> {
     }
 }
 
+fn parse_node(text: &str) -> Result<u16, SpecError> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let node = text.parse().ok().filter(|node| is_number && *node < NODES_MAX);
+    node.ok_or_else(|| SpecError::BadValue {
+        key: "numa",
+        value: text.to_owned(),
+        allowed: "the number of a memory node, such as 1",
+    })
+}
+
 fn parse_path(text: &str) -> Result<PathBuf, SpecError> {
     let path = Path::new(text);
     let reason = if !path.is_absolute() {
@@ -445,6 +465,9 @@ mod tests {
             ("heap?size=8M&pages=2K", "a power of two from 4K to 1G"),
             ("heap?size=8M&touch=yes", "0 or 1"),
             ("heap?size=8M&huge=4M", "2M or 1G"),
+            ("heap?size=8M&numa=-1", "the number of a memory node"),
+            ("heap?size=8M&numa=1024", "the number of a memory node"),
+            ("dax:/dev/dax0.0?numa=1", "dax has no key \"numa\""),
             ("heap?size=8M&huge=2M&pages=4K", "use pages=2M"),
             ("heap?size=5M", "no multiple of the page size 2M: use size=6M or pages=1M"),
             (
@@ -469,6 +492,7 @@ mod tests {
         fn what_is_displayed_reads_back_the_same(
             kind in 0..3, frames in 1u64..100_000, shift in 21u8..=30, pages in any::<bool>(),
             huge in any::<bool>(), touch in any::<bool>(), meta in any::<bool>(),
+            numa in proptest::option::of(0..NODES_MAX),
         ) {
             let path = PathBuf::from("/dev/shm/a b:c=d");
             let kind = match kind {
@@ -477,12 +501,14 @@ mod tests {
                 _ => MemoryKind::Dax { path },
             };
             let huge = huge && !matches!(kind, MemoryKind::Dax { .. });
+            let numa = numa.filter(|_| !matches!(kind, MemoryKind::Dax { .. }));
             let spec = MemorySpec {
                 kind,
                 size_bytes: Some(frames << shift),
                 pages: pages.then(|| PageGeometry::new(shift).unwrap()),
                 huge: huge.then_some(HugeSize::M2),
                 touch,
+                numa,
                 part: None,
             };
             prop_assert_eq!(spec.to_string().parse::<MemorySpec>().unwrap(), spec);

@@ -313,7 +313,7 @@ impl Window {
 
     /// As `readable`, checked for writing.
     #[inline(always)]
-    fn writable(&self, offset: u64, bytes: u64) -> *mut u8 {
+    pub(super) fn writable(&self, offset: u64, bytes: u64) -> *mut u8 {
         self.checked(offset, bytes, self.writable_bytes)
     }
 
@@ -335,6 +335,10 @@ impl Window {
             panic!("a store of {bytes} bytes at offset {offset} of a read-only window");
         }
         out_of_window(offset, bytes, self.bytes);
+    }
+
+    pub(super) fn has_delay(&self) -> bool {
+        self.delay_ns != 0
     }
 
     #[inline(always)]
@@ -444,16 +448,7 @@ impl Mem for Window {
 
     #[inline]
     fn prefetch(&self, offset: u64) {
-        let at = self.readable(offset, 0);
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            // Into the second cache: the first one's few outstanding misses would bound a batch.
-            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-            // SAFETY: a prefetch is a hint and never faults; SSE is part of x86-64.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = at;
+        copy::prefetch(self.readable(offset, 0));
     }
 
     #[inline]

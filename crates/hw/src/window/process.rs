@@ -13,6 +13,7 @@ use rustix::fd::BorrowedFd;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -95,26 +96,7 @@ impl Window {
     #[inline(always)]
     pub fn equals(&self, offset: u64, bytes: &[u8]) -> bool {
         self.delay();
-        let at = self.readable(offset, bytes.len() as u64).cast::<u64>();
-        assert!(at.is_aligned(), "bytes at offset {offset} are not aligned");
-        let (words, rest) = bytes.as_chunks::<8>();
-        for (index, word) in words.iter().enumerate() {
-            // SAFETY: whole words of the range that was checked above.
-            let at = unsafe { at.add(index) };
-            // SAFETY: aligned, and inside the window; see `Window::atomic_u64`.
-            let there = unsafe { AtomicU64::from_ptr(at) };
-            // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares it.
-            if there.load(Ordering::Acquire) != u64::from_le_bytes(*word) {
-                return false;
-            }
-        }
-        rest.is_empty() || self.tail_equals(offset + 8 * words.len() as u64, rest)
-    }
-
-    fn tail_equals(&self, offset: u64, rest: &[u8]) -> bool {
-        let mut tail = [0; 8];
-        self.copy_out(offset, &mut tail[..rest.len()]);
-        tail[..rest.len()] == *rest
+        self.as_bare().equals(offset, bytes)
     }
 
     /// Which of the eight words of the line at `offset` have the bits of `value` under `mask`, a
@@ -124,45 +106,38 @@ impl Window {
     /// Outside the window, or if `offset` is not a multiple of 64.
     #[inline(always)]
     pub fn match_line(&self, offset: u64, mask: u64, value: u64) -> u32 {
-        Self::match_words(self.line(offset), mask, value)
+        match_words(self.as_bare().line(offset), mask, value)
     }
 
-    /// As [`Window::match_line`] for the first `words` words: the first that matches and its
-    /// value, or, if none does, the word behind them. Without branches.
+    /// The memory alone, for tight loops over a window without a delay.
     ///
     /// # Panics
-    /// As [`Window::match_line`]; for more than 7 words.
-    #[inline(always)]
-    pub fn first_match(&self, offset: u64, mask: u64, value: u64, words: u32) -> (u32, u64) {
-        assert!(words < 8, "{words} words and the one behind are more than a line");
-        let line = self.line(offset);
-        let found = Self::match_words(line, mask, value) | (1 << words);
-        let first = found.trailing_zeros();
-        // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares the word.
-        (first, line[first as usize & 7].load(Ordering::Acquire))
+    /// If the window has one.
+    pub fn bare(&self) -> Bare<'_> {
+        assert!(!self.has_delay(), "a bare window cannot wait");
+        self.as_bare()
     }
 
     #[inline(always)]
-    fn line(&self, offset: u64) -> &[AtomicU64; 8] {
-        let at = self.readable(offset, 64).cast::<[AtomicU64; 8]>();
-        assert!(at.addr().is_multiple_of(64), "a line at offset {offset} is not aligned");
-        // SAFETY: aligned, and inside the window, which lives as long as `self`; all access in
-        // this process is atomic or by `copy`, whose races are defined.
-        unsafe { &*at }
+    fn as_bare(&self) -> Bare<'_> {
+        let base = NonNull::new(self.readable(0, 0)).expect("a window is not null");
+        Bare { base, bytes: self.bytes(), window: PhantomData }
     }
 
+    /// Copies `bytes` bytes at `offset` to another window, whose memory nobody else uses, as by
+    /// [`Mem::copy_out`].
+    ///
+    /// # Panics
+    /// Outside either window.
     #[inline(always)]
-    fn match_words(line: &[AtomicU64; 8], mask: u64, value: u64) -> u32 {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if std::is_x86_feature_detected!("avx512f") {
-            // SAFETY: one aligned line inside the window; there is AVX-512F.
-            return unsafe { match_line_evex(line.as_ptr().cast(), mask, value) };
-        }
-        (0..8).fold(0, |found, word| {
-            // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares it.
-            let is_it = (line[word].load(Ordering::Acquire) ^ value) & mask == 0;
-            found | (u32::from(is_it) << word)
-        })
+    pub fn copy_to(&self, offset: u64, bytes: u64, to: &Window, to_offset: u64) {
+        self.delay();
+        let from = self.readable(offset, bytes);
+        let to = to.writable(to_offset, bytes);
+        let size = usize::try_from(bytes).expect("inside a window");
+        // SAFETY: both ranges are valid for `size` bytes; if they overlap, bytes are lost and none
+        // is touched beyond them.
+        unsafe { copy::copy_out(to, from, size) };
     }
 
     /// Appends `bytes` bytes at `offset` to a vector, in one copy.
@@ -181,6 +156,124 @@ impl Window {
         // SAFETY: the bytes up to there have been written.
         unsafe { to.set_len(length + size) };
     }
+}
+
+/// The memory of a [`Window`]: start and length, by value, so that they stay in registers however
+/// often memory is touched. Loads only.
+#[derive(Clone, Copy, Debug)]
+pub struct Bare<'a> {
+    base: NonNull<u8>,
+    bytes: u64,
+    window: PhantomData<&'a Window>,
+}
+
+impl Bare<'_> {
+    #[inline(always)]
+    fn at(self, offset: u64, bytes: u64) -> *mut u8 {
+        let (end, is_beyond) = offset.overflowing_add(bytes);
+        if is_beyond | (end > self.bytes) {
+            super::out_of_window(offset, bytes, self.bytes);
+        }
+        // SAFETY: `offset` <= the window's length, all of it in one allocation.
+        unsafe { self.base.as_ptr().add(offset as usize) }
+    }
+
+    #[inline(always)]
+    fn word(&self, offset: u64) -> &AtomicU64 {
+        let at = self.at(offset, 8).cast::<u64>();
+        assert!(at.is_aligned(), "a word at offset {offset} is not aligned");
+        // SAFETY: aligned, and inside the window, which lives as long as `self`; see
+        // `Window::atomic_u64`.
+        unsafe { AtomicU64::from_ptr(at) }
+    }
+
+    /// As [`Mem::load`].
+    ///
+    /// # Panics
+    /// As there.
+    #[inline(always)]
+    pub fn load(&self, offset: u64) -> u64 {
+        // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares the word.
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    /// As [`Window::equals`].
+    ///
+    /// # Panics
+    /// As there.
+    #[inline(always)]
+    pub fn equals(&self, offset: u64, bytes: &[u8]) -> bool {
+        let at = self.at(offset, bytes.len() as u64).cast::<u64>();
+        assert!(at.is_aligned(), "bytes at offset {offset} are not aligned");
+        let (words, rest) = bytes.as_chunks::<8>();
+        let word = |index: usize| {
+            // SAFETY: called for whole words of the range that was checked above.
+            let at = unsafe { at.add(index) };
+            // SAFETY: aligned, and inside the window; see `Window::atomic_u64`.
+            let there = unsafe { AtomicU64::from_ptr(at) };
+            // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares it.
+            there.load(Ordering::Acquire) ^ u64::from_le_bytes(words[index])
+        };
+        // The length of many keys, without a loop.
+        if words.len() == 2 && rest.is_empty() {
+            return word(0) | word(1) == 0;
+        }
+        (0..words.len()).all(|index| word(index) == 0)
+            && (rest.is_empty() || self.tail_equals(offset + 8 * words.len() as u64, rest))
+    }
+
+    fn tail_equals(&self, offset: u64, rest: &[u8]) -> bool {
+        let mut tail = [0; 8];
+        // SAFETY: valid for the length of `rest`, at most 7 bytes; `tail` is private.
+        unsafe {
+            copy::copy_out(tail.as_mut_ptr(), self.at(offset, rest.len() as u64), rest.len())
+        };
+        tail[..rest.len()] == *rest
+    }
+
+    /// As [`Window::match_line`] for the first `words` words: the first that matches and its
+    /// value, or, if none does, the word behind them. Without branches.
+    ///
+    /// # Panics
+    /// As there; for more than 7 words.
+    #[inline(always)]
+    pub fn first_match(&self, offset: u64, mask: u64, value: u64, words: u32) -> (u32, u64) {
+        assert!(words < 8, "{words} words and the one behind are more than a line");
+        let line = self.line(offset);
+        let found = match_words(line, mask, value) | (1 << words);
+        let first = found.trailing_zeros();
+        // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares the word.
+        (first, line[first as usize & 7].load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    fn line(&self, offset: u64) -> &[AtomicU64; 8] {
+        let at = self.at(offset, 64).cast::<[AtomicU64; 8]>();
+        assert!(at.addr().is_multiple_of(64), "a line at offset {offset} is not aligned");
+        // SAFETY: aligned, and inside the window, which lives as long as `self`; all access in
+        // this process is atomic or by `copy`, whose races are defined.
+        unsafe { &*at }
+    }
+
+    /// As [`Mem::prefetch`], of any offset: outside the window nothing is gained, and nothing lost.
+    #[inline(always)]
+    pub fn prefetch(&self, offset: u64) {
+        copy::prefetch(self.base.as_ptr().wrapping_add(offset as usize));
+    }
+}
+
+#[inline(always)]
+fn match_words(line: &[AtomicU64; 8], mask: u64, value: u64) -> u32 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if std::is_x86_feature_detected!("avx512f") {
+        // SAFETY: one aligned line inside the window; there is AVX-512F.
+        return unsafe { match_line_evex(line.as_ptr().cast(), mask, value) };
+    }
+    (0..8).fold(0, |found, word| {
+        // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares it.
+        let is_it = (line[word].load(Ordering::Acquire) ^ value) & mask == 0;
+        found | (u32::from(is_it) << word)
+    })
 }
 
 /// As [`Window::match_line`].
@@ -223,6 +316,7 @@ mod tests {
         assert_eq!(window.load((3 << 20) - 8), 0);
         window.store((3 << 20) - 8, 5);
         assert_eq!(window.load((3 << 20) - 8), 5);
+        assert_eq!(window.bare().load((3 << 20) - 8), 5);
         assert!(Window::private(0).is_err());
         assert!(Window::private(u64::MAX).is_err());
     }
@@ -244,6 +338,12 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "outside the window")]
+    fn a_bare_window_has_the_same_end() {
+        let _ = Window::heap(64).slice(0, 56).bare().load(56);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the window")]
     fn a_comparison_beyond_the_window_panics_even_if_it_would_end_before() {
         let _ = Window::heap(64).equals(56, &[1; 9]);
     }
@@ -259,9 +359,20 @@ mod tests {
         assert_eq!(window.match_line(64, u64::MAX, 3 << 36), 0b1000_0000);
         assert_eq!(window.match_line(64, 0, 5), 0xff);
         assert_eq!(window.match_line(64, u64::MAX, 77), 0);
-        assert_eq!(window.first_match(64, 0xf << 36, 3 << 36, 7), (3, (3 << 36) | 3));
-        assert_eq!(window.first_match(64, u64::MAX, 3 << 36, 7), (7, 3 << 36));
-        assert_eq!(window.first_match(64, u64::MAX, 77, 4), (4, (4 << 36) | 4));
+        assert_eq!(window.bare().first_match(64, 0xf << 36, 3 << 36, 7), (3, (3 << 36) | 3));
+        assert_eq!(window.bare().first_match(64, u64::MAX, 3 << 36, 7), (7, 3 << 36));
+        assert_eq!(window.bare().first_match(64, u64::MAX, 77, 4), (4, (4 << 36) | 4));
+    }
+
+    #[test]
+    fn bytes_are_copied_to_another_window() {
+        let (from, to) = (Window::heap(256), Window::heap(256));
+        let bytes: Vec<u8> = (1..=100).collect();
+        from.copy_in(13, &bytes);
+        from.copy_to(13, 100, &to, 5);
+        let mut there = [0; 102];
+        to.copy_out(4, &mut there);
+        assert!(there[0] == 0 && there[1..101] == bytes && there[101] == 0);
     }
 
     #[test]

@@ -5,15 +5,16 @@
 
 pub mod far;
 
-use crate::fabric_rig::{Memory, PATIENCE, Rig, buffers_of_the_end};
-use rackpool_core::seam::{BufId, FabricEvent, PeerId};
+use crate::fabric_rig::{Memory, PATIENCE, Rig, at, buffers_of_the_end};
+use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Verb, WorkRequest};
 use rackpool_hw::fabric::verbs::{
     Atomics, DeviceChoice, Endpoint, EndpointOptions, Target, TargetOptions,
 };
 use rackpool_hw::fabric::{LocalBuffers, monotonic_ns};
 use rackpool_hw::secret::Secret;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A device that the environment names; the first one if it does not.
 pub fn device(variable: &str) -> DeviceChoice {
@@ -133,5 +134,32 @@ impl Rig for LocalRig {
     /// Gives way at once: the device's own software needs the processor.
     fn poll(&mut self, events: &mut Vec<FabricEvent>) -> usize {
         self.end.wait(monotonic_ns() + 1_000_000, events)
+    }
+}
+
+fn add_one(rig: &mut LocalRig, id: u64) {
+    let verb = Verb::FetchAdd { at: at(0), n: 1 };
+    let work = WorkRequest { id, verb, local: &[], signalled: true };
+    let peer = rig.peer();
+    rig.end().post(peer, &[work]).unwrap();
+}
+
+/// The device tells only of what comes after it was asked to.
+#[test]
+#[ignore = "needs RDMA devices: cargo xtask vm verbs-one"]
+fn an_answer_that_came_before_the_sleep_is_told_of() {
+    let mut rig = LocalRig::new();
+    for id in 1..=20 {
+        add_one(&mut rig, id);
+        std::thread::sleep(Duration::from_millis(50));
+        let mut fds = [PollFd::from_borrowed_fd(rig.end().prepare_sleep(), PollFlags::IN)];
+        let ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+        assert_eq!(ready, 1, "the answer to {id} is there");
+        let (mut events, start) = (Vec::new(), Instant::now());
+        while events.is_empty() {
+            rig.end().wait(monotonic_ns() + 1_000_000_000, &mut events);
+            assert!(start.elapsed() < PATIENCE);
+        }
+        assert!(matches!(events[..], [FabricEvent::Completed { .. }]), "{events:?}");
     }
 }

@@ -73,7 +73,7 @@ impl<'a> Entry<'a> {
         if self.partition.is_for_tier(value_bytes) {
             let far = self.partition.far_alloc(value_bytes);
             self.found = self.partition.find(self.hash, self.key);
-            let (far, mut offset) = (far?, 0);
+            let (mut far, mut offset) = (far?, 0);
             for part in parts {
                 far.write(offset, part)?;
                 offset += part.len() as u64;
@@ -209,7 +209,7 @@ impl<'a> Entry<'a> {
     fn change_slot(&mut self, change: impl Fn(Slot) -> Slot) {
         if let Some((at, slot)) = &mut self.found {
             *slot = change(self.partition.index.slot_at(*at));
-            self.partition.index.replace(*at, *slot);
+            self.partition.index.mark(*at, *slot);
         }
     }
 }
@@ -270,8 +270,9 @@ enum Place {
     Gone,
 }
 
+/// The hash of a value so far.
 #[derive(Default)]
-struct Hasher(Xxh3);
+pub(crate) struct Hasher(pub Xxh3);
 
 impl std::fmt::Debug for Hasher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -280,7 +281,7 @@ impl std::fmt::Debug for Hasher {
 }
 
 impl Hasher {
-    fn digest(&self) -> u64 {
+    pub(crate) fn digest(&self) -> u64 {
         self.0.digest()
     }
 }

@@ -1,5 +1,7 @@
 //! The errors of the cache: what happened, with numbers and units, and whether to retry.
 
+use rackpool_hw::numa::NumaError;
+
 /// A result of the cache.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -84,6 +86,9 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// The memory cannot come from where it is wanted. Do not retry.
+    #[error(transparent)]
+    Numa(#[from] NumaError),
     /// The system refused the memory or the file.
     #[error("{what}: {source}")]
     Io {
@@ -107,6 +112,7 @@ impl Error {
             Error::Evicted { .. } => "evicted",
             Error::BadOption { .. } => "bad-option",
             Error::Corrupt { .. } => "corrupt",
+            Error::Numa(error) => error.code(),
             Error::Io { .. } => "io",
         }
     }

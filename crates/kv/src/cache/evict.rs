@@ -160,8 +160,8 @@ impl Partition {
     fn weigh(&mut self, unit: u32, now: Millis, items: &mut Vec<Weighed>) {
         self.walk(unit, |partition, pos, header| {
             let Some((hash, (_, slot))) = partition.judged(pos, header, now) else { return };
-            partition.policy_state.count(hash, slot.freq() as u8);
-            let uses = f64::from(partition.policy_state.estimate(hash));
+            partition.policy_state.sketch.count(hash, slot.freq() as u8);
+            let uses = f64::from(partition.policy_state.sketch.estimate(hash));
             let bytes = partition.bytes_of(pos, header);
             // A key that was asked for once may never come again.
             let score = (uses - 0.8).max(0.02) / (bytes as f64 + 16.0);

@@ -6,7 +6,9 @@
 //! compares keys. The low bits of the tag choose among the buckets that one was split into, so a
 //! split reads no item. A chain has no holes before its last bucket.
 //!
-//! For readers without the lock the version of a bucket is odd while it or its chain changes.
+//! For readers without the lock (`view.rs`) the version of a chain's first bucket is odd while its
+//! entries change or move, and another one afterwards; new entries and marks of old ones are single
+//! stores, which need none. Where the buckets are, such readers learn from a [`Shape`].
 //!
 //! Source: HERD and MICA for the bucket; Litwin's linear hashing for the growth.
 
@@ -15,13 +17,18 @@ use super::layout::{
     tag_pattern,
 };
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
+use rackpool_hw::version;
+use rackpool_hw::window::{Bare, Window};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Filled share of all primary slots above which the index grows, percent. Above, overflow buckets
 /// cost more than they save.
 const LOAD_PERCENT: u64 = 74;
 /// Where version and link lie in a bucket.
-const TAIL_AT: u64 = 8 * SLOTS as u64;
+pub(crate) const TAIL_AT: u64 = 8 * SLOTS as u64;
+/// Bits of a shape's state that are the level.
+const LEVEL_BITS: u32 = 8;
 
 /// A bucket's eight words.
 type Bucket = [u64; SLOTS + 1];
@@ -34,9 +41,57 @@ pub(crate) enum Room {
     Full(u32),
 }
 
+/// Where the buckets are, for readers without the lock.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    base: u64,
+    /// {split | level}
+    state: AtomicU64,
+    /// Units of the primary buckets in order.
+    directory: Box<[AtomicU32]>,
+}
+
+impl Shape {
+    /// Private bytes for each unit.
+    pub const UNIT_BYTES: u64 = size_of::<AtomicU32>() as u64;
+
+    /// Where the first bucket of `hash` lies.
+    #[inline(always)]
+    pub fn bucket_at(&self, hash: u64) -> u64 {
+        // Acquire: pairs with the Release in index.rs::publish; units that it names are there.
+        let state = self.state.load(Ordering::Acquire);
+        let level = state as u32 & ((1 << LEVEL_BITS) - 1);
+        let bucket = bucket_of(hash, self.base, level, state >> LEVEL_BITS);
+        let unit = &self.directory[(bucket >> UNIT_BUCKETS_SHIFT) as usize];
+        // Relaxed: stored before the state that names it.
+        place_in(unit.load(Ordering::Relaxed), bucket)
+    }
+}
+
+/// Number of the first bucket of `hash`, with `base` buckets at level 0, all split `level` times,
+/// those below `split` once more.
+#[inline(always)]
+fn bucket_of(hash: u64, base: u64, level: u32, split: u64) -> u64 {
+    let first = ((u128::from(hash) * u128::from(base)) >> 64) as u64;
+    let part = tag_of(hash) & ((1 << level) - 1);
+    if first + base * part < split {
+        return first + base * (tag_of(hash) & ((2 << level) - 1));
+    }
+    first + base * part
+}
+
+/// Where a bucket of this unit lies.
+#[inline(always)]
+fn place_in(unit: u32, bucket: u64) -> u64 {
+    let in_unit = bucket & u64::from(UNIT_BUCKETS - 1);
+    (u64::from(unit) * u64::from(UNIT_BUCKETS) + in_unit) * BUCKET_BYTES
+}
+
 #[derive(Debug)]
 pub(crate) struct Index {
     units: Window,
+    /// What readers without the lock see.
+    pub shape: Arc<Shape>,
     /// Buckets at level 0.
     base: u64,
     /// How often all buckets were split.
@@ -74,6 +129,18 @@ pub(crate) fn matches(units: &Window, at: u64, hash: u64) -> u32 {
     units.match_line(at, mask, tag) & ((1 << SLOTS) - 1)
 }
 
+/// Without a branch: where the first entry with the tag of `hash` lies in the bucket at
+/// `bucket_at`, and its item, or, if the last is `false`, where the next bucket of the chain lies
+/// (0 = nowhere). Bytes from the start of the units.
+#[inline(always)]
+pub(crate) fn probe(units: Bare<'_>, bucket_at: u64, hash: u64) -> (u64, u64, bool) {
+    let (mask, tag) = tag_pattern(hash);
+    let (place, word) = units.first_match(bucket_at, mask, tag, SLOTS as u32);
+    let is_entry = place != SLOTS as u32;
+    let (item, next) = (Slot(word).pos().byte(), (word >> 32) * BUCKET_BYTES);
+    (bucket_at + 8 * u64::from(place), if is_entry { item } else { next }, is_entry)
+}
+
 /// Where the next bucket behind the one at `at` lies.
 #[inline(always)]
 pub(crate) fn link_at(units: &Window, at: u64) -> Option<u64> {
@@ -92,8 +159,15 @@ impl Index {
     /// An index of these units, zeroed, which hold all the buckets of level 0.
     pub fn new(units: Window, first: Vec<u32>, is_lossless: bool) -> Index {
         let base = first.len() as u64 * u64::from(UNIT_BUCKETS);
+        let count = units.bytes() / u64::from(UNIT_BYTES);
+        let directory: Box<[_]> = (0..count).map(|_| AtomicU32::new(0)).collect();
+        for (to, unit) in directory.iter().zip(&first) {
+            // Relaxed: nobody else has it yet.
+            to.store(*unit, Ordering::Relaxed);
+        }
         Index {
             units,
+            shape: Arc::new(Shape { base, state: AtomicU64::new(0), directory }),
             base,
             level: 0,
             split: 0,
@@ -121,19 +195,19 @@ impl Index {
     /// Where the first bucket of `hash` lies.
     #[inline(always)]
     pub fn bucket_at(&self, hash: u64) -> u64 {
-        let first = ((u128::from(hash) * u128::from(self.base)) >> 64) as u64;
-        let mut part = tag_of(hash) & ((1 << self.level) - 1);
-        if first + self.base * part < self.split {
-            part = tag_of(hash) & ((2 << self.level) - 1);
-        }
-        self.place(first + self.base * part)
+        self.place(bucket_of(hash, self.base, self.level, self.split))
     }
 
     #[inline(always)]
     fn place(&self, bucket: u64) -> u64 {
-        let unit = self.directory[(bucket >> UNIT_BUCKETS_SHIFT) as usize];
-        let in_unit = bucket & u64::from(UNIT_BUCKETS - 1);
-        (u64::from(unit) * u64::from(UNIT_BUCKETS) + in_unit) * BUCKET_BYTES
+        place_in(self.directory[(bucket >> UNIT_BUCKETS_SHIFT) as usize], bucket)
+    }
+
+    /// Tells readers without the lock how far the index has grown.
+    fn publish(&self) {
+        let state = (self.split << LEVEL_BITS) | u64::from(self.level);
+        // Release: pairs with the Acquire in index.rs::bucket_at of the shape.
+        self.shape.state.store(state, Ordering::Release);
     }
 
     /// Where the slot with this tag and position lies.
@@ -152,18 +226,6 @@ impl Index {
             }
             at = link_at(&self.units, at)?;
         }
-    }
-
-    /// Without a branch: the first entry with the tag of `hash` in the bucket at `bucket_at` and
-    /// where its item begins, or, if the last is `false`, where the next bucket of the chain lies
-    /// (0 = nowhere). Bytes from the start of the units.
-    #[inline(always)]
-    pub fn probe(&self, bucket_at: u64, hash: u64) -> (u64, u64, bool) {
-        let (mask, tag) = tag_pattern(hash);
-        let (place, word) = self.units.first_match(bucket_at, mask, tag, SLOTS as u32);
-        let is_entry = place != SLOTS as u32;
-        let (item, next) = (Slot(word).pos().byte(), (word >> 32) * BUCKET_BYTES);
-        (bucket_at + 8 * u64::from(place), if is_entry { item } else { next }, is_entry)
     }
 
     /// An empty slot for `hash`.
@@ -232,10 +294,17 @@ impl Index {
         Slot(self.units.load(at))
     }
 
-    /// Replaces the entry at `at`.
+    /// Changes the marks of the entry at `at`; its item stays.
     #[inline]
-    pub fn replace(&self, at: u64, slot: Slot) {
+    pub fn mark(&self, at: u64, slot: Slot) {
         self.units.store(at, slot.0);
+    }
+
+    /// Points the entry of `hash` at `at` to another item.
+    #[inline]
+    pub fn repoint(&self, hash: u64, at: u64, slot: Slot) {
+        let first = self.bucket_at(hash);
+        version::change(&self.units, first + TAIL_AT, || self.units.store(at, slot.0));
     }
 
     /// Calls `f` for the entries of the first bucket of `hash`.
@@ -248,16 +317,24 @@ impl Index {
         }
     }
 
-    /// Empties the entry at `at`, which is written again at once.
-    pub fn forget(&mut self, at: u64) {
+    /// Empties the entry of `hash` at `at`, which is written again at once.
+    pub fn forget(&mut self, hash: u64, at: u64) {
         self.items -= 1;
-        self.units.store(at, 0);
+        let first = self.bucket_at(hash);
+        version::change(&self.units, first + TAIL_AT, || self.units.store(at, 0));
     }
 
     /// Takes out the entry of `hash` that lies at `at`.
     pub fn remove(&mut self, hash: u64, at: u64) {
         self.items -= 1;
         let first = self.bucket_at(hash);
+        version::open(&self.units, first + TAIL_AT);
+        self.take_out(first, at);
+        version::close(&self.units, first + TAIL_AT);
+    }
+
+    /// Takes the entry at `at` out of the chain that begins at `first`.
+    fn take_out(&mut self, first: u64, at: u64) {
         let (mut last, mut before, mut bucket) = (first, None, read(&self.units, first));
         while let Some(next) = next_at(&bucket) {
             before = Some(last);
@@ -300,6 +377,9 @@ impl Index {
 
     /// Takes a zeroed unit for the next 1024 primary buckets.
     pub fn add_unit(&mut self, unit: u32) {
+        let entry = &self.shape.directory[self.directory.len()];
+        // Relaxed: seen by who sees the state that names it.
+        entry.store(unit, Ordering::Relaxed);
         self.directory.push(unit);
     }
 
@@ -309,6 +389,7 @@ impl Index {
         assert!(!self.needs_unit(), "an index grows into a unit");
         let (from, to) = (self.place(self.split), self.place(self.buckets()));
         let bit = 1 << self.level;
+        version::open(&self.units, from + TAIL_AT);
         let mut words = Vec::new();
         let mut at = Some(from);
         while let Some(bucket_at) = at {
@@ -332,6 +413,8 @@ impl Index {
             let start = if Slot(word).tag() & bit == 0 { from } else { to };
             self.append(start, word);
         }
+        self.publish();
+        version::close(&self.units, from + TAIL_AT);
     }
 
     fn append(&mut self, start: u64, word: u64) {
@@ -353,13 +436,23 @@ impl Index {
     /// Empties it. It keeps the size that it has grown to; overflow buckets are all free again.
     pub fn clear(&mut self) {
         for unit in &self.directory {
-            self.units.zero(u64::from(*unit) * u64::from(UNIT_BYTES), u64::from(UNIT_BYTES));
+            for bucket in 0..u64::from(UNIT_BUCKETS) {
+                self.clear_bucket(place_in(*unit, bucket));
+            }
         }
         self.free = 0;
         self.items = 0;
         for unit in std::mem::take(&mut self.overflow) {
             self.add_overflow(unit);
         }
+    }
+
+    /// Empties a primary bucket, whose version goes on.
+    fn clear_bucket(&self, at: u64) {
+        version::change(&self.units, at + TAIL_AT, || {
+            (0..SLOTS as u64).for_each(|index| self.units.store(at + 8 * index, 0));
+            self.set_link(at, 0);
+        });
     }
 
     /// Visits all entries of the buckets that the cursor stands for; the next cursor, 0 at the
@@ -452,9 +545,10 @@ mod tests {
     fn a_probe_that_finds_nothing_names_no_entry_but_the_bucket_behind() {
         let mut index = lossy();
         insert(&mut index, 1).unwrap();
-        assert_eq!(index.probe(0, hash(1)), (0, Pos(1).byte(), true));
-        assert_eq!(index.probe(0, hash(2)), (8 * SLOTS as u64, 0, false));
+        let probe = |index: &Index, tag| probe(index.units.bare(), 0, hash(tag));
+        assert_eq!(probe(&index, 1), (0, Pos(1).byte(), true));
+        assert_eq!(probe(&index, 2), (8 * SLOTS as u64, 0, false));
         index.set_link(0, 5);
-        assert_eq!(index.probe(0, hash(2)), (8 * SLOTS as u64, 5 * BUCKET_BYTES, false));
+        assert_eq!(probe(&index, 2), (8 * SLOTS as u64, 5 * BUCKET_BYTES, false));
     }
 }

@@ -1,17 +1,17 @@
-//! What a reader sees of an item, and pins: large values that are sent from the cache's memory
-//! after the look-up is over.
+//! What a reader sees of an item (the item itself under the lock, or a copy), and pins: large
+//! values that are sent from the cache's memory after the look-up is over.
 
 use super::Millis;
 use super::error::Result;
 use super::layout::{Fields, Header, Pos, Slot};
-use super::log::Piece;
+use super::log::{Piece, fields_at};
 use super::partition::Partition;
 use super::segments::Pins;
 use super::tier::{CHUNK_BYTES, FarValue};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::{self, Window};
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What is known of an item beside key and value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,16 +35,45 @@ pub struct Meta {
     pub won: bool,
 }
 
-/// An item under the lock of its partition.
+/// An item: under the lock of its partition, or a copy of it.
 #[derive(Debug)]
 pub struct Item<'a> {
-    partition: &'a Partition,
-    slot_at: u64,
+    units: &'a Window,
+    /// Where it begins there, bytes.
+    at: u64,
     /// The slot as the look-up found it.
     before: Slot,
     is_told: Cell<bool>,
     header: Header,
     now: Millis,
+    source: Source<'a>,
+}
+
+/// Where an item is from.
+#[derive(Clone, Copy, Debug)]
+enum Source<'a> {
+    /// It is in this partition, which is locked; its slot is there.
+    Locked(&'a Partition, u64),
+    /// It was copied.
+    Copied(&'a Origin<'a>),
+}
+
+/// Where a copy was made.
+#[derive(Debug)]
+pub(crate) struct Origin<'a> {
+    pub partition: &'a Mutex<Partition>,
+    pub hash: u64,
+    pub key: &'a [u8],
+    /// What a caller was told of it, once it has asked.
+    pub told: Cell<Option<Told>>,
+}
+
+/// What only the lock tells of an item.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    cas: u64,
+    /// When it was last used, or came.
+    since: Millis,
 }
 
 impl<'a> Item<'a> {
@@ -62,11 +91,32 @@ impl<'a> Item<'a> {
         now: Millis,
     ) -> Item<'a> {
         let is_told = Cell::new(slot.has(Slot::SEEN));
-        Item { partition, slot_at, before: slot, is_told, header, now }
+        let (at, source) = (slot.pos().byte(), Source::Locked(partition, slot_at));
+        Item { units: &partition.units, at, before: slot, is_told, header, now, source }
+    }
+
+    /// A copy that begins at the start of `copy`.
+    #[inline(always)]
+    pub(crate) fn copied(
+        copy: &'a Window,
+        (before, header): (Slot, Header),
+        origin: &'a Origin<'a>,
+        now: Millis,
+    ) -> Item<'a> {
+        let (is_told, source) = (Cell::new(false), Source::Copied(origin));
+        Item { units: copy, at: 0, before, is_told, header, now, source }
     }
 
     fn pos(&self) -> Pos {
         self.before.pos()
+    }
+
+    /// The locked partition of an item that is in pieces or lies elsewhere.
+    fn partition(&self) -> &'a Partition {
+        match self.source {
+            Source::Locked(partition, _) => partition,
+            Source::Copied(_) => unreachable!("a copy is whole"),
+        }
     }
 
     /// Length of the key, bytes.
@@ -76,8 +126,8 @@ impl<'a> Item<'a> {
 
     /// Appends the key to `out`.
     pub fn append_key_to(&self, out: &mut Vec<u8>) {
-        let at = self.pos().byte() + u64::from(self.header.key_at());
-        self.partition.units.append_to(at, u64::from(self.header.key_bytes()), out);
+        let at = self.at + u64::from(self.header.key_at());
+        self.units.append_to(at, u64::from(self.header.key_bytes()), out);
     }
 
     /// The key.
@@ -90,7 +140,10 @@ impl<'a> Item<'a> {
     /// Length of the value, bytes.
     #[inline]
     pub fn len(&self) -> u64 {
-        self.partition.whole_bytes(self.pos(), self.header)
+        if self.header.has(Header::CHAINED | Header::FAR) {
+            return self.partition().whole_bytes(self.pos(), self.header);
+        }
+        u64::from(self.header.value_bytes())
     }
 
     /// Whether the value is empty.
@@ -99,7 +152,7 @@ impl<'a> Item<'a> {
     }
 
     fn fields(&self) -> Fields {
-        self.partition.fields(self.pos(), self.header)
+        fields_at(self.units, self.at, self.header)
     }
 
     /// The caller's flags. Cheaper than [`Item::meta`].
@@ -117,20 +170,29 @@ impl<'a> Item<'a> {
     /// The cas. From now on the item keeps it also where the cache moves it, which costs it 8
     /// bytes then: ask only if somebody is told.
     pub fn cas(&self) -> u64 {
+        let (partition, slot_at) = match self.source {
+            Source::Locked(partition, slot_at) => (partition, slot_at),
+            Source::Copied(origin) => return origin.tell(self).cas,
+        };
         if !self.is_told.replace(true) {
             // The slot is read again: this look-up has changed it.
-            let slot = self.partition.index.slot_at(self.slot_at);
-            self.partition.index.replace(self.slot_at, slot.set(Slot::SEEN, true));
+            let slot = partition.index.slot_at(slot_at);
+            partition.index.mark(slot_at, slot.set(Slot::SEEN, true));
         }
-        self.partition.cas_of(self.pos(), self.header)
+        partition.cas_of(self.pos(), self.header)
+    }
+
+    /// Whether it was marked by [`super::Entry::mark`]: stale, or won by somebody.
+    pub fn is_marked(&self) -> bool {
+        self.before.has(Slot::STALE) || self.before.has(Slot::WON)
     }
 
     /// All that is known beside key and value. As [`Item::cas`] for the cas.
     pub fn meta(&self) -> Meta {
         let fields = self.fields();
-        let since = match fields.access_s {
-            Some(second) => u64::from(second) * 1000,
-            None => self.partition.segments.get(self.pos().unit()).opened,
+        let since = match self.source {
+            Source::Locked(partition, _) => partition.used_since(self.pos(), self.header),
+            Source::Copied(origin) => origin.tell(self).since,
         };
         Meta {
             flags: fields.flags,
@@ -152,9 +214,9 @@ impl<'a> Item<'a> {
     #[inline]
     pub fn append_to(&self, out: &mut Vec<u8>) -> Result<()> {
         if !self.header.has(Header::CHAINED | Header::FAR) {
-            let at = self.pos().byte() + u64::from(self.header.value_at());
+            let at = self.at + u64::from(self.header.value_at());
             let bytes = u64::from(self.header.value_bytes());
-            self.partition.units.append_to(at, bytes, out);
+            self.units.append_to(at, bytes, out);
             return Ok(());
         }
         if self.is_far() {
@@ -164,8 +226,8 @@ impl<'a> Item<'a> {
             let read = value.read(0, &mut out[before..]);
             return read.inspect_err(|_| out.truncate(before));
         }
-        for piece in self.partition.pieces(self.pos()) {
-            self.partition.units.append_to(piece.at, piece.bytes, out);
+        for piece in self.partition().pieces(self.pos()) {
+            self.units.append_to(piece.at, piece.bytes, out);
         }
         Ok(())
     }
@@ -179,21 +241,31 @@ impl<'a> Item<'a> {
         if self.header.has(Header::CHAINED | Header::FAR) {
             return match self.is_far() {
                 true => copy_far_to(self.far()?, offset, out),
-                false => Ok(copy_pieces_to(self.partition, self.pos(), offset, out)),
+                false => Ok(copy_pieces_to(self.partition(), self.pos(), offset, out)),
             };
         }
         let bytes = u64::from(self.header.value_bytes());
         let count = bytes.saturating_sub(offset).min(out.len() as u64);
-        let at = self.pos().byte() + u64::from(self.header.value_at());
+        let at = self.at + u64::from(self.header.value_at());
         if count > 0 {
-            self.partition.units.copy_out(at + offset, &mut out[..count as usize]);
+            self.units.copy_out(at + offset, &mut out[..count as usize]);
         }
         Ok(count as usize)
     }
 
+    /// Whether flags, expiry, length and value are those of a copy of an item of the same key.
+    fn is_like(&self, copy: &Item<'_>) -> bool {
+        let facts = |item: &Item<'_>| (item.len(), item.flags(), item.expires(), item.is_far());
+        let mut values = [Vec::new(), Vec::new()];
+        facts(self) == facts(copy)
+            && self.append_to(&mut values[0]).is_ok()
+            && copy.append_to(&mut values[1]).is_ok()
+            && values[0] == values[1]
+    }
+
     /// The value, which lies in another tier.
     fn far(&self) -> Result<&Arc<FarValue>> {
-        self.partition.far_value(self.pos())
+        self.partition().far_value(self.pos())
     }
 
     /// Whether the value lies in another tier.
@@ -214,10 +286,44 @@ impl<'a> Item<'a> {
             far.load(0)?;
             return Ok(Pinned(Kept::Far(far)));
         }
-        let pieces: Vec<Piece> = self.partition.pieces(self.pos()).collect();
-        let pins = Arc::clone(&self.partition.segments.pins);
+        let Source::Locked(partition, _) = self.source else {
+            let mut value = Vec::new();
+            return self.append_to(&mut value).map(|()| Pinned(Kept::Copied(value)));
+        };
+        let pieces: Vec<Piece> = partition.pieces(self.pos()).collect();
+        let pins = Arc::clone(&partition.segments.pins);
         pieces.iter().for_each(|piece| pins.pin(piece.unit));
-        Ok(Pinned(Kept::Here(Pin { units: self.partition.units.clone(), pins, pieces })))
+        Ok(Pinned(Kept::Here(Pin { units: partition.units.clone(), pins, pieces })))
+    }
+}
+
+impl Origin<'_> {
+    /// What the lock tells of the item that `copy` is of. If another one is there by now that looks
+    /// the same, of that: it may be the same, moved, and to look it up now would have shown it.
+    /// Else a cas that no item has or will have: whoever is told it finds that the item changed.
+    #[cold]
+    fn tell(&self, copy: &Item<'_>) -> Told {
+        if let Some(told) = self.told.get() {
+            return told;
+        }
+        let mut partition = self.partition.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = partition.find(self.hash, self.key);
+        let now = found.map(|found| partition.item(found, copy.now));
+        let told = match now.filter(|now| now.is_like(copy)) {
+            Some(now) => {
+                Told { cas: now.cas(), since: partition.used_since(now.pos(), now.header) }
+            }
+            None => {
+                let word = copy.header.word_at(Header::CAS);
+                let cas = match copy.header.has(Header::CAS) {
+                    true => copy.units.load(copy.at + word),
+                    false => partition.segments.unused_cas(),
+                };
+                Told { cas, since: copy.now }
+            }
+        };
+        self.told.set(Some(told));
+        told
     }
 }
 
@@ -253,6 +359,7 @@ pub struct Pinned(Kept);
 enum Kept {
     Here(Pin),
     Far(FarPin),
+    Copied(Vec<u8>),
 }
 
 /// Pieces of a value in the log.
@@ -297,7 +404,7 @@ impl Pinned {
     /// [`Error::Tier`](super::Error::Tier).
     pub fn load(&mut self, offset: u64) -> Result<()> {
         match &mut self.0 {
-            Kept::Here(_) => Ok(()),
+            Kept::Here(_) | Kept::Copied(_) => Ok(()),
             Kept::Far(far) => far.load(offset),
         }
     }
@@ -316,6 +423,10 @@ impl Pinned {
                 let is_end = offset + bytes.len() as u64 == far.value.bytes();
                 (bytes.is_empty() || piece(window::Piece::Private(bytes))) && is_end
             }
+            Kept::Copied(value) => {
+                let bytes = value.get(offset as usize..).unwrap_or_default();
+                bytes.is_empty() || piece(window::Piece::Private(bytes))
+            }
             Kept::Here(pin) => pin.pieces.iter().all(|Piece { at, bytes, .. }| {
                 let skipped = offset.min(*bytes);
                 offset -= skipped;
@@ -330,6 +441,7 @@ impl Pinned {
         match &self.0 {
             Kept::Here(pin) => pin.pieces.iter().map(|piece| piece.bytes).sum(),
             Kept::Far(far) => far.value.bytes(),
+            Kept::Copied(value) => value.len() as u64,
         }
     }
 

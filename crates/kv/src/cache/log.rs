@@ -106,7 +106,28 @@ pub(crate) fn hash_of(parts: &[&[u8]]) -> u64 {
     }
 }
 
+/// What the item that begins at `at` holds beside key and value.
+pub(crate) fn fields_at(units: &Window, at: u64, header: Header) -> Fields {
+    let word = |option| units.load(at + header.word_at(option));
+    let mut fields = Fields { is_far: header.has(Header::FAR), ..Fields::default() };
+    if header.has(Header::META) {
+        let meta = word(Header::META);
+        fields.expires = meta >> 16;
+        fields.flags = meta as u32 & 0xffff;
+    }
+    if header.has(Header::EXTRA) {
+        let extra = word(Header::EXTRA);
+        fields.flags = extra as u32;
+        fields.access_s = Some((extra >> 32) as u32);
+    }
+    if header.has(Header::CAS) {
+        fields.cas = word(Header::CAS);
+    }
+    fields
+}
+
 impl Partition {
+    #[inline(always)]
     pub(crate) fn header(&self, pos: Pos) -> Header {
         Header(self.units.load(pos.byte()))
     }
@@ -264,22 +285,16 @@ impl Partition {
     }
 
     pub(crate) fn fields(&self, pos: Pos, header: Header) -> Fields {
-        let word = |option| self.units.load(pos.byte() + header.word_at(option));
-        let mut fields = Fields { is_far: header.has(Header::FAR), ..Fields::default() };
-        if header.has(Header::META) {
-            let meta = word(Header::META);
-            fields.expires = meta >> 16;
-            fields.flags = meta as u32 & 0xffff;
+        let fields = fields_at(&self.units, pos.byte(), header);
+        Fields { access_s: fields.access_s.filter(|_| self.keeps_access), ..fields }
+    }
+
+    /// When an item was last used, if the cache keeps that, else when its segment was opened.
+    pub(crate) fn used_since(&self, pos: Pos, header: Header) -> Millis {
+        match self.fields(pos, header).access_s {
+            Some(second) => u64::from(second) * 1000,
+            None => self.segments.get(pos.unit()).opened,
         }
-        if header.has(Header::EXTRA) {
-            let extra = word(Header::EXTRA);
-            fields.flags = extra as u32;
-            fields.access_s = self.keeps_access.then_some((extra >> 32) as u32);
-        }
-        if header.has(Header::CAS) {
-            fields.cas = word(Header::CAS);
-        }
-        fields
     }
 
     /// The cas of an item.
@@ -358,7 +373,7 @@ impl Partition {
         self.move_buffer = buffer;
         assert_eq!(offset, draft.value_bytes, "a live item has all its pieces");
         self.publish(&placed, check);
-        self.index.replace(slot_at, slot.with_pos(placed.head));
+        self.index.repoint(draft.hash, slot_at, slot.with_pos(placed.head));
         self.kill_here(from);
         placed.head
     }

@@ -1,32 +1,63 @@
 //! Look-ups of many keys whose memory accesses overlap: all buckets are asked for, then all items,
 //! then the keys are compared. A wait for memory is paid once for a batch instead of twice a key.
 //!
+//! Each pass asks in a loop of its own that does nothing else: a processor looks only some hundred
+//! instructions ahead, and what it has to translate (every access is to another page) overlaps only
+//! within them. A batch under the lock of the one partition reads items where they lie; with
+//! several partitions, or with shared reads, it reads copies without a lock (`view.rs`).
+//!
 //! Source: HERD §4.1 (prefetching behind other requests); its successor's passes over a batch.
 
 use super::index;
-use super::item::Item;
+use super::item::{Item, Origin};
 use super::layout::{Header, Pos, Slot};
-use super::partition::Partition;
+use super::partition::{Found, Partition};
+use super::view::{self, Answer, Scratch, View};
 use super::{Cache, Millis};
-use rackpool_core::seam::Mem;
-use std::sync::MutexGuard;
+use rackpool_hw::window::{Bare, Window};
+use std::cell::Cell;
+use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Keys whose accesses overlap. Processors have some 48 outstanding misses at most.
 const BATCH: usize = 64;
 
+/// Keys that are hashed at once: the buckets of some are on their way while others are hashed.
+const STEP: usize = 16;
+/// Behind the first word of an item, the last byte that it pays to ask for before its length is
+/// known.
+pub(crate) const REACH_MAX: u64 = 56;
+
 /// What is known of the keys of a batch so far.
-struct Asked {
+pub(crate) struct Asked {
     hashes: [u64; BATCH],
     /// Where the bucket lies, then where the entry does.
     places: [u64; BATCH],
     /// Where the item lies, or the next bucket; 0 = nowhere.
     items: [u64; BATCH],
+    /// The last word of the bucket before it was looked into, for who has no lock.
+    tails: [u64; BATCH],
+}
+
+impl Asked {
+    pub const EMPTY: Asked =
+        Asked { hashes: [0; BATCH], places: [0; BATCH], items: [0; BATCH], tails: [0; BATCH] };
+
+    /// Hashes the keys from `start` on, up to [`STEP`] of them; which those are.
+    #[inline(never)]
+    fn hash(&mut self, keys: &[&[u8]], start: usize, seed: u64) -> Range<usize> {
+        let end = keys.len().min(start + STEP);
+        for (hash, key) in self.hashes[start..end].iter_mut().zip(&keys[start..end]) {
+            *hash = xxh3_64_with_seed(key, seed);
+        }
+        start..end
+    }
 }
 
 impl Cache {
-    /// Looks many keys up, prefetched together; `f` sees their items in order, under the locks of
-    /// all their partitions, and must not call the cache. Counts as [`Cache::get`] does.
+    /// Looks many keys up, prefetched together; `f` sees their items in order, under the lock of
+    /// the partition if there is one alone, else copies of them, and must not call the cache.
+    /// Counts as [`Cache::get`] does.
     pub fn get_many(
         &self,
         keys: &[&[u8]],
@@ -34,229 +65,233 @@ impl Cache {
         mut f: impl FnMut(usize, Option<&Item<'_>>),
     ) {
         for (start, keys) in (0..).step_by(BATCH).zip(keys.chunks(BATCH)) {
-            if let [locked] = &*self.partitions {
-                let mut partition = locked.0.lock().unwrap_or_else(|broken| broken.into_inner());
-                let seed = self.options.seed;
-                let hash_of = |key: &[u8]| xxh3_64_with_seed(key, seed);
-                partition.look_up_batch(keys, hash_of, now, |index, item| f(start + index, item));
-            } else {
-                self.get_some(keys, now, |index, item| f(start + index, item));
-            }
+            view::with_scratch(|scratch| {
+                let Scratch { asked, copy } = scratch;
+                let f = |index, item: Option<&Item<'_>>| f(start + index, item);
+                match &*self.partitions {
+                    [part] if !self.options.shared_reads => {
+                        part.lock().get_batch(keys, now, asked, f);
+                    }
+                    _ => self.get_shared(keys, now, (asked, copy), f),
+                }
+            });
         }
+    }
+
+    /// A batch without locks, as far as that can be.
+    #[inline(always)]
+    fn get_shared(
+        &self,
+        keys: &[&[u8]],
+        now: Millis,
+        (asked, copy): (&mut Asked, &Window),
+        mut f: impl FnMut(usize, Option<&Item<'_>>),
+    ) {
+        self.ask_shared(keys, asked);
+        let (mut hits, mut misses) = (0, 0);
+        for (index, key) in keys.iter().enumerate() {
+            let hash = asked.hashes[index];
+            let part = &self.partitions[self.index_of(hash)];
+            let (origin, mut held);
+            let item = match part.view.settle((asked, index), key, now, copy) {
+                Answer::Item(slot, header) => {
+                    hits += 1;
+                    let told = Cell::new(None);
+                    origin = Origin { partition: &part.locked, hash, key, told };
+                    Some(Item::copied(copy, (slot, header), &origin, now))
+                }
+                Answer::Missing => {
+                    misses += 1;
+                    part.view.sketch.missed(hash);
+                    None
+                }
+                Answer::Unsure => {
+                    held = part.lock();
+                    held.look_up(hash, key, now).map(|found| held.item(found, now))
+                }
+            };
+            f(index, item.as_ref());
+        }
+        self.tallies.add(hits, misses);
     }
 
     /// Asks for the bucket of a key: the first stage of a look-up.
     pub fn ask_bucket(&self, key: &[u8]) {
         let hash = self.hash(key);
-        let _ = self.lock(self.index_of(hash)).ask_bucket(hash);
+        self.view_of(hash).ask_bucket(hash);
     }
 
     /// Looks into the bucket of a key and asks for its item: the second stage.
     pub fn ask_item(&self, key: &[u8]) {
         let hash = self.hash(key);
-        let partition = self.lock(self.index_of(hash));
-        let bucket = Candidate::Bucket(partition.index.bucket_at(hash));
-        let _ = partition.ask_item(hash, bucket);
+        let view = self.view_of(hash);
+        view.ask_item(view.place_of(hash), hash);
     }
 
     /// Asks for the memory that changes of these keys will touch: a wait for it is paid once.
     /// Changes and counts nothing.
     pub fn prefetch(&self, keys: &[&[u8]]) {
         for keys in keys.chunks(BATCH) {
-            let mut hashes = [0; BATCH];
-            let mut wanted = 0_u64;
-            for (key, hash) in keys.iter().zip(&mut hashes) {
-                *hash = self.hash(key);
-                wanted |= 1 << self.index_of(*hash);
-            }
-            for place in (0..self.partitions.len()).filter(|place| wanted & (1 << place) != 0) {
-                let partition = self.lock(place);
-                let here = || hashes[..keys.len()].iter().filter(|h| self.index_of(**h) == place);
-                here().for_each(|hash| _ = partition.ask_bucket(*hash));
-                // Which entry it is does not matter yet.
-                here().for_each(|hash| {
-                    let bucket = Candidate::Bucket(partition.index.bucket_at(*hash));
-                    let _ = partition.ask_item(*hash, bucket);
-                });
-            }
+            view::with_scratch(|scratch| {
+                self.ask_shared(keys, &mut scratch.asked);
+            });
         }
     }
 
-    /// A batch over several partitions.
-    fn get_some(&self, keys: &[&[u8]], now: Millis, mut f: impl FnMut(usize, Option<&Item<'_>>)) {
-        let mut hashes = [0; BATCH];
-        let mut wanted = 0_u64;
-        for (key, hash) in keys.iter().zip(&mut hashes) {
-            *hash = self.hash(key);
-            wanted |= 1 << self.index_of(*hash);
-        }
-        // Always in ascending order, so that nobody waits in a circle.
-        let mut partitions: Vec<Option<MutexGuard<'_, Partition>>> = Vec::new();
-        partitions.extend(
-            (0..self.partitions.len())
-                .map(|index| (wanted & (1 << index) != 0).then(|| self.lock(index))),
-        );
-        let mut candidates = [Candidate::None; BATCH];
-        let places = hashes.map(|hash| self.index_of(hash));
-        for index in 0..keys.len() {
-            let partition = partitions[places[index]].as_ref().expect("locked above");
-            candidates[index] = partition.ask_bucket(hashes[index]);
-        }
-        // A bucket and, rarely, the one behind it.
-        for _ in 0..2 {
-            for index in 0..keys.len() {
-                let partition = partitions[places[index]].as_ref().expect("locked above");
-                candidates[index] = partition.ask_item(hashes[index], candidates[index]);
+    #[inline(always)]
+    fn view_of(&self, hash: u64) -> &View {
+        &self.partitions[self.index_of(hash)].view
+    }
+
+    /// Asks for the buckets of these keys, and then for what they name.
+    #[inline(never)]
+    fn ask_shared(&self, keys: &[&[u8]], asked: &mut Asked) {
+        for start in (0..keys.len()).step_by(STEP) {
+            for index in asked.hash(keys, start, self.options.seed) {
+                let hash = asked.hashes[index];
+                asked.places[index] = self.view_of(hash).ask_bucket(hash);
             }
         }
         for index in 0..keys.len() {
-            let partition = partitions[places[index]].as_mut().expect("locked above");
-            let key = (hashes[index], keys[index]);
-            partition.settle(key, candidates[index], now, |item| f(index, item));
+            let (place, hash) = (asked.places[index], asked.hashes[index]);
+            let (tail, at, item) = self.view_of(hash).ask_item(place, hash);
+            (asked.tails[index], asked.places[index], asked.items[index]) = (tail, at, item);
         }
     }
 }
 
-/// What is known of a key so far.
-#[derive(Clone, Copy)]
-enum Candidate {
-    /// Its bucket is on its way.
-    Bucket(u64),
-    /// The first entry with its tag; the item is on its way.
-    Entry(u64, Pos),
-    /// No entry.
-    None,
+impl View {
+    /// The item of a key that was asked for.
+    #[inline(always)]
+    fn settle(
+        &self,
+        (asked, index): (&Asked, usize),
+        key: &[u8],
+        now: Millis,
+        copy: &Window,
+    ) -> Answer {
+        let (at, item) = (asked.places[index], asked.items[index]);
+        if item != 0
+            && let Some((slot, header)) = self.copy_plain(asked.tails[index], (at, item), key, copy)
+        {
+            return Answer::Item(slot, header);
+        }
+        self.look_up(asked.hashes[index], key, now, copy)
+    }
 }
 
 impl Partition {
-    /// Asks for the bucket of `hash`.
+    /// A batch under the lock.
     #[inline(always)]
-    fn ask_bucket(&self, hash: u64) -> Candidate {
-        let at = self.index.bucket_at(hash);
-        self.units.prefetch(at);
-        Candidate::Bucket(at)
-    }
-
-    /// Looks into the bucket, and asks for what comes next: an item, or another bucket.
-    #[inline(always)]
-    fn ask_item(&self, hash: u64, candidate: Candidate) -> Candidate {
-        let Candidate::Bucket(at) = candidate else { return candidate };
-        if let Some((slot_at, byte)) = self.entry_in(hash, at) {
-            self.ask_for_item(byte);
-            return Candidate::Entry(slot_at, Pos::of_byte(byte));
-        }
-        match index::link_at(&self.units, at) {
-            Some(next) => {
-                self.units.prefetch(next);
-                Candidate::Bucket(next)
-            }
-            None => Candidate::None,
-        }
-    }
-
-    /// Calls `f` with what the key's item is after all, counted.
-    #[inline(always)]
-    fn settle(
-        &mut self,
-        (hash, key): (u64, &[u8]),
-        candidate: Candidate,
-        now: Millis,
-        f: impl FnOnce(Option<&Item<'_>>),
-    ) {
-        // An earlier key of the batch may have removed an expired item and moved its neighbours,
-        // or changed the slot: it is read again.
-        if let Candidate::Entry(at, pos) = candidate {
-            let (current, header) = (self.index.slot_at(at), self.header(pos));
-            let key_at = pos.byte() + u64::from(header.key_at());
-            if current.pos() == pos
-                && header.key_bytes() as usize == key.len()
-                && self.units.equals(key_at, key)
-                && !(header.has(Header::META) && self.is_expired(pos, now))
-            {
-                self.count_hit(at, current, now);
-                return f(Some(&Item::with_header(self, at, current, header, now)));
-            }
-        }
-        match self.look_up(hash, key, now) {
-            Some(found) => f(Some(&self.item(found, now))),
-            None => f(None),
-        }
-    }
-
-    /// A batch in this partition. Each pass asks in a loop of its own that does nothing else: a
-    /// processor looks only some hundred instructions ahead, and what it has to translate (every
-    /// access is to another page) overlaps only within them.
-    #[inline(always)]
-    fn look_up_batch(
+    fn get_batch(
         &mut self,
         keys: &[&[u8]],
-        hash_of: impl Fn(&[u8]) -> u64,
         now: Millis,
+        asked: &mut Asked,
         mut f: impl FnMut(usize, Option<&Item<'_>>),
     ) {
-        let mut asked = Asked { hashes: [0; BATCH], places: [0; BATCH], items: [0; BATCH] };
-        for (hash, key) in asked.hashes.iter_mut().zip(keys) {
-            *hash = hash_of(key);
-        }
-        for (place, hash) in asked.places.iter_mut().zip(&asked.hashes[..keys.len()]) {
-            *place = self.index.bucket_at(*hash);
-            self.units.prefetch(*place);
-        }
-        let behind = self.ask_items(&mut asked, keys.len());
-        self.ask_behind(&mut asked, behind);
+        self.ask(keys, asked);
+        let mut hits = 0;
         for (index, key) in keys.iter().enumerate() {
-            let candidate = match asked.items[index] {
-                0 => Candidate::None,
-                byte => Candidate::Entry(asked.places[index], Pos::of_byte(byte)),
+            let (place, item) = (asked.places[index], asked.items[index]);
+            let key = (asked.hashes[index], *key);
+            let item = match self.plain((place, item), key.1, now) {
+                Some((slot, header)) => {
+                    hits += 1;
+                    Some(Item::with_header(self, place, slot, header, now))
+                }
+                None => {
+                    let found = self.look_up_after_all(key, now);
+                    found.map(|found| self.item(found, now))
+                }
             };
-            self.settle((asked.hashes[index], key), candidate, now, |item| f(index, item));
+            f(index, item.as_ref());
         }
+        self.stats.hits += hits;
     }
 
-    /// Finds the entries of the first `count` keys in their buckets and asks for the items; where
-    /// there is none, for the bucket behind. Of which keys that is, a bit each. Without branches:
-    /// a bucket may not have come yet, and a wrong guess would end all looking ahead.
-    #[inline(always)]
-    fn ask_items(&self, asked: &mut Asked, count: usize) -> u64 {
-        let mut behind = 0;
-        for index in 0..count {
-            let (at, word, is_entry) = self.index.probe(asked.places[index], asked.hashes[index]);
-            asked.places[index] = at;
-            asked.items[index] = word;
-            behind |= u64::from(!is_entry) << index;
-            self.ask_for_item(word);
+    /// Asks for the buckets of these keys, and then for what they name.
+    #[inline(never)]
+    fn ask(&self, keys: &[&[u8]], asked: &mut Asked) {
+        let units = self.units.bare();
+        for start in (0..keys.len()).step_by(STEP) {
+            for index in asked.hash(keys, start, self.seed) {
+                asked.places[index] = self.index.bucket_at(asked.hashes[index]);
+                units.prefetch(asked.places[index]);
+            }
         }
-        behind
-    }
-
-    /// Finds the entries of these keys in the buckets behind theirs, and asks for the items.
-    #[inline(always)]
-    fn ask_behind(&self, asked: &mut Asked, mut behind: u64) {
+        let mean_bytes = self.segments.live_bytes() / self.index.items().max(1);
+        let reach = mean_bytes.saturating_sub(8).min(REACH_MAX);
+        let mut behind = ask_items(units, asked, keys.len(), reach);
         while behind != 0 {
-            let index = behind.trailing_zeros() as usize;
+            self.ask_behind(asked, behind.trailing_zeros() as usize);
             behind &= behind - 1;
-            let next = asked.items[index];
-            let entry = if next == 0 { None } else { self.entry_in(asked.hashes[index], next) };
-            (asked.places[index], asked.items[index]) = entry.unwrap_or((0, 0));
-            self.ask_for_item(asked.items[index]);
         }
     }
 
-    #[inline(always)]
-    fn ask_for_item(&self, byte: u64) {
-        // Small items lie on two lines more often than on one.
-        self.units.prefetch(byte);
-        self.units.prefetch((byte + 63).min(self.units.bytes()));
+    /// Finds the entry of a key in the bucket behind its first one, and asks for the item.
+    #[cold]
+    fn ask_behind(&self, asked: &mut Asked, index: usize) {
+        let next = asked.items[index];
+        asked.items[index] = 0;
+        if next != 0 {
+            let units = self.units.bare();
+            let (at, item, is_entry) = index::probe(units, next, asked.hashes[index]);
+            if is_entry {
+                (asked.places[index], asked.items[index]) = (at, item);
+                ask_for_item(units, item, REACH_MAX);
+            }
+        }
     }
 
-    /// The first entry with the tag of `hash` in the bucket at `at`: its place, and its item's.
+    /// Slot and header of the item that was asked for, if it is this key's and lives; it is marked
+    /// as used.
     #[inline(always)]
-    fn entry_in(&self, hash: u64, at: u64) -> Option<(u64, u64)> {
-        let found = index::matches(&self.units, at, hash);
-        if found == 0 {
+    fn plain(&self, (at, item): (u64, u64), key: &[u8], now: Millis) -> Option<(Slot, Header)> {
+        let units = self.units.bare();
+        // An earlier key of the batch may have removed an expired item and moved its neighbours,
+        // or changed the slot: it is read again.
+        let slot = Slot(units.load(at));
+        if item == 0 || slot.pos() != Pos::of_byte(item) {
             return None;
         }
-        let slot_at = at + 8 * u64::from(found.trailing_zeros());
-        Some((slot_at, Slot(self.units.load(slot_at)).pos().byte()))
+        let header = Header(units.load(item));
+        if header.key_bytes() as usize != key.len()
+            || !units.equals(item + u64::from(header.key_at()), key)
+            || (header.has(Header::META) && self.is_expired(slot.pos(), now))
+        {
+            return None;
+        }
+        self.mark_used(at, slot, now);
+        Some((slot, header))
     }
+
+    #[cold]
+    fn look_up_after_all(&mut self, (hash, key): (u64, &[u8]), now: Millis) -> Option<Found> {
+        self.look_up(hash, key, now)
+    }
+}
+
+/// Finds the entries of the first `count` keys in their buckets and asks for the items; where there
+/// is none, for the bucket behind. Of which keys that is, a bit each. Without branches: a bucket
+/// may not have come yet, and a wrong guess would end all looking ahead.
+#[inline(always)]
+fn ask_items(units: Bare<'_>, asked: &mut Asked, count: usize, reach: u64) -> u64 {
+    let mut behind = 0;
+    for index in 0..count {
+        let (at, item, is_entry) = index::probe(units, asked.places[index], asked.hashes[index]);
+        asked.places[index] = at;
+        asked.items[index] = item;
+        behind |= u64::from(!is_entry) << index;
+        ask_for_item(units, item, reach);
+    }
+    behind
+}
+
+/// Asks for an item at `byte` whose last word lies so many bytes behind its first one, as a rule:
+/// for two lines at most. Small items lie on two lines more often than on one.
+#[inline(always)]
+pub(crate) fn ask_for_item(units: Bare<'_>, byte: u64, reach: u64) {
+    units.prefetch(byte);
+    units.prefetch(byte + reach);
 }

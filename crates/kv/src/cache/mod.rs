@@ -6,9 +6,13 @@
 //! values in pieces over several; an index entry costs 8 bytes in a bucket of a cache line, an
 //! item's header 8 more. Which items stay when room is needed says the [`Policy`].
 //!
+//! With [`Options::shared_reads`] several threads look up in one partition at once, without its
+//! lock, while another one changes it.
+//!
 //! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `log.rs`: items
 //!   in segments; `evict.rs`, `policy.rs`: who goes; `partition.rs`: all of that under one lock;
-//!   `item.rs`, `entry.rs`: what callers hold; `tier.rs`: values that lie elsewhere.
+//!   `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`: reads without the
+//!   lock; `tier.rs`: values that lie elsewhere.
 //!
 //! ```
 //! use rackpool_kv::cache::{Cache, Options};
@@ -39,6 +43,7 @@ mod recover;
 mod segments;
 mod stats;
 mod tier;
+mod view;
 
 pub use entry::{Entry, Writer};
 pub use error::{Error, Result};
@@ -48,13 +53,17 @@ pub use recover::Recovered;
 pub use stats::Stats;
 pub use tier::{Shelving, Tier, TierError};
 
+use item::Origin;
 use layout::{TAG_BITS, UNIT_BUCKETS, UNITS_MAX};
 use partition::{Partition, UNITS_MIN};
+use rackpool_hw::numa::Placement;
 use rackpool_hw::window::Window;
+use std::cell::Cell;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tier::Shelf;
+use view::{Answer, Tallies, View};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Milliseconds since the Unix epoch, below 2^48; always handed in.
@@ -103,6 +112,12 @@ pub struct Options {
     pub is_lossy: bool,
     /// Items for which the index is made; 0 = it starts small. It grows in any case, unless lossy.
     pub items_expected: u64,
+    /// Whether look-ups of items of up to 4 KiB do without the lock of their partition, so that
+    /// several threads look up in one at once, also while it is changed. The closure of a look-up
+    /// then sees a copy. For one thread a batch of look-ups under the lock is a little faster.
+    pub shared_reads: bool,
+    /// From which memory nodes all of it comes; `None` = as the system likes.
+    pub placement: Option<Placement>,
 }
 
 impl Default for Options {
@@ -117,6 +132,8 @@ impl Default for Options {
             keeps_access: false,
             is_lossy: false,
             items_expected: 0,
+            shared_reads: false,
+            placement: None,
         }
     }
 }
@@ -164,16 +181,61 @@ fn check(option: &'static str, value: u64, min: u64, max: u64) -> Result<()> {
     Err(Error::BadOption { option, value, min, max })
 }
 
-/// A partition and its lock, on cache lines of its own.
+/// A partition and its lock, on cache lines of its own, and what is read without it.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Locked(Mutex<Partition>);
+struct Part {
+    locked: Mutex<Partition>,
+    view: View,
+}
+
+impl Part {
+    fn new(partition: Partition) -> Part {
+        Part { view: View::of(&partition), locked: Mutex::new(partition) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Partition> {
+        // A panic under the lock is a bug; what others find then is checked as always.
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Part {
+    /// A look-up without the lock if that can be, and the hits and misses that it has to count:
+    /// none if the lock was needed.
+    #[inline]
+    fn get_shared<R>(
+        &self,
+        (hash, key): (u64, &[u8]),
+        now: Millis,
+        copy: &Window,
+        f: impl FnOnce(&Item<'_>) -> R,
+    ) -> (Option<R>, [u64; 2]) {
+        match self.view.look_up(hash, key, now, copy) {
+            Answer::Item(slot, header) => {
+                let origin = Origin { partition: &self.locked, hash, key, told: Cell::new(None) };
+                (Some(f(&Item::copied(copy, (slot, header), &origin, now))), [1, 0])
+            }
+            Answer::Missing => {
+                self.view.sketch.missed(hash);
+                (None, [0, 1])
+            }
+            Answer::Unsure => {
+                let mut partition = self.lock();
+                let found = partition.look_up(hash, key, now);
+                (found.map(|found| f(&partition.item(found, now))), [0, 0])
+            }
+        }
+    }
+}
 
 /// A cache; clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    partitions: Arc<[Locked]>,
+    partitions: Arc<[Part]>,
     options: Arc<Options>,
+    /// Look-ups without a lock.
+    tallies: Arc<Tallies>,
     /// Values from this length on lie in another tier.
     far_bytes_min: u64,
     /// Holds the lock that keeps other processes away.
@@ -184,13 +246,17 @@ impl Cache {
     /// A cache in memory of this process, with huge pages if they are to be had.
     ///
     /// # Errors
-    /// [`Error::BadOption`]; [`Error::Io`] if the system has not so much address space.
+    /// [`Error::BadOption`]; [`Error::Io`] if the system has not so much address space;
+    /// [`Error::Numa`].
     pub fn new(options: Options) -> Result<Cache> {
         let (options, units) = options.checked()?;
         let each = Partition::window_bytes(units);
         let bytes = each * u64::from(options.partitions);
         let window = Window::private(bytes)
             .map_err(|source| Error::Io { what: format!("mapping {bytes} bytes"), source })?;
+        if let Some(placement) = &options.placement {
+            placement.apply(&window)?;
+        }
         Ok(Cache::on(&window, units, options))
     }
 
@@ -198,10 +264,11 @@ impl Cache {
         let each = Partition::window_bytes(units);
         let partition = |index: u32| {
             let part = window.slice(u64::from(index) * each, each);
-            Locked(Mutex::new(Partition::new(&part, units, &options, false)))
+            Part::new(Partition::new(&part, units, &options, false))
         };
         let partitions = (0..options.partitions).map(partition).collect();
-        Cache { partitions, options: Arc::new(options), far_bytes_min: u64::MAX, _file: None }
+        let (options, tallies) = (Arc::new(options), Arc::default());
+        Cache { partitions, options, tallies, far_bytes_min: u64::MAX, _file: None }
     }
 
     /// A cache in a file of shared memory (`/dev/shm/...`) that outlives the process: what it held
@@ -215,6 +282,19 @@ impl Cache {
     /// [`Error::Corrupt`] if the file is not a cache with these `memory`, `partitions`, `policy`,
     /// `is_lossy` and `keeps_access`; its `seed` it keeps.
     pub fn open(options: Options, path: &Path) -> Result<(Cache, Recovered)> {
+        Cache::open_with_tier(options, path, None)
+    }
+
+    /// As [`Cache::open`] and [`Cache::with_tier`] in one: values that a tier has kept are there
+    /// again, each read and its hash computed; with another tier, or none, they are lost.
+    ///
+    /// # Errors
+    /// As of both.
+    pub fn open_with_tier(
+        options: Options,
+        path: &Path,
+        shelving: Option<&Shelving>,
+    ) -> Result<(Cache, Recovered)> {
         let (mut options, units) = options.checked()?;
         let each = Partition::window_bytes(units);
         let (file, window, is_new) = recover::open_file(path, &mut options, units)?;
@@ -225,20 +305,23 @@ impl Cache {
             let partition = if is_new {
                 Partition::new(&part, units, &options, true)
             } else {
-                Partition::recover(&part, units, &options, &mut recovered)
+                let partitions = u64::from(options.partitions);
+                let shelf = shelving.map(|shelving| Shelf::new(shelving, partitions));
+                Partition::recover(&part, units, &options, shelf, &mut recovered)
             };
-            partitions.push(Locked(Mutex::new(partition)));
+            partitions.push(Part::new(partition));
         }
-        let options = Arc::new(options);
-        Ok((
-            Cache {
-                partitions: partitions.into(),
-                options,
-                far_bytes_min: u64::MAX,
-                _file: Some(Arc::new(file)),
-            },
-            recovered,
-        ))
+        let cache = Cache {
+            partitions: partitions.into(),
+            options: Arc::new(options),
+            tallies: Arc::default(),
+            far_bytes_min: u64::MAX,
+            _file: Some(Arc::new(file)),
+        };
+        match shelving {
+            Some(shelving) => Ok((cache.with_tier(shelving)?, recovered)),
+            None => Ok((cache, recovered)),
+        }
     }
 
     /// Puts long values into another tier from now on; index, headers and keys stay.
@@ -259,9 +342,17 @@ impl Cache {
         options.max_value = if shelving.max_value == 0 { longest } else { shelving.max_value };
         self.far_bytes_min = shelving.min_bytes;
         for index in 0..self.partitions.len() {
-            self.lock(index).shelf = Some(Shelf::new(shelving, partitions));
+            // Values that were found in the tier are on a shelf already.
+            self.lock(index).shelf.get_or_insert_with(|| Shelf::new(shelving, partitions));
         }
         Ok(self)
+    }
+
+    /// The same cache with [`Options::shared_reads`] as given, for who holds this handle and its
+    /// clones to come; others are free to use it otherwise at the same time.
+    pub fn with_shared_reads(mut self, shared_reads: bool) -> Cache {
+        Arc::make_mut(&mut self.options).shared_reads = shared_reads;
+        self
     }
 
     /// As it was made, with the limits that were filled in.
@@ -286,16 +377,25 @@ impl Cache {
     }
 
     fn lock(&self, index: usize) -> MutexGuard<'_, Partition> {
-        // A panic under the lock is a bug; what others find then is checked as always.
-        self.partitions[index].0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.partitions[index].lock()
     }
 
     /// Looks a key up; `f` sees the item under the partition's lock and must not call the cache.
-    /// Counts a hit or a miss and marks the item as used.
+    /// Counts a hit or a miss and marks the item as used. With [`Options::shared_reads`] `f` sees a
+    /// copy as a rule, and no lock is held.
     #[inline]
     pub fn get<R>(&self, key: &[u8], now: Millis, f: impl FnOnce(&Item<'_>) -> R) -> Option<R> {
         let hash = self.hash(key);
-        let mut partition = self.lock(self.index_of(hash));
+        let part = &self.partitions[self.index_of(hash)];
+        if self.options.shared_reads {
+            return view::with_scratch(|scratch| {
+                let copy = &scratch.copy;
+                let (found, [hits, misses]) = part.get_shared((hash, key), now, copy, f);
+                self.tallies.add(hits, misses);
+                found
+            });
+        }
+        let mut partition = part.lock();
         let found = partition.look_up(hash, key, now)?;
         Some(f(&partition.item(found, now)))
     }
@@ -347,7 +447,7 @@ impl Cache {
         now: Millis,
     ) -> Result<u64> {
         let hash = self.checked_hash(key)?;
-        let far = self.lock(self.index_of(hash)).far_alloc(value.len() as u64)?;
+        let mut far = self.lock(self.index_of(hash)).far_alloc(value.len() as u64)?;
         far.write(0, value)?;
         self.entry(key, now)?.put_far(far, flags, expires, 0)
     }
@@ -438,7 +538,9 @@ impl Cache {
 
     /// Counters and gauges, summed over the partitions.
     pub fn stats(&self) -> Stats {
-        let mut stats = Stats { memory_bytes: self.options.memory, ..Stats::default() };
+        let (hits, misses) = self.tallies.sum();
+        let memory_bytes = self.options.memory;
+        let mut stats = Stats { memory_bytes, hits, misses, ..Stats::default() };
         (0..self.partitions.len()).for_each(|index| stats.add(&self.lock(index).stats_now()));
         stats
     }

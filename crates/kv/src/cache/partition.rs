@@ -5,7 +5,7 @@
 //! anything has changed. Called by `mod.rs` and `entry.rs`, which hold the lock.
 
 use super::error::{Error, Result};
-use super::index::{Index, Room};
+use super::index::{Index, Room, Shape};
 use super::item::Item;
 use super::layout::{Fields, Header, Pos, Slot, UNIT_BYTES, UNIT_SHIFT, tag_of};
 use super::log::{Draft, Placed, check_of, hash_of};
@@ -61,6 +61,7 @@ impl Partition {
         u64::from(UNIT_BYTES)
             + TABLE_ENTRY_BYTES
             + Segments::PRIVATE_BYTES
+            + Shape::UNIT_BYTES
             + PolicyState::unit_bytes(options.policy)
     }
 
@@ -182,7 +183,7 @@ impl Partition {
             Some((at, slot)) => self.count_hit(at, slot, now),
             None => {
                 self.stats.misses += 1;
-                self.policy_state.missed(hash);
+                self.policy_state.sketch.missed(hash);
             }
         }
         found
@@ -192,9 +193,15 @@ impl Partition {
     #[inline(always)]
     pub fn count_hit(&mut self, at: u64, slot: Slot, now: Millis) {
         self.stats.hits += 1;
+        self.mark_used(at, slot, now);
+    }
+
+    /// Marks the item as used.
+    #[inline(always)]
+    pub fn mark_used(&self, at: u64, slot: Slot, now: Millis) {
         let used = slot.used(self.freq_max);
         if used != slot {
-            self.index.replace(at, used);
+            self.index.mark(at, used);
         }
         if self.keeps_access {
             self.touch_access(slot.pos(), now);
@@ -354,7 +361,7 @@ impl Partition {
             (_, Some((at, old))) => {
                 // An update is a use, too.
                 let slot = slot.with_freq(old.used(self.freq_max).freq());
-                self.index.replace(at, slot);
+                self.index.repoint(hash, at, slot);
                 self.kill(old.pos());
                 (at, slot)
             }
@@ -375,8 +382,8 @@ impl Partition {
         });
         let (_, _, (at, slot)) = victim.expect("a full bucket has entries");
         self.stats.index_evictions += 1;
+        self.index.forget(hash, at);
         self.kill(slot.pos());
-        self.index.forget(at);
         at
     }
 
@@ -556,7 +563,7 @@ impl Partition {
             self.add_overflow(now);
         }
         if let Some((at, old)) = self.find(hash, key) {
-            self.index.replace(at, Slot::new(hash, pos));
+            self.index.repoint(hash, at, Slot::new(hash, pos));
             self.kill(old.pos());
             return true;
         }

@@ -11,6 +11,8 @@ use super::error::Result;
 use super::evict::COMPETITORS;
 use super::layout::FREQ_MAX;
 use super::{Mode, check};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Ghosts that are kept for each unit: about the items of a unit.
 const GHOSTS_PER_UNIT: u64 = 128;
@@ -82,8 +84,7 @@ impl Policy {
 #[derive(Debug)]
 pub(crate) struct PolicyState {
     ghosts: Vec<[u32; GHOST_WAYS]>,
-    sketch: Vec<[u8; BLOCK_COUNTERS]>,
-    counts: u64,
+    pub sketch: Arc<Sketch>,
 }
 
 impl PolicyState {
@@ -101,23 +102,7 @@ impl PolicyState {
         let ghosts = bytes as usize / size_of::<[u32; GHOST_WAYS]>();
         let blocks = bytes as usize / BLOCK_COUNTERS;
         let (ghosts, blocks) = if policy == Policy::S3Fifo { (ghosts, 0) } else { (0, blocks) };
-        PolicyState {
-            ghosts: vec![[0; GHOST_WAYS]; ghosts],
-            sketch: vec![[0; BLOCK_COUNTERS]; blocks],
-            counts: 0,
-        }
-    }
-
-    /// A look-up found nothing.
-    #[inline]
-    pub fn missed(&mut self, hash: u64) {
-        if !self.sketch.is_empty() {
-            self.count(hash, 1);
-        }
-    }
-
-    fn place(hash: u64, places: usize) -> usize {
-        ((u128::from(hash.wrapping_mul(0xd6e8_feb8_6659_fd93)) * places as u128) >> 64) as usize
+        PolicyState { ghosts: vec![[0; GHOST_WAYS]; ghosts], sketch: Arc::new(Sketch::new(blocks)) }
     }
 
     fn fingerprint(hash: u64) -> u32 {
@@ -129,7 +114,7 @@ impl PolicyState {
         if self.ghosts.is_empty() {
             return;
         }
-        let place = Self::place(hash, self.ghosts.len());
+        let place = place(hash, self.ghosts.len());
         let ghosts = &mut self.ghosts[place];
         ghosts.rotate_right(1);
         ghosts[0] = Self::fingerprint(hash);
@@ -140,43 +125,115 @@ impl PolicyState {
         if self.ghosts.is_empty() {
             return false;
         }
-        let place = Self::place(hash, self.ghosts.len());
+        let place = place(hash, self.ghosts.len());
         let found = self.ghosts[place].iter_mut().find(|it| **it == Self::fingerprint(hash));
         found.map(|ghost| *ghost = 0).is_some()
     }
 
+    pub fn clear(&mut self) {
+        self.ghosts.fill([0; GHOST_WAYS]);
+        self.sketch.clear();
+    }
+}
+
+/// About how often each key was used lately. Those who read without a lock count as well; a use
+/// that is counted at the same time as another one may be lost.
+#[derive(Debug)]
+pub(crate) struct Sketch {
+    blocks: Box<[Block]>,
+    /// Uses since the last halving, and half of those before.
+    counts: AtomicU64,
+}
+
+/// Counters of a byte each, eight to a word.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Block([AtomicU64; BLOCK_COUNTERS / 8]);
+
+impl Sketch {
+    /// One of so many blocks; without any it counts nothing.
+    fn new(blocks: usize) -> Sketch {
+        let blocks = (0..blocks).map(|_| Block::default()).collect();
+        Sketch { blocks, counts: AtomicU64::new(0) }
+    }
+
+    /// A look-up found nothing.
+    #[inline]
+    pub fn missed(&self, hash: u64) {
+        if !self.blocks.is_empty() {
+            self.count(hash, 1);
+        }
+    }
+
     /// Counts `times` uses of a key.
-    pub fn count(&mut self, hash: u64, times: u8) {
-        let block = Self::place(hash, self.sketch.len());
+    pub fn count(&self, hash: u64, times: u8) {
+        let block = &self.blocks[place(hash, self.blocks.len())];
         for row in 0..SKETCH_ROWS {
-            let counter = &mut self.sketch[block][Self::counter(hash, row)];
-            *counter = counter.saturating_add(times);
+            let (word, shift) = block.counter(hash, row);
+            // Relaxed: an estimate, in which a use may be lost.
+            let old = word.load(Ordering::Relaxed);
+            let step = times.min(u8::MAX - (old >> shift) as u8);
+            // Relaxed: as above.
+            word.store(old + (u64::from(step) << shift), Ordering::Relaxed);
         }
-        self.counts += u64::from(times);
-        if self.counts >= self.sketch.len() as u64 * BLOCK_COUNTERS as u64 * COUNTS_PER_COUNTER {
-            self.counts /= 2;
-            self.sketch.as_flattened_mut().iter_mut().for_each(|counter| *counter /= 2);
+        // Relaxed: as above, until the halving.
+        let counts = self.counts.load(Ordering::Relaxed) + u64::from(times);
+        let limit = (self.blocks.len() * BLOCK_COUNTERS) as u64 * COUNTS_PER_COUNTER;
+        if counts < limit {
+            // Relaxed: as above.
+            return self.counts.store(counts, Ordering::Relaxed);
+        }
+        // Relaxed: as above. One alone of those who come at once finds the limit reached.
+        if self.counts.swap(counts / 2, Ordering::Relaxed) + u64::from(times) >= limit {
+            self.halve();
         }
     }
 
-    fn counter(hash: u64, row: u32) -> usize {
-        // Each row has a quarter of the block.
-        let in_row = (hash >> (8 * row + 4)) as usize % (BLOCK_COUNTERS / SKETCH_ROWS as usize);
-        row as usize * (BLOCK_COUNTERS / SKETCH_ROWS as usize) + in_row
+    #[cold]
+    fn halve(&self) {
+        for word in self.words() {
+            // Relaxed: see `Sketch::count`.
+            let halved = word.load(Ordering::Relaxed) >> 1 & 0x7f7f_7f7f_7f7f_7f7f;
+            // Relaxed: as above.
+            word.store(halved, Ordering::Relaxed);
+        }
     }
 
-    /// About how often a key was used lately: never too few, but for what was halved.
+    fn words(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.blocks.iter().flat_map(|block| &block.0)
+    }
+
+    /// About how often a key was used lately: never too few, but for what was halved or lost.
     pub fn estimate(&self, hash: u64) -> u8 {
-        let block = &self.sketch[Self::place(hash, self.sketch.len())];
-        let counters = (0..SKETCH_ROWS).map(|row| block[Self::counter(hash, row)]);
+        let block = &self.blocks[place(hash, self.blocks.len())];
+        let counters = (0..SKETCH_ROWS).map(|row| {
+            let (word, shift) = block.counter(hash, row);
+            // Relaxed: see `Sketch::count`.
+            (word.load(Ordering::Relaxed) >> shift) as u8
+        });
         counters.min().expect("there are rows")
     }
 
-    pub fn clear(&mut self) {
-        self.ghosts.fill([0; GHOST_WAYS]);
-        self.sketch.as_flattened_mut().fill(0);
-        self.counts = 0;
+    fn clear(&self) {
+        // Relaxed: see `Sketch::count`.
+        self.words().for_each(|word| word.store(0, Ordering::Relaxed));
+        // Relaxed: as above.
+        self.counts.store(0, Ordering::Relaxed);
     }
+}
+
+impl Block {
+    /// The counter of a key in a row, which has a quarter of the block: its word, and its place
+    /// there.
+    fn counter(&self, hash: u64, row: u32) -> (&AtomicU64, u32) {
+        let in_row = (hash >> (8 * row + 4)) as usize % (BLOCK_COUNTERS / SKETCH_ROWS as usize);
+        let counter = row as usize * (BLOCK_COUNTERS / SKETCH_ROWS as usize) + in_row;
+        (&self.0[counter / 8], 8 * (counter % 8) as u32)
+    }
+}
+
+fn place(hash: u64, places: usize) -> usize {
+    ((u128::from(hash.wrapping_mul(0xd6e8_feb8_6659_fd93)) * places as u128) >> 64) as usize
 }
 
 #[cfg(test)]
@@ -194,14 +251,14 @@ mod tests {
 
     #[test]
     fn the_sketch_never_counts_too_few_and_forgets_by_half() {
-        let mut state = PolicyState::new(Policy::TinyLfu, 4);
+        let state = PolicyState::new(Policy::TinyLfu, 4);
         let hash = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (0..200).for_each(|i| state.count(hash(i), (i % 7) as u8));
-        assert!((0..200).all(|i| state.estimate(hash(i)) >= (i % 7) as u8));
-        let exact = (0..200).filter(|i| state.estimate(hash(*i)) == (*i % 7) as u8).count();
+        (0..200).for_each(|i| state.sketch.count(hash(i), (i % 7) as u8));
+        assert!((0..200).all(|i| state.sketch.estimate(hash(i)) >= (i % 7) as u8));
+        let exact = (0..200).filter(|i| state.sketch.estimate(hash(*i)) == (*i % 7) as u8).count();
         assert!(exact > 150, "{exact} of 200 are exact");
-        let before = state.estimate(hash(6));
-        (0..9000).for_each(|_| state.count(hash(1_000_000), 1));
-        assert!(state.estimate(hash(6)) <= before.div_ceil(2));
+        let before = state.sketch.estimate(hash(6));
+        (0..9000).for_each(|_| state.sketch.count(hash(1_000_000), 1));
+        assert!(state.sketch.estimate(hash(6)) <= before.div_ceil(2));
     }
 }

@@ -13,11 +13,13 @@ use super::log::check_of;
 use super::partition::Partition;
 use super::policy::Policy;
 use super::segments::{Segments, TABLE_ENTRY_BYTES};
+use super::tier::Shelf;
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
 /// Bytes before the partitions.
@@ -82,7 +84,10 @@ pub(super) fn open_file(
         let reason = format!("{found_bytes} bytes, not the {bytes} of these options");
         return Err(corrupt(&reason));
     }
-    let window = Window::of_file(file.as_fd(), bytes).map_err(failed("mapping"))?;
+    let window = match &options.placement {
+        Some(placement) => placement.file(file.as_fd(), bytes)?,
+        None => Window::of_file(file.as_fd(), bytes).map_err(failed("mapping"))?,
+    };
     let words = superblock(options, units);
     let at = |index: usize| 8 + 8 * index as u64;
     match window.load(0) {
@@ -117,11 +122,13 @@ impl Partition {
         window: &Window,
         units: u64,
         options: &Options,
+        shelf: Option<Shelf>,
         recovered: &mut Recovered,
     ) -> Partition {
         let table = window.slice(0, units * TABLE_ENTRY_BYTES);
         let (segments, found) = Segments::adopt(table);
         let mut partition = Partition::with(segments, window, units, options, true);
+        partition.shelf = shelf;
         for unit in &found {
             partition.recover_segment(*unit, recovered);
         }
@@ -168,17 +175,25 @@ impl Partition {
         self.key_of(pos, header, &mut key);
         let hash = xxh3_64_with_seed(&key, self.seed);
         let Some(value_hash) = self.whole_value(pos, header) else { return false };
-        // What lay in another tier went with its process.
-        if header.has(Header::FAR) || key.is_empty() || check_of(hash, value_hash) != header.check()
-        {
+        if key.is_empty() || check_of(hash, value_hash) != header.check() {
             return false;
         }
+        let far = if header.has(Header::FAR) {
+            // What lay in a tier that does not keep it went with its process.
+            let Some(value) = self.adopt_far(pos, header) else { return false };
+            Some(value)
+        } else {
+            None
+        };
         let mut next = Some((pos, header));
         while let Some((pos, header)) = next {
             self.segments.credit(pos.unit(), header.bytes());
             next = self.follow(self.link_of(pos, header));
         }
         if self.enter_recovered(hash, &key, pos, 0) {
+            if let Some(value) = far {
+                self.shelve(hash, Arc::new(value));
+            }
             return true;
         }
         self.kill(pos);

@@ -216,6 +216,12 @@ impl Segments {
         self.of.len()
     }
 
+    /// A cas that no item has or will have.
+    pub fn unused_cas(&mut self) -> u64 {
+        self.next_seq += 1;
+        (self.next_seq - 1) << 13
+    }
+
     pub fn get(&self, unit: u32) -> &Segment {
         &self.of[unit as usize]
     }

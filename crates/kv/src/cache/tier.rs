@@ -3,11 +3,14 @@
 //!
 //! A partition keeps what it has there on a shelf: a budget of bytes, and the order in which values
 //! came. Room is made as by CLOCK: the value that came first goes, unless it was used since. The
-//! memory of a value comes back when the item is gone and nobody sends from it any more.
+//! memory of a value comes back when the item is gone and nobody sends from it any more. If the
+//! tier keeps values beyond the process, a restarted cache has them again: the reference has their
+//! hash.
 //!
 //! Source: HMSDK (data tiering: index and metadata in DRAM, values in the larger tier).
 
 use super::Mode;
+use super::entry::Hasher;
 use super::error::{Error, Result};
 use super::layout::{Header, Pos, Slot};
 use super::partition::Partition;
@@ -16,11 +19,12 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use xxhash_rust::xxh3::Xxh3;
 
 /// Bytes of a value that are read at once.
 pub(crate) const CHUNK_BYTES: u64 = 128 << 10;
-/// Bytes of a reference in the log: place and length.
-pub(crate) const REFERENCE_BYTES: u64 = 16;
+/// Bytes of a reference in the log: place, length, and hash of the value if the tier keeps it.
+pub(crate) const REFERENCE_BYTES: u64 = 24;
 
 /// Memory that holds values. Calls may block; several threads call at once.
 pub trait Tier: Send + Sync + Debug {
@@ -44,6 +48,18 @@ pub trait Tier: Send + Sync + Debug {
     /// # Errors
     /// [`TierError::Failed`].
     fn read(&self, place: u64, offset: u64, to: &mut [u8]) -> Result<(), TierError>;
+
+    /// Whether values outlive this process, to be found by [`Tier::adopt`].
+    fn keeps_values(&self) -> bool {
+        false
+    }
+
+    /// Takes the memory of a value that an earlier process has left there; `false` if it is not
+    /// free, or there is no such place. Places and lengths may be any numbers.
+    fn adopt(&self, place: u64, bytes: u64) -> bool {
+        let _ = (place, bytes);
+        false
+    }
 }
 
 /// Why a tier did not do as it was asked.
@@ -76,6 +92,8 @@ pub(crate) struct FarValue {
     tier: Arc<dyn Tier>,
     place: u64,
     bytes: u64,
+    /// Of what was written, if the tier keeps values.
+    state: Option<Box<Hasher>>,
     /// Bytes of all values of its shelf.
     used: Arc<AtomicU64>,
 }
@@ -85,7 +103,11 @@ impl FarValue {
         self.bytes
     }
 
-    pub fn write(&self, offset: u64, from: &[u8]) -> Result<()> {
+    /// Writes what comes next of the value, from `offset` on.
+    pub fn write(&mut self, offset: u64, from: &[u8]) -> Result<()> {
+        if let Some(state) = &mut self.state {
+            state.0.update(from);
+        }
         self.tier.write(self.place, offset, from).map_err(failed("writing a value"))
     }
 
@@ -95,10 +117,23 @@ impl FarValue {
 
     /// As it stands in the log.
     pub fn reference(&self) -> [u8; REFERENCE_BYTES as usize] {
-        let mut reference = [0; REFERENCE_BYTES as usize];
-        reference[..8].copy_from_slice(&self.place.to_le_bytes());
-        reference[8..].copy_from_slice(&self.bytes.to_le_bytes());
-        reference
+        let hash = self.state.as_ref().map_or(0, |state| state.digest());
+        let reference = [self.place, self.bytes, hash].map(u64::to_le_bytes);
+        let mut bytes = [0; REFERENCE_BYTES as usize];
+        bytes.copy_from_slice(reference.as_flattened());
+        bytes
+    }
+
+    /// The hash of what the tier has.
+    fn read_hash(&self) -> Result<u64> {
+        let (mut state, mut chunk, mut offset) = (Xxh3::new(), Vec::new(), 0);
+        while offset < self.bytes {
+            chunk.resize(CHUNK_BYTES.min(self.bytes - offset) as usize, 0);
+            self.read(offset, &mut chunk)?;
+            state.update(&chunk);
+            offset += chunk.len() as u64;
+        }
+        Ok(state.digest())
     }
 }
 
@@ -164,10 +199,26 @@ impl Shelf {
             return Err(TierError::Full);
         }
         let place = self.tier.alloc(bytes)?;
+        let state = self.tier.keeps_values().then(Box::default);
+        Ok(self.value(place, bytes, state))
+    }
+
+    /// A value whose memory was taken.
+    fn value(&self, place: u64, bytes: u64, state: Option<Box<Hasher>>) -> FarValue {
         // Relaxed: see `FarValue::drop`.
         self.used.fetch_add(bytes, Ordering::Relaxed);
         let (tier, used) = (Arc::clone(&self.tier), Arc::clone(&self.used));
-        Ok(FarValue { tier, place, bytes, used })
+        FarValue { tier, place, bytes, state, used }
+    }
+
+    /// A value that an earlier process has left, if it is whole.
+    fn adopt(&self, [place, bytes, hash]: [u64; 3]) -> Option<FarValue> {
+        let has_room = bytes <= self.limit.saturating_sub(self.used_bytes());
+        if !has_room || !self.tier.adopt(place, bytes) {
+            return None;
+        }
+        let value = self.value(place, bytes, None);
+        value.read_hash().is_ok_and(|found| found == hash).then_some(value)
     }
 }
 
@@ -208,7 +259,7 @@ impl Partition {
             let is_it = |slot: Slot| self.far_place(slot.pos()) == Some(place);
             let Some((at, slot)) = self.index.find(hash, is_it) else { continue };
             if slot.freq() > 0 {
-                self.index.replace(at, slot.with_freq(0));
+                self.index.mark(at, slot.with_freq(0));
                 let shelf = self.shelf.as_mut().expect("it had an entry");
                 shelf.order.push_back((hash, place));
                 continue;
@@ -223,23 +274,30 @@ impl Partition {
     /// Where the value of an item lies, if it lies in the tier.
     fn far_place(&self, pos: Pos) -> Option<u64> {
         let header = self.header(pos);
-        header.has(Header::FAR).then(|| self.reference(pos, header).0)
+        header.has(Header::FAR).then(|| self.reference(pos, header)[0])
     }
 
-    /// Place and length of a value, as the log has them.
-    fn reference(&self, pos: Pos, header: Header) -> (u64, u64) {
-        let mut words = [[0; 8]; 2];
+    /// Place, length and hash of a value, as the log has them.
+    fn reference(&self, pos: Pos, header: Header) -> [u64; 3] {
+        let mut words = [[0; 8]; 3];
         let at = pos.byte() + u64::from(header.value_at());
         self.units.copy_out(at, words.as_flattened_mut());
-        let [place, bytes] = words.map(u64::from_le_bytes);
-        (place, bytes)
+        words.map(u64::from_le_bytes)
+    }
+
+    /// The value of an item of an earlier process, if the tier has kept it.
+    pub(crate) fn adopt_far(&self, pos: Pos, header: Header) -> Option<FarValue> {
+        if u64::from(header.value_bytes()) != REFERENCE_BYTES {
+            return None;
+        }
+        self.shelf.as_ref()?.adopt(self.reference(pos, header))
     }
 
     /// Length of the value of an item, wherever it lies.
     #[inline]
     pub(crate) fn whole_bytes(&self, pos: Pos, header: Header) -> u64 {
         match header.has(Header::FAR) {
-            true => self.reference(pos, header).1,
+            true => self.reference(pos, header)[1],
             false => self.value_bytes(pos, header),
         }
     }

@@ -62,12 +62,11 @@ impl Core {
             None
         } else {
             let plain = |item: &Item<'_>| {
-                let info = item.meta();
-                let marked = info.stale || info.won;
-                if !marked {
-                    push_meta_item(out, meta, item, info.expires, Marks::default(), now);
+                if item.is_marked() {
+                    return false;
                 }
-                !marked
+                push_meta_item(out, meta, item, item.expires(), Marks::default(), now);
+                true
             };
             Some(cache.get(meta.key.bytes(), now, plain))
         };
@@ -265,12 +264,11 @@ fn push_meta_item(
     marks: Marks,
     now: Millis,
 ) {
-    let info = item.meta();
     let start = out.bytes.len();
     let bytes = &mut out.bytes;
     if meta.value {
         bytes.extend_from_slice(b"VA ");
-        push_u64(bytes, info.len);
+        push_u64(bytes, item.len());
     } else {
         bytes.extend_from_slice(b"HD");
     }
@@ -281,19 +279,19 @@ fn push_meta_item(
                 continue;
             }
             b'N' if marks.created => {
-                expires = info.expires;
+                expires = item.expires();
                 continue;
             }
-            b's' => info.len as i64,
+            b's' => item.len() as i64,
             b't' => seconds_left(expires, now),
             b'c' => {
                 bytes.extend_from_slice(b" c");
                 push_u64(bytes, item.cas());
                 continue;
             }
-            b'f' => i64::from(info.flags),
-            b'l' => i64::from(info.idle_s),
-            b'h' => i64::from(info.fetched),
+            b'f' => i64::from(item.flags()),
+            b'l' => i64::from(item.meta().idle_s),
+            b'h' => i64::from(item.meta().fetched),
             _ => {
                 push_name(bytes, meta, flag);
                 continue;
@@ -310,7 +308,7 @@ fn push_meta_item(
     }
     bytes.extend_from_slice(b"\r\n");
     if meta.value {
-        if push_value(out, item, info.len).is_err() {
+        if push_value(out, item, item.len()).is_err() {
             out.fail(start);
             out.bytes.extend_from_slice(b"SERVER_ERROR the value's tier of memory failed");
         }

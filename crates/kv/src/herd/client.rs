@@ -4,6 +4,9 @@
 //! A key belongs to one server thread. Requests to one thread are done and answered in the order in
 //! which they were submitted; requests to different threads in any order.
 //!
+//! *Long values*: what does not fit into a slot is put and read in parts, in all windows at once
+//! (`client/long.rs`), by [`Client::put`] and [`Client::get`].
+//!
 //! *Retry*: nothing is lost in shared memory, but a server may be stopped or a wake-up be owed by a
 //! client that died. Who waits for an answer repeats the doorbell (over a fabric, the
 //! request as well) after [`REMIND_AFTER_MS`], then
@@ -13,17 +16,22 @@
 //! Source: HERD §4.2 (windows; the client chooses the server by the key), §4.3 (retries are the
 //! application's).
 
+mod long;
+
 use super::error::{Error, Result};
 use super::geometry::Geometry;
 use super::link::{Lane, Link};
 use super::message::{HEAD_BYTES, Head, KEY_BYTES_MAX, Kind, Message};
 use super::near::Near;
 use super::slot::Read;
+use rackpool_core::seam::Mem;
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::wait::{Pause, Waiter};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+/// Bytes of a line.
+const LINE_BYTES: u64 = 64;
 /// How long a client waits for an answer before it rings again, milliseconds; doubled each time.
 pub const REMIND_AFTER_MS: u64 = 50;
 /// How often it rings again: 6.35 s in all, then it answers [`Error::Silent`].
@@ -134,7 +142,9 @@ impl<L: Link> Client<L> {
         self.lanes.iter().map(|lane| lane.submitted - lane.answered.max(lane.given_up)).sum()
     }
 
-    /// Submits a look-up. Does not block.
+    /// Submits a look-up. Does not block. A value that is longer than
+    /// [`Client::value_bytes_max`] is answered by [`Error::ValueSize`] with its length: it is to be
+    /// had by [`Client::get`].
     ///
     /// # Errors
     /// [`Error::KeySize`], [`Error::Busy`].
@@ -143,8 +153,8 @@ impl<L: Link> Client<L> {
         self.submit(Kind::Get, key, &[], 0, 0)
     }
 
-    /// Submits a value that expires at `expires` (milliseconds since the epoch, 0 = never). Does
-    /// not block.
+    /// Submits a value of at most [`Client::value_bytes_max`] that expires at `expires`
+    /// (milliseconds since the epoch, 0 = never). Does not block.
     ///
     /// # Errors
     /// [`Error::KeySize`], [`Error::ValueSize`], [`Error::Busy`].
@@ -169,6 +179,14 @@ impl<L: Link> Client<L> {
     }
 
     #[inline]
+    fn check_key(&self, key: &[u8]) -> Result<()> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(Error::KeySize { bytes: key.len(), max_bytes: KEY_BYTES_MAX });
+        }
+        Ok(())
+    }
+
+    #[inline]
     fn submit(
         &mut self,
         kind: Kind,
@@ -177,9 +195,7 @@ impl<L: Link> Client<L> {
         flags: u32,
         extra: u64,
     ) -> Result<Ticket> {
-        if key.is_empty() || key.len() > KEY_BYTES_MAX {
-            return Err(Error::KeySize { bytes: key.len(), max_bytes: KEY_BYTES_MAX });
-        }
+        self.check_key(key)?;
         if value.len() > self.geometry.value_bytes as usize {
             let max_bytes = self.geometry.value_bytes.into();
             return Err(Error::ValueSize { bytes: value.len() as u64, max_bytes });
@@ -237,6 +253,12 @@ impl<L: Link> Client<L> {
     /// [`Error::Gone`], found out within some thousand calls if nothing comes; [`Error::Corrupt`].
     #[inline]
     pub fn poll(&mut self, mut f: impl FnMut(Ticket, Answer<'_>)) -> Result<usize> {
+        let geometry = self.geometry;
+        self.poll_replies(|ticket, reply| f(ticket, answer_of(reply, &geometry)))
+    }
+
+    #[inline]
+    fn poll_replies(&mut self, mut f: impl FnMut(Ticket, &Message<'_>)) -> Result<usize> {
         let pumped = self.link.pump(&self.lanes);
         let mut count = 0;
         for server in 0..self.lanes.len() {
@@ -264,7 +286,7 @@ impl<L: Link> Client<L> {
 
     /// Takes the next answer of a server thread, if it is there.
     #[inline]
-    fn take(&mut self, server: usize, f: &mut impl FnMut(Ticket, Answer<'_>)) -> Result<bool> {
+    fn take(&mut self, server: usize, f: &mut impl FnMut(Ticket, &Message<'_>)) -> Result<bool> {
         let lane = &mut self.lanes[server];
         let at = lane.answer_at;
         let replies = self.link.replies(server as u32);
@@ -281,7 +303,7 @@ impl<L: Link> Client<L> {
             .ok_or(Error::Corrupt { what: "a reply" })?;
         if lane.answered > lane.given_up {
             let ticket = Ticket { server: server as u32, number: lane.answered };
-            f(ticket, answer_of(&reply, &self.geometry));
+            f(ticket, &reply);
         }
         Ok(true)
     }
@@ -308,6 +330,15 @@ impl<L: Link> Client<L> {
         self.ring();
         if !self.lanes.iter().any(Lane::is_waiting) {
             return Ok(());
+        }
+        // A pause of the processor is longer than the server takes, as a rule.
+        for _ in 0..L::LOOKS_EAGER {
+            self.link.pump(&self.lanes)?;
+            if self.is_ready() {
+                self.waiter.progressed();
+                return Ok(());
+            }
+            self.ask_for_rests();
         }
         let mut reminders = 0;
         let mut since_ns = None;
@@ -340,6 +371,19 @@ impl<L: Link> Client<L> {
         }
     }
 
+    /// Asks for the second lines of the next answers, so that they come together with the first.
+    #[inline]
+    fn ask_for_rests(&self) {
+        if self.geometry.slot_bytes() < 2 * LINE_BYTES {
+            return;
+        }
+        for (server, lane) in (0..).zip(&self.lanes) {
+            if lane.is_waiting() {
+                self.link.replies(server).prefetch(lane.answer_at + LINE_BYTES);
+            }
+        }
+    }
+
     /// Tells the server once more of all that is under way.
     fn remind(&mut self) -> Result<()> {
         for (server, lane) in (0..).zip(&self.lanes) {
@@ -350,32 +394,46 @@ impl<L: Link> Client<L> {
         Ok(())
     }
 
-    /// The value of a key, appended to `value`, and its flags; `None` if there is no such key.
-    /// Blocks for one round trip.
+    /// The value of a key, however long, appended to `value`, and its flags; `None` if there is no
+    /// such key. Blocks for one round trip; for a value that is longer than a slot for one more,
+    /// and for as many requests, in all windows at once, as it has parts. These are of one value,
+    /// whatever happens to the key meanwhile.
     ///
     /// # Errors
-    /// As [`Client::wait`]; [`Error::KeySize`]; [`Error::ValueSize`] if the value is longer than
-    /// slots are; [`Error::Busy`] while submissions are under way whose answers were not taken.
+    /// As [`Client::wait`]; [`Error::KeySize`]; [`Error::Tier`]; [`Error::Lapsed`];
+    /// [`Error::OutOfMemory`] if this process has no memory for the value; [`Error::Busy`] while
+    /// submissions are under way whose answers were not taken. `value` is as it was then.
     pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<u32>> {
         self.check_idle()?;
         let ticket = self.submit_get(key)?;
-        self.call(ticket, |answer| match answer {
+        let found = self.call(ticket, |answer| match answer {
             Answer::Found { value: found, flags, .. } => {
                 value.extend_from_slice(found);
                 Ok(Some(flags))
             }
             Answer::Refused(error) => Err(error),
             _ => Ok(None),
-        })
+        });
+        match found {
+            Err(Error::ValueSize { bytes, .. }) if self.part_bytes() > 0 => {
+                self.get_long(key, bytes, value)
+            }
+            found => found,
+        }
     }
 
-    /// Stores a value that expires at `expires` (milliseconds since the epoch, 0 = never). Blocks
-    /// for one round trip.
+    /// Stores a value, however long, that expires at `expires` (milliseconds since the epoch, 0 =
+    /// never). Blocks for one round trip; for a value that is longer than a slot until its parts
+    /// were taken, in all windows at once. Others see it from the last one on, and not before.
     ///
     /// # Errors
-    /// As [`Client::get`]; [`Error::OutOfMemory`].
+    /// As [`Client::get`]; [`Error::OutOfMemory`]; [`Error::ValueSize`] if it is longer than the
+    /// cache takes.
     pub fn put(&mut self, key: &[u8], value: &[u8], flags: u32, expires: u64) -> Result<()> {
         self.check_idle()?;
+        if value.len() > self.geometry.value_bytes as usize && self.part_bytes() > 0 {
+            return self.put_long(key, value, flags, expires);
+        }
         let ticket = self.submit_put(key, value, flags, expires)?;
         self.call(ticket, |answer| match answer {
             Answer::Refused(error) => Err(error),
@@ -442,6 +500,7 @@ fn answer_of<'a>(reply: &Message<'a>, geometry: &Geometry) -> Answer<'a> {
             Answer::Refused(Error::ValueSize { bytes: extra, max_bytes })
         }
         Kind::NoMemory => Answer::Refused(Error::OutOfMemory),
+        Kind::Unreachable => Answer::Refused(Error::Tier),
         _ => Answer::Refused(Error::Malformed),
     }
 }

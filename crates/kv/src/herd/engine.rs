@@ -14,10 +14,12 @@
 //! of its successor, and needs no no-op to drain. The pipeline is here as the mode to compare with.
 
 use super::geometry::Geometry;
+use super::long::{Found, Long, refusal};
 use super::message::{HEAD_BYTES, Head, Kind, Message};
+use super::part::{PART_HEAD_BYTES, PartHead, part_bytes};
 use super::slot::{Form, Read};
 use super::tally::{Tally, What};
-use crate::cache::{Cache, Error, Item, Millis};
+use crate::cache::{Cache, Item, Millis};
 use rackpool_hw::window::Window;
 
 /// Requests of a batch: as many as the cache looks up together.
@@ -62,6 +64,8 @@ pub struct Engine {
     begun: usize,
     /// Where a reply is put together.
     reply: Box<[u8]>,
+    /// Clients with a long value under way.
+    long: Vec<u32>,
 }
 
 /// The slots of a client at this thread, and what is known of each.
@@ -71,6 +75,7 @@ struct Slots {
     windows: Box<[Last]>,
     /// The window that comes next.
     next: u32,
+    long: Option<Box<Long>>,
 }
 
 /// The last request of a window.
@@ -87,6 +92,8 @@ enum Work {
     Get,
     Put,
     Delete,
+    PutPart,
+    GetPart,
     /// Its reply again.
     Repeat,
     /// It is no request.
@@ -136,7 +143,8 @@ impl Engine {
         let clients = (0..clients).map(|_| None).collect();
         let reply = vec![0; geometry.message_bytes()].into();
         let (pipeline, begun) = (Pipeline::default(), 0);
-        Engine { cache, form, geometry, clients, batch, pipeline, begun, reply }
+        let long = Vec::new();
+        Engine { cache, form, geometry, clients, batch, pipeline, begun, reply, long }
     }
 
     /// The same with another pipeline.
@@ -161,7 +169,8 @@ impl Engine {
         );
         let windows = (0..windows).map(|_| Last::default()).collect();
         self.leave(client);
-        self.clients[client as usize] = Some(Slots { requests, replies, windows, next: 0 });
+        self.clients[client as usize] =
+            Some(Slots { requests, replies, windows, next: 0, long: None });
     }
 
     /// A client ends: its slots are not touched any more when this returns. Requests of it that
@@ -171,9 +180,26 @@ impl Engine {
     /// If there is no such client.
     pub fn leave(&mut self, client: u32) {
         self.clients[client as usize] = None;
+        self.long.retain(|other| *other != client);
         for taken in self.batch.taken.iter_mut().filter(|taken| taken.client == client) {
             taken.work = Work::Repeat;
         }
+    }
+
+    /// Whether long values are under way.
+    #[inline]
+    pub fn holds_long(&self) -> bool {
+        !self.long.is_empty()
+    }
+
+    /// Gives up long values of which nothing was heard for 30 s: their memory is the cache's again.
+    pub fn lapse(&mut self, now: Millis) {
+        let clients = &mut self.clients;
+        self.long.retain(|client| {
+            let Some(slots) = &mut clients[*client as usize] else { return false };
+            slots.long.take_if(|long| long.is_idle(now));
+            slots.long.is_some()
+        });
     }
 
     /// Whether [`Engine::gather`] has no room for more: [`Engine::run`] comes first.
@@ -294,8 +320,8 @@ impl Engine {
         tally: &Tally,
         replied: &mut dyn FnMut(Replied),
     ) {
-        let Engine { cache, form, geometry, clients, batch, reply, .. } = self;
-        let mut answers = Answers { form: *form, geometry, clients, reply, replied };
+        let Engine { cache, form, geometry, clients, batch, reply, long, .. } = self;
+        let mut answers = Answers { form: *form, geometry, clients, reply, replied, long };
         let taken = &batch.taken[index];
         if taken.work != Work::Get {
             return change(cache, batch, index, now, tally, &mut answers);
@@ -315,7 +341,7 @@ impl Engine {
     }
 
     fn run_many(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
-        let Engine { cache, form, geometry, clients, batch, reply, .. } = self;
+        let Engine { cache, form, geometry, clients, batch, reply, long, .. } = self;
         let count = batch.taken.len();
         let mut keys: [&[u8]; BATCH] = [&[]; BATCH];
         let mut changes = false;
@@ -326,7 +352,7 @@ impl Engine {
         if changes && count > 1 {
             cache.prefetch(&keys[..count]);
         }
-        let mut answers = Answers { form: *form, geometry, clients, reply, replied };
+        let mut answers = Answers { form: *form, geometry, clients, reply, replied, long };
         let (mut from, mut hits) = (0, 0);
         while from < count {
             let rest = &batch.taken[from..];
@@ -378,6 +404,8 @@ fn judge(
         _ if message.head.number == last => Some(Work::Repeat),
         Kind::Put => Some(Work::Put),
         Kind::Delete => Some(Work::Delete),
+        Kind::PutPart => Some(Work::PutPart),
+        Kind::GetPart => Some(Work::GetPart),
         _ => Some(Work::Get),
     };
     if message.head.number <= last {
@@ -393,6 +421,7 @@ struct Answers<'a> {
     clients: &'a mut [Option<Slots>],
     reply: &'a mut [u8],
     replied: &'a mut dyn FnMut(Replied),
+    long: &'a mut Vec<u32>,
 }
 
 impl Answers<'_> {
@@ -405,8 +434,9 @@ impl Answers<'_> {
         let (flags, extra) = (item.flags(), item.expires());
         let head = Head { flags, extra, ..Head::new(taken.head.number, Kind::Found) };
         let to = &mut self.reply[HEAD_BYTES..HEAD_BYTES + bytes as usize];
-        if item.copy_to(0, to).is_err() {
-            return self.put(taken, Kind::NoMemory, 0);
+        if let Err(error) = item.copy_to(0, to) {
+            let (kind, extra) = refusal(&error);
+            return self.put(taken, kind, extra);
         }
         self.publish(taken, Head { value_bytes: bytes as u16, ..head });
     }
@@ -425,6 +455,48 @@ impl Answers<'_> {
         let place = self.form.publish(&slots.replies, at, self.geometry, message);
         slots.windows[taken.window as usize].reply = place;
         self.tell(taken, place);
+    }
+
+    /// Notes that a client has a long value under way.
+    fn note_long(&mut self, client: u32) {
+        if !self.long.contains(&client) {
+            self.long.push(client);
+        }
+    }
+
+    /// Takes a part of a long value.
+    fn put_part(&mut self, cache: &Cache, taken: &Taken, message: (&[u8], &[u8]), now: Millis) {
+        let Some(slots) = &mut self.clients[taken.client as usize] else { return };
+        let (key, value) = message;
+        let Some((head, part)) = PartHead::read(value) else {
+            return self.put(taken, Kind::Malformed, 0);
+        };
+        let stored_with = (taken.head.flags, taken.head.extra);
+        let (kind, extra) = Long::put(&mut slots.long, cache, (key, &head, part), stored_with, now);
+        self.note_long(taken.client);
+        self.put(taken, kind, extra);
+    }
+
+    /// Reads a part of a long value and answers with it.
+    fn get_part(&mut self, cache: &Cache, taken: &Taken, message: (&[u8], &[u8]), now: Millis) {
+        let Some(slots) = &mut self.clients[taken.client as usize] else { return };
+        let (key, value) = message;
+        let Some((head, _)) = PartHead::read(value) else {
+            return self.put(taken, Kind::Malformed, 0);
+        };
+        let (head_to, part_to) = self.reply[HEAD_BYTES..].split_at_mut(PART_HEAD_BYTES);
+        let part_to = &mut part_to[..part_bytes(self.geometry)];
+        let head = match Long::get(&mut slots.long, cache, (key, &head), part_to, now) {
+            Ok(Found { head, flags, expires, part }) => {
+                head_to.copy_from_slice(&head.bytes());
+                let value_bytes = (PART_HEAD_BYTES + part.len()) as u16;
+                let head = Head::new(taken.head.number, Kind::Part);
+                Head { value_bytes, flags, extra: expires, ..head }
+            }
+            Err((kind, extra)) => Head { extra, ..Head::new(taken.head.number, kind) },
+        };
+        self.note_long(taken.client);
+        self.publish(taken, head);
     }
 
     /// Tells of the reply that is there already.
@@ -457,8 +529,7 @@ fn change(
             tally.add(What::Puts, 1);
             match cache.set(key, value, taken.head.flags, taken.head.extra, now) {
                 Ok(_) => (Kind::Stored, 0),
-                Err(Error::TooLarge { max_bytes, .. }) => (Kind::TooLarge, max_bytes),
-                Err(_) => (Kind::NoMemory, 0),
+                Err(error) => refusal(&error),
             }
         }
         Work::Delete => {
@@ -466,10 +537,18 @@ fn change(
             let found = cache.remove(key, now);
             (if found { Kind::Deleted } else { Kind::Missing }, 0)
         }
+        Work::PutPart => {
+            tally.add(What::Parts, 1);
+            return answers.put_part(cache, taken, (key, value), now);
+        }
+        Work::GetPart => {
+            tally.add(What::Parts, 1);
+            return answers.get_part(cache, taken, (key, value), now);
+        }
         Work::Refuse => (Kind::Malformed, 0),
         Work::Repeat | Work::Get => return answers.repeat(taken),
     };
-    if matches!(kind, Kind::TooLarge | Kind::NoMemory) {
+    if matches!(kind, Kind::TooLarge | Kind::NoMemory | Kind::Unreachable) {
         tally.add(What::Refused, 1);
     }
     answers.put(taken, kind, extra);

@@ -19,8 +19,9 @@ pub enum Error {
         /// The longest key.
         max_bytes: usize,
     },
-    /// The value is too long for a slot, or for the cache. Do not retry; long values go in and out
-    /// by the doors of memcached and Redis.
+    /// The value is too long for a slot, or for the cache. Do not retry; what is too long for a
+    /// slot goes in and out by [`Client::put`](super::Client::put) and
+    /// [`Client::get`](super::Client::get).
     #[error("a value of {bytes} bytes: up to {max_bytes} bytes fit")]
     ValueSize {
         /// Length of the value.
@@ -37,6 +38,17 @@ pub enum Error {
     /// The cache has no memory for the value; the old one may be gone. Retry later.
     #[error("the cache has no memory left for the value; retry later")]
     OutOfMemory,
+    /// The value lies in another tier, such as a pool, which does not answer or has no room. Retry
+    /// when it does.
+    #[error("the tier that the value lies in does not answer, or has no room; retry later")]
+    Tier,
+    /// The server has given up a long value, of which nothing was heard for 30 s, each time that it
+    /// was tried. A value that was put is not stored. Retry if the machine is overloaded.
+    #[error("the server gave the long value up after 30 s of silence, {attempts} times; retry")]
+    Lapsed {
+        /// How often it was tried.
+        attempts: u32,
+    },
     /// The server could not read the request: a bug of one of the two. Do not retry.
     #[error("the server did not understand the request")]
     Malformed,
@@ -88,6 +100,10 @@ pub enum Error {
         /// The most.
         max: u64,
     },
+    /// The server is reached by no RDMA device. Do not retry: connect over tcp, or start it with
+    /// one.
+    #[error("the server offers no RDMA device: start it with one, or connect to it over tcp")]
+    NoDevices,
     /// The control socket failed; its error says whether to retry.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -112,11 +128,13 @@ impl Error {
             Error::ValueSize { .. } => "value-size",
             Error::Busy { .. } | Error::Full { .. } => "busy",
             Error::OutOfMemory => "out-of-memory",
+            Error::Tier => "tier",
             Error::Malformed | Error::Corrupt { .. } => "corrupt",
-            Error::Silent { .. } => "timeout",
+            Error::Silent { .. } | Error::Lapsed { .. } => "timeout",
             Error::Gone => "gone",
             Error::Version { .. } => "version",
             Error::BadOption { .. } => "bad-option",
+            Error::NoDevices => "config",
             Error::Control(_) | Error::Fabric(_) | Error::Io { .. } => "io",
         }
     }
@@ -125,7 +143,12 @@ impl Error {
     pub fn may_retry(&self) -> bool {
         matches!(
             self,
-            Error::Busy { .. } | Error::Full { .. } | Error::OutOfMemory | Error::Silent { .. }
+            Error::Busy { .. }
+                | Error::Full { .. }
+                | Error::OutOfMemory
+                | Error::Tier
+                | Error::Lapsed { .. }
+                | Error::Silent { .. }
         )
     }
 }

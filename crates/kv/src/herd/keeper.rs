@@ -51,8 +51,10 @@ pub(super) struct Near {
 }
 
 impl Seat for Near {
+    type Intake = ();
     const FORM: Form = Form::Ordered;
     const LINGER: Duration = Duration::ZERO;
+    const WAKES_LATER: bool = true;
 
     fn slots(&self) -> (Window, Window) {
         pair::slots(&self.memory, &self.geometry, self.server)

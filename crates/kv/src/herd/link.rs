@@ -43,6 +43,8 @@ pub trait Link {
     const REPLIES: Form;
     /// Polls in a row without an answer before [`Link::is_gone`] is asked.
     const POLLS_MAX: u32;
+    /// Looks for an answer without a pause between them, before those with.
+    const LOOKS_EAGER: u32;
 
     /// Puts a message into the slot that begins at `at` among those of a server thread.
     fn publish(&mut self, server: u32, at: u64, geometry: &Geometry, message: &[u8]);

@@ -14,6 +14,7 @@
 //! copies first (`slot.rs`). Called by engine and client.
 
 use super::geometry::Geometry;
+use super::part::PART_HEAD_BYTES;
 
 /// Bytes before the key.
 pub const HEAD_BYTES: usize = 24;
@@ -30,6 +31,10 @@ pub enum Kind {
     Put = 2,
     /// Request: remove a key.
     Delete = 3,
+    /// Request: a part of a value that is longer than a slot, to be stored (`part.rs`).
+    PutPart = 4,
+    /// Request: the part of a value that begins somewhere.
+    GetPart = 5,
     /// Reply: the value, its flags and expiry.
     Found = 16,
     /// Reply: there is no such key.
@@ -44,6 +49,15 @@ pub enum Kind {
     NoMemory = 21,
     /// Reply: the request makes no sense.
     Malformed = 22,
+    /// Reply: a part was taken, or not, if it is not the next one; `extra` is how many bytes of the
+    /// value are there.
+    Taken = 23,
+    /// Reply: the part of a value, its flags and expiry.
+    Part = 24,
+    /// Reply: the value lies in another tier, which does not answer.
+    Unreachable = 25,
+    /// Reply: the long value was given up before.
+    Lapsed = 26,
 }
 
 impl Kind {
@@ -52,6 +66,8 @@ impl Kind {
             1 => Kind::Get,
             2 => Kind::Put,
             3 => Kind::Delete,
+            4 => Kind::PutPart,
+            5 => Kind::GetPart,
             16 => Kind::Found,
             17 => Kind::Missing,
             18 => Kind::Stored,
@@ -59,6 +75,10 @@ impl Kind {
             20 => Kind::TooLarge,
             21 => Kind::NoMemory,
             22 => Kind::Malformed,
+            23 => Kind::Taken,
+            24 => Kind::Part,
+            25 => Kind::Unreachable,
+            26 => Kind::Lapsed,
             _ => return None,
         })
     }
@@ -143,7 +163,11 @@ impl<'a> Message<'a> {
             flags: (word(8) >> 32) as u32,
             extra: word(16),
         };
-        let has_value = matches!(head.kind, Kind::Put | Kind::Found);
+        let has_value = match head.kind {
+            Kind::Put | Kind::Found | Kind::PutPart | Kind::Part => true,
+            Kind::GetPart => value_bytes == PART_HEAD_BYTES,
+            _ => false,
+        };
         let fits = key_bytes <= KEY_BYTES_MAX
             && value_bytes <= geometry.value_bytes as usize
             && (key_bytes > 0) == head.kind.is_request()

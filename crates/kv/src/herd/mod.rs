@@ -12,7 +12,8 @@
 //!
 //! - `geometry.rs`: where a slot is; `slot.rs`: how one is published and read; `message.rs`: what
 //!   is in it. Pure, and the same over shared memory and over one-sided WRITEs.
-//! - `engine.rs`: from request slots over the cache to reply slots; no I/O, no clock.
+//! - `engine.rs`: from request slots over the cache to reply slots; no I/O, no clock. `part.rs`,
+//!   `long.rs`: values that are longer than a slot, in parts.
 //! - `client.rs`, `serving.rs`, `server.rs`: the two ends, whatever is between them.
 //! - `pair.rs`: the memory that a client shares with a server of its host; `welcome.rs`: how it
 //!   gets it; `near.rs`, `keeper.rs`: the two ends there.
@@ -45,9 +46,11 @@ pub mod fabric;
 pub mod geometry;
 mod keeper;
 mod link;
+mod long;
 pub mod message;
 mod near;
 mod pair;
+mod part;
 mod server;
 mod serving;
 pub mod slot;

@@ -75,6 +75,7 @@ impl Near {
 impl Link for Near {
     const REPLIES: Form = Form::Ordered;
     const POLLS_MAX: u32 = 4096;
+    const LOOKS_EAGER: u32 = 64;
 
     #[inline]
     fn publish(&mut self, server: u32, at: u64, geometry: &Geometry, message: &[u8]) {

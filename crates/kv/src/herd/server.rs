@@ -5,6 +5,7 @@
 
 use super::engine::Pipeline;
 use super::error::{Error, StartError};
+use super::fabric::RdmaDoor;
 use super::fabric::keeper::FabricKeeper;
 use super::geometry::{
     CLIENTS_DEFAULT, FABRIC_CLIENTS_DEFAULT, FABRIC_CLIENTS_MAX, FABRIC_REQUESTS_MAX,
@@ -16,6 +17,7 @@ use super::serving::{Bell, Post, Seat, Serving};
 use super::tally::Tallies;
 use crate::cache::Cache;
 use rackpool_hw::event::WakeEvent;
+use rackpool_hw::secret::Secret;
 use rackpool_hw::window::Window;
 use std::io;
 use std::net::SocketAddr;
@@ -52,8 +54,13 @@ impl Door {
 /// Where and how a server serves clients over a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricDoor {
-    /// Where to listen; a loopback address, port 0 for any.
+    /// Where to listen, port 0 for any; without a secret a loopback address.
     pub listen: SocketAddr,
+    /// What clients have to prove that they have, and is proved to them.
+    pub secret: Option<Secret>,
+    /// The RDMA device, `NAME[:PORT][/GID]`, empty for the first one, for clients that come by it;
+    /// needs the feature `verbs`.
+    pub device: Option<String>,
     /// Clients at once, 1 to [`super::geometry::FABRIC_CLIENTS_MAX`].
     pub clients: u32,
     /// Windows of a client at a thread; it may ask for fewer. Times the threads at most
@@ -67,11 +74,12 @@ pub struct FabricDoor {
 
 impl FabricDoor {
     /// A door at this address, with 256 clients, 16 windows (fewer with more than 3 threads), and
-    /// values up to 1000 bytes.
+    /// values up to 1000 bytes in a slot; without a secret or a device.
     pub fn new(listen: SocketAddr, threads: u32) -> FabricDoor {
         let windows = WINDOWS_DEFAULT.min(FABRIC_REQUESTS_MAX / threads.max(1)).max(1);
         let (clients, value_bytes) = (FABRIC_CLIENTS_DEFAULT, VALUE_BYTES_DEFAULT);
-        FabricDoor { listen, clients, windows, value_bytes, pipeline: Pipeline::default() }
+        let (secret, device, pipeline) = (None, None, Pipeline::default());
+        FabricDoor { listen, secret, device, clients, windows, value_bytes, pipeline }
     }
 }
 
@@ -111,7 +119,8 @@ impl Server {
         checked(Geometry { servers: threads, clients, windows, value_bytes })?;
         let geometry = Geometry { servers: threads, clients: 1, windows, value_bytes };
         let (mut server, bell) = Server::begin(threads, clients)?;
-        let posts = server.start_serving(&cache, geometry, (clients, door.pipeline))?;
+        let intakes = vec![(); threads as usize];
+        let posts = server.start_serving(&cache, geometry, (clients, door.pipeline), intakes)?;
         let keeper = Doorkeeper::new(&server, door, geometry, bell, posts, cache.options().seed)?;
         server.start_keeper(keeper, Doorkeeper::run)?;
         Ok(server)
@@ -121,7 +130,8 @@ impl Server {
     /// The threads spin while clients ask and sleep otherwise.
     ///
     /// # Errors
-    /// [`StartError`]; [`StartError::Fabric`] if the address is taken, or not of this host.
+    /// [`StartError`]; [`StartError::Fabric`] if the address is taken, or is no loopback address
+    /// and there is no secret, or if the device is not there.
     pub fn start_fabric(
         cache: Cache,
         door: &FabricDoor,
@@ -141,8 +151,15 @@ impl Server {
         }
         let geometry = Geometry { clients: 1, ..geometry };
         let (mut server, _) = Server::begin(threads, clients)?;
-        let posts = server.start_serving(&cache, geometry, (clients, door.pipeline))?;
-        let keeper = FabricKeeper::new(&server, door, geometry, posts, cache.options().seed)?;
+        let device = door.device.as_deref();
+        let rdma = device.map(|device| RdmaDoor::open(device, &geometry)).transpose()?;
+        let intakes = (0..threads).zip(&server.bells).map(|(thread, bell)| {
+            rdma.as_ref().map(|rdma| rdma.intake(thread, Arc::clone(bell))).transpose()
+        });
+        let intakes = intakes.collect::<Result<_, _>>()?;
+        let posts = server.start_serving(&cache, geometry, (clients, door.pipeline), intakes)?;
+        let ways = (posts, rdma);
+        let keeper = FabricKeeper::new(&server, door, geometry, ways, cache.options().seed)?;
         server.addr = Some(keeper.addr());
         server.start_keeper(keeper, FabricKeeper::run)?;
         Ok(server)
@@ -198,12 +215,13 @@ impl Server {
         cache: &Cache,
         geometry: Geometry,
         (clients, pipeline): (u32, Pipeline),
+        intakes: Vec<S::Intake>,
     ) -> Result<Vec<Arc<Post<S>>>, StartError> {
         let posts = self.bells.iter().map(|bell| Arc::new(Post::new(Arc::clone(bell))));
         let posts: Vec<Arc<Post<S>>> = posts.collect();
-        for (server, post) in (0..).zip(&posts) {
-            let (post, tallies) = (Arc::clone(post), Arc::clone(&self.tallies));
-            let serving = Serving::new(server, cache.clone(), geometry, clients, post, tallies);
+        for ((server, post), intake) in (0..).zip(&posts).zip(intakes) {
+            let (ways, tallies) = ((Arc::clone(post), intake), Arc::clone(&self.tallies));
+            let serving = Serving::new(server, cache.clone(), geometry, clients, ways, tallies);
             let mut serving = serving.with_pipeline(pipeline);
             let is_stopping = Arc::clone(&self.is_stopping);
             self.spawn(format!("herd-{server}"), move || serving.run(&is_stopping))?;

@@ -40,21 +40,77 @@ const ROUNDS_PER_BITS: u32 = 8;
 const BATCH_ENOUGH: usize = 32;
 /// Rounds without a pause after one in which somebody asked.
 const ROUNDS_EAGER: u32 = 64;
-/// Rounds without requests between two looks at the clock: some microseconds, of an expiry in
-/// milliseconds. After a batch it is looked at as well, when nobody waits for it.
-const ROUNDS_PER_CLOCK: u32 = 32;
+/// Rounds and requests together between two looks at the clock: some 10 µs, of an expiry in
+/// milliseconds.
+const STEPS_PER_CLOCK: usize = 256;
+/// Rounds with requests after which it is looked whether clients sleep that got replies, even if
+/// the next requests are there already.
+const ROUNDS_PER_WAKE: u32 = 8;
 /// Rounds in a row in which nobody asked, after which a pipeline that holds requests is given a
 /// no-op: HERD's server polls so often in vain (§4.1).
 const ROUNDS_PER_NO_OP: u32 = 100;
 /// Longest sleep of a serving thread: a wake-up that a dying client owed is late by so much.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
+/// A request that did not come into its slot by itself.
+pub(super) struct Request<'a> {
+    pub client: u32,
+    pub window: u32,
+    /// What the client was given to prove that it is the one.
+    pub key: u64,
+    /// The message as its slot is to have it.
+    pub image: &'a [u8],
+}
+
+/// Where such requests come in, for all clients of a thread.
+pub(super) trait Intake: Send + 'static {
+    /// Takes what has come.
+    fn poll(&mut self, take: &mut dyn FnMut(&Request<'_>));
+
+    /// From now on the thread's bell is rung for what comes; what has come is to be polled once
+    /// more.
+    fn arm(&mut self);
+}
+
+/// There are none.
+impl Intake for () {
+    #[inline(always)]
+    fn poll(&mut self, _: &mut dyn FnMut(&Request<'_>)) {}
+
+    fn arm(&mut self) {}
+}
+
+impl<I: Intake> Intake for Option<I> {
+    #[inline]
+    fn poll(&mut self, take: &mut dyn FnMut(&Request<'_>)) {
+        if let Some(intake) = self {
+            intake.poll(take);
+        }
+    }
+
+    fn arm(&mut self) {
+        if let Some(intake) = self {
+            intake.arm();
+        }
+    }
+}
+
 /// A client at a serving thread: its slots, and the ways to it.
 pub(super) trait Seat: Send + 'static {
+    /// Where requests come in that do not come into their slots by themselves.
+    type Intake: Intake;
     /// How its requests and replies are published.
     const FORM: Form;
     /// How long the thread watches on when nobody asks, before it sleeps.
     const LINGER: Duration;
+    /// Whether replies are seen without [`Seat::settle`] and [`Seat::wake`] by clients that do not
+    /// sleep: then the thread looks for further requests first, and asks only when there are none.
+    const WAKES_LATER: bool;
+
+    /// Puts a request into its slot, if it is the client's; whether it is.
+    fn accept(&self, _: &Request<'_>) -> bool {
+        false
+    }
 
     /// Its request slots and its reply slots at this thread.
     fn slots(&self) -> (Window, Window);
@@ -68,10 +124,10 @@ pub(super) trait Seat: Send + 'static {
     /// A reply is in its slot.
     fn reply(&mut self, replied: Replied, is_watched: bool);
 
-    /// All replies of a batch are there, those of others included: once, before anybody is woken.
+    /// All replies so far are there, those of others included: once, before anybody is woken.
     fn settle(&self);
 
-    /// It has replies in this batch.
+    /// It has replies of which it was not told.
     fn wake(&self);
 }
 
@@ -141,22 +197,25 @@ struct Place<S> {
 }
 
 /// A serving thread.
-pub(super) struct Serving<S> {
+pub(super) struct Serving<S: Seat> {
     server: u32,
     engine: Engine,
+    intake: S::Intake,
     post: Arc<Post<S>>,
     tallies: Arc<Tallies>,
     places: Vec<Option<Place<S>>>,
     watched: Vec<u32>,
     /// Clients that have set their bit and were not looked at.
     rung: Vec<u32>,
-    /// Clients with replies of this batch.
+    /// Clients with replies that were not woken.
     replied: Vec<u32>,
     /// Rounds so far.
     rounds: u32,
     /// Rounds in a row without requests while some are in the pipeline.
     vain: u32,
-    /// Milliseconds since the epoch, some microseconds ago at most.
+    /// Rounds and requests since the clock was looked at.
+    steps: usize,
+    /// Milliseconds since the epoch, some 10 µs ago as a rule.
     now: Millis,
 }
 
@@ -167,11 +226,12 @@ impl<S: Seat> Serving<S> {
         cache: Cache,
         geometry: Geometry,
         clients: u32,
-        post: Arc<Post<S>>,
+        (post, intake): (Arc<Post<S>>, S::Intake),
         tallies: Arc<Tallies>,
     ) -> Serving<S> {
         Serving {
             server,
+            intake,
             engine: Engine::new(cache, S::FORM, geometry, clients),
             post,
             tallies,
@@ -179,6 +239,7 @@ impl<S: Seat> Serving<S> {
             watched: Vec::with_capacity(WATCHED_MAX),
             rung: Vec::new(),
             replied: Vec::new(),
+            steps: 0,
             rounds: 0,
             vain: 0,
             now: wall_ms(),
@@ -207,9 +268,14 @@ impl<S: Seat> Serving<S> {
             if !self.has_lingered(&mut idle_since_ns) {
                 std::thread::yield_now();
             } else if self.watch_nobody() {
+                self.intake.arm();
+                if self.take_requests() {
+                    continue;
+                }
                 self.tally().add(What::Sleeps, 1);
                 self.post.bell.bitmap.sleep(SLEEP_MAX);
                 self.now = wall_ms();
+                self.engine.lapse(self.now);
                 // Also if a client that must not has cleared the bit of the mail.
                 self.read_mail();
                 waiter.progressed();
@@ -234,16 +300,21 @@ impl<S: Seat> Serving<S> {
     /// Looks at all who may ask, and serves them; whether anybody asked.
     fn round(&mut self) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
-        if self.rounds.is_multiple_of(ROUNDS_PER_CLOCK) {
-            self.now = wall_ms();
+        self.steps += 1;
+        if self.steps >= STEPS_PER_CLOCK {
+            (self.now, self.steps) = (wall_ms(), 0);
+            if self.engine.holds_long() {
+                self.engine.lapse(self.now);
+            }
         }
-        let mut asked = false;
+        let mut asked = self.take_requests();
         if self.watched.is_empty() || self.rounds.is_multiple_of(ROUNDS_PER_BITS) {
-            asked = self.take_bits();
+            asked |= self.take_bits();
         }
         asked |= self.look_at_rung();
         asked |= self.look_at_watched();
-        if self.engine.gathered() > 0 {
+        let is_served = self.engine.gathered() > 0;
+        if is_served {
             self.vain = 0;
             self.serve();
         } else if self.engine.begun() > 0 {
@@ -254,7 +325,25 @@ impl<S: Seat> Serving<S> {
                 self.answer(|engine, now, tally, reply| engine.no_op(now, tally, reply));
             }
         }
+        if !is_served || self.rounds.is_multiple_of(ROUNDS_PER_WAKE) {
+            self.wake_replied();
+        }
         asked
+    }
+
+    /// Takes requests that do not come into their slots by themselves; whether there were any of
+    /// clients that are not watched.
+    #[inline(always)]
+    fn take_requests(&mut self) -> bool {
+        let Serving { intake, places, rung, .. } = self;
+        let before = rung.len();
+        intake.poll(&mut |request| {
+            let Some(Some(place)) = places.get(request.client as usize) else { return };
+            if place.seat.accept(request) && !place.is_watched {
+                rung.push(request.client);
+            }
+        });
+        rung.len() > before
     }
 
     /// Its engine with another pipeline.
@@ -389,11 +478,12 @@ impl<S: Seat> Serving<S> {
         self.answer(|engine, now, tally, reply| engine.run(now, tally, reply));
     }
 
-    /// Lets the engine work and wakes the clients that sleep.
+    /// Lets the engine work, and wakes the clients that sleep unless that may wait.
     #[inline(always)]
     fn answer(&mut self, work: impl FnOnce(&mut Engine, Millis, &Tally, &mut dyn FnMut(Replied))) {
         let Serving { engine, replied, places, tallies, .. } = self;
         let tally = &tallies.0[self.server as usize];
+        self.steps += engine.gathered();
         work(engine, self.now, tally, &mut |reply| {
             if let Some(place) = &mut places[reply.client as usize] {
                 place.seat.reply(reply, place.is_watched);
@@ -402,6 +492,15 @@ impl<S: Seat> Serving<S> {
                 replied.push(reply.client);
             }
         });
+        if !S::WAKES_LATER {
+            self.wake_replied();
+        }
+    }
+
+    /// Wakes the clients with replies that sleep.
+    #[inline]
+    fn wake_replied(&mut self) {
+        let Serving { replied, places, .. } = self;
         if let Some(place) = replied.iter().find_map(|client| places[*client as usize].as_ref()) {
             place.seat.settle();
         }
@@ -410,6 +509,5 @@ impl<S: Seat> Serving<S> {
                 place.seat.wake();
             }
         }
-        self.now = wall_ms();
     }
 }

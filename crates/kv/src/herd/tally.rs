@@ -14,6 +14,8 @@ pub enum What {
     Puts,
     /// Keys to be removed.
     Deletes,
+    /// Parts of values that are longer than a slot, brought or asked for.
+    Parts,
     /// Requests refused: a value too long, no memory.
     Refused,
     /// Requests that came again and were not applied again.
@@ -34,11 +36,12 @@ pub enum What {
 
 impl What {
     /// All, with the names that they are shown by.
-    pub const ALL: [(What, &str); 12] = [
+    pub const ALL: [(What, &str); 13] = [
         (What::Gets, "gets"),
         (What::Hits, "hits"),
         (What::Puts, "puts"),
         (What::Deletes, "deletes"),
+        (What::Parts, "parts"),
         (What::Refused, "refused"),
         (What::Repeated, "repeated"),
         (What::Malformed, "malformed"),

@@ -8,7 +8,7 @@ use super::geometry::{CLIENTS_MAX, Geometry};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of slots, memory and greetings together.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Says that this is a greeting of the fast path.
 const MAGIC: u64 = u64::from_le_bytes(*b"rpherd\0\0");
 /// Descriptors of a welcome.
@@ -61,7 +61,8 @@ pub(super) struct Welcome {
     version: u32,
     verdict: u32,
     servers: u32,
-    windows: u32,
+    /// Windows of the client at each thread.
+    pub windows: u32,
     value_bytes: u32,
     /// The client's number.
     pub client: u32,
@@ -130,7 +131,7 @@ mod tests {
         let good = Welcome::new(Verdict::Welcome, GEOMETRY, 10);
         assert_eq!(Welcome::read(good.as_bytes(), 0).unwrap().1, GEOMETRY);
         let code = |welcome: Welcome| Welcome::read(welcome.as_bytes(), 99).err().unwrap().code();
-        assert_eq!(code(Welcome { version: 2, ..good }), "version");
+        assert_eq!(code(Welcome { version: 1, ..good }), "version");
         assert_eq!(code(Welcome { magic: 1, ..good }), "corrupt");
         assert_eq!(code(Welcome { windows: 0, ..good }), "corrupt");
         assert_eq!(code(Welcome { servers: u32::MAX, ..good }), "corrupt");
@@ -146,7 +147,7 @@ mod tests {
     fn a_hello_of_another_version_is_told_apart() {
         let hello = Hello::new(4);
         assert_eq!(Hello::read(hello.as_bytes()).map(|hello| hello.windows), Ok(4));
-        let other = Hello { version: 2, ..hello };
+        let other = Hello { version: 1, ..hello };
         assert_eq!(Hello::read(other.as_bytes()).err(), Some(Verdict::Version));
         assert_eq!(Hello::read(b"GET / HTTP/1.1\r\n").err(), Some(Verdict::Version));
         assert_eq!(Hello::read(b"").err(), Some(Verdict::Version));

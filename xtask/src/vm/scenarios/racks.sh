@@ -4,6 +4,7 @@ set -eu
 rig-rxe rxe0 "$RIG_NET"
 first=$((RIG_ID / 2 * 2))
 rig-dax $first
+"$RACKPOOL" doctor | grep -E ' (rdma|verbs|locked memory|dax|namespaces)  ' | tee /rig/doctor.$RIG_ID
 # Pages move when they are told to, so that what is counted is the same in every run.
 . rig-pool $first --fabric verbs --migrate off
 run() { timeout 200 "$TEST_hosts" --ignored --exact --nocapture --test-threads=1 "$@"; }
@@ -15,11 +16,13 @@ bytes=$(stat -L -c %s "$library")
 place=$(pool -c "alloc $bytes local")
 pool -c "write $place file:$library"; echo "$place" > "/rig/library.$RIG_ID"
 rig-barrier library 4
-there=$(cat "/rig/library.$(((RIG_ID + 2) % 4))"); sent=$(counter sent_pkts)
+there=$(cat "/rig/library.$(((RIG_ID + 2) % 4))"); before=$(counter rcvd_pkts)
 pool -c "explain $there" | tee /run/explained
 grep -q 'fabric verbs' /run/explained
 pool -c "read $there $bytes file:/run/back"; cmp /run/back "$library"
-echo "result: $bytes bytes of the other rack read back, $(($(counter sent_pkts) - sent)) packets sent"
+came=$(($(counter rcvd_pkts) - before))
+[ $came -gt $((bytes / 4096)) ] || { echo "only $came packets by RDMA"; exit 1; }
+echo "result: $bytes bytes of the other rack read back, $came packets came by RDMA"
 
 run every_host_stores_what_all_others_read_back
 run all_hosts_add_to_one_word_under_atomics_and_under_a_lock

@@ -18,6 +18,7 @@ use super::lane::{DEPTH, Lane, fit, peer_of};
 use super::local::Locals;
 use super::queue::{Completion, Completions};
 use super::wire::Control;
+use crate::event::WakeEvent;
 use crate::fabric::buffers::{Buffers, Owner};
 use crate::fabric::peers::PeerTable;
 use crate::fabric::shm::check_work;
@@ -98,6 +99,9 @@ pub struct Endpoint {
     later: Vec<FabricEvent>,
     patience: Patience,
     epoll: OwnedFd,
+    /// In `epoll`: there are completions in `found`, of which the device does not tell.
+    awake: WakeEvent,
+    is_awake: bool,
 }
 
 impl Endpoint {
@@ -117,7 +121,12 @@ impl Endpoint {
         let data = epoll::EventData::new_u64(u64::MAX);
         epoll::add(&epoll, completions.fd(), data, epoll::EventFlags::IN)
             .map_err(FabricError::io("adding to an epoll descriptor"))?;
+        let awake = WakeEvent::new().map_err(FabricError::io("a wake event"))?;
+        epoll::add(&epoll, &awake, data, epoll::EventFlags::IN)
+            .map_err(FabricError::io("adding to an epoll descriptor"))?;
         Ok(Self {
+            awake,
+            is_awake: false,
             patience: Patience::new(options.spin_ns, options.yield_ns),
             options,
             peers: PeerTable::new(connections),
@@ -208,9 +217,13 @@ impl Endpoint {
     fn look(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> bool {
         let mut found = std::mem::take(&mut self.found);
         let mut moved = false;
+        if std::mem::take(&mut self.is_awake) {
+            self.awake.drain();
+        }
         // More than one round, since there may be more than one call takes.
         for _ in 0..8 {
-            if self.completions.poll(&mut found) == 0 {
+            self.completions.poll(&mut found);
+            if found.is_empty() {
                 break;
             }
             moved = true;
@@ -271,19 +284,14 @@ impl Endpoint {
                 std::thread::yield_now();
             } else {
                 let limit_ns = heartbeat_ns(self.options.lease_ms);
-                self.sleep(deadline.saturating_sub(now).min(limit_ns), events);
+                self.sleep(deadline.saturating_sub(now).min(limit_ns));
                 idle_since = monotonic_ns().saturating_sub(spin_ns);
             }
         }
     }
 
-    fn sleep(&mut self, ns: Nanos, events: &mut Vec<FabricEvent>) {
-        self.prepare_sleep();
-        // What came before the device was asked to tell is not told.
-        if self.poll(monotonic_ns(), events) > 0 {
-            return;
-        }
-        let own = self.epoll.as_fd();
+    fn sleep(&mut self, ns: Nanos) {
+        let own = self.prepare_sleep();
         let mut fds = [PollFd::from_borrowed_fd(own, PollFlags::IN)];
         let timeout =
             Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
@@ -291,8 +299,9 @@ impl Endpoint {
         let _ = rustix::event::poll(&mut fds, Some(&timeout));
     }
 
-    /// A descriptor that can be read when the device or a control line has something. To be asked
-    /// for before each sleep, after which comes a poll.
+    /// A descriptor that can be read when the device or a control line has something, also what
+    /// came before this call and after the last poll. To be asked for before each sleep, after
+    /// which comes a poll.
     pub fn prepare_sleep(&mut self) -> BorrowedFd<'_> {
         for slot in 0..self.peers.slots() {
             let Some((peer, connection)) = self.peers.at_mut(slot) else { continue };
@@ -308,6 +317,11 @@ impl Endpoint {
             }
         }
         self.completions.arm();
+        // What came before the device was asked to tell is not told.
+        if self.completions.poll(&mut self.found) > 0 && !self.is_awake {
+            self.is_awake = true;
+            self.awake.notify();
+        }
         self.epoll.as_fd()
     }
 }

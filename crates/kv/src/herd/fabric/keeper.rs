@@ -7,12 +7,14 @@
 use super::super::engine::Replied;
 use super::super::error::StartError;
 use super::super::geometry::{FABRIC_GUESTS_MAX, Geometry};
+use super::super::message::HEAD_BYTES;
 use super::super::server::{FabricDoor, Server, io_error};
-use super::super::serving::{Letter, Post, Seat};
+use super::super::serving::{Letter, Post, Request, Seat};
 use super::super::slot::Form;
 use super::super::tally::{Tallies, What};
 use super::super::welcome::{Hello, Verdict, Welcome};
-use super::note::{self, Grant, TAG_BYTES, Tag};
+use super::note::{self, BELL_BYTES, Grant, TAG_BYTES, Tag};
+use super::rdma;
 use rackpool_core::addr::{FrameIndex, PageGeometry};
 use rackpool_core::layout::{RegionLayout, table_word};
 use rackpool_core::seam::{FabricEvent, Mem, PeerId};
@@ -44,15 +46,41 @@ pub(in super::super) struct Far {
     server: u32,
     requests: Window,
     replies: Window,
+    slot_bytes: u64,
+    key: u64,
     message: Vec<u8>,
+    /// The way by devices, if it has taken that.
+    rdma: Option<rdma::Seat>,
+}
+
+impl Far {
+    fn is_heard(&self) -> bool {
+        self.rdma.as_ref().is_some_and(rdma::Seat::is_heard)
+    }
 }
 
 impl Seat for Far {
+    type Intake = Option<rdma::Intake>;
     const FORM: Form = Form::Sealed;
     const LINGER: Duration = LINGER;
+    const WAKES_LATER: bool = false;
 
     fn slots(&self) -> (Window, Window) {
         (self.requests.clone(), self.replies.clone())
+    }
+
+    fn accept(&self, request: &Request<'_>) -> bool {
+        let Request { window, key, image, .. } = request;
+        let bytes = image.len() as u64;
+        let end = (u64::from(*window) + 1) * self.slot_bytes;
+        let fits = end <= self.requests.bytes()
+            && (HEAD_BYTES as u64..=self.slot_bytes).contains(&bytes)
+            && bytes.is_multiple_of(8);
+        let is_own = fits && *key == self.key && self.is_heard();
+        if is_own {
+            self.requests.copy_in(end - bytes, image);
+        }
+        is_own
     }
 
     /// Its replies say it.
@@ -61,17 +89,26 @@ impl Seat for Far {
     /// Whatever it writes until it hears of this, it rings for. So slots are not looked at again:
     /// what is in them may never be a whole message.
     fn end_to_watch(&self, _: impl FnOnce() -> bool) -> bool {
+        if self.is_heard() {
+            return true;
+        }
         let tag = Tag { server: self.server, window: 0, is_watched: false };
         self.target.send(self.peer, &tag.bytes()) != Err(TargetSendError::Busy)
     }
 
     fn reply(&mut self, replied: Replied, is_watched: bool) {
         let Replied { window, place: (at, bytes), .. } = replied;
+        let is_watched = is_watched || self.is_heard();
         let tag = Tag { server: self.server, window, is_watched };
         self.message.resize(TAG_BYTES + bytes as usize, 0);
         let (tag_to, image) = self.message.split_at_mut(TAG_BYTES);
         tag_to.copy_from_slice(&tag.bytes());
         self.replies.copy_out(at, image);
+        if let Some(rdma) = &mut self.rdma
+            && rdma.reply(&self.message)
+        {
+            return;
+        }
         // A connection with too many replies that nobody reads, or without an end: who still waits
         // asks again.
         let _ = self.target.send(self.peer, &self.message);
@@ -79,19 +116,27 @@ impl Seat for Far {
 
     fn settle(&self) {}
 
-    fn wake(&self) {}
+    /// Of a batch, the first one's does it for all.
+    fn wake(&self) {
+        if let Some(rdma) = &self.rdma {
+            rdma.ring();
+        }
+    }
 }
 
 /// A connection.
 struct Guest {
     /// Its number, once it was let in.
     client: Option<u32>,
+    windows: u32,
     since: Instant,
 }
 
 /// The thread that lets clients in.
 pub(in super::super) struct FabricKeeper {
     target: Arc<Target>,
+    /// Before the pages, into which devices write.
+    rdma: Option<rdma::Door>,
     pages: Window,
     table: Window,
     cells: Window,
@@ -121,7 +166,7 @@ impl FabricKeeper {
         server: &Server,
         door: &FabricDoor,
         geometry: Geometry,
-        posts: Vec<Arc<Post<Far>>>,
+        (posts, rdma): (Vec<Arc<Post<Far>>>, Option<rdma::Door>),
         seed: u64,
     ) -> Result<FabricKeeper, StartError> {
         let pages = PageGeometry::from_page_bytes(geometry.bytes().next_power_of_two().max(4096))
@@ -134,6 +179,7 @@ impl FabricKeeper {
         let windows = (pages.clone(), table.clone(), cells.clone());
         let target = Target::start(TargetOptions {
             connections_max: door.clients + FABRIC_GUESTS_MAX,
+            secret: door.secret.clone(),
             waker: Arc::new(move || waker.notify()),
             log: Arc::new(|_| ()),
             ..TargetOptions::new(door.listen, layout, windows.0, windows.1, windows.2)
@@ -146,6 +192,7 @@ impl FabricKeeper {
         let key = random_u64().map_err(io_error("the system's random numbers"))?;
         Ok(FabricKeeper {
             target: Arc::new(target),
+            rdma,
             pages,
             table,
             cells,
@@ -193,11 +240,15 @@ impl FabricKeeper {
     fn hear(&mut self, event: FabricEvent) {
         match event {
             FabricEvent::Connected { peer } => {
-                self.guests.insert(peer, Guest { client: None, since: Instant::now() });
+                self.guests.insert(peer, Guest { client: None, windows: 0, since: Instant::now() });
             }
             FabricEvent::Received { peer, message } => match self.guests.get(&peer) {
-                Some(Guest { client: Some(client), .. }) => {
-                    self.ring(peer, *client, note::read_bell(&message));
+                Some(Guest { client: Some(client), windows, .. }) => {
+                    let (client, windows) = (*client, *windows);
+                    match message.len() {
+                        BELL_BYTES => self.ring(peer, client, note::read_bell(&message)),
+                        _ => self.call(peer, client, windows, &message),
+                    }
                 }
                 Some(_) => self.greet(peer, &message),
                 None => {}
@@ -226,7 +277,9 @@ impl FabricKeeper {
     fn greet(&mut self, peer: PeerId, message: &[u8]) {
         let message = match Hello::read(message).and_then(|hello| self.admit(peer, hello)) {
             Ok((client, welcome, grant)) => {
-                self.guests.insert(peer, Guest { client: Some(client), since: Instant::now() });
+                let windows = welcome.windows;
+                let since = Instant::now();
+                self.guests.insert(peer, Guest { client: Some(client), windows, since });
                 self.count(What::Joined);
                 [welcome.as_bytes(), grant.as_bytes()].concat()
             }
@@ -259,21 +312,61 @@ impl FabricKeeper {
         self.pages.zero(offset, self.layout.pages.page_bytes());
         self.key += 1;
         self.table.store(table_word(frame), self.key);
-        let bytes = u64::from(windows) * geometry.slot_bytes();
         for (server, post) in (0..).zip(&self.posts) {
-            let seat = Far {
-                target: Arc::clone(&self.target),
-                peer,
-                server,
-                requests: self.pages.slice(offset + geometry.offset(server, 0, 0), bytes),
-                replies: Window::heap(bytes),
-                message: Vec::new(),
-            };
+            let seat = self.seat(peer, client, (server, windows), None);
             post.send(Letter::Enter { client, seat });
         }
         let mut welcome = Welcome::new(Verdict::Welcome, geometry, self.layout.frame_count);
         (welcome.client, welcome.seed) = (client, self.seed);
         Ok((client, welcome, Grant { offset, key: self.key }))
+    }
+
+    /// A client at a thread.
+    fn seat(
+        &self,
+        peer: PeerId,
+        client: u32,
+        (server, windows): (u32, u32),
+        rdma: Option<rdma::Seat>,
+    ) -> Far {
+        let geometry = Geometry { windows, ..self.geometry };
+        let bytes = u64::from(windows) * geometry.slot_bytes();
+        let at = self.layout.frame_offset(FrameIndex(client)) + geometry.offset(server, 0, 0);
+        Far {
+            target: Arc::clone(&self.target),
+            peer,
+            server,
+            requests: self.pages.slice(at, bytes),
+            replies: Window::heap(bytes),
+            slot_bytes: geometry.slot_bytes(),
+            key: self.table.load(table_word(FrameIndex(client))),
+            message: Vec::new(),
+            rdma,
+        }
+    }
+
+    /// A client that was let in, and has asked nothing yet, asks for the way by devices.
+    fn call(&mut self, peer: PeerId, client: u32, windows: u32, message: &[u8]) {
+        let offset = self.layout.frame_offset(FrameIndex(client));
+        let frame = self.pages.slice(offset, self.layout.pages.page_bytes());
+        // A second call would find its frame in use.
+        let door = self.rdma.as_mut();
+        let joined = door.and_then(|door| {
+            door.leave(client);
+            door.join(client, &frame, message)
+        });
+        let Some((seats, consent)) = joined else {
+            // What is no consent is a refusal.
+            let _ = self.target.send(peer, &[0; 40]);
+            return;
+        };
+        for ((server, post), rdma) in (0..).zip(&self.posts).zip(seats) {
+            let seat = self.seat(peer, client, (server, windows), Some(rdma));
+            post.send(Letter::Leave { client, done: Arc::default() });
+            post.send(Letter::Enter { client, seat });
+        }
+        // A client that is gone already is heard of next.
+        let _ = self.target.send(peer, &consent);
     }
 
     /// A connection has ended.
@@ -291,7 +384,10 @@ impl FabricKeeper {
 
     /// Ends a key: when this returns, nothing is executed under it any more. Blocks for one system
     /// call of the fabric's thread at most.
-    fn revoke(&self, frame: FrameIndex) {
+    fn revoke(&mut self, frame: FrameIndex) {
+        if let Some(door) = &mut self.rdma {
+            door.leave(frame.0);
+        }
         self.table.store(table_word(frame), 0);
         // Pairs with the fence of `announce` in core/target.rs: the fabric's thread sees the new
         // word, or is seen here.

@@ -35,6 +35,8 @@ struct Ear {
 pub struct Far<W> {
     wire: W,
     peer: PeerId,
+    #[cfg_attr(not(feature = "verbs"), expect(dead_code, reason = "a datagram has it"))]
+    client: u32,
     geometry: Geometry,
     grant: Grant,
     /// The slots of all threads, as in the frame.
@@ -75,6 +77,7 @@ impl<W: Wire> Far<W> {
             bells: wire.register(bells)?,
             wire,
             peer,
+            client: welcome.client,
             geometry,
             grant,
             starts: vec![0; slots],
@@ -179,9 +182,20 @@ impl<W: Wire> Far<W> {
     }
 }
 
+#[cfg(feature = "verbs")]
+impl Far<super::Rdma> {
+    /// Takes the way by devices; nothing was asked yet. Blocks for 5 s at most.
+    pub(super) fn take_way(&mut self, options: &super::RdmaOptions) -> Result<()> {
+        let at = RemoteAddr { offset: self.grant.offset, key: Generation(self.grant.key) };
+        let frame = super::rdma::Frame { client: self.client, geometry: self.geometry, at };
+        self.wire.take_way(self.peer, frame, options)
+    }
+}
+
 impl<W: Wire> Link for Far<W> {
     const REPLIES: Form = Form::Sealed;
     const POLLS_MAX: u32 = 1;
+    const LOOKS_EAGER: u32 = 0;
 
     fn publish(&mut self, server: u32, at: u64, geometry: &Geometry, message: &[u8]) {
         let slot_bytes = geometry.slot_bytes();

@@ -23,8 +23,8 @@
 //! that was under way while the thread stopped is not missed: the client has requests that are not
 //! answered when it hears that nobody watches, and rings.
 //!
-//! *Loss.* A connection of this fabric loses nothing, but a transport of WRITEs without
-//! acknowledgement does (HERD §4.3), and so the client repeats: after
+//! *Loss.* A tcp connection loses nothing, but a transport of WRITEs without acknowledgement, as
+//! devices have (`rdma`), does (HERD §4.3), and so the client repeats: after
 //! [`REMIND_AFTER_MS`](super::client::REMIND_AFTER_MS), then after twice that time and so on,
 //! [`REMINDERS_MAX`](super::client::REMINDERS_MAX) times, it writes what is not answered again,
 //! with its old number, and rings. The engine applies a number once; its reply is sent again.
@@ -32,19 +32,25 @@
 //! A frame is written while it is read: slots are sealed (`slot.rs`), nothing in them is believed.
 //!
 //! Source: HERD §4.2 (request region, WRITE requests, datagram replies, connections NC not NC·NS),
-//! §4.3 (retries). A reliable connection instead of HERD's unreliable ones is what this fabric has.
+//! §4.3 (retries).
 
 pub(super) mod keeper;
 mod link;
 mod note;
+#[cfg_attr(not(feature = "verbs"), path = "absent.rs")]
+mod rdma;
 
 pub use link::Far;
+pub(super) use rdma::Door as RdmaDoor;
+#[cfg(feature = "verbs")]
+pub use rdma::{Carriage, Options as RdmaOptions, Rdma};
 
 use super::client::Client;
 use super::error::Result;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, Nanos, PeerId};
 use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
 use rackpool_hw::fabric::{FabricError, LocalBuffers, monotonic_ns};
+use rackpool_hw::secret::Secret;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -76,19 +82,52 @@ impl Wire for Endpoint {
 }
 
 impl Client<Far<Endpoint>> {
-    /// Connects to a server at this address over the tcp fabric, with so many windows at each
-    /// server thread, 0 for as many as it gives. Blocks for 5 s at most.
+    /// Connects to a server at this address of this host over the tcp fabric, with so many windows
+    /// at each server thread, 0 for as many as it gives. Blocks for 5 s at most.
     ///
     /// # Errors
-    /// [`Error::Fabric`](super::Error::Fabric) if the address is not of this host;
-    /// [`Error::Gone`](super::Error::Gone) if nobody serves there; and as
-    /// [`Client::connect_with`].
+    /// As [`Client::connect_at`].
     pub fn connect_to(addr: SocketAddr, windows: u32) -> Result<Client<Far<Endpoint>>> {
-        // Why a connection ends is in the error of the call that needs it.
-        let options = EndpointOptions { log: Arc::new(|_| ()), ..EndpointOptions::default() };
-        let mut endpoint = Endpoint::new(options)?;
-        let peer = endpoint.connect(addr, monotonic_ns())?;
+        Client::connect_at(addr, windows, None)
+    }
+
+    /// As [`Client::connect_to`], at any address, with the secret that the server has.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`](super::Error::Fabric) if the address is not of this host and there is no
+    /// secret; [`Error::Gone`](super::Error::Gone) if nobody serves there, or has another secret;
+    /// and as [`Client::connect_with`].
+    pub fn connect_at(
+        addr: SocketAddr,
+        windows: u32,
+        secret: Option<Secret>,
+    ) -> Result<Client<Far<Endpoint>>> {
+        let (endpoint, peer) = connect(addr, secret)?;
         Client::connect_over(endpoint, peer, windows)
+    }
+}
+
+fn connect(addr: SocketAddr, secret: Option<Secret>) -> Result<(Endpoint, PeerId)> {
+    // Why a connection ends is in the error of the call that needs it.
+    let options = EndpointOptions { log: Arc::new(|_| ()), secret, ..EndpointOptions::default() };
+    let mut endpoint = Endpoint::new(options)?;
+    let peer = endpoint.connect(addr, monotonic_ns())?;
+    Ok((endpoint, peer))
+}
+
+#[cfg(feature = "verbs")]
+impl Client<Far<Rdma>> {
+    /// As [`Client::connect_at`], with requests and replies by RDMA devices, unreliably: what is
+    /// lost is repeated, and applied once. Blocks for 10 s at most.
+    ///
+    /// # Errors
+    /// As [`Client::connect_at`]; [`Error::NoDevices`](super::Error::NoDevices) if the server has
+    /// none, or refuses; [`Error::Fabric`](super::Error::Fabric) if this machine has none.
+    pub fn connect_rdma(addr: SocketAddr, options: &RdmaOptions) -> Result<Client<Far<Rdma>>> {
+        let (endpoint, peer) = connect(addr, options.secret.clone())?;
+        let (mut far, geometry, seed) = Far::connect(Rdma::new(endpoint), peer, options.windows)?;
+        far.take_way(options)?;
+        Ok(Client::over(far, geometry, seed))
     }
 }
 

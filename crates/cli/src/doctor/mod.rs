@@ -4,6 +4,8 @@
 //! Each check is a pure function of text where it can be, so that machines we do not have can be
 //! tested.
 
+mod hardware;
+
 use crate::args::DoctorArgs;
 use crate::failure::Result;
 use crate::output;
@@ -13,14 +15,17 @@ use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
 
 /// What a check found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    /// It is there.
-    Ok,
-    /// It is not there; the pool works without it, slower or smaller.
+    /// It is there, and as it should be.
+    Good,
+    /// It is there and works, but slower or smaller than it could.
+    But,
+    /// It is not there; the pool works without it.
     Missing,
     /// Without it the pool does not work.
     Bad,
@@ -51,7 +56,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     let checks = checks();
     let usable = checks.iter().all(|check| check.state != State::Bad);
     let machine = Machine::here();
-    let answer = Answer { schema: "rackpool-doctor/1", machine, usable, checks };
+    let answer = Answer { schema: "rackpool-doctor/2", machine, usable, checks };
     let text = if args.json { output::json(&answer)? } else { table(&answer) };
     output::print(&format!("{}\n", text.trim_end()))
 }
@@ -63,14 +68,15 @@ fn table(answer: &Answer) -> String {
     let width = answer.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     for Check { name, state, found, meaning, way_out } in &answer.checks {
         let state = match state {
-            State::Ok => "ok     ",
-            State::Missing => "missing",
-            State::Bad => "BAD    ",
+            State::Good => "good      ",
+            State::But => "works, but",
+            State::Missing => "missing   ",
+            State::Bad => "BAD       ",
         };
         text.push_str(&format!("{state}  {name:<width$}  {found}\n"));
-        text.push_str(&format!("         {:width$}  {meaning}\n", ""));
+        text.push_str(&format!("            {:width$}  {meaning}\n", ""));
         if !way_out.is_empty() {
-            text.push_str(&format!("         {:width$}  -> {way_out}\n", ""));
+            text.push_str(&format!("            {:width$}  -> {way_out}\n", ""));
         }
     }
     text.push_str(if answer.usable {
@@ -84,7 +90,7 @@ fn table(answer: &Answer) -> String {
 fn checks() -> Vec<Check> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let (cpuinfo, meminfo) = (read("/proc/cpuinfo"), read("/proc/meminfo"));
-    vec![
+    let mut checks = vec![
         cpu(&cpuinfo),
         cores(std::thread::available_parallelism().map_or(1, usize::from)),
         memory(&meminfo),
@@ -94,14 +100,13 @@ fn checks() -> Vec<Check> {
         membarrier(rackpool_hw::barrier::is_supported()),
         kernel(&read("/proc/sys/kernel/osrelease")),
         files_limit(),
-        locked_memory_limit(),
+        process_descriptors(),
+        memory_policy(),
         loopback(),
-        rdma(&names("/sys/class/infiniband")),
         verbs(),
-        dax(&names("/sys/bus/dax/devices")),
-        cxl(&names("/sys/bus/cxl/devices")),
-        numa(&numa_nodes()),
-    ]
+    ];
+    checks.extend(hardware::checks(Path::new("/sys")));
+    checks
 }
 
 fn check(
@@ -111,12 +116,16 @@ fn check(
     meaning: &'static str,
     way_out: &'static str,
 ) -> Check {
-    let way_out = if state == State::Ok { "" } else { way_out };
+    let way_out = if state == State::Good { "" } else { way_out };
     Check { name, state, found: found.into(), meaning, way_out }
 }
 
 fn ok_if(good: bool) -> State {
-    if good { State::Ok } else { State::Missing }
+    if good { State::Good } else { State::Missing }
+}
+
+fn good_or_but(good: bool) -> State {
+    if good { State::Good } else { State::But }
 }
 
 fn cpu(cpuinfo: &str) -> Check {
@@ -128,7 +137,7 @@ fn cpu(cpuinfo: &str) -> Check {
     let is_enough = arch != "x86_64" || has("avx2");
     check(
         "cpu",
-        ok_if(is_enough),
+        good_or_but(is_enough),
         format!("{arch}: {}", if found.is_empty() { "-".into() } else { found.join(" ") }),
         "copies use wide loads; clwb and clflushopt are for memory without hardware coherence",
         "nothing to do: plain copies are used, large accesses are slower",
@@ -138,7 +147,7 @@ fn cpu(cpuinfo: &str) -> Check {
 fn cores(count: usize) -> Check {
     check(
         "cores",
-        ok_if(count >= 2),
+        good_or_but(count >= 2),
         count.to_string(),
         "a daemon and a client that poll want a core each",
         "give this machine or container a second core; with one they take turns",
@@ -149,7 +158,7 @@ fn memory(meminfo: &str) -> Check {
     let available = kib_of(meminfo, "MemAvailable").unwrap_or(0) << 10;
     check(
         "memory",
-        ok_if(available >= 2 << 30),
+        good_or_but(available >= 2 << 30),
         format!("{} available", Unit::Bytes.show(available as f64)),
         "regions live in it; `demo --quick` takes about 1 GiB, `bench local` 2 GiB",
         "end other programs, or give smaller sizes to --memory",
@@ -167,8 +176,8 @@ fn shared_memory() -> Check {
             let text = format!("{} free of {}", show(free), show(size));
             let state = match free {
                 0..0x1000_0000 => State::Bad,
-                0x1000_0000..0x8000_0000 => State::Missing,
-                _ => State::Ok,
+                0x1000_0000..0x8000_0000 => State::But,
+                _ => State::Good,
             };
             check("/dev/shm", state, text, meaning, way_out)
         }
@@ -213,7 +222,7 @@ fn kernel(release: &str) -> Check {
     let release = release.trim();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let state = if version >= (5, 4) { State::Ok } else { State::Bad };
+    let state = if version >= (5, 4) { State::Good } else { State::Bad };
     check(
         "kernel",
         state,
@@ -227,22 +236,46 @@ fn files_limit() -> Check {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     check(
         "open files",
-        ok_if(limit >= 1024),
+        good_or_but(limit >= 1024),
         format!("{limit} a process"),
         "a daemon has some four descriptors for each client handle",
         "ulimit -n 8192, or LimitNOFILE= in the unit",
     )
 }
 
-fn locked_memory_limit() -> Check {
-    let limit = getrlimit(Resource::Memlock).current;
-    let found = limit.map_or("unlimited".into(), |bytes| Unit::Bytes.show(bytes as f64));
+/// What agents and daemons learn by that a process is dead.
+fn process_descriptors() -> Check {
+    let opened = rustix::process::pidfd_open(
+        rustix::process::getpid(),
+        rustix::process::PidfdFlags::empty(),
+    );
+    let (state, found) = match opened {
+        Ok(_) => (State::Good, "pidfd_open works".to_owned()),
+        Err(error) => (State::Bad, error.to_string()),
+    };
     check(
-        "locked memory",
-        ok_if(limit.is_none_or(|bytes| bytes >= 1 << 30)),
+        "dead clients",
+        state,
         found,
-        "RDMA devices lock the memory that they reach; shm and tcp need none",
-        "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit (only for RDMA)",
+        "a client's death is proved by a descriptor of its process",
+        "use Linux 5.4 or newer, and allow pidfd_open in seccomp filters",
+    )
+}
+
+/// Whether regions can be bound to memory nodes.
+fn memory_policy() -> Check {
+    let window = rackpool_hw::window::Window::private(2 << 20);
+    let asked = window.and_then(|window| window.node_pages());
+    let (state, found) = match asked {
+        Ok(_) => (State::Good, "move_pages works".to_owned()),
+        Err(error) => (State::But, error.to_string()),
+    };
+    check(
+        "memory policy",
+        state,
+        found,
+        "regions can be placed on a memory node and their pages be found there: numa=1",
+        "use a kernel with CONFIG_NUMA, and allow mbind and move_pages in seccomp filters",
     )
 }
 
@@ -252,7 +285,7 @@ fn loopback() -> Check {
         TcpStream::connect(addr).map(|_| addr)
     });
     let (state, found) = match tried {
-        Ok(_) => (State::Ok, "127.0.0.1 accepts connections".to_owned()),
+        Ok(_) => (State::Good, "127.0.0.1 accepts connections".to_owned()),
         Err(error) => (State::Bad, error.to_string()),
     };
     check(
@@ -261,16 +294,6 @@ fn loopback() -> Check {
         found,
         "the master and the tcp fabric talk over it",
         "ip link set lo up",
-    )
-}
-
-fn rdma(devices: &[String]) -> Check {
-    check(
-        "rdma",
-        ok_if(!devices.is_empty()),
-        listed(devices),
-        "one-sided access between racks by hardware: --fabric verbs",
-        "nothing to do; --emulate rdma=2us shows what a network adapter would cost",
     )
 }
 
@@ -304,62 +327,12 @@ fn verbs_check(state: State, found: String) -> Check {
         state,
         found,
         "the library, the driver and an address, with which RDMA devices are used",
-        "nothing to do; racks reach one another with --fabric tcp as well",
+        "build with --features verbs, apt-get install libibverbs1 ibverbs-providers, and see the \
+         lines `rdma`; racks reach one another with --fabric tcp as well",
     )
 }
 
-fn dax(devices: &[String]) -> Check {
-    check(
-        "dax",
-        ok_if(!devices.is_empty()),
-        listed(devices),
-        "CXL or persistent memory as a device for --memory dax:/dev/daxX.Y",
-        "nothing to do; --emulate cxl=140ns shows what CXL memory would cost",
-    )
-}
-
-fn cxl(devices: &[String]) -> Check {
-    check(
-        "cxl",
-        ok_if(!devices.is_empty()),
-        listed(devices),
-        "memory devices on a CXL bus",
-        "nothing to do without such hardware; with it: daxctl reconfigure-device --mode=devdax",
-    )
-}
-
-fn numa(nodes: &[(String, String)]) -> Check {
-    let without_cpu: Vec<String> = nodes
-        .iter()
-        .filter(|(_, cpus)| cpus.trim().is_empty())
-        .map(|(name, _)| name.clone())
-        .collect();
-    check(
-        "cpu-less nodes",
-        ok_if(!without_cpu.is_empty()),
-        format!("{} of {} NUMA nodes", without_cpu.len(), nodes.len()),
-        "CXL memory that the kernel took as its own shows as a node without processors",
-        "nothing to do without such hardware",
-    )
-}
-
-fn numa_nodes() -> Vec<(String, String)> {
-    let nodes = names("/sys/devices/system/node").into_iter().filter(|name| is_node(name));
-    let cpus = |name: &str| {
-        fs::read_to_string(format!("/sys/devices/system/node/{name}/cpulist")).unwrap_or_default()
-    };
-    nodes.map(|name| (name.clone(), cpus(&name))).collect()
-}
-
-fn is_node(name: &str) -> bool {
-    name.strip_prefix("node").is_some_and(|rest| rest.parse::<u32>().is_ok())
-}
-
-fn listed(devices: &[String]) -> String {
-    if devices.is_empty() { "none".to_owned() } else { devices.join(" ") }
-}
-
-fn names(directory: &str) -> Vec<String> {
+fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> =
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -380,26 +353,22 @@ mod tests {
     #[test]
     fn what_is_missing_comes_with_a_way_out_and_what_is_there_without() {
         for check in checks() {
-            assert_eq!(check.state == State::Ok, check.way_out.is_empty(), "{check:?}");
+            assert_eq!(check.state == State::Good, check.way_out.is_empty(), "{check:?}");
             assert!(!check.meaning.is_empty() && !check.found.is_empty(), "{check:?}");
         }
     }
 
     #[test]
     fn machines_that_we_do_not_have_are_judged_by_their_files() {
-        assert_eq!(kernel("6.1.0-rc2\n").state, State::Ok);
-        assert_eq!(kernel("5.10\n").state, State::Ok);
+        assert_eq!(kernel("6.1.0-rc2\n").state, State::Good);
+        assert_eq!(kernel("5.10\n").state, State::Good);
         assert_eq!(kernel("4.19.1").state, State::Bad);
-        assert_eq!(shmem_huge("always within_size [advise] never").state, State::Ok);
+        assert_eq!(shmem_huge("always within_size [advise] never").state, State::Good);
         assert_eq!(shmem_huge("always [never]").state, State::Missing);
         assert_eq!(shmem_huge("").state, State::Missing);
-        assert_eq!(huge_pages("HugePages_Free:  3\nHugepagesize: 2048 kB\n").state, State::Ok);
-        assert_eq!(memory("MemAvailable: 1024 kB\n").state, State::Missing);
-        assert_eq!(cores(1).state, State::Missing);
-        assert_eq!(rdma(&["mlx5_0".into()]).found, "mlx5_0");
-        let nodes = [("node0".into(), "0-3\n".into()), ("node1".into(), "\n".into())];
-        assert_eq!(numa(&nodes).found, "1 of 2 NUMA nodes");
-        assert_eq!(numa(&nodes[..1]).state, State::Missing);
+        assert_eq!(huge_pages("HugePages_Free:  3\nHugepagesize: 2048 kB\n").state, State::Good);
+        assert_eq!(memory("MemAvailable: 1024 kB\n").state, State::But);
+        assert_eq!(cores(1).state, State::But);
         assert!(cpu("flags : fpu avx2 clwb\n").found.contains("avx2 clwb"));
     }
 }

@@ -1,0 +1,351 @@
+//! Reads of a partition without its lock: by several threads at once, while one changes it.
+//!
+//! In: a key, its hash, the time, and memory for a copy. Out: a copy of the item, or that there is
+//! none, or that only the lock can tell. Called by `mod.rs` and `many.rs`.
+//!
+//! A reader notes the version of the key's chain ([`rackpool_hw::version`]), finds the entry,
+//! copies the item, and then asks whether the version still stands. An item does not change where
+//! it lies as long as an entry names it, and the version changes when an entry comes to name
+//! another one, before the memory of the old one is used again. So if the version stands, the copy
+//! is the item of this key, whole, and was its item while it was read. Before that the bytes may be
+//! anything: each length is checked against the unit before it is used, and walks are bounded.
+//!
+//! A use is marked in the entry by one swap, which fails if the entry has changed; misses go to the
+//! sketch, which loses some that come at once. All else is left to the lock: items in pieces, in
+//! another tier or above [`COPIED_BYTES_MAX`], expired ones, those whose second of access is to be
+//! noted, and a chain that changes all the time.
+//!
+//! Source: MICA (versions in buckets); optimistic reads as with sequence locks.
+
+use super::Millis;
+use super::index::{self, Shape, TAIL_AT};
+use super::layout::{BUCKET_BYTES, Header, Slot, UNIT_BYTES};
+use super::many::{Asked, REACH_MAX, ask_for_item};
+use super::partition::Partition;
+use super::policy::Sketch;
+use rackpool_core::seam::Mem;
+use rackpool_hw::version::{self, Seen};
+use rackpool_hw::window::Window;
+use std::cell::Cell;
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Longest item that is copied, bytes with header and key: a longer one costs more to copy twice
+/// than the lock costs.
+pub(crate) const COPIED_BYTES_MAX: u32 = 4096;
+/// Tries before the lock is taken.
+const TRIES_MAX: u32 = 8;
+/// Buckets of a chain that are looked at without the lock.
+const CHAIN_BUCKETS_MAX: u32 = 8;
+/// Threads that count apart from each other.
+const TALLIES: usize = 32;
+
+/// What readers without the lock have of a partition.
+#[derive(Debug)]
+pub(crate) struct View {
+    units: Window,
+    shape: Arc<Shape>,
+    pub sketch: Arc<Sketch>,
+    freq_max: u64,
+    keeps_access: bool,
+}
+
+/// What a look-up without the lock has found.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// The item was copied; its entry, as it was.
+    Item(Slot, Header),
+    /// There was no such key.
+    Missing,
+    /// Only the lock can tell.
+    Unsure,
+}
+
+/// What was found in a chain, if its version still stands.
+enum Found {
+    Item(u64, Slot, Header),
+    Nothing,
+    Unsure,
+}
+
+/// How far a look-up has come: where tests change the partition under a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The bucket is known.
+    Placed,
+    /// The version was noted.
+    Begun,
+    /// Entries with the key's tag were found.
+    Matched,
+    /// The entry was read.
+    Entry,
+    /// The key was compared.
+    Compared,
+    /// The item was copied.
+    Copied,
+}
+
+#[inline(always)]
+fn reached(_step: Step) {
+    #[cfg(test)]
+    tests::reached(_step);
+}
+
+impl View {
+    pub fn of(partition: &Partition) -> View {
+        View {
+            units: partition.units.clone(),
+            shape: Arc::clone(&partition.index.shape),
+            sketch: Arc::clone(&partition.policy_state.sketch),
+            freq_max: partition.freq_max,
+            keeps_access: partition.keeps_access,
+        }
+    }
+
+    /// Looks a key up and marks its item as used; counts nothing. The copy of the item begins at
+    /// the start of `copy`.
+    #[inline]
+    pub fn look_up(&self, hash: u64, key: &[u8], now: Millis, copy: &Window) -> Answer {
+        for _ in 0..TRIES_MAX {
+            let first = self.shape.bucket_at(hash);
+            reached(Step::Placed);
+            let Some(seen) = version::begin(&self.units, first + TAIL_AT) else {
+                spin_loop();
+                continue;
+            };
+            reached(Step::Begun);
+            let found = self.search(first, hash, key, now, copy);
+            if !self.is_still(seen, first) {
+                continue;
+            }
+            match found {
+                Found::Item(at, slot, header) => {
+                    self.mark_used(at, slot);
+                    return Answer::Item(slot, header);
+                }
+                // If not, the bucket was split before the version was noted.
+                Found::Nothing if self.is_there(hash, first) => return Answer::Missing,
+                Found::Nothing => {}
+                Found::Unsure => return Answer::Unsure,
+            }
+        }
+        Answer::Unsure
+    }
+
+    #[inline(always)]
+    fn is_still(&self, seen: Seen, first: u64) -> bool {
+        #[cfg(test)]
+        if tests::leaves_out(tests::Check::Version) {
+            return true;
+        }
+        seen.is_still(&self.units, first + TAIL_AT)
+    }
+
+    /// Whether the first bucket of `hash` still lies there.
+    #[inline(always)]
+    fn is_there(&self, hash: u64, first: u64) -> bool {
+        #[cfg(test)]
+        if tests::leaves_out(tests::Check::Place) {
+            return true;
+        }
+        self.shape.bucket_at(hash) == first
+    }
+
+    #[inline(always)]
+    fn search(&self, first: u64, hash: u64, key: &[u8], now: Millis, copy: &Window) -> Found {
+        let mut bucket = first;
+        for _ in 0..CHAIN_BUCKETS_MAX {
+            let mut matches = index::matches(&self.units, bucket, hash);
+            reached(Step::Matched);
+            while matches != 0 {
+                let at = bucket + 8 * u64::from(matches.trailing_zeros());
+                if let Some(found) = self.examine(at, key, now, copy) {
+                    return found;
+                }
+                matches &= matches - 1;
+            }
+            match index::link_at(&self.units, bucket) {
+                Some(next) => bucket = next,
+                None => return Found::Nothing,
+            }
+        }
+        Found::Unsure
+    }
+
+    /// What the entry at `at` says, unless it is another key's.
+    #[inline(always)]
+    fn examine(&self, at: u64, key: &[u8], now: Millis, copy: &Window) -> Option<Found> {
+        let slot = Slot(self.units.load(at));
+        reached(Step::Entry);
+        let (byte, offset) = (slot.pos().byte(), slot.pos().offset());
+        ask_for_item(self.units.bare(), byte, REACH_MAX);
+        let header = Header(self.units.load(byte));
+        if header.key_bytes() as usize != key.len()
+            || header.bytes() > UNIT_BYTES - offset
+            || !self.units.equals(byte + u64::from(header.key_at()), key)
+        {
+            return None;
+        }
+        reached(Step::Compared);
+        if header.has(Header::CHAINED | Header::FAR | Header::PIECE)
+            || header.bytes() > COPIED_BYTES_MAX
+            || (header.has(Header::META | Header::EXTRA) && self.is_due(byte, header, now))
+        {
+            return Some(Found::Unsure);
+        }
+        self.units.copy_to(byte, u64::from(header.bytes()), copy, 0);
+        reached(Step::Copied);
+        Some(Found::Item(at, slot, header))
+    }
+
+    /// Whether the item has expired, or is to note that it was used.
+    fn is_due(&self, byte: u64, header: Header, now: Millis) -> bool {
+        let word = |option| self.units.load(byte + header.word_at(option));
+        let expires = if header.has(Header::META) { word(Header::META) >> 16 } else { 0 };
+        let notes = self.keeps_access && header.has(Header::EXTRA);
+        (expires != 0 && expires <= now)
+            || (notes && word(Header::EXTRA) >> 32 != u64::from((now / 1000) as u32))
+    }
+
+    /// Marks an entry as used, unless it has changed since.
+    #[inline(always)]
+    fn mark_used(&self, at: u64, slot: Slot) {
+        let used = slot.used(self.freq_max);
+        if used != slot {
+            // Places of entries are never used for anything else; one that looks the same again is
+            // one of the same tag at the same place, whose use this may be counted as.
+            let _ = self.units.compare_exchange(at, slot.0, used.0);
+        }
+    }
+
+    /// Where the bucket of `hash` lies.
+    #[inline(always)]
+    pub fn place_of(&self, hash: u64) -> u64 {
+        self.shape.bucket_at(hash)
+    }
+
+    /// Asks for the bucket of `hash`; where it lies.
+    #[inline(always)]
+    pub fn ask_bucket(&self, hash: u64) -> u64 {
+        let bucket = self.place_of(hash);
+        self.units.bare().prefetch(bucket);
+        bucket
+    }
+
+    /// Looks into the bucket of `hash`, and asks for what comes next, an item or another bucket:
+    /// its last word before that, where the entry lies, and where the item does, 0 if there is
+    /// none.
+    #[inline(always)]
+    pub fn ask_item(&self, bucket: u64, hash: u64) -> (u64, u64, u64) {
+        let units = self.units.bare();
+        let tail = units.load(bucket + TAIL_AT);
+        let (at, item, is_entry) = index::probe(units, bucket, hash);
+        ask_for_item(units, item, REACH_MAX);
+        (tail, at, if is_entry { item } else { 0 })
+    }
+
+    /// Copies the item that [`View::ask_item`] named, if it is this key's, nothing has changed
+    /// since, and it neither expires nor is any other than the usual: then its entry, which is
+    /// marked as used.
+    #[inline(always)]
+    pub fn copy_plain(
+        &self,
+        tail: u64,
+        (at, item): (u64, u64),
+        key: &[u8],
+        copy: &Window,
+    ) -> Option<(Slot, Header)> {
+        const UNUSUAL: u64 =
+            Header::CHAINED | Header::FAR | Header::PIECE | Header::META | Header::EXTRA;
+        let units = self.units.bare();
+        let (slot, header) = (Slot(units.load(at)), Header(units.load(item)));
+        let first = at & !(BUCKET_BYTES - 1);
+        let seen = Seen::of(tail)?;
+        let room = COPIED_BYTES_MAX.min(UNIT_BYTES - (item as u32 & (UNIT_BYTES - 1)));
+        if slot.pos().byte() != item
+            || header.key_bytes() as usize != key.len()
+            || header.has(UNUSUAL)
+            || header.bytes() > room
+            || !units.equals(item + u64::from(header.key_at()), key)
+        {
+            return None;
+        }
+        self.units.copy_to(item, u64::from(header.bytes()), copy, 0);
+        if !self.is_still(seen, first) {
+            return None;
+        }
+        self.mark_used(at, slot);
+        Some((slot, header))
+    }
+}
+
+/// Look-ups that were answered without a lock, counted by thread.
+#[derive(Debug, Default)]
+pub(crate) struct Tallies([Tally; TALLIES]);
+
+/// On lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Tally {
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl Tallies {
+    /// Adds what this thread has done.
+    #[inline]
+    pub fn add(&self, hits: u64, misses: u64) {
+        let tally = &self.0[THREAD.with(|thread| *thread) % TALLIES];
+        if hits > 0 {
+            // Relaxed: a counter.
+            tally.hits.fetch_add(hits, Ordering::Relaxed);
+        }
+        if misses > 0 {
+            // Relaxed: a counter.
+            tally.misses.fetch_add(misses, Ordering::Relaxed);
+        }
+    }
+
+    /// Hits and misses of all.
+    pub fn sum(&self) -> (u64, u64) {
+        // Relaxed: counters.
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let add = |sum: (u64, u64), it: &Tally| (sum.0 + of(&it.hits), sum.1 + of(&it.misses));
+        self.0.iter().fold((0, 0), add)
+    }
+}
+
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Number of this thread, in the order in which they first came.
+    // Relaxed: a number that nobody else has.
+    static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+/// Memory of a thread for its look-ups.
+pub(crate) struct Scratch {
+    /// Where items are copied to.
+    pub copy: Window,
+    pub asked: Asked,
+}
+
+/// Calls `f` with this thread's memory for look-ups.
+#[inline]
+pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
+    let mut scratch = SCRATCH.take().unwrap_or_else(new_scratch);
+    let result = f(&mut scratch);
+    SCRATCH.set(Some(scratch));
+    result
+}
+
+#[cold]
+fn new_scratch() -> Box<Scratch> {
+    let copy = Window::heap(u64::from(COPIED_BYTES_MAX));
+    Box::new(Scratch { copy, asked: Asked::EMPTY })
+}
+
+#[cfg(test)]
+mod tests;

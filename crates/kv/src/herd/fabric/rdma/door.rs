@@ -1,0 +1,213 @@
+//! The server's end: the unreliable connection of each client, and each thread's datagrams.
+
+use super::datagrams::Datagrams;
+use super::{Call, Carriage, Consent, LABEL_BYTES, Label, Place};
+use crate::herd::geometry::Geometry;
+use crate::herd::serving::{self, Bell, Request};
+use rackpool_hw::event::WakeEvent;
+use rackpool_hw::fabric::FabricError;
+use rackpool_hw::fabric::verbs::device::Domain;
+use rackpool_hw::fabric::verbs::memory::{Region, Rights};
+use rackpool_hw::fabric::verbs::queue::{Completions, Depths, Kind, Peer, QueuePair};
+use rackpool_hw::fabric::verbs::{Device, VerbsError};
+use rackpool_hw::window::Window;
+use rustix::event::epoll;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Datagrams that may wait at a thread.
+const RECEIVES: u32 = 1024;
+
+/// What each thread needs to answer a client, and what the client is told.
+pub(in crate::herd) type Joined = (Vec<Seat>, Vec<u8>);
+
+type Shared = Arc<Mutex<Datagrams>>;
+
+fn lock(lane: &Shared) -> MutexGuard<'_, Datagrams> {
+    lane.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a client's unreliable connection consists of, in the order in which it ends.
+struct Connection {
+    pair: QueuePair,
+    _frame: Region,
+    _domain: Domain,
+}
+
+/// The devices' part of the door; owned by the doorkeeper.
+pub(in crate::herd) struct Door {
+    connections: BTreeMap<u32, Connection>,
+    /// Behind the connections, which use it.
+    completions: Completions,
+    lanes: Vec<Shared>,
+    device: Device,
+}
+
+impl Door {
+    /// Opens the device, `NAME[:PORT][/GID]`, and a datagram queue pair for each thread. Errors:
+    /// `Verbs`.
+    pub fn open(device: &str, geometry: &Geometry) -> Result<Door, FabricError> {
+        let device = Device::open(&device.parse()?)?;
+        let bytes = (LABEL_BYTES as u64).max(8) + geometry.slot_bytes();
+        let lanes = (0..geometry.servers).map(|_| {
+            let lane = Datagrams::new(&device, bytes, RECEIVES)?;
+            Ok(Arc::new(Mutex::new(lane)))
+        });
+        let lanes = lanes.collect::<Result<_, VerbsError>>()?;
+        let completions = Completions::new(&device, 16)?;
+        Ok(Door { connections: BTreeMap::new(), completions, lanes, device })
+    }
+
+    /// Where a thread's datagrams come in; it is woken by its bell. Errors: `Io`.
+    pub fn intake(&self, server: u32, bell: Arc<Bell>) -> Result<Intake, FabricError> {
+        Intake::new(Arc::clone(&self.lanes[server as usize]), bell)
+    }
+
+    /// Lets a client in by the way that its message asks for: what each thread needs to answer it,
+    /// and what it is told. `frame` is its request slots.
+    pub fn join(&mut self, client: u32, frame: &Window, call: &[u8]) -> Option<Joined> {
+        let call = Call::read_from_bytes(call).ok()?;
+        // What a device refuses is the client's to hear: it asked for it.
+        self.try_join(client, frame, &call).ok().flatten()
+    }
+
+    fn try_join(
+        &mut self,
+        client: u32,
+        frame: &Window,
+        call: &Call,
+    ) -> Result<Option<Joined>, VerbsError> {
+        let Some(replies) = call.datagrams.address() else { return Ok(None) };
+        let carriage = match call.carriage {
+            1 => Carriage::Connected,
+            2 => Carriage::Datagrams,
+            _ => return Ok(None),
+        };
+        let (mut key, mut connected) = (0, Place::default());
+        if carriage == Carriage::Connected {
+            let Some(to) = call.connected.address() else { return Ok(None) };
+            let domain = Domain::new(&self.device)?;
+            let region = Region::of_window(&domain, frame, 0, Rights::Remote { atomics: false })?;
+            let depths = Depths { send: 1, receive: 1, pieces: 1, inline_bytes: 0 };
+            let kind = Kind::Unreliable;
+            let mut pair = QueuePair::new(&self.device, &domain, &self.completions, kind, depths)?;
+            pair.connect(&to)?;
+            (key, connected) = (region.remote_key(), pair.address().into());
+            let connection = Connection { pair, _frame: region, _domain: domain };
+            self.connections.insert(client, connection);
+        }
+        let seats = self.lanes.iter().map(|lane| {
+            let to = lock(lane).peer(&replies)?;
+            Ok(Seat { lane: Arc::clone(lane), to, carriage })
+        });
+        let seats = seats.collect::<Result<_, VerbsError>>()?;
+        let consent = Consent { carriage: carriage.number(), key, connected };
+        let mut said = consent.as_bytes().to_vec();
+        for lane in &self.lanes {
+            said.extend_from_slice(Place::from(lock(lane).address()).as_bytes());
+        }
+        Ok(Some((seats, said)))
+    }
+
+    /// A client has ended: when this returns, nothing is written into its frame any more.
+    pub fn leave(&mut self, client: u32) {
+        if let Some(Connection { mut pair, .. }) = self.connections.remove(&client) {
+            // It is ended right after; a device that refuses to fail it ends it all the same.
+            let _ = pair.fail();
+        }
+    }
+}
+
+/// How a thread's replies reach a client.
+pub(in crate::herd) struct Seat {
+    /// Before the lane whose domain it is in.
+    to: Peer,
+    lane: Shared,
+    carriage: Carriage,
+}
+
+impl Seat {
+    /// Whether requests come by datagram, so that there is nothing to watch or to ring.
+    pub fn is_heard(&self) -> bool {
+        self.carriage == Carriage::Datagrams
+    }
+
+    /// Puts a reply behind those that [`Seat::ring`] sends; `false` if it does not fit.
+    pub fn reply(&mut self, message: &[u8]) -> bool {
+        let mut lane = lock(&self.lane);
+        // A full queue loses it, as the network may: who waits asks again.
+        lane.send(&self.to, [message, &[]])
+            || (message.len() <= lane.bytes_max() && !lane.has_failed())
+    }
+
+    /// Sends the replies of a batch.
+    pub fn ring(&self) {
+        lock(&self.lane).ring();
+    }
+}
+
+/// Where the datagrams of a thread come in.
+pub(in crate::herd) struct Intake {
+    lane: Shared,
+    stop: Arc<WakeEvent>,
+    waker: Option<JoinHandle<()>>,
+}
+
+impl Intake {
+    fn new(lane: Shared, bell: Arc<Bell>) -> Result<Intake, FabricError> {
+        let io = |what| move |source: std::io::Error| FabricError::Io { what, source };
+        let stop = Arc::new(WakeEvent::new().map_err(io("waking a thread"))?);
+        let fd = lock(&lane).fd().try_clone_to_owned().map_err(io("waking a thread"))?;
+        let told = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("herd-wake".into());
+        let waker = thread.spawn(move || wake(&fd, &told, &bell)).map_err(io("a thread"))?;
+        Ok(Intake { lane, stop, waker: Some(waker) })
+    }
+}
+
+impl serving::Intake for Intake {
+    fn poll(&mut self, take: &mut dyn FnMut(&Request<'_>)) {
+        lock(&self.lane).poll(&mut |message, _| {
+            let Ok((label, image)) = Label::read_from_prefix(message) else { return };
+            let Label { client, window, key } = label;
+            take(&Request { client, window, key, image });
+        });
+    }
+
+    fn arm(&mut self) {
+        lock(&self.lane).arm();
+    }
+}
+
+impl Drop for Intake {
+    fn drop(&mut self) {
+        self.stop.notify();
+        if let Some(waker) = self.waker.take() {
+            // A thread that panicked has said so.
+            let _ = waker.join();
+        }
+    }
+}
+
+/// Rings each time that the device tells of something, which it does when it was asked to.
+fn wake(fd: &OwnedFd, stop: &WakeEvent, bell: &Bell) {
+    let Ok(poll) = epoll::create(epoll::CreateFlags::CLOEXEC) else { return };
+    let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    let added = epoll::add(&poll, fd, epoll::EventData::new_u64(0), edge);
+    let stopped = epoll::EventData::new_u64(1);
+    let added = added.and_then(|()| epoll::add(&poll, stop.as_fd(), stopped, edge));
+    let mut events = Vec::with_capacity(4);
+    while added.is_ok() {
+        events.clear();
+        let waited = epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), None);
+        if events.iter().any(|event| event.data.u64() == 1) {
+            return;
+        }
+        if waited.is_ok() {
+            bell.knock();
+        }
+    }
+}

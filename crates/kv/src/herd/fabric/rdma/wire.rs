@@ -1,0 +1,375 @@
+//! The client's end: a tcp endpoint, beside which WRITEs and replies go by devices.
+
+use super::super::Wire;
+use super::super::note::BELL_BYTES;
+use super::datagrams::{Datagrams, INLINE_BYTES, SENDS, Sends};
+use super::{Call, Carriage, Consent, LABEL_BYTES, Label, Place};
+use crate::herd::error::{Error, Result};
+use crate::herd::geometry::Geometry;
+use rackpool_core::seam::{
+    BufId, Capabilities, Fabric, FabricEvent, Mem, Nanos, PeerId, PostError, RemoteAddr, Sge, Verb,
+    WorkRequest,
+};
+use rackpool_hw::fabric::tcp::Endpoint;
+use rackpool_hw::fabric::verbs::device::Domain;
+use rackpool_hw::fabric::verbs::memory::{Region, Rights};
+use rackpool_hw::fabric::verbs::queue::{
+    Completion, Completions, Depths, Flags, Kind, Operation, Peer, QueuePair,
+};
+use rackpool_hw::fabric::verbs::{Device, VerbsError};
+use rackpool_hw::fabric::{FabricError, LocalBuffers, monotonic_ns};
+use rackpool_hw::secret::Secret;
+use rackpool_hw::window::Window;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::time::Duration;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Longest sleep: the tcp connection wants to be looked at.
+const SLEEP_NS_MAX: Nanos = 50_000_000;
+/// Receives that are posted beside one for each window: replies that come twice.
+const RECEIVES_SPARE: u32 = 64;
+/// How long the server's answer to a call may take.
+const CONSENT_WITHIN: Duration = Duration::from_secs(5);
+
+/// How a client connects over devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Windows at each server thread; 0 for as many as the server gives.
+    pub windows: u32,
+    /// Proved to the server, which has to prove it; without it only loopback addresses can be.
+    pub secret: Option<Secret>,
+    /// How requests travel.
+    pub carriage: Carriage,
+    /// The device, `NAME[:PORT][/GID]`; the first one with an active port if it is empty.
+    pub device: String,
+}
+
+/// What the server's frame is to a client that was let in.
+#[derive(Clone, Copy)]
+pub(in crate::herd) struct Frame {
+    pub client: u32,
+    pub geometry: Geometry,
+    pub at: RemoteAddr,
+}
+
+/// A tcp connection, and beside it the devices' way when it is there.
+pub struct Rdma {
+    endpoint: Endpoint,
+    way: Option<Way>,
+    lost: u64,
+}
+
+/// The way by devices; what uses something is dropped before it.
+struct Way {
+    requests: Requests,
+    replies: Datagrams,
+    sources: Vec<u32>,
+    frame: Frame,
+    bells: BufId,
+}
+
+enum Requests {
+    Connected(Box<Connected>),
+    /// The ways to the server's threads, used by the queue pair of the replies.
+    Datagrams(Vec<Peer>),
+}
+
+/// An unreliable connection; what uses something is dropped before it.
+struct Connected {
+    pair: QueuePair,
+    completions: Completions,
+    region: Region,
+    memory: Window,
+    _domain: Domain,
+    sends: Sends,
+    depth: u32,
+    key: u32,
+    found: Vec<Completion>,
+}
+
+impl Connected {
+    fn new(device: &Device, geometry: &Geometry) -> std::result::Result<Connected, VerbsError> {
+        let depth = SENDS.min(device.limits.work_max);
+        let domain = Domain::new(device)?;
+        let memory = Window::private(geometry.bytes()).map_err(|error| VerbsError::Os {
+            what: "memory for requests",
+            code: error.raw_os_error().unwrap_or(0),
+        })?;
+        let region = Region::of_window(&domain, &memory, 0, Rights::Local { writable: false })?;
+        let completions = Completions::new(device, depth)?;
+        let depths = Depths { send: depth, receive: 1, pieces: 1, inline_bytes: INLINE_BYTES };
+        let pair = QueuePair::new(device, &domain, &completions, Kind::Unreliable, depths)?;
+        let (sends, found) = (Sends::default(), Vec::new());
+        Ok(Connected {
+            pair,
+            completions,
+            region,
+            memory,
+            _domain: domain,
+            sends,
+            depth,
+            key: 0,
+            found,
+        })
+    }
+
+    /// Adds the WRITE of bytes that lie at `at` in the frame; `false` if the queue is full.
+    fn write(&mut self, at: u64, bytes: &[u8]) -> bool {
+        if !self.sends.has_room(self.depth) {
+            self.reap();
+            if !self.sends.has_room(self.depth) {
+                return false;
+            }
+        }
+        self.memory.copy_in(at, bytes);
+        let inline = bytes.len() as u32 <= self.pair.inline_bytes_max();
+        let flags = Flags { inline, ..Flags::default() };
+        let piece = (&self.region, at, bytes.len() as u64);
+        self.pair.push(0, &Operation::Write { address: at, key: self.key }, [piece], flags);
+        self.sends.pushed();
+        true
+    }
+
+    fn reap(&mut self) {
+        let mut found = std::mem::take(&mut self.found);
+        self.completions.poll(&mut found);
+        found.drain(..).for_each(|_| self.sends.completed());
+        self.found = found;
+    }
+}
+
+impl Rdma {
+    pub(in crate::herd) fn new(endpoint: Endpoint) -> Rdma {
+        Rdma { endpoint, way: None, lost: 0 }
+    }
+
+    /// Datagrams from queue pairs that are none of the server's.
+    pub fn strays(&self) -> u64 {
+        self.lost
+    }
+
+    /// Asks the server for the way, and takes it. Blocks for 5 s at most. Errors: `Fabric` of a
+    /// device that refuses, or of a server without one; `Gone`, `Silent`.
+    pub(in crate::herd) fn take_way(
+        &mut self,
+        peer: PeerId,
+        frame: Frame,
+        options: &Options,
+    ) -> Result<()> {
+        let geometry = frame.geometry;
+        let device = Device::open(&options.device.parse().map_err(FabricError::from)?)
+            .map_err(FabricError::from)?;
+        let windows = geometry.windows * geometry.servers;
+        let bytes = geometry.slot_bytes() + LABEL_BYTES as u64;
+        let receives = 2 * windows + RECEIVES_SPARE;
+        let replies = Datagrams::new(&device, bytes, receives).map_err(FabricError::from)?;
+        let connected = match options.carriage {
+            Carriage::Connected => {
+                Some(Connected::new(&device, &geometry).map_err(FabricError::from)?)
+            }
+            Carriage::Datagrams => None,
+        };
+        let call = Call {
+            carriage: options.carriage.number(),
+            reserved: 0,
+            connected: connected.as_ref().map_or(Place::default(), |one| one.pair.address().into()),
+            datagrams: replies.address().into(),
+        };
+        let said = self.ask(peer, call.as_bytes())?;
+        let corrupt = || Error::Corrupt { what: "the answer to a call" };
+        let (consent, places) = Consent::read_from_prefix(&said).map_err(|_| corrupt())?;
+        if consent.carriage != call.carriage {
+            return Err(Error::NoDevices);
+        }
+        let places = places.as_chunks::<{ size_of::<Place>() }>();
+        if places.0.len() != geometry.servers as usize || !places.1.is_empty() {
+            return Err(corrupt());
+        }
+        let threads = places.0.iter().map(|bytes| Place::read_from_bytes(bytes).ok()?.address());
+        let threads: Vec<_> = threads.collect::<Option<_>>().ok_or_else(corrupt)?;
+        let sources = threads.iter().map(|address| address.number).collect();
+        let requests = match connected {
+            Some(mut one) => {
+                let to = consent.connected.address().ok_or_else(corrupt)?;
+                one.pair.connect(&to).map_err(FabricError::from)?;
+                one.key = consent.key;
+                Requests::Connected(Box::new(one))
+            }
+            None => {
+                let peers = threads.iter().map(|address| replies.peer(address));
+                let peers = peers.collect::<std::result::Result<_, _>>();
+                Requests::Datagrams(peers.map_err(FabricError::from)?)
+            }
+        };
+        let bells = (0..geometry.servers).flat_map(u32::to_le_bytes).collect();
+        let bells = LocalBuffers::register(&mut self.endpoint, bells)?;
+        self.way = Some(Way { requests, replies, sources, frame, bells });
+        Ok(())
+    }
+
+    /// Sends a message by tcp and waits for the answer.
+    fn ask(&mut self, peer: PeerId, message: &[u8]) -> Result<Vec<u8>> {
+        let buf = LocalBuffers::register(&mut self.endpoint, message.to_vec())?;
+        let local = [Sge { buf, offset: 0, bytes: message.len() as u64 }];
+        let work = WorkRequest { id: 0, verb: Verb::Send, local: &local, signalled: false };
+        self.endpoint.post(peer, &[work]).map_err(|_| Error::Gone)?;
+        let start = monotonic_ns();
+        let deadline = start + CONSENT_WITHIN.as_nanos() as u64;
+        let mut events = Vec::new();
+        loop {
+            Wire::wait(&mut self.endpoint, deadline, &mut events);
+            for event in events.drain(..) {
+                match event {
+                    FabricEvent::Received { message, .. } => return Ok(message),
+                    FabricEvent::Closed { .. } => return Err(Error::Gone),
+                    _ => {}
+                }
+            }
+            if monotonic_ns() >= deadline {
+                let waited_ms = (monotonic_ns() - start) / 1_000_000;
+                return Err(Error::Silent { waited_ms, reminders: 0 });
+            }
+        }
+    }
+
+    /// Posts one WRITE by the way. What does not fit into a packet goes by tcp.
+    fn write(
+        &mut self,
+        peer: PeerId,
+        work: &WorkRequest<'_>,
+        at: RemoteAddr,
+        bell: Option<u32>,
+    ) -> std::result::Result<(), PostError> {
+        let Rdma { endpoint, way, .. } = self;
+        let way = way.as_mut().expect("it is there");
+        let local = &work.local[0];
+        let bytes = &endpoint.buffer(local.buf)[local.offset as usize..][..local.bytes as usize];
+        let in_frame = at.offset - way.frame.at.offset;
+        let is_sent = match &mut way.requests {
+            Requests::Connected(one) => one.write(in_frame, bytes),
+            Requests::Datagrams(threads) => {
+                let geometry = way.frame.geometry;
+                let slot = (in_frame / geometry.slot_bytes()) as u32;
+                let (server, window) = (slot / geometry.windows, slot % geometry.windows);
+                let (client, key) = (way.frame.client, way.frame.at.key.0);
+                let label = Label { client, window, key };
+                if LABEL_BYTES + bytes.len() > way.replies.bytes_max() {
+                    // Of a thread that does not look into slots by itself.
+                    let verb = Verb::WriteImm(at, server);
+                    let work = WorkRequest { verb, ..*work };
+                    return endpoint.post(peer, &[work]).map_err(|(_, error)| error);
+                }
+                way.replies.send(&threads[server as usize], [label.as_bytes(), bytes])
+            }
+        };
+        if !is_sent {
+            return Err(PostError::Busy);
+        }
+        if let (Requests::Connected(_), Some(server)) = (&way.requests, bell) {
+            let (offset, bytes) = (u64::from(server) * BELL_BYTES as u64, BELL_BYTES as u64);
+            let local = [Sge { buf: way.bells, offset, bytes }];
+            let work = WorkRequest { id: 0, verb: Verb::Send, local: &local, signalled: false };
+            return endpoint.post(peer, &[work]).map_err(|(_, error)| error);
+        }
+        Ok(())
+    }
+
+    /// Rings the doorbell of what was posted by the way.
+    fn ring(&mut self) -> std::result::Result<(), PostError> {
+        let Some(way) = &mut self.way else { return Ok(()) };
+        way.replies.ring();
+        if let Requests::Connected(one) = &mut way.requests
+            && one.sends.take_pending()
+        {
+            return one.pair.ring().map_err(|_| PostError::Down);
+        }
+        if way.replies.has_failed() { Err(PostError::Down) } else { Ok(()) }
+    }
+}
+
+impl Fabric for Rdma {
+    fn capabilities(&self) -> Capabilities {
+        self.endpoint.capabilities()
+    }
+
+    fn post(
+        &mut self,
+        peer: PeerId,
+        batch: &[WorkRequest<'_>],
+    ) -> std::result::Result<(), (usize, PostError)> {
+        if self.way.is_none() {
+            return self.endpoint.post(peer, batch);
+        }
+        let mut posted = Ok(());
+        for (index, work) in batch.iter().enumerate() {
+            let one = match work.verb {
+                Verb::Write(at) => self.write(peer, work, at, None),
+                Verb::WriteImm(at, bell) => self.write(peer, work, at, Some(bell)),
+                _ => self.endpoint.post(peer, &[*work]).map_err(|(_, error)| error),
+            };
+            if let Err(error) = one {
+                posted = Err((index, error));
+                break;
+            }
+        }
+        self.ring().map_err(|error| (0, error))?;
+        posted
+    }
+
+    fn poll(&mut self, now: Nanos, events: &mut Vec<FabricEvent>) -> usize {
+        let before = events.len();
+        if let Some(way) = &mut self.way {
+            if let Requests::Connected(one) = &mut way.requests {
+                one.reap();
+            }
+            let (sources, strays) = (&way.sources, &mut self.lost);
+            way.replies.poll(&mut |message, source| {
+                if sources.contains(&source) {
+                    let message = message.to_vec();
+                    events.push(FabricEvent::Received { peer: PeerId(0), message });
+                } else {
+                    *strays += 1;
+                }
+            });
+        }
+        self.endpoint.poll(now, events);
+        events.len() - before
+    }
+}
+
+impl Wire for Rdma {
+    fn register(&mut self, bytes: Vec<u8>) -> std::result::Result<BufId, FabricError> {
+        LocalBuffers::register(&mut self.endpoint, bytes)
+    }
+
+    fn buffer_mut(&mut self, buf: BufId) -> &mut [u8] {
+        LocalBuffers::buffer_mut(&mut self.endpoint, buf)
+    }
+
+    fn wait(&mut self, deadline: Nanos, events: &mut Vec<FabricEvent>) -> usize {
+        if self.way.is_none() {
+            return Wire::wait(&mut self.endpoint, deadline, events);
+        }
+        let before = events.len();
+        loop {
+            if let Some(way) = &mut self.way {
+                way.replies.arm();
+            }
+            // What came before the device was asked to tell is not told.
+            let now = monotonic_ns();
+            if self.poll(now, events) > 0 || now >= deadline {
+                return events.len() - before;
+            }
+            let ns = deadline.saturating_sub(now).min(SLEEP_NS_MAX);
+            let timeout = Timespec { tv_sec: 0, tv_nsec: ns as i64 };
+            let Rdma { endpoint, way, .. } = self;
+            let own = endpoint.prepare_sleep();
+            let mut fds = vec![PollFd::from_borrowed_fd(own, PollFlags::IN)];
+            if let Some(way) = way {
+                fds.push(PollFd::from_borrowed_fd(way.replies.fd(), PollFlags::IN));
+            }
+            // An interrupted sleep is a short one.
+            let _ = rustix::event::poll(&mut fds, Some(&timeout));
+        }
+    }
+}
