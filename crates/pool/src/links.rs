@@ -106,6 +106,8 @@ pub(crate) struct Links {
     never_counts: bool,
     /// The endpoint is one of an RDMA device.
     uses_verbs: bool,
+    /// The own rack's daemon runs on this host, and so by its clock.
+    is_beside_daemon: bool,
 }
 
 /// What the fabric said and nobody has taken yet.
@@ -176,11 +178,13 @@ impl Links {
             reports: UseReports::default(),
             never_counts: false,
             uses_verbs: false,
+            is_beside_daemon: false,
         };
         let info = links.wait_for_own(session, deadline_ns)?;
         let own = info.rack;
         links.own = own;
         let is_here = info.host == links.shared.host;
+        links.is_beside_daemon = is_here;
         let join = JoinOptions {
             control: control_on(&info, &links.shared.host),
             read_only: links.shared.options.read_only,
@@ -213,6 +217,11 @@ impl Links {
 
     pub(crate) fn options(&self) -> &Options {
         &self.shared.options
+    }
+
+    /// Whether times that the own rack's daemon tells are those of this host.
+    pub(crate) fn is_beside_daemon(&self) -> bool {
+        self.is_beside_daemon
     }
 
     pub(crate) fn is_read_only(&self) -> bool {

@@ -10,9 +10,10 @@ use rackpool_core::{GAddr, RackId, Result};
 const TOUCHES_MAX: u32 = 4;
 
 impl Handle {
-    /// Reads a replica in the own rack, if there is one that may be read now.
+    /// Reads a replica in the own rack, if there is one that may be read now. How long it may is
+    /// said in the time of the daemon's host: clients of other hosts read none.
     pub(crate) fn read_replica(&mut self, addr: GAddr, to: &mut [u8]) -> Result<bool> {
-        if !self.client.may_have_replica(addr) {
+        if !self.client.may_have_replica(addr) || !self.links.is_beside_daemon() {
             return Ok(false);
         }
         for _ in 0..TOUCHES_MAX {

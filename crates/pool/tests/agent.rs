@@ -4,7 +4,7 @@
 use rackpool::agent::{AgentOptions, AgentServer, fence};
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterOptions, MasterServer};
-use rackpool::{Handle, Options, Placement, Pool};
+use rackpool::{Handle, Options, Placement, Pool, RackId};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -206,4 +206,38 @@ fn a_host_without_an_agent_and_an_agent_beside_the_daemon_are_told_the_way_out()
     let error = AgentServer::start(rack.agent_options("1")).map(drop).unwrap_err();
     assert_eq!(error.code(), "denied", "{error}");
     drop(agent);
+}
+
+#[test]
+fn a_client_of_another_host_reads_no_replica_because_its_end_is_told_by_the_daemons_clock() {
+    let mut rack = Rack::new("replica");
+    rack.daemon = None;
+    let shares = |rack_number, memory: &str, rack: &Rack| {
+        let mut options = DaemonOptions::new(rack_number, &rack.master(), memory);
+        options.migration = "cost".parse().unwrap();
+        DaemonServer::start(options).unwrap()
+    };
+    rack.daemon = Some(shares(0, &rack.memory(), &rack));
+    let far = shares(1, "heap?size=4M&pages=64K", &rack);
+    let agent = rack.agent("1");
+    let (mut here, mut there) = (rack.here(), rack.there("1"));
+    let mut user = Pool::open(Options::new(&rack.master(), 1)).unwrap().handle().unwrap();
+    let addr = user.alloc(64 << 10, Placement::Local).unwrap();
+    user.write_u64(addr, 7).unwrap();
+    let start = Instant::now();
+    while here.handle_stats().replica_reads == 0 {
+        assert!(start.elapsed() < PATIENCE, "no replica was read");
+        if user.explain(addr).unwrap().rack != 1 {
+            let _ = user.migrate(addr, RackId(1));
+        }
+        // It may not be made just now.
+        let _ = user.replicate(addr, RackId(0));
+        // As clients that use the page alike, so that it stays.
+        for handle in [&mut here, &mut there, &mut user].into_iter().cycle().take(600) {
+            assert_eq!(handle.read_u64(addr).unwrap(), 7);
+        }
+    }
+    assert_eq!(there.handle_stats().replica_reads, 0);
+    drop((here, there, user));
+    drop((agent, far));
 }
