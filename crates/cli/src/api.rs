@@ -59,6 +59,14 @@ pub struct ObjectPlace {
     pub explained: String,
 }
 
+/// Joins the pool of a master that is there now: calls wait for `args.timeout_ms` from then on.
+pub fn open_pool_now(args: &PoolArgs) -> Result<Pool> {
+    let mut options = Options::from_env()?;
+    name_master(&mut options, args.master.as_deref());
+    find_master(&options.master)?;
+    open_pool(args)
+}
+
 /// Joins the pool that the arguments and the environment name.
 pub fn open_pool(args: &PoolArgs) -> Result<Pool> {
     let mut options = Options::from_env()?;
@@ -307,7 +315,7 @@ fn find_master(addrs: &[String]) -> Result<()> {
         }
         if start.elapsed() > MASTER_WITHIN {
             let message = format!("no master answers at {}: {why}", addrs.join(", "));
-            let hint = "start one with `rackpool master`, or name it with --master ADDR";
+            let hint = "start one with `rackpool master`, or name the address of one that runs";
             return Err(Failure::new("peer-dead", message).with_hint(hint));
         }
         std::thread::sleep(MASTER_WITHIN / 20);

@@ -184,7 +184,7 @@ fn with_pool(cache: Cache, master: &str, args: &KvArgs) -> Result<Cache> {
         timeout_ms: Some(args.pool_timeout_ms),
         verbs_device: None,
     };
-    let tier = PoolTier::new(crate::api::open_pool(&pool)?)?;
+    let tier = PoolTier::new(crate::api::open_pool_now(&pool)?)?;
     let memory = args.pool_memory.unwrap_or(args.memory);
     let (tier, max_value) = (Arc::new(tier), args.max_value.unwrap_or(0));
     let shelving = Shelving { tier, min_bytes: args.pool_values, memory, max_value };

@@ -312,6 +312,7 @@ fn a_pool_that_is_not_there_is_said_at_once() {
     let (code, out, err) = told(&run(&words));
     assert_eq!((code, out.as_str()), (1, ""), "{err}");
     assert!(err.contains("127.0.0.1:1"), "{err}");
+    assert!(err.starts_with("error peer-dead ") && err.contains("rackpool master"), "{err}");
     let words = ["kv", "--memory", "32m", "--resp", "0", "--pool-memory", "1g"];
     let (code, _, err) = told(&run(&words));
     assert!(code == 2 && err.contains("--pool"), "{err}");
