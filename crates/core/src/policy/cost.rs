@@ -23,7 +23,7 @@ pub struct CostParams {
     pub margin_milli: u32,
     /// Accesses by the asking rack below which nothing is decided.
     pub count_min: u32,
-    /// How many standard deviations the difference must be above zero, squared.
+    /// How many standard deviations the difference must be above what pays the move, squared.
     pub deviations_squared: u32,
     /// How many times the home rack's accesses those of the asker must be, thousandths.
     pub dominance_milli: u32,
@@ -62,11 +62,14 @@ impl Default for CostParams {
             // Fewer are never certain, and who asks for each page that was touched asks for
             // nothing.
             count_min: 16,
-            // Four deviations: by chance once in 30,000 looks, and a rack looks some hundred times
-            // a second at most. With five pages that belong elsewhere are asked for twice.
-            deviations_squared: 16,
-            // A rack that is served faster also uses more: twice as much may be only that.
-            dominance_milli: 2000,
+            // Three deviations: by chance once in 700 looks at a page that both use alike, of those
+            // that dominance does not refuse; a page is looked at when its use has doubled. With
+            // four a tenth of what moving is worth was missed in runs of seconds. Large pages, which
+            // are dear to move by mistake, need more.
+            deviations_squared: 9,
+            // Racks are weighed by their whole work, so one that is served faster is no reason; with
+            // twice as much a twentieth of what moving is worth was never taken.
+            dominance_milli: 1500,
             settle_ms: 10_000,
             move_round_trips: MOVE_ROUND_TRIPS,
             fabric_share_milli: 30,
@@ -274,14 +277,15 @@ impl Weighed {
         self.asker[0] - self.asker[1] - self.home[0] + self.home[1]
     }
 
-    /// Whether the difference is larger than chance makes it: counts of independent accesses vary
-    /// by their square root. A victim can only take away from it: it was chosen for being little
-    /// used here, so it looks better than it is.
+    /// Whether a move would pay its cost even if the difference is as much smaller as chance makes
+    /// it: counts of independent accesses vary by their square root. A victim can only take away
+    /// from it: it was chosen for being little used here, so it looks better than it is.
     fn is_certain(&self, params: &CostParams) -> bool {
         let victim_home = self.home[1].min(self.asker[1]);
         let here = self.asker[0] + victim_home;
         let there = self.home[0] + self.asker[1];
-        let difference = (here - there) / self.each_milli;
+        let costs_milli = self.move_costs_ns.saturating_mul(1000) / self.saved_ns;
+        let difference = (here - there - costs_milli) / self.each_milli;
         // What counts as several is as uncertain as one.
         let at_home = (self.home[0] + victim_home).saturating_mul(self.home_counts_milli) / 1000;
         let counted = (self.asker[0] + self.asker[1] + at_home) / self.each_milli;

@@ -4,6 +4,7 @@
 use super::connection::{Connection, Fate};
 use super::core::{Core, Door};
 use super::counters::Count;
+use super::looks::Looks;
 use super::redis::Client;
 use super::session::Session;
 use super::tls::Channel;
@@ -77,6 +78,7 @@ pub struct Worker<'i> {
     /// Bytes that all connections make us hold.
     held_bytes: u64,
     buffer: Vec<u8>,
+    looks: Looks,
 }
 
 impl<'i> Worker<'i> {
@@ -89,7 +91,8 @@ impl<'i> Worker<'i> {
         poller.add(&inbox.wake, TOKEN_WAKE, Interest::Read)?;
         let (connections, free) = (Vec::new(), Vec::new());
         let buffer = vec![0; READ_BYTES];
-        Ok(Self { core, inbox, poller, connections, free, held_bytes: 0, buffer })
+        let looks = Looks::default();
+        Ok(Self { core, inbox, poller, connections, free, held_bytes: 0, buffer, looks })
     }
 
     /// Serves until the server ends.
@@ -101,8 +104,7 @@ impl<'i> Worker<'i> {
         let mut swept = wall_ms();
         // Relaxed: the flag carries no data, and who sets it wakes us.
         while !self.core.shared.stopping.load(Ordering::Relaxed) {
-            // Nobody to look over: sleep until somebody comes, or a flush is due.
-            self.poller.wait(Some(Duration::from_millis(SWEEP_MS)), &mut events)?;
+            self.wait(&mut events)?;
             self.core.now = wall_ms();
             self.core.shared.flush_if_due(self.core.now);
             for event in &events {
@@ -117,6 +119,19 @@ impl<'i> Worker<'i> {
             }
         }
         (0..self.connections.len()).for_each(|index| self.end(index));
+        Ok(())
+    }
+
+    /// Waits until somebody comes, or a flush is due.
+    fn wait(&mut self, events: &mut Vec<Readiness>) -> io::Result<()> {
+        let commands = self.core.shared.counters[self.core.thread].get(Count::Commands);
+        for _ in 0..self.looks.after(commands, events.len() as u64) {
+            if self.poller.wait(Some(Duration::ZERO), events)? > 0 {
+                self.looks.found();
+                return Ok(());
+            }
+        }
+        self.poller.wait(Some(Duration::from_millis(SWEEP_MS)), events)?;
         Ok(())
     }
 
