@@ -2,6 +2,7 @@
 # the commands of docs/deploy.md.
 set -eu
 for ((look = 0; look < 100; look++)); do [ -e /sys/bus/cxl/devices/mem1 ] && break; sleep 0.1; done
+[ "$(cxl list -M | grep -c '"memdev"')" = 2 ]
 cxl create-region -m -t pmem -d decoder0.0 -w 2 -g 4096 mem0 mem1 | grep -E '"(size|interleave_ways|decode_state)"'
 for ((look = 0; look < 100; look++)); do [ -n "$(ndctl list -R)" ] && break; sleep 0.1; done
 ndctl create-namespace -f -t pmem -m devdax --map=mem --align=2M 2> /dev/null | grep -E '"(mode|size|chardev)"'
