@@ -90,7 +90,7 @@ fn room(context: &Context) -> Result<(), String> {
     let [blocks, block_bytes] = file_system[..] else {
         return Err(format!("stat does not say how much room {target} has"));
     };
-    let free_mib = blocks * block_bytes >> 20;
+    let free_mib = blocks.saturating_mul(block_bytes) >> 20;
     let held_mib = numbers("du", &["--summarize", "--block-size=1M", &path])?.first().copied();
     let held_mib = held_mib.ok_or_else(|| format!("du does not say how large {target} is"))?;
     let said = format!("{free_mib} MiB are free for {target}, which holds {held_mib} MiB");
@@ -144,7 +144,9 @@ fn fmt(context: &Context) -> Result<(), String> {
 }
 
 fn clippy(context: &Context) -> Result<(), String> {
-    let what = ["clippy", "--workspace", "--all-targets", "--features", FEATURES];
+    // No step builds the program with mutations, which it may have.
+    let features = format!("{FEATURES},rackpool-cli/mutations");
+    let what = ["clippy", "--workspace", "--all-targets", "--features", &features];
     let words = [&what[..], &["--", "-D", "warnings"]].concat();
     Task::cargo(&words).minutes(15).run(context)
 }

@@ -1,7 +1,7 @@
 //! `bench verbs`: what HERD measures of verbs, on any fabric. The time of one READ, WRITE (inline
 //! where the fabric has that) and ECHO; the rate of READs and WRITEs into one target from several
-//! endpoints and out of one endpoint to several targets, by size; ECHO by the kinds of its request and
-//! its answer; all to all.
+//! endpoints and out of one endpoint to several targets, by size; ECHO by the kinds of its request
+//! and its answer; all to all.
 //!
 //! Everything is in this process, one thread drives all endpoints, the targets' threads are the
 //! fabric's own. On a device that the kernel emulates (Soft-RoCE) numbers prove that the code works
