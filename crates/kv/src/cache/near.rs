@@ -73,11 +73,12 @@ impl Speeds {
     /// soon as those reads have lost the time that the choice costs if it was wrong, which is one
     /// more read there (of a value whose copy goes for this one) and one copy made. As who rents
     /// skis buys them when the rents have reached the price: whatever comes, that loses no more
-    /// than a small multiple of what the best choice would. Where the tier is as quick, never.
+    /// than a small multiple of what the best choice would. Never at the first read, nor where the
+    /// tier is as quick.
     pub fn pays(self, reads: u64, bytes: u64) -> bool {
         let (far, near) = (self.far.ns(bytes), self.near.ns(bytes));
         let lost = u128::from(far.saturating_sub(near)) * u128::from(reads);
-        lost > 0 && lost >= u128::from(far) + u128::from(near)
+        reads > 1 && lost > 0 && lost >= u128::from(far) + u128::from(near)
     }
 }
 
