@@ -1,9 +1,9 @@
 //! The steps of continuous integration: their order, their time limits, and the closing totals.
 //!
 //! Builds, cheapest first: clippy and rustdoc only check; tests are built in the dev profile (which
-//! the workspace sets to opt-level 1, with debug assertions and overflow checks on); only the one
-//! binary that the benchmarks run is built in release, because thin LTO of some twenty test
-//! binaries would cost more than the tests themselves.
+//! the workspace sets to opt-level 1, with debug assertions and overflow checks on); only what
+//! simulates and what the benchmarks run is built in release, and that without LTO, which would
+//! take more time than it saves.
 
 use std::fs;
 use std::process::Command;

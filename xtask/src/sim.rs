@@ -1,8 +1,8 @@
 //! The simulator from the outside: fresh seeds, whose first is printed, with failing ones shrunk
 //! and stored; and the proof that the checkers bite.
 //!
-//! What is built for this is a small program and no more, without LTO and in a target directory of
-//! its own, so that no other binary ever holds a mutation.
+//! What is built for this is a small program and no more, without LTO, in a target directory of its
+//! own: what people build by `cargo build --release` never holds a mutation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -93,7 +93,7 @@ fn golden(context: &Context) -> Result<(), String> {
 }
 
 /// A release build whose speed matters less than the time that it takes.
-fn without_lto(context: &Context, words: &[&str]) -> Task {
+pub fn without_lto(context: &Context, words: &[&str]) -> Task {
     Task::cargo(words)
         .env("CARGO_TARGET_DIR", &context.target.join("no-lto").to_string_lossy())
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
