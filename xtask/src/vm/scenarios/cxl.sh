@@ -1,9 +1,7 @@
 # Two CXL memory devices, interleaved into one region, a devdax on that, and a daemon on the devdax:
 # the commands of docs/deploy.md.
 set -eu
-both() { [ "$(cxl list -M | grep -c '"memdev"')" = 2 ]; }
-for ((look = 0; look < 100; look++)); do both && break; sleep 0.1; done
-both
+for ((look = 0; look < 100; look++)); do [ -e /sys/bus/cxl/devices/mem1 ] && break; sleep 0.1; done
 cxl create-region -m -t pmem -d decoder0.0 -w 2 -g 4096 mem0 mem1 | grep -E '"(size|interleave_ways|decode_state)"'
 for ((look = 0; look < 100; look++)); do [ -n "$(ndctl list -R)" ] && break; sleep 0.1; done
 ndctl create-namespace -f -t pmem -m devdax --map=mem --align=2M 2> /dev/null | grep -E '"(mode|size|chardev)"'
