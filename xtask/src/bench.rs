@@ -1,13 +1,15 @@
 //! The benchmarks in their smallest size, so that they do not rot.
 //!
 //! Only that they run and report is checked here, never a number: a CI machine's numbers mean
-//! nothing. The rows of `BENCHMARKS` follow `rackpool bench`; add a row with each new benchmark.
+//! nothing. So they are built without LTO, beside what the simulator's steps have built. The rows
+//! of `BENCHMARKS` follow `rackpool bench`; add a row with each new benchmark.
 
 use std::fs;
 
 use serde_json::Value;
 
-use crate::run::{Context, Task};
+use crate::run::Context;
+use crate::sim::without_lto;
 
 /// Words after `rackpool bench`; `--quick --json FILE` is added to each.
 const BENCHMARKS: &[&[&str]] = &[
@@ -29,7 +31,7 @@ pub fn smallest(context: &Context) -> Result<(), String> {
     let directory = context.target.join("xtask-bench");
     fs::create_dir_all(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
     let build = ["build", "--release", "-p", "rackpool-cli"];
-    Task::cargo(&build).minutes(15).run(context)?;
+    without_lto(context, &build).minutes(15).run(context)?;
     for words in BENCHMARKS {
         let name = words.join("-").replace("---", "-").replace("--", "-");
         let report = directory.join(format!("{name}.json"));
@@ -41,7 +43,7 @@ pub fn smallest(context: &Context) -> Result<(), String> {
         let mut line = vec!["run", "--release", "--quiet", "-p", "rackpool-cli", "--", "bench"];
         line.extend(*words);
         line.extend(["--quick", "--json", &file]);
-        Task::cargo(&line).minutes(3).run(context)?;
+        without_lto(context, &line).minutes(3).run(context)?;
         let text = fs::read_to_string(&report)
             .map_err(|e| format!("bench {} wrote no report: {file}: {e}", words.join(" ")))?;
         let count = results(&text).map_err(|why| format!("{file}: {why}"))?;

@@ -1,15 +1,20 @@
 //! The steps of continuous integration: their order, their time limits, and the closing totals.
 //!
 //! Builds, cheapest first: clippy and rustdoc only check; tests are built in the dev profile (which
-//! the workspace sets to opt-level 1, with debug assertions and overflow checks on); only the one
-//! binary that the benchmarks run is built in release, because thin LTO of some twenty test
-//! binaries would cost more than the tests themselves.
+//! the workspace sets to opt-level 1, with debug assertions and overflow checks on); only what
+//! simulates and what the benchmarks run is built in release, and that without LTO, which would
+//! take more time than it saves.
 
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::run::{Context, Task};
 use crate::{bench, deps, residue, sim, tidy, vm};
+
+/// What a whole run of a fresh clone needs in the target folder, roughly: the tests 5200 MiB,
+/// release builds 1200, what is only checked, rustdoc and the model checkers 1200.
+const ROOM_MIB: u64 = 7600;
 
 /// What tests are built with, and what virtual machines run: the program with all fabrics. `doc`
 /// and `bench` build the workspace without.
@@ -54,7 +59,12 @@ pub fn alone(name: &str, run: impl FnOnce(&Context) -> Result<(), String>) -> Re
 
 /// Runs all steps, then looks for what they left behind.
 pub fn all() -> Result<(), String> {
-    let context = Context::new()?;
+    let mut context = Context::new()?;
+    // Files of incremental builds would take more room than all others, and nobody builds again.
+    if std::env::var_os("CARGO_INCREMENTAL").is_none() {
+        context.cargo_env.push(("CARGO_INCREMENTAL", "0"));
+    }
+    room(&context)?;
     let before = residue::Snapshot::take();
     let start = Instant::now();
     let count = STEPS.len() + 1;
@@ -70,6 +80,42 @@ pub fn all() -> Result<(), String> {
     println!("ci: passed, {count} steps in {}{}", seconds(start), context.tests());
     println!("ci: {}", times.join(", "));
     Ok(())
+}
+
+/// Says what room the target folder has, and refuses to begin what could not end.
+fn room(context: &Context) -> Result<(), String> {
+    let target = context.target.display();
+    fs::create_dir_all(&context.target).map_err(|e| format!("{target}: {e}"))?;
+    let path = context.target.to_string_lossy();
+    let file_system = numbers("stat", &["--file-system", "--format=%a %S", &path])?;
+    let [blocks, block_bytes] = file_system[..] else {
+        return Err(format!("stat does not say how much room {target} has"));
+    };
+    let free_mib = blocks.saturating_mul(block_bytes) >> 20;
+    let held_mib = numbers("du", &["--summarize", "--block-size=1M", &path])?.first().copied();
+    let held_mib = held_mib.ok_or_else(|| format!("du does not say how large {target} is"))?;
+    let said = format!("{free_mib} MiB are free for {target}, which holds {held_mib} MiB");
+    println!("ci: {said}; a whole run needs {ROOM_MIB} MiB");
+    if is_roomy(free_mib, held_mib) {
+        return Ok(());
+    }
+    Err(format!(
+        "{said}: a whole run needs {ROOM_MIB} MiB; make room, or set CARGO_TARGET_DIR to a folder \
+         on another file system"
+    ))
+}
+
+/// Most of what an earlier run left is used again.
+fn is_roomy(free_mib: u64, held_mib: u64) -> bool {
+    free_mib.saturating_add(held_mib) >= ROOM_MIB
+}
+
+/// The numbers that a program's answer begins with.
+fn numbers(program: &str, words: &[&str]) -> Result<Vec<u64>, String> {
+    let output = Command::new(program).args(words).output();
+    let output = output.map_err(|e| format!("cannot start {program}: {e}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.split_whitespace().map_while(|word| word.parse().ok()).collect())
 }
 
 fn timed(
@@ -99,7 +145,9 @@ fn fmt(context: &Context) -> Result<(), String> {
 }
 
 fn clippy(context: &Context) -> Result<(), String> {
-    let what = ["clippy", "--workspace", "--all-targets", "--features", FEATURES];
+    // No step builds the program with mutations, which it may have.
+    let features = format!("{FEATURES},rackpool-cli/mutations");
+    let what = ["clippy", "--workspace", "--all-targets", "--features", &features];
     let words = [&what[..], &["--", "-D", "warnings"]].concat();
     Task::cargo(&words).minutes(15).run(context)
 }
@@ -178,4 +226,17 @@ fn seconds(since: Instant) -> String {
 
 fn seconds_of(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_begins_only_where_it_can_end() {
+        assert!(is_roomy(ROOM_MIB, 0) && is_roomy(1, ROOM_MIB));
+        assert!(!is_roomy(ROOM_MIB - 1, 0));
+        let words = ["--file-system", "--format=%a %S", "/"];
+        assert_eq!(numbers("stat", &words).map(|found| found.len()), Ok(2));
+    }
 }

@@ -32,6 +32,8 @@ pub struct Context {
     pub ci: bool,
     /// The marker's value in this run.
     pub marker: String,
+    /// What every cargo of this run finds in its environment beside what is there.
+    pub cargo_env: Vec<(&'static str, &'static str)>,
     counts: Arc<Mutex<Counts>>,
 }
 
@@ -44,7 +46,8 @@ impl Context {
         };
         let ci = std::env::var("CI").is_ok_and(|value| value == "true" || value == "1");
         let marker = format!("{}", std::process::id());
-        Ok(Self { root, target, ci, marker, counts: Arc::default() })
+        let cargo_env = Vec::new();
+        Ok(Self { root, target, ci, marker, cargo_env, counts: Arc::default() })
     }
 
     /// The tests counted so far, as the tail of a sentence; empty if none ran.
@@ -140,6 +143,7 @@ impl Task {
         println!("$ {line}");
         let mut command = Command::new(&self.program);
         command.args(&self.words).current_dir(&context.root).stdin(Stdio::null());
+        command.envs(context.cargo_env.iter().copied());
         command.env(MARKER, &context.marker).envs(self.env.iter().map(|(k, v)| (k, v)));
         if self.count_tests {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,8 +1,8 @@
 //! The simulator from the outside: fresh seeds, whose first is printed, with failing ones shrunk
 //! and stored; and the proof that the checkers bite.
 //!
-//! What is built for this alone is built without LTO, in a target directory of its own, so that
-//! no other binary ever holds a mutation.
+//! What is built for this is a small program and no more, without LTO, in a target directory of its
+//! own: what people build by `cargo build --release` never holds a mutation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -93,18 +93,19 @@ fn golden(context: &Context) -> Result<(), String> {
 }
 
 /// A release build whose speed matters less than the time that it takes.
-fn without_lto(context: &Context, words: &[&str]) -> Task {
+pub fn without_lto(context: &Context, words: &[&str]) -> Task {
     Task::cargo(words)
         .env("CARGO_TARGET_DIR", &context.target.join("no-lto").to_string_lossy())
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
 }
 
-fn build(context: &Context) -> Result<(), String> {
-    Task::cargo(&["build", "--release", "-p", "rackpool-cli"]).minutes(15).run(context)
-}
-
-fn binary(context: &Context) -> String {
-    context.target.join("release/rackpool").to_string_lossy().into_owned()
+/// The example `sim` of crate bench, which runs seeds as `rackpool sim` does and is built without
+/// what else the program needs; with these words more. Its path.
+fn build(context: &Context, more: &[&str]) -> Result<String, String> {
+    let what = ["build", "--release", "-p", "rackpool-bench", "--example", "sim"];
+    let words = [&what[..], &["--no-default-features"], more].concat();
+    without_lto(context, &words).minutes(15).run(context)?;
+    Ok(context.target.join("no-lto/release/examples/sim").to_string_lossy().into_owned())
 }
 
 fn sweep(
@@ -113,19 +114,19 @@ fn sweep(
     seeds: u64,
     seconds: Option<u64>,
 ) -> Result<Value, String> {
-    build(context)?;
+    let program = build(context, &[])?;
     let report = report_path(context, "sim.json")?;
     let (first, count, store) =
         (first_seed.to_string(), seeds.to_string(), context.root.join(SEEDS));
     let (file, store) = (report.to_string_lossy(), store.to_string_lossy());
-    let mut words = vec!["sim", "run", "--first-seed", &first, "--seeds", &count];
-    words.extend(["--faults", "all", "--store", &store, "--json", &file]);
+    let mut words = vec!["run", "--first-seed", &first, "--seeds", &count];
+    words.extend(["--store", &store, "--json", &file]);
     let limit = seconds.map(|seconds| seconds.to_string());
     if let Some(limit) = &limit {
         words.extend(["--seconds", limit]);
     }
     println!("first seed {first_seed}");
-    let task = Task::new(&binary(context), &words).minutes(minutes(seeds, seconds));
+    let task = Task::new(&program, &words).minutes(minutes(seeds, seconds));
     let ran = task.run(context);
     ran.map_err(|why| format!("{why}; if a seed was stored in {SEEDS}, commit it"))?;
     read(&report)
@@ -180,15 +181,13 @@ fn summary(report: &Value, seeds_min: u64) -> Result<(), String> {
 
 /// Leaves each safeguard out in turn. The command prints the table and fails if one is not missed.
 fn mutations(context: &Context, options: Options) -> Result<(), String> {
-    let build = ["build", "--release", "-p", "rackpool-cli", "--features", "mutations"];
-    without_lto(context, &build).minutes(15).run(context)?;
+    let program = build(context, &["--features", "mutations"])?;
     let report = report_path(context, "mutations.json")?;
-    let binary = context.target.join("no-lto/release/rackpool");
     let seeds = options.seeds.unwrap_or(MUTATION_SEEDS).to_string();
     let first = options.first_seed.unwrap_or(1).to_string();
     let file = report.to_string_lossy();
-    let words = ["sim", "mutations", "--seeds", &seeds, "--first-seed", &first, "--json", &file];
-    Task::new(&binary.to_string_lossy(), &words).minutes(120).run(context)?;
+    let words = ["mutations", "--seeds", &seeds, "--first-seed", &first, "--json", &file];
+    Task::new(&program, &words).minutes(120).run(context)?;
     all_caught(&read(&report)?)
 }
 

@@ -8,7 +8,8 @@
 //! an options structure and a function `run` that answers with a report ([`mod@run`] has what they
 //! share).
 //! [`verbs`] measures a fabric without a pool on it; [`dram`] measures how quickly memory channels
-//! are simulated. [`sim_table`] puts the pool's hash table into simulated runs.
+//! are simulated. [`sim_table`] puts the pool's hash table into simulated runs;
+//! [`sim_runs`] makes many of these.
 //!
 //! Rule of the crate: no `unsafe`, and every random choice comes from a seed that the caller
 //! names, so that a run can be repeated.
@@ -18,6 +19,7 @@
 mod arena;
 pub mod cache;
 mod crew;
+#[cfg(feature = "rack")]
 pub mod dram;
 pub mod format;
 pub mod histogram;
@@ -35,6 +37,7 @@ pub mod ring;
 pub mod rng;
 pub mod rrpc;
 pub mod run;
+pub mod sim_runs;
 pub mod sim_table;
 pub mod value;
 pub mod verbs;

@@ -14,7 +14,8 @@ fn a_device_is_measured_and_what_the_kernel_emulates_is_called_so() {
     let row = |name: &str| report.results.iter().find(|row| row.name == name).expect(name);
     assert_eq!(row("write_32B").extra["inline"], true);
     assert_eq!(row("write_192B").extra["inline"], false);
-    for name in ["in_read_1024B", "out_write_4B", "all_to_all_write_32B", "echo_write_send_32B"] {
+    let echoes = ["echo_write_write_32B", "echo_rate_write_write_32B", "echo_write_send_32B"];
+    for name in ["in_read_1024B", "out_write_4B", "all_to_all_write_32B"].iter().chain(&echoes) {
         assert!(row(name).ours > 0.0);
     }
     let peers = ["read_32B", "write_32B"].map(|name| row(name).peer);

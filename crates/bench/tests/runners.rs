@@ -133,6 +133,7 @@ fn bench_verbs_reports_each_verb_alone_in_out_and_all_to_all() {
         let report = verbs::run(&options, &mut |_| ()).unwrap();
         let names: Vec<&str> = report.results.iter().map(|row| row.name.as_str()).collect();
         let mut expected = vec!["read_32B", "write_32B", "in_read_4B", "in_write_1024B"];
+        expected.extend(["echo_write_write_32B", "echo_rate_write_write_32B"]);
         expected.extend(["out_read_32B", "out_write_32B", "all_to_all_write_32B"]);
         if carrier == verbs::Carrier::Tcp {
             expected.extend(["echo_write_send_32B", "echo_write_imm_send_32B"]);

@@ -4,13 +4,13 @@
 
 use crate::args::PoolArgs;
 use crate::failure::{Failure, Result};
-use crate::kv_args::KvArgs;
+use crate::kv_args::{KvArgs, ValueTierRule};
 use crate::output::{Level, log};
 use crate::servers::{install_shutdown, say_ready, wait_for_end};
 use rackpool_hw::fabric::FabricError;
 use rackpool_hw::numa::Placement;
 use rackpool_hw::secret::Secret;
-use rackpool_kv::cache::{Cache, Error, Options, Shelving};
+use rackpool_kv::cache::{Cache, Error, Options, ReadCost, Shelving, Tier, TierRule};
 use rackpool_kv::front::auth::read_users;
 use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::server::{Doors, Server, StartError};
@@ -19,12 +19,15 @@ use rackpool_kv::herd;
 use rackpool_kv::herd::geometry::FABRIC_CLIENTS_MAX;
 use rackpool_kv::numa_tier::NumaTier;
 use rackpool_kv::pool_tier::PoolTier;
+use rackpool_kv::tier_speed;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Parts of the cache for each thread, if there are several: so many that they rarely meet.
 const PARTITIONS_PER_THREAD: u32 = 4;
+/// Memory on the nodes of a tier on which its speed is measured.
+const MEASURED_BYTES: u64 = 256 << 20;
 
 impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
@@ -171,7 +174,29 @@ fn value_tier(nodes: &Placement, args: &KvArgs) -> Result<Shelving> {
     let (tier, min_bytes) = (Arc::new(tier.map_err(failure)?), args.value_tier_from);
     let what = format!("values from {min_bytes} bytes on lie on {nodes}, up to {memory} bytes");
     log(Level::Info, "kv", what);
-    Ok(Shelving { tier, min_bytes, memory, max_value: args.max_value.unwrap_or(0) })
+    let rule = match args.value_tier_rule {
+        ValueTierRule::Length => TierRule::Length,
+        // Elsewhere on these nodes: what is in a file may be values of an earlier process.
+        ValueTierRule::Bandwidth => {
+            let bytes = memory.min(MEASURED_BYTES);
+            measured_rule(&NumaTier::new(nodes, bytes).map_err(failure)?, bytes, args)?
+        }
+    };
+    Ok(Shelving { tier, min_bytes, memory, max_value: args.max_value.unwrap_or(0), rule })
+}
+
+/// Copies of values whose reads pay for them, by what reads cost there and here.
+fn measured_rule(tier: &dyn Tier, tier_bytes: u64, args: &KvArgs) -> Result<TierRule> {
+    let speeds = tier_speed::measure(tier, tier_bytes);
+    let speeds = speeds.map_err(|error| {
+        Failure::new("tier", format!("measuring the memory for long values: {error}"))
+    })?;
+    let memory = args.value_tier_near.unwrap_or(args.memory / 8);
+    let cost = |cost: ReadCost| format!("{} ns and {} ps a byte", cost.latency_ns, cost.byte_ps);
+    let what = format!("up to {memory} bytes of values that are read often are copied here: ");
+    let (there, here) = (cost(speeds.far), cost(speeds.near));
+    log(Level::Info, "kv", format!("{what}a read takes {there} there, {here} here"));
+    Ok(TierRule::Bandwidth { memory, speeds })
 }
 
 /// Long values lie in the pool from now on.
@@ -187,7 +212,11 @@ fn with_pool(cache: Cache, master: &str, args: &KvArgs) -> Result<Cache> {
     let tier = PoolTier::new(crate::api::open_pool_now(&pool)?)?;
     let memory = args.pool_memory.unwrap_or(args.memory);
     let (tier, max_value) = (Arc::new(tier), args.max_value.unwrap_or(0));
-    let shelving = Shelving { tier, min_bytes: args.pool_values, memory, max_value };
+    let rule = match args.value_tier_rule {
+        ValueTierRule::Length => TierRule::Length,
+        ValueTierRule::Bandwidth => measured_rule(&*tier, memory, args)?,
+    };
+    let shelving = Shelving { tier, min_bytes: args.pool_values, memory, max_value, rule };
     let cache = cache.with_tier(&shelving).map_err(failure)?;
     let (from, longest) = (args.pool_values, cache.options().max_value);
     let what = format!("values of {from} to {longest} bytes lie in the pool at {master}, ");

@@ -1,13 +1,22 @@
 //! The command `kv` as data.
 
 use crate::args::{parse_listen, parse_size};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rackpool::FabricChoice;
 use rackpool_hw::numa::Placement;
 use rackpool_kv::cache::Policy;
 use rackpool_kv::herd::Pipeline;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+
+/// What decides where a long value lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ValueTierRule {
+    /// Its length alone: none has a copy
+    Length,
+    /// Also how often it is read, and what that costs
+    Bandwidth,
+}
 
 pub const KV_EXAMPLES: &str = "\
 Prints `ready memcached=ADDR resp=ADDR` on standard output when it serves (`none` for a door that is
@@ -37,6 +46,11 @@ tier_failed), and everything else is served.
 
 With --value-tier long values lie on another memory node of this host, such as one of CXL memory
 without processors, or on several by weights; index, keys and short values stay where the cache is.
+With --value-tier-rule bandwidth values there (or in a pool) have a copy in this process's memory as
+well as soon as reads of them have lost the time that a copy costs, by what reads cost there and
+here, which is measured at the start. So which do is decided for each by its length and by how
+often it is read. Copies take up to --value-tier-near, beside --memory; stats has tier_promotions,
+tier_near_hits, tier_near_bytes, tier_bytes_read.
 With --interleave all of the cache is dealt out to nodes by weights, page by page, for their
 bandwidth together.
 
@@ -55,6 +69,7 @@ Examples:
   rackpool kv --memory 1g --resp 0.0.0.0:6379 --password-file ./password
   rackpool kv --memory 4g --memcached 11211 --warm /dev/shm/cache
   rackpool kv --memory 4g --resp 6379 --value-tier numa:1 --value-tier-memory 64g
+  rackpool kv --memory 4g --resp 6379 --value-tier numa:1 --value-tier-rule bandwidth
   rackpool kv --memory 8g --resp 6379 --interleave numa:0=3,numa:1=1
   rackpool kv --memory 1g --resp 6379 --pool 127.0.0.1:7400 --pool-memory 64g
   rackpool kv --memory 1g --resp 6379 --tls-cert cert.pem --tls-key key.pem
@@ -109,7 +124,7 @@ pub struct KvArgs {
     pub warm: Option<PathBuf>,
     /// Long values lie in the memory of the pool whose master is there; several masters with commas
     /// between
-    #[arg(long, value_name = "ADDR", conflicts_with = "warm")]
+    #[arg(long, value_name = "ADDR", conflicts_with = "warm", group = "tier")]
     pub pool: Option<String>,
     /// The rack that this program runs in [default: 0]
     #[arg(long, value_name = "N", requires = "pool")]
@@ -137,7 +152,7 @@ pub struct KvArgs {
     pub interleave: Option<Placement>,
     /// Long values come from these memory nodes, index, keys and short values from where the cache
     /// is
-    #[arg(long, value_name = "NODES", conflicts_with = "pool")]
+    #[arg(long, value_name = "NODES", conflicts_with = "pool", group = "tier")]
     pub value_tier: Option<Placement>,
     /// Memory that values may take there [default: as much as --memory]
     #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "value_tier")]
@@ -146,6 +161,12 @@ pub struct KvArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "value_tier",
           default_value = "4K")]
     pub value_tier_from: u64,
+    /// Which values there, or in the pool, have a copy here as well
+    #[arg(long, value_enum, value_name = "RULE", requires = "tier", default_value = "length")]
+    pub value_tier_rule: ValueTierRule,
+    /// Memory for these copies [default: an eighth of --memory]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "tier")]
+    pub value_tier_near: Option<u64>,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

@@ -143,7 +143,8 @@ fn long_values_on_a_memory_node_are_there_after_a_kill() {
     let values = Shared(format!("/dev/shm/{name}.values"));
     let options = ["kv", "--memory", "32m", "--memcached", "0", "--interleave", "numa:0=3"];
     let tier = ["--value-tier", "numa:0", "--value-tier-memory", "16m", "--warm", &shared.0];
-    let words = [&options[..], &tier].concat();
+    let rule = ["--value-tier-rule", "bandwidth", "--value-tier-near", "1m"];
+    let words = [&options[..], &tier, &rule].concat();
     let server = Server::start(&words);
     let addr = door(&server, "memcached");
     let value = |key: usize| format!("{key:03}").repeat(4000);
@@ -160,6 +161,11 @@ fn long_values_on_a_memory_node_are_there_after_a_kill() {
         let expected = format!("VALUE key{key} 0 12000\r\n{}\r\nEND\r\n", value(key));
         assert_eq!(ask(&addr, &format!("get key{key}\r\n"), "END\r\n"), expected);
     }
+    // One node is as quick as itself, more or less: whether there are copies is not known.
+    let stats = ask(&addr, "stats\r\n", "END\r\n");
+    for name in ["tier_bytes_read", "tier_promotions", "tier_near_hits", "tier_near_bytes"] {
+        assert!(stats.contains(&format!("STAT {name} ")), "{name}: {stats}");
+    }
 }
 
 #[test]
@@ -175,6 +181,7 @@ fn what_cannot_be_served_is_refused_with_the_way_out() {
         (&["--resp", "0", "--memory", "1k"], "usage", "memory"),
         (&["--resp", "0", "--policy", "lru"], "usage", "tinylfu"),
         (&["--resp", "0", "--value-tier", "numa:777"], "no-node", "nodes with memory: 0"),
+        (&["--resp", "0", "--value-tier-rule", "bandwidth"], "usage", "--value-tier"),
         (&["--resp", "0", "--interleave", "numa:0=1,numa:9=1"], "no-node", "memory: 0"),
         (&["--resp", "0", "--interleave", "0:1"], "usage", "numa:0=3,numa:1=1"),
         (&["--resp", "0", "--tls-cert", &nowhere], "usage", "--tls-key"),

@@ -133,6 +133,20 @@ fn the_doctor_describes_this_machine() {
 }
 
 #[test]
+fn a_few_seeds_are_run_and_reported() {
+    let dir = Dir::new();
+    let file = dir.file("sim.json");
+    let words = ["sim", "run", "--seeds", "3", "--operations", "300", "--json", &file];
+    let (code, out, err) = told(&run(&words));
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("3 seeds, 1 to 3") && out.contains("fault injected"), "{out}");
+    let report = std::fs::read_to_string(&file).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((&report["seeds"], &report["failed_seeds"]), (&3.into(), &0.into()));
+    assert!(out.contains(report["trace_hash"].as_str().unwrap()), "{out}");
+}
+
+#[test]
 fn a_plan_is_made_and_a_wrong_one_is_answered_with_line_and_field() {
     let dir = Dir::new();
     let file = dir.file("plan.toml");

@@ -3,7 +3,8 @@
 //!
 //! - [`cache`]: a cache in the memory of one process, or one file of shared memory.
 //! - [`table`]: a concurrent hash table that many clients in all racks share.
-//! - [`pool_tier`]: a pool's memory for the cache's long values.
+//! - [`pool_tier`], [`numa_tier`]: a pool's memory, or that of other nodes of this host, for the
+//!   cache's long values; [`tier_speed`]: what reads cost there.
 //! - [`front`]: what ordinary clients of memcached and Redis speak, in front of a cache.
 //! - [`herd`]: the fast path to a cache for processes of the same host.
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ pub mod herd;
 pub mod numa_tier;
 pub mod pool_tier;
 pub mod table;
+pub mod tier_speed;
 pub mod words;
 
 pub use error::{Error, Result};

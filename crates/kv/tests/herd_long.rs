@@ -8,7 +8,7 @@ mod peers;
 use herd::{CHILD, Lossy, Process};
 use peers::{Rng, WITHIN};
 use rackpool_hw::window::Window;
-use rackpool_kv::cache::{Cache, Mode, Options, Shelving, Tier, TierError};
+use rackpool_kv::cache::{Cache, Mode, Options, Shelving, Tier, TierError, TierRule};
 use rackpool_kv::herd::message::{Head, Kind};
 use rackpool_kv::herd::{
     Answer, Client, Door, Engine, Error, FabricDoor, Form, Geometry, Link, Server, Tally, What,
@@ -309,7 +309,13 @@ impl Tier for Shelf {
 fn a_value_in_another_tier_goes_through_herd_and_a_tier_that_fails_is_an_error() {
     let shelf = Arc::new(Shelf::default());
     let tier: Arc<dyn Tier> = Arc::clone(&shelf) as _;
-    let shelving = Shelving { tier, min_bytes: 64 << 10, memory: 64 << 20, max_value: 0 };
+    let shelving = Shelving {
+        tier,
+        min_bytes: 64 << 10,
+        memory: 64 << 20,
+        max_value: 0,
+        rule: TierRule::Length,
+    };
     let options = Options { memory: 16 << 20, ..Options::default() };
     let cache = Cache::new(options).unwrap().with_tier(&shelving).unwrap();
     let name = unique();

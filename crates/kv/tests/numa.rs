@@ -4,7 +4,7 @@
 use rackpool_core::seam::Mem;
 use rackpool_hw::numa::Placement;
 use rackpool_hw::window::Window;
-use rackpool_kv::cache::{Cache, Error, Item, Options, Shelving};
+use rackpool_kv::cache::{Cache, Error, Item, Options, Shelving, TierRule};
 use rackpool_kv::numa_tier::NumaTier;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,13 @@ fn options() -> Options {
 }
 
 fn shelving(tier: NumaTier) -> Shelving {
-    Shelving { tier: Arc::new(tier), min_bytes: FROM_BYTES, memory: TIER_BYTES, max_value: 0 }
+    Shelving {
+        tier: Arc::new(tier),
+        min_bytes: FROM_BYTES,
+        memory: TIER_BYTES,
+        max_value: 0,
+        rule: TierRule::Length,
+    }
 }
 
 /// Version, key and what follows from both; half of the values are long.
@@ -64,6 +70,7 @@ fn long_values_lie_on_their_node_page_by_page_and_come_back_whole() {
         min_bytes: FROM_BYTES,
         memory: TIER_BYTES,
         max_value: 0,
+        rule: TierRule::Length,
     };
     let cache = Cache::new(options()).unwrap().with_tier(&shelving).unwrap();
     for version in 1..6 {

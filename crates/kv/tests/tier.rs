@@ -2,8 +2,12 @@
 //! tier that fails does to callers.
 
 use rackpool_hw::window::Piece;
-use rackpool_kv::cache::{Cache, Error, Mode, Options, Pinned, Policy, Shelving, Tier, TierError};
+use rackpool_kv::cache::{
+    Cache, Error, Mode, Options, Pinned, Policy, ReadCost, Shelving, Speeds, Tier, TierError,
+    TierRule,
+};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 const FAR_BYTES: u64 = 1024;
@@ -80,9 +84,13 @@ impl Tier for Store {
 }
 
 fn tiered(options: Options, memory: u64) -> (Cache, Arc<Store>) {
+    ruled(options, memory, TierRule::Length)
+}
+
+fn ruled(options: Options, memory: u64, rule: TierRule) -> (Cache, Arc<Store>) {
     let store = Arc::new(Store::default());
     let tier: Arc<dyn Tier> = Arc::clone(&store) as _;
-    let shelving = Shelving { tier, min_bytes: FAR_BYTES, memory, max_value: 0 };
+    let shelving = Shelving { tier, min_bytes: FAR_BYTES, memory, max_value: 0, rule };
     (Cache::new(options).unwrap().with_tier(&shelving).unwrap(), store)
 }
 
@@ -256,7 +264,9 @@ fn whatever_happens_the_tier_holds_what_the_cache_says_and_values_are_right() {
     for policy in policies {
         // So little of both that log and tier make room all the time, and items are moved.
         let options = Options { memory: 3 << 19, partitions: 2, policy, ..Options::default() };
-        let (cache, store) = tiered(options, 512 << 10);
+        // With copies of some, and without.
+        let rule = if policy == Policy::Fifo { TierRule::Length } else { copies(64 << 10) };
+        let (cache, store) = ruled(options, 512 << 10, rule);
         let mut model: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut random = |below: u64| {
@@ -282,7 +292,9 @@ fn whatever_happens_the_tier_holds_what_the_cache_says_and_values_are_right() {
                     let _ = entry.set_expiry(now + random(100));
                 }
                 _ => {
-                    if let Some(found) = get(&cache, &name, now) {
+                    // So often that it gets a copy, if there are any.
+                    for _ in 0..3 {
+                        let Some(found) = get(&cache, &name, now) else { break };
                         let found = found.unwrap();
                         hits[usize::from(found.len() >= 1024)] += 1;
                         assert!(model[&key] == found, "{policy:?}, step {step}");
@@ -291,12 +303,174 @@ fn whatever_happens_the_tier_holds_what_the_cache_says_and_values_are_right() {
             }
             if step % 500 == 0 {
                 assert_eq!(store.bytes(), cache.stats().tier_bytes, "{policy:?}, step {step}");
-                assert!(store.bytes() <= 512 << 10);
+                assert!(store.bytes() <= 512 << 10 && cache.stats().tier_near_bytes <= 64 << 10);
             }
         }
+        let is_copied = cache.stats().tier_promotions > 100 && cache.stats().tier_near_hits > 100;
+        assert_eq!(is_copied, rule != TierRule::Length, "{policy:?}: {:?}", cache.stats());
         assert!(hits[0] > 100 && hits[1] > 100, "{policy:?}: {hits:?}");
         assert!(policy == Policy::Fifo || cache.stats().moved > 100, "{policy:?}");
         drop(cache);
         assert_eq!(store.bytes(), 0);
     }
+}
+
+/// Copies of what was read twice, up to so many bytes.
+fn copies(memory: u64) -> TierRule {
+    let cost = |latency_ns| ReadCost { latency_ns, byte_ps: 0 };
+    TierRule::Bandwidth { memory, speeds: Speeds { far: cost(1000), near: cost(10) } }
+}
+
+fn reads(store: &Store) -> u64 {
+    store.inner.lock().unwrap().reads
+}
+
+#[test]
+fn values_that_are_read_often_come_near_and_others_do_not() {
+    let (cache, store) = ruled(Options::default(), 64 << 20, copies(1 << 20));
+    let key = |i: u64| format!("key {i}").into_bytes();
+    for i in 0..100 {
+        cache.set(&key(i), &value(2048, i), 0, 0, 1).unwrap();
+    }
+    let get_all = |keys: std::ops::Range<u64>| {
+        keys.for_each(|i| assert_eq!(get(&cache, &key(i), 1).unwrap().unwrap(), value(2048, i)));
+    };
+    get_all(0..100);
+    assert_eq!((reads(&store), cache.stats().tier_promotions), (100, 0));
+    get_all(0..10);
+    assert_eq!((reads(&store), cache.stats().tier_promotions), (110, 10));
+    // From now on these are read here, whole, in part and sent, and the tier is not asked.
+    get_all(0..10);
+    let mut part = [0; 100];
+    let count = cache.get(&key(3), 1, |item| item.copy_to(1000, &mut part).unwrap());
+    assert_eq!((count, &part[..]), (Some(100), &value(2048, 3)[1000..1100]));
+    let mut pinned = cache.get(&key(4), 1, |item| item.pin().unwrap()).unwrap();
+    assert_eq!(sent(&mut pinned).unwrap(), value(2048, 4));
+    let stats = cache.stats();
+    assert_eq!((reads(&store), stats.tier_bytes_read), (110, 110 * 2048));
+    assert_eq!((stats.tier_near_hits, stats.tier_near_bytes), (12, 10 * 2048));
+    // Values stay in the tier as well, so one that breaks takes the others with it, and not these.
+    assert_eq!(store.bytes(), 100 * 2048);
+    store.set_broken(true);
+    get_all(0..10);
+    assert_eq!(get(&cache, &key(50), 1).unwrap().unwrap_err().code(), "tier");
+    store.set_broken(false);
+    // A value that is put is another one, and has to pay for itself.
+    cache.set(&key(0), &value(3000, 7), 0, 0, 1).unwrap();
+    assert!(cache.remove(&key(1), 1));
+    assert_eq!(cache.stats().tier_near_bytes, 8 * 2048);
+    assert_eq!(get(&cache, &key(0), 1).unwrap().unwrap(), value(3000, 7));
+    assert_eq!((reads(&store), cache.stats().tier_promotions), (111, 10));
+    assert_eq!(cache.stats().tier_bytes_read, 110 * 2048 + 3000);
+    // What is still sent keeps its copy, and its value.
+    cache.clear(1);
+    assert_eq!((cache.stats().tier_near_bytes, store.bytes()), (2048, 2048));
+    drop(pinned);
+    assert_eq!((cache.stats().tier_near_bytes, store.bytes()), (0, 0));
+}
+
+#[test]
+fn copies_keep_to_their_memory_and_those_that_are_read_stay() {
+    let (cache, store) = ruled(Options::default(), 64 << 20, copies(10 * 2048));
+    let key = |i: u64| i.to_le_bytes();
+    for i in 0..40 {
+        cache.set(&key(i), &value(2048, i), 0, 0, 1).unwrap();
+    }
+    cache.set(b"long", &value(20 * 2048, 1), 0, 0, 1).unwrap();
+    let twice = |keys: std::ops::Range<u64>| {
+        for i in keys.clone().chain(keys) {
+            assert_eq!(get(&cache, &key(i), 1).unwrap().unwrap(), value(2048, i));
+            assert!(cache.stats().tier_near_bytes <= 10 * 2048);
+        }
+    };
+    twice(0..10);
+    assert_eq!((cache.stats().tier_promotions, cache.stats().tier_near_bytes), (10, 10 * 2048));
+    // Five of these are read once more: the others go for those that come.
+    (0..5).for_each(|i| _ = get(&cache, &key(i), 1));
+    twice(10..15);
+    let before = reads(&store);
+    (0..5).chain(10..15).for_each(|i| _ = get(&cache, &key(i), 1));
+    assert_eq!((reads(&store), cache.stats().tier_promotions), (before, 15));
+    // One that lost its copy pays anew; one that is longer than all copies together has none.
+    _ = get(&cache, &key(7), 1);
+    (0..5).for_each(|_| _ = get(&cache, b"long", 1));
+    assert_eq!((reads(&store), cache.stats().tier_promotions), (before + 6, 15));
+    assert_eq!(cache.stats().evictions, 0);
+}
+
+#[test]
+fn without_the_rule_or_with_a_tier_as_quick_nothing_is_copied() {
+    let cost = ReadCost { latency_ns: 100, byte_ps: 100 };
+    let speeds = Speeds { far: cost, near: cost };
+    for rule in [TierRule::Length, TierRule::Bandwidth { memory: 1 << 20, speeds }] {
+        let (cache, store) = ruled(Options::default(), 64 << 20, rule);
+        cache.set(b"key", &value(2048, 1), 0, 0, 1).unwrap();
+        (0..100).for_each(|_| _ = get(&cache, b"key", 1));
+        assert_eq!((reads(&store), cache.stats().tier_promotions), (100, 0));
+    }
+    let store: Arc<dyn Tier> = Arc::new(Store::default());
+    let rule = TierRule::Bandwidth { memory: FAR_BYTES - 1, speeds };
+    let shelving =
+        Shelving { tier: store, min_bytes: FAR_BYTES, memory: 1 << 20, max_value: 0, rule };
+    let refused = Cache::new(Options::default()).unwrap().with_tier(&shelving).unwrap_err();
+    assert!(refused.to_string().contains("memory for copies"), "{refused}");
+}
+
+/// Version and key, and what follows from both.
+fn versioned(key: u64, version: u64) -> Vec<u8> {
+    let mut bytes = [key.to_le_bytes(), version.to_le_bytes()].concat();
+    bytes.extend(value(1500 + (version % 7 * 300) as usize, key ^ version << 8));
+    bytes
+}
+
+#[test]
+fn no_copy_is_torn_or_old_while_others_put_values_of_the_same_keys() {
+    const KEYS: u64 = 8;
+    let options = Options { partitions: 2, shared_reads: true, ..Options::default() };
+    // Room for about half of the copies: they come and go all the time.
+    let (cache, _) = ruled(options, 64 << 20, copies(2 * 4096));
+    let put: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let is_over = AtomicBool::new(false);
+    for key in 0..KEYS {
+        cache.set(&key.to_le_bytes(), &versioned(key, 0), 0, 0, 1).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for reader in 0..3_u64 {
+            let (cache, put, is_over) = (&cache, &put, &is_over);
+            scope.spawn(move || {
+                let mut seen = [0; KEYS as usize];
+                let mut step = reader;
+                while !is_over.load(Ordering::Acquire) {
+                    // Some keys are read much more often than others.
+                    let key = (step * step) % KEYS;
+                    let least = put[key as usize].load(Ordering::Acquire);
+                    let found = match step % 3 {
+                        0 => {
+                            let pinned = cache.get(&key.to_le_bytes(), 1, |item| item.pin());
+                            sent(&mut pinned.unwrap().unwrap()).unwrap()
+                        }
+                        _ => get(cache, &key.to_le_bytes(), 1).unwrap().unwrap(),
+                    };
+                    let version = u64::from_le_bytes(found[8..16].try_into().unwrap());
+                    assert!(found == versioned(key, version), "{key}: never stored");
+                    assert!(version >= least.max(seen[key as usize]), "{key}: an old value");
+                    seen[key as usize] = version;
+                    step += 1;
+                }
+            });
+        }
+        for version in 1..3000 {
+            for key in 0..KEYS {
+                // One key is put much less often, so that it has a copy most of the time.
+                if key != 1 || version % 100 == 0 {
+                    cache.set(&key.to_le_bytes(), &versioned(key, version), 0, 0, 1).unwrap();
+                    put[key as usize].store(version, Ordering::Release);
+                }
+            }
+        }
+        is_over.store(true, Ordering::Release);
+    });
+    let stats = cache.stats();
+    assert!(stats.tier_promotions > 0 && stats.tier_near_bytes <= 2 * 4096, "{stats:?}");
+    assert_eq!((stats.items, stats.evictions), (KEYS, 0));
 }

@@ -237,6 +237,7 @@ fn build(context: &Context, scenarios: &[&Scenario]) -> Result<Built, String> {
         .args(words)
         .arg("--message-format=json-render-diagnostics")
         .current_dir(&context.root)
+        .envs(context.cargo_env.iter().copied())
         .stderr(Stdio::inherit())
         .output()
         .map_err(|e| format!("cannot start cargo: {e}"))?;

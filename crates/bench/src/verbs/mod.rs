@@ -1,14 +1,14 @@
 //! `bench verbs`: what HERD measures of verbs, on any fabric. The time of one READ, WRITE (inline
 //! where the fabric has that) and ECHO; the rate of READs and WRITEs into one target from several
-//! endpoints and out of one endpoint to several targets, by size; ECHO by the kind of its request;
-//! all to all.
+//! endpoints and out of one endpoint to several targets, by size; ECHO by the kinds of its request
+//! and its answer; all to all.
 //!
 //! Everything is in this process, one thread drives all endpoints, the targets' threads are the
 //! fabric's own. On a device that the kernel emulates (Soft-RoCE) numbers prove that the code works
 //! and say nothing of its speed; the report says so.
 //!
-//! Left out: ECHO answered by WRITE, since a target writes into nobody's memory by itself; on
-//! mapped memory ECHO at all, since its messages go by rings (`bench ring`).
+//! ECHO answered by WRITE has a server with an endpoint of its own, connected to memory of the
+//! client. Left out: on mapped memory ECHO with messages, since those go by rings (`bench ring`).
 //!
 //! Source: HERD §3.2 (verbs alone, ECHO), §3.3 (all to all).
 
@@ -107,10 +107,11 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
     let mut report = Report::here(Kind::Measured);
     report.extra.insert("fabric".into(), options.carrier.name().into());
     report.extra.insert("size".into(), options.size.name().into());
-    let mut steps = Steps::new(8, progress);
+    let mut steps = Steps::new(9, progress);
     if options.carrier == Carrier::Shm {
         let make = |ends, nodes| rig::mapped(ends, nodes);
         one_sided(options.size, &mut steps, &mut report, &make, 0)?;
+        echo_by_writes(options.size, &mut steps, &mut report, &make)?;
         steps.end();
         return Ok(report);
     }
@@ -125,6 +126,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
     drop(mesh);
     let make = |ends, nodes| rig::connected(ends, nodes, &fabric);
     one_sided(options.size, &mut steps, &mut report, &make, inline_bytes.into())?;
+    echo_by_writes(options.size, &mut steps, &mut report, &make)?;
     steps.begin("perftest");
     if let Some(device) = device {
         beside(&mut report, &device);
@@ -342,22 +344,50 @@ fn echoes(
         ("send_send", Request::Send),
     ];
     for (name, request) in kinds {
-        steps.begin(&format!("echo_{name}"));
-        let mut latency = Histogram::new();
-        let alone = (SMALL_BYTES, 1);
-        echo::rate(mesh, request, alone, (Duration::ZERO, size.samples() / 10), &mut latency)?;
-        let summary = latency.summary();
-        let row = format!("echo_{name}_{SMALL_BYTES}B");
-        let row = Row::new(&row, "ns", Better::Lower, summary.p50 as f64);
-        report.results.push(row.percentiles(summary));
-        let mut rates = Vec::new();
-        for _ in 0..size.rules().pairs {
-            let many = (SMALL_BYTES, WINDOWS);
-            rates.push(echo::rate(mesh, request, many, (size.slice(), 1), &mut latency)?);
-        }
-        let row = format!("echo_rate_{name}_{SMALL_BYTES}B");
-        let row = Row::new(&row, "ops/s", Better::Higher, quantile(&rates, 0.5));
-        report.results.push(row.samples(rates.len() as u64).with("windows", WINDOWS));
+        echo_rows(size, steps, report, name, &mut |windows, enough, latency| {
+            echo::rate(mesh, request, (SMALL_BYTES, windows), enough, latency)
+        })?;
     }
+    Ok(())
+}
+
+fn echo_by_writes<E: LocalBuffers + Send>(
+    size: Size,
+    steps: &mut Steps<'_>,
+    report: &mut Report,
+    make: &dyn Fn(usize, usize) -> Result<Mesh<E>, BenchError>,
+) -> Result<(), BenchError> {
+    let (mut there, mut back) = (make(1, 1)?, make(1, 1)?);
+    echo_rows(size, steps, report, "write_write", &mut |windows, enough, latency| {
+        echo::rate_by_writes(&mut there, &mut back, (SMALL_BYTES, windows), enough, latency)
+    })
+}
+
+/// Echoes with so many under way, for some time and at least so many: echoes a second.
+type MeasureEchoes<'a> =
+    dyn FnMut(u64, (Duration, u64), &mut Histogram) -> Result<f64, BenchError> + 'a;
+
+/// The time of one echo alone, and the rate of many.
+fn echo_rows(
+    size: Size,
+    steps: &mut Steps<'_>,
+    report: &mut Report,
+    name: &str,
+    measure: &mut MeasureEchoes<'_>,
+) -> Result<(), BenchError> {
+    steps.begin(&format!("echo_{name}"));
+    let mut latency = Histogram::new();
+    measure(1, (Duration::ZERO, size.samples() / 10), &mut latency)?;
+    let summary = latency.summary();
+    let row = format!("echo_{name}_{SMALL_BYTES}B");
+    let row = Row::new(&row, "ns", Better::Lower, summary.p50 as f64);
+    report.results.push(row.percentiles(summary));
+    let mut rates = Vec::new();
+    for _ in 0..size.rules().pairs {
+        rates.push(measure(WINDOWS, (size.slice(), 1), &mut latency)?);
+    }
+    let row = format!("echo_rate_{name}_{SMALL_BYTES}B");
+    let row = Row::new(&row, "ops/s", Better::Higher, quantile(&rates, 0.5));
+    report.results.push(row.samples(rates.len() as u64).with("windows", WINDOWS));
     Ok(())
 }

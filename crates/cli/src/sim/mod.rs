@@ -1,5 +1,6 @@
 //! `rackpool sim`: runs by seed, one of them again, and the tables of the simulated cluster. The
-//! runs are in `rackpool-sim`; here is what is asked of them and how their answers are shown.
+//! runs are in `rackpool-sim` and, in bulk, `rackpool_bench::sim_runs`; here is what is asked of
+//! them and how their answers are shown.
 //! Everything is a function of [`Engine`], so that tests put a toy in the cluster's place.
 
 mod calibrate;
@@ -8,7 +9,6 @@ mod engine;
 mod mutations;
 mod page;
 mod rack;
-mod show;
 mod speed;
 mod sweep;
 mod tables;
@@ -18,6 +18,8 @@ use crate::failure::{Failure, Result};
 pub use calibrate::run as calibrate;
 pub use engine::Engine;
 pub use rack::Meter;
+pub use rackpool_bench::sim_runs::threads;
+use rackpool_bench::sim_runs::{calibration, show};
 use rackpool_sim::device::Profile;
 use rackpool_sim::report::{Cell, Column, Table};
 use rackpool_sim::run::Config;
@@ -77,15 +79,4 @@ pub fn page_of(title: &str, tables: &[Table], profile: &Profile, seconds: f64) -
     let finished_at = format!("{} UTC", crate::output::utc(now, ' '));
     let page = page::of_tables(title, tables, profile, finished_at, seconds);
     rackpool_bench::html::render(&page)
-}
-
-/// `calibrated` or `uncalibrated`, as every output says.
-fn calibration(profile: &Profile) -> &'static str {
-    if profile.calibrated { "calibrated" } else { "uncalibrated" }
-}
-
-/// How many threads run seeds: as many as there are processors, unless told.
-pub fn threads(asked: Option<u32>) -> usize {
-    let here = || std::thread::available_parallelism().map_or(1, usize::from);
-    asked.map_or_else(here, |threads| threads as usize)
 }

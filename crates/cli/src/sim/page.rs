@@ -1,13 +1,12 @@
 //! Sweeps and tables as a page. Says what to show; `rackpool_bench::html` draws it. Pure.
 
-use super::sweep::Findings;
-use super::{calibration, show};
 use rackpool_bench::format::Unit;
 use rackpool_bench::html::{
     Bar, BarChart, BarGroup, Block, Column, DemoReport, KeyNumber, Scale, Section, Table, Tone,
     Verdict,
 };
 use rackpool_bench::report::Kind;
+use rackpool_bench::sim_runs::{Findings, calibration, show};
 use rackpool_sim::device::Profile;
 use rackpool_sim::report;
 use rackpool_sim::run::Group;

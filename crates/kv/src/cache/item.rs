@@ -224,7 +224,9 @@ impl<'a> Item<'a> {
             let before = out.len();
             out.resize(before + value.bytes() as usize, 0);
             let read = value.read(0, &mut out[before..]);
-            return read.inspect_err(|_| out.truncate(before));
+            read.inspect_err(|_| out.truncate(before))?;
+            value.was_read(&out[before..]);
+            return Ok(());
         }
         for piece in self.partition().pieces(self.pos()) {
             self.units.append_to(piece.at, piece.bytes, out);
@@ -284,6 +286,7 @@ impl<'a> Item<'a> {
             let value = Arc::clone(self.far()?);
             let mut far = FarPin { value, chunk: Vec::new(), chunk_at: 0 };
             far.load(0)?;
+            far.value.was_read(&far.chunk);
             return Ok(Pinned(Kept::Far(far)));
         }
         let Source::Locked(partition, _) = self.source else {
@@ -327,10 +330,11 @@ impl Origin<'_> {
     }
 }
 
-fn copy_far_to(value: &FarValue, offset: u64, out: &mut [u8]) -> Result<usize> {
+fn copy_far_to(value: &Arc<FarValue>, offset: u64, out: &mut [u8]) -> Result<usize> {
     let count = value.bytes().saturating_sub(offset).min(out.len() as u64) as usize;
     if count > 0 {
         value.read(offset, &mut out[..count])?;
+        value.was_read(&out[..count]);
     }
     Ok(count)
 }

@@ -12,7 +12,7 @@
 //! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `log.rs`: items
 //!   in segments; `evict.rs`, `policy.rs`: who goes; `partition.rs`: all of that under one lock;
 //!   `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`: reads without the
-//!   lock; `tier.rs`: values that lie elsewhere.
+//!   lock; `tier.rs`: values that lie elsewhere; `near.rs`: copies of these.
 //!
 //! ```
 //! use rackpool_kv::cache::{Cache, Options};
@@ -37,6 +37,7 @@ mod item;
 mod layout;
 mod log;
 mod many;
+mod near;
 mod partition;
 mod policy;
 mod recover;
@@ -48,6 +49,7 @@ mod view;
 pub use entry::{Entry, Writer};
 pub use error::{Error, Result};
 pub use item::{Item, Meta, Pinned};
+pub use near::{ReadCost, Speeds, TierRule};
 pub use policy::Policy;
 pub use recover::Recovered;
 pub use stats::Stats;
@@ -336,6 +338,7 @@ impl Cache {
         check("tier values", shelving.min_bytes, TIER_VALUE_BYTES_MIN, self.options.max_value)?;
         check("tier memory", shelving.memory, least, u64::MAX)?;
         let partitions = u64::from(self.options.partitions);
+        shelving.rule.check(shelving.min_bytes, partitions)?;
         let longest = shelving.memory / partitions / 4;
         check("longest value", shelving.max_value, 0, longest)?;
         let options = Arc::get_mut(&mut self.options).expect("nobody has a clone");

@@ -543,6 +543,7 @@ impl Partition {
 
     /// Counters and gauges.
     pub fn stats_now(&self) -> Stats {
+        let near = self.shelf.as_ref().map_or_else(Default::default, Shelf::near_stats);
         Stats {
             items: self.index.items(),
             live_bytes: self.segments.live_bytes(),
@@ -551,6 +552,10 @@ impl Partition {
             index_units: self.index.unit_count(),
             tier_items: self.shelf.as_ref().map_or(0, Shelf::count),
             tier_bytes: self.shelf.as_ref().map_or(0, Shelf::used_bytes),
+            tier_bytes_read: near.far_bytes,
+            tier_promotions: near.promotions,
+            tier_near_hits: near.hits,
+            tier_near_bytes: near.bytes,
             ..self.stats
         }
     }

@@ -33,6 +33,14 @@ pub struct Stats {
     pub tier_items: u64,
     /// Bytes of them, those included that are still sent although their items are gone.
     pub tier_bytes: u64,
+    /// Bytes of values that were read there.
+    pub tier_bytes_read: u64,
+    /// Values of which a copy was made here, since reads had paid for it.
+    pub tier_promotions: u64,
+    /// Reads of values there that a copy here has answered.
+    pub tier_near_hits: u64,
+    /// Bytes of copies.
+    pub tier_near_bytes: u64,
 }
 
 impl Stats {
@@ -54,5 +62,9 @@ impl Stats {
         self.index_units += other.index_units;
         self.tier_items += other.tier_items;
         self.tier_bytes += other.tier_bytes;
+        self.tier_bytes_read += other.tier_bytes_read;
+        self.tier_promotions += other.tier_promotions;
+        self.tier_near_hits += other.tier_near_hits;
+        self.tier_near_bytes += other.tier_near_bytes;
     }
 }

@@ -5,7 +5,8 @@
 //! came. Room is made as by CLOCK: the value that came first goes, unless it was used since. The
 //! memory of a value comes back when the item is gone and nobody sends from it any more. If the
 //! tier keeps values beyond the process, a restarted cache has them again: the reference has their
-//! hash.
+//! hash. Values that are read often have a copy in this process's memory as well, if that is wanted
+//! (`near.rs`).
 //!
 //! Source: HMSDK (data tiering: index and metadata in DRAM, values in the larger tier).
 
@@ -13,6 +14,7 @@ use super::Mode;
 use super::entry::Hasher;
 use super::error::{Error, Result};
 use super::layout::{Header, Pos, Slot};
+use super::near::{Copied, Near, NearStats, TierRule};
 use super::partition::Partition;
 use rackpool_core::seam::Mem;
 use std::collections::{HashMap, VecDeque};
@@ -84,6 +86,8 @@ pub struct Shelving {
     pub memory: u64,
     /// Longest value, bytes; at most a quarter of a partition's share, which is also meant by 0.
     pub max_value: u64,
+    /// Which of them have a copy in this process's memory as well.
+    pub rule: TierRule,
 }
 
 /// A value in a tier; its memory comes back when this is dropped.
@@ -96,6 +100,10 @@ pub(crate) struct FarValue {
     state: Option<Box<Hasher>>,
     /// Bytes of all values of its shelf.
     used: Arc<AtomicU64>,
+    /// Its reads, and its copy.
+    pub copied: Copied,
+    /// The copies of its shelf.
+    near: Arc<Near>,
 }
 
 impl FarValue {
@@ -111,8 +119,24 @@ impl FarValue {
         self.tier.write(self.place, offset, from).map_err(failed("writing a value"))
     }
 
+    /// Reads from its copy, if it has one, or from the tier.
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<()> {
-        self.tier.read(self.place, offset, to).map_err(failed("reading a value"))
+        if let Some(copy) = self.copied.get() {
+            to.copy_from_slice(&copy.bytes[offset as usize..][..to.len()]);
+            self.near.count_hit();
+            return Ok(());
+        }
+        self.tier.read(self.place, offset, to).map_err(failed("reading a value"))?;
+        self.near.count_far(to.len());
+        Ok(())
+    }
+
+    /// A look-up has read `bytes` of it, from the start: if that is all, it may have a copy now.
+    /// To be called under the lock of its partition.
+    pub fn was_read(self: &Arc<Self>, bytes: &[u8]) {
+        if bytes.len() as u64 == self.bytes {
+            self.near.consider(self, bytes);
+        }
     }
 
     /// As it stands in the log.
@@ -157,6 +181,7 @@ pub(crate) struct Shelf {
     max_bytes: u64,
     limit: u64,
     used: Arc<AtomicU64>,
+    near: Arc<Near>,
     /// By their places.
     values: HashMap<u64, Arc<FarValue>>,
     /// Hash of the key, and place, in the order in which they came; some are gone.
@@ -174,6 +199,7 @@ impl Shelf {
             min_bytes: shelving.min_bytes,
             limit,
             used: Arc::default(),
+            near: Arc::new(Near::new(shelving.rule, partitions)),
             values: HashMap::new(),
             order: VecDeque::new(),
         }
@@ -186,6 +212,10 @@ impl Shelf {
 
     pub fn count(&self) -> u64 {
         self.values.len() as u64
+    }
+
+    pub fn near_stats(&self) -> NearStats {
+        self.near.stats()
     }
 
     pub fn clear(&mut self) {
@@ -208,7 +238,8 @@ impl Shelf {
         // Relaxed: see `FarValue::drop`.
         self.used.fetch_add(bytes, Ordering::Relaxed);
         let (tier, used) = (Arc::clone(&self.tier), Arc::clone(&self.used));
-        FarValue { tier, place, bytes, state, used }
+        let (copied, near) = (Copied::default(), Arc::clone(&self.near));
+        FarValue { tier, place, bytes, state, used, copied, near }
     }
 
     /// A value that an earlier process has left, if it is whole.

@@ -166,6 +166,10 @@ fn general(core: &Core) -> Pairs {
     put("curr_items", cache.items.to_string());
     put("tier_items", cache.tier_items.to_string());
     put("tier_bytes", cache.tier_bytes.to_string());
+    put("tier_bytes_read", cache.tier_bytes_read.to_string());
+    put("tier_promotions", cache.tier_promotions.to_string());
+    put("tier_near_hits", cache.tier_near_hits.to_string());
+    put("tier_near_bytes", cache.tier_near_bytes.to_string());
     put("total_items", cache.sets.to_string());
     put("evictions", (cache.evictions + cache.index_evictions).to_string());
     put("reclaimed", cache.expired.to_string());

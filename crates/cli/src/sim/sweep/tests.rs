@@ -4,6 +4,7 @@ use super::super::{Engine, run_on};
 use super::*;
 use crate::args::{Cli, Command};
 use clap::Parser;
+use rackpool_bench::sim_runs::calibration;
 use rackpool_sim::device::Profile;
 use rackpool_sim::report::Table;
 use rackpool_sim::run::{Counts, Fault, Group};
@@ -11,6 +12,7 @@ use rackpool_sim::stored::StoredSeed;
 use rackpool_sim::time::Ps;
 use rackpool_sim::world::scale::Options;
 use serde_json::Value;
+use std::path::PathBuf;
 
 /// Seeds from 90 fail from operation 7 on, if a daemon may crash.
 fn toy(config: &Config, seed: u64) -> SeedOutcome {

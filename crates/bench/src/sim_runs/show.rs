@@ -1,9 +1,8 @@
 //! Runs and tables as text for a terminal. Pure.
 
-use super::calibration;
-use super::sweep::Findings;
-use rackpool_bench::format::{Unit, digits};
-use rackpool_bench::report::TextTable;
+use super::{Findings, calibration};
+use crate::format::{Unit, digits};
+use crate::report::TextTable;
 use rackpool_sim::device::Profile;
 use rackpool_sim::report::{Cell, Column, Table};
 use rackpool_sim::run::{Config, Counts, Group, SeedOutcome, Sweep};
