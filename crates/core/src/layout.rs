@@ -387,6 +387,12 @@ pub const fn cell_offset(index: u32) -> u64 {
     SlotWord::Cells as u64 + 8 * index as u64
 }
 const _: () = assert!(cell_offset(CELLS) == SlotWord::ConsumedSeq as u64);
+// Lines have one writer each where the software keeps caches coherent: the client. (There it fills
+// no word of `Releases`, and the daemon leaves `FabricSleeping` alone.)
+const _: () = assert!((SlotWord::Cells as u64).is_multiple_of(64));
+const _: () = assert!((SlotWord::ConsumedSeq as u64).is_multiple_of(64));
+const _: () = assert!((SlotWord::Releases as u64).is_multiple_of(64));
+const _: () = assert!(SLOT_REQUEST_RING.is_multiple_of(64) && RING_BYTES.is_multiple_of(64));
 
 /// Bytes of one ring: a control block, the poll entries, the data ring.
 pub const RING_BYTES: u64 =

@@ -111,7 +111,7 @@ pub(crate) fn pin(
             lease.give_cell_back(cell);
             match miss {
                 Miss::Unknown | Miss::Shared(_) => Ok(None),
-                Miss::OneSided(..) => Err(denied()),
+                Miss::OneSided(..) | Miss::Apart(_) => Err(denied()),
                 Miss::CrossesPage => {
                     Err(Error::OutOfBounds { addr, bytes, limit_bytes: client.bytes_in_page(addr) })
                 }

@@ -9,6 +9,7 @@
 //! Source: DESIGN §2 (attach; another version or geometry is an error).
 
 use crate::addr::{FrameIndex, Generation, PageGeometry, PageId, RackId};
+use crate::coherence;
 use crate::constants::{REPLICA_HOMES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX};
 use crate::counts::{AnswerCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
@@ -27,7 +28,7 @@ use crate::daemon::replica_room::Rooms;
 use crate::daemon::replicas::Replicas;
 use crate::daemon::session::Sessions;
 use crate::daemon::slab::Slabs;
-use crate::daemon::{Daemon, World};
+use crate::daemon::{Daemon, World, set_table};
 use crate::error::{Error, Result};
 use crate::layout::{
     FRAMES_OFFSET, FrameState, LAYOUT_VERSION, MAGIC, RegionLayout, SUPERBLOCK_OFFSET, StateWord,
@@ -191,6 +192,8 @@ impl Daemon {
         }
         daemon.start_freeing(&leaving, None, world);
         daemon.hold_first_pages(&leaving, world.private());
+        let used = daemon.frames.high;
+        coherence::settle_pages(world.table(), world.pages(), &layout, used);
         daemon.trim_slabs(world);
         Ok(daemon)
     }
@@ -289,7 +292,7 @@ impl Daemon {
             settle_table(world, frame, entry.generation.0);
         }
         for index in 0..REPLICA_HOMES {
-            world.table().store(self.layout.replicas_word(index), 0);
+            set_table(world, self.layout.replicas_word(index), 0);
         }
         Ok(leaving)
     }
@@ -364,6 +367,6 @@ fn check_superblock(
 fn settle_table<W: World>(world: &mut W, frame: u32, generation: u64) {
     let word = table_word(FrameIndex(frame));
     if world.table().load(word) != generation {
-        world.table().store(word, generation);
+        set_table(world, word, generation);
     }
 }
