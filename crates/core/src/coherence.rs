@@ -23,6 +23,40 @@ use crate::addr::FrameIndex;
 use crate::constants::CELLS;
 use crate::layout::{RegionLayout, cell_offset};
 use crate::seam::{Mem, Mutation};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Who keeps the caches of the hosts that share a memory in agreement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Coherence {
+    /// The hardware: a store that left its processor is seen by all.
+    #[default]
+    Hardware,
+    /// The software, by writing lines back and dropping them; within a host the hardware.
+    Software,
+}
+
+impl Coherence {
+    /// Of a memory that was mapped.
+    pub fn of<M: Mem>(mem: &M) -> Self {
+        if mem.is_coherent() { Self::Hardware } else { Self::Software }
+    }
+
+    /// Whether it is the hardware's.
+    pub fn is_hardware(self) -> bool {
+        self == Self::Hardware
+    }
+}
+
+impl fmt::Display for Coherence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hardware => "hardware",
+            Self::Software => "software",
+        })
+    }
+}
 
 /// Shows a range that was stored to, unless a test hides it.
 #[inline(always)]

@@ -12,6 +12,7 @@
 //! State of the private section changes by one 8-byte store or by a redo record.
 
 use crate::addr::{FrameIndex, PageGeometry};
+use crate::coherence::Coherence;
 use crate::constants::{
     CELLS, DEBTS_MAX, DUES_MAX, LOCKS_MAX, REPLICA_HOMES, RING_DATA_BYTES, RING_ENTRIES,
     RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
@@ -80,7 +81,7 @@ pub struct Superblock {
     pub region_id: [u64; 2],
     /// Frames in the pages section.
     pub frame_count: u64,
-    /// Feature bits; unknown ones are an error.
+    /// Feature bits, of [`FEATURES`]; unknown ones are an error.
     pub features: u64,
     /// Session records, for a later larger table.
     pub sessions: u32,
@@ -95,7 +96,21 @@ const _: () = assert!(size_of::<Superblock>() == 128);
 const _: () = assert!(std::mem::offset_of!(Superblock, region_id) == 16);
 const _: () = assert!(std::mem::offset_of!(Superblock, checksum) == 120);
 
+/// Feature bit of a region whose hosts' caches no hardware keeps in agreement: whoever opens it has
+/// to write lines back and drop them (`coherence.rs`).
+pub const FEATURE_SOFTWARE_COHERENT: u64 = 1;
+/// Feature bits that this release knows.
+pub const FEATURES: u64 = FEATURE_SOFTWARE_COHERENT;
+
 impl Superblock {
+    /// Who keeps the caches of the region's hosts in agreement.
+    pub fn coherence(&self) -> Coherence {
+        match self.features & FEATURE_SOFTWARE_COHERENT {
+            0 => Coherence::Hardware,
+            _ => Coherence::Software,
+        }
+    }
+
     /// The checksum that the other fields call for.
     pub fn checksum_of(&self) -> u64 {
         let bytes = self.as_bytes();

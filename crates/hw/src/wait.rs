@@ -134,6 +134,7 @@ pub fn sleep_until_woken(
     timeout: Duration,
 ) {
     window.store(offset, 1);
+    window.flush(offset, 8);
     // Pairs with the fence in wait.rs::wake_if_sleeping: either we see the work below, or the
     // waker sees the 1.
     window.fence();
@@ -141,26 +142,34 @@ pub fn sleep_until_woken(
         window.futex_wait(offset, 1, timeout);
     }
     window.store(offset, 0);
+    window.flush(offset, 8);
 }
 
 /// Wakes the owner of the sleeping word at `offset` if it sleeps or is about to; whether it did.
-/// Called after the work has been published.
+/// Called after the work has been published. A sleeper on another host, which only the software
+/// keeps coherent, is not woken: no call here reaches it, and the word's line is its own. Then
+/// `true` asks the caller to have somebody there call [`wake`].
 #[inline]
 pub fn wake_if_sleeping(window: &Window, offset: u64) -> bool {
     // Pairs with the fence in wait.rs::sleep_until_woken.
     window.fence();
+    window.invalidate(offset, 8);
     if window.load(offset) == 0 {
         return false;
     }
-    wake(window, offset);
+    if window.is_coherent() {
+        wake(window, offset);
+    }
     true
 }
 
+/// Wakes the owner of the sleeping word at `offset`, which is of this host.
 #[cold]
 pub(crate) fn wake(window: &Window, offset: u64) {
     // Cleared first: the next publications need not call the kernel again, and a sleeper that has
     // not reached the kernel yet finds the word changed there.
     window.store(offset, 0);
+    window.flush(offset, 8);
     window.futex_wake(offset);
 }
 

@@ -111,7 +111,13 @@ pub(crate) fn pin(
             lease.give_cell_back(cell);
             match miss {
                 Miss::Unknown | Miss::Shared(_) => Ok(None),
-                Miss::OneSided(..) | Miss::Apart(_) => Err(denied()),
+                Miss::OneSided(..) => Err(denied()),
+                Miss::Apart(_) => Err(Error::Denied {
+                    reason: format!(
+                        "{addr} is in memory that is kept coherent by software, which a pin goes \
+                         around: use reads and writes"
+                    ),
+                }),
                 Miss::CrossesPage => {
                     Err(Error::OutOfBounds { addr, bytes, limit_bytes: client.bytes_in_page(addr) })
                 }

@@ -9,7 +9,7 @@
 //! Source: DESIGN §2 (attach; another version or geometry is an error).
 
 use crate::addr::{FrameIndex, Generation, PageGeometry, PageId, RackId};
-use crate::coherence;
+use crate::coherence::{self, Coherence};
 use crate::constants::{REPLICA_HOMES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX};
 use crate::counts::{AnswerCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
@@ -31,8 +31,8 @@ use crate::daemon::slab::Slabs;
 use crate::daemon::{Daemon, World, set_table};
 use crate::error::{Error, Result};
 use crate::layout::{
-    FRAMES_OFFSET, FrameState, LAYOUT_VERSION, MAGIC, RegionLayout, SUPERBLOCK_OFFSET, StateWord,
-    Superblock, table_word,
+    FEATURE_SOFTWARE_COHERENT, FEATURES, FRAMES_OFFSET, FrameState, LAYOUT_VERSION, MAGIC,
+    RegionLayout, SUPERBLOCK_OFFSET, StateWord, Superblock, table_word,
 };
 use crate::seam::{Mem, Mutation, Probe, Race};
 use std::collections::BTreeSet;
@@ -66,7 +66,10 @@ pub fn format<W: World>(
         rack: rack.0,
         region_id,
         frame_count: u64::from(layout.frame_count),
-        features: 0,
+        features: match Coherence::of(world.pages()) {
+            Coherence::Hardware => 0,
+            Coherence::Software => FEATURE_SOFTWARE_COHERENT,
+        },
         sessions: SESSIONS_MAX,
         slots: SLOTS_MAX,
         reserved: [0; 8],
@@ -103,7 +106,7 @@ pub fn read_superblock<M: Mem>(private: &M) -> Result<Superblock> {
     if block.checksum != block.checksum_of() {
         return bad("the superblock is torn: its checksum does not fit".into());
     }
-    if block.features != 0 {
+    if block.features & !FEATURES != 0 {
         return bad(format!("unknown features {:#x}: use a newer release", block.features));
     }
     if (block.sessions, block.slots) != (SESSIONS_MAX, SLOTS_MAX) {
@@ -147,6 +150,10 @@ impl Daemon {
     ) -> Result<Daemon> {
         let block = read_superblock(world.private())?;
         let layout = check_superblock(&block, rack, expected)?;
+        let (found, mapped) = (block.coherence(), Coherence::of(world.pages()));
+        if found != mapped {
+            return bad(format!("its caches are kept coherent by {found}, not by {mapped}"));
+        }
         check_lengths(world, &layout)?;
         let redo = Redo::replay(world, &layout)?;
         let mem = world.private();

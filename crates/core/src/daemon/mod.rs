@@ -44,7 +44,7 @@ pub use rrpc::WriteBack;
 pub use session::SessionInfo;
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
-use crate::coherence;
+use crate::coherence::{self, Coherence};
 use crate::constants::{
     LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX, TICK_NS,
 };
@@ -471,6 +471,7 @@ impl Daemon {
         answers.add_denied(world.connections_refused());
         DaemonStats {
             rack: self.rack,
+            coherence: Coherence::of(world.pages()),
             epoch: self.epoch,
             page_bytes: self.layout.pages.page_bytes(),
             frames: u64::from(self.layout.frame_count),

@@ -5,6 +5,7 @@
 //! Source: DESIGN §2 (region).
 
 use rackpool_core::PageGeometry;
+use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::{PAGE_SHIFT_DEFAULT, PAGE_SHIFT_MAX, PAGE_SHIFT_MIN};
 use rackpool_core::layout::RegionLayout;
 use std::fmt;
@@ -80,6 +81,9 @@ pub struct MemorySpec {
     pub touch: bool,
     /// Memory node that all pages are to come from, such as one without processors.
     pub numa: Option<u16>,
+    /// Who keeps the caches of the hosts that share the memory in agreement. `None` takes what an
+    /// existing region has, else it is the hardware.
+    pub coherence: Option<Coherence>,
     /// Which of how many parts of the memory is meant, made by [`MemorySpec::shard`]: nobody
     /// writes that. `None` is all of it.
     pub part: Option<(u16, u16)>,
@@ -220,6 +224,9 @@ impl MemorySpec {
             ("numa", MemoryKind::Shm { .. } | MemoryKind::Heap) => {
                 self.numa = Some(parse_node(value)?);
             }
+            ("coherence", MemoryKind::Shm { .. } | MemoryKind::Dax { .. }) => {
+                self.coherence = Some(parse_coherence(value)?);
+            }
             ("touch", _) => self.touch = parse_touch(value)?,
             _ => return Err(self.unknown_key(key)),
         }
@@ -228,9 +235,9 @@ impl MemorySpec {
 
     fn unknown_key(&self, key: &str) -> SpecError {
         let (kind, allowed) = match self.kind {
-            MemoryKind::Shm { .. } => ("shm", "size, pages, huge, touch, numa, meta"),
+            MemoryKind::Shm { .. } => ("shm", "size, pages, huge, touch, numa, meta, coherence"),
             MemoryKind::Heap => ("heap", "size, pages, huge, touch, numa"),
-            MemoryKind::Dax { .. } => ("dax", "size, pages, touch"),
+            MemoryKind::Dax { .. } => ("dax", "size, pages, touch, coherence"),
         };
         SpecError::UnknownKey { key: key.to_owned(), kind, allowed }
     }
@@ -267,6 +274,7 @@ impl FromStr for MemorySpec {
             huge: None,
             touch: false,
             numa: None,
+            coherence: None,
             part: None,
         };
         match head.split_once(':') {
@@ -308,6 +316,7 @@ impl fmt::Display for MemorySpec {
             self.pages.map(|pages| format!("pages={}", size_text(pages.page_bytes()))),
             self.touch.then(|| "touch=1".to_owned()),
             self.numa.map(|node| format!("numa={node}")),
+            self.coherence.map(|coherence| format!("coherence={coherence}")),
             meta.map(|meta| format!("meta={}", meta.display())),
         ];
         for (index, pair) in pairs.into_iter().flatten().enumerate() {
@@ -386,6 +395,15 @@ fn parse_touch(text: &str) -> Result<bool, SpecError> {
             Err(SpecError::BadValue { key: "touch", value, allowed: "0 or 1" })
         }
     }
+}
+
+fn parse_coherence(text: &str) -> Result<Coherence, SpecError> {
+    let all = [Coherence::Hardware, Coherence::Software];
+    all.into_iter().find(|one| one.to_string() == text).ok_or_else(|| SpecError::BadValue {
+        key: "coherence",
+        value: text.to_owned(),
+        allowed: "hardware, or software where hosts share memory of which each has its own caches",
+    })
 }
 
 fn parse_node(text: &str) -> Result<u16, SpecError> {

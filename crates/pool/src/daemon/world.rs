@@ -70,8 +70,11 @@ impl RegionWorld {
         self.files
     }
 
-    /// A slot's section is there: its cells count from now on.
-    pub(super) fn add_slot(&mut self, slot: u32, window: Window) {
+    /// A slot's section is there: its cells count from now on. `is_near`: its client is on this
+    /// host. What was stored in it before by processes of this host is where the client sees it.
+    pub(super) fn add_slot(&mut self, slot: u32, window: Window, is_near: bool) {
+        let window = window.with_coherence(is_near || self.pages.is_coherent());
+        window.flush(0, window.bytes());
         self.slots[slot as usize] = Some(window);
         if !self.slots_used.contains(&slot) {
             self.slots_used.push(slot);
@@ -141,6 +144,7 @@ impl World for RegionWorld {
             // The frame stays backed; it must still read as zero.
             eprintln!("rackpool: punching {bytes} bytes of pages: {error}; zeroing instead");
             self.pages.zero(offset, bytes);
+            self.pages.flush(offset, bytes);
         }
     }
 

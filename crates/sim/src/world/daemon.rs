@@ -8,7 +8,7 @@ use super::rack::{Rack, RackWorld};
 use super::uplinks::{ProxyRings, SimUplinks, rack_of};
 use crate::mem::SimMem;
 use crate::time::Ps;
-use rackpool_core::coherence;
+use rackpool_core::coherence::{self, Coherence};
 use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX, TICK_NS};
 use rackpool_core::daemon::{
     Act, ClientId, Daemon, Proxy, Remotes, Rings, SessionInfo, World, format,
@@ -94,7 +94,7 @@ impl Server {
         }
         let mut engine = Daemon::attach(&mut world, rack.id, Some(rack.layout.pages))?;
         engine.set_policy(cluster.migration);
-        let region = region_info(&engine);
+        let region = region_info(&engine, Coherence::of(world.pages()));
         let join = MasterCall::JoinDaemon(RackInfo {
             rack: rack.id,
             region_id: engine.region_id(),
@@ -433,6 +433,7 @@ impl Server {
                     slot,
                     region: self.region.clone(),
                     asymmetric_fence: true,
+                    beside_daemon: self.ctx.kernel.host_of(process) == self.rack.host,
                     offsets: [0; 4],
                 }
             }
@@ -610,7 +611,7 @@ impl Server {
 }
 
 /// What clients are told of the region.
-fn region_info(engine: &Daemon) -> RegionInfo {
+fn region_info(engine: &Daemon, coherence: Coherence) -> RegionInfo {
     let layout = engine.layout();
     RegionInfo {
         rack: engine.rack(),
@@ -621,5 +622,6 @@ fn region_info(engine: &Daemon) -> RegionInfo {
         emulate_cxl_ns: 0,
         emulate_rdma_ns: 0,
         counts_use: engine.counts_use(),
+        coherence,
     }
 }
