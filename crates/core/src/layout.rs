@@ -81,7 +81,7 @@ pub struct Superblock {
     pub region_id: [u64; 2],
     /// Frames in the pages section.
     pub frame_count: u64,
-    /// Feature bits, of [`FEATURES`]; unknown ones are an error.
+    /// Feature bits; unknown ones are an error. Bit 0: [`FEATURE_SOFTWARE_COHERENT`].
     pub features: u64,
     /// Session records, for a later larger table.
     pub sessions: u32,

@@ -19,6 +19,18 @@ pub fn is_supported() -> bool {
     cfg!(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))
 }
 
+/// The instruction that writes a line back here; `None` without one.
+pub fn instruction() -> Option<&'static str> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return Some(match kind() {
+        Kind::WriteBack => "clwb",
+        Kind::Optimized => "clflushopt",
+        Kind::Plain => "clflush",
+    });
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    is_supported().then_some("dc cvac")
+}
+
 /// Writes the lines of a range back; they may stay.
 ///
 /// # Safety

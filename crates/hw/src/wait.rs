@@ -244,6 +244,27 @@ mod tests {
     }
 
     #[test]
+    #[cfg(not(miri))]
+    fn a_sleeper_of_another_host_is_left_to_somebody_there() {
+        let here = Window::heap(4096);
+        let there = here.clone().with_coherence(false);
+        assert!(!wake_if_sleeping(&there, 64));
+        let woken = || {
+            // As the producer on the other host sees it; it does not touch the word.
+            assert!(wake_if_sleeping(&there, 64));
+            assert!(wake_if_sleeping(&there, 64));
+            assert_eq!(here.load(64), 1);
+            // Somebody of this host, asked by it, before the sleep has begun.
+            wake(&here, 64);
+            false
+        };
+        let start = Instant::now();
+        sleep_until_woken(&here, 64, woken, Duration::from_secs(60));
+        assert!(start.elapsed() < Duration::from_secs(30), "the wake-up was lost");
+        assert!(!wake_if_sleeping(&there, 64));
+    }
+
+    #[test]
     fn a_sleeper_is_woken_by_another_thread_every_time() {
         let window = Window::heap(4096);
         let rounds = 2000;

@@ -477,6 +477,7 @@ fn on_device(
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use rackpool_core::coherence::Coherence;
     use rackpool_core::constants::{SESSIONS_MAX, SLOTS_MAX};
     use rackpool_core::layout::LAYOUT_VERSION;
     use zerocopy::IntoBytes;
@@ -503,7 +504,7 @@ pub(super) mod tests {
             rack,
             region_id: [1, 2],
             frame_count: u64::from(files.layout.frame_count),
-            features: 0,
+            features: if files.coherence().is_hardware() { 0 } else { 1 },
             sessions: SESSIONS_MAX,
             slots: SLOTS_MAX,
             reserved: [0; 8],
@@ -569,6 +570,34 @@ pub(super) mod tests {
         whole.store(8, version);
         assert!(remove_from_device(open(), path).unwrap());
         assert!(!remove_from_device(open(), path).unwrap());
+    }
+
+    #[test]
+    fn a_region_on_a_device_keeps_the_coherence_that_it_was_made_with() {
+        let file = create_memfd(Path::new("device"), 96 << 20).unwrap();
+        let path = Path::new(PATH);
+        let spec = |keys: &str| -> MemorySpec { format!("dax:{PATH}{keys}").parse().unwrap() };
+        let open = || device(&file, 64 << 10);
+        let software = "?pages=64K&coherence=software";
+        let mut files = create_on_device(&spec(software), open(), path).unwrap();
+        format(&files, 1);
+        files.publish().unwrap();
+        drop(files);
+        for keys in ["", software] {
+            let files = open_on_device(&spec(keys), open(), path).unwrap();
+            assert_eq!(files.coherence(), Coherence::Software);
+            let mapped = |section| files.map(section).unwrap().is_coherent();
+            assert!(mapped(Section::Private), "it is this host's alone");
+            for shared in [Section::Table, Section::Bell, Section::Pages] {
+                assert!(!mapped(shared), "{shared:?}");
+            }
+        }
+        let other = open_on_device(&spec("?coherence=hardware"), open(), path).unwrap_err();
+        assert!(matches!(other, RegionError::OtherGeometry { what: "coherence", .. }), "{other}");
+        assert!(remove_from_device(open(), path).unwrap());
+        let files = create_on_device(&spec("?pages=64K"), open(), path).unwrap();
+        assert_eq!(files.coherence(), Coherence::Hardware);
+        assert!(files.map(Section::Pages).unwrap().is_coherent());
     }
 
     #[test]

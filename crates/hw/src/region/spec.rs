@@ -451,6 +451,9 @@ mod tests {
         assert_eq!(dax.geometry().page_bytes(), 2 << 20);
         let meta = parse("shm:/mnt/huge/r?size=4M&huge=2M&meta=/dev/shm/r").unwrap();
         assert_eq!(meta.to_string(), "shm:/mnt/huge/r?size=4M&huge=2M&meta=/dev/shm/r");
+        let shared = parse("dax:/dev/dax0.0?coherence=software").unwrap();
+        assert_eq!((shared.coherence, dax.coherence), (Some(Coherence::Software), None));
+        assert_eq!(shared.to_string(), "dax:/dev/dax0.0?coherence=software");
     }
 
     #[test]
@@ -486,6 +489,8 @@ mod tests {
             ("heap?size=8M&numa=-1", "the number of a memory node"),
             ("heap?size=8M&numa=1024", "the number of a memory node"),
             ("dax:/dev/dax0.0?numa=1", "dax has no key \"numa\""),
+            ("dax:/dev/dax0.0?coherence=none", "hardware, or software where hosts share memory"),
+            ("heap?size=8M&coherence=software", "heap has no key \"coherence\""),
             ("heap?size=8M&huge=2M&pages=4K", "use pages=2M"),
             ("heap?size=5M", "no multiple of the page size 2M: use size=6M or pages=1M"),
             (
@@ -510,7 +515,7 @@ mod tests {
         fn what_is_displayed_reads_back_the_same(
             kind in 0..3, frames in 1u64..100_000, shift in 21u8..=30, pages in any::<bool>(),
             huge in any::<bool>(), touch in any::<bool>(), meta in any::<bool>(),
-            numa in proptest::option::of(0..NODES_MAX),
+            numa in proptest::option::of(0..NODES_MAX), is_software in any::<bool>(),
         ) {
             let path = PathBuf::from("/dev/shm/a b:c=d");
             let kind = match kind {
@@ -520,6 +525,7 @@ mod tests {
             };
             let huge = huge && !matches!(kind, MemoryKind::Dax { .. });
             let numa = numa.filter(|_| !matches!(kind, MemoryKind::Dax { .. }));
+            let can_be_software = !matches!(kind, MemoryKind::Heap);
             let spec = MemorySpec {
                 kind,
                 size_bytes: Some(frames << shift),
@@ -527,6 +533,7 @@ mod tests {
                 huge: huge.then_some(HugeSize::M2),
                 touch,
                 numa,
+                coherence: (is_software && can_be_software).then_some(Coherence::Software),
                 part: None,
             };
             prop_assert_eq!(spec.to_string().parse::<MemorySpec>().unwrap(), spec);

@@ -152,3 +152,22 @@ impl Bitmap {
             .any(|i| self.window.atomic_u64(8 * u64::from(i)).load(Ordering::Relaxed) != 0)
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle, miri))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_of_another_host_sets_no_bit_and_rings_for_a_daemon_that_sleeps() {
+        let window = Window::heap(4096);
+        let near = Bitmap::attach_small(window.clone(), 1);
+        let apart = Bitmap::attach_small(window.with_coherence(false), 1);
+        assert!(!apart.set(3), "the daemon is awake");
+        assert!(near.prepare_sleep(), "no bit was set");
+        assert!(apart.set(3) && apart.set(3), "each who speaks rings");
+        assert!(near.set(4) && !near.set(5), "of those beside the daemon one");
+        near.awake();
+        assert!(!apart.set(3));
+        assert_eq!(near.take(0), 1 << 4 | 1 << 5);
+    }
+}

@@ -1,9 +1,11 @@
 # One rack of two hosts: its daemon, and the master, on guest 0, an agent on guest 1, clients on both.
+# With POOL_COHERENCE=software the same, where every access writes its lines back.
 set -eu
 rig-dax 0
 . rig-pool 0
 run() { "$TEST_hosts" --ignored --exact --nocapture --test-threads=1 "$@"; }
 pool() { "$RACKPOOL" shell "$@"; }
+[ "$(pool stats | grep -c "coherence=${POOL_COHERENCE:-hardware}")" = 1 ]
 # The other host sees what one stores, objects as well.
 pool put "words.$RIG_ID" "text:by host $RIG_ID"
 rig-barrier put 2
