@@ -13,9 +13,9 @@
 //! are hints: a client that sets another's bit costs a look at an empty ring.
 //!
 //! Where a client's host and the daemon's are kept coherent by software alone, the client sets no
-//! bit, because that takes an atomic of both hosts: the daemon looks at its ring without being told.
-//! The sleeping word is written by the daemon's host alone; the daemon writes it back, and a
-//! client of another host drops its line before it looks.
+//! bit, because that takes an atomic of both hosts: the daemon looks at its ring without being
+//! told. The sleeping word is written by the daemon's host alone; the daemon writes it back, and
+//! a client of another host drops its line before it looks.
 //!
 //! Source: DESIGN §3 (a ready bitmap against scanning idle clients).
 
