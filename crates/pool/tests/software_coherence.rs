@@ -381,6 +381,12 @@ fn what_software_cannot_keep_coherent_is_refused_with_the_way_out() {
         assert!(error.to_string().contains("software"), "{error}");
         assert!(error.to_string().contains(way_out), "{error}");
     }
+    let hardware = rack.memory().replace("=software", "=hardware");
+    let agent = AgentOptions::new(0, &rack.stage.addr, &hardware, "host-c");
+    let agent = AgentOptions { host: Some(format!("{}-c", rack.host)), ..agent };
+    let error = AgentServer::start(agent).map(drop).unwrap_err();
+    assert_eq!(error.code(), "bad-region", "{error}");
+    assert!(error.to_string().contains("has coherence software"), "{error}");
     let error = daemon(|_| (), "heap?size=4M&coherence=software");
     assert!(error.to_string().contains("heap has no key \"coherence\""), "{error}");
     // Another rack's clients come over the fabric, and do not map it.

@@ -5,7 +5,7 @@
 use super::error::{RegionError, Result, failed};
 use super::paths::Paths;
 use super::spec::{MemoryKind, MemorySpec};
-use super::{RegionFiles, Superblock, check_lines, dax, map_fd, reopen, shards};
+use super::{RegionFiles, Superblock, check_lines, dax, map_fd, reopen, shards, superblock};
 use crate::window::{Access, MapOptions};
 use rackpool_core::coherence;
 use rackpool_core::layout::{RegionLayout, SLOT_BYTES};
@@ -21,10 +21,13 @@ pub struct ClientSections {
 }
 
 impl ClientSections {
-    /// Those of a region that is there. Errors: as of [`RegionFiles::inspect`]; `Absent` for
-    /// `heap`, which no other process has.
+    /// Those of a region that is there and as asked for. Errors: as of [`RegionFiles::inspect`];
+    /// `OtherGeometry`, `NoLines`; `Absent` for `heap`, which no other process has.
     pub fn open(spec: MemorySpec) -> Result<Self> {
-        RegionFiles::inspect(&spec)?;
+        let (superblock, layout) = RegionFiles::inspect(&spec)?;
+        let path = spec.path().unwrap_or(Path::new("heap"));
+        superblock::check_geometry((&superblock, layout), &spec, path)?;
+        check_lines(superblock.coherence(), &spec)?;
         Ok(Self { spec })
     }
 

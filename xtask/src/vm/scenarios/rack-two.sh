@@ -14,6 +14,21 @@ run every_host_stores_what_all_others_read_back
 run all_hosts_add_to_one_word_under_atomics_and_under_a_lock
 run a_freed_page_is_nobodys_any_more_on_any_host
 
+# A client of the other host is killed while it writes under a lock; the agent there says so.
+if [ "$RIG_ID" = 1 ]; then
+  "$TEST_hosts" --ignored --exact --nocapture write_under_a_lock_until_the_host_dies &
+  while ! [ -e /rig/writing ]; do sleep 0.1; done
+  kill -9 $!; wait $! || rm /rig/writing
+fi
+rig-barrier killed 2
+if [ "$RIG_ID" = 0 ]; then
+  # The one slot is that of whoever asks.
+  until pool stats > /run/stats && grep -q 'daemon.slots_used=1$' /run/stats; do sleep 0.1; done
+  grep -q 'daemon.locks_held=0$' /run/stats
+  echo "result: a killed client's slot and lock are free"
+fi
+rig-barrier free 2
+
 # The other host dies while it holds a lock and writes.
 if [ "$RIG_ID" = 1 ]; then
   run write_under_a_lock_until_the_host_dies &
