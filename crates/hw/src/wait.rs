@@ -148,7 +148,7 @@ pub fn sleep_until_woken(
 /// Wakes the owner of the sleeping word at `offset` if it sleeps or is about to; whether it did.
 /// Called after the work has been published. A sleeper on another host, which only the software
 /// keeps coherent, is not woken: no call here reaches it, and the word's line is its own. Then
-/// `true` asks the caller to have somebody there call [`wake`].
+/// `true` asks the caller to have somebody there call `ring::wake`.
 #[inline]
 pub fn wake_if_sleeping(window: &Window, offset: u64) -> bool {
     // Pairs with the fence in wait.rs::sleep_until_woken.
