@@ -58,7 +58,8 @@ pub struct DaemonOptions {
     /// Addresses of the master.
     pub master: Vec<String>,
     /// The rack's memory with all its shards, such as `shm:/dev/shm/rack0?size=1G` or
-    /// `heap?size=64M`.
+    /// `heap?size=64M`; `dax:/dev/dax0.0?coherence=software` if hosts share it without hardware
+    /// that keeps their caches in agreement.
     pub memory: String,
     /// Address of the fabric endpoint, under which other hosts reach it as well; port 0 takes a
     /// free one. Without a secret only loopback addresses may be.
