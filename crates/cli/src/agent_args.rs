@@ -32,7 +32,8 @@ pub struct AgentArgs {
     /// The pool.
     #[command(flatten)]
     pub at: MasterAt,
-    /// The rack's memory as this host has it, such as dax:/dev/dax0.0
+    /// The rack's memory as this host has it, such as dax:/dev/dax0.0; whether its caches are kept
+    /// coherent by software is said in it
     #[arg(long, value_name = "MEMORY", value_parser = parse_memory)]
     pub memory: String,
     /// This host's name, which no other host of the rack has and which outlives its boots

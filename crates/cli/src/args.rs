@@ -368,7 +368,8 @@ pub struct DaemonArgs {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400")]
     pub master: String,
     /// The rack's memory, all shards together: shm:PATH?size=SIZE[&huge=2M][&numa=NODE], dax:PATH
-    /// or heap:SIZE
+    /// or heap:SIZE; dax:PATH?coherence=software if hosts share it and no hardware keeps their
+    /// caches in agreement
     /// [default: shm:/dev/shm/rackpool-rackN?size=1G]
     #[arg(long, value_name = "MEMORY", value_parser = parse_memory)]
     pub memory: Option<String>,

@@ -104,6 +104,10 @@ pub struct SimConfigArgs {
     /// Where new memory goes, by the names of `rackpool master --placement`
     #[arg(long, value_name = "NAME", default_value_t)]
     pub placement: Policy,
+    /// Who keeps the caches of a rack's hosts coherent: hardware, or software, and then racks have
+    /// clients on two hosts [default: by seed]
+    #[arg(long, value_name = "WHO", value_parser = ["hardware", "software"])]
+    pub coherence: Option<String>,
 }
 
 /// Where reports go.

@@ -12,6 +12,7 @@
 //! State of the private section changes by one 8-byte store or by a redo record.
 
 use crate::addr::{FrameIndex, PageGeometry};
+use crate::coherence::Coherence;
 use crate::constants::{
     CELLS, DEBTS_MAX, DUES_MAX, LOCKS_MAX, REPLICA_HOMES, RING_DATA_BYTES, RING_ENTRIES,
     RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
@@ -80,7 +81,7 @@ pub struct Superblock {
     pub region_id: [u64; 2],
     /// Frames in the pages section.
     pub frame_count: u64,
-    /// Feature bits; unknown ones are an error.
+    /// Feature bits; unknown ones are an error. Bit 0: [`FEATURE_SOFTWARE_COHERENT`].
     pub features: u64,
     /// Session records, for a later larger table.
     pub sessions: u32,
@@ -95,7 +96,21 @@ const _: () = assert!(size_of::<Superblock>() == 128);
 const _: () = assert!(std::mem::offset_of!(Superblock, region_id) == 16);
 const _: () = assert!(std::mem::offset_of!(Superblock, checksum) == 120);
 
+/// Feature bit of a region whose hosts' caches no hardware keeps in agreement: whoever opens it has
+/// to write lines back and drop them (`coherence.rs`).
+pub const FEATURE_SOFTWARE_COHERENT: u64 = 1;
+/// Feature bits that this release knows.
+pub const FEATURES: u64 = FEATURE_SOFTWARE_COHERENT;
+
 impl Superblock {
+    /// Who keeps the caches of the region's hosts in agreement.
+    pub fn coherence(&self) -> Coherence {
+        match self.features & FEATURE_SOFTWARE_COHERENT {
+            0 => Coherence::Hardware,
+            _ => Coherence::Software,
+        }
+    }
+
     /// The checksum that the other fields call for.
     pub fn checksum_of(&self) -> u64 {
         let bytes = self.as_bytes();
@@ -387,6 +402,12 @@ pub const fn cell_offset(index: u32) -> u64 {
     SlotWord::Cells as u64 + 8 * index as u64
 }
 const _: () = assert!(cell_offset(CELLS) == SlotWord::ConsumedSeq as u64);
+// Lines have one writer each where the software keeps caches coherent: the client. (There it fills
+// no word of `Releases`, and the daemon leaves `FabricSleeping` alone.)
+const _: () = assert!((SlotWord::Cells as u64).is_multiple_of(64));
+const _: () = assert!((SlotWord::ConsumedSeq as u64).is_multiple_of(64));
+const _: () = assert!((SlotWord::Releases as u64).is_multiple_of(64));
+const _: () = assert!(SLOT_REQUEST_RING.is_multiple_of(64) && RING_BYTES.is_multiple_of(64));
 
 /// Bytes of one ring: a control block, the poll entries, the data ring.
 pub const RING_BYTES: u64 =

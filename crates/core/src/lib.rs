@@ -9,6 +9,7 @@
 pub mod access;
 pub mod addr;
 pub mod client;
+pub mod coherence;
 pub mod constants;
 pub mod counts;
 pub mod daemon;

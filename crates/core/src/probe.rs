@@ -200,10 +200,57 @@ names! {
         BackAllMetadata = "back-all-metadata",
         /// A handle that counts how it uses pages looks at the clock at each access.
         ClockEachAccess = "clock-each-access",
+        /// Other hosts are not shown that a table word has changed.
+        HideTableWord = "hide-table-word",
+        /// A frame's table word is looked at in an old line.
+        KeepTableLine = "keep-table-line",
+        /// The daemon's host is not shown that a frame is announced.
+        HideAnnouncement = "hide-announcement",
+        /// … that an announcement is withdrawn.
+        HideWithdrawal = "hide-withdrawal",
+        /// The daemon looks at the cells of another host in old lines.
+        KeepCellLine = "keep-cell-line",
+        /// Pages are read from old lines.
+        KeepPageLines = "keep-page-lines",
+        /// What is written to a page is left in the host's cache.
+        HidePageStores = "hide-page-stores",
+        /// Parts of old lines of a page are written.
+        WriteIntoOldLines = "write-into-old-lines",
+        /// The consumer of a ring is not shown its entry.
+        HideRingEntry = "hide-ring-entry",
+        /// … the data that the entry points to.
+        HideRingData = "hide-ring-data",
+        /// The consumer of a ring looks at an entry in an old line.
+        KeepRingEntry = "keep-ring-entry",
+        /// … reads data from old lines.
+        KeepRingData = "keep-ring-data",
+        /// The producer of a ring is not shown what was taken or finished.
+        HideRingRoom = "hide-ring-room",
+        /// … looks at that in old lines.
+        KeepRingRoom = "keep-ring-room",
+        /// A ring that is made anew is not shown to its client.
+        HideRingReset = "hide-ring-reset",
+        /// … is looked at in old lines when it joins.
+        KeepRingReset = "keep-ring-reset",
+        /// The daemon's host is not shown which answers were taken.
+        HideConsumed = "hide-consumed",
+        /// The daemon looks at a client's words in old lines.
+        KeepSlotWord = "keep-slot-word",
+        /// What a dead process left in its host's cache stays there.
+        LeaveDeadLines = "leave-dead-lines",
+        /// What a dead daemon left in its host's cache stays there.
+        LeaveLinesAtAttach = "leave-lines-at-attach",
+        /// A processor of another host than the daemon's executes atomics and word stores.
+        AtomicsApart = "atomics-apart",
     }
 }
 
 impl Mutation {
+    /// Whether it shows only where the software keeps caches coherent.
+    pub const fn is_of_coherence(self) -> bool {
+        self as usize >= Mutation::HideTableWord as usize
+    }
+
     /// Whether a promise is broken that the simulator's checkers look at. The others cost speed, or
     /// are no part of what its clients do, or happen to them without a way out: tests of the
     /// engines notice them.
@@ -228,6 +275,9 @@ impl Mutation {
                 | Mutation::FormAnew
                 | Mutation::BackAllMetadata
                 | Mutation::ClockEachAccess
+                | Mutation::HideWithdrawal
+                | Mutation::LeaveLinesAtAttach
+                | Mutation::AtomicsApart
         )
     }
 }
@@ -397,7 +447,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 64);
+        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 82);
     }
 
     #[test]

@@ -44,10 +44,17 @@ pub trait Mem: Probe {
     fn prefetch(&self, offset: u64);
     /// Orders everything before against everything after.
     fn fence(&self);
-    /// Writes the lines back to where other hosts see them; nothing on coherent memory.
+    /// Whether whoever shares the window sees what is stored in it without more. If not, hosts see
+    /// one another's stores by [`Mem::flush`] and [`Mem::invalidate`] alone: see `coherence.rs`.
+    #[inline(always)]
+    fn is_coherent(&self) -> bool {
+        true
+    }
+    /// Writes the lines of a range back to where other hosts see them, whole lines, and waits for
+    /// that; what follows comes after it. Nothing on coherent memory.
     fn flush(&self, offset: u64, bytes: u64);
-    /// Writes the lines back and drops this host's copies of them, so that the next loads see
-    /// what other hosts have written back; nothing on coherent memory.
+    /// Writes the lines of a range back and drops this host's copies of them, so that the loads
+    /// that follow see what other hosts have written back. Nothing on coherent memory.
     #[inline(always)]
     fn invalidate(&self, _offset: u64, _bytes: u64) {}
 }

@@ -13,6 +13,7 @@
 //! Source: DESIGN §3 (after the revocation of a key nothing is executed under it).
 
 use crate::addr::{FrameIndex, Generation};
+use crate::coherence;
 use crate::layout::{RegionLayout, table_word};
 use crate::seam::{Mem, Mutation, Rare, RemoteAddr, WorkStatus};
 
@@ -125,14 +126,27 @@ impl<M: Mem> TargetMemory<M> {
         Ok(result)
     }
 
-    /// Runs `touch` while the frame of `bytes` bytes at `at` is announced and its key is valid.
+    /// Runs `read` while the frame of `bytes` bytes at `at` is announced and its key is valid.
     #[inline(always)]
-    pub fn at<R>(
+    pub fn reading<R>(
         &self,
         at: RemoteAddr,
         bytes: u64,
-        touch: impl FnOnce(&M) -> R,
+        read: impl FnOnce(&M) -> R,
     ) -> Result<R, Refused> {
+        let touch = |pages: &M| coherence::reading(pages, (at.offset, bytes), read);
+        self.access(self.frame_of(at.offset, bytes)?, at.key, touch)
+    }
+
+    /// As [`TargetMemory::reading`] for what may write.
+    #[inline(always)]
+    pub fn writing<R>(
+        &self,
+        at: RemoteAddr,
+        bytes: u64,
+        write: impl FnOnce(&M) -> R,
+    ) -> Result<R, Refused> {
+        let touch = |pages: &M| coherence::writing(pages, (at.offset, bytes), write);
         self.access(self.frame_of(at.offset, bytes)?, at.key, touch)
     }
 
@@ -150,7 +164,7 @@ impl<M: Mem> TargetMemory<M> {
             }
             return pieces.status();
         }
-        status(self.at(at, to.len() as u64, |pages| {
+        status(self.reading(at, to.len() as u64, |pages| {
             pages.copy_out(offset, to);
             0
         }))
@@ -170,7 +184,7 @@ impl<M: Mem> TargetMemory<M> {
             }
             return pieces.status();
         }
-        status(self.at(at, from.len() as u64, |pages| {
+        status(self.writing(at, from.len() as u64, |pages| {
             pages.copy_in(offset, from);
             0
         }))
@@ -185,7 +199,7 @@ impl<M: Mem> TargetMemory<M> {
         if key.is_shared() {
             return WorkStatus::BadKey;
         }
-        status(self.at(RemoteAddr { offset, key }, WORD_BYTES, |pages| {
+        status(self.writing(RemoteAddr { offset, key }, WORD_BYTES, |pages| {
             if self.cell.mutated(Mutation::AtomicsInTwoSteps) {
                 return load_then_store(pages, offset, |old| (old == expected).then_some(new));
             }
@@ -205,7 +219,7 @@ impl<M: Mem> TargetMemory<M> {
             return WorkStatus::BadKey;
         }
         let at = RemoteAddr { offset, key };
-        status(self.at(at, WORD_BYTES, |pages| {
+        status(self.writing(at, WORD_BYTES, |pages| {
             if self.cell.mutated(Mutation::AtomicsInTwoSteps) {
                 return load_then_store(pages, offset, |old| Some(old.wrapping_add(n)));
             }
@@ -269,18 +283,44 @@ impl Pieces {
         self.status
     }
 
-    /// Runs `touch(pages, offset)` on the next bytes, which it may read or write up to
-    /// [`Pieces::left_bytes`]; `None` if they must not be touched, because the key is not valid
-    /// or the range never was. To be followed by [`Pieces::advance`].
+    /// Runs `read(pages, offset)` on the next bytes, of which it may read up to `bytes`, no more
+    /// than [`Pieces::left_bytes`]; `None` if they must not be touched, because the key is not
+    /// valid or the range never was. To be followed by [`Pieces::advance`].
     #[inline]
-    pub fn touch<M: Mem, R>(
+    pub fn reading<M: Mem, R>(
         &mut self,
         memory: &TargetMemory<M>,
-        touch: impl FnOnce(&M, u64) -> R,
+        bytes: u64,
+        read: impl FnOnce(&M, u64) -> R,
+    ) -> Option<R> {
+        let offset = self.at.offset;
+        self.touch(memory, |pages| {
+            coherence::reading(pages, (offset, bytes), |pages| read(pages, offset))
+        })
+    }
+
+    /// As [`Pieces::reading`] for what may write.
+    #[inline]
+    pub fn writing<M: Mem, R>(
+        &mut self,
+        memory: &TargetMemory<M>,
+        bytes: u64,
+        write: impl FnOnce(&M, u64) -> R,
+    ) -> Option<R> {
+        let offset = self.at.offset;
+        self.touch(memory, |pages| {
+            coherence::writing(pages, (offset, bytes), |pages| write(pages, offset))
+        })
+    }
+
+    #[inline(always)]
+    fn touch<M: Mem, R>(
+        &mut self,
+        memory: &TargetMemory<M>,
+        touch: impl FnOnce(&M) -> R,
     ) -> Option<R> {
         let WorkStatus::Done(_) = self.status else { return None };
-        let offset = self.at.offset;
-        match memory.access(self.frame, self.at.key, |pages| touch(pages, offset)) {
+        match memory.access(self.frame, self.at.key, touch) {
             Ok(result) => Some(result),
             Err(refused) => {
                 self.status = refused.into();
@@ -300,14 +340,16 @@ impl Pieces {
     /// Writes the next bytes, or drops them.
     pub fn write<M: Mem>(&mut self, memory: &TargetMemory<M>, bytes: &[u8]) {
         assert!(bytes.len() as u64 <= self.left_bytes, "no more than are left");
-        self.touch(memory, |pages, offset| pages.copy_in(offset, bytes));
+        let count = bytes.len() as u64;
+        self.writing(memory, count, |pages, offset| pages.copy_in(offset, bytes));
         self.advance(bytes.len() as u64);
     }
 
     /// Reads the next bytes, or leaves `to` as it is.
     pub fn read<M: Mem>(&mut self, memory: &TargetMemory<M>, to: &mut [u8]) {
         assert!(to.len() as u64 <= self.left_bytes, "no more than are left");
-        self.touch(memory, |pages, offset| pages.copy_out(offset, to));
+        let count = to.len() as u64;
+        self.reading(memory, count, |pages, offset| pages.copy_out(offset, to));
         self.advance(to.len() as u64);
     }
 }

@@ -5,17 +5,18 @@
 mod agent;
 mod join;
 mod proxied;
+mod stats;
 
 pub use agent::{AgentHears, AgentSays, HostProcess, HostTag};
 pub use join::{ControlHello, ControlReply, RegionInfo, RemoteReply, RemoteRequest};
 pub use proxied::{
     ProxyOrder, ProxyOutcome, ProxyStatus, ProxyWork, Routed, channel_of, decode_front, reroute,
 };
+pub use stats::DaemonStats;
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::constants::MESSAGE_BYTES_MAX;
-use crate::counts::{AnswerCounts, CallCounts, FabricCounts, MoveCounts, ProxyCounts};
-use crate::counts::{Refusals, RequestCounts};
+use crate::counts::{CallCounts, Refusals};
 use crate::error::{Error, Result};
 use crate::heat::PageUse;
 use crate::member::{
@@ -23,13 +24,13 @@ use crate::member::{
 };
 use crate::placement::{LogPiece, Order};
 use crate::policy::{AccessCosts, Decided, DecisionRecord, MoveAsk, MoveHistory, MoveReport};
-use crate::replica::{Orders, Poll, ReplicaCounts, Sharers};
+use crate::replica::{Orders, Poll, Sharers};
 use crate::rrpc::{Bytes, Fetch, Fetched};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 14;
+pub const WIRE_VERSION: u32 = 15;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -406,67 +407,6 @@ pub struct SessionState {
     /// Whether the client is connected. Of a remote client whose connection has ended this says,
     /// once it is false, that nothing it sent will be executed any more.
     pub connected: bool,
-}
-
-/// Counters of a daemon, bytes and counts since its region was made unless said otherwise.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DaemonStats {
-    /// The rack.
-    pub rack: RackId,
-    /// Attach count of the region.
-    pub epoch: u64,
-    /// Page size, bytes.
-    pub page_bytes: u64,
-    /// Frames in all.
-    pub frames: u64,
-    /// Frames that are free.
-    pub frames_free: u64,
-    /// Frames that wait for a stopped reader or writer.
-    pub frames_quarantined: u64,
-    /// Frames that hold slabs.
-    pub frames_slab: u64,
-    /// Bytes of live allocations (slab objects by their class, whole pages).
-    pub allocated_bytes: u64,
-    /// Live allocations.
-    pub allocations: u64,
-    /// What one client may have of the rack's memory, bytes; 0 for no limit.
-    pub client_quota_bytes: u64,
-    /// The most that one client has of what counts for that limit, bytes.
-    pub client_held_bytes_max: u64,
-    /// Backed bytes of the metadata sections.
-    pub metadata_bytes: u64,
-    /// Slots in use.
-    pub slots_used: u64,
-    /// Sessions of remote clients known.
-    pub remote_sessions: u64,
-    /// Pages that came from other racks since this process started.
-    pub pages_came: u64,
-    /// Pages that went to other racks since this process started.
-    pub pages_went: u64,
-    /// Pages that are shut or awaited now.
-    pub pages_moving: u64,
-    /// What was decided about moving pages, and done, since this process started.
-    pub moves: MoveCounts,
-    /// What was done about replicas of this rack's pages since this process started.
-    pub replicas: ReplicaCounts,
-    /// Locks that are held.
-    pub locks_held: u64,
-    /// Requests that wait for a lock.
-    pub lock_waiters: u64,
-    /// Requests served since this process started.
-    pub requests: u64,
-    /// Sessions reaped since this process started.
-    pub sessions_reaped: u64,
-    /// Sessions made since this process started.
-    pub sessions_made: u64,
-    /// Requests by kind since this process started.
-    pub requests_by_kind: RequestCounts,
-    /// Answers since this process started.
-    pub answers: AnswerCounts,
-    /// What the fabric endpoint served since this process started.
-    pub fabric: FabricCounts,
-    /// What was done for clients that have no fabric endpoint.
-    pub proxy: ProxyCounts,
 }
 
 /// How a rack is reached from elsewhere.

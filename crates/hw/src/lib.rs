@@ -5,6 +5,8 @@
 #[cfg(not(any(loom, shuttle)))]
 pub mod barrier;
 #[cfg(not(any(loom, shuttle)))]
+pub mod caches;
+#[cfg(not(any(loom, shuttle)))]
 pub mod control;
 #[cfg(not(any(loom, shuttle)))]
 pub mod copy;

@@ -134,6 +134,7 @@ pub fn sleep_until_woken(
     timeout: Duration,
 ) {
     window.store(offset, 1);
+    window.flush(offset, 8);
     // Pairs with the fence in wait.rs::wake_if_sleeping: either we see the work below, or the
     // waker sees the 1.
     window.fence();
@@ -141,26 +142,34 @@ pub fn sleep_until_woken(
         window.futex_wait(offset, 1, timeout);
     }
     window.store(offset, 0);
+    window.flush(offset, 8);
 }
 
 /// Wakes the owner of the sleeping word at `offset` if it sleeps or is about to; whether it did.
-/// Called after the work has been published.
+/// Called after the work has been published. A sleeper on another host, which only the software
+/// keeps coherent, is not woken: no call here reaches it, and the word's line is its own. Then
+/// `true` asks the caller to have somebody there call `ring::wake`.
 #[inline]
 pub fn wake_if_sleeping(window: &Window, offset: u64) -> bool {
     // Pairs with the fence in wait.rs::sleep_until_woken.
     window.fence();
+    window.invalidate(offset, 8);
     if window.load(offset) == 0 {
         return false;
     }
-    wake(window, offset);
+    if window.is_coherent() {
+        wake(window, offset);
+    }
     true
 }
 
+/// Wakes the owner of the sleeping word at `offset`, which is of this host.
 #[cold]
 pub(crate) fn wake(window: &Window, offset: u64) {
     // Cleared first: the next publications need not call the kernel again, and a sleeper that has
     // not reached the kernel yet finds the word changed there.
     window.store(offset, 0);
+    window.flush(offset, 8);
     window.futex_wake(offset);
 }
 
@@ -232,6 +241,27 @@ mod tests {
         sleep_until_woken(&window, 64, || true, Duration::from_secs(60));
         assert!(start.elapsed() < Duration::from_secs(30));
         assert!(!wake_if_sleeping(&window, 64));
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn a_sleeper_of_another_host_is_left_to_somebody_there() {
+        let here = Window::heap(4096);
+        let there = here.clone().with_coherence(false);
+        assert!(!wake_if_sleeping(&there, 64));
+        let woken = || {
+            // As the producer on the other host sees it; it does not touch the word.
+            assert!(wake_if_sleeping(&there, 64));
+            assert!(wake_if_sleeping(&there, 64));
+            assert_eq!(here.load(64), 1);
+            // Somebody of this host, asked by it, before the sleep has begun.
+            wake(&here, 64);
+            false
+        };
+        let start = Instant::now();
+        sleep_until_woken(&here, 64, woken, Duration::from_secs(60));
+        assert!(start.elapsed() < Duration::from_secs(30), "the wake-up was lost");
+        assert!(!wake_if_sleeping(&there, 64));
     }
 
     #[test]

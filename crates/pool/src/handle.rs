@@ -386,6 +386,8 @@ impl Handle {
                 self.report_if_due();
                 Ok(())
             }
+            // A word is stored by its home, whose host's processors may change others of the line.
+            Err(_) if self.client.is_apart() => self.store(addr, &value.to_le_bytes()),
             Err(miss) => self.write_cold(addr, &value.to_le_bytes(), miss),
         }
     }

@@ -66,6 +66,17 @@ fn shared_verbs() -> Error {
     }
 }
 
+/// One-sided operations of devices leave what they write, or find, in caches that nobody writes
+/// back, or drops.
+pub(crate) fn no_devices(rack: RackId) -> Error {
+    Error::Config {
+        reason: format!(
+            "rack {rack}'s memory is kept coherent by software, which one-sided operations of RDMA \
+             devices go around: use fabric `tcp` (or `proxied`), also for the daemon"
+        ),
+    }
+}
+
 /// An endpoint of one fabric does not reach a rack that offers another one.
 pub(crate) fn require_same(endpoint: &Endpoint, info: &RackInfo) -> Result<()> {
     let rack = info.rack;
@@ -76,8 +87,8 @@ pub(crate) fn require_same(endpoint: &Endpoint, info: &RackInfo) -> Result<()> {
              daemon with it too, or `proxied`"
         ),
         (endpoint, FabricKind::Tcp | FabricKind::Shm) if endpoint.over() == Over::Verbs => format!(
-            "rack {rack} does not offer fabric `verbs`: start its daemon with --fabric verbs, or \
-             use `tcp`"
+            "rack {rack} does not offer fabric `verbs`: start its daemon with --fabric verbs, if \
+             the hardware keeps its memory coherent, or use `tcp`"
         ),
         _ => return Ok(()),
     };
@@ -191,8 +202,6 @@ impl Links {
             as_remote: false,
             daemon_user: links.shared.options.daemon_user,
         };
-        let mut endpoint = Self::endpoint(&links.shared, &info.fabric)?;
-        links.uses_verbs = endpoint.over() == Over::Verbs;
         let link = LocalLink::join(join, deadline_ns).map_err(|error| match error {
             Error::PeerDead { .. } if !is_here => Error::Config {
                 reason: format!(
@@ -203,6 +212,13 @@ impl Links {
             },
             other => other,
         })?;
+        if links.shared.options.fabric == FabricChoice::Verbs
+            && !link.region().coherence.is_hardware()
+        {
+            return Err(no_devices(own));
+        }
+        let mut endpoint = Self::endpoint(&links.shared, &info.fabric)?;
+        links.uses_verbs = endpoint.over() == Over::Verbs;
         link.serve(&mut endpoint);
         let reach = Reach::Mapped(link.view().clone());
         links.locks.set_door(OWN, link.door());

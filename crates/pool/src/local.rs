@@ -8,17 +8,19 @@
 
 use crate::clock;
 use rackpool_core::client::{LinkLoss, RackView, Session};
+use rackpool_core::coherence;
 use rackpool_core::constants::{CELLS, LOCK_RELEASES, MESSAGE_BYTES_MAX};
 use rackpool_core::error::DeathCause;
 use rackpool_core::layout::{
     BELL_BYTES, RING_BYTES, RegionLayout, SLOT_BYTES, SLOT_REMOTE_REPLY_RING,
     SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING, SLOT_REQUEST_RING, SlotWord, release_offset,
 };
-use rackpool_core::seam::Mem;
+use rackpool_core::seam::{Mem, Mutation};
 use rackpool_core::wire::{
     self, ControlHello, ControlReply, RegionInfo, Reply, ReplyFrame, Request, WIRE_VERSION,
 };
-use rackpool_core::{Error, PageGeometry, Result, SessionId};
+use rackpool_core::{Error, PageGeometry, RackId, Result, SessionId};
+use rackpool_hw::caches;
 use rackpool_hw::control::{self, ControlConn, ControlError, Received};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::{Endpoint, proxied};
@@ -102,6 +104,10 @@ impl Door {
 
     /// Gives a lock back without waiting for anybody; `false` if there is no room to say it.
     pub(crate) fn give_back(&self, token: u64) -> bool {
+        // A word that both hosts write takes atomics between them: then it is said by a request.
+        if !self.slot.is_coherent() {
+            return false;
+        }
         let mut words = (0..LOCK_RELEASES).map(release_offset);
         let noted = words.any(|at| self.slot.compare_exchange(at, 0, token).is_ok());
         if noted {
@@ -187,7 +193,7 @@ impl Drop for SlotLease {
     fn drop(&mut self) {
         // A daemon that is down now learns at its next attach that nobody will resume.
         if self.conn().is_some() {
-            self.slot.store(SlotWord::Left as u64, 1);
+            coherence::store(&self.slot, Mutation::HideConsumed, SlotWord::Left as u64, 1);
         }
     }
 }
@@ -523,12 +529,15 @@ fn open_sections(
     peer: &str,
 ) -> Result<Joined> {
     let broken = |reason: &str| Error::Protocol { peer: peer.into(), reason: reason.into() };
-    let (slot_index, region, asymmetric_fence, offsets) = match reply {
+    let (slot_index, region, (asymmetric_fence, beside_daemon), offsets) = match reply {
         ControlReply::Refused(error) => return Err(error),
-        ControlReply::Welcome { slot, region, asymmetric_fence, offsets } => {
-            (slot, region, asymmetric_fence, offsets)
+        ControlReply::Welcome { slot, region, asymmetric_fence, beside_daemon, offsets } => {
+            (slot, region, (asymmetric_fence, beside_daemon), offsets)
         }
     };
+    let is_coherent = check_coherence(options, &region)?;
+    // The daemon's host and ours, if they are one, agree whatever other hosts see.
+    let is_near = is_coherent || beside_daemon;
     let [slot_offset, bell_offset, table_offset, pages_offset] = offsets;
     let [slot_fd, bell_fd, table_fd, pages_fd, wake_fd]: [_; 5] =
         fds.try_into().map_err(|_| broken("a welcome without five descriptors"))?;
@@ -545,14 +554,19 @@ fn open_sections(
     let delay_ns = if options.as_remote { region.emulate_rdma_ns } else { region.emulate_cxl_ns };
     // A process that cannot take part in the barrier fences for itself.
     let asymmetric = asymmetric_fence && rackpool_hw::barrier::register().is_ok();
-    let slot = map(&slot_fd, slot_offset, SLOT_BYTES, Access::ReadWrite)?;
+    let slot = map(&slot_fd, slot_offset, SLOT_BYTES, Access::ReadWrite)?.with_coherence(is_near);
+    // What is here of the slot's last client, or of the daemon before, is older than the welcome.
+    coherence::renew(&slot, Mutation::KeepRingReset, 0, SLOT_BYTES);
+    let pages = map(&pages_fd, pages_offset, layout.pages_bytes(), access)?;
+    let table = map(&table_fd, table_offset, layout.table_bytes(), Access::ReadOnly)?;
     let view = RackView {
-        pages: map(&pages_fd, pages_offset, layout.pages_bytes(), access)?.with_delay(delay_ns),
-        table: map(&table_fd, table_offset, layout.table_bytes(), Access::ReadOnly)?,
+        pages: pages.with_delay(delay_ns).with_coherence(is_coherent),
+        table: table.with_coherence(is_near),
         slot: slot.clone().with_asymmetric_fence(asymmetric),
         layout,
     };
-    let bell = Bitmap::attach(map(&bell_fd, bell_offset, BELL_BYTES, Access::ReadWrite)?);
+    let bell = map(&bell_fd, bell_offset, BELL_BYTES, Access::ReadWrite)?;
+    let bell = Bitmap::attach(bell.with_coherence(is_near));
     let wake = WakeEvent::from_fd(wake_fd)
         .map_err(|error| Error::Io { what: "wake event".into(), reason: error.to_string() })?;
     let producer = Producer::attach(slot.slice(SLOT_REQUEST_RING, RING_BYTES));
@@ -561,6 +575,36 @@ fn open_sections(
     let door = Arc::new(Door { slot: slot.clone(), slot_index, bell, wake });
     let lease = Arc::new(SlotLease { slot, cells_free, conn: Mutex::new(Some(conn)) });
     Ok(Joined { view, region, slot_index, door, producer, consumer, lease })
+}
+
+/// Whether the hardware keeps the hosts of a region coherent; refuses what is not done where only
+/// the software does.
+fn check_coherence(options: &JoinOptions, region: &RegionInfo) -> Result<bool> {
+    if region.coherence.is_hardware() {
+        return Ok(true);
+    }
+    if options.as_remote {
+        return Err(only_own_clients(region.rack));
+    }
+    if !caches::is_supported() {
+        let rack = region.rack;
+        let reason = format!(
+            "rack {rack}'s memory is kept coherent by software, which this processor does not let \
+             programs do: run this program in another rack"
+        );
+        return Err(Error::Config { reason });
+    }
+    Ok(false)
+}
+
+/// The memory is not mapped by clients of other racks.
+pub(crate) fn only_own_clients(rack: RackId) -> Error {
+    Error::Config {
+        reason: format!(
+            "rack {rack}'s memory is kept coherent by software, for its own clients alone: fabric \
+             `shm` does not reach it from other racks; use `tcp`, also for the daemon"
+        ),
+    }
 }
 
 fn control_error(peer: &str, error: ControlError) -> Error {
@@ -588,7 +632,6 @@ mod tests {
     use super::*;
     use crate::cluster::Cluster;
     use crate::link::MasterLink;
-    use rackpool_core::RackId;
     use rackpool_core::wire::{MasterAnswer, MasterCall};
 
     /// Long enough for the daemon to see a closed socket.

@@ -22,6 +22,7 @@ pub enum FabricChoice {
     /// One-sided operations over TCP.
     Tcp,
     /// One-sided operations by an RDMA device of this host; the other rack's daemon must offer it.
+    /// Refused if the own rack's memory is kept coherent by software (`docs/coherence.md`).
     Verbs,
     /// Through the own rack's daemon, which shares its connections among all handles of the rack:
     /// one ring round trip more for each access (Rcmp §4.2, methods b and c).

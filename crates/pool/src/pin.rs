@@ -112,6 +112,12 @@ pub(crate) fn pin(
             match miss {
                 Miss::Unknown | Miss::Shared(_) => Ok(None),
                 Miss::OneSided(..) => Err(denied()),
+                Miss::Apart(_) => Err(Error::Denied {
+                    reason: format!(
+                        "{addr} is in memory that is kept coherent by software, which a pin goes \
+                         around: use reads and writes"
+                    ),
+                }),
                 Miss::CrossesPage => {
                     Err(Error::OutOfBounds { addr, bytes, limit_bytes: client.bytes_in_page(addr) })
                 }

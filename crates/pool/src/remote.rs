@@ -4,6 +4,7 @@
 use crate::clock;
 use crate::links::{Inbox, fabric_error, require_same};
 use rackpool_core::client::{LinkLoss, Session, Taken};
+use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
 use rackpool_core::error::DeathCause;
 use rackpool_core::layout::RegionLayout;
@@ -77,6 +78,7 @@ impl RemoteLink {
                 emulate_cxl_ns: 0,
                 emulate_rdma_ns: 0,
                 counts_use: false,
+                coherence: Coherence::default(),
             },
             known: false,
             lost: Vec::new(),

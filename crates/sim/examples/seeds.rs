@@ -2,13 +2,14 @@
 //! itself:
 //!
 //! ```text
-//! cargo run --release -p rackpool-sim --example seeds -- FIRST COUNT FAULTS OPERATIONS [WORD]
+//! cargo run --release -p rackpool-sim --example seeds -- FIRST COUNT FAULTS OPERATIONS [WORDS]
 //! cargo run --release -p rackpool-sim --example seeds -- 1 100 all 2000
 //! cargo run --release -p rackpool-sim --example seeds --features mutations -- \
 //!     1 100 all 2000 without unlock-before-flush
 //! ```
 //!
-//! The last one stops at the first seed that fails.
+//! The last one stops at the first seed that fails. With the word `software` every rack has clients
+//! on two hosts whose caches only the software keeps coherent; with `trace` every line is printed.
 
 use rackpool_core::probe::Mutation;
 use rackpool_sim::run::{Config, Counts, guarded};
@@ -16,17 +17,21 @@ use rackpool_sim::world::run_seed;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if !(4..=6).contains(&words.len()) {
-        return Err("usage: seeds FIRST COUNT FAULTS OPERATIONS [trace | without NAME]".into());
+    if words.len() < 4 {
+        let usage = "seeds FIRST COUNT FAULTS OPERATIONS [trace] [software] [without NAME]";
+        return Err(format!("usage: {usage}").into());
     }
-    let named = |one: &Mutation| words.get(5).is_some_and(|name| name == one.name());
+    let has = |word: &str| words[4..].iter().any(|one| one == word);
+    let left_out = words.iter().skip_while(|word| *word != "without").nth(1);
+    let named = |one: &Mutation| left_out.is_some_and(|name| name == one.name());
     let mutation = Mutation::ALL.into_iter().find(named);
     let (first, count): (u64, u64) = (words[0].parse()?, words[1].parse()?);
     let config = Config {
         faults: words[2].parse()?,
         operations: words[3].parse()?,
-        trace_lines: if words.len() == 5 { u32::MAX } else { 0 },
+        trace_lines: if has("trace") { u32::MAX } else { 0 },
         mutation,
+        software_coherent: has("software").then_some(true),
         ..Config::default()
     };
     config.check()?;

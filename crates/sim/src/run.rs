@@ -52,6 +52,10 @@ pub struct Config {
     /// Where new memory goes.
     #[serde(default)]
     pub placement: Policy,
+    /// Whether racks have a second host with clients, whose caches only the software keeps coherent
+    /// with the daemon's; `None`: in some seeds.
+    #[serde(default)]
+    pub software_coherent: Option<bool>,
     /// The safeguard that the engines leave out; needs the feature `mutations`.
     #[serde(skip)]
     pub mutation: Option<Mutation>,
@@ -69,6 +73,7 @@ impl Default for Config {
             faults: FaultSet::ALL,
             profile: PROFILE_DEFAULT.into(),
             placement: Policy::default(),
+            software_coherent: None,
             mutation: None,
             trace_lines: 0,
         }
@@ -138,6 +143,9 @@ impl Config {
         }
         if self.placement != Policy::default() {
             line.push_str(&format!(" --placement {}", self.placement));
+        }
+        if let Some(software) = self.software_coherent {
+            line.push_str(if software { " --coherence software" } else { " --coherence hardware" });
         }
         if let Some(mutation) = self.mutation {
             line.push_str(&format!(" --mutation {}", mutation.name()));

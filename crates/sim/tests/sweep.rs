@@ -51,6 +51,12 @@ fn every_fault_rare_branch_and_race_is_met() {
 }
 
 #[test]
+fn clients_of_a_second_host_without_coherent_caches_find_everything() {
+    let software_coherent = Some(true);
+    swept(&Config { software_coherent, operations: 1000, ..Config::default() });
+}
+
+#[test]
 fn without_faults_nothing_goes_wrong() {
     let config = Config { faults: FaultSet::NONE, operations: 500, ..Config::default() };
     let counts = swept(&config).counts;

@@ -118,6 +118,17 @@ pub const SCENARIOS: &[Scenario] = &[
         limit_s: 240,
     },
     Scenario {
+        name: "rack-software",
+        about: "the same with caches that only the software keeps coherent",
+        guests: 2,
+        machine: Machine { shared_mib: 768, ..MACHINE },
+        modules: &[],
+        tests: &["hosts"],
+        uses_program: true,
+        script: concat!("export POOL_COHERENCE=software\n", include_str!("scenarios/rack-two.sh")),
+        limit_s: 240,
+    },
+    Scenario {
         name: "racks",
         about: "two racks of two hosts, devdax inside, verbs between; loss, a host and a rack die",
         guests: 4,

@@ -4,6 +4,7 @@
 
 use super::{Check, State, check, names};
 use rackpool_bench::format::Unit;
+use rackpool_hw::caches;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::path::Path;
@@ -23,7 +24,8 @@ pub(super) fn checks(sys: &Path) -> Vec<Check> {
     let locked = getrlimit(Resource::Memlock).current;
     let mut checks = ports(sys);
     checks.push(locked_memory(locked, has_device));
-    checks.extend([dax(sys), namespaces(sys), cxl(sys), nodes(sys), tiers(sys)]);
+    checks.extend([dax(sys), lines(caches::instruction()), namespaces(sys), cxl(sys)]);
+    checks.extend([nodes(sys), tiers(sys)]);
     checks
 }
 
@@ -158,6 +160,26 @@ fn dax(sys: &Path) -> Check {
     let found = if found.is_empty() { "none".to_owned() } else { found.join("; ") };
     let meaning = "CXL or persistent memory, which hosts may share: --memory dax:/dev/daxX.Y";
     check("dax", state, found, meaning, way_out)
+}
+
+/// How programs write cache lines back, for memory whose hosts no hardware keeps coherent.
+fn lines(instruction: Option<&str>) -> Check {
+    let state = match instruction {
+        None => State::Missing,
+        Some("clwb" | "dc cvac") => State::Good,
+        Some(_) => State::But,
+    };
+    check(
+        "cache lines",
+        state,
+        instruction.map_or("programs cannot write them back".into(), |name| format!("by {name}")),
+        "memory that hosts share without coherent caches (CXL 2.0): --memory \
+         'dax:/dev/daxX.Y?coherence=software'",
+        match instruction {
+            None => "a processor of x86-64 or aarch64",
+            Some(_) => "each line that is written back is fetched anew; a newer processor has clwb",
+        },
+    )
 }
 
 /// Namespaces of persistent memory and their modes.
@@ -376,6 +398,12 @@ mod tests {
         assert_eq!(dax(&sys.0).state, State::Good);
         fs::write(sys.0.join("bus/nd/devices/namespace0.0/holder"), "dax0.0").unwrap();
         assert_eq!(namespaces(&sys.0).state, State::Good);
+    }
+
+    #[test]
+    fn cache_lines_are_good_where_they_can_stay_after_they_are_written_back() {
+        let states = [Some("clwb"), Some("clflush"), None].map(|name| lines(name).state);
+        assert_eq!(states, [State::Good, State::But, State::Missing]);
     }
 
     #[test]

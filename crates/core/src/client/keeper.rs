@@ -247,7 +247,7 @@ impl Keeper {
     fn own<M: Mem, R>(
         &self,
         client: &Client<M>,
-        at: GAddr,
+        (at, bytes): (GAddr, u64),
         access: impl Fn(&M, u64) -> R,
     ) -> Result<R> {
         let run = match &self.directory {
@@ -259,9 +259,10 @@ impl Keeper {
         let Reach::Mapped(view) = client.reach(OWN) else { return Err(lost(client, at)) };
         let offset = client.geometry().offset(at);
         let done = entry.and_then(|entry| {
-            let run = |pages: &M| access(pages, entry.base + offset);
+            let place = (Access::Write, entry.base + offset, bytes);
+            let run = |pages: &M| access(pages, place.1);
             // It is our own: that it counts as stale once says nothing.
-            (0..STALE_RETRIES_MAX).find_map(|_| Client::guarded(view, entry, Access::Write, run))
+            (0..STALE_RETRIES_MAX).find_map(|_| Client::guarded(view, entry, place, run))
         });
         done.ok_or_else(|| lost(client, at))
     }
@@ -273,13 +274,13 @@ impl Keeper {
 
     /// Stores a word of the directory.
     fn set<M: Mem>(&self, client: &Client<M>, offset: u64, value: u64) -> Result<()> {
-        self.own(client, self.at(offset), |pages, at| pages.store(at, value))
+        self.own(client, (self.at(offset), 8), |pages, at| pages.store(at, value))
     }
 
     /// An entry's word, after `n` was added.
     fn add_to<M: Mem>(&self, client: &Client<M>, entry: u64, n: u64) -> Result<EntryWord> {
         let add = |pages: &M, at| pages.fetch_add(at, n).wrapping_add(n);
-        Ok(EntryWord(self.own(client, self.at(entry + ENTRY_WORD), add)?))
+        Ok(EntryWord(self.own(client, (self.at(entry + ENTRY_WORD), 8), add)?))
     }
 
     /// From here on nobody begins to read a replica, and who has begun finds that out. Whether
@@ -396,7 +397,7 @@ impl Keeper {
         self.set(client, entry + ENTRY_DATA, data.0)?;
         let new = EntryWord::placed(placement).0;
         let swap = |pages: &M, at| pages.compare_exchange(at, old.0, new);
-        if self.own(client, at, swap)?.is_err() {
+        if self.own(client, (at, 8), swap)?.is_err() {
             self.free.push(data);
             return Ok(None);
         }
@@ -445,7 +446,8 @@ impl Keeper {
                     return Err(unexpected("home of replicas", "a page"));
                 }
                 let at = GAddr(kept.data.0 + offset);
-                self.own(client, at, |pages, at| pages.copy_in(at, &data.0))
+                let place = (at, data.0.len() as u64);
+                self.own(client, place, |pages, at| pages.copy_in(at, &data.0))
             }
             _ => Ok(()),
         }
@@ -509,7 +511,7 @@ impl Tending<'_> {
         if std::mem::take(&mut fetching.filled) {
             let at = GAddr(fetching.data.0 + fetching.done);
             let chunk = io.source(0, 0, bytes);
-            self.keeper.own(client, at, |pages, at| pages.copy_in(at, chunk))?;
+            self.keeper.own(client, (at, bytes), |pages, at| pages.copy_in(at, chunk))?;
             fetching.done += bytes;
         }
         if fetching.done == client.geometry().page_bytes() {

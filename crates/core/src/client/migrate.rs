@@ -200,7 +200,8 @@ impl Migrate {
                         Access::Read => pages.copy_out(base + at, io.target(0, 0, bytes)),
                         Access::Write => pages.copy_in(base + at, io.source(0, 0, bytes)),
                     };
-                    Client::guarded(view, &entry, kind, run).ok_or_else(|| self.taken_back())?;
+                    Client::guarded(view, &entry, (kind, base + at, bytes), run)
+                        .ok_or_else(|| self.taken_back())?;
                     self.chunk_done(bytes);
                 }
                 Reach::OneSided(layout) => {

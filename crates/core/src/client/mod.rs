@@ -50,7 +50,8 @@ pub use translate::Translation;
 pub use usage::{UseReport, UseReports};
 pub use write_buffer::{Cover, WriteBuffer};
 
-use crate::addr::{GAddr, Generation, PageGeometry, PageId, RackId};
+use crate::addr::{FrameIndex, GAddr, Generation, PageGeometry, PageId, RackId};
+use crate::coherence;
 use crate::constants::{CELLS, STALE_RETRIES_MAX};
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, cell_offset, table_word};
@@ -172,6 +173,40 @@ pub struct RackView<M> {
     pub layout: RegionLayout,
 }
 
+impl<M: Mem> RackView<M> {
+    /// Whether this is another host than the daemon's, and no hardware keeps the two coherent: then
+    /// atomics are the daemon's.
+    #[inline(always)]
+    pub fn is_apart(&self) -> bool {
+        !self.slot.is_coherent()
+    }
+
+    /// Announces a frame in a cell, also to a daemon on another host.
+    #[inline(always)]
+    fn announce(&self, cell: u32, frame: FrameIndex) {
+        self.slot.announce(cell_offset(cell), u64::from(frame.0) + 1);
+        coherence::show(&self.slot, Mutation::HideAnnouncement, cell_offset(cell), 8);
+    }
+
+    /// Withdraws what a cell announces.
+    #[inline(always)]
+    pub fn withdraw(&self, cell: u32) {
+        coherence::store(&self.slot, Mutation::HideWithdrawal, cell_offset(cell), 0);
+    }
+
+    /// Runs `access` on a range of the pages, whose frame is announced.
+    #[inline(always)]
+    fn touch<R>(&self, kind: Access, at: (u64, u64), access: impl FnOnce(&M) -> R) -> R {
+        if self.pages.is_coherent() {
+            return access(&self.pages);
+        }
+        match kind {
+            Access::Read => coherence::reading(&self.pages, at, access),
+            Access::Write => coherence::writing(&self.pages, at, access),
+        }
+    }
+}
+
 /// How a link reaches its rack.
 #[derive(Clone, Debug)]
 pub enum Reach<M> {
@@ -216,7 +251,8 @@ const BATCH_GROUP: usize = 32;
 /// world.
 #[inline(always)]
 fn is_home<M: Mem>(view: &RackView<M>, entry: &Translation, kind: Access) -> bool {
-    let same = view.table.load(table_word(entry.frame)) == entry.generation.0;
+    let word = coherence::load(&view.table, Mutation::KeepTableLine, table_word(entry.frame));
+    let same = word == entry.generation.0;
     if !same {
         view.slot.met(Race::GenerationChanged);
     }
@@ -233,7 +269,7 @@ fn is_home<M: Mem>(view: &RackView<M>, entry: &Translation, kind: Access) -> boo
 #[inline(always)]
 fn withdraw<M: Mem>(last: Option<(LinkId, &RackView<M>)>) {
     if let Some((_, view)) = last {
-        view.slot.store(cell_offset(0), 0);
+        view.withdraw(0);
     }
 }
 
@@ -264,6 +300,9 @@ pub enum Miss {
     ///
     /// [`Recall`]: Request::Recall
     Shared(LinkId),
+    /// An atomic, or a store of a word, on memory whose home is another host that sees our stores
+    /// only line by line: the daemon behind the link does it.
+    Apart(LinkId),
 }
 
 impl<M: Mem> Client<M> {
@@ -452,19 +491,19 @@ impl<M: Mem> Client<M> {
         stale
     }
 
-    /// Runs `access` on a mapped frame under the access protocol. `None` if the frame is not the
-    /// page's home any more: nothing was touched.
+    /// Runs `access` on `bytes` bytes at `at` of a mapped frame under the access protocol. `None`
+    /// if the frame is not the page's home any more: nothing was touched.
     #[inline(always)]
     fn guarded<R>(
         view: &RackView<M>,
         entry: &Translation,
-        kind: Access,
+        (kind, at, bytes): (Access, u64, u64),
         access: impl FnOnce(&M) -> R,
     ) -> Option<R> {
-        view.slot.announce(cell_offset(0), u64::from(entry.frame.0) + 1);
+        view.announce(0, entry.frame);
         let valid = is_home(view, entry, kind);
-        let result = valid.then(|| access(&view.pages));
-        view.slot.store(cell_offset(0), 0);
+        let result = valid.then(|| view.touch(kind, (at, bytes), access));
+        view.withdraw(0);
         result
     }
 
@@ -496,7 +535,8 @@ impl<M: Mem> Client<M> {
                 if self.usage.is_on() {
                     self.usage.note(&self.translations, index, kind);
                 }
-                Self::guarded(view, entry, kind, |pages| access(pages, entry.base + offset))
+                let at = entry.base + offset;
+                Self::guarded(view, entry, (kind, at, bytes), |pages| access(pages, at))
                     .ok_or(Miss::Unknown)
             }
             Reach::OneSided(_) => Err(Miss::OneSided(
@@ -529,6 +569,7 @@ impl<M: Mem> Client<M> {
     /// Stores an aligned word of a mapped rack.
     #[inline]
     pub fn store_warm(&self, addr: GAddr, value: u64) -> std::result::Result<(), Miss> {
+        self.check_near(addr)?;
         self.warm(addr, 8, Access::Write, |pages, offset| pages.store(offset, value))
     }
 
@@ -541,6 +582,7 @@ impl<M: Mem> Client<M> {
         expected: u64,
         new: u64,
     ) -> std::result::Result<std::result::Result<u64, u64>, Miss> {
+        self.check_near(addr)?;
         self.warm(addr, 8, Access::Write, |pages, offset| {
             pages.compare_exchange(offset, expected, new)
         })
@@ -549,7 +591,29 @@ impl<M: Mem> Client<M> {
     /// Adds to an aligned word of a mapped rack; the old value.
     #[inline]
     pub fn fetch_add_warm(&self, addr: GAddr, n: u64) -> std::result::Result<u64, Miss> {
+        self.check_near(addr)?;
         self.warm(addr, 8, Access::Write, |pages, offset| pages.fetch_add(offset, n))
+    }
+
+    /// Whether this handle's host is another one than its rack's daemon's, and no hardware keeps
+    /// the two coherent.
+    #[inline(always)]
+    pub fn is_apart(&self) -> bool {
+        self.view(OWN).is_some_and(RackView::is_apart)
+    }
+
+    /// Refuses what only a processor of the page's home may do with a word: its line may be
+    /// written by other hosts meanwhile, and goes back as a whole.
+    #[inline(always)]
+    fn check_near(&self, addr: GAddr) -> std::result::Result<(), Miss> {
+        if !self.is_apart() || self.mutated(Mutation::AtomicsApart) {
+            return Ok(());
+        }
+        let entry = self.translations.get(self.geometry.page(addr)).ok_or(Miss::Unknown)?;
+        match self.view(entry.link) {
+            Some(view) if view.is_apart() => Err(Miss::Apart(entry.link)),
+            _ => Ok(()),
+        }
     }
 
     /// Runs many accesses of mapped racks: the lines of a group are asked for together, then each
@@ -573,6 +637,7 @@ impl<M: Mem> Client<M> {
                 *plan = self.plan(addr, bytes, kind);
             }
             for (index, (plan, op)) in plans.iter().zip(ops).enumerate() {
+                let (_, bytes) = at(op);
                 let done = plan.is_some_and(|(entry, offset)| {
                     let view = match last {
                         Some((link, view)) if link == entry.link => view,
@@ -583,10 +648,10 @@ impl<M: Mem> Client<M> {
                             view
                         }
                     };
-                    view.slot.announce(cell_offset(0), u64::from(entry.frame.0) + 1);
+                    view.announce(0, entry.frame);
                     let valid = is_home(view, entry, kind);
                     if valid {
-                        access(&view.pages, offset, op);
+                        view.touch(kind, (offset, bytes), |pages| access(pages, offset, op));
                     }
                     valid
                 });
@@ -658,9 +723,13 @@ impl<M: Mem> Client<M> {
         let Reach::Mapped(view) = &self.links[entry.link.0 as usize].reach else {
             return Err(Miss::OneSided(entry.link, RemoteAddr { offset, key: entry.generation }));
         };
-        view.slot.announce(cell_offset(cell), u64::from(entry.frame.0) + 1);
+        // Whoever has it accesses it as he likes, which nobody would write back.
+        if !view.pages.is_coherent() {
+            return Err(Miss::Apart(entry.link));
+        }
+        view.announce(cell, entry.frame);
         if !is_home(view, entry, Access::Read) {
-            view.slot.store(cell_offset(cell), 0);
+            view.withdraw(cell);
             return Err(Miss::Unknown);
         }
         Ok(Pinned { view, link: entry.link, offset, entry: *entry })

@@ -74,6 +74,10 @@ impl<M: Mem> Client<M> {
             return Err(ReplicaRead::None);
         }
         let word = view.layout.replicas_word(home_index(home.rack));
+        // How long a copy may be read is said in the time of the daemon's host.
+        if view.is_apart() {
+            return Err(ReplicaRead::None);
+        }
         let directory = GAddr(view.table.load(word));
         if directory.is_null() {
             return Err(ReplicaRead::None);
@@ -118,7 +122,8 @@ impl<M: Mem> Client<M> {
         let entry = self.translations.get(page).ok_or(ReplicaRead::Untouched(at))?;
         let view = self.view(OWN).filter(|_| entry.link == OWN).ok_or(ReplicaRead::None)?;
         let run = |pages: &M| access(pages, entry.base + in_page);
-        Self::guarded(view, entry, Access::Read, run).ok_or(ReplicaRead::Untouched(at))
+        let place = (Access::Read, entry.base + in_page, bytes);
+        Self::guarded(view, entry, place, run).ok_or(ReplicaRead::Untouched(at))
     }
 
     /// Whether an address's page is reached over the fabric and may have a replica here. Without a
@@ -133,6 +138,6 @@ impl<M: Mem> Client<M> {
             return false;
         };
         let word = view.layout.replicas_word(home_index(link.rack));
-        matches!(link.reach, Reach::OneSided(_)) && view.table.load(word) != 0
+        matches!(link.reach, Reach::OneSided(_)) && !view.is_apart() && view.table.load(word) != 0
     }
 }

@@ -2,9 +2,10 @@
 //! that was under way. One request at a time; the daemon applies a sequence number at most once
 //! and remembers the answer to the last one, so repeating a request repeats only its answer.
 
+use crate::coherence;
 use crate::error::{DeathCause, Error, Result};
 use crate::layout::SlotWord;
-use crate::seam::Mem;
+use crate::seam::{Mem, Mutation};
 use crate::wire::{Reply, ReplyFrame, Request, RequestFrame};
 
 /// What happened to the link while a request was under way.
@@ -184,7 +185,7 @@ impl Session {
         let seq = frame.seq;
         let reply = self.on_reply(frame)?;
         if mutates {
-            slot.store(SlotWord::ConsumedSeq as u64, seq);
+            coherence::store(slot, Mutation::HideConsumed, SlotWord::ConsumedSeq as u64, seq);
         }
         Some(reply)
     }

@@ -399,7 +399,7 @@ impl UnderWay {
         for (index, target) in work.targets.iter_mut().enumerate() {
             let Some(word) = target.word.filter(|_| target.add == Sent::Not) else { continue };
             let at = word.base + client.geometry().offset(target.place.word);
-            let remote = match mapped(client, &word, |pages| pages.fetch_add(at, n)) {
+            let remote = match mapped(client, &word, (at, 8), |pages| pages.fetch_add(at, n)) {
                 Ok(old) => {
                     target.add = old.map_or(Sent::Failed, Sent::Done);
                     continue;
@@ -466,7 +466,7 @@ impl UnderWay {
         let Fragment { piece, offset, addr, bytes, .. } = self.fragment;
         let at = self.home.base + client.geometry().offset(addr);
         let source = work.io.source(piece, offset, bytes);
-        match mapped(client, &self.home, |pages| pages.copy_in(at, source)) {
+        match mapped(client, &self.home, (at, bytes), |pages| pages.copy_in(at, source)) {
             Ok(Some(())) => return Next::Stage(Stage::Write(Sent::Done(0))),
             Ok(None) => return Next::Stage(begin_undo(work.targets, After::Stale)),
             Err(OneSided) => {}
@@ -491,7 +491,8 @@ impl UnderWay {
             let Some(data) = target.data.filter(|_| target.copy == Sent::Not) else { continue };
             let at = data.base + client.geometry().offset(addr);
             let source = work.io.source(piece, offset, bytes);
-            let remote = match mapped(client, &data, |pages| pages.copy_in(at, source)) {
+            let remote = match mapped(client, &data, (at, bytes), |pages| pages.copy_in(at, source))
+            {
                 Ok(done) => {
                     target.copy = done.map_or(Sent::Failed, |()| Sent::Done(0));
                     continue;
@@ -549,11 +550,12 @@ struct OneSided;
 fn mapped<M: Mem, R>(
     client: &Client<M>,
     entry: &Translation,
+    (at, bytes): (u64, u64),
     access: impl Fn(&M) -> R,
 ) -> std::result::Result<Option<R>, OneSided> {
     let Reach::Mapped(view) = client.reach(entry.link) else { return Err(OneSided) };
     // That it counts as stale once says nothing: what has gone stays so.
-    let run = |_| Client::guarded(view, entry, Access::Write, &access);
+    let run = |_| Client::guarded(view, entry, (Access::Write, at, bytes), &access);
     Ok((0..STALE_RETRIES_MAX).find_map(run))
 }
 

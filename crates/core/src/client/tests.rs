@@ -10,6 +10,7 @@ use crate::wire::{ReplyFrame, RequestFrame, Resolved};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+mod coherence;
 mod drain;
 mod migrate;
 mod mover;

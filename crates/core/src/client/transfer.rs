@@ -214,7 +214,7 @@ impl TransferTables {
             match self.run_mapped(client, &fragment, io) {
                 Ok(()) => self.retries = Retries::default(),
                 Err(Miss::Shared(link)) => {
-                    if !self.spread.begin(client, fragment, self.round) {
+                    if client.is_apart() || !self.spread.begin(client, fragment, self.round) {
                         return Ok(self.store(link, fragment, io));
                     }
                     if let Some(step) = self.go_on_spreading(client, io)? {
@@ -244,7 +244,9 @@ impl TransferTables {
                     self.locate = Some(locate);
                     return Ok(step);
                 }
-                Err(Miss::CrossesPage) => unreachable!("fragments end at page ends"),
+                Err(Miss::CrossesPage | Miss::Apart(_)) => {
+                    unreachable!("fragments end at page ends, and are no words")
+                }
             }
         }
     }
@@ -617,7 +619,7 @@ impl<M: Mem> Operation<M> for Atomic {
         };
         match miss {
             Miss::OneSided(link, at) => self.post(client, link, at, io),
-            Miss::Shared(link) => {
+            Miss::Shared(link) | Miss::Apart(link) => {
                 self.asked = true;
                 let addr = self.addr;
                 let request = match self.op {

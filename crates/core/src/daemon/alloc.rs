@@ -16,12 +16,13 @@
 //! Source: Rcmp §5.1; DESIGN §2 (memory is backed before it is handed out, zero on allocation).
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, SessionId};
+use crate::coherence;
 use crate::constants::{
     BACKING_STEP_BYTES, BACKING_STEP_FRAMES_MAX, COMMIT_PAGES_MAX, RUN_PAGES_MAX,
 };
 use crate::daemon::frames::{Entry, state_offset};
 use crate::daemon::session::{Outcome, Ticket};
-use crate::daemon::{Daemon, World, slab};
+use crate::daemon::{Daemon, World, set_table, slab, word_of};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, ResultKind, StateWord, table_word};
 use crate::seam::{Mem, Mutation, Probe, Race, Rare};
@@ -184,7 +185,7 @@ impl Daemon {
         let offset = u64::from(taking.index) << shift;
         if taking.dirty && !world.private().mutated(Mutation::HandOutUnzeroed) {
             let at = self.layout.frame_offset(FrameIndex(frame)) + offset;
-            world.pages().zero(at, 1 << shift);
+            coherence::writing(world.pages(), (at, 1 << shift), |pages| pages.zero(at, 1 << shift));
         }
         let page = Entry::load_checked(world.private(), frame).page;
         let addr = self.frames.addr(page, offset);
@@ -202,7 +203,7 @@ impl Daemon {
             return Ok(None);
         }
         let offset = self.locate_named(ticket.word, world)?;
-        match world.pages().load(offset) {
+        match word_of(world.pages(), offset) {
             0 => Ok(Some(offset)),
             found => Err(Error::Occupied { addr: ticket.word, found }),
         }
@@ -410,7 +411,7 @@ impl Daemon {
         }
         let entry = Entry::load_checked(world.private(), frame);
         world.private().store(state_offset(frame), entry.state_word(FrameState::Home));
-        world.table().store(table_word(FrameIndex(frame)), job.first_generation);
+        set_table(world, table_word(FrameIndex(frame)), job.first_generation);
         self.slabs.insert_fresh(frame, shift, owner);
         if owner != 0 {
             self.frames.owned.insert((owner, frame));
@@ -447,7 +448,7 @@ impl Daemon {
                 world.private().store(state_offset(*frame), entry.state_word(FrameState::Home));
             }
             let generation = job.first_generation + index as u64;
-            world.table().store(table_word(FrameIndex(*frame)), generation);
+            set_table(world, table_word(FrameIndex(*frame)), generation);
         }
         if ticket.owner != 0 {
             self.frames.owned.insert((ticket.owner, job.frames[0]));

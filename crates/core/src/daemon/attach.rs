@@ -9,6 +9,7 @@
 //! Source: DESIGN §2 (attach; another version or geometry is an error).
 
 use crate::addr::{FrameIndex, Generation, PageGeometry, PageId, RackId};
+use crate::coherence::{self, Coherence};
 use crate::constants::{REPLICA_HOMES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX};
 use crate::counts::{AnswerCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
@@ -27,11 +28,11 @@ use crate::daemon::replica_room::Rooms;
 use crate::daemon::replicas::Replicas;
 use crate::daemon::session::Sessions;
 use crate::daemon::slab::Slabs;
-use crate::daemon::{Daemon, World};
+use crate::daemon::{Daemon, World, set_table};
 use crate::error::{Error, Result};
 use crate::layout::{
-    FRAMES_OFFSET, FrameState, LAYOUT_VERSION, MAGIC, RegionLayout, SUPERBLOCK_OFFSET, StateWord,
-    Superblock, table_word,
+    FEATURE_SOFTWARE_COHERENT, FEATURES, FRAMES_OFFSET, FrameState, LAYOUT_VERSION, MAGIC,
+    RegionLayout, SUPERBLOCK_OFFSET, StateWord, Superblock, table_word,
 };
 use crate::seam::{Mem, Mutation, Probe, Race};
 use std::collections::BTreeSet;
@@ -65,7 +66,10 @@ pub fn format<W: World>(
         rack: rack.0,
         region_id,
         frame_count: u64::from(layout.frame_count),
-        features: 0,
+        features: match Coherence::of(world.pages()) {
+            Coherence::Hardware => 0,
+            Coherence::Software => FEATURE_SOFTWARE_COHERENT,
+        },
         sessions: SESSIONS_MAX,
         slots: SLOTS_MAX,
         reserved: [0; 8],
@@ -102,7 +106,7 @@ pub fn read_superblock<M: Mem>(private: &M) -> Result<Superblock> {
     if block.checksum != block.checksum_of() {
         return bad("the superblock is torn: its checksum does not fit".into());
     }
-    if block.features != 0 {
+    if block.features & !FEATURES != 0 {
         return bad(format!("unknown features {:#x}: use a newer release", block.features));
     }
     if (block.sessions, block.slots) != (SESSIONS_MAX, SLOTS_MAX) {
@@ -146,6 +150,10 @@ impl Daemon {
     ) -> Result<Daemon> {
         let block = read_superblock(world.private())?;
         let layout = check_superblock(&block, rack, expected)?;
+        let (found, mapped) = (block.coherence(), Coherence::of(world.pages()));
+        if found != mapped {
+            return bad(format!("its caches are kept coherent by {found}, not by {mapped}"));
+        }
         check_lengths(world, &layout)?;
         let redo = Redo::replay(world, &layout)?;
         let mem = world.private();
@@ -191,6 +199,8 @@ impl Daemon {
         }
         daemon.start_freeing(&leaving, None, world);
         daemon.hold_first_pages(&leaving, world.private());
+        let used = daemon.frames.high;
+        coherence::settle_pages(world.table(), world.pages(), &layout, used);
         daemon.trim_slabs(world);
         Ok(daemon)
     }
@@ -289,7 +299,7 @@ impl Daemon {
             settle_table(world, frame, entry.generation.0);
         }
         for index in 0..REPLICA_HOMES {
-            world.table().store(self.layout.replicas_word(index), 0);
+            set_table(world, self.layout.replicas_word(index), 0);
         }
         Ok(leaving)
     }
@@ -364,6 +374,6 @@ fn check_superblock(
 fn settle_table<W: World>(world: &mut W, frame: u32, generation: u64) {
     let word = table_word(FrameIndex(frame));
     if world.table().load(word) != generation {
-        world.table().store(word, generation);
+        set_table(world, word, generation);
     }
 }

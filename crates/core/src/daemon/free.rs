@@ -14,7 +14,7 @@ use crate::constants::{QUARANTINE_FRAMES_MAX, SLOTS_MAX};
 use crate::daemon::frames::{Entry, state_offset};
 use crate::daemon::session::{Outcome, Ticket};
 use crate::daemon::slab;
-use crate::daemon::{Daemon, World};
+use crate::daemon::{Daemon, World, set_table, word_of};
 use crate::error::{Error, Result};
 use crate::layout::{BLOCK_BYTES, FrameState, ResultKind, SlotWord, table_word};
 use crate::seam::{Mem, Mutation, Probe, Race, Rare};
@@ -104,7 +104,8 @@ pub(super) enum Target {
 impl Daemon {
     /// Serves an admitted free of what a word names.
     pub(super) fn free_from<W: World>(&mut self, ticket: Ticket, world: &mut W) {
-        let named = self.locate_named(ticket.word, world).map(|at| (at, world.pages().load(at)));
+        let named =
+            self.locate_named(ticket.word, world).map(|at| (at, word_of(world.pages(), at)));
         match named {
             Ok((_, addr)) if self.is_apart(GAddr(addr), world) => {
                 self.answer(&ticket, Ok(Reply::Apart { addr: GAddr(addr) }), world);
@@ -383,7 +384,7 @@ impl Daemon {
         for frame in frames {
             let table = table_word(FrameIndex(*frame));
             if world.table().load(table) != 0 {
-                world.table().store(table, 0);
+                set_table(world, table, 0);
                 self.freeing.unfenced = true;
             }
             let Entry { owner, page, .. } = Entry::load_checked(world.private(), *frame);

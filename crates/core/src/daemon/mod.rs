@@ -44,6 +44,7 @@ pub use rrpc::WriteBack;
 pub use session::SessionInfo;
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
+use crate::coherence::{self, Coherence};
 use crate::constants::{
     LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX, TICK_NS,
 };
@@ -146,6 +147,16 @@ impl ClientId {
         assert!(ClientId::of_record(record) == self, "{self:?} is not a record of its kind");
         record
     }
+}
+
+/// A word of a page, whoever wrote it last.
+fn word_of<M: Mem>(pages: &M, offset: u64) -> u64 {
+    coherence::reading(pages, (offset, 8), |pages| pages.load(offset))
+}
+
+/// Stores a word of the table, which every host looks at.
+fn set_table<W: World>(world: &W, offset: u64, value: u64) {
+    coherence::store(world.table(), Mutation::HideTableWord, offset, value);
 }
 
 /// The engine. [`format()`] makes a region, [`Daemon::attach`] starts on it.
@@ -460,6 +471,7 @@ impl Daemon {
         answers.add_denied(world.connections_refused());
         DaemonStats {
             rack: self.rack,
+            coherence: Coherence::of(world.pages()),
             epoch: self.epoch,
             page_bytes: self.layout.pages.page_bytes(),
             frames: u64::from(self.layout.frame_count),
@@ -687,7 +699,7 @@ impl Daemon {
     ) -> Result<Reply> {
         let offset = self.locate_word(addr, world)?;
         self.sessions.intend(record, seq, world.private());
-        let value = apply(world.pages(), offset);
+        let value = coherence::writing(world.pages(), (offset, 8), |pages| apply(pages, offset));
         self.wrote(addr, &world.pages().load(offset).to_le_bytes(), world);
         let outcome = Outcome { kind: ResultKind::Old, value, bytes: 0 };
         self.sessions.commit_result(record, seq, outcome, &mut self.redo, world);

@@ -25,7 +25,7 @@ use crate::constants::{
     MOVES_MAX, SLAB_SHIFT_MIN,
 };
 use crate::daemon::frames::{Entry, state_offset};
-use crate::daemon::{ClientId, Daemon, World, slab};
+use crate::daemon::{ClientId, Daemon, World, set_table, slab};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, FrameWord, StateWord, frame_word, table_word};
 use crate::seam::{Mem, Mutation, Nanos, Probe, Race};
@@ -280,7 +280,7 @@ impl Daemon {
         }
         let word = entry.state_word(FrameState::Departing);
         world.private().store(state_offset(frame), word);
-        world.table().store(table_word(FrameIndex(frame)), key.0);
+        set_table(world, table_word(FrameIndex(frame)), key.0);
         self.uncount(frame, &entry);
         let asker = Some(Asker::new((record, seq)));
         let (stage, since) = (Leaving::Draining, None);
@@ -474,7 +474,7 @@ impl Daemon {
             }
             arrival.stage = Coming::Filling;
             let (asker, generation) = (arrival.asker.take(), arrival.generation);
-            world.table().store(table_word(FrameIndex(frame)), generation.0);
+            set_table(world, table_word(FrameIndex(frame)), generation.0);
             self.say(asker, Ok(Reply::Room { frame: FrameIndex(frame), generation }), world);
         }
     }
@@ -674,7 +674,7 @@ impl Daemon {
         }
         let entry = Entry::load_checked(world.private(), frame);
         world.private().store(state_offset(frame), entry.state_word(FrameState::Home));
-        world.table().store(table_word(FrameIndex(frame)), generation.0);
+        set_table(world, table_word(FrameIndex(frame)), generation.0);
         self.count(frame, &entry, world);
         if let Some(asker) = departure.asker {
             let reply = asker.told(stays(departure.page, "somebody keeps touching it"), true);
@@ -698,7 +698,7 @@ impl Daemon {
         let arrival = self.moves.arriving.remove(&frame).expect("the caller found it");
         let entry = Entry::load_checked(world.private(), frame);
         world.private().store(state_offset(frame), entry.state_word(FrameState::Home));
-        world.table().store(table_word(FrameIndex(frame)), arrival.generation.0);
+        set_table(world, table_word(FrameIndex(frame)), arrival.generation.0);
         self.count(frame, &entry, world);
         self.moves.came += 1;
         let home = self.own_home(arrival.page, frame, arrival.generation);
@@ -728,7 +728,7 @@ impl Daemon {
     fn leave_frame<W: World>(&mut self, frame: u32, page: PageId, world: &mut W) {
         let entry = Entry::load_checked(world.private(), frame);
         world.private().store(state_offset(frame), entry.state_word(FrameState::Gone));
-        world.table().store(table_word(FrameIndex(frame)), 0);
+        set_table(world, table_word(FrameIndex(frame)), 0);
         self.frames.by_page.remove(&page.0);
         self.freeing.table_changed();
         self.freeing.drain(frame);

@@ -22,7 +22,7 @@ use crate::addr::{GAddr, PageId};
 use crate::constants::{COMMIT_PAGES_MAX, DEBTS_MAX, DUES_MAX, ORPHANS_RETRY_NS};
 use crate::daemon::frames::Entry;
 use crate::daemon::session::{Outcome, Ticket};
-use crate::daemon::{Daemon, World, slab};
+use crate::daemon::{Daemon, World, slab, word_of};
 use crate::error::{Error, Result};
 use crate::layout::{DebtWord, FrameState, ResultKind, StateWord, debt_word, due_word};
 use crate::seam::{Mem, Mutation, Nanos, Probe, Race};
@@ -198,7 +198,7 @@ impl Daemon {
             Ok(at) => at,
             Err(error) => return self.answer(&ticket, Err(error), world),
         };
-        let found = world.pages().load(at);
+        let found = word_of(world.pages(), at);
         if found != addr.0 {
             let error = Error::Occupied { addr: ticket.word, found };
             return self.answer(&ticket, Err(error), world);

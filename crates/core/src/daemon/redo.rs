@@ -11,6 +11,7 @@
 //! checksummed, idempotent redo record).
 
 use crate::addr::FrameIndex;
+use crate::coherence;
 use crate::daemon::World;
 use crate::error::{Error, Result};
 use crate::layout::{
@@ -103,7 +104,8 @@ impl Redo {
             world.private().store(*offset, *value);
         }
         for (offset, value) in self.stores.iter().filter(|(offset, _)| in_pages(offset)) {
-            world.pages().store(*offset & !REDO_PAGES_TAG, *value);
+            let at = *offset & !REDO_PAGES_TAG;
+            coherence::writing(world.pages(), (at, 8), |pages| pages.store(at, *value));
         }
     }
 

@@ -7,10 +7,9 @@
 use crate::addr::{GAddr, RackId};
 use crate::constants::SLOTS_MAX;
 use crate::daemon::frames::Entry;
-use crate::daemon::{Daemon, World};
+use crate::daemon::{Daemon, World, set_table};
 use crate::error::{Error, Result};
 use crate::replica::home_index;
-use crate::seam::Mem;
 use crate::wire::Reply;
 use std::collections::BTreeMap;
 
@@ -46,7 +45,7 @@ impl Daemon {
                 return denied("its directory is not its own");
             }
         }
-        world.table().store(self.layout.replicas_word(index), directory.0);
+        set_table(world, self.layout.replicas_word(index), directory.0);
         let owned = self.frames.owned.range((session, 0)..=(session, u32::MAX));
         let spans = owned.map(|(_, frame)| Entry::load_checked(world.private(), *frame).span);
         let frames = spans.sum::<u32>();
@@ -64,7 +63,7 @@ impl Daemon {
     /// A session is over: nobody looks at its directory any more.
     pub(super) fn end_room<W: World>(&mut self, record: u32, world: &W) {
         if let Some(index) = self.rooms.0.remove(&record) {
-            world.table().store(self.layout.replicas_word(index), 0);
+            set_table(world, self.layout.replicas_word(index), 0);
         }
     }
 }

@@ -32,13 +32,13 @@ use crate::constants::{
     MOVE_REST_NS, MOVE_RESTING_MAX, REPLICA_BACKLOG_BYTES_MAX, REPLICA_POLL_NS, REPLICA_STEP_NS,
     REPLICA_WAITERS_MAX, REPLICAS_MAX, TICK_NS,
 };
-use crate::daemon::{ClientId, Daemon, World, slab};
+use crate::daemon::{ClientId, Daemon, World, set_table, slab};
 use crate::error::{Error, Result};
 use crate::layout::table_word;
 use crate::policy::Decision;
 use crate::replica::{Orders, Place, Poll, ReplicaCounts, ReplicaOrder, Sharers};
 use crate::rrpc::Bytes;
-use crate::seam::{Mem, Mutation, Nanos, Probe, Race};
+use crate::seam::{Mutation, Nanos, Probe, Race};
 use crate::wire::{PageHome, Reply, ReplyFrame, Request, RequestFrame};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -556,7 +556,7 @@ impl Daemon {
         if let Some((frame, entry)) = self.frames.home(world.private(), page)
             && frame == shared.frame
         {
-            world.table().store(table_word(FrameIndex(frame)), entry.generation.0);
+            set_table(world, table_word(FrameIndex(frame)), entry.generation.0);
         }
     }
 
@@ -627,7 +627,7 @@ impl Daemon {
         shared.sharing = Sharing::Draining(None);
         shared.outdated = false;
         self.replicas.draining.insert(shared.frame);
-        world.table().store(table_word(FrameIndex(shared.frame)), shared.key.0);
+        set_table(world, table_word(FrameIndex(shared.frame)), shared.key.0);
         self.freeing.table_changed();
         self.request_scan();
     }

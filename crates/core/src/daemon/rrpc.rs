@@ -11,9 +11,10 @@
 //! Source: Rcmp §5.5; decision 0028.
 
 use crate::addr::{FrameIndex, GAddr};
+use crate::coherence;
 use crate::constants::SLOTS_MAX;
 use crate::daemon::frames::Entry;
-use crate::daemon::{ClientId, Daemon, World};
+use crate::daemon::{ClientId, Daemon, World, word_of};
 use crate::error::{Error, Result};
 use crate::rrpc::{Bytes, Carried, Extent, Fetch, Fetched, INLINE_BYTES_MAX, OBJECT_PREFIX_BYTES};
 use crate::seam::{Exposure, Mem, Mutation, Probe, RemoteAddr};
@@ -60,7 +61,8 @@ impl Daemon {
         let reply = |carried| Ok(Reply::Fetched(Fetched { home, bytes, carried }));
         if is_whole && bytes <= u64::from(fetch.inline_bytes_max.min(INLINE_BYTES_MAX)) {
             let mut data = vec![0; bytes as usize];
-            world.pages().copy_out(offset, &mut data);
+            let read = |pages: &W::Mem| pages.copy_out(offset, &mut data);
+            coherence::reading(world.pages(), (offset, bytes), read);
             return Some(reply(Carried::Inline(Bytes(data))));
         }
         let fits = |to: &Exposure| is_whole && bytes <= to.bytes && record >= SLOTS_MAX;
@@ -84,7 +86,8 @@ impl Daemon {
     ) -> Result<Reply> {
         let (home, offset, _) = self.home_of(addr, world)?;
         self.check_in_page(addr, data.len() as u64)?;
-        world.pages().copy_in(offset, data);
+        let place = (offset, data.len() as u64);
+        coherence::writing(world.pages(), place, |pages| pages.copy_in(offset, data));
         self.wrote(addr, data, world);
         Ok(Reply::Stored(home))
     }
@@ -104,7 +107,7 @@ impl Daemon {
                 }
                 let room = self.room_at(addr, home.frame, &entry, world)?;
                 // What a client wrote; read once.
-                let bytes = world.pages().load(offset);
+                let bytes = word_of(world.pages(), offset);
                 let needed = bytes.saturating_add(OBJECT_PREFIX_BYTES);
                 if needed > room {
                     return Err(Error::OutOfBounds { addr, bytes: needed, limit_bytes: room });

@@ -64,11 +64,11 @@ impl Default for CostParams {
             count_min: 16,
             // Three deviations: by chance once in 700 looks at a page that both use alike, of those
             // that dominance does not refuse; a page is looked at when its use has doubled. With
-            // four a tenth of what moving is worth was missed in runs of seconds. Large pages, which
-            // are dear to move by mistake, need more.
+            // four a tenth of what moving is worth was missed in runs of seconds. Large pages,
+            // which are dear to move by mistake, need more.
             deviations_squared: 9,
-            // Racks are weighed by their whole work, so one that is served faster is no reason; with
-            // twice as much a twentieth of what moving is worth was never taken.
+            // Racks are weighed by their whole work, so one that is served faster is no reason;
+            // with twice as much a twentieth of what moving is worth was never taken.
             dominance_milli: 1500,
             settle_ms: 10_000,
             move_round_trips: MOVE_ROUND_TRIPS,

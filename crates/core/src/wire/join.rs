@@ -2,6 +2,7 @@
 
 use super::{AgentHears, AgentSays, ReplyFrame, RequestFrame};
 use crate::addr::{GAddr, RackId, SessionId};
+use crate::coherence::Coherence;
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +83,9 @@ pub struct RegionInfo {
     pub emulate_rdma_ns: u32,
     /// Whether the rack moves pages to where they are used, so that its clients count.
     pub counts_use: bool,
+    /// Who keeps the caches of the hosts that share the memory in agreement. Who maps it follows
+    /// that, or does not use it.
+    pub coherence: Coherence,
 }
 
 /// First message of a client on a daemon's control socket.
@@ -112,6 +116,9 @@ pub enum ControlReply {
         region: RegionInfo,
         /// Whether the daemon pays for announcements with `membarrier`; if not, clients fence.
         asymmetric_fence: bool,
+        /// Whether the daemon runs on the client's host, so that the hardware keeps the caches of
+        /// the two in agreement whatever `region` says.
+        beside_daemon: bool,
         /// Where slot, bell, table and pages start behind their descriptors, bytes: not 0 where
         /// one device holds them all.
         offsets: [u64; 4],

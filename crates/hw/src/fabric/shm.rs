@@ -165,7 +165,7 @@ fn read_pieces(
     pieces: &[Sge],
 ) -> WorkStatus {
     let bytes = pieces.iter().map(|piece| piece.bytes).sum();
-    let done = memory.at(at, bytes, |pages| {
+    let done = memory.reading(at, bytes, |pages| {
         let mut offset = at.offset;
         for piece in pieces {
             pages.copy_out(offset, buffers.slice_mut(piece));
@@ -177,7 +177,7 @@ fn read_pieces(
 
 fn write_pieces(memory: &ShmPeer, buffers: &Buffers, at: RemoteAddr, pieces: &[Sge]) -> WorkStatus {
     let bytes = pieces.iter().map(|piece| piece.bytes).sum();
-    let done = memory.at(at, bytes, |pages| {
+    let done = memory.writing(at, bytes, |pages| {
         let mut offset = at.offset;
         for piece in pieces {
             pages.copy_in(offset, buffers.slice(piece));

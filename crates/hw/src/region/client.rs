@@ -5,9 +5,12 @@
 use super::error::{RegionError, Result, failed};
 use super::paths::Paths;
 use super::spec::{MemoryKind, MemorySpec};
-use super::{RegionFiles, Superblock, reopen, shards};
-use crate::window::Access;
+use super::{RegionFiles, Superblock, check_lines, dax, map_fd, reopen, shards, superblock};
+use crate::window::{Access, MapOptions};
+use rackpool_core::coherence;
+use rackpool_core::layout::{RegionLayout, SLOT_BYTES};
 use rustix::fs::{Mode, OFlags};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -18,16 +21,57 @@ pub struct ClientSections {
 }
 
 impl ClientSections {
-    /// Those of a region that is there. Errors: as of [`RegionFiles::inspect`]; `Absent` for
-    /// `heap`, which no other process has.
+    /// Those of a region that is there and as asked for. Errors: as of [`RegionFiles::inspect`];
+    /// `OtherGeometry`, `NoLines`; `Absent` for `heap`, which no other process has.
     pub fn open(spec: MemorySpec) -> Result<Self> {
-        RegionFiles::inspect(&spec)?;
+        let (superblock, layout) = RegionFiles::inspect(&spec)?;
+        let path = spec.path().unwrap_or(Path::new("heap"));
+        superblock::check_geometry((&superblock, layout), &spec, path)?;
+        check_lines(superblock.coherence(), &spec)?;
         Ok(Self { spec })
     }
 
     /// The superblock as it is now. Errors: as of [`RegionFiles::inspect`].
     pub fn superblock(&self) -> Result<Superblock> {
         RegionFiles::inspect(&self.spec).map(|(superblock, _)| superblock)
+    }
+
+    /// Writes back what a client of this host that is gone may have left in the caches of its
+    /// processors: its slot, and the frames that it announced. Nothing where the hardware keeps
+    /// hosts coherent, or if there is no region or slot any more. Before anybody is told that the
+    /// client is gone. Errors: as of [`RegionFiles::inspect`]; `Io`, `NoLines`.
+    pub fn settle(&self, slot: u32) -> Result<()> {
+        let (superblock, layout) = match RegionFiles::inspect(&self.spec) {
+            Err(RegionError::Absent { .. }) => return Ok(()),
+            other => other?,
+        };
+        if superblock.coherence().is_hardware() {
+            return Ok(());
+        }
+        check_lines(superblock.coherence(), &self.spec)?;
+        let path = self.spec.path().unwrap_or(Path::new("heap"));
+        let [slot_fd, _, _, pages_fd] = match self.client_fds(slot, Access::ReadWrite) {
+            Err(RegionError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                return Ok(());
+            }
+            other => other?,
+        };
+        let [slot_offset, .., pages_offset] = self.client_offsets(slot, &layout)?;
+        let map = |fd: OwnedFd, file_offset, bytes| {
+            let options = MapOptions { file_offset, ..MapOptions::default() };
+            map_fd(fd.as_fd(), bytes, options, path).map(|window| window.with_coherence(false))
+        };
+        let slot = map(slot_fd, slot_offset, SLOT_BYTES)?;
+        let pages = map(pages_fd, pages_offset, layout.pages_bytes())?;
+        coherence::settle_slot(&slot, &pages, &layout);
+        Ok(())
+    }
+
+    /// As [`RegionFiles::client_offsets`].
+    fn client_offsets(&self, slot: u32, layout: &RegionLayout) -> Result<[u64; 4]> {
+        let MemoryKind::Dax { path } = &self.spec.kind else { return Ok([0; 4]) };
+        let device = shards::open_device(&self.spec, path)?;
+        Ok(dax::place(&device, layout, path)?.client_offsets(slot))
     }
 
     /// Descriptors of a slot, of bell, table and pages, in this order, with the rights that a

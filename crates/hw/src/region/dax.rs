@@ -60,6 +60,13 @@ impl DaxLayout {
         }
     }
 
+    /// Where slot, bell, table and pages start in the device, for a client of a slot, bytes.
+    pub(super) fn client_offsets(&self, slot: u32) -> [u64; 4] {
+        let slot = self.slots_offset + self.slot_stride_bytes * u64::from(slot);
+        [slot, self.bell_offset, self.table_offset, self.pages_offset]
+            .map(|offset| self.base_bytes + offset)
+    }
+
     /// The largest region that a device of `device_bytes` holds; `None` if not even one frame
     /// fits.
     pub fn largest(

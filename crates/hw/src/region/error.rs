@@ -149,6 +149,14 @@ pub enum RegionError {
         /// The private section.
         path: PathBuf,
     },
+    /// Programs cannot write cache lines back on this processor.
+    #[error("{}: coherence=software needs a processor that lets programs write cache lines back: \
+             x86-64 or aarch64; leave it out where the hardware keeps hosts coherent",
+            path.display())]
+    NoLines {
+        /// The pages section, or the device.
+        path: PathBuf,
+    },
     /// The device cannot hold a region.
     #[error("{}: {reason}; {way_out}", path.display())]
     Device {

@@ -10,6 +10,7 @@ use super::shards;
 use super::spec::{MemorySpec, SpecError};
 use super::superblock::{self, SUPERBLOCK_BYTES};
 use super::{RegionFiles, Section, Store, section_bytes};
+use crate::caches;
 use crate::window::{Access, MapOptions, Window};
 use rackpool_core::constants::REGION_RETRIES_MAX;
 use rackpool_core::layout::{MAGIC, RegionLayout, SLOT_BYTES, SUPERBLOCK_OFFSET, Superblock};
@@ -89,8 +90,8 @@ pub(super) fn open_files(spec: &MemorySpec, paths: Paths) -> Result<RegionFiles>
     let Some(private) = paths.lock(&name, false)? else {
         return Err(absent_or_unfinished(&paths));
     };
-    let (_, layout) = superblock::check(&read_superblock(private.as_fd(), &name)?, &name)?;
-    superblock::check_geometry(layout, spec, &name)?;
+    let (block, layout) = superblock::check(&read_superblock(private.as_fd(), &name)?, &name)?;
+    superblock::check_geometry((&block, layout), spec, &name)?;
     check_directories(spec, &layout, &paths)?;
     check_length(private.as_fd(), &name, layout.private_bytes())?;
     let open = |path: &Path, section| -> Result<OwnedFd> {
@@ -99,7 +100,7 @@ pub(super) fn open_files(spec: &MemorySpec, paths: Paths) -> Result<RegionFiles>
         Ok(fd)
     };
     let files = RegionFiles {
-        spec: spec.clone(),
+        spec: MemorySpec { coherence: Some(block.coherence()), ..spec.clone() },
         layout,
         pages: open(&paths.pages, Section::Pages)?,
         table: open(&paths.table(), Section::Table)?,
@@ -377,7 +378,9 @@ pub(super) fn create_on_device(
     let files = on_device(spec, layout, device, path)?;
     let all = [Section::Private, Section::Table, Section::Bell, Section::Pages];
     for section in all {
-        files.map(section)?.zero(0, section_bytes(&layout, section));
+        let (window, bytes) = (files.map(section)?, section_bytes(&layout, section));
+        window.zero(0, bytes);
+        window.flush(0, bytes);
     }
     Ok(files)
 }
@@ -392,9 +395,10 @@ pub(super) fn open_on_device(
     if !has_magic(&superblock) {
         return Err(RegionError::Absent { path: path.to_owned() });
     }
-    let (_, layout) = superblock::check(&superblock, path)?;
-    superblock::check_geometry(layout, spec, path)?;
+    let (block, layout) = superblock::check(&superblock, path)?;
+    superblock::check_geometry((&block, layout), spec, path)?;
     let mut files = on_device(spec, layout, device, path)?;
+    files.spec.coherence = Some(block.coherence());
     files.is_published = true;
     Ok(files)
 }
@@ -415,6 +419,7 @@ pub(super) fn remove_from_device(device: Device, path: &Path) -> Result<bool> {
 
 /// Makes a region on a device one no more: the magic word first, which is a single store.
 pub(super) fn wipe_superblock(private: &Window) -> Result<()> {
+    let private = for_all_hosts(private);
     private.store(SUPERBLOCK_OFFSET, 0);
     private.zero(SUPERBLOCK_OFFSET, SUPERBLOCK_BYTES as u64);
     private.flush(SUPERBLOCK_OFFSET, SUPERBLOCK_BYTES as u64);
@@ -423,8 +428,16 @@ pub(super) fn wipe_superblock(private: &Window) -> Result<()> {
 
 pub(super) fn device_superblock(device: &Device, path: &Path) -> Result<[u8; SUPERBLOCK_BYTES]> {
     let mut bytes = [0; SUPERBLOCK_BYTES];
-    device_head(device, Access::ReadOnly, path)?.copy_out(SUPERBLOCK_OFFSET, &mut bytes);
+    let head = for_all_hosts(&device_head(device, Access::ReadOnly, path)?);
+    head.invalidate(SUPERBLOCK_OFFSET, SUPERBLOCK_BYTES as u64);
+    head.copy_out(SUPERBLOCK_OFFSET, &mut bytes);
     Ok(bytes)
+}
+
+/// The superblock is looked at by all hosts that have the device, before they can know whether
+/// their caches agree: it is written back and dropped wherever a processor can do that.
+pub(super) fn for_all_hosts(private: &Window) -> Window {
+    private.clone().with_coherence(!caches::is_supported())
 }
 
 fn device_head(device: &Device, access: Access, path: &Path) -> Result<Window> {
@@ -464,6 +477,7 @@ fn on_device(
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use rackpool_core::coherence::Coherence;
     use rackpool_core::constants::{SESSIONS_MAX, SLOTS_MAX};
     use rackpool_core::layout::LAYOUT_VERSION;
     use zerocopy::IntoBytes;
@@ -490,7 +504,7 @@ pub(super) mod tests {
             rack,
             region_id: [1, 2],
             frame_count: u64::from(files.layout.frame_count),
-            features: 0,
+            features: if files.coherence().is_hardware() { 0 } else { 1 },
             sessions: SESSIONS_MAX,
             slots: SLOTS_MAX,
             reserved: [0; 8],
@@ -556,6 +570,34 @@ pub(super) mod tests {
         whole.store(8, version);
         assert!(remove_from_device(open(), path).unwrap());
         assert!(!remove_from_device(open(), path).unwrap());
+    }
+
+    #[test]
+    fn a_region_on_a_device_keeps_the_coherence_that_it_was_made_with() {
+        let file = create_memfd(Path::new("device"), 96 << 20).unwrap();
+        let path = Path::new(PATH);
+        let spec = |keys: &str| -> MemorySpec { format!("dax:{PATH}{keys}").parse().unwrap() };
+        let open = || device(&file, 64 << 10);
+        let software = "?pages=64K&coherence=software";
+        let mut files = create_on_device(&spec(software), open(), path).unwrap();
+        format(&files, 1);
+        files.publish().unwrap();
+        drop(files);
+        for keys in ["", software] {
+            let files = open_on_device(&spec(keys), open(), path).unwrap();
+            assert_eq!(files.coherence(), Coherence::Software);
+            let mapped = |section| files.map(section).unwrap().is_coherent();
+            assert!(mapped(Section::Private), "it is this host's alone");
+            for shared in [Section::Table, Section::Bell, Section::Pages] {
+                assert!(!mapped(shared), "{shared:?}");
+            }
+        }
+        let other = open_on_device(&spec("?coherence=hardware"), open(), path).unwrap_err();
+        assert!(matches!(other, RegionError::OtherGeometry { what: "coherence", .. }), "{other}");
+        assert!(remove_from_device(open(), path).unwrap());
+        let files = create_on_device(&spec("?pages=64K"), open(), path).unwrap();
+        assert_eq!(files.coherence(), Coherence::Hardware);
+        assert!(files.map(Section::Pages).unwrap().is_coherent());
     }
 
     #[test]

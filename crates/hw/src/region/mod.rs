@@ -44,6 +44,7 @@ pub use spec::{HugeSize, MemoryKind, MemorySpec, SpecError, size_text};
 use crate::window::{Access, MapOptions, Window};
 use error::failed;
 use paths::Paths;
+use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::SLOTS_MAX;
 use rackpool_core::layout::{BELL_BYTES, RegionLayout, SLOT_BYTES, Superblock};
 use rackpool_core::seam::Mem;
@@ -122,6 +123,7 @@ impl RegionFiles {
     /// [`RegionError::NoSpace`], [`RegionError::NoHugePages`], [`RegionError::Device`],
     /// [`RegionError::Spec`] and others; nothing is left then.
     pub fn create(spec: &MemorySpec) -> Result<Self> {
+        check_lines(spec.coherence.unwrap_or_default(), spec)?;
         match &spec.kind {
             MemoryKind::Heap => files::create_memory(spec),
             MemoryKind::Dax { path } => {
@@ -142,7 +144,7 @@ impl RegionFiles {
     /// [`RegionError::OtherGeometry`], [`RegionError::WrongLength`] and others; nothing is
     /// changed then.
     pub fn open(spec: &MemorySpec) -> Result<Self> {
-        match &spec.kind {
+        let opened = match &spec.kind {
             MemoryKind::Heap => Err(RegionError::Absent { path: "heap".into() }),
             MemoryKind::Dax { path } => {
                 files::open_on_device(spec, shards::open_device(spec, path)?, path)
@@ -151,7 +153,9 @@ impl RegionFiles {
                 let paths = Paths::of(&spec.kind).expect("shm regions have names");
                 files::open_files(spec, paths)
             }
-        }
+        }?;
+        check_lines(opened.coherence(), spec)?;
+        Ok(opened)
     }
 
     /// The superblock of a region, read without a lock: for looking at one that may be served.
@@ -215,13 +219,20 @@ impl RegionFiles {
         let mut bytes = [0; superblock::SUPERBLOCK_BYTES];
         private.copy_out(rackpool_core::layout::SUPERBLOCK_OFFSET, &mut bytes);
         let path = self.section_path(Section::Private);
-        let (_, found) = superblock::check(&bytes, &path)?;
+        let (block, found) = superblock::check(&bytes, &path)?;
         let asked = MemorySpec {
             size_bytes: Some(self.layout.pages_bytes()),
             pages: Some(self.layout.pages),
+            coherence: Some(self.coherence()),
             ..self.spec.clone()
         };
-        superblock::check_geometry(found, &asked, &path)?;
+        superblock::check_geometry((&block, found), &asked, &path)?;
+        if self.dax_layout().is_some() {
+            files::for_all_hosts(&private).flush(
+                rackpool_core::layout::SUPERBLOCK_OFFSET,
+                superblock::SUPERBLOCK_BYTES as u64,
+            );
+        }
         if let (Store::Files(paths), false) = (&self.store, self.is_published) {
             let (from, to) = (paths.unfinished(), paths.private());
             rustix::fs::rename(&from, &to).map_err(failed("rename", &to))?;
@@ -240,6 +251,11 @@ impl RegionFiles {
         self.layout
     }
 
+    /// Who keeps the caches of the hosts that share it in agreement.
+    pub fn coherence(&self) -> Coherence {
+        self.spec.coherence.unwrap_or_default()
+    }
+
     /// Where the sections lie if the region is in one device.
     pub fn dax_layout(&self) -> Option<DaxLayout> {
         match &self.store {
@@ -251,15 +267,13 @@ impl RegionFiles {
     /// Where slot, bell, table and pages start behind their descriptors, for a client of a slot,
     /// bytes: 0 unless one device holds them all.
     pub fn client_offsets(&self, slot: u32) -> [u64; 4] {
-        self.dax_layout().map_or([0; 4], |dax| {
-            let slot = dax.slots_offset + dax.slot_stride_bytes * u64::from(slot);
-            [slot, dax.bell_offset, dax.table_offset, dax.pages_offset]
-                .map(|offset| dax.base_bytes + offset)
-        })
+        self.dax_layout().map_or([0; 4], |dax| dax.client_offsets(slot))
     }
 
     /// Maps a section for the daemon itself, to read and write. Each call is a new mapping; the
-    /// pages are touched here if the specification says `touch=1`.
+    /// pages are touched here if the specification says `touch=1`. What other hosts share is kept
+    /// coherent as the region says; slots are the caller's to mark, who knows where their clients
+    /// are.
     ///
     /// # Errors
     /// [`RegionError::Io`].
@@ -271,7 +285,9 @@ impl RegionFiles {
             file_offset: self.section_offset(section),
         };
         let path = self.section_path(section);
-        map_fd(self.section_fd(section), self.section_bytes(section), options, &path)
+        let window = map_fd(self.section_fd(section), self.section_bytes(section), options, &path)?;
+        let is_coherent = section == Section::Private || self.coherence().is_hardware();
+        Ok(window.with_coherence(is_coherent))
     }
 
     /// A descriptor of a section to hand to a client, with these rights and none more. Never for
@@ -517,7 +533,9 @@ impl RegionFiles {
         match &self.store {
             // A device keeps its memory; freed memory reads as zero all the same.
             Store::Device(_) => {
-                self.map(section)?.zero(offset, bytes);
+                let window = self.map(section)?;
+                window.zero(offset, bytes);
+                window.flush(offset, bytes);
                 Ok(())
             }
             _ => files::punch(self.section_fd(section), &self.section_path(section), offset, bytes),
@@ -540,6 +558,14 @@ impl Drop for RegionFiles {
             let _ = files::remove_unpublished(paths);
         }
     }
+}
+
+/// Lines can be written back where nothing else keeps hosts' caches in agreement.
+fn check_lines(coherence: Coherence, spec: &MemorySpec) -> Result<()> {
+    if coherence.is_hardware() || crate::caches::is_supported() {
+        return Ok(());
+    }
+    Err(RegionError::NoLines { path: spec.path().unwrap_or(Path::new("heap")).to_owned() })
 }
 
 fn section_bytes(layout: &RegionLayout, section: Section) -> u64 {

@@ -5,6 +5,7 @@
 //! Source: DESIGN §2 (region).
 
 use rackpool_core::PageGeometry;
+use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::{PAGE_SHIFT_DEFAULT, PAGE_SHIFT_MAX, PAGE_SHIFT_MIN};
 use rackpool_core::layout::RegionLayout;
 use std::fmt;
@@ -80,6 +81,9 @@ pub struct MemorySpec {
     pub touch: bool,
     /// Memory node that all pages are to come from, such as one without processors.
     pub numa: Option<u16>,
+    /// Who keeps the caches of the hosts that share the memory in agreement. `None` takes what an
+    /// existing region has, else it is the hardware.
+    pub coherence: Option<Coherence>,
     /// Which of how many parts of the memory is meant, made by [`MemorySpec::shard`]: nobody
     /// writes that. `None` is all of it.
     pub part: Option<(u16, u16)>,
@@ -220,6 +224,9 @@ impl MemorySpec {
             ("numa", MemoryKind::Shm { .. } | MemoryKind::Heap) => {
                 self.numa = Some(parse_node(value)?);
             }
+            ("coherence", MemoryKind::Shm { .. } | MemoryKind::Dax { .. }) => {
+                self.coherence = Some(parse_coherence(value)?);
+            }
             ("touch", _) => self.touch = parse_touch(value)?,
             _ => return Err(self.unknown_key(key)),
         }
@@ -228,9 +235,9 @@ impl MemorySpec {
 
     fn unknown_key(&self, key: &str) -> SpecError {
         let (kind, allowed) = match self.kind {
-            MemoryKind::Shm { .. } => ("shm", "size, pages, huge, touch, numa, meta"),
+            MemoryKind::Shm { .. } => ("shm", "size, pages, huge, touch, numa, meta, coherence"),
             MemoryKind::Heap => ("heap", "size, pages, huge, touch, numa"),
-            MemoryKind::Dax { .. } => ("dax", "size, pages, touch"),
+            MemoryKind::Dax { .. } => ("dax", "size, pages, touch, coherence"),
         };
         SpecError::UnknownKey { key: key.to_owned(), kind, allowed }
     }
@@ -267,6 +274,7 @@ impl FromStr for MemorySpec {
             huge: None,
             touch: false,
             numa: None,
+            coherence: None,
             part: None,
         };
         match head.split_once(':') {
@@ -308,6 +316,7 @@ impl fmt::Display for MemorySpec {
             self.pages.map(|pages| format!("pages={}", size_text(pages.page_bytes()))),
             self.touch.then(|| "touch=1".to_owned()),
             self.numa.map(|node| format!("numa={node}")),
+            self.coherence.map(|coherence| format!("coherence={coherence}")),
             meta.map(|meta| format!("meta={}", meta.display())),
         ];
         for (index, pair) in pairs.into_iter().flatten().enumerate() {
@@ -388,6 +397,15 @@ fn parse_touch(text: &str) -> Result<bool, SpecError> {
     }
 }
 
+fn parse_coherence(text: &str) -> Result<Coherence, SpecError> {
+    let all = [Coherence::Hardware, Coherence::Software];
+    all.into_iter().find(|one| one.to_string() == text).ok_or_else(|| SpecError::BadValue {
+        key: "coherence",
+        value: text.to_owned(),
+        allowed: "hardware, or software where hosts share memory of which each has its own caches",
+    })
+}
+
 fn parse_node(text: &str) -> Result<u16, SpecError> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let node = text.parse().ok().filter(|node| is_number && *node < NODES_MAX);
@@ -433,6 +451,9 @@ mod tests {
         assert_eq!(dax.geometry().page_bytes(), 2 << 20);
         let meta = parse("shm:/mnt/huge/r?size=4M&huge=2M&meta=/dev/shm/r").unwrap();
         assert_eq!(meta.to_string(), "shm:/mnt/huge/r?size=4M&huge=2M&meta=/dev/shm/r");
+        let shared = parse("dax:/dev/dax0.0?coherence=software").unwrap();
+        assert_eq!((shared.coherence, dax.coherence), (Some(Coherence::Software), None));
+        assert_eq!(shared.to_string(), "dax:/dev/dax0.0?coherence=software");
     }
 
     #[test]
@@ -468,6 +489,8 @@ mod tests {
             ("heap?size=8M&numa=-1", "the number of a memory node"),
             ("heap?size=8M&numa=1024", "the number of a memory node"),
             ("dax:/dev/dax0.0?numa=1", "dax has no key \"numa\""),
+            ("dax:/dev/dax0.0?coherence=none", "hardware, or software where hosts share memory"),
+            ("heap?size=8M&coherence=software", "heap has no key \"coherence\""),
             ("heap?size=8M&huge=2M&pages=4K", "use pages=2M"),
             ("heap?size=5M", "no multiple of the page size 2M: use size=6M or pages=1M"),
             (
@@ -492,7 +515,7 @@ mod tests {
         fn what_is_displayed_reads_back_the_same(
             kind in 0..3, frames in 1u64..100_000, shift in 21u8..=30, pages in any::<bool>(),
             huge in any::<bool>(), touch in any::<bool>(), meta in any::<bool>(),
-            numa in proptest::option::of(0..NODES_MAX),
+            numa in proptest::option::of(0..NODES_MAX), is_software in any::<bool>(),
         ) {
             let path = PathBuf::from("/dev/shm/a b:c=d");
             let kind = match kind {
@@ -502,6 +525,7 @@ mod tests {
             };
             let huge = huge && !matches!(kind, MemoryKind::Dax { .. });
             let numa = numa.filter(|_| !matches!(kind, MemoryKind::Dax { .. }));
+            let can_be_software = !matches!(kind, MemoryKind::Heap);
             let spec = MemorySpec {
                 kind,
                 size_bytes: Some(frames << shift),
@@ -509,6 +533,7 @@ mod tests {
                 huge: huge.then_some(HugeSize::M2),
                 touch,
                 numa,
+                coherence: (is_software && can_be_software).then_some(Coherence::Software),
                 part: None,
             };
             prop_assert_eq!(spec.to_string().parse::<MemorySpec>().unwrap(), spec);

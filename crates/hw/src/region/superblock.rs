@@ -8,7 +8,7 @@ use super::error::{RegionError, Result};
 use super::spec::{MemorySpec, size_text};
 use rackpool_core::PageGeometry;
 use rackpool_core::constants::{SESSIONS_MAX, SLOTS_MAX};
-use rackpool_core::layout::{LAYOUT_VERSION, MAGIC, RegionLayout, Superblock};
+use rackpool_core::layout::{FEATURES, LAYOUT_VERSION, MAGIC, RegionLayout, Superblock};
 use std::path::Path;
 use zerocopy::FromBytes;
 
@@ -40,8 +40,9 @@ pub(super) fn check(
             supported: LAYOUT_VERSION,
         });
     }
-    if block.features != 0 {
-        return Err(bad(format!("it needs features {:#x}, which are unknown", block.features)));
+    let unknown = block.features & !FEATURES;
+    if unknown != 0 {
+        return Err(bad(format!("it needs features {unknown:#x}, which are unknown")));
     }
     if (block.sessions, block.slots) != (SESSIONS_MAX, SLOTS_MAX) {
         return Err(bad(format!(
@@ -59,21 +60,25 @@ pub(super) fn check(
 }
 
 /// Checks that a region is what the user asked for, in as far as they asked.
-pub(super) fn check_geometry(found: RegionLayout, asked: &MemorySpec, path: &Path) -> Result<()> {
-    let other = |what, found: u64, asked: u64| {
-        Err(RegionError::OtherGeometry {
-            path: path.to_owned(),
-            what,
-            found: size_text(found),
-            asked: size_text(asked),
-        })
+pub(super) fn check_geometry(
+    (block, found): (&Superblock, RegionLayout),
+    asked: &MemorySpec,
+    path: &Path,
+) -> Result<()> {
+    let other = |what, found: String, asked: String| {
+        Err(RegionError::OtherGeometry { path: path.to_owned(), what, found, asked })
     };
     let found_page_bytes = found.pages.page_bytes();
-    match (asked.pages, asked.size_bytes) {
-        (Some(pages), _) if pages != found.pages => {
-            other("pages", found_page_bytes, pages.page_bytes())
+    match (asked.pages, asked.size_bytes, asked.coherence) {
+        (Some(pages), ..) if pages != found.pages => {
+            other("pages", size_text(found_page_bytes), size_text(pages.page_bytes()))
         }
-        (_, Some(size)) if size != found.pages_bytes() => other("size", found.pages_bytes(), size),
+        (_, Some(size), _) if size != found.pages_bytes() => {
+            other("size", size_text(found.pages_bytes()), size_text(size))
+        }
+        (.., Some(asked)) if asked != block.coherence() => {
+            other("coherence", block.coherence().to_string(), asked.to_string())
+        }
         _ => Ok(()),
     }
 }
@@ -81,6 +86,7 @@ pub(super) fn check_geometry(found: RegionLayout, asked: &MemorySpec, path: &Pat
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rackpool_core::coherence::Coherence;
     use zerocopy::IntoBytes;
 
     fn block() -> Superblock {
@@ -145,17 +151,38 @@ mod tests {
 
     #[test]
     fn another_geometry_than_asked_for_is_refused_and_an_open_one_taken() {
-        let (_, layout) = checked(|_| ()).unwrap();
+        let (block, layout) = checked(|_| ()).unwrap();
         let path = Path::new("x.meta");
-        for text in ["shm:/x", "shm:/x?size=1G", "shm:/x?pages=2M", "shm:/x?size=1G&pages=2M"] {
-            check_geometry(layout, &text.parse().unwrap(), path).unwrap();
+        for text in [
+            "shm:/x",
+            "shm:/x?size=1G",
+            "shm:/x?pages=2M",
+            "shm:/x?size=1G&pages=2M",
+            "shm:/x?coherence=hardware",
+        ] {
+            check_geometry((&block, layout), &text.parse().unwrap(), path).unwrap();
         }
         for (text, expected) in [
             ("shm:/x?size=2G", "has size 1G, asked for is 2G"),
             ("shm:/x?size=1G&pages=4K", "has pages 2M, asked for is 4K"),
+            ("shm:/x?coherence=software", "has coherence hardware, asked for is software"),
         ] {
-            let error = check_geometry(layout, &text.parse().unwrap(), path).unwrap_err();
+            let error = check_geometry((&block, layout), &text.parse().unwrap(), path).unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn a_region_says_who_keeps_its_hosts_caches_in_agreement() {
+        assert_eq!(checked(|_| ()).unwrap().0.coherence(), Coherence::Hardware);
+        let (block, layout) = checked(|block| block.features = 1).unwrap();
+        assert_eq!(block.coherence(), Coherence::Software);
+        let check = |text: &str| {
+            check_geometry((&block, layout), &text.parse().unwrap(), Path::new("x.meta"))
+        };
+        check("dax:/x").unwrap();
+        check("dax:/x?coherence=software").unwrap();
+        let error = check("dax:/x?coherence=hardware").unwrap_err().to_string();
+        assert!(error.contains("has coherence software, asked for is hardware"), "{error}");
     }
 }

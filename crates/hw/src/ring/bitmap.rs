@@ -12,6 +12,11 @@
 //! bit (acquire) before it looks at the ring, so a request pushed later sets the bit again. Bits
 //! are hints: a client that sets another's bit costs a look at an empty ring.
 //!
+//! Where a client's host and the daemon's are kept coherent by software alone, the client sets no
+//! bit, because that takes an atomic of both hosts: the daemon looks at its ring without being
+//! told. The sleeping word is written by the daemon's host alone; the daemon writes it back, and
+//! a client of another host drops its line before it looks.
+//!
 //! Source: DESIGN §3 (a ready bitmap against scanning idle clients).
 
 use crate::sync::{Ordering, fence};
@@ -69,6 +74,11 @@ impl Bitmap {
     #[must_use = "the daemon sleeps on if nobody wakes it"]
     pub fn set(&self, slot: u32) -> bool {
         assert!(slot / 64 < self.words, "slot {slot} of {}", self.words * 64);
+        if !self.window.is_coherent() {
+            // Its line is dropped behind a fence, which pairs with the one in `prepare_sleep`.
+            self.window.invalidate(self.sleeping, 8);
+            return self.window.load(self.sleeping) != 0;
+        }
         let word = self.window.atomic_u64(8 * u64::from(slot / 64));
         // Release: pairs with the Acquire in ring/bitmap.rs::take: the request is seen with it.
         word.fetch_or(1 << (slot % 64), Ordering::Release);
@@ -103,6 +113,7 @@ impl Bitmap {
         let sleeping = self.window.atomic_u64(self.sleeping);
         // Relaxed: ordered by the fence below.
         sleeping.store(1, Ordering::Relaxed);
+        self.window.flush(self.sleeping, 8);
         // SeqCst: pairs with the fence in ring/bitmap.rs::set.
         fence(Ordering::SeqCst);
         if self.is_any_set() {
@@ -131,6 +142,7 @@ impl Bitmap {
     pub fn awake(&self) {
         // Relaxed: at worst one more client wakes a daemon that is awake.
         self.window.atomic_u64(self.sleeping).store(0, Ordering::Relaxed);
+        self.window.flush(self.sleeping, 8);
     }
 
     /// Whether any slot has work.
@@ -138,5 +150,24 @@ impl Bitmap {
         // Relaxed: a hint; the bits are taken with Acquire.
         (0..self.words)
             .any(|i| self.window.atomic_u64(8 * u64::from(i)).load(Ordering::Relaxed) != 0)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle, miri))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_of_another_host_sets_no_bit_and_rings_for_a_daemon_that_sleeps() {
+        let window = Window::heap(4096);
+        let near = Bitmap::attach_small(window.clone(), 1);
+        let apart = Bitmap::attach_small(window.with_coherence(false), 1);
+        assert!(!apart.set(3), "the daemon is awake");
+        assert!(near.prepare_sleep(), "no bit was set");
+        assert!(apart.set(3) && apart.set(3), "each who speaks rings");
+        assert!(near.set(4) && !near.set(5), "of those beside the daemon one");
+        near.awake();
+        assert!(!apart.set(3));
+        assert_eq!(near.take(0), 1 << 4 | 1 << 5);
     }
 }

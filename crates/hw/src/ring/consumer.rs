@@ -6,7 +6,8 @@ use super::{
 };
 use crate::wait::{Pause, Waiter, sleep_until_woken};
 use crate::window::Window;
-use rackpool_core::seam::Mem;
+use rackpool_core::coherence;
+use rackpool_core::seam::{Mem, Mutation};
 use std::time::Instant;
 
 /// A message that was taken off the entries and not finished: its data stay in the ring until
@@ -131,7 +132,7 @@ impl<M: Mem> Consumer<M> {
         if let Place::Data { block, stamp } = held.place {
             // Pairs with the load of this word in ring/producer.rs::look_for_blocks: our copy out
             // of the blocks stays before it.
-            self.window.store(done_offset(block), stamp);
+            coherence::store(&self.window, Mutation::HideRingRoom, done_offset(block), stamp);
         }
     }
 
@@ -150,7 +151,8 @@ impl<M: Mem> Consumer<M> {
     #[inline]
     fn header(&self) -> Option<Result<u64, RingError>> {
         // Pairs with the publishing store in ring/producer.rs::push.
-        let word = self.window.load(self.geometry.entry_offset(self.taken));
+        let entry = self.geometry.entry_offset(self.taken);
+        let word = coherence::load(&self.window, Mutation::KeepRingEntry, entry);
         let generation = word >> GENERATION_SHIFT;
         if generation == self.geometry.generation(self.incarnation, self.taken) {
             return Some(Ok(word));
@@ -180,6 +182,8 @@ impl<M: Mem> Consumer<M> {
             if self.buffer.len() < held.bytes {
                 self.buffer.resize(held.bytes, 0);
             }
+            let bytes = held.bytes as u64;
+            coherence::renew(&self.window, Mutation::KeepRingData, offset, bytes);
             self.window.copy_out(offset, &mut self.buffer[..held.bytes]);
         }
     }
@@ -189,7 +193,7 @@ impl<M: Mem> Consumer<M> {
         self.taken += 1;
         // Pairs with the load of this word in ring/producer.rs::look_for_entries: our copy out of
         // the entry stays before it. The producer rarely looks, so the line stays here.
-        self.window.store(TAKEN, self.taken);
+        coherence::store(&self.window, Mutation::HideRingRoom, TAKEN, self.taken);
     }
 }
 

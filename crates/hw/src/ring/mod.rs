@@ -35,11 +35,12 @@ pub use consumer::{Consumer, Held};
 pub use producer::Producer;
 
 use crate::window::Window;
+use rackpool_core::coherence;
 use rackpool_core::constants::{
     MESSAGE_BYTES_MAX, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES,
 };
 use rackpool_core::layout::{BLOCK_BYTES, RING_BYTES};
-use rackpool_core::seam::Mem;
+use rackpool_core::seam::{Mem, Mutation};
 
 /// Payload bytes of a poll entry: all but its first word.
 pub const INLINE_BYTES: usize = RING_ENTRY_BYTES as usize - 8;
@@ -175,6 +176,10 @@ impl Geometry {
         assert!(window_bytes >= self.bytes(), "a ring does not fit {window_bytes} bytes");
     }
 }
+// Each line has one writer: the daemon that resets the ring, the consumer, or the producer. The
+// sleeping word, which both write, has one of its own.
+const _: () = assert!(TAKEN / 64 != INCARNATION / 64 && CONSUMER_SLEEPING / 64 != TAKEN / 64);
+const _: () = assert!(DONE / 64 != CONSUMER_SLEEPING / 64 && RING_ENTRY_BYTES.is_multiple_of(64));
 const _: () = assert!(Geometry::STANDARD.bytes() == RING_BYTES);
 const _: () = assert!(Geometry::STANDARD.message_bytes_max() == MESSAGE_BYTES_MAX as usize);
 const _: () = assert!(DONE + 8 * BLOCKS_MAX as u64 <= BLOCK_BYTES);
@@ -207,4 +212,5 @@ pub fn reset_with<M: Mem>(window: &M, geometry: Geometry) {
     let incarnation = window.load(INCARNATION) as u16;
     window.zero(0, geometry.data_offset());
     window.store(INCARNATION, u64::from(incarnation.wrapping_add(1)));
+    coherence::show(window, Mutation::HideRingReset, 0, geometry.data_offset());
 }

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::wait::wake_if_sleeping;
 use crate::window::Window;
+use rackpool_core::coherence;
 use rackpool_core::seam::{Mem, Mutation, Rare};
 
 /// What a long message under way occupies, kept at its first block.
@@ -82,7 +83,8 @@ impl<M: Mem> Producer<M> {
             word |= IN_DATA;
         }
         // Publishes; pairs with the load of this word in ring/consumer.rs::header.
-        self.window.store(entry, word);
+        // The data of a long message are where the consumer looks by now.
+        coherence::store(&self.window, Mutation::HideRingEntry, entry, word);
         self.pushed += 1;
         Ok(())
     }
@@ -95,7 +97,7 @@ impl<M: Mem> Producer<M> {
     #[cold]
     fn look_for_entries(&mut self) -> Result<(), RingError> {
         // Pairs with the store of this word in ring/consumer.rs::advance.
-        let taken = self.window.load(TAKEN);
+        let taken = coherence::load(&self.window, Mutation::KeepRingRoom, TAKEN);
         if taken < self.taken_seen || taken > self.pushed {
             return Err(RingError::Corrupt { what: "the count of messages taken", found: taken });
         }
@@ -123,7 +125,9 @@ impl<M: Mem> Producer<M> {
                 self.free_run(count).ok_or(RingError::Full { entries })?
             }
         };
-        self.window.copy_in(self.geometry.block_offset(block), message);
+        let data = self.geometry.block_offset(block);
+        self.window.copy_in(data, message);
+        coherence::show(&self.window, Mutation::HideRingData, data, message.len() as u64);
         let mask = bits(count) << block;
         let stamp = done_stamp(self.incarnation, self.pushed);
         self.runs[block as usize] = Run { mask, stamp };
@@ -151,7 +155,8 @@ impl<M: Mem> Producer<M> {
             let run = self.runs[block as usize];
             // Pairs with the store of this word in ring/consumer.rs::finish. Another value than
             // ours only means that the message is not finished.
-            let finished = self.window.load(done_offset(block)) == run.stamp;
+            let done = coherence::load(&self.window, Mutation::KeepRingRoom, done_offset(block));
+            let finished = done == run.stamp;
             if finished || self.window.mutated(Mutation::RecycleBufferEarly) {
                 self.used &= !run.mask;
                 self.first_blocks &= !(1 << block);

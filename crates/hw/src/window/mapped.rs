@@ -5,8 +5,8 @@
 //! nobody waits for.
 
 use super::out_of_window;
-use crate::copy;
 use crate::sync::{Arc, AtomicU64, Ordering, compiler_fence, full_fence, spin_loop};
+use crate::{caches, copy};
 use rackpool_core::seam::{Mem, Probe};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FileType, fstat};
@@ -90,6 +90,7 @@ pub struct Window {
     writable_bytes: u64,
     delay_ns: u32,
     is_asymmetric: bool,
+    is_coherent: bool,
     owner: Arc<Owner>,
 }
 
@@ -172,7 +173,8 @@ impl Window {
     pub(super) fn new(base: NonNull<u8>, bytes: u64, access: Access, owner: Owner) -> Window {
         let writable_bytes = if access == Access::ReadWrite { bytes } else { 0 };
         let owner = Arc::new(owner);
-        Window { base, bytes, writable_bytes, delay_ns: 0, is_asymmetric: false, owner }
+        let (is_asymmetric, is_coherent) = (false, true);
+        Window { base, bytes, writable_bytes, delay_ns: 0, is_asymmetric, is_coherent, owner }
     }
 
     /// A part of this window, with the same rights and settings.
@@ -199,6 +201,17 @@ impl Window {
     /// (`true`), or with a full fence of their own (`false`, as made).
     pub fn with_asymmetric_fence(mut self, is_asymmetric: bool) -> Window {
         self.is_asymmetric = is_asymmetric;
+        self
+    }
+
+    /// This window of memory that other hosts share and no hardware keeps coherent with their
+    /// caches (`false`), or of memory that is coherent for all who share it (`true`, as made).
+    ///
+    /// # Panics
+    /// If this processor cannot write lines back: see [`crate::caches::is_supported`].
+    pub fn with_coherence(mut self, is_coherent: bool) -> Window {
+        assert!(is_coherent || caches::is_supported(), "lines cannot be written back here");
+        self.is_coherent = is_coherent;
         self
     }
 
@@ -444,8 +457,26 @@ impl Mem for Window {
     }
 
     #[inline]
-    fn flush(&self, _offset: u64, _bytes: u64) {
-        // Memory of one host is coherent: every store is where the others look already.
+    fn is_coherent(&self) -> bool {
+        self.is_coherent
+    }
+
+    #[inline]
+    fn flush(&self, offset: u64, bytes: u64) {
+        if !self.is_coherent {
+            let from = self.readable(offset, bytes);
+            // SAFETY: inside the window, which is mapped as long as `self` lives.
+            unsafe { caches::write_back(from, bytes as usize) };
+        }
+    }
+
+    #[inline]
+    fn invalidate(&self, offset: u64, bytes: u64) {
+        if !self.is_coherent {
+            let from = self.readable(offset, bytes);
+            // SAFETY: inside the window, which is mapped as long as `self` lives.
+            unsafe { caches::drop_lines(from, bytes as usize) };
+        }
     }
 }
 

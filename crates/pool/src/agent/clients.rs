@@ -61,12 +61,15 @@ pub(super) struct Clients {
     buffer: Vec<u8>,
     /// Whose processes are let in.
     access: AccessList,
+    /// What they get, and what is written back after them.
+    sections: ClientSections,
 }
 
 impl Clients {
-    pub(super) fn new(access: AccessList) -> Self {
+    pub(super) fn new(access: AccessList, sections: ClientSections) -> Self {
         let buffer = vec![0; MESSAGE_BYTES_MAX as usize];
-        Self { pending: BTreeMap::new(), slots: BTreeMap::new(), next: 0, buffer, access }
+        let (pending, slots) = (BTreeMap::new(), BTreeMap::new());
+        Self { pending, slots, next: 0, buffer, access, sections }
     }
 
     /// Takes a new connection in; it has to say hello.
@@ -133,21 +136,20 @@ impl Clients {
         &mut self,
         number: u64,
         reply: ControlReply,
-        (sections, wake): (&ClientSections, &WakeEvent),
-        poller: &Poller,
+        (wake, poller): (&WakeEvent, &Poller),
     ) -> Option<AgentSays> {
         let pending = self.pending.remove(&number);
         let said = pending.and_then(|pending| {
             let _ = poller.remove(&pending.conn);
             Some((pending.conn, pending.hello?))
         });
-        let ControlReply::Welcome { slot, .. } = &reply else {
+        let ControlReply::Welcome { slot, region, offsets, .. } = &reply else {
             if let Some((conn, _)) = said {
                 let _ = conn.send(&wire::encode_vec(&reply), &[]);
             }
             return None;
         };
-        let slot = *slot;
+        let (slot, offset, is_coherent) = (*slot, offsets[0], region.coherence.is_hardware());
         // Whoever had it before has it no more.
         self.forget(slot, poller);
         let Some((conn, (hello, process))) = said else {
@@ -156,17 +158,15 @@ impl Clients {
         };
         let (session, is_resumed) = (hello.session, hello.resume_slot.is_some());
         let access = if hello.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let sent = sections.client_fds(slot, access).map_err(Error::from).and_then(|fds| {
+        let sent = self.sections.client_fds(slot, access).map_err(Error::from).and_then(|fds| {
             let fds =
                 [fds[0].as_fd(), fds[1].as_fd(), fds[2].as_fd(), fds[3].as_fd(), wake.as_fd()];
             conn.send(&wire::encode_vec(&reply), &fds).map_err(|e| io_error("welcome", &e))
         });
         let watched = poller.add(&conn, TOKEN_SLOT + u64::from(slot), Interest::Read);
-        let offset = match reply {
-            ControlReply::Welcome { offsets, .. } => offsets[0],
-            ControlReply::Refused(_) => 0,
-        };
-        let window = sections.client_fds(slot, access).ok().and_then(|[fd, ..]| map(&fd, offset));
+        let fds = self.sections.client_fds(slot, access).ok();
+        let window = fds.and_then(|[fd, ..]| map(&fd, offset));
+        let window = window.map(|slot| slot.with_coherence(is_coherent));
         let conn = Some(conn);
         self.slots
             .insert(slot, Kept { session, process, conn, handle: None, is_resumed, slot: window });
@@ -222,7 +222,16 @@ impl Clients {
     }
 
     fn left(&mut self, slot: u32, poller: &Poller) -> Option<AgentSays> {
-        let session = self.slots.get(&slot)?.session;
+        let kept = self.slots.get_mut(&slot)?;
+        let session = kept.session;
+        // The daemon gives away what it hears of: nothing of it may be written back later.
+        if let Err(error) = self.sections.settle(slot) {
+            eprintln!("rackpool: slot {slot} is kept until the agent is started again: {error}");
+            if let Some(handle) = kept.handle.take() {
+                let _ = poller.remove(&handle);
+            }
+            return None;
+        }
         self.forget(slot, poller);
         Some(AgentSays::Left { slot, session })
     }

@@ -85,6 +85,7 @@ impl Agent {
             options,
             stop,
             boot,
+            clients: Clients::new(access, sections.clone()),
             sections,
             master,
             line: None,
@@ -92,7 +93,6 @@ impl Agent {
             listener,
             wake,
             poller,
-            clients: Clients::new(access),
             said: String::new(),
             beat_at: 0,
         };
@@ -176,8 +176,8 @@ impl Agent {
             for heard in line.poll()? {
                 match heard {
                     AgentHears::Joined { number, reply } => {
-                        let with = (&self.sections, &self.wake);
-                        if let Some(says) = self.clients.joined(number, reply, with, &self.poller) {
+                        let with = (&self.wake, &self.poller);
+                        if let Some(says) = self.clients.joined(number, reply, with) {
                             line.say(&says)?;
                         }
                     }

@@ -7,6 +7,7 @@
 use super::io_error;
 use super::world::RegionWorld;
 use rackpool_core::access::AccessList;
+use rackpool_core::coherence;
 use rackpool_core::constants::{LOCK_RELEASES, MESSAGE_BYTES_MAX, SLOTS_MAX};
 use rackpool_core::daemon::{Daemon, SessionInfo, World};
 use rackpool_core::layout::{
@@ -92,12 +93,12 @@ impl Clients {
             engine.sessions().filter(|info| info.record < SLOTS_MAX).collect();
         for info in sessions {
             let slot = info.record;
-            let window = world.files.open_slot(slot).ok().map(|(_, window)| window);
-            if let Some(window) = &window {
-                world.add_slot(slot, window.clone());
-            }
-            let left = world.slot_word(slot, SlotWord::Left) != Some(0);
             let host = HostTag::unpack(info.pid, info.start_time);
+            if let Ok((_, window)) = world.files.open_slot(slot) {
+                world.add_slot(slot, window, host.is_none());
+            }
+            let window = world.slot(slot).cloned();
+            let left = world.slot_word(slot, SlotWord::Left) != Some(0);
             match (host, ProcessHandle::open_exact(process_id(&info))) {
                 (Some((tag, _)), _) if !left => {
                     let mut client = rings(&window.expect("left reads as gone without a section"));
@@ -169,6 +170,15 @@ impl Clients {
             }
         }
         worked
+    }
+
+    /// Slots of connected clients whose bell is not heard and that have said something.
+    pub(super) fn unheard(&self) -> Vec<u32> {
+        let says =
+            |client: &Client| client.is_apart() && client.is_connected() && client.has_spoken();
+        let slots = (0..SLOTS_MAX).zip(&self.slots);
+        let slots = slots.filter(|(_, client)| client.as_ref().is_some_and(says));
+        slots.map(|(slot, _)| slot).collect()
     }
 
     /// Closes connections that did not say hello in time.
@@ -247,7 +257,7 @@ impl Clients {
         let slot = engine.join_local(said, pid, start_time, world)?;
         match world.files.create_slot(slot) {
             Ok((_, window)) => {
-                world.add_slot(slot, window);
+                world.add_slot(slot, window, HostTag::unpack(pid, start_time).is_none());
                 Ok((slot, hello.read_only))
             }
             Err(error) => {
@@ -272,7 +282,7 @@ impl Clients {
         world: &RegionWorld,
         context: &Welcome<'_>,
     ) -> Result<()> {
-        let reply = self.begin(slot, world.is_asymmetric(), world, context);
+        let reply = self.begin(slot, (world.is_asymmetric(), true), world, context);
         let (slot_fd, _) = world.files.open_slot(slot).map_err(Error::from)?;
         let open = |section, access| world.files.client_fd(section, access).map_err(Error::from);
         let pages = if read_only { Access::ReadOnly } else { Access::ReadWrite };
@@ -288,7 +298,7 @@ impl Clients {
     fn begin(
         &mut self,
         slot: u32,
-        asymmetric_fence: bool,
+        (asymmetric_fence, beside_daemon): (bool, bool),
         world: &RegionWorld,
         context: &Welcome<'_>,
     ) -> ControlReply {
@@ -297,8 +307,8 @@ impl Clients {
             ring::reset(&window.slice(ring, RING_BYTES));
         }
         self.ended.push((slot, false));
-        let offsets = world.files.client_offsets(slot);
-        ControlReply::Welcome { slot, region: context.region.clone(), asymmetric_fence, offsets }
+        let (region, offsets) = (context.region.clone(), world.files.client_offsets(slot));
+        ControlReply::Welcome { slot, region, asymmetric_fence, beside_daemon, offsets }
     }
 
     /// A client of another host says hello, by its agent. It fences for itself: the barrier of this
@@ -315,7 +325,7 @@ impl Clients {
             Ok((slot, _)) => slot,
             Err(error) => return ControlReply::Refused(error),
         };
-        let reply = self.begin(slot, false, world, context);
+        let reply = self.begin(slot, (false, false), world, context);
         let mut client = rings(world.slot(slot).expect("admitted clients have a section"));
         (client.host, client.is_attached) = (Some(tag), true);
         client.resumed = hello.resume_slot.is_some();
@@ -480,12 +490,23 @@ impl Clients {
         if let Some(client) = self.slots[slot as usize].take() {
             unwatch(&client, poller);
         }
+        settle(slot, engine, world);
         self.ended.push((slot, true));
         engine.leave(slot, world);
         world.remove_slot(slot);
         if let Err(error) = world.files.remove_slot(slot) {
             eprintln!("rackpool: removing slot {slot}: {error}");
         }
+    }
+}
+
+/// A client of this host is gone: what it may have left in caches is written back before its slot
+/// and what it held are anybody's. For one of another host its agent has done that.
+fn settle(slot: u32, engine: &Daemon, world: &RegionWorld) {
+    let info = engine.sessions().find(|info| info.record == slot);
+    let is_near = info.is_some_and(|info| HostTag::unpack(info.pid, info.start_time).is_none());
+    if let Some(window) = world.slot(slot).filter(|_| is_near) {
+        coherence::settle_slot(window, world.pages(), &engine.layout());
     }
 }
 
@@ -544,6 +565,17 @@ fn rings(slot: &Window) -> Client {
 }
 
 impl Client {
+    /// Whether the client is of a host that no hardware keeps coherent with this one, so that its
+    /// bell is not heard: the daemon looks at its rings.
+    fn is_apart(&self) -> bool {
+        !self.slot.is_coherent()
+    }
+
+    /// Whether it has said something that was not taken yet.
+    fn has_spoken(&self) -> bool {
+        self.requests.is_ready() || self.orders.as_ref().is_some_and(Consumer::is_ready)
+    }
+
     /// Whether the client is connected: requests of others wait until they resume.
     pub(super) fn is_connected(&self) -> bool {
         self.conn.is_some() || self.is_attached

@@ -21,7 +21,10 @@ mod standing;
 mod uplinks;
 mod world;
 
+use crate::links::no_devices;
+use crate::local::only_own_clients;
 use crate::options::{Emulate, Options};
+use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::{
     RACK_SHARDS_MAX, RACKS_MAX, REQUEST_TIMEOUT_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT,
 };
@@ -55,7 +58,8 @@ pub struct DaemonOptions {
     /// Addresses of the master.
     pub master: Vec<String>,
     /// The rack's memory with all its shards, such as `shm:/dev/shm/rack0?size=1G` or
-    /// `heap?size=64M`.
+    /// `heap?size=64M`; `dax:/dev/dax0.0?coherence=software` if hosts share it without hardware
+    /// that keeps their caches in agreement.
     pub memory: String,
     /// Address of the fabric endpoint, under which other hosts reach it as well; port 0 takes a
     /// free one. Without a secret only loopback addresses may be.
@@ -156,6 +160,31 @@ impl DaemonOptions {
             let what = format!("{} is nowhere", self.listen);
             let reason = format!("{what}: listen at the address at which others reach this host");
             return Err(Error::Config { reason });
+        }
+        self.check_coherence(self.spec()?.coherence.unwrap_or_default())
+    }
+
+    /// The memory of the whole rack.
+    fn spec(&self) -> Result<MemorySpec> {
+        let wrong = |error: SpecError| Error::Config { reason: error.to_string() };
+        self.memory.parse().map_err(wrong)
+    }
+
+    /// What is not done where only the software keeps the hosts of the memory coherent.
+    fn check_coherence(&self, coherence: Coherence) -> Result<()> {
+        if coherence.is_hardware() {
+            return Ok(());
+        }
+        if self.fabric != FabricKind::Tcp {
+            return Err(match self.fabric {
+                FabricKind::Verbs => no_devices(RackId(self.rack)),
+                FabricKind::Tcp | FabricKind::Shm => only_own_clients(RackId(self.rack)),
+            });
+        }
+        if self.shards > 1 {
+            let reason = "memory that is kept coherent by software is not divided: start one \
+                          daemon, without shards";
+            return Err(Error::Config { reason: reason.into() });
         }
         Ok(())
     }
@@ -372,7 +401,7 @@ pub(crate) fn io_error(what: &str, error: &dyn std::fmt::Display) -> Error {
 /// The memory of a daemon's shard, once it is certain that the rack's is divided as it should be.
 fn shard_memory(options: &DaemonOptions) -> Result<MemorySpec> {
     let wrong = |error: SpecError| Error::Config { reason: error.to_string() };
-    let spec: MemorySpec = options.memory.parse().map_err(wrong)?;
+    let spec = options.spec()?;
     spec.check_division(options.shards).map_err(Error::from)?;
     spec.shard(options.shard, options.shards).map_err(wrong)
 }

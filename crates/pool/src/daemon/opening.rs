@@ -4,6 +4,7 @@
 use super::world::RegionWorld;
 use super::{Belongs, DaemonOptions, io_error};
 use crate::links::fabric_error;
+use rackpool_core::coherence::Coherence;
 use rackpool_core::daemon::{Daemon, World, format};
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::wire::{RackInfo, RegionInfo};
@@ -58,7 +59,11 @@ pub(super) fn rack_info(
 }
 
 /// What clients are told of the region.
-pub(super) fn region_info(engine: &Daemon, options: &DaemonOptions) -> RegionInfo {
+pub(super) fn region_info(
+    engine: &Daemon,
+    options: &DaemonOptions,
+    coherence: Coherence,
+) -> RegionInfo {
     let layout = engine.layout();
     RegionInfo {
         rack: engine.rack(),
@@ -69,6 +74,7 @@ pub(super) fn region_info(engine: &Daemon, options: &DaemonOptions) -> RegionInf
         emulate_cxl_ns: options.emulate.cxl_ns,
         emulate_rdma_ns: options.emulate.rdma_ns,
         counts_use: engine.counts_use(),
+        coherence,
     }
 }
 

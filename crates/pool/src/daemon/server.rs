@@ -108,6 +108,7 @@ impl Server {
         // Before a region is made: what is not here is said at once.
         let uplinks = FabricUplinks::new(fabric.clone())?;
         let (files, is_new, claim) = standby::region_of(&options, belongs)?;
+        options.check_coherence(files.coherence())?;
         let cells = Target::cells(fabric.over, files.layout());
         let (mut world, mut engine, claim) =
             open_region(files, rack, (asymmetric, cells), (is_new, belongs), claim)?;
@@ -117,7 +118,7 @@ impl Server {
         let layout = engine.layout();
         let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
         let target = start_target(&options, &fabric, layout, &mut world, &wake)?;
-        let region = region_info(&engine, &options);
+        let region = region_info(&engine, &options, world.files.coherence());
         let control = control_name(rack, engine.region_id());
         let listener =
             ControlListener::bind(&control).map_err(|e| io_error("control socket", &e))?;
@@ -255,6 +256,7 @@ impl Server {
             let mut worked = self.serve_rings();
             turn = turn.wrapping_add(1);
             if turn.is_multiple_of(RINGS_TURNS) {
+                worked |= self.serve_unheard();
                 worked |= self.serve_fabric();
                 worked |= self.serve_uplinks();
                 let now = clock::now_ns();
@@ -302,7 +304,7 @@ impl Server {
     }
 
     fn sleep(&mut self) {
-        if self.bell.prepare_sleep() {
+        if self.bell.prepare_sleep() && !self.has_unheard() {
             let idle_ns = SLEEP_NS_MAX.min(self.heartbeat_ns);
             let behind_ns = self.proxy.is_behind().then_some(TICK_NS);
             let tick_ns = self.engine.tick_ns().unwrap_or(idle_ns);
@@ -315,6 +317,11 @@ impl Server {
         self.bell.awake();
     }
 
+    /// Looked at after it was said that the daemon sleeps: whoever speaks later rings for it.
+    fn has_unheard(&self) -> bool {
+        !self.region.coherence.is_hardware() && !self.clients.unheard().is_empty()
+    }
+
     /// Drains the request rings whose bit is set. Bounded by the rings' length.
     fn serve_rings(&mut self) -> bool {
         let mut worked = false;
@@ -323,14 +330,30 @@ impl Server {
             while bits != 0 {
                 let slot = word * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
-                match &mut self.queued {
-                    None => worked |= self.serve_slot(slot, RING_ENTRIES),
-                    Some(queued) if queued.contains(&slot) => {}
-                    Some(queued) => queued.push_back(slot),
-                }
+                worked |= self.on_bell(slot);
             }
         }
         worked | self.serve_queued()
+    }
+
+    /// A slot has something to be taken, now or in its turn.
+    fn on_bell(&mut self, slot: u32) -> bool {
+        match &mut self.queued {
+            None => return self.serve_slot(slot, RING_ENTRIES),
+            Some(queued) if queued.contains(&slot) => {}
+            Some(queued) => queued.push_back(slot),
+        }
+        false
+    }
+
+    /// Serves those whose bell is not heard here, because software alone keeps their host coherent
+    /// with this one: a look at each of their rings.
+    fn serve_unheard(&mut self) -> bool {
+        if self.region.coherence.is_hardware() {
+            return false;
+        }
+        let unheard = self.clients.unheard();
+        unheard.into_iter().fold(false, |worked, slot| worked | self.on_bell(slot))
     }
 
     /// One request after the other, each to its end, if that is how rings are to be served.

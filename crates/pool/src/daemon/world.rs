@@ -1,11 +1,12 @@
 //! What the daemon engine sees of its process: the sections, the announce cells of all who can
 //! touch pages, and queues for what it says to the master and to clients.
 
+use rackpool_core::coherence;
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::counts::{FabricCounts, ProxyCounts};
 use rackpool_core::daemon::{ClientId, World, WriteBack};
 use rackpool_core::layout::{SlotWord, cell_offset};
-use rackpool_core::seam::Mem;
+use rackpool_core::seam::{Mem, Mutation};
 use rackpool_core::wire::{MasterCall, ReplyFrame};
 use rackpool_core::{Error, Result};
 use rackpool_hw::fabric::tcp::TargetCounters;
@@ -69,8 +70,11 @@ impl RegionWorld {
         self.files
     }
 
-    /// A slot's section is there: its cells count from now on.
-    pub(super) fn add_slot(&mut self, slot: u32, window: Window) {
+    /// A slot's section is there: its cells count from now on. `is_near`: its client is on this
+    /// host. What was stored in it before by processes of this host is where the client sees it.
+    pub(super) fn add_slot(&mut self, slot: u32, window: Window, is_near: bool) {
+        let window = window.with_coherence(is_near || self.pages.is_coherent());
+        window.flush(0, window.bytes());
         self.slots[slot as usize] = Some(window);
         if !self.slots_used.contains(&slot) {
             self.slots_used.push(slot);
@@ -122,11 +126,13 @@ impl World for RegionWorld {
         let (owner, cell) = (index / CELLS, index % CELLS);
         let slot = self.slots_used.get(owner as usize);
         let window = slot.and_then(|slot| self.slots[*slot as usize].as_ref());
-        window.map_or(0, |window| window.load(cell_offset(cell)))
+        let at = cell_offset(cell);
+        window.map_or(0, |window| coherence::load(window, Mutation::KeepCellLine, at))
     }
 
     fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {
-        self.slot(slot).map(|window| window.load(word as u64))
+        let kept = Mutation::KeepSlotWord;
+        self.slot(slot).map(|window| coherence::load(window, kept, word as u64))
     }
 
     fn back_pages(&mut self, offset: u64, bytes: u64) -> Result<()> {
@@ -138,6 +144,7 @@ impl World for RegionWorld {
             // The frame stays backed; it must still read as zero.
             eprintln!("rackpool: punching {bytes} bytes of pages: {error}; zeroing instead");
             self.pages.zero(offset, bytes);
+            self.pages.flush(offset, bytes);
         }
     }
 

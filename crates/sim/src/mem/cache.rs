@@ -27,8 +27,13 @@ struct Line {
 }
 
 impl Line {
-    fn write_back(&mut self) {
+    fn write_back(&mut self, violations: &Violations) {
         if std::mem::take(&mut self.changed) {
+            let (at, id) = (self.number * LINE_BYTES, self.memory.id());
+            if !self.memory.is_backed(at, LINE_BYTES) {
+                let what = format!("a late line of offset {at:#x} of memory {id}, not backed");
+                violations.record(what);
+            }
             for (index, word) in self.words.iter().enumerate() {
                 self.memory.set_word(self.number * LINE_BYTES + index as u64 * 8, *word);
             }
@@ -153,12 +158,27 @@ impl HostCache {
         line.changed = true;
     }
 
+    /// Whether a line of a memory is here.
+    pub(super) fn holds(&self, memory: &Memory, number: u64) -> bool {
+        self.lines.borrow().places.contains_key(&(memory.id(), number))
+    }
+
+    /// The kernel changed a range of a memory as a processor of this host: no older copy is left.
+    pub fn forget(&self, memory: &Memory, at: u64, bytes: u64) {
+        let mut lines = self.lines.borrow_mut();
+        for number in at / LINE_BYTES..(at + bytes).div_ceil(LINE_BYTES) {
+            if let Some(&index) = lines.places.get(&(memory.id(), number)) {
+                lines.remove(index);
+            }
+        }
+    }
+
     /// Writes the range's changed lines back; keeps their copies, or not.
     pub(super) fn flush(&self, memory: &Rc<Memory>, at: u64, bytes: u64, keep: bool) {
         let mut lines = self.lines.borrow_mut();
         for number in at / LINE_BYTES..(at + bytes).div_ceil(LINE_BYTES) {
             let Some(&index) = lines.places.get(&(memory.id(), number)) else { continue };
-            lines.list[index].write_back();
+            lines.list[index].write_back(&self.violations);
             if !keep {
                 lines.remove(index);
             }
@@ -173,7 +193,7 @@ impl HostCache {
         if (due || lines.list.len() == LINES_MAX) && !lines.list.is_empty() {
             let mut rng = self.rng.borrow_mut();
             let index = rng.below(lines.list.len() as u64) as usize;
-            lines.remove(index).write_back();
+            lines.remove(index).write_back(&self.violations);
             self.to_eviction.set(rng.between(1, 2 * gap.max(1)));
         }
     }

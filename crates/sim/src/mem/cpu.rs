@@ -243,6 +243,14 @@ impl Cpu {
         coro::wait(wait);
     }
 
+    /// The kernel changed a range of a memory on behalf of this processor's process.
+    pub fn forget(&self, memory: &Memory, at: u64, bytes: u64) {
+        self.drain();
+        if let Mode::Checking(checking) = &self.mode {
+            checking.host.forget(memory, at, bytes);
+        }
+    }
+
     /// Its process was killed. What it had stored reaches memory, since those instructions were
     /// done; from now on its operations do nothing, and loads give zero.
     pub fn kill(&self) {
@@ -409,7 +417,6 @@ impl Checking {
 
     /// Writes changed lines back; drops their copies as well, or not.
     pub(super) fn flush(&self, memory: &Rc<Memory>, at: u64, bytes: u64, keep: bool) {
-        self.drain(usize::MAX);
         if memory.coherence() == Coherence::Software {
             self.host.flush(memory, at, bytes, keep);
         }

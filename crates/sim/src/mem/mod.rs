@@ -31,6 +31,7 @@ pub use cost::MemCosts;
 pub use cpu::{Cpu, SwitchRates};
 pub use hooks::Hooks;
 pub use memory::{BLOCK_BYTES, Memory};
+pub use rackpool_core::coherence::Coherence;
 pub use view::SimMem;
 pub use violations::Violations;
 
@@ -44,13 +45,4 @@ pub enum Tier {
     Dram,
     /// Memory behind a CXL link.
     Cxl,
-}
-
-/// Who keeps the caches of several hosts in agreement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coherence {
-    /// The hardware: a store that left its processor is seen by all.
-    Hardware,
-    /// The software, by flushing and invalidating lines; within a host the hardware.
-    Software,
 }

@@ -6,7 +6,7 @@ use rackpool_core::seam::{Mem, Mutation, Probe, Race, Rare};
 
 use super::cpu::{Checking, Mode};
 use super::memory::little;
-use super::{Cpu, LINE_BYTES, Memory};
+use super::{Coherence, Cpu, LINE_BYTES, Memory};
 
 /// A part of a memory as one processor sees it. Clones and slices are views of the same.
 #[derive(Clone)]
@@ -139,11 +139,17 @@ impl SimMem {
         match &self.cpu.mode {
             Mode::Checking(checking) => {
                 if self.cpu.point(checking) {
-                    checking.flush(&self.memory, at, bytes, keep);
+                    self.cpu.drain();
+                }
+                // Line by line, as a processor does it. Those that are not here cost nothing.
+                for line in at / LINE_BYTES..(at + bytes).div_ceil(LINE_BYTES) {
+                    if checking.host.holds(&self.memory, line) && self.cpu.point(checking) {
+                        checking.flush(&self.memory, line * LINE_BYTES, LINE_BYTES, keep);
+                    }
                 }
             }
             Mode::Performance(meter) => {
-                if self.memory.coherence() == super::Coherence::Software {
+                if !self.is_coherent() {
                     let lines = (at + bytes).div_ceil(LINE_BYTES) - at / LINE_BYTES;
                     self.cpu.charge(meter.costs.flush_line.times(lines));
                 }
@@ -317,6 +323,11 @@ impl Mem for SimMem {
                 }
             }
         }
+    }
+
+    #[inline]
+    fn is_coherent(&self) -> bool {
+        self.memory.coherence() == Coherence::Hardware
     }
 
     fn flush(&self, offset: u64, bytes: u64) {

@@ -8,6 +8,7 @@ use super::rack::{Rack, RackWorld};
 use super::uplinks::{ProxyRings, SimUplinks, rack_of};
 use crate::mem::SimMem;
 use crate::time::Ps;
+use rackpool_core::coherence::{self, Coherence};
 use rackpool_core::constants::{MESSAGE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX, TICK_NS};
 use rackpool_core::daemon::{
     Act, ClientId, Daemon, Proxy, Remotes, Rings, SessionInfo, World, format,
@@ -17,7 +18,7 @@ use rackpool_core::layout::{
     SLOT_REQUEST_RING, SlotWord,
 };
 use rackpool_core::member::{MemberAnswer, Standing};
-use rackpool_core::seam::{FabricEvent, PeerId};
+use rackpool_core::seam::{FabricEvent, Mem, PeerId};
 use rackpool_core::wire::{
     self, ControlHello, ControlReply, FabricKind, MasterAnswer, MasterCall, MasterReply, RackInfo,
     RegionInfo, RemoteReply, RequestFrame,
@@ -93,7 +94,7 @@ impl Server {
         }
         let mut engine = Daemon::attach(&mut world, rack.id, Some(rack.layout.pages))?;
         engine.set_policy(cluster.migration);
-        let region = region_info(&engine);
+        let region = region_info(&engine, Coherence::of(world.pages()));
         let join = MasterCall::JoinDaemon(RackInfo {
             rack: rack.id,
             region_id: engine.region_id(),
@@ -432,6 +433,7 @@ impl Server {
                     slot,
                     region: self.region.clone(),
                     asymmetric_fence: true,
+                    beside_daemon: self.ctx.kernel.host_of(process) == self.rack.host,
                     offsets: [0; 4],
                 }
             }
@@ -454,7 +456,10 @@ impl Server {
         let pid = u64::from(process.0);
         let slot =
             self.engine.join_local((hello.session, hello.number), pid, pid, &mut self.world)?;
-        let section = self.rack.region.borrow_mut().create_slot(slot, &self.ctx.kernel);
+        let coherence = self.rack.coherence_with(self.ctx.kernel.host_of(process));
+        let mut region = self.rack.region.borrow_mut();
+        let section = region.create_slot(slot, &self.ctx.kernel, coherence);
+        drop(region);
         self.world.add_slot(slot, section);
         Ok(slot)
     }
@@ -470,6 +475,7 @@ impl Server {
             slot.as_ref().is_some_and(|slot| slot.conn.is_some_and(|(of, _)| of == conn))
         });
         if let Some(slot) = found {
+            self.settle(slot as u32);
             // What the client still said before its end is served first.
             self.serve_slot(slot as u32, RING_ENTRIES);
             self.on_conn_lost(slot as u32);
@@ -489,7 +495,25 @@ impl Server {
         }
     }
 
+    /// What the kernel of a client's host does before it says that the client is gone: the agent's
+    /// part, or that of the daemon itself.
+    fn settle(&self, slot: u32) {
+        if self.world.pages().is_coherent() {
+            return;
+        }
+        let info = self.engine.sessions().find(|info| info.record == slot);
+        let (Some(info), Some(section)) = (info, self.world.slot(slot)) else { return };
+        let host = self.ctx.kernel.host_of(ProcessId(info.pid as u32));
+        let is_near = host == self.rack.host;
+        let cpu = if is_near { self.ctx.cpu.clone() } else { self.cluster.cpu(host) };
+        let pages = self.rack.region.borrow().pages.clone();
+        let of_host = |memory| SimMem::new(memory, cpu.clone());
+        let slot = of_host(section.memory().clone());
+        coherence::settle_slot(&slot, &of_host(pages), &self.rack.layout);
+    }
+
     fn leave(&mut self, slot: u32) {
+        self.settle(slot);
         self.ctx.kernel.say(|| format!("rack {}: slot {slot} is given back", self.rack.id));
         self.slots[slot as usize] = None;
         self.proxy.on_slot_gone(slot, &mut self.uplinks);
@@ -587,7 +611,7 @@ impl Server {
 }
 
 /// What clients are told of the region.
-fn region_info(engine: &Daemon) -> RegionInfo {
+fn region_info(engine: &Daemon, coherence: Coherence) -> RegionInfo {
     let layout = engine.layout();
     RegionInfo {
         rack: engine.rack(),
@@ -598,5 +622,6 @@ fn region_info(engine: &Daemon) -> RegionInfo {
         emulate_cxl_ns: 0,
         emulate_rdma_ns: 0,
         counts_use: engine.counts_use(),
+        coherence,
     }
 }

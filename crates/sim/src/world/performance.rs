@@ -18,7 +18,7 @@
 use super::kernel::{CallCosts, Clock, ControlCosts, Ctx, HostId, Kernel, Loop, ProcessId};
 use super::{Cluster, Path, Rack, SimHandle, StepCosts};
 use crate::device::Profile;
-use crate::mem::{Cpu, Hooks, MemCosts};
+use crate::mem::{Coherence, Cpu, Hooks, MemCosts};
 use crate::net::{Net, NetFaults};
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
@@ -150,8 +150,16 @@ impl World {
         let pages = PageGeometry::new(shape.page_shift).expect("a page size");
         let layout = RegionLayout { pages, frame_count: shape.frames };
         let master_host = host();
-        let racks = (0..shape.racks)
-            .map(|rack| Rc::new(Rack::new(RackId(rack as u16), host(), layout, &kernel, false)));
+        let racks = (0..shape.racks).map(|rack| {
+            Rc::new(Rack::new(
+                RackId(rack as u16),
+                host(),
+                layout,
+                &kernel,
+                false,
+                Coherence::Hardware,
+            ))
+        });
         let racks: Vec<Rc<Rack>> = racks.collect();
         let costs = mem_costs(profile);
         let mut cluster = Cluster::new(

@@ -5,13 +5,14 @@ use super::kernel::{Ctx, HostId, Kernel, ProcessId};
 use crate::mem::{Coherence, Cpu, Memory, SimMem, Tier};
 use crate::net::{EndpointId, NodeId};
 use crate::time::Ps;
+use rackpool_core::coherence;
 use rackpool_core::constants::{CELLS, SESSIONS_MAX, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, World, WriteBack};
 use rackpool_core::layout::{
     BLOCK_BYTES, REDO_OFFSET, RegionLayout, ResultKind, SLOT_BYTES, SessionWord, SlotWord,
     cell_offset, session_word,
 };
-use rackpool_core::seam::Mem;
+use rackpool_core::seam::{Mem, Mutation};
 use rackpool_core::wire::{MasterCall, ReplyFrame};
 use rackpool_core::{Error, RackId, Result};
 use std::cell::{Cell, RefCell};
@@ -37,9 +38,16 @@ pub struct Region {
 }
 
 impl Region {
-    fn new(id: [u64; 2], layout: &RegionLayout, kernel: &Kernel, is_checked: bool) -> Region {
+    fn new(
+        id: [u64; 2],
+        layout: &RegionLayout,
+        kernel: &Kernel,
+        (is_checked, shared): (bool, Coherence),
+    ) -> Region {
         let section = |bytes, tier| {
-            let memory = Memory::new(kernel.new_memory(), bytes, tier, Coherence::Hardware);
+            // What is behind a link is what hosts share.
+            let coherence = if tier == Tier::Cxl { shared } else { Coherence::Hardware };
+            let memory = Memory::new(kernel.new_memory(), bytes, tier, coherence);
             memory.set_backed_tracking(is_checked);
             memory
         };
@@ -56,9 +64,10 @@ impl Region {
     }
 
     /// The section of a slot, made anew.
-    pub fn create_slot(&mut self, slot: u32, kernel: &Kernel) -> Rc<Memory> {
+    /// `coherence` is that between the client's host and the daemon's.
+    pub fn create_slot(&mut self, slot: u32, kernel: &Kernel, coherence: Coherence) -> Rc<Memory> {
         let id = kernel.new_memory();
-        let memory = Memory::new(id, SLOT_BYTES, Tier::Cxl, Coherence::Hardware);
+        let memory = Memory::new(id, SLOT_BYTES, Tier::Cxl, coherence);
         if self.slots.len() <= slot as usize {
             self.slots.resize(slot as usize + 1, None);
         }
@@ -103,6 +112,8 @@ pub struct Rack {
     pub drains: Cell<Option<(ProcessId, Ps)>>,
     kernel: Rc<Kernel>,
     is_checked: bool,
+    /// Who keeps the hosts' caches of its memory in agreement.
+    coherence: Coherence,
 }
 
 impl Rack {
@@ -113,8 +124,10 @@ impl Rack {
         layout: RegionLayout,
         kernel: &Rc<Kernel>,
         is_checked: bool,
+        coherence: Coherence,
     ) -> Rack {
-        let region = Region::new([u64::from(id.0) + 1, 1], &layout, kernel, is_checked);
+        let kind = (is_checked, coherence);
+        let region = Region::new([u64::from(id.0) + 1, 1], &layout, kernel, kind);
         Rack {
             id,
             host,
@@ -131,7 +144,13 @@ impl Rack {
             blocks_free: Cell::new(u64::MAX / 2),
             drains: Cell::new(None),
             is_checked,
+            coherence,
         }
+    }
+
+    /// Who keeps the caches of this rack's host and of another one in agreement.
+    pub fn coherence_with(&self, host: HostId) -> Coherence {
+        if host == self.host { Coherence::Hardware } else { self.coherence }
     }
 
     /// Addresses of allocations that no client has noted as taken, by the region's own records.
@@ -204,7 +223,8 @@ impl Rack {
     pub fn make_region(&self) {
         let mut region = self.region.borrow_mut();
         let id = [region.id[0], region.id[1] + 1];
-        *region = Region::new(id, &self.layout, &self.kernel, self.is_checked);
+        let kind = (self.is_checked, self.coherence);
+        *region = Region::new(id, &self.layout, &self.kernel, kind);
     }
 
     /// A processor's view of the pages.
@@ -316,13 +336,15 @@ impl World for RackWorld {
             None => self.cells.load(8 * u64::from(cell)),
             Some(slot) => {
                 let section = self.slots[*slot as usize].as_ref();
-                section.map_or(0, |section| section.load(cell_offset(cell)))
+                let at = cell_offset(cell);
+                section.map_or(0, |section| coherence::load(section, Mutation::KeepCellLine, at))
             }
         }
     }
 
     fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {
-        self.slot(slot).map(|section| section.load(word as u64))
+        let kept = Mutation::KeepSlotWord;
+        self.slot(slot).map(|section| coherence::load(section, kept, word as u64))
     }
 
     fn back_pages(&mut self, offset: u64, bytes: u64) -> Result<()> {
@@ -333,7 +355,7 @@ impl World for RackWorld {
 
     fn punch_pages(&mut self, offset: u64, bytes: u64) {
         // The kernel's own work, after all stores of this thread.
-        self.ctx.cpu.drain();
+        self.ctx.cpu.forget(self.pages.memory(), offset, bytes);
         self.pages.memory().punch(offset, bytes);
         self.rack.blocks_free.set(self.rack.blocks_free.get() + bytes / BLOCK_BYTES);
     }

@@ -8,7 +8,7 @@ use super::workload::{self, Fate, Model};
 use super::{Cluster, Path, StepCosts, audit, nemesis, shards};
 use crate::check::conserve::{FrameAudit, frames_of};
 use crate::device::Profile;
-use crate::mem::{Cpu, Hooks, HostCache, SwitchRates, Violations};
+use crate::mem::{Coherence, Cpu, Hooks, HostCache, SwitchRates, Violations};
 use crate::net::{Net, NetFaults};
 use crate::rng::{Purpose, Rng};
 use crate::run::{Config, Counts, Fault, Group, SeedOutcome};
@@ -16,7 +16,7 @@ use crate::time::Ps;
 use rackpool_core::layout::{FrameState, RegionLayout};
 use rackpool_core::master::directory::Home;
 use rackpool_core::policy::{self, BalanceParams, CostParams, PaperParams};
-use rackpool_core::probe::{Race, Rare};
+use rackpool_core::probe::{Mutation, Race, Rare};
 use rackpool_core::wire::Resolved;
 use rackpool_core::{GAddr, PageGeometry, PageId, RackId};
 use std::cell::{Cell, RefCell};
@@ -39,12 +39,17 @@ const TABLE_FRAMES: u32 = 24;
 const MIGRATION_STREAM: u64 = (1 << 40) + 1;
 /// The generator that says whether pages move for balance.
 const BALANCE_STREAM: u64 = (1 << 40) + 2;
+/// The generator that says whether only the software keeps the caches of a rack's hosts coherent.
+const COHERENCE_STREAM: u64 = (1 << 40) + 3;
+/// Of the seeds, those where it does, parts per million.
+const SOFTWARE_PPM: u32 = 125_000;
 /// The generator that says whether there is one: far from those of processes.
 const TABLE_STREAM: u64 = 1 << 40;
 
 /// A client place: one process at a time.
 struct Place {
     rack: usize,
+    host: HostId,
     path: Path,
     process: Option<ProcessId>,
     /// It finished what it had.
@@ -206,11 +211,11 @@ impl Scene {
 
     /// Starts a client in a place.
     pub fn start_client(self: &Rc<Self>, place: usize) {
-        let (rack, path) = {
+        let (rack, host, path) = {
             let places = self.places.borrow();
-            (places[place].rack, places[place].path)
+            (places[place].rack, places[place].host, places[place].path)
         };
-        let (id, host) = (self.cluster.racks[rack].id, self.cluster.racks[rack].host);
+        let id = self.cluster.racks[rack].id;
         let cpu = self.cluster.cpu(host);
         let scene = self.clone();
         let id = self.cluster.kernel.spawn(format!("client {place}"), host, cpu, |ctx| {
@@ -364,6 +369,18 @@ fn balance(seed: u64) -> Option<BalanceParams> {
     rng.chance_ppm(333_333).then_some(eager)
 }
 
+/// Who keeps the caches of a rack's hosts coherent: in some seeds, and where it is about that, the
+/// software. Then racks have clients on a second host each.
+fn coherence(config: &Config, seed: u64) -> Coherence {
+    let mut rng = Rng::new(seed, Purpose::Shape, COHERENCE_STREAM);
+    let drawn = rng.chance_ppm(SOFTWARE_PPM);
+    let is_about = config.mutation.is_some_and(Mutation::is_of_coherence);
+    match config.software_coherent.unwrap_or(is_about || drawn) {
+        true => Coherence::Software,
+        false => Coherence::Hardware,
+    }
+}
+
 /// What a seed decides of a run.
 struct Shape {
     racks: u32,
@@ -405,7 +422,9 @@ fn switch_rates(config: &Config, rng: &mut Rng) -> SwitchRates {
 /// A cluster as the seed shapes it, in which nothing runs yet.
 fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<Scene> {
     let mut rng = Rng::new(seed, Purpose::Shape, TABLE_STREAM);
-    let tables = tables.filter(|_| rng.chance_ppm(TABLE_PPM));
+    let coherence = coherence(config, seed);
+    let is_software = coherence == Coherence::Software;
+    let tables = tables.filter(|_| rng.chance_ppm(TABLE_PPM) && !is_software);
     let mut rng = Rng::new(seed, Purpose::Shape, 1);
     let shape = Shape::new(config, seed, tables.is_some());
     let profile = Profile::load(&config.profile).expect("the profile was checked before");
@@ -419,18 +438,22 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         let offset_ns = if skewed { rng.below(10_000_000_000) } else { 0 };
         kernel.add_host(Clock { drift_ppm, offset_ns })
     };
-    let hosts: Vec<HostId> = (0..=shape.racks).map(|_| host()).collect();
+    // Of the racks, the master, and where there are, the racks' second ones.
+    let count = shape.racks + 1 + if is_software { shape.racks } else { 0 };
+    let hosts: Vec<HostId> = (0..count).map(|_| host()).collect();
     let pages = PageGeometry::new(shape.page_shift).expect("a page size");
     let layout = RegionLayout { pages, frame_count: shape.frames };
-    let racks: Vec<Rc<Rack>> = shards::ids(seed, shape.racks)
-        .into_iter()
-        .zip(&hosts)
-        .map(|(id, host)| Rc::new(Rack::new(id, *host, layout, &kernel, true)))
-        .collect();
+    let ids = match is_software {
+        true => (0..shape.racks).map(|rack| RackId(rack as u16)).collect(),
+        false => shards::ids(seed, shape.racks),
+    };
+    let rack =
+        |(id, host): (RackId, &HostId)| Rack::new(id, *host, layout, &kernel, true, coherence);
+    let racks: Vec<Rc<Rack>> = ids.into_iter().zip(&hosts).map(|one| Rc::new(rack(one))).collect();
     let hooks = Hooks::new(seed);
     hooks.set_mutation(config.mutation);
     let violations = kernel.violations().clone();
-    let make_cpu = cpus(seed, &hosts, &hooks, shape.switch, &violations);
+    let make_cpu = cpus(seed, (&hosts, shape.racks + 1), &hooks, shape.switch, &violations);
     let master_host = hosts[shape.racks as usize];
     let costs = StepCosts { disk_commit: Ps::us(30), ..StepCosts::default() };
     let mut cluster = Cluster::new(kernel, seed, racks, master_host, costs, hooks, make_cpu);
@@ -443,16 +466,7 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     if config.faults.has(Fault::FailedRegistration) {
         cluster.registration_fails_ppm.set(rng.below(20_000) as u32);
     }
-    let mapped = rng.below(3);
-    let place = |place| {
-        let path = match mapped {
-            1 | 2 if rng.chance_ppm(300_000) => Path::Mapped,
-            _ if rng.chance_ppm(300_000) => Path::Proxied,
-            _ => Path::OneSided,
-        };
-        Place { rack: (place % shape.racks) as usize, path, process: None, done: false }
-    };
-    let places: Vec<Place> = (0..shape.clients).map(place).collect();
+    let places = places(&mut rng, &shape, &hosts, is_software);
     let mapped = places.iter().any(|one| one.path == Path::Mapped);
     let is_mapped = |rack: &Rack| mapped || rack.id.is_divided();
     cluster.racks.iter().for_each(|rack| rack.mapped_elsewhere.set(is_mapped(rack)));
@@ -474,17 +488,35 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     })
 }
 
+/// Where clients run, and how they reach other racks. Of racks with two hosts on either.
+fn places(rng: &mut Rng, shape: &Shape, hosts: &[HostId], is_software: bool) -> Vec<Place> {
+    let mapped = rng.below(3);
+    let place = |place| {
+        let path = match mapped {
+            1 | 2 if !is_software && rng.chance_ppm(300_000) => Path::Mapped,
+            _ if rng.chance_ppm(300_000) => Path::Proxied,
+            _ => Path::OneSided,
+        };
+        let rack = (place % shape.racks) as usize;
+        let is_apart = is_software && rng.chance_ppm(500_000);
+        let host = hosts[rack + if is_apart { shape.racks as usize + 1 } else { 0 }];
+        Place { rack, host, path, process: None, done: false }
+    };
+    (0..shape.clients).map(place).collect()
+}
+
 /// Makes the processors of a run, one a process, over one cache a host.
 fn cpus(
     seed: u64,
-    hosts: &[HostId],
+    (hosts, daemons): (&[HostId], u32),
     hooks: &Hooks,
     rates: SwitchRates,
     violations: &Rc<Violations>,
 ) -> Box<dyn Fn(HostId) -> Rc<Cpu>> {
     let cache = |host: &HostId| HostCache::new(seed, u64::from(host.0), violations.clone());
     let caches: Vec<Rc<HostCache>> = hosts.iter().map(cache).collect();
-    caches.iter().for_each(|cache| cache.set_asymmetric(true));
+    // The barrier of a daemon's host does not reach the second hosts.
+    caches.iter().zip(0..).for_each(|(cache, host)| cache.set_asymmetric(host < daemons));
     let (made, hooks) = (Cell::new(0), hooks.clone());
     Box::new(move |host| {
         made.set(made.get() + 1);

@@ -564,9 +564,10 @@ fn receive_long_write(
         }
         return Ok(moved);
     }
-    let result = place.pieces.touch(service.memory, |pages, offset| {
-        pages.recv(line.as_fd(), offset, left.min(CHUNK_BYTES))
-    });
+    let bytes = left.min(CHUNK_BYTES);
+    let result = place
+        .pieces
+        .writing(service.memory, bytes, |pages, offset| pages.recv(line.as_fd(), offset, bytes));
     let moved = match result {
         Some(result) => received(result.map_err(errno), service.stats)?,
         None => {
@@ -591,7 +592,8 @@ fn send_piece(
     let is_sealed = line.is_sealed();
     let scrap_bytes = left.min(service.scrap.len() as u64) as usize;
     let scrap = &mut service.scrap[..scrap_bytes];
-    let result = place.pieces.touch(service.memory, |pages, offset| {
+    let bytes = left.min(CHUNK_BYTES).max(scrap_bytes as u64);
+    let result = place.pieces.reading(service.memory, bytes, |pages, offset| {
         if is_sealed {
             pages.copy_out(offset, scrap);
             return None;

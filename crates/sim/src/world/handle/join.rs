@@ -10,8 +10,10 @@ use crate::world::kernel::{ConnId, Ctx, Message};
 use crate::world::master::MasterLink;
 use crate::world::rack::Rack;
 use rackpool_core::client::{RackView, Session};
+use rackpool_core::coherence;
 use rackpool_core::error::DeathCause;
 use rackpool_core::layout::{RING_BYTES, RegionLayout, SLOT_REPLY_RING, SLOT_REQUEST_RING};
+use rackpool_core::seam::{Mem, Mutation};
 use rackpool_core::wire::{ControlHello, ControlReply, RegionInfo, WIRE_VERSION};
 use rackpool_core::{Error, PageGeometry, Result, SessionId};
 use rackpool_hw::ring::{Consumer, Producer};
@@ -134,6 +136,7 @@ impl Join {
         }
         let section = rack.region.borrow().slot(slot)?;
         let slot_mem = SimMem::new(section, self.ctx.cpu.clone());
+        coherence::renew(&slot_mem, Mutation::KeepRingReset, 0, slot_mem.bytes());
         let view = RackView {
             pages: rack.view(&self.ctx, |region| region.pages.clone()),
             table: rack.view(&self.ctx, |region| region.table.clone()).read_only(),

@@ -33,9 +33,10 @@ use rackpool_core::client::{
     Drained, Drainer, Free, LinkId, Migrate, Mover, Need, OWN, Operation, Piece, Placement, Reach,
     Step, Transfer, TransferTables, Turned,
 };
+use rackpool_core::coherence;
 use rackpool_core::layout::SlotWord;
 use rackpool_core::policy::Policy;
-use rackpool_core::seam::{FabricEvent, Mem, PeerId, WorkStatus};
+use rackpool_core::seam::{FabricEvent, Mutation, PeerId, WorkStatus};
 use rackpool_core::wire::{ControlReply, MasterAnswer, MasterCall, RemoteRequest, Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use remote::RemoteLink;
@@ -266,6 +267,10 @@ impl SimHandle {
                 self.ctx.cpu.charge(self.cluster.costs.client_submit);
                 Ok(())
             }
+            Err(_) if self.client.is_apart() => {
+                self.before_others().await?;
+                self.store(addr, &value.to_le_bytes()).await
+            }
             Err(_) => self.write(addr, &value.to_le_bytes()).await,
         }
     }
@@ -454,7 +459,8 @@ impl SimHandle {
             match &mut self.links[index] {
                 Link::Local(link) => {
                     if let Some(conn) = link.conn.take() {
-                        link.view.slot.store(SlotWord::Left as u64, 1);
+                        let (slot, word) = (&link.view.slot, SlotWord::Left as u64);
+                        coherence::store(slot, Mutation::HideConsumed, word, 1);
                         self.ctx.close(conn);
                     }
                 }

@@ -4,6 +4,7 @@ use super::join::layout_of;
 use super::{Link, Path, RETRY_PAUSE_MAX, SimHandle, unexpected};
 use crate::time::Ps;
 use rackpool_core::client::{LinkId, LinkLoss, OWN, Reach, Session, Taken};
+use rackpool_core::coherence::Coherence;
 use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{PeerId, PostError};
 use rackpool_core::wire::{
@@ -102,6 +103,7 @@ impl SimHandle {
                 emulate_cxl_ns: 0,
                 emulate_rdma_ns: 0,
                 counts_use: false,
+                coherence: Coherence::default(),
             },
         };
         let id = LinkId(self.links.len() as u16);

@@ -510,7 +510,8 @@ impl Kernel {
         self.clocks.borrow_mut()[host.0 as usize].offset_ns += ns;
     }
 
-    fn host_of(&self, id: ProcessId) -> HostId {
+    /// Where a process runs.
+    pub fn host_of(&self, id: ProcessId) -> HostId {
         self.processes.borrow()[id.0 as usize].host
     }
 }

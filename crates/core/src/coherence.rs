@@ -1,0 +1,141 @@
+//! What a host does for others on memory that no hardware keeps coherent between them (shared CXL
+//! memory of today): the only file that says when lines are written back and when they are dropped.
+//!
+//! In: words and ranges of a [`Mem`]. Out: the same accesses with [`Mem::flush`] after stores and
+//! [`Mem::invalidate`] before loads. Called by both ends of everything that hosts share: rings,
+//! cells, the table, pages. On coherent memory each of these is the plain access.
+//!
+//! The rules, each with the safeguard ([`Mutation`]) by which a test leaves it out:
+//! - *A store that others wait for is written back at once*, and before what says that it is there.
+//! - *Before a load of what others store the line is dropped*: it may be old, whenever it came.
+//! - *What is stored into a page is written back before its announcement is withdrawn.* A changed
+//!   line that stayed behind would be written over the frame's next page, whenever it is evicted.
+//! - *Lines are dropped before a part of them is stored to*, since they go back as a whole.
+//! - *A section that was made anew is dropped as a whole* by the client that is welcomed to it.
+//! - *Nobody else stores to a line meanwhile*: each line has one host that writes it at a time, by
+//!   the layout, by an atomic at its home, or by a lock.
+//! - *A process that died in the midst leaves changed lines in its host's cache*: they are written
+//!   back before anybody is told that it is dead ([`settle_slot`], [`settle_pages`]).
+//!
+//! Source: decision 0040.
+
+use crate::addr::FrameIndex;
+use crate::constants::CELLS;
+use crate::layout::{RegionLayout, cell_offset};
+use crate::seam::{Mem, Mutation};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Who keeps the caches of the hosts that share a memory in agreement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Coherence {
+    /// The hardware: a store that left its processor is seen by all.
+    #[default]
+    Hardware,
+    /// The software, by writing lines back and dropping them; within a host the hardware.
+    Software,
+}
+
+impl Coherence {
+    /// Of a memory that was mapped.
+    pub fn of<M: Mem>(mem: &M) -> Self {
+        if mem.is_coherent() { Self::Hardware } else { Self::Software }
+    }
+
+    /// Whether it is the hardware's.
+    pub fn is_hardware(self) -> bool {
+        self == Self::Hardware
+    }
+}
+
+impl fmt::Display for Coherence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hardware => "hardware",
+            Self::Software => "software",
+        })
+    }
+}
+
+/// Shows a range that was stored to, unless a test hides it.
+#[inline(always)]
+pub fn show<M: Mem>(mem: &M, hidden: Mutation, offset: u64, bytes: u64) {
+    if !mem.is_coherent() && !mem.mutated(hidden) {
+        mem.flush(offset, bytes);
+    }
+}
+
+/// Drops the lines of a range that is about to be loaded, unless a test keeps them.
+#[inline(always)]
+pub fn renew<M: Mem>(mem: &M, kept: Mutation, offset: u64, bytes: u64) {
+    if !mem.is_coherent() && !mem.mutated(kept) {
+        mem.invalidate(offset, bytes);
+    }
+}
+
+/// Loads a word as it is where all hosts see it.
+#[inline(always)]
+pub fn load<M: Mem>(mem: &M, kept: Mutation, offset: u64) -> u64 {
+    renew(mem, kept, offset, 8);
+    mem.load(offset)
+}
+
+/// Stores a word so that all hosts see it. The line has one host that writes it.
+#[inline(always)]
+pub fn store<M: Mem>(mem: &M, hidden: Mutation, offset: u64, value: u64) {
+    mem.store(offset, value);
+    show(mem, hidden, offset, 8);
+}
+
+/// Runs `access`, which reads `bytes` bytes of a page at `offset`.
+#[inline(always)]
+pub fn reading<M: Mem, R>(
+    pages: &M,
+    (offset, bytes): (u64, u64),
+    access: impl FnOnce(&M) -> R,
+) -> R {
+    renew(pages, Mutation::KeepPageLines, offset, bytes);
+    access(pages)
+}
+
+/// Runs `access`, which writes `bytes` bytes of a page at `offset`. All lines are dropped before:
+/// one that is evicted half written must not bring back what others have overwritten.
+#[inline(always)]
+pub fn writing<M: Mem, R>(
+    pages: &M,
+    (offset, bytes): (u64, u64),
+    access: impl FnOnce(&M) -> R,
+) -> R {
+    renew(pages, Mutation::WriteIntoOldLines, offset, bytes);
+    let result = access(pages);
+    show(pages, Mutation::HidePageStores, offset, bytes);
+    result
+}
+
+/// Writes back what a dead process may have left in the caches of its host: its slot section, and
+/// the frames that its cells announce. By whoever is on that host and says that it is dead, before
+/// he says so. `slot` and `pages` are that host's views.
+pub fn settle_slot<M: Mem>(slot: &M, pages: &M, layout: &RegionLayout) {
+    if pages.is_coherent() || pages.mutated(Mutation::LeaveDeadLines) {
+        return;
+    }
+    for cell in 0..CELLS {
+        let frame = slot.load(cell_offset(cell)).checked_sub(1);
+        let frame = frame.and_then(|frame| u32::try_from(frame).ok()).map(FrameIndex);
+        if let Some(frame) = frame.filter(|frame| frame.0 < layout.frame_count) {
+            pages.flush(layout.frame_offset(frame), layout.pages.page_bytes());
+        }
+    }
+    slot.flush(0, slot.bytes());
+}
+
+/// Writes back what a daemon that died, or the thread that executed for others beside it, may have
+/// left: nobody knows what they were at. By its successor, before it serves.
+pub fn settle_pages<M: Mem>(table: &M, pages: &M, layout: &RegionLayout, frames: u32) {
+    if pages.is_coherent() || pages.mutated(Mutation::LeaveLinesAtAttach) {
+        return;
+    }
+    table.flush(0, layout.table_bytes());
+    pages.flush(0, u64::from(frames) * layout.pages.page_bytes());
+}
