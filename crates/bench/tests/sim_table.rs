@@ -22,7 +22,7 @@ fn swept(config: &Config, seeds: u64) -> Sweep {
 #[test]
 fn the_keys_of_a_table_are_linearizable_under_all_faults() {
     let config = Config { operations: 1000, ..Config::default() };
-    let counts = swept(&config, 300).counts;
+    let counts = swept(&config, 400).counts;
     for name in OPERATIONS {
         let done = counts.group(Group::Operation).find(|(of, how, _)| *of == name && *how == "ok");
         assert!(done.is_some_and(|(.., count)| count > 1000), "{name}: {done:?}");

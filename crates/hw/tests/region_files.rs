@@ -539,6 +539,20 @@ fn clients_get_descriptors_with_fewer_rights() {
 }
 
 #[test]
+fn pages_whose_lines_software_writes_back_stay_backed_when_they_are_freed() {
+    let dir = Dir::new();
+    for (keys, left) in [("", 0), ("&coherence=software", 2 * 65536)] {
+        let files = RegionFiles::create(&dir.spec(&format!("?size=4M&pages=64K{keys}"))).unwrap();
+        files.back_pages(0, 2 * 65536).unwrap();
+        let pages = files.map(Section::Pages).unwrap();
+        pages.store(65536, 1);
+        files.punch_pages(0, 2 * 65536).unwrap();
+        assert_eq!(files.backed_bytes().unwrap().pages, left);
+        assert_eq!(pages.load(65536), 0);
+    }
+}
+
+#[test]
 fn heap_regions_are_sealed_backed_punched_and_end_with_their_daemon() {
     let spec: MemorySpec = "heap:4M?pages=64K&touch=1".parse().unwrap();
     assert!(!RegionFiles::exists(&spec).unwrap());

@@ -530,16 +530,17 @@ impl RegionFiles {
         if bytes == 0 {
             return Ok(());
         }
-        match &self.store {
-            // A device keeps its memory; freed memory reads as zero all the same.
-            Store::Device(_) => {
-                let window = self.map(section)?;
-                window.zero(offset, bytes);
-                window.flush(offset, bytes);
-                Ok(())
-            }
-            _ => files::punch(self.section_fd(section), &self.section_path(section), offset, bytes),
+        // A device keeps its memory. So do pages whose lines software writes back: who writes back
+        // what is not there takes memory, and there may be none. Freed memory reads as zero all the
+        // same.
+        let is_flushed = section == Section::Pages && !self.coherence().is_hardware();
+        if is_flushed || matches!(self.store, Store::Device(_)) {
+            let window = self.map(section)?;
+            window.zero(offset, bytes);
+            window.flush(offset, bytes);
+            return Ok(());
         }
+        files::punch(self.section_fd(section), &self.section_path(section), offset, bytes)
     }
 
     fn assert_within(&self, section: Section, offset: u64, bytes: u64) {
