@@ -277,15 +277,16 @@ impl Weighed {
         self.asker[0] - self.asker[1] - self.home[0] + self.home[1]
     }
 
-    /// Whether a move would pay its cost even if the difference is as much smaller as chance makes
-    /// it: counts of independent accesses vary by their square root. A victim can only take away
+    /// Whether a move would gain even if the difference is as much smaller as chance makes it: counts of independent accesses vary by their square root. A victim can only take away
     /// from it: it was chosen for being little used here, so it looks better than it is.
     fn is_certain(&self, params: &CostParams) -> bool {
         let victim_home = self.home[1].min(self.asker[1]);
         let here = self.asker[0] + victim_home;
         let there = self.home[0] + self.asker[1];
-        let costs_milli = self.move_costs_ns.saturating_mul(1000) / self.saved_ns;
-        let difference = (here - there - costs_milli) / self.each_milli;
+        // The cost with its margin, in accesses.
+        let must_milli =
+            self.move_costs_ns.saturating_mul(params.margin_milli.into()) / self.saved_ns;
+        let difference = (here - there - must_milli) / self.each_milli;
         // What counts as several is as uncertain as one.
         let at_home = (self.home[0] + victim_home).saturating_mul(self.home_counts_milli) / 1000;
         let counted = (self.asker[0] + self.asker[1] + at_home) / self.each_milli;

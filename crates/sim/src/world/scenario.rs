@@ -369,13 +369,13 @@ fn balance(seed: u64) -> Option<BalanceParams> {
     rng.chance_ppm(333_333).then_some(eager)
 }
 
-/// Who keeps the caches of a rack's hosts coherent: in some seeds, and where it is about that, the
-/// software. Then racks have clients on a second host each.
+/// Who keeps the caches of a rack's hosts coherent: in some seeds the software; where a safeguard is
+/// left out, if it is one of that. Then racks have clients on a second host each.
 fn coherence(config: &Config, seed: u64) -> Coherence {
     let mut rng = Rng::new(seed, Purpose::Shape, COHERENCE_STREAM);
     let drawn = rng.chance_ppm(SOFTWARE_PPM);
-    let is_about = config.mutation.is_some_and(Mutation::is_of_coherence);
-    match config.software_coherent.unwrap_or(is_about || drawn) {
+    let is_about = config.mutation.map(Mutation::is_of_coherence);
+    match config.software_coherent.or(is_about).unwrap_or(drawn) {
         true => Coherence::Software,
         false => Coherence::Hardware,
     }

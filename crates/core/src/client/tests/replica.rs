@@ -62,6 +62,16 @@ fn a_replica_is_read_while_it_is_open_and_its_time_is_not_over() {
 }
 
 #[test]
+fn a_replica_whose_time_was_over_when_it_had_been_read_is_not_believed() {
+    for mutation in [None, Some(Mutation::ReadExpiredReplica)] {
+        let (_world, client, _) = replicated(mutation);
+        assert_eq!(read(&client, 999, || {}), ReplicaRead::Done);
+        let believed = read(&client, 1000, || {}) == ReplicaRead::Done;
+        assert_eq!(believed, mutation.is_some());
+    }
+}
+
+#[test]
 fn a_replica_that_was_written_or_replaced_while_it_was_read_is_not_believed() {
     for mutation in [None, Some(Mutation::SkipReplicaRecheck)] {
         let (world, client, word) = replicated(mutation);
