@@ -277,8 +277,9 @@ impl Weighed {
         self.asker[0] - self.asker[1] - self.home[0] + self.home[1]
     }
 
-    /// Whether a move would gain even if the difference is as much smaller as chance makes it: counts of independent accesses vary by their square root. A victim can only take away
-    /// from it: it was chosen for being little used here, so it looks better than it is.
+    /// Whether a move would gain even if the difference is as much smaller as chance makes it:
+    /// counts of independent accesses vary by their square root. A victim can only take away from
+    /// it: it was chosen for being little used here, so it looks better than it is.
     fn is_certain(&self, params: &CostParams) -> bool {
         let victim_home = self.home[1].min(self.asker[1]);
         let here = self.asker[0] + victim_home;

@@ -349,6 +349,7 @@ fn moves_of_equal_use(policy: Policy, rounds: Rounds) -> u64 {
 /// Nothing but time saved and spent.
 fn unguarded() -> Policy {
     Policy::Cost(CostParams {
+        margin_milli: 1000,
         deviations_squared: 0,
         dominance_milli: 0,
         settle_ms: 0,

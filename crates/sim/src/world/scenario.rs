@@ -369,8 +369,8 @@ fn balance(seed: u64) -> Option<BalanceParams> {
     rng.chance_ppm(333_333).then_some(eager)
 }
 
-/// Who keeps the caches of a rack's hosts coherent: in some seeds the software; where a safeguard is
-/// left out, if it is one of that. Then racks have clients on a second host each.
+/// Who keeps the caches of a rack's hosts coherent: in some seeds the software; where a safeguard
+/// is left out, if it is one of that. Then racks have clients on a second host each.
 fn coherence(config: &Config, seed: u64) -> Coherence {
     let mut rng = Rng::new(seed, Purpose::Shape, COHERENCE_STREAM);
     let drawn = rng.chance_ppm(SOFTWARE_PPM);
