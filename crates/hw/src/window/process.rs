@@ -124,8 +124,8 @@ impl Window {
         Bare { base, bytes: self.bytes(), window: PhantomData }
     }
 
-    /// Copies `bytes` bytes at `offset` to another window, whose memory nobody else uses, as by
-    /// [`Mem::copy_out`].
+    /// Copies `bytes` bytes at `offset` to another window, whose memory nobody reads meanwhile, as
+    /// by [`Mem::copy_out`].
     ///
     /// # Panics
     /// Outside either window.

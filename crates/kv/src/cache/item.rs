@@ -255,6 +255,21 @@ impl<'a> Item<'a> {
         Ok(count as usize)
     }
 
+    /// Copies the whole value to `at` in memory that nobody reads yet, in one copy; `false`, and
+    /// nothing is written, of a value that is in pieces or lies elsewhere.
+    ///
+    /// # Panics
+    /// Outside the window.
+    #[inline]
+    pub fn copy_into(&self, to: &Window, at: u64) -> bool {
+        let is_whole = !self.header.has(Header::CHAINED | Header::FAR);
+        if is_whole {
+            let from = self.at + u64::from(self.header.value_at());
+            self.units.copy_to(from, u64::from(self.header.value_bytes()), to, at);
+        }
+        is_whole
+    }
+
     /// Whether flags, expiry, length and value are those of a copy of an item of the same key.
     fn is_like(&self, copy: &Item<'_>) -> bool {
         let facts = |item: &Item<'_>| (item.len(), item.flags(), item.expires(), item.is_far());

@@ -21,7 +21,7 @@ mod long;
 use super::error::{Error, Result};
 use super::geometry::Geometry;
 use super::link::{Lane, Link};
-use super::message::{HEAD_BYTES, Head, KEY_BYTES_MAX, Kind, Message};
+use super::message::{Head, KEY_BYTES_MAX, Kind, Message};
 use super::near::Near;
 use super::slot::Read;
 use rackpool_core::seam::Mem;
@@ -212,12 +212,7 @@ impl<L: Link> Client<L> {
         let number = lane.submitted;
         let (key_bytes, value_bytes) = (key.len() as u8, value.len() as u16);
         let head = Head { number, kind, key_bytes, value_bytes, flags, extra };
-        let (head_to, rest) = self.message.split_at_mut(HEAD_BYTES);
-        head_to.copy_from_slice(&head.bytes());
-        rest[..key.len()].copy_from_slice(key);
-        rest[key.len()..key.len() + value.len()].copy_from_slice(value);
-        let message = &self.message[..HEAD_BYTES + key.len() + value.len()];
-        self.link.publish(server, at, &self.geometry, message);
+        self.link.publish(server, at, &head, key, value);
         Ok(Ticket { server, number })
     }
 

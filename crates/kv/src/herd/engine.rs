@@ -17,7 +17,7 @@ use super::geometry::Geometry;
 use super::long::{Found, Long, refusal};
 use super::message::{HEAD_BYTES, Head, Kind, Message};
 use super::part::{PART_HEAD_BYTES, PartHead, part_bytes};
-use super::slot::{Form, Read};
+use super::slot::{self, Form, Read};
 use super::tally::{Tally, What};
 use crate::cache::{Cache, Item, Millis};
 use rackpool_hw::window::Window;
@@ -432,13 +432,23 @@ impl Answers<'_> {
             return self.put(taken, Kind::TooLarge, bytes);
         }
         let (flags, extra) = (item.flags(), item.expires());
-        let head = Head { flags, extra, ..Head::new(taken.head.number, Kind::Found) };
+        let value_bytes = bytes as u16;
+        let head = Head { value_bytes, flags, extra, ..Head::new(taken.head.number, Kind::Found) };
+        if self.form == Form::Ordered {
+            // It may have left meanwhile.
+            let Some(slots) = &self.clients[taken.client as usize] else { return };
+            let at = u64::from(taken.window) * self.geometry.slot_bytes();
+            if item.copy_into(&slots.replies, at + HEAD_BYTES as u64) {
+                slot::publish_head(&slots.replies, at, head.words());
+                return self.published(taken, (at, HEAD_BYTES as u64 + bytes));
+            }
+        }
         let to = &mut self.reply[HEAD_BYTES..HEAD_BYTES + bytes as usize];
         if let Err(error) = item.copy_to(0, to) {
             let (kind, extra) = refusal(&error);
             return self.put(taken, kind, extra);
         }
-        self.publish(taken, Head { value_bytes: bytes as u16, ..head });
+        self.publish(taken, head);
     }
 
     fn put(&mut self, taken: &Taken, kind: Kind, extra: u64) {
@@ -448,13 +458,21 @@ impl Answers<'_> {
     #[inline]
     fn publish(&mut self, taken: &Taken, head: Head) {
         // It may have left meanwhile.
-        let Some(slots) = &mut self.clients[taken.client as usize] else { return };
+        let Some(slots) = &self.clients[taken.client as usize] else { return };
         self.reply[..HEAD_BYTES].copy_from_slice(&head.bytes());
         let message = &self.reply[..HEAD_BYTES + usize::from(head.value_bytes)];
         let at = u64::from(taken.window) * self.geometry.slot_bytes();
         let place = self.form.publish(&slots.replies, at, self.geometry, message);
-        slots.windows[taken.window as usize].reply = place;
-        self.tell(taken, place);
+        self.published(taken, place);
+    }
+
+    /// Notes where a reply is, and tells of it.
+    #[inline]
+    fn published(&mut self, taken: &Taken, place: (u64, u64)) {
+        if let Some(slots) = &mut self.clients[taken.client as usize] {
+            slots.windows[taken.window as usize].reply = place;
+            self.tell(taken, place);
+        }
     }
 
     /// Notes that a client has a long value under way.

@@ -3,6 +3,7 @@
 
 use super::error::Result;
 use super::geometry::Geometry;
+use super::message::Head;
 use super::slot::Form;
 use rackpool_hw::window::Window;
 use std::time::Duration;
@@ -46,8 +47,9 @@ pub trait Link {
     /// Looks for an answer without a pause between them, before those with.
     const LOOKS_EAGER: u32;
 
-    /// Puts a message into the slot that begins at `at` among those of a server thread.
-    fn publish(&mut self, server: u32, at: u64, geometry: &Geometry, message: &[u8]);
+    /// Puts a message of this head, key and value into the slot that begins at `at` among those of
+    /// a server thread.
+    fn publish(&mut self, server: u32, at: u64, head: &Head, key: &[u8], value: &[u8]);
 
     /// Tells a server thread of the requests behind `lane.rung` up to `lane.submitted`.
     fn ring(&mut self, server: u32, lane: &Lane) -> Result<()>;

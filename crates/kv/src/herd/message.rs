@@ -112,16 +112,21 @@ impl Head {
         Head { number, kind, key_bytes: 0, value_bytes: 0, flags: 0, extra: 0 }
     }
 
+    /// Its words: number, then kind, lengths and flags, then expiry or length.
+    #[inline]
+    pub fn words(&self) -> [u64; HEAD_BYTES / 8] {
+        let kind = u64::from(self.kind as u8);
+        let lengths = (u64::from(self.key_bytes) << 8) | (u64::from(self.value_bytes) << 16);
+        [self.number, kind | lengths | (u64::from(self.flags) << 32), self.extra]
+    }
+
     /// Its bytes.
     #[inline]
     pub fn bytes(&self) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
-        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
-        bytes[8] = self.kind as u8;
-        bytes[9] = self.key_bytes;
-        bytes[10..12].copy_from_slice(&self.value_bytes.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.flags.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.extra.to_le_bytes());
+        for (to, word) in bytes.chunks_exact_mut(8).zip(self.words()) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
         bytes
     }
 }

@@ -6,8 +6,9 @@ use super::client::WELCOME_WITHIN;
 use super::error::{Error, Result, io_error};
 use super::geometry::Geometry;
 use super::link::{Lane, Link};
+use super::message::Head;
 use super::pair;
-use super::slot::Form;
+use super::slot::{self, Form};
 use super::welcome::{FDS, Hello, Welcome};
 use rackpool_core::seam::Mem;
 use rackpool_hw::control::{ControlConn, Received};
@@ -78,8 +79,8 @@ impl Link for Near {
     const LOOKS_EAGER: u32 = 64;
 
     #[inline]
-    fn publish(&mut self, server: u32, at: u64, geometry: &Geometry, message: &[u8]) {
-        Form::Ordered.publish(&self.slots[server as usize].0, at, geometry, message);
+    fn publish(&mut self, server: u32, at: u64, head: &Head, key: &[u8], value: &[u8]) {
+        slot::publish_parts(&self.slots[server as usize].0, at, head, key, value);
     }
 
     #[inline]

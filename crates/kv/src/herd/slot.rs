@@ -16,7 +16,7 @@
 //! order is not architectural (§2), hence the two forms.
 
 use super::geometry::{Geometry, SEAL_BYTES};
-use super::message::{HEAD_BYTES, lengths};
+use super::message::{HEAD_BYTES, Head, lengths};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -70,10 +70,9 @@ impl Form {
         assert!((HEAD_BYTES..=geometry.message_bytes()).contains(&bytes), "{bytes} bytes");
         match self {
             Form::Ordered => {
-                window.copy_in(at + 8, &message[8..]);
-                let number = message.first_chunk().expect("longer than a head");
-                // Pairs with the load in slot.rs::read_ordered.
-                window.store(at, u64::from_le_bytes(*number));
+                window.copy_in(at + HEAD_BYTES as u64, &message[HEAD_BYTES..]);
+                let word = |word: usize| std::array::from_fn(|byte| message[8 * word + byte]);
+                publish_head(window, at, [0, 1, 2].map(|at| u64::from_le_bytes(word(at))));
                 (at, bytes as u64)
             }
             Form::Sealed => {
@@ -118,9 +117,28 @@ impl Form {
     }
 }
 
+/// Publishes a message in the ordered slot at `at` out of its parts, without putting it together
+/// before.
+#[inline]
+pub(super) fn publish_parts(window: &Window, at: u64, head: &Head, key: &[u8], value: &[u8]) {
+    let key_at = at + HEAD_BYTES as u64;
+    window.copy_in(key_at, key);
+    window.copy_in(key_at + key.len() as u64, value);
+    publish_head(window, at, head.words());
+}
+
+/// Publishes a message in the ordered slot at `at`, behind whose head the rest lies already.
+#[inline]
+pub(super) fn publish_head(window: &Window, at: u64, [number, lengths, extra]: [u64; 3]) {
+    window.store(at + 8, lengths);
+    window.store(at + 16, extra);
+    // Pairs with the load in slot.rs::read_ordered.
+    window.store(at, number);
+}
+
 #[inline]
 fn read_ordered(window: &Window, at: u64, last: u64, to: &mut [u8]) -> Option<Read> {
-    // Pairs with the store in slot.rs::publish.
+    // Pairs with the store in slot.rs::publish_head.
     let number = window.load(at);
     if number <= last {
         return None;
@@ -139,16 +157,22 @@ fn read_ordered(window: &Window, at: u64, last: u64, to: &mut [u8]) -> Option<Re
     Some(Read::Message(bytes))
 }
 
-/// Seals `message` into private bytes of a slot; where what one WRITE has to carry begins. It ends
+/// Seals a message into private bytes of a slot; where what one WRITE has to carry begins. It ends
 /// with the slot.
 ///
 /// # Panics
 /// If the slot is too short.
-pub(super) fn seal_into(slot: &mut [u8], message: &[u8]) -> usize {
+pub(super) fn seal_into(slot: &mut [u8], head: &Head, key: &[u8], value: &[u8]) -> usize {
     let seal_at = slot.len() - SEAL_BYTES as usize;
-    let start = seal_at - message.len().next_multiple_of(8);
-    slot[start..start + message.len()].copy_from_slice(message);
-    slot[seal_at..].copy_from_slice(&seal(message).to_le_bytes());
+    let bytes = HEAD_BYTES + key.len() + value.len();
+    let start = seal_at - bytes.next_multiple_of(8);
+    let message = &mut slot[start..start + bytes];
+    message[..HEAD_BYTES].copy_from_slice(&head.bytes());
+    let (key_to, value_to) = message[HEAD_BYTES..].split_at_mut(key.len());
+    key_to.copy_from_slice(key);
+    value_to.copy_from_slice(value);
+    let seal = seal(message);
+    slot[seal_at..].copy_from_slice(&seal.to_le_bytes());
     start
 }
 

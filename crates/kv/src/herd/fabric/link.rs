@@ -9,7 +9,7 @@ use super::super::client::WELCOME_WITHIN;
 use super::super::error::{Error, Result};
 use super::super::geometry::Geometry;
 use super::super::link::{Lane, Link};
-use super::super::message::HEAD_BYTES;
+use super::super::message::{HEAD_BYTES, Head};
 use super::super::slot::{self, Form};
 use super::super::welcome::{Hello, Welcome};
 use super::Wire;
@@ -197,12 +197,12 @@ impl<W: Wire> Link for Far<W> {
     const POLLS_MAX: u32 = 1;
     const LOOKS_EAGER: u32 = 0;
 
-    fn publish(&mut self, server: u32, at: u64, geometry: &Geometry, message: &[u8]) {
-        let slot_bytes = geometry.slot_bytes();
-        let begin = geometry.offset(server, 0, 0) + at;
+    fn publish(&mut self, server: u32, at: u64, head: &Head, key: &[u8], value: &[u8]) {
+        let slot_bytes = self.geometry.slot_bytes();
+        let begin = self.geometry.offset(server, 0, 0) + at;
         let slots = self.wire.buffer_mut(self.requests);
         let slot = &mut slots[begin as usize..(begin + slot_bytes) as usize];
-        let start = begin + slot::seal_into(slot, message) as u64;
+        let start = begin + slot::seal_into(slot, head, key, value) as u64;
         self.starts[(begin / slot_bytes) as usize] = start;
     }
 
