@@ -434,14 +434,14 @@ impl Answers<'_> {
         let (flags, extra) = (item.flags(), item.expires());
         let value_bytes = bytes as u16;
         let head = Head { value_bytes, flags, extra, ..Head::new(taken.head.number, Kind::Found) };
-        if self.form == Form::Ordered {
-            // It may have left meanwhile.
-            let Some(slots) = &self.clients[taken.client as usize] else { return };
-            let at = u64::from(taken.window) * self.geometry.slot_bytes();
-            if item.copy_into(&slots.replies, at + HEAD_BYTES as u64) {
-                slot::publish_head(&slots.replies, at, head.words());
-                return self.published(taken, (at, HEAD_BYTES as u64 + bytes));
-            }
+        // It may have left meanwhile.
+        let Some(slots) = &mut self.clients[taken.client as usize] else { return };
+        let at = u64::from(taken.window) * self.geometry.slot_bytes();
+        if self.form == Form::Ordered && item.copy_into(&slots.replies, at + HEAD_BYTES as u64) {
+            slot::publish_head(&slots.replies, at, head.words());
+            let place = (at, HEAD_BYTES as u64 + bytes);
+            slots.windows[taken.window as usize].reply = place;
+            return self.tell(taken, place);
         }
         let to = &mut self.reply[HEAD_BYTES..HEAD_BYTES + bytes as usize];
         if let Err(error) = item.copy_to(0, to) {
@@ -458,21 +458,13 @@ impl Answers<'_> {
     #[inline]
     fn publish(&mut self, taken: &Taken, head: Head) {
         // It may have left meanwhile.
-        let Some(slots) = &self.clients[taken.client as usize] else { return };
+        let Some(slots) = &mut self.clients[taken.client as usize] else { return };
         self.reply[..HEAD_BYTES].copy_from_slice(&head.bytes());
         let message = &self.reply[..HEAD_BYTES + usize::from(head.value_bytes)];
         let at = u64::from(taken.window) * self.geometry.slot_bytes();
         let place = self.form.publish(&slots.replies, at, self.geometry, message);
-        self.published(taken, place);
-    }
-
-    /// Notes where a reply is, and tells of it.
-    #[inline]
-    fn published(&mut self, taken: &Taken, place: (u64, u64)) {
-        if let Some(slots) = &mut self.clients[taken.client as usize] {
-            slots.windows[taken.window as usize].reply = place;
-            self.tell(taken, place);
-        }
+        slots.windows[taken.window as usize].reply = place;
+        self.tell(taken, place);
     }
 
     /// Notes that a client has a long value under way.
