@@ -228,7 +228,9 @@ impl Handle {
         self.links.tell_loss()?;
         self.rrpc.stats.calls += 1;
         let mut call = Rpc::new(&self.client, addr, What::Store(Bytes(from.to_vec())));
-        self.run(&mut call).map(drop)
+        self.run(&mut call)?;
+        self.report_if_due();
+        Ok(())
     }
 
     /// What the calls of this handle brought so far.
@@ -328,6 +330,7 @@ impl Handle {
             Carried::Written => stats.written += 1,
             Carried::Not => {}
         }
+        self.report_if_due();
     }
 
     /// The rack that is called for an address whose place is not known.

@@ -2,7 +2,7 @@
 //! handles, over tcp.
 
 use rackpool::cluster::{Cluster, ClusterOptions};
-use rackpool::{DaemonStats, GAddr, Handle, Migration, Placement, RackId};
+use rackpool::{DaemonStats, FetchMode, GAddr, Handle, Migration, Placement, RackId};
 use std::time::{Duration, Instant};
 
 /// Ten times as long as a page that is used all the time needs, and more.
@@ -42,16 +42,28 @@ fn stats(handle: &mut Handle, rack: usize) -> DaemonStats {
     handle.pool_stats().unwrap().racks[rack].daemon.clone().unwrap()
 }
 
+fn read_and_write(handle: &mut Handle, addr: GAddr) {
+    let mut line = [0; 64];
+    handle.read(addr, &mut line).unwrap();
+    handle.write(addr, &line).unwrap();
+}
+
+fn call(handle: &mut Handle, addr: GAddr) {
+    let mut line = [0; 64];
+    handle.fetch(addr, &mut line, FetchMode::Inline).unwrap();
+    handle.store(addr, &line).unwrap();
+}
+
 /// Uses a page until it is at home here.
 fn use_until_here(handle: &mut Handle, rack: u16, addr: GAddr) {
+    use_by(read_and_write, handle, rack, addr);
+}
+
+fn use_by(access: fn(&mut Handle, GAddr), handle: &mut Handle, rack: u16, addr: GAddr) {
     let started = Instant::now();
-    let mut line = [0; 64];
     while home(handle, addr) != rack {
         assert!(started.elapsed() < LONG, "it does not come: {:?}", stats(handle, 0).moves);
-        for at in 0..200 {
-            handle.read(GAddr(addr.0 + 64 * at), &mut line).unwrap();
-            handle.write(GAddr(addr.0 + 64 * at), &line).unwrap();
-        }
+        (0..200).for_each(|at| access(handle, GAddr(addr.0 + 64 * at)));
     }
     println!("it came after {:?}", started.elapsed());
 }
@@ -72,6 +84,15 @@ fn a_page_that_one_rack_uses_comes_to_it_whole() {
     assert_eq!((from.moves.decided_move, to.moves.moved_bytes), (1, 64 << 10));
     assert!(from.requests_by_kind.decide_move >= 1 && to.requests_by_kind.note_use >= 1);
     here.free(addr, 64 << 10).unwrap();
+}
+
+#[test]
+fn a_page_that_is_reached_by_calls_alone_comes_as_well() {
+    let cluster = cluster(2, "heap?size=16M&pages=64K");
+    let (mut here, mut there) = (handle(&cluster, 0), handle(&cluster, 1));
+    let addr = page(&mut here, Placement::Local, 0x5a);
+    use_by(call, &mut there, 1, addr);
+    assert_eq!(there.read_u64(addr).unwrap(), 0x5a5a_5a5a_5a5a_5a5a);
 }
 
 #[test]

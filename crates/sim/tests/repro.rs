@@ -3,7 +3,7 @@
 
 use rackpool_sim::device::Profile;
 use rackpool_sim::repro::baselines::{self, Calls, DATAGRAM_BYTES_MAX, System};
-use rackpool_sim::repro::load::{self, Load, Seen, buffered};
+use rackpool_sim::repro::load::{self, Load, Seen, buffered, same_work};
 use rackpool_sim::repro::rcmp::rcmp_parts;
 use rackpool_sim::repro::rrpc::{self, Way};
 use rackpool_sim::repro::{Figure, Repro};
@@ -136,6 +136,36 @@ fn a_call_and_a_read_take_two_round_trips_and_a_known_place_one() {
     let theirs = theirs(System::DatagramsAndRead, calls).mean_ns();
     assert!(known < written && written < read, "{known}, {written}, {read} ns");
     assert!(theirs > known + 1000.0, "{known}, {theirs} ns");
+}
+
+fn part(name: &str) -> Repro {
+    rcmp_parts(&profile(), true, |part| part == name, &mut |_| ()).unwrap()
+}
+
+/// What docs/repro-rcmp.md says of them, in a fifth of the operations.
+#[test]
+fn pages_that_move_gain_as_much_as_the_paper_says_and_cost_little_where_there_is_no_gain() {
+    let repro = part("swapping");
+    let gain = |name: &str| find(&repro, name).ours;
+    let (uniform, zipfian) = (gain("swap_gain_uniform"), gain("swap_gain_zipfian"));
+    println!("uniform {uniform}, zipfian {zipfian}");
+    assert!(zipfian > 1.35 && (0.95..1.05).contains(&uniform), "{zipfian}, {uniform}");
+}
+
+#[test]
+fn each_mechanism_adds_to_those_before_it() {
+    let repro = part("what each mechanism adds");
+    for name in ["two_layer_ring", "swap", "write_buffer", "rrpc"] {
+        let figure = find(&repro, &format!("ablation_{name}"));
+        println!("{name}: {}", figure.ours);
+        assert_eq!(figure.is_met(), Some(true), "{name}: {}", figure.ours);
+    }
+}
+
+#[test]
+fn a_rack_that_takes_everything_is_not_praised() {
+    assert_eq!(same_work(&[100.0, 100.0]), 200.0);
+    assert!(same_work(&[1_000_000.0, 10.0]) < 41.0);
 }
 
 fn find<'a>(repro: &'a Repro, name: &str) -> &'a Figure {

@@ -33,6 +33,7 @@ use rackpool::{FabricChoice, GAddr, Handle, Migration, Options as PoolOptions, P
 use rackpool_core::RackId;
 use rackpool_core::policy::oracle::best_static_placement;
 use rackpool_core::policy::{CostParams, PaperParams};
+use rackpool_sim::repro::load::same_work;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::any::Any;
@@ -554,12 +555,6 @@ impl Found {
     }
 }
 
-/// The rate of all together if each does as much as the others: as many times their harmonic mean.
-fn same_work(rates: &[f64]) -> f64 {
-    let count = rates.len() as f64;
-    count * count / rates.iter().map(|rate| 1.0 / rate).sum::<f64>()
-}
-
 /// The rate over all rounds if as much is done in each.
 fn all_rounds(outcomes: &[Outcome]) -> f64 {
     same_work(&outcomes.iter().map(|one| one.late).collect::<Vec<_>>()) / outcomes.len() as f64
@@ -630,12 +625,6 @@ mod tests {
         assert_eq!(row("zipf_own_hot_set_migration_gain").ratio, Some(1.5));
         assert_eq!(row("cost_over_off_own_hot_set").ratio, Some(2.0));
         assert!((row("oracle_gain_share").ours - 1.0 / 3.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn who_starves_one_client_gains_little() {
-        assert_eq!(same_work(&[100.0, 100.0]), 200.0);
-        assert!(same_work(&[1_000_000.0, 10.0]) < 41.0);
     }
 
     #[test]

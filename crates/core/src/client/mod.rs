@@ -684,7 +684,7 @@ impl<M: Mem> Client<M> {
     }
 
     /// Counts an access over the fabric, if accesses are counted.
-    pub(crate) fn note_one_sided(&self, addr: GAddr, kind: Access) {
+    pub(crate) fn note_remote(&self, addr: GAddr, kind: Access) {
         let page = self.geometry.page(addr);
         let index = self.translations.index(page);
         if self.usage.is_on() && self.translations.at(index).page == page {

@@ -51,7 +51,7 @@ impl<M: Mem> Client<M> {
         match self.try_replica(addr, to, now) {
             Ok(()) => {
                 self.met(Race::ReplicaRead);
-                self.note_one_sided(addr, Access::Read);
+                self.note_remote(addr, Access::Read);
                 ReplicaRead::Done
             }
             Err(miss) => miss,

@@ -13,7 +13,7 @@
 
 use super::alloc::Home;
 use super::locate::unexpected;
-use super::{Client, Io, LinkId, Need, Operation, Reach, Step};
+use super::{Access, Client, Io, LinkId, Need, Operation, Reach, Step};
 use crate::addr::{GAddr, PageId};
 use crate::constants::PAGE_ID_LEASE;
 use crate::error::{Error, Result};
@@ -137,6 +137,7 @@ impl Rpc {
         match (reply, &self.what) {
             (Reply::Stored(home), What::Store(_)) => {
                 install(client, link, (self.addr, home))?;
+                client.note_remote(self.addr, Access::Write);
                 Ok(Brought::Stored)
             }
             (Reply::Fetched(mut fetched), What::Fetch(..) | What::FetchInto(..)) => {
@@ -151,6 +152,7 @@ impl Rpc {
                     // It was written through a connection that has ended since.
                     fetched.carried = Carried::Not;
                 }
+                note_fetched(client, self.addr, &fetched);
                 Ok(Brought::Fetched(fetched))
             }
             _ => Err(unexpected("daemon", "a call for data")),
@@ -183,6 +185,13 @@ fn install<M: Mem>(
         return Err(unexpected("daemon", "the page of a call"));
     }
     client.install(link, &[home])
+}
+
+/// Counts the access; data that did not come will be read from the place, which counts.
+fn note_fetched<M: Mem>(client: &Client<M>, addr: GAddr, fetched: &Fetched) {
+    if fetched.carried != Carried::Not {
+        client.note_remote(addr, Access::Read);
+    }
 }
 
 impl<M: Mem> Operation<M> for Rpc {
@@ -299,6 +308,7 @@ impl<M: Mem> Operation<M> for Calls<'_> {
                 Ok(Reply::Fetched(fetched)) => {
                     check_fetched(&fetched, self.extent, self.inline_bytes_max)?;
                     install(client, link, (addr, fetched.home))?;
+                    note_fetched(client, addr, &fetched);
                     self.said[index] = Some(fetched);
                 }
                 Ok(_) => return Err(unexpected("daemon", "a call for data")),

@@ -206,7 +206,7 @@ impl Spread {
         if matches!(ended, Spreading::Done) {
             self.count += 1;
             client.met(Race::ReplicaWritten);
-            client.note_one_sided(one.fragment.addr, Access::Write);
+            client.note_remote(one.fragment.addr, Access::Write);
             if self.targets.iter().all(|target| matches!(target.add, Sent::Done(_))) {
                 let home = home_of(client, &one.home);
                 client.known.trust(one.home.page, home);

@@ -766,7 +766,7 @@ fn a_report_of_many_pages_takes_the_most_used_and_leaves_the_rest_for_the_next()
     let pages: Vec<u64> = (0..600).map(|index| 100 + index).collect();
     for page in pages.iter().copied().chain(650..700) {
         client.install(OWN, &[home(page, 0, 0, page)]).unwrap();
-        client.note_one_sided(GAddr(page * PAGE), Access::Read);
+        client.note_remote(GAddr(page * PAGE), Access::Read);
     }
     let first = client.take_use();
     assert_eq!(first.len(), USE_PAGES_MAX);

@@ -297,7 +297,7 @@ impl TransferTables {
     ) -> Result<()> {
         match reply {
             Ok(Reply::Stored(_)) => {
-                client.note_one_sided(fragment.addr, Access::Write);
+                client.note_remote(fragment.addr, Access::Write);
                 self.retries = Retries::default();
                 Ok(())
             }
@@ -430,7 +430,7 @@ impl TransferTables {
                 self.again.push(fragment);
                 break;
             };
-            client.note_one_sided(fragment.addr, self.access);
+            client.note_remote(fragment.addr, self.access);
             let slot = self.in_flight.iter().position(Option::is_none);
             let slot = slot.expect("fewer are in flight than the table holds");
             let sge = io.sge(fragment.piece, fragment.offset, fragment.bytes);
@@ -573,7 +573,7 @@ impl Atomic {
         let request = WorkRequest { id: self.id, verb, local: &[], signalled: true };
         match io.post(link, &[request]) {
             Ok(()) => {
-                client.note_one_sided(self.addr, Access::Write);
+                client.note_remote(self.addr, Access::Write);
                 self.posted = true;
                 Ok(Step::Need(Need::Completions))
             }
@@ -648,7 +648,7 @@ impl<M: Mem> Operation<M> for Atomic {
         }
         match reply {
             Ok(Reply::Old { value }) => {
-                client.note_one_sided(self.addr, Access::Write);
+                client.note_remote(self.addr, Access::Write);
                 self.old = Some(value);
                 Ok(())
             }

@@ -24,8 +24,14 @@ const LOCK_WAIT_MS: u64 = 100;
 const WRITE_BUFFER_BYTES: u32 = 128 << 10;
 /// Places of a client's part of a page that are written under a lock.
 const LOCKED_PLACES: u64 = 256;
+/// Frames of a rack that no page has. Racks are full, as the paper's are (§6.2: each has the same
+/// number of pages from the start), so that pages change places; what is under way needs a frame.
+const SPARE_FRAMES: u32 = 4;
 /// A handle tells its use after so many accesses.
-const TELL_EVERY: u64 = 64;
+const TELL_EVERY: u64 = 1024;
+
+/// The first stream of random numbers that makes orders of items; below are the clients'.
+const ORDERS: u64 = 1 << 32;
 
 /// What the clients do.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +127,7 @@ pub struct Seen {
     pub all: Histogram,
     /// Accesses that asked the own rack's daemon about a page of the own rack, ps.
     pub asked: Histogram,
-    /// Operations a second, all clients together.
+    /// Operations a second of all clients together if each does as many: see [`same_work`].
     pub rate: f64,
     /// Pages that moved.
     pub moves: u64,
@@ -140,9 +146,13 @@ struct Shared {
     pages: RefCell<Vec<Vec<GAddr>>>,
     /// Cumulated shares of the items, if they are not alike.
     shares: Vec<f64>,
+    /// The items of each rack, its favourite first.
+    orders: Vec<Vec<u32>>,
     ready: Cell<u32>,
     ended: Cell<u32>,
     seen: RefCell<Seen>,
+    /// Operations a second of each client, in the order in which they ended.
+    rates: RefCell<Vec<f64>>,
 }
 
 impl Shared {
@@ -160,8 +170,7 @@ impl Shared {
         } else {
             rng.below(items)
         };
-        // A prime permutes whatever it does not divide.
-        let item = (rank * 0x9e37_79b1 + u64::from(rack) * 0x51ed_270b) % items;
+        let item = u64::from(self.orders[rack as usize][rank as usize]);
         let page = item % (u64::from(self.load.racks) * self.load.pages);
         let slot = item / (u64::from(self.load.racks) * self.load.pages);
         let home = page % u64::from(self.load.racks);
@@ -174,8 +183,7 @@ impl Shared {
 
 /// Runs a load.
 pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
-    // One page is free for each that is under way.
-    let frames = load.pages as u32 * 2 + 4;
+    let frames = load.pages as u32 + SPARE_FRAMES;
     let shape = Shape { racks: load.racks, page_shift: load.page_shift, frames, seed: 7 };
     let mut world = World::with(profile, shape, load.settings);
     let mut shared = Shared {
@@ -183,10 +191,14 @@ pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
         seed: 7,
         pages: RefCell::default(),
         shares: Vec::new(),
+        orders: Vec::new(),
         ready: Cell::new(0),
         ended: Cell::new(0),
         seen: RefCell::default(),
+        rates: RefCell::default(),
     };
+    let items = shared.items() as u32;
+    shared.orders = (0..load.racks).map(|rack| order(items, rack)).collect();
     if load.is_zipfian {
         shared.shares = shares(shared.items());
     }
@@ -230,8 +242,15 @@ pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
     let start = kernel.now();
     clients.iter().for_each(|client| kernel.post(*client, start, Input::Tell(0)));
     world.run(|| one.ended.get() == all)?;
-    let seen = shared.seen.borrow().clone();
+    let mut seen = shared.seen.borrow().clone();
+    seen.rate = same_work(&shared.rates.borrow());
     Ok(seen)
+}
+
+/// The rate of all together if each does as much as the others: as many times their harmonic mean.
+/// The sum would praise what gives one rack everything and starves the other.
+pub fn same_work(rates: &[f64]) -> f64 {
+    (rates.len() * rates.len()) as f64 / rates.iter().map(|rate| 1.0 / rate).sum::<f64>()
 }
 
 /// Cumulated shares of a zipfian.
@@ -245,6 +264,16 @@ fn shares(items: u64) -> Vec<f64> {
         .collect();
     shares.iter_mut().for_each(|share| *share /= sum);
     shares
+}
+
+/// All items in an order of the rack's own (Fisher and Yates).
+fn order(items: u32, rack: u32) -> Vec<u32> {
+    let mut rng = Rng::new(7, Purpose::Workload, ORDERS + u64::from(rack));
+    let mut order: Vec<u32> = (0..items).collect();
+    for left in (1..items as usize).rev() {
+        order.swap(left, rng.below(left as u64 + 1) as usize);
+    }
+    order
 }
 
 async fn open(ctx: &Ctx, cluster: &Rc<Cluster>, rack: u32, path: Path) -> SimHandle {
@@ -309,7 +338,7 @@ impl Client {
         ctx.sync(Ps::ZERO).await;
         let (at, before) = client.begun.expect("there is more than one operation");
         let seconds = (ctx.now() - at).as_ns_f64() / 1e9;
-        shared.seen.borrow_mut().rate += (client.done - before) as f64 / seconds;
+        shared.rates.borrow_mut().push((client.done - before) as f64 / seconds);
         shared.ended.set(shared.ended.get() + 1);
         // It stays, as clients do; ending is not what is measured.
         while ctx.recv(None).await.is_some() {}

@@ -512,11 +512,12 @@ impl Rcmp {
             ("uniform: base", "ops/s"),
             ("uniform: paper's policy, Hp = 3", "ops/s"),
         ];
+        let operations = SWAP_OPERATIONS / 2;
         let title = "YCSB, zipfian where nothing is said, 8 clients a rack";
         let mut table = Table::new("ycsb", title, &columns);
         for (name, write_ppm, change_ppm) in YCSB {
             let load =
-                Load { is_zipfian: true, write_ppm, change_ppm, operations: 3000, ..Load::paper() };
+                Load { is_zipfian: true, write_ppm, change_ppm, operations, ..Load::paper() };
             let base = self.run(load)?.rate;
             let paper = self.run(Load { settings: moving(paper_policy(3)), ..load })?.rate;
             let ours = Load {

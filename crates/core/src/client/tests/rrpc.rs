@@ -133,6 +133,45 @@ fn a_wrong_guess_or_a_lost_connection_is_followed_by_the_sure_way() {
 }
 
 #[test]
+fn an_answered_call_is_a_use_of_the_page_unless_its_data_are_still_to_be_read() {
+    let (mut client, mut io) = (guessing(), Exposing::default());
+    client.count_use(true);
+    let (fetch, store) = (What::Fetch(Extent::Bytes(3), 512), What::Store(Bytes(vec![1])));
+    let later = What::Fetch(Extent::Bytes(1000), 0);
+    for (what, reply) in [
+        (fetch.clone(), inline(b"abc")),
+        (store, Ok(Reply::Stored(place()))),
+        (later, fetched(1000, Carried::Not)),
+        (fetch, inline(b"abc")),
+    ] {
+        let mut op = Rpc::without_guess(addr(FAR, 8), what);
+        client.install(LINK, &[place()]).unwrap();
+        step(&mut client, &mut io, &mut op).unwrap();
+        op.on_reply(&mut client, reply).unwrap();
+        assert!(matches!(step(&mut client, &mut io, &mut op), Ok(Step::Done(_))));
+    }
+    let both = [addr(FAR, 0), addr(101, 0)];
+    client.forget(PageId(FAR));
+    let mut calls = Calls::new(&both, Extent::Bytes(3), 512);
+    assert!(matches!(calls.step(&mut client, &mut io), Ok(Step::Need(Need::Batch(LINK, _)))));
+    let beside = Fetched { home: home(101, 1, 4, 40), bytes: 3, carried: Carried::Not };
+    calls.on_replies(&mut client, vec![inline(b"abc"), Ok(Reply::Fetched(beside))]).unwrap();
+    let told = |client: &mut Client<TestMem>| {
+        let told = client.take_use();
+        let of = told.iter().find(|one| one.page == PageId(FAR)).expect("it was used");
+        assert_eq!(told.len(), 1, "{told:?}");
+        (of.counts.reads, of.counts.writes)
+    };
+    // What was forgotten is not told; the call in the batch was answered since.
+    assert_eq!(told(&mut client), (1, 0));
+    let mut op = Rpc::without_guess(addr(FAR, 8), What::Store(Bytes(vec![1])));
+    step(&mut client, &mut io, &mut op).unwrap();
+    op.on_reply(&mut client, Ok(Reply::Stored(place()))).unwrap();
+    step(&mut client, &mut io, &mut op).unwrap();
+    assert_eq!(told(&mut client), (0, 1));
+}
+
+#[test]
 fn a_page_that_has_moved_is_looked_up_again_and_asked_for_there() {
     let (mut client, mut io) = (guessing(), Exposing::default());
     client.install(LINK, &[place()]).unwrap();
