@@ -5,7 +5,7 @@
 //! cargo run --release -p rackpool-bench --no-default-features --example sim -- \
 //!     run --first-seed 1 --seeds 100 [--seconds 40] [--store DIR] --json FILE
 //! cargo run --release -p rackpool-bench --no-default-features --features mutations \
-//!     --example sim -- mutations --first-seed 1 --seeds 1000 --json FILE
+//!     --example sim -- mutations --first-seed 1 --seeds 1000 [--only NAME] --json FILE
 //! ```
 
 use rackpool_bench::sim_runs::{
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let directory = options.get("--store").map(Path::new);
             run(seeds, seconds.map(Duration::from_secs), directory, json)
         }
-        "mutations" => mutations(seeds, json),
+        "mutations" => mutations(seeds, options.get("--only").copied(), json),
         other => Err(format!("{other} is neither run nor mutations").into()),
     }
 }
@@ -63,10 +63,11 @@ fn run(
     findings.complaint().map_or(Ok(()), |message| Err(message.into()))
 }
 
-fn mutations(seeds: Seeds<'_>, json: &Path) -> Result<(), Box<dyn Error>> {
+fn mutations(seeds: Seeds<'_>, only: Option<&str>, json: &Path) -> Result<(), Box<dyn Error>> {
     let some = Config { mutation: Some(Mutation::ALL[0]), ..seeds.config.clone() };
     some.check()?;
     let chosen = Mutation::ALL.into_iter().filter(|one| one.is_simulated());
+    let chosen = chosen.filter(|one| only.is_none_or(|only| one.name() == only));
     let fates: Vec<_> = chosen.map(|mutation| seeds.fate(mutation, &mut |_| ())).collect();
     mutations_json(&fates).write(json)?;
     print!("{}", mutations_table(&fates));

@@ -286,7 +286,7 @@ impl Daemon {
         self.check_new(session)?;
         // Whoever has a lock has it for a lease after his connection: he may be reading copies.
         let early = world.private().mutated(Mutation::PassLocksToNewcomers);
-        let oldest = self.sessions.oldest_closed(|other| early || !self.locks.has_any(other));
+        let oldest = self.sessions.oldest_closed(|other| self.locks.has_any(other) == early);
         let full = oldest.is_some() && world.private().rare(Rare::RemoteTableFull);
         let record = match self.sessions.free_record(false).filter(|_| !full) {
             Some(record) => record,

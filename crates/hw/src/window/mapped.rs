@@ -221,6 +221,12 @@ impl Window {
         self.base
     }
 
+    /// As [`Mem::prefetch`], of a line that will be written.
+    #[inline]
+    pub fn prefetch_write(&self, offset: u64) {
+        copy::prefetch_write(self.writable(offset, 0));
+    }
+
     /// Whether stores panic.
     pub fn is_read_only(&self) -> bool {
         self.writable_bytes < self.bytes

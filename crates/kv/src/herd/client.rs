@@ -19,7 +19,7 @@
 mod long;
 
 use super::error::{Error, Result};
-use super::geometry::Geometry;
+use super::geometry::{AHEAD, Geometry, LINE_BYTES};
 use super::link::{Lane, Link};
 use super::message::{Head, KEY_BYTES_MAX, Kind, Message};
 use super::near::Near;
@@ -30,8 +30,6 @@ use rackpool_hw::wait::{Pause, Waiter};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Bytes of a line.
-const LINE_BYTES: u64 = 64;
 /// How long a client waits for an answer before it rings again, milliseconds; doubled each time.
 pub const REMIND_AFTER_MS: u64 = 50;
 /// How often it rings again: 6.35 s in all, then it answers [`Error::Silent`].
@@ -290,6 +288,12 @@ impl<L: Link> Client<L> {
         let Some(read) = read else { return Ok(false) };
         lane.answer_at = Lane::after(at, &self.geometry);
         lane.answered += 1;
+        let ahead = at + AHEAD * self.geometry.slot_bytes();
+        if lane.submitted - lane.answered > AHEAD && ahead < replies.bytes() {
+            // Probably there as well.
+            replies.prefetch(ahead);
+            replies.prefetch(ahead + LINE_BYTES);
+        }
         let Read::Message(bytes) = read else {
             return Err(Error::Corrupt { what: "the length of a reply" });
         };

@@ -13,13 +13,14 @@
 //! Source: HERD §4.1 (hiding memory accesses); the batch instead of its two-stage pipeline is that
 //! of its successor, and needs no no-op to drain. The pipeline is here as the mode to compare with.
 
-use super::geometry::Geometry;
+use super::geometry::{AHEAD, Geometry, LINE_BYTES};
 use super::long::{Found, Long, refusal};
 use super::message::{HEAD_BYTES, Head, Kind, Message};
 use super::part::{PART_HEAD_BYTES, PartHead, part_bytes};
 use super::slot::{self, Form, Read};
 use super::tally::{Tally, What};
 use crate::cache::{Cache, Item, Millis};
+use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 
 /// Requests of a batch: as many as the cache looks up together.
@@ -76,6 +77,22 @@ struct Slots {
     /// The window that comes next.
     next: u32,
     long: Option<Box<Long>>,
+}
+
+impl Slots {
+    /// Asks for what comes next, where it is another processor that writes the requests and reads
+    /// the replies: the window's reply slot, to write there, and a request that was made after it.
+    #[inline]
+    fn ask_ahead(&self, window: u32, geometry: &Geometry) {
+        let slot_bytes = geometry.slot_bytes();
+        let at = u64::from(window) * slot_bytes;
+        self.replies.prefetch_write(at);
+        self.replies.prefetch_write(at + LINE_BYTES);
+        let ahead = at + AHEAD * slot_bytes;
+        if ahead < self.requests.bytes() {
+            self.requests.prefetch(ahead);
+        }
+    }
 }
 
 /// The last request of a window.
@@ -159,7 +176,6 @@ impl Engine {
     /// # Panics
     /// If there is no such client, or the windows are no whole slots.
     pub fn enter(&mut self, client: u32, requests: Window, replies: Window) {
-        use rackpool_core::seam::Mem;
         let slot_bytes = self.geometry.slot_bytes();
         let windows = requests.bytes() / slot_bytes;
         let bytes = windows * slot_bytes;
@@ -249,6 +265,10 @@ impl Engine {
             let read = self.form.read(&slots.requests, at, &self.geometry, last, to);
             let after = if window + 1 == count { 0 } else { window + 1 };
             if let Some(read) = read {
+                // Who makes one request at a time looks at the reply slot all the time.
+                if self.form == Form::Ordered && !self.batch.taken.is_empty() {
+                    slots.ask_ahead(window, &self.geometry);
+                }
                 let (head, work) = judge(read, to, &self.geometry, last, tally);
                 if let Some(work) = work {
                     slots.windows[window as usize].number = head.number;

@@ -42,6 +42,11 @@ pub const FABRIC_VALUE_BYTES_MAX: u32 = MESSAGE_BYTES_MAX - 512;
 const _: () = assert!(FABRIC_REQUESTS_MAX < FABRIC_OUTSTANDING_MAX);
 /// Slots begin at multiples of so many bytes: processors fetch lines in pairs.
 const ALIGN_BYTES: u64 = 128;
+/// Bytes of a line.
+pub(super) const LINE_BYTES: u64 = 64;
+/// How many slots further a message is asked for: as many as are taken while a line comes from a
+/// processor far away.
+pub(super) const AHEAD: u64 = 4;
 /// Bytes of the seal.
 pub(super) const SEAL_BYTES: u64 = 8;
 
