@@ -60,9 +60,15 @@ pub fn alone(name: &str, run: impl FnOnce(&Context) -> Result<(), String>) -> Re
 /// Runs all steps, then looks for what they left behind.
 pub fn all() -> Result<(), String> {
     let mut context = Context::new()?;
-    // Files of incremental builds would take more room than all others, and nobody builds again.
-    if std::env::var_os("CARGO_INCREMENTAL").is_none() {
-        context.cargo_env.push(("CARGO_INCREMENTAL", "0"));
+    // Nobody builds again or looks for lines: both would cost room, and time to write and link.
+    for (name, value) in [
+        ("CARGO_INCREMENTAL", "0"),
+        ("CARGO_PROFILE_DEV_DEBUG", "false"),
+        ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
+    ] {
+        if std::env::var_os(name).is_none() {
+            context.cargo_env.push((name, value));
+        }
     }
     room(&context)?;
     let before = residue::Snapshot::take();
