@@ -254,16 +254,25 @@ impl Engine {
         let Some(Some(slots)) = self.clients.get_mut(client as usize) else { return 0 };
         let before = self.batch.taken.len();
         let count = slots.windows.len() as u32;
-        let mut window = slots.next;
-        for _ in 0..count {
-            if self.batch.taken.len() == BATCH {
-                break;
-            }
+        let (mut window, mut left) = (slots.next, count);
+        // The first window that had nothing, and the last one that was looked at again.
+        let (mut gap, mut again) = (None, None);
+        while left > 0 && self.batch.taken.len() < BATCH {
             let at = u64::from(window) * self.geometry.slot_bytes();
             let last = slots.windows[window as usize].number;
+            let after = if window + 1 == count { 0 } else { window + 1 };
+            if let Some((first, left_then)) = gap {
+                // What was made before one that is here has come meanwhile, unless it was lost.
+                if self.form.is_published(&slots.requests, at, &self.geometry, last) {
+                    (gap, again) = (None, Some(first));
+                    (window, left) = (first, left_then);
+                } else {
+                    (window, left) = (after, left - 1);
+                }
+                continue;
+            }
             let to = &mut self.batch.bytes[self.batch.taken.len() * self.batch.stride..];
             let read = self.form.read(&slots.requests, at, &self.geometry, last, to);
-            let after = if window + 1 == count { 0 } else { window + 1 };
             if let Some(read) = read {
                 // Who makes one request at a time looks at the reply slot all the time.
                 if self.form == Form::Ordered && !self.batch.taken.is_empty() {
@@ -281,8 +290,10 @@ impl Engine {
             } else if self.form == Form::Ordered {
                 // Requests are made window by window: behind a gap there is nothing.
                 break;
+            } else if again != Some(window) {
+                gap = Some((window, left));
             }
-            window = after;
+            (window, left) = (after, left - 1);
         }
         self.batch.taken.len() - before
     }
