@@ -39,3 +39,10 @@ use rackpool_core::seam::Mem;
 fn out_of_window(offset: u64, bytes: u64, window_bytes: u64) -> ! {
     panic!("{bytes} bytes at offset {offset} are outside the window of {window_bytes} bytes");
 }
+
+// By value, as above: a reference would keep the offset on the stack.
+#[cold]
+#[inline(never)]
+fn misaligned(offset: u64) -> ! {
+    panic!("what is at offset {offset} is not aligned");
+}

@@ -258,6 +258,12 @@ fn a_file_begins_with_its_documentation() {
 }
 
 #[test]
+fn documentation_stands_before_attributes() {
+    fails("doc-first", 3, CORE, "#[cold]\n/// Of b.\nfn b() {}\n");
+    passes(CORE, "/// Of a.\n#[cold]\nfn a() {}\n\n/// Of b.\nfn b() {}\n");
+}
+
+#[test]
 fn paths_of_one_machine_stay_out() {
     fails("machine-path", 2, CORE, concat!("// see /wo", "rk/notes\n"));
     let document = tree("docs/a.md", concat!("a\n`/ro", "ot/.cargo`\n"));

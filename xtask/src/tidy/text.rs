@@ -25,6 +25,7 @@ pub fn check(tree: &Tree, violations: &mut Vec<Violation>) {
                 code(source, &mut found);
                 comments(source, &mut found);
                 beginning(&mut found);
+                documentation(&mut found);
             }
             None => promises_in_scripts(&mut found),
         }
@@ -153,6 +154,18 @@ fn beginning(found: &mut Found<'_>) {
     let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     if !first.starts_with("//!") {
         found.add("module-doc", 1, "a file begins with `//!`: what it owns, who calls it");
+    }
+}
+
+/// Documentation stands before attributes: what is inserted between the two takes attributes that
+/// were meant for what follows, `#[inline(never)]` for one, and nobody notices.
+fn documentation(found: &mut Found<'_>) {
+    let file = found.file;
+    let lines = file.text.lines().map(str::trim);
+    for (index, (line, next)) in lines.clone().zip(lines.skip(1)).enumerate() {
+        if line.starts_with("#[") && line.ends_with(']') && next.starts_with("///") {
+            found.add("doc-first", index + 2, "documentation stands before attributes");
+        }
     }
 }
 

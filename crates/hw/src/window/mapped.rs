@@ -247,17 +247,23 @@ impl Window {
     /// Outside the window, or if it is not aligned.
     #[inline]
     pub(crate) fn atomic_u64(&self, offset: u64) -> &AtomicU64 {
-        let at = self.readable(offset, 8).cast::<u64>();
-        assert!(at.is_aligned(), "a word at offset {offset} is not aligned");
+        self.word(offset, self.bytes)
+    }
+
+    #[inline(always)]
+    fn writable_u64(&self, offset: u64) -> &AtomicU64 {
+        self.word(offset, self.writable_bytes)
+    }
+
+    #[inline(always)]
+    fn word(&self, offset: u64, limit: u64) -> &AtomicU64 {
+        let at = self.checked(offset, 8, limit).cast::<u64>();
+        if !at.is_aligned() {
+            super::misaligned(offset);
+        }
         // SAFETY: valid for as long as `self`, aligned; all access in this process is atomic or
         // by `copy`, whose races are defined.
         unsafe { AtomicU64::from_ptr(at) }
-    }
-
-    #[inline]
-    fn writable_u64(&self, offset: u64) -> &AtomicU64 {
-        self.writable(offset, 8);
-        self.atomic_u64(offset)
     }
 
     /// Sleeps while the lower half of the word at `offset` is `expected`, until
@@ -355,8 +361,6 @@ impl Window {
     }
 }
 
-#[cold]
-#[inline(never)]
 /// The unit in which a devdax device is mapped, as the kernel says.
 fn device_align_bytes(device: u64) -> Option<u64> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -364,6 +368,9 @@ fn device_align_bytes(device: u64) -> Option<u64> {
     text.trim().parse().ok().filter(|align: &u64| align.is_power_of_two())
 }
 
+/// Never inlined: every access to every window stands behind a question for it.
+#[cold]
+#[inline(never)]
 fn spin_for(delay_ns: u32) {
     let delay = Duration::from_nanos(u64::from(delay_ns));
     let start = Instant::now();
