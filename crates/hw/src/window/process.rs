@@ -99,14 +99,15 @@ impl Window {
         self.as_bare().equals(offset, bytes)
     }
 
-    /// Which of the eight words of the line at `offset` have the bits of `value` under `mask`, a
-    /// bit each. Each word is read once; the line as a whole may tear. Acquire.
+    /// Which of the eight words of the line at `offset` have the bits of `value` under `mask` in
+    /// their upper halves, a bit each. Each word is read once; the line as a whole may tear.
+    /// Acquire.
     ///
     /// # Panics
     /// Outside the window, or if `offset` is not a multiple of 64.
     #[inline(always)]
-    pub fn match_line(&self, offset: u64, mask: u64, value: u64) -> u32 {
-        match_words(self.as_bare().line(offset), mask, value)
+    pub fn match_line(&self, offset: u64, mask: u32, value: u32) -> u32 {
+        match_halves(self.as_bare().line(offset), mask, value)
     }
 
     /// The memory alone, for tight loops over a window without a delay.
@@ -170,8 +171,8 @@ pub struct Bare<'a> {
 impl Bare<'_> {
     #[inline(always)]
     fn at(self, offset: u64, bytes: u64) -> *mut u8 {
-        let (end, is_beyond) = offset.overflowing_add(bytes);
-        if is_beyond | (end > self.bytes) {
+        // In a loop, with a length that is known, this is one comparison.
+        if bytes > self.bytes || offset > self.bytes - bytes {
             super::out_of_window(offset, bytes, self.bytes);
         }
         // SAFETY: `offset` <= the window's length, all of it in one allocation.
@@ -181,7 +182,9 @@ impl Bare<'_> {
     #[inline(always)]
     fn word(&self, offset: u64) -> &AtomicU64 {
         let at = self.at(offset, 8).cast::<u64>();
-        assert!(at.is_aligned(), "a word at offset {offset} is not aligned");
+        if !at.is_aligned() {
+            super::misaligned(offset);
+        }
         // SAFETY: aligned, and inside the window, which lives as long as `self`; see
         // `Window::atomic_u64`.
         unsafe { AtomicU64::from_ptr(at) }
@@ -202,9 +205,11 @@ impl Bare<'_> {
     /// # Panics
     /// As there.
     #[inline(always)]
-    pub fn equals(&self, offset: u64, bytes: &[u8]) -> bool {
+    pub fn equals(self, offset: u64, bytes: &[u8]) -> bool {
         let at = self.at(offset, bytes.len() as u64).cast::<u64>();
-        assert!(at.is_aligned(), "bytes at offset {offset} are not aligned");
+        if !at.is_aligned() {
+            super::misaligned(offset);
+        }
         let (words, rest) = bytes.as_chunks::<8>();
         let word = |index: usize| {
             // SAFETY: called for whole words of the range that was checked above.
@@ -222,7 +227,8 @@ impl Bare<'_> {
             && (rest.is_empty() || self.tail_equals(offset + 8 * words.len() as u64, rest))
     }
 
-    fn tail_equals(&self, offset: u64, rest: &[u8]) -> bool {
+    #[inline(never)]
+    fn tail_equals(self, offset: u64, rest: &[u8]) -> bool {
         let mut tail = [0; 8];
         // SAFETY: valid for the length of `rest`, at most 7 bytes; `tail` is private.
         unsafe {
@@ -237,10 +243,10 @@ impl Bare<'_> {
     /// # Panics
     /// As there; for more than 7 words.
     #[inline(always)]
-    pub fn first_match(&self, offset: u64, mask: u64, value: u64, words: u32) -> (u32, u64) {
+    pub fn first_match(&self, offset: u64, mask: u32, value: u32, words: u32) -> (u32, u64) {
         assert!(words < 8, "{words} words and the one behind are more than a line");
         let line = self.line(offset);
-        let found = match_words(line, mask, value) | (1 << words);
+        let found = match_halves(line, mask, value) | (1 << words);
         let first = found.trailing_zeros();
         // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares the word.
         (first, line[first as usize & 7].load(Ordering::Acquire))
@@ -249,7 +255,9 @@ impl Bare<'_> {
     #[inline(always)]
     fn line(&self, offset: u64) -> &[AtomicU64; 8] {
         let at = self.at(offset, 64).cast::<[AtomicU64; 8]>();
-        assert!(at.addr().is_multiple_of(64), "a line at offset {offset} is not aligned");
+        if !at.addr().is_multiple_of(64) {
+            super::misaligned(offset);
+        }
         // SAFETY: aligned, and inside the window, which lives as long as `self`; all access in
         // this process is atomic or by `copy`, whose races are defined.
         unsafe { &*at }
@@ -263,42 +271,51 @@ impl Bare<'_> {
 }
 
 #[inline(always)]
-fn match_words(line: &[AtomicU64; 8], mask: u64, value: u64) -> u32 {
+fn match_halves(line: &[AtomicU64; 8], mask: u32, value: u32) -> u32 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if std::is_x86_feature_detected!("avx512f") {
-        // SAFETY: one aligned line inside the window; there is AVX-512F.
-        return unsafe { match_line_evex(line.as_ptr().cast(), mask, value) };
-    }
+    // SAFETY: one aligned line inside the window.
+    return unsafe { match_halves_sse2(line.as_ptr().cast(), mask, value) };
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     (0..8).fold(0, |found, word| {
         // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares it.
-        let is_it = (line[word].load(Ordering::Acquire) ^ value) & mask == 0;
-        found | (u32::from(is_it) << word)
+        let half = (line[word].load(Ordering::Acquire) >> 32) as u32;
+        found | (u32::from((half ^ value) & mask == 0) << word)
     })
 }
 
-/// As [`Window::match_line`].
+/// As [`Window::match_line`], by what every x86-64 processor has: the upper halves of four words at
+/// a time are gathered and compared, and what was found is packed to a byte, then a bit, each.
 ///
 /// # Safety
-/// The line is readable and aligned; the processor has AVX-512F.
+/// The line is readable and aligned.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
-unsafe fn match_line_evex(line: *const u8, mask: u64, value: u64) -> u32 {
+unsafe fn match_halves_sse2(line: *const u8, mask: u32, value: u32) -> u32 {
+    use std::arch::x86_64::_mm_set1_epi32;
+    // SAFETY: SSE2 is part of x86-64.
+    let of = |half: u32| unsafe { _mm_set1_epi32(half.cast_signed()) };
+    let (mask, value) = (of(mask), of(value & mask));
     let found: u32;
     // SAFETY: reads the caller's line and no other memory.
     unsafe {
         std::arch::asm!(
-            "vpbroadcastq zmm16, {value}",
-            "vpbroadcastq zmm17, {mask}",
-            "vpxorq zmm16, zmm16, [{line}]",
-            "vptestnmq k1, zmm16, zmm17",
-            "kmovw {found:e}, k1",
-            value = in(reg) value,
-            mask = in(reg) mask,
+            "movaps {low}, [{line}]",
+            "movaps {high}, [{line} + 32]",
+            "shufps {low}, [{line} + 16], 0xdd",
+            "shufps {high}, [{line} + 48], 0xdd",
+            "pand {low}, {mask}",
+            "pand {high}, {mask}",
+            "pcmpeqd {low}, {value}",
+            "pcmpeqd {high}, {value}",
+            "packssdw {low}, {high}",
+            "packsswb {low}, {low}",
+            "pmovmskb {found:e}, {low}",
+            value = in(xmm_reg) value,
+            mask = in(xmm_reg) mask,
             line = in(reg) line,
             found = out(reg) found,
-            out("k1") _,
-            out("xmm16") _,
-            out("xmm17") _,
+            low = out(xmm_reg) _,
+            high = out(xmm_reg) _,
             options(nostack, preserves_flags)
         );
     }
@@ -349,19 +366,23 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_a_line_are_matched_under_the_mask() {
+    fn the_upper_halves_of_a_line_are_matched_under_the_mask() {
         let window = Window::heap(4096);
         for word in 0..8 {
-            window.store(64 + 8 * word, (word << 36) | word);
+            window.store(64 + 8 * word, (word << 36) | (7 - word));
         }
         window.store(64 + 56, 3 << 36);
-        assert_eq!(window.match_line(64, 0xf << 36, 3 << 36), 0b1000_1000);
-        assert_eq!(window.match_line(64, u64::MAX, 3 << 36), 0b1000_0000);
-        assert_eq!(window.match_line(64, 0, 5), 0xff);
-        assert_eq!(window.match_line(64, u64::MAX, 77), 0);
-        assert_eq!(window.bare().first_match(64, 0xf << 36, 3 << 36, 7), (3, (3 << 36) | 3));
-        assert_eq!(window.bare().first_match(64, u64::MAX, 3 << 36, 7), (7, 3 << 36));
-        assert_eq!(window.bare().first_match(64, u64::MAX, 77, 4), (4, (4 << 36) | 4));
+        assert_eq!(window.match_line(64, 0xf << 4, 3 << 4), 0b1000_1000);
+        assert_eq!(window.match_line(64, u32::MAX, 3 << 4), 0b1000_1000);
+        assert_eq!(window.match_line(64, 0, 0), 0xff);
+        assert_eq!(window.match_line(64, u32::MAX, 4), 0);
+        for word in 0..7 {
+            assert_eq!(window.match_line(64, u32::MAX, word << 4) & 0x7f, 1 << word);
+        }
+        let bare = window.bare();
+        assert_eq!(bare.first_match(64, 0xf << 4, 3 << 4, 7), (3, (3 << 36) | 4));
+        assert_eq!(bare.first_match(64, u32::MAX, 77, 7), (7, 3 << 36));
+        assert_eq!(bare.first_match(64, u32::MAX, 77, 4), (4, (4 << 36) | 3));
     }
 
     #[test]

@@ -241,10 +241,7 @@ impl<'a> Item<'a> {
     #[inline]
     pub fn copy_to(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         if self.header.has(Header::CHAINED | Header::FAR) {
-            return match self.is_far() {
-                true => copy_far_to(self.far()?, offset, out),
-                false => Ok(copy_pieces_to(self.partition(), self.pos(), offset, out)),
-            };
+            return self.copy_apart_to(offset, out);
         }
         let bytes = u64::from(self.header.value_bytes());
         let count = bytes.saturating_sub(offset).min(out.len() as u64);
@@ -253,6 +250,15 @@ impl<'a> Item<'a> {
             self.units.copy_out(at + offset, &mut out[..count as usize]);
         }
         Ok(count as usize)
+    }
+
+    /// As [`Item::copy_to`] of a value that does not stand behind its key.
+    #[cold]
+    fn copy_apart_to(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        match self.is_far() {
+            true => copy_far_to(self.far()?, offset, out),
+            false => Ok(copy_pieces_to(self.partition(), self.pos(), offset, out)),
+        }
     }
 
     /// Copies the whole value to `at` in memory that nobody reads yet, in one copy; `false`, and

@@ -131,10 +131,12 @@ pub(crate) fn tag_of(hash: u64) -> u64 {
     ((hash >> 16) & ((1 << TAG_BITS) - 1)).max(1)
 }
 
-/// What to look for in a bucket: the mask of the tag, and the tag of `hash` there.
+/// What to look for in the upper halves of a bucket's words: the mask of the tag, and the tag of
+/// `hash` there.
 #[inline(always)]
-pub(crate) fn tag_pattern(hash: u64) -> (u64, u64) {
-    (TAG_MASK, tag_of(hash) << TAG_SHIFT)
+pub(crate) fn tag_pattern(hash: u64) -> (u32, u32) {
+    const { assert!(TAG_MASK.trailing_zeros() >= 32, "a tag lies in the upper half") };
+    ((TAG_MASK >> 32) as u32, (tag_of(hash) << (TAG_SHIFT - 32)) as u32)
 }
 
 /// The first word of an item or of a further piece.
@@ -291,7 +293,7 @@ mod tests {
         let slot = Slot::new(hash, pos).with_freq(9).set(Slot::SEEN, true);
         assert_eq!((slot.pos(), slot.freq(), slot.tag()), (pos, 9, tag_of(hash)));
         let (mask, tag) = tag_pattern(hash);
-        assert!(slot.0 & mask == tag && slot.has(Slot::SEEN) && tag_of(0) != 0);
+        assert!((slot.0 >> 32) as u32 & mask == tag && slot.has(Slot::SEEN) && tag_of(0) != 0);
         assert_eq!(slot.with_freq(15).used(15).freq(), 15);
         assert_eq!(slot.used(15).freq(), 10);
         let link = Link::new(pos, 0x1_2345_6789);

@@ -33,7 +33,7 @@ pub(crate) struct Asked {
     hashes: [u64; BATCH],
     /// Where the bucket lies, then where the entry does.
     places: [u64; BATCH],
-    /// Where the item lies, or the next bucket; 0 = nowhere.
+    /// Where the item lies, or the next bucket; 0 = nowhere. For who has no lock, a bucket is odd.
     items: [u64; BATCH],
     /// The last word of the bucket before it was looked into, for who has no lock.
     tails: [u64; BATCH],
@@ -125,7 +125,8 @@ impl Cache {
     pub fn ask_item(&self, key: &[u8]) {
         let hash = self.hash(key);
         let view = self.view_of(hash);
-        view.ask_item(view.place_of(hash), hash);
+        let (.., item, _) = view.find_item(view.place_of(hash), hash);
+        view.ask_for(item);
     }
 
     /// Asks for the memory that changes of these keys will touch: a wait for it is paid once.
@@ -154,8 +155,12 @@ impl Cache {
         }
         for index in 0..keys.len() {
             let (place, hash) = (asked.places[index], asked.hashes[index]);
-            let (tail, at, item) = self.view_of(hash).ask_item(place, hash);
-            (asked.tails[index], asked.places[index], asked.items[index]) = (tail, at, item);
+            let (tail, at, item, is_entry) = self.view_of(hash).find_item(place, hash);
+            (asked.tails[index], asked.places[index]) = (tail, at);
+            asked.items[index] = item | u64::from(!is_entry);
+        }
+        for index in 0..keys.len() {
+            self.view_of(asked.hashes[index]).ask_for(asked.items[index]);
         }
     }
 }
@@ -171,7 +176,7 @@ impl View {
         copy: &Window,
     ) -> Answer {
         let (at, item) = (asked.places[index], asked.items[index]);
-        if item != 0
+        if item & 1 == 0
             && let Some((slot, header)) = self.copy_plain(asked.tails[index], (at, item), key, copy)
         {
             return Answer::Item(slot, header);
@@ -192,16 +197,15 @@ impl Partition {
     ) {
         self.ask(keys, asked);
         let mut hits = 0;
-        for (index, key) in keys.iter().enumerate() {
-            let (place, item) = (asked.places[index], asked.items[index]);
-            let key = (asked.hashes[index], *key);
-            let item = match self.plain((place, item), key.1, now) {
+        let places = asked.places.iter().zip(&asked.items).zip(&asked.hashes);
+        for ((index, key), ((place, item), hash)) in keys.iter().enumerate().zip(places) {
+            let item = match self.plain((*place, *item), key, now) {
                 Some((slot, header)) => {
                     hits += 1;
-                    Some(Item::with_header(self, place, slot, header, now))
+                    Some(Item::with_header(self, *place, slot, header, now))
                 }
                 None => {
-                    let found = self.look_up_after_all(key, now);
+                    let found = self.look_up_after_all(*hash, key, now);
                     found.map(|found| self.item(found, now))
                 }
             };
@@ -222,7 +226,10 @@ impl Partition {
         }
         let mean_bytes = self.segments.live_bytes() / self.index.items().max(1);
         let reach = mean_bytes.saturating_sub(8).min(REACH_MAX);
-        let mut behind = ask_items(units, asked, keys.len(), reach);
+        let mut behind = find_items(units, asked, keys.len());
+        for item in &asked.items[..keys.len()] {
+            ask_for_item(units, *item, reach);
+        }
         while behind != 0 {
             self.ask_behind(asked, behind.trailing_zeros() as usize);
             behind &= behind - 1;
@@ -267,23 +274,23 @@ impl Partition {
     }
 
     #[cold]
-    fn look_up_after_all(&mut self, (hash, key): (u64, &[u8]), now: Millis) -> Option<Found> {
+    #[inline(never)]
+    fn look_up_after_all(&mut self, hash: u64, key: &[u8], now: Millis) -> Option<Found> {
         self.look_up(hash, key, now)
     }
 }
 
-/// Finds the entries of the first `count` keys in their buckets and asks for the items; where there
-/// is none, for the bucket behind. Of which keys that is, a bit each. Without branches: a bucket
-/// may not have come yet, and a wrong guess would end all looking ahead.
+/// Finds the entries of the first `count` keys in their buckets; where there is none, the bucket
+/// behind. Of which keys that is, a bit each. Without branches: a bucket may not have come yet, and
+/// a wrong guess would end all looking ahead.
 #[inline(always)]
-fn ask_items(units: Bare<'_>, asked: &mut Asked, count: usize, reach: u64) -> u64 {
+fn find_items(units: Bare<'_>, asked: &mut Asked, count: usize) -> u64 {
     let mut behind = 0;
     for index in 0..count {
         let (at, item, is_entry) = index::probe(units, asked.places[index], asked.hashes[index]);
         asked.places[index] = at;
         asked.items[index] = item;
         behind |= u64::from(!is_entry) << index;
-        ask_for_item(units, item, reach);
     }
     behind
 }

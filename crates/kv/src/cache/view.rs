@@ -233,19 +233,23 @@ impl View {
         bucket
     }
 
-    /// Looks into the bucket of `hash`, and asks for what comes next, an item or another bucket:
-    /// its last word before that, where the entry lies, and where the item does, 0 if there is
-    /// none.
+    /// Looks into the bucket of `hash`: its last word before that, where the entry lies, and where
+    /// the item does or, if the last is `false`, the next bucket (0 = nowhere).
     #[inline(always)]
-    pub fn ask_item(&self, bucket: u64, hash: u64) -> (u64, u64, u64) {
+    pub fn find_item(&self, bucket: u64, hash: u64) -> (u64, u64, u64, bool) {
         let units = self.units.bare();
         let tail = units.load(bucket + TAIL_AT);
         let (at, item, is_entry) = index::probe(units, bucket, hash);
-        ask_for_item(units, item, REACH_MAX);
-        (tail, at, if is_entry { item } else { 0 })
+        (tail, at, item, is_entry)
     }
 
-    /// Copies the item that [`View::ask_item`] named, if it is this key's, nothing has changed
+    /// Asks for an item, or for a bucket.
+    #[inline(always)]
+    pub fn ask_for(&self, byte: u64) {
+        ask_for_item(self.units.bare(), byte, REACH_MAX);
+    }
+
+    /// Copies the item that [`View::find_item`] found, if it is this key's, nothing has changed
     /// since, and it neither expires nor is any other than the usual: then its entry, which is
     /// marked as used.
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! Answers on their way to a client: bytes of our own, and large values that stay in the cache's
 //! memory until they are sent. Owned by a worker while commands run, by a connection while its
-//! client is slow. Nothing here makes a system call; `socket.rs` sends what [`Output::pieces`]
+//! client is slow. Nothing here makes a system call; `connection.rs` sends what [`Output::pieces`]
 //! names and says how much went.
 
 use crate::cache::{Error, Pinned};
