@@ -16,7 +16,7 @@ use rackpool_hw::secret::Secret;
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::herd::fabric::Wire;
 use rackpool_kv::herd::{Answer, Client, Error, FabricDoor, Far, Server, StartError, Ticket, What};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
@@ -151,6 +151,46 @@ fn an_operation_is_one_write_and_one_send_and_a_batch_one_doorbell() {
         assert_eq!(lossy.posts - before, rounds + (lossy.sends - 1), "one doorbell a batch");
     }
     check_counts(&mut client, &server, rounds * u64::from(windows));
+}
+
+/// A server that looks at windows one after the other while requests come in must not take one
+/// before another that was made earlier.
+#[test]
+fn requests_take_effect_in_the_order_in_which_they_were_made() {
+    let server = server(4, 1);
+    let mut client = Lossy::client(server.addr().unwrap(), 0);
+    let mut rng = Rng(31);
+    // The answers that are due: what is stored, or what a look-up finds.
+    let mut due: VecDeque<Option<u64>> = VecDeque::new();
+    let mut version = 0u64;
+    client.put(b"k", &version.to_le_bytes(), 0, 0).unwrap();
+    while version < 30_000 {
+        for _ in 0..=rng.below(5) {
+            let submitted = if rng.below(2) == 0 {
+                client.submit_get(b"k").map(|_| due.push_back(Some(version)))
+            } else {
+                let next = (version + 1).to_le_bytes();
+                client.submit_put(b"k", &next, 0, 0).map(|_| {
+                    version += 1;
+                    due.push_back(None);
+                })
+            };
+            match submitted {
+                Ok(()) => {}
+                Err(Error::Busy { .. }) => client.wait().unwrap(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        client.ring();
+        let take = |_, answer: Answer<'_>| match (due.pop_front().expect("one a request"), answer) {
+            (None, Answer::Stored) => {}
+            (Some(version), Answer::Found { value, .. }) => {
+                assert_eq!(value, version.to_le_bytes())
+            }
+            other => panic!("{other:?}"),
+        };
+        client.poll(take).unwrap();
+    }
 }
 
 #[test]
