@@ -241,7 +241,7 @@ impl<'a> Item<'a> {
     #[inline]
     pub fn copy_to(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         if self.header.has(Header::CHAINED | Header::FAR) {
-            return self.copy_apart_to(offset, out);
+            return copy_apart_to(self.partition(), (self.pos(), self.header), offset, out);
         }
         let bytes = u64::from(self.header.value_bytes());
         let count = bytes.saturating_sub(offset).min(out.len() as u64);
@@ -250,15 +250,6 @@ impl<'a> Item<'a> {
             self.units.copy_out(at + offset, &mut out[..count as usize]);
         }
         Ok(count as usize)
-    }
-
-    /// As [`Item::copy_to`] of a value that does not stand behind its key.
-    #[cold]
-    fn copy_apart_to(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
-        match self.is_far() {
-            true => copy_far_to(self.far()?, offset, out),
-            false => Ok(copy_pieces_to(self.partition(), self.pos(), offset, out)),
-        }
     }
 
     /// Copies the whole value to `at` in memory that nobody reads yet, in one copy; `false`, and
@@ -351,6 +342,21 @@ impl Origin<'_> {
     }
 }
 
+/// As [`Item::copy_to`] of a value that does not stand behind its key. Apart from [`Item`], so that
+/// one that is never asked for this need not lie in memory.
+#[cold]
+fn copy_apart_to(
+    partition: &Partition,
+    (pos, header): (Pos, Header),
+    offset: u64,
+    out: &mut [u8],
+) -> Result<usize> {
+    match header.has(Header::FAR) {
+        true => copy_far_to(partition.far_value(pos)?, offset, out),
+        false => Ok(copy_pieces_to(partition, pos, offset, out)),
+    }
+}
+
 fn copy_far_to(value: &Arc<FarValue>, offset: u64, out: &mut [u8]) -> Result<usize> {
     let count = value.bytes().saturating_sub(offset).min(out.len() as u64) as usize;
     if count > 0 {
@@ -360,7 +366,6 @@ fn copy_far_to(value: &Arc<FarValue>, offset: u64, out: &mut [u8]) -> Result<usi
     Ok(count)
 }
 
-/// Apart from [`Item`], so that one that is never asked for this need not lie in memory.
 fn copy_pieces_to(partition: &Partition, head: Pos, mut offset: u64, out: &mut [u8]) -> usize {
     let mut done = 0;
     for piece in partition.pieces(head) {

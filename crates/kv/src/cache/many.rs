@@ -16,14 +16,11 @@ use super::view::{self, Answer, Scratch, View};
 use super::{Cache, Millis};
 use rackpool_hw::window::{Bare, Window};
 use std::cell::Cell;
-use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Keys whose accesses overlap. Processors have some 48 outstanding misses at most.
 const BATCH: usize = 64;
 
-/// Keys that are hashed at once: the buckets of some are on their way while others are hashed.
-const STEP: usize = 16;
 /// Behind the first word of an item, the last byte that it pays to ask for before its length is
 /// known.
 pub(crate) const REACH_MAX: u64 = 56;
@@ -42,16 +39,21 @@ pub(crate) struct Asked {
 impl Asked {
     pub const EMPTY: Asked =
         Asked { hashes: [0; BATCH], places: [0; BATCH], items: [0; BATCH], tails: [0; BATCH] };
+}
 
-    /// Hashes the keys from `start` on, up to [`STEP`] of them; which those are.
-    #[inline(never)]
-    fn hash(&mut self, keys: &[&[u8]], start: usize, seed: u64) -> Range<usize> {
-        let end = keys.len().min(start + STEP);
-        for (hash, key) in self.hashes[start..end].iter_mut().zip(&keys[start..end]) {
-            *hash = xxh3_64_with_seed(key, seed);
-        }
-        start..end
+/// The hash of a key; of one as long as most short keys are, without a call.
+#[inline(always)]
+fn hash_of(key: &[u8], seed: u64) -> u64 {
+    match key.len() {
+        9..=16 => xxh3_64_with_seed(key, seed),
+        _ => hash_by_call(key, seed),
     }
+}
+
+/// Apart, so that the constants for all lengths are not kept in every loop over keys.
+#[inline(never)]
+fn hash_by_call(key: &[u8], seed: u64) -> u64 {
+    xxh3_64_with_seed(key, seed)
 }
 
 impl Cache {
@@ -67,12 +69,12 @@ impl Cache {
         for (start, keys) in (0..).step_by(BATCH).zip(keys.chunks(BATCH)) {
             view::with_scratch(|scratch| {
                 let Scratch { asked, copy } = scratch;
-                let f = |index, item: Option<&Item<'_>>| f(start + index, item);
                 match &*self.partitions {
                     [part] if !self.options.shared_reads => {
-                        part.lock().get_batch(keys, now, asked, f);
+                        let units = part.view.bare();
+                        part.lock().get_batch(units, (start, keys), now, asked, &mut f);
                     }
-                    _ => self.get_shared(keys, now, (asked, copy), f),
+                    _ => self.get_shared((start, keys), now, (asked, copy), &mut f),
                 }
             });
         }
@@ -82,10 +84,10 @@ impl Cache {
     #[inline(always)]
     fn get_shared(
         &self,
-        keys: &[&[u8]],
+        (start, keys): (usize, &[&[u8]]),
         now: Millis,
         (asked, copy): (&mut Asked, &Window),
-        mut f: impl FnMut(usize, Option<&Item<'_>>),
+        f: &mut impl FnMut(usize, Option<&Item<'_>>),
     ) {
         self.ask_shared(keys, asked);
         let (mut hits, mut misses) = (0, 0);
@@ -110,7 +112,7 @@ impl Cache {
                     held.look_up(hash, key, now).map(|found| held.item(found, now))
                 }
             };
-            f(index, item.as_ref());
+            f(start + index, item.as_ref());
         }
         self.tallies.add(hits, misses);
     }
@@ -147,11 +149,10 @@ impl Cache {
     /// Asks for the buckets of these keys, and then for what they name.
     #[inline(never)]
     fn ask_shared(&self, keys: &[&[u8]], asked: &mut Asked) {
-        for start in (0..keys.len()).step_by(STEP) {
-            for index in asked.hash(keys, start, self.options.seed) {
-                let hash = asked.hashes[index];
-                asked.places[index] = self.view_of(hash).ask_bucket(hash);
-            }
+        for (index, key) in keys.iter().enumerate() {
+            let hash = hash_of(key, self.options.seed);
+            asked.hashes[index] = hash;
+            asked.places[index] = self.view_of(hash).ask_bucket(hash);
         }
         for index in 0..keys.len() {
             let (place, hash) = (asked.places[index], asked.hashes[index]);
@@ -190,16 +191,17 @@ impl Partition {
     #[inline(always)]
     fn get_batch(
         &mut self,
-        keys: &[&[u8]],
+        units: Bare<'_>,
+        (start, keys): (usize, &[&[u8]]),
         now: Millis,
         asked: &mut Asked,
-        mut f: impl FnMut(usize, Option<&Item<'_>>),
+        f: &mut impl FnMut(usize, Option<&Item<'_>>),
     ) {
         self.ask(keys, asked);
         let mut hits = 0;
         let places = asked.places.iter().zip(&asked.items).zip(&asked.hashes);
         for ((index, key), ((place, item), hash)) in keys.iter().enumerate().zip(places) {
-            let item = match self.plain((*place, *item), key, now) {
+            let item = match self.plain(units, (*place, *item), key, now) {
                 Some((slot, header)) => {
                     hits += 1;
                     Some(Item::with_header(self, *place, slot, header, now))
@@ -209,7 +211,7 @@ impl Partition {
                     found.map(|found| self.item(found, now))
                 }
             };
-            f(index, item.as_ref());
+            f(start + index, item.as_ref());
         }
         self.stats.hits += hits;
     }
@@ -218,11 +220,10 @@ impl Partition {
     #[inline(never)]
     fn ask(&self, keys: &[&[u8]], asked: &mut Asked) {
         let units = self.units.bare();
-        for start in (0..keys.len()).step_by(STEP) {
-            for index in asked.hash(keys, start, self.seed) {
-                asked.places[index] = self.index.bucket_at(asked.hashes[index]);
-                units.prefetch(asked.places[index]);
-            }
+        for ((key, hash), place) in keys.iter().zip(&mut asked.hashes).zip(&mut asked.places) {
+            *hash = hash_of(key, self.seed);
+            *place = self.index.bucket_at(*hash);
+            units.prefetch(*place);
         }
         let mean_bytes = self.segments.live_bytes() / self.index.items().max(1);
         let reach = mean_bytes.saturating_sub(8).min(REACH_MAX);
@@ -254,8 +255,13 @@ impl Partition {
     /// Slot and header of the item that was asked for, if it is this key's and lives; it is marked
     /// as used.
     #[inline(always)]
-    fn plain(&self, (at, item): (u64, u64), key: &[u8], now: Millis) -> Option<(Slot, Header)> {
-        let units = self.units.bare();
+    fn plain(
+        &self,
+        units: Bare<'_>,
+        (at, item): (u64, u64),
+        key: &[u8],
+        now: Millis,
+    ) -> Option<(Slot, Header)> {
         // An earlier key of the batch may have removed an expired item and moved its neighbours,
         // or changed the slot: it is read again.
         let slot = Slot(units.load(at));

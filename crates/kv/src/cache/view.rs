@@ -25,7 +25,7 @@ use super::partition::Partition;
 use super::policy::Sketch;
 use rackpool_core::seam::Mem;
 use rackpool_hw::version::{self, Seen};
-use rackpool_hw::window::Window;
+use rackpool_hw::window::{Bare, Window};
 use std::cell::Cell;
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -101,6 +101,11 @@ impl View {
             freq_max: partition.freq_max,
             keeps_access: partition.keeps_access,
         }
+    }
+
+    /// The memory of the units.
+    pub fn bare(&self) -> Bare<'_> {
+        self.units.bare()
     }
 
     /// Looks a key up and marks its item as used; counts nothing. The copy of the item begins at
