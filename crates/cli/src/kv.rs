@@ -9,6 +9,7 @@ use crate::output::{Level, log};
 use crate::servers::{install_shutdown, say_ready, wait_for_end};
 use rackpool_hw::fabric::FabricError;
 use rackpool_hw::numa::Placement;
+use rackpool_hw::process::raise_descriptor_limit;
 use rackpool_hw::secret::Secret;
 use rackpool_kv::cache::{Cache, Error, Options, ReadCost, Shelving, Tier, TierRule};
 use rackpool_kv::front::auth::read_users;
@@ -26,6 +27,8 @@ use std::sync::Arc;
 
 /// Parts of the cache for each thread, if there are several: so many that they rarely meet.
 const PARTITIONS_PER_THREAD: u32 = 4;
+/// Descriptors beside those of connections: doors, threads, the pool.
+const DESCRIPTORS_SPARE: u64 = 256;
 /// Memory on the nodes of a tier on which its speed is measured.
 const MEASURED_BYTES: u64 = 256 << 20;
 
@@ -39,6 +42,18 @@ impl From<StartError> for Failure {
             _ => "io",
         };
         Failure::new(code, error.to_string())
+    }
+}
+
+/// Warns if fewer clients can be connected than were asked for.
+fn check_descriptors(args: &KvArgs) {
+    let herd = args.herd_listen.map_or(0, |_| args.herd_clients.min(FABRIC_CLIENTS_MAX));
+    let wanted = u64::from(args.max_connections) + u64::from(herd) + DESCRIPTORS_SPARE;
+    let limit = raise_descriptor_limit();
+    if limit < wanted {
+        let what = format!("{limit} descriptors are fewer than the {wanted} that the connections");
+        let way_out = "raise ulimit -Hn, or LimitNOFILE= in the unit, or lower --max-connections";
+        log(Level::Warn, "kv", format!("{what} asked for may need: {way_out}"));
     }
 }
 
@@ -90,6 +105,7 @@ pub fn run(args: &KvArgs) -> Result<()> {
         open_to_all: args.insecure_open,
         tls,
     };
+    check_descriptors(args);
     let mut server = Server::start(cache, settings, &doors)?;
     let shown = |addr: Option<SocketAddr>| addr.map_or("none".into(), |addr| addr.to_string());
     let (memcached, resp) = server.addrs();

@@ -101,7 +101,7 @@ pub struct KvArgs {
     /// was built with it
     #[arg(long, value_name = "DEVICE", requires = "herd_listen")]
     pub herd_device: Option<String>,
-    /// Clients of HERD's fast path at once, each door (over the fabric at most 960)
+    /// Clients of HERD's fast path at once, each door (over the fabric at most 16320)
     #[arg(long, value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub herd_clients: u32,

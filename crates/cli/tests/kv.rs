@@ -104,6 +104,38 @@ fn herds_door_over_the_fabric_opens_the_same_cache() {
     assert_eq!(client.delete(b"b").unwrap_err().code(), "gone");
 }
 
+/// As a shell with this limit of descriptors starts it: where it logs goes to `log`.
+fn kv_under(limit: &str, log: std::fs::File) -> Server {
+    let program = rackpool().get_program().to_owned();
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")]).arg(program);
+    shell.args(["kv", "--memory", "32m", "--memcached", "0", "--max-connections", "400"]);
+    Server::by(shell.stderr(log))
+}
+
+#[test]
+fn a_soft_limit_of_descriptors_does_not_bound_the_connections_and_a_hard_one_is_told() {
+    let dir = Dir::new();
+    let log = dir.file("log");
+    for (limit, is_told) in [("-Sn 64", false), ("-n 300", true)] {
+        let mut server = kv_under(limit, std::fs::File::create(&log).unwrap());
+        let memcached = door(&server, "memcached");
+        let count = if is_told { 10 } else { 300 };
+        let streams: Vec<_> = (0..count).map(|_| TcpStream::connect(&memcached).unwrap()).collect();
+        for mut stream in &streams {
+            stream.set_read_timeout(Some(WITHIN)).unwrap();
+            stream.write_all(b"mn\r\n").unwrap();
+            let mut answer = [0; 4];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"MN\r\n");
+        }
+        drop(streams);
+        assert_eq!(server.terminate(), Some(0));
+        let said = std::fs::read_to_string(&log).unwrap();
+        assert_eq!(said.contains("LimitNOFILE="), is_told, "{said}");
+    }
+}
+
 #[test]
 fn what_was_stored_is_there_after_a_kill() {
     let shared = Shared(format!("/dev/shm/{}", unique("warm")));

@@ -209,9 +209,9 @@ pub const FABRIC_OUTSTANDING_MAX: u32 = 128;
 pub const FABRIC_SGES_MAX: usize = 4;
 /// Longest one-sided operation, bytes: one page of the largest size.
 pub const FABRIC_OP_BYTES_MAX: u64 = 1 << PAGE_SHIFT_MAX;
-/// Connections of one fabric endpoint, and connections that one target serves: every session may
-/// have one.
-pub const FABRIC_PEERS_MAX: u32 = SESSIONS_MAX;
+/// Connections of one fabric endpoint, and most connections that one target serves: a key-value
+/// cache has thousands of clients. A target of a region serves one for each session.
+pub const FABRIC_PEERS_MAX: u32 = 16 << 10;
 /// Messages (SEND and WRITE_IMM) that wait for the target's application; then their connections
 /// are read no further until it takes some.
 pub const FABRIC_EVENTS_MAX: usize = 1024;

@@ -14,7 +14,7 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 use rustix::thread::CpuSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -198,6 +198,15 @@ pub fn monotonic_ns() -> u64 {
     let seconds = u64::try_from(now.tv_sec).expect("monotonic time is not negative");
     let nanos = u64::try_from(now.tv_nsec).expect("the kernel normalises nanoseconds");
     seconds * 1_000_000_000 + nanos
+}
+
+/// Lets this process have as many descriptors as its user may: several thousand connections need
+/// more than a shell usually grants. How many that are.
+pub fn raise_descriptor_limit() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    // If it fails, there are as many as before.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// The processor cores that this thread may run on, ascending.

@@ -425,6 +425,39 @@ fn many_clients_at_once_get_whole_values() {
     assert_eq!(server.tallies().get(What::Malformed), 0);
 }
 
+/// More than two thousand clients, all of which ask at the same time. The next one is told that
+/// there is no room.
+#[test]
+fn thousands_of_clients_are_served_at_once() {
+    const CLIENTS: u32 = 2200;
+    let limit = rackpool_hw::process::raise_descriptor_limit();
+    assert!(limit >= 10_000, "{limit} descriptors are too few: four a client are needed");
+    let server = server(CLIENTS, 2);
+    let addr = server.addr().unwrap();
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| Client::connect_to(addr, 0).unwrap()).collect();
+    for (key, client) in clients.iter_mut().enumerate() {
+        client.put(&key_of(key), &value_of(key, 1), 0, 0).unwrap();
+    }
+    // Each asks for what its neighbour has stored.
+    for (key, client) in (1..).zip(&mut clients) {
+        client.submit_get(&key_of(key % CLIENTS as usize)).unwrap();
+        client.ring();
+    }
+    for (key, client) in (1..).zip(&mut clients) {
+        client.wait().unwrap();
+        let mut found = 0;
+        let answers = client.poll(|_, answer| {
+            if let Answer::Found { value, .. } = answer {
+                check(key % CLIENTS as usize, value);
+                found += 1;
+            }
+        });
+        assert_eq!((answers.unwrap(), found), (1, 1), "client {key}");
+    }
+    assert!(matches!(Client::connect_to(addr, 0), Err(Error::Full { .. })));
+    assert_eq!(server.tallies().get(What::Malformed), 0);
+}
+
 #[test]
 fn child_client() {
     let Ok(addr) = std::env::var(herd::CHILD) else { return };

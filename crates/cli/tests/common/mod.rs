@@ -71,12 +71,12 @@ pub struct Server {
 
 impl Server {
     pub fn start(words: &[&str]) -> Self {
-        let mut child = rackpool()
-            .args(words)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the binary runs");
+        Server::by(rackpool().args(words).stderr(Stdio::null()))
+    }
+
+    /// The server that this command starts.
+    pub fn by(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the binary runs");
         let output = child.stdout.take().expect("it was asked for");
         let (sender, ready) = channel();
         std::thread::spawn(move || {
@@ -89,7 +89,7 @@ impl Server {
         if addr.is_none() {
             let _ = child.kill();
         }
-        Self { child, addr: addr.unwrap_or_else(|| panic!("{words:?} said {line:?}")) }
+        Self { child, addr: addr.unwrap_or_else(|| panic!("{command:?} said {line:?}")) }
     }
 
     /// Asks it to stop and returns its exit code.

@@ -34,7 +34,7 @@ use rackpool_core::wire::FabricKind;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::{FabricOptions, Over};
-use rackpool_hw::process::Shutdown;
+use rackpool_hw::process::{Shutdown, raise_descriptor_limit};
 use rackpool_hw::region::{MemorySpec, SpecError};
 use rackpool_hw::secret::Secret;
 use server::Server;
@@ -326,6 +326,7 @@ impl DaemonServer {
     /// As [`DaemonServer::start`]; `forgotten` if the rack was declared lost meanwhile.
     pub fn run(options: DaemonOptions, ready: impl FnOnce(SocketAddr)) -> Result<Ended> {
         let shutdown = Shutdown::install().map_err(|error| io_error("signal handler", &error))?;
+        raise_descriptor_limit();
         let stop = Arc::new(Stop::new()?);
         let standby = Standby::new(&options)?;
         let mut server = Server::open(options, Belongs::Here, Arc::clone(&stop))?;

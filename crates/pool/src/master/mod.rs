@@ -17,7 +17,7 @@ use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::master::{Master, MasterConfig};
 use rackpool_core::placement::Policy;
 use rackpool_hw::event::WakeEvent;
-use rackpool_hw::process::{monotonic_ns, random_u64};
+use rackpool_hw::process::{monotonic_ns, raise_descriptor_limit, random_u64};
 use rackpool_hw::secret::Secret;
 use server::{Serve, Server, connections_max};
 use std::io;
@@ -152,6 +152,7 @@ pub fn run(
     should_stop: &dyn Fn() -> bool,
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), MasterError> {
+    // If that is too few, fewer connections are served, and the others are told.
     raise_descriptor_limit();
     let (serve, addr, wake) = prepare(options)?;
     let server = Server::new(serve, &wake)?;
@@ -191,12 +192,4 @@ fn listen(listen: &str, has_secret: bool) -> Result<(TcpListener, SocketAddr), M
     let listener = TcpListener::bind(addr).map_err(failed)?;
     let addr = listener.local_addr().map_err(failed)?;
     Ok((listener, addr))
-}
-
-/// Several thousand connections need more descriptors than a shell usually grants.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    // If it fails, fewer connections are served, and the others are told.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

@@ -23,7 +23,9 @@ use super::serve::{Served, Service};
 use super::{heartbeat_ns, new_socket, require_trust};
 use crate::secret::Secret;
 use crate::window::Window;
-use rackpool_core::constants::{FABRIC_PEERS_MAX, LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX};
+use rackpool_core::constants::{
+    FABRIC_PEERS_MAX, LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, SESSIONS_MAX,
+};
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rustix::event::{Timespec, epoll};
@@ -68,7 +70,8 @@ pub struct TargetOptions {
     pub table: Window,
     /// Announce cells that whoever frees frames looks at; the thread uses the first.
     pub cells: Window,
-    /// Connections at once; others are refused. At most `FABRIC_PEERS_MAX`.
+    /// Connections at once; others are refused. At most `FABRIC_PEERS_MAX`; as a rule one for each
+    /// session.
     pub connections_max: u32,
     /// The lease of the initiators: a connection that waits for the application is told of our
     /// life in fractions of it, milliseconds.
@@ -98,7 +101,7 @@ impl TargetOptions {
             pages,
             table,
             cells,
-            connections_max: FABRIC_PEERS_MAX,
+            connections_max: SESSIONS_MAX,
             lease_ms: LEASE_MS_DEFAULT,
             spin_ns: 100_000,
             waker: Arc::new(|| ()),
@@ -145,7 +148,8 @@ impl Target {
             memory,
             doors: Arc::clone(&doors),
             peers: PeerTable::new(options.connections_max),
-            active: Vec::with_capacity(FABRIC_PEERS_MAX as usize),
+            active: Vec::new(),
+            has_held: false,
             stats: FabricStats::default(),
             scrap: vec![0; SCRAP_BYTES],
             spin_ns: options.spin_ns.into(),
@@ -240,6 +244,8 @@ struct Server {
     peers: PeerTable<Served>,
     /// Connections on which something moved lately.
     active: Vec<PeerId>,
+    /// Whether there may be some that wait for the application.
+    has_held: bool,
     stats: FabricStats,
     scrap: Vec<u8>,
     spin_ns: Nanos,
@@ -350,6 +356,7 @@ impl Server {
         let peer = self.active.swap_remove(index);
         let Some(served) = self.peers.get_mut(peer) else { return };
         served.is_active = false;
+        self.has_held |= served.is_held();
         if served.is_held() && self.tick_at == 0 {
             self.tick_at = monotonic_ns() + self.heartbeat_ns;
         }
@@ -404,11 +411,13 @@ impl Server {
                 self.activate(peer, now);
             }
         }
-        for slot in 0..self.peers.slots() {
-            if let Some((peer, served)) = self.peers.at_mut(slot)
-                && served.is_held()
-            {
-                self.activate(peer, now);
+        if std::mem::take(&mut self.has_held) {
+            for slot in 0..self.peers.slots() {
+                if let Some((peer, served)) = self.peers.at_mut(slot)
+                    && served.is_held()
+                {
+                    self.activate(peer, now);
+                }
             }
         }
         self.listen_again();

@@ -124,12 +124,11 @@ impl Seat for Far {
     }
 }
 
-/// A connection.
+/// A connection that was let in.
 struct Guest {
-    /// Its number, once it was let in.
-    client: Option<u32>,
+    /// Its number.
+    client: u32,
     windows: u32,
-    since: Instant,
 }
 
 /// The thread that lets clients in.
@@ -145,6 +144,8 @@ pub(in super::super) struct FabricKeeper {
     seed: u64,
     posts: Vec<Arc<Post<Far>>>,
     tallies: Arc<Tallies>,
+    /// Who has connected and was not let in yet, since when.
+    strangers: BTreeMap<PeerId, Instant>,
     guests: BTreeMap<PeerId, Guest>,
     /// Frames that no client has.
     free: Vec<u32>,
@@ -201,6 +202,7 @@ impl FabricKeeper {
             seed,
             posts,
             tallies: Arc::clone(server.tallies()),
+            strangers: BTreeMap::new(),
             guests: BTreeMap::new(),
             free: (0..door.clients).rev().collect(),
             leaving: Vec::new(),
@@ -219,7 +221,7 @@ impl FabricKeeper {
         let (mut ready, mut events): (Vec<Readiness>, Vec<FabricEvent>) = Default::default();
         // Relaxed: as in `Server::stop`.
         while !is_stopping.load(Ordering::Relaxed) {
-            let timeout = self.has_strangers().then_some(HELLO_LOOKS);
+            let timeout = (!self.strangers.is_empty()).then_some(HELLO_LOOKS);
             if self.poller.wait(timeout, &mut ready).is_err() {
                 std::thread::sleep(HELLO_LOOKS);
             }
@@ -240,23 +242,23 @@ impl FabricKeeper {
     fn hear(&mut self, event: FabricEvent) {
         match event {
             FabricEvent::Connected { peer } => {
-                self.guests.insert(peer, Guest { client: None, windows: 0, since: Instant::now() });
+                self.strangers.insert(peer, Instant::now());
             }
             FabricEvent::Received { peer, message } => match self.guests.get(&peer) {
-                Some(Guest { client: Some(client), windows, .. }) => {
+                Some(Guest { client, windows }) => {
                     let (client, windows) = (*client, *windows);
                     match message.len() {
                         BELL_BYTES => self.ring(peer, client, note::read_bell(&message)),
                         _ => self.call(peer, client, windows, &message),
                     }
                 }
-                Some(_) => self.greet(peer, &message),
+                None if self.strangers.contains_key(&peer) => self.greet(peer, &message),
                 None => {}
             },
             FabricEvent::ReceivedImm { peer, imm } => {
                 // Who was not let in has no key, so nothing that it writes is executed.
-                if let Some(client) = self.guests.get(&peer).and_then(|guest| guest.client) {
-                    self.ring(peer, client, Some(imm));
+                if let Some(guest) = self.guests.get(&peer) {
+                    self.ring(peer, guest.client, Some(imm));
                 }
             }
             FabricEvent::Closed { peer, .. } => self.part(peer),
@@ -277,9 +279,8 @@ impl FabricKeeper {
     fn greet(&mut self, peer: PeerId, message: &[u8]) {
         let message = match Hello::read(message).and_then(|hello| self.admit(peer, hello)) {
             Ok((client, welcome, grant)) => {
-                let windows = welcome.windows;
-                let since = Instant::now();
-                self.guests.insert(peer, Guest { client: Some(client), windows, since });
+                self.strangers.remove(&peer);
+                self.guests.insert(peer, Guest { client, windows: welcome.windows });
                 self.count(What::Joined);
                 [welcome.as_bytes(), grant.as_bytes()].concat()
             }
@@ -371,8 +372,8 @@ impl FabricKeeper {
 
     /// A connection has ended.
     fn part(&mut self, peer: PeerId) {
-        let Some(guest) = self.guests.remove(&peer) else { return };
-        let Some(client) = guest.client else { return };
+        self.strangers.remove(&peer);
+        let Some(Guest { client, .. }) = self.guests.remove(&peer) else { return };
         self.revoke(FrameIndex(client));
         self.count(What::Left);
         let done = Arc::new(());
@@ -397,14 +398,10 @@ impl FabricKeeper {
         }
     }
 
-    fn has_strangers(&self) -> bool {
-        self.guests.values().any(|guest| guest.client.is_none())
-    }
-
     /// Closes connections that were not let in and do not go.
     fn close_strangers(&self) {
-        for (peer, guest) in &self.guests {
-            if guest.client.is_none() && guest.since.elapsed() > HELLO_WITHIN {
+        for (peer, since) in &self.strangers {
+            if since.elapsed() > HELLO_WITHIN {
                 self.target.close(*peer);
             }
         }

@@ -80,9 +80,11 @@ impl Server {
     /// Where a secret is asked for, who has not proved it yet gives way to who comes later, when
     /// there are too many of them or no connection is left.
     fn make_room(&mut self) {
+        if self.secret.is_none() {
+            return;
+        }
         let waits = |served: &Served| (!served.is_greeted()).then_some(served.since);
-        let oldest = self.peers.crowding_out(waits, UNPROVEN_CONNECTIONS_MAX);
-        if let Some(peer) = oldest.filter(|_| self.secret.is_some()) {
+        if let Some(peer) = self.peers.crowding_out(waits, UNPROVEN_CONNECTIONS_MAX) {
             self.end(peer, Broken::Crowded);
         }
     }
