@@ -118,11 +118,16 @@ fn answers_over_connections_and_datagrams_are_those_over_tcp() {
 #[test]
 #[ignore = "needs RDMA devices: cargo xtask vm herd"]
 fn many_clients_come_by_datagrams_and_the_server_has_one_queue_pair_for_them() {
-    let server = server(128);
+    const CLIENTS: u64 = 1100;
+    rackpool_hw::process::raise_descriptor_limit();
+    let server = server(CLIENTS as u32);
+    let start = Instant::now();
     let addr = server.addr().unwrap();
     let few = RdmaOptions { windows: 2, ..options(Carriage::Datagrams) };
-    let mut clients: Vec<_> = (0..100).map(|_| Client::connect_rdma(addr, &few).unwrap()).collect();
-    for round in 0..3u64 {
+    let mut clients: Vec<_> =
+        (0..CLIENTS).map(|_| Client::connect_rdma(addr, &few).unwrap()).collect();
+    let (connected_s, rounds) = (start.elapsed().as_secs_f64(), 3);
+    for round in 0..rounds {
         for (number, client) in clients.iter_mut().enumerate() {
             let value = [number as u64, round].map(u64::to_le_bytes).concat();
             client.submit_put(&number.to_le_bytes(), &value, 0, 0).unwrap();
@@ -144,8 +149,12 @@ fn many_clients_come_by_datagrams_and_the_server_has_one_queue_pair_for_them() {
         }
     }
     let reminders = clients.iter().map(|client| client.reminders()).sum::<u64>();
-    println!("\nresult: 100 clients by datagrams, 600 operations, {reminders} reminders");
-    assert_eq!(server.tallies().get(What::Puts), 300);
+    let (all_s, operations) = (start.elapsed().as_secs_f64(), 2 * rounds * CLIENTS);
+    println!(
+        "\nresult: {CLIENTS} clients by datagrams, connected in {connected_s:.1} s, {operations} \
+         operations after {all_s:.1} s, {reminders} reminders"
+    );
+    assert_eq!(server.tallies().get(What::Puts), rounds * CLIENTS);
 }
 
 /// A client, as soon as there is room for one.

@@ -88,7 +88,8 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "herd",
         about: "HERD over unreliable connections and datagrams, two devices in a guest, with loss",
         guests: 1,
-        machine: MACHINE,
+        // A thousand clients take half of it.
+        machine: Machine { memory_mib: 2048, ..MACHINE },
         modules: VERBS,
         tests: &["herd_rdma", "bench_verbs"],
         uses_program: false,

@@ -21,8 +21,9 @@ use std::ptr::NonNull;
 const HUGE_BYTES: usize = 2 << 20;
 
 impl Window {
-    /// A window of zeroed memory of this process, aligned to 2 MiB, for which huge pages are asked;
-    /// whether they come is the system's decision. Pages are taken at their first use.
+    /// A window of zeroed memory of this process. From 2 MiB on it is aligned to them and huge pages
+    /// are asked for; whether they come is the system's decision. Less has whole pages of its own.
+    /// Pages are taken at their first use.
     ///
     /// # Errors
     /// What the system says; invalid input for 0 bytes or more than the address space.
@@ -32,14 +33,16 @@ impl Window {
             io::Error::new(io::ErrorKind::InvalidInput, what)
         };
         let size = usize::try_from(bytes).ok().filter(|size| *size > 0).ok_or_else(invalid)?;
-        let kept = size.checked_next_multiple_of(HUGE_BYTES).ok_or_else(invalid)?;
-        let asked = kept.checked_add(HUGE_BYTES).ok_or_else(invalid)?;
+        // Less than a huge page would take all of one.
+        let unit = if size < HUGE_BYTES { rustix::param::page_size() } else { HUGE_BYTES };
+        let kept = size.checked_next_multiple_of(unit).ok_or_else(invalid)?;
+        let asked = kept.checked_add(unit).ok_or_else(invalid)?;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping where the kernel likes replaces nothing.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), asked, rights, flags) }?;
-        let before = start.cast::<u8>().align_offset(HUGE_BYTES);
-        // SAFETY: `before` < HUGE_BYTES bytes, inside the mapping.
+        let before = start.cast::<u8>().align_offset(unit);
+        // SAFETY: `before` < `unit` bytes, inside the mapping.
         let base = unsafe { start.cast::<u8>().add(before) };
         // SAFETY: `before` + `kept` <= `asked`.
         let end = unsafe { base.add(kept) };
@@ -47,18 +50,20 @@ impl Window {
             // SAFETY: the front of the new mapping, which nobody uses; whole pages.
             unsafe { munmap(start, before) }?;
         }
-        if HUGE_BYTES > before {
+        if unit > before {
             // SAFETY: the end of the new mapping, as above.
-            unsafe { munmap(end.cast(), HUGE_BYTES - before) }?;
+            unsafe { munmap(end.cast(), unit - before) }?;
         }
         let base = NonNull::new(base).expect("mmap never answers null");
         let owner = Owner::Map { base, bytes: kept };
         let window = Window::new(base, bytes, Access::ReadWrite, owner);
         // SAFETY: only decides what a fork inherits; the mapping is whole and ours.
         unsafe { madvise(base.as_ptr().cast(), kept, Advice::LinuxDontFork) }?;
-        // SAFETY: only changes how the mapping is backed. Its failure means that this system has
-        // no transparent huge pages, which an advice may meet.
-        let _ = unsafe { madvise(base.as_ptr().cast(), kept, Advice::LinuxHugepage) };
+        if unit == HUGE_BYTES {
+            // SAFETY: only changes how the mapping is backed. Its failure means that this system
+            // has no transparent huge pages, which an advice may meet.
+            let _ = unsafe { madvise(base.as_ptr().cast(), kept, Advice::LinuxHugepage) };
+        }
         Ok(window)
     }
 
@@ -334,6 +339,9 @@ mod tests {
         window.store((3 << 20) - 8, 5);
         assert_eq!(window.load((3 << 20) - 8), 5);
         assert_eq!(window.bare().load((3 << 20) - 8), 5);
+        let small = Window::private(5000).unwrap();
+        small.store(4992, 7);
+        assert_eq!((small.bytes(), small.load(0), small.load(4992)), (5000, 0, 7));
         assert!(Window::private(0).is_err());
         assert!(Window::private(u64::MAX).is_err());
     }

@@ -7,6 +7,8 @@ ip link set va up; ip link set vb up
 rig-rxe rxe_a va; rig-rxe rxe_b vb
 # Addresses of the links themselves, so that packets between both leave by one and come by the other.
 export RACKPOOL_VERBS_DEVICE=rxe_a/0 RACKPOOL_VERBS_TARGET_DEVICE=rxe_b/0
+# Some descriptors for each of a thousand clients.
+ulimit -n 32768
 run() { timeout 150 "$TEST_herd_rdma" --include-ignored --test-threads=1 --nocapture "$@"; }
 run
 # Both ends on one device; perftest beside, as far as it is installed on the host.
