@@ -21,9 +21,9 @@ use std::ptr::NonNull;
 const HUGE_BYTES: usize = 2 << 20;
 
 impl Window {
-    /// A window of zeroed memory of this process. From 2 MiB on it is aligned to them and huge pages
-    /// are asked for; whether they come is the system's decision. Less has whole pages of its own.
-    /// Pages are taken at their first use.
+    /// A window of zeroed memory of this process. From 2 MiB on it is aligned to them, and huge
+    /// pages are asked for; whether they come is the system's decision. Less has whole pages of its
+    /// own. Pages are taken at their first use.
     ///
     /// # Errors
     /// What the system says; invalid input for 0 bytes or more than the address space.
