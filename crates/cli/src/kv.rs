@@ -17,7 +17,6 @@ use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::server::{Doors, Server, StartError};
 use rackpool_kv::front::tls::Tls;
 use rackpool_kv::herd;
-use rackpool_kv::herd::geometry::FABRIC_CLIENTS_MAX;
 use rackpool_kv::numa_tier::NumaTier;
 use rackpool_kv::pool_tier::PoolTier;
 use rackpool_kv::tier_speed;
@@ -46,10 +45,9 @@ impl From<StartError> for Failure {
 }
 
 /// Warns if fewer clients can be connected than were asked for.
-fn check_descriptors(args: &KvArgs) {
-    let herd = args.herd_listen.map_or(0, |_| args.herd_clients.min(FABRIC_CLIENTS_MAX));
+fn check_descriptors(args: &KvArgs, limit: u64) {
+    let herd = args.herd_listen.map_or(0, |_| args.herd_clients);
     let wanted = u64::from(args.max_connections) + u64::from(herd) + DESCRIPTORS_SPARE;
-    let limit = raise_descriptor_limit();
     if limit < wanted {
         let what = format!("{limit} descriptors are fewer than the {wanted} that the connections");
         let way_out = "raise ulimit -Hn, or LimitNOFILE= in the unit, or lower --max-connections";
@@ -98,15 +96,15 @@ pub fn run(args: &KvArgs) -> Result<()> {
         }),
         herd_fabric: args.herd_listen.map(|listen| {
             let door = herd::FabricDoor::new(listen, threads as u32);
-            let clients = args.herd_clients.min(FABRIC_CLIENTS_MAX);
-            let (pipeline, device) = (args.herd_pipeline, args.herd_device.clone());
-            herd::FabricDoor { clients, pipeline, secret, device, ..door }
+            let (clients, device) = (args.herd_clients, args.herd_device.clone());
+            herd::FabricDoor { clients, pipeline: args.herd_pipeline, secret, device, ..door }
         }),
         open_to_all: args.insecure_open,
         tls,
     };
-    check_descriptors(args);
+    let descriptors = raise_descriptor_limit();
     let mut server = Server::start(cache, settings, &doors)?;
+    check_descriptors(args, descriptors);
     let shown = |addr: Option<SocketAddr>| addr.map_or("none".into(), |addr| addr.to_string());
     let (memcached, resp) = server.addrs();
     let (memcached, resp) = (shown(memcached), shown(resp));

@@ -217,6 +217,7 @@ fn what_cannot_be_served_is_refused_with_the_way_out() {
         (&["--resp", "0", "--interleave", "numa:0=1,numa:9=1"], "no-node", "memory: 0"),
         (&["--resp", "0", "--interleave", "0:1"], "usage", "numa:0=3,numa:1=1"),
         (&["--resp", "0", "--tls-cert", &nowhere], "usage", "--tls-key"),
+        (&["--herd-listen", "0", "--herd-clients", "16384"], "config", "16320"),
         (&["--memory", "1g"], "usage", "--memcached"),
     ] {
         let (exit, out, err) = told(&run(&[&["kv"], words].concat()));
