@@ -46,8 +46,10 @@ impl From<StartError> for Failure {
 
 /// Warns if fewer clients can be connected than were asked for.
 fn check_descriptors(args: &KvArgs, limit: u64) {
-    let herd = args.herd_listen.map_or(0, |_| args.herd_clients);
-    let wanted = u64::from(args.max_connections) + u64::from(herd) + DESCRIPTORS_SPARE;
+    // Three of a client in shared memory, one of a client over the fabric.
+    let herd = 3 * u64::from(args.herd.is_some()) + u64::from(args.herd_listen.is_some());
+    let clients = herd * u64::from(args.herd_clients);
+    let wanted = u64::from(args.max_connections) + clients + DESCRIPTORS_SPARE;
     if limit < wanted {
         let what = format!("{limit} descriptors are fewer than the {wanted} that the connections");
         let way_out = "raise ulimit -Hn, or LimitNOFILE= in the unit, or lower --max-connections";

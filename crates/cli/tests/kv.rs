@@ -104,7 +104,7 @@ fn herds_door_over_the_fabric_opens_the_same_cache() {
     assert_eq!(client.delete(b"b").unwrap_err().code(), "gone");
 }
 
-/// As a shell with this limit of descriptors starts it: where it logs goes to `log`.
+/// `rackpool kv` as a shell with this limit of descriptors starts it; its standard error is `log`.
 fn kv_under(limit: &str, log: std::fs::File) -> Server {
     let program = rackpool().get_program().to_owned();
     let mut shell = std::process::Command::new("sh");

@@ -1,10 +1,12 @@
 //! Look-ups of many keys whose memory accesses overlap: all buckets are asked for, then all items,
 //! then the keys are compared. A wait for memory is paid once for a batch instead of twice a key.
 //!
-//! Each pass asks in a loop of its own that does nothing else: a processor looks only some hundred
-//! instructions ahead, and what it has to translate (every access is to another page) overlaps only
-//! within them. A batch under the lock of the one partition reads items where they lie; with
-//! several partitions, or with shared reads, it reads copies without a lock (`view.rs`).
+//! A loop that asks does little else (some 60 instructions for a short key): a processor looks only
+//! some hundred instructions ahead, and what it has to translate (every access is to another page)
+//! overlaps only within them. So no key is compared before all items are asked for.
+//!
+//! A batch under the lock of the one partition reads items where they lie; with several partitions,
+//! or with shared reads, it reads copies without a lock (`view.rs`).
 //!
 //! Source: HERD §4.1 (prefetching behind other requests); its successor's passes over a batch.
 
@@ -71,6 +73,7 @@ impl Cache {
                 let Scratch { asked, copy } = scratch;
                 match &*self.partitions {
                     [part] if !self.options.shared_reads => {
+                        // Not out of the partition, which `get_batch` changes.
                         let units = part.view.bare();
                         part.lock().get_batch(units, (start, keys), now, asked, &mut f);
                     }
