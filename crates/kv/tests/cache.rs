@@ -74,6 +74,8 @@ struct Bed {
     cache: Cache,
     model: BTreeMap<u16, Expected>,
     may_lose: bool,
+    /// Whether memory may be full though nothing is lost.
+    may_refuse: bool,
     writer: Option<(Writer, u16, Vec<u8>)>,
     pinned: Vec<(Pinned, Vec<u8>)>,
     now: u64,
@@ -109,6 +111,7 @@ impl Bed {
             cache: Cache::new(options).unwrap(),
             model: BTreeMap::new(),
             may_lose,
+            may_refuse: false,
             writer: None,
             pinned: Vec::new(),
             now: 1_000_000,
@@ -148,10 +151,14 @@ impl Bed {
             Err(Error::Evicted { .. }) => {}
             Err(Error::OutOfMemory { .. }) => {
                 // The old value stays, or is gone where items may be lost.
-                assert!(self.may_lose || !self.pinned.is_empty() || self.writer.is_some());
+                assert!(self.may_be_full());
             }
             Err(error) => panic!("{error}"),
         }
+    }
+
+    fn may_be_full(&self) -> bool {
+        self.may_lose || self.may_refuse || !self.pinned.is_empty() || self.writer.is_some()
     }
 
     /// What a look-up has to answer.
@@ -297,7 +304,7 @@ impl Bed {
                 }
             }
             Ok(()) => {}
-            Err(_) => assert!(self.may_lose || !self.pinned.is_empty() || self.writer.is_some()),
+            Err(_) => assert!(self.may_be_full()),
         }
     }
 
@@ -365,6 +372,16 @@ proptest! {
         let mut bed = Bed::new(options, false);
         ops.iter().for_each(|op| bed.run(op));
         bed.finish(400);
+    }
+
+    #[test]
+    fn a_full_store_refuses_and_never_loses(
+        ops in prop::collection::vec(op(150_000, 1500), 300..1500),
+    ) {
+        let mut bed = Bed::new(Options { mode: Mode::Store, ..options(1, 30) }, false);
+        bed.may_refuse = true;
+        ops.iter().for_each(|op| bed.run(op));
+        bed.finish(1600);
     }
 
     #[test]
@@ -460,6 +477,70 @@ fn a_full_store_refuses_and_keeps_what_it_has_and_has_room_again_after_removals(
         cache.set(&(1_000_000 + i).to_le_bytes(), &value, 0, 0, 1).unwrap();
     }
     assert!((0..count).all(|i| cache.get(&i.to_le_bytes(), 1, |_| ()).is_some() == (i % 2 == 1)));
+}
+
+/// A store of these units that is full of such values, and how many there are.
+fn full_store(units: u64, value: &[u8]) -> (Cache, u32) {
+    let cache = Cache::new(Options { mode: Mode::Store, ..options(1, units) }).unwrap();
+    let count = (0_u32..).find(|i| cache.set(&i.to_le_bytes(), value, 0, 0, 1).is_err());
+    (cache, count.expect("it is full some time"))
+}
+
+#[test]
+fn a_store_loses_nothing_where_items_grow_by_the_cas_that_was_told() {
+    let (cache, count) = full_store(30, &[7; 4]);
+    for i in 0..count {
+        assert!(cache.get(&i.to_le_bytes(), 1, |item| item.cas()).is_some());
+    }
+    (0..count).step_by(15).for_each(|i| assert!(cache.remove(&i.to_le_bytes(), 1)));
+    let mut more = 0;
+    while more < count && cache.set(&(count + more).to_le_bytes(), &[7; 4], 0, 0, 1).is_ok() {
+        more += 1;
+    }
+    for i in 0..count + more {
+        let is_there = cache.get(&i.to_le_bytes(), 1, |_| ()).is_some();
+        assert_eq!(is_there, i >= count || i % 15 != 0, "{i} of {count} and {more}");
+    }
+    assert_eq!(cache.stats().evictions, 0);
+}
+
+#[test]
+fn a_full_store_has_room_again_after_removals_whatever_the_length_of_its_values() {
+    for len in [300, 5000, 40_000, 70_000, 300_000] {
+        let value = vec![7; len];
+        let (cache, count) = full_store(80, &value);
+        assert!((0..count).step_by(2).all(|i| cache.remove(&i.to_le_bytes(), 1)));
+        for i in 0..count / 3 {
+            let put = cache.set(&(count + i).to_le_bytes(), &value, 0, 0, 1);
+            assert!(put.is_ok(), "{i} of {count} values of {len} bytes");
+        }
+        let is_there = |i: u32| cache.get(&i.to_le_bytes(), 1, |_| ()).is_some();
+        assert!((0..count).all(|i| is_there(i) == (i % 2 == 1)));
+    }
+}
+
+#[test]
+fn a_value_that_comes_piece_by_piece_takes_its_room_once() {
+    let (cache, count) = full_store(80, &[7; 60_000]);
+    assert!((0..15).all(|i: u32| cache.remove(&i.to_le_bytes(), 1)));
+    let mut writer = cache.reserve(b"long", 600_000, 0, 0, 1).unwrap();
+    writer.write(&vec![9; 600_000]);
+    writer.commit(&cache, 1).unwrap();
+    assert_eq!(cache.get(b"long", 1, |item| item.len()), Some(600_000));
+    assert!((15..count).all(|i| cache.get(&i.to_le_bytes(), 1, |_| ()).is_some()));
+}
+
+#[test]
+fn a_value_whose_pieces_have_expired_is_gone_also_for_who_reads_an_older_clock() {
+    let cache = Cache::new(options(1, 40)).unwrap();
+    // The head lies in a segment that expires later than the ones with the rest.
+    cache.set(b"filler", &[1; 1000], 0, 5000, 1).unwrap();
+    cache.set(b"long", &[2; 200_000], 0, 1000, 1).unwrap();
+    assert_eq!(cache.get(b"long", 999, |item| item.len()), Some(200_000));
+    cache.set(b"other", b"value", 0, 0, 1000).unwrap();
+    assert!(cache.get(b"long", 999, |_| ()).is_none());
+    assert!(cache.entry(b"long", 999).unwrap().item().is_none());
+    assert_eq!(cache.get(b"filler", 999, |item| item.len()), Some(1000));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
-use rackpool_kv::cache::{Cache, Error, Item, Options};
+use rackpool_kv::cache::{Cache, Error, Item, Options, Policy};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -159,6 +159,55 @@ fn a_cache_comes_back_with_everything_and_only_with_the_same_options() {
     assert!(cache.stats().evictions == 0 || cache.len() < KEYS);
     drop(cache);
     std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn no_cas_is_given_twice_and_the_ones_that_were_told_stay_over_a_restart() {
+    let path = path("cas");
+    let options = Options { memory: 4 << 20, seed: 11, ..Options::default() };
+    let (cache, _) = Cache::open(options.clone(), &path).unwrap();
+    let told = cache.set(b"key", b"old", 0, 0, 1).unwrap();
+    cache.clear(1);
+    drop(cache);
+    let (cache, _) = Cache::open(options.clone(), &path).unwrap();
+    assert_ne!(cache.set(b"key", b"new", 0, 0, 1).unwrap(), told);
+    let told = cache.get(b"key", 1, |item| item.cas()).unwrap();
+    drop(cache);
+    let (cache, _) = Cache::open(options, &path).unwrap();
+    for index in 0..40_000_u64 {
+        // It is used all the time, so it is moved and not evicted.
+        cache.set(&index.to_le_bytes(), &[1; 100], 0, 0, 1).unwrap();
+        assert!((0..3).all(|_| cache.get(b"key", 1, |_| ()).is_some()), "put {index}");
+    }
+    assert!(cache.stats().moved > 0);
+    assert_eq!(cache.get(b"key", 1, |item| item.cas()), Some(told));
+    drop(cache);
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_full_cache_comes_back_also_with_a_larger_index() {
+    for policy in [Policy::Fifo, Policy::S3Fifo, Policy::TinyLfu] {
+        let path = path(&format!("full-{policy:?}"));
+        let options = Options { memory: 8 << 20, seed: 11, policy, ..Options::default() };
+        let (cache, _) = Cache::open(options.clone(), &path).unwrap();
+        for key in 0..30_000 {
+            cache.set(&u64::to_le_bytes(key), &[7; 400], 0, 0, 1).unwrap();
+        }
+        let items = cache.len();
+        assert!(cache.stats().evictions > 0 && items > 10_000);
+        drop(cache);
+        // The index takes all that is free, and more.
+        let larger = Options { items_expected: 1_000_000, ..options };
+        let (cache, recovered) = Cache::open(larger, &path).unwrap();
+        assert_eq!((recovered.items + recovered.lost, cache.len()), (items, recovered.items));
+        assert!(recovered.items > items * 9 / 10, "{recovered:?} of {items}");
+        for key in 30_000..60_000 {
+            cache.set(&u64::to_le_bytes(key), &[7; 400], 0, 0, 1).unwrap();
+        }
+        drop(cache);
+        std::fs::remove_file(&path).unwrap();
+    }
 }
 
 #[test]

@@ -40,6 +40,23 @@ fn what_one_protocol_stores_the_other_finds() {
 }
 
 #[test]
+fn memory_of_what_has_expired_comes_back_though_nobody_asks_or_stores() {
+    let server = ours(Settings::default());
+    let mut m = memcached(&server);
+    for index in 0..100 {
+        let set = format!("set key{index} 0 1 5\r\nvalue\r\n");
+        assert_eq!(ask(&mut m, set.as_bytes(), b"\r\n"), b"STORED\r\n");
+    }
+    let mut items = || {
+        let stats = String::from_utf8(ask(&mut m, b"stats\r\n", b"END\r\n")).unwrap();
+        let line = stats.lines().find(|line| line.starts_with("STAT curr_items ")).unwrap();
+        line["STAT curr_items ".len()..].parse::<u64>().unwrap()
+    };
+    assert!(items() > 0);
+    wait_until("all have expired", || items() == 0);
+}
+
+#[test]
 fn long_values_go_in_and_come_out_whole_however_they_arrive() {
     let server = ours_of(256 << 20, Settings { value_bytes_max: 8 << 20, ..Settings::default() });
     let mut rng = Rng(5);

@@ -188,6 +188,36 @@ fn a_full_tier_drops_what_came_first_and_was_not_used() {
 }
 
 #[test]
+fn no_value_stays_in_the_tier_because_it_was_forgotten() {
+    let (cache, _) = tiered(Options::default(), 64 * 2048);
+    // What was replaced often leaves many places in the order behind, which are cleared at times.
+    for i in 0..5000_u64 {
+        cache.set(&(i % 40).to_le_bytes(), &value(2048, i), 0, 0, 1).unwrap();
+    }
+    for i in 1000..1300_u64 {
+        cache.set(&i.to_le_bytes(), &value(2048, i), 0, 0, 1).unwrap();
+    }
+    let old = (0..40_u64).filter(|i| get(&cache, &i.to_le_bytes(), 1).is_some());
+    assert_eq!(old.collect::<Vec<_>>(), [0; 0]);
+}
+
+#[test]
+fn what_has_expired_goes_before_what_lives_and_makes_room_in_a_store_too() {
+    for mode in [Mode::Cache, Mode::Store] {
+        let (cache, _) = tiered(Options { mode, ..Options::default() }, 16 * 2048);
+        for i in 0..16_u64 {
+            let expires = if i < 8 { 0 } else { 1000 };
+            cache.set(&i.to_le_bytes(), &value(2048, i), 0, expires, 1).unwrap();
+        }
+        for i in 16..24_u64 {
+            cache.set(&i.to_le_bytes(), &value(2048, i), 0, 0, 1000).unwrap();
+        }
+        assert_eq!((cache.stats().evictions, cache.stats().expired), (0, 8), "{mode:?}");
+        assert!((0..8_u64).all(|i| get(&cache, &i.to_le_bytes(), 1000).is_some()));
+    }
+}
+
+#[test]
 fn a_store_that_never_loses_says_that_the_tier_is_full() {
     let (cache, store) = tiered(Options { mode: Mode::Store, ..Options::default() }, 16 * 2048);
     for i in 0..16_u64 {

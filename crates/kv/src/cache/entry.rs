@@ -71,7 +71,7 @@ impl<'a> Entry<'a> {
     ) -> Result<u64> {
         let value_bytes = parts.iter().map(|part| part.len() as u64).sum();
         if self.partition.is_for_tier(value_bytes) {
-            let far = self.partition.far_alloc(value_bytes);
+            let far = self.partition.far_alloc(value_bytes, self.now);
             self.found = self.partition.find(self.hash, self.key);
             let (mut far, mut offset) = (far?, 0);
             for part in parts {
@@ -225,7 +225,7 @@ pub(crate) fn reserve(
     let fields = partition.fields_of(flags, expires, cas, now);
     let draft = Draft { key, hash, value_bytes: len, fields };
     let place = if partition.is_for_tier(len) {
-        Place::Far(Box::new((partition.far_alloc(len)?, Ok(()))))
+        Place::Far(Box::new((partition.far_alloc(len, now)?, Ok(()))))
     } else {
         Place::Here(partition.reserve(&draft, now)?)
     };

@@ -1,6 +1,6 @@
 //! Carries out what the policy wants: takes the next segments, drops or moves their items, and
 //! gives their units back. In store mode nothing is dropped; segments with dead items are
-//! compacted.
+//! compacted, if that gains memory and all that lives in them can be moved.
 //!
 //! A round may use free units for what it moves before it gives others back; with none free, the
 //! oldest segment is dropped as it is.
@@ -15,6 +15,10 @@ use super::{Millis, Mode};
 /// Share of a segment that must be dead before it is compacted, percent: less would move much to
 /// gain little.
 const DEAD_PERCENT_MIN: u32 = 5;
+/// The same, bytes.
+const DEAD_BYTES_MIN: u32 = UNIT_BYTES / 100 * DEAD_PERCENT_MIN;
+/// Segments that are considered for compaction at once.
+const CANDIDATES: usize = 16;
 /// Share of the segments that S3-FIFO's small queue may have, percent.
 const SMALL_PERCENT: u64 = 10;
 /// Share of the segments that TinyLFU's window may have, percent.
@@ -42,12 +46,12 @@ impl Partition {
 
     /// Frees a unit, or comes nearer to it. `false` if nothing can be done.
     pub(crate) fn evict(&mut self, now: Millis) -> bool {
-        if self.segments.free_count() == 0 {
-            // Moving needs a unit.
-            return self.mode == Mode::Cache && self.drop_oldest();
-        }
         if self.mode == Mode::Store {
             return self.compact(now);
+        }
+        if self.segments.free_count() == 0 {
+            // Moving needs a unit.
+            return self.drop_oldest();
         }
         match self.policy {
             Policy::Fifo => self.drop_oldest(),
@@ -236,8 +240,42 @@ impl Partition {
 
     /// Copies what lives in the segment with the most dead bytes, and gives it back.
     fn compact(&mut self, now: Millis) -> bool {
-        let Some(unit) = self.segments.deadest(DEAD_PERCENT_MIN) else { return false };
-        self.judge_segment(unit, now, |_, slot, _| Some((Stream::New, slot)));
+        let candidates = self.segments.deadest(DEAD_BYTES_MIN, CANDIDATES);
+        let Some(unit) = candidates.into_iter().find(|unit| self.gains(*unit, now)) else {
+            return false;
+        };
+        self.disturbances += 1;
+        self.segments.leave(unit);
+        self.walk(unit, |partition, pos, header| {
+            if let Some((hash, found)) = partition.judged(pos, header, now) {
+                partition.keep(found, hash, Stream::New, now);
+            }
+        });
+        self.segments.release(unit);
         true
+    }
+
+    /// Whether all that lives in a segment without pieces can be moved, and takes less room then.
+    fn gains(&mut self, unit: u32, now: Millis) -> bool {
+        let (class, used) = (self.segments.get(unit).class, self.segments.get(unit).used);
+        let mut room = self.segments.room(Stream::New, class);
+        let (mut bytes, mut units, mut is_movable) = (0, 0, true);
+        self.walk(unit, |partition, pos, header| {
+            // A writer has the place of one that is not published yet.
+            is_movable &= !header.has(Header::RESERVED | Header::PIECE | Header::CHAINED);
+            if !is_movable || partition.is_expired(pos, now) {
+                return;
+            }
+            let hash = partition.hash_at(pos, header);
+            let found = partition.index.find(hash, |slot| slot.pos() == pos);
+            let (_, slot) = found.expect("a live item has an entry");
+            let grows = slot.has(Slot::SEEN) && !header.has(Header::CAS);
+            let item = header.bytes() + 8 * u32::from(grows);
+            if item > room {
+                (room, units) = (UNIT_BYTES, units + 1);
+            }
+            (room, bytes) = (room - item, bytes + item);
+        });
+        is_movable && units <= self.segments.free_count() && bytes + DEAD_BYTES_MIN <= used
     }
 }

@@ -4,15 +4,16 @@
 //! An item is found only after its last byte was written: pieces first, header and the segment's
 //! used length after that, the index slot last. Called by `partition.rs` and `evict.rs`.
 
-use super::Millis;
 use super::layout::{Fields, Header, Link, Pos, Slot, UNIT_BYTES, meta_word};
 use super::partition::Partition;
 use super::segments::Stream;
+use super::{Millis, Mode};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// Items up to this size are never cut in pieces: the tail that they leave unused is small.
+/// Items up to this size are never cut in pieces: the tail that they leave unused is small. In
+/// store mode none is that a segment can hold: a segment with a piece cannot be compacted.
 const WHOLE_BYTES_MAX: u64 = 4096;
 /// Fewest bytes of a value in a piece but the last.
 const PIECE_BYTES_MIN: u32 = 256;
@@ -145,8 +146,9 @@ impl Partition {
         let whole = draft.whole_bytes();
         let chained = Header::new(key_bytes, 0, options | Header::CHAINED);
         let mut room = self.segments.room(stream, class);
+        let is_store = self.mode == Mode::Store;
         if u64::from(room) < whole
-            && (whole <= WHOLE_BYTES_MAX || room < chained.value_at() + PIECE_BYTES_MIN)
+            && (is_store || whole <= WHOLE_BYTES_MAX || room < chained.value_at() + PIECE_BYTES_MIN)
         {
             self.open(stream, class, now);
             room = UNIT_BYTES;
@@ -154,8 +156,8 @@ impl Partition {
         let header = if whole <= u64::from(room) {
             Header::new(key_bytes, draft.value_bytes as u32, options)
         } else {
-            let bytes = (room - chained.value_at()).min(draft.value_bytes as u32);
-            Header::new(key_bytes, bytes, options | Header::CHAINED)
+            let bytes = u64::from(room - chained.value_at()).min(draft.value_bytes);
+            Header::new(key_bytes, bytes as u32, options | Header::CHAINED)
         };
         let unit = self.segments.active(stream, class).expect("opened above");
         let offset = self.segments.take(unit, header.bytes(), draft.fields.expires);
@@ -166,6 +168,10 @@ impl Partition {
         if header.has(Header::CHAINED) {
             self.segments.fix(unit);
             self.place_further(&mut placed, draft, stream, class, now);
+            if is_store {
+                // Its segments come back as soon as it goes.
+                self.segments.seal(stream, class);
+            }
         }
         placed
     }

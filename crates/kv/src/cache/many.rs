@@ -3,7 +3,8 @@
 //!
 //! A loop that asks does little else (some 60 instructions for a short key): a processor looks only
 //! some hundred instructions ahead, and what it has to translate (every access is to another page)
-//! overlaps only within them. So no key is compared before all items are asked for.
+//! overlaps only within them. So no key is compared before all items are asked for; an item is
+//! asked for as soon as its bucket has come.
 //!
 //! A batch under the lock of the one partition reads items where they lie; with several partitions,
 //! or with shared reads, it reads copies without a lock (`view.rs`).
@@ -230,10 +231,7 @@ impl Partition {
         }
         let mean_bytes = self.segments.live_bytes() / self.index.items().max(1);
         let reach = mean_bytes.saturating_sub(8).min(REACH_MAX);
-        let mut behind = find_items(units, asked, keys.len());
-        for item in &asked.items[..keys.len()] {
-            ask_for_item(units, *item, reach);
-        }
+        let mut behind = find_items(units, asked, keys.len(), reach);
         while behind != 0 {
             self.ask_behind(asked, behind.trailing_zeros() as usize);
             behind &= behind - 1;
@@ -289,16 +287,17 @@ impl Partition {
     }
 }
 
-/// Finds the entries of the first `count` keys in their buckets; where there is none, the bucket
-/// behind. Of which keys that is, a bit each. Without branches: a bucket may not have come yet, and
-/// a wrong guess would end all looking ahead.
+/// Finds the entries of the first `count` keys in their buckets and asks for the items; where there
+/// is no entry, for the bucket behind. Of which keys that is, a bit each. Without branches: a
+/// bucket may not have come yet, and a wrong guess would end all looking ahead.
 #[inline(always)]
-fn find_items(units: Bare<'_>, asked: &mut Asked, count: usize) -> u64 {
+fn find_items(units: Bare<'_>, asked: &mut Asked, count: usize, reach: u64) -> u64 {
     let mut behind = 0;
     for index in 0..count {
         let (at, item, is_entry) = index::probe(units, asked.places[index], asked.hashes[index]);
         asked.places[index] = at;
         asked.items[index] = item;
+        ask_for_item(units, item, reach);
         behind |= u64::from(!is_entry) << index;
     }
     behind

@@ -450,7 +450,7 @@ impl Cache {
         now: Millis,
     ) -> Result<u64> {
         let hash = self.checked_hash(key)?;
-        let mut far = self.lock(self.index_of(hash)).far_alloc(value.len() as u64)?;
+        let mut far = self.lock(self.index_of(hash)).far_alloc(value.len() as u64, now)?;
         far.write(0, value)?;
         self.entry(key, now)?.put_far(far, flags, expires, 0)
     }

@@ -51,6 +51,11 @@ pub(crate) struct Partition {
     /// Changes whenever entries may have moved without the caller's doing.
     pub disturbances: u64,
     max_value: u64,
+    /// What expires until here has expired, also for a caller whose clock is behind: of an item in
+    /// pieces some may be gone already.
+    expired_until: Millis,
+    /// Whether items of an earlier process are still to be found: nothing may move or go.
+    pub is_recovering: bool,
     /// What it has in another tier.
     pub shelf: Option<Shelf>,
 }
@@ -114,6 +119,8 @@ impl Partition {
             is_checked,
             disturbances: 0,
             max_value: options.max_value,
+            expired_until: 0,
+            is_recovering: false,
             shelf: None,
         }
     }
@@ -149,7 +156,7 @@ impl Partition {
             return false;
         }
         let expires = self.units.load(pos.byte() + header.word_at(Header::META)) >> 16;
-        expires != 0 && expires <= now
+        expires != 0 && expires <= now.max(self.expired_until)
     }
 
     /// Finds the entry of a key; takes it out if it has expired.
@@ -270,7 +277,6 @@ impl Partition {
         for piece in placed.pieces() {
             self.segments.pins.pin(piece.unit);
         }
-        self.segments.fix(placed.head.unit());
         // The header says how long it is, for whoever walks over it.
         self.units.store(placed.head.byte(), placed.header.0);
         self.segments.publish(placed.head.unit());
@@ -286,7 +292,7 @@ impl Partition {
         found: Option<Found>,
         now: Millis,
     ) -> Result<Found> {
-        let (_, found) = self.prepare(draft, found, now)?;
+        let found = self.prepare_entry(draft, found, now);
         if placed.pieces().any(|piece| self.segments.get(piece.unit).seq != piece.seq) {
             return Err(Error::Evicted { bytes: draft.value_bytes });
         }
@@ -300,6 +306,27 @@ impl Partition {
     fn abandon(&mut self, head: Pos, seq: u64) {
         if self.segments.get(head.unit()).seq == seq {
             self.kill(head);
+        }
+    }
+
+    /// Room in the index for an item that has its place; the entry that was found, where it lies
+    /// now.
+    fn prepare_entry(
+        &mut self,
+        draft: &Draft<'_>,
+        found: Option<Found>,
+        now: Millis,
+    ) -> Option<Found> {
+        let before = self.disturbances;
+        self.collect(now);
+        self.extend_index(now);
+        if before == self.disturbances { found } else { self.find(draft.hash, draft.key) }
+    }
+
+    fn extend_index(&mut self, now: Millis) {
+        while self.index.wants_growth() && self.grow_index(now) {}
+        if !self.index.has_overflow() && self.index.is_lossless() {
+            self.add_overflow(now);
         }
     }
 
@@ -321,10 +348,7 @@ impl Partition {
         if draft.whole_bytes() > u64::from(self.segments.room(stream, class)) {
             self.make_room(draft.units_needed(), draft.whole_bytes(), now)?;
         }
-        while self.index.wants_growth() && self.grow_index(now) {}
-        if !self.index.has_overflow() && self.index.is_lossless() {
-            self.add_overflow(now);
-        }
+        self.extend_index(now);
         if before == self.disturbances {
             return Ok(((stream, class), found));
         }
@@ -416,14 +440,14 @@ impl Partition {
 
     /// Evicts until so many units are free, beside the reserve.
     fn make_room(&mut self, units: usize, bytes: u64, now: Millis) -> Result<()> {
-        let needed = units + self.reserve_units;
+        let needed = if self.is_recovering { units } else { units + self.reserve_units };
         // Every round frees a unit or moves what may stay; twice around is enough for any policy.
         let rounds_max = 4 * self.segments.count() + 64;
         for _ in 0..rounds_max {
             if self.segments.free_count() >= needed || self.segments.reclaim() >= needed {
                 return Ok(());
             }
-            if !self.evict(now) {
+            if self.is_recovering || !self.evict(now) {
                 break;
             }
         }
@@ -455,6 +479,7 @@ impl Partition {
     }
 
     fn expire_segment(&mut self, unit: u32) {
+        self.expired_until = self.expired_until.max(self.segments.get(unit).expires_max);
         let items = self.drop_segment(unit);
         self.stats.expired += items;
     }
@@ -563,12 +588,11 @@ impl Partition {
     /// Enters an item that was found in the log of an earlier process; one of the same key is
     /// older. `false` if the index has no room.
     pub fn enter_recovered(&mut self, hash: u64, key: &[u8], pos: Pos, now: Millis) -> bool {
-        while self.index.wants_growth() && self.grow_index(now) {}
-        if !self.index.has_overflow() && self.index.is_lossless() {
-            self.add_overflow(now);
-        }
+        self.extend_index(now);
+        // Somebody may have been told the cas.
+        let slot = Slot::new(hash, pos).set(Slot::SEEN, true);
         if let Some((at, old)) = self.find(hash, key) {
-            self.index.repoint(hash, at, Slot::new(hash, pos));
+            self.index.repoint(hash, at, slot);
             self.kill(old.pos());
             return true;
         }
@@ -576,7 +600,7 @@ impl Partition {
             Room::At(at) => Some(at),
             Room::Full(bucket) => self.index.lengthen(bucket),
         };
-        at.map(|at| self.index.insert_at(at, Slot::new(hash, pos))).is_some()
+        at.map(|at| self.index.insert_at(at, slot)).is_some()
     }
 
     /// Empties it.

@@ -64,6 +64,8 @@ impl Policy {
     pub(crate) fn reserve_units(self, mode: Mode, units: u64) -> usize {
         match self {
             Policy::TinyLfu if mode == Mode::Cache => (COMPETITORS + 1).min(units as usize / 8),
+            // What is compacted may grow: items whose cas was told keep it then.
+            _ if mode == Mode::Store => 2,
             _ => 1,
         }
     }

@@ -129,9 +129,11 @@ impl Partition {
         let (segments, found) = Segments::adopt(table);
         let mut partition = Partition::with(segments, window, units, options, true);
         partition.shelf = shelf;
+        partition.is_recovering = true;
         for unit in &found {
             partition.recover_segment(*unit, recovered);
         }
+        partition.is_recovering = false;
         for unit in found {
             let segment = partition.segments.get(unit);
             if segment.seq != 0 && segment.live == 0 {

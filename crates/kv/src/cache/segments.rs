@@ -8,7 +8,9 @@
 //! head. `log.rs` and `evict.rs` work on it.
 //!
 //! A segment's entry in the table, four words: sequence number (0 = no segment), {used 32 | queue
-//! 8 | class 8}, latest expiry, time of opening. Used is stored after the item that it covers.
+//! 8 | class 8}, latest expiry, time of opening. Used is stored after the item that it covers. Unit
+//! 0 is no segment; the second word of its entry is the sequence number that comes next, so that a
+//! later process gives none twice, and no cas.
 
 use super::Millis;
 use super::layout::UNIT_BYTES;
@@ -30,6 +32,10 @@ pub(crate) const CLASSES: usize = 9;
 const CLASS_UNITS_MIN: usize = 128;
 /// Remaining life of the first class that ends.
 const CLASS_MS_MIN: u64 = 16_000;
+/// Where the next sequence number lies in the table.
+const NEXT_SEQ_AT: u64 = 8;
+/// Above all sequence numbers: a cas has 13 bits more.
+const SEQ_LIMIT: u64 = 1 << 50;
 /// No unit.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -77,8 +83,7 @@ pub(crate) struct Segment {
     /// When its last item expires; 0 if none does, `Millis::MAX` if one never does.
     pub expires_max: Millis,
     pub opened: Millis,
-    /// Whether it holds a part of an item in pieces, or one that is not committed: such an item
-    /// cannot be moved from here.
+    /// Whether it holds a piece of an item in pieces: a piece does not know its item.
     pub is_fixed: bool,
     prev: u32,
     next: u32,
@@ -180,7 +185,8 @@ impl Segments {
             let [seq, word, expires_max, opened] =
                 [0, 8, 16, 24].map(|offset| segments.table.load(at + offset));
             let (used, queue, class) = (word as u32, (word >> 32) as u8, (word >> 40) as u8);
-            let is_sane = used <= UNIT_BYTES
+            let is_sane = seq < SEQ_LIMIT
+                && used <= UNIT_BYTES
                 && used.is_multiple_of(8)
                 && usize::from(queue) < QUEUES
                 && usize::from(class) < CLASSES;
@@ -195,7 +201,8 @@ impl Segments {
         }
         segments.free.retain(|unit| segments.of[*unit as usize].seq == 0);
         found.sort_unstable();
-        segments.next_seq = found.last().map_or(1, |(seq, _)| seq + 1);
+        let noted = Some(segments.table.load(NEXT_SEQ_AT)).filter(|seq| *seq < SEQ_LIMIT);
+        segments.next_seq = found.last().map_or(1, |(seq, _)| seq + 1).max(noted.unwrap_or(1));
         for (_, unit) in &found {
             segments.link(*unit, NONE);
             let expires_max = segments.of[*unit as usize].expires_max;
@@ -218,8 +225,13 @@ impl Segments {
 
     /// A cas that no item has or will have.
     pub fn unused_cas(&mut self) -> u64 {
+        self.take_seq() << 13
+    }
+
+    fn take_seq(&mut self) -> u64 {
         self.next_seq += 1;
-        (self.next_seq - 1) << 13
+        self.table.store(NEXT_SEQ_AT, self.next_seq);
+        self.next_seq - 1
     }
 
     pub fn get(&self, unit: u32) -> &Segment {
@@ -287,8 +299,7 @@ impl Segments {
         let unit = self.free.pop()?;
         self.seal(stream, class);
         let queue = stream.queue();
-        let seq = self.next_seq;
-        self.next_seq += 1;
+        let seq = self.take_seq();
         self.of[unit as usize] =
             Segment { seq, kind: Kind::Active, queue, class, opened: now, ..UNUSED };
         self.link(unit, if stream == Stream::InPlace { self.hand } else { NONE });
@@ -301,7 +312,7 @@ impl Segments {
     }
 
     /// Nothing more is appended to the active segment.
-    fn seal(&mut self, stream: Stream, class: u8) {
+    pub fn seal(&mut self, stream: Stream, class: u8) {
         let active = std::mem::replace(&mut self.active[stream as usize][class as usize], NONE);
         if active == NONE {
             return;
@@ -425,19 +436,20 @@ impl Segments {
         (0..CLASSES as u8).for_each(|class| self.seal(stream, class));
     }
 
-    /// The sealed segment with the least living bytes of which all can be moved, if at least
-    /// `percent` of it is dead.
-    pub fn deadest(&self, percent: u32) -> Option<u32> {
-        let live_max = UNIT_BYTES / 100 * (100 - percent);
-        let segments = self.of.iter().enumerate();
-        let movable = segments.filter(|(_, segment)| {
-            segment.kind == Kind::Sealed && !segment.is_fixed && segment.live <= live_max
-        });
-        let deadest = movable.min_by_key(|(_, segment)| segment.live);
-        deadest.map(|(unit, _)| unit as u32)
+    /// The sealed segments without pieces of which `dead_min` bytes or more are dead, those with
+    /// the most first: up to `count`.
+    pub fn deadest(&self, dead_min: u32, count: usize) -> Vec<u32> {
+        let segments = (0..).zip(&self.of);
+        let mut dead: Vec<(u32, u32)> = segments
+            .filter(|(_, segment)| segment.kind == Kind::Sealed && !segment.is_fixed)
+            .map(|(unit, segment)| (segment.used - segment.live, unit))
+            .filter(|(dead, _)| *dead >= dead_min)
+            .collect();
+        dead.sort_unstable_by(|a, b| b.cmp(a));
+        dead.into_iter().take(count).map(|(_, unit)| unit).collect()
     }
 
-    /// Nothing of the segment can be moved from now on.
+    /// The segment holds a piece from now on.
     pub fn fix(&mut self, unit: u32) {
         self.of[unit as usize].is_fixed = true;
     }

@@ -10,12 +10,12 @@
 //!
 //! Source: HMSDK (data tiering: index and metadata in DRAM, values in the larger tier).
 
-use super::Mode;
 use super::entry::Hasher;
 use super::error::{Error, Result};
 use super::layout::{Header, Pos, Slot};
 use super::near::{Copied, Near, NearStats, TierRule};
 use super::partition::Partition;
+use super::{Millis, Mode};
 use rackpool_core::seam::Mem;
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Debug;
@@ -27,6 +27,9 @@ use xxhash_rust::xxh3::Xxh3;
 pub(crate) const CHUNK_BYTES: u64 = 128 << 10;
 /// Bytes of a reference in the log: place, length, and hash of the value if the tier keeps it.
 pub(crate) const REFERENCE_BYTES: u64 = 24;
+
+/// Values that are looked at for one that has expired where none may be evicted.
+const EXPIRED_LOOKS_MAX: usize = 1024;
 
 /// Memory that holds values. Calls may block; several threads call at once.
 pub trait Tier: Send + Sync + Debug {
@@ -80,7 +83,7 @@ pub enum TierError {
 pub struct Shelving {
     /// Where they go.
     pub tier: Arc<dyn Tier>,
-    /// Values from this length on go there, at least 64 bytes.
+    /// Values from this length on go there, at least 1 KiB.
     pub min_bytes: u64,
     /// Bytes of the tier that the cache may take.
     pub memory: u64,
@@ -261,41 +264,52 @@ impl Partition {
     }
 
     /// Room for a value in the tier; others may have to go for it.
-    pub(crate) fn far_alloc(&mut self, bytes: u64) -> Result<FarValue> {
+    pub(crate) fn far_alloc(&mut self, bytes: u64, now: Millis) -> Result<FarValue> {
         let shelf = self.shelf.as_ref().expect("a value for the tier");
         if bytes > shelf.max_bytes {
             return Err(Error::TooLarge { bytes, max_bytes: shelf.max_bytes });
         }
+        let mut has_expired = false;
         loop {
             let shelf = self.shelf.as_ref().expect("as above");
             let memory_bytes = shelf.limit;
             match shelf.alloc(bytes) {
                 Ok(value) => return Ok(value),
-                Err(TierError::Full) if self.evict_far() => {}
+                Err(TierError::Full) if !has_expired => {
+                    has_expired = true;
+                    self.expire(now);
+                }
+                Err(TierError::Full) if self.evict_far(now) => {}
                 Err(TierError::Full) => return Err(Error::TierFull { bytes, memory_bytes }),
                 Err(error) => return Err(failed("taking memory")(error)),
             }
         }
     }
 
-    /// Drops the value that came first and was not used since; whether there was one.
-    fn evict_far(&mut self) -> bool {
-        if self.mode == Mode::Store {
-            return false;
-        }
+    /// Drops the value that came first and has expired, or, in cache mode, was not used since;
+    /// whether there was one.
+    fn evict_far(&mut self, now: Millis) -> bool {
+        let is_store = self.mode == Mode::Store;
+        let count = self.shelf.as_ref().map_or(0, |shelf| shelf.order.len());
         // Each is met twice at most: the first time takes what it was used.
-        while let Some((hash, place)) =
-            self.shelf.as_mut().and_then(|shelf| shelf.order.pop_front())
-        {
+        for _ in 0..if is_store { count.min(EXPIRED_LOOKS_MAX) } else { 2 * count } {
+            let next = self.shelf.as_mut().and_then(|shelf| shelf.order.pop_front());
+            let Some((hash, place)) = next else { return false };
             let is_it = |slot: Slot| self.far_place(slot.pos()) == Some(place);
             let Some((at, slot)) = self.index.find(hash, is_it) else { continue };
-            if slot.freq() > 0 {
-                self.index.mark(at, slot.with_freq(0));
+            let is_expired = self.is_expired(slot.pos(), now);
+            if !is_expired && (is_store || slot.freq() > 0) {
+                if !is_store {
+                    self.index.mark(at, slot.with_freq(0));
+                }
                 let shelf = self.shelf.as_mut().expect("it had an entry");
                 shelf.order.push_back((hash, place));
                 continue;
             }
-            self.stats.evictions += 1;
+            match is_expired {
+                true => self.stats.expired += 1,
+                false => self.stats.evictions += 1,
+            }
             self.remove(hash, (at, slot));
             return true;
         }
@@ -344,10 +358,10 @@ impl Partition {
     pub(crate) fn shelve(&mut self, hash: u64, value: Arc<FarValue>) {
         let shelf = self.shelf.as_mut().expect("a value of the tier");
         shelf.order.push_back((hash, value.place));
+        shelf.values.insert(value.place, value);
         if shelf.order.len() > 2 * shelf.values.len() + 1024 {
             shelf.order.retain(|(_, place)| shelf.values.contains_key(place));
         }
-        shelf.values.insert(value.place, value);
     }
 
     /// Takes the value of an item that is killed off the shelf.

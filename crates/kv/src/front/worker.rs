@@ -116,6 +116,10 @@ impl<'i> Worker<'i> {
             if self.core.now.abs_diff(swept) >= SWEEP_MS {
                 swept = self.core.now;
                 self.sweep();
+                if self.core.thread == 0 {
+                    // Where nothing is put, nothing else gives memory of what has expired back.
+                    self.core.shared.cache.expire(self.core.now);
+                }
             }
         }
         (0..self.connections.len()).for_each(|index| self.end(index));
