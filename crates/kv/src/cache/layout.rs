@@ -206,6 +206,11 @@ impl Header {
         (self.value_at() + self.value_bytes()).next_multiple_of(8)
     }
 
+    /// Bytes of key and value in this piece; of a value in another tier none.
+    pub fn payload_bytes(self) -> u32 {
+        self.key_bytes() + if self.has(Self::FAR) { 0 } else { self.value_bytes() }
+    }
+
     /// Offset of the word that an option of one word brings.
     pub fn word_at(self, option: u64) -> u64 {
         8 + 8 * u64::from((self.0 & Self::ONE_WORD & (option - 1)).count_ones())

@@ -160,7 +160,7 @@ impl Partition {
             Header::new(key_bytes, bytes as u32, options | Header::CHAINED)
         };
         let unit = self.segments.active(stream, class).expect("opened above");
-        let offset = self.segments.take(unit, header.bytes(), draft.fields.expires);
+        let offset = self.segments.take(unit, header, draft.fields.expires);
         let head = Pos::new(unit, offset);
         self.write_head(head, header, draft);
         let first = self.piece(head, header);
@@ -230,7 +230,7 @@ impl Partition {
             let unit = self.segments.active(stream, class).expect("just opened");
             let bytes = rest.min(u64::from(UNIT_BYTES - PIECE_VALUE_AT)) as u32;
             let header = Header::new(0, bytes, Header::PIECE);
-            let offset = self.segments.take(unit, header.bytes(), draft.fields.expires);
+            let offset = self.segments.take(unit, header, draft.fields.expires);
             self.segments.fix(unit);
             let pos = Pos::new(unit, offset);
             self.units.store(pos.byte() + 8, 0);
@@ -323,7 +323,7 @@ impl Partition {
         while let Some((pos, header)) = next {
             self.units.store(pos.byte(), header.set(Header::DEAD, true).0);
             next = self.follow(self.link_of(pos, header));
-            self.segments.debit(pos.unit(), header.bytes());
+            self.segments.debit(pos.unit(), header);
         }
     }
 

@@ -51,6 +51,8 @@ pub(crate) struct Partition {
     /// Changes whenever entries may have moved without the caller's doing.
     pub disturbances: u64,
     max_value: u64,
+    /// Bytes that a unit costs beside its memory.
+    unit_extra: u64,
     /// What expires until here has expired, also for a caller whose clock is behind: of an item in
     /// pieces some may be gone already.
     expired_until: Millis,
@@ -119,6 +121,7 @@ impl Partition {
             is_checked,
             disturbances: 0,
             max_value: options.max_value,
+            unit_extra: Partition::unit_cost(options) - u64::from(UNIT_BYTES),
             expired_until: 0,
             is_recovering: false,
             shelf: None,
@@ -572,6 +575,7 @@ impl Partition {
         Stats {
             items: self.index.items(),
             live_bytes: self.segments.live_bytes(),
+            metadata_bytes: self.metadata_bytes(),
             units: self.segments.count() as u64,
             free_units: self.segments.free_count() as u64,
             index_units: self.index.unit_count(),
@@ -583,6 +587,15 @@ impl Partition {
             tier_near_bytes: near.bytes,
             ..self.stats
         }
+    }
+
+    /// Bytes of all that is neither key nor value: index, headers of live items, and what each unit
+    /// costs beside its memory, by policy.
+    fn metadata_bytes(&self) -> u64 {
+        let units = self.segments.count() as u64;
+        self.index.unit_count() * u64::from(UNIT_BYTES)
+            + (self.segments.live_bytes() - self.segments.payload_bytes())
+            + units * self.unit_extra
     }
 
     /// Enters an item that was found in the log of an earlier process; one of the same key is

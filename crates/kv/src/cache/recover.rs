@@ -189,7 +189,7 @@ impl Partition {
         };
         let mut next = Some((pos, header));
         while let Some((pos, header)) = next {
-            self.segments.credit(pos.unit(), header.bytes());
+            self.segments.credit(pos.unit(), header);
             next = self.follow(self.link_of(pos, header));
         }
         if self.enter_recovered(hash, &key, pos, 0) {

@@ -13,7 +13,7 @@
 //! later process gives none twice, and no cas.
 
 use super::Millis;
-use super::layout::UNIT_BYTES;
+use super::layout::{Header, UNIT_BYTES};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use std::collections::BTreeSet;
@@ -80,6 +80,8 @@ pub(crate) struct Segment {
     pub used: u32,
     /// Bytes of live pieces.
     pub live: u32,
+    /// Bytes of keys and values in them.
+    payload: u32,
     /// When its last item expires; 0 if none does, `Millis::MAX` if one never does.
     pub expires_max: Millis,
     pub opened: Millis,
@@ -96,6 +98,7 @@ const UNUSED: Segment = Segment {
     class: 0,
     used: 0,
     live: 0,
+    payload: 0,
     expires_max: 0,
     opened: 0,
     is_fixed: false,
@@ -149,6 +152,7 @@ pub(crate) struct Segments {
     /// Sealed segments whose items all expire, by the time of the last.
     expiring: BTreeSet<(Millis, u32)>,
     live_bytes: u64,
+    payload_bytes: u64,
 }
 
 impl Segments {
@@ -172,6 +176,7 @@ impl Segments {
             next_seq: 1,
             expiring: BTreeSet::new(),
             live_bytes: 0,
+            payload_bytes: 0,
         }
     }
 
@@ -213,10 +218,14 @@ impl Segments {
         (segments, found.into_iter().map(|(_, unit)| unit).collect())
     }
 
-    /// So many bytes of an adopted segment live.
-    pub fn credit(&mut self, unit: u32, bytes: u32) {
-        self.of[unit as usize].live += bytes;
+    /// This piece of a segment lives.
+    pub fn credit(&mut self, unit: u32, header: Header) {
+        let (bytes, payload) = (header.bytes(), header.payload_bytes());
+        let segment = &mut self.of[unit as usize];
+        segment.live += bytes;
+        segment.payload += payload;
         self.live_bytes += u64::from(bytes);
+        self.payload_bytes += u64::from(payload);
     }
 
     pub fn count(&self) -> usize {
@@ -240,6 +249,11 @@ impl Segments {
 
     pub fn live_bytes(&self) -> u64 {
         self.live_bytes
+    }
+
+    /// Bytes of live keys and values.
+    pub fn payload_bytes(&self) -> u64 {
+        self.payload_bytes
     }
 
     pub fn free_count(&self) -> usize {
@@ -326,15 +340,14 @@ impl Segments {
         }
     }
 
-    /// Takes `bytes` bytes of an active segment; the offset.
+    /// Takes room for a piece in an active segment; the offset.
     #[inline]
-    pub fn take(&mut self, unit: u32, bytes: u32, expires: Millis) -> u32 {
+    pub fn take(&mut self, unit: u32, header: Header, expires: Millis) -> u32 {
+        self.credit(unit, header);
         let segment = &mut self.of[unit as usize];
-        let offset = segment.used;
+        let (offset, bytes) = (segment.used, header.bytes());
         assert!(bytes <= UNIT_BYTES - offset, "an item ends in its segment");
         segment.used += bytes;
-        segment.live += bytes;
-        self.live_bytes += u64::from(bytes);
         let expires = if expires == 0 { Millis::MAX } else { expires };
         segment.expires_max = segment.expires_max.max(expires);
         offset
@@ -352,12 +365,15 @@ impl Segments {
         self.table.store(at + 16, segment.expires_max);
     }
 
-    /// `bytes` bytes of the segment are dead. The segment is given back when nothing lives in it.
-    pub fn debit(&mut self, unit: u32, bytes: u32) {
+    /// A piece of the segment is dead. The segment is given back when nothing lives in it.
+    pub fn debit(&mut self, unit: u32, header: Header) {
+        let (bytes, payload) = (header.bytes(), header.payload_bytes());
         let segment = &mut self.of[unit as usize];
-        assert!(bytes <= segment.live, "what dies has lived");
+        assert!(bytes <= segment.live && payload <= segment.payload, "what dies has lived");
         segment.live -= bytes;
+        segment.payload -= payload;
         self.live_bytes -= u64::from(bytes);
+        self.payload_bytes -= u64::from(payload);
         if segment.live == 0 && segment.kind == Kind::Sealed {
             self.release(unit);
         }
@@ -380,6 +396,7 @@ impl Segments {
         let segment = self.of[unit as usize].clone();
         assert!(matches!(segment.kind, Kind::Sealed | Kind::Leaving), "{segment:?}");
         self.live_bytes -= u64::from(segment.live);
+        self.payload_bytes -= u64::from(segment.payload);
         self.expiring.remove(&(segment.expires_max, unit));
         self.unlink(unit);
         self.table.store(u64::from(unit) * TABLE_ENTRY_BYTES, 0);

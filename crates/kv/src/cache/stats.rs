@@ -21,6 +21,9 @@ pub struct Stats {
     pub items: u64,
     /// Bytes of live items in the log, headers included.
     pub live_bytes: u64,
+    /// Bytes of all that is neither key nor value: index, headers, padding, segments' and policy's
+    /// tables. By [`Stats::items`], an item's metadata.
+    pub metadata_bytes: u64,
     /// Memory of all kinds that the cache may use, bytes.
     pub memory_bytes: u64,
     /// Units of 64 KiB.
@@ -57,6 +60,7 @@ impl Stats {
         self.moved += other.moved;
         self.items += other.items;
         self.live_bytes += other.live_bytes;
+        self.metadata_bytes += other.metadata_bytes;
         self.units += other.units;
         self.free_units += other.free_units;
         self.index_units += other.index_units;

@@ -163,6 +163,7 @@ fn general(core: &Core) -> Pairs {
     put("accepting_conns", "1".into());
     put("threads", shared.settings.threads.to_string());
     put("bytes", cache.live_bytes.to_string());
+    put("metadata_bytes", cache.metadata_bytes.to_string());
     put("curr_items", cache.items.to_string());
     put("tier_items", cache.tier_items.to_string());
     put("tier_bytes", cache.tier_bytes.to_string());
@@ -335,6 +336,7 @@ fn info_memory(core: &Core) -> Pairs {
     pair(&mut pairs, "used_memory", used);
     pair(&mut pairs, "used_memory_human", format!("{:.2}M", used as f64 / (1 << 20) as f64));
     pair(&mut pairs, "used_memory_dataset", cache.live_bytes);
+    pair(&mut pairs, "used_memory_overhead", cache.metadata_bytes);
     pair(&mut pairs, "maxmemory", core.shared.settings.memory_bytes);
     pair(&mut pairs, "maxmemory_policy", &core.shared.settings.policy);
     pairs
@@ -414,6 +416,7 @@ pub fn prometheus(shared: &Shared) -> String {
         ("connections", shared.connections()),
         ("items", cache.items),
         ("live_bytes", cache.live_bytes),
+        ("metadata_bytes", cache.metadata_bytes),
         ("memory_bytes", cache.memory_bytes),
         ("free_units", cache.free_units),
         ("open_files_max", getrlimit(Resource::Nofile).current.unwrap_or(0)),
