@@ -307,7 +307,7 @@ fn what_does_not_fit_is_refused_by_its_length() {
     asker.ask(Kind::Put, b"k", &[1; 101]);
     run(&mut engine, 1, &tally);
     let reply = asker.take().unwrap();
-    assert_eq!((reply.kind, reply.extra), (Kind::TooLarge, 100));
+    assert_eq!((reply.kind, reply.extra, reply.flags), (Kind::TooLong, 100, 101));
     // A store that loses nothing says when it is full.
     let mut number = 0u32;
     let full = loop {

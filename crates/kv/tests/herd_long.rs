@@ -128,11 +128,44 @@ fn a_value_longer_than_the_cache_takes_is_refused_and_the_old_one_stays() {
     let mut client = Client::connect_to(server.addr().unwrap(), 0).unwrap();
     client.put(b"k", &[1; 100_000], 0, 0).unwrap();
     let error = client.put(b"k", &[2; 100_001], 0, 0).unwrap_err();
-    assert!(matches!(error, Error::ValueSize { bytes: 100_000, .. }), "{error}");
+    let told = Error::ValueSize { bytes: 100_001, max_bytes: 100_000 };
+    assert_eq!(error.to_string(), told.to_string());
     let mut value = Vec::new();
     client.get(b"k", &mut value).unwrap();
     assert!(value == [1; 100_000]);
     assert!(matches!(client.put(&[7; 251], &[1; 2000], 0, 0), Err(Error::KeySize { .. })));
+}
+
+#[test]
+fn a_refused_value_is_named_by_its_own_length_and_the_caches_limit() {
+    let options = Options { memory: 16 << 20, max_value: 100, ..Options::default() };
+    let (cache, name) = (Cache::new(options).unwrap(), unique());
+    let _near = Server::start(cache.clone(), &Door::new(&name), 1).unwrap();
+    let far = fabric(cache, 4, 1);
+    refuse_long_ones(&mut Client::connect(&name).unwrap());
+    refuse_long_ones(&mut Client::connect_to(far.addr().unwrap(), 0).unwrap());
+}
+
+fn refuse_long_ones<L: Link>(client: &mut Client<L>) {
+    client.put(b"k", &[1; 100], 0, 0).unwrap();
+    // Of those that fit a slot, and of those that go in parts.
+    for bytes in [101, 1000, 1001, 5000] {
+        let Err(Error::ValueSize { bytes: told, max_bytes }) =
+            client.put(b"k", &vec![2; bytes], 0, 0)
+        else {
+            panic!("{bytes} bytes were taken")
+        };
+        assert_eq!((told, max_bytes), (bytes as u64, 100));
+    }
+    client.submit_put(b"k", &[2; 101], 0, 0).unwrap();
+    client.wait().unwrap();
+    let answer = |_, answer: Answer<'_>| match answer {
+        Answer::Refused(Error::ValueSize { bytes: 101, max_bytes: 100 }) => {}
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(client.poll(answer).unwrap(), 1);
+    let mut value = Vec::new();
+    assert!(client.get(b"k", &mut value).unwrap().is_some() && value == [1; 100]);
 }
 
 /// Readers see values of one put each, while several change the keys, also to short ones and none.

@@ -498,6 +498,9 @@ fn answer_of<'a>(reply: &Message<'a>, geometry: &Geometry) -> Answer<'a> {
             let max_bytes = geometry.value_bytes.into();
             Answer::Refused(Error::ValueSize { bytes: extra, max_bytes })
         }
+        Kind::TooLong => {
+            Answer::Refused(Error::ValueSize { bytes: flags.into(), max_bytes: extra })
+        }
         Kind::NoMemory => Answer::Refused(Error::OutOfMemory),
         Kind::Unreachable => Answer::Refused(Error::Tier),
         _ => Answer::Refused(Error::Malformed),

@@ -19,7 +19,7 @@ use super::message::{HEAD_BYTES, Head, Kind, Message};
 use super::part::{PART_HEAD_BYTES, PartHead, part_bytes};
 use super::slot::{self, Form, Read};
 use super::tally::{Tally, What};
-use crate::cache::{Cache, Item, Millis};
+use crate::cache::{Cache, Error, Item, Millis};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 
@@ -486,6 +486,12 @@ impl Answers<'_> {
         self.publish(taken, Head { extra, ..Head::new(taken.head.number, kind) });
     }
 
+    /// Refuses a value of so many bytes.
+    fn too_long(&mut self, taken: &Taken, bytes: u32, max_bytes: u64) {
+        let head = Head::new(taken.head.number, Kind::TooLong);
+        self.publish(taken, Head { flags: bytes, extra: max_bytes, ..head });
+    }
+
     #[inline]
     fn publish(&mut self, taken: &Taken, head: Head) {
         // It may have left meanwhile.
@@ -570,6 +576,10 @@ fn change(
             tally.add(What::Puts, 1);
             match cache.set(key, value, taken.head.flags, taken.head.extra, now) {
                 Ok(_) => (Kind::Stored, 0),
+                Err(Error::TooLarge { max_bytes, .. }) => {
+                    tally.add(What::Refused, 1);
+                    return answers.too_long(taken, value.len() as u32, max_bytes);
+                }
                 Err(error) => refusal(&error),
             }
         }
@@ -589,7 +599,7 @@ fn change(
         Work::Refuse => (Kind::Malformed, 0),
         Work::Repeat | Work::Get => return answers.repeat(taken),
     };
-    if matches!(kind, Kind::TooLarge | Kind::NoMemory | Kind::Unreachable) {
+    if matches!(kind, Kind::NoMemory | Kind::Unreachable) {
         tally.add(What::Refused, 1);
     }
     answers.put(taken, kind, extra);

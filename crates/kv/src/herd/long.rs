@@ -59,7 +59,7 @@ pub(super) struct Found<'a> {
 /// The answer that an error of the cache is, and what is said beside it.
 pub(super) fn refusal(error: &Error) -> (Kind, u64) {
     match error {
-        Error::TooLarge { max_bytes, .. } => (Kind::TooLarge, *max_bytes),
+        Error::TooLarge { max_bytes, .. } => (Kind::TooLong, *max_bytes),
         Error::Tier { .. } => (Kind::Unreachable, 0),
         _ => (Kind::NoMemory, 0),
     }

@@ -6,7 +6,7 @@
 //! | 8 | kind |
 //! | 9 | bytes of the key; 0 in replies |
 //! | 10 | bytes of the value, 2 bytes |
-//! | 12 | the item's flags, 4 bytes |
+//! | 12 | the item's flags, 4 bytes; in a refusal, a length in bytes |
 //! | 16 | expiry, milliseconds since the epoch, 0 = never; in a refusal, a length in bytes |
 //! | 24 | key, then value |
 //!
@@ -43,7 +43,7 @@ pub enum Kind {
     Stored = 18,
     /// Reply: removed.
     Deleted = 19,
-    /// Reply: the value is longer than a slot or an item may be; `extra` is its length, bytes.
+    /// Reply: the value is longer than a slot's may be; `extra` is its length, bytes.
     TooLarge = 20,
     /// Reply: the cache has no memory.
     NoMemory = 21,
@@ -58,6 +58,10 @@ pub enum Kind {
     Unreachable = 25,
     /// Reply: the long value was given up before.
     Lapsed = 26,
+    /// Reply: the value is longer than the cache takes; `extra` is the longest that it takes, and
+    /// `flags` the length of the one that was refused, bytes. Of one that comes in parts `flags`
+    /// is 0: who sends it knows its length.
+    TooLong = 27,
 }
 
 impl Kind {
@@ -79,6 +83,7 @@ impl Kind {
             24 => Kind::Part,
             25 => Kind::Unreachable,
             26 => Kind::Lapsed,
+            27 => Kind::TooLong,
             _ => return None,
         })
     }

@@ -55,8 +55,14 @@ impl<L: Link> Client<L> {
         expires: u64,
     ) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
-            if self.put_parts(key, value, (flags, expires))? == Kind::Stored {
-                return Ok(());
+            match self.put_parts(key, value, (flags, expires)) {
+                Ok(Kind::Stored) => return Ok(()),
+                Ok(_) => {}
+                // The refusal of a part tells the limit alone.
+                Err(Error::ValueSize { max_bytes, .. }) => {
+                    return Err(Error::ValueSize { bytes: value.len() as u64, max_bytes });
+                }
+                Err(error) => return Err(error),
             }
         }
         Err(Error::Lapsed { attempts: ATTEMPTS_MAX })
