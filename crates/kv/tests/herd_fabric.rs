@@ -15,7 +15,9 @@ use rackpool_hw::fabric::{FabricError, monotonic_ns};
 use rackpool_hw::secret::Secret;
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::herd::fabric::Wire;
-use rackpool_kv::herd::{Answer, Client, Error, FabricDoor, Far, Server, StartError, Ticket, What};
+use rackpool_kv::herd::{
+    Answer, Client, Error, FabricDoor, Far, Geometry, Server, StartError, Ticket, What,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -120,7 +122,7 @@ fn check_counts(client: &mut Client<Far<Lossy>>, server: &Server, operations: u6
     let lossy = client.link().wire();
     // The hello, and doorbells of those who asked just when nobody watched any more.
     assert!(lossy.sends >= 1 && lossy.sends - 1 <= lossy.notices);
-    if reminders > 0 {
+    if reminders > 0 && !lossy.loses_repeats {
         return println!("{reminders} reminders on a machine that stood still: no counts");
     }
     assert_eq!(lossy.writes + lossy.rings, operations, "one WRITE an operation");
@@ -221,6 +223,8 @@ fn every_operation_answers_over_several_threads() {
 fn a_server_that_falls_asleep_misses_no_write() {
     let server = server(4, 2);
     let mut client = Lossy::client(server.addr().unwrap(), 0);
+    // A reminder must not bring what was missed.
+    client.link().wire().loses_repeats = true;
     let mut rng = Rng(3);
     let rounds = 600;
     for round in 0..rounds {
@@ -238,7 +242,6 @@ fn a_server_that_falls_asleep_misses_no_write() {
         }
         client.submit_put(&key_of(round), &value_of(round, 1), 0, 0).unwrap();
         client.ring();
-        // Who only polls never reminds.
         let start = Instant::now();
         while client.poll(|_, answer| assert!(matches!(answer, Answer::Stored))).unwrap() == 0 {
             assert!(start.elapsed() < WITHIN, "a WRITE was missed");
@@ -280,6 +283,97 @@ fn a_request_that_never_arrives_is_a_typed_error_within_the_bound() {
     assert!(client.get(b"k", &mut value).unwrap().is_some());
     assert_eq!(value, b"second");
     assert_eq!(server.tallies().get(What::Puts), 2);
+}
+
+/// Whether a place is one of thread 0, of a server with two threads: its frames begin at multiples
+/// of so many bytes.
+fn is_of_first_thread(at: RemoteAddr) -> bool {
+    let geometry = Geometry { servers: 2, clients: 1, windows: 16, value_bytes: 1000 };
+    at.offset % geometry.bytes().next_power_of_two() < geometry.offset(1, 0, 0)
+}
+
+/// A key of each of two threads that have two partitions each, of the cache as `server` makes it.
+fn key_of_each_thread() -> [Vec<u8>; 2] {
+    let options = Options { memory: 64 << 20, partitions: 4, seed: 5, ..Options::default() };
+    let cache = Cache::new(options).unwrap();
+    [0, 1]
+        .map(|thread| (0..).map(key_of).find(|key| cache.partition_of(key) / 2 == thread).unwrap())
+}
+
+/// One thread's requests are lost while the other answers all the time.
+fn silence_beside_answers(is_waiting: bool) {
+    let (server, [lost, answered]) = (server(4, 2), key_of_each_thread());
+    let mut client = Lossy::client(server.addr().unwrap(), 0);
+    client.link().wire().loses = is_of_first_thread;
+    client.submit_put(&lost, b"late", 0, 0).unwrap();
+    let (start, mut answers, mut repeated) = (Instant::now(), 0, 0);
+    let error = loop {
+        client.submit_get(&answered).unwrap();
+        client.ring();
+        let before = answers;
+        let waited = if is_waiting { client.wait() } else { Ok(()) };
+        let count = |_, answer: Answer<'_>| {
+            assert!(matches!(answer, Answer::Missing));
+            answers += 1;
+        };
+        if let Err(error) = waited.and_then(|()| client.poll(count)) {
+            break error;
+        }
+        if answers == before {
+            // Not so fast that it fills its windows.
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        repeated = client.reminders();
+        assert!(start.elapsed() < WITHIN, "no error after {answers} answers");
+        while client.under_way() == 16 {
+            client.poll(|_, _| answers += 1).unwrap();
+        }
+    };
+    println!("{answers} answers, {repeated} reminders, then {error}");
+    let Error::Silent { waited_ms, reminders: 6 } = error else { panic!("{error}") };
+    assert!(waited_ms >= 6350 && answers > 100 && repeated >= 6);
+    // It is repeated on, and applied once when it arrives.
+    client.link().wire().loses = |_| false;
+    let mut is_stored = false;
+    while client.under_way() > 0 {
+        let taken = client.poll(|_, answer| is_stored |= matches!(answer, Answer::Stored));
+        taken.unwrap();
+        assert!(start.elapsed() < 2 * WITHIN, "it was not repeated");
+    }
+    let found = client.get(&lost, &mut Vec::new()).unwrap();
+    assert!(is_stored);
+    assert_eq!((found, server.tallies().get(What::Puts)), (Some(0), 1));
+}
+
+#[test]
+fn a_request_that_is_lost_while_another_thread_answers_is_repeated_and_silent_in_time() {
+    silence_beside_answers(true);
+}
+
+#[test]
+fn who_only_polls_repeats_as_well_and_is_told_of_silence() {
+    silence_beside_answers(false);
+}
+
+/// Windows of requests that were given up are free again when these arrive, whoever asks by calls
+/// only.
+#[test]
+fn a_window_that_was_given_up_is_free_when_its_request_arrives() {
+    let server = server(4, 1);
+    let (wire, peer) = Lossy::connect(server.addr().unwrap(), 1);
+    let mut client = Client::connect_over(wire, peer, 1).unwrap();
+    assert!(matches!(client.put(b"k", b"late", 0, 0), Err(Error::Silent { reminders: 6, .. })));
+    assert!(matches!(client.get(b"k", &mut Vec::new()), Err(Error::Busy { windows: 1 })));
+    client.link().wire().lose_one_in = 0;
+    let (start, mut value) = (Instant::now(), Vec::new());
+    let flags = loop {
+        match client.get(b"k", &mut value) {
+            Err(Error::Busy { windows: 1 }) => std::thread::yield_now(),
+            other => break other.unwrap(),
+        }
+        assert!(start.elapsed() < WITHIN, "its key is busy for ever");
+    };
+    assert_eq!((flags, &value[..]), (Some(0), &b"late"[..]));
 }
 
 /// Waits for the outcome of one WRITE under a key.

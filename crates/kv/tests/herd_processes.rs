@@ -270,6 +270,29 @@ fn a_stopped_server_is_silent_after_the_last_reminder_and_answers_when_it_goes_o
     assert_eq!(value, b"third");
 }
 
+#[test]
+fn who_only_polls_a_stopped_server_is_told_that_it_is_silent() {
+    let name = unique("polls");
+    let child = Process::start("child_server", &name);
+    let mut client = Client::connect(&name).unwrap();
+    child.stop();
+    client.submit_put(b"k", b"late", 0, 0).unwrap();
+    client.ring();
+    let start = Instant::now();
+    let error = loop {
+        if let Err(error) = client.poll(|_, _| panic!("an answer")) {
+            break error;
+        }
+        assert!(start.elapsed() < WITHIN, "no error");
+        std::thread::yield_now();
+    };
+    let Error::Silent { waited_ms, reminders: 6 } = error else { panic!("{error}") };
+    assert!(waited_ms >= 6350 && client.reminders() == 6);
+    child.go_on();
+    client.wait().unwrap();
+    assert_eq!(client.poll(|_, answer| assert!(matches!(answer, Answer::Stored))).unwrap(), 1);
+}
+
 /// More than a thread watches at once: most of them are found by their bits.
 #[test]
 fn hundreds_of_clients_are_served_and_the_server_sleeps_between() {

@@ -8,15 +8,20 @@
 //! (`client/long.rs`), by [`Client::put`] and [`Client::get`].
 //!
 //! *Retry*: nothing is lost in shared memory, but a server may be stopped or a wake-up be owed by a
-//! client that died. Who waits for an answer repeats the doorbell (over a fabric, the
-//! request as well) after [`REMIND_AFTER_MS`], then
-//! after twice that time and so on, [`REMINDERS_MAX`] times; then the answer is
-//! [`Error::Silent`]. A repeated request has its old number and is applied once.
+//! client that died. Each server thread has a timer (`client/timer.rs`), which belongs to the
+//! oldest request that is waited for there, whatever other threads answer meanwhile. The client
+//! repeats the doorbell (over a fabric, the requests as well) after [`REMIND_AFTER_MS`], then after
+//! twice that time and so on, [`REMINDERS_MAX`] times; then the answer is [`Error::Silent`]. A
+//! repeated request has its old number and is applied once. Both [`Client::wait`] and
+//! [`Client::poll`] look at the timers, where a clock is read anyway, or at every so many polls.
 //!
 //! Source: HERD §4.2 (windows; the client chooses the server by the key), §4.3 (retries are the
 //! application's).
 
 mod long;
+mod timer;
+
+pub use timer::{REMIND_AFTER_MS, REMINDERS_MAX};
 
 use super::error::{Error, Result};
 use super::geometry::{AHEAD, Geometry, LINE_BYTES};
@@ -25,15 +30,11 @@ use super::message::{Head, KEY_BYTES_MAX, Kind, Message};
 use super::near::Near;
 use super::slot::Read;
 use rackpool_core::seam::Mem;
-use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::wait::{Pause, Waiter};
 use std::time::Duration;
+use timer::{Due, Timer};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// How long a client waits for an answer before it rings again, milliseconds; doubled each time.
-pub const REMIND_AFTER_MS: u64 = 50;
-/// How often it rings again: 6.35 s in all, then it answers [`Error::Silent`].
-pub const REMINDERS_MAX: u32 = 6;
 /// How long the server's welcome may take.
 pub(super) const WELCOME_WITHIN: Duration = Duration::from_secs(5);
 
@@ -70,11 +71,16 @@ pub enum Answer<'a> {
 pub struct Client<L = Near> {
     link: L,
     lanes: Vec<Lane>,
+    /// Of each lane; apart, since submitting and taking do not touch them.
+    timers: Vec<Timer>,
     geometry: Geometry,
     seed: u64,
     message: Vec<u8>,
     waiter: Waiter,
+    /// Polls in a row without an answer.
     polls: u32,
+    /// Polls since the timers were looked at.
+    untimed: u32,
     reminders: u64,
 }
 
@@ -106,16 +112,19 @@ impl<L: Link> Client<L> {
         Client {
             link,
             lanes: vec![Lane::default(); geometry.servers as usize],
+            timers: vec![Timer::default(); geometry.servers as usize],
             geometry,
             seed,
             message: vec![0; geometry.message_bytes()],
             waiter: Waiter::new(),
             polls: 0,
+            untimed: 0,
             reminders: 0,
         }
     }
 
-    /// How often requests were repeated because no answer came in time.
+    /// How often requests were repeated because no answer came in time: those of one server thread
+    /// together, once for each reminder.
     pub fn reminders(&self) -> u64 {
         self.reminders
     }
@@ -137,7 +146,7 @@ impl<L: Link> Client<L> {
 
     /// Requests that were submitted and whose answers were not taken.
     pub fn under_way(&self) -> u64 {
-        self.lanes.iter().map(|lane| lane.submitted - lane.answered.max(lane.given_up)).sum()
+        self.lanes.iter().map(|lane| lane.wanted()).sum()
     }
 
     /// Submits a look-up. Does not block. A value that is longer than
@@ -242,8 +251,15 @@ impl<L: Link> Client<L> {
 
     /// Takes the answers that are there and gives them to `f`; how many. Does not block.
     ///
+    /// What a server thread does not answer is repeated, as the module says, by who only polls as
+    /// well, and whatever other threads answer: at the first of every 256 calls (over a fabric, at
+    /// every call) that comes after the time.
+    ///
     /// # Errors
-    /// [`Error::Gone`], found out within some thousand calls if nothing comes; [`Error::Corrupt`].
+    /// [`Error::Silent`] if a server thread has not answered for 6.35 s and was reminded six times,
+    /// looked at as often; answers of others were given to `f` before. The next call starts that
+    /// thread's time anew. [`Error::Gone`], found out within some thousand calls if nothing comes;
+    /// [`Error::Corrupt`].
     #[inline]
     pub fn poll(&mut self, mut f: impl FnMut(Ticket, Answer<'_>)) -> Result<usize> {
         let geometry = self.geometry;
@@ -260,6 +276,13 @@ impl<L: Link> Client<L> {
                     break;
                 }
                 count += 1;
+            }
+        }
+        self.untimed += 1;
+        if self.untimed >= L::POLLS_PER_CLOCK {
+            self.untimed = 0;
+            if pumped.is_ok() {
+                self.look_after(self.link.now_ns(), false)?;
             }
         }
         if count > 0 {
@@ -321,10 +344,14 @@ impl<L: Link> Client<L> {
     }
 
     /// Waits until an answer can be taken; at once if nothing is under way. Rings first. Blocks: it
-    /// spins some 50 µs, then sleeps; repeats the doorbell as the module says.
+    /// spins some 50 µs, then sleeps; repeats what a server thread does not answer, as the module
+    /// says. Where another thread's answer can be taken it returns at once and leaves that to
+    /// [`Client::poll`].
     ///
     /// # Errors
-    /// [`Error::Silent`] after 6.35 s; [`Error::Gone`] at once when the server's process ends.
+    /// [`Error::Silent`] if a server thread has not answered for 6.35 s, of which what was waited
+    /// in earlier calls is a part; the next call starts that thread's time anew. [`Error::Gone`] at
+    /// once when the server's process ends.
     pub fn wait(&mut self) -> Result<()> {
         self.ring();
         if !self.lanes.iter().any(Lane::is_waiting) {
@@ -339,8 +366,6 @@ impl<L: Link> Client<L> {
             }
             self.ask_for_rests();
         }
-        let mut reminders = 0;
-        let mut since_ns = None;
         loop {
             let pumped = self.link.pump(&self.lanes);
             if self.is_ready() {
@@ -352,19 +377,11 @@ impl<L: Link> Client<L> {
             if pause == Pause::Spun {
                 continue;
             }
-            let now_ns = monotonic_ns();
-            let waited_ms = (now_ns - *since_ns.get_or_insert(now_ns)) / 1_000_000;
-            let due_ms = REMIND_AFTER_MS * ((2 << reminders) - 1);
-            if waited_ms >= due_ms {
-                if reminders == REMINDERS_MAX {
-                    return Err(Error::Silent { waited_ms, reminders });
-                }
-                reminders += 1;
-                self.reminders += 1;
-                self.remind()?;
-            } else if pause == Pause::Sleep {
+            let now_ns = self.link.now_ns();
+            let due_ns = self.look_after(now_ns, true)?;
+            if pause == Pause::Sleep {
                 let Client { link, lanes, geometry, .. } = self;
-                let timeout = Duration::from_millis(due_ms - waited_ms);
+                let timeout = Duration::from_nanos(due_ns.saturating_sub(now_ns));
                 link.sleep(timeout, |link| Self::has_answer(link, lanes, geometry))?;
             }
         }
@@ -383,14 +400,31 @@ impl<L: Link> Client<L> {
         }
     }
 
-    /// Tells the server once more of all that is under way.
-    fn remind(&mut self) -> Result<()> {
-        for (server, lane) in (0..).zip(&self.lanes) {
-            if lane.is_waiting() {
-                self.link.remind(server, lane)?;
+    /// Repeats what is due; when something is due next. A thread that owes nothing but answers of
+    /// nobody's interest is reminded as well, since they hold windows, but its silence is an error
+    /// only for who waits (`blocks`) for nothing else.
+    fn look_after(&mut self, now_ns: u64, blocks: bool) -> Result<u64> {
+        let waits_for_windows = blocks && self.under_way() == 0;
+        let mut next_ns = u64::MAX;
+        for server in 0..self.lanes.len() {
+            let lane = &self.lanes[server];
+            if !lane.is_waiting() {
+                continue;
+            }
+            match self.timers[server].look(lane.awaited(), now_ns) {
+                Due::Later(due_ns) => next_ns = next_ns.min(due_ns),
+                Due::Reminder(due_ns) => {
+                    next_ns = next_ns.min(due_ns);
+                    self.reminders += 1;
+                    self.link.remind(server as u32, lane)?;
+                }
+                Due::Silence { waited_ms, reminders } if lane.wanted() > 0 || waits_for_windows => {
+                    return Err(Error::Silent { waited_ms, reminders });
+                }
+                Due::Silence { .. } => next_ns = now_ns,
             }
         }
-        Ok(())
+        Ok(next_ns)
     }
 
     /// The value of a key, however long, appended to `value`, and its flags; `None` if there is no
@@ -454,11 +488,15 @@ impl<L: Link> Client<L> {
     }
 
     /// The answers to earlier submissions would be lost in a call that waits for its own.
-    fn check_idle(&self) -> Result<()> {
-        match self.under_way() {
-            0 => Ok(()),
-            _ => Err(Error::Busy { windows: self.geometry.windows }),
+    fn check_idle(&mut self) -> Result<()> {
+        if self.under_way() > 0 {
+            return Err(Error::Busy { windows: self.geometry.windows });
         }
+        if self.lanes.iter().any(Lane::is_waiting) {
+            // Answers that nobody waits for any more hold windows until they are taken.
+            self.poll(|_, _| {})?;
+        }
+        Ok(())
     }
 
     fn call<R>(&mut self, ticket: Ticket, take: impl FnOnce(Answer<'_>) -> Result<R>) -> Result<R> {

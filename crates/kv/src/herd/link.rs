@@ -36,6 +36,17 @@ impl Lane {
     pub(super) fn is_waiting(&self) -> bool {
         self.answered < self.submitted
     }
+
+    /// Requests whose answers are owed and of somebody's interest.
+    pub(super) fn wanted(&self) -> u64 {
+        self.submitted - self.answered.max(self.given_up)
+    }
+
+    /// The oldest request whose answer is owed and of somebody's interest; if there is none, the
+    /// oldest that holds a window.
+    pub(super) fn awaited(&self) -> u64 {
+        if self.wanted() > 0 { self.answered.max(self.given_up) + 1 } else { self.answered + 1 }
+    }
 }
 
 /// A client's way to a server.
@@ -44,6 +55,8 @@ pub trait Link {
     const REPLIES: Form;
     /// Polls in a row without an answer before [`Link::is_gone`] is asked.
     const POLLS_MAX: u32;
+    /// Polls between two looks at [`Link::now_ns`].
+    const POLLS_PER_CLOCK: u32;
     /// Looks for an answer without a pause between them, before those with.
     const LOOKS_EAGER: u32;
 
@@ -59,6 +72,10 @@ pub trait Link {
 
     /// Takes what has come, such that it lies in the reply slots. Does not block.
     fn pump(&mut self, lanes: &[Lane]) -> Result<()>;
+
+    /// The time of a clock that never goes back, nanoseconds: now, or of the last
+    /// [`Link::pump`].
+    fn now_ns(&self) -> u64;
 
     /// The reply slots of a server thread.
     fn replies(&self, server: u32) -> &Window;

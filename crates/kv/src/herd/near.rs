@@ -76,6 +76,8 @@ impl Near {
 impl Link for Near {
     const REPLIES: Form = Form::Ordered;
     const POLLS_MAX: u32 = 4096;
+    // A look at the clock takes as long as some polls.
+    const POLLS_PER_CLOCK: u32 = 256;
     const LOOKS_EAGER: u32 = 64;
 
     #[inline]
@@ -100,6 +102,10 @@ impl Link for Near {
     #[inline(always)]
     fn pump(&mut self, _: &[Lane]) -> Result<()> {
         Ok(())
+    }
+
+    fn now_ns(&self) -> u64 {
+        monotonic_ns()
     }
 
     #[inline]

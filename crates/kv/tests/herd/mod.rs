@@ -4,12 +4,14 @@
 
 use crate::peers::Rng;
 use rackpool_core::seam::{
-    BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Verb, WorkRequest,
+    BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, RemoteAddr, Verb,
+    WorkRequest,
 };
 use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
 use rackpool_hw::fabric::{FabricError, monotonic_ns};
 use rackpool_kv::herd::fabric::Wire;
 use rackpool_kv::herd::{Client, Far};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -29,6 +31,12 @@ pub struct Lossy {
     inner: Endpoint,
     /// Of so many WRITEs one is lost; 0: none.
     pub lose_one_in: usize,
+    /// WRITEs to these places are lost.
+    pub loses: fn(RemoteAddr) -> bool,
+    /// Whether WRITEs that come again are lost; they are not counted then.
+    pub loses_repeats: bool,
+    /// Place and number of each request.
+    seen: BTreeSet<(u64, u64)>,
     rng: Rng,
     pub posts: u64,
     pub writes: u64,
@@ -45,14 +53,32 @@ impl Lossy {
         let peer = inner.connect(addr, monotonic_ns()).unwrap();
         let (posts, writes, rings, sends, lost) = (0, 0, 0, 0, 0);
         let (received, notices, rng) = (0, 0, Rng(77));
-        let lossy =
-            Lossy { inner, lose_one_in, rng, posts, writes, rings, sends, lost, received, notices };
+        let lossy = Lossy {
+            inner,
+            lose_one_in,
+            loses: |_| false,
+            loses_repeats: false,
+            seen: BTreeSet::new(),
+            rng,
+            posts,
+            writes,
+            rings,
+            sends,
+            lost,
+            received,
+            notices,
+        };
         (lossy, peer)
     }
 
     pub fn client(addr: SocketAddr, lose_one_in: usize) -> Client<Far<Lossy>> {
         let (lossy, peer) = Lossy::connect(addr, lose_one_in);
         Client::connect_over(lossy, peer, 0).unwrap()
+    }
+
+    /// Whether a WRITE is lost on its way.
+    fn is_lost(&mut self, at: RemoteAddr) -> bool {
+        (self.loses)(at) || self.lose_one_in > 0 && self.rng.below(self.lose_one_in) == 0
     }
 
     fn note(&mut self, events: &[FabricEvent]) {
@@ -75,13 +101,20 @@ impl Fabric for Lossy {
         self.posts += 1;
         let mut kept = Vec::new();
         for work in batch {
+            let place = match work.verb {
+                Verb::Write(at) | Verb::WriteImm(at, _) => Some(at),
+                _ => None,
+            };
+            let is_new = place.is_none_or(|at| self.seen.insert((at.offset, work.id)));
+            if self.loses_repeats && !is_new {
+                continue;
+            }
             match work.verb {
                 Verb::Write(_) => self.writes += 1,
                 Verb::WriteImm(..) => self.rings += 1,
                 _ => self.sends += 1,
             }
-            let is_write = !matches!(work.verb, Verb::Send);
-            if is_write && self.lose_one_in > 0 && self.rng.below(self.lose_one_in) == 0 {
+            if place.is_some_and(|at| self.is_lost(at)) {
                 self.lost += 1;
             } else {
                 kept.push(*work);

@@ -48,6 +48,8 @@ pub struct Far<W> {
     replies: Vec<Window>,
     ears: Vec<Ear>,
     events: Vec<FabricEvent>,
+    /// When it was pumped last.
+    now_ns: u64,
     is_gone: bool,
 }
 
@@ -84,6 +86,7 @@ impl<W: Wire> Far<W> {
             replies: (0..geometry.servers).map(|_| Window::heap(lane_bytes)).collect(),
             ears: vec![Ear::default(); geometry.servers as usize],
             events: Vec::new(),
+            now_ns: monotonic_ns(),
             is_gone: false,
         };
         Ok((far, geometry, welcome.seed))
@@ -195,6 +198,8 @@ impl Far<super::Rdma> {
 impl<W: Wire> Link for Far<W> {
     const REPLIES: Form = Form::Sealed;
     const POLLS_MAX: u32 = 1;
+    // Each reads a clock.
+    const POLLS_PER_CLOCK: u32 = 1;
     const LOOKS_EAGER: u32 = 0;
 
     fn publish(&mut self, server: u32, at: u64, head: &Head, key: &[u8], value: &[u8]) {
@@ -220,7 +225,8 @@ impl<W: Wire> Link for Far<W> {
     }
 
     fn pump(&mut self, lanes: &[Lane]) -> Result<()> {
-        self.wire.poll(monotonic_ns(), &mut self.events);
+        self.now_ns = monotonic_ns();
+        self.wire.poll(self.now_ns, &mut self.events);
         let mut events = std::mem::take(&mut self.events);
         let mut heard = Ok(());
         for event in events.drain(..) {
@@ -241,6 +247,10 @@ impl<W: Wire> Link for Far<W> {
         }
         self.ring_owed();
         Ok(())
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.now_ns
     }
 
     fn replies(&self, server: u32) -> &Window {
