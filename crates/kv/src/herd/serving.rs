@@ -70,6 +70,11 @@ pub(super) trait Intake: Send + 'static {
     /// From now on the thread's bell is rung for what comes; what has come is to be polled once
     /// more.
     fn arm(&mut self);
+
+    /// Whether nothing can come in any more, said once.
+    fn take_failure(&mut self) -> bool {
+        false
+    }
 }
 
 /// There are none.
@@ -92,6 +97,10 @@ impl<I: Intake> Intake for Option<I> {
         if let Some(intake) = self {
             intake.arm();
         }
+    }
+
+    fn take_failure(&mut self) -> bool {
+        self.as_mut().is_some_and(Intake::take_failure)
     }
 }
 
@@ -274,8 +283,7 @@ impl<S: Seat> Serving<S> {
                 }
                 self.tally().add(What::Sleeps, 1);
                 self.post.bell.bitmap.sleep(SLEEP_MAX);
-                self.now = wall_ms();
-                self.engine.lapse(self.now);
+                self.look_around();
                 // Also if a client that must not has cleared the bit of the mail.
                 self.read_mail();
                 waiter.progressed();
@@ -302,10 +310,8 @@ impl<S: Seat> Serving<S> {
         self.rounds = self.rounds.wrapping_add(1);
         self.steps += 1;
         if self.steps >= STEPS_PER_CLOCK {
-            (self.now, self.steps) = (wall_ms(), 0);
-            if self.engine.holds_long() {
-                self.engine.lapse(self.now);
-            }
+            self.steps = 0;
+            self.look_around();
         }
         let mut asked = self.take_requests();
         if self.watched.is_empty() || self.rounds.is_multiple_of(ROUNDS_PER_BITS) {
@@ -329,6 +335,17 @@ impl<S: Seat> Serving<S> {
             self.wake_replied();
         }
         asked
+    }
+
+    /// Looks at what changes by itself: the time, and whether devices have failed.
+    fn look_around(&mut self) {
+        self.now = wall_ms();
+        if self.engine.holds_long() {
+            self.engine.lapse(self.now);
+        }
+        if self.intake.take_failure() {
+            self.tally().add(What::QueuePairsFailed, 1);
+        }
     }
 
     /// Takes requests that do not come into their slots by themselves; whether there were any of
@@ -509,5 +526,68 @@ impl<S: Seat> Serving<S> {
                 place.seat.wake();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::Options;
+
+    /// A device that fails once.
+    struct Failing(bool);
+
+    impl Intake for Failing {
+        fn poll(&mut self, _: &mut dyn FnMut(&Request<'_>)) {}
+
+        fn arm(&mut self) {}
+
+        fn take_failure(&mut self) -> bool {
+            std::mem::take(&mut self.0)
+        }
+    }
+
+    /// Nobody sits here.
+    enum Empty {}
+
+    impl Seat for Empty {
+        type Intake = Option<Failing>;
+        const FORM: Form = Form::Sealed;
+        const LINGER: Duration = Duration::ZERO;
+        const WAKES_LATER: bool = false;
+
+        fn slots(&self) -> (Window, Window) {
+            match *self {}
+        }
+
+        fn begin_to_watch(&self) {}
+
+        fn end_to_watch(&self, _: impl FnOnce() -> bool) -> bool {
+            match *self {}
+        }
+
+        fn reply(&mut self, _: Replied, _: bool) {
+            match *self {}
+        }
+
+        fn settle(&self) {}
+
+        fn wake(&self) {}
+    }
+
+    #[test]
+    fn a_device_that_fails_is_counted_once_at_its_thread() {
+        let cache = Cache::new(Options { memory: 8 << 20, ..Options::default() }).unwrap();
+        let geometry = Geometry { servers: 1, clients: 1, windows: 1, value_bytes: 1000 };
+        let bitmap = pair::bitmap(&Window::heap(pair::bell_bytes(1, 1)), 0, 1);
+        let post = Arc::new(Post::new(Arc::new(Bell::new(bitmap, 1))));
+        let tallies = Arc::new(Tallies::new(1));
+        let ways = (post, Some(Failing(true)));
+        let mut serving: Serving<Empty> =
+            Serving::new(0, cache, geometry, 1, ways, Arc::clone(&tallies));
+        for _ in 0..3 * STEPS_PER_CLOCK {
+            assert!(!serving.round());
+        }
+        assert_eq!(tallies.get(What::QueuePairsFailed), 1);
     }
 }

@@ -32,11 +32,14 @@ pub enum What {
     Left,
     /// Clients that were not let in.
     Rejected,
+    /// Datagram queue pairs that failed: the thread's replies go by tcp from then on, and no
+    /// requests come by datagram until the server starts anew.
+    QueuePairsFailed,
 }
 
 impl What {
     /// All, with the names that they are shown by.
-    pub const ALL: [(What, &str); 13] = [
+    pub const ALL: [(What, &str); 14] = [
         (What::Gets, "gets"),
         (What::Hits, "hits"),
         (What::Puts, "puts"),
@@ -50,6 +53,7 @@ impl What {
         (What::Joined, "joined"),
         (What::Left, "left"),
         (What::Rejected, "rejected"),
+        (What::QueuePairsFailed, "queue_pairs_failed"),
     ];
 }
 

@@ -1,5 +1,9 @@
-//! A datagram queue pair with memory to send from and to receive into, and how many work requests a
-//! send queue has under way. What cannot be sent now is not sent: whoever misses it asks again.
+//! A datagram queue pair with memory to send from and to receive into, and what its completions
+//! say ([`Ends`]). What cannot be sent now is not sent: whoever misses it asks again. What has come
+//! is kept until somebody asks for it, whoever looked at the completions.
+//!
+//! A completion that says that something failed is the end of the queue pair: it sends and receives
+//! nothing more, and says so ([`Ends::take_failure`]).
 
 use rackpool_core::seam::Mem;
 use rackpool_hw::fabric::verbs::device::Domain;
@@ -20,7 +24,7 @@ pub(super) const INLINE_BYTES: u32 = 256;
 
 /// What of a send queue is in use.
 #[derive(Default)]
-pub(super) struct Sends {
+struct Sends {
     /// Work requests of each doorbell, of which the last one is completed.
     rung: VecDeque<u32>,
     in_use: u32,
@@ -28,17 +32,17 @@ pub(super) struct Sends {
 }
 
 impl Sends {
-    pub(super) fn has_room(&self, depth: u32) -> bool {
+    fn has_room(&self, depth: u32) -> bool {
         self.in_use < depth
     }
 
-    pub(super) fn pushed(&mut self) {
+    fn pushed(&mut self) {
         self.in_use += 1;
         self.pending += 1;
     }
 
     /// Whether a doorbell is due, which is noted.
-    pub(super) fn take_pending(&mut self) -> bool {
+    fn take_pending(&mut self) -> bool {
         let pending = std::mem::take(&mut self.pending);
         if pending > 0 {
             self.rung.push_back(pending);
@@ -47,8 +51,75 @@ impl Sends {
     }
 
     /// The last work request of a doorbell has completed.
-    pub(super) fn completed(&mut self) {
+    fn completed(&mut self) {
         self.in_use -= self.rung.pop_front().unwrap_or(0);
+    }
+}
+
+/// What completions of one queue pair say, of sends and of receives: the numbers of these begin
+/// behind the depth of the send queue. No device is needed for this.
+pub(super) struct Ends {
+    sends: Sends,
+    depth: u32,
+    /// Receives that have ended, in their order, whose memory holds a message that was not taken:
+    /// as many as were posted at most, since none is posted again before that.
+    arrived: VecDeque<Completion>,
+    has_failed: bool,
+    /// That this was not said yet.
+    is_news: bool,
+}
+
+impl Ends {
+    pub(super) fn new(depth: u32) -> Ends {
+        let (sends, arrived) = (Sends::default(), VecDeque::new());
+        Ends { sends, depth, arrived, has_failed: false, is_news: false }
+    }
+
+    /// Notes a completion.
+    pub(super) fn note(&mut self, completion: Completion) {
+        let is_receive = completion.id >= u64::from(self.depth);
+        if !is_receive {
+            self.sends.completed();
+        }
+        match completion.status {
+            Status::Done if is_receive => self.arrived.push_back(completion),
+            Status::Done => {}
+            _ => self.fail(),
+        }
+    }
+
+    /// Notes that the queue pair is of no more use.
+    pub(super) fn fail(&mut self) {
+        self.is_news |= !self.has_failed;
+        self.has_failed = true;
+    }
+
+    /// The next receive whose message is to be taken.
+    fn arrival(&mut self) -> Option<Completion> {
+        self.arrived.pop_front()
+    }
+
+    /// Whether it is of no more use.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// The same, said once.
+    pub(super) fn take_failure(&mut self) -> bool {
+        std::mem::take(&mut self.is_news)
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.sends.has_room(self.depth)
+    }
+
+    pub(super) fn pushed(&mut self) {
+        self.sends.pushed();
+    }
+
+    /// Whether a doorbell is due, which is noted.
+    pub(super) fn take_pending(&mut self) -> bool {
+        self.sends.take_pending()
     }
 }
 
@@ -60,14 +131,15 @@ pub(super) struct Datagrams {
     memory: Window,
     domain: Domain,
     device: Device,
-    sends: Sends,
+    ends: Ends,
     depth: u32,
     /// The next slot to send from.
     next: u32,
     slot_bytes: u64,
     found: Vec<Completion>,
+    /// Receives to be posted again.
+    again: Vec<u64>,
     bytes: Vec<u8>,
-    has_failed: bool,
 }
 
 impl Datagrams {
@@ -106,13 +178,13 @@ impl Datagrams {
             memory,
             domain,
             device: device.clone(),
-            sends: Sends::default(),
+            ends: Ends::new(depth),
             depth,
             next: 0,
             slot_bytes,
             found: Vec::with_capacity(64),
+            again: Vec::new(),
             bytes: Vec::new(),
-            has_failed: false,
         })
     }
 
@@ -134,12 +206,12 @@ impl Datagrams {
     /// too long or there is no room.
     pub(super) fn send(&mut self, to: &Peer, pieces: [&[u8]; 2]) -> bool {
         let bytes = pieces.iter().map(|piece| piece.len()).sum::<usize>();
-        if bytes > self.bytes_max() || self.has_failed {
+        if bytes > self.bytes_max() || self.ends.has_failed() {
             return false;
         }
-        if !self.sends.has_room(self.depth) {
-            self.reap(&mut |_, _| {});
-            if !self.sends.has_room(self.depth) {
+        if !self.ends.has_room() {
+            self.reap();
+            if !self.ends.has_room() || self.ends.has_failed() {
                 return false;
             }
         }
@@ -151,46 +223,43 @@ impl Datagrams {
         let flags = Flags { inline, ..Flags::default() };
         let piece = (&self.region, at, bytes as u64);
         self.pair.push(0, &Operation::SendTo { to, imm: 0 }, [piece], flags);
-        self.sends.pushed();
+        self.ends.pushed();
         true
     }
 
     /// Sends what was put behind one another, under one doorbell.
     pub(super) fn ring(&mut self) {
-        if self.sends.take_pending() {
-            self.has_failed |= self.pair.ring().is_err();
+        if self.ends.take_pending() && self.pair.ring().is_err() {
+            self.ends.fail();
         }
     }
 
     /// Gives each message that has come to `take`, with the number of the queue pair that sent it;
     /// how many.
     pub(super) fn poll(&mut self, take: &mut dyn FnMut(&[u8], u32)) -> usize {
-        self.reap(take)
+        self.reap();
+        let mut count = 0;
+        while let Some(completion) = self.ends.arrival() {
+            count += usize::from(self.take(&completion, take));
+            self.again.push(completion.id);
+        }
+        if !self.again.is_empty() && !self.ends.has_failed() {
+            let (region, slot_bytes) = (&self.region, self.slot_bytes);
+            let again = self.again.iter().map(|id| (*id, (region, id * slot_bytes, slot_bytes)));
+            if self.pair.receive(again).is_err() {
+                self.ends.fail();
+            }
+        }
+        self.again.clear();
+        count
     }
 
-    fn reap(&mut self, take: &mut dyn FnMut(&[u8], u32)) -> usize {
-        let mut found = std::mem::take(&mut self.found);
-        let mut count = 0;
-        if self.completions.poll(&mut found) > 0 {
-            for completion in &found {
-                let is_receive = completion.id >= u64::from(self.depth);
-                if !is_receive {
-                    self.sends.completed();
-                }
-                self.has_failed |= completion.status != Status::Done;
-                if is_receive && completion.status == Status::Done {
-                    count += usize::from(self.take(completion, take));
-                }
-            }
-            let again = found
-                .iter()
-                .filter(|one| one.id >= u64::from(self.depth))
-                .map(|one| (one.id, (&self.region, one.id * self.slot_bytes, self.slot_bytes)));
-            self.has_failed |= !self.has_failed && self.pair.receive(again).is_err();
+    /// Looks at the completions.
+    fn reap(&mut self) {
+        self.completions.poll(&mut self.found);
+        for completion in self.found.drain(..) {
+            self.ends.note(completion);
         }
-        found.clear();
-        self.found = found;
-        count
     }
 
     fn take(&mut self, completion: &Completion, take: &mut dyn FnMut(&[u8], u32)) -> bool {
@@ -212,6 +281,61 @@ impl Datagrams {
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        self.has_failed
+        self.ends.has_failed()
+    }
+
+    /// Whether the queue pair is of no more use, said once.
+    pub(super) fn take_failure(&mut self) -> bool {
+        self.ends.take_failure()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEPTH: u32 = 256;
+
+    fn completion(id: u64, status: Status) -> Completion {
+        let (is_write, has_header) = (false, true);
+        let is_receive = id >= u64::from(DEPTH);
+        Completion { id, is_receive, is_write, status, bytes: 64, imm: 0, source: 9, has_header }
+    }
+
+    /// A full send queue looks at the completions, among which are requests.
+    #[test]
+    fn what_comes_while_the_send_queue_is_full_is_taken_later_in_its_order() {
+        let mut ends = Ends::new(DEPTH);
+        for _ in 0..DEPTH / 64 {
+            (0..64).for_each(|_| ends.pushed());
+            assert!(ends.take_pending() && !ends.take_pending());
+        }
+        assert!(!ends.has_room());
+        for receive in 0..20 {
+            ends.note(completion(u64::from(DEPTH) + receive, Status::Done));
+        }
+        assert!(!ends.has_room());
+        ends.note(completion(0, Status::Done));
+        assert!(ends.has_room());
+        (0..64).for_each(|_| ends.pushed());
+        assert!(!ends.has_room(), "a doorbell's work requests are free together");
+        let arrived: Vec<_> = std::iter::from_fn(|| ends.arrival()).map(|one| one.id).collect();
+        assert_eq!(arrived, (256..276).collect::<Vec<_>>());
+        assert!(!ends.has_failed());
+    }
+
+    #[test]
+    fn a_queue_pair_that_fails_says_so_once_and_stays_failed() {
+        for id in [0, u64::from(DEPTH)] {
+            let mut ends = Ends::new(DEPTH);
+            ends.pushed();
+            ends.take_pending();
+            assert!(!ends.take_failure());
+            ends.note(completion(id, Status::Failed(5)));
+            ends.note(completion(id, Status::Failed(5)));
+            assert!(ends.has_failed() && ends.take_failure());
+            assert!(ends.has_failed() && !ends.take_failure());
+            assert_eq!(ends.arrival(), None, "what failed brought nothing");
+        }
     }
 }

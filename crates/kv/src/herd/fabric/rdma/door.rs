@@ -180,6 +180,10 @@ impl serving::Intake for Intake {
     fn arm(&mut self) {
         lock(&self.lane).arm();
     }
+
+    fn take_failure(&mut self) -> bool {
+        lock(&self.lane).take_failure()
+    }
 }
 
 impl Drop for Intake {

@@ -2,10 +2,11 @@
 
 use super::super::Wire;
 use super::super::note::BELL_BYTES;
-use super::datagrams::{Datagrams, INLINE_BYTES, SENDS, Sends};
+use super::datagrams::{Datagrams, Ends, INLINE_BYTES, SENDS};
 use super::{Call, Carriage, Consent, LABEL_BYTES, Label, Place};
 use crate::herd::error::{Error, Result};
 use crate::herd::geometry::Geometry;
+use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Mem, Nanos, PeerId, PostError, RemoteAddr, Sge, Verb,
     WorkRequest,
@@ -68,6 +69,26 @@ struct Way {
     bells: BufId,
 }
 
+impl Way {
+    /// Whether a queue pair is of no more use, and with it the way.
+    fn has_failed(&self) -> bool {
+        let requests = match &self.requests {
+            Requests::Connected(one) => one.ends.has_failed(),
+            Requests::Datagrams(_) => false,
+        };
+        requests || self.replies.has_failed()
+    }
+
+    /// The same, said once.
+    fn take_failure(&mut self) -> bool {
+        let requests = match &mut self.requests {
+            Requests::Connected(one) => one.ends.take_failure(),
+            Requests::Datagrams(_) => false,
+        };
+        self.replies.take_failure() || requests
+    }
+}
+
 enum Requests {
     Connected(Box<Connected>),
     /// The ways to the server's threads, used by the queue pair of the replies.
@@ -81,8 +102,7 @@ struct Connected {
     region: Region,
     memory: Window,
     _domain: Domain,
-    sends: Sends,
-    depth: u32,
+    ends: Ends,
     key: u32,
     found: Vec<Completion>,
 }
@@ -99,25 +119,15 @@ impl Connected {
         let completions = Completions::new(device, depth)?;
         let depths = Depths { send: depth, receive: 1, pieces: 1, inline_bytes: INLINE_BYTES };
         let pair = QueuePair::new(device, &domain, &completions, Kind::Unreliable, depths)?;
-        let (sends, found) = (Sends::default(), Vec::new());
-        Ok(Connected {
-            pair,
-            completions,
-            region,
-            memory,
-            _domain: domain,
-            sends,
-            depth,
-            key: 0,
-            found,
-        })
+        let (ends, found) = (Ends::new(depth), Vec::new());
+        Ok(Connected { pair, completions, region, memory, _domain: domain, ends, key: 0, found })
     }
 
     /// Adds the WRITE of bytes that lie at `at` in the frame; `false` if the queue is full.
     fn write(&mut self, at: u64, bytes: &[u8]) -> bool {
-        if !self.sends.has_room(self.depth) {
+        if !self.ends.has_room() {
             self.reap();
-            if !self.sends.has_room(self.depth) {
+            if !self.ends.has_room() {
                 return false;
             }
         }
@@ -126,15 +136,15 @@ impl Connected {
         let flags = Flags { inline, ..Flags::default() };
         let piece = (&self.region, at, bytes.len() as u64);
         self.pair.push(0, &Operation::Write { address: at, key: self.key }, [piece], flags);
-        self.sends.pushed();
+        self.ends.pushed();
         true
     }
 
     fn reap(&mut self) {
-        let mut found = std::mem::take(&mut self.found);
-        self.completions.poll(&mut found);
-        found.drain(..).for_each(|_| self.sends.completed());
-        self.found = found;
+        self.completions.poll(&mut self.found);
+        for completion in self.found.drain(..) {
+            self.ends.note(completion);
+        }
     }
 }
 
@@ -279,11 +289,12 @@ impl Rdma {
         let Some(way) = &mut self.way else { return Ok(()) };
         way.replies.ring();
         if let Requests::Connected(one) = &mut way.requests
-            && one.sends.take_pending()
+            && one.ends.take_pending()
+            && one.pair.ring().is_err()
         {
-            return one.pair.ring().map_err(|_| PostError::Down);
+            one.ends.fail();
         }
-        if way.replies.has_failed() { Err(PostError::Down) } else { Ok(()) }
+        if way.has_failed() { Err(PostError::Down) } else { Ok(()) }
     }
 }
 
@@ -331,6 +342,11 @@ impl Fabric for Rdma {
                     *strays += 1;
                 }
             });
+            if way.take_failure() {
+                // Nothing comes by it any more: whoever waits has to connect anew.
+                let cause = DeathCause::Closed;
+                events.push(FabricEvent::Closed { peer: PeerId(0), cause });
+            }
         }
         self.endpoint.poll(now, events);
         events.len() - before
