@@ -11,7 +11,9 @@ use rackpool_hw::fabric::FabricError;
 use rackpool_hw::numa::Placement;
 use rackpool_hw::process::raise_descriptor_limit;
 use rackpool_hw::secret::Secret;
-use rackpool_kv::cache::{Cache, Error, Options, ReadCost, Shelving, Tier, TierRule};
+use rackpool_kv::cache::{
+    Cache, Error, Options, ReadCost, Shelving, Tier, TierRule, partitions_for,
+};
 use rackpool_kv::front::auth::read_users;
 use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::server::{Doors, Server, StartError};
@@ -24,8 +26,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Parts of the cache for each thread, if there are several: so many that they rarely meet.
-const PARTITIONS_PER_THREAD: u32 = 4;
 /// Descriptors beside those of connections: doors, threads, the pool.
 const DESCRIPTORS_SPARE: u64 = 256;
 /// Memory on the nodes of a tier on which its speed is measured.
@@ -130,15 +130,11 @@ fn cores() -> usize {
 }
 
 fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
-    let partitions = match threads as u32 {
-        1 => 1,
-        several => (several * PARTITIONS_PER_THREAD).min(64),
-    };
     // Whoever can choose keys must not be able to choose their places as well.
     let seed = rackpool_hw::process::random_u64();
     let options = Options {
         memory: args.memory,
-        partitions,
+        partitions: partitions_for(threads as u32),
         policy: args.policy.policy,
         // With a tier it is a limit of what lies there.
         max_value: args.max_value.filter(|_| !has_tier(args)).unwrap_or(0),

@@ -344,6 +344,36 @@ fn hundreds_of_clients_are_served_and_the_server_sleeps_between() {
     }
 }
 
+/// As many clients as a door has by default, and one more.
+#[test]
+fn a_thousand_clients_share_memory_with_the_server_at_once() {
+    const CLIENTS: usize = 1024;
+    let limit = rackpool_hw::process::raise_descriptor_limit();
+    assert!(limit >= 10_000, "{limit} descriptors are too few: nine a client are needed");
+    let name = unique("thousand");
+    let server = server(&name, CLIENTS as u32, 2);
+    let mut clients: Vec<Client> =
+        (0..CLIENTS).map(|_| Client::connect_with(&name, 2).unwrap()).collect();
+    assert!(matches!(Client::connect(&name), Err(Error::Full { clients: 1024 })));
+    for (key, client) in clients.iter_mut().enumerate() {
+        client.submit_put(&key_of(key), &value_of(key, 1), 0, 0).unwrap();
+        client.ring();
+    }
+    for client in &mut clients {
+        client.wait().unwrap();
+        let polled = client.poll(|_, answer| assert!(matches!(answer, Answer::Stored)));
+        assert_eq!(polled.unwrap(), 1);
+    }
+    // Each asks for what its neighbour has stored.
+    for (key, client) in (1..).zip(&mut clients) {
+        let mut value = Vec::new();
+        assert!(client.get(&key_of(key % CLIENTS), &mut value).unwrap().is_some());
+        check(key % CLIENTS, &value);
+    }
+    let tallies = server.tallies();
+    assert_eq!([What::Puts, What::Malformed].map(|what| tallies.get(what)), [1024, 0]);
+}
+
 #[test]
 fn several_threads_and_clients_work_without_a_wrong_value() {
     let name = unique("work");

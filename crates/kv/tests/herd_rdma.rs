@@ -23,11 +23,15 @@ fn variable(name: &str) -> String {
 }
 
 fn server(clients: u32) -> Server {
+    server_of(clients, 1)
+}
+
+fn server_of(clients: u32, threads: u32) -> Server {
     let options = Options { memory: 32 << 20, partitions: 2, seed: 5, ..Options::default() };
     let device = Some(variable("RACKPOOL_VERBS_TARGET_DEVICE"));
     let listen = "127.0.0.1:0".parse().unwrap();
-    let door = FabricDoor { clients, device, ..FabricDoor::new(listen, 1) };
-    Server::start_fabric(Cache::new(options).unwrap(), &door, 1).unwrap()
+    let door = FabricDoor { clients, device, ..FabricDoor::new(listen, threads) };
+    Server::start_fabric(Cache::new(options).unwrap(), &door, threads).unwrap()
 }
 
 fn options(carriage: Carriage) -> RdmaOptions {
@@ -155,6 +159,31 @@ fn many_clients_come_by_datagrams_and_the_server_has_one_queue_pair_for_them() {
          operations after {all_s:.1} s, {reminders} reminders"
     );
     assert_eq!(server.tallies().get(What::Puts), rounds * CLIENTS);
+}
+
+#[test]
+#[ignore = "needs RDMA devices: cargo xtask vm herd"]
+fn a_client_has_one_connected_queue_pair_whatever_the_number_of_threads() {
+    const CLIENTS: u64 = 5;
+    for threads in [1, 2, 3] {
+        let server = server_of(8, threads);
+        let addr = server.addr().unwrap();
+        let connected = || server.tallies().get(What::QueuePairs);
+        let mut clients: Vec<_> = (0..CLIENTS)
+            .map(|_| Client::connect_rdma(addr, &options(Carriage::Connected)).unwrap())
+            .collect();
+        assert_eq!(connected(), CLIENTS, "{threads} threads");
+        // Each asks every thread.
+        for client in &mut clients {
+            for key in 0..20u64 {
+                insist(|| client.put(&key.to_le_bytes(), &key.to_le_bytes(), 0, 0));
+            }
+        }
+        let _datagrams = Client::connect_rdma(addr, &options(Carriage::Datagrams)).unwrap();
+        assert_eq!(connected(), CLIENTS, "datagrams need none");
+        assert_eq!(server.tallies().get(What::Puts), 20 * CLIENTS);
+        println!("\nresult: {CLIENTS} clients of {threads} threads: {} queue pairs", connected());
+    }
 }
 
 /// A client, as soon as there is room for one.

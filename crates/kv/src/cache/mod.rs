@@ -75,6 +75,9 @@ pub type Millis = u64;
 pub const KEY_BYTES_MAX: usize = 32 << 10;
 /// Most partitions.
 pub const PARTITIONS_MAX: u32 = 64;
+/// Partitions for each thread, where there is room for so many: threads then seldom wait for one
+/// another.
+const PARTITIONS_PER_THREAD: u32 = 4;
 /// Private bytes of a partition beside what its units cost: buffers and the structure itself.
 const PARTITION_BYTES: u64 = 72 << 10;
 /// Shortest value that may lie in another tier, bytes: shorter ones are answered by the fast path,
@@ -242,6 +245,19 @@ pub struct Cache {
     far_bytes_min: u64,
     /// Holds the lock that keeps other processes away.
     _file: Option<Arc<File>>,
+}
+
+/// How many partitions a cache has that so many threads use: a multiple of the threads, up to 64 of
+/// them, so that a thread of HERD's door, to which clients bring the keys of its share, has its
+/// partitions for itself.
+pub fn partitions_for(threads: u32) -> u32 {
+    match threads {
+        0 | 1 => 1,
+        several => {
+            let each = (PARTITIONS_MAX / several).clamp(1, PARTITIONS_PER_THREAD);
+            (several * each).min(PARTITIONS_MAX)
+        }
+    }
 }
 
 impl Cache {

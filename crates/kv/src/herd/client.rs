@@ -224,7 +224,9 @@ impl<L: Link> Client<L> {
     }
 
     /// The server thread of a key: that of the key's partition of the cache, so that a thread keeps
-    /// to partitions of its own where their number is a multiple of the threads'.
+    /// to partitions of its own where their number is a multiple of the threads', as
+    /// [`partitions_for`](crate::cache::partitions_for) makes it. (Of `k` partitions a thread,
+    /// those of a thread are `k` that follow one another: `Cache::index_of` divides by as much.)
     #[inline]
     fn server_of(&self, key: &[u8]) -> u32 {
         match self.geometry.servers {

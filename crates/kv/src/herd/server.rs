@@ -254,3 +254,55 @@ impl Drop for Server {
         self.stop();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{Options, partitions_for};
+    use crate::herd::Client;
+    use crate::herd::tally::What;
+    use std::collections::BTreeMap;
+
+    /// The threads' look-ups so far, as soon as there are `count`.
+    fn gets(server: &Server, count: u64) -> Vec<u64> {
+        while server.tallies.get(What::Gets) < count {
+            std::thread::yield_now();
+        }
+        server.tallies.0.iter().map(|tally| tally.get(What::Gets)).collect()
+    }
+
+    #[test]
+    fn a_partition_is_asked_by_one_thread_whatever_their_number() {
+        for threads in [1, 2, 3, 17, 24, 33, 63] {
+            let partitions = partitions_for(threads);
+            let options = Options { memory: 256 << 20, partitions, seed: 9, ..Options::default() };
+            let cache = Cache::new(options).unwrap();
+            let name = format!("rackpool/test/{}/partitions{threads}", std::process::id());
+            let server = Server::start(cache.clone(), &Door::new(&name), threads).unwrap();
+            let mut client = Client::connect(&name).unwrap();
+            let mut before = gets(&server, 0);
+            let mut owners = BTreeMap::new();
+            for number in 1..=300u64 {
+                let key = number.to_le_bytes();
+                assert!(client.get(&key, &mut Vec::new()).unwrap().is_none());
+                let now = gets(&server, number);
+                let asked = before.iter().zip(&now).position(|(before, now)| before != now);
+                let partition = cache.partition_of(&key) as u32;
+                let owner = *owners.entry(partition).or_insert(asked);
+                assert_eq!(asked, owner, "{threads} threads, partition {partition}");
+                assert_eq!(asked, Some((partition * threads / partitions) as usize));
+                before = now;
+            }
+        }
+    }
+
+    #[test]
+    fn partitions_are_a_multiple_of_the_threads_and_few_enough() {
+        for threads in 1..=64 {
+            let partitions = partitions_for(threads);
+            assert!(partitions.is_multiple_of(threads) && partitions <= 64, "{threads}");
+        }
+        let counts = [0, 1, 2, 16, 17, 32, 33, 64, 65, 1000].map(partitions_for);
+        assert_eq!(counts, [1, 1, 8, 64, 51, 64, 33, 64, 64, 64]);
+    }
+}

@@ -32,6 +32,9 @@ pub enum What {
     Left,
     /// Clients that were not let in.
     Rejected,
+    /// Queue pairs connected with a client's, for requests by WRITE: one a client, whatever the
+    /// number of threads.
+    QueuePairs,
     /// Datagram queue pairs that failed: the thread's replies go by tcp from then on, and no
     /// requests come by datagram until the server starts anew.
     QueuePairsFailed,
@@ -39,7 +42,7 @@ pub enum What {
 
 impl What {
     /// All, with the names that they are shown by.
-    pub const ALL: [(What, &str); 14] = [
+    pub const ALL: [(What, &str); 15] = [
         (What::Gets, "gets"),
         (What::Hits, "hits"),
         (What::Puts, "puts"),
@@ -53,6 +56,7 @@ impl What {
         (What::Joined, "joined"),
         (What::Left, "left"),
         (What::Rejected, "rejected"),
+        (What::QueuePairs, "queue_pairs"),
         (What::QueuePairsFailed, "queue_pairs_failed"),
     ];
 }

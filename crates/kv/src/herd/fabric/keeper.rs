@@ -356,6 +356,8 @@ impl FabricKeeper {
             door.leave(client);
             door.join(client, &frame, message)
         });
+        let made = self.rdma.as_mut().map_or(0, rdma::Door::take_made);
+        self.tallies.0[self.posts.len()].add(What::QueuePairs, made);
         let Some((seats, consent)) = joined else {
             // What is no consent is a refusal.
             let _ = self.target.send(peer, &[0; 40]);

@@ -40,6 +40,8 @@ struct Connection {
 /// The devices' part of the door; owned by the doorkeeper.
 pub(in crate::herd) struct Door {
     connections: BTreeMap<u32, Connection>,
+    /// Connected queue pairs that were made and not counted yet.
+    made: u64,
     /// Behind the connections, which use it.
     completions: Completions,
     lanes: Vec<Shared>,
@@ -58,7 +60,7 @@ impl Door {
         });
         let lanes = lanes.collect::<Result<_, VerbsError>>()?;
         let completions = Completions::new(&device, 16)?;
-        Ok(Door { connections: BTreeMap::new(), completions, lanes, device })
+        Ok(Door { connections: BTreeMap::new(), made: 0, completions, lanes, device })
     }
 
     /// Where a thread's datagrams come in; it is woken by its bell. Errors: `Io`.
@@ -95,6 +97,7 @@ impl Door {
             let kind = Kind::Unreliable;
             let mut pair = QueuePair::new(&self.device, &domain, &self.completions, kind, depths)?;
             pair.connect(&to)?;
+            self.made += 1;
             (key, connected) = (region.remote_key(), pair.address().into());
             let connection = Connection { pair, _frame: region, _domain: domain };
             self.connections.insert(client, connection);
@@ -110,6 +113,11 @@ impl Door {
             said.extend_from_slice(Place::from(lock(lane).address()).as_bytes());
         }
         Ok(Some((seats, said)))
+    }
+
+    /// How many connected queue pairs were made since this was asked last.
+    pub fn take_made(&mut self) -> u64 {
+        std::mem::take(&mut self.made)
     }
 
     /// A client has ended: when this returns, nothing is written into its frame any more.
