@@ -1,11 +1,14 @@
 //! Where the slot of a request is: HERD's formula, and the sizes around it.
 //!
-//! The request region has a slot for each server thread, client and window. The region of shared
-//! memory that a client has for itself is the same with one client; a region that all clients write
-//! by one-sided operations has all of them.
+//! HERD's request region has a slot for each server thread, client and window, NS·NC·W of them, and
+//! every client may write all. Here each client has request memory of its own, NS·W slots: shared
+//! with the server alone (`pair.rs`), or a frame of the fabric's target (`fabric/keeper.rs`). It
+//! may write no other, so it harms nobody else. So both doors use the formula with one client
+//! ([`Geometry::clients`] is 1) for each of these memories.
 //!
-//! Source: HERD §4.2 (request region, slot formula); slots are longer than its 1 KB by key, head
-//! and seal, so that 1000 bytes of value fit beside the longest key.
+//! Source: HERD §4.2 (request region, slot formula); a memory for each client is decision 0045.
+//! Slots are longer than HERD's 1 KB by key, head and seal, so that 1000 bytes of value fit beside
+//! the longest key.
 
 use super::error::{Error, Result};
 use super::message::{HEAD_BYTES, KEY_BYTES_MAX};
@@ -50,12 +53,12 @@ pub(super) const AHEAD: u64 = 4;
 /// Bytes of the seal.
 pub(super) const SEAL_BYTES: u64 = 8;
 
-/// The sizes of a region.
+/// The sizes of a memory of request slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Server threads (HERD's NS).
     pub servers: u32,
-    /// Clients (HERD's NC).
+    /// Clients whose slots lie in it (HERD's NC); 1 in the memory of a client.
     pub clients: u32,
     /// Requests that a client may have under way at one server thread (HERD's W).
     pub windows: u32,

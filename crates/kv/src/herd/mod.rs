@@ -35,9 +35,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Source: HERD §4 (request region, windows, polling, prefetch). Of its transport (unreliable
-//! WRITE, datagram replies) shared memory needs nothing: nothing is lost there, and a reply is a
-//! store; the fabric between hosts has WRITE requests and SEND replies.
+//! Source: HERD §4 (request region, windows, polling, prefetch); where this departs from it is
+//! decision 0045. Of its transport (unreliable WRITE, datagram replies) shared memory needs
+//! nothing: nothing is lost there, and a reply is a store; the fabric between hosts has WRITE
+//! requests and SEND replies.
 
 pub mod client;
 mod engine;

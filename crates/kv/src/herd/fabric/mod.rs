@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! client                                      server
-//! Client<Far> --- WRITE: sealed slot -------> its frame of the request region --> serving thread
+//! Client<Far> --- WRITE: sealed slot -------> its frame of the target's pages ---> serving thread
 //!             --- the last WRITE of a batch                                          |
 //!                 rings (WRITE_IMM), if                                              |
 //!                 nobody watches ----------> fabric's thread --> doorkeeper --bell-->|
@@ -11,7 +11,7 @@
 //!             <-- SEND: nobody watches you
 //! ```
 //!
-//! *Places.* The request region is the pages of a fabric target, one frame (page) a client; the
+//! *Places.* Request slots lie in the pages of a fabric target, one frame (page) a client; the
 //! frame's generation is the client's key. Of NC clients each has one connection, whatever the
 //! number of serving threads. When a connection ends, first the generation goes, so that nothing is
 //! executed under the key any more, then the serving threads drop the client, and only then the

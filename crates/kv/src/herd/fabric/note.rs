@@ -6,7 +6,7 @@
 use super::super::welcome::Welcome;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The client's frame in the request region.
+/// The client's frame among the target's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Grant {
