@@ -234,6 +234,7 @@ pub struct QpCap {
 
 /// What a queue pair is made with.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct QpInitAttr {
     pub qp_context: *mut c_void,
     pub send_cq: *mut Cq,

@@ -7,11 +7,14 @@ use super::VerbsError;
 use super::device::{Device, Domain, RawDomain};
 use super::ffi::{self, Gid, number};
 use super::memory::Region;
+use rustix::io::Errno;
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+/// By so much fewer inline bytes a device is asked for when it refuses.
+const LINE_BYTES: u32 = 64;
 /// Completions taken at once.
 const POLLED: usize = 32;
 /// The connection manager's default: how long a packet waits for its acknowledgement before it is
@@ -60,7 +63,8 @@ pub struct Depths {
     pub receive: u32,
     /// Pieces of a work request.
     pub pieces: u32,
-    /// Bytes that may travel inside a work request.
+    /// Bytes that shall be able to travel inside a work request; a device that cannot do that is
+    /// asked for less, and [`QueuePair::inline_bytes_max`] says what it granted.
     pub inline_bytes: u32,
 }
 
@@ -366,7 +370,7 @@ impl QueuePair {
     ) -> Result<QueuePair, VerbsError> {
         let Domain(domain) = domain;
         let cq = completions.raw.as_ptr();
-        let mut attributes = ffi::QpInitAttr {
+        let attributes = ffi::QpInitAttr {
             qp_context: std::ptr::null_mut(),
             send_cq: cq,
             recv_cq: cq,
@@ -381,12 +385,17 @@ impl QueuePair {
             qp_type: kind.number(),
             sq_sig_all: 0,
         };
-        // SAFETY: domain and queue are there.
-        let raw =
-            unsafe { (domain.context.library.create_qp)(domain.raw.as_ptr(), &mut attributes) };
-        let raw = NonNull::new(raw).ok_or_else(|| VerbsError::os("making a queue pair"))?;
-        let cap = attributes.cap;
-        let depths = Depths { inline_bytes: cap.max_inline_data, ..depths };
+        let (raw, inline_bytes) = ask_for_inline(depths.inline_bytes, |inline_bytes| {
+            // What a device granted in other fields is of no interest, nor what it refused.
+            let mut attributes = attributes;
+            attributes.cap.max_inline_data = inline_bytes;
+            let create = domain.context.library.create_qp;
+            // SAFETY: domain and queue are there.
+            let raw = unsafe { create(domain.raw.as_ptr(), &mut attributes) };
+            let raw = NonNull::new(raw).ok_or_else(|| VerbsError::os("making a queue pair"))?;
+            Ok((raw, attributes.cap.max_inline_data))
+        })?;
+        let depths = Depths { inline_bytes, ..depths };
         let mut pair = QueuePair {
             raw,
             domain: Arc::clone(domain),
@@ -418,7 +427,8 @@ impl QueuePair {
         unsafe { self.raw.as_ref() }.qp_num
     }
 
-    /// Bytes that may travel inside a work request.
+    /// Bytes that may travel inside a work request, as the device granted it: at least what it was
+    /// asked for last.
     pub fn inline_bytes_max(&self) -> u32 {
         self.depths.inline_bytes
     }
@@ -647,6 +657,32 @@ fn encode(operation: &Operation<'_>) -> (c_int, u32, ffi::WrTarget) {
     }
 }
 
+/// What `make` makes with as many inline bytes as the device takes, up to so many: one that refuses
+/// is asked for a line less, down to none. Errors: the first refusal, if all are refused or it has
+/// another reason.
+fn ask_for_inline<T>(
+    inline_bytes: u32,
+    mut make: impl FnMut(u32) -> Result<T, VerbsError>,
+) -> Result<T, VerbsError> {
+    let refused = match make(inline_bytes) {
+        Err(error) if is_too_much(&error) => error,
+        made => return made,
+    };
+    for lines in (0..inline_bytes.div_ceil(LINE_BYTES)).rev() {
+        match make(lines * LINE_BYTES) {
+            Err(error) if is_too_much(&error) => {}
+            made => return made,
+        }
+    }
+    Err(refused)
+}
+
+/// Whether a device may have refused because of the sizes.
+fn is_too_much(error: &VerbsError) -> bool {
+    let codes = [Errno::INVAL, Errno::NOMEM].map(Errno::raw_os_error);
+    matches!(error, VerbsError::Os { code, .. } if codes.contains(code))
+}
+
 fn no_attributes() -> ffi::QpAttr {
     // SAFETY: plain numbers, for which zeros are valid.
     unsafe { std::mem::zeroed() }
@@ -673,6 +709,34 @@ mod tests {
         let codes = [256, 512, 1024, 2048, 4096].map(mtu_code);
         assert_eq!(codes, [1, 2, 3, 4, 5]);
         assert_eq!(mtu_code(1500), 3);
+    }
+
+    #[test]
+    fn a_device_is_asked_for_fewer_inline_bytes_until_it_grants_them() {
+        let refusal = |code| VerbsError::Os { what: "a queue pair", code };
+        for (asked, possible, asks) in [
+            (256, 1000, &[256][..]),
+            (256, 220, &[256, 192]),
+            (256, 64, &[256, 192, 128, 64]),
+            (100, 70, &[100, 64]),
+            (256, 0, &[256, 192, 128, 64, 0]),
+            (0, 0, &[0]),
+        ] {
+            let mut seen = Vec::new();
+            let granted = ask_for_inline(asked, |bytes| {
+                seen.push(bytes);
+                if bytes <= possible { Ok(bytes) } else { Err(refusal(22)) }
+            });
+            assert_eq!((granted.unwrap(), &seen[..]), (seen[seen.len() - 1], asks));
+        }
+        let mut asks = 0;
+        let never = ask_for_inline(256, |bytes| -> Result<(), _> {
+            asks += 1;
+            Err(refusal(if bytes == 256 { 12 } else { 22 }))
+        });
+        assert!(matches!(never, Err(VerbsError::Os { code: 12, .. })) && asks == 5);
+        let other = ask_for_inline(256, |_| -> Result<(), _> { Err(refusal(1)) });
+        assert!(matches!(other, Err(VerbsError::Os { code: 1, .. })));
     }
 
     #[test]

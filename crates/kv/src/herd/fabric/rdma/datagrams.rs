@@ -19,7 +19,9 @@ use std::os::fd::BorrowedFd;
 
 /// Work requests under way on a send queue.
 pub(super) const SENDS: u32 = 256;
-/// Bytes that travel inside a work request, if the device can: HERD's limit (§3.1).
+/// Bytes that travel inside a work request, if the device grants it: HERD's limit (§3.1). What it
+/// granted is what is used, and what is longer is sent out of registered memory. HERD itself stops
+/// earlier, where its cards were faster without (decision 0045).
 pub(super) const INLINE_BYTES: u32 = 256;
 
 /// What of a send queue is in use.
