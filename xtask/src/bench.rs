@@ -1,8 +1,8 @@
-//! The benchmarks in their smallest size, so that they do not rot.
+//! The benchmarks, and what reproduces a paper, in their smallest size, so that they do not rot.
 //!
 //! Only that they run and report is checked here, never a number: a CI machine's numbers mean
 //! nothing. So they are built without LTO, beside what the simulator's steps have built. The rows
-//! of `BENCHMARKS` follow `rackpool bench`; add a row with each new benchmark.
+//! of `BENCHMARKS` follow `rackpool`; add a row with each new benchmark.
 
 use std::fs;
 
@@ -11,16 +11,20 @@ use serde_json::Value;
 use crate::run::Context;
 use crate::sim::without_lto;
 
-/// Words after `rackpool bench`; `--quick --json FILE` is added to each.
+/// Words after `rackpool`; `--quick` is added to each, and where the report goes.
 const BENCHMARKS: &[&[&str]] = &[
-    &["local"],
-    &["ring"],
-    &["remote", "--fabric", "tcp"],
-    &["remote", "--fabric", "shm"],
-    &["locks"],
-    &["ycsb"],
-    &["sim"],
-    &["dram"],
+    &["bench", "local"],
+    &["bench", "ring"],
+    &["bench", "remote", "--fabric", "tcp"],
+    &["bench", "remote", "--fabric", "shm"],
+    &["bench", "locks"],
+    &["bench", "ycsb"],
+    &["bench", "cache"],
+    &["bench", "cache", "--workload", "cdn"],
+    &["bench", "kv"],
+    &["bench", "sim"],
+    &["bench", "dram"],
+    &["repro", "herd"],
 ];
 
 /// Where numbers may come from; a report must say which.
@@ -33,19 +37,23 @@ pub fn smallest(context: &Context) -> Result<(), String> {
     let build = ["build", "--release", "-p", "rackpool-cli"];
     without_lto(context, &build).minutes(15).run(context)?;
     for words in BENCHMARKS {
-        let name = words.join("-").replace("---", "-").replace("--", "-");
+        let name = words[1..].join("-").replace("---", "-").replace("--", "-");
         let report = directory.join(format!("{name}.json"));
         // A report of an earlier run must not pass for this one's.
         if report.exists() {
             fs::remove_file(&report).map_err(|e| format!("{}: {e}", report.display()))?;
         }
         let file = report.to_string_lossy();
-        let mut line = vec!["run", "--release", "--quiet", "-p", "rackpool-cli", "--", "bench"];
+        let folder = directory.to_string_lossy();
+        let mut line = vec!["run", "--release", "--quiet", "-p", "rackpool-cli", "--"];
         line.extend(*words);
-        line.extend(["--quick", "--json", &file]);
+        // An evaluation writes `PAPER.json` into a folder.
+        let whereto = if words[0] == "repro" { ["--out", &folder] } else { ["--json", &file] };
+        line.extend(whereto);
+        line.push("--quick");
         without_lto(context, &line).minutes(3).run(context)?;
         let text = fs::read_to_string(&report)
-            .map_err(|e| format!("bench {} wrote no report: {file}: {e}", words.join(" ")))?;
+            .map_err(|e| format!("{} wrote no report: {file}: {e}", words.join(" ")))?;
         let count = results(&text).map_err(|why| format!("{file}: {why}"))?;
         println!("{count} results in {file}");
     }

@@ -35,6 +35,8 @@ pub struct Figure {
     pub ours: f64,
     /// What the paper says.
     pub paper: Paper,
+    /// How near ours has to be to a number, as a share of it.
+    pub within: f64,
     /// Where, and anything that has to be said of the comparison.
     pub note: &'static str,
 }
@@ -49,12 +51,12 @@ impl Figure {
         Some(self.ours / paper)
     }
 
-    /// Whether it is what the text says: within a fifth of a number, or on the right side of a
+    /// Whether it is what the text says: near enough to a number, or on the right side of a
     /// bound. `None` if the text says nothing.
     pub fn is_met(&self) -> Option<bool> {
         let ratio = self.ratio()?;
         Some(match self.paper {
-            Paper::Is(_) => (0.8..=1.2).contains(&ratio),
+            Paper::Is(_) => (1.0 - self.within..=1.0 + self.within).contains(&ratio),
             Paper::Below(_) => ratio <= 1.0,
             Paper::Above(_) => ratio >= 1.0,
             Paper::Silent => true,

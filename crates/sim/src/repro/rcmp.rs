@@ -17,6 +17,8 @@ use rackpool_core::daemon::Rings;
 use rackpool_core::policy::{CostParams, PaperParams, Policy};
 use rackpool_core::rrpc::{INLINE_BYTES_MAX, Probe, THRESHOLD_PAPER_BYTES, threshold};
 
+/// How near a figure has to be to be as stated: a fifth.
+const WITHIN: f64 = 0.2;
 /// Sizes of §6.2, bytes.
 const SIZES: [u64; 6] = [64, 128, 256, 512, 1024, 4096];
 /// Clients of each rack.
@@ -165,7 +167,8 @@ impl Rcmp {
     ) {
         let is_lower_better = unit == "ns";
         let name = name.to_owned();
-        self.repro.figures.push(Figure { name, unit, is_lower_better, ours, paper, note });
+        let figure = Figure { name, unit, is_lower_better, ours, paper, within: WITHIN, note };
+        self.repro.figures.push(figure);
     }
 
     fn ladder(&mut self) -> Result<(), String> {
