@@ -78,8 +78,9 @@ pub const STREAM_BYTES_MIN: u64 = 64 << 10;
 pub const PIN_BYTES_MIN: u64 = 32 << 10;
 /// Answers that wait for a client, bytes, above which its further commands wait as well.
 pub const OUTPUT_SOFT_BYTES: u64 = 1 << 20;
-/// Look-ups that are gathered before they are done.
-pub const BATCH_KEYS_MAX: usize = 256;
+/// Look-ups that are gathered and done at once. Between two such batches it is seen whether the
+/// client takes its answers: beside [`OUTPUT_SOFT_BYTES`] those of one batch may wait for it.
+pub const BATCH_KEYS_MAX: usize = 64;
 /// Bytes that one read brings at most.
 pub const READ_BYTES: usize = 128 << 10;
 /// Reads of one connection before others have their turn.

@@ -134,3 +134,138 @@ fn ten_thousand_connections_leave_no_memory_behind() {
     let grown = resident().saturating_sub(before);
     assert!(grown < 4 << 20, "{grown} bytes more");
 }
+
+/// How many values one command asks for, in the tests of such commands.
+const ASKED: usize = 8000;
+
+/// Sends a command without reading its answer, which must not cost what it is long; then reads it.
+fn bounded_answer(
+    server: &Server,
+    mut client: TcpStream,
+    command: &[u8],
+    expected: &[&[u8]],
+    bytes_max: u64,
+) {
+    let before = resident();
+    let read = server.shared().count(Count::BytesRead);
+    client.write_all(command).unwrap();
+    let came = || server.shared().count(Count::BytesRead) - read;
+    wait_until("the command has come", || came() == command.len() as u64);
+    // It has been begun by now, or is so soon.
+    for _ in 0..50 {
+        std::thread::sleep(Duration::from_millis(2));
+        let grown = resident().saturating_sub(before);
+        assert!(grown < bytes_max, "{grown} bytes more for one command");
+    }
+    // Others are served meanwhile.
+    assert_eq!(ask(&mut resp(server), b"PING\r\n", b"\r\n"), b"+PONG\r\n");
+    let mut buffer = Vec::new();
+    for (index, part) in expected.iter().enumerate() {
+        buffer.resize(part.len(), 0);
+        client.read_exact(&mut buffer).unwrap();
+        assert!(buffer == *part, "part {index} is another one");
+    }
+    let held = resident().saturating_sub(before);
+    assert!(held < bytes_max, "{held} bytes more while it was read");
+    let end = if expected[0].starts_with(b"V") { "mn\r\n" } else { "PING\r\n" };
+    let answer = ask(&mut client, end.as_bytes(), b"\r\n");
+    assert!(answer == b"MN\r\n" || answer == b"+PONG\r\n", "{}", answer.escape_ascii());
+}
+
+#[test]
+fn a_line_that_asks_for_many_values_costs_a_bounded_amount() {
+    let _turn = turn();
+    let server = ours(Settings::default());
+    let mut m = memcached(&server);
+    // The longest ones that are copied.
+    for (key, byte) in [("k", b'v'), ("l", b'w')] {
+        let mut set = format!("set {key} 0 0 32767\r\n").into_bytes();
+        set.resize(set.len() + 32_767, byte);
+        set.extend_from_slice(b"\r\n");
+        assert_eq!(ask(&mut m, &set, b"\r\n"), b"STORED\r\n");
+    }
+    let text = |key: &str, byte: u8| {
+        let mut value = format!("VALUE {key} 0 32767\r\n").into_bytes();
+        value.resize(value.len() + 32_767, byte);
+        [&value[..], b"\r\n"].concat()
+    };
+    let (k, l) = (text("k", b'v'), text("l", b'w'));
+    // A line of `gat` is a short one.
+    for (name, count) in [("get", ASKED), ("gat 0", 1000)] {
+        let mut expected = vec![&k[..], &l];
+        expected.resize_with(count, || &k);
+        expected.push(b"END\r\n");
+        let keys = [&b" k l absent"[..], &b" k".repeat(count - 2)].concat();
+        let line = [name.as_bytes(), &keys, b"\r\n"].concat();
+        bounded_answer(&server, memcached(&server), &line, &expected, 16 << 20);
+    }
+    assert_eq!(server.shared().count(Count::GetHits), ASKED as u64);
+    assert_eq!(server.shared().count(Count::GetMisses), 1);
+}
+
+#[test]
+fn a_command_of_resp_that_asks_for_many_values_costs_a_bounded_amount() {
+    let _turn = turn();
+    let server = ours(Settings::default());
+    let mut r = resp(&server);
+    for (key, byte) in [("k", b'v'), ("l", b'w')] {
+        let mut set = format!("*3\r\n$3\r\nSET\r\n$1\r\n{key}\r\n$32767\r\n").into_bytes();
+        set.resize(set.len() + 32_767, byte);
+        set.extend_from_slice(b"\r\n");
+        assert_eq!(ask(&mut r, &set, b"\r\n"), b"+OK\r\n");
+    }
+    let bulk = |byte: u8| {
+        let mut value = b"$32767\r\n".to_vec();
+        value.resize(value.len() + 32_767, byte);
+        [&value[..], b"\r\n"].concat()
+    };
+    let (head, k, l) = (format!("*{}\r\n", ASKED + 1), bulk(b'v'), bulk(b'w'));
+    let mut expected = vec![head.as_bytes(), &k, &l, b"$-1\r\n"];
+    expected.resize_with(ASKED + 2, || &k);
+    let words = b"$1\r\nk\r\n".repeat(ASKED - 2);
+    let head = format!("*{}\r\n$4\r\nMGET\r\n$1\r\nk\r\n$1\r\nl\r\n$6\r\nabsent\r\n", ASKED + 2);
+    let command = [head.as_bytes(), &words].concat();
+    bounded_answer(&server, resp(&server), &command, &expected, 16 << 20);
+    // As somebody types it, with a word in quotes.
+    let line = [&b"mget \"k\" l absent"[..], &b" k".repeat(ASKED - 2), b"\r\n"].concat();
+    bounded_answer(&server, resp(&server), &line, &expected, 16 << 20);
+    assert_eq!(server.shared().count(Count::KeyHits), 2 * ASKED as u64);
+
+    // What commands are: the command itself is long, and so is the list of its words.
+    let get = b"*6\r\n$3\r\nget\r\n:2\r\n*1\r\n+readonly\r\n:1\r\n:1\r\n:1\r\n".to_vec();
+    let count = 1 << 20;
+    let mut command = format!("*{count}\r\n$7\r\nCOMMAND\r\n$4\r\nINFO\r\n").into_bytes();
+    command.extend_from_slice(&b"$1\r\nx\r\n".repeat(2));
+    command.extend_from_slice(&b"$3\r\nget\r\n".repeat(count - 4));
+    let head = format!("*{}\r\n*-1\r\n*-1\r\n", count - 2);
+    let (many, some) = (get.repeat(1000), get.repeat((count - 4) % 1000));
+    let mut expected = vec![head.as_bytes(), &some];
+    expected.resize_with(2 + (count - 4) / 1000, || &many);
+    bounded_answer(&server, resp(&server), &command, &expected, 40 << 20);
+}
+
+#[test]
+fn a_scan_of_long_keys_costs_a_bounded_amount() {
+    let _turn = turn();
+    let server = ours(Settings::default());
+    let mut r = resp(&server);
+    for index in 0..2000 {
+        let mut set = b"*3\r\n$3\r\nSET\r\n$30000\r\n".to_vec();
+        set.extend_from_slice(format!("{index:030000}").as_bytes());
+        set.extend_from_slice(b"\r\n$1\r\nv\r\n");
+        assert_eq!(ask(&mut r, &set, b"\r\n"), b"+OK\r\n");
+    }
+    let (mut cursor, mut seen) = ("0".to_owned(), std::collections::BTreeSet::new());
+    loop {
+        let asked = format!("scan {cursor} count 10000\r\nPING\r\n");
+        let text = String::from_utf8(ask(&mut r, asked.as_bytes(), b"+PONG\r\n")).unwrap();
+        assert!(text.len() < 8 << 20, "{} bytes", text.len());
+        let mut words = text.split("\r\n").filter(|word| !word.starts_with(['*', '$', '+']));
+        cursor = words.next().unwrap().to_owned();
+        seen.extend(words.filter(|word| !word.is_empty()).map(str::to_owned));
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 2000);
+}

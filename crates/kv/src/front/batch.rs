@@ -12,10 +12,7 @@ use super::redis;
 use super::resp::{Version, push_bulk_head, push_error, push_null};
 use super::store::Outcome;
 use crate::cache::{Error, Item, Millis};
-use crate::constants::PIN_BYTES_MIN;
-
-/// Keys that are looked up at once.
-const KEYS_AT_ONCE: usize = 64;
+use crate::constants::{BATCH_KEYS_MAX as KEYS_AT_ONCE, PIN_BYTES_MIN};
 
 /// How the answer to one key looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -57,7 +57,7 @@ impl Connection {
 
     /// Bytes that it makes us hold.
     pub fn held_bytes(&self) -> u64 {
-        self.rest.capacity() as u64 + self.output.len()
+        self.rest.capacity() as u64 + self.session.held_bytes() + self.output.len()
     }
 
     /// Whether answers wait for the client.
@@ -71,6 +71,10 @@ impl Connection {
         if self.is_stuck() && !self.resume(core) {
             return self.fate();
         }
+        self.go_on(core);
+        if self.is_stuck() || self.has_more() {
+            return self.fate();
+        }
         for _ in 0..READS_MAX {
             let read = if self.rest.is_empty() {
                 self.read_fresh(core, buffer)
@@ -79,7 +83,7 @@ impl Connection {
             };
             match read {
                 Ok(0) => return Fate::End,
-                Ok(_) if self.session.is_closing() || self.is_stuck() => break,
+                Ok(_) if self.session.is_closing() || self.is_stuck() || self.has_more() => break,
                 // The buffer was full, or nearly: there may be more.
                 Ok(count) if count >= READ_BYTES => {}
                 Ok(_) => break,
@@ -96,7 +100,9 @@ impl Connection {
             (true, _) => Fate::Wait(Interest::Write),
             (false, true) => Fate::End,
             // Nobody says again that it has come: the socket, which takes answers, wakes us.
-            (false, false) if self.channel.has_input() => Fate::Wait(Interest::Write),
+            (false, false) if self.channel.has_input() || self.has_more() => {
+                Fate::Wait(Interest::Write)
+            }
             (false, false) => Fate::Wait(Interest::Read),
         }
     }
@@ -149,15 +155,21 @@ impl Connection {
         self.check_need(core);
     }
 
-    /// What waited only for answers to be sent goes on.
+    /// What waited only for answers to be sent goes on, for a while: others have their turn.
     fn go_on(&mut self, core: &mut Core) {
-        while !self.rest.is_empty()
-            && !self.is_stuck()
-            && !self.session.is_closing()
-            && self.session.need() <= self.rest.len()
-        {
+        for _ in 0..READS_MAX {
+            if self.is_stuck() || !self.has_more() {
+                return;
+            }
             self.feed_rest(core);
         }
+    }
+
+    /// Whether something can be done without anything being read.
+    fn has_more(&self) -> bool {
+        !self.rest.is_empty()
+            && !self.session.is_closing()
+            && self.session.need() <= self.rest.len()
     }
 
     fn check_need(&mut self, core: &Core) {
@@ -171,9 +183,6 @@ impl Connection {
     fn resume(&mut self, core: &mut Core) -> bool {
         std::mem::swap(&mut core.out, &mut self.output);
         self.send(core);
-        if !self.is_stuck() {
-            self.go_on(core);
-        }
         !self.is_stuck()
     }
 

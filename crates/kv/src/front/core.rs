@@ -5,7 +5,7 @@
 use super::batch::{Batch, Set};
 use super::counters::{Count, Counters};
 use super::output::Output;
-use super::redis::Client;
+use super::redis::{Client, GoOn};
 use super::resp::Args;
 use super::slowlog::SlowLog;
 use crate::cache::{Cache, Millis};
@@ -159,6 +159,8 @@ pub struct Core {
     pub batch: Batch,
     /// Values that wait for others; never while look-ups wait.
     pub sets: Vec<Set>,
+    /// Where the command that ran goes on when the client has taken its answers, and how.
+    pub unfinished: Option<(usize, GoOn)>,
     /// Space for values that are worked with.
     pub scratch: Vec<u8>,
 }
@@ -174,6 +176,7 @@ impl Core {
             args: Args::default(),
             batch: Batch::default(),
             sets: Vec::new(),
+            unfinished: None,
             scratch: Vec::new(),
         }
     }

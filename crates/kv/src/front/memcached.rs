@@ -7,7 +7,9 @@ use super::core::{Core, expiry};
 use super::counters::Count;
 use super::stats;
 use super::store::{Change, Outcome, Step, Value, set_expiry};
-use super::text::{Command, Count as CountBy, Get, Refusal, Store, Verb};
+use super::text::{Command, Count as CountBy, Get, Refusal, Store, Verb, Words};
+use crate::cache::Millis;
+use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES};
 
 /// What we answer to `version`: clients compare numbers.
 pub const VERSION: &str = concat!("1.6.18-rackpool-", env!("CARGO_PKG_VERSION"));
@@ -24,18 +26,10 @@ pub enum Next {
 }
 
 impl Core {
-    /// Executes a command without a value. Look-ups may wait in the batch: their keys lie in
-    /// `input`.
-    pub fn text(&mut self, command: &Command<'_>, input: &[u8]) -> Next {
-        if let Command::Get(get) = command
-            && get.touch.is_none()
-        {
-            self.text_get(get, input);
-            return Next::Command;
-        }
-        self.flush_batch(input);
+    /// Executes a command without a value that is no look-up; none waits in the batch.
+    pub fn text(&mut self, command: &Command<'_>) -> Next {
         match command {
-            Command::Get(get) => self.text_get_touch(get),
+            Command::Get(_) => unreachable!("the session executes it, in parts if it is long"),
             Command::Store(_) => unreachable!("the session executes it with its value"),
             Command::Delete(delete) => {
                 let outcome = self.delete(delete.what, 0);
@@ -82,20 +76,31 @@ impl Core {
         }
     }
 
-    fn text_get(&mut self, get: &Get<'_>, input: &[u8]) {
+    /// Looks up keys that lie in `input`, or lets them wait in the batch. The keys that are left
+    /// if that is full, or if the client is to take answers first.
+    pub fn text_get<'a>(&mut self, get: &Get<'a>, input: &[u8]) -> Option<Words<'a>> {
+        if let Some(exptime) = get.touch {
+            self.flush_batch(input);
+            return self.text_get_touch(get, expiry(i64::from(exptime), self.now));
+        }
         let base = input.as_ptr() as usize;
         let mut keys = get.keys;
         let mut key = keys.next();
         while let Some(this) = key {
+            let left = keys;
             key = keys.next();
             let form = Form::Text { cas: get.cas, last: key.is_none() };
             self.batch.push(this.as_ptr() as usize - base, this.len(), form);
+            if key.is_some() && self.batch.len() >= BATCH_KEYS_MAX {
+                return Some(left);
+            }
         }
+        None
     }
 
-    fn text_get_touch(&mut self, get: &Get<'_>) {
-        let expires = expiry(i64::from(get.touch.unwrap_or(0)), self.now);
-        for key in get.keys {
+    fn text_get_touch<'a>(&mut self, get: &Get<'a>, expires: Millis) -> Option<Words<'a>> {
+        let mut keys = get.keys;
+        while let Some(key) = keys.next() {
             let found = self.shared.cache.entry(key, self.now).is_ok_and(|mut entry| {
                 let Some(item) = entry.read() else { return false };
                 let shown = push_text_item(&mut self.out, key, &item, get.cas);
@@ -104,8 +109,12 @@ impl Core {
             });
             self.count(Count::CmdTouch);
             self.count(if found { Count::TouchHits } else { Count::TouchMisses });
+            if self.out.len() >= OUTPUT_SOFT_BYTES {
+                return Some(keys);
+            }
         }
         self.say("END", false);
+        None
     }
 
     fn text_count(&mut self, count: &CountBy<'_>, quiet: bool) {

@@ -9,6 +9,7 @@ use super::counters::Count;
 use super::resp::{Args, Version, push_array, push_error, push_integer, push_null, push_status};
 use super::{redis_keys, redis_server, redis_strings};
 use crate::cache::Error;
+use crate::constants::OUTPUT_SOFT_BYTES;
 use std::fmt::Write;
 
 /// A client of RESP.
@@ -57,6 +58,9 @@ pub struct Spec {
 
 /// An error's text, or nothing if the answer was given.
 pub type Answer = Result<(), String>;
+
+/// Goes on with a command from this word on.
+pub type GoOn = fn(&mut Call<'_>, usize) -> Answer;
 
 const NO_KEYS: (i32, i32, i32) = (0, 0, 0);
 const ONE: (i32, i32, i32) = (1, 1, 1);
@@ -218,6 +222,23 @@ impl Call<'_> {
     /// Begins an array.
     pub fn array(&mut self, len: usize) {
         push_array(&mut self.core.out.bytes, len);
+    }
+
+    /// Whether so much waits to be sent that the command is to go on at word `index` later, when
+    /// the client has taken it.
+    pub fn goes_on_at(&mut self, index: usize, go_on: GoOn) -> bool {
+        let is_full = self.core.out.len() >= OUTPUT_SOFT_BYTES;
+        if is_full {
+            self.core.unfinished = Some((index, go_on));
+        }
+        is_full
+    }
+
+    /// Goes on with a command.
+    pub fn go_on(&mut self, (index, go_on): (usize, GoOn)) {
+        if let Err(text) = go_on(self, index) {
+            push_error(&mut self.core.out.bytes, text.as_bytes());
+        }
     }
 
     /// Counts look-ups.

@@ -7,6 +7,7 @@ use super::redis_strings::past_or;
 use super::resp::{push_array, push_bulk};
 use super::store::set_expiry;
 use crate::cache::Millis;
+use crate::constants::OUTPUT_SOFT_BYTES;
 
 /// `DEL key [key ...]`, `UNLINK key [key ...]`
 pub fn del(call: &mut Call<'_>) -> Answer {
@@ -185,6 +186,8 @@ pub fn flush(call: &mut Call<'_>) -> Answer {
 
 /// Items that one `SCAN` looks at, at most.
 const SCAN_COUNT_MAX: i64 = 10_000;
+/// Items between two looks at how long the answer is.
+const SCAN_AT_ONCE: usize = 64;
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
 pub fn scan(call: &mut Call<'_>) -> Answer {
@@ -211,14 +214,23 @@ pub fn scan(call: &mut Call<'_>) -> Answer {
         index += 2;
     }
     let pattern = pattern.map(|index| call.args.get(call.input, index));
-    let mut keys = Vec::new();
-    let count = count.min(SCAN_COUNT_MAX) as usize;
-    let next = call.core.cache().scan(cursor, count, call.core.now, |item| {
-        let key = item.key();
-        if strings && pattern.is_none_or(|pattern| matches(pattern, &key)) {
-            keys.push(key);
+    let (mut keys, mut bytes) = (Vec::new(), 0);
+    let (mut next, mut left) = (cursor, count.min(SCAN_COUNT_MAX) as usize);
+    // Few at once: whoever stored long keys gets fewer of them for each answer.
+    while left > 0 && bytes < OUTPUT_SOFT_BYTES {
+        let some = left.min(SCAN_AT_ONCE);
+        left -= some;
+        next = call.core.cache().scan(next, some, call.core.now, |item| {
+            let key = item.key();
+            if strings && pattern.is_none_or(|pattern| matches(pattern, &key)) {
+                bytes += key.len() as u64;
+                keys.push(key);
+            }
+        });
+        if next == 0 {
+            break;
         }
-    });
+    }
     let out = &mut call.core.out.bytes;
     push_array(out, 2);
     push_bulk(out, next.to_string().as_bytes());

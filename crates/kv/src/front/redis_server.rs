@@ -243,17 +243,27 @@ pub fn command(call: &mut Call<'_>) -> Answer {
         COMMANDS.iter().for_each(|spec| push_bulk(out, spec.name.as_bytes()));
     } else if is("info") {
         push_array(out, call.args.len() - 2);
-        for index in 2..call.args.len() {
-            match super::redis::find(call.args.get(call.input, index)) {
-                Some(spec) => push_spec(out, spec),
-                None => out.extend_from_slice(match version {
-                    Version::Two => b"*-1\r\n",
-                    Version::Three => b"_\r\n",
-                }),
-            }
-        }
+        return command_info_from(call, 2);
     } else {
         return Err(unknown_subcommand("COMMAND", call.arg(1)));
+    }
+    Ok(())
+}
+
+/// Tells of the commands from word `first` on, until the client is to take answers first.
+fn command_info_from(call: &mut Call<'_>, first: usize) -> Answer {
+    for index in first..call.count() {
+        if call.goes_on_at(index, command_info_from) {
+            break;
+        }
+        let out = &mut call.core.out.bytes;
+        match super::redis::find(call.args.get(call.input, index)) {
+            Some(spec) => push_spec(out, spec),
+            None => out.extend_from_slice(match call.client.version {
+                Version::Two => b"*-1\r\n",
+                Version::Three => b"_\r\n",
+            }),
+        }
     }
     Ok(())
 }

@@ -4,9 +4,10 @@ use super::batch::{Form, push_resp_item};
 use super::bytes::{Decimal, strict_i64};
 use super::core::PAST;
 use super::redis::{Answer, Call, failed, not_an_integer, syntax, wrong_arity};
-use super::resp::{push_array, push_integer, push_null, push_status};
+use super::resp::{push_integer, push_null, push_status};
 use super::store::{Value, set_expiry};
 use crate::cache::{Entry, Error, Item, Millis, Writer};
+use crate::constants::BATCH_KEYS_MAX;
 
 /// What may stand behind `SET key value` and `GETEX key`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -243,28 +244,39 @@ fn read(call: &mut Call<'_>, then: impl FnOnce(&mut Entry<'_>) -> Answer) -> Ans
 
 /// `MGET key [key ...]`
 pub fn mget(call: &mut Call<'_>) -> Answer {
+    call.array(call.count() - 1);
+    mget_from(call, 1)
+}
+
+/// Answers with the values from word `index` on, until the client is to take answers first.
+fn mget_from(call: &mut Call<'_>, mut index: usize) -> Answer {
     let version = call.client.version;
     let (input, args) = (call.input, call.args);
-    push_array(&mut call.core.out.bytes, args.len() - 1);
-    for index in 1..args.len() {
-        match args.span(index) {
-            Some((start, len)) => {
-                call.core.batch.push(start as usize, len as usize, Form::Resp(version));
-            }
-            None => {
-                let core = &mut *call.core;
-                let out = &mut core.out;
-                let show = |item: &Item<'_>| push_resp_item(out, Some(item), version);
-                let found = core.shared.cache.get(args.get(input, index), core.now, show);
-                call.counted(found.is_some());
-                if found.is_none() {
-                    call.null()?;
+    while index < args.len() && !call.goes_on_at(index, mget_from) {
+        let end = args.len().min(index + BATCH_KEYS_MAX);
+        for index in index..end {
+            match args.span(index) {
+                Some((start, len)) => {
+                    call.core.batch.push(start as usize, len as usize, Form::Resp(version));
                 }
+                None => mget_one(call, index)?,
             }
         }
+        call.core.flush_batch(input);
+        index = end;
     }
-    call.core.flush_batch(input);
     Ok(())
+}
+
+/// Answers with the value of a key that lies outside the input.
+fn mget_one(call: &mut Call<'_>, index: usize) -> Answer {
+    let version = call.client.version;
+    let core = &mut *call.core;
+    let out = &mut core.out;
+    let show = |item: &Item<'_>| push_resp_item(out, Some(item), version);
+    let found = core.shared.cache.get(call.args.get(call.input, index), core.now, show);
+    call.counted(found.is_some());
+    if found.is_none() { call.null() } else { Ok(()) }
 }
 
 /// `STRLEN key`

@@ -125,6 +125,11 @@ impl Args {
         (0..self.len()).map(move |index| self.get(input, index))
     }
 
+    /// Memory that it holds, bytes.
+    pub fn held_bytes(&self) -> u64 {
+        (self.spans.capacity() * size_of::<(u32, u32)>() + self.text.capacity()) as u64
+    }
+
     fn clear(&mut self, inline: bool) {
         self.spans.clear();
         self.text.clear();

@@ -13,11 +13,11 @@ use super::binary_run::Opcode;
 use super::core::{Core, Door, PAST, expiry};
 use super::counters::Count;
 use super::memcached::Next;
-use super::redis::{Call, Client};
+use super::redis::{Call, Client, GoOn};
 use super::redis_strings;
 use super::resp::{self, Args, Limits, Scan, push_error};
 use super::store::Value;
-use super::text::{self, Command, Store, Verb, Words};
+use super::text::{self, Command, Get, Store, Verb};
 use crate::cache::{Error, Writer};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN};
 
@@ -43,6 +43,35 @@ enum Pending {
     Value(Box<Incoming>),
     /// The words behind such a value, of a RESP command; no value: it was refused already.
     Rest(Option<Writer>, usize),
+    /// A look-up whose first keys were answered.
+    Keys(Keys),
+    /// A command of RESP whose first words were answered.
+    Words(Words),
+}
+
+/// A line of `get`, `gets`, `gat` or `gats` that goes on when its client has taken answers. It
+/// stays in the input until it is done.
+#[derive(Clone, Copy, Debug)]
+struct Keys {
+    /// Bytes of the line.
+    used: usize,
+    /// Where its keys end.
+    end: usize,
+    /// Bytes before that which were not looked at.
+    left: usize,
+    cas: bool,
+    touch: Option<i32>,
+}
+
+/// A command of RESP that goes on when its client has taken answers. It stays in the input until it
+/// is done.
+#[derive(Debug)]
+struct Words {
+    /// Bytes of the command.
+    used: usize,
+    args: Args,
+    /// With which word, and how.
+    next: (usize, GoOn),
 }
 
 /// A value on its way.
@@ -103,6 +132,15 @@ impl Session {
         self.closing = true;
     }
 
+    /// Bytes that it makes us hold, beside the cache's.
+    pub fn held_bytes(&self) -> u64 {
+        match &self.pending {
+            Pending::Value(incoming) => incoming.head.capacity() as u64,
+            Pending::Words(words) => words.args.held_bytes(),
+            Pending::None | Pending::Skip(_) | Pending::Rest(..) | Pending::Keys(_) => 0,
+        }
+    }
+
     /// How many bytes there must be before [`Session::feed`] can do anything.
     pub fn need(&self) -> usize {
         self.need
@@ -151,6 +189,12 @@ impl Session {
                 core.flush_batch(input);
                 return self.rest(core, args, rest);
             }
+            Pending::Keys(keys) => {
+                let keys = *keys;
+                self.pending = Pending::None;
+                return self.look_up_from(core, input, at, keys);
+            }
+            Pending::Words(_) => return self.words(core, rest),
         }
         match self.protocol {
             Protocol::Memcached => {
@@ -214,18 +258,15 @@ impl Session {
         };
         let Command::Store(store) = command else {
             self.seen = 0;
-            if matches!(command, Command::Get(_)) {
-                if !core.sets.is_empty() {
-                    core.flush_batch(input);
-                }
-                core.text(&command, input);
-                return Step::Used(used);
+            if let Command::Get(get) = &command {
+                return self.look_up(core, input, at, get, used);
             }
+            core.flush_batch(input);
             let start = core.coarse_us();
-            let next = core.text(&command, input);
+            let next = core.text(&command);
             let took = core.coarse_us() - start;
             if took >= core.shared.settings.slow_us {
-                core.note_slow(&self.client, took, Words(&rest[..used]));
+                core.note_slow(&self.client, took, text::Words(&rest[..used]));
             }
             self.next(next);
             return Step::Used(used);
@@ -263,6 +304,31 @@ impl Session {
         }
         self.seen = 0;
         Step::Used(used)
+    }
+
+    /// Looks up the keys of a line, of which `used` bytes begin at `at`.
+    fn look_up(
+        &mut self,
+        core: &mut Core,
+        input: &[u8],
+        at: usize,
+        get: &Get<'_>,
+        used: usize,
+    ) -> Step {
+        if !core.sets.is_empty() {
+            core.flush_batch(input);
+        }
+        let Some(keys) = core.text_get(get, input) else { return Step::Used(used) };
+        let (start, left) = (keys.0.as_ptr() as usize - input.as_ptr() as usize, keys.0.len());
+        let (end, cas, touch) = (start + left - at, get.cas, get.touch);
+        self.pending = Pending::Keys(Keys { used, end, left, cas, touch });
+        Step::Used(0)
+    }
+
+    fn look_up_from(&mut self, core: &mut Core, input: &[u8], at: usize, rest: Keys) -> Step {
+        let Keys { used, end, left, cas, touch } = rest;
+        let keys = text::Words(&input[at + end - left..at + end]);
+        self.look_up(core, input, at, &Get { keys, cas, touch }, used)
     }
 
     fn stream_text(&mut self, core: &Core, store: &Store<'_>, head: &[u8]) {
@@ -357,7 +423,10 @@ impl Session {
             resp::Parsed::Need(need) => Step::Need(need),
             resp::Parsed::Command { used } => {
                 self.command(core, args, input, at);
-                Step::Used(used)
+                let Some(next) = core.unfinished.take() else { return Step::Used(used) };
+                let args = std::mem::take(args);
+                self.pending = Pending::Words(Words { used, args, next });
+                Step::Used(0)
             }
             resp::Parsed::Large { used, len, rest: words } => {
                 core.flush_batch(input);
@@ -407,6 +476,16 @@ impl Session {
             core.note_slow(&self.client, took, args.words(rest));
         }
         self.closing = self.client.quits;
+    }
+
+    /// Goes on with a command.
+    fn words(&mut self, core: &mut Core, input: &[u8]) -> Step {
+        let pending = std::mem::replace(&mut self.pending, Pending::None);
+        let Pending::Words(Words { used, args, next }) = pending else { return Step::Used(0) };
+        Call { core, client: &mut self.client, input, args: &args }.go_on(next);
+        let Some(next) = core.unfinished.take() else { return Step::Used(used) };
+        self.pending = Pending::Words(Words { used, args, next });
+        Step::Used(0)
     }
 
     fn binary(&mut self, core: &mut Core, rest: &[u8]) -> Step {

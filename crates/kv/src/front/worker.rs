@@ -6,6 +6,7 @@ use super::core::{Core, Door};
 use super::counters::Count;
 use super::looks::Looks;
 use super::redis::Client;
+use super::resp::Args;
 use super::session::Session;
 use super::tls::Channel;
 use crate::cache::Millis;
@@ -222,6 +223,9 @@ impl<'i> Worker<'i> {
         }
         if self.core.out.bytes.capacity() > 4 * READ_BYTES {
             self.core.out = super::output::Output::default();
+        }
+        if self.core.args.held_bytes() > READ_BYTES as u64 {
+            self.core.args = Args::default();
         }
         self.core.scratch.clear();
         self.core.scratch.shrink_to(READ_BYTES);
