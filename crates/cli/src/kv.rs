@@ -86,6 +86,7 @@ pub fn run(args: &KvArgs) -> Result<()> {
         value_bytes_max: cache.options().max_value,
         policy: args.policy.name.clone(),
         slow_us: args.slow_us,
+        ..Settings::default()
     };
     let doors = Doors {
         memcached: args.memcached,

@@ -88,9 +88,16 @@ pub const READS_MAX: usize = 8;
 /// Bytes of one command, long streamed values excepted.
 pub const INPUT_BYTES_MAX: usize = 64 << 20;
 /// Bytes that the connections of one thread may make it hold, in commands that are not whole and
-/// answers that are not read; then the connection that asks for more ends.
+/// answers that are not read; then the connection that asks for more ends. Values that are sent
+/// from the cache's memory are not among them.
 pub const HELD_BYTES_MAX: u64 = 512 << 20;
-/// A client that reads nothing of its answers for so long is disconnected, milliseconds.
+/// A client that reads nothing of its answers, or sends nothing of a value that it began, for so
+/// long is disconnected, milliseconds.
 pub const STALL_MS_MAX: u64 = 30_000;
+/// One part in so many of the cache's memory, divided among the threads, may wait to be sent to
+/// clients, and cannot be used for anything else meanwhile. If it is more …
+pub const KEPT_SHARE_MAX: u64 = 2;
+/// … those who took nothing for so long are disconnected, milliseconds.
+pub const KEPT_STALL_MS_MAX: u64 = 5_000;
 /// Connections that are accepted in a row.
 pub const ACCEPTS_MAX: usize = 64;

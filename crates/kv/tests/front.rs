@@ -144,6 +144,130 @@ fn connections_have_a_limit_and_silent_ones_an_end() {
     assert_eq!(ask(&mut resp(&server), b"PING\r\n", b"\r\n"), b"+PONG\r\n");
 }
 
+/// Stores a value of so many bytes.
+fn store(server: &Server, key: &str, bytes: usize) {
+    let mut set = format!("set {key} 0 0 {bytes}\r\n").into_bytes();
+    set.resize(set.len() + bytes, b'v');
+    set.extend_from_slice(b"\r\n");
+    assert_eq!(ask(&mut memcached(server), &set, b"\r\n"), b"STORED\r\n");
+}
+
+#[test]
+fn a_client_that_does_not_read_is_ended_and_counted() {
+    let server = ours(Settings { stall_ms: 1000, ..Settings::default() });
+    store(&server, "v", 30_000);
+    // Silent as well, but owed nothing.
+    let mut idle = resp(&server);
+    assert_eq!(ask(&mut idle, b"PING\r\n", b"\r\n"), b"+PONG\r\n");
+    let mut slow = memcached(&server);
+    slow.write_all(&b"get v\r\n".repeat(1000)).unwrap();
+    wait_until("it is ended", || server.shared().count(Count::SlowReaders) == 1);
+    wait_until("it is gone", || server.shared().connections() == 1);
+    let stats = ask(&mut memcached(&server), b"stats\r\n", b"END\r\n");
+    assert!(String::from_utf8(stats).unwrap().contains("STAT slow_readers 1\r\n"));
+    assert_eq!(ask(&mut idle, b"PING\r\n", b"\r\n"), b"+PONG\r\n");
+}
+
+#[test]
+fn a_client_that_makes_the_server_hold_too_much_is_ended_and_counted() {
+    let server = ours(Settings { held_bytes_max: 1 << 20, ..Settings::default() });
+    let mut modest = resp(&server);
+    assert_eq!(ask(&mut modest, b"PING\r\n", b"\r\n"), b"+PONG\r\n");
+    // A word that is not whole is held.
+    let mut greedy = resp(&server);
+    greedy.write_all(b"*2\r\n$4\r\nECHO\r\n$4000000\r\n").unwrap();
+    // It ends in the midst of this.
+    let _ = greedy.write_all(&vec![b'x'; 3_900_000]);
+    wait_until("it is ended", || server.shared().count(Count::SlowReaders) == 1);
+    assert_eq!(read_until(&mut greedy, |_| false), b"");
+    assert_eq!(ask(&mut modest, b"PING\r\n", b"\r\n"), b"+PONG\r\n");
+}
+
+/// Values that are sent from the cache's memory cost nothing beside it.
+#[test]
+fn clients_that_ask_for_long_values_at_once_all_get_them() {
+    let len = 4 << 20;
+    let value_bytes_max = 8 << 20;
+    let stall_ms = 600_000;
+    let settings =
+        Settings { value_bytes_max, stall_ms, kept_stall_ms: stall_ms, ..Settings::default() };
+    let server = ours(settings);
+    store(&server, "v", len);
+    let mut clients: Vec<TcpStream> = (0..130).map(|_| resp(&server)).collect();
+    for client in &mut clients {
+        client.write_all(b"GET v\r\n").unwrap();
+    }
+    let mut expected = format!("${len}\r\n").into_bytes();
+    expected.resize(expected.len() + len, b'v');
+    expected.extend_from_slice(b"\r\n");
+    let mut answer = vec![0; expected.len()];
+    for client in &mut clients {
+        client.read_exact(&mut answer).unwrap();
+        assert!(answer == expected);
+    }
+    assert_eq!(server.shared().count(Count::SlowReaders), 0);
+}
+
+#[test]
+fn who_keeps_much_of_the_cache_and_reads_nothing_is_ended_before_others() {
+    let stall_ms = 600_000;
+    let settings =
+        Settings { value_bytes_max: 8 << 20, stall_ms, kept_stall_ms: 500, ..Settings::default() };
+    let server = ours_of(64 << 20, settings);
+    store(&server, "v", 4 << 20);
+    store(&server, "short", 30_000);
+    // Not silent, or not of those who keep anything of the cache.
+    let mut others = [memcached(&server), memcached(&server)];
+    others[1].write_all(&b"get short\r\n".repeat(1000)).unwrap();
+    let mut silent: Vec<TcpStream> = (0..20).map(|_| resp(&server)).collect();
+    for client in &mut silent {
+        client.write_all(b"GET v\r\n").unwrap();
+    }
+    // 8 of them are half of the memory.
+    wait_until("most are ended", || server.shared().count(Count::SlowReaders) == 12);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(server.shared().count(Count::SlowReaders), 12);
+    assert_eq!(server.shared().connections(), 10);
+    assert_eq!(ask(&mut others[0], b"mn\r\n", b"\r\n"), b"MN\r\n");
+}
+
+#[test]
+fn a_value_that_is_not_sent_to_its_end_keeps_no_memory_for_ever() {
+    let value_bytes_max = 16 << 20;
+    let server = ours(Settings { value_bytes_max, stall_ms: 1500, ..Settings::default() });
+    let mut idle = memcached(&server);
+    assert_eq!(ask(&mut idle, b"mn\r\n", b"\r\n"), b"MN\r\n");
+    let mut steady = memcached(&server);
+    steady.write_all(b"set steady 0 0 1000000\r\n").unwrap();
+    let mut binary = b"\x80\x01\x00\x01\x08\0\0\0".to_vec();
+    binary.extend_from_slice(&1_000_009u32.to_be_bytes());
+    binary.extend_from_slice(&[0; 20]);
+    binary.push(b'b');
+    let mut half = [memcached(&server), memcached(&server), resp(&server), resp(&server)];
+    half[0].write_all(b"set k 0 0 16000000\r\n").unwrap();
+    half[1].write_all(&binary).unwrap();
+    half[2].write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nr\r\n$16000000\r\nxyz").unwrap();
+    // The value is whole, what may stand behind it is missing.
+    half[3].write_all(b"*5\r\n$3\r\nSET\r\n$1\r\ns\r\n$70000\r\n").unwrap();
+    half[3].write_all(&vec![b'x'; 70_000]).unwrap();
+    half[3].write_all(b"\r\n$2\r\nEX\r\n").unwrap();
+    let mut sent = 0;
+    wait_until("they are ended", || {
+        // Slow, but not silent.
+        steady.write_all(&[b'x'; 100]).unwrap();
+        sent += 100;
+        std::thread::sleep(Duration::from_millis(20));
+        server.shared().count(Count::SlowWriters) == 4
+    });
+    for client in &mut half {
+        assert_eq!(read_until(client, |_| false), b"");
+    }
+    steady.write_all(&vec![b'x'; 1_000_000 - sent]).unwrap();
+    assert_eq!(ask(&mut steady, b"\r\n", b"\r\n"), b"STORED\r\n");
+    let stats = ask(&mut idle, b"stats\r\n", b"END\r\n");
+    assert!(String::from_utf8(stats).unwrap().contains("STAT slow_writers 4\r\n"));
+}
+
 #[test]
 fn passwords_are_asked_for_in_both_protocols() {
     let server = ours(Settings {

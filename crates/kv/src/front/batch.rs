@@ -220,7 +220,7 @@ pub fn push_resp_item(out: &mut Output, item: Option<&Item<'_>>, version: Versio
 #[inline]
 pub fn push_value(out: &mut Output, item: &Item<'_>, len: u64) -> Result<(), Error> {
     if len >= PIN_BYTES_MIN {
-        out.push_pinned(item.pin()?);
+        out.push_pinned(item.pin()?, item.is_far());
         return Ok(());
     }
     item.append_to(&mut out.bytes)

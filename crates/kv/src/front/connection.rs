@@ -55,9 +55,19 @@ impl Connection {
         Self { fd, session, rest, output, channel, active: now, interest: Interest::Read }
     }
 
-    /// Bytes that it makes us hold.
+    /// Bytes that it makes us hold, beside the cache's.
     pub fn held_bytes(&self) -> u64 {
-        self.rest.capacity() as u64 + self.session.held_bytes() + self.output.len()
+        self.rest.capacity() as u64 + self.session.held_bytes() + self.output.held_bytes()
+    }
+
+    /// Bytes of the cache that cannot be used for anything else until its client has them.
+    pub fn kept_bytes(&self) -> u64 {
+        self.output.kept_bytes()
+    }
+
+    /// Whether the rest of a value is awaited for which the cache has set memory aside.
+    pub fn is_receiving(&self) -> bool {
+        self.session.is_receiving()
     }
 
     /// Whether answers wait for the client.
@@ -183,6 +193,10 @@ impl Connection {
     fn resume(&mut self, core: &mut Core) -> bool {
         std::mem::swap(&mut core.out, &mut self.output);
         self.send(core);
+        if self.output.is_empty() {
+            // What it lent for this.
+            self.output = Output::default();
+        }
         !self.is_stuck()
     }
 

@@ -9,6 +9,7 @@ use super::redis::{Client, GoOn};
 use super::resp::Args;
 use super::slowlog::SlowLog;
 use crate::cache::{Cache, Millis};
+use crate::constants::{HELD_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX};
 use crate::herd::Tallies;
 use rustix::time::{ClockId, clock_gettime};
 use std::net::SocketAddr;
@@ -33,6 +34,13 @@ pub struct Settings {
     pub connections_max: usize,
     /// A client that is silent for so long is disconnected; 0 for never.
     pub idle_ms: u64,
+    /// A client that takes nothing of its answers, or sends nothing of a value that it began, for
+    /// so long is disconnected, milliseconds.
+    pub stall_ms: u64,
+    /// Such a time for clients whose answers keep too much of the cache's memory, milliseconds.
+    pub kept_stall_ms: u64,
+    /// Bytes that the connections of one thread may make it hold, beside the cache's.
+    pub held_bytes_max: u64,
     /// The password of RESP's `AUTH`, for the user `default`.
     pub password: Option<String>,
     /// Users and passwords of memcached's text protocol.
@@ -53,6 +61,9 @@ impl Default for Settings {
             threads: 1,
             connections_max: 10_000,
             idle_ms: 0,
+            stall_ms: STALL_MS_MAX,
+            kept_stall_ms: KEPT_STALL_MS_MAX,
+            held_bytes_max: HELD_BYTES_MAX,
             password: None,
             users: Vec::new(),
             memory_bytes: 64 << 20,

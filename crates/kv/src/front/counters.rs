@@ -68,6 +68,8 @@ pub enum Count {
     Rejected,
     /// Connections ended because their client did not read its answers.
     SlowReaders,
+    /// Connections ended because their client did not go on with a value that it had begun.
+    SlowWriters,
     /// Connections ended because their client was silent.
     IdleKicks,
     /// Connections ended because what came was no protocol.

@@ -6,13 +6,16 @@
 use crate::cache::{Error, Pinned};
 use rackpool_hw::window::Piece;
 
+/// Bytes of a value in another tier that lie here while it is sent, at most.
+const FAR_BYTES_MAX: u64 = 128 << 10;
+
 /// Answers that were not sent yet, in order.
 #[derive(Debug, Default)]
 pub struct Output {
     /// Bytes of our own.
     pub bytes: Vec<u8>,
-    /// Values that stand before the byte of that index, with their lengths.
-    pins: Vec<(usize, u64, Pinned)>,
+    /// Values between them.
+    pins: Vec<Placed>,
     /// Own bytes that were sent.
     sent: usize,
     /// Values that were sent whole.
@@ -23,6 +26,17 @@ pub struct Output {
     pinned_bytes: u64,
     /// Values that could not be read.
     failed: u64,
+}
+
+/// A value among own bytes.
+#[derive(Debug)]
+struct Placed {
+    /// It stands before the byte of this index.
+    at: usize,
+    len: u64,
+    /// It lies in another tier of memory.
+    is_far: bool,
+    value: Pinned,
 }
 
 impl Output {
@@ -37,11 +51,23 @@ impl Output {
         self.len() == 0
     }
 
-    /// Puts a value behind what there is, without a copy.
-    pub fn push_pinned(&mut self, value: Pinned) {
-        let len = value.len();
+    /// Memory that it takes beside the cache's, bytes.
+    pub fn held_bytes(&self) -> u64 {
+        let far = self.pins.iter().filter(|pin| pin.is_far);
+        let far: u64 = far.map(|pin| pin.len.min(FAR_BYTES_MAX)).sum();
+        (self.bytes.capacity() + self.pins.capacity() * size_of::<Placed>()) as u64 + far
+    }
+
+    /// Memory of the cache that it keeps from being used for anything else, bytes.
+    pub fn kept_bytes(&self) -> u64 {
+        self.pins.iter().filter(|pin| !pin.is_far).map(|pin| pin.len).sum()
+    }
+
+    /// Puts a value behind what there is, without a copy; `is_far`: it lies in another tier.
+    pub fn push_pinned(&mut self, value: Pinned, is_far: bool) {
+        let (at, len) = (self.bytes.len(), value.len());
         self.pinned_bytes += len;
-        self.pins.push((self.bytes.len(), len, value));
+        self.pins.push(Placed { at, len, is_far, value });
     }
 
     /// All that is to be sent, if no value of the cache is among it.
@@ -55,7 +81,7 @@ impl Output {
     /// The tier failed: what was begun cannot be sent whole.
     pub fn load(&mut self) -> Result<(), Error> {
         match self.pins.get_mut(self.pins_sent) {
-            Some((at, _, value)) if *at == self.sent => {
+            Some(Placed { at, value, .. }) if *at == self.sent => {
                 value.load(self.pin_sent).inspect_err(|_| self.failed += 1)
             }
             _ => Ok(()),
@@ -66,7 +92,7 @@ impl Output {
     pub fn pieces<'a>(&'a self, mut piece: impl FnMut(Piece<'a>) -> bool) {
         let mut from = self.sent;
         let mut skip = self.pin_sent;
-        for (at, _, value) in &self.pins[self.pins_sent..] {
+        for Placed { at, value, .. } in &self.pins[self.pins_sent..] {
             if *at > from && !piece(Piece::Private(&self.bytes[from..*at])) {
                 return;
             }
@@ -95,11 +121,11 @@ impl Output {
     fn advance_pins(&mut self, mut count: u64) {
         while count > 0 {
             let next = self.pins.get(self.pins_sent);
-            let end = next.map_or(self.bytes.len(), |(at, ..)| *at);
+            let end = next.map_or(self.bytes.len(), |pin| pin.at);
             let own = count.min((end - self.sent) as u64);
             self.sent += own as usize;
             count -= own;
-            let Some(&(_, len, _)) = next else {
+            let Some(&Placed { len, .. }) = next else {
                 assert!(count == 0, "{count} bytes more were sent than there are");
                 return;
             };
@@ -143,7 +169,7 @@ impl Output {
     /// Takes back what was put behind own byte `start`.
     pub fn truncate(&mut self, start: usize) {
         self.bytes.truncate(start);
-        while let Some((at, len, _)) = self.pins.last()
+        while let Some(Placed { at, len, .. }) = self.pins.last()
             && *at > start
         {
             self.pinned_bytes -= len;

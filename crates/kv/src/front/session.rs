@@ -132,6 +132,15 @@ impl Session {
         self.closing = true;
     }
 
+    /// Whether the rest of a value is awaited for which the cache has set memory aside.
+    pub fn is_receiving(&self) -> bool {
+        match &self.pending {
+            Pending::Value(incoming) => incoming.writer.is_ok(),
+            Pending::Rest(writer, _) => writer.is_some(),
+            _ => false,
+        }
+    }
+
     /// Bytes that it makes us hold, beside the cache's.
     pub fn held_bytes(&self) -> u64 {
         match &self.pending {

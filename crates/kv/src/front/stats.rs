@@ -158,6 +158,7 @@ fn general(core: &Core) -> Pairs {
     }
     put("get_expired", cache.expired.to_string());
     put("slow_readers", shared.count(Count::SlowReaders).to_string());
+    put("slow_writers", shared.count(Count::SlowWriters).to_string());
     put("idle_kicks", shared.count(Count::IdleKicks).to_string());
     put("limit_maxbytes", shared.settings.memory_bytes.to_string());
     put("accepting_conns", "1".into());
@@ -393,6 +394,7 @@ pub fn prometheus(shared: &Shared) -> String {
         ("connections_accepted", Count::Accepted),
         ("connections_rejected", Count::Rejected),
         ("slow_readers", Count::SlowReaders),
+        ("slow_writers", Count::SlowWriters),
         ("idle_kicks", Count::IdleKicks),
         ("protocol_errors", Count::ProtocolErrors),
         ("slow_commands", Count::Slow),

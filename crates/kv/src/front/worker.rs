@@ -10,13 +10,13 @@ use super::resp::Args;
 use super::session::Session;
 use super::tls::Channel;
 use crate::cache::Millis;
-use crate::constants::{HELD_BYTES_MAX, READ_BYTES, STALL_MS_MAX};
+use crate::constants::{KEPT_SHARE_MAX, READ_BYTES};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A client that was let in.
@@ -76,7 +76,7 @@ pub struct Worker<'i> {
     poller: Poller,
     connections: Vec<Option<Box<Connection>>>,
     free: Vec<u32>,
-    /// Bytes that all connections make us hold.
+    /// Bytes that all connections make us hold, beside the cache's.
     held_bytes: u64,
     buffer: Vec<u8>,
     looks: Looks,
@@ -187,27 +187,63 @@ impl<'i> Worker<'i> {
             }
             Fate::Wait(_) => {}
         }
-        if self.held_bytes > HELD_BYTES_MAX && held > 0 {
+        if self.held_bytes > self.core.shared.settings.held_bytes_max && held > 0 {
             self.core.count(Count::SlowReaders);
             self.end(index);
         }
     }
 
-    /// Ends connections that were silent, or whose client does not read, for too long.
+    /// Ends connections that were silent, or whose client does not go on with what keeps memory,
+    /// for too long.
     fn sweep(&mut self) {
-        let (now, idle_ms) = (self.core.now, self.core.shared.settings.idle_ms);
+        let shared = Arc::clone(&self.core.shared);
+        let (now, settings) = (self.core.now, &shared.settings);
+        let mut kept_bytes = 0;
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else { continue };
             let silent = now.saturating_sub(connection.active);
-            if connection.is_stuck() && silent > STALL_MS_MAX {
-                self.core.count(Count::SlowReaders);
-                self.end(index);
-            } else if idle_ms > 0 && silent > idle_ms {
-                self.core.count(Count::IdleKicks);
-                self.end(index);
-            }
+            let has_stalled = silent > settings.stall_ms;
+            let why = if has_stalled && connection.is_stuck() {
+                Count::SlowReaders
+            } else if has_stalled && connection.is_receiving() {
+                Count::SlowWriters
+            } else if settings.idle_ms > 0 && silent > settings.idle_ms {
+                Count::IdleKicks
+            } else {
+                kept_bytes += connection.kept_bytes();
+                continue;
+            };
+            self.core.count(why);
+            self.end(index);
+        }
+        let most = settings.memory_bytes / KEPT_SHARE_MAX / settings.threads.max(1) as u64;
+        if kept_bytes > most {
+            self.give_back(kept_bytes - most, now.saturating_sub(settings.kept_stall_ms));
         }
         self.shrink();
+    }
+
+    /// Ends connections that keep `bytes` of the cache from being used for anything else: those
+    /// whose clients took nothing of them since `before`, the longest silent ones first.
+    fn give_back(&mut self, mut bytes: u64, before: Millis) {
+        let keeps = |connection: &Connection| {
+            (connection.active < before).then(|| connection.kept_bytes()).filter(|kept| *kept > 0)
+        };
+        let mut silent: Vec<(Millis, usize, u64)> = (0..self.connections.len())
+            .filter_map(|index| {
+                let connection = self.connections[index].as_deref()?;
+                Some((connection.active, index, keeps(connection)?))
+            })
+            .collect();
+        silent.sort_unstable();
+        for (_, index, kept) in silent {
+            if bytes == 0 {
+                return;
+            }
+            bytes = bytes.saturating_sub(kept);
+            self.core.count(Count::SlowReaders);
+            self.end(index);
+        }
     }
 
     /// Gives memory of connections back that are gone.
