@@ -99,5 +99,12 @@ pub const STALL_MS_MAX: u64 = 30_000;
 pub const KEPT_SHARE_MAX: u64 = 2;
 /// … those who took nothing for so long are disconnected, milliseconds.
 pub const KEPT_STALL_MS_MAX: u64 = 5_000;
+/// A connection on which nothing comes is probed after this long, seconds: a cache has many that
+/// are idle, and what a client that is gone without a word keeps is a descriptor …
+pub const KEEPALIVE_IDLE_S: u64 = 60;
+/// … this often, seconds …
+pub const KEEPALIVE_INTERVAL_S: u64 = 10;
+/// … and ends after so many probes without an answer: a minute and a half in all.
+pub const KEEPALIVE_PROBES: u32 = 3;
 /// Connections that are accepted in a row.
 pub const ACCEPTS_MAX: usize = 64;

@@ -268,6 +268,32 @@ fn a_value_that_is_not_sent_to_its_end_keeps_no_memory_for_ever() {
     assert!(String::from_utf8(stats).unwrap().contains("STAT slow_writers 4\r\n"));
 }
 
+/// The timer that the kernel shows for the server's end of a connection: its kind (2: keepalive),
+/// and seconds until it fires.
+fn timer(client: &TcpStream) -> (u64, u64) {
+    let ports = [client.peer_addr().unwrap().port(), client.local_addr().unwrap().port()];
+    let [local, remote] = ports.map(|port| format!("0100007F:{port:04X}"));
+    let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let line = all.lines().find(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        (words.next(), words.next()) == (Some(&*local), Some(&*remote))
+    });
+    let word = line.and_then(|line| line.split_ascii_whitespace().nth(5)).unwrap_or("0:0");
+    let (kind, ticks) = word.split_once(':').unwrap();
+    let [kind, ticks] = [kind, ticks].map(|text| u64::from_str_radix(text, 16).unwrap());
+    (kind, ticks / 100)
+}
+
+#[test]
+fn a_client_that_vanished_without_a_word_is_probed() {
+    let server = ours(Settings::default());
+    for mut client in [memcached(&server), resp(&server)] {
+        ask(&mut client, b"quit_not\r\n", b"\r\n");
+        let probed = || matches!(timer(&client), (2, seconds) if seconds <= 60);
+        wait_until("its timer is set", probed);
+    }
+}
+
 #[test]
 fn passwords_are_asked_for_in_both_protocols() {
     let server = ours(Settings {

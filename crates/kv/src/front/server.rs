@@ -9,7 +9,7 @@ use super::metrics::Metrics;
 use super::tls::{Channel, Tls};
 use super::worker::{Guest, Inbox, Worker, wall_ms};
 use crate::cache::Cache;
-use crate::constants::ACCEPTS_MAX;
+use crate::constants::{ACCEPTS_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES};
 use crate::herd;
 use rackpool_hw::event::{Interest, Poller, WakeEvent};
 use rackpool_hw::process::monotonic_ns;
@@ -291,8 +291,8 @@ impl Acceptor {
                 Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
             },
         };
-        // Answers are sent whole; waiting for more to send would only delay them.
-        let _ = sockopt::set_tcp_nodelay(&fd, true);
+        // A socket that refuses them is one whose client is gone already.
+        let _ = tune(&fd);
         let least = (0..self.assigned.len()).min_by_key(|t| self.assigned[*t] - closed(*t));
         let thread = least.expect("there is a thread");
         let addr = rustix::net::getpeername(&fd).ok().flatten();
@@ -301,6 +301,17 @@ impl Acceptor {
         self.assigned[thread] += 1;
         self.inboxes[thread].push(Guest { fd, door, addr, channel });
     }
+}
+
+/// The settings of a client's socket.
+fn tune(fd: &OwnedFd) -> rustix::io::Result<()> {
+    // Answers are sent whole; waiting for more to send would only delay them.
+    sockopt::set_tcp_nodelay(fd, true)?;
+    // Clients vanish without a word: their machine fails, a firewall forgets them.
+    sockopt::set_socket_keepalive(fd, true)?;
+    sockopt::set_tcp_keepidle(fd, Duration::from_secs(KEEPALIVE_IDLE_S))?;
+    sockopt::set_tcp_keepintvl(fd, Duration::from_secs(KEEPALIVE_INTERVAL_S))?;
+    sockopt::set_tcp_keepcnt(fd, KEEPALIVE_PROBES)
 }
 
 fn check_open(settings: &Settings, doors: &Doors) -> Result<(), StartError> {
