@@ -356,6 +356,108 @@ fn counters_are_there_by_the_names_that_tools_expect() {
     assert!(text.contains("\nrackpool_kv_items 1\n"), "{text}");
 }
 
+/// A request of the binary protocol.
+fn binary(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
+    bytes.extend_from_slice(&((extras.len() + key.len() + value.len()) as u32).to_be_bytes());
+    bytes.extend_from_slice(&[0; 12]);
+    [&bytes, extras, key, value].concat()
+}
+
+#[test]
+fn a_long_binary_value_is_answered_without_a_byte_behind_it() {
+    let server = ours(Settings::default());
+    let mut m = memcached(&server);
+    let value = vec![b'v'; 100_000];
+    m.write_all(&binary(0x01, &[0; 8], b"long", &value)).unwrap();
+    let mut answer = [0; 24];
+    m.read_exact(&mut answer).unwrap();
+    assert_eq!((&answer[..2], &answer[6..8]), (&[0x81, 0x01][..], &[0, 0][..]));
+    m.write_all(&binary(0x00, b"", b"long", b"")).unwrap();
+    let mut found = vec![0; 24 + 4 + value.len()];
+    m.read_exact(&mut found).unwrap();
+    assert!(found.ends_with(&value));
+}
+
+#[test]
+fn what_took_long_is_remembered_whatever_it_was_and_passwords_are_not() {
+    let password = Some("secret".into());
+    let server = ours(Settings { slow_us: 0, password, ..Settings::default() });
+    let mut r = resp(&server);
+    let remembered = |r: &mut TcpStream| {
+        let all = ask(r, b"SLOWLOG GET -1\r\nPING\r\n", b"+PONG\r\n");
+        ask(r, b"SLOWLOG RESET\r\n", b"+OK\r\n");
+        String::from_utf8(all).unwrap()
+    };
+    ask(&mut r, b"AUTH default secret\r\n", b"+OK\r\n");
+    ask(&mut r, b"HELLO 2 AUTH default secret\r\nPING\r\n", b"+PONG\r\n");
+    let all = remembered(&mut r);
+    assert!(all.contains("AUTH") && all.contains("HELLO") && all.contains("(redacted)"), "{all}");
+    assert!(!all.contains("secret"), "{all}");
+
+    // What can wait for others is timed with them.
+    let plain = b"*3\r\n$3\r\nSET\r\n$5\r\nfirst\r\n$1\r\nv\r\n";
+    let other = b"*2\r\n$3\r\nGET\r\n$5\r\nother\r\n";
+    let bytes = [&plain[..], other, other, b"INCR number\r\n"].concat();
+    ask(&mut r, &bytes, b":1\r\n");
+    let all = remembered(&mut r);
+    assert!(all.contains("INCR") && all.contains("number"), "{all}");
+    assert!(all.contains("SET") && all.contains("first"), "{all}");
+    // All of them came at once, as a rule.
+    if !all.contains("other") {
+        assert!(all.contains("... (2 more commands)"), "{all}");
+    }
+    let mut long = b"*5\r\n$3\r\nSET\r\n$7\r\nlengthy\r\n$70000\r\n".to_vec();
+    long.resize(long.len() + 70_000, b'x');
+    long.extend_from_slice(b"\r\n$2\r\nEX\r\n$3\r\n100\r\n");
+    ask(&mut r, &long, b"+OK\r\n");
+    let all = remembered(&mut r);
+    assert!(all.contains("lengthy") && all.contains("EX") && !all.contains("xxxxx"), "{all}");
+
+    let mut m = memcached(&server);
+    let mut long = b"set drawn-out 0 0 70000\r\n".to_vec();
+    long.resize(long.len() + 70_000, b'x');
+    for (said, end, shown) in [
+        (&b"get looked-up\r\n"[..], &b"END\r\n"[..], "looked-up"),
+        (b"set stored 0 0 1\r\nx\r\n", b"\r\n", "stored"),
+        (b"add added 0 0 1\r\nx\r\n", b"\r\n", "added"),
+        (b"mg meta-got v\r\n", b"\r\n", "meta-got"),
+        (&[&long[..], b"\r\n"].concat(), b"\r\n", "drawn-out"),
+    ] {
+        ask(&mut m, said, end);
+        let all = remembered(&mut r);
+        assert!(all.contains(shown), "{shown}: {all}");
+    }
+    let mut b = memcached(&server);
+    let noop = binary(0x0a, b"", b"", b"");
+    b.write_all(&[binary(0x09, b"", b"quietly", b""), noop].concat()).unwrap();
+    let mut answer = [0; 24];
+    b.read_exact(&mut answer).unwrap();
+    b.write_all(&binary(0x01, &[0; 8], b"lasting", &[b'v'; 70_000])).unwrap();
+    b.read_exact(&mut answer).unwrap();
+    let all = remembered(&mut r);
+    assert!(all.contains("binary 0x09") && all.contains("quietly"), "{all}");
+    assert!(all.contains("binary 0x01") && all.contains("lasting"), "{all}");
+}
+
+#[test]
+fn commands_of_all_protocols_are_counted() {
+    let server = ours(Settings::default());
+    let (mut m, mut b, mut r) = (memcached(&server), memcached(&server), resp(&server));
+    let mut long = b"set long 0 0 70000\r\n".to_vec();
+    long.resize(long.len() + 70_000, b'x');
+    long.extend_from_slice(b"\r\nset a 0 0 1\r\nx\r\nget a b c\r\nadd a 0 0 1\r\ny\r\nmn\r\n");
+    ask(&mut m, &long, b"MN\r\n");
+    b.write_all(&[binary(0x09, b"", b"quietly", b""), binary(0x0a, b"", b"", b"")].concat())
+        .unwrap();
+    b.read_exact(&mut [0; 24]).unwrap();
+    ask(&mut r, b"*2\r\n$3\r\nGET\r\n$1\r\na\r\nPING\r\n", b"+PONG\r\n");
+    let info = ask(&mut r, b"INFO stats\r\nPING\r\n", b"+PONG\r\n");
+    let info = String::from_utf8(info).unwrap();
+    // The one that asks is counted when it is done.
+    assert!(info.contains("\r\ntotal_commands_processed:9\r\n"), "{info}");
+}
+
 #[test]
 fn scan_sees_every_key_once_and_memory_is_told() {
     let server = ours(Settings::default());

@@ -99,7 +99,7 @@ impl Core {
         }
         let texts = waiting.iter().filter(|set| set.answer != Answer::Resp).count();
         self.add(Count::CmdSet, texts as u64);
-        self.add(Count::Commands, (waiting.len() - texts) as u64);
+        self.add(Count::RespCommands, (waiting.len() - texts) as u64);
         self.sets = waiting;
         self.sets.clear();
     }

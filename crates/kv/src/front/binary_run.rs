@@ -9,7 +9,7 @@ use super::memcached::{Next, VERSION};
 use super::stats;
 use super::store::{Change, Outcome, Step, Value, set_expiry};
 use super::text::Verb;
-use crate::cache::Item;
+use crate::cache::{Item, Millis};
 use crate::constants::MEMCACHED_KEY_BYTES_MAX;
 
 /// The commands, with their quiet forms folded in.
@@ -167,13 +167,13 @@ impl Core {
         Next::Command
     }
 
-    /// Executes a storage request with its value.
+    /// Executes a storage request with its value, which expires then.
     pub fn binary_store(
         &mut self,
         request: &Request<'_>,
         verb: Verb,
         quiet: bool,
-        value: Value<'_>,
+        (value, expires): (Value<'_>, Millis),
     ) {
         let adds = matches!(verb, Verb::Append | Verb::Prepend);
         let conditional = request.cas != 0 && !adds;
@@ -182,7 +182,7 @@ impl Core {
                 verb: if conditional { Verb::Cas(request.cas) } else { verb },
                 key: request.key,
                 flags: if adds { 0 } else { request.extra32(0) },
-                expires: expiry(i64::from(request.extra32(4)), self.now),
+                expires,
                 stale: false,
                 if_cas: (request.cas != 0).then_some(request.cas),
                 tells_cas: !quiet,

@@ -4,6 +4,7 @@
 
 use super::batch::{Batch, Set};
 use super::counters::{Count, Counters};
+use super::laps::Laps;
 use super::output::Output;
 use super::redis::{Client, GoOn};
 use super::resp::Args;
@@ -11,7 +12,6 @@ use super::slowlog::SlowLog;
 use crate::cache::{Cache, Millis};
 use crate::constants::{HELD_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX};
 use crate::herd::Tallies;
-use rustix::time::{ClockId, clock_gettime};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -51,7 +51,7 @@ pub struct Settings {
     pub value_bytes_max: u64,
     /// The name of the eviction policy.
     pub policy: String,
-    /// A command that takes longer is remembered, microseconds.
+    /// A command that takes as long, or longer, is remembered, microseconds.
     pub slow_us: u64,
 }
 
@@ -172,6 +172,8 @@ pub struct Core {
     pub sets: Vec<Set>,
     /// Where the command that ran goes on when the client has taken its answers, and how.
     pub unfinished: Option<(usize, GoOn)>,
+    /// The clock of the read whose commands run.
+    pub laps: Laps,
     /// Space for values that are worked with.
     pub scratch: Vec<u8>,
 }
@@ -188,6 +190,7 @@ impl Core {
             batch: Batch::default(),
             sets: Vec::new(),
             unfinished: None,
+            laps: Laps::default(),
             scratch: Vec::new(),
         }
     }
@@ -202,19 +205,16 @@ impl Core {
         self.shared.counters[self.thread].add(count, by);
     }
 
-    /// Monotonic microseconds, in steps of some milliseconds but cheap to ask for.
-    pub fn coarse_us(&self) -> u64 {
-        let now = clock_gettime(ClockId::MonotonicCoarse);
-        now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
-    }
-
-    /// Remembers a command that took long.
+    /// Remembers a command if it took long.
     pub fn note_slow<'a>(
         &self,
         client: &Client,
         took_us: u64,
         words: impl Iterator<Item = &'a [u8]>,
     ) {
+        if took_us < self.shared.settings.slow_us {
+            return;
+        }
         self.count(Count::Slow);
         let mut log = self.shared.slow.lock().unwrap_or_else(PoisonError::into_inner);
         let name = String::from_utf8_lossy(&client.name);

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Count {
     /// Commands, of all protocols.
     Commands,
+    /// Commands of RESP.
+    RespCommands,
     /// Keys looked up by memcached's commands.
     CmdGet,
     /// Found.

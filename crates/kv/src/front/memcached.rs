@@ -131,8 +131,14 @@ impl Core {
         }
     }
 
-    /// Executes a command with its value; `whole`: a line end stood behind the value.
-    pub fn text_store(&mut self, store: &Store<'_>, value: Value<'_>, whole: bool) {
+    /// Executes a command with its value, which expires then; `whole`: a line end stood behind it.
+    pub fn text_store(
+        &mut self,
+        store: &Store<'_>,
+        value: Value<'_>,
+        expires: Millis,
+        whole: bool,
+    ) {
         if !whole {
             let quiet = store.quiet && store.meta.is_none();
             return self.say("CLIENT_ERROR bad data chunk", quiet);
@@ -143,7 +149,7 @@ impl Core {
                 verb: store.verb,
                 key: store.meta.as_ref().map_or(store.key, |meta| meta.key.bytes()),
                 flags: store.flags,
-                expires: expiry(i64::from(store.exptime), self.now),
+                expires,
                 stale: store.meta.as_ref().is_some_and(|meta| meta.stale),
                 if_cas,
                 tells_cas: store.meta.is_some(),

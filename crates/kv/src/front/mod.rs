@@ -22,6 +22,7 @@ pub mod bytes;
 pub mod connection;
 pub mod core;
 pub mod counters;
+pub mod laps;
 pub mod looks;
 pub mod memcached;
 pub mod meta;

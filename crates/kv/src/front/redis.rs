@@ -139,7 +139,7 @@ const UNKNOWN_BYTES_MAX: usize = 128;
 impl Call<'_> {
     /// Executes the command.
     pub fn run(&mut self) {
-        self.core.count(Count::Commands);
+        self.core.count(Count::RespCommands);
         let answer = self.checked();
         if let Err(text) = answer {
             push_error(&mut self.core.out.bytes, text.as_bytes());

@@ -12,14 +12,18 @@ use super::binary::{self, MAGIC_REQUEST, Request};
 use super::binary_run::Opcode;
 use super::core::{Core, Door, PAST, expiry};
 use super::counters::Count;
+use super::laps::Run;
 use super::memcached::Next;
 use super::redis::{Call, Client, GoOn};
 use super::redis_strings;
 use super::resp::{self, Args, Limits, Scan, push_error};
 use super::store::Value;
 use super::text::{self, Command, Get, Store, Verb};
-use crate::cache::{Error, Writer};
+use crate::cache::{Error, Millis, Writer};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN};
+
+/// Words that are told of the first command of several that were timed together.
+const FIRST_WORDS: usize = 16;
 
 /// What is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +45,8 @@ enum Pending {
     Skip(u64),
     /// A value that goes into the cache.
     Value(Box<Incoming>),
-    /// The words behind such a value, of a RESP command; no value: it was refused already.
-    Rest(Option<Writer>, usize),
+    /// The words behind such a value, of a RESP command; no memory for it: it was refused already.
+    Rest(Box<Incoming>),
     /// A look-up whose first keys were answered.
     Keys(Keys),
     /// A command of RESP whose first words were answered.
@@ -77,7 +81,7 @@ struct Words {
 /// A value on its way.
 #[derive(Debug)]
 struct Incoming {
-    /// The command's bytes before the value.
+    /// The command's bytes before the value; of RESP the key.
     head: Vec<u8>,
     /// Where it goes; `None`: it is not to be stored, for this reason.
     writer: Result<Writer, Error>,
@@ -85,6 +89,10 @@ struct Incoming {
     missing: u64,
     /// Words behind it, of a RESP command.
     rest: usize,
+    /// When it expires, if its head says so.
+    expires: Millis,
+    /// Time that was spent on it, microseconds.
+    took_us: u64,
 }
 
 /// How one step went.
@@ -135,8 +143,7 @@ impl Session {
     /// Whether the rest of a value is awaited for which the cache has set memory aside.
     pub fn is_receiving(&self) -> bool {
         match &self.pending {
-            Pending::Value(incoming) => incoming.writer.is_ok(),
-            Pending::Rest(writer, _) => writer.is_some(),
+            Pending::Value(incoming) | Pending::Rest(incoming) => incoming.writer.is_ok(),
             _ => false,
         }
     }
@@ -144,9 +151,9 @@ impl Session {
     /// Bytes that it makes us hold, beside the cache's.
     pub fn held_bytes(&self) -> u64 {
         match &self.pending {
-            Pending::Value(incoming) => incoming.head.capacity() as u64,
+            Pending::Value(incoming) | Pending::Rest(incoming) => incoming.head.capacity() as u64,
             Pending::Words(words) => words.args.held_bytes(),
-            Pending::None | Pending::Skip(_) | Pending::Rest(..) | Pending::Keys(_) => 0,
+            Pending::None | Pending::Skip(_) | Pending::Keys(_) => 0,
         }
     }
 
@@ -161,9 +168,13 @@ impl Session {
         let mut args = std::mem::take(&mut core.args);
         let mut at = 0;
         self.need = 0;
+        core.laps.start();
         while !self.closing && at < input.len() && core.out.len() < OUTPUT_SOFT_BYTES {
             match self.step(core, &mut args, input, at) {
-                Step::Used(used) => at += used,
+                Step::Used(used) => {
+                    at += used;
+                    core.laps.pass(at);
+                }
                 Step::Need(need) => {
                     self.need = need;
                     break;
@@ -175,6 +186,11 @@ impl Session {
         }
         core.flush_batch(input);
         core.args = args;
+        self.end_run(core, input, at);
+        if let Pending::Value(incoming) | Pending::Rest(incoming) = &mut self.pending {
+            incoming.took_us += core.laps.look_us();
+        }
+        core.add(Count::Commands, core.laps.commands);
         if self.closing { input.len() } else { at }
     }
 
@@ -192,18 +208,18 @@ impl Session {
             }
             Pending::Value(_) => {
                 core.flush_batch(input);
-                return self.value(core, rest);
+                return self.value(core, input, at);
             }
-            Pending::Rest(..) => {
+            Pending::Rest(_) => {
                 core.flush_batch(input);
-                return self.rest(core, args, rest);
+                return self.rest(core, args, input, at);
             }
             Pending::Keys(keys) => {
                 let keys = *keys;
                 self.pending = Pending::None;
                 return self.look_up_from(core, input, at, keys);
             }
-            Pending::Words(_) => return self.words(core, rest),
+            Pending::Words(_) => return self.words(core, input, at),
         }
         match self.protocol {
             Protocol::Memcached => {
@@ -217,10 +233,51 @@ impl Session {
             Protocol::Text => self.text(core, input, at),
             Protocol::Binary => {
                 core.flush_batch(input);
-                self.binary(core, rest)
+                self.binary(core, input, at)
             }
             Protocol::Resp => self.resp(core, args, input, at),
         }
+    }
+
+    /// Commands before `at` ended: if they took long, that is remembered with the words of the
+    /// first.
+    fn end_run(&mut self, core: &mut Core, input: &[u8], at: usize) {
+        let Some(run) = core.laps.run(at) else { return };
+        if run.took_us >= core.shared.settings.slow_us {
+            self.note_run(core, &input[run.from..], run);
+        }
+    }
+
+    #[cold]
+    fn note_run(&self, core: &Core, input: &[u8], run: Run) {
+        let more = format!("... ({} more commands)", run.commands - 1);
+        let more = (run.commands > 1).then_some(more.as_bytes());
+        match self.protocol {
+            Protocol::Resp => {
+                let (mut args, limits) = (Args::default(), Limits::new(self.client.known));
+                // It was a command when it ran.
+                let _ = resp::parse(input, limits, &mut args, &mut Scan::default());
+                let words = args.words(input).take(FIRST_WORDS).chain(more);
+                core.note_slow(&self.client, run.took_us, words);
+            }
+            Protocol::Binary => {
+                let binary::Parsed::Request { request, .. } = binary::parse(input) else { return };
+                let name = binary_name(&request);
+                let words = [name.as_bytes(), request.key].into_iter().chain(more);
+                core.note_slow(&self.client, run.took_us, words);
+            }
+            Protocol::Text | Protocol::Memcached => {
+                let words = text::line_words(input).take(FIRST_WORDS).chain(more);
+                core.note_slow(&self.client, run.took_us, words);
+            }
+        }
+    }
+
+    /// A command ended that is timed alone; `took_us` is what it took before, at other reads.
+    fn end_alone<'a>(&self, core: &mut Core, took_us: u64, words: impl Iterator<Item = &'a [u8]>) {
+        core.laps.commands += 1;
+        let took_us = took_us + core.laps.alone();
+        core.note_slow(&self.client, took_us, words);
     }
 
     fn next(&mut self, next: Next) {
@@ -271,12 +328,9 @@ impl Session {
                 return self.look_up(core, input, at, get, used);
             }
             core.flush_batch(input);
-            let start = core.coarse_us();
+            self.end_run(core, input, at);
             let next = core.text(&command);
-            let took = core.coarse_us() - start;
-            if took >= core.shared.settings.slow_us {
-                core.note_slow(&self.client, took, text::Words(&rest[..used]));
-            }
+            self.end_alone(core, 0, text::line_words(rest));
             self.next(next);
             return Step::Used(used);
         };
@@ -285,15 +339,18 @@ impl Session {
         let len = u64::from(store.len);
         if len > core.shared.settings.value_bytes_max {
             core.flush_batch(input);
+            core.laps.commands += 1;
             core.text_too_large(&store);
             self.next(Next::Skip(len + 2));
         } else if len >= STREAM_BYTES_MIN && streams(store.verb) {
             core.flush_batch(input);
+            self.end_run(core, input, at);
             self.stream_text(core, &store, &rest[..used]);
         } else {
             let end = used + store.len as usize + 2;
             let Some(value) = rest.get(used..end) else { return Step::Need(end) };
             self.seen = 0;
+            core.laps.commands += 1;
             let (value, line_end) = value.split_at(store.len as usize);
             let expires = expiry(i64::from(store.exptime), core.now);
             let plain = store.verb == Verb::Set && store.meta.is_none() && expires != PAST;
@@ -308,7 +365,7 @@ impl Session {
                 return Step::Used(end);
             }
             core.flush_batch(input);
-            core.text_store(&store, Value::Bytes(value), line_end == b"\r\n");
+            core.text_store(&store, Value::Bytes(value), expires, line_end == b"\r\n");
             return Step::Used(end);
         }
         self.seen = 0;
@@ -327,10 +384,18 @@ impl Session {
         if !core.sets.is_empty() {
             core.flush_batch(input);
         }
-        let Some(keys) = core.text_get(get, input) else { return Step::Used(used) };
+        let Some(keys) = core.text_get(get, input) else {
+            core.laps.commands += 1;
+            return Step::Used(used);
+        };
         let (start, left) = (keys.0.as_ptr() as usize - input.as_ptr() as usize, keys.0.len());
         let (end, cas, touch) = (start + left - at, get.cas, get.touch);
         self.pending = Pending::Keys(Keys { used, end, left, cas, touch });
+        // Of what may be long each part is timed; it is counted at its end.
+        core.flush_batch(input);
+        self.end_run(core, input, at);
+        let took_us = core.laps.alone();
+        core.note_slow(&self.client, took_us, text::line_words(&input[at..]));
         Step::Used(0)
     }
 
@@ -358,53 +423,73 @@ impl Session {
         // What is expired at once is never seen; it still has to be taken in.
         let kept = if expires == PAST { 0 } else { expires };
         let writer = core.cache().reserve(key, len, flags, kept, core.now);
-        let head = head.to_vec();
-        self.pending = Pending::Value(Box::new(Incoming { head, writer, missing: len, rest }));
+        let (head, missing, took_us) = (head.to_vec(), len, 0);
+        let incoming = Incoming { head, writer, missing, rest, expires, took_us };
+        self.pending = Pending::Value(Box::new(incoming));
     }
 
     /// Takes bytes of a value; at its end executes its command.
-    fn value(&mut self, core: &mut Core, rest: &[u8]) -> Step {
+    fn value(&mut self, core: &mut Core, input: &[u8], at: usize) -> Step {
+        let rest = &input[at..];
         let Pending::Value(incoming) = &mut self.pending else { return Step::Used(0) };
-        if incoming.missing > 0 {
-            let used = incoming.missing.min(rest.len() as u64);
+        let used = incoming.missing.min(rest.len() as u64) as usize;
+        if used > 0 {
             if let Ok(writer) = &mut incoming.writer {
-                writer.write(&rest[..used as usize]);
+                writer.write(&rest[..used]);
             }
-            incoming.missing -= used;
-            return Step::Used(used as usize);
+            incoming.missing -= used as u64;
         }
+        // Nothing stands behind a binary one: whoever sent it may wait for its answer.
         let line_end = if self.protocol == Protocol::Binary { 0 } else { 2 };
-        let Some(end) = rest.get(..line_end) else { return Step::Need(line_end) };
-        let Pending::Value(incoming) = std::mem::replace(&mut self.pending, Pending::None) else {
-            return Step::Used(0);
-        };
-        let Incoming { head, writer, rest, .. } = *incoming;
-        match self.protocol {
-            Protocol::Binary => finish_binary(core, &head, writer),
-            Protocol::Resp => match writer {
-                Ok(writer) if rest > 0 => self.pending = Pending::Rest(Some(writer), rest),
-                Ok(writer) => self.finish_resp(core, &Args::default(), b"", writer),
-                Err(error) => {
-                    push_error(&mut core.out.bytes, super::redis::failed(&error).as_bytes());
-                    if rest > 0 {
-                        self.pending = Pending::Rest(None, rest);
-                    }
-                }
-            },
-            _ => finish_text(core, &head, writer, end == b"\r\n"),
+        if incoming.missing > 0 || used > 0 && line_end > 0 {
+            return Step::Used(used);
         }
-        Step::Used(line_end)
+        let Some(end) = rest.get(used..used + line_end) else { return Step::Need(line_end) };
+        let pending = std::mem::replace(&mut self.pending, Pending::None);
+        let Pending::Value(incoming) = pending else { return Step::Used(0) };
+        let used = used + line_end;
+        let Incoming { took_us, expires, .. } = *incoming;
+        match self.protocol {
+            Protocol::Binary => {
+                let (head, writer) = (incoming.head, incoming.writer);
+                let binary::Parsed::Request { request, .. } = binary::parse(&head) else {
+                    unreachable!("the header was a request when it came")
+                };
+                finish_binary(core, &request, writer, expires);
+                let name = binary_name(&request);
+                let words = [name.as_bytes(), request.key].into_iter();
+                self.end_alone(core, took_us, words);
+            }
+            Protocol::Resp => {
+                if let Err(error) = &incoming.writer {
+                    let text = super::redis::failed(error);
+                    push_error(&mut core.out.bytes, text.as_bytes());
+                }
+                if incoming.rest > 0 {
+                    self.pending = Pending::Rest(incoming);
+                } else {
+                    self.finish_resp(core, &Args::default(), b"", *incoming);
+                }
+            }
+            Protocol::Text | Protocol::Memcached => {
+                let (head, writer) = (incoming.head, incoming.writer);
+                finish_text(core, &head, writer, expires, end == b"\r\n");
+                self.end_alone(core, took_us, text::line_words(&head));
+            }
+        }
+        Step::Used(used)
     }
 
-    fn rest(&mut self, core: &mut Core, args: &mut Args, rest: &[u8]) -> Step {
-        let Pending::Rest(_, count) = &self.pending else { return Step::Used(0) };
+    fn rest(&mut self, core: &mut Core, args: &mut Args, input: &[u8], at: usize) -> Step {
+        let rest = &input[at..];
+        let Pending::Rest(incoming) = &self.pending else { return Step::Used(0) };
         let limits = Limits::new(self.client.known);
-        match resp::parse_rest(rest, *count, limits, args, &mut self.scan) {
+        match resp::parse_rest(rest, incoming.rest, limits, args, &mut self.scan) {
             resp::Parsed::Need(need) => Step::Need(need),
             resp::Parsed::Command { used } => {
                 let pending = std::mem::replace(&mut self.pending, Pending::None);
-                if let Pending::Rest(Some(writer), _) = pending {
-                    self.finish_resp(core, args, rest, writer);
+                if let Pending::Rest(incoming) = pending {
+                    self.finish_resp(core, args, rest, *incoming);
                 }
                 Step::Used(used)
             }
@@ -416,13 +501,18 @@ impl Session {
         }
     }
 
-    fn finish_resp(&mut self, core: &mut Core, args: &Args, input: &[u8], writer: Writer) {
-        core.count(Count::Commands);
-        let client = &mut self.client;
-        let mut call = Call { core, client, input, args };
-        if let Err(text) = redis_strings::set_streamed(&mut call, writer) {
-            push_error(&mut core.out.bytes, text.as_bytes());
+    /// Executes a `SET` whose value was streamed, if there was memory for it.
+    fn finish_resp(&mut self, core: &mut Core, args: &Args, input: &[u8], incoming: Incoming) {
+        let Incoming { head: key, writer, took_us, .. } = incoming;
+        core.count(Count::RespCommands);
+        if let Ok(writer) = writer {
+            let mut call = Call { core, client: &mut self.client, input, args };
+            if let Err(text) = redis_strings::set_streamed(&mut call, writer) {
+                push_error(&mut core.out.bytes, text.as_bytes());
+            }
         }
+        let words = [&b"set"[..], &key, b"(a long value)"].into_iter().chain(args.words(input));
+        self.end_alone(core, took_us, words);
     }
 
     fn resp(&mut self, core: &mut Core, args: &mut Args, input: &[u8], at: usize) -> Step {
@@ -439,8 +529,9 @@ impl Session {
             }
             resp::Parsed::Large { used, len, rest: words } => {
                 core.flush_batch(input);
-                let key = args.get(rest, 1).to_vec();
-                self.stream(core, b"", &key, (len, 0, 0), words);
+                self.end_run(core, input, at);
+                let key = args.get(rest, 1);
+                self.stream(core, key, key, (len, 0, 0), words);
                 Step::Used(used)
             }
             resp::Parsed::Violation(violation) => {
@@ -464,7 +555,8 @@ impl Session {
             if !core.sets.is_empty() {
                 core.flush_batch(input);
             }
-            core.count(Count::Commands);
+            core.count(Count::RespCommands);
+            core.laps.commands += 1;
             let form = Form::Resp(self.client.version);
             return core.batch.push(at + start as usize, len as usize, form);
         }
@@ -475,29 +567,32 @@ impl Session {
         {
             let place = |(start, len): (u32, u32)| (start + at as u32, len);
             let (key, value, answer) = (place(key), place(value), Answer::Resp);
+            core.laps.commands += 1;
             return set_later(core, input, Set { key, value, flags: 0, expires: 0, answer });
         }
         core.flush_batch(input);
-        let start = core.coarse_us();
+        self.end_run(core, input, at);
         Call { core, client: &mut self.client, input: rest, args }.run();
-        let took = core.coarse_us() - start;
-        if took >= core.shared.settings.slow_us {
-            core.note_slow(&self.client, took, args.words(rest));
-        }
+        self.end_alone(core, 0, args.words(rest));
         self.closing = self.client.quits;
     }
 
     /// Goes on with a command.
-    fn words(&mut self, core: &mut Core, input: &[u8]) -> Step {
+    fn words(&mut self, core: &mut Core, input: &[u8], at: usize) -> Step {
+        let input = &input[at..];
         let pending = std::mem::replace(&mut self.pending, Pending::None);
         let Pending::Words(Words { used, args, next }) = pending else { return Step::Used(0) };
         Call { core, client: &mut self.client, input, args: &args }.go_on(next);
+        // Each part is timed; it was counted when it began.
+        let took_us = core.laps.alone();
+        core.note_slow(&self.client, took_us, args.words(input));
         let Some(next) = core.unfinished.take() else { return Step::Used(used) };
         self.pending = Pending::Words(Words { used, args, next });
         Step::Used(0)
     }
 
-    fn binary(&mut self, core: &mut Core, rest: &[u8]) -> Step {
+    fn binary(&mut self, core: &mut Core, input: &[u8], at: usize) -> Step {
+        let rest = &input[at..];
         let (used, request) = match binary::parse(rest) {
             binary::Parsed::Need(need) => return Step::Need(need),
             binary::Parsed::Magic => return self.fail(core),
@@ -506,27 +601,32 @@ impl Session {
         let (opcode, quiet) = match core.binary_check(&request) {
             Ok(known) => known,
             Err(next) => {
+                core.laps.commands += 1;
                 self.next(next);
                 return Step::Used(used);
             }
         };
         let Opcode::Store(verb) = opcode else {
+            core.laps.commands += 1;
             let next = core.binary(&request, opcode, quiet);
             self.next(next);
             return Step::Used(used);
         };
         let len = u64::from(request.value_bytes);
+        let expires = expiry(i64::from(request.extra32(4)), core.now);
         if len > core.shared.settings.value_bytes_max {
+            core.laps.commands += 1;
             core.binary_too_large(&request, verb);
             self.next(Next::Skip(len));
         } else if len >= STREAM_BYTES_MIN && streams(verb) {
-            let expires = expiry(i64::from(request.extra32(4)), core.now);
+            self.end_run(core, input, at);
             let fields = (len, request.extra32(0), expires);
             self.stream(core, &rest[..used], request.key, fields, 0);
         } else {
             let end = used + request.value_bytes as usize;
             let Some(value) = rest.get(used..end) else { return Step::Need(end) };
-            core.binary_store(&request, verb, quiet, Value::Bytes(value));
+            core.laps.commands += 1;
+            core.binary_store(&request, verb, quiet, (Value::Bytes(value), expires));
             return Step::Used(end);
         }
         Step::Used(used)
@@ -547,27 +647,40 @@ fn streams(verb: Verb) -> bool {
     !matches!(verb, Verb::Append | Verb::Prepend)
 }
 
-fn finish_text(core: &mut Core, head: &[u8], writer: Result<Writer, Error>, whole: bool) {
+fn finish_text(
+    core: &mut Core,
+    head: &[u8],
+    writer: Result<Writer, Error>,
+    expires: Millis,
+    whole: bool,
+) {
     let text::Parsed::Command { command: Command::Store(store), .. } = text::parse(head, 0) else {
         unreachable!("the line was a storage command when it came")
     };
     match writer {
-        Ok(writer) => core.text_store(&store, Value::Written(writer), whole),
+        Ok(writer) => core.text_store(&store, Value::Written(writer), expires, whole),
         Err(_) => core.text_no_memory(&store),
     }
 }
 
-fn finish_binary(core: &mut Core, head: &[u8], writer: Result<Writer, Error>) {
-    let binary::Parsed::Request { request, .. } = binary::parse(head) else {
-        unreachable!("the header was a request when it came")
-    };
+fn finish_binary(
+    core: &mut Core,
+    request: &Request<'_>,
+    writer: Result<Writer, Error>,
+    expires: Millis,
+) {
     let (Opcode::Store(verb), quiet) = Opcode::of(request.opcode) else {
         unreachable!("only values are streamed")
     };
     match writer {
-        Ok(writer) => core.binary_store(&request, verb, quiet, Value::Written(writer)),
-        Err(_) => no_memory(core, &request),
+        Ok(writer) => core.binary_store(request, verb, quiet, (Value::Written(writer), expires)),
+        Err(_) => no_memory(core, request),
     }
+}
+
+/// How a binary request is called among commands that took long.
+fn binary_name(request: &Request<'_>) -> String {
+    format!("binary {:#04x}", request.opcode)
 }
 
 fn no_memory(core: &mut Core, request: &Request<'_>) {

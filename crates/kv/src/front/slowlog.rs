@@ -27,6 +27,19 @@ pub struct Entry {
     pub name: String,
 }
 
+/// The words of a command without passwords: those behind `AUTH`, and behind it in a `HELLO`.
+fn redacted<'a>(words: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = &'a [u8]> {
+    let (mut is_hello, mut is_secret) = (false, false);
+    words.enumerate().map(move |(index, word)| {
+        if is_secret {
+            return &b"(redacted)"[..];
+        }
+        is_hello |= index == 0 && word.eq_ignore_ascii_case(b"hello");
+        is_secret = word.eq_ignore_ascii_case(b"auth") && (index == 0 || is_hello);
+        word
+    })
+}
+
 /// The last slow commands.
 #[derive(Debug, Default)]
 pub struct SlowLog {
@@ -50,7 +63,7 @@ impl SlowLog {
             id: self.next_id,
             at_s,
             took_us,
-            words: words.take(WORDS_MAX).map(cut).collect(),
+            words: redacted(words).take(WORDS_MAX).map(cut).collect(),
             client: client.to_owned(),
             name: name.to_owned(),
         });
@@ -71,6 +84,24 @@ impl SlowLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn passwords_are_not_remembered() {
+        for line in ["auth default secret", "AUTH secret", "Hello 3 auth default secret"] {
+            let mut log = SlowLog::default();
+            let words = line.split(' ').map(str::as_bytes);
+            log.push((1, 1), ("a", ""), words.clone());
+            let entry = log.entries().next().unwrap();
+            assert_eq!(entry.words.len(), words.count(), "{line}");
+            assert!(entry.words.iter().all(|word| word != b"secret"), "{line}");
+        }
+        // A name that looks like it hides more, not less.
+        let all: Vec<_> =
+            redacted([&b"HELLO"[..], b"2", b"SETNAME", b"auth", b"x"].into_iter()).collect();
+        assert_eq!(all, [&b"HELLO"[..], b"2", b"SETNAME", b"auth", b"(redacted)"]);
+        let set = [&b"set"[..], b"auth", b"value"];
+        assert!(redacted(set.into_iter()).eq(set));
+    }
 
     #[test]
     fn the_last_commands_are_remembered_and_cut() {

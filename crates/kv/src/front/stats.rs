@@ -388,7 +388,8 @@ pub fn prometheus(shared: &Shared) -> String {
         show(&format!("{name}_total"), "counter", shared.count(*count));
     }
     for (name, count) in [
-        ("resp_commands", Count::Commands),
+        ("commands", Count::Commands),
+        ("resp_commands", Count::RespCommands),
         ("resp_hits", Count::KeyHits),
         ("resp_misses", Count::KeyMisses),
         ("connections_accepted", Count::Accepted),

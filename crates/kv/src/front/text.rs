@@ -211,6 +211,12 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
+/// The words of the line at the beginning of `input`, without its end.
+pub fn line_words(input: &[u8]) -> Words<'_> {
+    let line = &input[..memchr::memchr(b'\n', input).unwrap_or(input.len())];
+    Words(line.strip_suffix(b"\r").unwrap_or(line))
+}
+
 /// The first words of a line.
 pub struct Line<'a> {
     words: [&'a [u8]; WORDS_MAX],

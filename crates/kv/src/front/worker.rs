@@ -129,7 +129,7 @@ impl<'i> Worker<'i> {
 
     /// Waits until somebody comes, or a flush is due.
     fn wait(&mut self, events: &mut Vec<Readiness>) -> io::Result<()> {
-        let commands = self.core.shared.counters[self.core.thread].get(Count::Commands);
+        let commands = self.core.shared.counters[self.core.thread].get(Count::RespCommands);
         for _ in 0..self.looks.after(commands, events.len() as u64) {
             if self.poller.wait(Some(Duration::ZERO), events)? > 0 {
                 self.looks.found();

@@ -1,0 +1,93 @@
+//! How long commands take, for the log of slow ones, with few looks at the clock: one when the
+//! bytes of a read are begun with, one when they are done, and one for each command that may be
+//! long. Those that are not (look-ups, plain stores, all of memcached's binary protocol) are a run:
+//! they are timed together, and told of by the first one.
+
+use rackpool_hw::process::monotonic_ns;
+
+/// The clock of one read of a connection.
+#[derive(Debug, Default)]
+pub struct Laps {
+    /// Commands of this read so far.
+    pub commands: u64,
+    /// When the clock was last looked at, nanoseconds.
+    looked_ns: u64,
+    /// Where the run begins in the input.
+    from: usize,
+    /// Commands before the run.
+    before: u64,
+}
+
+/// Commands that were timed together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Where the first one begins in the input.
+    pub from: usize,
+    /// How many.
+    pub commands: u64,
+    /// How long they took, microseconds.
+    pub took_us: u64,
+}
+
+impl Laps {
+    /// A read begins.
+    pub fn start(&mut self) {
+        *self = Self { looked_ns: monotonic_ns(), ..Self::default() };
+    }
+
+    /// What is before `at` is no command, or one that was not counted yet.
+    #[inline]
+    pub fn pass(&mut self, at: usize) {
+        if self.commands == self.before {
+            self.from = at;
+        }
+    }
+
+    /// A command ended that is timed alone: how long it took, microseconds. The next run begins
+    /// where [`Laps::pass`] comes to.
+    pub fn alone(&mut self) -> u64 {
+        self.before = self.commands;
+        self.look_us()
+    }
+
+    /// A run ends at `at`, if there is one.
+    pub fn run(&mut self, at: usize) -> Option<Run> {
+        let (from, commands) = (self.from, self.commands - self.before);
+        (self.from, self.before) = (at, self.commands);
+        (commands > 0).then(|| Run { from, commands, took_us: self.look_us() })
+    }
+
+    /// Microseconds since the clock was last looked at.
+    pub fn look_us(&mut self) -> u64 {
+        let now = monotonic_ns();
+        (now - std::mem::replace(&mut self.looked_ns, now)) / 1000
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_that_are_timed_together_are_told_of_by_the_first() {
+        let mut laps = Laps::default();
+        laps.start();
+        assert_eq!(laps.run(0), None);
+        // The rest of a value that nobody wanted, then two commands.
+        laps.pass(100);
+        laps.commands += 1;
+        laps.pass(110);
+        laps.commands += 1;
+        laps.pass(120);
+        let run = laps.run(120).unwrap();
+        assert_eq!((run.from, run.commands), (100, 2));
+        // One alone, then one more.
+        laps.commands += 1;
+        laps.alone();
+        laps.pass(150);
+        laps.commands += 1;
+        let run = laps.run(160).unwrap();
+        assert_eq!((run.from, run.commands), (150, 1));
+        assert_eq!(laps.run(160), None);
+    }
+}
