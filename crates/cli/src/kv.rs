@@ -119,9 +119,12 @@ pub fn run(args: &KvArgs) -> Result<()> {
     let bytes = args.memory;
     let what = format!("serving {bytes} bytes with {threads} threads: memcached {memcached}, ");
     log(Level::Info, "kv", format!("{what}resp {resp}{metrics}{herd}"));
-    let why = wait_for_end(None, shutdown, args.exit_with_parent)?;
+    let why = wait_for_end(Some(server.end_event()), shutdown, args.exit_with_parent)?;
     log(Level::Info, "kv", format!("{why}: stopping"));
     server.stop();
+    if let Some(reason) = server.failure() {
+        return Err(Failure::new("internal", reason));
+    }
     log(Level::Info, "kv", "stopped");
     Ok(())
 }

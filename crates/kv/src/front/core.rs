@@ -94,6 +94,8 @@ pub struct Shared {
     pub next_client: AtomicU64,
     /// The server ends.
     pub stopping: AtomicBool,
+    /// Why, if nobody wanted it to.
+    pub failure: Mutex<Option<String>>,
     /// What HERD's door counts, if it is open.
     pub herd: OnceLock<Vec<Arc<Tallies>>>,
     /// What counters said at the last reset.
@@ -113,6 +115,7 @@ impl Shared {
             flush_at: AtomicU64::new(0),
             next_client: AtomicU64::new(1),
             stopping: AtomicBool::new(false),
+            failure: Mutex::default(),
             herd: OnceLock::new(),
             baseline: Mutex::new([0; Count::COUNT]),
         }

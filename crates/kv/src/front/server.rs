@@ -16,7 +16,8 @@ use rackpool_hw::process::monotonic_ns;
 use rustix::net::{SocketFlags, accept_with, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
@@ -78,6 +79,8 @@ pub struct Server {
     shared: Arc<Shared>,
     inboxes: Arc<Vec<Inbox>>,
     stop: Arc<WakeEvent>,
+    /// Notified when a thread failed.
+    end: Arc<WakeEvent>,
     threads: Vec<JoinHandle<()>>,
     metrics: Option<Metrics>,
     /// HERD's doors: of shared memory, of the fabric.
@@ -110,9 +113,10 @@ impl Server {
         let inboxes: io::Result<Vec<Inbox>> = (0..threads).map(|_| Inbox::new()).collect();
         let inboxes = Arc::new(inboxes.map_err(io_error("waking threads"))?);
         let stop = Arc::new(WakeEvent::new().map_err(io_error("waking threads"))?);
-        let (threads_started, metrics, herd) = (Vec::new(), None, Vec::new());
+        let end = Arc::new(WakeEvent::new().map_err(io_error("waking threads"))?);
+        let (metrics, herd) = (None, Vec::new());
         let mut server =
-            Self { shared, inboxes, stop, threads: threads_started, metrics, herd, addrs };
+            Self { shared, inboxes, stop, end, threads: Vec::new(), metrics, herd, addrs };
         for thread in 0..threads {
             server.start_worker(thread)?;
         }
@@ -134,6 +138,17 @@ impl Server {
     /// Where it answers to Prometheus.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(Metrics::addr)
+    }
+
+    /// Becomes readable when a thread has failed: the server serves nobody any more, and
+    /// [`Server::failure`] says why.
+    pub fn end_event(&self) -> BorrowedFd<'_> {
+        self.end.as_fd()
+    }
+
+    /// Why the server ended by itself, if it did.
+    pub fn failure(&self) -> Option<String> {
+        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What its threads share: for tests, and for those who embed it.
@@ -172,12 +187,27 @@ impl Server {
         self.spawn(format!("kv-{thread}"), body)
     }
 
+    /// Starts a thread. If it panics all end: clients that it served, or that are given to it,
+    /// would wait for ever.
     fn spawn(
         &mut self,
         name: String,
         body: impl FnOnce() + Send + 'static,
     ) -> Result<(), StartError> {
-        let thread = std::thread::Builder::new().name(name).spawn(body);
+        let (shared, inboxes) = (Arc::clone(&self.shared), Arc::clone(&self.inboxes));
+        let (stop, end, who) = (Arc::clone(&self.stop), Arc::clone(&self.end), name.clone());
+        let guarded = move || {
+            // What it shares with others has locks that are usable after a panic, and nothing more
+            // is served from it.
+            let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(body)) else { return };
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
+            let why = format!("thread {who} failed: {}", said.unwrap_or("no reason was given"));
+            shared.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+            stop_all(&shared, &stop, &inboxes);
+            end.notify();
+        };
+        let thread = std::thread::Builder::new().name(name).spawn(guarded);
         self.threads.push(thread.map_err(io_error("starting a thread"))?);
         Ok(())
     }
@@ -188,7 +218,7 @@ impl Server {
         tls: Option<Tls>,
     ) -> Result<(), StartError> {
         let poller = Poller::new().map_err(io_error("waiting for clients"))?;
-        let wait = |fd: &dyn std::os::fd::AsFd, token| {
+        let wait = |fd: &dyn AsFd, token| {
             poller.add(fd.as_fd(), token, Interest::Read).map_err(io_error("waiting for clients"))
         };
         wait(&*self.stop, STOP)?;
@@ -209,16 +239,21 @@ impl Server {
 
     /// Ends: connections are closed, threads are gone when this returns.
     pub fn stop(&mut self) {
-        // Relaxed: the flag carries no data; the wake-ups below make threads look.
-        self.shared.stopping.store(true, Ordering::Relaxed);
-        self.stop.notify();
-        self.inboxes.iter().for_each(Inbox::wake);
+        stop_all(&self.shared, &self.stop, &self.inboxes);
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
         (self.metrics, self.herd) = (None, Vec::new());
     }
+}
+
+/// Tells all threads to end.
+fn stop_all(shared: &Shared, stop: &WakeEvent, inboxes: &[Inbox]) {
+    // Relaxed: the flag carries no data; the wake-ups below make threads look.
+    shared.stopping.store(true, Ordering::Relaxed);
+    stop.notify();
+    inboxes.iter().for_each(Inbox::wake);
 }
 
 impl Drop for Server {
@@ -248,7 +283,7 @@ impl Acceptor {
             if self.poller.wait(None, &mut events).is_err() {
                 std::thread::sleep(ACCEPT_PAUSE);
             }
-            // Relaxed: as in `Server::stop`.
+            // Relaxed: as in `stop_all`.
             if self.shared.stopping.load(Ordering::Relaxed) {
                 return;
             }
@@ -350,5 +385,37 @@ fn raise_file_limit(connections: usize) {
         let raised = Rlimit { current: Some(current), maximum: limit.maximum };
         // Not granted: see above.
         let _ = setrlimit(Resource::Nofile, raised);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::Options;
+    use std::net::TcpStream;
+    use std::time::Instant;
+
+    #[test]
+    fn a_thread_that_panics_ends_the_server_with_its_reason() {
+        let any = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let doors = Doors { resp: any, ..Doors::default() };
+        let options = Options { memory: 8 << 20, ..Options::default() };
+        let cache = Cache::new(options).unwrap();
+        let mut server = Server::start(cache, Settings::default(), &doors).unwrap();
+        let addr = server.addrs().1.unwrap();
+        drop(TcpStream::connect(addr).unwrap());
+        assert_eq!(server.failure(), None);
+        server.spawn("kv-7".into(), || panic!("on purpose, {} of it", 1)).unwrap();
+        let poller = Poller::new().unwrap();
+        poller.add(server.end_event(), 0, Interest::Read).unwrap();
+        let mut events = Vec::new();
+        assert_eq!(poller.wait(Some(Duration::from_secs(20)), &mut events).unwrap(), 1);
+        assert_eq!(server.failure().unwrap(), "thread kv-7 failed: on purpose, 1 of it");
+        // Nobody is let in whom nobody would serve.
+        let start = Instant::now();
+        while TcpStream::connect(addr).is_ok() {
+            assert!(start.elapsed() < Duration::from_secs(20), "clients still come in");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
