@@ -212,6 +212,7 @@ impl Core {
         (key, touch, value): (bool, bool, bool),
         quiet: bool,
     ) {
+        let begin = self.out.bytes.len();
         let (now, out) = (self.now, &mut self.out);
         let mut show = |item: &Item<'_>| {
             let (len, start) = (item.len(), out.bytes.len());
@@ -232,12 +233,13 @@ impl Core {
             let pushed = if value { push_value(out, item, len) } else { Ok(()) };
             pushed.inspect_err(|_| out.fail(start)).is_ok()
         };
+        let mut failed = None;
         let found = if touch {
             let expires = expiry(i64::from(request.extra32(0)), now);
             self.shared.cache.entry(request.key, now).is_ok_and(|mut entry| {
                 let Some(item) = entry.read() else { return false };
                 let shown = show(&item);
-                set_expiry(&mut entry, expires);
+                failed = set_expiry(&mut entry, expires).err();
                 shown
             })
         } else {
@@ -250,6 +252,12 @@ impl Core {
         };
         self.count(all);
         self.count(if found { hits } else { misses });
+        if let Some(error) = failed {
+            let outcome = Outcome::of(&error);
+            self.count_no_memory(outcome);
+            self.out.truncate(begin);
+            return self.binary_stored(request, outcome, quiet);
+        }
         match (found, quiet, key) {
             (true, ..) | (_, true, _) => {}
             (.., false) => self.binary_error(request, Status::NotFound),

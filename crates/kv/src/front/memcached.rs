@@ -39,8 +39,10 @@ impl Core {
             Command::Count(count) => self.text_count(&count.what, count.quiet),
             Command::Touch(touch) => {
                 let (key, exptime) = touch.what;
-                let found = self.touch(key, i64::from(exptime));
-                self.say(if found { "TOUCHED" } else { "NOT_FOUND" }, touch.quiet);
+                match self.touch(key, i64::from(exptime)) {
+                    Outcome::Stored(_) => self.say("TOUCHED", touch.quiet),
+                    outcome => self.say(stored_text(outcome), touch.quiet),
+                }
             }
             Command::FlushAll(flush) => {
                 self.flush_all(i64::from(flush.what));
@@ -101,14 +103,22 @@ impl Core {
     fn text_get_touch<'a>(&mut self, get: &Get<'a>, expires: Millis) -> Option<Words<'a>> {
         let mut keys = get.keys;
         while let Some(key) = keys.next() {
-            let found = self.shared.cache.entry(key, self.now).is_ok_and(|mut entry| {
-                let Some(item) = entry.read() else { return false };
-                let shown = push_text_item(&mut self.out, key, &item, get.cas);
-                set_expiry(&mut entry, expires);
-                shown
+            let start = self.out.bytes.len();
+            let touched = self.shared.cache.entry(key, self.now).ok().and_then(|mut entry| {
+                let shown = push_text_item(&mut self.out, key, &entry.read()?, get.cas);
+                Some((shown, set_expiry(&mut entry, expires)))
             });
             self.count(Count::CmdTouch);
+            let found = touched.as_ref().is_some_and(|(shown, _)| *shown);
             self.count(if found { Count::TouchHits } else { Count::TouchMisses });
+            if let Some((_, Err(error))) = touched {
+                // This ends the answer: the keys behind it are not looked up.
+                let outcome = Outcome::of(&error);
+                self.count_no_memory(outcome);
+                self.out.truncate(start);
+                self.say(stored_text(outcome), false);
+                return None;
+            }
             if self.out.len() >= OUTPUT_SOFT_BYTES {
                 return Some(keys);
             }

@@ -8,7 +8,7 @@ use super::counters::Count;
 use super::memcached::{NOT_NUMBER, stored_text};
 use super::meta::{Kind, Meta};
 use super::output::Output;
-use super::store::{Counted, Outcome, Step};
+use super::store::{Counted, Outcome, Step, set_expiry};
 use crate::cache::{Item, Millis};
 
 impl Core {
@@ -112,19 +112,22 @@ impl Core {
         let marks = Marks { created, won: wins, lost: info.won, stale: info.stale };
         // Flags are answered one by one: before `N` a new item does not expire.
         let expires = if created { 0 } else { info.expires };
+        let start = self.out.bytes.len();
         push_meta_item(&mut self.out, meta, &item, expires, marks, now);
         if wins || info.won {
             entry.mark(info.stale, true);
         }
         let outdone = created && place(b'T') < place(b'N');
         let exptime = meta.exptime.filter(|_| !outdone);
-        match exptime.map(|exptime| expiry(i64::from(exptime), now)) {
-            Some(PAST) => {
-                entry.remove();
-            }
-            // An item that finds no room with its new expiry is evicted, as any may be.
-            Some(expires) => drop(entry.set_expiry(expires)),
-            None => {}
+        let expires = exptime.map(|exptime| expiry(i64::from(exptime), now));
+        let renewed = expires.map_or(Ok(()), |expires| set_expiry(&mut entry, expires));
+        drop(entry);
+        if let Err(error) = renewed {
+            let outcome = Outcome::of(&error);
+            self.count_no_memory(outcome);
+            self.out.truncate(start);
+            self.out.bytes.extend_from_slice(stored_text(outcome).as_bytes());
+            self.out.bytes.extend_from_slice(b"\r\n");
         }
         true
     }

@@ -148,7 +148,7 @@ fn expire_at(call: &mut Call<'_>, unit_ms: i64, absolute: bool, command: &str) -
     let before = entry.item().map(|item| item.expires());
     let holds = before.is_some_and(|before| conditions.hold(before, at));
     if holds {
-        set_expiry(&mut entry, past_or(at.max(0) as u64, now));
+        set_expiry(&mut entry, past_or(at.max(0) as u64, now)).map_err(|e| failed(&e))?;
     }
     drop(entry);
     call.integer(i64::from(holds))
@@ -162,7 +162,7 @@ pub fn persist(call: &mut Call<'_>) -> Answer {
     };
     let had = entry.item().is_some_and(|item| item.expires() != 0);
     if had {
-        set_expiry(&mut entry, 0);
+        set_expiry(&mut entry, 0).map_err(|error| failed(&error))?;
     }
     drop(entry);
     call.integer(i64::from(had))

@@ -5,7 +5,7 @@ use super::bytes::{Decimal, strict_i64};
 use super::core::PAST;
 use super::redis::{Answer, Call, failed, not_an_integer, syntax, wrong_arity};
 use super::resp::{push_integer, push_null, push_status};
-use super::store::{Value, set_expiry};
+use super::store::{Value, commit, set_expiry};
 use crate::cache::{Entry, Error, Item, Millis, Writer};
 use crate::constants::BATCH_KEYS_MAX;
 
@@ -100,10 +100,7 @@ fn put(entry: &mut Entry<'_>, value: Value<'_>, expires: Millis) -> Result<(), E
     }
     match value {
         Value::Bytes(bytes) => entry.put(&[bytes], 0, expires).map(drop),
-        Value::Written(writer) => {
-            entry.commit(writer)?;
-            if expires == 0 { Ok(()) } else { entry.set_expiry(expires) }
-        }
+        Value::Written(writer) => commit(entry, writer, expires).map(drop),
     }
 }
 
@@ -219,12 +216,9 @@ pub fn getdel(call: &mut Call<'_>) -> Answer {
 pub fn getex(call: &mut Call<'_>) -> Answer {
     let extra = extra(call, 2, false)?;
     read(call, |entry| {
-        match extra.expires {
-            Some(expires) => set_expiry(entry, expires),
-            None if extra.persist => set_expiry(entry, 0),
-            None => {}
-        }
-        Ok(())
+        let expires = extra.expires.or(extra.persist.then_some(0));
+        let renewed = expires.map_or(Ok(()), |expires| set_expiry(entry, expires));
+        renewed.map_err(|error| failed(&error))
     })
 }
 
@@ -233,11 +227,16 @@ fn read(call: &mut Call<'_>, then: impl FnOnce(&mut Entry<'_>) -> Answer) -> Ans
     let key = call.args.get(call.input, 1);
     let version = call.client.version;
     let core = &mut *call.core;
+    let start = core.out.bytes.len();
     let found = core.shared.cache.entry(key, core.now).ok().and_then(|mut entry| {
         let shown = push_resp_item(&mut core.out, Some(&entry.read()?), version);
         // What could not be read stays as it is: the answer says so.
         Some(if shown { then(&mut entry) } else { Ok(()) })
     });
+    if let Some(Err(_)) = &found {
+        // The error is the answer, and not the value as well.
+        core.out.truncate(start);
+    }
     call.counted(found.is_some());
     found.unwrap_or_else(|| call.null())
 }

@@ -187,19 +187,31 @@ impl Core {
         Ok(Counted { value, cas, expires: Some(meta.expires) })
     }
 
-    /// Gives an item a new expiry; whether there is one.
-    pub fn touch(&mut self, key: &[u8], exptime: i64) -> bool {
+    /// Gives an item a new expiry.
+    pub fn touch(&mut self, key: &[u8], exptime: i64) -> Outcome {
         self.count(Count::CmdTouch);
         let expires = expiry(exptime, self.now);
-        let found = self.shared.cache.entry(key, self.now).is_ok_and(|mut entry| {
-            let found = entry.item().is_some();
-            if found {
-                set_expiry(&mut entry, expires);
+        let touched = self.shared.cache.entry(key, self.now).map(|mut entry| {
+            match entry.item().map(|item| item.cas()) {
+                None => Outcome::NotFound,
+                Some(cas) => match set_expiry(&mut entry, expires) {
+                    Ok(()) => Outcome::Stored(cas),
+                    Err(error) => Outcome::of(&error),
+                },
             }
-            found
         });
-        self.count(if found { Count::TouchHits } else { Count::TouchMisses });
-        found
+        let outcome = touched.unwrap_or(Outcome::NotFound);
+        self.count(match outcome {
+            Outcome::NotFound => Count::TouchMisses,
+            _ => Count::TouchHits,
+        });
+        self.count_no_memory(outcome);
+        outcome
+    }
+
+    /// Counts what failed for want of memory.
+    pub fn count_no_memory(&self, outcome: Outcome) {
+        self.add(Count::NoMemory, u64::from(outcome == Outcome::NoMemory));
     }
 
     /// Removes an item, if it has version `cas` or `cas` is 0.
@@ -264,13 +276,31 @@ pub struct Counted {
 }
 
 /// Changes when an item expires; at once is a removal.
-pub fn set_expiry(entry: &mut Entry<'_>, expires: Millis) {
+///
+/// # Errors
+/// [`Error::OutOfMemory`]: its copy found no room. It expires as before, or is evicted.
+pub fn set_expiry(entry: &mut Entry<'_>, expires: Millis) -> Result<(), Error> {
     if expires == PAST {
         entry.remove();
-    } else {
-        // An item that finds no room with its new expiry is evicted, as any may be.
-        drop(entry.set_expiry(expires));
+        return Ok(());
     }
+    entry.set_expiry(expires)
+}
+
+/// Makes a value that was streamed that of its key. It was placed by its expiry, as far as that was
+/// known then; one that cannot get another expiry is not stored.
+///
+/// # Errors
+/// As [`Entry::commit`] and [`set_expiry`].
+pub fn commit(entry: &mut Entry<'_>, writer: Writer, expires: Millis) -> Result<u64, Error> {
+    let cas = entry.commit(writer)?;
+    if entry.item().is_some_and(|item| item.expires() != expires)
+        && let Err(error) = entry.set_expiry(expires)
+    {
+        entry.remove();
+        return Err(error);
+    }
+    Ok(cas)
 }
 
 fn put(
@@ -289,13 +319,7 @@ fn put(
         (Value::Bytes(bytes), Verb::Append) => entry.put(&[old, bytes], flags, expires)?,
         (Value::Bytes(bytes), Verb::Prepend) => entry.put(&[bytes, old], flags, expires)?,
         (Value::Bytes(bytes), _) => entry.put(&[bytes], flags, expires)?,
-        (Value::Written(writer), _) => {
-            let cas = entry.commit(writer)?;
-            if entry.item().is_some_and(|item| item.expires() != expires) {
-                entry.set_expiry(expires)?;
-            }
-            cas
-        }
+        (Value::Written(writer), _) => commit(entry, writer, expires)?,
     };
     Ok(Outcome::Stored(cas))
 }
