@@ -18,7 +18,7 @@ use rackpool_kv::front::auth::read_users;
 use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::server::{Doors, Server, StartError};
 use rackpool_kv::front::tls::Tls;
-use rackpool_kv::herd;
+use rackpool_kv::herd::{self, Pipeline};
 use rackpool_kv::numa_tier::NumaTier;
 use rackpool_kv::pool_tier::PoolTier;
 use rackpool_kv::tier_speed;
@@ -28,6 +28,8 @@ use std::sync::Arc;
 
 /// Descriptors beside those of connections: doors, threads, the pool.
 const DESCRIPTORS_SPARE: u64 = 256;
+/// Clients of HERD's fast path at once, of each door, if nothing else is said.
+const HERD_CLIENTS: u32 = 1024;
 /// Memory on the nodes of a tier on which its speed is measured.
 const MEASURED_BYTES: u64 = 256 << 20;
 
@@ -48,7 +50,7 @@ impl From<StartError> for Failure {
 fn check_descriptors(args: &KvArgs, limit: u64) {
     // Three of a client in shared memory, one of a client over the fabric.
     let herd = 3 * u64::from(args.herd.is_some()) + u64::from(args.herd_listen.is_some());
-    let clients = herd * u64::from(args.herd_clients);
+    let clients = herd * u64::from(herd_clients(args));
     let wanted = u64::from(args.max_connections) + clients + DESCRIPTORS_SPARE;
     if limit < wanted {
         let what = format!("{limit} descriptors are fewer than the {wanted} that the connections");
@@ -57,8 +59,41 @@ fn check_descriptors(args: &KvArgs, limit: u64) {
     }
 }
 
+/// Refuses options that would have no effect: whoever gave one expects what it does, above all
+/// passwords and certificates.
+fn refuse_idle_options(args: &KvArgs) -> Result<()> {
+    let (memcached, resp) = (args.memcached.is_some(), args.resp.is_some());
+    let herd = args.herd.is_some() || args.herd_listen.is_some();
+    let has_copies = args.value_tier_rule == ValueTierRule::Bandwidth;
+    let secret = args.pool.is_some() || args.herd_listen.is_some();
+    let tls = args.tls_cert.is_some() || args.tls_key.is_some();
+    for (is_given, has_effect, what) in [
+        (args.secret_file.is_some(), secret, "--secret-file is for --pool and --herd-listen"),
+        (args.password_file.is_some(), resp, "--password-file is for --resp"),
+        (args.auth_file.is_some(), memcached, "--auth-file is for --memcached"),
+        (tls, memcached || resp, "--tls-cert and --tls-key are for --memcached and --resp"),
+        (args.herd_clients.is_some(), herd, "--herd-clients is for --herd and --herd-listen"),
+        (args.herd_pipeline.is_some(), herd, "--herd-pipeline is for --herd and --herd-listen"),
+        (
+            args.value_tier_near.is_some(),
+            has_copies,
+            "--value-tier-near is for --value-tier-rule bandwidth",
+        ),
+    ] {
+        if is_given && !has_effect {
+            return Err(Failure::usage(what));
+        }
+    }
+    Ok(())
+}
+
+fn herd_clients(args: &KvArgs) -> u32 {
+    args.herd_clients.unwrap_or(HERD_CLIENTS)
+}
+
 /// Serves.
 pub fn run(args: &KvArgs) -> Result<()> {
+    refuse_idle_options(args)?;
     let shutdown = install_shutdown()?;
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);
     let password = args.password_file.as_deref().map(read_password).transpose()?;
@@ -69,9 +104,6 @@ pub fn run(args: &KvArgs) -> Result<()> {
         _ => None,
     };
     let tls = tls.transpose().map_err(|reason| Failure::new("config", reason))?;
-    if args.secret_file.is_some() && args.pool.is_none() && args.herd_listen.is_none() {
-        return Err(Failure::usage("--secret-file is for --pool and --herd-listen"));
-    }
     let secret = args.herd_listen.and(args.secret_file.as_deref()).map(Secret::from_file);
     let secret = secret.transpose()?;
     // Last, since it may make a file.
@@ -93,14 +125,15 @@ pub fn run(args: &KvArgs) -> Result<()> {
         resp: args.resp,
         metrics: args.metrics,
         herd: args.herd.as_deref().map(|name| herd::Door {
-            clients: args.herd_clients,
-            pipeline: args.herd_pipeline,
+            clients: herd_clients(args),
+            pipeline: args.herd_pipeline.unwrap_or(Pipeline::Batched),
             ..herd::Door::new(name)
         }),
         herd_fabric: args.herd_listen.map(|listen| {
             let door = herd::FabricDoor::new(listen, threads as u32);
-            let (clients, device) = (args.herd_clients, args.herd_device.clone());
-            herd::FabricDoor { clients, pipeline: args.herd_pipeline, secret, device, ..door }
+            let (clients, device) = (herd_clients(args), args.herd_device.clone());
+            let pipeline = args.herd_pipeline.unwrap_or(Pipeline::Batched);
+            herd::FabricDoor { clients, pipeline, secret, device, ..door }
         }),
         open_to_all: args.insecure_open,
         tls,

@@ -102,13 +102,13 @@ pub struct KvArgs {
     #[arg(long, value_name = "DEVICE", requires = "herd_listen")]
     pub herd_device: Option<String>,
     /// Clients of HERD's fast path at once, each door (over the fabric at most 16320)
-    #[arg(long, value_name = "N", default_value_t = 1024,
-          value_parser = clap::value_parser!(u32).range(1..=16384))]
-    pub herd_clients: u32,
+    /// [default: 1024]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
+    pub herd_clients: Option<u32>,
     /// How HERD's serving threads hide waits for memory: batched; or two-stage, HERD's own way,
-    /// which needs no-ops to answer whoever is alone: to compare with
-    #[arg(long, value_name = "MODE", default_value = "batched", value_parser = parse_pipeline)]
-    pub herd_pipeline: Pipeline,
+    /// which needs no-ops to answer whoever is alone: to compare with [default: batched]
+    #[arg(long, value_name = "MODE", value_parser = parse_pipeline)]
+    pub herd_pipeline: Option<Pipeline>,
     /// Threads that serve, each door [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Option<u32>,

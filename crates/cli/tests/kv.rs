@@ -219,6 +219,21 @@ fn what_cannot_be_served_is_refused_with_the_way_out() {
         (&["--resp", "0", "--tls-cert", &nowhere], "usage", "--tls-key"),
         (&["--herd-listen", "0", "--herd-clients", "16384"], "config", "16320"),
         (&["--memory", "1g"], "usage", "--memcached"),
+        (&["--memcached", "0", "--secret-file", &nowhere], "usage", "--herd-listen"),
+        (&["--memcached", "0", "--password-file", &nowhere], "usage", "--resp"),
+        (&["--resp", "0", "--auth-file", &nowhere], "usage", "--memcached"),
+        (
+            &["--herd-listen", "0", "--tls-cert", &nowhere, "--tls-key", &nowhere],
+            "usage",
+            "--memcached and --resp",
+        ),
+        (&["--resp", "0", "--herd-clients", "1024"], "usage", "--herd-listen"),
+        (&["--resp", "0", "--herd-pipeline", "batched"], "usage", "--herd-listen"),
+        (
+            &["--resp", "0", "--value-tier", "numa:0", "--value-tier-near", "1m"],
+            "usage",
+            "--value-tier-rule bandwidth",
+        ),
     ] {
         let (exit, out, err) = told(&run(&[&["kv"], words].concat()));
         assert_eq!((exit, out.as_str()), (if code == "usage" { 2 } else { 1 }, ""), "{err}");
