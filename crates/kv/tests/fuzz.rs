@@ -54,7 +54,12 @@ const WORDS: &[&[u8]] = &[
     b"HELLO 3\r\n",
     b"quit\r\n",
     b"cas a 0 0 1 1\r\n",
+    SAID_BY_TEXT,
+    SAID_BY_RESP,
 ];
+/// The password, as text clients and those of RESP say it.
+const SAID_BY_TEXT: &[u8] = b"set x 0 0 10\r\nann secret\r\n";
+const SAID_BY_RESP: &[u8] = b"*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n";
 
 fn main() {
     let Some([inputs, seed, only]) = peers::numbers(["--inputs", "--seed", "--door"]) else {
@@ -181,20 +186,46 @@ fn fuzz(inputs: u64, seed: u64, door: Door, make: fn(&mut Rng, usize) -> Stream)
     let seeds = seeds(&mut rng, make);
     let options = Options { memory: 16 << 20, max_value: VALUE_BYTES_MAX, ..Options::default() };
     let settings = Settings { value_bytes_max: VALUE_BYTES_MAX, ..Settings::default() };
-    let shared = Arc::new(Shared::new(Cache::new(options).unwrap(), settings, (0, 1)));
+    let guarded = Settings {
+        users: vec![("ann".into(), "secret".into())],
+        password: Some("secret".into()),
+        ..settings.clone()
+    };
+    let cache = Cache::new(options).unwrap();
+    let shared = Arc::new(Shared::new(cache.clone(), settings, (0, 1)));
     let mut core = Core::new(Arc::clone(&shared), 0, 1_000_000);
+    // The same cache, behind passwords.
+    let guarded = Arc::new(Shared::new(cache, guarded, (0, 1)));
+    let mut guarded = Core::new(guarded, 0, 1_000_000);
+    let said = if door == Door::Resp { SAID_BY_RESP } else { SAID_BY_TEXT };
+    let mut let_in = 0;
     let (mut input, mut bytes) = (Vec::new(), 0);
     for number in 0..inputs {
         core.now += 1;
         shared.flush_if_due(core.now);
         change(&mut rng, &seeds, &mut input);
         bytes += input.len() as u64;
-        converse(&mut rng, &mut core, door, &input);
+        if number % 4 == 0 {
+            // Half of these clients say the password first, or what became of it.
+            if number % 8 == 0 {
+                input.splice(0..0, said.iter().copied());
+                let at = rng.below(input.len());
+                if rng.chance(2) {
+                    input[at] = rng.next() as u8;
+                }
+            }
+            guarded.now = core.now;
+            let_in += u64::from(converse(&mut rng, &mut guarded, door, &input, false));
+        } else {
+            converse(&mut rng, &mut core, door, &input, true);
+        }
         if number % 50_000 == 0 {
             check_cache(&shared.cache, core.now);
         }
     }
     check_cache(&shared.cache, core.now);
+    // Some come in, and some do not.
+    assert!(inputs < 1000 || (inputs / 20..inputs / 5).contains(&let_in), "{let_in} were let in");
     bytes
 }
 
@@ -230,9 +261,10 @@ fn change(rng: &mut Rng, seeds: &[Vec<u8>], input: &mut Vec<u8>) {
     }
 }
 
-/// Gives the input to a conversation as a socket would, piece by piece.
-fn converse(rng: &mut Rng, core: &mut Core, door: Door, input: &[u8]) {
-    let client = Client { known: true, ..Client::default() };
+/// Gives the input to a conversation as a socket would, piece by piece; whether the client is one
+/// that is let in at its end.
+fn converse(rng: &mut Rng, core: &mut Core, door: Door, input: &[u8], known: bool) -> bool {
+    let client = Client { known, ..Client::default() };
     let mut session = Session::new(door, client);
     let (mut from, mut end) = (0, 0);
     while end < input.len() && !session.is_closing() {
@@ -257,6 +289,7 @@ fn converse(rng: &mut Rng, core: &mut Core, door: Door, input: &[u8]) {
             break;
         }
     }
+    session.client.known
 }
 
 /// Whether the cache finds each item that it has.
