@@ -6,7 +6,7 @@ use super::core::PAST;
 use super::redis::{Answer, Call, failed, not_an_integer, syntax, wrong_arity};
 use super::resp::{push_integer, push_null, push_status};
 use super::store::{Value, commit, set_expiry};
-use crate::cache::{Entry, Error, Item, Millis, Writer};
+use crate::cache::{Entry, Error, Item, KEY_BYTES_MAX, Millis, Writer};
 use crate::constants::BATCH_KEYS_MAX;
 
 /// What may stand behind `SET key value` and `GETEX key`.
@@ -190,6 +190,18 @@ pub fn getset(call: &mut Call<'_>) -> Answer {
 pub fn mset(call: &mut Call<'_>) -> Answer {
     if call.count().is_multiple_of(2) {
         return Err(wrong_arity("mset"));
+    }
+    // What can be known to fail fails before anything is stored.
+    let max_bytes = call.core.cache().options().max_value;
+    for index in (1..call.count()).step_by(2) {
+        let (key, bytes) = (call.arg(index).len(), call.arg(index + 1).len() as u64);
+        if !(1..=KEY_BYTES_MAX).contains(&key) {
+            let (bytes, max_bytes) = (key as u64, KEY_BYTES_MAX as u64);
+            return Err(failed(&Error::KeySize { bytes, max_bytes }));
+        }
+        if bytes > max_bytes {
+            return Err(failed(&Error::TooLarge { bytes, max_bytes }));
+        }
     }
     for index in (1..call.count()).step_by(2) {
         let (key, value) = (call.arg(index), call.arg(index + 1));
