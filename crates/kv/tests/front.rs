@@ -459,6 +459,78 @@ fn commands_of_all_protocols_are_counted() {
 }
 
 #[test]
+fn what_an_mset_cannot_store_is_known_before_it_stores_anything() {
+    let server = ours(Settings { value_bytes_max: 1000, ..Settings::default() });
+    let mut r = resp(&server);
+    let (long, key) = ("v".repeat(1001), "k".repeat(33_000));
+    for (key, value) in [("b", &*long), ("", "v"), (&*key, "v")] {
+        let mut said = b"*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$1\r\nv\r\n".to_vec();
+        for word in [key, value] {
+            said.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+        }
+        let answer = ask(&mut r, &said, b"\r\n");
+        assert!(answer.starts_with(b"-ERR a "), "{}", answer.escape_ascii());
+        assert_eq!(ask(&mut r, b"EXISTS a\r\n", b"\r\n"), b":0\r\n");
+    }
+    assert_eq!(ask(&mut r, b"MSET a v b w\r\n", b"\r\n"), b"+OK\r\n");
+}
+
+#[test]
+fn a_reset_begins_all_counts_anew_in_both_protocols() {
+    let server = ours_of(16 << 20, Settings::default());
+    let (mut m, mut r) = (memcached(&server), resp(&server));
+    let shown = |stream: &mut TcpStream, asked: &[u8], end: &[u8], name: &str| -> u64 {
+        let all = String::from_utf8(ask(stream, asked, end)).unwrap();
+        let line = all.lines().find_map(|line| line.trim_start_matches("STAT ").strip_prefix(name));
+        let line = line.unwrap_or_else(|| panic!("{name} in {all}"));
+        line.trim_start_matches([' ', ':']).trim_end().parse().unwrap()
+    };
+    let mut stat = |name: &str| shown(&mut m, b"stats\r\n", b"END\r\n", name);
+    let mut info = |name: &str| shown(&mut r, b"INFO stats\r\nPING\r\n", b"+PONG\r\n", name);
+    for index in 0..1000 {
+        store(&server, &format!("key{index}"), 30_000);
+    }
+    assert!(stat("total_items") == 1000 && stat("evictions") > 0 && info("evicted_keys") > 0);
+    assert_eq!(ask(&mut memcached(&server), b"stats reset\r\n", b"\r\n"), b"RESET\r\n");
+    for name in ["total_items", "evictions", "reclaimed"] {
+        assert_eq!(stat(name), 0, "{name}");
+    }
+    assert!(stat("curr_items") > 0 && info("evicted_keys") == 0 && info("expired_keys") == 0);
+    for index in 0..1000 {
+        store(&server, &format!("other{index}"), 30_000);
+    }
+    assert!(stat("total_items") == 1000 && info("evicted_keys") > 0);
+    assert_eq!(ask(&mut resp(&server), b"CONFIG RESETSTAT\r\n", b"\r\n"), b"+OK\r\n");
+    assert_eq!((stat("total_items"), info("evicted_keys")), (0, 0));
+}
+
+#[test]
+fn what_tools_watch_is_there_and_true() {
+    let server = ours(Settings { connections_max: 3, ..Settings::default() });
+    let (mut m, mut r) = (memcached(&server), resp(&server));
+    ask(&mut m, b"set a 0 100 1\r\nx\r\n", b"\r\n");
+    let mut held = memcached(&server);
+    ask(&mut held, b"mn\r\n", b"\r\n");
+    assert!(!read_until(&mut resp(&server), |_| false).is_empty());
+    let stats = String::from_utf8(ask(&mut m, b"stats\r\n", b"END\r\n")).unwrap();
+    assert!(stats.contains("STAT listen_disabled_num 1\r\n"), "{stats}");
+    let info =
+        |r: &mut TcpStream| String::from_utf8(ask(r, b"INFO\r\nPING\r\n", b"+PONG\r\n")).unwrap();
+    let all = info(&mut r);
+    assert!(all.contains("\r\ncluster_enabled:0\r\n"), "{all}");
+    assert!(all.contains("\r\ndb0:keys=1\r\n"), "{all}");
+    let number = |all: &str, name: &str| -> u64 {
+        let line = all.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("none");
+        line.parse().unwrap_or_else(|_| panic!("{name} in {all}"))
+    };
+    assert!(number(&all, "used_memory_rss:") > 1 << 20, "{all}");
+    wait_until("commands of a second are counted", || {
+        ask(&mut r, &b"PING\r\n".repeat(100), &b"+PONG\r\n".repeat(100));
+        number(&info(&mut r), "instantaneous_ops_per_sec:") > 0
+    });
+}
+
+#[test]
 fn scan_sees_every_key_once_and_memory_is_told() {
     let server = ours(Settings::default());
     let mut r = resp(&server);

@@ -9,7 +9,7 @@ use super::output::Output;
 use super::redis::{Client, GoOn};
 use super::resp::Args;
 use super::slowlog::SlowLog;
-use crate::cache::{Cache, Millis};
+use crate::cache::{Cache, Millis, Stats};
 use crate::constants::{HELD_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX};
 use crate::herd::Tallies;
 use std::net::SocketAddr;
@@ -100,6 +100,19 @@ pub struct Shared {
     pub herd: OnceLock<Vec<Arc<Tallies>>>,
     /// What counters said at the last reset.
     pub baseline: Mutex<[u64; Count::COUNT]>,
+    /// What the cache had counted then.
+    pub cache_baseline: Mutex<Stats>,
+    /// Commands a second, lately.
+    pub rate: Mutex<Rate>,
+}
+
+/// How many commands come, measured from time to time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rate {
+    /// Commands a second between the last two looks.
+    pub per_second: u64,
+    /// When that was, and all commands by then.
+    seen: (Millis, u64),
 }
 
 impl Shared {
@@ -118,6 +131,8 @@ impl Shared {
             failure: Mutex::default(),
             herd: OnceLock::new(),
             baseline: Mutex::new([0; Count::COUNT]),
+            cache_baseline: Mutex::default(),
+            rate: Mutex::default(),
         }
     }
 
@@ -134,6 +149,32 @@ impl Shared {
         for (index, base) in baseline.iter_mut().enumerate() {
             *base = self.counters.iter().map(|counters| counters.at(index)).sum();
         }
+        let counted = self.cache.stats();
+        *self.cache_baseline.lock().unwrap_or_else(PoisonError::into_inner) = counted;
+    }
+
+    /// What the cache has and has counted since the last reset.
+    pub fn cache_stats(&self) -> Stats {
+        let all = self.cache.stats();
+        let base = *self.cache_baseline.lock().unwrap_or_else(PoisonError::into_inner);
+        Stats {
+            hits: all.hits.saturating_sub(base.hits),
+            misses: all.misses.saturating_sub(base.misses),
+            sets: all.sets.saturating_sub(base.sets),
+            removes: all.removes.saturating_sub(base.removes),
+            evictions: all.evictions.saturating_sub(base.evictions),
+            index_evictions: all.index_evictions.saturating_sub(base.index_evictions),
+            expired: all.expired.saturating_sub(base.expired),
+            ..all
+        }
+    }
+
+    /// Looks how many commands came since the last time.
+    pub fn measure_rate(&self, now: Millis) {
+        let commands = self.counters.iter().map(|counters| counters.get(Count::Commands)).sum();
+        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+        let (then, before) = std::mem::replace(&mut rate.seen, (now, commands));
+        rate.per_second = (commands - before) * 1000 / now.saturating_sub(then).max(1);
     }
 
     /// Connections that are open.

@@ -83,7 +83,7 @@ fn collect(core: &Core, word: &[u8]) -> Option<Pairs> {
     match word {
         b"" => Some(general(core)),
         b"settings" => Some(settings(shared)),
-        b"items" => Some(items(&shared.cache.stats())),
+        b"items" => Some(items(&shared.cache_stats())),
         b"slabs" => Some(slabs(shared)),
         b"sizes" => Some(vec![("sizes_status".into(), "disabled".into())]),
         b"conns" => Some(vec![("curr_connections".into(), shared.connections().to_string())]),
@@ -104,6 +104,13 @@ fn cpu_us() -> (u64, u64) {
     let mut ticks = rest.split_ascii_whitespace().skip(11).map(|n| n.parse().unwrap_or(0));
     let mut next = || ticks.next().unwrap_or(0u64) * 10_000;
     (next(), next())
+}
+
+/// Memory of this process that lies in pages, bytes.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse().ok());
+    pages.unwrap_or(0u64) * rustix::param::page_size() as u64
 }
 
 /// Counters whose names in `stats` are ours as well.
@@ -137,7 +144,7 @@ const COUNTS: &[(&str, Count)] = &[
 
 fn general(core: &Core) -> Pairs {
     let shared = &core.shared;
-    let cache = shared.cache.stats();
+    let cache = shared.cache_stats();
     let mut pairs = Pairs::new();
     let mut put = |name: &str, value: String| pairs.push((name.to_owned(), value));
     let (user, system) = cpu_us();
@@ -153,6 +160,8 @@ fn general(core: &Core) -> Pairs {
     put("curr_connections", shared.connections().to_string());
     put("total_connections", shared.count(Count::Accepted).to_string());
     put("rejected_connections", shared.count(Count::Rejected).to_string());
+    // Here they are sent away one by one, and doors stay open.
+    put("listen_disabled_num", shared.count(Count::Rejected).to_string());
     for (name, count) in COUNTS {
         put(name, shared.count(*count).to_string());
     }
@@ -231,7 +240,7 @@ fn items(cache: &Stats) -> Pairs {
 }
 
 fn slabs(shared: &Shared) -> Pairs {
-    let cache = shared.cache.stats();
+    let cache = shared.cache_stats();
     let mut pairs = Pairs::new();
     let used = cache.units - cache.free_units;
     pair(&mut pairs, "1:chunk_size", 64 << 10);
@@ -299,6 +308,7 @@ const SECTIONS: &[Section] = &[
         vec![("role".into(), "master".into()), ("connected_slaves".into(), "0".into())]
     }),
     ("CPU", info_cpu),
+    ("Cluster", |_| vec![("cluster_enabled".into(), "0".into())]),
     ("Keyspace", info_keyspace),
 ];
 
@@ -336,6 +346,7 @@ fn info_memory(core: &Core) -> Pairs {
     let mut pairs = Pairs::new();
     pair(&mut pairs, "used_memory", used);
     pair(&mut pairs, "used_memory_human", format!("{:.2}M", used as f64 / (1 << 20) as f64));
+    pair(&mut pairs, "used_memory_rss", resident_bytes());
     pair(&mut pairs, "used_memory_dataset", cache.live_bytes);
     pair(&mut pairs, "used_memory_overhead", cache.metadata_bytes);
     pair(&mut pairs, "maxmemory", core.shared.settings.memory_bytes);
@@ -345,10 +356,12 @@ fn info_memory(core: &Core) -> Pairs {
 
 fn info_stats(core: &Core) -> Pairs {
     let shared = &core.shared;
-    let cache = shared.cache.stats();
+    let cache = shared.cache_stats();
     let mut pairs = Pairs::new();
     pair(&mut pairs, "total_connections_received", shared.count(Count::Accepted));
     pair(&mut pairs, "total_commands_processed", shared.count(Count::Commands));
+    let rate = *shared.rate.lock().unwrap_or_else(PoisonError::into_inner);
+    pair(&mut pairs, "instantaneous_ops_per_sec", rate.per_second);
     pair(&mut pairs, "total_net_input_bytes", shared.count(Count::BytesRead));
     pair(&mut pairs, "total_net_output_bytes", shared.count(Count::BytesWritten));
     pair(&mut pairs, "rejected_connections", shared.count(Count::Rejected));
@@ -373,7 +386,8 @@ fn info_keyspace(core: &Core) -> Pairs {
     if keys == 0 {
         return Pairs::new();
     }
-    vec![("db0".into(), format!("keys={keys},expires=0,avg_ttl=0"))]
+    // How many of them expire is not counted.
+    vec![("db0".into(), format!("keys={keys}"))]
 }
 
 /// Counters and gauges in the format of Prometheus.

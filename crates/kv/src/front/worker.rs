@@ -197,6 +197,9 @@ impl<'i> Worker<'i> {
     /// for too long.
     fn sweep(&mut self) {
         let shared = Arc::clone(&self.core.shared);
+        if self.core.thread == 0 {
+            shared.measure_rate(self.core.now);
+        }
         let (now, settings) = (self.core.now, &shared.settings);
         let mut kept_bytes = 0;
         for index in 0..self.connections.len() {
