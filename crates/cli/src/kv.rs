@@ -173,6 +173,7 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         memory: args.memory,
         partitions: partitions_for(threads as u32),
         policy: args.policy.policy,
+        mode: args.policy.mode,
         // With a tier it is a limit of what lies there.
         max_value: args.max_value.filter(|_| !has_tier(args)).unwrap_or(0),
         seed: seed.map_err(|error| Failure::io("the system's random numbers", &error))?,

@@ -4,7 +4,7 @@ use crate::args::{parse_listen, parse_size};
 use clap::{Args, ValueEnum};
 use rackpool::FabricChoice;
 use rackpool_hw::numa::Placement;
-use rackpool_kv::cache::Policy;
+use rackpool_kv::cache::{Mode, Policy};
 use rackpool_kv::herd::Pipeline;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -113,7 +113,7 @@ pub struct KvArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Option<u32>,
     /// Which items stay when room is needed: tinylfu, s3fifo, sieve, fifo, or fifo-reinsertion:N
-    /// for those used N times
+    /// for those used N times; noeviction: all, and what finds no room is refused
     #[arg(long, value_name = "NAME", default_value = "tinylfu", value_parser = parse_policy)]
     pub policy: NamedPolicy,
     /// Longest value [default: a quarter of the memory of a thread's share]
@@ -207,6 +207,8 @@ pub struct NamedPolicy {
     pub name: String,
     /// What it is.
     pub policy: Policy,
+    /// Whether anything may go.
+    pub mode: Mode,
 }
 
 fn parse_pipeline(text: &str) -> Result<Pipeline, String> {
@@ -220,17 +222,19 @@ fn parse_pipeline(text: &str) -> Result<Pipeline, String> {
 fn parse_policy(text: &str) -> Result<NamedPolicy, String> {
     let (name, number) = text.split_once(':').map_or((text, None), |(n, rest)| (n, Some(rest)));
     let number = number.map(str::parse::<u8>).transpose();
+    let mode = if name == "noeviction" { Mode::Store } else { Mode::Cache };
     let policy = match (name, number) {
         ("tinylfu", Ok(None)) => Policy::TinyLfu,
         ("s3fifo", Ok(None)) => Policy::S3Fifo,
         ("sieve", Ok(None)) => Policy::Sieve,
-        ("fifo", Ok(None)) => Policy::Fifo,
+        // A store chooses nobody.
+        ("fifo" | "noeviction", Ok(None)) => Policy::Fifo,
         ("fifo-reinsertion", Ok(None)) => Policy::FifoReinsertion { threshold: 1 },
         ("fifo-reinsertion", Ok(Some(threshold @ 1..=15))) => Policy::FifoReinsertion { threshold },
         _ => {
-            let all = "tinylfu, s3fifo, sieve, fifo, fifo-reinsertion:1 to :15";
+            let all = "tinylfu, s3fifo, sieve, fifo, fifo-reinsertion:1 to :15, noeviction";
             return Err(format!("`{text}` is none of {all}"));
         }
     };
-    Ok(NamedPolicy { name: text.to_owned(), policy })
+    Ok(NamedPolicy { name: text.to_owned(), policy, mode })
 }

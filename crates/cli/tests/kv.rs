@@ -7,6 +7,7 @@ use rackpool_kv::herd::Client;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
+use std::time::Instant;
 
 /// The address of a door on the ready line.
 fn door(server: &Server, name: &str) -> String {
@@ -26,6 +27,19 @@ fn ask(addr: &str, said: &str, end: &str) -> String {
         heard.push(byte[0]);
     }
     String::from_utf8(heard).unwrap()
+}
+
+/// Waits until the counters say so: a thread of HERD's counts at the end of a round, after it has
+/// answered.
+fn wait_for_stat(memcached: &str, line: &str) {
+    let start = Instant::now();
+    loop {
+        let stats = ask(memcached, "stats\r\n", "END\r\n");
+        if stats.contains(line) {
+            return;
+        }
+        assert!(start.elapsed() < WITHIN, "no {line} in {stats}");
+    }
 }
 
 /// A file of shared memory that goes with the test.
@@ -67,6 +81,32 @@ fn both_doors_one_cache_and_the_counters() {
 }
 
 #[test]
+fn without_eviction_a_full_server_refuses_and_keeps_what_it_has() {
+    let words = ["kv", "--memory", "8m", "--threads", "1", "--memcached", "0", "--resp", "0"];
+    let mut server = Server::start(&[&words[..], &["--policy", "noeviction"]].concat());
+    let (memcached, resp) = (door(&server, "memcached"), door(&server, "resp"));
+    let value = "v".repeat(10_000);
+    let set = |index: u32| format!("set key{index} 0 0 10000\r\n{value}\r\n");
+    let count = (0..2000).find(|index| {
+        let said = ask(&memcached, &set(*index), "\r\n");
+        assert!(said == "STORED\r\n" || said.starts_with("SERVER_ERROR out of memory"), "{said}");
+        said != "STORED\r\n"
+    });
+    let count = count.expect("8 MiB are full some time");
+    let set = format!("*3\r\n$3\r\nSET\r\n$4\r\nmore\r\n$10000\r\n{value}\r\n");
+    assert!(ask(&resp, &set, "\r\n").starts_with("-OOM "));
+    for index in 0..count {
+        assert_eq!(ask(&resp, &format!("STRLEN key{index}\r\n"), "\r\n"), ":10000\r\n");
+    }
+    let info = ask(&resp, "INFO\r\nPING\r\n", "+PONG\r\n");
+    assert!(info.contains("maxmemory_policy:noeviction") && info.contains("evicted_keys:0"));
+    assert!(ask(&memcached, "stats settings\r\n", "END\r\n").contains("evictions off"));
+    assert_eq!(ask(&memcached, "delete key3\r\n", "\r\n"), "DELETED\r\n");
+    assert_eq!(ask(&resp, &set, "\r\n"), "+OK\r\n");
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
 fn herds_door_opens_the_same_cache_to_processes_of_this_host() {
     let name = format!("rackpool/test/{}", unique("herd"));
     let words = ["kv", "--memory", "32m", "--memcached", "0", "--threads", "2", "--herd", &name];
@@ -80,9 +120,8 @@ fn herds_door_opens_the_same_cache_to_processes_of_this_host() {
     assert_eq!(value, b"hello");
     client.put(b"b", b"back", 3, 0).unwrap();
     assert_eq!(ask(&memcached, "get b\r\n", "END\r\n"), "VALUE b 3 4\r\nback\r\nEND\r\n");
-    let stats = ask(&memcached, "stats\r\n", "END\r\n");
     for line in ["STAT herd_gets 1\r\n", "STAT herd_hits 1\r\n", "STAT herd_puts 1\r\n"] {
-        assert!(stats.contains(line), "{stats}");
+        wait_for_stat(&memcached, line);
     }
     assert_eq!(server.terminate(), Some(0));
     assert_eq!(client.delete(b"b").unwrap_err().code(), "gone");
@@ -98,8 +137,7 @@ fn herds_door_over_the_fabric_opens_the_same_cache() {
     let mut value = Vec::new();
     assert_eq!(client.get(b"a", &mut value).unwrap(), Some(9));
     assert_eq!(value, b"hello");
-    let stats = ask(&memcached, "stats\r\n", "END\r\n");
-    assert!(stats.contains("STAT herd_gets 1\r\n"), "{stats}");
+    wait_for_stat(&memcached, "STAT herd_gets 1\r\n");
     assert_eq!(server.terminate(), Some(0));
     assert_eq!(client.delete(b"b").unwrap_err().code(), "gone");
 }

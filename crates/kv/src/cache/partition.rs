@@ -348,18 +348,32 @@ impl Partition {
         self.collect(now);
         let stream = self.stream_for(draft);
         let class = self.segments.class_of(draft.fields.expires, now);
-        if draft.whole_bytes() > u64::from(self.segments.room(stream, class)) {
-            self.make_room(draft.units_needed(), draft.whole_bytes(), now)?;
-        }
+        self.make_place(draft, (stream, class), now)?;
         self.extend_index(now);
         if before == self.disturbances {
             return Ok(((stream, class), found));
         }
         // What is left of room may have been used for the index.
-        if draft.whole_bytes() > u64::from(self.segments.room(stream, class)) {
-            self.make_room(draft.units_needed(), draft.whole_bytes(), now)?;
-        }
+        self.make_place(draft, (stream, class), now)?;
         Ok(((stream, class), self.find(draft.hash, draft.key)))
+    }
+
+    /// Room in the log for an item: in the active segment, or in units.
+    fn make_place(
+        &mut self,
+        draft: &Draft<'_>,
+        (stream, class): (Stream, u8),
+        now: Millis,
+    ) -> Result<()> {
+        let whole = draft.whole_bytes();
+        if whole <= u64::from(self.segments.room(stream, class)) {
+            return Ok(());
+        }
+        self.make_room(draft.units_needed(), whole, now).or_else(|error| {
+            // What was compacted may have left room where it went.
+            let room = u64::from(self.segments.room(stream, class));
+            if whole <= room { Ok(()) } else { Err(error) }
+        })
     }
 
     /// Where a new entry goes; nothing if an entry is replaced.

@@ -8,7 +8,7 @@ use super::counters::Count;
 use super::memcached::VERSION;
 use super::redis_server;
 use super::text::Words;
-use crate::cache::Stats;
+use crate::cache::{Mode, Stats};
 use crate::herd::What;
 use rustix::process::{Resource, getrlimit};
 use std::fmt::Write;
@@ -210,7 +210,8 @@ fn settings(shared: &Shared) -> Pairs {
     pair(&mut pairs, "udpport", 0);
     pair(&mut pairs, "inter", memcached.map_or("NULL".into(), |addr| addr.ip().to_string()));
     pair(&mut pairs, "verbosity", 0);
-    pair(&mut pairs, "evictions", "on");
+    let evicts = shared.cache.options().mode == Mode::Cache;
+    pair(&mut pairs, "evictions", if evicts { "on" } else { "off" });
     pair(&mut pairs, "num_threads", settings.threads);
     pair(&mut pairs, "cas_enabled", "yes");
     pair(&mut pairs, "binding_protocol", "auto-negotiate");
