@@ -151,8 +151,8 @@ fn fmt(context: &Context) -> Result<(), String> {
 }
 
 fn clippy(context: &Context) -> Result<(), String> {
-    // No step builds the program with mutations, which it may have.
-    let features = format!("{FEATURES},rackpool-cli/mutations");
+    // No step builds the program with mutations, or with other caches, which it may have.
+    let features = format!("{FEATURES},rackpool-cli/mutations,rackpool-cli/peers");
     let what = ["clippy", "--workspace", "--all-targets", "--features", &features];
     let words = [&what[..], &["--", "-D", "warnings"]].concat();
     Task::cargo(&words).minutes(15).run(context)

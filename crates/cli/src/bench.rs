@@ -6,10 +6,11 @@ use crate::api::{self, BenchPlan, Emulate, FabricChoice, YcsbPlan};
 use crate::args::{BenchArgs, BenchName};
 use crate::children::{Cluster, ClusterOptions, Residue};
 use crate::failure::{Failure, Result};
-use crate::output;
+use crate::output::{self, Level};
 use crate::servers::install_shutdown;
 use crate::sim;
 use indicatif::ProgressBar;
+use rackpool_bench::cache::ratio::PEERS;
 use rackpool_bench::report::{Report, ReportError};
 use rackpool_bench::run::{PoolSource, Size};
 use rackpool_bench::{migrate, verbs};
@@ -111,6 +112,10 @@ pub fn measure_on(
 /// Measures the cache in this process.
 fn measure_cache(args: &BenchArgs, shutdown: Shutdown) -> Result<Report> {
     let (size, workloads) = (Size::quick(args.quick), args.workload.clone());
+    if !workloads.is_empty() && PEERS.is_empty() {
+        let way_out = "to have foyer, quick_cache and moka beside it, build with --features peers";
+        output::log(Level::Warn, "bench", format!("our policies only: {way_out}"));
+    }
     watch(move |progress| api::run_cache(&workloads, size, progress), shutdown)
 }
 

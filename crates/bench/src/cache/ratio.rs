@@ -24,6 +24,10 @@ const POLICIES: [(&str, Policy); 5] = [
     ("tinylfu", Policy::TinyLfu),
 ];
 
+/// The caches beside ours that this program has.
+pub const PEERS: &[&str] =
+    if cfg!(feature = "peers") { &["foyer", "quick_cache", "moka"] } else { &[] };
+
 /// A cache that is looked into and filled.
 pub(super) trait Contender {
     /// Whether the key is there; counts as a use.
@@ -57,6 +61,7 @@ pub fn run(
         Size::Full => 128 << 20,
     };
     let mut report = Report::here(Kind::Measured);
+    report.extra.insert("peers".into(), PEERS.into());
     let mut steps = Steps::new(workloads.len() + 1, progress);
     steps.begin("what an entry costs");
     #[cfg(feature = "peers")]
