@@ -291,8 +291,9 @@ impl Partition {
     fn evict_far(&mut self, now: Millis) -> bool {
         let is_store = self.mode == Mode::Store;
         let count = self.shelf.as_ref().map_or(0, |shelf| shelf.order.len());
-        // Each is met twice at most: the first time takes what it was used.
-        for _ in 0..if is_store { count.min(EXPIRED_LOOKS_MAX) } else { 2 * count } {
+        // Of a cache each is met twice at most: the first time takes what it was used.
+        let looks = if is_store { count.min(EXPIRED_LOOKS_MAX) } else { 2 * count };
+        for _ in 0..looks {
             let next = self.shelf.as_mut().and_then(|shelf| shelf.order.pop_front());
             let Some((hash, place)) = next else { return false };
             let is_it = |slot: Slot| self.far_place(slot.pos()) == Some(place);
