@@ -10,7 +10,7 @@ use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
 use crate::member::{BalanceReply, BalanceRequest, PoolLoad};
 use crate::policy::{
-    Allowance, Balance, BalanceParams, BalanceRecord, BalanceView, ColdPage, used_milli,
+    Allowance, Balance, BalanceParams, BalanceRecord, BalanceView, ColdPage, Sending, used_milli,
 };
 use crate::seam::Nanos;
 use crate::wire::Reply;
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Default)]
 pub(super) struct Balancing {
     params: Option<BalanceParams>,
-    is_sending: bool,
+    sending: Sending,
     allowance: Allowance,
     /// Where the search for a cold page goes on.
     hand: PageId,
@@ -104,18 +104,13 @@ impl Daemon {
             own: self.rack,
             used_milli: used_milli(used, frames),
             load,
-            is_sending: self.balancing.is_sending,
+            is_sending: self.balancing.sending.has_begun(),
             page_bytes,
             bytes_per_second,
             coldest: self.coldest(world),
         };
         let record = params.decide(&view, &self.balancing.allowance);
-        self.balancing.is_sending = match record.decision {
-            Balance::Send { .. } => true,
-            // It goes on when it may.
-            Balance::Rest(crate::policy::Rest::OverAllowance) => true,
-            Balance::Rest(_) => false,
-        };
+        self.balancing.sending.decided(&record.decision);
         self.balancing.remember(record);
         let Balance::Send { page, to } = record.decision else { return None };
         let limit = params.limit(page_bytes, bytes_per_second);

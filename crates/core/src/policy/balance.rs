@@ -6,7 +6,9 @@
 //!
 //! A rack begins when it is `high_milli` above the mean and another one `low_milli` below it, and
 //! ends when it is `stop_milli` above it: the distance keeps two racks from sending pages to one
-//! another.
+//! another. How full the others are is known by their heartbeats, and those that came before and
+//! after the same pages give a mean that never was: a rack ends when it finds itself near the mean
+//! twice in a row, with a pause between ([`Sending`]).
 
 use super::{Allowance, Limit};
 use crate::addr::{PageId, RackId};
@@ -117,6 +119,34 @@ pub struct BalanceRecord {
     pub decision: Balance,
 }
 
+/// Whether a rack has begun to send and not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sending {
+    has_begun: bool,
+    /// The last decision was that there is nothing to do.
+    rested: bool,
+}
+
+impl Sending {
+    /// Whether it has, for the next [`BalanceView`].
+    pub fn has_begun(self) -> bool {
+        self.has_begun
+    }
+
+    /// After a decision. Who waits for a page to cool or for its share of the fabric goes on later.
+    pub fn decided(&mut self, decision: &Balance) {
+        match decision {
+            Balance::Send { .. } | Balance::Rest(Rest::OverAllowance) => {
+                *self = Self { has_begun: true, rested: false };
+            }
+            Balance::Rest(Rest::NothingCold) => {}
+            Balance::Rest(Rest::Balanced | Rest::NobodyEmpty) => {
+                *self = Self { has_begun: self.has_begun && !self.rested, rested: true };
+            }
+        }
+    }
+}
+
 impl BalanceParams {
     /// How fast the allowance fills, and how full it gets.
     pub fn limit(&self, page_bytes: u64, bytes_per_second: u64) -> Limit {
@@ -223,11 +253,48 @@ mod tests {
         assert_eq!(decide(&none), Balance::Rest(Rest::NothingCold));
     }
 
+    #[test]
+    fn one_look_at_racks_of_different_times_does_not_end_it() {
+        let mut sending = Sending::default();
+        let look = |sending: &mut Sending, used, mean, emptiest| {
+            let view =
+                BalanceView { is_sending: sending.has_begun(), ..view(used, mean, emptiest) };
+            let decision = decide(&view);
+            sending.decided(&decision);
+            decision
+        };
+        let send = Balance::Send { page: PageId(7), to: RackId(2) };
+        assert_eq!(look(&mut sending, 660, 500, 340), send);
+        // The own heartbeat of before and the other's of after the same pages: more than there is.
+        let balanced = Balance::Rest(Rest::Balanced);
+        assert_eq!(look(&mut sending, 580, 531, 420), balanced);
+        assert_eq!(look(&mut sending, 580, 500, 420), send);
+        assert_eq!(look(&mut sending, 549, 500, 451), balanced);
+        assert!(sending.has_begun());
+        assert_eq!(look(&mut sending, 549, 500, 451), balanced);
+        assert!(!sending.has_begun());
+        assert_eq!(look(&mut sending, 580, 500, 420), balanced);
+    }
+
+    #[test]
+    fn who_waits_for_a_page_to_cool_goes_on_afterwards() {
+        let mut sending = Sending::default();
+        sending.decided(&Balance::Rest(Rest::NothingCold));
+        assert!(!sending.has_begun());
+        sending.decided(&Balance::Rest(Rest::OverAllowance));
+        sending.decided(&Balance::Rest(Rest::NothingCold));
+        sending.decided(&Balance::Rest(Rest::NobodyEmpty));
+        sending.decided(&Balance::Rest(Rest::NothingCold));
+        assert!(sending.has_begun());
+        sending.decided(&Balance::Rest(Rest::NobodyEmpty));
+        assert!(!sending.has_begun());
+    }
+
     /// Racks that look at the pool in turns, with what they saw up to some turns ago.
     fn settle(mut used: Vec<u32>, stale: usize) -> (Vec<u32>, u64) {
         const FRAMES: u32 = 1000;
         let params = BalanceParams::default();
-        let mut sending = vec![false; used.len()];
+        let mut sending = vec![Sending::default(); used.len()];
         let mut seen = vec![used.clone()];
         let (mut moves, mut last_move) = (0, 0);
         for turn in 0..20_000usize {
@@ -241,11 +308,11 @@ mod tests {
                 own: RackId(own as u16),
                 used_milli: used[own],
                 load: PoolLoad { racks: known.len() as u32, mean_milli, emptiest },
-                is_sending: sending[own],
+                is_sending: sending[own].has_begun(),
                 ..view(0, 0, 0)
             };
             let decision = params.decide(&view, &Allowance::default()).decision;
-            sending[own] = matches!(decision, Balance::Send { .. });
+            sending[own].decided(&decision);
             if let Balance::Send { to, .. } = decision
                 && used[usize::from(to.0)] < FRAMES
             {

@@ -20,7 +20,8 @@ mod paper;
 pub use allowance::{Allowance, Limit};
 pub use ask::{Decided, MoveAsk, MoveReport};
 pub use balance::{
-    Balance, BalanceParams, BalanceRecord, BalanceView, ColdPage, Rest, replay_balance, used_milli,
+    Balance, BalanceParams, BalanceRecord, BalanceView, ColdPage, Rest, Sending, replay_balance,
+    used_milli,
 };
 pub use cost::{CostParams, CostReasoning};
 pub use name::PolicyNameError;
