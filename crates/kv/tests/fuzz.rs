@@ -92,7 +92,8 @@ fn fuzz_slots(inputs: u64, seed: u64) -> u64 {
     let mut rng = Rng(seed | 1);
     let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
     let geometry = Geometry { servers: 1, clients: 1, windows: 4, value_bytes: 1000 };
-    let (requests, replies) = (Window::heap(geometry.bytes()), Window::heap(geometry.bytes()));
+    let requests = Window::heap(geometry.bytes());
+    let replies = requests.clone();
     let tally = Tally::default();
     let mut engine = Engine::new(cache.clone(), Form::Ordered, geometry, 1);
     for number in 0..inputs {

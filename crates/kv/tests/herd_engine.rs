@@ -7,7 +7,7 @@ use peers::Rng;
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Mode, Options};
-use rackpool_kv::herd::message::{Head, Kind, Message};
+use rackpool_kv::herd::message::{Head, Kind, Message, reply_number, request_number};
 use rackpool_kv::herd::{Engine, Form, Geometry, Pipeline, Replied, Tallies, Tally, What};
 use std::collections::HashMap;
 
@@ -42,7 +42,12 @@ struct Reply {
 
 impl Asker {
     fn new(form: Form, engine: &mut Engine, client: u32) -> Asker {
-        let (requests, replies) = (Window::heap(GEOMETRY.bytes()), Window::heap(GEOMETRY.bytes()));
+        let requests = Window::heap(GEOMETRY.bytes());
+        // Where both sides load and store the memory, a slot holds the request, then the reply.
+        let replies = match form {
+            Form::Ordered => requests.clone(),
+            Form::Sealed => Window::heap(GEOMETRY.bytes()),
+        };
         engine.enter(client, requests.clone(), replies.clone());
         Asker { form, requests, replies, asked: 0, taken: 0 }
     }
@@ -54,7 +59,8 @@ impl Asker {
 
     fn publish(&self, number: u64, kind: Kind, key: &[u8], value: &[u8]) {
         let (key_bytes, value_bytes) = (key.len() as u8, value.len() as u16);
-        let head = Head { key_bytes, value_bytes, flags: 7, ..Head::new(number, kind) };
+        let head = Head::new(request_number(number), kind);
+        let head = Head { key_bytes, value_bytes, flags: 7, ..head };
         let message = [&head.bytes()[..], key, value].concat();
         let at = GEOMETRY.offset(0, 0, number - 1);
         self.form.publish(&self.requests, at, &GEOMETRY, &message);
@@ -64,12 +70,14 @@ impl Asker {
     fn take(&mut self) -> Option<Reply> {
         let mut bytes = vec![0; GEOMETRY.message_bytes()];
         let at = GEOMETRY.offset(0, 0, self.taken);
-        let read = self.form.read(&self.replies, at, &GEOMETRY, self.taken, &mut bytes)?;
+        let asked = request_number(self.taken + 1);
+        let read = self.form.read(&self.replies, at, &GEOMETRY, asked, &mut bytes)?;
         let rackpool_kv::herd::slot::Read::Message(length) = read else { panic!("{read:?}") };
         let reply = Message::read(&bytes[..length], &GEOMETRY).expect("a reply");
         self.taken += 1;
         let Head { number, kind, flags, extra, .. } = reply.head;
-        assert_eq!(number, self.taken);
+        assert_eq!(number, reply_number(asked));
+        let number = self.taken;
         Some(Reply { number, kind, value: reply.value.to_vec(), flags, extra })
     }
 
@@ -381,7 +389,8 @@ fn a_torn_or_changed_sealed_request_is_never_executed() {
     for number in 1..=3000u64 {
         let value = vec![number as u8; rng.below(1001)];
         let (key_bytes, value_bytes) = (6, value.len() as u16);
-        let head = Head { key_bytes, value_bytes, ..Head::new(number, Kind::Put) };
+        let head = Head::new(request_number(number), Kind::Put);
+        let head = Head { key_bytes, value_bytes, ..head };
         let message = [&head.bytes()[..], b"colour", &value].concat();
         let at = GEOMETRY.offset(0, 0, number - 1);
         let (start, bytes) = Form::Sealed.publish(&image, at, &GEOMETRY, &message);

@@ -9,7 +9,7 @@ use herd::{CHILD, Lossy, Process};
 use peers::{Rng, WITHIN};
 use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Mode, Options, Shelving, Tier, TierError, TierRule};
-use rackpool_kv::herd::message::{Head, Kind};
+use rackpool_kv::herd::message::{Head, Kind, request_number};
 use rackpool_kv::herd::{
     Answer, Client, Door, Engine, Error, FabricDoor, Form, Geometry, Link, Server, Tally, What,
 };
@@ -374,7 +374,8 @@ fn a_value_in_another_tier_goes_through_herd_and_a_tier_that_fails_is_an_error()
 #[test]
 fn a_part_out_of_order_is_not_taken_and_silence_ends_a_long_value() {
     let geometry = Geometry { servers: 1, clients: 1, windows: 1, value_bytes: 1000 };
-    let (requests, replies) = (Window::heap(geometry.bytes()), Window::heap(geometry.bytes()));
+    let requests = Window::heap(geometry.bytes());
+    let replies = requests.clone();
     let (tally, form) = (Tally::default(), Form::Ordered);
     let cache = cache(16 << 20);
     let mut engine = Engine::new(cache.clone(), form, geometry, 1);
@@ -382,15 +383,15 @@ fn a_part_out_of_order_is_not_taken_and_silence_ends_a_long_value() {
     let mut number = 0;
     let mut ask = |kind, words: [u64; 3], bytes: usize, now| {
         number += 1;
+        let asked = request_number(number);
         let value = [&words.map(u64::to_le_bytes).concat()[..], &vec![7; bytes]].concat();
-        let head =
-            Head { key_bytes: 1, value_bytes: value.len() as u16, ..Head::new(number, kind) };
+        let head = Head { key_bytes: 1, value_bytes: value.len() as u16, ..Head::new(asked, kind) };
         form.publish(&requests, 0, &geometry, &[&head.bytes()[..], b"k", &value].concat());
         assert_eq!(engine.gather(0, &tally), 1);
         engine.run(now, &tally, &mut |_| {});
         engine.lapse(now);
         let mut reply = vec![0; geometry.message_bytes()];
-        form.read(&replies, 0, &geometry, number - 1, &mut reply).unwrap();
+        form.read(&replies, 0, &geometry, asked, &mut reply).unwrap();
         let extra = u64::from_le_bytes(reply[16..24].try_into().unwrap());
         (reply[8], extra, engine.holds_long())
     };

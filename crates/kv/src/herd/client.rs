@@ -26,11 +26,11 @@ pub use timer::{REMIND_AFTER_MS, REMINDERS_MAX};
 use super::error::{Error, Result};
 use super::geometry::{AHEAD, Geometry, LINE_BYTES};
 use super::link::{Lane, Link};
-use super::message::{Head, KEY_BYTES_MAX, Kind, Message};
+use super::message::{Head, KEY_BYTES_MAX, Kind, Message, reply_number, request_number};
 use super::near::Near;
 use super::slot::Read;
 use rackpool_core::seam::Mem;
-use rackpool_hw::wait::{Pause, Waiter};
+use rackpool_hw::wait::{Pause, Waiter, look_again};
 use std::time::Duration;
 use timer::{Due, Timer};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -216,11 +216,11 @@ impl<L: Link> Client<L> {
         let at = lane.request_at;
         lane.request_at = Lane::after(at, &self.geometry);
         lane.submitted += 1;
-        let number = lane.submitted;
+        let (number, place) = (request_number(lane.submitted), lane.submitted);
         let (key_bytes, value_bytes) = (key.len() as u8, value.len() as u16);
         let head = Head { number, kind, key_bytes, value_bytes, flags, extra };
         self.link.publish(server, at, &head, key, value);
-        Ok(Ticket { server, number })
+        Ok(Ticket { server, number: place })
     }
 
     /// The server thread of a key: that of the key's partition of the cache, so that a thread keeps
@@ -309,7 +309,8 @@ impl<L: Link> Client<L> {
         let at = lane.answer_at;
         let replies = self.link.replies(server as u32);
         let to = &mut self.message;
-        let read = L::REPLIES.read(replies, at, &self.geometry, lane.answered, to);
+        let asked = request_number(lane.answered + 1);
+        let read = L::REPLIES.read(replies, at, &self.geometry, asked, to);
         let Some(read) = read else { return Ok(false) };
         lane.answer_at = Lane::after(at, &self.geometry);
         lane.answered += 1;
@@ -323,7 +324,8 @@ impl<L: Link> Client<L> {
             return Err(Error::Corrupt { what: "the length of a reply" });
         };
         let reply = Message::read(&self.message[..bytes], &self.geometry)
-            .filter(|reply| reply.head.number == lane.answered && !reply.head.kind.is_request())
+            .filter(|reply| reply.head.number == reply_number(asked))
+            .filter(|reply| !reply.head.kind.is_request())
             .ok_or(Error::Corrupt { what: "a reply" })?;
         if lane.answered > lane.given_up {
             let ticket = Ticket { server: server as u32, number: lane.answered };
@@ -340,8 +342,8 @@ impl<L: Link> Client<L> {
     fn has_answer(link: &L, lanes: &[Lane], geometry: &Geometry) -> bool {
         (0..).zip(lanes).any(|(server, lane)| {
             let replies = link.replies(server);
-            lane.is_waiting()
-                && L::REPLIES.is_published(replies, lane.answer_at, geometry, lane.answered)
+            let asked = request_number(lane.answered + 1);
+            lane.is_waiting() && L::REPLIES.is_published(replies, lane.answer_at, geometry, asked)
         })
     }
 
@@ -367,6 +369,7 @@ impl<L: Link> Client<L> {
                 return Ok(());
             }
             self.ask_for_rests();
+            look_again();
         }
         loop {
             let pumped = self.link.pump(&self.lanes);

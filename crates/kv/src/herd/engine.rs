@@ -7,7 +7,7 @@
 //! overlapped; changes ask for their memory first, all of a batch at once.
 //!
 //! *Once*: for each client and window the engine keeps the number of the last request, and its
-//! reply stays in the reply slot. A request that comes again with that number is answered by that
+//! reply stays in its slot. A request that comes again with that number is answered by that
 //! reply and not done again; an older one is dropped.
 //!
 //! Source: HERD §4.1 (hiding memory accesses); the batch instead of its two-stage pipeline is that
@@ -15,7 +15,7 @@
 
 use super::geometry::{AHEAD, Geometry, LINE_BYTES};
 use super::long::{Found, Long, refusal};
-use super::message::{HEAD_BYTES, Head, Kind, Message};
+use super::message::{HEAD_BYTES, Head, Kind, Message, reply_number, word};
 use super::part::{PART_HEAD_BYTES, PartHead, part_bytes};
 use super::slot::{self, Form, Read};
 use super::tally::{Tally, What};
@@ -81,7 +81,8 @@ struct Slots {
 
 impl Slots {
     /// Asks for what comes next, where it is another processor that writes the requests and reads
-    /// the replies: the window's reply slot, to write there, and a request that was made after it.
+    /// the replies: the slot of the window's reply, to write there, and a request that was made
+    /// after it.
     #[inline]
     fn ask_ahead(&self, window: u32, geometry: &Geometry) {
         let slot_bytes = geometry.slot_bytes();
@@ -98,6 +99,7 @@ impl Slots {
 /// The last request of a window.
 #[derive(Clone, Copy, Default)]
 struct Last {
+    /// That of its reply.
     number: u64,
     /// Where its reply is.
     reply: (u64, u64),
@@ -121,6 +123,7 @@ struct Taken {
     client: u32,
     window: u32,
     work: Work,
+    /// With the number of its reply.
     head: Head,
 }
 
@@ -170,8 +173,8 @@ impl Engine {
     }
 
     /// A client begins, with its slots at this thread: as many as it has windows, all of them as if
-    /// request 0 had been answered last. What it left in the batch is dropped if the number was
-    /// another's before.
+    /// request 0 had been answered last. In ordered form requests and replies may be in the same
+    /// slots. What it left in the batch is dropped if the number was another's before.
     ///
     /// # Panics
     /// If there is no such client, or the windows are no whole slots.
@@ -274,7 +277,7 @@ impl Engine {
             let to = &mut self.batch.bytes[self.batch.taken.len() * self.batch.stride..];
             let read = self.form.read(&slots.requests, at, &self.geometry, last, to);
             if let Some(read) = read {
-                // Who makes one request at a time looks at the reply slot all the time.
+                // Who makes one request at a time looks at its slot all the time.
                 if self.form == Form::Ordered && !self.batch.taken.is_empty() {
                     slots.ask_ahead(window, &self.geometry);
                 }
@@ -408,7 +411,8 @@ impl Engine {
     }
 }
 
-/// What was read out of a slot, and what to do with it, if anything.
+/// The head of what was read out of a slot, with the number of its reply, and what to do with it,
+/// if anything. `last` is the number of the window's last reply.
 fn judge(
     read: Read,
     bytes: &[u8],
@@ -422,27 +426,28 @@ fn judge(
     };
     let Some(message) = message.filter(|message| message.head.kind.is_request()) else {
         tally.add(What::Malformed, 1);
-        let number = match read {
+        let number = reply_number(match read {
             Read::Malformed(number) => number,
-            Read::Message(_) => u64::from_le_bytes(std::array::from_fn(|i| bytes[i])),
-        };
+            Read::Message(_) => word(bytes, 0),
+        });
         // A number tells which request is refused; without one nobody waits.
         let work = (number > last).then_some(Work::Refuse);
         return (Head::new(number, Kind::Malformed), work);
     };
-    let work = match message.head.kind {
-        _ if message.head.number < last => None,
-        _ if message.head.number == last => Some(Work::Repeat),
+    let head = Head { number: reply_number(message.head.number), ..message.head };
+    let work = match head.kind {
+        _ if head.number < last => None,
+        _ if head.number == last => Some(Work::Repeat),
         Kind::Put => Some(Work::Put),
         Kind::Delete => Some(Work::Delete),
         Kind::PutPart => Some(Work::PutPart),
         Kind::GetPart => Some(Work::GetPart),
         _ => Some(Work::Get),
     };
-    if message.head.number <= last {
+    if head.number <= last {
         tally.add(What::Repeated, 1);
     }
-    (message.head, work)
+    (head, work)
 }
 
 /// Where replies go.

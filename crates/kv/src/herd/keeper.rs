@@ -57,7 +57,8 @@ impl Seat for Near {
     const WAKES_LATER: bool = true;
 
     fn slots(&self) -> (Window, Window) {
-        pair::slots(&self.memory, &self.geometry, self.server)
+        let slots = pair::slots(&self.memory, &self.geometry, self.server);
+        (slots.clone(), slots)
     }
 
     fn begin_to_watch(&self) {

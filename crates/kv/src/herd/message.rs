@@ -2,7 +2,7 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 0 | request number + 1; never 0 |
+//! | 0 | twice the request's place among the client's, from 1 on; of a reply one more |
 //! | 8 | kind |
 //! | 9 | bytes of the key; 0 in replies |
 //! | 10 | bytes of the value, 2 bytes |
@@ -94,10 +94,21 @@ impl Kind {
     }
 }
 
+/// The number of a client's request of this place in their order, the first of which is 1.
+pub const fn request_number(place: u64) -> u64 {
+    place << 1
+}
+
+/// The number of the reply to the request with this number.
+pub const fn reply_number(request: u64) -> u64 {
+    request | 1
+}
+
 /// The first bytes of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Number of the request, from 1 on: its place in the order of the client's requests.
+    /// [`request_number`] or [`reply_number`]: in a slot that holds a request and then its reply,
+    /// it grows with each.
     pub number: u64,
     /// What it is.
     pub kind: Kind,
@@ -136,6 +147,15 @@ impl Head {
     }
 }
 
+/// The word at `at`.
+///
+/// # Panics
+/// If it is not within `bytes`.
+#[inline(always)]
+pub(super) fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}
+
 /// The lengths of key and value that the first bytes of a message tell, whatever else they say.
 #[inline]
 pub(super) fn lengths(head: &[u8; HEAD_BYTES]) -> (usize, usize) {
@@ -164,7 +184,7 @@ impl<'a> Message<'a> {
         if bytes.len() != HEAD_BYTES + key_bytes + value_bytes {
             return None;
         }
-        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| head_bytes[at + i]));
+        let word = |at| word(head_bytes, at);
         let head = Head {
             number: word(0),
             kind: Kind::of(head_bytes[8])?,

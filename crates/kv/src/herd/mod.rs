@@ -4,15 +4,15 @@
 //!
 //! ```text
 //! client process                         server process
-//! Client --- request slots (shared) ---> Engine --- batch ---> cache (get_many)
-//!        <-- reply slots (shared) ------        <-- items ---
+//! Client --- slots (shared): request --> Engine --- batch ---> cache (get_many)
+//!        <-- in the same slot: reply ---        <-- items ---
 //!        --- watch word, ready bit ----> serving thread, asleep when nobody asks
 //!        --- control socket -----------> doorkeeper: lets in, sees deaths
 //! ```
 //!
 //! - `geometry.rs`: where a slot is; `slot.rs`: how one is published and read; `message.rs`: what
 //!   is in it. Pure, and the same over shared memory and over one-sided WRITEs.
-//! - `engine.rs`: from request slots over the cache to reply slots; no I/O, no clock. `part.rs`,
+//! - `engine.rs`: from requests in slots over the cache to replies; no I/O, no clock. `part.rs`,
 //!   `long.rs`: values that are longer than a slot, in parts.
 //! - `client.rs`, `serving.rs`, `server.rs`: the two ends, whatever is between them.
 //! - `pair.rs`: the memory that a client shares with a server of its host; `welcome.rs`: how it

@@ -28,7 +28,7 @@ const CONN: u64 = 1;
 pub struct Near {
     // Dropped before the connection: a client unmaps before it closes.
     memory: Window,
-    slots: Vec<(Window, Window)>,
+    slots: Vec<Window>,
     bells: Vec<Bitmap>,
     number: u32,
     poller: Poller,
@@ -82,7 +82,7 @@ impl Link for Near {
 
     #[inline]
     fn publish(&mut self, server: u32, at: u64, head: &Head, key: &[u8], value: &[u8]) {
-        slot::publish_parts(&self.slots[server as usize].0, at, head, key, value);
+        slot::publish_parts(&self.slots[server as usize], at, head, key, value);
     }
 
     #[inline]
@@ -110,7 +110,7 @@ impl Link for Near {
 
     #[inline]
     fn replies(&self, server: u32) -> &Window {
-        &self.slots[server as usize].1
+        &self.slots[server as usize]
     }
 
     fn is_gone(&mut self) -> bool {

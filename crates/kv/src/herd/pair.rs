@@ -6,8 +6,11 @@
 //! |---|---|---|
 //! | 0 | 1 while the client sleeps until a reply comes | client, cleared by the server |
 //! | 128 + 128 s | watch word of server thread s | server |
-//! | behind | request slots, those of thread 0 first | client |
-//! | behind | reply slots, likewise | server |
+//! | behind | slots, those of thread 0 first | client, then server |
+//!
+//! A slot holds a request and then its reply. So the line that the client has written is the one
+//! that it looks at, in its own cache until the server writes it, and a round trip moves one line
+//! to and fro, as a bare exchange between two processors does.
 //!
 //! *The bell*, one ready bitmap for each server thread with a bit for each client and one for the
 //! doorkeeper's mail, and the word by which the thread says that it sleeps. Bits are hints: one
@@ -28,20 +31,19 @@ pub(super) const fn watch_at(server: u32) -> u64 {
     APART + APART * server as u64
 }
 
-const fn requests_at(geometry: &Geometry) -> u64 {
+const fn slots_at(geometry: &Geometry) -> u64 {
     watch_at(geometry.servers)
 }
 
 /// Bytes of a client's memory.
 pub(super) const fn pair_bytes(geometry: &Geometry) -> u64 {
-    requests_at(geometry) + 2 * geometry.bytes()
+    slots_at(geometry) + geometry.bytes()
 }
 
-/// The request slots and the reply slots of a client at one server thread.
-pub(super) fn slots(memory: &Window, geometry: &Geometry, server: u32) -> (Window, Window) {
+/// The slots of a client at one server thread.
+pub(super) fn slots(memory: &Window, geometry: &Geometry, server: u32) -> Window {
     let bytes = u64::from(geometry.windows) * geometry.slot_bytes();
-    let at = requests_at(geometry) + geometry.offset(server, 0, 0);
-    (memory.slice(at, bytes), memory.slice(at + geometry.bytes(), bytes))
+    memory.slice(slots_at(geometry) + geometry.offset(server, 0, 0), bytes)
 }
 
 /// Bytes of the bell of so many threads and clients.

@@ -14,6 +14,7 @@
 //! that.
 
 use super::geometry::Geometry;
+use super::message::word;
 
 /// Bytes before the part.
 pub(super) const PART_HEAD_BYTES: usize = 24;
@@ -38,7 +39,7 @@ impl PartHead {
     /// The head and the part in the value of a message.
     pub fn read(value: &[u8]) -> Option<(PartHead, &[u8])> {
         let (head, part) = value.split_first_chunk::<PART_HEAD_BYTES>()?;
-        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| head[at + byte]));
+        let word = |at| word(head, at);
         Some((PartHead { id: word(0), offset: word(8), total: word(16) }, part))
     }
 }

@@ -121,7 +121,7 @@ pub(super) trait Seat: Send + 'static {
         false
     }
 
-    /// Its request slots and its reply slots at this thread.
+    /// Its request slots and its reply slots at this thread; they may be the same.
     fn slots(&self) -> (Window, Window);
 
     /// It is watched from now on.

@@ -16,7 +16,7 @@
 //! order is not architectural (§2), hence the two forms.
 
 use super::geometry::{Geometry, SEAL_BYTES};
-use super::message::{HEAD_BYTES, Head, lengths};
+use super::message::{HEAD_BYTES, Head, lengths, word};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -71,8 +71,8 @@ impl Form {
         match self {
             Form::Ordered => {
                 window.copy_in(at + HEAD_BYTES as u64, &message[HEAD_BYTES..]);
-                let word = |word: usize| std::array::from_fn(|byte| message[8 * word + byte]);
-                publish_head(window, at, [0, 1, 2].map(|at| u64::from_le_bytes(word(at))));
+                let head = [word(message, 0), word(message, 8), word(message, 16)];
+                publish_head(window, at, head);
                 (at, bytes as u64)
             }
             Form::Sealed => {

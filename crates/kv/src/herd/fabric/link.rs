@@ -9,7 +9,7 @@ use super::super::client::WELCOME_WITHIN;
 use super::super::error::{Error, Result};
 use super::super::geometry::Geometry;
 use super::super::link::{Lane, Link};
-use super::super::message::{HEAD_BYTES, Head};
+use super::super::message::{HEAD_BYTES, Head, word};
 use super::super::slot::{self, Form};
 use super::super::welcome::{Hello, Welcome};
 use super::Wire;
@@ -168,15 +168,15 @@ impl<W: Wire> Far<W> {
         if image.len() > longest || image.len() < HEAD_BYTES || !slot::is_sealed(image) {
             return Err(corrupt);
         }
-        let number = u64::from_le_bytes(std::array::from_fn(|byte| image[byte]));
-        if number == 0 || number > lane.submitted {
+        let place = word(image, 0) >> 1;
+        if place == 0 || place > lane.submitted {
             return Err(corrupt);
         }
         // It comes a second time after a reminder.
-        if number <= lane.answered {
+        if place <= lane.answered {
             return Ok(());
         }
-        if (number - 1) % u64::from(windows) != u64::from(tag.window) {
+        if (place - 1) % u64::from(windows) != u64::from(tag.window) {
             return Err(corrupt);
         }
         let end = (u64::from(tag.window) + 1) * self.geometry.slot_bytes();
