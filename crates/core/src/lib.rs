@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod addr;
+pub mod baselines;
 pub mod client;
 pub mod coherence;
 pub mod constants;

@@ -2,12 +2,12 @@
 //! parts, what is saturated gives the rate of its slowest stage, and the systems stand to each
 //! other as in the paper.
 
+use rackpool_core::baselines::{Exchange, System, Way};
 use rackpool_sim::device::Profile;
 use rackpool_sim::net::Connection;
 use rackpool_sim::repro::herd::figures::herd_parts;
 use rackpool_sim::repro::herd::rig::Request;
 use rackpool_sim::repro::herd::server::FAILED_POLLS_MAX;
-use rackpool_sim::repro::herd::systems::{Exchange, System, Way};
 use rackpool_sim::repro::herd::verbs::{self, Flow, Verbs, What};
 use rackpool_sim::repro::herd::{Load, Seen, run};
 use rackpool_sim::time::Ps;

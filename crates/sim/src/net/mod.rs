@@ -79,20 +79,8 @@ impl From<EndpointId> for Remote {
     }
 }
 
-/// How a connection behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Connection {
-    /// Reliable-connected: every verb; in order, exactly once, or the connection ends.
-    Reliable,
-    /// Unreliable-connected: WRITE, WRITE_IMM and SEND. What is lost stays lost, as a whole
-    /// message; order is kept. Completes when it is sent.
-    Unreliable,
-    /// Datagram: SEND up to the MTU, without order. The receiver needs posted receives and finds
-    /// [`GRH_BYTES`] before the message. Completes when it is sent.
-    Datagram,
-    /// A socket: every verb with the costs of `tcp` and none of the card's.
-    Stream,
-}
+/// The transport of a connection.
+pub use rackpool_core::baselines::Connection;
 
 /// What precedes a datagram in the receiver's buffer.
 pub const GRH_BYTES: usize = 40;

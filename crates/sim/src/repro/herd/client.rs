@@ -5,14 +5,13 @@
 //! `cpu.completion` for each answer and completion that is taken and for each receive posted.
 
 use super::Load;
-use super::rig::{AREA_BYTES, End, Request, SLOT_BYTES, TABLE_AT, Work, address, message_of};
-use super::store::{Lookup, Step};
-use super::systems::{Exchange, Plan};
+use super::rig::{AREA_BYTES, End, TABLE_AT, Work, address, message_of};
 use super::zipf::Keys;
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::world::Input;
-use rackpool_core::seam::{FabricEvent, PeerId, Verb};
+use rackpool_core::baselines::{Ack, Exchange, Get, Plan, Request, SLOT_BYTES, Then};
+use rackpool_core::seam::{FabricEvent, PeerId, Sge, Verb};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -34,10 +33,8 @@ struct Lane {
     begun: Ps,
     key: u64,
     is_put: bool,
-    /// READs to come, emulated.
-    reads: [u64; 4],
-    /// Or the way through a table.
-    lookup: Option<Lookup>,
+    /// A GET by READs.
+    get: Option<Get>,
 }
 
 /// A client process.
@@ -88,7 +85,7 @@ impl Client {
             }
             Some(Input::Fabric(event @ FabricEvent::Received { .. })) => {
                 let answer = message_of(&event, self.exchange.answer.kind);
-                let lane = answer[0];
+                let Some(Ack { lane, .. }) = Ack::decode(answer[0]) else { return };
                 self.check(lane, answer);
                 if let FabricEvent::Received { message, .. } = event {
                     self.end.ctx.kernel.with_net(|net, _| net.recycle(message));
@@ -122,15 +119,17 @@ impl Client {
         let key = self.keys.draw(&mut self.rng);
         let is_put = self.rng.chance_ppm(self.load.put_ppm);
         let begun = self.end.ctx.now();
-        let plan = self.load.system.plan(is_put, self.load.value_bytes, &mut self.rng);
+        let chance = |ppm| self.rng.chance_ppm(ppm);
+        let plan = self.load.system.plan(is_put, self.load.value_bytes, chance);
         let one = &mut self.lanes[usize::from(lane)];
         *one = Lane { begun, key, is_put, ..Lane::default() };
         match plan {
             Plan::Ask { .. } => self.ask(lane).await,
             Plan::Read(reads) => {
-                one.reads = reads;
-                one.lookup =
-                    self.end.shared.store.as_ref().map(|store| store.borrow().look_up(key));
+                let store = self.end.shared.store.as_ref().map(|store| store.borrow());
+                let table = store.as_ref().and_then(|store| store.table());
+                one.get = Some(table.map_or(Get::Sizes(reads), |table| Get::of(table, key)));
+                drop(store);
                 self.read(lane).await;
             }
         }
@@ -170,11 +169,8 @@ impl Client {
 
     /// Posts the lane's next READ.
     async fn read(&mut self, lane: u8) {
-        let one = &self.lanes[usize::from(lane)];
-        let (at, bytes) = match &one.lookup {
-            Some(lookup) => (TABLE_AT + lookup.at, lookup.bytes),
-            None => (TABLE_AT, one.reads[0]),
-        };
+        let get = self.lanes[usize::from(lane)].get.expect("it reads");
+        let (at, bytes) = get.due();
         let work = Work {
             id: u64::from(lane),
             area: u64::from(lane),
@@ -183,50 +179,35 @@ impl Client {
             ..Work::default()
         };
         let peer = self.peers.reads.expect("systems that read are connected for it");
-        self.end.post(peer, Verb::Read(address(at)), work).await;
+        self.end.post(peer, Verb::Read(address(TABLE_AT + at)), work).await;
     }
 
     /// A READ is done.
     async fn go_on(&mut self, lane: u8) {
-        let index = usize::from(lane);
-        if let Some(lookup) = self.lanes[index].lookup.take() {
-            return self.look_on(lane, lookup).await;
+        let mut get = self.lanes[usize::from(lane)].get.take().expect("it reads");
+        let mut data = Vec::new();
+        if get.has_table() {
+            data.resize(get.due().1 as usize, 0);
+            let (buf, offset) = (self.end.buf, u64::from(lane) * AREA_BYTES);
+            let piece = Sge { buf, offset, bytes: data.len() as u64 };
+            self.end.ctx.kernel.read_buffer(self.end.endpoint, &piece, 0, &mut data);
         }
-        let reads = &mut self.lanes[index].reads;
-        reads[0] = 0;
-        reads.rotate_left(1);
-        // Buckets that were not needed are 0.
-        while reads[0] == 0 && reads.iter().any(|bytes| *bytes > 0) {
-            reads.rotate_left(1);
-        }
-        match reads[0] {
-            0 => self.finish(lane).await,
-            _ => self.read(lane).await,
-        }
-    }
-
-    async fn look_on(&mut self, lane: u8, lookup: Lookup) {
-        let piece = rackpool_core::seam::Sge {
-            buf: self.end.buf,
-            offset: u64::from(lane) * AREA_BYTES,
-            bytes: lookup.bytes,
-        };
-        let mut data = vec![0; lookup.bytes as usize];
-        self.end.ctx.kernel.read_buffer(self.end.endpoint, &piece, 0, &mut data);
         let shared = self.end.shared.clone();
-        let store = shared.store.as_ref().expect("look-ups have a table");
-        let step = store.borrow().step(lookup, &data);
-        match step {
-            Step::Read(next) => {
-                self.lanes[usize::from(lane)].lookup = Some(next);
-                self.read(lane).await;
-            }
-            Step::Found => self.finish(lane).await,
-            Step::Wrong => {
-                shared.measured.borrow_mut().wrong += 1;
-                self.finish(lane).await;
-            }
+        let store = shared.store.as_ref().map(|store| store.borrow());
+        let then = get.take(store.as_ref().and_then(|store| store.table()), &data);
+        let is_right = match (&get, &store) {
+            (Get::Table(lookup), Some(store)) => store.is_found(lookup, &data),
+            _ => true,
+        };
+        drop(store);
+        self.lanes[usize::from(lane)].get = Some(get);
+        if then == Then::Read {
+            return self.read(lane).await;
         }
+        if then != Then::Found || !is_right {
+            shared.measured.borrow_mut().wrong += 1;
+        }
+        self.finish(lane).await;
     }
 
     /// A request is over, and the next one begins.

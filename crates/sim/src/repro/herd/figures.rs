@@ -1,13 +1,13 @@
 //! HERD's evaluation: its parts in order, each number that the text states beside ours. Here the
 //! verbs and ECHO (figures 2 to 7); `requests.rs` has the systems (figures 9 to 14).
 
-use super::systems::{Exchange, System, Way};
 use super::verbs::{self, Flow, Verbs, What};
 use super::{Load, Seen};
 use crate::device::Profile;
 use crate::net::Connection;
 use crate::report::Table;
 use crate::repro::{Figure, Paper, Repro};
+use rackpool_core::baselines::{Exchange, System, Way};
 
 /// Payloads of single verbs, bytes.
 const SIZES: [u64; 9] = [4, 16, 32, 64, 96, 128, 192, 256, 512];

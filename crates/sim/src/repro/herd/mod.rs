@@ -1,8 +1,9 @@
 //! HERD's evaluation (SIGCOMM 2014) in virtual time: verbs, ECHO, HERD, and Pilaf and FaRM-KV
 //! emulated as the paper has them, on the network cards of [`crate::net`].
 //!
-//! [`systems`] says what each system sends; [`client`] and [`server`] are its processes; [`rig`]
-//! has machines, cards and counts; [`store`] the tables, where there are any.
+//! [`rackpool_core::baselines`] says what each system sends, and has the tables of those that read;
+//! `bench kv --baselines` runs the same over real fabrics. [`client`] and [`server`] are their
+//! processes here; [`rig`] has machines, cards and counts; [`store`] what is behind the full ones.
 
 pub mod client;
 pub mod figures;
@@ -10,7 +11,6 @@ mod requests;
 pub mod rig;
 pub mod server;
 pub mod store;
-pub mod systems;
 pub mod verbs;
 pub mod zipf;
 
@@ -18,13 +18,13 @@ use crate::device::Profile;
 use crate::histogram::Histogram;
 use crate::net::{Connection, EndpointId};
 use client::{Client, Peers};
+use rackpool_core::baselines::{Region, System};
 use rackpool_core::seam::PeerId;
-use rig::{Region, Rig, Shared, Who};
+use rig::{Rig, Shared, Who};
 use server::Server;
 use std::cell::RefCell;
 use std::rc::Rc;
 use store::Store;
-use systems::System;
 use zipf::Keys;
 
 /// What runs. [`Load::paper`] has what the paper uses where it varies nothing.

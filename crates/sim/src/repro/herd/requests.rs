@@ -1,12 +1,12 @@
 //! The systems side by side: throughput, latency, processors, clients, skew (figures 9 to 14).
 
 use super::figures::Herd;
-use super::systems::System;
 use super::zipf::Keys;
 use super::{Load, Seen};
 use crate::device::Profile;
 use crate::report::{Cell, Table};
 use crate::repro::Paper;
+use rackpool_core::baselines::System;
 
 /// Answers of HERD from here on are not inline. Source: HERD, throughput comparison.
 const INLINE_BELOW_APT: u64 = 144;

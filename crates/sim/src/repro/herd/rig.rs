@@ -16,15 +16,13 @@ use crate::time::Ps;
 use crate::world::performance::{add_host, kernel, mem_costs, notice};
 use crate::world::{Ctx, HostId, Input, Kernel, Loop, ProcessId};
 use rackpool_core::addr::Generation;
+pub use rackpool_core::baselines::Request;
+use rackpool_core::baselines::{Region, SLOT_BYTES};
 use rackpool_core::seam::{BufId, FabricEvent, PeerId, RemoteAddr, Sge, Verb, WorkRequest};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// A slot of the request region, and the longest item. Source: HERD, requests.
-pub const SLOT_BYTES: u64 = 1024;
-/// A key hash. Source: HERD, requests.
-pub const KEY_BYTES: u64 = 16;
 /// Room for one answer or one payload in a registered buffer: FaRM's longest neighbourhood fits.
 pub const AREA_BYTES: u64 = 8192;
 /// What processes receive by datagram is never short of receives here: their cost is charged.
@@ -41,76 +39,6 @@ pub enum Who {
     Client,
     /// A server process.
     Server,
-}
-
-/// A request in the server's memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
-    /// The key's number, as its hash begins.
-    pub key: u64,
-    /// Which of the client's requests it is, as its hash ends.
-    pub lane: u8,
-    /// The value of a PUT.
-    pub value: Option<Vec<u8>>,
-    /// The client.
-    pub client: u32,
-    /// The connection that it came by.
-    pub peer: u32,
-}
-
-impl Request {
-    /// As it is sent: the value and its length, then the key hash, which is the slot's end. The
-    /// second half of the hash says whose it is.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        if let Some(value) = &self.value {
-            bytes.extend_from_slice(value);
-            bytes.extend_from_slice(&(value.len() as u16).to_le_bytes());
-        }
-        bytes.extend_from_slice(&self.key.to_le_bytes());
-        let whose = u64::from(self.client) << 8 | u64::from(self.lane);
-        bytes.extend_from_slice(&whose.to_le_bytes());
-        bytes
-    }
-
-    /// From what was sent. `None` if it is no request.
-    pub fn decode(bytes: &[u8], peer: u32) -> Option<Request> {
-        let (rest, hash) = bytes.split_last_chunk::<16>()?;
-        let hash = u128::from_le_bytes(*hash);
-        let (key, whose) = (hash as u64, (hash >> 64) as u64);
-        let value = match rest.split_last_chunk::<2>() {
-            None if rest.is_empty() => None,
-            None => return None,
-            Some((value, length)) => {
-                let length = u16::from_le_bytes(*length) as usize;
-                Some(value.get(..length)?.to_vec())
-            }
-        };
-        Some(Request { key, lane: whose as u8, value, client: (whose >> 8) as u32, peer })
-    }
-}
-
-/// How the request region is divided.
-#[derive(Clone, Copy, Debug)]
-pub struct Region {
-    /// Clients, NC.
-    pub clients: u32,
-    /// Requests of a client at a server process, W.
-    pub window: u32,
-}
-
-impl Region {
-    /// The slot of a client's `request`-th request at a server process.
-    pub fn slot(&self, server: u32, client: u32, request: u64) -> u64 {
-        let (clients, window) = (u64::from(self.clients), u64::from(self.window));
-        u64::from(server) * (window * clients) + u64::from(client) * window + request % window
-    }
-
-    /// Whose a slot is: server process and client.
-    pub fn owner(&self, slot: u64) -> (u32, u32) {
-        let (clients, window) = (u64::from(self.clients), u64::from(self.window));
-        ((slot / (window * clients)) as u32, (slot / window % clients) as u32)
-    }
 }
 
 /// What is counted, between the moment when `warm` operations are done and that when `wanted` are.

@@ -13,14 +13,14 @@
 //!
 //! Source: HERD, hiding memory latency behind prefetching.
 
-use super::rig::{End, Request, Who, address, message_of};
+use super::rig::{End, Who, address, message_of};
 use super::store::Store;
-use super::systems::{Exchange, Plan, Way};
 use super::{Load, rig::AREA_BYTES};
 use crate::net::Connection;
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::world::Input;
+use rackpool_core::baselines::{Ack, Exchange, Plan, Request, Way};
 use rackpool_core::seam::{FabricEvent, PeerId, Verb};
 use std::collections::VecDeque;
 
@@ -224,15 +224,16 @@ impl Server {
     async fn answer(&mut self, request: Request) {
         let value = request.value.as_ref();
         let bytes = value.map_or(self.load.value_bytes, |value| value.len() as u64);
-        let plan = self.load.system.plan(request.value.is_some(), bytes, &mut self.rng);
+        let chance = |ppm| self.rng.chance_ppm(ppm);
+        let plan = self.load.system.plan(request.value.is_some(), bytes, chance);
         let Plan::Ask { answer_bytes } = plan else {
             unreachable!("READs do not come to a server process")
         };
         let mut payload = vec![0; answer_bytes as usize];
-        if let Some(store) = &self.end.shared.store {
-            Store::serve(&mut store.borrow_mut(), self.number, &request, &mut payload);
-        }
-        payload[0] = request.lane;
+        let is_stored = self.end.shared.store.as_ref().is_none_or(|store| {
+            Store::serve(&mut store.borrow_mut(), self.number, &request, &mut payload)
+        });
+        payload[0] = Ack { lane: request.lane, is_stored }.encode();
         let Way { is_write, kind, is_signalled, .. } = self.exchange.answer;
         let peer = match kind {
             Connection::Datagram => self.datagrams[request.client as usize],

@@ -3,12 +3,13 @@
 //!
 //! Source: HERD, figures 2 to 4 and 6.
 
-use super::rig::{AREA_BYTES, End, Region, Rig, SLOT_BYTES, Shared, Who, Work, address};
+use super::rig::{AREA_BYTES, End, Rig, Shared, Who, Work, address};
 use crate::device::Profile;
 use crate::net::Connection;
 use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use crate::world::Input;
+use rackpool_core::baselines::{Region, SLOT_BYTES};
 use rackpool_core::seam::{FabricEvent, PeerId, Verb};
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -4,6 +4,7 @@
 //! the one of Gray et al. (SIGMOD 1994), which YCSB uses.
 
 use crate::rng::Rng;
+use rackpool_core::baselines::hash;
 
 /// The skew. Source: HERD, workloads.
 pub const ZIPF: f64 = 0.99;
@@ -79,15 +80,6 @@ impl Keys {
     pub fn partition(&self, key: u64, servers: u32) -> u32 {
         ((u128::from(hash(key, self.division << 8)) * u128::from(servers)) >> 64) as u32
     }
-}
-
-/// A hash of a key; `which` of several.
-pub fn hash(key: u64, which: u64) -> u64 {
-    let mut z = key.wrapping_add(which.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

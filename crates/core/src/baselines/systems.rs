@@ -1,29 +1,27 @@
-//! The systems that HERD's evaluation compares, as what a request of each sends: the ways of its
-//! request and answer, or the READs that it takes.
+//! What a request of each system sends: the ways of its request and answer, or the READs that it
+//! takes.
 //!
 //! Source: HERD, section on the simplified versions of Pilaf and FaRM-KV, and figures 5 and 9.
 
-use super::rig::{KEY_BYTES, SLOT_BYTES};
-use crate::net::Connection;
-use crate::rng::Rng;
+use super::{
+    ACK_BYTES, FARM_POINTER_BYTES, FARM_SLOTS, KEY_BYTES, LENGTH_BYTES, PILAF_BUCKET_BYTES,
+    PILAF_SECOND_PPM, PILAF_THIRD_PPM, SLOT_BYTES,
+};
 
-/// Bytes of the length that a PUT carries. Source: HERD, requests.
-pub const LENGTH_BYTES: u64 = 2;
-/// A bucket of Pilaf: a pointer, two checksums, padding. Source: HERD, emulating Pilaf.
-pub const PILAF_BUCKET_BYTES: u64 = 32;
-/// Of Pilaf's GETs these need a second bucket, and these of them a third, so that 1.6 are read on
-/// average: at 75 % full the first of three holds the key in 0.58 of the cases, in parts per
-/// million. Source: HERD, emulating Pilaf, for the mean; the split is ours.
-pub const PILAF_SECOND_PPM: u32 = 420_000;
-/// See there.
-pub const PILAF_THIRD_PPM: u32 = 428_571;
-/// Slots of FaRM's neighbourhood. Source: HERD, emulating FaRM-KV.
-pub const FARM_SLOTS: u64 = 6;
-/// A pointer of FaRM-KV with values outside. The paper does not say how long; an address
-/// has 8.
-pub const FARM_POINTER_BYTES: u64 = 8;
-/// What says that a PUT was done.
-pub const ACK_BYTES: u64 = 1;
+/// The transport of a card. Fabrics of the real world have one: theirs is reliable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connection {
+    /// Reliable-connected: every verb; in order, exactly once, or the connection ends.
+    Reliable,
+    /// Unreliable-connected: WRITE, WRITE_IMM and SEND. What is lost stays lost, as a whole
+    /// message; order is kept. Completes when it is sent.
+    Unreliable,
+    /// Datagram: SEND up to the MTU, without order. The receiver needs posted receives and finds
+    /// a global route header before the message. Completes when it is sent.
+    Datagram,
+    /// A socket: every verb with the costs of `tcp` and none of the card's.
+    Stream,
+}
 
 /// How a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +32,7 @@ pub struct Way {
     pub kind: Connection,
     /// Each one is completed, and its completion taken; else none.
     pub is_signalled: bool,
-    /// Longest payload inside of the work request.
+    /// Longest payload inside of the work request, bytes.
     pub inline_max: u64,
 }
 
@@ -100,7 +98,7 @@ pub enum Plan {
         /// Bytes of the answer; those of the request follow from key and value.
         answer_bytes: u64,
     },
-    /// By READs, one after the other.
+    /// By READs, one after the other; bytes of each.
     Read([u64; 4]),
 }
 
@@ -139,8 +137,14 @@ impl System {
         }
     }
 
-    /// How a request is done. Sizes of READs that are not needed are 0.
-    pub fn plan(&self, is_put: bool, value_bytes: u64, rng: &mut Rng) -> Plan {
+    /// How a request is done. Sizes of READs that are not needed are 0. `chance` says yes in so
+    /// many of a million cases.
+    pub fn plan(
+        &self,
+        is_put: bool,
+        value_bytes: u64,
+        mut chance: impl FnMut(u32) -> bool,
+    ) -> Plan {
         if is_put || !self.reads() {
             let is_echo = matches!(self, System::Echo(_));
             let answer_bytes = match (is_echo, is_put) {
@@ -155,8 +159,8 @@ impl System {
         let value = value_bytes.max(1);
         Plan::Read(match self {
             System::Pilaf => {
-                let second = rng.chance_ppm(PILAF_SECOND_PPM);
-                let third = second && rng.chance_ppm(PILAF_THIRD_PPM);
+                let second = chance(PILAF_SECOND_PPM);
+                let third = second && chance(PILAF_THIRD_PPM);
                 let bucket = |is_read: bool| u64::from(is_read) * PILAF_BUCKET_BYTES;
                 [PILAF_BUCKET_BYTES, bucket(second), bucket(third), value]
             }
