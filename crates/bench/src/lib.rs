@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+pub mod baselines;
 pub mod cache;
 mod crew;
 #[cfg(feature = "rack")]

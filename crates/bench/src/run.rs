@@ -160,6 +160,9 @@ pub enum BenchError {
     /// HERD's fast path failed; its error says whether to retry.
     #[error(transparent)]
     Herd(#[from] rackpool_kv::herd::Error),
+    /// A comparison system failed; its error says whether to retry.
+    #[error(transparent)]
+    Baselines(#[from] crate::baselines::Error),
     /// The fabric could not be set up; its error says whether to retry.
     #[error(transparent)]
     Fabric(#[from] rackpool_hw::fabric::FabricError),
@@ -240,6 +243,7 @@ impl BenchError {
             Self::Table(error) => error.code(),
             Self::Cache(error) => error.code(),
             Self::Herd(error) => error.code(),
+            Self::Baselines(error) => error.code(),
             Self::Fabric(error) if error.is_absence() => "config",
             Self::Fabric(_) => "io",
             Self::Master(_) => "master",

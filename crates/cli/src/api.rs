@@ -9,6 +9,7 @@ use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool::monitor::Monitor;
 use rackpool::{BalanceParams, Handle, Options, Pool, PoolStats, Secret};
+use rackpool_bench::baselines::{self, Carrier};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
@@ -590,16 +591,19 @@ pub fn run_migrate(
 pub fn run_kv(
     size: Size,
     peers: bool,
+    baselines: Option<Carrier>,
     progress: &mut dyn FnMut(usize, usize, &str),
 ) -> Result<Report> {
     let mut command = own_command("kv")?;
+    let mut worker = own_command("baselines-worker")?;
     let mut ours = |words: &[&str]| {
         let mut command = command(0);
         command.args(words);
         command
     };
     let mut say = |step: Progress| progress(step.done, step.steps, &step.name);
-    Ok(kv::run(&mut kv::Options { size, peers, ours: &mut ours }, &mut say)?)
+    let (ours, worker) = (&mut ours, &mut worker);
+    Ok(kv::run(&mut kv::Options { size, peers, ours, baselines, worker }, &mut say)?)
 }
 
 /// How client processes are started: this program with another command.
@@ -615,6 +619,11 @@ fn own_command(word: &'static str) -> Result<impl FnMut(u32) -> Command> {
 /// A client process of `bench migrate`.
 pub fn serve_migrate(input: &mut dyn BufRead) -> Result<()> {
     Ok(migrate::worker(input, &mut std::io::stdout())?)
+}
+
+/// A process of `bench kv --baselines`.
+pub fn serve_baselines(input: &mut dyn BufRead) -> Result<()> {
+    Ok(baselines::worker(input, &mut std::io::stdout())?)
 }
 
 /// A client process of `bench locks`.

@@ -137,6 +137,8 @@ Examples:
   rackpool bench remote --fabric tcp --json remote.json
   rackpool bench ycsb --workload A --distribution zipfian
   rackpool bench kv --peers --json kv.json
+  rackpool bench kv --baselines --quick               HERD beside Pilaf and FaRM-KV, over shm
+  rackpool bench kv --baselines=tcp --json beside.json
   rackpool bench verbs --fabric verbs --verbs-device mlx5_0";
 
 const DOCTOR_EXAMPLES: &str = "\
@@ -257,6 +259,9 @@ pub enum Command {
     /// A client process of `bench locks`
     #[command(hide = true)]
     LocksWorker,
+    /// A server or client process of `bench kv --baselines`
+    #[command(hide = true)]
+    BaselinesWorker,
 }
 
 /// Papers that can be reproduced.
@@ -540,6 +545,11 @@ pub struct BenchArgs {
     /// Beside memcached and redis-server on the same machine (kv)
     #[arg(long)]
     pub peers: bool,
+    /// HERD beside what it is compared with, over one fabric (kv): Pilaf, FaRM-KV with values inside
+    /// and outside, emulated and with tables, and ECHO [without a name: shm]
+    #[arg(long, value_name = "shm|tcp|verbs", num_args = 0..=1, require_equals = true,
+          default_missing_value = "shm")]
+    pub baselines: Option<FabricChoice>,
     /// Client processes (ycsb)
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(1..=64))]

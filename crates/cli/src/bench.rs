@@ -10,6 +10,7 @@ use crate::output::{self, Level};
 use crate::servers::install_shutdown;
 use crate::sim;
 use indicatif::ProgressBar;
+use rackpool_bench::baselines::Carrier;
 use rackpool_bench::cache::ratio::PEERS;
 use rackpool_bench::report::{Report, ReportError};
 use rackpool_bench::run::{PoolSource, Size};
@@ -164,8 +165,17 @@ fn measure_migrate(args: &BenchArgs, shutdown: Shutdown) -> Result<Report> {
 
 /// Measures the cache's server, alone or beside others; what was started ends with the measurement.
 fn measure_kv(args: &BenchArgs, shutdown: Shutdown) -> Result<Report> {
+    let carrier = match args.baselines {
+        None => None,
+        Some(FabricChoice::Shm | FabricChoice::Auto) => Some(Carrier::Shm),
+        Some(FabricChoice::Tcp) => Some(Carrier::Tcp),
+        Some(FabricChoice::Verbs) => Some(Carrier::Verbs),
+        Some(FabricChoice::Proxied) => {
+            return Err(Failure::usage("a fabric for --baselines is shm, tcp or verbs"));
+        }
+    };
     let (size, peers) = (Size::quick(args.quick), args.peers);
-    watch(move |progress| api::run_kv(size, peers, progress), shutdown)
+    watch(move |progress| api::run_kv(size, peers, carrier, progress), shutdown)
 }
 
 /// Two racks that end when what is returned is dropped: servers first, files last.

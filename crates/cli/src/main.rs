@@ -79,6 +79,7 @@ fn run(command: &Command) -> Result<()> {
         Command::YcsbWorker => worker::run_ycsb(),
         Command::MigrateWorker => worker::run_migrate(),
         Command::LocksWorker => worker::run_locks(),
+        Command::BaselinesWorker => worker::run_baselines(),
     }
 }
 

@@ -105,6 +105,11 @@ pub fn run_migrate() -> Result<()> {
     api::serve_migrate(&mut orders()?)
 }
 
+/// Serves as a process of `bench kv --baselines`.
+pub fn run_baselines() -> Result<()> {
+    api::serve_baselines(&mut orders()?)
+}
+
 /// Serves the orders of `rackpool_bench::locks` until the input ends.
 pub fn run_locks() -> Result<()> {
     api::serve_locks(&mut orders()?)

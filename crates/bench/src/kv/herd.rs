@@ -11,6 +11,7 @@ use crate::probe::SystemProbe;
 use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::rng::Rng;
 use crate::run::{BenchError, Size, Steps, slice_ns};
+use rackpool_hw::process::monotonic_ns;
 use rackpool_kv::herd::{Answer, Client, Link};
 use std::time::{Duration, Instant};
 
@@ -74,7 +75,7 @@ pub fn rows(
     Ok(())
 }
 
-fn store_all(name: &str, keys: u64) -> Result<(), BenchError> {
+pub(super) fn store_all(name: &str, keys: u64) -> Result<(), BenchError> {
     let mut client = Client::connect_with(name, WINDOWS)?;
     let mut stored = 0;
     for index in 0..keys {
@@ -101,17 +102,68 @@ fn take_stored(client: &mut Client, stored: &mut u64) -> Result<(), BenchError> 
     Ok(())
 }
 
+/// What a client that is compared with others notes.
+#[derive(Clone, Debug)]
+pub(super) struct Times {
+    /// When each request was asked, nanoseconds.
+    begun_ns: [u64; WINDOWS as usize],
+    /// How long each took, nanoseconds.
+    pub latency: Histogram,
+    /// Requests submitted, since the client was made.
+    pub submitted: u64,
+    /// Answers taken.
+    pub answered: u64,
+}
+
 /// A client with the keys that it has asked for, in the order of its requests.
-struct Asker<L> {
+pub(super) struct Asker<L> {
     client: Client<L>,
     asked: [Option<u64>; WINDOWS as usize],
     next: usize,
     oldest: usize,
+    /// Only if that is wanted.
+    times: Option<Box<Times>>,
 }
 
 impl<L: Link> Asker<L> {
+    fn new(client: Client<L>) -> Self {
+        Asker { client, asked: [None; WINDOWS as usize], next: 0, oldest: 0, times: None }
+    }
+
+    /// One that notes how long each request takes.
+    pub(super) fn timed(client: Client<L>) -> Self {
+        let (begun_ns, latency) = ([0; WINDOWS as usize], Histogram::new());
+        let times = Times { begun_ns, latency, submitted: 0, answered: 0 };
+        Asker { times: Some(Box::new(times)), ..Asker::new(client) }
+    }
+
+    /// What was noted.
+    ///
+    /// # Panics
+    /// If it is not a timed one.
+    pub(super) fn times(&mut self) -> &mut Times {
+        self.times.as_mut().expect("a timed one")
+    }
+
+    /// Waits for what is under way. An error if anything had to be asked twice.
+    pub(super) fn finish(&mut self) -> Result<(), BenchError> {
+        while self.client.under_way() > 0 {
+            self.client.wait()?;
+            self.take()?;
+        }
+        match self.client.reminders() {
+            0 => Ok(()),
+            _ => Err(BenchError::Silent { who: "HERD's server".into(), waited_s: 0 }),
+        }
+    }
+
     /// Fills all windows that are free, and rings.
-    fn fill(&mut self, rng: &mut Rng, keys: u64, put_percent: u64) -> Result<(), BenchError> {
+    pub(super) fn fill(
+        &mut self,
+        rng: &mut Rng,
+        keys: u64,
+        put_percent: u64,
+    ) -> Result<(), BenchError> {
         while self.client.under_way() < u64::from(self.client.windows()) {
             let index = rng.below(keys);
             let is_put = put_percent > 0 && rng.below(100) < put_percent;
@@ -122,6 +174,10 @@ impl<L: Link> Asker<L> {
                 self.client.submit_get(&key)?;
             }
             self.asked[self.next] = (!is_put).then_some(index);
+            if let Some(times) = &mut self.times {
+                times.begun_ns[self.next] = monotonic_ns();
+                times.submitted += 1;
+            }
             self.next = (self.next + 1) % WINDOWS as usize;
         }
         self.client.ring();
@@ -129,8 +185,9 @@ impl<L: Link> Asker<L> {
     }
 
     /// Takes what has come, looks whether it is right; how much.
-    fn take(&mut self) -> Result<u64, BenchError> {
-        let (asked, oldest) = (&self.asked, &mut self.oldest);
+    pub(super) fn take(&mut self) -> Result<u64, BenchError> {
+        let (asked, oldest, times) = (&self.asked, &mut self.oldest, &mut self.times);
+        let now = if times.is_some() { monotonic_ns() } else { 0 };
         let mut wrong = None;
         let count = self.client.poll(|_, answer| {
             let is_right = match (asked[*oldest], &answer) {
@@ -140,6 +197,10 @@ impl<L: Link> Asker<L> {
             };
             if !is_right {
                 wrong = Some(asked[*oldest].unwrap_or(0));
+            }
+            if let Some(times) = times {
+                times.latency.record(now.saturating_sub(times.begun_ns[*oldest]));
+                times.answered += 1;
             }
             *oldest = (*oldest + 1) % WINDOWS as usize;
         })?;
@@ -161,8 +222,7 @@ fn rate_row<L: Link>(
     let mut rng = Rng::new(SEED);
     let mut askers = Vec::new();
     for _ in 0..CLIENTS {
-        let client = connect()?;
-        askers.push(Asker { client, asked: [None; WINDOWS as usize], next: 0, oldest: 0 });
+        askers.push(Asker::new(connect()?));
     }
     let (mut rates, mut cpu_ns) = (Vec::new(), Vec::new());
     let windows = askers[0].client.windows();

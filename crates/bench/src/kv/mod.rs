@@ -4,12 +4,15 @@
 //! other; slices of ours and theirs take turns. Each figure has the rate and, since the client may
 //! be what is slow, the CPU time that the server spent for a request, from its threads'
 //! `schedstat`. Without peers only ours is measured. Then HERD's fast path to the same server
-//! (`herd.rs`), whose reference is the machine.
+//! (`herd.rs`), whose reference is the machine; and, if that is wanted, the systems that HERD is
+//! compared with (`baselines.rs`).
 
+mod baselines;
 mod client;
 mod herd;
 mod servers;
 
+use crate::baselines::Carrier;
 use crate::histogram::Histogram;
 use crate::interleave::{compare, quantile};
 use crate::micro::pin;
@@ -30,6 +33,11 @@ pub struct Options<'c> {
     /// Starts our server with these further words: it must say
     /// `ready memcached=ADDR resp=ADDR herd=NAME herd-fabric=ADDR`.
     pub ours: &'c mut dyn FnMut(&[&str]) -> Command,
+    /// Over what HERD and the systems that it is compared with are measured beside each other, if
+    /// they are.
+    pub baselines: Option<Carrier>,
+    /// Starts a process that runs [`crate::baselines::worker`].
+    pub worker: &'c mut dyn FnMut(u32) -> Command,
 }
 
 /// One figure: its name, and what the client does.
@@ -124,14 +132,15 @@ fn start(options: &mut Options<'_>) -> Result<All, BenchError> {
 }
 
 fn measure(
-    options: &Options<'_>,
+    options: &mut Options<'_>,
     all: &All,
     cores: (usize, usize),
     mut report: Report,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, BenchError> {
     let figures = figures();
-    let mut steps = Steps::new(figures.len() + 5, progress);
+    let beside = options.baselines.map_or(0, |_| baselines::steps(options.size));
+    let mut steps = Steps::new(figures.len() + 5 + beside, progress);
     steps.begin("storing keys");
     let keys = key_count(options.size);
     for (server, resp) in [(Some(&all.ours), true), (all.memcached.as_ref(), false)]
@@ -153,6 +162,11 @@ fn measure(
         report.results.push(row(options.size, figure, &all.ours, peer.as_ref())?);
     }
     herd::rows(options.size, &all.ours, cores, keys, &mut steps, &mut report)?;
+    if let Some(carrier) = options.baselines {
+        let (size, keys, worker) = (options.size, keys.into(), &mut *options.worker);
+        let mut plan = baselines::Plan { size, carrier, cores, keys, worker };
+        baselines::rows(&mut plan, &all.ours, &mut steps, &mut report)?;
+    }
     steps.end();
     Ok(report)
 }

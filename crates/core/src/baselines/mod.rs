@@ -4,8 +4,8 @@
 //!
 //! In: keys, values, what READs brought, requests from memory or messages. Out: the next READ,
 //! whether a value was found, the bytes of requests and answers, stores to the table. No state but
-//! that of a GET under way. Processes of the simulator and of `bench kv --baselines` drive it: cards
-//! or fabrics, clocks and counts are theirs.
+//! that of a GET under way. Processes of the simulator and of `bench kv --baselines` drive it:
+//! cards or fabrics, clocks and counts are theirs.
 //!
 //! - `systems.rs`: which way requests and answers go, and how many bytes;
 //! - `request.rs`: requests, their slots, acknowledgements;

@@ -335,5 +335,4 @@ fn value_word(key: u64, version: u64, index: u64) -> [u8; 8] {
 }
 
 #[cfg(test)]
-#[path = "table_tests.rs"]
 mod tests;

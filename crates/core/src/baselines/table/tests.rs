@@ -1,3 +1,6 @@
+//! Tests of the tables: every key is found, and no state that a PUT passes through is taken for a
+//! value.
+
 use super::*;
 
 const KEYS: u64 = 20_000;

@@ -1,0 +1,263 @@
+//! Both ends over a fabric with a target: `tcp`, or RDMA devices. The server's page is its target's;
+//! if answers are WRITEs, each client has a target too, with the page that they go to, and the
+//! server an endpoint that is connected to all of them. A connection's end is the end.
+
+use super::client::{ClientOver, Ends, Wire};
+use super::error::{Error, Result, io_error};
+use super::near::now_ns;
+use super::places::{
+    ANSWER_PAGE_BYTES, Places, greeting, one_page, open_page, post_bytes, random_key, read_greeting,
+};
+use super::server::{Came, Floor, check_hello, free_number};
+use super::spec::{Carrier, Spec};
+use rackpool_core::RackId;
+use rackpool_core::addr::Generation;
+use rackpool_core::layout::RegionLayout;
+use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, RemoteAddr};
+use rackpool_hw::fabric::tcp::{TargetOptions, TargetSendError};
+use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers, Over, Target};
+use rackpool_hw::window::Window;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a connection and its welcome may take.
+const WELCOME_WITHIN: Duration = Duration::from_secs(5);
+/// How long a fabric's thread looks without sleeping after something moved, nanoseconds: shortly,
+/// since whoever waits for it shares its core.
+const SPIN_NS: u32 = 20_000;
+/// Times that an answer is put in again when too many wait to be sent.
+const SENDS_MAX: u32 = 1_000_000;
+
+fn options(carrier: Carrier) -> FabricOptions {
+    let over = if carrier == Carrier::Verbs { Over::Verbs } else { Over::Tcp };
+    // Why a connection ends is in the error of whoever needs it.
+    FabricOptions { over, log: Arc::new(|_| ()), ..FabricOptions::default() }
+}
+
+/// A target with one page, and the page.
+fn target(
+    fabric: &FabricOptions,
+    layout: RegionLayout,
+    key: Generation,
+    connections_max: u32,
+) -> Result<(Target, Window)> {
+    let pages = Window::private(layout.pages_bytes()).map_err(io_error("memory"))?;
+    let table = Window::heap(layout.table_bytes());
+    open_page(&table, key);
+    let cells = Window::heap(u64::from(Target::cells(fabric.over, layout)) * 8);
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let options = TargetOptions::new(listen, layout, pages.clone(), table, cells);
+    let options = TargetOptions { connections_max, spin_ns: SPIN_NS, ..options };
+    Ok((Target::start(fabric, options)?, pages))
+}
+
+/// A client at the server.
+#[derive(Clone, Copy)]
+struct Seat {
+    peer: PeerId,
+    /// The connection to its page, and the key of that.
+    back: Option<(PeerId, Generation)>,
+}
+
+/// The server's end.
+pub(super) struct Hall {
+    spec: Spec,
+    page_bytes: u64,
+    key: Generation,
+    target: Target,
+    end: Endpoint,
+    buf: BufId,
+    seats: Vec<Option<Seat>>,
+    events: Vec<FabricEvent>,
+}
+
+impl Hall {
+    /// Floor, page, and the address of the target.
+    pub(super) fn open(
+        spec: &Spec,
+        places: &Places,
+        carrier: Carrier,
+    ) -> Result<(Hall, Window, SocketAddr)> {
+        let fabric = options(carrier);
+        let (layout, key) = (places.layout(), random_key()?);
+        let (target, pages) = target(&fabric, layout, key, spec.clients + 16)?;
+        let mut end = Endpoint::new(fabric)?;
+        let bytes = u64::from(spec.clients) * ANSWER_PAGE_BYTES;
+        let buf = end.register(vec![0; bytes as usize])?;
+        let (addr, seats) = (target.local_addr(), vec![None; spec.clients as usize]);
+        let page_bytes = layout.pages_bytes();
+        let hall =
+            Hall { spec: *spec, page_bytes, key, target, end, buf, seats, events: Vec::new() };
+        Ok((hall, pages, addr))
+    }
+
+    fn find(&self, peer: PeerId) -> Option<u32> {
+        let is_its = |seat: &Option<Seat>| seat.is_some_and(|seat| seat.peer == peer);
+        self.seats.iter().position(is_its).map(|client| client as u32)
+    }
+
+    /// A new client: it is welcome at once, or when its page can be written to.
+    fn admit(&mut self, peer: PeerId, hello: &[u8], came: &mut Vec<Came>) -> Result<()> {
+        let [port, key] = check_hello(&self.spec, hello)?;
+        let client = free_number(&self.seats).ok_or(Error::Corrupt { what: "one too many" })?;
+        let mut back = None;
+        if self.spec.answers_by_write() {
+            let addr = SocketAddr::new(self.target.local_addr().ip(), port as u16);
+            back = Some((self.end.connect(RackId(0), addr, now_ns())?, Generation(key)));
+        }
+        self.seats[client as usize] = Some(Seat { peer, back });
+        if back.is_none() {
+            self.welcome(client, came);
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, client: u32, came: &mut Vec<Came>) {
+        came.push(Came::Joined(client));
+        let welcome = greeting([client.into(), self.page_bytes, self.key.0]);
+        Floor::send(self, client, &welcome);
+    }
+
+    fn hear(&mut self, event: FabricEvent, came: &mut Vec<Came>) {
+        match event {
+            FabricEvent::Received { peer, message } => match self.find(peer) {
+                Some(client) => came.push(Came::Message(client, message)),
+                None => {
+                    if self.admit(peer, &message, came).is_err() {
+                        self.target.close(peer);
+                    }
+                }
+            },
+            FabricEvent::Closed { peer, .. } => {
+                came.extend(self.find(peer).map(Came::Left));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Floor for Hall {
+    fn poll(&mut self, _: bool, came: &mut Vec<Came>) -> Result<()> {
+        let mut events = std::mem::take(&mut self.events);
+        if self.spec.answers_by_write() {
+            self.end.poll(now_ns(), &mut events);
+            for event in events.drain(..) {
+                let FabricEvent::Connected { peer } = event else { continue };
+                let is_its = |seat: &Option<Seat>| {
+                    seat.is_some_and(|seat| seat.back.is_some_and(|(back, _)| back == peer))
+                };
+                if let Some(client) = self.seats.iter().position(is_its) {
+                    self.welcome(client as u32, came);
+                }
+            }
+        }
+        self.target.poll(&mut events);
+        for event in events.drain(..) {
+            self.hear(event, came);
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    fn vacate(&mut self, client: u32) {
+        let seat = self.seats[client as usize].take();
+        if let Some((back, _)) = seat.and_then(|seat| seat.back) {
+            self.end.close(back);
+        }
+    }
+
+    fn send(&mut self, client: u32, message: &[u8]) {
+        let Some(Seat { peer, .. }) = self.seats[client as usize] else { return };
+        for _ in 0..SENDS_MAX {
+            if self.target.send(peer, message) != Err(TargetSendError::Busy) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn write(&mut self, client: u32, at: u64, bytes: &[u8]) {
+        let Some(Seat { back: Some((peer, key)), .. }) = self.seats[client as usize] else {
+            return;
+        };
+        let from = (self.buf, u64::from(client) * ANSWER_PAGE_BYTES + at);
+        let to = (Some(RemoteAddr { offset: at, key }), 0);
+        // Who is gone is told by the target.
+        let _ = post_bytes(&mut self.end, peer, from, to, bytes, &mut self.events);
+    }
+}
+
+impl Wire for Endpoint {
+    const LOOKS_EAGER: u32 = 0;
+
+    fn idle(&mut self, polls_memory: bool, events: &mut Vec<FabricEvent>) {
+        match polls_memory {
+            true => std::thread::yield_now(),
+            false => _ = self.wait(now_ns() + 1_000_000, events),
+        }
+    }
+}
+
+impl ClientOver<Endpoint> {
+    /// Connects to a server's target on this host. Blocks for 10 s at most.
+    ///
+    /// # Errors
+    /// As [`ClientOver::connect_near`].
+    pub fn connect_far(spec: Spec, addr: SocketAddr, carrier: Carrier) -> Result<Self> {
+        let spec = spec.checked()?;
+        let fabric = options(carrier);
+        let (own_key, layout) = (random_key()?, one_page(ANSWER_PAGE_BYTES));
+        let (own, answers, port) = match spec.answers_by_write() {
+            true => {
+                let (own, pages) = target(&fabric, layout, own_key, 4)?;
+                let port = own.local_addr().port();
+                (Some(own), pages, port)
+            }
+            false => (None, Window::heap(ANSWER_PAGE_BYTES), 0),
+        };
+        let mut end = Endpoint::new(fabric)?;
+        let peer = end.connect(RackId(0), addr, now_ns())?;
+        let is_up = |event: &FabricEvent| matches!(event, FabricEvent::Connected { .. });
+        await_event(&mut end, |event| is_up(event).then_some(()))?;
+        let buf = end.register(vec![0; 64])?;
+        let hello = greeting([spec.fingerprint(), port.into(), own_key.0]);
+        post_bytes(&mut end, peer, (buf, 0), (None, 0), &hello, &mut Vec::new())?;
+        let welcome = await_event(&mut end, |event| match event {
+            FabricEvent::Received { message, .. } => Some(message.clone()),
+            _ => None,
+        })?;
+        let [number, page_bytes, key] = read_greeting(&welcome)?;
+        if page_bytes != Places::of(&spec).layout().pages_bytes()
+            || number >= u64::from(spec.clients)
+        {
+            return Err(Error::Corrupt { what: "its page" });
+        }
+        let (key, is_gone) = (Generation(key), Box::new(|| false));
+        ClientOver::over(
+            spec,
+            number as u32,
+            Ends { end, peer, key, answers, is_gone, _target: own },
+        )
+    }
+}
+
+/// Waits for what `take` takes.
+fn await_event<R>(
+    end: &mut Endpoint,
+    mut take: impl FnMut(&FabricEvent) -> Option<R>,
+) -> Result<R> {
+    let (start, mut events) = (Instant::now(), Vec::new());
+    while start.elapsed() < WELCOME_WITHIN {
+        end.wait(now_ns() + 10_000_000, &mut events);
+        for event in events.drain(..) {
+            if let Some(taken) = take(&event) {
+                return Ok(taken);
+            }
+            if let FabricEvent::Closed { .. } = event {
+                return Err(Error::Gone);
+            }
+        }
+    }
+    Err(Error::Silent { waited_ms: WELCOME_WITHIN.as_millis() as u64 })
+}

@@ -1,0 +1,143 @@
+//! What runs: the system, whether there is a table, how many keys and windows. Both ends have the
+//! same, and say so to each other when a client connects.
+
+use super::error::{Error, Result};
+use rackpool_core::baselines::{
+    CLIENTS_MAX, Connection, Exchange, LANES_MAX, Request, System, Table, Way,
+};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Systems that HERD is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Pilaf: cuckoo table, SEND for PUT.
+    Pilaf,
+    /// FaRM-KV with values in its hopscotch table, WRITE for PUT.
+    Farm,
+    /// FaRM-KV with values outside.
+    FarmVar,
+    /// ECHO: WRITE there, WRITE back.
+    EchoWriteWrite,
+    /// ECHO: WRITE there, SEND back, as HERD has it.
+    EchoWriteSend,
+    /// ECHO: SEND there, SEND back.
+    EchoSendSend,
+}
+
+impl Kind {
+    /// What it sends.
+    #[must_use]
+    pub fn system(self) -> System {
+        // Fabrics are reliable.
+        let over = |way: Way| Way { kind: Connection::Reliable, ..way };
+        let echo = |request: Way, answer: Way| {
+            let (request, answer) = (over(request), over(answer));
+            System::Echo(Exchange { request, answer, is_partitioned: false })
+        };
+        match self {
+            Kind::Pilaf => System::Pilaf,
+            Kind::Farm => System::Farm,
+            Kind::FarmVar => System::FarmVar,
+            Kind::EchoWriteWrite => echo(Way::WRITE, Way::WRITE),
+            Kind::EchoWriteSend => echo(Way::WRITE, Way::SEND),
+            Kind::EchoSendSend => echo(Way::SEND, Way::SEND),
+        }
+    }
+}
+
+/// What carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Carrier {
+    /// Memory that both processes map.
+    Shm,
+    /// Frames on sockets.
+    Tcp,
+    /// RDMA devices.
+    Verbs,
+}
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Door {
+    /// The name of its control socket.
+    Near(String),
+    /// The address of its target, and what it is a target of.
+    Far(SocketAddr, Carrier),
+}
+
+/// What runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    /// Which system.
+    pub kind: Kind,
+    /// Whether there is a table; else READs have its sizes, and nothing is looked up.
+    pub is_full: bool,
+    /// Keys, from 1 on.
+    pub keys: u64,
+    /// Bytes of each value.
+    pub value_bytes: u64,
+    /// Clients at most.
+    pub clients: u32,
+    /// Requests of each under way.
+    pub window: u32,
+}
+
+/// Most keys: FaRM-KV's table of short values, and Pilaf's pointers, are far below their bounds.
+const KEYS_MAX: u64 = 1 << 22;
+
+impl Spec {
+    /// The usual load: 32 B values, 4 clients with 16 windows.
+    #[must_use]
+    pub fn new(kind: Kind, is_full: bool, keys: u64) -> Spec {
+        Spec { kind, is_full, keys, value_bytes: 32, clients: 4, window: 16 }
+    }
+
+    /// This, if all is in range.
+    ///
+    /// # Errors
+    /// [`Error::Spec`].
+    pub fn checked(self) -> Result<Spec> {
+        for (what, value, max) in [
+            ("keys", self.keys, KEYS_MAX),
+            ("bytes of a value", self.value_bytes, Request::VALUE_BYTES_MAX),
+            ("clients", self.clients.into(), u64::from(CLIENTS_MAX).min(1024)),
+            ("windows", self.window.into(), LANES_MAX.into()),
+        ] {
+            if !(1..=max).contains(&value) {
+                let what = format!("{value} {what}: 1 to {max} are possible");
+                return Err(Error::Spec { what });
+            }
+        }
+        if self.is_full && self.table().is_none() {
+            return Err(Error::Spec { what: "an ECHO has no table".into() });
+        }
+        Ok(self)
+    }
+
+    /// What it sends.
+    #[must_use]
+    pub fn system(&self) -> System {
+        self.kind.system()
+    }
+
+    /// The sizes of its table; of an emulated one those that its table would have.
+    #[must_use]
+    pub fn table(&self) -> Option<Table> {
+        Table::new(self.system(), self.keys, self.value_bytes)
+    }
+
+    /// Whether answers come by WRITE.
+    pub(super) fn answers_by_write(&self) -> bool {
+        self.system().exchange().answer.is_write
+    }
+
+    /// The same on both sides if they run the same.
+    pub(super) fn fingerprint(&self) -> u64 {
+        xxh3_64(format!("{self:?} 1").as_bytes())
+    }
+}
