@@ -545,8 +545,8 @@ pub struct BenchArgs {
     /// Beside memcached and redis-server on the same machine (kv)
     #[arg(long)]
     pub peers: bool,
-    /// HERD beside what it is compared with, over one fabric (kv): Pilaf, FaRM-KV with values inside
-    /// and outside, emulated and with tables, and ECHO [without a name: shm]
+    /// HERD beside what it is compared with, over one fabric (kv): Pilaf, FaRM-KV with values
+    /// inside and outside, emulated and with tables, and ECHO [without a name: shm]
     #[arg(long, value_name = "shm|tcp|verbs", num_args = 0..=1, require_equals = true,
           default_missing_value = "shm")]
     pub baselines: Option<FabricChoice>,

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Cluster, Dir, Server, WITHIN, rackpool, run, told, unique};
+use rackpool_bench::report::Report;
 use rackpool_kv::herd::Client;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -409,4 +410,38 @@ fn a_pool_that_is_not_there_is_said_at_once() {
     let words = ["kv", "--memory", "32m", "--resp", "0", "--pool-memory", "1g"];
     let (code, _, err) = told(&run(&words));
     assert!(code == 2 && err.contains("--pool"), "{err}");
+}
+
+#[test]
+fn what_herd_is_compared_with_is_measured_beside_it_and_every_message_counted() {
+    let dir = Dir::new();
+    let json = dir.file("beside.json");
+    let words = ["bench", "kv", "--baselines", "--quick", "--json", &json];
+    let (exit, out, err) = told(&run(&words));
+    assert_eq!(exit, 0, "{err}");
+    let report = Report::read(json.as_ref()).unwrap();
+    let number = |name: &str, field: &str| {
+        let row = report.results.iter().find(|row| row.name == name);
+        let row = row.unwrap_or_else(|| panic!("no {name} in {out}"));
+        assert!(row.ours > 0.0 && row.p50.is_some() && row.p99.is_some(), "{name}");
+        row.extra[field].as_f64().unwrap()
+    };
+    for form in ["em_", ""] {
+        for (name, least, most) in [("pilaf_", 2.3, 2.9), ("farm_", 1.0, 1.0), ("farm_", 2.0, 2.0)]
+        {
+            let var = if least == 2.0 { "var_" } else { "" };
+            let reads = number(&format!("{name}{form}{var}get"), "reads_per_get");
+            assert!((least..=most).contains(&reads), "{name}{form}{var}: {reads}");
+            let messages = number(&format!("{name}{form}{var}put"), "messages_per_request");
+            assert_eq!(messages, 2.0, "{name}{form}{var}");
+        }
+    }
+    for name in ["echo_write_write", "echo_write_send", "echo_send_send"] {
+        assert_eq!(number(name, "messages_per_request"), 2.0);
+    }
+    // HERD says again what is not answered soon.
+    assert!(number("herd_beside_get", "messages_per_request") >= 2.0);
+    assert!(number("herd_beside_put", "messages_per_request") >= 2.0);
+    let (exit, _, err) = told(&run(&["bench", "kv", "--baselines=proxied", "--quick"]));
+    assert_eq!((exit, err.contains("shm, tcp or verbs")), (2, true), "{err}");
 }

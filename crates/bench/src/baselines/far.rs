@@ -18,7 +18,8 @@ use rackpool_hw::fabric::tcp::{TargetOptions, TargetSendError};
 use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers, Over, Target};
 use rackpool_hw::window::Window;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// How long a connection and its welcome may take.
@@ -26,6 +27,10 @@ const WELCOME_WITHIN: Duration = Duration::from_secs(5);
 /// How long a fabric's thread looks without sleeping after something moved, nanoseconds: shortly,
 /// since whoever waits for it shares its core.
 const SPIN_NS: u32 = 20_000;
+/// How long the serving thread leaves the core to the target's thread when it found nothing in its
+/// slots; and if it has none, so that only what wakes it counts.
+const NAP: Duration = Duration::from_micros(20);
+const LONG_NAP: Duration = Duration::from_millis(1);
 /// Times that an answer is put in again when too many wait to be sent.
 const SENDS_MAX: u32 = 1_000_000;
 
@@ -41,6 +46,7 @@ fn target(
     layout: RegionLayout,
     key: Generation,
     connections_max: u32,
+    waker: Arc<dyn Fn() + Send + Sync>,
 ) -> Result<(Target, Window)> {
     let pages = Window::private(layout.pages_bytes()).map_err(io_error("memory"))?;
     let table = Window::heap(layout.table_bytes());
@@ -48,7 +54,7 @@ fn target(
     let cells = Window::heap(u64::from(Target::cells(fabric.over, layout)) * 8);
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let options = TargetOptions::new(listen, layout, pages.clone(), table, cells);
-    let options = TargetOptions { connections_max, spin_ns: SPIN_NS, ..options };
+    let options = TargetOptions { connections_max, spin_ns: SPIN_NS, waker, ..options };
     Ok((Target::start(fabric, options)?, pages))
 }
 
@@ -70,6 +76,8 @@ pub(super) struct Hall {
     buf: BufId,
     seats: Vec<Option<Seat>>,
     events: Vec<FabricEvent>,
+    /// Whom the target wakes.
+    thread: Arc<OnceLock<Thread>>,
 }
 
 impl Hall {
@@ -81,14 +89,19 @@ impl Hall {
     ) -> Result<(Hall, Window, SocketAddr)> {
         let fabric = options(carrier);
         let (layout, key) = (places.layout(), random_key()?);
-        let (target, pages) = target(&fabric, layout, key, spec.clients + 16)?;
+        let thread = Arc::new(OnceLock::<Thread>::new());
+        let woken = Arc::clone(&thread);
+        let waker = move || woken.get().into_iter().for_each(Thread::unpark);
+        let connections_max = spec.clients + 16;
+        let (target, pages) = target(&fabric, layout, key, connections_max, Arc::new(waker))?;
         let mut end = Endpoint::new(fabric)?;
         let bytes = u64::from(spec.clients) * ANSWER_PAGE_BYTES;
+        end.set_gathering(true);
         let buf = end.register(vec![0; bytes as usize])?;
         let (addr, seats) = (target.local_addr(), vec![None; spec.clients as usize]);
         let page_bytes = layout.pages_bytes();
-        let hall =
-            Hall { spec: *spec, page_bytes, key, target, end, buf, seats, events: Vec::new() };
+        let (spec, events) = (*spec, Vec::new());
+        let hall = Hall { spec, page_bytes, key, target, end, buf, seats, events, thread };
         Ok((hall, pages, addr))
     }
 
@@ -160,6 +173,17 @@ impl Floor for Hall {
         Ok(())
     }
 
+    fn begin(&mut self, thread: Thread) {
+        // It is the first, and the only one.
+        let _ = self.thread.set(thread);
+    }
+
+    /// A device reads by itself.
+    fn nap(&self) -> Option<Duration> {
+        let polls = self.spec.system().exchange().request.is_write;
+        (self.end.over() == Over::Tcp).then_some(if polls { NAP } else { LONG_NAP })
+    }
+
     fn vacate(&mut self, client: u32) {
         let seat = self.seats[client as usize].take();
         if let Some((back, _)) = seat.and_then(|seat| seat.back) {
@@ -210,7 +234,7 @@ impl ClientOver<Endpoint> {
         let (own_key, layout) = (random_key()?, one_page(ANSWER_PAGE_BYTES));
         let (own, answers, port) = match spec.answers_by_write() {
             true => {
-                let (own, pages) = target(&fabric, layout, own_key, 4)?;
+                let (own, pages) = target(&fabric, layout, own_key, 4, Arc::new(|| ()))?;
                 let port = own.local_addr().port();
                 (Some(own), pages, port)
             }
@@ -233,6 +257,8 @@ impl ClientOver<Endpoint> {
         {
             return Err(Error::Corrupt { what: "its page" });
         }
+        // What is posted together shares a call to the system.
+        end.set_gathering(true);
         let (key, is_gone) = (Generation(key), Box::new(|| false));
         ClientOver::over(
             spec,

@@ -22,6 +22,7 @@ use rackpool_hw::fabric::{FabricError, LocalBuffers, monotonic_ns};
 use rackpool_hw::ring::{Consumer, Producer, RingError};
 use rackpool_hw::window::{Access, MapOptions, Window};
 use std::os::fd::{AsFd, OwnedFd};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// The key of a client's page: nobody else maps it.
@@ -215,6 +216,14 @@ impl Floor for Hall {
             }
         }
         Ok(())
+    }
+
+    /// Rings are polled.
+    fn begin(&mut self, _: Thread) {}
+
+    /// Clients read by themselves.
+    fn nap(&self) -> Option<Duration> {
+        None
     }
 
     fn vacate(&mut self, client: u32) {

@@ -2,7 +2,8 @@
 //! what is put, and answers by WRITE or SEND. READs need nothing of it. It owns the table's memory;
 //! no other thread of this process stores there.
 //!
-//! It polls without sleeping, as in the paper, unless it was told to rest.
+//! It polls without sleeping, as in the paper, unless it was told to rest. Where a thread beside it
+//! is the card (`tcp`) and may have no other core, it sleeps between rounds that find nothing.
 
 use super::error::{Error, Result, io_error};
 use super::places::Places;
@@ -13,13 +14,15 @@ use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 /// Rounds without a request before the thread gives way between rounds.
 const EAGER_ROUNDS: u32 = 64;
 /// Rounds until it looks who comes and goes, under load.
 const ROUNDS_PER_LOOK: u64 = 1024;
+/// Rounds without a request before it naps between rounds, where a thread beside it is the card.
+const IDLE_ROUNDS: u32 = 16;
 /// How long it sleeps between rounds while it rests.
 const NAP: Duration = Duration::from_millis(10);
 /// Bytes of a slot that are looked at first: most requests are shorter.
@@ -39,6 +42,11 @@ pub(super) enum Came {
 pub(super) trait Floor: Send {
     /// Appends what came. Only a thorough look finds who comes and goes.
     fn poll(&mut self, is_thorough: bool, came: &mut Vec<Came>) -> Result<()>;
+    /// The serving thread begins; what comes by SEND wakes it.
+    fn begin(&mut self, thread: Thread);
+    /// How long the serving thread sleeps between rounds when nothing comes, if a thread beside it
+    /// executes READs and WRITEs.
+    fn nap(&self) -> Option<Duration>;
     /// Gives the number of a client that has left to the next.
     fn vacate(&mut self, client: u32);
     /// SENDs to a client. What one that is gone would have got is nobody's.
@@ -186,6 +194,7 @@ struct Serving<F> {
 
 impl<F: Floor> Serving<F> {
     fn run(&mut self, wishes: &Wishes) {
+        self.floor.begin(std::thread::current());
         let mut idle = 0;
         // Relaxed: as in `Server`.
         while !wishes.stop.load(Ordering::Relaxed) {
@@ -203,6 +212,8 @@ impl<F: Floor> Serving<F> {
             idle = if served > 0 { 0 } else { idle.wrapping_add(1) };
             if rests {
                 std::thread::park_timeout(NAP);
+            } else if let (true, Some(nap)) = (idle > IDLE_ROUNDS, self.floor.nap()) {
+                std::thread::park_timeout(nap);
             } else if idle > EAGER_ROUNDS {
                 // Whoever shares the core may be who is waited for: a client, a fabric's thread.
                 std::thread::yield_now();

@@ -34,7 +34,10 @@ pub(crate) enum Order {
         carrier: Carrier,
     },
     /// Poll, or rest.
-    Rest(bool),
+    Rest {
+        /// Which of the two.
+        rests: bool,
+    },
     /// Be a client of these servers as well, with as many connections as each takes.
     Join {
         /// What runs.
@@ -123,7 +126,7 @@ fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchErr
                 server = Some(started);
                 say(output, &Answer::Serving { number, door })?;
             }
-            Order::Rest(rests) => server.iter().for_each(|server| server.rest(rests)),
+            Order::Rest { rests } => server.iter().for_each(|server| server.rest(rests)),
             Order::Join { spec, door } => {
                 groups.push(Group::join(spec, &door)?);
                 say(output, &Answer::Ready)?;

@@ -207,7 +207,7 @@ impl Party {
     fn run(&mut self, figure: &Figure, run: Duration) -> Result<Ran, BenchError> {
         let spec = party_spec(figure, self.keys);
         let number = self.specs.iter().position(|other| *other == spec).expect("it was started");
-        self.servers.tell(number as u32, &Order::Rest(false))?;
+        self.servers.tell(number as u32, &Order::Rest { rests: false })?;
         let run_ms = run.as_millis() as u64;
         self.clients.tell(0, &Order::Go { number, run_ms, put_percent: figure.put_percent })?;
         let mut ran = None;
@@ -218,7 +218,7 @@ impl Party {
             }
             other => Err(other),
         })?;
-        self.servers.tell(number as u32, &Order::Rest(true))?;
+        self.servers.tell(number as u32, &Order::Rest { rests: true })?;
         Ok(ran.expect("it was gathered"))
     }
 
@@ -304,11 +304,11 @@ fn slice<L: Link>(
     Ok(Ran { operations, elapsed_ns, latency, counts })
 }
 
-/// What was asked and answered so far: nothing twice, or [`Asker::finish`] had failed.
+/// What was asked, with what was asked again, and answered so far.
 fn noted<L: Link>(askers: &mut [Asker<L>]) -> Counts {
     let mut sum = Counts::default();
     for asker in askers {
-        sum.requests += asker.times().submitted;
+        sum.requests += asker.times().submitted + asker.reminders();
         sum.answers += asker.times().answered;
     }
     Counts { asked: sum.answers, ..sum }
