@@ -1,6 +1,6 @@
 //! Both ends over a fabric with a target: `tcp`, or RDMA devices. The server's page is its
-//! target's; if answers are WRITEs, each client has a target too, with the page that they go to, and the
-//! server an endpoint that is connected to all of them. A connection's end is the end.
+//! target's; if answers are WRITEs, each client has a target too, with the page that they go to,
+//! and the server an endpoint that is connected to all of them. A connection's end is the end.
 
 use super::client::{ClientOver, Ends, Wire};
 use super::error::{Error, Result, io_error};
