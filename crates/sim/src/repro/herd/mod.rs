@@ -18,7 +18,7 @@ use crate::device::Profile;
 use crate::histogram::Histogram;
 use crate::net::{Connection, EndpointId};
 use client::{Client, Peers};
-use rackpool_core::baselines::{Region, System};
+use rackpool_core::baselines::{CLIENTS_MAX, LANES_MAX, Region, System};
 use rackpool_core::seam::PeerId;
 use rig::{Rig, Shared, Who};
 use server::Server;
@@ -113,6 +113,10 @@ impl Seen {
 /// Runs requests. An error says what the simulator objects to.
 pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
     let load = *load;
+    if load.window > LANES_MAX.into() || load.clients > CLIENTS_MAX {
+        let most = format!("{LANES_MAX} windows and {CLIENTS_MAX} clients");
+        return Err(format!("requests have room for {most}"));
+    }
     let keys = Rc::new(Keys::new(load.keys, load.is_zipfian, load.seed));
     let region = Region { clients: load.clients, window: load.window };
     let store = match load.is_full {
