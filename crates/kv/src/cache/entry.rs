@@ -82,7 +82,7 @@ impl<'a> Entry<'a> {
         }
         let fields = self.partition.fields_of(flags, expires, cas, self.now);
         let draft = Draft { key: self.key, hash: self.hash, value_bytes, fields };
-        let put = self.partition.put(&draft, parts, self.found, self.now);
+        let put = self.partition.put(&draft, parts, &mut self.found, self.now);
         self.entered(put)
     }
 
@@ -96,16 +96,16 @@ impl<'a> Entry<'a> {
     ) -> Result<u64> {
         let fields = self.partition.fields_of(flags, expires, cas, self.now);
         let draft = Draft { key: self.key, hash: self.hash, value_bytes: 0, fields };
-        let put = self.partition.put_far(&draft, value, self.found, self.now);
+        let put = self.partition.put_far(&draft, value, &mut self.found, self.now);
         self.entered(put)
     }
 
     #[inline]
-    fn entered(&mut self, put: Result<Found>) -> Result<u64> {
+    fn entered(&mut self, put: Result<()>) -> Result<u64> {
         match put {
-            Ok(found) => {
-                self.found = Some(found);
-                let pos = found.1.pos();
+            Ok(()) => {
+                let (_, slot) = self.found.expect("what was put is found");
+                let pos = slot.pos();
                 Ok(self.partition.cas_of(pos, self.partition.header(pos)))
             }
             Err(error) => {
@@ -255,7 +255,7 @@ pub struct Writer {
     state: Box<Hasher>,
     units: Window,
     pins: Arc<Pins>,
-    abandoned: Abandoned,
+    abandoned: Arc<Abandoned>,
     place: Place,
 }
 
@@ -329,9 +329,7 @@ impl Writer {
 
     /// The next change of the partition takes the memory back: the lock may be held here.
     fn leave(&self, placed: &Placed) {
-        let mut abandoned =
-            self.abandoned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        abandoned.push((placed.head, placed.first.seq));
+        self.abandoned.add(placed.head, placed.first.seq);
     }
 }
 

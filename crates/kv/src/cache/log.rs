@@ -127,6 +127,10 @@ pub(crate) fn fields_at(units: &Window, at: u64, header: Header) -> Fields {
     fields
 }
 
+/// How far behind an item memory is asked for, to write the next ones there: a lock waits until
+/// everything that was stored before has come.
+const AHEAD_BYTES: u64 = 512;
+
 impl Partition {
     #[inline(always)]
     pub(crate) fn header(&self, pos: Pos) -> Header {
@@ -162,6 +166,10 @@ impl Partition {
         let unit = self.segments.active(stream, class).expect("opened above");
         let offset = self.segments.take(unit, header, draft.fields.expires);
         let head = Pos::new(unit, offset);
+        let ahead = u64::from(offset) + u64::from(header.bytes()) + AHEAD_BYTES;
+        if ahead < u64::from(UNIT_BYTES) {
+            self.units.prefetch_write(Pos::new(unit, 0).byte() + ahead);
+        }
         self.write_head(head, header, draft);
         let first = self.piece(head, header);
         let mut placed = Placed { head, header, first, further: Vec::new() };
