@@ -29,7 +29,7 @@ pub use mapped::{Access, MapOptions, Piece, SEND_PIECES_MAX, Window, send_gather
 #[cfg(any(loom, shuttle))]
 pub use modelled::Window;
 #[cfg(not(any(loom, shuttle)))]
-pub use process::Bare;
+pub use process::{Bare, Wide};
 
 #[cfg(doc)]
 use rackpool_core::seam::Mem;

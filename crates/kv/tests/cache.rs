@@ -720,3 +720,36 @@ fn an_update_leaves_one_entry_of_its_key_whatever_slots_became_empty_before() {
     stays.iter().for_each(|i| assert!(cache.remove(&key(*i), 1) && !cache.remove(&key(*i), 1)));
     assert!(cache.is_empty() && keys.iter().all(|key| cache.get(key, 1, |_| ()).is_none()));
 }
+
+/// Also while the index has grown, where buckets are crowded, and where an item in the midst of a
+/// batch has expired, so that its neighbours' entries move.
+#[test]
+fn a_batch_counts_each_key_once_and_tells_its_own_item_whatever_that_has_beside() {
+    for items_expected in [0, 3000] {
+        let cache = Cache::new(Options { items_expected, ..base() }).unwrap();
+        let keys: Vec<[u8; 16]> = (0..3200_u128).map(|i| (i % 3000).to_le_bytes()).collect();
+        for (i, key) in (0..3000_u64).zip(&keys) {
+            let (flags, expires) =
+                ([0, 7, 0x12_3456][i as usize % 3], [0, 0, 50, 1000][i as usize % 4]);
+            cache.set(key, &i.to_le_bytes(), flags, expires, 1).unwrap();
+        }
+        let slices: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        let before = cache.stats();
+        let mut found = 0;
+        cache.get_many(&slices, 60, |index, item| {
+            let i = index as u64 % 3000;
+            assert_eq!(item.is_some(), i % 4 != 2, "{i}");
+            let Some(item) = item else { return };
+            let mut value = [0; 8];
+            assert_eq!((item.copy_to(0, &mut value).unwrap(), item.len()), (8, 8));
+            assert_eq!((u64::from_le_bytes(value), item.key()), (i, keys[index].to_vec()));
+            assert_eq!(item.flags(), [0, 7, 0x12_3456][i as usize % 3]);
+            assert_eq!(item.expires(), [0, 0, 0, 1000][i as usize % 4]);
+            found += 1;
+        });
+        let after = cache.stats();
+        let counted = (after.hits - before.hits, after.misses - before.misses);
+        assert_eq!(counted, (found, 3200 - found));
+        assert_eq!((found, after.expired, cache.len()), (2400, 750, 2250));
+    }
+}

@@ -1,7 +1,7 @@
-//! Copies in assembly for x86-64. Up to 64 bytes they are inlined SSE2 moves by size class, so
-//! that the common cache line costs four loads and four stores; above, one call with AVX-512VL,
-//! AVX or SSE2 moves, and `rep movsb` from a size on where the processor is fast at it.
-//! Called by `window.rs` through `copy.rs`.
+//! Copies in assembly for x86-64. From 16 to 64 bytes, and below where the length is known, they
+//! are inlined SSE2 moves by size class, so that the common cache line costs four loads and four
+//! stores; above, one call with AVX-512VL, AVX or SSE2 moves, and `rep movsb` from a size on where
+//! the processor is fast at it. Called by `window.rs` through `copy.rs`.
 //!
 //! Each block is a compiler barrier for memory; loads stay before later loads and stores after
 //! earlier stores by the processor's own order. `rep movsb` and streaming stores are weaker among
@@ -84,12 +84,15 @@ unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     if bytes > 64 {
         // SAFETY: the caller's ranges, of more than 64 bytes.
         unsafe { copy_long(to, from, bytes) }
-    } else if bytes >= 32 {
-        // SAFETY: the caller's ranges, of 32 to 64 bytes.
+    } else if bytes > 32 {
+        // SAFETY: the caller's ranges, of 33 to 64 bytes.
         unsafe { copy_32_to_64(to, from, bytes) }
+    } else if bytes >= 16 {
+        // SAFETY: the caller's ranges, of 16 to 32 bytes.
+        unsafe { move_ends_16(to, from, bytes) }
     } else {
-        // SAFETY: the caller's ranges, of less than 32 bytes.
-        unsafe { copy_below_32(to, from, bytes) }
+        // SAFETY: the caller's ranges, of less than 16 bytes.
+        unsafe { copy_below_16(to, from, bytes) }
     }
 }
 
@@ -168,13 +171,13 @@ move_ends!(move_ends_8, reg, ":r", "mov", "8");
 move_ends!(move_ends_4, reg, ":e", "mov", "4");
 move_ends!(move_ends_2, reg, ":x", "mov", "2");
 
-#[inline(always)]
-unsafe fn copy_below_32(to: *mut u8, from: *const u8, bytes: usize) {
+/// Where the length is known, one of these moves; where it is not, a call: all of them together are
+/// so much code that no caller would be inlined any more.
+#[inline]
+unsafe fn copy_below_16(to: *mut u8, from: *const u8, bytes: usize) {
     match bytes {
         // SAFETY: the caller's ranges, of exactly 8 bytes.
         8 => unsafe { move_8(to, from) },
-        // SAFETY: the caller's ranges, of 16 to 31 bytes.
-        16.. => unsafe { move_ends_16(to, from, bytes) },
         // SAFETY: the caller's ranges, of 9 to 15 bytes.
         9.. => unsafe { move_ends_8(to, from, bytes) },
         // SAFETY: the caller's ranges, of exactly 4 bytes.

@@ -13,12 +13,12 @@
 //! Source: HERD and MICA for the bucket; Litwin's linear hashing for the growth.
 
 use super::layout::{
-    BUCKET_BYTES, SLOTS, Slot, TAG_BITS, UNIT_BUCKETS, UNIT_BUCKETS_SHIFT, UNIT_BYTES, tag_of,
-    tag_pattern,
+    BUCKET_BYTES, SLOTS, Slot, TAG_BITS, TAG_MASK, UNIT_BUCKETS, UNIT_BUCKETS_SHIFT, UNIT_BYTES,
+    tag_in_slot, tag_of,
 };
 use rackpool_core::seam::Mem;
 use rackpool_hw::version;
-use rackpool_hw::window::{Bare, Window};
+use rackpool_hw::window::{Bare, Wide, Window};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -80,6 +80,12 @@ fn bucket_of(hash: u64, base: u64, level: u32, split: u64) -> u64 {
     first + base * part
 }
 
+/// Where the first bucket of `hash` lies among so many that lie one behind the other.
+#[inline(always)]
+pub(crate) fn flat_at(hash: u64, buckets: u64) -> u64 {
+    bucket_of(hash, buckets, 0, 0) * BUCKET_BYTES
+}
+
 /// Where a bucket of this unit lies.
 #[inline(always)]
 fn place_in(unit: u32, bucket: u64) -> u64 {
@@ -100,6 +106,8 @@ pub(crate) struct Index {
     split: u64,
     /// Units of the primary buckets in order.
     directory: Vec<u32>,
+    /// Whether these are the first units, in order, as when the index was made.
+    is_row: bool,
     /// Units of overflow buckets.
     overflow: Vec<u32>,
     /// First free overflow bucket, chained by links.
@@ -125,20 +133,47 @@ fn read(units: &Window, at: u64) -> Bucket {
 /// in its bucket an entry lies cannot be foreseen.
 #[inline(always)]
 pub(crate) fn matches(units: &Window, at: u64, hash: u64) -> u32 {
-    let (mask, tag) = tag_pattern(hash);
-    units.match_line(at, mask, tag) & ((1 << SLOTS) - 1)
+    let upper = |word: u64| (word >> 32) as u32;
+    units.match_line(at, upper(TAG_MASK), upper(tag_in_slot(hash))) & ((1 << SLOTS) - 1)
 }
 
-/// Without a branch: where the first entry with the tag of `hash` lies in the bucket at
-/// `bucket_at`, and its item, or, if the last is `false`, where the next bucket of the chain lies
-/// (0 = nowhere). Bytes from the start of the units.
+/// What a look into a bucket has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Probe {
+    /// Where the first entry with the tag lies, or, if there is none, the last word of the bucket.
+    pub at: u64,
+    /// What is there.
+    pub word: Slot,
+    pub is_entry: bool,
+}
+
+impl Probe {
+    /// Where the item lies, or the next bucket of the chain (0 = nowhere).
+    #[inline(always)]
+    pub fn target(self) -> u64 {
+        let (item, next) = (self.word.pos().byte(), next_of(self.word));
+        if self.is_entry { item } else { next }
+    }
+}
+
+/// Looks for a tag (as [`tag_in_slot`] gives it) in the bucket at `bucket_at`, without a branch.
 #[inline(always)]
-pub(crate) fn probe(units: Bare<'_>, bucket_at: u64, hash: u64) -> (u64, u64, bool) {
-    let (mask, tag) = tag_pattern(hash);
-    let (place, word) = units.first_match(bucket_at, mask, tag, SLOTS as u32);
-    let is_entry = place != SLOTS as u32;
-    let (item, next) = (Slot(word).pos().byte(), (word >> 32) * BUCKET_BYTES);
-    (bucket_at + 8 * u64::from(place), if is_entry { item } else { next }, is_entry)
+pub(crate) fn probe(units: Bare<'_>, wide: Option<Wide>, bucket_at: u64, tag: &u64) -> Probe {
+    let (place, word) = units.first_match(wide, bucket_at, (&TAG_MASK, tag), SLOTS as u32);
+    let (at, is_entry) = (bucket_at + 8 * u64::from(place), place != SLOTS as u32);
+    Probe { at, word: Slot(word), is_entry }
+}
+
+/// Whether what lies at `at` is an entry, and not the last word of a bucket.
+#[inline(always)]
+pub(crate) fn is_entry(at: u64) -> bool {
+    at % BUCKET_BYTES != TAIL_AT
+}
+
+/// Where the next bucket of a chain lies, by a bucket's last word; 0 = nowhere.
+#[inline(always)]
+pub(crate) fn next_of(tail: Slot) -> u64 {
+    (tail.0 >> 32) * BUCKET_BYTES
 }
 
 /// Where the next bucket behind the one at `at` lies.
@@ -166,6 +201,7 @@ impl Index {
             to.store(*unit, Ordering::Relaxed);
         }
         Index {
+            is_row: (0..).zip(&first).all(|(unit, it)| unit == *it),
             units,
             shape: Arc::new(Shape { base, state: AtomicU64::new(0), directory }),
             base,
@@ -196,6 +232,12 @@ impl Index {
     #[inline(always)]
     pub fn bucket_at(&self, hash: u64) -> u64 {
         self.place(bucket_of(hash, self.base, self.level, self.split))
+    }
+
+    /// How many buckets there are if one lies behind the other from the start of the units on, as
+    /// in an index that was made for as many items as it has: then [`flat_at`] says where.
+    pub fn flat(&self) -> Option<u64> {
+        (self.is_row && self.level == 0 && self.split == 0).then_some(self.base)
     }
 
     #[inline(always)]
@@ -380,6 +422,7 @@ impl Index {
         let entry = &self.shape.directory[self.directory.len()];
         // Relaxed: seen by who sees the state that names it.
         entry.store(unit, Ordering::Relaxed);
+        self.is_row &= unit as usize == self.directory.len();
         self.directory.push(unit);
     }
 
@@ -545,7 +588,10 @@ mod tests {
     fn a_probe_that_finds_nothing_names_no_entry_but_the_bucket_behind() {
         let mut index = lossy();
         insert(&mut index, 1).unwrap();
-        let probe = |index: &Index, tag| probe(index.units.bare(), 0, hash(tag));
+        let probe = |index: &Index, tag| {
+            let probe = probe(index.units.bare(), None, 0, &tag_in_slot(hash(tag)));
+            (probe.at, probe.target(), probe.is_entry)
+        };
         assert_eq!(probe(&index, 1), (0, Pos(1).byte(), true));
         assert_eq!(probe(&index, 2), (8 * SLOTS as u64, 0, false));
         index.set_link(0, 5);

@@ -9,7 +9,7 @@ use super::partition::Partition;
 use super::segments::Pins;
 use super::tier::{CHUNK_BYTES, FarValue};
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::{self, Window};
+use rackpool_hw::window::{self, Bare, Window};
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -38,9 +38,11 @@ pub struct Meta {
 /// An item: under the lock of its partition, or a copy of it.
 #[derive(Debug)]
 pub struct Item<'a> {
-    units: &'a Window,
+    units: Bare<'a>,
     /// Where it begins there, bytes.
     at: u64,
+    /// Where its value does, if that stands behind its key.
+    value_at: u64,
     /// The slot as the look-up found it.
     before: Slot,
     is_told: Cell<bool>,
@@ -78,33 +80,37 @@ pub(crate) struct Told {
 
 impl<'a> Item<'a> {
     pub(crate) fn new(partition: &'a Partition, slot_at: u64, slot: Slot, now: Millis) -> Item<'a> {
-        Item::with_header(partition, slot_at, slot, partition.header(slot.pos()), now)
+        let (units, header) = (partition.units.bare(), partition.header(slot.pos()));
+        Item::plain(partition, units, (slot_at, slot), (header, header.value_at()), now)
     }
 
-    /// As [`Item::new`], with the header that was read already.
+    /// As [`Item::new`], with what the caller knows already: the partition's units, the header, and
+    /// where the value lies.
     #[inline(always)]
-    pub(crate) fn with_header(
+    pub(crate) fn plain(
         partition: &'a Partition,
-        slot_at: u64,
-        slot: Slot,
-        header: Header,
+        units: Bare<'a>,
+        (slot_at, slot): (u64, Slot),
+        (header, value_at): (Header, u32),
         now: Millis,
     ) -> Item<'a> {
         let is_told = Cell::new(slot.has(Slot::SEEN));
         let (at, source) = (slot.pos().byte(), Source::Locked(partition, slot_at));
-        Item { units: &partition.units, at, before: slot, is_told, header, now, source }
+        let value_at = at + u64::from(value_at);
+        Item { units, at, value_at, before: slot, is_told, header, now, source }
     }
 
     /// A copy that begins at the start of `copy`.
     #[inline(always)]
     pub(crate) fn copied(
-        copy: &'a Window,
+        copy: Bare<'a>,
         (before, header): (Slot, Header),
         origin: &'a Origin<'a>,
         now: Millis,
     ) -> Item<'a> {
         let (is_told, source) = (Cell::new(false), Source::Copied(origin));
-        Item { units: copy, at: 0, before, is_told, header, now, source }
+        let value_at = header.value_at().into();
+        Item { units: copy, at: 0, value_at, before, is_told, header, now, source }
     }
 
     fn pos(&self) -> Pos {
@@ -214,9 +220,7 @@ impl<'a> Item<'a> {
     #[inline]
     pub fn append_to(&self, out: &mut Vec<u8>) -> Result<()> {
         if !self.header.has(Header::CHAINED | Header::FAR) {
-            let at = self.at + u64::from(self.header.value_at());
-            let bytes = u64::from(self.header.value_bytes());
-            self.units.append_to(at, bytes, out);
+            self.units.append_to(self.value_at, u64::from(self.header.value_bytes()), out);
             return Ok(());
         }
         if self.is_far() {
@@ -245,9 +249,8 @@ impl<'a> Item<'a> {
         }
         let bytes = u64::from(self.header.value_bytes());
         let count = bytes.saturating_sub(offset).min(out.len() as u64);
-        let at = self.at + u64::from(self.header.value_at());
         if count > 0 {
-            self.units.copy_out(at + offset, &mut out[..count as usize]);
+            self.units.copy_out(self.value_at + offset, &mut out[..count as usize]);
         }
         Ok(count as usize)
     }
@@ -261,8 +264,7 @@ impl<'a> Item<'a> {
     pub fn copy_into(&self, to: &Window, at: u64) -> bool {
         let is_whole = !self.header.has(Header::CHAINED | Header::FAR);
         if is_whole {
-            let from = self.at + u64::from(self.header.value_at());
-            self.units.copy_to(from, u64::from(self.header.value_bytes()), to, at);
+            self.units.copy_to(self.value_at, u64::from(self.header.value_bytes()), to, at);
         }
         is_whole
     }

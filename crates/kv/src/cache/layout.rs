@@ -35,7 +35,6 @@ const POS_BITS: u32 = 36;
 const POS_MASK: u64 = (1 << POS_BITS) - 1;
 pub(crate) const TAG_BITS: u32 = 20;
 const TAG_SHIFT: u32 = POS_BITS;
-const TAG_MASK: u64 = ((1 << TAG_BITS) - 1) << TAG_SHIFT;
 const FREQ_SHIFT: u32 = TAG_SHIFT + TAG_BITS;
 /// The highest frequency that a slot counts.
 pub(crate) const FREQ_MAX: u64 = 15;
@@ -61,11 +60,6 @@ impl Pos {
         ((self.0 << 3) as u32) & (UNIT_BYTES - 1)
     }
 
-    /// From bytes from the start of the units.
-    pub fn of_byte(byte: u64) -> Pos {
-        Pos(byte >> 3)
-    }
-
     /// Bytes from the start of the units.
     pub fn byte(self) -> u64 {
         self.0 << 3
@@ -84,7 +78,7 @@ impl Slot {
     pub const SEEN: u64 = 1 << 63;
 
     pub fn new(hash: u64, pos: Pos) -> Slot {
-        Slot((tag_of(hash) << TAG_SHIFT) | pos.0)
+        Slot(tag_in_slot(hash) | pos.0)
     }
 
     pub fn pos(self) -> Pos {
@@ -131,12 +125,14 @@ pub(crate) fn tag_of(hash: u64) -> u64 {
     ((hash >> 16) & ((1 << TAG_BITS) - 1)).max(1)
 }
 
-/// What to look for in the upper halves of a bucket's words: the mask of the tag, and the tag of
-/// `hash` there.
+/// The bits of a slot that are the tag: all of them in its upper half.
+pub(crate) const TAG_MASK: u64 = ((1 << TAG_BITS) - 1) << TAG_SHIFT;
+const _: () = assert!(TAG_MASK.trailing_zeros() >= 32);
+
+/// The tag of `hash` where a slot has it.
 #[inline(always)]
-pub(crate) fn tag_pattern(hash: u64) -> (u32, u32) {
-    const { assert!(TAG_MASK.trailing_zeros() >= 32, "a tag lies in the upper half") };
-    ((TAG_MASK >> 32) as u32, (tag_of(hash) << (TAG_SHIFT - 32)) as u32)
+pub(crate) fn tag_in_slot(hash: u64) -> u64 {
+    tag_of(hash) << TAG_SHIFT
 }
 
 /// The first word of an item or of a further piece.
@@ -158,6 +154,7 @@ impl Header {
     /// The value lies in another tier: here is a reference to it.
     pub const FAR: u64 = 1 << 39;
 
+    const OPTIONS: u64 = 0xff << 32;
     const ONE_WORD: u64 = Self::META | Self::EXTRA | Self::CAS | Self::PIECE;
 
     pub fn new(key_bytes: u32, value_bytes: u32, options: u64) -> Header {
@@ -180,6 +177,13 @@ impl Header {
 
     pub fn set(self, option: u64, on: bool) -> Header {
         Header(if on { self.0 | option } else { self.0 & !option })
+    }
+
+    /// Whether it is an item with a key of so many bytes and nothing beside key and value.
+    #[inline(always)]
+    pub fn is_plain(self, key_bytes: usize) -> bool {
+        // Apart: then the compiler knows that there are none.
+        self.0 & Self::OPTIONS == 0 && self.key_bytes() as usize == key_bytes
     }
 
     pub fn check(self) -> u32 {
@@ -297,8 +301,7 @@ mod tests {
         let pos = Pos::new(0x7f_ffff, UNIT_BYTES - 8);
         let slot = Slot::new(hash, pos).with_freq(9).set(Slot::SEEN, true);
         assert_eq!((slot.pos(), slot.freq(), slot.tag()), (pos, 9, tag_of(hash)));
-        let (mask, tag) = tag_pattern(hash);
-        assert!((slot.0 >> 32) as u32 & mask == tag && slot.has(Slot::SEEN) && tag_of(0) != 0);
+        assert!(slot.0 & TAG_MASK == tag_in_slot(hash) && slot.has(Slot::SEEN) && tag_of(0) != 0);
         assert_eq!(slot.with_freq(15).used(15).freq(), 15);
         assert_eq!(slot.used(15).freq(), 10);
         let link = Link::new(pos, 0x1_2345_6789);

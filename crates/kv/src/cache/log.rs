@@ -9,7 +9,7 @@ use super::partition::Partition;
 use super::segments::Stream;
 use super::{Millis, Mode};
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
+use rackpool_hw::window::{Bare, Window};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Items up to this size are never cut in pieces: the tail that they leave unused is small. In
@@ -108,7 +108,7 @@ pub(crate) fn hash_of(parts: &[&[u8]]) -> u64 {
 }
 
 /// What the item that begins at `at` holds beside key and value.
-pub(crate) fn fields_at(units: &Window, at: u64, header: Header) -> Fields {
+pub(crate) fn fields_at(units: Bare<'_>, at: u64, header: Header) -> Fields {
     let word = |option| units.load(at + header.word_at(option));
     let mut fields = Fields { is_far: header.has(Header::FAR), ..Fields::default() };
     if header.has(Header::META) {
@@ -299,7 +299,7 @@ impl Partition {
     }
 
     pub(crate) fn fields(&self, pos: Pos, header: Header) -> Fields {
-        let fields = fields_at(&self.units, pos.byte(), header);
+        let fields = fields_at(self.units.bare(), pos.byte(), header);
         Fields { access_s: fields.access_s.filter(|_| self.keeps_access), ..fields }
     }
 

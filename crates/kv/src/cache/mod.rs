@@ -219,7 +219,7 @@ impl Part {
         match self.view.look_up(hash, key, now, copy) {
             Answer::Item(slot, header) => {
                 let origin = Origin { partition: &self.locked, hash, key, told: Cell::new(None) };
-                (Some(f(&Item::copied(copy, (slot, header), &origin, now))), [1, 0])
+                (Some(f(&Item::copied(copy.bare(), (slot, header), &origin, now))), [1, 0])
             }
             Answer::Missing => {
                 self.view.sketch.missed(hash);

@@ -243,12 +243,18 @@ impl Partition {
         if used != slot {
             self.index.mark(at, used);
         }
+        self.touch_access(slot.pos(), now);
+    }
+
+    /// Notes the time of an access, if the cache keeps it.
+    #[inline(always)]
+    pub fn touch_access(&self, pos: Pos, now: Millis) {
         if self.keeps_access {
-            self.touch_access(slot.pos(), now);
+            self.set_access(pos, now);
         }
     }
 
-    fn touch_access(&self, pos: Pos, now: Millis) {
+    fn set_access(&self, pos: Pos, now: Millis) {
         let header = self.header(pos);
         if header.has(Header::EXTRA) {
             let at = pos.byte() + header.word_at(Header::EXTRA);

@@ -19,7 +19,7 @@
 
 use super::Millis;
 use super::index::{self, Shape, TAIL_AT};
-use super::layout::{BUCKET_BYTES, Header, Slot, UNIT_BYTES};
+use super::layout::{BUCKET_BYTES, Header, Slot, UNIT_BYTES, tag_in_slot};
 use super::many::{Asked, REACH_MAX, ask_for_item};
 use super::partition::Partition;
 use super::policy::Sketch;
@@ -244,8 +244,8 @@ impl View {
     pub fn find_item(&self, bucket: u64, hash: u64) -> (u64, u64, u64, bool) {
         let units = self.units.bare();
         let tail = units.load(bucket + TAIL_AT);
-        let (at, item, is_entry) = index::probe(units, bucket, hash);
-        (tail, at, item, is_entry)
+        let probe = index::probe(units, None, bucket, &tag_in_slot(hash));
+        (tail, probe.at, probe.target(), probe.is_entry)
     }
 
     /// Asks for an item, or for a bucket.
