@@ -496,8 +496,8 @@ unsafe fn match_halves_sse2(line: *const u8, mask: u32, value: u32) -> u32 {
     found & 0xff
 }
 
-/// Which words of a line are `value` under `mask`, a bit each. In registers whose use slows no other
-/// instruction down afterwards.
+/// Which words of a line are `value` under `mask`, a bit each. In registers whose use slows no
+/// other instruction down afterwards.
 ///
 /// # Safety
 /// The line is readable and aligned, and the processor has AVX-512F.
