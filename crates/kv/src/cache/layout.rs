@@ -129,10 +129,11 @@ pub(crate) fn tag_of(hash: u64) -> u64 {
 pub(crate) const TAG_MASK: u64 = ((1 << TAG_BITS) - 1) << TAG_SHIFT;
 const _: () = assert!(TAG_MASK.trailing_zeros() >= 32);
 
-/// The tag of `hash` where a slot has it.
+/// The tag of `hash` where a slot has it: [`tag_of`] in fewer instructions.
 #[inline(always)]
 pub(crate) fn tag_in_slot(hash: u64) -> u64 {
-    tag_of(hash) << TAG_SHIFT
+    let tag = (hash << (TAG_SHIFT - 16)) & TAG_MASK;
+    if tag == 0 { 1 << TAG_SHIFT } else { tag }
 }
 
 /// The first word of an item or of a further piece.
@@ -302,6 +303,7 @@ mod tests {
         let slot = Slot::new(hash, pos).with_freq(9).set(Slot::SEEN, true);
         assert_eq!((slot.pos(), slot.freq(), slot.tag()), (pos, 9, tag_of(hash)));
         assert!(slot.0 & TAG_MASK == tag_in_slot(hash) && slot.has(Slot::SEEN) && tag_of(0) != 0);
+        assert!([0, hash, u64::MAX].iter().all(|it| tag_in_slot(*it) == tag_of(*it) << TAG_SHIFT));
         assert_eq!(slot.with_freq(15).used(15).freq(), 15);
         assert_eq!(slot.used(15).freq(), 10);
         let link = Link::new(pos, 0x1_2345_6789);

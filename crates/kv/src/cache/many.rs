@@ -91,7 +91,8 @@ impl Cache {
                     self.ask_shared(keys, asked);
                 }
                 let (mut hits, mut misses) = (0, 0);
-                for (index, key) in keys.iter().take(BATCH).enumerate() {
+                for index in 0..keys.len().min(BATCH) {
+                    let key = keys[index];
                     let (part, origin, mut held);
                     let item = match &mut locked {
                         Some(locked) => locked.settle(units, (asked, index), key, now),
@@ -282,12 +283,12 @@ impl<'a> Locked<'a> {
         let (partition, units) = (part.lock(), part.view.bare());
         // Not out of the partition in a loop, which would read them for each key.
         let (index, seed) = (&partition.index, partition.seed);
+        let mean_bytes = partition.segments.live_bytes() / index.items().max(1);
+        let reach = mean_bytes.saturating_sub(8).min(REACH_MAX);
         match index.flat() {
             Some(buckets) => asked.ask_buckets(units, keys, seed, |hash| flat_at(hash, buckets)),
             None => asked.ask_buckets(units, keys, seed, |hash| index.bucket_at(hash)),
         }
-        let mean_bytes = partition.segments.live_bytes() / index.items().max(1);
-        let reach = mean_bytes.saturating_sub(8).min(REACH_MAX);
         match Wide::of_this_processor() {
             Some(wide) => asked.find_items(units, Some(wide), keys.len(), reach),
             None => asked.find_items(units, None, keys.len(), reach),
