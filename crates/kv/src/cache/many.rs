@@ -91,8 +91,7 @@ impl Cache {
                     self.ask_shared(keys, asked);
                 }
                 let (mut hits, mut misses) = (0, 0);
-                for index in 0..keys.len().min(BATCH) {
-                    let key = keys[index];
+                for (index, key) in keys[..keys.len().min(BATCH)].iter().enumerate() {
                     let (part, origin, mut held);
                     let item = match &mut locked {
                         Some(locked) => locked.settle(units, (asked, index), key, now),
