@@ -132,7 +132,7 @@ fn write_slot(rng: &mut Rng, form: Form, to: &Window, at: u64, geometry: &Geomet
         _ if rng.chance(4) => value_bytes,
         _ => 0,
     };
-    let head = Head { key_bytes, value_bytes, ..Head::new(rng.next() >> rng.below(64), kind) };
+    let head = Head::new(rng.next() >> rng.below(64), kind).with_lengths(key_bytes, value_bytes);
     let mut message = head.bytes().to_vec();
     message.resize(message.len() + usize::from(key_bytes), 0x6b);
     if is_part {

@@ -7,7 +7,7 @@ use peers::Rng;
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Mode, Options};
-use rackpool_kv::herd::message::{Head, Kind, Message, reply_number, request_number};
+use rackpool_kv::herd::message::{HEAD_BYTES, Head, Kind, Message, reply_number, request_number};
 use rackpool_kv::herd::{Engine, Form, Geometry, Pipeline, Replied, Tallies, Tally, What};
 use std::collections::HashMap;
 
@@ -58,9 +58,8 @@ impl Asker {
     }
 
     fn publish(&self, number: u64, kind: Kind, key: &[u8], value: &[u8]) {
-        let (key_bytes, value_bytes) = (key.len() as u8, value.len() as u16);
-        let head = Head::new(request_number(number), kind);
-        let head = Head { key_bytes, value_bytes, flags: 7, ..head };
+        let head = Head::new(request_number(number), kind).with_flags(7);
+        let head = head.with_lengths(key.len() as u8, value.len() as u16);
         let message = [&head.bytes()[..], key, value].concat();
         let at = GEOMETRY.offset(0, 0, number - 1);
         self.form.publish(&self.requests, at, &GEOMETRY, &message);
@@ -72,12 +71,11 @@ impl Asker {
         let at = GEOMETRY.offset(0, 0, self.taken);
         let asked = request_number(self.taken + 1);
         let read = self.form.read(&self.replies, at, &GEOMETRY, asked, &mut bytes)?;
-        let rackpool_kv::herd::slot::Read::Message(length) = read else { panic!("{read:?}") };
-        let reply = Message::read(&bytes[..length], &GEOMETRY).expect("a reply");
+        let rackpool_kv::herd::slot::Read::Message(head) = read else { panic!("{read:?}") };
+        let reply = Message::of(head, &bytes[HEAD_BYTES..], &GEOMETRY).expect("a reply");
         self.taken += 1;
-        let Head { number, kind, flags, extra, .. } = reply.head;
-        assert_eq!(number, reply_number(asked));
-        let number = self.taken;
+        assert_eq!(head.number, reply_number(asked));
+        let (number, kind, flags, extra) = (self.taken, reply.kind, head.flags(), head.extra);
         Some(Reply { number, kind, value: reply.value.to_vec(), flags, extra })
     }
 
@@ -388,9 +386,8 @@ fn a_torn_or_changed_sealed_request_is_never_executed() {
     let mut torn = 0;
     for number in 1..=3000u64 {
         let value = vec![number as u8; rng.below(1001)];
-        let (key_bytes, value_bytes) = (6, value.len() as u16);
         let head = Head::new(request_number(number), Kind::Put);
-        let head = Head { key_bytes, value_bytes, ..head };
+        let head = head.with_lengths(6, value.len() as u16);
         let message = [&head.bytes()[..], b"colour", &value].concat();
         let at = GEOMETRY.offset(0, 0, number - 1);
         let (start, bytes) = Form::Sealed.publish(&image, at, &GEOMETRY, &message);

@@ -10,6 +10,7 @@ use peers::{Rng, WITHIN};
 use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Mode, Options, Shelving, Tier, TierError, TierRule};
 use rackpool_kv::herd::message::{Head, Kind, request_number};
+use rackpool_kv::herd::slot::Read;
 use rackpool_kv::herd::{
     Answer, Client, Door, Engine, Error, FabricDoor, Form, Geometry, Link, Server, Tally, What,
 };
@@ -385,32 +386,32 @@ fn a_part_out_of_order_is_not_taken_and_silence_ends_a_long_value() {
         number += 1;
         let asked = request_number(number);
         let value = [&words.map(u64::to_le_bytes).concat()[..], &vec![7; bytes]].concat();
-        let head = Head { key_bytes: 1, value_bytes: value.len() as u16, ..Head::new(asked, kind) };
+        let head = Head::new(asked, kind).with_lengths(1, value.len() as u16);
         form.publish(&requests, 0, &geometry, &[&head.bytes()[..], b"k", &value].concat());
         assert_eq!(engine.gather(0, &tally), 1);
         engine.run(now, &tally, &mut |_| {});
         engine.lapse(now);
         let mut reply = vec![0; geometry.message_bytes()];
-        form.read(&replies, 0, &geometry, asked, &mut reply).unwrap();
-        let extra = u64::from_le_bytes(reply[16..24].try_into().unwrap());
-        (reply[8], extra, engine.holds_long())
+        let read = form.read(&replies, 0, &geometry, asked, &mut reply);
+        let Some(Read::Message(head)) = read else { panic!("{read:?}") };
+        (head.kind().unwrap(), head.extra, engine.holds_long())
     };
     let (put, get) = (Kind::PutPart, Kind::GetPart);
-    let taken = |extra| (Kind::Taken as u8, extra, true);
+    let taken = |extra| (Kind::Taken, extra, true);
     assert_eq!(ask(put, [5, 500, 1500], 500, 1000), taken(0), "the first was lost");
     assert_eq!(ask(put, [5, 0, 1500], 500, 1000), taken(500));
     assert_eq!(ask(put, [5, 0, 1500], 500, 1000), taken(500), "it came again");
-    assert_eq!(ask(put, [4, 0, 1500], 500, 1000).0, Kind::Lapsed as u8, "one given up");
-    assert_eq!(ask(put, [5, 500, 1500], 0, 1000).0, Kind::Malformed as u8);
+    assert_eq!(ask(put, [4, 0, 1500], 500, 1000).0, Kind::Lapsed, "one given up");
+    assert_eq!(ask(put, [5, 500, 1500], 0, 1000).0, Kind::Malformed);
     assert_eq!(ask(put, [5, 500, 1500], 500, 31_000), taken(1000));
-    assert_eq!(ask(get, [5, 0, 0], 0, 31_000).0, Kind::Malformed as u8, "it is being put");
-    assert_eq!(ask(put, [6, 0, 600], 600, 31_000).0, Kind::Stored as u8, "another instead");
-    assert_eq!(ask(put, [6, 0, 600], 600, 31_000).0, Kind::Stored as u8, "it came again");
-    assert_eq!(ask(get, [7, 0, 0], 0, 31_000).0, Kind::Part as u8);
-    assert_eq!(ask(get, [7, 0, 0], 0, 31_000).0, Kind::Lapsed as u8, "all of it was read");
+    assert_eq!(ask(get, [5, 0, 0], 0, 31_000).0, Kind::Malformed, "it is being put");
+    assert_eq!(ask(put, [6, 0, 600], 600, 31_000).0, Kind::Stored, "another instead");
+    assert_eq!(ask(put, [6, 0, 600], 600, 31_000).0, Kind::Stored, "it came again");
+    assert_eq!(ask(get, [7, 0, 0], 0, 31_000).0, Kind::Part);
+    assert_eq!(ask(get, [7, 0, 0], 0, 31_000).0, Kind::Lapsed, "all of it was read");
     assert_eq!(ask(put, [8, 0, 1500], 500, 40_000), taken(500));
     // Nothing is heard of it for 30 s and more: its memory is the cache's again.
-    assert_eq!(ask(Kind::Get, [0; 3], 0, 70_001).0, Kind::Malformed as u8);
+    assert_eq!(ask(Kind::Get, [0; 3], 0, 70_001).0, Kind::Malformed);
     assert_eq!(ask(put, [8, 500, 1500], 500, 70_001), taken(0), "it begins anew");
     assert_eq!(cache.len(), 1);
 }

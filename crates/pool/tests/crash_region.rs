@@ -6,6 +6,7 @@ mod crash_tools;
 use crash_tools::stage::{MEMORY, Stage, files};
 use crash_tools::{PATIENCE, Random, one_at_a_time, seed};
 use rackpool::FabricChoice::Tcp;
+use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::{GAddr, Placement, RackId};
 use rackpool_core::layout::Superblock;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -257,6 +258,8 @@ fn damaged_foreign_and_doubly_served_regions_are_refused_in_time_and_left_alone(
     refused(&stage, 0, &memory, &["denied", "busy"], "two daemons for one region");
     let other = memory.replace("-rack0", "-rack0-other");
     refused(&stage, 0, &other, &["denied"], "two daemons for one rack");
+    let left = files(&format!("{}-other", region.display()));
+    assert_eq!(left, Vec::<PathBuf>::new(), "the new region of a daemon that was refused");
     handle.read(addr, &mut [0; 4]).unwrap();
 
     stage.daemon(0).terminate();
@@ -286,6 +289,38 @@ fn damaged_foreign_and_doubly_served_regions_are_refused_in_time_and_left_alone(
     file.set_len(bytes).unwrap();
 
     // Every refusal left the region as it was.
+    stage.start_daemon(0);
+    let mut found = [0; 4];
+    handle.read(addr, &mut found).unwrap();
+    assert_eq!(&found, b"kept");
+    drop(handle);
+    stage.finish();
+}
+
+#[test]
+fn a_daemon_that_no_master_answers_leaves_no_new_region_and_keeps_an_old_one() {
+    let _turn = one_at_a_time();
+    let mut stage = Stage::new(&[MEMORY]);
+    let mut handle = stage.pool(0, Tcp).handle().unwrap();
+    let addr = handle.alloc(PAGE, Placement::Local).unwrap();
+    handle.write(addr, b"kept").unwrap();
+    // Nobody listens there any more.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let new = stage.memory[0].replace("-rack0", "-rack0-other");
+    let start = |rack: u16, memory: &str, is_ephemeral: bool| {
+        let mut options = DaemonOptions::new(rack, &closed.to_string(), memory);
+        (options.ephemeral, options.join_timeout_ms) = (is_ephemeral, 200);
+        DaemonServer::start(options).expect_err("there is no master").code()
+    };
+    stage.daemon(0).terminate();
+    assert_eq!(stage.daemon(0).exit_code(PATIENCE), Some(0));
+    let prefix = stage.region_path(0).display().to_string();
+    let before = files(&prefix);
+    for is_ephemeral in [true, false] {
+        assert_eq!(start(0, &new, is_ephemeral), "timeout");
+        assert_eq!(start(0, &stage.memory[0], is_ephemeral), "timeout");
+        assert_eq!(files(&prefix), before, "ephemeral: {is_ephemeral}");
+    }
     stage.start_daemon(0);
     let mut found = [0; 4];
     handle.read(addr, &mut found).unwrap();

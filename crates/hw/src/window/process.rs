@@ -183,7 +183,39 @@ pub struct Bare<'a> {
     window: PhantomData<&'a Window>,
 }
 
-impl Bare<'_> {
+/// The words of a line, whose bounds were checked once.
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'a>(&'a Line);
+
+impl Words<'_> {
+    /// As [`Mem::load`] of the word with this number, below 8.
+    ///
+    /// # Panics
+    /// Beyond the line.
+    #[inline(always)]
+    pub fn load(self, number: usize) -> u64 {
+        // Acquire: pairs with the Release in window/mapped.rs::store of whoever shares the word.
+        self.0[number].load(Ordering::Acquire)
+    }
+}
+
+/// The words of a line of a window that is no read-only one.
+#[derive(Clone, Copy, Debug)]
+pub struct WordsToWrite<'a>(&'a Line);
+
+impl WordsToWrite<'_> {
+    /// As [`Mem::store`] to the word with this number, below 8.
+    ///
+    /// # Panics
+    /// Beyond the line.
+    #[inline(always)]
+    pub fn store(self, number: usize, value: u64) {
+        // Release: pairs with the Acquire in window/mapped.rs::load of whoever shares the word.
+        self.0[number].store(value, Ordering::Release);
+    }
+}
+
+impl<'a> Bare<'a> {
     /// The address of the `UNIT` bytes at `offset`, a multiple of as many, below `limit`.
     #[inline(always)]
     fn whole<const UNIT: u64>(self, offset: u64, limit: u64) -> *mut u8 {
@@ -223,6 +255,28 @@ impl Bare<'_> {
     pub fn store(&self, offset: u64, value: u64) {
         // Release: pairs with the Acquire in window/mapped.rs::load of whoever shares the word.
         self.word(offset, self.writable_bytes).store(value, Ordering::Release);
+    }
+
+    /// The words of the line at `offset`, to be loaded.
+    ///
+    /// # Panics
+    /// Outside the window, or if `offset` is not a multiple of 64.
+    #[inline(always)]
+    pub fn line(self, offset: u64) -> Words<'a> {
+        let at = self.whole::<{ LINE_BYTES as u64 }>(offset, self.bytes).cast::<Line>();
+        // SAFETY: as in `word`, of the whole line.
+        Words(unsafe { &*at })
+    }
+
+    /// The words of the line at `offset`, to be stored.
+    ///
+    /// # Panics
+    /// As [`Bare::line`]; if the window is read-only.
+    #[inline(always)]
+    pub fn line_to_write(self, offset: u64) -> WordsToWrite<'a> {
+        let at = self.whole::<{ LINE_BYTES as u64 }>(offset, self.writable_bytes).cast::<Line>();
+        // SAFETY: as in `word`, of the whole line.
+        WordsToWrite(unsafe { &*at })
     }
 
     /// As [`Window::equals`].
@@ -273,9 +327,20 @@ impl Bare<'_> {
     /// As there.
     #[inline(always)]
     pub fn copy_out(self, offset: u64, to: &mut [u8]) {
-        let from = self.at(offset, to.len() as u64);
+        let from = self.at(offset, to.len() as u64, self.bytes);
         // SAFETY: `from` is valid for the length of `to`, which is private.
         unsafe { copy::copy_out(to.as_mut_ptr(), from, to.len()) };
+    }
+
+    /// As [`Mem::copy_in`].
+    ///
+    /// # Panics
+    /// As there.
+    #[inline(always)]
+    pub fn copy_in(self, offset: u64, from: &[u8]) {
+        let to = self.at(offset, from.len() as u64, self.writable_bytes);
+        // SAFETY: `to` is valid for the length of `from`, which is private.
+        unsafe { copy::copy_in(to, from.as_ptr(), from.len()) };
     }
 
     /// Copies `bytes` bytes at `offset` to another window, whose memory nobody reads meanwhile, as
@@ -285,7 +350,7 @@ impl Bare<'_> {
     /// Outside either window.
     #[inline(always)]
     pub fn copy_to(self, offset: u64, bytes: u64, to: &Window, to_offset: u64) {
-        let from = self.at(offset, bytes);
+        let from = self.at(offset, bytes, self.bytes);
         let to = to.writable(to_offset, bytes);
         let size = usize::try_from(bytes).expect("inside a window");
         // SAFETY: both ranges are valid for `size` bytes; if they overlap, bytes are lost and none
@@ -300,14 +365,14 @@ impl Bare<'_> {
     #[inline]
     pub fn append_to(self, offset: u64, bytes: u64, to: &mut Vec<u8>) {
         // SAFETY: valid for `bytes` bytes.
-        unsafe { append(self.at(offset, bytes), bytes, to) };
+        unsafe { append(self.at(offset, bytes, self.bytes), bytes, to) };
     }
 
-    /// The address of `bytes` bytes at `offset`.
+    /// The address of `bytes` bytes at `offset`, below `limit`.
     #[inline(always)]
-    fn at(self, offset: u64, bytes: u64) -> *mut u8 {
+    fn at(self, offset: u64, bytes: u64, limit: u64) -> *mut u8 {
         let (end, is_beyond) = offset.overflowing_add(bytes);
-        if is_beyond | (end > self.bytes) {
+        if is_beyond | (end > limit) {
             refuse(offset, bytes, 1, self.bytes);
         }
         // SAFETY: `offset` <= the window's length, all of it in one allocation.
@@ -566,7 +631,10 @@ mod tests {
             text.downcast_ref::<String>().expect("a text").clone()
         };
         let (window, words) = (Window::heap(192).slice(0, 184), (&(1 << 32), &0));
-        let beyond: [&dyn Fn(Bare<'_>); 6] = [
+        let beyond: [&dyn Fn(Bare<'_>); 9] = [
+            &|bare| bare.copy_in(180, &[0; 5]),
+            &|bare| assert_eq!(bare.line(128).load(0), 0),
+            &|bare| bare.line_to_write(u64::MAX - 63).store(0, 1),
             &|bare| bare.store(184, 1),
             &|bare| assert_eq!(bare.load(u64::MAX - 7), 0),
             &|bare| assert_eq!(bare.first_match(None, 128, words, 7).0, 0),
@@ -578,7 +646,9 @@ mod tests {
             let text = panic_of(f, &window);
             assert!(text.contains("outside the window of 184 bytes"), "{text}");
         }
-        let misaligned: [&dyn Fn(Bare<'_>); 4] = [
+        let misaligned: [&dyn Fn(Bare<'_>); 6] = [
+            &|bare| assert_eq!(bare.line(8).load(0), 0),
+            &|bare| bare.line_to_write(32).store(0, 1),
             &|bare| bare.store(4, 1),
             &|bare| assert_eq!(bare.load(1), 0),
             &|bare| assert_eq!(bare.first_match(None, 32, words, 7).0, 0),
@@ -589,12 +659,20 @@ mod tests {
             assert!(text.contains("not aligned"), "{text}");
         }
         assert!(window.bare().load(0) == 0 && window.bare().load(176) == 0);
+        window.bare().line_to_write(64).store(7, 5);
+        assert!(window.load(120) == 5 && window.bare().line(64).load(7) == 5);
         let file = rustix::fs::memfd_create("bare-test", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, 4096).unwrap();
         let options = MapOptions::default();
         let window = Window::map(file.as_fd(), 4096, Access::ReadOnly, options).unwrap();
-        let text = panic_of(&|bare| bare.store(0, 1), &window);
-        assert!(text.contains("read-only"), "{text}");
+        let stores: [&dyn Fn(Bare<'_>); 3] =
+            [&|bare| bare.store(0, 1), &|bare| bare.line_to_write(0).store(0, 1), &|bare| {
+                bare.copy_in(9, &[1])
+            }];
+        for f in stores {
+            let text = panic_of(f, &window);
+            assert!(text.contains("read-only"), "{text}");
+        }
     }
 
     #[test]

@@ -260,13 +260,18 @@ impl<'a> Item<'a> {
     ///
     /// # Panics
     /// Outside the window.
-    #[inline]
+    #[inline(always)]
     pub fn copy_into(&self, to: &Window, at: u64) -> bool {
+        let Some(bytes) = self.whole_len() else { return false };
+        self.units.copy_to(self.value_at, bytes, to, at);
+        true
+    }
+
+    /// Length of the value, bytes, if it is neither in pieces nor in another tier.
+    #[inline(always)]
+    pub fn whole_len(&self) -> Option<u64> {
         let is_whole = !self.header.has(Header::CHAINED | Header::FAR);
-        if is_whole {
-            self.units.copy_to(self.value_at, u64::from(self.header.value_bytes()), to, at);
-        }
-        is_whole
+        is_whole.then_some(self.header.value_bytes().into())
     }
 
     /// Whether flags, expiry, length and value are those of a copy of an item of the same key.

@@ -419,8 +419,8 @@ impl Cache {
             });
         }
         let mut partition = part.lock();
-        let found = partition.look_up(hash, key, now)?;
-        Some(f(&partition.item(found, now)))
+        let item = partition.look_up_in(part.view.bare(), hash, key, now)?;
+        Some(f(&item))
     }
 
     /// Locks the key's partition at the key, for any read-modify-write.

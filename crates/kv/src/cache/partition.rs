@@ -5,9 +5,9 @@
 //! anything has changed. Called by `mod.rs` and `entry.rs`, which hold the lock.
 
 use super::error::{Error, Result};
-use super::index::{Index, Room, Shape};
+use super::index::{Index, Room, Shape, next_of, probe};
 use super::item::Item;
-use super::layout::{Fields, Header, Pos, Slot, UNIT_BYTES, UNIT_SHIFT, tag_of};
+use super::layout::{Fields, Header, Pos, Slot, UNIT_BYTES, UNIT_SHIFT, tag_in_slot, tag_of};
 use super::log::{Draft, Placed, check_of, hash_of};
 use super::policy::{Policy, PolicyState};
 use super::segments::{Segments, Stream, TABLE_ENTRY_BYTES};
@@ -15,7 +15,7 @@ use super::stats::Stats;
 use super::tier::{FarValue, REFERENCE_BYTES, Shelf};
 use super::{EXPIRES_MAX, Millis, Mode, Options};
 use rackpool_core::seam::Mem;
-use rackpool_hw::window::Window;
+use rackpool_hw::window::{Bare, Wide, Window};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -167,11 +167,40 @@ impl Partition {
     /// Finds the entry of a key, expired or not.
     #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<Found> {
-        self.index.find(hash, |slot| {
-            // The line behind, where small items end, comes together with the first.
-            self.units.prefetch((slot.pos().byte() + 63).min(self.units.bytes()));
-            self.is_key(slot.pos(), key)
-        })
+        self.find_in(self.units.bare(), hash, key).map(|(found, _)| found)
+    }
+
+    /// As [`Partition::find`] in these units, which are its own, with the item's header.
+    #[inline(always)]
+    fn find_in(&self, units: Bare<'_>, hash: u64, key: &[u8]) -> Option<(Found, Header)> {
+        let (wide, tag) = (Wide::of_this_processor(), tag_in_slot(hash));
+        let mut bucket_at = self.index.bucket_at(hash);
+        loop {
+            let probe = probe(units, wide, bucket_at, &tag);
+            if probe.is_entry {
+                let at = probe.word.pos().byte();
+                // The line behind, where small items end, comes together with the first.
+                units.prefetch(at + 63);
+                let header = Header(units.load(at));
+                if header.key_bytes() as usize == key.len()
+                    && units.equals(at + u64::from(header.key_at()), key)
+                {
+                    return Some(((probe.at, probe.word), header));
+                }
+                return self.find_behind(hash, key);
+            }
+            bucket_at = next_of(probe.word);
+            if bucket_at == 0 {
+                return None;
+            }
+        }
+    }
+
+    /// Finds the entry of a key behind that of another one with its tag.
+    #[cold]
+    fn find_behind(&self, hash: u64, key: &[u8]) -> Option<(Found, Header)> {
+        let found = self.index.find(hash, |slot| self.is_key(slot.pos(), key))?;
+        Some((found, self.header(found.1.pos())))
     }
 
     #[inline]
@@ -184,7 +213,11 @@ impl Partition {
     /// Whether the item has expired.
     #[inline]
     pub fn is_expired(&self, pos: Pos, now: Millis) -> bool {
-        let header = self.header(pos);
+        self.has_expired(pos, self.header(pos), now)
+    }
+
+    #[inline(always)]
+    fn has_expired(&self, pos: Pos, header: Header, now: Millis) -> bool {
         if !header.has(Header::META) {
             return false;
         }
@@ -195,8 +228,8 @@ impl Partition {
     /// Finds the entry of a key; takes it out if it has expired.
     #[inline]
     pub fn find_fresh(&mut self, hash: u64, key: &[u8], now: Millis) -> Option<Found> {
-        let found = self.find(hash, key)?;
-        if self.is_expired(found.1.pos(), now) {
+        let (found, header) = self.find_in(self.units.bare(), hash, key)?;
+        if self.has_expired(found.1.pos(), header, now) {
             self.expire_found(hash, found);
             return None;
         }
@@ -214,6 +247,28 @@ impl Partition {
     pub fn look_up(&mut self, hash: u64, key: &[u8], now: Millis) -> Option<Found> {
         let found = self.find_fresh(hash, key, now);
         self.count_use(hash, found, now)
+    }
+
+    /// As [`Partition::look_up`] in these units, which are its own; the item.
+    #[inline(always)]
+    pub fn look_up_in<'a>(
+        &'a mut self,
+        units: Bare<'a>,
+        hash: u64,
+        key: &[u8],
+        now: Millis,
+    ) -> Option<Item<'a>> {
+        let Some((found, header)) = self.find_in(units, hash, key) else {
+            self.count_use(hash, None, now);
+            return None;
+        };
+        if self.has_expired(found.1.pos(), header, now) {
+            self.expire_found(hash, found);
+            self.count_use(hash, None, now);
+            return None;
+        }
+        self.count_hit(found.0, found.1, now);
+        Some(Item::plain(self, units, found, (header, header.value_at()), now))
     }
 
     /// Counts a look-up that found this.

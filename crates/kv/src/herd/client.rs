@@ -26,7 +26,9 @@ pub use timer::{REMIND_AFTER_MS, REMINDERS_MAX};
 use super::error::{Error, Result};
 use super::geometry::{AHEAD, Geometry, LINE_BYTES};
 use super::link::{Lane, Link};
-use super::message::{Head, KEY_BYTES_MAX, Kind, Message, reply_number, request_number};
+use super::message::{
+    HEAD_BYTES, Head, KEY_BYTES_MAX, Kind, Message, reply_number, request_number,
+};
 use super::near::Near;
 use super::slot::Read;
 use rackpool_core::seam::Mem;
@@ -67,6 +69,33 @@ pub enum Answer<'a> {
     Refused(Error),
 }
 
+/// An answer that was taken out of its slot.
+struct Taken<'a> {
+    /// Its request's, as in [`Ticket`].
+    number: u64,
+    /// Whether anybody waits for it.
+    is_wanted: bool,
+    reply: Message<'a>,
+}
+
+/// What the geometry says, worked out.
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// Bytes of a slot.
+    slot: u64,
+    /// Bytes of all slots of a lane.
+    lane: u64,
+}
+
+impl Sizes {
+    /// Where the slot behind the one at `at` begins.
+    #[inline(always)]
+    fn after(self, at: u64) -> u64 {
+        let next = at + self.slot;
+        if next == self.lane { 0 } else { next }
+    }
+}
+
 /// A client of a server on this host, or, with another link, elsewhere.
 pub struct Client<L = Near> {
     link: L,
@@ -74,6 +103,7 @@ pub struct Client<L = Near> {
     /// Of each lane; apart, since submitting and taking do not touch them.
     timers: Vec<Timer>,
     geometry: Geometry,
+    sizes: Sizes,
     seed: u64,
     message: Vec<u8>,
     waiter: Waiter,
@@ -114,6 +144,10 @@ impl<L: Link> Client<L> {
             lanes: vec![Lane::default(); geometry.servers as usize],
             timers: vec![Timer::default(); geometry.servers as usize],
             geometry,
+            sizes: Sizes {
+                slot: geometry.slot_bytes(),
+                lane: u64::from(geometry.windows) * geometry.slot_bytes(),
+            },
             seed,
             message: vec![0; geometry.message_bytes()],
             waiter: Waiter::new(),
@@ -193,7 +227,7 @@ impl<L: Link> Client<L> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn submit(
         &mut self,
         kind: Kind,
@@ -214,11 +248,11 @@ impl<L: Link> Client<L> {
             return Err(Error::Busy { windows });
         }
         let at = lane.request_at;
-        lane.request_at = Lane::after(at, &self.geometry);
+        lane.request_at = self.sizes.after(at);
         lane.submitted += 1;
         let (number, place) = (request_number(lane.submitted), lane.submitted);
-        let (key_bytes, value_bytes) = (key.len() as u8, value.len() as u16);
-        let head = Head { number, kind, key_bytes, value_bytes, flags, extra };
+        let head = Head::new(number, kind).with_lengths(key.len() as u8, value.len() as u16);
+        let head = head.with_flags(flags).with_extra(extra);
         self.link.publish(server, at, &head, key, value);
         Ok(Ticket { server, number: place })
     }
@@ -273,11 +307,11 @@ impl<L: Link> Client<L> {
         let pumped = self.link.pump(&self.lanes);
         let mut count = 0;
         for server in 0..self.lanes.len() {
-            while self.lanes[server].is_waiting() {
-                if !self.take(server, &mut f)? {
-                    break;
-                }
+            while let Some(taken) = self.take(server)? {
                 count += 1;
+                if taken.is_wanted {
+                    f(Ticket { server: server as u32, number: taken.number }, &taken.reply);
+                }
             }
         }
         self.untimed += 1;
@@ -303,42 +337,46 @@ impl<L: Link> Client<L> {
     }
 
     /// Takes the next answer of a server thread, if it is there.
-    #[inline]
-    fn take(&mut self, server: usize, f: &mut impl FnMut(Ticket, &Message<'_>)) -> Result<bool> {
+    #[inline(always)]
+    fn take(&mut self, server: usize) -> Result<Option<Taken<'_>>> {
         let lane = &mut self.lanes[server];
+        if !lane.is_waiting() {
+            return Ok(None);
+        }
         let at = lane.answer_at;
         let replies = self.link.replies(server as u32);
-        let to = &mut self.message;
         let asked = request_number(lane.answered + 1);
-        let read = L::REPLIES.read(replies, at, &self.geometry, asked, to);
-        let Some(read) = read else { return Ok(false) };
-        lane.answer_at = Lane::after(at, &self.geometry);
+        let to = &mut self.message;
+        let Some(read) = L::REPLIES.read(replies, at, &self.geometry, asked, to) else {
+            return Ok(None);
+        };
+        lane.answer_at = self.sizes.after(at);
         lane.answered += 1;
-        let ahead = at + AHEAD * self.geometry.slot_bytes();
+        let ahead = at + AHEAD * self.sizes.slot;
         if lane.submitted - lane.answered > AHEAD && ahead < replies.bytes() {
             // Probably there as well.
             replies.prefetch(ahead);
             replies.prefetch(ahead + LINE_BYTES);
         }
-        let Read::Message(bytes) = read else {
+        let Read::Message(head) = read else {
             return Err(Error::Corrupt { what: "the length of a reply" });
         };
-        let reply = Message::read(&self.message[..bytes], &self.geometry)
-            .filter(|reply| reply.head.number == reply_number(asked))
-            .filter(|reply| !reply.head.kind.is_request())
-            .ok_or(Error::Corrupt { what: "a reply" })?;
-        if lane.answered > lane.given_up {
-            let ticket = Ticket { server: server as u32, number: lane.answered };
-            f(ticket, &reply);
+        match Message::of(head, &self.message[HEAD_BYTES..], &self.geometry) {
+            Some(reply) if head.number == reply_number(asked) && !reply.kind.is_request() => {
+                let (number, is_wanted) = (lane.answered, lane.answered > lane.given_up);
+                Ok(Some(Taken { number, is_wanted, reply }))
+            }
+            _ => Err(Error::Corrupt { what: "a reply" }),
         }
-        Ok(true)
     }
 
     /// Whether an answer is there.
+    #[inline(always)]
     fn is_ready(&self) -> bool {
         Self::has_answer(&self.link, &self.lanes, &self.geometry)
     }
 
+    #[inline(always)]
     fn has_answer(link: &L, lanes: &[Lane], geometry: &Geometry) -> bool {
         (0..).zip(lanes).any(|(server, lane)| {
             let replies = link.replies(server);
@@ -453,10 +491,11 @@ impl<L: Link> Client<L> {
             _ => Ok(None),
         });
         match found {
+            Ok(flags) => Ok(flags),
             Err(Error::ValueSize { bytes, .. }) if self.part_bytes() > 0 => {
                 self.get_long(key, bytes, value)
             }
-            found => found,
+            Err(error) => Err(error),
         }
     }
 
@@ -493,46 +532,56 @@ impl<L: Link> Client<L> {
     }
 
     /// The answers to earlier submissions would be lost in a call that waits for its own.
+    #[inline]
     fn check_idle(&mut self) -> Result<()> {
+        if self.lanes.iter().any(Lane::is_waiting) { self.become_idle() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn become_idle(&mut self) -> Result<()> {
         if self.under_way() > 0 {
             return Err(Error::Busy { windows: self.geometry.windows });
         }
-        if self.lanes.iter().any(Lane::is_waiting) {
-            // Answers that nobody waits for any more hold windows until they are taken.
-            self.poll(|_, _| {})?;
-        }
-        Ok(())
+        // Answers that nobody waits for any more hold windows until they are taken.
+        self.poll(|_, _| {}).map(drop)
     }
 
+    #[inline(always)]
     fn call<R>(&mut self, ticket: Ticket, take: impl FnOnce(Answer<'_>) -> Result<R>) -> Result<R> {
-        let (mut take, mut result) = (Some(take), None);
-        loop {
-            let waited = self.wait();
-            let polled = waited.and_then(|()| {
-                self.poll(|answered, answer| {
-                    if answered == ticket
-                        && let Some(take) = take.take()
-                    {
-                        result = Some(take(answer));
-                    }
-                })
-            });
-            match (result.take(), polled) {
-                (Some(result), _) => return result,
-                (None, Ok(_)) => {}
-                (None, Err(error)) => {
-                    self.lanes[ticket.server as usize].given_up = ticket.number;
-                    return Err(error);
-                }
+        let geometry = self.geometry;
+        let error = loop {
+            if let Err(error) = self.wait() {
+                break error;
             }
+            match self.take(ticket.server as usize) {
+                Ok(Some(taken)) if taken.number == ticket.number => {
+                    return take(answer_of(&taken.reply, &geometry));
+                }
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+            if let Err(error) = self.drop_answers_beside(ticket.server as usize) {
+                break error;
+            }
+        };
+        self.lanes[ticket.server as usize].given_up = ticket.number;
+        Err(error)
+    }
+
+    /// Takes the answers of all threads but this one: nobody waits for them any more.
+    #[cold]
+    fn drop_answers_beside(&mut self, server: usize) -> Result<()> {
+        for other in (0..self.lanes.len()).filter(|other| *other != server) {
+            while self.take(other)?.is_some() {}
         }
+        Ok(())
     }
 }
 
 #[inline]
 fn answer_of<'a>(reply: &Message<'a>, geometry: &Geometry) -> Answer<'a> {
-    let Head { kind, flags, extra, .. } = reply.head;
-    match kind {
+    let (flags, extra) = (reply.head.flags(), reply.head.extra);
+    match reply.kind {
         Kind::Found => Answer::Found { value: reply.value, flags, expires: extra },
         Kind::Missing => Answer::Missing,
         Kind::Stored => Answer::Stored,

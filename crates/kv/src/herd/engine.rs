@@ -15,7 +15,7 @@
 
 use super::geometry::{AHEAD, Geometry, LINE_BYTES};
 use super::long::{Found, Long, refusal};
-use super::message::{HEAD_BYTES, Head, Kind, Message, reply_number, word};
+use super::message::{HEAD_BYTES, Head, Kind, Message, reply_number};
 use super::part::{PART_HEAD_BYTES, PartHead, part_bytes};
 use super::slot::{self, Form, Read};
 use super::tally::{Tally, What};
@@ -96,6 +96,116 @@ impl Slots {
     }
 }
 
+impl Slots {
+    /// Requests are made window by window: behind a gap there is nothing.
+    #[inline(always)]
+    fn gather_ordered(
+        &mut self,
+        client: u32,
+        geometry: &Geometry,
+        batch: &mut Batch,
+        tally: &Tally,
+    ) {
+        for _ in 0..self.windows.len() {
+            let Some(to) = batch.room() else { return };
+            let window = self.next;
+            let at = u64::from(window) * geometry.slot_bytes();
+            let last = self.windows[window as usize].number;
+            let Some(read) = Form::Ordered.read(&self.requests, at, geometry, last, to) else {
+                return;
+            };
+            // Who makes one request at a time looks at its slot all the time.
+            if !batch.taken.is_empty() {
+                self.ask_ahead(window, geometry);
+            }
+            self.take(client, window, read, geometry, batch, tally);
+        }
+    }
+
+    #[inline(never)]
+    fn gather_sealed(
+        &mut self,
+        client: u32,
+        geometry: &Geometry,
+        batch: &mut Batch,
+        tally: &Tally,
+    ) {
+        let count = self.windows.len() as u32;
+        let (mut window, mut left) = (self.next, count);
+        // The first window that had nothing, and the last one that was looked at again.
+        let (mut gap, mut again) = (None, None);
+        while left > 0 {
+            let Some(to) = batch.room() else { return };
+            let at = u64::from(window) * geometry.slot_bytes();
+            let last = self.windows[window as usize].number;
+            if let Some((first, left_then)) = gap {
+                // What was made before one that is here has come meanwhile, unless it was lost.
+                if Form::Sealed.is_published(&self.requests, at, geometry, last) {
+                    (gap, again) = (None, Some(first));
+                    (window, left) = (first, left_then);
+                    continue;
+                }
+            } else if let Some(read) = Form::Sealed.read(&self.requests, at, geometry, last, to) {
+                self.take(client, window, read, geometry, batch, tally);
+            } else if again != Some(window) {
+                gap = Some((window, left));
+            }
+            (window, left) = (self.after(window), left - 1);
+        }
+    }
+
+    /// Answers with an item that is copied into its slot, which is an ordered one; where the reply
+    /// is. `None` if that cannot be.
+    #[inline(always)]
+    fn answer_in_place(
+        &mut self,
+        taken: &Taken,
+        item: &Item<'_>,
+        geometry: &Geometry,
+    ) -> Option<(u64, u64)> {
+        let bytes = item.whole_len()?;
+        if bytes > u64::from(geometry.value_bytes) {
+            return None;
+        }
+        let at = u64::from(taken.window) * geometry.slot_bytes();
+        item.copy_into(&self.replies, at + HEAD_BYTES as u64);
+        slot::publish_head(&self.replies, at, &found(taken, item, bytes));
+        let place = (at, HEAD_BYTES as u64 + bytes);
+        self.windows[taken.window as usize].reply = place;
+        Some(place)
+    }
+
+    #[inline(always)]
+    fn after(&self, window: u32) -> u32 {
+        if window as usize + 1 == self.windows.len() { 0 } else { window + 1 }
+    }
+
+    /// Puts what was read out of a window into the batch, if it is to be done or refused.
+    #[inline(always)]
+    fn take(
+        &mut self,
+        client: u32,
+        window: u32,
+        read: Read,
+        geometry: &Geometry,
+        batch: &mut Batch,
+        tally: &Tally,
+    ) {
+        let next = self.after(window);
+        let last = &mut self.windows[window as usize].number;
+        let body = &batch.room().expect("it was read to there")[HEAD_BYTES..];
+        let (head, work) = judge(read, body, geometry, *last, tally);
+        // One that came again says nothing about which window is next.
+        if head.number > *last {
+            self.next = next;
+        }
+        if let Some(work) = work {
+            *last = head.number;
+            batch.taken.push(Taken { client, window, work, head });
+        }
+    }
+}
+
 /// The last request of a window.
 #[derive(Clone, Copy, Default)]
 struct Last {
@@ -136,11 +246,19 @@ struct Batch {
 }
 
 impl Batch {
+    /// Where the next message goes: no longer than a slot.
+    #[inline(always)]
+    fn room(&mut self) -> Option<&mut [u8]> {
+        let count = self.taken.len();
+        (count < BATCH).then(|| &mut self.bytes[count * self.stride..][..self.stride])
+    }
+
+    #[inline(always)]
     fn message(&self, index: usize) -> (&[u8], &[u8]) {
         let head = &self.taken[index].head;
         let message = &self.bytes[index * self.stride + HEAD_BYTES..];
-        let (key, rest) = message.split_at(head.key_bytes.into());
-        (key, &rest[..head.value_bytes.into()])
+        let (key, rest) = message.split_at(head.key_bytes());
+        (key, &rest[..head.value_bytes()])
     }
 
     /// Drops the first `count` requests; what stays moves to the front.
@@ -252,59 +370,22 @@ impl Engine {
 
     /// Takes the new requests of a client, as long as there is room; how many. A client that is not
     /// there has none.
-    #[inline]
+    #[inline(always)]
     pub fn gather(&mut self, client: u32, tally: &Tally) -> usize {
-        let Some(Some(slots)) = self.clients.get_mut(client as usize) else { return 0 };
-        let before = self.batch.taken.len();
-        let count = slots.windows.len() as u32;
-        let (mut window, mut left) = (slots.next, count);
-        // The first window that had nothing, and the last one that was looked at again.
-        let (mut gap, mut again) = (None, None);
-        while left > 0 && self.batch.taken.len() < BATCH {
-            let at = u64::from(window) * self.geometry.slot_bytes();
-            let last = slots.windows[window as usize].number;
-            let after = if window + 1 == count { 0 } else { window + 1 };
-            if let Some((first, left_then)) = gap {
-                // What was made before one that is here has come meanwhile, unless it was lost.
-                if self.form.is_published(&slots.requests, at, &self.geometry, last) {
-                    (gap, again) = (None, Some(first));
-                    (window, left) = (first, left_then);
-                } else {
-                    (window, left) = (after, left - 1);
-                }
-                continue;
-            }
-            let to = &mut self.batch.bytes[self.batch.taken.len() * self.batch.stride..];
-            let read = self.form.read(&slots.requests, at, &self.geometry, last, to);
-            if let Some(read) = read {
-                // Who makes one request at a time looks at its slot all the time.
-                if self.form == Form::Ordered && !self.batch.taken.is_empty() {
-                    slots.ask_ahead(window, &self.geometry);
-                }
-                let (head, work) = judge(read, to, &self.geometry, last, tally);
-                if let Some(work) = work {
-                    slots.windows[window as usize].number = head.number;
-                    self.batch.taken.push(Taken { client, window, work, head });
-                }
-                // One that came again says nothing about which window is next.
-                if head.number > last {
-                    slots.next = after;
-                }
-            } else if self.form == Form::Ordered {
-                // Requests are made window by window: behind a gap there is nothing.
-                break;
-            } else if again != Some(window) {
-                gap = Some((window, left));
-            }
-            (window, left) = (after, left - 1);
+        let Engine { form, geometry, clients, batch, .. } = self;
+        let Some(Some(slots)) = clients.get_mut(client as usize) else { return 0 };
+        let before = batch.taken.len();
+        match form {
+            Form::Ordered => slots.gather_ordered(client, geometry, batch, tally),
+            Form::Sealed => slots.gather_sealed(client, geometry, batch, tally),
         }
-        self.batch.taken.len() - before
+        batch.taken.len() - before
     }
 
     /// Does what was gathered; `replied` is told of every reply, in order. Nothing of the batch is
     /// left when this returns, but for two requests in a two-stage pipeline.
-    #[inline]
-    pub fn run(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
+    #[inline(always)]
+    pub fn run(&mut self, now: Millis, tally: &Tally, replied: &mut impl FnMut(Replied)) {
         if self.pipeline == Pipeline::TwoStage {
             return self.run_staged(now, tally, replied);
         }
@@ -318,6 +399,7 @@ impl Engine {
     }
 
     /// Each new request goes into the pipeline, whose oldest one leaves it.
+    #[inline(never)]
     fn run_staged(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
         let count = self.batch.taken.len();
         for new in self.begun..count {
@@ -369,11 +451,33 @@ impl Engine {
     }
 
     /// A look-up that is alone: nothing to overlap it with.
-    #[inline]
-    fn run_get(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
-        self.finish(0, now, tally, replied);
+    #[inline(always)]
+    fn run_get(&mut self, now: Millis, tally: &Tally, replied: &mut impl FnMut(Replied)) {
+        let Engine { cache, form, geometry, clients, batch, reply, long, .. } = self;
+        let taken = &batch.taken[0];
+        let mut place = None;
+        let found = cache.get(batch.message(0).0, now, |item| {
+            if *form == Form::Ordered
+                && let Some(Some(slots)) = clients.get_mut(taken.client as usize)
+            {
+                place = slots.answer_in_place(taken, item, geometry);
+            }
+            if place.is_none() {
+                let mut answers = Answers { form: *form, geometry, clients, reply, replied, long };
+                answers.item_apart(taken, item);
+            }
+        });
+        if let Some(place) = place {
+            replied(Replied { client: taken.client, window: taken.window, place });
+        } else if found.is_none() {
+            let mut answers = Answers { form: *form, geometry, clients, reply, replied, long };
+            answers.put(taken, Kind::Missing, 0);
+        }
+        tally.add(What::Gets, 1);
+        tally.add(What::Hits, u64::from(found.is_some()));
     }
 
+    #[inline(never)]
     fn run_many(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
         let Engine { cache, form, geometry, clients, batch, reply, long, .. } = self;
         let count = batch.taken.len();
@@ -413,41 +517,46 @@ impl Engine {
 
 /// The head of what was read out of a slot, with the number of its reply, and what to do with it,
 /// if anything. `last` is the number of the window's last reply.
+#[inline(always)]
 fn judge(
     read: Read,
-    bytes: &[u8],
+    body: &[u8],
     geometry: &Geometry,
     last: u64,
     tally: &Tally,
 ) -> (Head, Option<Work>) {
-    let message = match read {
-        Read::Message(length) => Message::read(&bytes[..length], geometry),
-        Read::Malformed(_) => None,
+    let (number, message) = match read {
+        Read::Message(head) => (head.number, Message::of(head, body, geometry)),
+        Read::Malformed(number) => (number, None),
     };
-    let Some(message) = message.filter(|message| message.head.kind.is_request()) else {
+    let number = reply_number(number);
+    let Some(message) = message.filter(|message| message.kind.is_request()) else {
         tally.add(What::Malformed, 1);
-        let number = reply_number(match read {
-            Read::Malformed(number) => number,
-            Read::Message(_) => word(bytes, 0),
-        });
         // A number tells which request is refused; without one nobody waits.
         let work = (number > last).then_some(Work::Refuse);
         return (Head::new(number, Kind::Malformed), work);
     };
-    let head = Head { number: reply_number(message.head.number), ..message.head };
-    let work = match head.kind {
-        _ if head.number < last => None,
-        _ if head.number == last => Some(Work::Repeat),
-        Kind::Put => Some(Work::Put),
-        Kind::Delete => Some(Work::Delete),
-        Kind::PutPart => Some(Work::PutPart),
-        Kind::GetPart => Some(Work::GetPart),
-        _ => Some(Work::Get),
-    };
-    if head.number <= last {
+    let mut head = message.head;
+    head.number = number;
+    if number <= last {
         tally.add(What::Repeated, 1);
+        return (head, (number == last).then_some(Work::Repeat));
     }
-    (head, work)
+    let work = match message.kind {
+        Kind::Put => Work::Put,
+        Kind::Delete => Work::Delete,
+        Kind::PutPart => Work::PutPart,
+        Kind::GetPart => Work::GetPart,
+        _ => Work::Get,
+    };
+    (head, Some(work))
+}
+
+/// The head of the answer with an item of so many bytes.
+#[inline(always)]
+fn found(taken: &Taken, item: &Item<'_>, bytes: u64) -> Head {
+    let head = Head::new(taken.head.number, Kind::Found).with_lengths(0, bytes as u16);
+    head.with_flags(item.flags()).with_extra(item.expires())
 }
 
 /// Where replies go.
@@ -461,40 +570,42 @@ struct Answers<'a> {
 }
 
 impl Answers<'_> {
-    #[inline]
+    #[inline(always)]
     fn item(&mut self, taken: &Taken, item: &Item<'_>) {
+        // It may have left meanwhile.
+        let Some(slots) = &mut self.clients[taken.client as usize] else { return };
+        if self.form == Form::Ordered
+            && let Some(place) = slots.answer_in_place(taken, item, self.geometry)
+        {
+            return self.tell(taken, place);
+        }
+        self.item_apart(taken, item);
+    }
+
+    /// Answers with an item whose value is put together apart from the slot.
+    #[inline(never)]
+    fn item_apart(&mut self, taken: &Taken, item: &Item<'_>) {
         let bytes = item.len();
         if bytes > u64::from(self.geometry.value_bytes) {
             return self.put(taken, Kind::TooLarge, bytes);
-        }
-        let (flags, extra) = (item.flags(), item.expires());
-        let value_bytes = bytes as u16;
-        let head = Head { value_bytes, flags, extra, ..Head::new(taken.head.number, Kind::Found) };
-        // It may have left meanwhile.
-        let Some(slots) = &mut self.clients[taken.client as usize] else { return };
-        let at = u64::from(taken.window) * self.geometry.slot_bytes();
-        if self.form == Form::Ordered && item.copy_into(&slots.replies, at + HEAD_BYTES as u64) {
-            slot::publish_head(&slots.replies, at, head.words());
-            let place = (at, HEAD_BYTES as u64 + bytes);
-            slots.windows[taken.window as usize].reply = place;
-            return self.tell(taken, place);
         }
         let to = &mut self.reply[HEAD_BYTES..HEAD_BYTES + bytes as usize];
         if let Err(error) = item.copy_to(0, to) {
             let (kind, extra) = refusal(&error);
             return self.put(taken, kind, extra);
         }
-        self.publish(taken, head);
+        self.publish(taken, found(taken, item, bytes));
     }
 
+    #[inline(never)]
     fn put(&mut self, taken: &Taken, kind: Kind, extra: u64) {
-        self.publish(taken, Head { extra, ..Head::new(taken.head.number, kind) });
+        self.publish(taken, Head::new(taken.head.number, kind).with_extra(extra));
     }
 
     /// Refuses a value of so many bytes.
     fn too_long(&mut self, taken: &Taken, bytes: u32, max_bytes: u64) {
         let head = Head::new(taken.head.number, Kind::TooLong);
-        self.publish(taken, Head { flags: bytes, extra: max_bytes, ..head });
+        self.publish(taken, head.with_flags(bytes).with_extra(max_bytes));
     }
 
     #[inline]
@@ -502,7 +613,7 @@ impl Answers<'_> {
         // It may have left meanwhile.
         let Some(slots) = &mut self.clients[taken.client as usize] else { return };
         self.reply[..HEAD_BYTES].copy_from_slice(&head.bytes());
-        let message = &self.reply[..HEAD_BYTES + usize::from(head.value_bytes)];
+        let message = &self.reply[..HEAD_BYTES + head.value_bytes()];
         let at = u64::from(taken.window) * self.geometry.slot_bytes();
         let place = self.form.publish(&slots.replies, at, self.geometry, message);
         slots.windows[taken.window as usize].reply = place;
@@ -523,7 +634,7 @@ impl Answers<'_> {
         let Some((head, part)) = PartHead::read(value) else {
             return self.put(taken, Kind::Malformed, 0);
         };
-        let stored_with = (taken.head.flags, taken.head.extra);
+        let stored_with = (taken.head.flags(), taken.head.extra);
         let (kind, extra) = Long::put(&mut slots.long, cache, (key, &head, part), stored_with, now);
         self.note_long(taken.client);
         self.put(taken, kind, extra);
@@ -542,10 +653,10 @@ impl Answers<'_> {
             Ok(Found { head, flags, expires, part }) => {
                 head_to.copy_from_slice(&head.bytes());
                 let value_bytes = (PART_HEAD_BYTES + part.len()) as u16;
-                let head = Head::new(taken.head.number, Kind::Part);
-                Head { value_bytes, flags, extra: expires, ..head }
+                let head = Head::new(taken.head.number, Kind::Part).with_lengths(0, value_bytes);
+                head.with_flags(flags).with_extra(expires)
             }
-            Err((kind, extra)) => Head { extra, ..Head::new(taken.head.number, kind) },
+            Err((kind, extra)) => Head::new(taken.head.number, kind).with_extra(extra),
         };
         self.note_long(taken.client);
         self.publish(taken, head);
@@ -579,7 +690,7 @@ fn change(
     let (kind, extra) = match taken.work {
         Work::Put => {
             tally.add(What::Puts, 1);
-            match cache.set(key, value, taken.head.flags, taken.head.extra, now) {
+            match cache.set(key, value, taken.head.flags(), taken.head.extra, now) {
                 Ok(_) => (Kind::Stored, 0),
                 Err(Error::TooLarge { max_bytes, .. }) => {
                     tally.add(What::Refused, 1);

@@ -93,8 +93,9 @@ impl Geometry {
 
     /// Bytes of a slot.
     pub const fn slot_bytes(&self) -> u64 {
-        let message = (self.message_bytes() as u64).next_multiple_of(8);
-        (message + SEAL_BYTES).next_multiple_of(ALIGN_BYTES)
+        // Their lengths are powers of two: masks are shorter than `next_multiple_of`.
+        let message = (self.message_bytes() as u64 + 7) & !7;
+        (message + SEAL_BYTES + ALIGN_BYTES - 1) & !(ALIGN_BYTES - 1)
     }
 
     /// Bytes of all slots.

@@ -2,7 +2,6 @@
 //! it, where replies lie. Everything else is in `client.rs`.
 
 use super::error::Result;
-use super::geometry::Geometry;
 use super::message::Head;
 use super::slot::Form;
 use rackpool_hw::window::Window;
@@ -25,13 +24,6 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// The slot behind the one at `at`.
-    #[inline]
-    pub(super) fn after(at: u64, geometry: &Geometry) -> u64 {
-        let next = at + geometry.slot_bytes();
-        if next == u64::from(geometry.windows) * geometry.slot_bytes() { 0 } else { next }
-    }
-
     /// Whether an answer is owed.
     pub(super) fn is_waiting(&self) -> bool {
         self.answered < self.submitted

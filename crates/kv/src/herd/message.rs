@@ -104,36 +104,55 @@ pub const fn reply_number(request: u64) -> u64 {
     request | 1
 }
 
-/// The first bytes of a message.
+/// The first bytes of a message, as they lie in a slot: words, so that they go from slot to slot
+/// through registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// [`request_number`] or [`reply_number`]: in a slot that holds a request and then its reply,
     /// it grows with each.
     pub number: u64,
-    /// What it is.
-    pub kind: Kind,
-    /// Length of the key, bytes.
-    pub key_bytes: u8,
-    /// Length of the value, bytes.
-    pub value_bytes: u16,
-    /// The item's flags.
-    pub flags: u32,
+    /// Kind, lengths and flags.
+    about: u64,
     /// Expiry, or the length that was refused.
     pub extra: u64,
 }
 
 impl Head {
     /// The head of a message without key and value.
+    #[inline(always)]
     pub const fn new(number: u64, kind: Kind) -> Head {
-        Head { number, kind, key_bytes: 0, value_bytes: 0, flags: 0, extra: 0 }
+        Head { number, about: kind as u64, extra: 0 }
+    }
+
+    /// The same for a key and a value of so many bytes. A head is given its lengths once.
+    #[inline(always)]
+    pub const fn with_lengths(self, key_bytes: u8, value_bytes: u16) -> Head {
+        let lengths = (key_bytes as u64) << 8 | (value_bytes as u64) << 16;
+        Head { about: self.about | lengths, ..self }
+    }
+
+    /// The same with the flags of the item, or a length. A head is given its flags once.
+    #[inline(always)]
+    pub const fn with_flags(self, flags: u32) -> Head {
+        Head { about: self.about | (flags as u64) << 32, ..self }
+    }
+
+    /// The same with an expiry, or a length.
+    #[inline(always)]
+    pub const fn with_extra(self, extra: u64) -> Head {
+        Head { extra, ..self }
+    }
+
+    /// The head of these words, which may be anything.
+    #[inline(always)]
+    pub const fn of_words([number, about, extra]: [u64; HEAD_BYTES / 8]) -> Head {
+        Head { number, about, extra }
     }
 
     /// Its words: number, then kind, lengths and flags, then expiry or length.
-    #[inline]
-    pub fn words(&self) -> [u64; HEAD_BYTES / 8] {
-        let kind = u64::from(self.kind as u8);
-        let lengths = (u64::from(self.key_bytes) << 8) | (u64::from(self.value_bytes) << 16);
-        [self.number, kind | lengths | (u64::from(self.flags) << 32), self.extra]
+    #[inline(always)]
+    pub const fn words(&self) -> [u64; HEAD_BYTES / 8] {
+        [self.number, self.about, self.extra]
     }
 
     /// Its bytes.
@@ -144,6 +163,36 @@ impl Head {
             to.copy_from_slice(&word.to_le_bytes());
         }
         bytes
+    }
+
+    /// What the message is, if it says so.
+    #[inline(always)]
+    pub fn kind(&self) -> Option<Kind> {
+        Kind::of(self.about as u8)
+    }
+
+    /// Length of the key, bytes.
+    #[inline(always)]
+    pub const fn key_bytes(&self) -> usize {
+        (self.about >> 8) as u8 as usize
+    }
+
+    /// Length of the value, bytes.
+    #[inline(always)]
+    pub const fn value_bytes(&self) -> usize {
+        (self.about >> 16) as u16 as usize
+    }
+
+    /// Length of the whole message, bytes.
+    #[inline(always)]
+    pub const fn message_bytes(&self) -> usize {
+        HEAD_BYTES + self.key_bytes() + self.value_bytes()
+    }
+
+    /// The item's flags; in a refusal, a length in bytes.
+    #[inline(always)]
+    pub const fn flags(&self) -> u32 {
+        (self.about >> 32) as u32
     }
 }
 
@@ -156,17 +205,13 @@ pub(super) fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
-/// The lengths of key and value that the first bytes of a message tell, whatever else they say.
-#[inline]
-pub(super) fn lengths(head: &[u8; HEAD_BYTES]) -> (usize, usize) {
-    (head[9].into(), u16::from_le_bytes([head[10], head[11]]).into())
-}
-
 /// A message in private memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
     /// Its head.
     pub head: Head,
+    /// What it is: as the head says.
+    pub kind: Kind,
     /// The key; empty in replies.
     pub key: &'a [u8],
     /// The value; empty where there is none.
@@ -174,37 +219,26 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// The message in `bytes`, which are exactly its own; `None` if they are no message of these
-    /// sizes: lengths that do not add up, no such kind, a request without key or a reply with one,
-    /// a value where none belongs.
-    #[inline]
-    pub fn read(bytes: &'a [u8], geometry: &Geometry) -> Option<Message<'a>> {
-        let head_bytes = bytes.first_chunk::<HEAD_BYTES>()?;
-        let (key_bytes, value_bytes) = lengths(head_bytes);
-        if bytes.len() != HEAD_BYTES + key_bytes + value_bytes {
-            return None;
-        }
-        let word = |at| word(head_bytes, at);
-        let head = Head {
-            number: word(0),
-            kind: Kind::of(head_bytes[8])?,
-            key_bytes: head_bytes[9],
-            value_bytes: value_bytes as u16,
-            flags: (word(8) >> 32) as u32,
-            extra: word(16),
-        };
-        let has_value = match head.kind {
+    /// The message of this head with key and value at the begin of `body`; `None` if that is no
+    /// message of these sizes: lengths beyond `body`, no such kind, a request without key or a
+    /// reply with one, a value where none belongs.
+    #[inline(always)]
+    pub fn of(head: Head, body: &'a [u8], geometry: &Geometry) -> Option<Message<'a>> {
+        let kind = head.kind()?;
+        let (key_bytes, value_bytes) = (head.key_bytes(), head.value_bytes());
+        let (key, rest) = body.split_at_checked(key_bytes)?;
+        let value = rest.get(..value_bytes)?;
+        let has_value = match kind {
             Kind::Put | Kind::Found | Kind::PutPart | Kind::Part => true,
             Kind::GetPart => value_bytes == PART_HEAD_BYTES,
             _ => false,
         };
         let fits = key_bytes <= KEY_BYTES_MAX
             && value_bytes <= geometry.value_bytes as usize
-            && (key_bytes > 0) == head.kind.is_request()
+            && (key_bytes > 0) == kind.is_request()
             && (value_bytes == 0 || has_value)
             && head.number > 0;
-        let (key, value) = bytes[HEAD_BYTES..].split_at(key_bytes);
-        fits.then_some(Message { head, key, value })
+        fits.then_some(Message { head, kind, key, value })
     }
 }
 
@@ -214,47 +248,56 @@ mod tests {
 
     const GEOMETRY: Geometry = Geometry { servers: 1, clients: 1, windows: 4, value_bytes: 1000 };
 
-    fn message(head: Head, key: &[u8], value: &[u8]) -> Vec<u8> {
-        let (key_bytes, value_bytes) = (key.len() as u8, value.len() as u16);
-        let head = Head { key_bytes, value_bytes, ..head };
-        [&head.bytes()[..], key, value].concat()
+    fn of(head: Head, key: &[u8], value: &[u8]) -> Option<(Head, Kind, Vec<u8>, Vec<u8>)> {
+        let head = head.with_lengths(key.len() as u8, value.len() as u16);
+        let body = [key, value, &[7; 3]].concat();
+        let message = Message::of(head, &body, &GEOMETRY)?;
+        Some((message.head, message.kind, message.key.to_vec(), message.value.to_vec()))
+    }
+
+    #[test]
+    fn a_head_says_what_it_was_made_of() {
+        let head = Head::new(77, Kind::Put).with_lengths(250, 1000).with_flags(0x8123_4567);
+        let head = head.with_extra(u64::MAX);
+        assert_eq!((head.number, head.kind()), (77, Some(Kind::Put)));
+        assert_eq!((head.key_bytes(), head.value_bytes(), head.flags()), (250, 1000, 0x8123_4567));
+        assert_eq!((head.extra, head.message_bytes()), (u64::MAX, 1274));
+        assert_eq!(Head::of_words(head.words()), head);
+        let layout = [77, 0, 0, 0, 0, 0, 0, 0, 2, 250, 0xe8, 3, 0x67, 0x45, 0x23, 0x81];
+        assert_eq!(head.bytes(), [&layout[..], &[0xff; 8]].concat()[..]);
     }
 
     #[test]
     fn a_message_is_read_as_it_was_written() {
-        let head = Head { flags: 0x8123_4567, extra: u64::MAX, ..Head::new(77, Kind::Put) };
+        let head = Head::new(77, Kind::Put).with_flags(0x8123_4567).with_extra(u64::MAX);
         for (key, value) in [(&b"k"[..], &b""[..]), (&[7; KEY_BYTES_MAX], &[9; 1000])] {
-            let bytes = message(head, key, value);
-            let read = Message::read(&bytes, &GEOMETRY).unwrap();
-            assert_eq!((read.key, read.value), (key, value));
-            assert_eq!((read.head.number, read.head.kind), (77, Kind::Put));
-            assert_eq!((read.head.flags, read.head.extra), (0x8123_4567, u64::MAX));
+            let read = of(head, key, value).unwrap();
+            assert_eq!((&read.2[..], &read.3[..], read.1), (key, value, Kind::Put));
+            assert_eq!((read.0.number, read.0.flags(), read.0.extra), (77, 0x8123_4567, u64::MAX));
         }
-        let bytes = message(Head::new(1, Kind::Missing), b"", b"");
-        assert_eq!(Message::read(&bytes, &GEOMETRY).unwrap().head.kind, Kind::Missing);
+        assert_eq!(of(Head::new(1, Kind::Missing), b"", b"").unwrap().1, Kind::Missing);
     }
 
     #[test]
     fn what_is_no_message_is_refused() {
         let get = Head::new(1, Kind::Get);
-        assert!(Message::read(&message(get, b"k", b""), &GEOMETRY).is_some());
-        let mut other_kind = message(get, b"k", b"");
-        other_kind[8] = 9;
-        let long_key = message(get, &[1; KEY_BYTES_MAX + 1], b"");
+        assert!(of(get, b"k", b"").is_some());
+        let [number, about, extra] = get.words();
+        let other_kind = Head::of_words([number, about & !0xff | 9, extra]);
         let wrong = [
-            other_kind,
-            long_key,
-            message(get, b"", b""),
-            message(get, b"k", b"v"),
-            message(Head::new(0, Kind::Get), b"k", b""),
-            message(Head::new(1, Kind::Found), b"k", b"v"),
-            message(Head::new(1, Kind::Put), b"k", &[0; 1001]),
-            message(get, b"k", b"")[..HEAD_BYTES].to_vec(),
-            [message(get, b"k", b""), vec![0]].concat(),
-            vec![1; HEAD_BYTES - 1],
+            of(other_kind, b"k", b""),
+            of(get, &[1; KEY_BYTES_MAX + 1], b""),
+            of(get, b"", b""),
+            of(get, b"k", b"v"),
+            of(Head::new(0, Kind::Get), b"k", b""),
+            of(Head::new(1, Kind::Found), b"k", b"v"),
+            of(Head::new(1, Kind::Put), b"k", &[0; 1001]),
         ];
-        for (number, bytes) in wrong.iter().enumerate() {
-            assert_eq!(Message::read(bytes, &GEOMETRY), None, "{number}");
+        assert_eq!(wrong, [const { None }; 7]);
+        let (put, body) = (Head::new(1, Kind::Put).with_lengths(3, 4), [0; 7]);
+        assert!(Message::of(put, &body, &GEOMETRY).is_some());
+        for short in 0..7 {
+            assert_eq!(Message::of(put, &body[..short], &GEOMETRY), None, "{short} bytes");
         }
     }
 }

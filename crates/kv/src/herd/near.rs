@@ -80,7 +80,7 @@ impl Link for Near {
     const POLLS_PER_CLOCK: u32 = 256;
     const LOOKS_EAGER: u32 = 64;
 
-    #[inline]
+    #[inline(always)]
     fn publish(&mut self, server: u32, at: u64, head: &Head, key: &[u8], value: &[u8]) {
         slot::publish_parts(&self.slots[server as usize], at, head, key, value);
     }

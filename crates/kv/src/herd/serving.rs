@@ -328,7 +328,7 @@ impl<S: Seat> Serving<S> {
             asked = true;
             self.vain += 1;
             if self.vain.is_multiple_of(ROUNDS_PER_NO_OP) {
-                self.answer(|engine, now, tally, reply| engine.no_op(now, tally, reply));
+                self.drain();
             }
         }
         if !is_served || self.rounds.is_multiple_of(ROUNDS_PER_WAKE) {
@@ -455,7 +455,7 @@ impl<S: Seat> Serving<S> {
     #[inline]
     fn look(&mut self, client: u32) -> usize {
         if self.engine.gathered() >= BATCH_ENOUGH {
-            self.serve();
+            self.serve_first();
         }
         self.engine.gather(client, &self.tallies.0[self.server as usize])
     }
@@ -490,25 +490,30 @@ impl<S: Seat> Serving<S> {
         (0..self.watched.len()).rev().all(|index| self.end_to_watch(index))
     }
 
-    /// Does what was gathered and wakes the clients that sleep.
-    fn serve(&mut self) {
-        self.answer(|engine, now, tally, reply| engine.run(now, tally, reply));
-    }
-
-    /// Lets the engine work, and wakes the clients that sleep unless that may wait.
+    /// Does what was gathered, and wakes the clients that sleep unless that may wait.
     #[inline(always)]
-    fn answer(&mut self, work: impl FnOnce(&mut Engine, Millis, &Tally, &mut dyn FnMut(Replied))) {
+    fn serve(&mut self) {
         let Serving { engine, replied, places, tallies, .. } = self;
         let tally = &tallies.0[self.server as usize];
         self.steps += engine.gathered();
-        work(engine, self.now, tally, &mut |reply| {
-            if let Some(place) = &mut places[reply.client as usize] {
-                place.seat.reply(reply, place.is_watched);
-            }
-            if replied.last() != Some(&reply.client) {
-                replied.push(reply.client);
-            }
-        });
+        engine.run(self.now, tally, &mut |reply| note(places, replied, reply));
+        if !S::WAKES_LATER {
+            self.wake_replied();
+        }
+    }
+
+    /// As [`Serving::serve`], before more is gathered.
+    #[inline(never)]
+    fn serve_first(&mut self) {
+        self.serve();
+    }
+
+    /// Moves the pipeline on although nobody asks.
+    #[cold]
+    fn drain(&mut self) {
+        let Serving { engine, replied, places, tallies, .. } = self;
+        let tally = &tallies.0[self.server as usize];
+        engine.no_op(self.now, tally, &mut |reply| note(places, replied, reply));
         if !S::WAKES_LATER {
             self.wake_replied();
         }
@@ -526,6 +531,17 @@ impl<S: Seat> Serving<S> {
                 place.seat.wake();
             }
         }
+    }
+}
+
+/// Takes note of a reply.
+#[inline(always)]
+fn note<S: Seat>(places: &mut [Option<Place<S>>], replied: &mut Vec<u32>, reply: Replied) {
+    if let Some(place) = &mut places[reply.client as usize] {
+        place.seat.reply(reply, place.is_watched);
+    }
+    if replied.last() != Some(&reply.client) {
+        replied.push(reply.client);
     }
 }
 

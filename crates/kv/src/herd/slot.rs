@@ -16,7 +16,7 @@
 //! order is not architectural (§2), hence the two forms.
 
 use super::geometry::{Geometry, SEAL_BYTES};
-use super::message::{HEAD_BYTES, Head, lengths, word};
+use super::message::{HEAD_BYTES, Head, word};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -38,8 +38,9 @@ const FIRST_BYTES: usize = 64;
 /// What a reader found that was not there before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// So many bytes of a message are in the buffer; they may still be no message.
-    Message(usize),
+    /// A message with this head: key and value are in the buffer behind the place of a head. It may
+    /// still be none.
+    Message(Head),
     /// Something was published whose length is none; its number, if it has one.
     Malformed(u64),
 }
@@ -71,8 +72,7 @@ impl Form {
         match self {
             Form::Ordered => {
                 window.copy_in(at + HEAD_BYTES as u64, &message[HEAD_BYTES..]);
-                let head = [word(message, 0), word(message, 8), word(message, 16)];
-                publish_head(window, at, head);
+                publish_head(window, at, &head_of(message));
                 (at, bytes as u64)
             }
             Form::Sealed => {
@@ -86,11 +86,11 @@ impl Form {
     }
 
     /// What was published in the slot at `at` since the message with number `last`, if anything:
-    /// copied to the start of `to`. Of a sealed slot also `last` itself, if it was sent again.
+    /// copied to `to`. Of a sealed slot also `last` itself, if it was sent again.
     ///
     /// # Panics
-    /// If `to` is shorter than [`Geometry::message_bytes`].
-    #[inline]
+    /// If `to` is shorter than [`Geometry::message_bytes`], or longer than a slot.
+    #[inline(always)]
     pub fn read(
         self,
         window: &Window,
@@ -99,10 +99,9 @@ impl Form {
         last: u64,
         to: &mut [u8],
     ) -> Option<Read> {
-        let to = &mut to[..geometry.message_bytes()];
         match self {
             Form::Ordered => read_ordered(window, at, last, to),
-            Form::Sealed => read_sealed(window, at, geometry, to),
+            Form::Sealed => read_sealed(window, at, geometry, &mut to[..geometry.message_bytes()]),
         }
     }
 
@@ -119,42 +118,56 @@ impl Form {
 
 /// Publishes a message in the ordered slot at `at` out of its parts, without putting it together
 /// before.
-#[inline]
+#[inline(always)]
 pub(super) fn publish_parts(window: &Window, at: u64, head: &Head, key: &[u8], value: &[u8]) {
-    let key_at = at + HEAD_BYTES as u64;
-    window.copy_in(key_at, key);
-    window.copy_in(key_at + key.len() as u64, value);
-    publish_head(window, at, head.words());
+    let (bare, key_at) = (window.bare(), at + HEAD_BYTES as u64);
+    bare.copy_in(key_at, key);
+    if !value.is_empty() {
+        bare.copy_in(key_at + key.len() as u64, value);
+    }
+    publish_head(window, at, head);
 }
 
 /// Publishes a message in the ordered slot at `at`, behind whose head the rest lies already.
-#[inline]
-pub(super) fn publish_head(window: &Window, at: u64, [number, lengths, extra]: [u64; 3]) {
-    window.store(at + 8, lengths);
-    window.store(at + 16, extra);
+#[inline(always)]
+pub(super) fn publish_head(window: &Window, at: u64, head: &Head) {
+    let line = window.bare().line_to_write(at);
+    let [number, about, extra] = head.words();
+    line.store(1, about);
+    line.store(2, extra);
     // Pairs with the load in slot.rs::read_ordered.
-    window.store(at, number);
+    line.store(0, number);
 }
 
-#[inline]
+#[inline(always)]
 fn read_ordered(window: &Window, at: u64, last: u64, to: &mut [u8]) -> Option<Read> {
-    // Pairs with the store in slot.rs::publish_head.
-    let number = window.load(at);
+    let window = window.bare();
+    let line = window.line(at);
+    // Pairs with the store in slot.rs::publish_head. Whoever changes what is read meanwhile breaks
+    // the protocol: each word of the head is looked at once.
+    let number = line.load(0);
     if number <= last {
         return None;
     }
-    window.copy_out(at, &mut to[..FIRST_BYTES]);
-    // The number is the one that was looked at: whoever changes it meanwhile breaks the protocol.
-    to[..8].copy_from_slice(&number.to_le_bytes());
-    let (key_bytes, value_bytes) = lengths(to.first_chunk().expect("a line"));
-    let bytes = HEAD_BYTES + key_bytes + value_bytes;
-    if bytes > to.len() {
+    let head = Head::of_words([number, line.load(1), line.load(2)]);
+    let bytes = head.message_bytes();
+    let (first, rest) = to.split_at_mut(FIRST_BYTES);
+    if bytes > FIRST_BYTES + rest.len() {
         return Some(Read::Malformed(number));
     }
+    window.copy_out(at, first);
     if bytes > FIRST_BYTES {
-        window.copy_out(at + FIRST_BYTES as u64, &mut to[FIRST_BYTES..bytes]);
+        window.copy_out(at + FIRST_BYTES as u64, &mut rest[..bytes - FIRST_BYTES]);
     }
-    Some(Read::Message(bytes))
+    Some(Read::Message(head))
+}
+
+/// The head that a message in private memory begins with.
+///
+/// # Panics
+/// If it is shorter.
+fn head_of(message: &[u8]) -> Head {
+    Head::of_words([word(message, 0), word(message, 8), word(message, 16)])
 }
 
 /// Seals a message into private bytes of a slot; where what one WRITE has to carry begins. It ends
@@ -186,6 +199,7 @@ pub(super) fn is_sealed(image: &[u8]) -> bool {
         && seal(&message[..bytes]) == found
 }
 
+#[inline(never)]
 fn read_sealed(window: &Window, at: u64, geometry: &Geometry, to: &mut [u8]) -> Option<Read> {
     let seal_at = at + geometry.slot_bytes() - SEAL_BYTES;
     let found = window.load(seal_at);
@@ -203,7 +217,11 @@ fn read_sealed(window: &Window, at: u64, geometry: &Geometry, to: &mut [u8]) -> 
     }
     // Not if the next message has come meanwhile, as it may behind one that was sent twice.
     let _ = window.compare_exchange(seal_at, found, 0);
-    Some(Read::Message(bytes))
+    let head = head_of(to);
+    Some(match head.message_bytes() == bytes {
+        true => Read::Message(head),
+        false => Read::Malformed(head.number),
+    })
 }
 
 #[cfg(test)]
@@ -214,8 +232,7 @@ mod tests {
     const GEOMETRY: Geometry = Geometry { servers: 1, clients: 1, windows: 2, value_bytes: 1000 };
 
     fn put(number: u64, key: &[u8], value: &[u8]) -> Vec<u8> {
-        let (key_bytes, value_bytes) = (key.len() as u8, value.len() as u16);
-        let head = Head { key_bytes, value_bytes, ..Head::new(number, Kind::Put) };
+        let head = Head::new(number, Kind::Put).with_lengths(key.len() as u8, value.len() as u16);
         [&head.bytes()[..], key, value].concat()
     }
 
@@ -232,9 +249,10 @@ mod tests {
                 form.publish(&window, at, &GEOMETRY, &message);
                 assert!(form.is_published(&window, at, &GEOMETRY, number - 1));
                 let read = form.read(&window, at, &GEOMETRY, number - 1, &mut to);
-                assert_eq!(read, Some(Read::Message(message.len())), "{form:?} {bytes}");
-                assert_eq!(to[..message.len()], message);
-                assert!(Message::read(&to[..message.len()], &GEOMETRY).is_some());
+                let head = head_of(&message);
+                assert_eq!(read, Some(Read::Message(head)), "{form:?} {bytes}");
+                assert_eq!(to[HEAD_BYTES..message.len()], message[HEAD_BYTES..]);
+                assert!(Message::of(head, &to[HEAD_BYTES..], &GEOMETRY).is_some());
                 assert_eq!(form.read(&window, at, &GEOMETRY, number, &mut to), None);
             }
             let other = GEOMETRY.offset(0, 0, 0);
@@ -261,7 +279,7 @@ mod tests {
                 let read = Form::Sealed.read(&remote, 0, &GEOMETRY, number - 1, &mut to);
                 assert_eq!(read.is_some(), is_whole, "{number}");
                 if is_whole {
-                    assert_eq!(to[..message.len()], message);
+                    assert_eq!(to[HEAD_BYTES..message.len()], message[HEAD_BYTES..]);
                     break;
                 }
             }
@@ -273,7 +291,7 @@ mod tests {
     fn lengths_that_no_slot_has_are_malformed() {
         let window = Window::heap(GEOMETRY.bytes());
         let mut to = vec![0; GEOMETRY.message_bytes()];
-        let head = Head { key_bytes: 250, value_bytes: u16::MAX, ..Head::new(9, Kind::Put) };
+        let head = Head::new(9, Kind::Put).with_lengths(250, u16::MAX);
         window.copy_in(0, &head.bytes());
         let read = Form::Ordered.read(&window, 0, &GEOMETRY, 8, &mut to);
         assert_eq!(read, Some(Read::Malformed(9)));
@@ -284,5 +302,10 @@ mod tests {
             assert_eq!(read, Some(Read::Malformed(0)), "{bytes}");
             assert_eq!(window.load(seal_at), 0, "it is looked at once");
         }
+        // A seal that is right, over a head that speaks of another length.
+        let message = Head::new(9, Kind::Put).with_lengths(1, 1).bytes();
+        Form::Sealed.publish(&window, 0, &GEOMETRY, &message);
+        let read = Form::Sealed.read(&window, 0, &GEOMETRY, 0, &mut to);
+        assert_eq!(read, Some(Read::Malformed(9)));
     }
 }

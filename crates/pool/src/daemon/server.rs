@@ -25,10 +25,11 @@ use rackpool_core::wire::{
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::control::{self, ControlListener};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_hw::fabric::FabricOptions;
 use rackpool_hw::fabric::Target;
 use rackpool_hw::fabric::tcp;
 use rackpool_hw::process::Shutdown;
-use rackpool_hw::region::Claim;
+use rackpool_hw::region::{Claim, RegionError, RegionFiles};
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::wait::{Pause, Waiter};
 use std::collections::{BTreeMap, VecDeque};
@@ -102,12 +103,34 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn open(options: DaemonOptions, belongs: Belongs, stop: Arc<Stop>) -> Result<Self> {
         let asymmetric = rackpool_hw::barrier::register().is_ok();
-        let rack = options.home()?;
         options.check()?;
         let fabric = options.fabric_options();
         // Before a region is made: what is not here is said at once.
         let uplinks = FabricUplinks::new(fabric.clone())?;
         let (files, is_new, claim) = standby::region_of(&options, belongs)?;
+        let spec = files.spec().clone();
+        let ways = (fabric, uplinks, asymmetric);
+        let opened = Self::open_on((files, is_new, claim), options, belongs, stop, ways);
+        if opened.is_err() && is_new {
+            // Nobody has heard of it, and nothing is in it. If another daemon has found it
+            // meanwhile, it is that one's.
+            match RegionFiles::remove_path(&spec) {
+                Ok(_) | Err(RegionError::Locked { .. }) => {}
+                Err(error) => eprintln!("rackpool: removing the new region: {error}"),
+            }
+        }
+        opened
+    }
+
+    /// As [`Server::open`] on a region that is open.
+    fn open_on(
+        (files, is_new, claim): (RegionFiles, bool, Option<Claim>),
+        options: DaemonOptions,
+        belongs: Belongs,
+        stop: Arc<Stop>,
+        (fabric, uplinks, asymmetric): (FabricOptions, FabricUplinks, bool),
+    ) -> Result<Self> {
+        let rack = options.home()?;
         options.check_coherence(files.coherence())?;
         let cells = Target::cells(fabric.over, files.layout());
         let (mut world, mut engine, claim) =

@@ -86,14 +86,14 @@ impl<L: Link> Client<L> {
                 parts.next += part.len() as u64;
             }
             let longest = self.part_bytes() as u64;
-            self.take_parts(&mut parts, |parts, offset, reply| match reply.head.kind {
+            self.take_parts(&mut parts, |parts, offset, reply| match reply.kind {
                 Kind::Taken if reply.head.extra == total.min(offset + longest) => Ok(()),
                 Kind::Taken if reply.head.extra < total => {
                     parts.rewind = Some(reply.head.extra);
                     Ok(())
                 }
                 Kind::Stored | Kind::Lapsed => {
-                    parts.end(Ok(reply.head.kind));
+                    parts.end(Ok(reply.kind));
                     Ok(())
                 }
                 _ => Err(Error::Corrupt { what: "the answer to a part" }),
@@ -158,12 +158,12 @@ impl<L: Link> Client<L> {
                 parts.next += longest;
             }
             self.take_parts(&mut parts, |parts, offset, reply| {
-                match reply.head.kind {
+                match reply.kind {
                     Kind::Part => {}
                     // It has become shorter since its length was told.
                     Kind::Lapsed if is_known && offset >= total => return Ok(()),
                     Kind::Missing | Kind::Lapsed => {
-                        parts.end(Ok(reply.head.kind));
+                        parts.end(Ok(reply.kind));
                         return Ok(());
                     }
                     _ => return Err(Error::Corrupt { what: "the answer to a part" }),
@@ -182,7 +182,7 @@ impl<L: Link> Client<L> {
                 if wanted > 0 {
                     value[base + offset as usize..][..part.len()].copy_from_slice(part);
                 }
-                *flags = reply.head.flags;
+                *flags = reply.head.flags();
                 Ok(())
             })?;
             if !parts.under_way.is_empty() {
@@ -224,7 +224,7 @@ impl<L: Link> Client<L> {
             self.poll_replies(|_, reply| {
                 let offset = parts.under_way.pop_front().expect("each part is answered once");
                 let taken = match answer_of(reply, &geometry) {
-                    Answer::Refused(error) if !is_of_parts(reply.head.kind) => Err(error),
+                    Answer::Refused(error) if !is_of_parts(reply.kind) => Err(error),
                     _ => take(parts, offset, reply),
                 };
                 if let Err(error) = taken {
