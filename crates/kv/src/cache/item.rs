@@ -255,23 +255,20 @@ impl<'a> Item<'a> {
         Ok(count as usize)
     }
 
-    /// Copies the whole value to `at` in memory that nobody reads yet, in one copy; `false`, and
-    /// nothing is written, of a value that is in pieces or lies elsewhere.
+    /// Copies the value, if it has at most `most` bytes, to `at` in memory that nobody reads yet,
+    /// in one copy; its length. `None`, and nothing is written, of one that is longer, in pieces,
+    /// or in another tier.
     ///
     /// # Panics
     /// Outside the window.
     #[inline(always)]
-    pub fn copy_into(&self, to: &Window, at: u64) -> bool {
-        let Some(bytes) = self.whole_len() else { return false };
+    pub fn copy_into(&self, to: &Window, at: u64, most: u64) -> Option<u64> {
+        let bytes = u64::from(self.header.value_bytes());
+        if self.header.has(Header::CHAINED | Header::FAR) || bytes > most {
+            return None;
+        }
         self.units.copy_to(self.value_at, bytes, to, at);
-        true
-    }
-
-    /// Length of the value, bytes, if it is neither in pieces nor in another tier.
-    #[inline(always)]
-    pub fn whole_len(&self) -> Option<u64> {
-        let is_whole = !self.header.has(Header::CHAINED | Header::FAR);
-        is_whole.then_some(self.header.value_bytes().into())
+        Some(bytes)
     }
 
     /// Whether flags, expiry, length and value are those of a copy of an item of the same key.

@@ -314,6 +314,13 @@ impl<L: Link> Client<L> {
                 }
             }
         }
+        self.look_after_poll(pumped, count)?;
+        Ok(count)
+    }
+
+    /// What every so many polls, and every so many in a row without an answer, is to be looked at.
+    #[inline]
+    fn look_after_poll(&mut self, pumped: Result<()>, count: usize) -> Result<()> {
         self.untimed += 1;
         if self.untimed >= L::POLLS_PER_CLOCK {
             self.untimed = 0;
@@ -323,7 +330,7 @@ impl<L: Link> Client<L> {
         }
         if count > 0 {
             self.polls = 0;
-            return Ok(count);
+            return Ok(());
         }
         pumped?;
         self.polls += 1;
@@ -333,7 +340,7 @@ impl<L: Link> Client<L> {
                 return Err(Error::Gone);
             }
         }
-        Ok(0)
+        Ok(())
     }
 
     /// Takes the next answer of a server thread, if it is there.
@@ -571,10 +578,13 @@ impl<L: Link> Client<L> {
     /// Takes the answers of all threads but this one: nobody waits for them any more.
     #[cold]
     fn drop_answers_beside(&mut self, server: usize) -> Result<()> {
+        let mut count = 0;
         for other in (0..self.lanes.len()).filter(|other| *other != server) {
-            while self.take(other)?.is_some() {}
+            while self.take(other)?.is_some() {
+                count += 1;
+            }
         }
-        Ok(())
+        self.look_after_poll(Ok(()), count)
     }
 }
 

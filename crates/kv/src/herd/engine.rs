@@ -163,12 +163,9 @@ impl Slots {
         item: &Item<'_>,
         geometry: &Geometry,
     ) -> Option<(u64, u64)> {
-        let bytes = item.whole_len()?;
-        if bytes > u64::from(geometry.value_bytes) {
-            return None;
-        }
         let at = u64::from(taken.window) * geometry.slot_bytes();
-        item.copy_into(&self.replies, at + HEAD_BYTES as u64);
+        let (value_at, most) = (at + HEAD_BYTES as u64, geometry.value_bytes.into());
+        let bytes = item.copy_into(&self.replies, value_at, most)?;
         slot::publish_head(&self.replies, at, &found(taken, item, bytes));
         let place = (at, HEAD_BYTES as u64 + bytes);
         self.windows[taken.window as usize].reply = place;
@@ -295,7 +292,8 @@ impl Engine {
     /// slots. What it left in the batch is dropped if the number was another's before.
     ///
     /// # Panics
-    /// If there is no such client, or the windows are no whole slots.
+    /// If there is no such client, or the windows are no whole slots, or, in ordered form, do not
+    /// begin with a line, or have a delay.
     pub fn enter(&mut self, client: u32, requests: Window, replies: Window) {
         let slot_bytes = self.geometry.slot_bytes();
         let windows = requests.bytes() / slot_bytes;
@@ -304,6 +302,10 @@ impl Engine {
             windows > 0 && bytes == requests.bytes() && bytes == replies.bytes(),
             "whole slots"
         );
+        if self.form == Form::Ordered {
+            // Here rather than at the first request.
+            let _ = (requests.bare(), replies.bare());
+        }
         let windows = (0..windows).map(|_| Last::default()).collect();
         self.leave(client);
         self.clients[client as usize] =

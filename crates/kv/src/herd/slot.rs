@@ -9,8 +9,8 @@
 //! checksum over length and bytes. A reader that finds the checksum right has the whole message;
 //! one that does not looks again later. The receiver clears the seal of what it took.
 //!
-//! A reader believes nothing: it reads each word once into private memory, checks lengths before it
-//! uses them, and answers whatever it finds with a message, with "malformed", or with nothing.
+//! A reader believes nothing: it looks at each word of a head once, checks lengths before it uses
+//! them, copies key and value into private memory, and answers whatever it finds with a message, with "malformed", or with nothing.
 //!
 //! Source: HERD §4.2 (the key word at the slot's end, because its RNIC writes left to right); that
 //! order is not architectural (§2), hence the two forms.
@@ -89,7 +89,9 @@ impl Form {
     /// copied to `to`. Of a sealed slot also `last` itself, if it was sent again.
     ///
     /// # Panics
-    /// If `to` is shorter than [`Geometry::message_bytes`], or longer than a slot.
+    /// If `at` is not where a slot begins, or `to` is shorter than [`Geometry::message_bytes`]
+    /// where that matters. In ordered form `to` must not be longer than a slot: what is said to be
+    /// as long as `to` is read.
     #[inline(always)]
     pub fn read(
         self,

@@ -110,10 +110,11 @@ impl Server {
         let (files, is_new, claim) = standby::region_of(&options, belongs)?;
         let spec = files.spec().clone();
         let ways = (fabric, uplinks, asymmetric);
-        let opened = Self::open_on((files, is_new, claim), options, belongs, stop, ways);
-        if opened.is_err() && is_new {
-            // Nobody has heard of it, and nothing is in it. If another daemon has found it
-            // meanwhile, it is that one's.
+        let (region, mut joined) = ((files, is_new, claim), false);
+        let opened = Self::open_on(region, options, belongs, stop, ways, &mut joined);
+        if opened.is_err() && is_new && !joined {
+            // Nothing is in it. If another daemon has found it meanwhile, it is that one's; if the
+            // master has heard of it after all, the next one is that of a host that booted again.
             match RegionFiles::remove_path(&spec) {
                 Ok(_) | Err(RegionError::Locked { .. }) => {}
                 Err(error) => eprintln!("rackpool: removing the new region: {error}"),
@@ -129,6 +130,7 @@ impl Server {
         belongs: Belongs,
         stop: Arc<Stop>,
         (fabric, uplinks, asymmetric): (FabricOptions, FabricUplinks, bool),
+        joined: &mut bool,
     ) -> Result<Self> {
         let rack = options.home()?;
         options.check_coherence(files.coherence())?;
@@ -187,8 +189,9 @@ impl Server {
             metrics: None,
             _claim: claim,
         };
-        server.begin()?;
-        Ok(server)
+        let begun = server.begin();
+        *joined = server.joined;
+        begun.map(|()| server)
     }
 
     /// Clients of an earlier life first: they are known when the master hears of this one.
@@ -196,16 +199,16 @@ impl Server {
         self.watch()?;
         self.clients.recover(&mut self.engine, &mut self.world, &self.poller)?;
         self.remotes.recover(&self.engine, clock::now_ns());
+        if let Some(listen) = self.options.metrics {
+            let (thread, door) = metrics::start(listen, &self.wake, metrics::daemon_text)?;
+            self.metrics = Some((door, thread));
+        }
         self.join_master()?;
         self.start_helpers()
     }
 
     /// The threads beside the loop that the options ask for.
     fn start_helpers(&mut self) -> Result<()> {
-        if let Some(listen) = self.options.metrics {
-            let (thread, door) = metrics::start(listen, &self.wake, metrics::daemon_text)?;
-            self.metrics = Some((door, thread));
-        }
         if self.engine.counts_use() {
             let wake = self.wake.try_clone().map_err(|e| io_error("wake event", &e))?;
             self.mover = Some(MoverThread::start(&self.options, wake)?);
