@@ -169,6 +169,30 @@ fn a_client_that_does_not_read_is_ended_and_counted() {
 }
 
 #[test]
+fn who_reads_on_gets_what_was_answered_before_the_end_and_who_does_not_delays_it_little() {
+    let mut server =
+        ours_of(256 << 20, Settings { value_bytes_max: 32 << 20, ..Settings::default() });
+    let bytes = 24 << 20;
+    store(&server, "large", bytes);
+    let (mut reader, mut sleeper) = (memcached(&server), memcached(&server));
+    for client in [&mut reader, &mut sleeper] {
+        client.write_all(b"get large\r\n").unwrap();
+        // It has begun to answer.
+        client.read_exact(&mut [0; 10]).unwrap();
+    }
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.stop());
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest.len() + 10, format!("VALUE large 0 {bytes}\r\n\r\nEND\r\n").len() + bytes);
+        assert!(rest.ends_with(b"\r\nEND\r\n"));
+    });
+    assert!(start.elapsed() < WITHIN, "{:?}", start.elapsed());
+    drop(sleeper);
+}
+
+#[test]
 fn a_client_that_makes_the_server_hold_too_much_is_ended_and_counted() {
     let server = ours(Settings { held_bytes_max: 1 << 20, ..Settings::default() });
     let mut modest = resp(&server);

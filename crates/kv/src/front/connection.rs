@@ -105,6 +105,12 @@ impl Connection {
         self.fate()
     }
 
+    /// Sends what was answered, and answers nothing more.
+    pub fn finish(&mut self, core: &mut Core) {
+        self.session.close();
+        self.resume(core);
+    }
+
     fn fate(&self) -> Fate {
         match (self.is_stuck(), self.session.is_closing()) {
             (true, _) => Fate::Wait(Interest::Write),

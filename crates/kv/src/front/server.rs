@@ -237,7 +237,8 @@ impl Server {
         })
     }
 
-    /// Ends: connections are closed, threads are gone when this returns.
+    /// Ends: connections are closed, threads are gone when this returns. Blocks for 1 s at most
+    /// while clients read what they were answered.
     pub fn stop(&mut self) {
         stop_all(&self.shared, &self.stop, &self.inboxes);
         for thread in self.threads.drain(..) {

@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A client that was let in.
 pub struct Guest {
@@ -62,6 +62,8 @@ impl Inbox {
 const TOKEN_WAKE: u64 = u64::MAX;
 /// How often connections are looked over.
 const SWEEP_MS: u64 = 1000;
+/// How long the end waits for clients that read what they were answered.
+const FINISH_MAX: Duration = Duration::from_secs(1);
 
 /// Milliseconds since the epoch.
 pub fn wall_ms() -> Millis {
@@ -123,8 +125,35 @@ impl<'i> Worker<'i> {
                 }
             }
         }
-        (0..self.connections.len()).for_each(|index| self.end(index));
-        Ok(())
+        self.finish(&mut events)
+    }
+
+    /// The end: no client is heard any more; those that go on to read get what they were answered,
+    /// within [`FINISH_MAX`].
+    fn finish(&mut self, events: &mut Vec<Readiness>) -> io::Result<()> {
+        let start = Instant::now();
+        loop {
+            let left = FINISH_MAX.saturating_sub(start.elapsed());
+            for index in 0..self.connections.len() {
+                let owed = self.connections[index].as_ref().is_some_and(|one| one.is_stuck());
+                if !owed || left.is_zero() {
+                    self.end(index);
+                }
+            }
+            if self.connections.iter().all(Option::is_none) {
+                return Ok(());
+            }
+            self.poller.wait(Some(left), events)?;
+            self.inbox.wake.drain();
+            for event in events.iter().filter(|event| event.token != TOKEN_WAKE) {
+                let connection = self.connections.get_mut(event.token as usize);
+                if let Some(Some(connection)) = connection {
+                    let before = connection.held_bytes();
+                    connection.finish(&mut self.core);
+                    self.held_bytes = self.held_bytes + connection.held_bytes() - before;
+                }
+            }
+        }
     }
 
     /// Waits until somebody comes, or a flush is due.
