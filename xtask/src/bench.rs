@@ -1,7 +1,8 @@
 //! The benchmarks, and what reproduces a paper, in their smallest size, so that they do not rot.
 //!
-//! Only that they run and report is checked here, never a number: a CI machine's numbers mean
-//! nothing. So they are built without LTO, beside what the simulator's steps have built. The rows
+//! Of what is measured only that it runs and reports is checked, never a number: a CI machine's
+//! numbers mean nothing. What is simulated is the same on every machine: there the figures that a
+//! paper's verdict hangs on have to be as stated. So they are built without LTO, beside what the simulator's steps have built. The rows
 //! of `BENCHMARKS` follow `rackpool`; add a row with each new benchmark.
 
 use std::fs;
@@ -26,6 +27,11 @@ const BENCHMARKS: &[&[&str]] = &[
     &["bench", "dram"],
     &["repro", "herd"],
 ];
+
+/// HERD's verdict (figure 9): 26 : 17.2 : 11.4 : 9.9 million a second, each within a tenth.
+const HERD_STATED: &[&str] = &["herd_5_percent_put", "farm_get", "farm_var_get", "pilaf_get"];
+/// Figures of its text that are compared at least.
+const HERD_COMPARED_MIN: usize = 20;
 
 /// Where numbers may come from; a report must say which.
 const KINDS: &[&str] = &["measured", "emulated", "simulated"];
@@ -56,6 +62,10 @@ pub fn smallest(context: &Context) -> Result<(), String> {
             .map_err(|e| format!("{} wrote no report: {file}: {e}", words.join(" ")))?;
         let count = results(&text).map_err(|why| format!("{file}: {why}"))?;
         println!("{count} results in {file}");
+        if *words == ["repro", "herd"] {
+            stated(&text, HERD_STATED, HERD_COMPARED_MIN)
+                .map_err(|why| format!("{file}: {why}"))?;
+        }
     }
     Ok(())
 }
@@ -74,9 +84,38 @@ fn results(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Whether these figures are as the paper states them, and at least so many are compared.
+fn stated(text: &str, names: &[&str], least: usize) -> Result<(), String> {
+    let report: Value = serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))?;
+    let rows = report.get("results").and_then(Value::as_array).ok_or("no `results`")?;
+    let verdict = |row: &Value| row.get("as_stated").and_then(Value::as_bool);
+    let compared = rows.iter().filter(|row| verdict(row).is_some()).count();
+    if compared < least {
+        return Err(format!("{compared} figures are compared, not {least}"));
+    }
+    for name in names {
+        let row = rows.iter().find(|row| row.get("name").and_then(Value::as_str) == Some(name));
+        let row = row.ok_or_else(|| format!("there is no figure {name}"))?;
+        if verdict(row) != Some(true) {
+            return Err(format!("{name} is not as stated: {row}"));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_have_to_be_there_and_as_stated() {
+        let text = r#"{"results": [{"name": "a", "as_stated": true},
+            {"name": "b", "as_stated": false}, {"name": "c"}]}"#;
+        assert_eq!(stated(text, &["a"], 2), Ok(()));
+        for (names, least) in [(&["a"][..], 3), (&["b"], 2), (&["c"], 2), (&["d"], 2)] {
+            assert!(stated(text, names, least).is_err(), "{names:?}");
+        }
+    }
 
     #[test]
     fn a_report_with_results_passes() {

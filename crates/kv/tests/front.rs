@@ -378,6 +378,10 @@ fn counters_are_there_by_the_names_that_tools_expect() {
     metrics.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
     let text = String::from_utf8(read_until(&mut metrics, |_| false)).unwrap();
     assert!(text.contains("\nrackpool_kv_items 1\n"), "{text}");
+    let tier = stats.lines().filter_map(|line| line.strip_prefix("STAT tier_"));
+    for name in tier.filter_map(|line| line.split(' ').next()) {
+        assert!(text.contains(&format!("\nrackpool_kv_tier_{name}")), "tier_{name} in {text}");
+    }
 }
 
 /// A request of the binary protocol.

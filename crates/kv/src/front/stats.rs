@@ -427,6 +427,9 @@ pub fn prometheus(shared: &Shared) -> String {
         ("evictions", cache.evictions),
         ("index_evictions", cache.index_evictions),
         ("expired", cache.expired),
+        ("tier_bytes_read", cache.tier_bytes_read),
+        ("tier_promotions", cache.tier_promotions),
+        ("tier_near_hits", cache.tier_near_hits),
     ] {
         show(&format!("{name}_total"), "counter", value);
     }
@@ -437,6 +440,9 @@ pub fn prometheus(shared: &Shared) -> String {
         ("metadata_bytes", cache.metadata_bytes),
         ("memory_bytes", cache.memory_bytes),
         ("free_units", cache.free_units),
+        ("tier_items", cache.tier_items),
+        ("tier_bytes", cache.tier_bytes),
+        ("tier_near_bytes", cache.tier_near_bytes),
         ("open_files_max", getrlimit(Resource::Nofile).current.unwrap_or(0)),
     ] {
         show(name, "gauge", value);
