@@ -2,8 +2,9 @@
 //!
 //! Of what is measured only that it runs and reports is checked, never a number: a CI machine's
 //! numbers mean nothing. What is simulated is the same on every machine: there the figures that a
-//! paper's verdict hangs on have to be as stated. So they are built without LTO, beside what the simulator's steps have built. The rows
-//! of `BENCHMARKS` follow `rackpool`; add a row with each new benchmark.
+//! paper's verdict hangs on have to be as stated. All are built without LTO, beside what the
+//! simulator's steps have built. The rows of `BENCHMARKS` follow `rackpool`; add a row with each
+//! new benchmark.
 
 use std::fs;
 

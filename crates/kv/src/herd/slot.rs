@@ -10,7 +10,8 @@
 //! one that does not looks again later. The receiver clears the seal of what it took.
 //!
 //! A reader believes nothing: it looks at each word of a head once, checks lengths before it uses
-//! them, copies key and value into private memory, and answers whatever it finds with a message, with "malformed", or with nothing.
+//! them, copies key and value into private memory, and answers whatever it finds with a message,
+//! with "malformed", or with nothing.
 //!
 //! Source: HERD §4.2 (the key word at the slot's end, because its RNIC writes left to right); that
 //! order is not architectural (§2), hence the two forms.
