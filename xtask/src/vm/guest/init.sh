@@ -7,7 +7,10 @@ for word in $(< /proc/cmdline); do
 done
 mkdir -p /dev/shm /dev/pts
 mount -t tmpfs shm /dev/shm; mount -t devpts pts /dev/pts
-mount -t tmpfs run /run; mount -t tmpfs tmp /tmp; mount -t tmpfs tmp /var/tmp
+for at in /run /tmp /var/tmp; do
+  # What the command runs may have been built there.
+  grep -q "^export [A-Za-z_]*=\"$at/" /rig/command.$RIG_ID || mount -t tmpfs tmp $at
+done
 ln -sf /proc/self/fd /dev/fd; ulimit -l unlimited; ulimit -c 0
 hostname rig$RIG_ID; ip link set lo up
 # Guest k is 10.77.0.(k+1); guest 0 joins the others' links by a bridge if there are several.
