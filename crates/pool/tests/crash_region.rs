@@ -7,7 +7,7 @@ use crash_tools::stage::{MEMORY, Stage, files};
 use crash_tools::{PATIENCE, Random, one_at_a_time, seed};
 use rackpool::FabricChoice::Tcp;
 use rackpool::daemon::{DaemonOptions, DaemonServer};
-use rackpool::{GAddr, Placement, RackId};
+use rackpool::{GAddr, Handle, Placement, RackId};
 use rackpool_core::layout::Superblock;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -234,6 +234,16 @@ fn of_version(meta: &Path, version: u32) -> Vec<u8> {
     bytes
 }
 
+/// Serves rack 0 again and looks whether its region is as it was.
+fn finish_with_kept(mut stage: Stage, mut handle: Handle, addr: GAddr) {
+    stage.start_daemon(0);
+    let mut found = [0; 4];
+    handle.read(addr, &mut found).unwrap();
+    assert_eq!(&found, b"kept");
+    drop(handle);
+    stage.finish();
+}
+
 #[test]
 fn damaged_foreign_and_doubly_served_regions_are_refused_in_time_and_left_alone() {
     let _turn = one_at_a_time();
@@ -289,12 +299,7 @@ fn damaged_foreign_and_doubly_served_regions_are_refused_in_time_and_left_alone(
     file.set_len(bytes).unwrap();
 
     // Every refusal left the region as it was.
-    stage.start_daemon(0);
-    let mut found = [0; 4];
-    handle.read(addr, &mut found).unwrap();
-    assert_eq!(&found, b"kept");
-    drop(handle);
-    stage.finish();
+    finish_with_kept(stage, handle, addr);
 }
 
 #[test]
@@ -321,12 +326,7 @@ fn a_daemon_that_no_master_answers_leaves_no_new_region_and_keeps_an_old_one() {
         assert_eq!(start(0, &stage.memory[0], is_ephemeral), "timeout");
         assert_eq!(files(&prefix), before, "ephemeral: {is_ephemeral}");
     }
-    stage.start_daemon(0);
-    let mut found = [0; 4];
-    handle.read(addr, &mut found).unwrap();
-    assert_eq!(&found, b"kept");
-    drop(handle);
-    stage.finish();
+    finish_with_kept(stage, handle, addr);
 }
 
 #[test]

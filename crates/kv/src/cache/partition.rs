@@ -229,11 +229,17 @@ impl Partition {
     #[inline]
     pub fn find_fresh(&mut self, hash: u64, key: &[u8], now: Millis) -> Option<Found> {
         let (found, header) = self.find_in(self.units.bare(), hash, key)?;
-        if self.has_expired(found.1.pos(), header, now) {
+        self.keep_fresh(hash, (found, header), now).then_some(found)
+    }
+
+    /// Takes the entry out if its item has expired; whether it has not.
+    #[inline(always)]
+    fn keep_fresh(&mut self, hash: u64, (found, header): (Found, Header), now: Millis) -> bool {
+        let has_expired = self.has_expired(found.1.pos(), header, now);
+        if has_expired {
             self.expire_found(hash, found);
-            return None;
         }
-        Some(found)
+        !has_expired
     }
 
     #[cold]
@@ -258,16 +264,10 @@ impl Partition {
         key: &[u8],
         now: Millis,
     ) -> Option<Item<'a>> {
-        let Some((found, header)) = self.find_in(units, hash, key) else {
-            self.count_use(hash, None, now);
-            return None;
-        };
-        if self.has_expired(found.1.pos(), header, now) {
-            self.expire_found(hash, found);
-            self.count_use(hash, None, now);
-            return None;
-        }
-        self.count_hit(found.0, found.1, now);
+        let found = self.find_in(units, hash, key);
+        let found = found.filter(|found| self.keep_fresh(hash, *found, now));
+        self.count_use(hash, found.map(|(found, _)| found), now);
+        let (found, header) = found?;
         Some(Item::plain(self, units, found, (header, header.value_at()), now))
     }
 

@@ -94,9 +94,7 @@ impl Slots {
             self.requests.prefetch(ahead);
         }
     }
-}
 
-impl Slots {
     /// Requests are made window by window: behind a gap there is nothing.
     #[inline(always)]
     fn gather_ordered(
@@ -393,7 +391,7 @@ impl Engine {
         }
         match &self.batch.taken[..] {
             [] => return,
-            [Taken { work: Work::Get, .. }] => self.run_get(now, tally, replied),
+            [Taken { work: Work::Get, .. }] => self.run_get(0, now, tally, replied),
             _ => self.run_many(now, tally, replied),
         }
         tally.add(What::Batches, 1);
@@ -438,27 +436,27 @@ impl Engine {
         tally: &Tally,
         replied: &mut dyn FnMut(Replied),
     ) {
+        if self.batch.taken[index].work == Work::Get {
+            return self.run_get(index, now, tally, &mut |reply| replied(reply));
+        }
         let Engine { cache, form, geometry, clients, batch, reply, long, .. } = self;
         let mut answers = Answers { form: *form, geometry, clients, reply, replied, long };
-        let taken = &batch.taken[index];
-        if taken.work != Work::Get {
-            return change(cache, batch, index, now, tally, &mut answers);
-        }
-        let found = cache.get(batch.message(index).0, now, |item| answers.item(taken, item));
-        if found.is_none() {
-            answers.put(taken, Kind::Missing, 0);
-        }
-        tally.add(What::Gets, 1);
-        tally.add(What::Hits, u64::from(found.is_some()));
+        change(cache, batch, index, now, tally, &mut answers);
     }
 
-    /// A look-up that is alone: nothing to overlap it with.
+    /// Does one look-up by itself.
     #[inline(always)]
-    fn run_get(&mut self, now: Millis, tally: &Tally, replied: &mut impl FnMut(Replied)) {
+    fn run_get(
+        &mut self,
+        index: usize,
+        now: Millis,
+        tally: &Tally,
+        replied: &mut impl FnMut(Replied),
+    ) {
         let Engine { cache, form, geometry, clients, batch, reply, long, .. } = self;
-        let taken = &batch.taken[0];
+        let taken = &batch.taken[index];
         let mut place = None;
-        let found = cache.get(batch.message(0).0, now, |item| {
+        let found = cache.get(batch.message(index).0, now, |item| {
             if *form == Form::Ordered
                 && let Some(Some(slots)) = clients.get_mut(taken.client as usize)
             {

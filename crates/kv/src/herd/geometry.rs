@@ -93,7 +93,7 @@ impl Geometry {
 
     /// Bytes of a slot.
     pub const fn slot_bytes(&self) -> u64 {
-        // Their lengths are powers of two: masks are shorter than `next_multiple_of`.
+        // To powers of two, where masks take fewer instructions than `next_multiple_of`.
         let message = (self.message_bytes() as u64 + 7) & !7;
         (message + SEAL_BYTES + ALIGN_BYTES - 1) & !(ALIGN_BYTES - 1)
     }

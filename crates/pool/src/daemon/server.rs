@@ -25,9 +25,7 @@ use rackpool_core::wire::{
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::control::{self, ControlListener};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
-use rackpool_hw::fabric::FabricOptions;
-use rackpool_hw::fabric::Target;
-use rackpool_hw::fabric::tcp;
+use rackpool_hw::fabric::{FabricOptions, Target, tcp};
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{Claim, RegionError, RegionFiles};
 use rackpool_hw::ring::bitmap::Bitmap;
