@@ -38,6 +38,11 @@ const CHUNK_BYTES: u64 = 1 << 20;
 const WRITE_BYTES: u64 = 16 << 10;
 /// The control line is looked at this often while nothing is expected of it.
 const LOOK_NS: Nanos = 1_000_000;
+/// A device that has completed nothing for so long, though it has work, is reminded of it: longer
+/// than a packet waits for its acknowledgement. Soft-RoCE of Linux 6.1 forgets a fenced work
+/// request if the READ before it ends between its look at the queue and its note that it waits, and
+/// only goes on when more is posted.
+pub(super) const REMIND_NS: Nanos = 100_000_000;
 
 /// What a connection needs of its endpoint.
 pub(super) struct Context<'a> {
@@ -178,6 +183,9 @@ pub(super) struct Connection {
     heard: Nanos,
     pinged: Option<Nanos>,
     looked: Nanos,
+    /// When the device was last seen at work, or reminded of what it has; `None` if it has nothing.
+    at_work: Option<Nanos>,
+    reminders: u64,
     recoveries: u64,
 }
 
@@ -202,6 +210,8 @@ impl Connection {
             heard: now,
             pinged: None,
             looked: now,
+            at_work: None,
+            reminders: 0,
             recoveries: 0,
         }
     }
@@ -209,6 +219,11 @@ impl Connection {
     /// How often its queue pair was renewed.
     pub(super) fn recoveries(&self) -> u64 {
         self.recoveries
+    }
+
+    /// How often its device had to be reminded of its work.
+    pub(super) fn reminders(&self) -> u64 {
+        self.reminders
     }
 
     /// The next tick looks at the control line.
@@ -409,6 +424,7 @@ impl Connection {
         events: &mut Vec<FabricEvent>,
     ) -> Result<(), Broken> {
         let mut outcomes = std::mem::take(&mut cx.outcomes);
+        self.at_work = None;
         let taken = self.lane.completed(completion, &mut outcomes);
         for outcome in outcomes.drain(..) {
             match outcome {
@@ -613,8 +629,22 @@ impl Connection {
             }
         }
         self.recover(now, cx)?;
+        self.remind(now)?;
         self.check_liveness(now, cx)?;
         Ok(moved)
+    }
+
+    /// Posts a message of no bytes behind work that the device seems to have forgotten.
+    fn remind(&mut self, now: Nanos) -> Result<(), Broken> {
+        let has_work = self.stage == Stage::Up && self.lane.has_work();
+        let since = *self.at_work.get_or_insert(now);
+        if !has_work {
+            self.at_work = None;
+        } else if now.saturating_sub(since) >= REMIND_NS {
+            self.at_work = Some(now);
+            self.reminders += u64::from(self.lane.remind(Tag::Credit)?);
+        }
+        Ok(())
     }
 
     fn told(

@@ -11,7 +11,7 @@
 
 use super::VerbsError;
 use super::broken::Broken;
-use super::connection::{Connection, Context};
+use super::connection::{Connection, Context, REMIND_NS};
 use super::control::ControlLine;
 use super::device::{Device, DeviceChoice};
 use super::lane::{DEPTH, Lane, fit, peer_of};
@@ -194,6 +194,12 @@ impl Endpoint {
         self.peers.get_mut(peer).map_or(0, |connection| connection.recoveries())
     }
 
+    /// How often a connection's device had completed none of its work for 100 ms, and went on when
+    /// it was given a message of no bytes: Soft-RoCE forgets some.
+    pub fn reminders(&mut self, peer: PeerId) -> u64 {
+        self.peers.get_mut(peer).map_or(0, |connection| connection.reminders())
+    }
+
     /// Runs `run` for a connection that is up; why it is over if that fails.
     fn with<R>(
         &mut self,
@@ -283,7 +289,9 @@ impl Endpoint {
             } else if idle_ns < spin_ns + yield_ns {
                 std::thread::yield_now();
             } else {
-                let limit_ns = heartbeat_ns(self.options.lease_ms);
+                let has_work = self.peers.iter().any(|connection| connection.lane.has_work());
+                let limit_ns = if has_work { REMIND_NS } else { Nanos::MAX };
+                let limit_ns = limit_ns.min(heartbeat_ns(self.options.lease_ms));
                 self.sleep(deadline.saturating_sub(now).min(limit_ns));
                 idle_since = monotonic_ns().saturating_sub(spin_ns);
             }

@@ -270,12 +270,32 @@ impl<T> Lane<T> {
 
     /// Tells the other end of what was used up, if it is time and no message did.
     pub(super) fn tell(&mut self, tag: impl FnOnce() -> T) {
-        let is_due = self.used.wrapping_sub(self.told) >= TOLD_EACH;
+        if self.used.wrapping_sub(self.told) >= TOLD_EACH {
+            self.send_nothing(tag);
+        }
+    }
+
+    /// Adds a message of no bytes, if one fits; whether.
+    fn send_nothing(&mut self, tag: impl FnOnce() -> T) -> bool {
         let fits = self.sent.wrapping_sub(self.used_there) < SLOTS && self.room() > 0;
-        if is_due && fits && !self.has_failed {
+        if fits && !self.has_failed {
             self.sent = self.sent.wrapping_add(1);
             self.send(None, self.sent, false, tag());
         }
+        fits && !self.has_failed
+    }
+
+    /// Whether work requests are under way.
+    pub(super) fn has_work(&self) -> bool {
+        !self.posted.is_empty()
+    }
+
+    /// Posts a message of no bytes, whose doorbell has the device look at its queue once more;
+    /// whether one fitted.
+    pub(super) fn remind(&mut self, tag: T) -> Result<bool, VerbsError> {
+        let fits = self.send_nothing(|| tag);
+        self.ring()?;
+        Ok(fits)
     }
 
     /// Posts free slots, of which the batch may speak, and then the batch under one doorbell.
