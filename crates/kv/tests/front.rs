@@ -634,7 +634,7 @@ fn pymemcache_needs_no_change() {
 }
 
 const REDIS_PY: &str = r"
-import sys, redis
+import sys, time, redis
 # RESP3 came with version 5, which not every Debian has.
 for options in ({}, {'protocol': 3}) if int(redis.__version__.split('.')[0]) >= 5 else ({},):
     r = redis.Redis(port=int(sys.argv[1]), **options)
@@ -653,6 +653,18 @@ for options in ({}, {'protocol': 3}) if int(redis.__version__.split('.')[0]) >= 
     assert r.type('a') == b'string' and r.strlen('a') == 1 and r.persist('a')
     assert r.memory_usage('a') > 0 and r.client_setname('me')
     assert r.client_getname() in ('me', b'me')
+    other = redis.Redis(port=int(sys.argv[1]), client_name='other', **options)
+    ids = {c['name']: c['id'] for c in (other.ping(), r.client_list())[1]}
+    assert {'me', 'other'} <= set(ids) and int(ids['me']) == r.client_id(), ids
+    assert [c['name'] for c in r.client_list(client_id=[ids['other']])] == ['other']
+    assert r.client_info()['name'] == 'me' and not r.client_list(_type='pubsub')
+    other.connection_pool.disconnect()
+    end = time.monotonic() + 10
+    while 'other' in [c['name'] for c in r.client_list()]:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    docs = r.execute_command('COMMAND DOCS', 'get', 'GETEX', 'lpush')
+    assert len(docs) == (2 if isinstance(docs, dict) else 4), docs
     big = b'b' * 900000
     assert r.set('big', big) and r.get('big') == big
     try:

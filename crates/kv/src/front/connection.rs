@@ -7,6 +7,7 @@
 use super::core::Core;
 use super::counters::Count;
 use super::output::Output;
+use super::redis::Client;
 use super::session::Session;
 use super::tls::Channel;
 use crate::cache::Millis;
@@ -17,6 +18,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 /// What becomes of a connection after it was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +57,11 @@ impl Connection {
         Self { fd, session, rest, output, channel, active: now, interest: Interest::Read }
     }
 
+    /// Who it is with.
+    pub fn client(&self) -> &Client {
+        &self.session.client
+    }
+
     /// Bytes that it makes us hold, beside the cache's.
     pub fn held_bytes(&self) -> u64 {
         self.rest.capacity() as u64 + self.session.held_bytes() + self.output.held_bytes()
@@ -78,6 +85,8 @@ impl Connection {
     /// Reads, understands and answers what there is; `buffer` is the worker's.
     pub fn serve(&mut self, core: &mut Core, buffer: &mut [u8]) -> Fate {
         self.active = core.now;
+        // Relaxed: a time for the eye.
+        self.session.client.active.store(core.now, Ordering::Relaxed);
         if self.is_stuck() && !self.resume(core) {
             return self.fate();
         }

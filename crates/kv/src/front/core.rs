@@ -3,6 +3,7 @@
 //! connection at a time.
 
 use super::batch::{Batch, Set};
+use super::clients::Clients;
 use super::counters::{Count, Counters};
 use super::laps::Laps;
 use super::output::Output;
@@ -92,6 +93,8 @@ pub struct Shared {
     pub flush_at: AtomicU64,
     /// Numbers clients.
     pub next_client: AtomicU64,
+    /// Those of RESP.
+    pub clients: Clients,
     /// The server ends.
     pub stopping: AtomicBool,
     /// Why, if nobody wanted it to.
@@ -127,6 +130,7 @@ impl Shared {
             started,
             flush_at: AtomicU64::new(0),
             next_client: AtomicU64::new(1),
+            clients: Clients::default(),
             stopping: AtomicBool::new(false),
             failure: Mutex::default(),
             herd: OnceLock::new(),

@@ -11,6 +11,8 @@ use super::{redis_keys, redis_server, redis_strings};
 use crate::cache::Error;
 use crate::constants::OUTPUT_SOFT_BYTES;
 use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// A client of RESP.
 #[derive(Debug, Default)]
@@ -25,6 +27,8 @@ pub struct Client {
     pub library: (Vec<u8>, Vec<u8>),
     /// What it speaks.
     pub version: Version,
+    /// When it was served last, milliseconds since the epoch: other threads tell of it.
+    pub active: Arc<AtomicU64>,
     /// It said the password, or needs none.
     pub known: bool,
     /// It wants to end.

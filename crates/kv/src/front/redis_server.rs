@@ -4,6 +4,7 @@
 use super::auth::same;
 use super::counters::Count;
 use super::redis::{Answer, COMMANDS, Call, Spec, syntax, unknown_subcommand, wrong_arity};
+use super::redis_docs::DOCS;
 use super::redis_keys::matches;
 use super::resp::{
     Version, push_array, push_bulk, push_integer, push_map, push_status, push_verbatim,
@@ -133,6 +134,7 @@ pub fn hello(call: &mut Call<'_>) -> Answer {
     if let Some(name) = name {
         call.client.name = name;
     }
+    call.core.shared.clients.changed(call.client);
     let id = call.client.id as i64;
     let out = &mut call.core.out.bytes;
     push_map(out, 7, version);
@@ -172,6 +174,7 @@ pub fn client(call: &mut Call<'_>) -> Answer {
     if call.is(1, "setname") {
         arity(call, 3, "setname")?;
         call.client.name = checked_name(call.arg(2))?;
+        call.core.shared.clients.changed(call.client);
         return call.status("OK");
     }
     if call.is(1, "getname") {
@@ -198,30 +201,41 @@ pub fn client(call: &mut Call<'_>) -> Answer {
                 "ERR Unrecognized option or bad number of args for: 'CLIENT SETINFO'".into()
             );
         }
+        call.core.shared.clients.changed(call.client);
         return call.status("OK");
     }
-    if call.is(1, "list") || call.is(1, "info") {
-        let line = client_line(call);
-        push_verbatim(&mut call.core.out.bytes, line.as_bytes(), call.client.version);
-        return Ok(());
-    }
-    Err(unknown_subcommand("CLIENT", call.arg(1)))
+    let lines = if call.is(1, "info") {
+        arity(call, 2, "info")?;
+        call.core.shared.clients.list(call.core.now, |id| id == call.client.id)
+    } else if call.is(1, "list") {
+        client_list(call)?
+    } else {
+        return Err(unknown_subcommand("CLIENT", call.arg(1)));
+    };
+    push_verbatim(&mut call.core.out.bytes, lines.as_bytes(), call.client.version);
+    Ok(())
 }
 
-/// The asking client as `CLIENT LIST` shows one: others belong to threads of their own.
-fn client_line(call: &Call<'_>) -> String {
-    let client = &call.client;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let resp = if client.version == Version::Two { 2 } else { 3 };
-    format!(
-        "id={} addr={} name={} db=0 sub=0 psub=0 multi=-1 cmd=client user=default resp={resp} \
-         lib-name={} lib-ver={}\n",
-        client.id,
-        client.addr,
-        text(&client.name),
-        text(&client.library.0),
-        text(&client.library.1),
-    )
+/// The lines of `CLIENT LIST [TYPE type|ID number ...]`.
+fn client_list(call: &Call<'_>) -> Result<String, String> {
+    let (clients, now) = (&call.core.shared.clients, call.core.now);
+    if call.count() == 2 {
+        return Ok(clients.list(now, |_| true));
+    }
+    if call.is(2, "type") && call.count() == 4 {
+        let kind = call.arg(3).to_ascii_lowercase();
+        return match &kind[..] {
+            b"normal" => Ok(clients.list(now, |_| true)),
+            b"master" | b"replica" | b"slave" | b"pubsub" => Ok(String::new()),
+            _ => Err(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(call.arg(3)))),
+        };
+    }
+    if !call.is(2, "id") || call.count() == 3 {
+        return Err(syntax());
+    }
+    let ids: Result<Vec<i64>, String> = (3..call.count()).map(|index| call.number(index)).collect();
+    let ids = ids.map_err(|_| "ERR Invalid client ID")?;
+    Ok(clients.list(now, |id| ids.contains(&(id as i64))))
 }
 
 /// `COMMAND [COUNT|DOCS|INFO|LIST ...]`
@@ -237,7 +251,19 @@ pub fn command(call: &mut Call<'_>) -> Answer {
     if is("count") {
         push_integer(out, COMMANDS.len() as i64);
     } else if is("docs") {
-        push_map(out, 0, version);
+        let is_asked = |name: &str| {
+            let mut words = call.args.words(call.input).skip(2);
+            call.args.len() == 2 || words.any(|word| word.eq_ignore_ascii_case(name.as_bytes()))
+        };
+        let asked: Vec<_> = DOCS.iter().filter(|(name, ..)| is_asked(name)).collect();
+        push_map(out, asked.len(), version);
+        for (name, group, since, summary) in asked {
+            push_bulk(out, name.as_bytes());
+            push_map(out, 3, version);
+            for text in ["summary", summary, "since", since, "group", group] {
+                push_bulk(out, text.as_bytes());
+            }
+        }
     } else if is("list") {
         push_array(out, COMMANDS.len());
         COMMANDS.iter().for_each(|spec| push_bulk(out, spec.name.as_bytes()));

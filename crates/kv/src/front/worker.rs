@@ -184,12 +184,16 @@ impl<'i> Worker<'i> {
             // Relaxed: a number that nobody else gets.
             let id = shared.next_client.fetch_add(1, Ordering::Relaxed);
             let client = Client { id, addr: guest.addr, known, ..Client::default() };
-            let session = Session::new(guest.door, client);
             let now = self.core.now;
+            if guest.door == Door::Resp {
+                shared.clients.came(&client, now);
+            }
+            let session = Session::new(guest.door, client);
             let connection = Box::new(Connection::new(guest.fd, session, guest.channel, now));
             let index = self.free.pop().map_or(self.connections.len(), |index| index as usize);
             if self.poller.add(&*connection, index as u64, Interest::Read).is_err() {
                 self.core.count(Count::Closed);
+                self.core.shared.clients.gone(connection.client());
                 self.free.push(index as u32);
                 continue;
             }
@@ -306,6 +310,7 @@ impl<'i> Worker<'i> {
             let _ = self.poller.remove(&*connection);
             self.held_bytes -= connection.held_bytes();
             self.core.count(Count::Closed);
+            self.core.shared.clients.gone(connection.client());
             self.free.push(index as u32);
         }
     }

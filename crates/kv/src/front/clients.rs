@@ -1,0 +1,76 @@
+//! Who is connected by RESP, for `CLIENT LIST`. A client is written down when it comes and when it
+//! says something about itself, and struck off when it goes, so that no other command pays for it.
+
+use super::redis::Client;
+use super::resp::Version;
+use crate::cache::Millis;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The clients by their numbers.
+#[derive(Debug, Default)]
+pub struct Clients(Mutex<BTreeMap<u64, Entry>>);
+
+#[derive(Debug)]
+struct Entry {
+    came: Millis,
+    active: Arc<AtomicU64>,
+    addr: String,
+    /// The part of its line that it can change.
+    about: String,
+}
+
+impl Clients {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<u64, Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client comes.
+    pub fn came(&self, client: &Client, now: Millis) {
+        let (active, addr) = (Arc::clone(&client.active), client.addr.clone());
+        let entry = Entry { came: now, active, addr, about: about(client) };
+        self.entries().insert(client.id, entry);
+    }
+
+    /// It has said something about itself.
+    pub fn changed(&self, client: &Client) {
+        if let Some(entry) = self.entries().get_mut(&client.id) {
+            entry.about = about(client);
+        }
+    }
+
+    /// It is gone. Those that never came, as memcached's, may be named.
+    pub fn gone(&self, client: &Client) {
+        self.entries().remove(&client.id);
+    }
+
+    /// A line for each client whose number is `wanted`, in their order. The fields are those of
+    /// Redis that libraries insist on; those of memory are 0, since buffers are the threads'.
+    pub fn list(&self, now: Millis, wanted: impl Fn(u64) -> bool) -> String {
+        let mut lines = String::new();
+        for (id, Entry { came, active, addr, about }) in self.entries().iter() {
+            if wanted(*id) {
+                // Relaxed: a time for the eye. A client that came now has not been served.
+                let active = active.load(Ordering::Relaxed).max(*came);
+                let [age_s, idle_s] = [*came, active].map(|then| now.saturating_sub(then) / 1000);
+                // Writing to a string cannot fail.
+                let _ = writeln!(
+                    lines,
+                    "id={id} addr={addr} {about} age={age_s} idle={idle_s} flags=N db=0 sub=0 \
+                     psub=0 ssub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 obl=0 oll=0 \
+                     omem=0 tot-mem=0 events=r cmd=NULL user=default redir=-1"
+                );
+            }
+        }
+        lines
+    }
+}
+
+fn about(client: &Client) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let resp = if client.version == Version::Two { 2 } else { 3 };
+    let (name, (library, version)) = (text(&client.name), &client.library);
+    format!("name={name} resp={resp} lib-name={} lib-ver={}", text(library), text(version))
+}
