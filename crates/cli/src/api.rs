@@ -419,6 +419,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     options.rings = args.rings;
     options.balance = (args.rebalance == Switch::On).then(BalanceParams::default);
     options.client_quota_bytes = args.client_quota;
+    options.session_grace_ms = args.session_grace_ms;
     options.allowed_users.clone_from(&args.allow_user);
     options.ephemeral = args.ephemeral;
     options.metrics = args.metrics;

@@ -9,6 +9,7 @@ pub use crate::member_args::*;
 pub use crate::sim_args::*;
 pub use crate::trace_args::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use rackpool_core::constants::SESSION_GRACE_MS_DEFAULT;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -408,6 +409,10 @@ pub struct DaemonArgs {
     /// Let one client have at most so much of this rack's memory [default: all of it]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub client_quota: Option<u64>,
+    /// Keep what a client of another rack holds for so long after its connection has ended,
+    /// milliseconds: it may come back
+    #[arg(long, value_name = "MS", default_value_t = SESSION_GRACE_MS_DEFAULT)]
+    pub session_grace_ms: u64,
     /// Let processes of this user of the host use the memory as well (a name, or a number); may be
     /// repeated [default: the daemon's own user, and root]
     #[arg(long, value_name = "USER", value_parser = parse_user)]

@@ -393,7 +393,7 @@ fn long_values_lie_in_a_pool_of_two_racks_and_its_memory_comes_back_after_a_kill
     server.child.kill().unwrap();
     server.child.wait().unwrap();
     let start = std::time::Instant::now();
-    // The other rack waits for half a minute whether a connection that ended comes again.
+    // The other rack waits for a while whether a connection that ended comes again.
     while object_frames(&cluster) != [0, 0] {
         assert!(start.elapsed() < 2 * WITHIN, "{}", cluster.ok(0, "stats --json"));
         std::thread::sleep(std::time::Duration::from_millis(200));

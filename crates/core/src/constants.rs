@@ -144,6 +144,10 @@ pub const REQUEST_TIMEOUT_MS_DEFAULT: u64 = 10_000;
 /// as long as a client tries to come back by default.
 pub const SESSION_GRACE_MS_DEFAULT: u64 = 3 * REQUEST_TIMEOUT_MS_DEFAULT;
 
+/// How long a daemon whose rack has left goes on for clients of its host that are still there: they
+/// find their pages in other racks, and programs have time to end.
+pub const LEFT_GRACE_MS_DEFAULT: u64 = 5_000;
+
 /// Entries of a handle's translation cache by default: 16 GiB of 2 MiB pages, 256 KiB of memory.
 pub const TRANSLATION_ENTRIES_DEFAULT: u32 = 8192;
 /// How often an access is tried again because its page moved while it ran.

@@ -1,5 +1,5 @@
 //! Racks whose memory is divided among several daemons: where clients and pages go, and what
-//! accesses between the shards cost, counted exactly. In one process; `crash_shards.rs` kills.
+//! accesses between the shards cost, counted exactly. In one process; `crash/shards.rs` kills.
 
 use rackpool::cluster::{Cluster, ClusterOptions};
 use rackpool::{FabricChoice, Handle, Options, Placement, Pool, RackId};

@@ -142,7 +142,18 @@ impl Cluster {
         let memory = format!("shm:{}?size=64M", self.regions[usize::from(rack)].display());
         let (rack, master) = (rack.to_string(), &self.master.addr);
         Server::start(&[
-            "daemon", "--rack", &rack, "--master", master, "--memory", &memory, "--fabric", fabric,
+            "daemon",
+            "--rack",
+            &rack,
+            "--master",
+            master,
+            "--memory",
+            &memory,
+            "--fabric",
+            fabric,
+            // Longer than any restart here, short enough to be waited for.
+            "--session-grace-ms",
+            "5000",
         ])
     }
 

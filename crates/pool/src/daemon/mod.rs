@@ -26,7 +26,8 @@ use crate::local::only_own_clients;
 use crate::options::{Emulate, Options};
 use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::{
-    RACK_SHARDS_MAX, RACKS_MAX, REQUEST_TIMEOUT_MS_DEFAULT, SESSION_GRACE_MS_DEFAULT,
+    LEFT_GRACE_MS_DEFAULT, RACK_SHARDS_MAX, RACKS_MAX, REQUEST_TIMEOUT_MS_DEFAULT,
+    SESSION_GRACE_MS_DEFAULT,
 };
 pub use rackpool_core::daemon::Rings;
 use rackpool_core::policy::{BalanceParams, Policy as Migration};
@@ -80,6 +81,9 @@ pub struct DaemonOptions {
     /// How long the session of a remote client outlives its connection, ms: longer than clients
     /// try to come back. After it, what the session owned is freed.
     pub session_grace_ms: u64,
+    /// How long the daemon goes on, when its rack has left the pool, for clients of its host that
+    /// are still there, ms.
+    pub left_grace_ms: u64,
     /// How it is decided where pages live that several racks use. If not [`Migration::Off`],
     /// clients of this rack count their accesses, and pages of other racks that they use come here.
     pub migration: Migration,
@@ -113,6 +117,7 @@ impl DaemonOptions {
             ephemeral: false,
             join_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
             session_grace_ms: SESSION_GRACE_MS_DEFAULT,
+            left_grace_ms: LEFT_GRACE_MS_DEFAULT,
             migration: Migration::Off,
             rings: Rings::TwoLayer,
             balance: None,

@@ -147,6 +147,7 @@ impl Server {
             ControlListener::bind(&control).map_err(|e| io_error("control socket", &e))?;
         let rack_info = rack_info(&engine, &options, control, target.local_addr())?;
         let remotes = Remotes::new(options.session_grace_ms);
+        let membership = Membership::new(options.left_grace_ms);
         let mut master = MasterLink::new(options.master.clone());
         master.set_secret(options.secret.clone());
         master.set_join(MasterCall::JoinDaemon(rack_info));
@@ -182,7 +183,7 @@ impl Server {
             events: Vec::new(),
             mover: None,
             balance: None,
-            membership: Membership::default(),
+            membership,
             wants_end: false,
             metrics: None,
             _claim: claim,

@@ -9,13 +9,10 @@ use rackpool_core::seam::Nanos;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
 
-/// How long a daemon whose rack has left goes on for clients of its host that are still there, ns:
-/// they find their pages in other racks, and programs have time to end.
-const LEFT_CLIENTS_NS: Nanos = 5_000_000_000;
-
 /// See the module.
-#[derive(Default)]
 pub(super) struct Membership {
+    /// How long clients of the host may keep the daemon of a rack that has left.
+    left_grace_ns: Nanos,
     thread: Option<DrainThread>,
     /// Since when the rack is no member.
     left_at: Option<Nanos>,
@@ -23,6 +20,11 @@ pub(super) struct Membership {
 }
 
 impl Membership {
+    pub(super) fn new(left_grace_ms: u64) -> Self {
+        let left_grace_ns = left_grace_ms.saturating_mul(1_000_000);
+        Self { left_grace_ns, thread: None, left_at: None, was_forgotten: false }
+    }
+
     /// The master said what the rack is; `was` it was before.
     pub(super) fn on_standing(
         &mut self,
@@ -82,7 +84,7 @@ impl Membership {
     /// Whether the daemon should end by itself now, while so many clients of its host are there.
     /// One that serves shards of others beside its own goes on until those have left as well.
     pub(super) fn wants_end(&self, clients: usize, serves_others: bool, now: Nanos) -> bool {
-        let is_late = |left_at: Nanos| now.saturating_sub(left_at) >= LEFT_CLIENTS_NS;
+        let is_late = |left_at: Nanos| now.saturating_sub(left_at) >= self.left_grace_ns;
         let has_left = self.left_at.is_some_and(|left_at| clients == 0 || is_late(left_at));
         self.was_forgotten || has_left && !serves_others
     }

@@ -1,0 +1,158 @@
+//! Replicas in their home's engine: what waits for whom, and for how long. The keeper is played by
+//! the test; two real engines meet in the simulator.
+
+use crate::daemon_world::travel::*;
+use crate::daemon_world::{PAGE, Rig};
+use rackpool_core::replica::{Orders, Poll, ReplicaOrder};
+use rackpool_core::wire::{Reply, Request};
+use rackpool_core::{GAddr, Generation, PageId, RackId, Result};
+
+/// The one who writes, and the one who keeps replicas.
+const WRITER: u32 = 0;
+const KEEPER: u32 = 1;
+/// Looks at the clock within a lease, at least.
+const LOOKS: u32 = 100;
+
+fn poll(rig: &mut Rig, number: u64) {
+    let (rack, room, gone, made) = (RackId(1), 4, Vec::new(), Vec::new());
+    rig.submit(KEEPER, Request::ReplicaPoll(Poll { number, rack, room, gone, made }));
+}
+
+/// What a client was answered by now.
+fn answer(rig: &mut Rig, name: u32) -> Option<Result<Reply>> {
+    rig.take_replies();
+    rig.clients.get_mut(&name).unwrap().last.take()
+}
+
+/// Waits for an answer; how many turns that took.
+fn wait(rig: &mut Rig, name: u32) -> (Result<Reply>, u32) {
+    for turns in 0..10_000 {
+        if let Some(reply) = answer(rig, name) {
+            return (reply, turns);
+        }
+        rig.turn();
+    }
+    panic!("client {name} is not answered");
+}
+
+fn orders(rig: &mut Rig) -> Vec<ReplicaOrder> {
+    match wait(rig, KEEPER).0 {
+        Ok(Reply::ReplicaOrders(Orders { reset: false, orders })) => orders,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A page with an open replica, whose keeper has asked for more.
+fn shared(rig: &mut Rig) -> (GAddr, PageId) {
+    rig.join(WRITER);
+    rig.join_remote(KEEPER);
+    let addr = rig.alloc(WRITER, PAGE, false);
+    let page = home_of(rig, addr).page;
+    poll(rig, 1);
+    rig.submit(WRITER, Request::Replicate { page, to: RackId(1) });
+    assert_eq!(wait(rig, WRITER).0, Ok(Reply::Replicas));
+    assert!(matches!(orders(rig)[..], [ReplicaOrder::Fetch(home)] if home.page == page));
+    poll(rig, 2);
+    assert_eq!(orders(rig), [ReplicaOrder::Open(page)]);
+    poll(rig, 3);
+    (addr, page)
+}
+
+fn is_shared(rig: &Rig, addr: GAddr) -> bool {
+    Generation(rig.world.table_word(home_of(rig, addr).frame)).is_shared()
+}
+
+fn add(rig: &mut Rig, addr: GAddr) {
+    rig.submit(WRITER, Request::FetchAdd { addr, n: 1 });
+}
+
+#[test]
+fn a_write_waits_until_replicas_are_closed_and_follows_to_them() {
+    let mut rig = Rig::new(8);
+    let (addr, page) = shared(&mut rig);
+    add(&mut rig, addr);
+    assert_eq!(answer(&mut rig, WRITER), None, "the replica may be read");
+    assert_eq!(orders(&mut rig), [ReplicaOrder::Close(page)]);
+    assert_eq!(answer(&mut rig, WRITER), None, "nobody said that it is closed");
+    poll(&mut rig, 4);
+    assert!(matches!(answer(&mut rig, WRITER), Some(Ok(Reply::Old { .. }))));
+    let found = orders(&mut rig);
+    let [ReplicaOrder::Update { offset: 0, data, .. }, ReplicaOrder::Open(opened)] = &found[..]
+    else {
+        panic!("{found:?}");
+    };
+    assert_eq!((data.0.len(), *opened), (8, page));
+    // While the keeper has not asked again, it has not been told to open once more.
+    add(&mut rig, addr);
+    assert_eq!(answer(&mut rig, WRITER), None);
+    poll(&mut rig, 5);
+    assert_eq!(orders(&mut rig), [ReplicaOrder::Close(page)]);
+    poll(&mut rig, 6);
+    assert!(matches!(answer(&mut rig, WRITER), Some(Ok(Reply::Old { .. }))));
+}
+
+#[test]
+fn a_silent_keeper_is_waited_for_as_long_as_its_lease_and_then_begins_anew() {
+    let mut rig = Rig::new(8);
+    let (addr, page) = shared(&mut rig);
+    add(&mut rig, addr);
+    assert_eq!(orders(&mut rig), [ReplicaOrder::Close(page)]);
+    let (reply, turns) = wait(&mut rig, WRITER);
+    assert!(matches!(reply, Ok(Reply::Old { .. })), "{reply:?}");
+    assert!((LOOKS..LOOKS + 10).contains(&turns), "{turns} turns");
+    poll(&mut rig, 4);
+    let reset = Orders { reset: true, orders: Vec::new() };
+    assert_eq!(answer(&mut rig, KEEPER), Some(Ok(Reply::ReplicaOrders(reset))));
+}
+
+#[test]
+fn a_home_that_starts_again_lets_nobody_write_before_the_lease_is_over() {
+    let mut rig = Rig::new(8);
+    let (addr, _) = shared(&mut rig);
+    rig.clients.get_mut(&KEEPER).unwrap().pending = None;
+    rig.daemon = None;
+    rig.start();
+    assert!(is_shared(&rig, addr));
+    add(&mut rig, addr);
+    let (reply, turns) = wait(&mut rig, WRITER);
+    assert!(matches!(reply, Ok(Reply::Old { .. })), "{reply:?}");
+    assert!(turns >= LOOKS, "{turns} turns");
+    assert!(!is_shared(&rig, addr));
+}
+
+#[test]
+fn what_is_freed_or_moved_has_no_replica_any_more() {
+    for moves in [false, true] {
+        let mut rig = Rig::new(8);
+        let (addr, page) = shared(&mut rig);
+        let request = match moves {
+            true => {
+                let generation = home_of(&rig, addr).generation;
+                Request::MoveOut { page, generation }
+            }
+            false => Request::Free { addr, bytes: PAGE },
+        };
+        rig.submit(WRITER, request);
+        assert_eq!(answer(&mut rig, WRITER), None, "it may be read");
+        assert_eq!(orders(&mut rig), [ReplicaOrder::Drop(page)]);
+        poll(&mut rig, 4);
+        let (reply, turns) = wait(&mut rig, WRITER);
+        assert!(reply.is_ok() && turns < LOOKS, "{reply:?} after {turns} turns");
+    }
+}
+
+#[test]
+fn what_came_over_a_connection_that_has_ended_is_not_executed() {
+    let mut rig = Rig::new(8);
+    let (addr, page) = shared(&mut rig);
+    rig.join_remote(2);
+    let id = rig.clients[&2].id;
+    rig.submit(2, Request::FetchAdd { addr, n: 5 });
+    assert_eq!(orders(&mut rig), [ReplicaOrder::Close(page)]);
+    let rackpool_core::daemon::ClientId::Remote(record) = id else { panic!("{id:?}") };
+    rig.run(|daemon, _| daemon.leave_remote(record));
+    rig.clients.get_mut(&2).unwrap().pending = None;
+    add(&mut rig, addr);
+    poll(&mut rig, 4);
+    assert_eq!(wait(&mut rig, WRITER).0, Ok(Reply::Old { value: 0 }));
+}
