@@ -12,7 +12,7 @@ use rackpool_hw::numa::Placement;
 use rackpool_hw::process::raise_descriptor_limit;
 use rackpool_hw::secret::Secret;
 use rackpool_kv::cache::{
-    Cache, Error, Options, ReadCost, Shelving, Tier, TierRule, partitions_for,
+    Cache, Error, Mode, Options, ReadCost, Shelving, Tier, TierRule, partitions_for,
 };
 use rackpool_kv::front::auth::read_users;
 use rackpool_kv::front::core::Settings;
@@ -169,6 +169,10 @@ fn cores() -> usize {
 fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
     // Whoever can choose keys must not be able to choose their places as well.
     let seed = rackpool_hw::process::random_u64();
+    if args.lossy_index && args.policy.mode == Mode::Store {
+        let why = "--lossy-index loses items: give another --policy than noeviction";
+        return Err(Failure::usage(why));
+    }
     let options = Options {
         memory: args.memory,
         partitions: partitions_for(threads as u32),
@@ -180,6 +184,8 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         // One thread has nobody to share with.
         shared_reads: threads > 1,
         placement: args.interleave.clone(),
+        items_expected: args.items.unwrap_or(0),
+        is_lossy: args.lossy_index,
         ..Options::default()
     };
     let shelving = args.value_tier.as_ref().map(|nodes| value_tier(nodes, args)).transpose()?;

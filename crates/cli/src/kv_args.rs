@@ -71,6 +71,7 @@ Examples:
   rackpool kv --memory 4g --resp 6379 --value-tier numa:1 --value-tier-memory 64g
   rackpool kv --memory 4g --resp 6379 --value-tier numa:1 --value-tier-rule bandwidth
   rackpool kv --memory 8g --resp 6379 --interleave numa:0=3,numa:1=1
+  rackpool kv --memory 8g --memcached 11211 --items 40000000 --lossy-index
   rackpool kv --memory 1g --resp 6379 --pool 127.0.0.1:7400 --pool-memory 64g
   rackpool kv --memory 1g --resp 6379 --tls-cert cert.pem --tls-key key.pem
 
@@ -116,6 +117,13 @@ pub struct KvArgs {
     /// for those used N times; noeviction: all, and what finds no room is refused
     #[arg(long, value_name = "NAME", default_value = "tinylfu", value_parser = parse_policy)]
     pub policy: NamedPolicy,
+    /// Make the index for so many items at the start, which spares it from growing
+    #[arg(long, value_name = "N")]
+    pub items: Option<u64>,
+    /// HERD's index: it has one bucket for a key and never grows, so look-ups touch no other, and
+    /// an item that finds its bucket full replaces another one
+    #[arg(long, requires = "items")]
+    pub lossy_index: bool,
     /// Longest value [default: a quarter of the memory of a thread's share]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub max_value: Option<u64>,

@@ -108,6 +108,36 @@ fn without_eviction_a_full_server_refuses_and_keeps_what_it_has() {
 }
 
 #[test]
+fn herds_index_replaces_items_where_the_usual_one_grows() {
+    const ITEMS: u32 = 20_000;
+    let words = ["kv", "--memory", "16m", "--threads", "1", "--memcached", "0", "--items", "1000"];
+    for lossy in [&[][..], &["--lossy-index"]] {
+        let mut server = Server::start(&[&words[..], lossy].concat());
+        let memcached = door(&server, "memcached");
+        let of_all = |line: fn(u32) -> String| {
+            let numbers: Vec<u32> = (0..ITEMS).collect();
+            let batches = numbers.chunks(1000);
+            let lines = batches.map(|batch| batch.iter().map(|index| line(*index)).collect());
+            let asks = lines.map(|lines: String| ask(&memcached, &(lines + "mn\r\n"), "MN\r\n"));
+            asks.map(|said| said.replace("MN\r\n", "")).collect::<String>()
+        };
+        let said = of_all(|index| format!("ms key{index} 5 q\r\n{index:05}\r\n"));
+        assert_eq!(said, "");
+        let said = of_all(|index| format!("mg key{index} k v q\r\n"));
+        let lines: Vec<&str> = said.lines().collect();
+        for item in lines.chunks(2) {
+            let index: u32 = item[1].parse().unwrap();
+            assert_eq!(item[0], format!("VA 5 kkey{index}"));
+        }
+        let found = lines.len() as u32 / 2;
+        let stats = ask(&memcached, "stats\r\n", "END\r\n");
+        assert!(stats.contains(&format!("STAT evictions {}\r\n", ITEMS - found)), "{stats}");
+        assert_eq!(found == ITEMS, lossy.is_empty(), "{found} of {ITEMS} items");
+        assert_eq!(server.terminate(), Some(0));
+    }
+}
+
+#[test]
 fn herds_door_opens_the_same_cache_to_processes_of_this_host() {
     let name = format!("rackpool/test/{}", unique("herd"));
     let words = ["kv", "--memory", "32m", "--memcached", "0", "--threads", "2", "--herd", &name];
@@ -251,6 +281,12 @@ fn what_cannot_be_served_is_refused_with_the_way_out() {
         (&["--resp", "0", "--warm", &dir.file("no/file")], "io", "no/file"),
         (&["--resp", "0", "--memory", "1k"], "usage", "memory"),
         (&["--resp", "0", "--policy", "lru"], "usage", "tinylfu"),
+        (&["--resp", "0", "--lossy-index"], "usage", "--items"),
+        (
+            &["--resp", "0", "--items", "9", "--lossy-index", "--policy", "noeviction"],
+            "usage",
+            "noeviction",
+        ),
         (&["--resp", "0", "--value-tier", "numa:777"], "no-node", "nodes with memory: 0"),
         (&["--resp", "0", "--value-tier-rule", "bandwidth"], "usage", "--value-tier"),
         (&["--resp", "0", "--interleave", "numa:0=1,numa:9=1"], "no-node", "memory: 0"),

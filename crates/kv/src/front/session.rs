@@ -687,3 +687,6 @@ fn no_memory(core: &mut Core, request: &Request<'_>) {
     core.count(Count::NoMemory);
     core.binary_error(request, binary::Status::OutOfMemory);
 }
+
+#[cfg(test)]
+mod tests;
