@@ -183,7 +183,7 @@ pub(super) struct Connection {
     heard: Nanos,
     pinged: Option<Nanos>,
     looked: Nanos,
-    /// When the device was last seen at work, or reminded of what it has; `None` if it has nothing.
+    /// Since when the device has work and completes none of it, or when it was reminded.
     at_work: Option<Nanos>,
     reminders: u64,
     recoveries: u64,
@@ -636,11 +636,12 @@ impl Connection {
 
     /// Posts a message of no bytes behind work that the device seems to have forgotten.
     fn remind(&mut self, now: Nanos) -> Result<(), Broken> {
-        let has_work = self.stage == Stage::Up && self.lane.has_work();
-        let since = *self.at_work.get_or_insert(now);
-        if !has_work {
+        if self.stage != Stage::Up || !self.lane.has_work() {
             self.at_work = None;
-        } else if now.saturating_sub(since) >= REMIND_NS {
+            return Ok(());
+        }
+        let since = *self.at_work.get_or_insert(now);
+        if now.saturating_sub(since) >= REMIND_NS {
             self.at_work = Some(now);
             self.reminders += u64::from(self.lane.remind(Tag::Credit)?);
         }
