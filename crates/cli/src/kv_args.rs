@@ -117,7 +117,8 @@ pub struct KvArgs {
     /// for those used N times; noeviction: all, and what finds no room is refused
     #[arg(long, value_name = "NAME", default_value = "tinylfu", value_parser = parse_policy)]
     pub policy: NamedPolicy,
-    /// Make the index for so many items at the start, which spares it from growing
+    /// Make the index for so many items at the start, which spares it from growing; it takes half
+    /// of the memory at most
     #[arg(long, value_name = "N")]
     pub items: Option<u64>,
     /// HERD's index: it has one bucket for a key and never grows, so look-ups touch no other, and

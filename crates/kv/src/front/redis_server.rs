@@ -10,6 +10,7 @@ use super::resp::{
     Version, push_array, push_bulk, push_integer, push_map, push_status, push_verbatim,
 };
 use super::stats;
+use std::collections::BTreeSet;
 
 /// What we answer to those who ask for Redis's version: tools compare numbers.
 pub const VERSION: &str = "7.0.15";
@@ -233,7 +234,8 @@ fn client_list(call: &Call<'_>) -> Result<String, String> {
     if !call.is(2, "id") || call.count() == 3 {
         return Err(syntax());
     }
-    let ids: Result<Vec<i64>, String> = (3..call.count()).map(|index| call.number(index)).collect();
+    let ids: Result<BTreeSet<i64>, String> =
+        (3..call.count()).map(|index| call.number(index)).collect();
     let ids = ids.map_err(|_| "ERR Invalid client ID")?;
     Ok(clients.list(now, |id| ids.contains(&(id as i64))))
 }
