@@ -138,6 +138,18 @@ names! {
         AdmitAnybody = "admit-anybody",
         /// Whatever lies at an address is freed, whatever was said of its size.
         FreeAnySize = "free-any-size",
+        /// HERD's fast path: a request that comes again is done again.
+        ApplyRepeatedRequest = "apply-repeated-request",
+        /// A request that comes again is not answered again.
+        DropRepeatedRequest = "drop-repeated-request",
+        /// A thread stops to look at a client's slots, and the client is not told.
+        StopWatchUntold = "stop-watch-untold",
+        /// The key of a client's request slots stays valid when the client has ended.
+        KeepFrameKey = "keep-frame-key",
+        /// A client's request slots are another's before the threads have dropped the first.
+        GiveFrameEarly = "give-frame-early",
+        /// A client finds in its request slots what another left there.
+        GiveFrameUncleared = "give-frame-uncleared",
         /// A one-sided atomic is a load and a store.
         AtomicsInTwoSteps = "atomics-in-two-steps",
         /// Accesses go on beyond the end of a page.
@@ -253,7 +265,8 @@ impl Mutation {
 
     /// Whether a promise is broken that the simulator's checkers look at. The others cost speed, or
     /// are no part of what its clients do, or happen to them without a way out: tests of the
-    /// engines notice them.
+    /// engines notice them. Those of HERD's fast path are noticed by its own virtual world, in the
+    /// tests of `rackpool-kv`.
     pub const fn is_simulated(self) -> bool {
         !matches!(
             self,
@@ -279,6 +292,12 @@ impl Mutation {
                 | Mutation::HideWithdrawal
                 | Mutation::LeaveLinesAtAttach
                 | Mutation::AtomicsApart
+                | Mutation::ApplyRepeatedRequest
+                | Mutation::DropRepeatedRequest
+                | Mutation::StopWatchUntold
+                | Mutation::KeepFrameKey
+                | Mutation::GiveFrameEarly
+                | Mutation::GiveFrameUncleared
         )
     }
 }

@@ -186,6 +186,34 @@ fn a_client_has_one_connected_queue_pair_whatever_the_number_of_threads() {
     }
 }
 
+/// A datagram that finds no receive is lost, so each reply's is there before its request goes out
+/// (HERD §4.3).
+#[test]
+#[ignore = "needs RDMA devices: cargo xtask vm herd"]
+fn receives_are_posted_before_requests() {
+    for carriage in [Carriage::Connected, Carriage::Datagrams] {
+        let server = server_of(2, 2);
+        let mut client = Client::connect_rdma(server.addr().unwrap(), &options(carriage)).unwrap();
+        let (mut rng, mut made, mut spare) = (Rng(43), 0u64, u64::MAX);
+        while made < 4000 {
+            let key = (rng.next() % KEYS).to_le_bytes();
+            let posted = u64::from(client.link().wire().receives());
+            // This one's, and those of all whose replies were not taken.
+            assert!(posted > client.under_way(), "{posted} receives, {} asked", client.under_way());
+            spare = spare.min(posted - client.under_way());
+            match client.submit_get(&key) {
+                Ok(_) => made += 1,
+                Err(Error::Busy { .. }) => {
+                    insist(|| client.wait());
+                    client.poll(|_, _| ()).unwrap();
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        println!("\nresult: {carriage:?}: {made} requests, {spare} receives or more beyond theirs");
+    }
+}
+
 /// A client, as soon as there is room for one.
 fn client_when_free(addr: SocketAddr, carriage: Carriage) -> Client<impl Link> {
     let start = Instant::now();

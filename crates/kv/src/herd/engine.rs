@@ -20,7 +20,7 @@ use super::part::{PART_HEAD_BYTES, PartHead, part_bytes};
 use super::slot::{self, Form, Read};
 use super::tally::{Tally, What};
 use crate::cache::{Cache, Error, Item, Millis};
-use rackpool_core::seam::Mem;
+use rackpool_core::seam::{Mem, Mutation};
 use rackpool_hw::window::Window;
 
 /// Requests of a batch: as many as the cache looks up together.
@@ -127,6 +127,7 @@ impl Slots {
         geometry: &Geometry,
         batch: &mut Batch,
         tally: &Tally,
+        mutated: impl Fn(Mutation) -> bool,
     ) {
         let count = self.windows.len() as u32;
         let (mut window, mut left) = (self.next, count);
@@ -144,7 +145,13 @@ impl Slots {
                     continue;
                 }
             } else if let Some(read) = Form::Sealed.read(&self.requests, at, geometry, last, to) {
+                if mutated(Mutation::ApplyRepeatedRequest) {
+                    self.windows[window as usize].number = 0;
+                }
                 self.take(client, window, read, geometry, batch, tally);
+                if mutated(Mutation::DropRepeatedRequest) {
+                    batch.taken.pop_if(|taken| taken.work == Work::Repeat);
+                }
             } else if again != Some(window) {
                 gap = Some((window, left));
             }
@@ -372,12 +379,23 @@ impl Engine {
     /// there has none.
     #[inline(always)]
     pub fn gather(&mut self, client: u32, tally: &Tally) -> usize {
+        self.gather_in(client, tally, |_| false)
+    }
+
+    /// The same in a world that may leave a safeguard out.
+    #[inline(always)]
+    pub(super) fn gather_in(
+        &mut self,
+        client: u32,
+        tally: &Tally,
+        mutated: impl Fn(Mutation) -> bool,
+    ) -> usize {
         let Engine { form, geometry, clients, batch, .. } = self;
         let Some(Some(slots)) = clients.get_mut(client as usize) else { return 0 };
         let before = batch.taken.len();
         match form {
             Form::Ordered => slots.gather_ordered(client, geometry, batch, tally),
-            Form::Sealed => slots.gather_sealed(client, geometry, batch, tally),
+            Form::Sealed => slots.gather_sealed(client, geometry, batch, tally, &mutated),
         }
         batch.taken.len() - before
     }

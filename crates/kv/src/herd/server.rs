@@ -210,13 +210,16 @@ impl Server {
     }
 
     /// Starts the serving threads; the ways to them.
-    fn start_serving<S: Seat>(
+    fn start_serving<S: Seat + Send>(
         &mut self,
         cache: &Cache,
         geometry: Geometry,
         (clients, pipeline): (u32, Pipeline),
         intakes: Vec<S::Intake>,
-    ) -> Result<Vec<Arc<Post<S>>>, StartError> {
+    ) -> Result<Vec<Arc<Post<S>>>, StartError>
+    where
+        S::Intake: Send,
+    {
         let posts = self.bells.iter().map(|bell| Arc::new(Post::new(Arc::clone(bell))));
         let posts: Vec<Arc<Post<S>>> = posts.collect();
         for ((server, post), intake) in (0..).zip(&posts).zip(intakes) {

@@ -18,6 +18,7 @@ use super::slot::Form;
 use super::tally::{Tallies, Tally, What};
 use crate::cache::{Cache, Millis};
 use crate::front::worker::wall_ms;
+use rackpool_core::seam::Mutation;
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::wait::{Pause, Waiter};
@@ -50,7 +51,7 @@ const ROUNDS_PER_WAKE: u32 = 8;
 /// no-op: HERD's server polls so often in vain (§4.1).
 const ROUNDS_PER_NO_OP: u32 = 100;
 /// Longest sleep of a serving thread: a wake-up that a dying client owed is late by so much.
-const SLEEP_MAX: Duration = Duration::from_millis(100);
+pub(super) const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// A request that did not come into its slot by itself.
 pub(super) struct Request<'a> {
@@ -62,8 +63,8 @@ pub(super) struct Request<'a> {
     pub image: &'a [u8],
 }
 
-/// Where such requests come in, for all clients of a thread.
-pub(super) trait Intake: Send + 'static {
+/// Where such requests come in, for all clients of a thread, and its clocks.
+pub(super) trait Intake: 'static {
     /// Takes what has come.
     fn poll(&mut self, take: &mut dyn FnMut(&Request<'_>));
 
@@ -73,6 +74,22 @@ pub(super) trait Intake: Send + 'static {
 
     /// Whether nothing can come in any more, said once.
     fn take_failure(&mut self) -> bool {
+        false
+    }
+
+    /// Milliseconds since the epoch, by which items expire.
+    fn wall_ms(&self) -> Millis {
+        wall_ms()
+    }
+
+    /// The time of a clock that never goes back, nanoseconds.
+    fn monotonic_ns(&self) -> u64 {
+        monotonic_ns()
+    }
+
+    /// As [`Probe::mutated`](rackpool_core::seam::Probe::mutated).
+    #[inline(always)]
+    fn mutated(&self, _: Mutation) -> bool {
         false
     }
 }
@@ -105,7 +122,7 @@ impl<I: Intake> Intake for Option<I> {
 }
 
 /// A client at a serving thread: its slots, and the ways to it.
-pub(super) trait Seat: Send + 'static {
+pub(super) trait Seat: 'static {
     /// Where requests come in that do not come into their slots by themselves.
     type Intake: Intake;
     /// How its requests and replies are published.
@@ -216,6 +233,8 @@ pub(super) struct Serving<S: Seat> {
     watched: Vec<u32>,
     /// Clients that have set their bit and were not looked at.
     rung: Vec<u32>,
+    /// Requests that were nobody's when they came: client, window, key, image.
+    early: Vec<(u32, u32, u64, Box<[u8]>)>,
     /// Clients with replies that were not woken.
     replied: Vec<u32>,
     /// Rounds so far.
@@ -238,6 +257,7 @@ impl<S: Seat> Serving<S> {
         (post, intake): (Arc<Post<S>>, S::Intake),
         tallies: Arc<Tallies>,
     ) -> Serving<S> {
+        let now = intake.wall_ms();
         Serving {
             server,
             intake,
@@ -247,11 +267,12 @@ impl<S: Seat> Serving<S> {
             places: (0..clients).map(|_| None).collect(),
             watched: Vec::with_capacity(WATCHED_MAX),
             rung: Vec::new(),
+            early: Vec::new(),
             replied: Vec::new(),
             steps: 0,
             rounds: 0,
             vain: 0,
-            now: wall_ms(),
+            now,
         }
     }
 
@@ -276,27 +297,41 @@ impl<S: Seat> Serving<S> {
             }
             if !self.has_lingered(&mut idle_since_ns) {
                 std::thread::yield_now();
-            } else if self.watch_nobody() {
-                self.intake.arm();
-                if self.take_requests() {
-                    continue;
-                }
-                self.tally().add(What::Sleeps, 1);
+            } else if self.is_to_sleep() {
                 self.post.bell.bitmap.sleep(SLEEP_MAX);
-                self.look_around();
-                // Also if a client that must not has cleared the bit of the mail.
-                self.read_mail();
+                self.woke();
                 waiter.progressed();
             }
         }
     }
 
+    /// Stops to watch, and to take requests without being rung for; `false` if somebody asks just
+    /// now.
+    pub(super) fn is_to_sleep(&mut self) -> bool {
+        if !self.watch_nobody() {
+            return false;
+        }
+        self.intake.arm();
+        if self.take_requests() {
+            return false;
+        }
+        self.tally().add(What::Sleeps, 1);
+        true
+    }
+
+    /// What comes after a sleep.
+    pub(super) fn woke(&mut self) {
+        self.look_around();
+        // Also if a client that must not has cleared the bit of the mail.
+        self.read_mail();
+    }
+
     /// Whether nobody has asked for so long that the clients may be told that nobody watches them.
-    fn has_lingered(&self, since_ns: &mut Option<u64>) -> bool {
+    pub(super) fn has_lingered(&self, since_ns: &mut Option<u64>) -> bool {
         if S::LINGER.is_zero() || self.watched.is_empty() {
             return true;
         }
-        let now_ns = monotonic_ns();
+        let now_ns = self.intake.monotonic_ns();
         let idle_ns = now_ns - *since_ns.get_or_insert(now_ns);
         u128::from(idle_ns) >= S::LINGER.as_nanos()
     }
@@ -306,7 +341,7 @@ impl<S: Seat> Serving<S> {
     }
 
     /// Looks at all who may ask, and serves them; whether anybody asked.
-    fn round(&mut self) -> bool {
+    pub(super) fn round(&mut self) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
         self.steps += 1;
         if self.steps >= STEPS_PER_CLOCK {
@@ -339,7 +374,7 @@ impl<S: Seat> Serving<S> {
 
     /// Looks at what changes by itself: the time, and whether devices have failed.
     fn look_around(&mut self) {
-        self.now = wall_ms();
+        self.now = self.intake.wall_ms();
         if self.engine.holds_long() {
             self.engine.lapse(self.now);
         }
@@ -352,15 +387,27 @@ impl<S: Seat> Serving<S> {
     /// clients that are not watched.
     #[inline(always)]
     fn take_requests(&mut self) -> bool {
-        let Serving { intake, places, rung, .. } = self;
+        let Serving { intake, places, rung, early, .. } = self;
         let before = rung.len();
         intake.poll(&mut |request| {
-            let Some(Some(place)) = places.get(request.client as usize) else { return };
-            if place.seat.accept(request) && !place.is_watched {
-                rung.push(request.client);
+            if !accept(places, rung, request) {
+                early.push((request.client, request.window, request.key, request.image.into()));
             }
         });
-        rung.len() > before
+        if !self.early.is_empty() {
+            self.take_early();
+        }
+        self.rung.len() > before
+    }
+
+    /// Takes requests that were nobody's: those of a client whose letter was not read yet.
+    #[cold]
+    fn take_early(&mut self) {
+        self.read_mail();
+        let Serving { places, rung, early, .. } = self;
+        for (client, window, key, image) in early.drain(..) {
+            accept(places, rung, &Request { client, window, key, image: &image });
+        }
     }
 
     /// Its engine with another pipeline.
@@ -457,7 +504,9 @@ impl<S: Seat> Serving<S> {
         if self.engine.gathered() >= BATCH_ENOUGH {
             self.serve_first();
         }
-        self.engine.gather(client, &self.tallies.0[self.server as usize])
+        let Serving { engine, intake, tallies, .. } = self;
+        let tally = &tallies.0[self.server as usize];
+        engine.gather_in(client, tally, |mutation| intake.mutated(mutation))
     }
 
     fn begin_to_watch(&mut self, client: u32) {
@@ -532,6 +581,21 @@ impl<S: Seat> Serving<S> {
             }
         }
     }
+}
+
+/// Puts a request into its slot, if it is the client's; whether it is.
+#[inline]
+fn accept<S: Seat>(
+    places: &[Option<Place<S>>],
+    rung: &mut Vec<u32>,
+    request: &Request<'_>,
+) -> bool {
+    let Some(Some(place)) = places.get(request.client as usize) else { return false };
+    let is_own = place.seat.accept(request);
+    if is_own && !place.is_watched {
+        rung.push(request.client);
+    }
+    is_own
 }
 
 /// Takes note of a reply.

@@ -1,6 +1,7 @@
 //! Stands for `rdma` in a program that is built without the feature `verbs`: nothing of it is ever
 //! made.
 
+use super::keeper::{DeviceSeat, Devices};
 use crate::herd::geometry::Geometry;
 use crate::herd::serving::{self, Bell, Request};
 use rackpool_hw::fabric::FabricError;
@@ -17,32 +18,37 @@ impl Door {
     pub fn intake(&self, _: u32, _: Arc<Bell>) -> Result<Intake, FabricError> {
         match *self {}
     }
+}
 
-    pub fn join(&mut self, _: u32, _: &Window, _: &[u8]) -> Option<(Vec<Seat>, Vec<u8>)> {
+impl Devices for Door {
+    type Seat = Seat;
+    type Intake = Option<Intake>;
+
+    fn join(&mut self, _: u32, _: &Window, _: &[u8]) -> Option<(Vec<Seat>, Vec<u8>)> {
         match *self {}
     }
 
-    pub fn take_made(&mut self) -> u64 {
+    fn take_made(&mut self) -> u64 {
         match *self {}
     }
 
-    pub fn leave(&mut self, _: u32) {
+    fn leave(&mut self, _: u32) {
         match *self {}
     }
 }
 
 pub(in crate::herd) enum Seat {}
 
-impl Seat {
-    pub fn is_heard(&self) -> bool {
+impl DeviceSeat for Seat {
+    fn is_heard(&self) -> bool {
         match *self {}
     }
 
-    pub fn reply(&mut self, _: &[u8]) -> bool {
+    fn reply(&mut self, _: &[u8]) -> bool {
         match *self {}
     }
 
-    pub fn ring(&self) {
+    fn ring(&self) {
         match *self {}
     }
 }

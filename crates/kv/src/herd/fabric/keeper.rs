@@ -1,5 +1,6 @@
 //! The doorkeeper of a fabric: the target that clients write to, their frames, who comes and who
-//! goes. One thread, asleep unless somebody comes, goes, or rings.
+//! goes. One thread, asleep unless somebody comes, goes, or rings. What it decides ([`Keeper`])
+//! knows neither sockets nor clocks, and runs in virtual time as well.
 //!
 //! Ordering rule of a frame: revoked (its table word changes, and the fabric's thread has left it)
 //! when its connection ends; dropped by every serving thread; cleared; given out under another key.
@@ -9,7 +10,7 @@ use super::super::error::StartError;
 use super::super::geometry::{FABRIC_GUESTS_MAX, Geometry};
 use super::super::message::HEAD_BYTES;
 use super::super::server::{FabricDoor, Server, io_error};
-use super::super::serving::{Letter, Post, Request, Seat};
+use super::super::serving::{Intake, Letter, Post, Request, Seat};
 use super::super::slot::Form;
 use super::super::tally::{Tallies, What};
 use super::super::welcome::{Hello, Verdict, Welcome};
@@ -17,8 +18,9 @@ use super::note::{self, BELL_BYTES, Grant, TAG_BYTES, Tag};
 use super::rdma;
 use rackpool_core::addr::{FrameIndex, PageGeometry};
 use rackpool_core::layout::{RegionLayout, table_word};
-use rackpool_core::seam::{FabricEvent, Mem, PeerId};
+use rackpool_core::seam::{FabricEvent, Mem, Mutation, Nanos, PeerId};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_hw::fabric::monotonic_ns;
 use rackpool_hw::fabric::tcp::{Target, TargetOptions, TargetSendError};
 use rackpool_hw::process::random_u64;
 use rackpool_hw::window::Window;
@@ -26,7 +28,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// A connection that was not let in is closed after so long.
@@ -39,9 +41,94 @@ const LINGER: Duration = Duration::from_millis(1);
 /// Keys are numbered from a random number below this on: a key of another server is none here.
 const KEY_BITS: u32 = 48;
 
+/// The door's end of its clients' connections. Calls do not block.
+pub(in super::super) trait Port: Clone + 'static {
+    /// What clients may come by beside it.
+    type Devices: Devices;
+
+    /// Sends a message, behind those before it.
+    fn send(&self, peer: PeerId, message: &[u8]) -> Result<(), TargetSendError>;
+
+    /// Ends a connection; [`FabricEvent::Closed`] follows.
+    fn close(&self, peer: PeerId);
+
+    /// Appends what has happened, in order.
+    fn poll(&self, events: &mut Vec<FabricEvent>);
+
+    /// The time of a clock that never goes back, nanoseconds.
+    fn now_ns(&self) -> Nanos;
+
+    /// Lets who executes WRITEs go on. Blocks for a moment.
+    fn pause(&self);
+
+    /// As [`Probe::mutated`](rackpool_core::seam::Probe::mutated).
+    fn mutated(&self, _: Mutation) -> bool {
+        false
+    }
+}
+
+/// Devices by which requests and replies travel beside the connections.
+pub(in super::super) trait Devices: 'static {
+    /// How a thread's replies reach a client.
+    type Seat: DeviceSeat;
+    /// Where a thread's requests come in.
+    type Intake: Intake;
+
+    /// Lets a client in by the way that its message asks for: what each thread needs to answer it,
+    /// and what it is told. `frame` is its request slots.
+    fn join(
+        &mut self,
+        client: u32,
+        frame: &Window,
+        call: &[u8],
+    ) -> Option<(Vec<Self::Seat>, Vec<u8>)>;
+
+    /// How many connected queue pairs were made since this was asked last.
+    fn take_made(&mut self) -> u64;
+
+    /// A client has ended: when this returns, nothing is written into its frame any more.
+    fn leave(&mut self, client: u32);
+}
+
+/// A client that came by devices, at a thread.
+pub(in super::super) trait DeviceSeat: 'static {
+    /// Whether requests come by datagram, so that there is nothing to watch or to ring.
+    fn is_heard(&self) -> bool;
+
+    /// Puts a reply behind those that [`DeviceSeat::ring`] sends; `false` if it does not fit.
+    fn reply(&mut self, message: &[u8]) -> bool;
+
+    /// Sends the replies of a batch.
+    fn ring(&self);
+}
+
+impl Port for Arc<Target> {
+    type Devices = rdma::Door;
+
+    fn send(&self, peer: PeerId, message: &[u8]) -> Result<(), TargetSendError> {
+        Target::send(self, peer, message)
+    }
+
+    fn close(&self, peer: PeerId) {
+        Target::close(self, peer);
+    }
+
+    fn poll(&self, events: &mut Vec<FabricEvent>) {
+        Target::poll(self, events);
+    }
+
+    fn now_ns(&self) -> Nanos {
+        monotonic_ns()
+    }
+
+    fn pause(&self) {
+        std::thread::yield_now();
+    }
+}
+
 /// A client at a serving thread: its slots, and the connection that its replies go out by.
-pub(in super::super) struct Far {
-    target: Arc<Target>,
+pub(in super::super) struct Far<P: Port = Arc<Target>> {
+    port: P,
     peer: PeerId,
     server: u32,
     requests: Window,
@@ -50,17 +137,17 @@ pub(in super::super) struct Far {
     key: u64,
     message: Vec<u8>,
     /// The way by devices, if it has taken that.
-    rdma: Option<rdma::Seat>,
+    rdma: Option<<P::Devices as Devices>::Seat>,
 }
 
-impl Far {
+impl<P: Port> Far<P> {
     fn is_heard(&self) -> bool {
-        self.rdma.as_ref().is_some_and(rdma::Seat::is_heard)
+        self.rdma.as_ref().is_some_and(DeviceSeat::is_heard)
     }
 }
 
-impl Seat for Far {
-    type Intake = Option<rdma::Intake>;
+impl<P: Port> Seat for Far<P> {
+    type Intake = <P::Devices as Devices>::Intake;
     const FORM: Form = Form::Sealed;
     const LINGER: Duration = LINGER;
     const WAKES_LATER: bool = false;
@@ -89,11 +176,11 @@ impl Seat for Far {
     /// Whatever it writes until it hears of this, it rings for. So slots are not looked at again:
     /// what is in them may never be a whole message.
     fn end_to_watch(&self, _: impl FnOnce() -> bool) -> bool {
-        if self.is_heard() {
+        if self.is_heard() || self.port.mutated(Mutation::StopWatchUntold) {
             return true;
         }
         let tag = Tag { server: self.server, window: 0, is_watched: false };
-        self.target.send(self.peer, &tag.bytes()) != Err(TargetSendError::Busy)
+        self.port.send(self.peer, &tag.bytes()) != Err(TargetSendError::Busy)
     }
 
     fn reply(&mut self, replied: Replied, is_watched: bool) {
@@ -111,7 +198,7 @@ impl Seat for Far {
         }
         // A connection with too many replies that nobody reads, or without an end: who still waits
         // asks again.
-        let _ = self.target.send(self.peer, &self.message);
+        let _ = self.port.send(self.peer, &self.message);
     }
 
     fn settle(&self) {}
@@ -131,27 +218,52 @@ struct Guest {
     windows: u32,
 }
 
-/// The thread that lets clients in.
-pub(in super::super) struct FabricKeeper {
-    target: Arc<Target>,
+/// Lets clients in, and sees them go.
+pub(in super::super) struct Keeper<P: Port> {
+    port: P,
     /// Before the pages, into which devices write.
-    rdma: Option<rdma::Door>,
-    pages: Window,
-    table: Window,
-    cells: Window,
-    layout: RegionLayout,
+    rdma: Option<P::Devices>,
+    memory: Frames,
     geometry: Geometry,
     seed: u64,
-    posts: Vec<Arc<Post<Far>>>,
+    posts: Vec<Arc<Post<Far<P>>>>,
     tallies: Arc<Tallies>,
     /// Who has connected and was not let in yet, since when.
-    strangers: BTreeMap<PeerId, Instant>,
+    strangers: BTreeMap<PeerId, Nanos>,
     guests: BTreeMap<PeerId, Guest>,
     /// Frames that no client has.
     free: Vec<u32>,
     /// Frames that serving threads may still touch.
     leaving: Vec<(u32, Arc<()>)>,
     key: u64,
+    events: Vec<FabricEvent>,
+}
+
+/// The memory of a target: a frame of pages for each client, their keys, and the cell in which the
+/// fabric's thread announces the frame that it writes.
+#[derive(Clone)]
+pub(in super::super) struct Frames {
+    pub layout: RegionLayout,
+    pub pages: Window,
+    pub table: Window,
+    pub cells: Window,
+}
+
+impl Frames {
+    /// For so many clients. Errors: of the system.
+    pub fn new(geometry: &Geometry, clients: u32) -> std::io::Result<Frames> {
+        let pages = PageGeometry::from_page_bytes(geometry.bytes().next_power_of_two().max(4096))
+            .expect("bounded slots fit a page");
+        let layout = RegionLayout { pages, frame_count: clients };
+        let pages = Window::private(layout.pages_bytes())?;
+        let (table, cells) = (Window::heap(layout.table_bytes()), Window::heap(64));
+        Ok(Frames { layout, pages, table, cells })
+    }
+}
+
+/// The thread that lets clients in.
+pub(in super::super) struct FabricKeeper {
+    keeper: Keeper<Arc<Target>>,
     poller: Poller,
     /// Notified when the target has something.
     event: Arc<WakeEvent>,
@@ -170,20 +282,16 @@ impl FabricKeeper {
         (posts, rdma): (Vec<Arc<Post<Far>>>, Option<rdma::Door>),
         seed: u64,
     ) -> Result<FabricKeeper, StartError> {
-        let pages = PageGeometry::from_page_bytes(geometry.bytes().next_power_of_two().max(4096))
-            .expect("bounded slots fit a page");
-        let layout = RegionLayout { pages, frame_count: door.clients };
-        let pages = Window::private(layout.pages_bytes()).map_err(io_error("memory"))?;
-        let (table, cells) = (Window::heap(layout.table_bytes()), Window::heap(64));
+        let memory = Frames::new(&geometry, door.clients).map_err(io_error("memory"))?;
         let event = Arc::new(WakeEvent::new().map_err(io_error("waking the doorkeeper"))?);
         let waker = Arc::clone(&event);
-        let windows = (pages.clone(), table.clone(), cells.clone());
+        let Frames { layout, pages, table, cells } = memory.clone();
         let target = Target::start(TargetOptions {
             connections_max: door.clients + FABRIC_GUESTS_MAX,
             secret: door.secret.clone(),
             waker: Arc::new(move || waker.notify()),
             log: Arc::new(|_| ()),
-            ..TargetOptions::new(door.listen, layout, windows.0, windows.1, windows.2)
+            ..TargetOptions::new(door.listen, layout, pages, table, cells)
         })?;
         let stop = Arc::clone(server.stop_event());
         let poller = Poller::new().map_err(io_error("waiting for clients"))?;
@@ -191,48 +299,71 @@ impl FabricKeeper {
         let added = added.and_then(|()| poller.add(&*stop, STOP, Interest::Read));
         added.map_err(io_error("waiting for clients"))?;
         let key = random_u64().map_err(io_error("the system's random numbers"))?;
-        Ok(FabricKeeper {
-            target: Arc::new(target),
-            rdma,
-            pages,
-            table,
-            cells,
-            layout,
-            geometry,
-            seed,
-            posts,
-            tallies: Arc::clone(server.tallies()),
-            strangers: BTreeMap::new(),
-            guests: BTreeMap::new(),
-            free: (0..door.clients).rev().collect(),
-            leaving: Vec::new(),
-            key: key >> (u64::BITS - KEY_BITS),
-            poller,
-            event,
-            _stop: stop,
-        })
+        let (target, tallies) = (Arc::new(target), Arc::clone(server.tallies()));
+        let keeper = Keeper::new(target, rdma, posts, memory, (geometry, seed, key), tallies);
+        Ok(FabricKeeper { keeper, poller, event, _stop: stop })
     }
 
     pub(in super::super) fn addr(&self) -> SocketAddr {
-        self.target.local_addr()
+        self.keeper.port.local_addr()
     }
 
     pub(in super::super) fn run(&mut self, is_stopping: &AtomicBool) {
-        let (mut ready, mut events): (Vec<Readiness>, Vec<FabricEvent>) = Default::default();
+        let mut ready: Vec<Readiness> = Vec::new();
         // Relaxed: as in `Server::stop`.
         while !is_stopping.load(Ordering::Relaxed) {
-            let timeout = (!self.strangers.is_empty()).then_some(HELLO_LOOKS);
+            let timeout = self.keeper.looks_after();
             if self.poller.wait(timeout, &mut ready).is_err() {
                 std::thread::sleep(HELLO_LOOKS);
             }
             ready.clear();
             self.event.drain();
-            self.target.poll(&mut events);
-            for event in events.drain(..) {
-                self.hear(event);
-            }
-            self.close_strangers();
+            self.keeper.turn();
         }
+    }
+}
+
+impl<P: Port> Keeper<P> {
+    /// Of a port whose clients write into `memory`; `key` is random.
+    pub(in super::super) fn new(
+        port: P,
+        rdma: Option<P::Devices>,
+        posts: Vec<Arc<Post<Far<P>>>>,
+        memory: Frames,
+        (geometry, seed, key): (Geometry, u64, u64),
+        tallies: Arc<Tallies>,
+    ) -> Keeper<P> {
+        Keeper {
+            port,
+            rdma,
+            free: (0..memory.layout.frame_count).rev().collect(),
+            memory,
+            geometry,
+            seed,
+            posts,
+            tallies,
+            strangers: BTreeMap::new(),
+            guests: BTreeMap::new(),
+            leaving: Vec::new(),
+            key: key >> (u64::BITS - KEY_BITS),
+            events: Vec::new(),
+        }
+    }
+
+    /// When it has to look although nothing happens.
+    pub(in super::super) fn looks_after(&self) -> Option<Duration> {
+        (!self.strangers.is_empty()).then_some(HELLO_LOOKS)
+    }
+
+    /// Does what is due.
+    pub(in super::super) fn turn(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        self.port.poll(&mut events);
+        for event in events.drain(..) {
+            self.hear(event);
+        }
+        self.events = events;
+        self.close_strangers();
     }
 
     fn count(&self, what: What) {
@@ -242,7 +373,7 @@ impl FabricKeeper {
     fn hear(&mut self, event: FabricEvent) {
         match event {
             FabricEvent::Connected { peer } => {
-                self.strangers.insert(peer, Instant::now());
+                self.strangers.insert(peer, self.port.now_ns());
             }
             FabricEvent::Received { peer, message } => match self.guests.get(&peer) {
                 Some(Guest { client, windows }) => {
@@ -271,7 +402,7 @@ impl FabricKeeper {
         match server.and_then(|server| self.posts.get(server as usize)) {
             Some(post) => post.bell.ring(client),
             // It speaks nonsense.
-            None => self.target.close(peer),
+            None => self.port.close(peer),
         }
     }
 
@@ -286,11 +417,13 @@ impl FabricKeeper {
             }
             Err(verdict) => {
                 self.count(What::Rejected);
-                Welcome::new(verdict, self.geometry, self.layout.frame_count).as_bytes().to_vec()
+                Welcome::new(verdict, self.geometry, self.memory.layout.frame_count)
+                    .as_bytes()
+                    .to_vec()
             }
         };
         // A client that is gone already is heard of next.
-        let _ = self.target.send(peer, &message);
+        let _ = self.port.send(peer, &message);
     }
 
     /// Gives a frame to a client and tells the serving threads of it.
@@ -300,24 +433,27 @@ impl FabricKeeper {
             return Err(Verdict::Windows);
         }
         let geometry = Geometry { windows, ..self.geometry };
-        let free = &mut self.free;
+        let (free, is_early) = (&mut self.free, self.port.mutated(Mutation::GiveFrameEarly));
         // Acquire, by `get_mut`: the threads that have dropped it do not touch the frame any more.
         self.leaving.retain_mut(|(client, done)| {
-            let has_left = Arc::get_mut(done).is_some();
+            let has_left = Arc::get_mut(done).is_some() || is_early;
             free.extend(has_left.then_some(*client));
             !has_left
         });
         let client = self.free.pop().ok_or(Verdict::Full)?;
         let frame = FrameIndex(client);
-        let offset = self.layout.frame_offset(frame);
-        self.pages.zero(offset, self.layout.pages.page_bytes());
+        let Frames { layout, pages, table, .. } = &self.memory;
+        let offset = layout.frame_offset(frame);
+        if !self.port.mutated(Mutation::GiveFrameUncleared) {
+            pages.zero(offset, layout.pages.page_bytes());
+        }
         self.key += 1;
-        self.table.store(table_word(frame), self.key);
+        table.store(table_word(frame), self.key);
         for (server, post) in (0..).zip(&self.posts) {
             let seat = self.seat(peer, client, (server, windows), None);
             post.send(Letter::Enter { client, seat });
         }
-        let mut welcome = Welcome::new(Verdict::Welcome, geometry, self.layout.frame_count);
+        let mut welcome = Welcome::new(Verdict::Welcome, geometry, layout.frame_count);
         (welcome.client, welcome.seed) = (client, self.seed);
         Ok((client, welcome, Grant { offset, key: self.key }))
     }
@@ -328,19 +464,20 @@ impl FabricKeeper {
         peer: PeerId,
         client: u32,
         (server, windows): (u32, u32),
-        rdma: Option<rdma::Seat>,
-    ) -> Far {
+        rdma: Option<<P::Devices as Devices>::Seat>,
+    ) -> Far<P> {
         let geometry = Geometry { windows, ..self.geometry };
         let bytes = u64::from(windows) * geometry.slot_bytes();
-        let at = self.layout.frame_offset(FrameIndex(client)) + geometry.offset(server, 0, 0);
+        let Frames { layout, pages, table, .. } = &self.memory;
+        let at = layout.frame_offset(FrameIndex(client)) + geometry.offset(server, 0, 0);
         Far {
-            target: Arc::clone(&self.target),
+            port: self.port.clone(),
             peer,
             server,
-            requests: self.pages.slice(at, bytes),
+            requests: pages.slice(at, bytes),
             replies: Window::heap(bytes),
             slot_bytes: geometry.slot_bytes(),
-            key: self.table.load(table_word(FrameIndex(client))),
+            key: table.load(table_word(FrameIndex(client))),
             message: Vec::new(),
             rdma,
         }
@@ -348,19 +485,20 @@ impl FabricKeeper {
 
     /// A client that was let in, and has asked nothing yet, asks for the way by devices.
     fn call(&mut self, peer: PeerId, client: u32, windows: u32, message: &[u8]) {
-        let offset = self.layout.frame_offset(FrameIndex(client));
-        let frame = self.pages.slice(offset, self.layout.pages.page_bytes());
+        let Frames { layout, pages, .. } = &self.memory;
+        let offset = layout.frame_offset(FrameIndex(client));
+        let frame = pages.slice(offset, layout.pages.page_bytes());
         // A second call would find its frame in use.
         let door = self.rdma.as_mut();
         let joined = door.and_then(|door| {
             door.leave(client);
             door.join(client, &frame, message)
         });
-        let made = self.rdma.as_mut().map_or(0, rdma::Door::take_made);
+        let made = self.rdma.as_mut().map_or(0, Devices::take_made);
         self.tallies.0[self.posts.len()].add(What::QueuePairs, made);
         let Some((seats, consent)) = joined else {
             // What is no consent is a refusal.
-            let _ = self.target.send(peer, &[0; 40]);
+            let _ = self.port.send(peer, &[0; 40]);
             return;
         };
         for ((server, post), rdma) in (0..).zip(&self.posts).zip(seats) {
@@ -369,7 +507,7 @@ impl FabricKeeper {
             post.send(Letter::Enter { client, seat });
         }
         // A client that is gone already is heard of next.
-        let _ = self.target.send(peer, &consent);
+        let _ = self.port.send(peer, &consent);
     }
 
     /// A connection has ended.
@@ -388,23 +526,31 @@ impl FabricKeeper {
     /// Ends a key: when this returns, nothing is executed under it any more. Blocks for one system
     /// call of the fabric's thread at most.
     fn revoke(&mut self, frame: FrameIndex) {
+        if self.port.mutated(Mutation::KeepFrameKey) {
+            return;
+        }
         if let Some(door) = &mut self.rdma {
             door.leave(frame.0);
         }
-        self.table.store(table_word(frame), 0);
+        let Frames { table, cells, .. } = &self.memory;
+        table.store(table_word(frame), 0);
         // Pairs with the fence of `announce` in core/target.rs: the fabric's thread sees the new
         // word, or is seen here.
-        self.table.fence();
-        while self.cells.load(0) == u64::from(frame.0) + 1 {
-            std::thread::yield_now();
+        table.fence();
+        while cells.load(0) == u64::from(frame.0) + 1 {
+            self.port.pause();
         }
     }
 
     /// Closes connections that were not let in and do not go.
     fn close_strangers(&self) {
-        for (peer, since) in &self.strangers {
-            if since.elapsed() > HELLO_WITHIN {
-                self.target.close(*peer);
+        if self.strangers.is_empty() {
+            return;
+        }
+        let now_ns = self.port.now_ns();
+        for (peer, since_ns) in &self.strangers {
+            if now_ns.saturating_sub(*since_ns) > HELLO_WITHIN.as_nanos() as u64 {
+                self.port.close(*peer);
             }
         }
     }

@@ -18,7 +18,6 @@ use rackpool_core::addr::Generation;
 use rackpool_core::seam::{
     BufId, FabricEvent, Mem, PeerId, PostError, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
-use rackpool_hw::fabric::monotonic_ns;
 use rackpool_hw::window::Window;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -31,11 +30,20 @@ struct Ear {
     owes_bell: bool,
 }
 
+/// What the server's frame is to a client that was let in.
+#[derive(Clone, Copy)]
+#[cfg(any(test, feature = "verbs"))]
+pub(in crate::herd) struct Frame {
+    pub client: u32,
+    pub geometry: Geometry,
+    pub at: RemoteAddr,
+}
+
 /// A connection of a fabric.
 pub struct Far<W> {
     wire: W,
     peer: PeerId,
-    #[cfg_attr(not(feature = "verbs"), expect(dead_code, reason = "a datagram has it"))]
+    #[cfg_attr(not(any(test, feature = "verbs")), expect(dead_code, reason = "a datagram has it"))]
     client: u32,
     geometry: Geometry,
     grant: Grant,
@@ -77,6 +85,7 @@ impl<W: Wire> Far<W> {
         let far = Far {
             requests: wire.register(vec![0; geometry.bytes() as usize])?,
             bells: wire.register(bells)?,
+            now_ns: wire.now_ns(),
             wire,
             peer,
             client: welcome.client,
@@ -86,7 +95,6 @@ impl<W: Wire> Far<W> {
             replies: (0..geometry.servers).map(|_| Window::heap(lane_bytes)).collect(),
             ears: vec![Ear::default(); geometry.servers as usize],
             events: Vec::new(),
-            now_ns: monotonic_ns(),
             is_gone: false,
         };
         Ok((far, geometry, welcome.seed))
@@ -95,6 +103,12 @@ impl<W: Wire> Far<W> {
     /// The endpoint: for its counters.
     pub fn wire(&mut self) -> &mut W {
         &mut self.wire
+    }
+
+    #[cfg(any(test, feature = "verbs"))]
+    pub(super) fn frame(&self) -> Frame {
+        let at = RemoteAddr { offset: self.grant.offset, key: Generation(self.grant.key) };
+        Frame { client: self.client, geometry: self.geometry, at }
     }
 
     /// The slot of a request of a thread, counted over all threads.
@@ -189,8 +203,7 @@ impl<W: Wire> Far<W> {
 impl Far<super::Rdma> {
     /// Takes the way by devices; nothing was asked yet. Blocks for 5 s at most.
     pub(super) fn take_way(&mut self, options: &super::RdmaOptions) -> Result<()> {
-        let at = RemoteAddr { offset: self.grant.offset, key: Generation(self.grant.key) };
-        let frame = super::rdma::Frame { client: self.client, geometry: self.geometry, at };
+        let frame = self.frame();
         self.wire.take_way(self.peer, frame, options)
     }
 }
@@ -225,7 +238,7 @@ impl<W: Wire> Link for Far<W> {
     }
 
     fn pump(&mut self, lanes: &[Lane]) -> Result<()> {
-        self.now_ns = monotonic_ns();
+        self.now_ns = self.wire.now_ns();
         self.wire.poll(self.now_ns, &mut self.events);
         let mut events = std::mem::take(&mut self.events);
         let mut heard = Ok(());
@@ -263,7 +276,7 @@ impl<W: Wire> Link for Far<W> {
 
     fn sleep(&mut self, timeout: Duration, is_ready: impl Fn(&Self) -> bool) -> Result<()> {
         if !is_ready(self) && self.events.is_empty() {
-            let deadline = monotonic_ns() + timeout.as_nanos() as u64;
+            let deadline = self.wire.now_ns() + timeout.as_nanos() as u64;
             // What has come is taken by the look that follows.
             self.wire.wait(deadline, &mut self.events);
         }
@@ -279,7 +292,7 @@ fn write_of(grant: Grant, id: u64, local: &[Sge; 1], bell: Option<u32>) -> WorkR
 }
 
 fn await_welcome(wire: &mut impl Wire, peer: PeerId) -> Result<Vec<u8>> {
-    let start = monotonic_ns();
+    let start = wire.now_ns();
     let deadline = start + WELCOME_WITHIN.as_nanos() as u64;
     let mut events = Vec::new();
     loop {
@@ -293,8 +306,8 @@ fn await_welcome(wire: &mut impl Wire, peer: PeerId) -> Result<Vec<u8>> {
                 _ => {}
             }
         }
-        let waited_ms = (monotonic_ns() - start) / 1_000_000;
-        if monotonic_ns() >= deadline {
+        let waited_ms = (wire.now_ns() - start) / 1_000_000;
+        if wire.now_ns() >= deadline {
             return Err(Error::Silent { waited_ms, reminders: 0 });
         }
     }

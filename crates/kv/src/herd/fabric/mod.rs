@@ -39,6 +39,8 @@ mod link;
 mod note;
 #[cfg_attr(not(feature = "verbs"), path = "absent.rs")]
 mod rdma;
+#[cfg(test)]
+mod virtual_time;
 
 pub use link::Far;
 pub(super) use rdma::Door as RdmaDoor;
@@ -65,6 +67,11 @@ pub trait Wire: Fabric {
     /// Polls until something happened or `deadline` (of the fabric's clock, nanoseconds) has
     /// passed; how many events were appended. Blocks.
     fn wait(&mut self, deadline: Nanos, events: &mut Vec<FabricEvent>) -> usize;
+
+    /// The fabric's clock, which never goes back, nanoseconds.
+    fn now_ns(&self) -> Nanos {
+        monotonic_ns()
+    }
 }
 
 impl Wire for Endpoint {

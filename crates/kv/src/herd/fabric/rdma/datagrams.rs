@@ -139,6 +139,8 @@ pub(super) struct Datagrams {
     next: u32,
     slot_bytes: u64,
     found: Vec<Completion>,
+    /// Receives that are posted, those of messages that wait to be taken among them.
+    receives: u32,
     /// Receives to be posted again.
     again: Vec<u64>,
     bytes: Vec<u8>,
@@ -185,6 +187,7 @@ impl Datagrams {
             next: 0,
             slot_bytes,
             found: Vec::with_capacity(64),
+            receives,
             again: Vec::new(),
             bytes: Vec::new(),
         })
@@ -242,14 +245,16 @@ impl Datagrams {
         self.reap();
         let mut count = 0;
         while let Some(completion) = self.ends.arrival() {
+            self.receives -= 1;
             count += usize::from(self.take(&completion, take));
             self.again.push(completion.id);
         }
         if !self.again.is_empty() && !self.ends.has_failed() {
             let (region, slot_bytes) = (&self.region, self.slot_bytes);
             let again = self.again.iter().map(|id| (*id, (region, id * slot_bytes, slot_bytes)));
-            if self.pair.receive(again).is_err() {
-                self.ends.fail();
+            match self.pair.receive(again) {
+                Ok(()) => self.receives += self.again.len() as u32,
+                Err(_) => self.ends.fail(),
             }
         }
         self.again.clear();
@@ -262,6 +267,11 @@ impl Datagrams {
         for completion in self.found.drain(..) {
             self.ends.note(completion);
         }
+    }
+
+    /// Receives that are posted.
+    pub(super) fn receives(&self) -> u32 {
+        self.receives
     }
 
     fn take(&mut self, completion: &Completion, take: &mut dyn FnMut(&[u8], u32)) -> bool {

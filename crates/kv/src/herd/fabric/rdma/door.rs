@@ -1,5 +1,6 @@
 //! The server's end: the unreliable connection of each client, and each thread's datagrams.
 
+use super::super::keeper::{DeviceSeat, Devices};
 use super::datagrams::Datagrams;
 use super::{Call, Carriage, Consent, LABEL_BYTES, Label, Place};
 use crate::herd::geometry::Geometry;
@@ -68,14 +69,6 @@ impl Door {
         Intake::new(Arc::clone(&self.lanes[server as usize]), bell)
     }
 
-    /// Lets a client in by the way that its message asks for: what each thread needs to answer it,
-    /// and what it is told. `frame` is its request slots.
-    pub fn join(&mut self, client: u32, frame: &Window, call: &[u8]) -> Option<Joined> {
-        let call = Call::read_from_bytes(call).ok()?;
-        // What a device refuses is the client's to hear: it asked for it.
-        self.try_join(client, frame, &call).ok().flatten()
-    }
-
     fn try_join(
         &mut self,
         client: u32,
@@ -114,14 +107,23 @@ impl Door {
         }
         Ok(Some((seats, said)))
     }
+}
 
-    /// How many connected queue pairs were made since this was asked last.
-    pub fn take_made(&mut self) -> u64 {
+impl Devices for Door {
+    type Seat = Seat;
+    type Intake = Option<Intake>;
+
+    fn join(&mut self, client: u32, frame: &Window, call: &[u8]) -> Option<Joined> {
+        let call = Call::read_from_bytes(call).ok()?;
+        // What a device refuses is the client's to hear: it asked for it.
+        self.try_join(client, frame, &call).ok().flatten()
+    }
+
+    fn take_made(&mut self) -> u64 {
         std::mem::take(&mut self.made)
     }
 
-    /// A client has ended: when this returns, nothing is written into its frame any more.
-    pub fn leave(&mut self, client: u32) {
+    fn leave(&mut self, client: u32) {
         if let Some(Connection { mut pair, .. }) = self.connections.remove(&client) {
             // It is ended right after; a device that refuses to fail it ends it all the same.
             let _ = pair.fail();
@@ -137,22 +139,19 @@ pub(in crate::herd) struct Seat {
     carriage: Carriage,
 }
 
-impl Seat {
-    /// Whether requests come by datagram, so that there is nothing to watch or to ring.
-    pub fn is_heard(&self) -> bool {
+impl DeviceSeat for Seat {
+    fn is_heard(&self) -> bool {
         self.carriage == Carriage::Datagrams
     }
 
-    /// Puts a reply behind those that [`Seat::ring`] sends; `false` if it does not fit.
-    pub fn reply(&mut self, message: &[u8]) -> bool {
+    fn reply(&mut self, message: &[u8]) -> bool {
         let mut lane = lock(&self.lane);
         // A full queue loses it, as the network may: who waits asks again.
         lane.send(&self.to, [message, &[]])
             || (message.len() <= lane.bytes_max() && !lane.has_failed())
     }
 
-    /// Sends the replies of a batch.
-    pub fn ring(&self) {
+    fn ring(&self) {
         lock(&self.lane).ring();
     }
 }

@@ -27,8 +27,7 @@ mod datagrams;
 mod door;
 mod wire;
 
-pub(in crate::herd) use door::{Door, Intake, Seat};
-pub(super) use wire::Frame;
+pub(in crate::herd) use door::Door;
 pub use wire::{Options, Rdma};
 
 use rackpool_hw::fabric::verbs::queue::Address;

@@ -1,6 +1,7 @@
 //! The client's end: a tcp endpoint, beside which WRITEs and replies go by devices.
 
 use super::super::Wire;
+use super::super::link::Frame;
 use super::super::note::BELL_BYTES;
 use super::datagrams::{Datagrams, Ends, INLINE_BYTES, SENDS};
 use super::{Call, Carriage, Consent, LABEL_BYTES, Label, Place};
@@ -43,14 +44,6 @@ pub struct Options {
     pub carriage: Carriage,
     /// The device, `NAME[:PORT][/GID]`; the first one with an active port if it is empty.
     pub device: String,
-}
-
-/// What the server's frame is to a client that was let in.
-#[derive(Clone, Copy)]
-pub(in crate::herd) struct Frame {
-    pub client: u32,
-    pub geometry: Geometry,
-    pub at: RemoteAddr,
 }
 
 /// A tcp connection, and beside it the devices' way when it is there.
@@ -156,6 +149,11 @@ impl Rdma {
     /// Datagrams from queue pairs that are none of the server's.
     pub fn strays(&self) -> u64 {
         self.lost
+    }
+
+    /// Receives that are posted for replies; 0 before the way is there.
+    pub fn receives(&self) -> u32 {
+        self.way.as_ref().map_or(0, |way| way.replies.receives())
     }
 
     /// Asks the server for the way, and takes it. Blocks for 5 s at most. Errors: `Fabric` of a
