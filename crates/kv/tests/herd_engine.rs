@@ -70,7 +70,7 @@ impl Asker {
         let mut bytes = vec![0; GEOMETRY.message_bytes()];
         let at = GEOMETRY.offset(0, 0, self.taken);
         let asked = request_number(self.taken + 1);
-        let read = self.form.read(&self.replies, at, &GEOMETRY, asked, &mut bytes)?;
+        let read = Form::Ordered.read(&self.replies, at, &GEOMETRY, asked, &mut bytes)?;
         let rackpool_kv::herd::slot::Read::Message(head) = read else { panic!("{read:?}") };
         let reply = Message::of(head, &bytes[HEAD_BYTES..], &GEOMETRY).expect("a reply");
         self.taken += 1;

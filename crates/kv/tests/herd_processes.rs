@@ -399,7 +399,7 @@ fn several_threads_and_clients_work_without_a_wrong_value() {
 }
 
 /// The protocol's version.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 fn hello(version: u32, windows: u32) -> Vec<u8> {
     [&b"rpherd\0\0"[..], &version.to_le_bytes(), &windows.to_le_bytes()].concat()

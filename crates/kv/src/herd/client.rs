@@ -30,7 +30,7 @@ use super::message::{
     HEAD_BYTES, Head, KEY_BYTES_MAX, Kind, Message, reply_number, request_number,
 };
 use super::near::Near;
-use super::slot::Read;
+use super::slot::{Form, Read};
 use rackpool_core::seam::Mem;
 use rackpool_hw::wait::{Pause, Waiter, look_again};
 use std::time::Duration;
@@ -354,7 +354,7 @@ impl<L: Link> Client<L> {
         let replies = self.link.replies(server as u32);
         let asked = request_number(lane.answered + 1);
         let to = &mut self.message;
-        let Some(read) = L::REPLIES.read(replies, at, &self.geometry, asked, to) else {
+        let Some(read) = Form::Ordered.read(replies, at, &self.geometry, asked, to) else {
             return Ok(None);
         };
         lane.answer_at = self.sizes.after(at);
@@ -388,7 +388,8 @@ impl<L: Link> Client<L> {
         (0..).zip(lanes).any(|(server, lane)| {
             let replies = link.replies(server);
             let asked = request_number(lane.answered + 1);
-            lane.is_waiting() && L::REPLIES.is_published(replies, lane.answer_at, geometry, asked)
+            lane.is_waiting()
+                && Form::Ordered.is_published(replies, lane.answer_at, geometry, asked)
         })
     }
 

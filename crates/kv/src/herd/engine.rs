@@ -49,13 +49,14 @@ pub struct Replied {
     pub client: u32,
     /// Which window.
     pub window: u32,
-    /// Where in the client's reply slots it is, and its length: what one WRITE has to carry.
+    /// Where in the client's reply slots it is, in ordered form, and its length.
     pub place: (u64, u64),
 }
 
 /// The engine of one serving thread.
 pub struct Engine {
     cache: Cache,
+    /// Of requests.
     form: Form,
     geometry: Geometry,
     clients: Vec<Option<Slots>>,
@@ -159,8 +160,8 @@ impl Slots {
         }
     }
 
-    /// Answers with an item that is copied into its slot, which is an ordered one; where the reply
-    /// is. `None` if that cannot be.
+    /// Answers with an item that is copied into its slot; where the reply is. `None` if that cannot
+    /// be.
     #[inline(always)]
     fn answer_in_place(
         &mut self,
@@ -272,7 +273,8 @@ impl Batch {
 }
 
 impl Engine {
-    /// An engine for clients 0 to `clients` - 1 with slots of these sizes.
+    /// An engine for clients 0 to `clients` - 1 with slots of these sizes, which takes requests in
+    /// this form. Replies are in ordered form.
     pub fn new(cache: Cache, form: Form, geometry: Geometry, clients: u32) -> Engine {
         let stride = geometry.message_bytes().next_multiple_of(64);
         let batch = Batch {
@@ -297,8 +299,8 @@ impl Engine {
     /// slots. What it left in the batch is dropped if the number was another's before.
     ///
     /// # Panics
-    /// If there is no such client, or the windows are no whole slots, or, in ordered form, do not
-    /// begin with a line, or have a delay.
+    /// If there is no such client, or the windows are no whole slots, or those in ordered form do
+    /// not begin with a line, or have a delay.
     pub fn enter(&mut self, client: u32, requests: Window, replies: Window) {
         let slot_bytes = self.geometry.slot_bytes();
         let windows = requests.bytes() / slot_bytes;
@@ -307,9 +309,10 @@ impl Engine {
             windows > 0 && bytes == requests.bytes() && bytes == replies.bytes(),
             "whole slots"
         );
+        // Here rather than at the first request.
+        let _ = replies.bare();
         if self.form == Form::Ordered {
-            // Here rather than at the first request.
-            let _ = (requests.bare(), replies.bare());
+            let _ = requests.bare();
         }
         let windows = (0..windows).map(|_| Last::default()).collect();
         self.leave(client);
@@ -457,8 +460,8 @@ impl Engine {
         if self.batch.taken[index].work == Work::Get {
             return self.run_get(index, now, tally, &mut |reply| replied(reply));
         }
-        let Engine { cache, form, geometry, clients, batch, reply, long, .. } = self;
-        let mut answers = Answers { form: *form, geometry, clients, reply, replied, long };
+        let Engine { cache, geometry, clients, batch, reply, long, .. } = self;
+        let mut answers = Answers { geometry, clients, reply, replied, long };
         change(cache, batch, index, now, tally, &mut answers);
     }
 
@@ -471,24 +474,22 @@ impl Engine {
         tally: &Tally,
         replied: &mut impl FnMut(Replied),
     ) {
-        let Engine { cache, form, geometry, clients, batch, reply, long, .. } = self;
+        let Engine { cache, geometry, clients, batch, reply, long, .. } = self;
         let taken = &batch.taken[index];
         let mut place = None;
         let found = cache.get(batch.message(index).0, now, |item| {
-            if *form == Form::Ordered
-                && let Some(Some(slots)) = clients.get_mut(taken.client as usize)
-            {
+            if let Some(Some(slots)) = clients.get_mut(taken.client as usize) {
                 place = slots.answer_in_place(taken, item, geometry);
             }
             if place.is_none() {
-                let mut answers = Answers { form: *form, geometry, clients, reply, replied, long };
+                let mut answers = Answers { geometry, clients, reply, replied, long };
                 answers.item_apart(taken, item);
             }
         });
         if let Some(place) = place {
             replied(Replied { client: taken.client, window: taken.window, place });
         } else if found.is_none() {
-            let mut answers = Answers { form: *form, geometry, clients, reply, replied, long };
+            let mut answers = Answers { geometry, clients, reply, replied, long };
             answers.put(taken, Kind::Missing, 0);
         }
         tally.add(What::Gets, 1);
@@ -497,7 +498,7 @@ impl Engine {
 
     #[inline(never)]
     fn run_many(&mut self, now: Millis, tally: &Tally, replied: &mut dyn FnMut(Replied)) {
-        let Engine { cache, form, geometry, clients, batch, reply, long, .. } = self;
+        let Engine { cache, geometry, clients, batch, reply, long, .. } = self;
         let count = batch.taken.len();
         let mut keys: [&[u8]; BATCH] = [&[]; BATCH];
         let mut changes = false;
@@ -508,7 +509,7 @@ impl Engine {
         if changes && count > 1 {
             cache.prefetch(&keys[..count]);
         }
-        let mut answers = Answers { form: *form, geometry, clients, reply, replied, long };
+        let mut answers = Answers { geometry, clients, reply, replied, long };
         let (mut from, mut hits) = (0, 0);
         while from < count {
             let rest = &batch.taken[from..];
@@ -579,7 +580,6 @@ fn found(taken: &Taken, item: &Item<'_>, bytes: u64) -> Head {
 
 /// Where replies go.
 struct Answers<'a> {
-    form: Form,
     geometry: &'a Geometry,
     clients: &'a mut [Option<Slots>],
     reply: &'a mut [u8],
@@ -592,12 +592,10 @@ impl Answers<'_> {
     fn item(&mut self, taken: &Taken, item: &Item<'_>) {
         // It may have left meanwhile.
         let Some(slots) = &mut self.clients[taken.client as usize] else { return };
-        if self.form == Form::Ordered
-            && let Some(place) = slots.answer_in_place(taken, item, self.geometry)
-        {
-            return self.tell(taken, place);
+        match slots.answer_in_place(taken, item, self.geometry) {
+            Some(place) => self.tell(taken, place),
+            None => self.item_apart(taken, item),
         }
-        self.item_apart(taken, item);
     }
 
     /// Answers with an item whose value is put together apart from the slot.
@@ -633,7 +631,7 @@ impl Answers<'_> {
         self.reply[..HEAD_BYTES].copy_from_slice(&head.bytes());
         let message = &self.reply[..HEAD_BYTES + head.value_bytes()];
         let at = u64::from(taken.window) * self.geometry.slot_bytes();
-        let place = self.form.publish(&slots.replies, at, self.geometry, message);
+        let place = Form::Ordered.publish(&slots.replies, at, self.geometry, message);
         slots.windows[taken.window as usize].reply = place;
         self.tell(taken, place);
     }

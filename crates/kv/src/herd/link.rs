@@ -3,7 +3,6 @@
 
 use super::error::Result;
 use super::message::Head;
-use super::slot::Form;
 use rackpool_hw::window::Window;
 use std::time::Duration;
 
@@ -43,8 +42,6 @@ impl Lane {
 
 /// A client's way to a server.
 pub trait Link {
-    /// How replies are published.
-    const REPLIES: Form;
     /// Polls in a row without an answer before [`Link::is_gone`] is asked.
     const POLLS_MAX: u32;
     /// Polls between two looks at [`Link::now_ns`].
@@ -62,7 +59,7 @@ pub trait Link {
     /// Tells it again of all that it has not answered.
     fn remind(&mut self, server: u32, lane: &Lane) -> Result<()>;
 
-    /// Takes what has come, such that it lies in the reply slots. Does not block.
+    /// Takes what has come, such that it lies in the reply slots, in ordered form. Does not block.
     fn pump(&mut self, lanes: &[Lane]) -> Result<()>;
 
     /// The time of a clock that never goes back, nanoseconds: now, or of the last

@@ -65,7 +65,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn of(byte: u8) -> Option<Kind> {
+    pub(super) fn of(byte: u8) -> Option<Kind> {
         Some(match byte {
             1 => Kind::Get,
             2 => Kind::Put,

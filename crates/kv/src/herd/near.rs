@@ -8,7 +8,7 @@ use super::geometry::Geometry;
 use super::link::{Lane, Link};
 use super::message::Head;
 use super::pair;
-use super::slot::{self, Form};
+use super::slot;
 use super::welcome::{FDS, Hello, Welcome};
 use rackpool_core::seam::Mem;
 use rackpool_hw::control::{ControlConn, Received};
@@ -74,7 +74,6 @@ impl Near {
 }
 
 impl Link for Near {
-    const REPLIES: Form = Form::Ordered;
     const POLLS_MAX: u32 = 4096;
     // A look at the clock takes as long as some polls.
     const POLLS_PER_CLOCK: u32 = 256;

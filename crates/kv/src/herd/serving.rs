@@ -125,7 +125,7 @@ impl<I: Intake> Intake for Option<I> {
 pub(super) trait Seat: 'static {
     /// Where requests come in that do not come into their slots by themselves.
     type Intake: Intake;
-    /// How its requests and replies are published.
+    /// How its requests are published.
     const FORM: Form;
     /// How long the thread watches on when nobody asks, before it sleeps.
     const LINGER: Duration;

@@ -4,7 +4,7 @@
 //! and its first word, the number, is stored last with release order. A reader that loads the
 //! number it waits for (acquire) sees the rest.
 //!
-//! *Sealed*, where a message comes by one RDMA WRITE, whose bytes may become visible in any order:
+//! *Sealed*, for requests that come by one RDMA WRITE, whose bytes may become visible in any order:
 //! the message ends before the slot's last word, the seal, which holds the message's length and a
 //! checksum over length and bytes. A reader that finds the checksum right has the whole message;
 //! one that does not looks again later. The receiver clears the seal of what it took.
@@ -190,16 +190,6 @@ pub(super) fn seal_into(slot: &mut [u8], head: &Head, key: &[u8], value: &[u8]) 
     let seal = seal(message);
     slot[seal_at..].copy_from_slice(&seal.to_le_bytes());
     start
-}
-
-/// Whether `image` is what one WRITE of a sealed message carries.
-pub(super) fn is_sealed(image: &[u8]) -> bool {
-    let Some((message, found)) = image.split_last_chunk() else { return false };
-    let found = u64::from_le_bytes(*found);
-    let bytes = (found >> CHECK_BITS) as usize;
-    bytes >= HEAD_BYTES
-        && bytes.next_multiple_of(8) == message.len()
-        && seal(&message[..bytes]) == found
 }
 
 #[inline(never)]

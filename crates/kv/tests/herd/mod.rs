@@ -85,8 +85,8 @@ impl Lossy {
         for event in events {
             if let FabricEvent::Received { message, .. } = event {
                 self.received += 1;
-                // A tag without a reply.
-                self.notices += u64::from(message.len() == 8);
+                // Without a kind it only says that nobody watches.
+                self.notices += u64::from(message.len() == 8 && message[0] == 0);
             }
         }
     }

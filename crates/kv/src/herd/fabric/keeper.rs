@@ -8,13 +8,13 @@
 use super::super::engine::Replied;
 use super::super::error::StartError;
 use super::super::geometry::{FABRIC_GUESTS_MAX, Geometry};
-use super::super::message::HEAD_BYTES;
+use super::super::message::{HEAD_BYTES, Head};
 use super::super::server::{FabricDoor, Server, io_error};
 use super::super::serving::{Intake, Letter, Post, Request, Seat};
 use super::super::slot::Form;
 use super::super::tally::{Tallies, What};
 use super::super::welcome::{Hello, Verdict, Welcome};
-use super::note::{self, BELL_BYTES, Grant, TAG_BYTES, Tag};
+use super::note::{self, BELL_BYTES, Grant, REPLY_BYTES, Reply};
 use super::rdma;
 use rackpool_core::addr::{FrameIndex, PageGeometry};
 use rackpool_core::layout::{RegionLayout, table_word};
@@ -179,18 +179,22 @@ impl<P: Port> Seat for Far<P> {
         if self.is_heard() || self.port.mutated(Mutation::StopWatchUntold) {
             return true;
         }
-        let tag = Tag { server: self.server, window: 0, is_watched: false };
-        self.port.send(self.peer, &tag.bytes()) != Err(TargetSendError::Busy)
+        let reply = Reply { server: self.server, window: 0, is_watched: false, head: None };
+        let mut message = Vec::with_capacity(REPLY_BYTES);
+        reply.write(&mut message);
+        self.port.send(self.peer, &message) != Err(TargetSendError::Busy)
     }
 
     fn reply(&mut self, replied: Replied, is_watched: bool) {
         let Replied { window, place: (at, bytes), .. } = replied;
         let is_watched = is_watched || self.is_heard();
-        let tag = Tag { server: self.server, window, is_watched };
-        self.message.resize(TAG_BYTES + bytes as usize, 0);
-        let (tag_to, image) = self.message.split_at_mut(TAG_BYTES);
-        tag_to.copy_from_slice(&tag.bytes());
-        self.replies.copy_out(at, image);
+        let head = Head::of_words([0, 8, 16].map(|word| self.replies.load(at + word)));
+        let reply = Reply { server: self.server, window, is_watched, head: Some(head) };
+        self.message.clear();
+        reply.write(&mut self.message);
+        let value_at = self.message.len();
+        self.message.resize(value_at + bytes as usize - HEAD_BYTES, 0);
+        self.replies.copy_out(at + HEAD_BYTES as u64, &mut self.message[value_at..]);
         if let Some(rdma) = &mut self.rdma
             && rdma.reply(&self.message)
         {

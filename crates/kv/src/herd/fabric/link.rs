@@ -9,14 +9,14 @@ use super::super::client::WELCOME_WITHIN;
 use super::super::error::{Error, Result};
 use super::super::geometry::Geometry;
 use super::super::link::{Lane, Link};
-use super::super::message::{HEAD_BYTES, Head, word};
-use super::super::slot::{self, Form};
+use super::super::message::{Head, reply_number, request_number};
+use super::super::slot;
 use super::super::welcome::{Hello, Welcome};
 use super::Wire;
-use super::note::{self, BELL_BYTES, Grant, Tag};
+use super::note::{self, BELL_BYTES, Grant, Reply};
 use rackpool_core::addr::Generation;
 use rackpool_core::seam::{
-    BufId, FabricEvent, Mem, PeerId, PostError, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
+    BufId, FabricEvent, PeerId, PostError, RemoteAddr, Sge, Verb, WorkRequest, WorkStatus,
 };
 use rackpool_hw::window::Window;
 use std::ops::RangeInclusive;
@@ -166,35 +166,31 @@ impl<W: Wire> Far<W> {
 
     /// Takes what the server sent.
     fn hear(&mut self, message: &[u8], lanes: &[Lane]) -> Result<()> {
-        let Geometry { servers, windows, .. } = self.geometry;
         let corrupt = Error::Corrupt { what: "a message" };
-        let Some((tag, image)) = Tag::read(message, servers, windows) else {
+        let Some((reply, value)) = Reply::read(message, &self.geometry) else {
             return Err(corrupt);
         };
-        let lane = &lanes[tag.server as usize];
-        let ear = &mut self.ears[tag.server as usize];
-        ear.is_watching = tag.is_watched;
-        if image.is_empty() {
-            ear.owes_bell = lane.is_waiting() && !tag.is_watched;
+        let lane = &lanes[reply.server as usize];
+        let ear = &mut self.ears[reply.server as usize];
+        ear.is_watching = reply.is_watched;
+        let Some(mut head) = reply.head else {
+            ear.owes_bell = lane.is_waiting() && !reply.is_watched;
             return Ok(());
-        }
-        let longest = self.geometry.slot_bytes() as usize;
-        if image.len() > longest || image.len() < HEAD_BYTES || !slot::is_sealed(image) {
-            return Err(corrupt);
-        }
-        let place = word(image, 0) >> 1;
-        if place == 0 || place > lane.submitted {
-            return Err(corrupt);
-        }
+        };
+        // Its low half says how far it is from the last one that was taken.
+        let beyond = ((head.number >> 1) as u32).wrapping_sub(lane.answered as u32) as i32;
         // It comes a second time after a reminder.
-        if place <= lane.answered {
+        if beyond <= 0 {
             return Ok(());
         }
-        if (place - 1) % u64::from(windows) != u64::from(tag.window) {
+        let place = lane.answered + beyond as u64;
+        let windows = u64::from(self.geometry.windows);
+        if place > lane.submitted || (place - 1) % windows != u64::from(reply.window) {
             return Err(corrupt);
         }
-        let end = (u64::from(tag.window) + 1) * self.geometry.slot_bytes();
-        self.replies[tag.server as usize].copy_in(end - image.len() as u64, image);
+        head.number = reply_number(request_number(place));
+        let at = u64::from(reply.window) * self.geometry.slot_bytes();
+        slot::publish_parts(&self.replies[reply.server as usize], at, &head, &[], value);
         Ok(())
     }
 }
@@ -209,7 +205,6 @@ impl Far<super::Rdma> {
 }
 
 impl<W: Wire> Link for Far<W> {
-    const REPLIES: Form = Form::Sealed;
     const POLLS_MAX: u32 = 1;
     // Each reads a clock.
     const POLLS_PER_CLOCK: u32 = 1;

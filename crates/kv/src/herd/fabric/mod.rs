@@ -7,7 +7,7 @@
 //!             --- the last WRITE of a batch                                          |
 //!                 rings (WRITE_IMM), if                                              |
 //!                 nobody watches ----------> fabric's thread --> doorkeeper --bell-->|
-//!             <-- SEND: tag, sealed reply ------------------------------------------/
+//!             <-- SEND: short reply ------------------------------------------------/
 //!             <-- SEND: nobody watches you
 //! ```
 //!
