@@ -670,4 +670,70 @@ mod tests {
         }
         assert_eq!(tallies.get(What::QueuePairsFailed), 1);
     }
+
+    /// A request that is there before the thread has read of its client.
+    struct Ahead(Option<u64>);
+
+    impl Intake for Ahead {
+        fn poll(&mut self, take: &mut dyn FnMut(&Request<'_>)) {
+            if let Some(key) = self.0.take() {
+                take(&Request { client: 1, window: 0, key, image: b"image" });
+            }
+        }
+
+        fn arm(&mut self) {}
+    }
+
+    /// A client with this key, and what it accepted.
+    struct Client(u64, Arc<Mutex<Vec<Vec<u8>>>>);
+
+    impl Seat for Client {
+        type Intake = Ahead;
+        const FORM: Form = Form::Sealed;
+        const LINGER: Duration = Duration::ZERO;
+        const WAKES_LATER: bool = false;
+
+        fn accept(&self, request: &Request<'_>) -> bool {
+            let is_own = request.key == self.0;
+            if is_own {
+                self.1.lock().unwrap().push(request.image.to_vec());
+            }
+            is_own
+        }
+
+        fn slots(&self) -> (Window, Window) {
+            let geometry = Geometry { servers: 1, clients: 1, windows: 1, value_bytes: 1000 };
+            (Window::heap(geometry.bytes()), Window::heap(geometry.bytes()))
+        }
+
+        fn begin_to_watch(&self) {}
+
+        fn end_to_watch(&self, _: impl FnOnce() -> bool) -> bool {
+            true
+        }
+
+        fn reply(&mut self, _: Replied, _: bool) {}
+
+        fn settle(&self) {}
+
+        fn wake(&self) {}
+    }
+
+    #[test]
+    fn a_request_that_comes_before_its_client_is_known_is_taken_and_a_strangers_is_not() {
+        for (key, taken) in [(7, 1), (8, 0)] {
+            let cache = Cache::new(Options { memory: 8 << 20, ..Options::default() }).unwrap();
+            let geometry = Geometry { servers: 1, clients: 1, windows: 1, value_bytes: 1000 };
+            let bitmap = pair::bitmap(&Window::heap(pair::bell_bytes(1, 2)), 0, 2);
+            let post = Arc::new(Post::new(Arc::new(Bell::new(bitmap, 2))));
+            let accepted = Arc::default();
+            post.send(Letter::Enter { client: 1, seat: Client(7, Arc::clone(&accepted)) });
+            let ways = (post, Ahead(Some(key)));
+            let tallies = Arc::new(Tallies::new(1));
+            let mut serving: Serving<Client> = Serving::new(0, cache, geometry, 2, ways, tallies);
+            serving.take_requests();
+            assert_eq!(accepted.lock().unwrap().len(), taken, "key {key}");
+            assert!(serving.early.is_empty());
+        }
+    }
 }

@@ -41,7 +41,7 @@ const LINGER: Duration = Duration::from_millis(1);
 /// Keys are numbered from a random number below this on: a key of another server is none here.
 const KEY_BITS: u32 = 48;
 
-/// The door's end of its clients' connections. Calls do not block.
+/// The door's end of its clients' connections. No call but [`Port::pause`] blocks.
 pub(in super::super) trait Port: Clone + 'static {
     /// What clients may come by beside it.
     type Devices: Devices;

@@ -49,12 +49,25 @@ pub use rdma::{Carriage, Options as RdmaOptions, Rdma};
 
 use super::client::Client;
 use super::error::Result;
+#[cfg(any(test, feature = "verbs"))]
+use super::geometry::Geometry;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, Nanos, PeerId};
 use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions};
 use rackpool_hw::fabric::{FabricError, LocalBuffers, monotonic_ns};
 use rackpool_hw::secret::Secret;
 use std::net::SocketAddr;
 use std::sync::Arc;
+
+/// Datagrams that may wait at a thread: its receives.
+#[cfg(any(test, feature = "verbs"))]
+const THREAD_RECEIVES: u32 = 1024;
+
+/// Receives of a client's replies by datagram: two for each window, and some for those that come
+/// again and again.
+#[cfg(any(test, feature = "verbs"))]
+fn client_receives(geometry: &Geometry) -> u32 {
+    2 * geometry.windows * geometry.servers + 64
+}
 
 /// What a client needs of a fabric endpoint beside its operations.
 pub trait Wire: Fabric {

@@ -1,5 +1,6 @@
 //! The server's end: the unreliable connection of each client, and each thread's datagrams.
 
+use super::super::THREAD_RECEIVES;
 use super::super::keeper::{DeviceSeat, Devices};
 use super::datagrams::Datagrams;
 use super::{Call, Carriage, Consent, LABEL_BYTES, Label, Place};
@@ -18,9 +19,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use zerocopy::{FromBytes, IntoBytes};
-
-/// Datagrams that may wait at a thread.
-const RECEIVES: u32 = 1024;
 
 /// What each thread needs to answer a client, and what the client is told.
 pub(in crate::herd) type Joined = (Vec<Seat>, Vec<u8>);
@@ -56,7 +54,7 @@ impl Door {
         let device = Device::open(&device.parse()?)?;
         let bytes = (LABEL_BYTES as u64).max(8) + geometry.slot_bytes();
         let lanes = (0..geometry.servers).map(|_| {
-            let lane = Datagrams::new(&device, bytes, RECEIVES)?;
+            let lane = Datagrams::new(&device, bytes, THREAD_RECEIVES)?;
             Ok(Arc::new(Mutex::new(lane)))
         });
         let lanes = lanes.collect::<Result<_, VerbsError>>()?;

@@ -1,8 +1,8 @@
 //! The client's end: a tcp endpoint, beside which WRITEs and replies go by devices.
 
-use super::super::Wire;
 use super::super::link::Frame;
 use super::super::note::BELL_BYTES;
+use super::super::{Wire, client_receives};
 use super::datagrams::{Datagrams, Ends, INLINE_BYTES, SENDS};
 use super::{Call, Carriage, Consent, LABEL_BYTES, Label, Place};
 use crate::herd::error::{Error, Result};
@@ -28,8 +28,6 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Longest sleep: the tcp connection wants to be looked at.
 const SLEEP_NS_MAX: Nanos = 50_000_000;
-/// Receives that are posted beside one for each window: replies that come twice.
-const RECEIVES_SPARE: u32 = 64;
 /// How long the server's answer to a call may take.
 const CONSENT_WITHIN: Duration = Duration::from_secs(5);
 
@@ -167,9 +165,8 @@ impl Rdma {
         let geometry = frame.geometry;
         let device = Device::open(&options.device.parse().map_err(FabricError::from)?)
             .map_err(FabricError::from)?;
-        let windows = geometry.windows * geometry.servers;
         let bytes = geometry.slot_bytes() + LABEL_BYTES as u64;
-        let receives = 2 * windows + RECEIVES_SPARE;
+        let receives = client_receives(&geometry);
         let replies = Datagrams::new(&device, bytes, receives).map_err(FabricError::from)?;
         let connected = match options.carriage {
             Carriage::Connected => {

@@ -19,7 +19,8 @@
 mod port;
 mod wire;
 
-use super::keeper::{Far as Place, Frames, Keeper};
+use super::THREAD_RECEIVES;
+use super::keeper::{Far as FarSeat, Frames, Keeper};
 use super::link::Far;
 use crate::cache::{Cache, Options};
 use crate::herd::engine::Pipeline;
@@ -57,8 +58,6 @@ const RUN_MAX: Ps = Ps::ms(60_000);
 /// Stacks of processes, bytes.
 const STACK_BYTES: usize = 512 << 10;
 const CONFIGURATIONS_MAX: usize = 300_000;
-/// Receives of a thread, as many as `rdma/door.rs` posts.
-const RECEIVES: u32 = 1024;
 /// Seeds of a test.
 const SEEDS: u64 = 30;
 
@@ -175,7 +174,7 @@ async fn keep(ctx: Ctx, shared: Rc<Shared>, mut keeper: Keeper<SimPort>, threads
 }
 
 /// A serving thread.
-async fn serve(ctx: Ctx, shared: Rc<Shared>, number: u32, mut serving: Serving<Place<SimPort>>) {
+async fn serve(ctx: Ctx, shared: Rc<Shared>, number: u32, mut serving: Serving<FarSeat<SimPort>>) {
     let lane = shared.lanes.borrow()[number as usize].clone();
     let endpoint = lane.borrow().endpoint;
     let take = |input: Input| match input {
@@ -421,7 +420,7 @@ struct World {
     tallies: Arc<Tallies>,
 }
 
-type Posts = Vec<Arc<Post<Place<SimPort>>>>;
+type Posts = Vec<Arc<Post<FarSeat<SimPort>>>>;
 
 impl World {
     fn new(run: Run) -> World {
@@ -479,7 +478,7 @@ impl World {
             #[expect(clippy::arc_with_non_send_sync, reason = "it is sent where threads are real")]
             let post = Arc::new(Post::new(Arc::new(bell)));
             posts.push(post.clone());
-            let endpoint = add_endpoint(kernel, hosts[0], RECEIVES);
+            let endpoint = add_endpoint(kernel, hosts[0], THREAD_RECEIVES);
             let (name, cpu) = (format!("thread {number}"), self.cpus.make(hosts[0]));
             let (parts, tallies, cache) = (shared.clone(), self.tallies.clone(), cache.clone());
             let id = kernel.spawn(name, hosts[0], cpu, |ctx| {
@@ -615,8 +614,18 @@ const DELAYS: NetFaults = NetFaults {
 const CARRIAGES: [Option<Carriage>; 4] =
     [None, Some(Carriage::Stream), Some(Carriage::Connected), Some(Carriage::Datagrams)];
 
+/// What was met over the runs of a test.
+#[derive(Debug, Default)]
+struct Met {
+    lost: u64,
+    reminders: u64,
+    repeated: u64,
+    waits: u64,
+}
+
 /// Runs of these seeds, each by every carriage, without a failure.
-fn survive(seeds: std::ops::Range<u64>, of: impl Fn(u64) -> Run) {
+fn survive(seeds: std::ops::Range<u64>, of: impl Fn(u64) -> Run) -> Met {
+    let mut met = Met::default();
     for seed in seeds {
         for carriage in CARRIAGES {
             let one = Run { seed, carriage, ..of(seed) };
@@ -624,8 +633,13 @@ fn survive(seeds: std::ops::Range<u64>, of: impl Fn(u64) -> Run) {
             assert_eq!(outcome.failures, [""; 0], "{one:?}");
             let all = u64::from(one.lives) * REQUESTS + 4 * KEYS;
             assert!(one.kills > 0 || outcome.answered == all, "{} of {all}", outcome.answered);
+            met.lost += outcome.lost;
+            met.reminders += outcome.reminders;
+            met.repeated += outcome.repeated;
+            met.waits += outcome.waits;
         }
     }
+    met
 }
 
 const PIPELINES: [Pipeline; 2] = [Pipeline::Batched, Pipeline::TwoStage];
@@ -638,21 +652,25 @@ fn nobody_repeats_anything_where_nothing_is_lost() {
 #[test]
 fn each_request_is_done_once_and_answered_whatever_the_network_loses() {
     let lossy = Run { faults: FAULTS, ..QUIET };
-    survive(0..SEEDS, |seed| match seed % 3 {
+    let met = survive(0..SEEDS, |seed| match seed % 3 {
         0 => lossy,
         1 => Run { kills: 6, pipeline: Pipeline::TwoStage, ..lossy },
         _ => Run { kills: 25, lives: 30, ..lossy },
     });
+    println!("{met:?}");
+    assert!(met.lost > 0 && met.reminders > 0 && met.repeated > 0, "{met:?}");
 }
 
 #[test]
 fn clients_that_are_killed_leave_nothing_behind() {
     let deadly = Run { lives: 30, kills: 25, ..QUIET };
-    survive(0..SEEDS, |seed| match seed % 3 {
+    let met = survive(0..SEEDS, |seed| match seed % 3 {
         0 => deadly,
         1 => Run { faults: DELAYS, ..deadly },
         _ => Run { faults: DELAYS, pipeline: Pipeline::TwoStage, threads: 1, ..deadly },
     });
+    println!("{met:?}");
+    assert!(met.waits > 0, "no key ended while its frame was written");
 }
 
 #[test]

@@ -83,8 +83,6 @@ pub(super) struct Label {
     pub key: u64,
 }
 
-pub(super) const LABEL_BYTES: usize = size_of::<Label>();
-
 /// A thread's datagrams.
 pub(super) struct Lane {
     pub ctx: Ctx,

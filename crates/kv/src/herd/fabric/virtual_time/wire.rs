@@ -1,9 +1,9 @@
 //! A client's endpoint: a connection, and beside it the way by devices that it has asked for.
 
-use super::super::Wire;
 use super::super::link::Frame;
 use super::super::note::BELL_BYTES;
-use super::port::{Call, Consent, LABEL_BYTES, Label};
+use super::super::{Wire, client_receives};
+use super::port::{Call, Consent, Label};
 use super::{Carriage, Shared, add_endpoint, connect};
 use crate::herd::error::{Error, Result};
 use rackpool_core::addr::Generation;
@@ -17,9 +17,6 @@ use rackpool_sim::time::Ps;
 use rackpool_sim::world::{Ctx, Input, block_on};
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
-
-/// Receives that are posted beside one for each window, as by `rdma/wire.rs`.
-const RECEIVES_SPARE: u32 = 64;
 
 enum Way {
     Connected { peer: PeerId, key: u64 },
@@ -66,7 +63,7 @@ impl SimWire {
     /// As `Rdma::take_way`.
     pub fn take_way(&mut self, frame: Frame, carriage: Carriage) -> Result<()> {
         let geometry = frame.geometry;
-        let receives = 2 * geometry.windows * geometry.servers + RECEIVES_SPARE;
+        let receives = client_receives(&geometry);
         let number = u32::from(carriage == Carriage::Connected);
         let call = Call { endpoint: self.endpoint.0, connects: number };
         self.ctx.kernel.with_net(|net, _| net.post_receives(self.endpoint, receives));
@@ -177,7 +174,6 @@ impl SimWire {
                 let piece = work.local[0];
                 let (from, bytes) = (piece.offset as usize, piece.bytes as usize);
                 let mut message = label.as_bytes().to_vec();
-                debug_assert_eq!(message.len(), LABEL_BYTES);
                 message.extend_from_slice(&self.shadow(piece.buf)[from..from + bytes]);
                 self.ctx.send_message(self.endpoint, thread, message).map(drop)
             }
