@@ -18,7 +18,7 @@ use rackpool_kv::front::core::{Core, Door, Settings, Shared};
 use rackpool_kv::front::redis::Client;
 use rackpool_kv::front::session::Session;
 use rackpool_kv::herd::message::{Head, Kind};
-use rackpool_kv::herd::{Engine, Form, Geometry, Tally, What};
+use rackpool_kv::herd::{ClientSlots, Engine, Form, Geometry, Tally, What};
 use std::sync::Arc;
 use streams::{Part, Stream};
 
@@ -93,7 +93,7 @@ fn fuzz_slots(inputs: u64, seed: u64) -> u64 {
     let cache = Cache::new(Options { memory: 16 << 20, ..Options::default() }).unwrap();
     let geometry = Geometry { servers: 1, clients: 1, windows: 4, value_bytes: 1000 };
     let requests = Window::heap(geometry.bytes());
-    let replies = requests.clone();
+    let (replies, apart) = (requests.clone(), Window::heap(geometry.apart_bytes()));
     let tally = Tally::default();
     let mut engine = Engine::new(cache.clone(), Form::Ordered, geometry, 1);
     for number in 0..inputs {
@@ -103,7 +103,8 @@ fn fuzz_slots(inputs: u64, seed: u64) -> u64 {
         }
         // Numbers begin anew: what was random may have been the last of all.
         if number % 20 == 0 {
-            engine.enter(0, requests.clone(), replies.clone());
+            let slots = ClientSlots::new(requests.clone(), replies.clone());
+            engine.enter(0, ClientSlots { apart: Some(apart.clone()), ..slots });
         }
         let form = if rng.chance(2) { Form::Ordered } else { Form::Sealed };
         let at = geometry.offset(0, 0, rng.next());

@@ -8,7 +8,9 @@ use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Mode, Options};
 use rackpool_kv::herd::message::{HEAD_BYTES, Head, Kind, Message, reply_number, request_number};
-use rackpool_kv::herd::{Engine, Form, Geometry, Pipeline, Replied, Tallies, Tally, What};
+use rackpool_kv::herd::{
+    ClientSlots, Engine, Form, Geometry, Pipeline, Replied, Tallies, Tally, What,
+};
 use std::collections::HashMap;
 
 const GEOMETRY: Geometry = Geometry { servers: 1, clients: 1, windows: 8, value_bytes: 1000 };
@@ -48,7 +50,7 @@ impl Asker {
             Form::Ordered => requests.clone(),
             Form::Sealed => Window::heap(GEOMETRY.bytes()),
         };
-        engine.enter(client, requests.clone(), replies.clone());
+        engine.enter(client, ClientSlots::new(requests.clone(), replies.clone()));
         Asker { form, requests, replies, asked: 0, taken: 0 }
     }
 
@@ -123,6 +125,50 @@ fn requests_of_a_client_are_done_in_their_order() {
         let counts = [What::Gets, What::Hits, What::Puts, What::Deletes].map(|w| tally.get(w));
         assert_eq!(counts, [15, 10, 10, 10]);
         assert_eq!([What::Malformed, What::Repeated].map(|w| tally.get(w)), [0, 0]);
+    }
+}
+
+/// Where a client has a slot for them; else in the window's, as the replies to others.
+#[test]
+fn a_reply_comes_apart_where_the_request_says_so() {
+    for (form, has_slot) in [(Form::Ordered, true), (Form::Sealed, true), (Form::Ordered, false)] {
+        let (mut engine, tally) = (Engine::new(cache(), form, GEOMETRY, 1), Tally::default());
+        let requests = Window::heap(GEOMETRY.bytes());
+        let replies = Window::heap(GEOMETRY.bytes());
+        let apart = Window::heap(GEOMETRY.apart_bytes());
+        let slots = ClientSlots::new(requests.clone(), replies.clone());
+        engine.enter(0, ClientSlots { apart: has_slot.then(|| apart.clone()), ..slots });
+        let mut number = 0;
+        let mut ask = |kind, key: &[u8], value: &[u8], is_apart| {
+            number += 1;
+            let head = Head::new(request_number(number), kind).apart(is_apart);
+            let head = head.with_lengths(key.len() as u8, value.len() as u16);
+            let (at, message) =
+                (GEOMETRY.offset(0, 0, number - 1), [&head.bytes()[..], key, value]);
+            form.publish(&requests, at, &GEOMETRY, &message.concat());
+            assert_eq!(run(&mut engine, 1, &tally).len(), 1);
+            let (from, head_at, value_at, other) = match is_apart && has_slot {
+                true => (&apart, 0, 64, replies.load(at)),
+                false => (&replies, at, at + 24, apart.load(0)),
+            };
+            let words = [0, 8, 16].map(|word| from.load(head_at + word));
+            let head = Head::of_words(words);
+            assert!(other < head.number && !head.is_apart());
+            assert_eq!(head.number, reply_number(request_number(number)));
+            let mut value = vec![0; head.value_bytes()];
+            from.copy_out(value_at, &mut value);
+            (head.kind().unwrap(), value)
+        };
+        for bytes in (0..200).chain([1000]) {
+            let value = vec![bytes as u8 | 1; bytes];
+            assert_eq!(ask(Kind::Put, b"k", &value, bytes % 3 > 0).0, Kind::Stored);
+            for is_apart in [true, false, true] {
+                assert_eq!(ask(Kind::Get, b"k", b"", is_apart), (Kind::Found, value.clone()));
+            }
+        }
+        assert_eq!(ask(Kind::Get, b"other", b"", true).0, Kind::Missing);
+        assert_eq!(ask(Kind::Get, b"k", b"no value here", true).0, Kind::Malformed);
+        assert_eq!(ask(Kind::Delete, b"k", b"", true).0, Kind::Deleted);
     }
 }
 

@@ -12,7 +12,8 @@ use rackpool_kv::cache::{Cache, Mode, Options, Shelving, Tier, TierError, TierRu
 use rackpool_kv::herd::message::{Head, Kind, request_number};
 use rackpool_kv::herd::slot::Read;
 use rackpool_kv::herd::{
-    Answer, Client, Door, Engine, Error, FabricDoor, Form, Geometry, Link, Server, Tally, What,
+    Answer, Client, ClientSlots, Door, Engine, Error, FabricDoor, Form, Geometry, Link, Server,
+    Tally, What,
 };
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -380,7 +381,7 @@ fn a_part_out_of_order_is_not_taken_and_silence_ends_a_long_value() {
     let (tally, form) = (Tally::default(), Form::Ordered);
     let cache = cache(16 << 20);
     let mut engine = Engine::new(cache.clone(), form, geometry, 1);
-    engine.enter(0, requests.clone(), replies.clone());
+    engine.enter(0, ClientSlots::new(requests.clone(), replies.clone()));
     let mut number = 0;
     let mut ask = |kind, words: [u64; 3], bytes: usize, now| {
         number += 1;

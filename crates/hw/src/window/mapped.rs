@@ -5,6 +5,7 @@
 //! nobody waits for.
 
 use super::out_of_window;
+use super::process::{Bare, LINE_BYTES};
 use crate::sync::{Arc, AtomicU64, Ordering, compiler_fence, full_fence, spin_loop};
 use crate::{caches, copy};
 use rackpool_core::seam::{Mem, Probe};
@@ -91,6 +92,8 @@ pub struct Window {
     delay_ns: u32,
     is_asymmetric: bool,
     is_coherent: bool,
+    /// Whether it begins with a line and has no delay.
+    is_bare: bool,
     owner: Arc<Owner>,
 }
 
@@ -173,8 +176,16 @@ impl Window {
     pub(super) fn new(base: NonNull<u8>, bytes: u64, access: Access, owner: Owner) -> Window {
         let writable_bytes = if access == Access::ReadWrite { bytes } else { 0 };
         let owner = Arc::new(owner);
-        let (is_asymmetric, is_coherent) = (false, true);
-        Window { base, bytes, writable_bytes, delay_ns: 0, is_asymmetric, is_coherent, owner }
+        Window {
+            base,
+            bytes,
+            writable_bytes,
+            delay_ns: 0,
+            is_asymmetric: false,
+            is_coherent: true,
+            is_bare: is_bare(base, 0),
+            owner,
+        }
     }
 
     /// A part of this window, with the same rights and settings.
@@ -186,7 +197,8 @@ impl Window {
         let base = self.readable(offset, bytes);
         let base = NonNull::new(base).expect("inside a window is not null");
         let writable_bytes = if self.is_read_only() { 0 } else { bytes };
-        Window { base, bytes, writable_bytes, owner: Arc::clone(&self.owner), ..*self }
+        let (is_bare, owner) = (is_bare(base, self.delay_ns), Arc::clone(&self.owner));
+        Window { base, bytes, writable_bytes, is_bare, owner, ..*self }
     }
 
     /// This window with `delay_ns` nanoseconds added to every load, copy and read-modify-write:
@@ -194,6 +206,7 @@ impl Window {
     /// processor does not wait for them.
     pub fn with_delay(mut self, delay_ns: u32) -> Window {
         self.delay_ns = delay_ns;
+        self.is_bare = is_bare(self.base, delay_ns);
         self
     }
 
@@ -349,8 +362,24 @@ impl Window {
         out_of_window(offset, bytes, self.bytes);
     }
 
-    pub(super) fn has_delay(&self) -> bool {
-        self.delay_ns != 0
+    /// The memory alone, for tight loops over a window without a delay.
+    ///
+    /// # Panics
+    /// If the window has one, or does not begin with a line.
+    #[inline(always)]
+    pub fn bare(&self) -> Bare<'_> {
+        // Before every access: so that it costs one comparison.
+        if !self.is_bare {
+            self.refuse_bare();
+        }
+        Bare::new(self.base, self.bytes, self.writable_bytes)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse_bare(&self) -> ! {
+        assert!(self.delay_ns == 0, "a bare window cannot wait");
+        panic!("a bare window begins with a line");
     }
 
     #[inline(always)]
@@ -359,6 +388,10 @@ impl Window {
             spin_for(self.delay_ns);
         }
     }
+}
+
+fn is_bare(base: NonNull<u8>, delay_ns: u32) -> bool {
+    delay_ns == 0 && base.addr().get().is_multiple_of(LINE_BYTES)
 }
 
 /// The unit in which a devdax device is mapped, as the kernel says.

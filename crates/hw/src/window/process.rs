@@ -8,6 +8,7 @@ use super::mapped::{Owner, Window};
 use super::{Access, MapOptions};
 use crate::copy;
 use crate::sync::{AtomicU64, Ordering};
+#[cfg(any(doc, test))]
 use rackpool_core::seam::Mem;
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
@@ -20,7 +21,7 @@ use std::ptr::NonNull;
 /// Size and alignment of the huge pages that are asked for.
 const HUGE_BYTES: usize = 2 << 20;
 /// Bytes of a line.
-const LINE_BYTES: usize = 64;
+pub(super) const LINE_BYTES: usize = 64;
 
 impl Window {
     /// A window of zeroed memory of this process. From 2 MiB on it is aligned to them, and huge
@@ -128,21 +129,7 @@ impl Window {
         match_halves(unsafe { &*at }, mask, value)
     }
 
-    /// The memory alone, for tight loops over a window without a delay.
-    ///
-    /// # Panics
-    /// If the window has one, or does not begin with a line.
-    #[inline]
-    pub fn bare(&self) -> Bare<'_> {
-        assert!(!self.has_delay(), "a bare window cannot wait");
-        let base = NonNull::new(self.readable(0, 0)).expect("a window is not null");
-        assert!(base.addr().get().is_multiple_of(LINE_BYTES), "a bare window begins with a line");
-        let writable_bytes = if self.is_read_only() { 0 } else { self.bytes() };
-        Bare { base, bytes: self.bytes(), writable_bytes, window: PhantomData }
-    }
-
-    /// Copies `bytes` bytes at `offset` to another window, whose memory nobody reads meanwhile, as
-    /// by [`Mem::copy_out`].
+    /// Copies `bytes` bytes at `offset` to another window, whose memory nobody reads meanwhile.
     ///
     /// # Panics
     /// Outside either window.
@@ -216,6 +203,12 @@ impl WordsToWrite<'_> {
 }
 
 impl<'a> Bare<'a> {
+    /// That of a window which begins with a line and has no delay.
+    #[inline(always)]
+    pub(super) fn new(base: NonNull<u8>, bytes: u64, writable_bytes: u64) -> Bare<'a> {
+        Bare { base, bytes, writable_bytes, window: PhantomData }
+    }
+
     /// The address of the `UNIT` bytes at `offset`, a multiple of as many, below `limit`.
     #[inline(always)]
     fn whole<const UNIT: u64>(self, offset: u64, limit: u64) -> *mut u8 {
@@ -343,15 +336,14 @@ impl<'a> Bare<'a> {
         unsafe { copy::copy_in(to, from.as_ptr(), from.len()) };
     }
 
-    /// Copies `bytes` bytes at `offset` to another window, whose memory nobody reads meanwhile, as
-    /// by [`Mem::copy_out`].
+    /// Copies `bytes` bytes at `offset` to another window, whose memory nobody reads meanwhile.
     ///
     /// # Panics
     /// Outside either window.
     #[inline(always)]
-    pub fn copy_to(self, offset: u64, bytes: u64, to: &Window, to_offset: u64) {
+    pub fn copy_to(self, offset: u64, bytes: u64, to: Bare<'_>, to_offset: u64) {
         let from = self.at(offset, bytes, self.bytes);
-        let to = to.writable(to_offset, bytes);
+        let to = to.at(to_offset, bytes, to.writable_bytes);
         let size = usize::try_from(bytes).expect("inside a window");
         // SAFETY: both ranges are valid for `size` bytes; if they overlap, bytes are lost and none
         // is touched beyond them.

@@ -262,7 +262,7 @@ impl<'a> Item<'a> {
     /// # Panics
     /// Outside the window.
     #[inline(always)]
-    pub fn copy_into(&self, to: &Window, at: u64, most: u64) -> Option<u64> {
+    pub fn copy_into(&self, to: Bare<'_>, at: u64, most: u64) -> Option<u64> {
         let bytes = u64::from(self.header.value_bytes());
         if self.header.has(Header::CHAINED | Header::FAR) || bytes > most {
             return None;

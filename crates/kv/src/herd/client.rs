@@ -24,15 +24,16 @@ mod timer;
 pub use timer::{REMIND_AFTER_MS, REMINDERS_MAX};
 
 use super::error::{Error, Result};
-use super::geometry::{AHEAD, Geometry, LINE_BYTES};
+use super::geometry::{AHEAD, APART_VALUE_AT, Geometry, LINE_BYTES};
 use super::link::{Lane, Link};
 use super::message::{
     HEAD_BYTES, Head, KEY_BYTES_MAX, Kind, Message, reply_number, request_number,
 };
 use super::near::Near;
-use super::slot::{Form, Read};
+use super::slot::{self, Form};
 use rackpool_core::seam::Mem;
 use rackpool_hw::wait::{Pause, Waiter, look_again};
+use rackpool_hw::window::Window;
 use std::time::Duration;
 use timer::{Due, Timer};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -69,13 +70,18 @@ pub enum Answer<'a> {
     Refused(Error),
 }
 
-/// An answer that was taken out of its slot.
-struct Taken<'a> {
+/// An answer whose value, if it has one, is in its slot still.
+struct Taken {
     /// Its request's, as in [`Ticket`].
     number: u64,
     /// Whether anybody waits for it.
     is_wanted: bool,
-    reply: Message<'a>,
+    head: Head,
+    kind: Kind,
+    /// Whether it came apart.
+    is_apart: bool,
+    /// Where its value begins.
+    value_at: u64,
 }
 
 /// What the geometry says, worked out.
@@ -244,6 +250,7 @@ impl<L: Link> Client<L> {
         let server = self.server_of(key);
         let lane = &mut self.lanes[server as usize];
         let windows = self.geometry.windows;
+        let is_alone = self.link.apart(server).is_some() && !lane.is_waiting();
         if lane.submitted - lane.answered == u64::from(windows) {
             return Err(Error::Busy { windows });
         }
@@ -251,7 +258,11 @@ impl<L: Link> Client<L> {
         lane.request_at = self.sizes.after(at);
         lane.submitted += 1;
         let (number, place) = (request_number(lane.submitted), lane.submitted);
-        let head = Head::new(number, kind).with_lengths(key.len() as u8, value.len() as u16);
+        if is_alone {
+            lane.apart = place;
+        }
+        let head = Head::new(number, kind).apart(is_alone);
+        let head = head.with_lengths(key.len() as u8, value.len() as u16);
         let head = head.with_flags(flags).with_extra(extra);
         self.link.publish(server, at, &head, key, value);
         Ok(Ticket { server, number: place })
@@ -310,7 +321,8 @@ impl<L: Link> Client<L> {
             while let Some(taken) = self.take(server)? {
                 count += 1;
                 if taken.is_wanted {
-                    f(Ticket { server: server as u32, number: taken.number }, &taken.reply);
+                    let ticket = Ticket { server: server as u32, number: taken.number };
+                    f(ticket, &self.reply_of(server, &taken));
                 }
             }
         }
@@ -345,36 +357,42 @@ impl<L: Link> Client<L> {
 
     /// Takes the next answer of a server thread, if it is there.
     #[inline(always)]
-    fn take(&mut self, server: usize) -> Result<Option<Taken<'_>>> {
+    fn take(&mut self, server: usize) -> Result<Option<Taken>> {
         let lane = &mut self.lanes[server];
         if !lane.is_waiting() {
             return Ok(None);
         }
-        let at = lane.answer_at;
-        let replies = self.link.replies(server as u32);
+        let (is_apart, at) = reply_place(&self.link, server as u32, lane);
         let asked = request_number(lane.answered + 1);
-        let to = &mut self.message;
-        let Some(read) = Form::Ordered.read(replies, at, &self.geometry, asked, to) else {
-            return Ok(None);
-        };
-        lane.answer_at = self.sizes.after(at);
+        let replies = replies_of(&self.link, server as u32, is_apart);
+        let Some(head) = slot::read_head(replies, at, asked) else { return Ok(None) };
+        let ahead = lane.answer_at + AHEAD * self.sizes.slot;
+        lane.answer_at = self.sizes.after(lane.answer_at);
         lane.answered += 1;
-        let ahead = at + AHEAD * self.sizes.slot;
+        let replies = self.link.replies(server as u32);
         if lane.submitted - lane.answered > AHEAD && ahead < replies.bytes() {
             // Probably there as well.
             replies.prefetch(ahead);
             replies.prefetch(ahead + LINE_BYTES);
         }
-        let Read::Message(head) = read else {
-            return Err(Error::Corrupt { what: "the length of a reply" });
-        };
-        match Message::of(head, &self.message[HEAD_BYTES..], &self.geometry) {
-            Some(reply) if head.number == reply_number(asked) && !reply.kind.is_request() => {
+        match head.checked(&self.geometry) {
+            Some(kind) if head.number == reply_number(asked) && !kind.is_request() => {
                 let (number, is_wanted) = (lane.answered, lane.answered > lane.given_up);
-                Ok(Some(Taken { number, is_wanted, reply }))
+                let value_at = at + if is_apart { APART_VALUE_AT } else { HEAD_BYTES as u64 };
+                Ok(Some(Taken { number, is_wanted, head, kind, is_apart, value_at }))
             }
             _ => Err(Error::Corrupt { what: "a reply" }),
         }
+    }
+
+    /// The message of an answer, with its value in private memory.
+    #[inline(always)]
+    fn reply_of(&mut self, server: usize, taken: &Taken) -> Message<'_> {
+        let Taken { head, kind, .. } = *taken;
+        let value = &mut self.message[..head.value_bytes()];
+        let replies = replies_of(&self.link, server as u32, taken.is_apart);
+        replies.bare().copy_out(taken.value_at, value);
+        Message { head, kind, key: &[], value }
     }
 
     /// Whether an answer is there.
@@ -386,10 +404,10 @@ impl<L: Link> Client<L> {
     #[inline(always)]
     fn has_answer(link: &L, lanes: &[Lane], geometry: &Geometry) -> bool {
         (0..).zip(lanes).any(|(server, lane)| {
-            let replies = link.replies(server);
+            let (is_apart, at) = reply_place(link, server, lane);
             let asked = request_number(lane.answered + 1);
-            lane.is_waiting()
-                && Form::Ordered.is_published(replies, lane.answer_at, geometry, asked)
+            let replies = replies_of(link, server, is_apart);
+            lane.is_waiting() && Form::Ordered.is_published(replies, at, geometry, asked)
         })
     }
 
@@ -446,7 +464,8 @@ impl<L: Link> Client<L> {
         }
         for (server, lane) in (0..).zip(&self.lanes) {
             if lane.is_waiting() {
-                self.link.replies(server).prefetch(lane.answer_at + LINE_BYTES);
+                let (is_apart, at) = reply_place(&self.link, server, lane);
+                replies_of(&self.link, server, is_apart).prefetch(at + LINE_BYTES);
             }
         }
     }
@@ -490,13 +509,16 @@ impl<L: Link> Client<L> {
     pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<u32>> {
         self.check_idle()?;
         let ticket = self.submit_get(key)?;
-        let found = self.call(ticket, |answer| match answer {
-            Answer::Found { value: found, flags, .. } => {
-                value.extend_from_slice(found);
-                Ok(Some(flags))
+        let found = self.call(ticket, |client, taken| match taken.kind {
+            Kind::Found => {
+                let slots = replies_of(&client.link, ticket.server, taken.is_apart);
+                slots.bare().append_to(taken.value_at, taken.head.value_bytes() as u64, value);
+                Ok(Some(taken.head.flags()))
             }
-            Answer::Refused(error) => Err(error),
-            _ => Ok(None),
+            _ => match client.answer(&taken) {
+                Answer::Refused(error) => Err(error),
+                _ => Ok(None),
+            },
         });
         match found {
             Ok(flags) => Ok(flags),
@@ -520,7 +542,7 @@ impl<L: Link> Client<L> {
             return self.put_long(key, value, flags, expires);
         }
         let ticket = self.submit_put(key, value, flags, expires)?;
-        self.call(ticket, |answer| match answer {
+        self.call(ticket, |client, taken| match client.answer(&taken) {
             Answer::Refused(error) => Err(error),
             _ => Ok(()),
         })
@@ -533,7 +555,7 @@ impl<L: Link> Client<L> {
     pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
         self.check_idle()?;
         let ticket = self.submit_delete(key)?;
-        self.call(ticket, |answer| match answer {
+        self.call(ticket, |client, taken| match client.answer(&taken) {
             Answer::Refused(error) => Err(error),
             answer => Ok(matches!(answer, Answer::Deleted)),
         })
@@ -554,16 +576,25 @@ impl<L: Link> Client<L> {
         self.poll(|_, _| {}).map(drop)
     }
 
+    /// What an answer says beside its value.
+    fn answer(&self, taken: &Taken) -> Answer<'_> {
+        let Taken { head, kind, .. } = *taken;
+        answer_of(&Message { head, kind, key: &[], value: &[] }, &self.geometry)
+    }
+
     #[inline(always)]
-    fn call<R>(&mut self, ticket: Ticket, take: impl FnOnce(Answer<'_>) -> Result<R>) -> Result<R> {
-        let geometry = self.geometry;
+    fn call<R>(
+        &mut self,
+        ticket: Ticket,
+        take: impl FnOnce(&Client<L>, Taken) -> Result<R>,
+    ) -> Result<R> {
         let error = loop {
             if let Err(error) = self.wait() {
                 break error;
             }
             match self.take(ticket.server as usize) {
                 Ok(Some(taken)) if taken.number == ticket.number => {
-                    return take(answer_of(&taken.reply, &geometry));
+                    return take(self, taken);
                 }
                 Ok(_) => {}
                 Err(error) => break error,
@@ -586,6 +617,21 @@ impl<L: Link> Client<L> {
             }
         }
         self.look_after_poll(Ok(()), count)
+    }
+}
+
+/// Where the next answer of a server thread comes: whether apart, and where its slot begins.
+#[inline(always)]
+fn reply_place<L: Link>(link: &L, server: u32, lane: &Lane) -> (bool, u64) {
+    let is_apart = lane.apart == lane.answered + 1 && link.apart(server).is_some();
+    (is_apart, if is_apart { 0 } else { lane.answer_at })
+}
+
+#[inline(always)]
+fn replies_of<L: Link>(link: &L, server: u32, is_apart: bool) -> &Window {
+    match link.apart(server) {
+        Some(apart) if is_apart => apart,
+        _ => link.replies(server),
     }
 }
 

@@ -13,7 +13,7 @@
 //! Source: HERD §4.1 (hiding memory accesses); the batch instead of its two-stage pipeline is that
 //! of its successor, and needs no no-op to drain. The pipeline is here as the mode to compare with.
 
-use super::geometry::{AHEAD, Geometry, LINE_BYTES};
+use super::geometry::{AHEAD, APART_VALUE_AT, Geometry, LINE_BYTES};
 use super::long::{Found, Long, refusal};
 use super::message::{HEAD_BYTES, Head, Kind, Message, reply_number};
 use super::part::{PART_HEAD_BYTES, PartHead, part_bytes};
@@ -64,16 +64,34 @@ pub struct Engine {
     pipeline: Pipeline,
     /// Requests at the begin of the batch that are in the pipeline already.
     begun: usize,
-    /// Where a reply is put together.
+    /// Where the value of a reply is put together.
     reply: Box<[u8]>,
     /// Clients with a long value under way.
     long: Vec<u32>,
 }
 
+/// The slots of a client at a thread.
+#[derive(Clone, Debug)]
+pub struct ClientSlots {
+    /// As many as it has windows.
+    pub requests: Window,
+    /// As many; in ordered form they may be the same.
+    pub replies: Window,
+    /// One for the reply to a request that says so ([`Head::apart`]), with the value from the
+    /// second line on.
+    pub apart: Option<Window>,
+}
+
+impl ClientSlots {
+    /// These slots, and none for replies that come apart.
+    pub fn new(requests: Window, replies: Window) -> ClientSlots {
+        ClientSlots { requests, replies, apart: None }
+    }
+}
+
 /// The slots of a client at this thread, and what is known of each.
 struct Slots {
-    requests: Window,
-    replies: Window,
+    memory: ClientSlots,
     windows: Box<[Last]>,
     /// The window that comes next.
     next: u32,
@@ -88,11 +106,11 @@ impl Slots {
     fn ask_ahead(&self, window: u32, geometry: &Geometry) {
         let slot_bytes = geometry.slot_bytes();
         let at = u64::from(window) * slot_bytes;
-        self.replies.prefetch_write(at);
-        self.replies.prefetch_write(at + LINE_BYTES);
+        self.memory.replies.prefetch_write(at);
+        self.memory.replies.prefetch_write(at + LINE_BYTES);
         let ahead = at + AHEAD * slot_bytes;
-        if ahead < self.requests.bytes() {
-            self.requests.prefetch(ahead);
+        if ahead < self.memory.requests.bytes() {
+            self.memory.requests.prefetch(ahead);
         }
     }
 
@@ -106,18 +124,23 @@ impl Slots {
         tally: &Tally,
     ) {
         for _ in 0..self.windows.len() {
+            let is_first = batch.taken.is_empty();
             let Some(to) = batch.room() else { return };
             let window = self.next;
             let at = u64::from(window) * geometry.slot_bytes();
             let last = self.windows[window as usize].number;
-            let Some(read) = Form::Ordered.read(&self.requests, at, geometry, last, to) else {
+            let Some(read) = Form::Ordered.read(&self.memory.requests, at, geometry, last, to)
+            else {
                 return;
             };
             // Who makes one request at a time looks at its slot all the time.
-            if !batch.taken.is_empty() {
+            if !is_first {
                 self.ask_ahead(window, geometry);
             }
-            self.take(client, window, read, geometry, batch, tally);
+            let body = &to[HEAD_BYTES..];
+            if let Some(taken) = self.take((client, window), read, body, geometry, tally) {
+                batch.taken.push(taken);
+            }
         }
     }
 
@@ -140,16 +163,21 @@ impl Slots {
             let last = self.windows[window as usize].number;
             if let Some((first, left_then)) = gap {
                 // What was made before one that is here has come meanwhile, unless it was lost.
-                if Form::Sealed.is_published(&self.requests, at, geometry, last) {
+                if Form::Sealed.is_published(&self.memory.requests, at, geometry, last) {
                     (gap, again) = (None, Some(first));
                     (window, left) = (first, left_then);
                     continue;
                 }
-            } else if let Some(read) = Form::Sealed.read(&self.requests, at, geometry, last, to) {
+            } else if let Some(read) =
+                Form::Sealed.read(&self.memory.requests, at, geometry, last, to)
+            {
                 if mutated(Mutation::ApplyRepeatedRequest) {
                     self.windows[window as usize].number = 0;
                 }
-                self.take(client, window, read, geometry, batch, tally);
+                let body = &to[HEAD_BYTES..];
+                if let Some(taken) = self.take((client, window), read, body, geometry, tally) {
+                    batch.taken.push(taken);
+                }
                 if mutated(Mutation::DropRepeatedRequest) {
                     batch.taken.pop_if(|taken| taken.work == Work::Repeat);
                 }
@@ -158,6 +186,18 @@ impl Slots {
             }
             (window, left) = (self.after(window), left - 1);
         }
+    }
+
+    /// Where the reply to a request goes: where its head does, and where its value.
+    #[inline(always)]
+    fn reply_place(&self, taken: &Taken, geometry: &Geometry) -> (&Window, u64, u64) {
+        if let Some(apart) = &self.memory.apart
+            && taken.head.is_apart()
+        {
+            return (apart, 0, APART_VALUE_AT);
+        }
+        let at = u64::from(taken.window) * geometry.slot_bytes();
+        (&self.memory.replies, at, at + HEAD_BYTES as u64)
     }
 
     /// Answers with an item that is copied into its slot; where the reply is. `None` if that cannot
@@ -169,10 +209,9 @@ impl Slots {
         item: &Item<'_>,
         geometry: &Geometry,
     ) -> Option<(u64, u64)> {
-        let at = u64::from(taken.window) * geometry.slot_bytes();
-        let (value_at, most) = (at + HEAD_BYTES as u64, geometry.value_bytes.into());
-        let bytes = item.copy_into(&self.replies, value_at, most)?;
-        slot::publish_head(&self.replies, at, &found(taken, item, bytes));
+        let (replies, at, value_at) = self.reply_place(taken, geometry);
+        let bytes = item.copy_into(replies.bare(), value_at, geometry.value_bytes.into())?;
+        slot::publish_head(replies, at, &found(taken, item, bytes));
         let place = (at, HEAD_BYTES as u64 + bytes);
         self.windows[taken.window as usize].reply = place;
         Some(place)
@@ -183,29 +222,26 @@ impl Slots {
         if window as usize + 1 == self.windows.len() { 0 } else { window + 1 }
     }
 
-    /// Puts what was read out of a window into the batch, if it is to be done or refused.
+    /// What was read out of a client's window, if it is to be done or refused.
     #[inline(always)]
     fn take(
         &mut self,
-        client: u32,
-        window: u32,
+        (client, window): (u32, u32),
         read: Read,
+        body: &[u8],
         geometry: &Geometry,
-        batch: &mut Batch,
         tally: &Tally,
-    ) {
+    ) -> Option<Taken> {
         let next = self.after(window);
         let last = &mut self.windows[window as usize].number;
-        let body = &batch.room().expect("it was read to there")[HEAD_BYTES..];
         let (head, work) = judge(read, body, geometry, *last, tally);
         // One that came again says nothing about which window is next.
         if head.number > *last {
             self.next = next;
         }
-        if let Some(work) = work {
-            *last = head.number;
-            batch.taken.push(Taken { client, window, work, head });
-        }
+        let work = work?;
+        *last = head.number;
+        Some(Taken { client, window, work, head })
     }
 }
 
@@ -283,7 +319,7 @@ impl Engine {
             stride,
         };
         let clients = (0..clients).map(|_| None).collect();
-        let reply = vec![0; geometry.message_bytes()].into();
+        let reply = vec![0; geometry.value_bytes as usize].into();
         let (pipeline, begun) = (Pipeline::default(), 0);
         let long = Vec::new();
         Engine { cache, form, geometry, clients, batch, pipeline, begun, reply, long }
@@ -294,30 +330,33 @@ impl Engine {
         Engine { pipeline, ..self }
     }
 
-    /// A client begins, with its slots at this thread: as many as it has windows, all of them as if
-    /// request 0 had been answered last. In ordered form requests and replies may be in the same
-    /// slots. What it left in the batch is dropped if the number was another's before.
+    /// A client begins, with its slots at this thread, all of them as if request 0 had been
+    /// answered last. What it left in the batch is dropped if the number was another's before.
     ///
     /// # Panics
-    /// If there is no such client, or the windows are no whole slots, or those in ordered form do
-    /// not begin with a line, or have a delay.
-    pub fn enter(&mut self, client: u32, requests: Window, replies: Window) {
+    /// If there is no such client, or the windows are no whole slots, or the one apart has other
+    /// than [`Geometry::apart_bytes`], or those in ordered form do not begin with a line, or have a
+    /// delay.
+    pub fn enter(&mut self, client: u32, memory: ClientSlots) {
         let slot_bytes = self.geometry.slot_bytes();
+        let ClientSlots { requests, replies, apart } = &memory;
         let windows = requests.bytes() / slot_bytes;
         let bytes = windows * slot_bytes;
         assert!(
-            windows > 0 && bytes == requests.bytes() && bytes == replies.bytes(),
+            windows > 0
+                && bytes == requests.bytes()
+                && bytes == replies.bytes()
+                && apart.as_ref().is_none_or(|apart| apart.bytes() == self.geometry.apart_bytes()),
             "whole slots"
         );
         // Here rather than at the first request.
-        let _ = replies.bare();
+        let _ = (replies.bare(), apart.as_ref().map(Window::bare));
         if self.form == Form::Ordered {
             let _ = requests.bare();
         }
         let windows = (0..windows).map(|_| Last::default()).collect();
         self.leave(client);
-        self.clients[client as usize] =
-            Some(Slots { requests, replies, windows, next: 0, long: None });
+        self.clients[client as usize] = Some(Slots { memory, windows, next: 0, long: None });
     }
 
     /// A client ends: its slots are not touched any more when this returns. Requests of it that
@@ -370,7 +409,7 @@ impl Engine {
         let is_published = |window: usize| {
             let at = window as u64 * self.geometry.slot_bytes();
             let last = slots.windows[window].number;
-            self.form.is_published(&slots.requests, at, &self.geometry, last)
+            self.form.is_published(&slots.memory.requests, at, &self.geometry, last)
         };
         match self.form {
             Form::Ordered => is_published(slots.next as usize),
@@ -544,16 +583,16 @@ fn judge(
     last: u64,
     tally: &Tally,
 ) -> (Head, Option<Work>) {
-    let (number, message) = match read {
-        Read::Message(head) => (head.number, Message::of(head, body, geometry)),
-        Read::Malformed(number) => (number, None),
+    let (number, is_apart, message) = match read {
+        Read::Message(head) => (head.number, head.is_apart(), Message::of(head, body, geometry)),
+        Read::Malformed(number) => (number, false, None),
     };
     let number = reply_number(number);
     let Some(message) = message.filter(|message| message.kind.is_request()) else {
         tally.add(What::Malformed, 1);
         // A number tells which request is refused; without one nobody waits.
         let work = (number > last).then_some(Work::Refuse);
-        return (Head::new(number, Kind::Malformed), work);
+        return (Head::new(number, Kind::Malformed).apart(is_apart), work);
     };
     let mut head = message.head;
     head.number = number;
@@ -605,7 +644,7 @@ impl Answers<'_> {
         if bytes > u64::from(self.geometry.value_bytes) {
             return self.put(taken, Kind::TooLarge, bytes);
         }
-        let to = &mut self.reply[HEAD_BYTES..HEAD_BYTES + bytes as usize];
+        let to = &mut self.reply[..bytes as usize];
         if let Err(error) = item.copy_to(0, to) {
             let (kind, extra) = refusal(&error);
             return self.put(taken, kind, extra);
@@ -628,10 +667,11 @@ impl Answers<'_> {
     fn publish(&mut self, taken: &Taken, head: Head) {
         // It may have left meanwhile.
         let Some(slots) = &mut self.clients[taken.client as usize] else { return };
-        self.reply[..HEAD_BYTES].copy_from_slice(&head.bytes());
-        let message = &self.reply[..HEAD_BYTES + head.value_bytes()];
-        let at = u64::from(taken.window) * self.geometry.slot_bytes();
-        let place = Form::Ordered.publish(&slots.replies, at, self.geometry, message);
+        let bytes = head.value_bytes();
+        let (replies, at, value_at) = slots.reply_place(taken, self.geometry);
+        replies.copy_in(value_at, &self.reply[..bytes]);
+        slot::publish_head(replies, at, &head);
+        let place = (at, (HEAD_BYTES + bytes) as u64);
         slots.windows[taken.window as usize].reply = place;
         self.tell(taken, place);
     }
@@ -663,7 +703,7 @@ impl Answers<'_> {
         let Some((head, _)) = PartHead::read(value) else {
             return self.put(taken, Kind::Malformed, 0);
         };
-        let (head_to, part_to) = self.reply[HEAD_BYTES..].split_at_mut(PART_HEAD_BYTES);
+        let (head_to, part_to) = self.reply.split_at_mut(PART_HEAD_BYTES);
         let part_to = &mut part_to[..part_bytes(self.geometry)];
         let head = match Long::get(&mut slots.long, cache, (key, &head), part_to, now) {
             Ok(Found { head, flags, expires, part }) => {

@@ -47,6 +47,9 @@ const _: () = assert!(FABRIC_REQUESTS_MAX < FABRIC_OUTSTANDING_MAX);
 const ALIGN_BYTES: u64 = 128;
 /// Bytes of a line.
 pub(super) const LINE_BYTES: u64 = 64;
+/// Where the value stands in the slot for replies that come apart: who looks for the head's line
+/// has that alone taken away while the rest is written.
+pub(super) const APART_VALUE_AT: u64 = LINE_BYTES;
 /// How many slots further a message is asked for: as many as are taken while a line comes from a
 /// processor far away.
 pub(super) const AHEAD: u64 = 4;
@@ -96,6 +99,11 @@ impl Geometry {
         // To powers of two, where masks take fewer instructions than `next_multiple_of`.
         let message = (self.message_bytes() as u64 + 7) & !7;
         (message + SEAL_BYTES + ALIGN_BYTES - 1) & !(ALIGN_BYTES - 1)
+    }
+
+    /// Bytes of the slot for replies that come apart: a line for the head, and the value.
+    pub const fn apart_bytes(&self) -> u64 {
+        (APART_VALUE_AT + self.value_bytes as u64 + ALIGN_BYTES - 1) & !(ALIGN_BYTES - 1)
     }
 
     /// Bytes of all slots.

@@ -5,7 +5,7 @@
 //!
 //! Source: HERD §4.2 (an initializer that sleeps).
 
-use super::engine::Replied;
+use super::engine::{ClientSlots, Replied};
 use super::error::StartError;
 use super::geometry::{Geometry, WINDOWS_MAX};
 use super::pair;
@@ -56,9 +56,10 @@ impl Seat for Near {
     const LINGER: Duration = Duration::ZERO;
     const WAKES_LATER: bool = true;
 
-    fn slots(&self) -> (Window, Window) {
+    fn slots(&self) -> ClientSlots {
         let slots = pair::slots(&self.memory, &self.geometry, self.server);
-        (slots.clone(), slots)
+        let apart = pair::apart(&self.memory, &self.geometry, self.server);
+        ClientSlots { requests: slots.clone(), replies: slots, apart: Some(apart) }
     }
 
     fn begin_to_watch(&self) {

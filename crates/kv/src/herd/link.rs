@@ -17,6 +17,8 @@ pub struct Lane {
     pub(super) rung: u64,
     /// Answers up to this one are of nobody's interest any more.
     pub(super) given_up: u64,
+    /// The last request whose reply comes apart; 0 for none.
+    pub(super) apart: u64,
     /// Where the slots of the next request and of the next answer begin: remainders are slow.
     pub(super) request_at: u64,
     pub(super) answer_at: u64,
@@ -68,6 +70,13 @@ pub trait Link {
 
     /// The reply slots of a server thread.
     fn replies(&self, server: u32) -> &Window;
+
+    /// Where the reply of a server thread comes to a request that is the only one under way there,
+    /// if apart from the others.
+    #[inline(always)]
+    fn apart(&self, _server: u32) -> Option<&Window> {
+        None
+    }
 
     /// Whether the server has ended. May enter the kernel.
     fn is_gone(&mut self) -> bool;

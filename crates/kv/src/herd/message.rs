@@ -3,7 +3,7 @@
 //! | bytes | content |
 //! |---|---|
 //! | 0 | twice the request's place among the client's, from 1 on; of a reply one more |
-//! | 8 | kind |
+//! | 8 | kind; of a request also 128 if its reply is to come apart ([`Head::apart`]) |
 //! | 9 | bytes of the key; 0 in replies |
 //! | 10 | bytes of the value, 2 bytes |
 //! | 12 | the item's flags, 4 bytes; in a refusal, a length in bytes |
@@ -20,6 +20,9 @@ use super::part::PART_HEAD_BYTES;
 pub const HEAD_BYTES: usize = 24;
 /// Longest key, bytes: memcached's, so that a key is one behind every door.
 pub const KEY_BYTES_MAX: usize = 250;
+
+/// Of a head's second word: [`Head::apart`].
+const APART: u64 = 1 << 7;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +134,19 @@ impl Head {
         Head { about: self.about | lengths, ..self }
     }
 
+    /// The same as a request whose reply is to be put into the slot that the client has for it
+    /// beside those of its windows, where it has one.
+    #[inline(always)]
+    pub const fn apart(self, is_apart: bool) -> Head {
+        Head { about: self.about | (is_apart as u64 * APART), ..self }
+    }
+
+    /// Whether [`Head::apart`] was said.
+    #[inline(always)]
+    pub const fn is_apart(&self) -> bool {
+        self.about & APART != 0
+    }
+
     /// The same with the flags of the item, or a length. A head is given its flags once.
     #[inline(always)]
     pub const fn with_flags(self, flags: u32) -> Head {
@@ -168,7 +184,27 @@ impl Head {
     /// What the message is, if it says so.
     #[inline(always)]
     pub fn kind(&self) -> Option<Kind> {
-        Kind::of(self.about as u8)
+        Kind::of((self.about & !APART) as u8)
+    }
+
+    /// What the message is, if its head is that of one of these sizes: not for lengths beyond them,
+    /// no such kind, a request without key or a reply with one, a value where none belongs.
+    #[inline(always)]
+    pub fn checked(&self, geometry: &Geometry) -> Option<Kind> {
+        let kind = self.kind()?;
+        let (key_bytes, value_bytes) = (self.key_bytes(), self.value_bytes());
+        let has_value = match kind {
+            Kind::Put | Kind::Found | Kind::PutPart | Kind::Part => true,
+            Kind::GetPart => value_bytes == PART_HEAD_BYTES,
+            _ => false,
+        };
+        let fits = key_bytes <= KEY_BYTES_MAX
+            && value_bytes <= geometry.value_bytes as usize
+            && (key_bytes > 0) == kind.is_request()
+            && (value_bytes == 0 || has_value)
+            && (kind.is_request() || !self.is_apart())
+            && self.number > 0;
+        fits.then_some(kind)
     }
 
     /// Length of the key, bytes.
@@ -219,26 +255,14 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// The message of this head with key and value at the begin of `body`; `None` if that is no
-    /// message of these sizes: lengths beyond `body`, no such kind, a request without key or a
-    /// reply with one, a value where none belongs.
+    /// The message of this head with key and value at the begin of `body`; `None` if that is none:
+    /// as for [`Head::checked`], or `body` is too short.
     #[inline(always)]
     pub fn of(head: Head, body: &'a [u8], geometry: &Geometry) -> Option<Message<'a>> {
-        let kind = head.kind()?;
-        let (key_bytes, value_bytes) = (head.key_bytes(), head.value_bytes());
-        let (key, rest) = body.split_at_checked(key_bytes)?;
-        let value = rest.get(..value_bytes)?;
-        let has_value = match kind {
-            Kind::Put | Kind::Found | Kind::PutPart | Kind::Part => true,
-            Kind::GetPart => value_bytes == PART_HEAD_BYTES,
-            _ => false,
-        };
-        let fits = key_bytes <= KEY_BYTES_MAX
-            && value_bytes <= geometry.value_bytes as usize
-            && (key_bytes > 0) == kind.is_request()
-            && (value_bytes == 0 || has_value)
-            && head.number > 0;
-        fits.then_some(Message { head, kind, key, value })
+        let kind = head.checked(geometry)?;
+        let (key, rest) = body.split_at_checked(head.key_bytes())?;
+        let value = rest.get(..head.value_bytes())?;
+        Some(Message { head, kind, key, value })
     }
 }
 
@@ -282,6 +306,8 @@ mod tests {
     fn what_is_no_message_is_refused() {
         let get = Head::new(1, Kind::Get);
         assert!(of(get, b"k", b"").is_some());
+        assert_eq!(of(get.apart(true), b"k", b"").unwrap().1, Kind::Get);
+        assert!(get.apart(true).is_apart() && !get.apart(false).is_apart());
         let [number, about, extra] = get.words();
         let other_kind = Head::of_words([number, about & !0xff | 9, extra]);
         let wrong = [
@@ -292,8 +318,9 @@ mod tests {
             of(Head::new(0, Kind::Get), b"k", b""),
             of(Head::new(1, Kind::Found), b"k", b"v"),
             of(Head::new(1, Kind::Put), b"k", &[0; 1001]),
+            of(Head::new(1, Kind::Found).apart(true), b"", b"v"),
         ];
-        assert_eq!(wrong, [const { None }; 7]);
+        assert_eq!(wrong, [const { None }; 8]);
         let (put, body) = (Head::new(1, Kind::Put).with_lengths(3, 4), [0; 7]);
         assert!(Message::of(put, &body, &GEOMETRY).is_some());
         for short in 0..7 {

@@ -5,7 +5,7 @@
 //! ```text
 //! client process                         server process
 //! Client --- slots (shared): request --> Engine --- batch ---> cache (get_many)
-//!        <-- in the same slot: reply ---        <-- items ---
+//!        <-- in the slot, or apart: reply         <-- items ---
 //!        --- watch word, ready bit ----> serving thread, asleep when nobody asks
 //!        --- control socket -----------> doorkeeper: lets in, sees deaths
 //! ```
@@ -59,7 +59,7 @@ mod tally;
 mod welcome;
 
 pub use client::{Answer, Client, Ticket};
-pub use engine::{Engine, Pipeline, Replied};
+pub use engine::{ClientSlots, Engine, Pipeline, Replied};
 pub use error::{Error, Result, StartError};
 pub use fabric::Far;
 pub use geometry::Geometry;

@@ -29,6 +29,7 @@ pub struct Near {
     // Dropped before the connection: a client unmaps before it closes.
     memory: Window,
     slots: Vec<Window>,
+    apart: Vec<Window>,
     bells: Vec<Bitmap>,
     number: u32,
     poller: Poller,
@@ -62,6 +63,7 @@ impl Near {
         let servers = 0..geometry.servers;
         let near = Near {
             slots: servers.clone().map(|s| pair::slots(&memory, &geometry, s)).collect(),
+            apart: servers.clone().map(|s| pair::apart(&memory, &geometry, s)).collect(),
             bells: servers.map(|s| pair::bitmap(&bell, s, welcome.clients)).collect(),
             memory,
             number: welcome.client,
@@ -110,6 +112,11 @@ impl Link for Near {
     #[inline]
     fn replies(&self, server: u32) -> &Window {
         &self.slots[server as usize]
+    }
+
+    #[inline]
+    fn apart(&self, server: u32) -> Option<&Window> {
+        Some(&self.apart[server as usize])
     }
 
     fn is_gone(&mut self) -> bool {

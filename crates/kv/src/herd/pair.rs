@@ -7,10 +7,12 @@
 //! | 0 | 1 while the client sleeps until a reply comes | client, cleared by the server |
 //! | 128 + 128 s | watch word of server thread s | server |
 //! | behind | slots, those of thread 0 first | client, then server |
+//! | behind | for each server thread a slot for a reply that comes apart | server |
 //!
-//! A slot holds a request and then its reply. So the line that the client has written is the one
-//! that it looks at, in its own cache until the server writes it, and a round trip moves one line
-//! to and fro, as a bare exchange between two processors does.
+//! A slot holds a request and then its reply: of many that are under way, each moves one line to
+//! and fro. A client with one request under way looks at its reply's line while the server is at
+//! work, and would take the line of the request back just before the server writes it; that reply
+//! comes in the slot apart, whose lines the server alone writes.
 //!
 //! *The bell*, one ready bitmap for each server thread with a bit for each client and one for the
 //! doorkeeper's mail, and the word by which the thread says that it sleeps. Bits are hints: one
@@ -35,9 +37,18 @@ const fn slots_at(geometry: &Geometry) -> u64 {
     watch_at(geometry.servers)
 }
 
+const fn apart_at(geometry: &Geometry, server: u32) -> u64 {
+    slots_at(geometry) + geometry.bytes() + server as u64 * geometry.apart_bytes()
+}
+
 /// Bytes of a client's memory.
 pub(super) const fn pair_bytes(geometry: &Geometry) -> u64 {
-    slots_at(geometry) + geometry.bytes()
+    apart_at(geometry, geometry.servers)
+}
+
+/// The slot for replies that come apart.
+pub(super) fn apart(memory: &Window, geometry: &Geometry, server: u32) -> Window {
+    memory.slice(apart_at(geometry, server), geometry.apart_bytes())
 }
 
 /// The slots of a client at one server thread.

@@ -11,7 +11,7 @@
 //!
 //! Source: HERD §4.2 (server processes that poll).
 
-use super::engine::{Engine, Pipeline, Replied};
+use super::engine::{ClientSlots, Engine, Pipeline, Replied};
 use super::geometry::Geometry;
 use super::pair;
 use super::slot::Form;
@@ -22,7 +22,6 @@ use rackpool_core::seam::Mutation;
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::wait::{Pause, Waiter};
-use rackpool_hw::window::Window;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -138,8 +137,8 @@ pub(super) trait Seat: 'static {
         false
     }
 
-    /// Its request slots and its reply slots at this thread; they may be the same.
-    fn slots(&self) -> (Window, Window);
+    /// Its slots at this thread.
+    fn slots(&self) -> ClientSlots;
 
     /// It is watched from now on.
     fn begin_to_watch(&self);
@@ -479,8 +478,7 @@ impl<S: Seat> Serving<S> {
         for letter in letters {
             match letter {
                 Letter::Enter { client, seat } => {
-                    let (requests, replies) = seat.slots();
-                    self.engine.enter(client, requests, replies);
+                    self.engine.enter(client, seat.slots());
                     let place = Place { seat, is_watched: false, looks: 0 };
                     self.places[client as usize] = Some(place);
                 }
@@ -613,6 +611,7 @@ fn note<S: Seat>(places: &mut [Option<Place<S>>], replied: &mut Vec<u32>, reply:
 mod tests {
     use super::*;
     use crate::cache::Options;
+    use rackpool_hw::window::Window;
 
     /// A device that fails once.
     struct Failing(bool);
@@ -636,7 +635,7 @@ mod tests {
         const LINGER: Duration = Duration::ZERO;
         const WAKES_LATER: bool = false;
 
-        fn slots(&self) -> (Window, Window) {
+        fn slots(&self) -> ClientSlots {
             match *self {}
         }
 
@@ -701,9 +700,10 @@ mod tests {
             is_own
         }
 
-        fn slots(&self) -> (Window, Window) {
+        fn slots(&self) -> ClientSlots {
             let geometry = Geometry { servers: 1, clients: 1, windows: 1, value_bytes: 1000 };
-            (Window::heap(geometry.bytes()), Window::heap(geometry.bytes()))
+            let window = || Window::heap(geometry.bytes());
+            ClientSlots::new(window(), window())
         }
 
         fn begin_to_watch(&self) {}

@@ -142,21 +142,25 @@ pub(super) fn publish_head(window: &Window, at: u64, head: &Head) {
     line.store(0, number);
 }
 
+/// The head in the ordered slot at `at`, if it was published since that with number `last`. What
+/// stands behind it, if that is so long as it says, may be read now.
 #[inline(always)]
-fn read_ordered(window: &Window, at: u64, last: u64, to: &mut [u8]) -> Option<Read> {
-    let window = window.bare();
-    let line = window.line(at);
+pub(super) fn read_head(window: &Window, at: u64, last: u64) -> Option<Head> {
+    let line = window.bare().line(at);
     // Pairs with the store in slot.rs::publish_head. Whoever changes what is read meanwhile breaks
     // the protocol: each word of the head is looked at once.
     let number = line.load(0);
-    if number <= last {
-        return None;
-    }
-    let head = Head::of_words([number, line.load(1), line.load(2)]);
+    (number > last).then(|| Head::of_words([number, line.load(1), line.load(2)]))
+}
+
+#[inline(always)]
+fn read_ordered(window: &Window, at: u64, last: u64, to: &mut [u8]) -> Option<Read> {
+    let head = read_head(window, at, last)?;
+    let window = window.bare();
     let bytes = head.message_bytes();
     let (first, rest) = to.split_at_mut(FIRST_BYTES);
     if bytes > FIRST_BYTES + rest.len() {
-        return Some(Read::Malformed(number));
+        return Some(Read::Malformed(head.number));
     }
     window.copy_out(at, first);
     if bytes > FIRST_BYTES {

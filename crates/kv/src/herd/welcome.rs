@@ -8,7 +8,7 @@ use super::geometry::{CLIENTS_MAX, Geometry};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of slots, memory and greetings together.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 /// Says that this is a greeting of the fast path.
 const MAGIC: u64 = u64::from_le_bytes(*b"rpherd\0\0");
 /// Descriptors of a welcome.

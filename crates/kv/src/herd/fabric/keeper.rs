@@ -5,7 +5,7 @@
 //! Ordering rule of a frame: revoked (its table word changes, and the fabric's thread has left it)
 //! when its connection ends; dropped by every serving thread; cleared; given out under another key.
 
-use super::super::engine::Replied;
+use super::super::engine::{ClientSlots, Replied};
 use super::super::error::StartError;
 use super::super::geometry::{FABRIC_GUESTS_MAX, Geometry};
 use super::super::message::{HEAD_BYTES, Head};
@@ -152,8 +152,8 @@ impl<P: Port> Seat for Far<P> {
     const LINGER: Duration = LINGER;
     const WAKES_LATER: bool = false;
 
-    fn slots(&self) -> (Window, Window) {
-        (self.requests.clone(), self.replies.clone())
+    fn slots(&self) -> ClientSlots {
+        ClientSlots::new(self.requests.clone(), self.replies.clone())
     }
 
     fn accept(&self, request: &Request<'_>) -> bool {
