@@ -7,8 +7,8 @@
 //! overlapped; changes ask for their memory first, all of a batch at once.
 //!
 //! *Once*: for each client and window the engine keeps the number of the last request, and its
-//! reply stays in its slot. A request that comes again with that number is answered by that
-//! reply and not done again; an older one is dropped.
+//! reply stays in its slot (one that came apart, until the next that does). A request that comes
+//! again with that number is answered by that reply and not done again; an older one is dropped.
 //!
 //! Source: HERD §4.1 (hiding memory accesses); the batch instead of its two-stage pipeline is that
 //! of its successor, and needs no no-op to drain. The pipeline is here as the mode to compare with.
