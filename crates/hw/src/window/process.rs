@@ -354,7 +354,7 @@ impl<'a> Bare<'a> {
     ///
     /// # Panics
     /// Outside the window.
-    #[inline]
+    #[inline(always)]
     pub fn append_to(self, offset: u64, bytes: u64, to: &mut Vec<u8>) {
         // SAFETY: valid for `bytes` bytes.
         unsafe { append(self.at(offset, bytes, self.bytes), bytes, to) };
@@ -477,7 +477,7 @@ unsafe fn equals(at: *mut u64, bytes: &[u8]) -> bool {
 ///
 /// # Safety
 /// `from` is valid for `bytes` bytes.
-#[inline]
+#[inline(always)]
 unsafe fn append(from: *const u8, bytes: u64, to: &mut Vec<u8>) {
     let size = usize::try_from(bytes).expect("inside a window");
     to.reserve(size);

@@ -362,14 +362,15 @@ impl<L: Link> Client<L> {
         if !lane.is_waiting() {
             return Ok(None);
         }
-        let (is_apart, at) = reply_place(&self.link, server as u32, lane);
+        let (is_apart, replies, at) = reply_place(&self.link, server as u32, lane);
         let asked = request_number(lane.answered + 1);
-        let replies = replies_of(&self.link, server as u32, is_apart);
         let Some(head) = slot::read_head(replies, at, asked) else { return Ok(None) };
-        let ahead = lane.answer_at + AHEAD * self.sizes.slot;
+        let (ahead, value_at) = match is_apart {
+            true => (u64::MAX, APART_VALUE_AT),
+            false => (at + AHEAD * self.sizes.slot, at + HEAD_BYTES as u64),
+        };
         lane.answer_at = self.sizes.after(lane.answer_at);
         lane.answered += 1;
-        let replies = self.link.replies(server as u32);
         if lane.submitted - lane.answered > AHEAD && ahead < replies.bytes() {
             // Probably there as well.
             replies.prefetch(ahead);
@@ -378,7 +379,6 @@ impl<L: Link> Client<L> {
         match head.checked(&self.geometry) {
             Some(kind) if head.number == reply_number(asked) && !kind.is_request() => {
                 let (number, is_wanted) = (lane.answered, lane.answered > lane.given_up);
-                let value_at = at + if is_apart { APART_VALUE_AT } else { HEAD_BYTES as u64 };
                 Ok(Some(Taken { number, is_wanted, head, kind, is_apart, value_at }))
             }
             _ => Err(Error::Corrupt { what: "a reply" }),
@@ -404,9 +404,8 @@ impl<L: Link> Client<L> {
     #[inline(always)]
     fn has_answer(link: &L, lanes: &[Lane], geometry: &Geometry) -> bool {
         (0..).zip(lanes).any(|(server, lane)| {
-            let (is_apart, at) = reply_place(link, server, lane);
+            let (_, replies, at) = reply_place(link, server, lane);
             let asked = request_number(lane.answered + 1);
-            let replies = replies_of(link, server, is_apart);
             lane.is_waiting() && Form::Ordered.is_published(replies, at, geometry, asked)
         })
     }
@@ -425,15 +424,8 @@ impl<L: Link> Client<L> {
         if !self.lanes.iter().any(Lane::is_waiting) {
             return Ok(());
         }
-        // A pause of the processor is longer than the server takes, as a rule.
-        for _ in 0..L::LOOKS_EAGER {
-            self.link.pump(&self.lanes)?;
-            if self.is_ready() {
-                self.waiter.progressed();
-                return Ok(());
-            }
-            self.ask_for_rests();
-            look_again();
+        if self.look_eagerly(|client| Ok(client.is_ready().then_some(())))?.is_some() {
+            return Ok(());
         }
         loop {
             let pumped = self.link.pump(&self.lanes);
@@ -456,6 +448,25 @@ impl<L: Link> Client<L> {
         }
     }
 
+    /// Looks without a pause of the processor, which is longer than the server takes, as a rule.
+    #[inline(always)]
+    fn look_eagerly<T>(
+        &mut self,
+        mut look: impl FnMut(&mut Client<L>) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        for _ in 0..L::LOOKS_EAGER {
+            self.link.pump(&self.lanes)?;
+            let found = look(self)?;
+            if found.is_some() {
+                self.waiter.progressed();
+                return Ok(found);
+            }
+            self.ask_for_rests();
+            look_again();
+        }
+        Ok(None)
+    }
+
     /// Asks for the second lines of the next answers, so that they come together with the first.
     #[inline]
     fn ask_for_rests(&self) {
@@ -464,8 +475,8 @@ impl<L: Link> Client<L> {
         }
         for (server, lane) in (0..).zip(&self.lanes) {
             if lane.is_waiting() {
-                let (is_apart, at) = reply_place(&self.link, server, lane);
-                replies_of(&self.link, server, is_apart).prefetch(at + LINE_BYTES);
+                let (_, replies, at) = reply_place(&self.link, server, lane);
+                replies.prefetch(at + LINE_BYTES);
             }
         }
     }
@@ -509,16 +520,13 @@ impl<L: Link> Client<L> {
     pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<u32>> {
         self.check_idle()?;
         let ticket = self.submit_get(key)?;
-        let found = self.call(ticket, |client, taken| match taken.kind {
-            Kind::Found => {
-                let slots = replies_of(&client.link, ticket.server, taken.is_apart);
-                slots.bare().append_to(taken.value_at, taken.head.value_bytes() as u64, value);
-                Ok(Some(taken.head.flags()))
+        let found = self.call(ticket, |client, taken| {
+            if taken.kind != Kind::Found {
+                return client.absence(taken).map(|()| None);
             }
-            _ => match client.answer(&taken) {
-                Answer::Refused(error) => Err(error),
-                _ => Ok(None),
-            },
+            let slots = replies_of(&client.link, ticket.server, taken.is_apart);
+            slots.bare().append_to(taken.value_at, taken.head.value_bytes() as u64, value);
+            Ok(Some(taken.head.flags()))
         });
         match found {
             Ok(flags) => Ok(flags),
@@ -542,7 +550,7 @@ impl<L: Link> Client<L> {
             return self.put_long(key, value, flags, expires);
         }
         let ticket = self.submit_put(key, value, flags, expires)?;
-        self.call(ticket, |client, taken| match client.answer(&taken) {
+        self.call(ticket, |client, taken| match client.answer(taken) {
             Answer::Refused(error) => Err(error),
             _ => Ok(()),
         })
@@ -555,7 +563,7 @@ impl<L: Link> Client<L> {
     pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
         self.check_idle()?;
         let ticket = self.submit_delete(key)?;
-        self.call(ticket, |client, taken| match client.answer(&taken) {
+        self.call(ticket, |client, taken| match client.answer(taken) {
             Answer::Refused(error) => Err(error),
             answer => Ok(matches!(answer, Answer::Deleted)),
         })
@@ -576,6 +584,15 @@ impl<L: Link> Client<L> {
         self.poll(|_, _| {}).map(drop)
     }
 
+    /// Why a look-up's answer has no value: an error, unless there is none.
+    #[inline(never)]
+    fn absence(&self, taken: &Taken) -> Result<()> {
+        match self.answer(taken) {
+            Answer::Refused(error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// What an answer says beside its value.
     fn answer(&self, taken: &Taken) -> Answer<'_> {
         let Taken { head, kind, .. } = *taken;
@@ -586,25 +603,38 @@ impl<L: Link> Client<L> {
     fn call<R>(
         &mut self,
         ticket: Ticket,
-        take: impl FnOnce(&Client<L>, Taken) -> Result<R>,
+        take: impl FnOnce(&Client<L>, &Taken) -> Result<R>,
     ) -> Result<R> {
-        let error = loop {
-            if let Err(error) = self.wait() {
-                break error;
-            }
-            match self.take(ticket.server as usize) {
-                Ok(Some(taken)) if taken.number == ticket.number => {
-                    return take(self, taken);
-                }
-                Ok(_) => {}
-                Err(error) => break error,
-            }
-            if let Err(error) = self.drop_answers_beside(ticket.server as usize) {
-                break error;
-            }
+        self.ring();
+        let taken = match self.look_eagerly(|client| client.take(ticket.server as usize)) {
+            Ok(Some(taken)) if taken.number == ticket.number => taken,
+            Ok(_) => self.await_answer(ticket)?,
+            Err(error) => return Err(self.give_up(ticket, error)),
         };
+        take(self, &taken)
+    }
+
+    /// Waits for the answer to a request, and takes it.
+    #[inline(never)]
+    fn await_answer(&mut self, ticket: Ticket) -> Result<Taken> {
+        self.await_only(ticket).map_err(|error| self.give_up(ticket, error))
+    }
+
+    fn await_only(&mut self, ticket: Ticket) -> Result<Taken> {
+        loop {
+            self.wait()?;
+            match self.take(ticket.server as usize)? {
+                Some(taken) if taken.number == ticket.number => return Ok(taken),
+                _ => self.drop_answers_beside(ticket.server as usize)?,
+            }
+        }
+    }
+
+    /// Nobody waits for the answer to a request any more, because of an error.
+    #[cold]
+    fn give_up(&mut self, ticket: Ticket, error: Error) -> Error {
         self.lanes[ticket.server as usize].given_up = ticket.number;
-        Err(error)
+        error
     }
 
     /// Takes the answers of all threads but this one: nobody waits for them any more.
@@ -622,11 +652,14 @@ impl<L: Link> Client<L> {
 
 /// Where the next answer of a server thread comes: whether apart, and where its slot begins.
 #[inline(always)]
-fn reply_place<L: Link>(link: &L, server: u32, lane: &Lane) -> (bool, u64) {
-    let is_apart = lane.apart == lane.answered + 1 && link.apart(server).is_some();
-    (is_apart, if is_apart { 0 } else { lane.answer_at })
+fn reply_place<'a, L: Link>(link: &'a L, server: u32, lane: &Lane) -> (bool, &'a Window, u64) {
+    match link.apart(server) {
+        Some(apart) if lane.apart == lane.answered + 1 => (true, apart, 0),
+        _ => (false, link.replies(server), lane.answer_at),
+    }
 }
 
+/// Where the value of an answer is that was taken.
 #[inline(always)]
 fn replies_of<L: Link>(link: &L, server: u32, is_apart: bool) -> &Window {
     match link.apart(server) {

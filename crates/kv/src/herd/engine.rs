@@ -15,7 +15,7 @@
 
 use super::geometry::{AHEAD, APART_VALUE_AT, Geometry, LINE_BYTES};
 use super::long::{Found, Long, refusal};
-use super::message::{HEAD_BYTES, Head, Kind, Message, reply_number};
+use super::message::{HEAD_BYTES, Head, Kind, reply_number};
 use super::part::{PART_HEAD_BYTES, PartHead, part_bytes};
 use super::slot::{self, Form, Read};
 use super::tally::{Tally, What};
@@ -95,6 +95,8 @@ struct Slots {
     windows: Box<[Last]>,
     /// The window that comes next.
     next: u32,
+    /// Bytes of one.
+    slot_bytes: u64,
     long: Option<Box<Long>>,
 }
 
@@ -103,12 +105,10 @@ impl Slots {
     /// the replies: the slot of the window's reply, to write there, and a request that was made
     /// after it.
     #[inline]
-    fn ask_ahead(&self, window: u32, geometry: &Geometry) {
-        let slot_bytes = geometry.slot_bytes();
-        let at = u64::from(window) * slot_bytes;
+    fn ask_ahead(&self, at: u64) {
         self.memory.replies.prefetch_write(at);
         self.memory.replies.prefetch_write(at + LINE_BYTES);
-        let ahead = at + AHEAD * slot_bytes;
+        let ahead = at + AHEAD * self.slot_bytes;
         if ahead < self.memory.requests.bytes() {
             self.memory.requests.prefetch(ahead);
         }
@@ -127,7 +127,7 @@ impl Slots {
             let is_first = batch.taken.is_empty();
             let Some(to) = batch.room() else { return };
             let window = self.next;
-            let at = u64::from(window) * geometry.slot_bytes();
+            let at = u64::from(window) * self.slot_bytes;
             let last = self.windows[window as usize].number;
             let Some(read) = Form::Ordered.read(&self.memory.requests, at, geometry, last, to)
             else {
@@ -135,10 +135,9 @@ impl Slots {
             };
             // Who makes one request at a time looks at its slot all the time.
             if !is_first {
-                self.ask_ahead(window, geometry);
+                self.ask_ahead(at);
             }
-            let body = &to[HEAD_BYTES..];
-            if let Some(taken) = self.take((client, window), read, body, geometry, tally) {
+            if let Some(taken) = self.take((client, window), read, geometry, tally) {
                 batch.taken.push(taken);
             }
         }
@@ -159,7 +158,7 @@ impl Slots {
         let (mut gap, mut again) = (None, None);
         while left > 0 {
             let Some(to) = batch.room() else { return };
-            let at = u64::from(window) * geometry.slot_bytes();
+            let at = u64::from(window) * self.slot_bytes;
             let last = self.windows[window as usize].number;
             if let Some((first, left_then)) = gap {
                 // What was made before one that is here has come meanwhile, unless it was lost.
@@ -174,8 +173,7 @@ impl Slots {
                 if mutated(Mutation::ApplyRepeatedRequest) {
                     self.windows[window as usize].number = 0;
                 }
-                let body = &to[HEAD_BYTES..];
-                if let Some(taken) = self.take((client, window), read, body, geometry, tally) {
+                if let Some(taken) = self.take((client, window), read, geometry, tally) {
                     batch.taken.push(taken);
                 }
                 if mutated(Mutation::DropRepeatedRequest) {
@@ -190,13 +188,13 @@ impl Slots {
 
     /// Where the reply to a request goes: where its head does, and where its value.
     #[inline(always)]
-    fn reply_place(&self, taken: &Taken, geometry: &Geometry) -> (&Window, u64, u64) {
+    fn reply_place(&self, taken: &Taken) -> (&Window, u64, u64) {
         if let Some(apart) = &self.memory.apart
             && taken.head.is_apart()
         {
             return (apart, 0, APART_VALUE_AT);
         }
-        let at = u64::from(taken.window) * geometry.slot_bytes();
+        let at = u64::from(taken.window) * self.slot_bytes;
         (&self.memory.replies, at, at + HEAD_BYTES as u64)
     }
 
@@ -209,7 +207,7 @@ impl Slots {
         item: &Item<'_>,
         geometry: &Geometry,
     ) -> Option<(u64, u64)> {
-        let (replies, at, value_at) = self.reply_place(taken, geometry);
+        let (replies, at, value_at) = self.reply_place(taken);
         let bytes = item.copy_into(replies.bare(), value_at, geometry.value_bytes.into())?;
         slot::publish_head(replies, at, &found(taken, item, bytes));
         let place = (at, HEAD_BYTES as u64 + bytes);
@@ -228,13 +226,12 @@ impl Slots {
         &mut self,
         (client, window): (u32, u32),
         read: Read,
-        body: &[u8],
         geometry: &Geometry,
         tally: &Tally,
     ) -> Option<Taken> {
         let next = self.after(window);
         let last = &mut self.windows[window as usize].number;
-        let (head, work) = judge(read, body, geometry, *last, tally);
+        let (head, work) = judge(read, geometry, *last, tally);
         // One that came again says nothing about which window is next.
         if head.number > *last {
             self.next = next;
@@ -356,7 +353,8 @@ impl Engine {
         }
         let windows = (0..windows).map(|_| Last::default()).collect();
         self.leave(client);
-        self.clients[client as usize] = Some(Slots { memory, windows, next: 0, long: None });
+        self.clients[client as usize] =
+            Some(Slots { memory, windows, next: 0, slot_bytes, long: None });
     }
 
     /// A client ends: its slots are not touched any more when this returns. Requests of it that
@@ -576,31 +574,24 @@ impl Engine {
 /// The head of what was read out of a slot, with the number of its reply, and what to do with it,
 /// if anything. `last` is the number of the window's last reply.
 #[inline(always)]
-fn judge(
-    read: Read,
-    body: &[u8],
-    geometry: &Geometry,
-    last: u64,
-    tally: &Tally,
-) -> (Head, Option<Work>) {
-    let (number, is_apart, message) = match read {
-        Read::Message(head) => (head.number, head.is_apart(), Message::of(head, body, geometry)),
-        Read::Malformed(number) => (number, false, None),
+fn judge(read: Read, geometry: &Geometry, last: u64, tally: &Tally) -> (Head, Option<Work>) {
+    let (mut head, kind) = match read {
+        Read::Message(head) => (head, head.checked(geometry).filter(|kind| kind.is_request())),
+        Read::Malformed(number) => (Head::new(number, Kind::Malformed), None),
     };
-    let number = reply_number(number);
-    let Some(message) = message.filter(|message| message.kind.is_request()) else {
+    let number = reply_number(head.number);
+    let Some(kind) = kind else {
         tally.add(What::Malformed, 1);
         // A number tells which request is refused; without one nobody waits.
         let work = (number > last).then_some(Work::Refuse);
-        return (Head::new(number, Kind::Malformed).apart(is_apart), work);
+        return (Head::new(number, Kind::Malformed).apart(head.is_apart()), work);
     };
-    let mut head = message.head;
     head.number = number;
     if number <= last {
         tally.add(What::Repeated, 1);
         return (head, (number == last).then_some(Work::Repeat));
     }
-    let work = match message.kind {
+    let work = match kind {
         Kind::Put => Work::Put,
         Kind::Delete => Work::Delete,
         Kind::PutPart => Work::PutPart,
@@ -668,7 +659,7 @@ impl Answers<'_> {
         // It may have left meanwhile.
         let Some(slots) = &mut self.clients[taken.client as usize] else { return };
         let bytes = head.value_bytes();
-        let (replies, at, value_at) = slots.reply_place(taken, self.geometry);
+        let (replies, at, value_at) = slots.reply_place(taken);
         replies.copy_in(value_at, &self.reply[..bytes]);
         slot::publish_head(replies, at, &head);
         let place = (at, (HEAD_BYTES + bytes) as u64);

@@ -193,17 +193,18 @@ impl Head {
     pub fn checked(&self, geometry: &Geometry) -> Option<Kind> {
         let kind = self.kind()?;
         let (key_bytes, value_bytes) = (self.key_bytes(), self.value_bytes());
-        let has_value = match kind {
+        let may_have_value = match kind {
             Kind::Put | Kind::Found | Kind::PutPart | Kind::Part => true,
             Kind::GetPart => value_bytes == PART_HEAD_BYTES,
             _ => false,
         };
-        let fits = key_bytes <= KEY_BYTES_MAX
-            && value_bytes <= geometry.value_bytes as usize
-            && (key_bytes > 0) == kind.is_request()
-            && (value_bytes == 0 || has_value)
-            && (kind.is_request() || !self.is_apart())
-            && self.number > 0;
+        // Without branches: this is before every request and every answer.
+        let fits = (key_bytes <= KEY_BYTES_MAX)
+            & (value_bytes <= geometry.value_bytes as usize)
+            & ((key_bytes > 0) == kind.is_request())
+            & ((value_bytes == 0) | may_have_value)
+            & (kind.is_request() | !self.is_apart())
+            & (self.number > 0);
         fits.then_some(kind)
     }
 

@@ -343,14 +343,7 @@ impl<S: Seat> Serving<S> {
     pub(super) fn round(&mut self) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
         self.steps += 1;
-        if self.steps >= STEPS_PER_CLOCK {
-            self.steps = 0;
-            self.look_around();
-        }
         let mut asked = self.take_requests();
-        if self.watched.is_empty() || self.rounds.is_multiple_of(ROUNDS_PER_BITS) {
-            asked |= self.take_bits();
-        }
         asked |= self.look_at_rung();
         asked |= self.look_at_watched();
         let is_served = self.engine.gathered() > 0;
@@ -365,13 +358,22 @@ impl<S: Seat> Serving<S> {
                 self.drain();
             }
         }
+        // Behind the replies: nobody waits for it.
+        if self.watched.is_empty() || self.rounds.is_multiple_of(ROUNDS_PER_BITS) {
+            asked |= self.take_bits();
+        }
         if !is_served || self.rounds.is_multiple_of(ROUNDS_PER_WAKE) {
             self.wake_replied();
+        }
+        if self.steps >= STEPS_PER_CLOCK {
+            self.steps = 0;
+            self.look_around();
         }
         asked
     }
 
     /// Looks at what changes by itself: the time, and whether devices have failed.
+    #[inline(never)]
     fn look_around(&mut self) {
         self.now = self.intake.wall_ms();
         if self.engine.holds_long() {
@@ -416,8 +418,13 @@ impl<S: Seat> Serving<S> {
     }
 
     /// Looks at those who have set their bits; whether there were any.
+    #[inline]
     fn look_at_rung(&mut self) -> bool {
-        let were_any = !self.rung.is_empty();
+        !self.rung.is_empty() && self.look_at_all_rung()
+    }
+
+    #[inline(never)]
+    fn look_at_all_rung(&mut self) -> bool {
         for index in (0..self.rung.len()).rev() {
             let client = self.rung[index];
             if self.places[client as usize].is_none() {
@@ -430,11 +437,11 @@ impl<S: Seat> Serving<S> {
                 self.rung.swap_remove(index);
             }
         }
-        were_any
+        true
     }
 
     /// Looks at all who are watched; whether anything was found.
-    #[inline]
+    #[inline(always)]
     fn look_at_watched(&mut self) -> bool {
         let mut has_found = false;
         for index in (0..self.watched.len()).rev() {
@@ -450,8 +457,13 @@ impl<S: Seat> Serving<S> {
         has_found
     }
 
-    /// Takes all bits, and reads the mail; whether there was any.
+    /// Takes all bits, and reads the mail; whether there were any.
     fn take_bits(&mut self) -> bool {
+        self.post.bell.bitmap.is_any_set() && self.take_all_bits()
+    }
+
+    #[inline(never)]
+    fn take_all_bits(&mut self) -> bool {
         let mut has_mail = false;
         for word in 0..self.post.bell.bitmap.words() {
             let mut bits = self.post.bell.bitmap.take(word);
@@ -470,7 +482,7 @@ impl<S: Seat> Serving<S> {
             // Before the bits are looked at: a client's letter came before its first bit.
             self.read_mail();
         }
-        has_mail
+        true
     }
 
     fn read_mail(&mut self) {
@@ -497,7 +509,7 @@ impl<S: Seat> Serving<S> {
     }
 
     /// Gathers what a client asks; how much.
-    #[inline]
+    #[inline(always)]
     fn look(&mut self, client: u32) -> usize {
         if self.engine.gathered() >= BATCH_ENOUGH {
             self.serve_first();
