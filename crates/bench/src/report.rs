@@ -7,6 +7,7 @@
 use crate::format::{Unit, digits};
 use crate::histogram::Summary;
 use crate::interleave::Comparison;
+use rackpool_hw::memory::HostMemory;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -391,7 +392,7 @@ impl Machine {
         Self {
             cpu: cpu_model(&read("/proc/cpuinfo")).unwrap_or_else(|| "unknown".to_owned()),
             cores: std::thread::available_parallelism().map_or(0, usize::from),
-            memory_bytes: memory_bytes(&read("/proc/meminfo")).unwrap_or(0),
+            memory_bytes: HostMemory::now().map_or(0, |memory| memory.total_bytes),
             kernel: match read("/proc/sys/kernel/osrelease").trim() {
                 "" => "unknown".to_owned(),
                 release => format!("Linux {release}"),
@@ -403,12 +404,6 @@ impl Machine {
 fn cpu_model(cpuinfo: &str) -> Option<String> {
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
-}
-
-fn memory_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024)
 }
 
 /// This process's command line; arguments with spaces are quoted.
@@ -633,9 +628,8 @@ mod tests {
     fn the_machine_is_described_from_proc() {
         let info = "processor : 0\nmodel name\t: Abacus 9000: fast\nmodel name : other\n";
         assert_eq!(cpu_model(info).as_deref(), Some("Abacus 9000: fast"));
-        assert_eq!(memory_bytes("MemFree: 1 kB\nMemTotal:  2048 kB\n"), Some(2 << 20));
-        assert_eq!((cpu_model(""), memory_bytes("MemTotal: many")), (None, None));
-        assert!(Machine::here().cores > 0);
+        assert_eq!(cpu_model(""), None);
+        assert!(Machine::here().cores > 0 && Machine::here().memory_bytes > 0);
     }
 
     #[test]

@@ -7,7 +7,9 @@ use crate::failure::{Failure, Result};
 use crate::kv_args::{KvArgs, ValueTierRule};
 use crate::output::{Level, log};
 use crate::servers::{install_shutdown, say_ready, wait_for_end};
+use rackpool_bench::format::Unit;
 use rackpool_hw::fabric::FabricError;
+use rackpool_hw::memory::HostMemory;
 use rackpool_hw::numa::Placement;
 use rackpool_hw::process::raise_descriptor_limit;
 use rackpool_hw::secret::Secret;
@@ -23,7 +25,8 @@ use rackpool_kv::numa_tier::NumaTier;
 use rackpool_kv::pool_tier::PoolTier;
 use rackpool_kv::tier_speed;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Descriptors beside those of connections: doors, threads, the pool.
@@ -57,6 +60,34 @@ fn check_descriptors(args: &KvArgs, limit: u64) {
         let way_out = "raise ulimit -Hn, or LimitNOFILE= in the unit, or lower --max-connections";
         log(Level::Warn, "kv", format!("{what} asked for may need: {way_out}"));
     }
+}
+
+/// Refuses memory that this host cannot ever give, since the system would end the process when it
+/// fills, and warns of what it cannot give now.
+fn check_memory(args: &KvArgs) -> Result<()> {
+    let tier = args.value_tier.as_ref().map_or(0, |_| value_tier_bytes(args));
+    let has_copies = args.value_tier_rule == ValueTierRule::Bandwidth;
+    let copies = if has_copies { copy_bytes(args) } else { 0 };
+    let wanted = args.memory.saturating_add(tier).saturating_add(copies);
+    let Some(host) = HostMemory::now() else { return Ok(()) };
+    let show = |bytes: u64| Unit::Bytes.show(bytes as f64);
+    let (asked, there) = (show(wanted), show(host.total_bytes));
+    if wanted > host.total_bytes {
+        let what =
+            format!("{asked} are asked for, and this host, or its limit for us, has {there}");
+        let hint = "give less to --memory and to what lies beside it, or raise the limit";
+        return Err(Failure::new("full", what).with_hint(hint));
+    }
+    // What a file has since its last time is ours already.
+    let kept = |path: &Path| path.metadata().map_or(0, |found| found.blocks() * 512);
+    let kept = args.warm.as_ref().map_or(0, |path| kept(path) + kept(&values_path(path)));
+    if wanted > host.available_bytes.saturating_add(kept) {
+        let free = show(host.available_bytes);
+        let what = format!("{asked} are asked for and {free} of {there} are free: ");
+        let way_out = "the system ends processes if all is used; free some, or give less";
+        log(Level::Warn, "kv", what + way_out);
+    }
+    Ok(())
 }
 
 /// Refuses options that would have no effect: whoever gave one expects what it does, above all
@@ -106,6 +137,7 @@ pub fn run(args: &KvArgs) -> Result<()> {
     let tls = tls.transpose().map_err(|reason| Failure::new("config", reason))?;
     let secret = args.herd_listen.and(args.secret_file.as_deref()).map(Secret::from_file);
     let secret = secret.transpose()?;
+    check_memory(args)?;
     // Last, since it may make a file.
     let cache = cache(args, threads)?;
     let settings = Settings {
@@ -216,16 +248,28 @@ fn has_tier(args: &KvArgs) -> bool {
     args.pool.is_some() || args.value_tier.is_some()
 }
 
+fn value_tier_bytes(args: &KvArgs) -> u64 {
+    args.value_tier_memory.unwrap_or(args.memory)
+}
+
+/// What copies of values that lie elsewhere may take.
+fn copy_bytes(args: &KvArgs) -> u64 {
+    args.value_tier_near.unwrap_or(args.memory / 8)
+}
+
+/// The file for long values beside that of the cache.
+fn values_path(path: &Path) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(".values");
+    path.into()
+}
+
 /// Memory of these nodes for long values, in a file beside that of the cache if there is one.
 fn value_tier(nodes: &Placement, args: &KvArgs) -> Result<Shelving> {
-    let memory = args.value_tier_memory.unwrap_or(args.memory);
+    let memory = value_tier_bytes(args);
     let tier = match &args.warm {
         None => NumaTier::new(nodes, memory),
-        Some(path) => {
-            let mut path = path.clone().into_os_string();
-            path.push(".values");
-            NumaTier::open(nodes, memory, Path::new(&path))
-        }
+        Some(path) => NumaTier::open(nodes, memory, &values_path(path)),
     };
     let (tier, min_bytes) = (Arc::new(tier.map_err(failure)?), args.value_tier_from);
     let what = format!("values from {min_bytes} bytes on lie on {nodes}, up to {memory} bytes");
@@ -247,7 +291,7 @@ fn measured_rule(tier: &dyn Tier, tier_bytes: u64, args: &KvArgs) -> Result<Tier
     let speeds = speeds.map_err(|error| {
         Failure::new("tier", format!("measuring the memory for long values: {error}"))
     })?;
-    let memory = args.value_tier_near.unwrap_or(args.memory / 8);
+    let memory = copy_bytes(args);
     let cost = |cost: ReadCost| format!("{} ns and {} ps a byte", cost.latency_ns, cost.byte_ps);
     let what = format!("up to {memory} bytes of values that are read often are copied here: ");
     let (there, here) = (cost(speeds.far), cost(speeds.near));

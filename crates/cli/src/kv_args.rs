@@ -54,6 +54,9 @@ tier_near_hits, tier_near_bytes, tier_bytes_read.
 With --interleave all of the cache is dealt out to nodes by weights, page by page, for their
 bandwidth together.
 
+More memory than this host has (or the limit of the container) is refused; more than is free now is
+warned of.
+
 With --warm the cache lies in a file of shared memory and is there again after a restart, also after
 a kill: every item is checked, and what does not fit its check is dropped and counted. The file is
 yours: remove it to start empty, or to give the memory back. With --value-tier the values lie in

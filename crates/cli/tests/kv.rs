@@ -4,6 +4,7 @@ mod common;
 
 use common::{Cluster, Dir, Server, WITHIN, rackpool, run, told, unique};
 use rackpool_bench::report::Report;
+use rackpool_hw::memory::HostMemory;
 use rackpool_kv::herd::Client;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -206,6 +207,23 @@ fn a_soft_limit_of_descriptors_does_not_bound_the_connections_and_a_hard_one_is_
 }
 
 #[test]
+fn memory_that_is_not_free_now_is_warned_of() {
+    let dir = Dir::new();
+    let log = dir.file("log");
+    // The system itself uses more than is left out here.
+    let most = HostMemory::now().unwrap().total_bytes - (4 << 20);
+    for (memory, is_told) in [(most, true), (32 << 20, false)] {
+        let mut command = rackpool();
+        command.args(["kv", "--memcached", "0", "--memory", &memory.to_string()]);
+        let mut server = Server::by(command.stderr(std::fs::File::create(&log).unwrap()));
+        assert_eq!(ask(&door(&server, "memcached"), "mn\r\n", "MN\r\n"), "MN\r\n");
+        assert_eq!(server.terminate(), Some(0));
+        let said = std::fs::read_to_string(&log).unwrap();
+        assert_eq!(said.contains("are free: "), is_told, "{said}");
+    }
+}
+
+#[test]
 fn what_was_stored_is_there_after_a_kill() {
     let shared = Shared(format!("/dev/shm/{}", unique("warm")));
     let options = ["kv", "--memory", "32m", "--memcached", "0", "--threads", "2"];
@@ -280,6 +298,12 @@ fn what_cannot_be_served_is_refused_with_the_way_out() {
         (&["--resp", "0", "--tls-cert", &nowhere, "--tls-key", &nowhere], "config", "nowhere"),
         (&["--resp", "0", "--warm", &dir.file("no/file")], "io", "no/file"),
         (&["--resp", "0", "--memory", "1k"], "usage", "memory"),
+        (&["--resp", "0", "--memory", "900t"], "full", "give less to --memory"),
+        (
+            &["--resp", "0", "--value-tier", "numa:0", "--value-tier-memory", "900t"],
+            "full",
+            "what lies beside it",
+        ),
         (&["--resp", "0", "--policy", "lru"], "usage", "tinylfu"),
         (&["--resp", "0", "--lossy-index"], "usage", "--items"),
         (

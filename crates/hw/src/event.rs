@@ -7,7 +7,8 @@
 //!
 //! Ordering rule: who wakes stores its work first and notifies second; who sleeps drains the
 //! event first and looks for work second. The kernel's counter orders the two, so no wake-up is
-//! lost. Readiness is level-triggered: what is not taken is reported again.
+//! lost. Readiness is level-triggered: what is not taken is reported again, but for
+//! [`Interest::Arrivals`].
 //!
 //! Source: DESIGN §3 (adaptive waiting).
 
@@ -83,6 +84,12 @@ pub enum Interest {
     Write,
     /// Both.
     ReadWrite,
+    /// As [`Interest::Read`], but what comes is reported once (edge-triggered), and those who said
+    /// something are reported in the order in which they did: level-triggered, whoever was reported
+    /// last is reported next before those who spoke meanwhile. For who reads until a read brings
+    /// less than was asked for; whoever leaves something, or sees [`Readiness::ended`], asks for
+    /// [`Interest::Read`] again.
+    Arrivals,
 }
 
 impl Interest {
@@ -92,6 +99,7 @@ impl Interest {
             Interest::Read => read,
             Interest::Write => epoll::EventFlags::OUT,
             Interest::ReadWrite => read | epoll::EventFlags::OUT,
+            Interest::Arrivals => read | epoll::EventFlags::ET,
         }
     }
 }
@@ -105,6 +113,8 @@ pub struct Readiness {
     pub readable: bool,
     /// A write would not block.
     pub writable: bool,
+    /// Nothing more comes behind what there is to read.
+    pub ended: bool,
     /// The other side closed both directions, or the descriptor failed.
     pub closed: bool,
 }
@@ -201,6 +211,7 @@ fn readiness_of(event: &epoll::Event) -> Readiness {
         token: event.data.u64(),
         readable: closed || flags.intersects(input),
         writable: flags.contains(epoll::EventFlags::OUT),
+        ended: closed || flags.contains(epoll::EventFlags::RDHUP),
         closed,
     }
 }
@@ -208,6 +219,8 @@ fn readiness_of(event: &epoll::Event) -> Readiness {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
 
     #[test]
     fn a_notified_event_is_ready_until_it_is_drained() {
@@ -220,15 +233,50 @@ mod tests {
         event.try_clone().unwrap().notify();
         for _ in 0..2 {
             assert_eq!(poller.wait(None, &mut events).unwrap(), 1);
-            assert_eq!(
-                events[0],
-                Readiness { token: 7, readable: true, writable: false, closed: false }
-            );
+            let (writable, ended, closed) = (false, false, false);
+            let expected = Readiness { token: 7, readable: true, writable, ended, closed };
+            assert_eq!(events[0], expected);
         }
         assert_eq!(event.drain(), 2);
         assert_eq!(event.drain(), 0);
         assert_eq!(poller.wait(Some(Duration::ZERO), &mut events).unwrap(), 0);
         assert!(events.is_empty());
+    }
+
+    #[test]
+    fn arrivals_are_reported_once_each_in_their_order_and_the_end_with_what_is_left() {
+        let poller = Poller::new().unwrap();
+        let (ours, theirs): (Vec<_>, Vec<_>) = (0..3).map(|_| UnixStream::pair().unwrap()).unzip();
+        for (token, stream) in ours.iter().enumerate() {
+            poller.add(stream, token as u64, Interest::Arrivals).unwrap();
+        }
+        let mut events = Vec::new();
+        let mut seen = |count| {
+            assert_eq!(poller.wait(Some(Duration::ZERO), &mut events).unwrap(), count);
+            events.iter().map(|event| (event.token, event.ended)).collect::<Vec<_>>()
+        };
+        let say = |who: usize| (&theirs[who]).write_all(b"word").unwrap();
+        let hear = |who: usize| (&ours[who]).read_exact(&mut [0; 4]).unwrap();
+        [0, 1].into_iter().for_each(say);
+        assert_eq!(seen(2), [(0, false), (1, false)]);
+        assert_eq!(seen(0), []);
+        // 2 spoke before the others spoke again.
+        [2, 1, 0].into_iter().for_each(say);
+        assert_eq!(seen(3), [(2, false), (1, false), (0, false)]);
+        [0, 1, 2, 0, 1].into_iter().for_each(hear);
+        // Who asks for what was left is told of it.
+        say(0);
+        assert_eq!(seen(1), [(0, false)]);
+        poller.modify(&ours[0], 0, Interest::Read).unwrap();
+        for _ in 0..2 {
+            assert_eq!(seen(1), [(0, false)]);
+        }
+        hear(0);
+        poller.modify(&ours[0], 0, Interest::Arrivals).unwrap();
+        assert_eq!(seen(0), []);
+        say(0);
+        theirs[0].shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(seen(1), [(0, true)]);
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub mod handshake;
 #[cfg(not(any(loom, shuttle)))]
 pub mod line;
 #[cfg(not(any(loom, shuttle)))]
+pub mod memory;
+#[cfg(not(any(loom, shuttle)))]
 pub mod numa;
 #[cfg(not(any(loom, shuttle)))]
 pub mod process;

@@ -7,7 +7,7 @@ use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::counters::Count;
 use rackpool_kv::front::server::{Doors, Server, StartError};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -86,6 +86,27 @@ fn long_values_go_in_and_come_out_whole_however_they_arrive() {
         let mut got = vec![0; format!("${len}\r\n").len() + value.len() + 2];
         r.read_exact(&mut got).unwrap();
         assert!(got[got.len() - 2 - value.len()..got.len() - 2] == value[..], "{len}");
+    }
+}
+
+#[test]
+fn who_says_that_it_was_all_is_answered_and_let_go_whenever_the_end_comes() {
+    let server = ours(Settings::default());
+    let mut rng = Rng(9);
+    // Up to more than the server reads of one connection in its turn.
+    for round in 0..400 {
+        let count = if round % 40 == 0 { 400_000 } else { 1 + rng.below(300) };
+        let mut m = memcached(&server);
+        let mut reader = m.try_clone().unwrap();
+        let answers = std::thread::spawn(move || {
+            let mut answers = Vec::new();
+            reader.read_to_end(&mut answers).map(|_| answers)
+        });
+        m.write_all(&b"mn\r\n".repeat(count)).unwrap();
+        // With the words, or in the midst of their being read and answered, or behind that.
+        std::thread::sleep(Duration::from_micros([0, 20, 50, 2000][rng.below(4)]));
+        m.shutdown(Shutdown::Write).unwrap();
+        assert!(answers.join().unwrap().unwrap() == b"MN\r\n".repeat(count), "{round}: {count}");
     }
 }
 

@@ -22,6 +22,7 @@ use list::{Bounds, Plan};
 use rackpool_bench::format::Unit;
 use rackpool_bench::report::{Kind, Report};
 use rackpool_bench::run::Size;
+use rackpool_hw::memory::HostMemory;
 use rackpool_hw::process::Shutdown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -211,7 +212,7 @@ fn bounds(args: &DemoArgs) -> Result<Bounds> {
     let shm = rustix::fs::statvfs("/dev/shm")
         .map_err(|error| Failure::io("/dev/shm", &error.into()).with_hint("see rackpool doctor"))?;
     let shm_free = shm.f_bavail * shm.f_frsize;
-    let free = shm_free.min(memory_available().unwrap_or(u64::MAX));
+    let free = shm_free.min(HostMemory::now().map_or(u64::MAX, |memory| memory.available_bytes));
     if free < 2 * MEMORY_BYTES_MIN {
         let (free, least) = (free >> 20, MEMORY_BYTES_MIN >> 19);
         let message = format!("{free} MiB are free in /dev/shm and memory, {least} MiB are needed");
@@ -226,12 +227,6 @@ fn bounds(args: &DemoArgs) -> Result<Bounds> {
         bounds.footprint_bytes_max = bounds.footprint_bytes_max.min(memory / 2);
     }
     Ok(bounds)
-}
-
-fn memory_available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
 /// Room for all files in rack 0, for the records of YCSB, and for what moves about.

@@ -5,6 +5,7 @@
 use super::{Check, State, check, names};
 use rackpool_bench::format::Unit;
 use rackpool_hw::caches;
+use rackpool_hw::memory::kib_of;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::path::Path;
@@ -251,10 +252,8 @@ fn nodes(sys: &Path) -> Check {
     let mut far = 0;
     let mut found = Vec::new();
     for (node, base) in of_nodes(sys) {
-        let kib = super::kib_of(
-            &text(&base.join("meminfo")).replace(&format!("Node {node} "), ""),
-            "MemTotal",
-        );
+        let kib =
+            kib_of(&text(&base.join("meminfo")).replace(&format!("Node {node} "), ""), "MemTotal");
         let memory = Unit::Bytes.show((kib.unwrap_or(0) << 10) as f64);
         let cpus = text(&base.join("cpulist"));
         if cpus.is_empty() && kib.is_some_and(|kib| kib > 0) {

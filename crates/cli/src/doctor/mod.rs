@@ -11,6 +11,7 @@ use crate::failure::Result;
 use crate::output;
 use rackpool_bench::format::Unit;
 use rackpool_bench::report::Machine;
+use rackpool_hw::memory::{HostMemory, kib_of};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::fs;
@@ -93,7 +94,7 @@ fn checks() -> Vec<Check> {
     let mut checks = vec![
         cpu(&cpuinfo),
         cores(std::thread::available_parallelism().map_or(1, usize::from)),
-        memory(&meminfo),
+        memory(HostMemory::now().map_or(0, |memory| memory.available_bytes)),
         shared_memory(),
         huge_pages(&meminfo),
         shmem_huge(&read("/sys/kernel/mm/transparent_hugepage/shmem_enabled")),
@@ -154,8 +155,7 @@ fn cores(count: usize) -> Check {
     )
 }
 
-fn memory(meminfo: &str) -> Check {
-    let available = kib_of(meminfo, "MemAvailable").unwrap_or(0) << 10;
+fn memory(available: u64) -> Check {
     check(
         "memory",
         good_or_but(available >= 2 << 30),
@@ -340,12 +340,6 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The number behind `KEY:` in a file like `/proc/meminfo`.
-fn kib_of(text: &str, key: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.split(':').next() == Some(key))?;
-    line.split_whitespace().nth(1)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -367,7 +361,7 @@ mod tests {
         assert_eq!(shmem_huge("always [never]").state, State::Missing);
         assert_eq!(shmem_huge("").state, State::Missing);
         assert_eq!(huge_pages("HugePages_Free:  3\nHugepagesize: 2048 kB\n").state, State::Good);
-        assert_eq!(memory("MemAvailable: 1024 kB\n").state, State::But);
+        assert_eq!(memory(1 << 20).state, State::But);
         assert_eq!(cores(1).state, State::But);
         assert!(cpu("flags : fpu avx2 clwb\n").found.contains("avx2 clwb"));
     }

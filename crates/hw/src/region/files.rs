@@ -11,6 +11,7 @@ use super::spec::{MemorySpec, SpecError};
 use super::superblock::{self, SUPERBLOCK_BYTES};
 use super::{RegionFiles, Section, Store, section_bytes};
 use crate::caches;
+use crate::memory::HostMemory;
 use crate::window::{Access, MapOptions, Window};
 use rackpool_core::constants::REGION_RETRIES_MAX;
 use rackpool_core::layout::{MAGIC, RegionLayout, SLOT_BYTES, SUPERBLOCK_OFFSET, Superblock};
@@ -350,12 +351,7 @@ pub(super) fn free_bytes(fd: BorrowedFd<'_>, path: &Path) -> Result<u64> {
     if stat.f_blocks > 0 {
         return Ok(stat.f_bavail * stat.f_frsize);
     }
-    let text =
-        std::fs::read_to_string("/proc/meminfo").map_err(failed("read /proc/meminfo", path))?;
-    let kib = text.lines().find_map(|line| {
-        line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok()
-    });
-    Ok(kib.unwrap_or(0) * 1024)
+    Ok(HostMemory::now().map_or(0, |memory| memory.available_bytes))
 }
 
 pub(super) fn create_on_device(

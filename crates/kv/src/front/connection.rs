@@ -38,6 +38,8 @@ pub struct Connection {
     /// Answers that the socket did not take yet.
     output: Output,
     channel: Channel,
+    /// Whether the socket may hold something that nobody will be told of again.
+    has_left: bool,
     /// When something was last read or sent.
     pub active: Millis,
     /// What the poller waits for.
@@ -54,7 +56,8 @@ impl Connection {
     /// A new connection; its socket does not block.
     pub fn new(fd: OwnedFd, session: Session, channel: Channel, now: Millis) -> Self {
         let (rest, output) = (Vec::new(), Output::default());
-        Self { fd, session, rest, output, channel, active: now, interest: Interest::Read }
+        let (has_left, interest) = (false, Interest::Arrivals);
+        Self { fd, session, rest, output, channel, has_left, active: now, interest }
     }
 
     /// Who it is with.
@@ -82,9 +85,11 @@ impl Connection {
         !self.output.is_empty() || self.channel.has_output()
     }
 
-    /// Reads, understands and answers what there is; `buffer` is the worker's.
-    pub fn serve(&mut self, core: &mut Core, buffer: &mut [u8]) -> Fate {
+    /// Reads, understands and answers what there is; `buffer` is the worker's. `has_ended`: the
+    /// client has said that nothing follows what it sent.
+    pub fn serve(&mut self, core: &mut Core, buffer: &mut [u8], has_ended: bool) -> Fate {
         self.active = core.now;
+        self.has_left = true;
         // Relaxed: a time for the eye.
         self.session.client.active.store(core.now, Ordering::Relaxed);
         if self.is_stuck() && !self.resume(core) {
@@ -105,8 +110,11 @@ impl Connection {
                 Ok(_) if self.session.is_closing() || self.is_stuck() || self.has_more() => break,
                 // The buffer was full, or nearly: there may be more.
                 Ok(count) if count >= READ_BYTES => {}
-                Ok(_) => break,
-                Err(Errno::AGAIN) => break,
+                // All was read, but for the end, of which we are told once, too.
+                Ok(_) | Err(Errno::AGAIN) => {
+                    self.has_left = has_ended;
+                    break;
+                }
                 Err(Errno::INTR) => {}
                 Err(_) => return Fate::End,
             }
@@ -128,7 +136,8 @@ impl Connection {
             (false, false) if self.channel.has_input() || self.has_more() => {
                 Fate::Wait(Interest::Write)
             }
-            (false, false) => Fate::Wait(Interest::Read),
+            (false, false) if self.has_left => Fate::Wait(Interest::Read),
+            (false, false) => Fate::Wait(Interest::Arrivals),
         }
     }
 

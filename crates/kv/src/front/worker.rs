@@ -113,7 +113,7 @@ impl<'i> Worker<'i> {
             for event in &events {
                 match event.token {
                     TOKEN_WAKE => self.let_in(),
-                    token => self.serve(token as usize),
+                    token => self.serve(token as usize, event.ended),
                 }
             }
             if self.core.now.abs_diff(swept) >= SWEEP_MS {
@@ -191,7 +191,7 @@ impl<'i> Worker<'i> {
             let session = Session::new(guest.door, client);
             let connection = Box::new(Connection::new(guest.fd, session, guest.channel, now));
             let index = self.free.pop().map_or(self.connections.len(), |index| index as usize);
-            if self.poller.add(&*connection, index as u64, Interest::Read).is_err() {
+            if self.poller.add(&*connection, index as u64, connection.interest).is_err() {
                 self.core.count(Count::Closed);
                 self.core.shared.clients.gone(connection.client());
                 self.free.push(index as u32);
@@ -204,10 +204,10 @@ impl<'i> Worker<'i> {
         }
     }
 
-    fn serve(&mut self, index: usize) {
+    fn serve(&mut self, index: usize, has_ended: bool) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         let before = connection.held_bytes();
-        let fate = connection.serve(&mut self.core, &mut self.buffer);
+        let fate = connection.serve(&mut self.core, &mut self.buffer, has_ended);
         let held = connection.held_bytes();
         self.held_bytes = self.held_bytes + held - before;
         match fate {

@@ -14,6 +14,7 @@ use rackpool_core::addr::GAddr;
 use rackpool_core::layout::RING_BYTES;
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{Reply, ReplyFrame, Request, RequestFrame, decode, encode};
+use rackpool_hw::memory::HostMemory;
 use rackpool_hw::ring::{Consumer, Producer};
 use rackpool_hw::window::Window;
 use std::hint::black_box;
@@ -46,7 +47,7 @@ pub struct Effort {
 impl Effort {
     /// For figures to be used: a quarter of the memory that is available, at most 1 GiB.
     pub fn thorough() -> Effort {
-        let available = available_bytes().unwrap_or(1 << 30);
+        let available = HostMemory::now().map_or(1 << 30, |memory| memory.available_bytes);
         Effort { chase_bytes: (available / 4).clamp(16 << 20, 1 << 30), rounds: 15 }
     }
 
@@ -365,12 +366,6 @@ fn ping_and_stream(
     times.sort_by(f64::total_cmp);
     // The fastest quarter may only have filled the buffers of the sockets.
     Ok((ways[pings / 10], data.len() as f64 / times[chunks / 2]))
-}
-
-fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 fn cpu_model() -> String {
