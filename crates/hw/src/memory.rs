@@ -51,7 +51,7 @@ impl HostMemory {
                 self.total_bytes = self.total_bytes.min(limit);
                 let used = number(folder.join(version.used)).unwrap_or(0);
                 let stat = read(&folder.join("memory.stat")).unwrap_or_default();
-                // Pages of files that nobody has used for long: given up before anything is refused.
+                // Pages of files that were not used for long: given up before anything is refused.
                 let idle = stat.lines().find_map(|line| line.strip_prefix(version.idle));
                 let idle = idle.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0);
                 let free = limit.saturating_sub(used.saturating_sub(idle));

@@ -18,6 +18,7 @@
 //! Source: HERD §4.2 (windows; the client chooses the server by the key), §4.3 (retries are the
 //! application's).
 
+mod first_look;
 mod long;
 mod timer;
 
@@ -31,6 +32,7 @@ use super::message::{
 };
 use super::near::Near;
 use super::slot::{self, Form};
+use first_look::FirstLook;
 use rackpool_core::seam::Mem;
 use rackpool_hw::wait::{Pause, Waiter, look_again};
 use rackpool_hw::window::Window;
@@ -113,6 +115,7 @@ pub struct Client<L = Near> {
     seed: u64,
     message: Vec<u8>,
     waiter: Waiter,
+    first_look: FirstLook,
     /// Polls in a row without an answer.
     polls: u32,
     /// Polls since the timers were looked at.
@@ -157,6 +160,7 @@ impl<L: Link> Client<L> {
             seed,
             message: vec![0; geometry.message_bytes()],
             waiter: Waiter::new(),
+            first_look: FirstLook::default(),
             polls: 0,
             untimed: 0,
             reminders: 0,
@@ -376,7 +380,11 @@ impl<L: Link> Client<L> {
             replies.prefetch(ahead);
             replies.prefetch(ahead + LINE_BYTES);
         }
-        match head.checked(&self.geometry) {
+        let kind = match head.is_found(&self.geometry) {
+            true => Some(Kind::Found),
+            false => head.checked(&self.geometry),
+        };
+        match kind {
             Some(kind) if head.number == reply_number(asked) && !kind.is_request() => {
                 let (number, is_wanted) = (lane.answered, lane.answered > lane.given_up);
                 Ok(Some(Taken { number, is_wanted, head, kind, is_apart, value_at }))
@@ -606,7 +614,18 @@ impl<L: Link> Client<L> {
         take: impl FnOnce(&Client<L>, &Taken) -> Result<R>,
     ) -> Result<R> {
         self.ring();
-        let taken = match self.look_eagerly(|client| client.take(ticket.server as usize)) {
+        for _ in 0..self.first_look.pauses() {
+            look_again();
+        }
+        let mut looks = 0;
+        let found = self.look_eagerly(|client| {
+            looks += 1;
+            client.take(ticket.server as usize)
+        });
+        if L::LOOKS_EAGER > 0 {
+            self.first_look.learn(looks == 1);
+        }
+        let taken = match found {
             Ok(Some(taken)) if taken.number == ticket.number => taken,
             Ok(_) => self.await_answer(ticket)?,
             Err(error) => return Err(self.give_up(ticket, error)),

@@ -208,6 +208,22 @@ impl Head {
         fits.then_some(kind)
     }
 
+    /// Whether it is a look-up's, and [`Head::checked`] but for its number: by one comparison.
+    #[inline(always)]
+    pub const fn is_get(&self) -> bool {
+        // Kind and the value's length, then the key's.
+        self.about & 0xffff_007f == Kind::Get as u64
+            && self.key_bytes().wrapping_sub(1) < KEY_BYTES_MAX
+    }
+
+    /// Whether it is that of an answer with a value, and [`Head::checked`] but for its number.
+    #[inline(always)]
+    pub const fn is_found(&self, geometry: &Geometry) -> bool {
+        // Kind and the key's length, then the value's.
+        self.about & 0xffff == Kind::Found as u64
+            && self.value_bytes() <= geometry.value_bytes as usize
+    }
+
     /// Length of the key, bytes.
     #[inline(always)]
     pub const fn key_bytes(&self) -> usize {
@@ -301,6 +317,26 @@ mod tests {
             assert_eq!((read.0.number, read.0.flags(), read.0.extra), (77, 0x8123_4567, u64::MAX));
         }
         assert_eq!(of(Head::new(1, Kind::Missing), b"", b"").unwrap().1, Kind::Missing);
+    }
+
+    #[test]
+    fn what_is_recognized_at_once_is_what_the_check_says() {
+        let (mut gets, mut founds) = (0, 0);
+        for kind in 0..=255u64 {
+            for key_bytes in [0, 1, 250, 251, 255] {
+                for value_bytes in [0, 1, 256, 1000, 1001, 65535u64] {
+                    let about = kind | key_bytes << 8 | value_bytes << 16 | 0x8123_4567 << 32;
+                    let head = Head::of_words([9, about, 5]);
+                    let checked = head.checked(&GEOMETRY);
+                    assert_eq!(head.is_get(), checked == Some(Kind::Get), "{head:?}");
+                    assert_eq!(head.is_found(&GEOMETRY), checked == Some(Kind::Found), "{head:?}");
+                    gets += u32::from(head.is_get());
+                    founds += u32::from(head.is_found(&GEOMETRY));
+                }
+            }
+        }
+        // Whose replies are to come apart, and others; lengths that are allowed.
+        assert_eq!((gets, founds), (2 * 2, 4));
     }
 
     #[test]
