@@ -8,7 +8,7 @@
 //! Ordering rule: who wakes stores its work first and notifies second; who sleeps drains the
 //! event first and looks for work second. The kernel's counter orders the two, so no wake-up is
 //! lost. Readiness is level-triggered: what is not taken is reported again, but for
-//! [`Interest::Arrivals`].
+//! [`Interest::Edges`].
 //!
 //! Source: DESIGN §3 (adaptive waiting).
 
@@ -84,12 +84,13 @@ pub enum Interest {
     Write,
     /// Both.
     ReadWrite,
-    /// As [`Interest::Read`], but what comes is reported once (edge-triggered), and those who said
-    /// something are reported in the order in which they did: level-triggered, whoever was reported
-    /// last is reported next before those who spoke meanwhile. For who reads until a read brings
-    /// less than was asked for; whoever leaves something, or sees [`Readiness::ended`], asks for
+    /// Both, each reported once when it comes about (edge-triggered): something to read, room to
+    /// write where there was none. Those who said something are reported in the order in which they
+    /// did; level-triggered, whoever was reported last is reported next before those who spoke
+    /// meanwhile. For who reads until a read brings less than was asked for, and writes until there
+    /// is no room; whoever leaves something to read, or sees [`Readiness::ended`], asks for
     /// [`Interest::Read`] again.
-    Arrivals,
+    Edges,
 }
 
 impl Interest {
@@ -99,7 +100,7 @@ impl Interest {
             Interest::Read => read,
             Interest::Write => epoll::EventFlags::OUT,
             Interest::ReadWrite => read | epoll::EventFlags::OUT,
-            Interest::Arrivals => read | epoll::EventFlags::ET,
+            Interest::Edges => read | epoll::EventFlags::OUT | epoll::EventFlags::ET,
         }
     }
 }
@@ -244,11 +245,11 @@ mod tests {
     }
 
     #[test]
-    fn arrivals_are_reported_once_each_in_their_order_and_the_end_with_what_is_left() {
+    fn edges_are_reported_once_each_in_their_order_and_the_end_with_what_is_left() {
         let poller = Poller::new().unwrap();
         let (ours, theirs): (Vec<_>, Vec<_>) = (0..3).map(|_| UnixStream::pair().unwrap()).unzip();
         for (token, stream) in ours.iter().enumerate() {
-            poller.add(stream, token as u64, Interest::Arrivals).unwrap();
+            poller.add(stream, token as u64, Interest::Edges).unwrap();
         }
         let mut events = Vec::new();
         let mut seen = |count| {
@@ -257,6 +258,8 @@ mod tests {
         };
         let say = |who: usize| (&theirs[who]).write_all(b"word").unwrap();
         let hear = |who: usize| (&ours[who]).read_exact(&mut [0; 4]).unwrap();
+        // There is room to write.
+        assert_eq!(seen(3), [(0, false), (1, false), (2, false)]);
         [0, 1].into_iter().for_each(say);
         assert_eq!(seen(2), [(0, false), (1, false)]);
         assert_eq!(seen(0), []);
@@ -272,7 +275,8 @@ mod tests {
             assert_eq!(seen(1), [(0, false)]);
         }
         hear(0);
-        poller.modify(&ours[0], 0, Interest::Arrivals).unwrap();
+        poller.modify(&ours[0], 0, Interest::Edges).unwrap();
+        assert_eq!(seen(1), [(0, false)], "room");
         assert_eq!(seen(0), []);
         say(0);
         theirs[0].shutdown(std::net::Shutdown::Write).unwrap();

@@ -180,12 +180,18 @@ fn a_client_that_does_not_read_is_ended_and_counted() {
     // Silent as well, but owed nothing.
     let mut idle = resp(&server);
     assert_eq!(ask(&mut idle, b"PING\r\n", b"\r\n"), b"+PONG\r\n");
-    let mut slow = memcached(&server);
-    slow.write_all(&b"get v\r\n".repeat(1000)).unwrap();
-    wait_until("it is ended", || server.shared().count(Count::SlowReaders) == 1);
-    wait_until("it is gone", || server.shared().connections() == 1);
+    let (mut slow, mut talker) = (memcached(&server), memcached(&server));
+    for client in [&mut slow, &mut talker] {
+        client.write_all(&b"get v\r\n".repeat(1000)).unwrap();
+    }
+    wait_until("they are ended", || {
+        // To talk on is not to read. It fails at the end.
+        let _ = talker.write(b"g");
+        server.shared().count(Count::SlowReaders) == 2
+    });
+    wait_until("they are gone", || server.shared().connections() == 1);
     let stats = ask(&mut memcached(&server), b"stats\r\n", b"END\r\n");
-    assert!(String::from_utf8(stats).unwrap().contains("STAT slow_readers 1\r\n"));
+    assert!(String::from_utf8(stats).unwrap().contains("STAT slow_readers 2\r\n"));
     assert_eq!(ask(&mut idle, b"PING\r\n", b"\r\n"), b"+PONG\r\n");
 }
 

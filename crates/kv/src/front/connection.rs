@@ -12,7 +12,7 @@ use super::session::Session;
 use super::tls::Channel;
 use crate::cache::Millis;
 use crate::constants::{INPUT_BYTES_MAX, READ_BYTES, READS_MAX};
-use rackpool_hw::event::Interest;
+use rackpool_hw::event::{Interest, Readiness};
 use rackpool_hw::window::{Piece, SEND_PIECES_MAX, send_gather};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -56,7 +56,7 @@ impl Connection {
     /// A new connection; its socket does not block.
     pub fn new(fd: OwnedFd, session: Session, channel: Channel, now: Millis) -> Self {
         let (rest, output) = (Vec::new(), Output::default());
-        let (has_left, interest) = (false, Interest::Arrivals);
+        let (has_left, interest) = (false, Interest::Edges);
         Self { fd, session, rest, output, channel, has_left, active: now, interest }
     }
 
@@ -85,9 +85,12 @@ impl Connection {
         !self.output.is_empty() || self.channel.has_output()
     }
 
-    /// Reads, understands and answers what there is; `buffer` is the worker's. `has_ended`: the
-    /// client has said that nothing follows what it sent.
-    pub fn serve(&mut self, core: &mut Core, buffer: &mut [u8], has_ended: bool) -> Fate {
+    /// Reads, understands and answers what there is; `buffer` is the worker's.
+    pub fn serve(&mut self, core: &mut Core, buffer: &mut [u8], event: &Readiness) -> Fate {
+        if self.is_stuck() && !event.writable && !event.closed {
+            // It goes on to talk and takes nothing.
+            return self.fate();
+        }
         self.active = core.now;
         self.has_left = true;
         // Relaxed: a time for the eye.
@@ -112,7 +115,7 @@ impl Connection {
                 Ok(count) if count >= READ_BYTES => {}
                 // All was read, but for the end, of which we are told once, too.
                 Ok(_) | Err(Errno::AGAIN) => {
-                    self.has_left = has_ended;
+                    self.has_left = event.ended;
                     break;
                 }
                 Err(Errno::INTR) => {}
@@ -130,14 +133,15 @@ impl Connection {
 
     fn fate(&self) -> Fate {
         match (self.is_stuck(), self.session.is_closing()) {
-            (true, _) => Fate::Wait(Interest::Write),
+            // The socket took no more, so it tells when it does.
+            (true, _) => Fate::Wait(Interest::Edges),
             (false, true) => Fate::End,
             // Nobody says again that it has come: the socket, which takes answers, wakes us.
             (false, false) if self.channel.has_input() || self.has_more() => {
                 Fate::Wait(Interest::Write)
             }
             (false, false) if self.has_left => Fate::Wait(Interest::Read),
-            (false, false) => Fate::Wait(Interest::Arrivals),
+            (false, false) => Fate::Wait(Interest::Edges),
         }
     }
 

@@ -113,7 +113,7 @@ impl<'i> Worker<'i> {
             for event in &events {
                 match event.token {
                     TOKEN_WAKE => self.let_in(),
-                    token => self.serve(token as usize, event.ended),
+                    token => self.serve(token as usize, event),
                 }
             }
             if self.core.now.abs_diff(swept) >= SWEEP_MS {
@@ -204,10 +204,10 @@ impl<'i> Worker<'i> {
         }
     }
 
-    fn serve(&mut self, index: usize, has_ended: bool) {
+    fn serve(&mut self, index: usize, event: &Readiness) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         let before = connection.held_bytes();
-        let fate = connection.serve(&mut self.core, &mut self.buffer, has_ended);
+        let fate = connection.serve(&mut self.core, &mut self.buffer, event);
         let held = connection.held_bytes();
         self.held_bytes = self.held_bytes + held - before;
         match fate {
