@@ -70,7 +70,7 @@ pub struct Machine {
     pub cpu: String,
     /// Cores that this process may use.
     pub cores: usize,
-    /// Installed memory.
+    /// Memory that this process may use: what is installed, or a control group's limit.
     pub memory_bytes: u64,
     /// Kernel name and release.
     pub kernel: String,

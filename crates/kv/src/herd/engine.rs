@@ -231,7 +231,7 @@ impl Slots {
     ) -> Option<Taken> {
         let next = self.after(window);
         let last = &mut self.windows[window as usize].number;
-        // What nearly all are, by two comparisons.
+        // What nearly all are: one check instead of all.
         if let Read::Message(mut head) = read
             && head.is_get()
             && head.number > *last

@@ -208,7 +208,7 @@ impl Head {
         fits.then_some(kind)
     }
 
-    /// Whether it is a look-up's, and [`Head::checked`] but for its number: by one comparison.
+    /// Whether it is a look-up's, and [`Head::checked`] but for its number: by two comparisons.
     #[inline(always)]
     pub const fn is_get(&self) -> bool {
         // Kind and the value's length, then the key's.
