@@ -16,6 +16,8 @@
 //! Source: DESIGN §1 (the seam), §2 (sections with rights of their own).
 
 #[cfg(not(any(loom, shuttle)))]
+mod loan;
+#[cfg(not(any(loom, shuttle)))]
 mod mapped;
 #[cfg(any(loom, shuttle))]
 mod modelled;
@@ -24,6 +26,8 @@ mod nodes;
 #[cfg(not(any(loom, shuttle)))]
 mod process;
 
+#[cfg(not(any(loom, shuttle)))]
+pub use loan::Loans;
 #[cfg(not(any(loom, shuttle)))]
 pub use mapped::{Access, MapOptions, Piece, SEND_PIECES_MAX, Window, send_gather};
 #[cfg(any(loom, shuttle))]

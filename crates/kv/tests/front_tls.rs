@@ -5,6 +5,7 @@ mod peers;
 use peers::{Rng, WITHIN, connect, is_there};
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::front::core::Settings;
+use rackpool_kv::front::counters::Count;
 use rackpool_kv::front::server::{Doors, Server};
 use rackpool_kv::front::tls::Tls;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -90,11 +91,15 @@ fn values_of_every_length_go_in_and_come_out_encrypted() {
         client.write_all(b"\r\n").unwrap();
         read_to(&mut client, b"STORED\r\n");
         let mut client = rig.client(resp);
-        client.write_all(b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\nPING\r\n").unwrap();
-        read_to(&mut client, format!("${len}\r\n").as_bytes());
-        read_to(&mut client, &value);
-        read_to(&mut client, b"\r\n+PONG\r\n");
+        // Often enough that a socket that takes it as it is would be lent it.
+        for _ in 0..4 {
+            client.write_all(b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\nPING\r\n").unwrap();
+            read_to(&mut client, format!("${len}\r\n").as_bytes());
+            read_to(&mut client, &value);
+            read_to(&mut client, b"\r\n+PONG\r\n");
+        }
     }
+    assert_eq!(rig.server.shared().count(Count::BytesLent), 0);
 }
 
 #[test]

@@ -43,10 +43,11 @@ pub struct MapOptions {
     pub huge_advice: bool,
 }
 
-/// What a window and its clones keep alive.
+/// What a window and its clones keep alive; `Private`: whole pages of this process alone.
 pub(super) enum Owner {
     Heap { base: NonNull<u8>, layout: Layout },
     Map { base: NonNull<u8>, bytes: usize },
+    Private { base: NonNull<u8>, bytes: usize },
 }
 
 // SAFETY: the owner only frees its memory, once, from whichever thread drops it last.
@@ -61,8 +62,8 @@ impl Drop for Owner {
                 // SAFETY: allocated with this layout in `Window::heap`, and nobody has it left.
                 unsafe { dealloc(base.as_ptr(), layout) };
             }
-            Owner::Map { base, bytes } => {
-                // SAFETY: mapped with this length in `Window::map`, and nobody has it left.
+            Owner::Map { base, bytes } | Owner::Private { base, bytes } => {
+                // SAFETY: mapped with this length by whoever made it; nobody has it left.
                 let unmapped = unsafe { munmap(base.as_ptr().cast(), bytes) };
                 assert!(unmapped.is_ok(), "munmap of a whole mapping of ours failed");
             }
@@ -228,6 +229,10 @@ impl Window {
         self
     }
 
+    pub(super) fn is_private(&self) -> bool {
+        matches!(*self.owner, Owner::Private { .. })
+    }
+
     /// Its first byte, for a device that is told where the memory is.
     #[cfg(feature = "verbs")]
     pub(crate) fn start(&self) -> NonNull<u8> {
@@ -316,7 +321,7 @@ impl Window {
         offset: u64,
         bytes: u64,
     ) -> io::Result<usize> {
-        send_gather(fd, &[Piece::Private(header), Piece::Shared(self, offset, bytes)])
+        send_gather(fd, &[Piece::Private(header), Piece::Shared(self, offset, bytes)], false)
     }
 
     /// Receives up to `bytes` bytes from a socket into the window; how many came, 0 at the end of
@@ -535,17 +540,28 @@ pub enum Piece<'a> {
     Shared(&'a Window, u64, u64),
 }
 
+impl Piece<'_> {
+    /// Its length.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Piece::Private(bytes) => bytes.len() as u64,
+            Piece::Shared(_, _, bytes) => *bytes,
+        }
+    }
+}
+
 /// Pieces that one [`send_gather`] takes: a header before every scatter/gather entry of a few
 /// work requests, or a value of a megabyte in units of 64 KiB with what stands around it.
 pub const SEND_PIECES_MAX: usize = 32;
 
 /// Sends the pieces in order with one system call; how many bytes went out, perhaps in the midst
 /// of a piece. The kernel copies, so races with other processes are harmless. Never raises
-/// SIGPIPE; whether it blocks is the socket's own setting.
+/// SIGPIPE; whether it blocks is the socket's own setting. `more`: the rest of a packet follows at
+/// once.
 ///
 /// # Panics
 /// With more than [`SEND_PIECES_MAX`] pieces, or a piece outside its window.
-pub fn send_gather(fd: BorrowedFd<'_>, pieces: &[Piece<'_>]) -> io::Result<usize> {
+pub fn send_gather(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], more: bool) -> io::Result<usize> {
     assert!(pieces.len() <= SEND_PIECES_MAX, "{} pieces in one send", pieces.len());
     let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut vectors = [empty; SEND_PIECES_MAX];
@@ -562,11 +578,10 @@ pub fn send_gather(fd: BorrowedFd<'_>, pieces: &[Piece<'_>]) -> io::Result<usize
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.as_mut_ptr();
     message.msg_iovlen = pieces.len() as _;
+    let flags = libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
     // SAFETY: the vectors name private slices and checked parts of windows, alive during the
     // call, and the kernel only reads them.
-    let sent = unsafe {
-        libc::sendmsg(std::os::fd::AsRawFd::as_raw_fd(&fd), &message, libc::MSG_NOSIGNAL)
-    };
+    let sent = unsafe { libc::sendmsg(std::os::fd::AsRawFd::as_raw_fd(&fd), &message, flags) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 

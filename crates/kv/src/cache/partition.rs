@@ -109,21 +109,27 @@ impl Partition {
 
     /// An empty partition on a window of [`Partition::window_bytes`].
     pub fn new(window: &Window, units: u64, options: &Options, is_checked: bool) -> Partition {
-        let table = window.slice(0, units * TABLE_ENTRY_BYTES);
+        let (table, units_window) = Partition::parts(window, units);
         table.zero(0, table.bytes());
-        Partition::with(Segments::new(table), window, units, options, is_checked)
+        let segments = Segments::new(table, units_window.clone());
+        Partition::with(segments, units_window, options, is_checked)
+    }
+
+    /// The table and the units of a partition's window.
+    pub fn parts(window: &Window, units: u64) -> (Window, Window) {
+        let unit_bytes = units << UNIT_SHIFT;
+        let table = window.slice(0, units * TABLE_ENTRY_BYTES);
+        (table, window.slice(window.bytes() - unit_bytes, unit_bytes))
     }
 
     /// A partition on segments whose items are not in its index yet.
     pub fn with(
         mut segments: Segments,
-        window: &Window,
-        units: u64,
+        units_window: Window,
         options: &Options,
         is_checked: bool,
     ) -> Partition {
-        let unit_bytes = units << UNIT_SHIFT;
-        let units_window = window.slice(window.bytes() - unit_bytes, unit_bytes);
+        let units = segments.count() as u64;
         let wanted = options.index_units(units).min(segments.free_count() as u64);
         let first: Vec<u32> = (0..wanted)
             .map(|_| {

@@ -125,9 +125,9 @@ impl Partition {
         shelf: Option<Shelf>,
         recovered: &mut Recovered,
     ) -> Partition {
-        let table = window.slice(0, units * TABLE_ENTRY_BYTES);
-        let (segments, found) = Segments::adopt(table);
-        let mut partition = Partition::with(segments, window, units, options, true);
+        let (table, units_window) = Partition::parts(window, units);
+        let (segments, found) = Segments::adopt(table, units_window.clone());
+        let mut partition = Partition::with(segments, units_window, options, true);
         partition.shelf = shelf;
         partition.is_recovering = true;
         for unit in &found {

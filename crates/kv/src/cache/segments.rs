@@ -3,9 +3,10 @@
 //! how far each was written.
 //!
 //! A segment is *active* (items are appended to it), sealed, or gone; gone while somebody still
-//! sends from it, its unit waits until the last pin is dropped. Within a queue segments are in the
-//! order in which they were opened, so that a further piece of an item never leaves before its
-//! head. `log.rs` and `evict.rs` work on it.
+//! sends from it, its unit waits until the last pin is dropped. If pages of it were lent to
+//! sockets, which nobody gives back, the unit gets others before it is free. Within a queue
+//! segments are in the order in which they were opened, so that a further piece of an item never
+//! leaves before its head. `log.rs` and `evict.rs` work on it.
 //!
 //! A segment's entry in the table, four words: sequence number (0 = no segment), {used 32 | queue
 //! 8 | class 8}, latest expiry, time of opening. Used is stored after the item that it covers. Unit
@@ -13,12 +14,12 @@
 //! later process gives none twice, and no cas.
 
 use super::Millis;
-use super::layout::{Header, UNIT_BYTES};
+use super::layout::{Header, UNIT_BYTES, UNIT_SHIFT};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a unit's entry in the table.
 pub(crate) const TABLE_ENTRY_BYTES: u64 = 32;
@@ -65,7 +66,7 @@ pub(crate) enum Kind {
     Sealed,
     /// Being evicted: given back when all its items are judged.
     Leaving,
-    /// Given back while pinned.
+    /// Given back while pinned, or before lent pages could be replaced.
     Pinned,
 }
 
@@ -106,9 +107,22 @@ const UNUSED: Segment = Segment {
     next: NONE,
 };
 
-/// How many readers send from each unit.
+/// How many readers send from each unit; how many long values that begin in it were read, up to
+/// [`LENT_AFTER`]; and whether pages of it were lent.
 #[derive(Debug)]
-pub(crate) struct Pins(Box<[AtomicU32]>);
+pub(crate) struct Pins(Box<[AtomicU64]>);
+
+/// Readers, in a word of [`Pins`].
+const PINS_MASK: u64 = READ - 1;
+/// A read of a long value.
+const READ: u64 = 1 << 40;
+/// Pages were lent.
+const LENT: u64 = 1 << 63;
+/// Shortest value whose memory is lent: below, a copy from a cache near by is as cheap.
+pub(crate) const LENT_BYTES_MIN: u64 = 256 << 10;
+/// Reads of a long value before its memory is lent: one that is read less often before it goes
+/// would gain less than its unit's new pages cost.
+const LENT_AFTER: u64 = 2;
 
 impl Pins {
     pub fn pin(&self, unit: u32) {
@@ -117,14 +131,49 @@ impl Pins {
     }
 
     pub fn unpin(&self, unit: u32) {
-        // Release: pairs with the Acquire in segments.rs::is_pinned; our reads stay before it.
+        // Release: pairs with the Acquire in segments.rs::has_back; our reads stay before it.
         let before = self.0[unit as usize].fetch_sub(1, Ordering::Release);
-        assert!(before > 0, "a pin is dropped once");
+        assert!(before & PINS_MASK > 0, "a pin is dropped once");
     }
 
-    fn is_pinned(&self, unit: u32) -> bool {
+    /// Counts a read of a long value that begins there; whether there were enough before to lend
+    /// it.
+    pub fn count_read(&self, unit: u32) -> bool {
+        let word = &self.0[unit as usize];
+        // Relaxed: for the holder of the partition's lock, the only one who counts.
+        let is_enough =
+            (word.load(Ordering::Relaxed) & !LENT) >> READ.trailing_zeros() >= LENT_AFTER;
+        if !is_enough {
+            // Relaxed: as above.
+            word.fetch_add(READ, Ordering::Relaxed);
+        }
+        is_enough
+    }
+
+    /// Pages of a unit that the caller has pinned are lent.
+    pub fn lend(&self, unit: u32) {
+        // Relaxed: the caller's unpin follows.
+        self.0[unit as usize].fetch_or(LENT, Ordering::Relaxed);
+    }
+
+    /// Whether nobody sends from a unit without a segment, nor reads what was lent of it: `units`
+    /// gets new pages for that.
+    fn has_back(&self, unit: u32, units: &Window) -> bool {
+        let word = &self.0[unit as usize];
         // Acquire: pairs with the Release in segments.rs::unpin.
-        self.0[unit as usize].load(Ordering::Acquire) > 0
+        let now = word.load(Ordering::Acquire);
+        if now & PINS_MASK > 0 {
+            return false;
+        }
+        if now & LENT != 0 {
+            let at = u64::from(unit) << UNIT_SHIFT;
+            if units.renew(at, u64::from(UNIT_BYTES)).is_err() {
+                return false;
+            }
+        }
+        // Relaxed: without a segment, nobody else comes to it.
+        word.store(0, Ordering::Relaxed);
+        true
     }
 }
 
@@ -143,6 +192,10 @@ pub(crate) struct Segments {
     of: Vec<Segment>,
     free: Vec<u32>,
     pinned: Vec<u32>,
+    /// The memory of the units.
+    units: Window,
+    /// Whether pages of it may be lent.
+    pub may_lend: bool,
     pub pins: Arc<Pins>,
     queues: [Queue; QUEUES],
     active: [[u32; CLASSES]; STREAMS],
@@ -158,18 +211,22 @@ pub(crate) struct Segments {
 impl Segments {
     /// Private bytes that a unit costs here: its segment, pin, place in the free list, and its
     /// share of the set of expiring segments.
-    pub const PRIVATE_BYTES: u64 = size_of::<Segment>() as u64 + 4 + 4 + 24;
+    pub const PRIVATE_BYTES: u64 = size_of::<Segment>() as u64 + 8 + 4 + 24;
 
     /// All units free.
-    pub fn new(table: Window) -> Segments {
+    pub fn new(table: Window, units: Window) -> Segments {
         let count = table.bytes() / TABLE_ENTRY_BYTES;
+        // Nothing is there yet, if the memory is of the kind that can be lent.
+        let may_lend = units.renew(0, u64::from(UNIT_BYTES)).is_ok();
         let empty = Queue { first: NONE, last: NONE, count: 0 };
         Segments {
             table,
             of: vec![UNUSED; count as usize],
             free: (0..count as u32).rev().collect(),
             pinned: Vec::new(),
-            pins: Arc::new(Pins((0..count).map(|_| AtomicU32::new(0)).collect())),
+            units,
+            may_lend,
+            pins: Arc::new(Pins((0..count).map(|_| AtomicU64::new(0)).collect())),
             queues: [empty; QUEUES],
             active: [[NONE; CLASSES]; STREAMS],
             hand: NONE,
@@ -182,8 +239,8 @@ impl Segments {
 
     /// The segments that an earlier process left in the table, oldest first, all sealed and
     /// without live items; units that are none are free.
-    pub fn adopt(table: Window) -> (Segments, Vec<u32>) {
-        let mut segments = Segments::new(table);
+    pub fn adopt(table: Window, units: Window) -> (Segments, Vec<u32>) {
+        let mut segments = Segments::new(table, units);
         let mut found = Vec::new();
         for unit in 0..segments.of.len() as u32 {
             let at = u64::from(unit) * TABLE_ENTRY_BYTES;
@@ -262,11 +319,11 @@ impl Segments {
 
     /// Free units; those whose last pin was dropped are free again.
     pub fn reclaim(&mut self) -> usize {
-        let pins = &self.pins;
-        let (still, unpinned) = self.pinned.drain(..).partition(|unit| pins.is_pinned(*unit));
+        let (pins, units) = (&self.pins, &self.units);
+        let (back, still) = self.pinned.drain(..).partition(|unit| pins.has_back(*unit, units));
         self.pinned = still;
-        let unpinned: Vec<u32> = unpinned;
-        for unit in unpinned {
+        let back: Vec<u32> = back;
+        for unit in back {
             self.of[unit as usize].kind = Kind::Free;
             self.free.push(unit);
         }
@@ -401,11 +458,11 @@ impl Segments {
         self.unlink(unit);
         self.table.store(u64::from(unit) * TABLE_ENTRY_BYTES, 0);
         self.of[unit as usize] = UNUSED;
-        if self.pins.is_pinned(unit) {
+        if self.pins.has_back(unit, &self.units) {
+            self.free.push(unit);
+        } else {
             self.of[unit as usize].kind = Kind::Pinned;
             self.pinned.push(unit);
-        } else {
-            self.free.push(unit);
         }
     }
 

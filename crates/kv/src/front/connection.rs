@@ -15,7 +15,7 @@ use crate::constants::{INPUT_BYTES_MAX, READ_BYTES, READS_MAX};
 use rackpool_hw::event::{Interest, Readiness};
 use rackpool_hw::window::{Piece, SEND_PIECES_MAX, send_gather};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
+use rustix::net::{SendFlags, send};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -232,7 +232,7 @@ impl Connection {
     fn send(&mut self, core: &mut Core) {
         let before = core.out.len();
         let sent = match self.channel.is_plain() {
-            true => send_plain(&self.fd, &mut core.out),
+            true => send_plain(&self.fd, core),
             false => self.channel.send(&self.fd, &mut core.out),
         };
         core.add(Count::BytesWritten, before - core.out.len());
@@ -250,31 +250,40 @@ impl Connection {
 }
 
 /// Sends until all is sent or the socket takes no more.
-fn send_plain(fd: &OwnedFd, out: &mut Output) -> io::Result<()> {
-    while !out.is_empty() {
-        if let Some(bytes) = out.own_bytes() {
-            match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL) {
-                Ok(sent) => out.advance(sent as u64),
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            continue;
-        }
-        out.load().map_err(io::Error::other)?;
-        let mut pieces = [Piece::Private(&[]); SEND_PIECES_MAX];
-        let mut count = 0;
-        out.pieces(|piece| {
-            pieces[count] = piece;
-            count += 1;
-            count < SEND_PIECES_MAX
-        });
-        match send_gather(fd.as_fd(), &pieces[..count]) {
-            Ok(sent) => out.advance(sent as u64),
+fn send_plain(fd: &OwnedFd, core: &mut Core) -> io::Result<()> {
+    while !core.out.is_empty() {
+        let sent = match core.out.own_bytes() {
+            Some(bytes) => send(fd, bytes, SendFlags::NOSIGNAL).map_err(io::Error::from),
+            None => send_pieces(fd, core),
+        };
+        match sent {
+            Ok(sent) => core.out.advance(sent as u64),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
     Ok(())
+}
+
+/// Sends what stands in front, by one system call or as a loan.
+fn send_pieces(fd: &OwnedFd, core: &mut Core) -> io::Result<usize> {
+    core.out.load().map_err(io::Error::other)?;
+    let mut pieces = [Piece::Private(&[]); SEND_PIECES_MAX];
+    let (mut count, mut bytes) = (0, 0);
+    core.out.pieces(|piece| {
+        pieces[count] = piece;
+        count += 1;
+        bytes += piece.bytes();
+        count < SEND_PIECES_MAX
+    });
+    let (pieces, more) = (&pieces[..count], bytes < core.out.len());
+    if let Some(value) = core.out.loan() {
+        value.lend();
+        if let Some(sent) = core.loans.send(fd.as_fd(), pieces, more)? {
+            core.shared.counters[core.thread].add(Count::BytesLent, sent as u64);
+            return Ok(sent);
+        }
+    }
+    send_gather(fd.as_fd(), pieces, more)
 }

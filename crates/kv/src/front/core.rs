@@ -13,6 +13,7 @@ use super::slowlog::SlowLog;
 use crate::cache::{Cache, Millis, Stats};
 use crate::constants::{HELD_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX};
 use crate::herd::Tallies;
+use rackpool_hw::window::Loans;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -224,6 +225,8 @@ pub struct Core {
     pub laps: Laps,
     /// Space for values that are worked with.
     pub scratch: Vec<u8>,
+    /// By what sockets are lent long values.
+    pub loans: Loans,
 }
 
 impl Core {
@@ -240,6 +243,7 @@ impl Core {
             unfinished: None,
             laps: Laps::default(),
             scratch: Vec::new(),
+            loans: Loans::default(),
         }
     }
 

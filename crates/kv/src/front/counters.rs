@@ -62,6 +62,8 @@ pub enum Count {
     BytesRead,
     /// Bytes sent.
     BytesWritten,
+    /// Bytes of those whose memory was lent, not copied.
+    BytesLent,
     /// Connections taken.
     Accepted,
     /// Connections ended.

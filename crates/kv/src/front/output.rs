@@ -36,6 +36,8 @@ struct Placed {
     len: u64,
     /// It lies in another tier of memory.
     is_far: bool,
+    /// The socket may be lent its memory.
+    is_loan: bool,
     value: Pinned,
 }
 
@@ -65,9 +67,9 @@ impl Output {
 
     /// Puts a value behind what there is, without a copy; `is_far`: it lies in another tier.
     pub fn push_pinned(&mut self, value: Pinned, is_far: bool) {
-        let (at, len) = (self.bytes.len(), value.len());
+        let (at, len, is_loan) = (self.bytes.len(), value.len(), value.may_be_lent());
         self.pinned_bytes += len;
-        self.pins.push(Placed { at, len, is_far, value });
+        self.pins.push(Placed { at, len, is_far, is_loan, value });
     }
 
     /// All that is to be sent, if no value of the cache is among it.
@@ -88,16 +90,27 @@ impl Output {
         }
     }
 
-    /// Calls `piece` with what is to be sent, in order, until it says that it has enough.
+    /// The value that [`Output::pieces`] names, alone, if the socket may be lent its memory.
+    pub fn loan(&self) -> Option<&Pinned> {
+        let first = self.pins.get(self.pins_sent)?;
+        (first.is_loan && first.at == self.sent).then_some(&first.value)
+    }
+
+    /// Calls `piece` with what is to be sent, in order, until it says that it has enough; up to a
+    /// value that may be lent, or that value.
     pub fn pieces<'a>(&'a self, mut piece: impl FnMut(Piece<'a>) -> bool) {
         let mut from = self.sent;
         let mut skip = self.pin_sent;
-        for Placed { at, value, .. } in &self.pins[self.pins_sent..] {
+        for Placed { at, value, is_loan, .. } in &self.pins[self.pins_sent..] {
             if *at > from && !piece(Piece::Private(&self.bytes[from..*at])) {
                 return;
             }
+            let is_first = *at == self.sent;
+            if *is_loan && !is_first {
+                return;
+            }
             from = *at;
-            if !value.pieces(std::mem::take(&mut skip), &mut piece) {
+            if !value.pieces(std::mem::take(&mut skip), &mut piece) || *is_loan {
                 return;
             }
         }

@@ -140,6 +140,7 @@ const COUNTS: &[(&str, Count)] = &[
     ("auth_errors", Count::AuthErrors),
     ("bytes_read", Count::BytesRead),
     ("bytes_written", Count::BytesWritten),
+    ("bytes_lent", Count::BytesLent),
 ];
 
 fn general(core: &Core) -> Pairs {
