@@ -5,8 +5,8 @@
 //!
 //! In: pieces of private windows. Out: bytes in a socket. Called by the key-value cache's front.
 //!
-//! A lent page costs a reference where a copy costs 4096 bytes of two caches, and who reads it finds
-//! the same lines for every peer.
+//! A lent page costs a reference where a copy costs 4096 bytes of two caches, and all peers read
+//! the same lines.
 
 #[cfg(doc)]
 use super::Window;
@@ -77,8 +77,8 @@ impl Loans {
             self.pipe = None;
         }
         match sent {
-            Ok(sent) => Ok(Some(sent)),
-            Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => Ok(None),
+            Ok(sent @ 1..) => Ok(Some(sent)),
+            Ok(0) | Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
