@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use rackpool_hw::window::Piece;
-use rackpool_kv::cache::{Cache, Error, Mode, Options, Pinned, Policy, Writer};
+use rackpool_kv::cache::{Cache, Error, Item, Mode, Options, Pinned, Policy, Writer};
 use std::collections::{BTreeMap, HashSet};
 
 const POLICIES: [Policy; 5] = [
@@ -281,12 +281,15 @@ impl Bed {
         let names: Vec<Vec<u8>> = (from..from + 70).map(name).collect();
         let keys: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
         let mut seen = Vec::new();
-        self.cache.get_many(&keys, self.now, |index, item| {
-            assert_eq!(index, seen.len());
-            seen.push(item.map(seen_of));
-        });
-        assert_eq!(seen.len(), keys.len());
-        for (key, seen) in (from..).zip(seen) {
+        let note = |index, item: Option<&Item<'_>>| seen.push((index, item.map(seen_of)));
+        if from.is_multiple_of(2) {
+            self.cache.get_many(&keys, self.now, note);
+        } else {
+            self.cache.get_many_unordered(&keys, self.now, note);
+            seen.sort_by_key(|(index, _)| *index);
+        }
+        assert!(seen.iter().map(|(index, _)| *index).eq(0..keys.len()));
+        for (key, (_, seen)) in (from..).zip(seen) {
             self.check(key, seen);
         }
     }
@@ -338,7 +341,7 @@ impl Bed {
     }
 }
 
-fn seen_of(item: &rackpool_kv::cache::Item<'_>) -> (Vec<u8>, Expected) {
+fn seen_of(item: &Item<'_>) -> (Vec<u8>, Expected) {
     let mut value = Vec::new();
     item.append_to(&mut value).unwrap();
     let meta = item.meta();
@@ -725,7 +728,7 @@ fn an_update_leaves_one_entry_of_its_key_whatever_slots_became_empty_before() {
 /// batch has expired, so that its neighbours' entries move.
 #[test]
 fn a_batch_counts_each_key_once_and_tells_its_own_item_whatever_that_has_beside() {
-    for items_expected in [0, 3000] {
+    for (items_expected, ordered) in [(0, true), (3000, true), (0, false), (3000, false)] {
         let cache = Cache::new(Options { items_expected, ..base() }).unwrap();
         let keys: Vec<[u8; 16]> = (0..3200_u128).map(|i| (i % 3000).to_le_bytes()).collect();
         for (i, key) in (0..3000_u64).zip(&keys) {
@@ -736,7 +739,7 @@ fn a_batch_counts_each_key_once_and_tells_its_own_item_whatever_that_has_beside(
         let slices: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         let before = cache.stats();
         let mut found = 0;
-        cache.get_many(&slices, 60, |index, item| {
+        let look = |index: usize, item: Option<&Item<'_>>| {
             let i = index as u64 % 3000;
             assert_eq!(item.is_some(), i % 4 != 2, "{i}");
             let Some(item) = item else { return };
@@ -746,7 +749,11 @@ fn a_batch_counts_each_key_once_and_tells_its_own_item_whatever_that_has_beside(
             assert_eq!(item.flags(), [0, 7, 0x12_3456][i as usize % 3]);
             assert_eq!(item.expires(), [0, 0, 0, 1000][i as usize % 4]);
             found += 1;
-        });
+        };
+        match ordered {
+            true => cache.get_many(&slices, 60, look),
+            false => cache.get_many_unordered(&slices, 60, look),
+        }
         let after = cache.stats();
         let counted = (after.hits - before.hits, after.misses - before.misses);
         assert_eq!(counted, (found, 3200 - found));

@@ -1,7 +1,8 @@
 //! Look-ups of small items among millions, one by one and in batches, beside the bound: the same
 //! number of keys, two dependent random accesses a key (a line that names an item, an item whose
 //! key is compared and whose value is copied; items are packed as in a log, so most lie on two
-//! lines), in memory of the same kind, with the same number of keys under way.
+//! lines), in memory of the same kind, with the same number of keys under way. Both sides are
+//! handed the same keys, bytes in memory, which are made within what is measured.
 //!
 //! One by one the next key is named by the value that was read, so that a look-up cannot begin
 //! before the one before it has answered. The two sides walk in turn. Beside that, two threads in
@@ -84,6 +85,24 @@ struct Bed {
     bound: Bound,
 }
 
+/// Batches of keys at random.
+#[derive(Clone)]
+struct Names {
+    stream: IndexStream,
+    keys: [[u8; KEY_BYTES]; BATCH],
+}
+
+impl Names {
+    fn new(keys: u64) -> Names {
+        Names { stream: IndexStream::new(keys, SEED), keys: [[0; KEY_BYTES]; BATCH] }
+    }
+
+    fn next(&mut self) -> [&[u8]; BATCH] {
+        self.keys.iter_mut().for_each(|key| *key = key_of(self.stream.next_index()));
+        std::array::from_fn(|i| &self.keys[i][..])
+    }
+}
+
 /// The key of an index.
 pub(super) fn key_of(index: u64) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
@@ -128,18 +147,15 @@ impl Bed {
 
     fn batches(&self) -> Result<Comparison, BenchError> {
         let slice = self.size.slice();
-        let mut stream = IndexStream::new(self.keys, SEED);
-        let mut stream_raw = stream.clone();
-        let (mut keys, mut indices) = ([[0; KEY_BYTES]; BATCH], [0; BATCH]);
+        let mut names = Names::new(self.keys);
+        let mut names_raw = names.clone();
         let (mut value, mut value_raw) = ([0; VALUE_BYTES], [0; VALUE_BYTES]);
         let rate = |ns: f64| 1e9 / ns;
         let ours = || {
             let mut found = 0;
             let ns = slice_ns(slice, BLOCK, || {
                 for _ in 0..BLOCK / BATCH as u64 {
-                    keys.iter_mut().for_each(|key| *key = key_of(stream.next_index()));
-                    let keys: [&[u8]; BATCH] = std::array::from_fn(|i| &keys[i][..]);
-                    self.cache.get_many(&keys, 1, |_, item| {
+                    self.cache.get_many_unordered(&names.next(), 1, |_, item| {
                         if let Some(item) = item {
                             found += item.copy_to(0, &mut value).expect("in memory") as u64;
                         }
@@ -154,8 +170,7 @@ impl Bed {
         let raw = || {
             let ns = slice_ns(slice, BLOCK, || {
                 for _ in 0..BLOCK / BATCH as u64 {
-                    stream_raw.fill(&mut indices);
-                    let found = self.bound.batch(&indices, &mut value_raw);
+                    let found = self.bound.batch(&names_raw.next(), &mut value_raw);
                     assert_eq!(found, BATCH, "all are found");
                     black_box(&value_raw);
                 }
@@ -220,8 +235,10 @@ impl Bed {
     }
 }
 
-fn first_word(value: &[u8; VALUE_BYTES]) -> u64 {
-    u64::from_le_bytes(value[..8].try_into().expect("8 bytes"))
+/// The index in a key, the next one in a value.
+#[inline(always)]
+fn first_word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"))
 }
 
 /// The bound: lines that name items, and items.
@@ -261,31 +278,30 @@ impl Bound {
         self.window.load(line) + index * ITEM_BYTES
     }
 
-    #[inline(always)]
-    fn is_key(&self, item: u64, index: u64) -> bool {
-        self.window.equals(item + 8, &key_of(index))
-    }
-
-    fn batch(&self, indices: &[u64; BATCH], value: &mut [u8; VALUE_BYTES]) -> usize {
+    fn batch(&self, keys: &[&[u8]; BATCH], value: &mut [u8; VALUE_BYTES]) -> usize {
         let mut items = [0; BATCH];
-        for index in indices {
-            self.window.prefetch(self.line_of(*index));
+        for key in keys {
+            self.window.prefetch(self.line_of(first_word(key)));
         }
-        for (item, index) in items.iter_mut().zip(indices) {
-            *item = self.item_of(self.line_of(*index), *index);
+        for (item, key) in items.iter_mut().zip(keys) {
+            let index = first_word(key);
+            *item = self.item_of(self.line_of(index), index);
             self.window.prefetch(*item);
             self.window.prefetch(*item + ITEM_BYTES - 1);
         }
-        let is_key = |(item, index): &(&u64, &u64)| {
-            self.window.copy_out(*item + 8 + KEY_BYTES as u64, value);
-            self.is_key(**item, **index)
+        let is_key = |(item, key): &(&u64, &&[u8])| {
+            self.window.copy_out(**item + 8 + KEY_BYTES as u64, value);
+            self.window.equals(**item + 8, key)
         };
-        items.iter().zip(indices).filter(is_key).count()
+        items.iter().zip(keys).filter(is_key).count()
     }
 
     fn single(&self, index: u64) -> u64 {
         let item = self.item_of(self.line_of(index), index);
-        assert!(item >= self.items_at && self.is_key(item, index), "the item is there");
+        assert!(
+            item >= self.items_at && self.window.equals(item + 8, &key_of(index)),
+            "the item is there"
+        );
         self.window.load(item + 8 + KEY_BYTES as u64)
     }
 }

@@ -60,7 +60,7 @@ fn one(
         for _ in 0..BLOCK / batch as u64 {
             names[..batch].iter_mut().for_each(|name| *name = key_of(stream.next_index()));
             let names: [&[u8]; BATCH] = std::array::from_fn(|i| &names[i][..]);
-            cache.get_many(&names[..batch], 1, |_, item| {
+            cache.get_many_unordered(&names[..batch], 1, |_, item| {
                 if let Some(item) = item {
                     found += item.copy_to(0, &mut value).expect("in memory") as u64;
                 }

@@ -44,11 +44,18 @@ pub(crate) struct Asked {
     words: [u64; BATCH],
     /// For who has no lock: where the item lies, or the next bucket, which is odd.
     items: [u64; BATCH],
+    /// For who has the lock: the keys, those last whose items were asked for last.
+    order: [u8; BATCH],
 }
 
 impl Asked {
-    pub const EMPTY: Asked =
-        Asked { hashes: [0; BATCH], places: [0; BATCH], words: [0; BATCH], items: [0; BATCH] };
+    pub const EMPTY: Asked = Asked {
+        hashes: [0; BATCH],
+        places: [0; BATCH],
+        words: [0; BATCH],
+        items: [0; BATCH],
+        order: [0; BATCH],
+    };
 }
 
 /// The hash of a key; of one as long as most short keys are, without a call.
@@ -70,7 +77,22 @@ impl Cache {
     /// Looks many keys up, prefetched together; `f` sees their items in order, under the lock of
     /// the partition if there is one alone, else copies of them, and must not call the cache.
     /// Counts as [`Cache::get`] does.
-    pub fn get_many(
+    pub fn get_many(&self, keys: &[&[u8]], now: Millis, f: impl FnMut(usize, Option<&Item<'_>>)) {
+        self.look_many_up::<true>(keys, now, f);
+    }
+
+    /// As [`Cache::get_many`], but `f` may see the items of up to 64 keys in any order: first
+    /// those that come first out of memory. For who tells them apart by their index.
+    pub fn get_many_unordered(
+        &self,
+        keys: &[&[u8]],
+        now: Millis,
+        f: impl FnMut(usize, Option<&Item<'_>>),
+    ) {
+        self.look_many_up::<false>(keys, now, f);
+    }
+
+    fn look_many_up<const ORDERED: bool>(
         &self,
         keys: &[&[u8]],
         now: Millis,
@@ -91,7 +113,10 @@ impl Cache {
                     self.ask_shared(keys, asked);
                 }
                 let (mut hits, mut misses) = (0, 0);
-                for (index, key) in keys[..keys.len().min(BATCH)].iter().enumerate() {
+                for nth in 0..keys.len().min(BATCH) {
+                    let is_nth = ORDERED || locked.is_none();
+                    let index = if is_nth { nth } else { usize::from(asked.order[nth]) };
+                    let key = keys[index];
                     let (part, origin, mut held);
                     let item = match &mut locked {
                         Some(locked) => locked.settle(units, (asked, index), key, now),
@@ -235,18 +260,33 @@ impl Asked {
     }
 
     /// While the items are on their way: marks them as used (that an entry is another key's with
-    /// the same tag is as rare as it is harmless), and looks into the buckets behind.
+    /// the same tag is as rare as it is harmless), and then looks into the buckets behind, which
+    /// have come meanwhile.
     #[inline(always)]
     fn mark_used(&mut self, units: Bare<'_>, count: usize, freq_max: u64) {
+        let (mut known, mut late, mut late_count) = (0, [0; BATCH], 0);
         for index in 0..count.min(BATCH) {
-            if !index::is_entry(self.places[index]) && !self.find_behind(units, index) {
-                continue;
+            if index::is_entry(self.places[index]) {
+                self.mark(units, index, freq_max);
+                (self.order[known % BATCH], known) = (index as u8, known + 1);
+            } else {
+                (late[late_count % BATCH], late_count) = (index as u8, late_count + 1);
             }
-            let slot = Slot(self.words[index]);
-            let used = slot.used(freq_max);
-            if used != slot {
-                units.store(self.places[index], used.0);
+        }
+        for (nth, index) in late[..late_count.min(BATCH)].iter().enumerate() {
+            if self.find_behind(units, usize::from(*index)) {
+                self.mark(units, usize::from(*index), freq_max);
             }
+            self.order[(known + nth) % BATCH] = *index;
+        }
+    }
+
+    #[inline(always)]
+    fn mark(&mut self, units: Bare<'_>, index: usize, freq_max: u64) {
+        let slot = Slot(self.words[index]);
+        let used = slot.used(freq_max);
+        if used != slot {
+            units.store(self.places[index], used.0);
         }
     }
 

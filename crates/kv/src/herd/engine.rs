@@ -572,13 +572,17 @@ impl Engine {
                     change(cache, batch, from, now, tally, &mut answers);
                     from += 1;
                 }
-                _ => cache.get_many(&keys[from..from + gets], now, |index, item| match item {
-                    Some(item) => {
-                        hits += 1;
-                        answers.item(&rest[index], item);
-                    }
-                    None => answers.put(&rest[index], Kind::Missing, 0),
-                }),
+                _ => {
+                    let keys = &keys[from..from + gets];
+                    // Each answer has a place of its own.
+                    cache.get_many_unordered(keys, now, |index, item| match item {
+                        Some(item) => {
+                            hits += 1;
+                            answers.item(&rest[index], item);
+                        }
+                        None => answers.put(&rest[index], Kind::Missing, 0),
+                    });
+                }
             }
             tally.add(What::Gets, gets as u64);
             from += gets;

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! client process                         server process
-//! Client --- slots (shared): request --> Engine --- batch ---> cache (get_many)
+//! Client --- slots (shared): request --> Engine --- batch ---> cache (get_many_unordered)
 //!        <-- in the slot, or apart: reply         <-- items ---
 //!        --- watch word, ready bit ----> serving thread, asleep when nobody asks
 //!        --- control socket -----------> doorkeeper: lets in, sees deaths
