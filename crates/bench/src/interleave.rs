@@ -139,6 +139,15 @@ pub struct Comparison {
     pub pairs: Vec<Pair>,
 }
 
+impl Comparison {
+    /// Of what one side has noted in each of its slices, warm-up first, that of pairs that count.
+    pub fn counted<'a, T>(&self, rules: &Rules, noted: &'a [T]) -> impl Iterator<Item = &'a T> {
+        let counts = |pair: &Pair| self.disturbed_kept || pair.disturbance.is_none();
+        let noted = self.pairs.iter().zip(&noted[rules.warmup_pairs..]);
+        noted.filter(move |(pair, _)| counts(pair)).map(|(_, it)| it)
+    }
+}
+
 /// Runs `ours` and `reference` in turn by `rules`; each call is one slice and gives one number in
 /// the same unit (ns an operation, or a rate). `seed` chooses who goes first in each pair: half
 /// of the pairs each way.
@@ -273,6 +282,24 @@ mod tests {
         assert_eq!((result.kept, result.disturbed, result.disturbed_kept), (15, 0, false));
         assert_eq!((result.ours, result.reference, result.ratio), (8.0, 2.0, 4.0));
         assert_eq!((result.ratio_p25, result.ratio_p75), (2.25, 5.75));
+    }
+
+    #[test]
+    fn what_is_noted_in_warm_up_and_disturbed_pairs_does_not_count() {
+        let rules = Rules { pairs: 3, retries_max: 2, warmup_pairs: 2, ..Rules::default() };
+        let noted = RefCell::new(Vec::new());
+        let ours = || {
+            let slice = noted.borrow().len();
+            noted.borrow_mut().push(slice);
+            Ok::<_, Infallible>(1.0)
+        };
+        let mut second = probe(|pair| if pair == 1 { (STEP_NS, 0) } else { (0, 0) });
+        let result = compare(&rules, 1, &mut second, ours, constant(1.0)).unwrap();
+        let counted: Vec<_> = result.counted(&rules, &noted.borrow()).copied().collect();
+        assert_eq!((counted, result.disturbed), (vec![2, 4, 5], 1));
+        let mut all = probe(|_| (STEP_NS, 0));
+        let result = compare(&rules, 1, &mut all, constant(1.0), constant(1.0)).unwrap();
+        assert_eq!(result.counted(&rules, &[0, 1, 2, 3, 4, 5, 6]).count(), 5);
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod herd;
 mod servers;
 
 use crate::baselines::Carrier;
-use crate::histogram::Histogram;
+use crate::histogram::{Histogram, Summary};
 use crate::interleave::{compare, quantile};
 use crate::micro::pin;
 use crate::probe::SystemProbe;
@@ -175,9 +175,24 @@ fn measure(
 struct Side<'s> {
     client: Client,
     server: &'s Running,
+    slices: Vec<Slice>,
+}
+
+/// What is noted of a slice beside its rate.
+struct Slice {
     latency: Histogram,
-    /// CPU time for each request of each slice, nanoseconds.
-    cpu_ns: Vec<f64>,
+    /// CPU time for each request, nanoseconds.
+    cpu_ns: f64,
+}
+
+/// Latencies of all these slices together, and the CPU time of each.
+fn noted<'a>(slices: impl Iterator<Item = &'a Slice>) -> (Summary, Vec<f64>) {
+    let (mut latency, mut cpu_ns) = (Histogram::new(), Vec::new());
+    for slice in slices {
+        latency.merge(&slice.latency);
+        cpu_ns.push(slice.cpu_ns);
+    }
+    (latency.summary(), cpu_ns)
 }
 
 impl<'s> Side<'s> {
@@ -186,15 +201,16 @@ impl<'s> Side<'s> {
         let keys = key_count(size);
         let (work, count) = (figure.work, figure.connections);
         let client = Client::new(addr, figure.resp, work, count, (keys, SEED))?;
-        Ok(Self { client, server, latency: Histogram::new(), cpu_ns: Vec::new() })
+        Ok(Self { client, server, slices: Vec::new() })
     }
 
     /// Requests a second.
     fn slice(&mut self, time: Duration) -> Result<f64, BenchError> {
         let before = self.server.cpu_ns()?;
-        let (requests, elapsed) = self.client.run(time, &mut self.latency)?;
-        let cpu_ns = self.server.cpu_ns()? - before;
-        self.cpu_ns.push(cpu_ns as f64 / requests as f64);
+        let mut latency = Histogram::new();
+        let (requests, elapsed) = self.client.run(time, &mut latency)?;
+        let cpu_ns = (self.server.cpu_ns()? - before) as f64 / requests as f64;
+        self.slices.push(Slice { latency, cpu_ns });
         Ok(requests as f64 / elapsed.as_secs_f64())
     }
 }
@@ -212,18 +228,16 @@ fn row(
     let Some(peer) = peer else {
         let rates: Result<Vec<f64>, _> = (0..rules.pairs).map(|_| ours.slice(time)).collect();
         let row = Row::new(figure.name, unit, Better::Higher, quantile(&rates?, 0.5));
-        let cpu_ns = quantile(&ours.cpu_ns, 0.5);
-        return Ok(row.percentiles(ours.latency.summary()).with("cpu_ns", cpu_ns));
+        let (summary, cpu_ns) = noted(ours.slices.iter());
+        return Ok(row.percentiles(summary).with("cpu_ns", quantile(&cpu_ns, 0.5)));
     };
     let mut theirs = Side::new(figure, size, peer)?;
     let pids = vec![std::process::id(), ours.server.pid(), peer.pid()];
     let mut probe = SystemProbe::of_processes(pids);
     let compared = compare(&rules, SEED, &mut probe, || ours.slice(time), || theirs.slice(time))?;
-    // The first slices only warm up.
-    let cpu = |side: &Side<'_>| side.cpu_ns[rules.warmup_pairs..].to_vec();
-    let (cpu_ours, cpu_theirs) = (cpu(&ours), cpu(&theirs));
+    let of = |side: &Side<'_>| noted(compared.counted(&rules, &side.slices));
+    let ((summary, cpu_ours), (peers, cpu_theirs)) = (of(&ours), of(&theirs));
     let ratios: Vec<f64> = cpu_ours.iter().zip(&cpu_theirs).map(|(a, b)| a / b).collect();
-    let (summary, peers) = (ours.latency.summary(), theirs.latency.summary());
     Ok(Row::compared(figure.name, unit, Better::Higher, &compared, Reference::Peer)
         .percentiles(summary)
         .with("peer_p50", peers.p50)
