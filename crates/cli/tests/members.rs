@@ -172,10 +172,13 @@ fn a_client_that_has_its_quota_gets_no_more_and_others_do() {
     assert!(ok(&cluster, &["daemon", "--help"]).contains("--client-quota"));
 }
 
-/// The program as a process of user 65534 (`nobody`) runs it: copied to where that user finds it.
+/// The program as a process of user 65534 (`nobody`) runs it: copied to where that user finds it,
+/// by a process of its own, since a file that is open for writing in what another test forks from
+/// this one at that moment cannot be executed.
 fn as_nobody(dir: &Dir) -> std::process::Command {
     let program = dir.file("rackpool");
-    std::fs::copy(env!("CARGO_BIN_EXE_rackpool"), &program).unwrap();
+    let copy = [env!("CARGO_BIN_EXE_rackpool"), &program];
+    assert!(std::process::Command::new("cp").args(copy).status().unwrap().success());
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(std::path::Path::new(&program).parent().unwrap(), open).unwrap();
     let mut command = std::process::Command::new(&program);
