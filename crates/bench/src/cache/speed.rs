@@ -2,7 +2,8 @@
 //! number of keys, two dependent random accesses a key (a line that names an item, an item whose
 //! key is compared and whose value is copied; items are packed as in a log, so most lie on two
 //! lines), in memory of the same kind, with the same number of keys under way. Both sides are
-//! handed the same keys, bytes in memory, which are made within what is measured.
+//! handed the same keys, bytes in memory, which are made within what is measured. The items of a
+//! batch are taken as they come, and in a row of its own in order.
 //!
 //! One by one the next key is named by the value that was read, so that a look-up cannot begin
 //! before the one before it has answered. The two sides walk in turn. Beside that, two threads in
@@ -17,7 +18,7 @@ use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::run::{BenchError, Progress, Size, Steps, slice_ns};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
-use rackpool_kv::cache::{Cache, Options};
+use rackpool_kv::cache::{Cache, Item, Options};
 use std::hint::black_box;
 
 /// Bytes of a key and of a value.
@@ -41,7 +42,7 @@ pub(super) const SEED: u64 = 0x6361_6368_6531;
 /// # Errors
 /// [`BenchError`].
 pub fn run(size: Size, progress: &mut dyn FnMut(Progress)) -> Result<Report, BenchError> {
-    let mut steps = Steps::new(6, progress);
+    let mut steps = Steps::new(7, progress);
     let mut report = Report::here(Kind::Measured);
     let cores = pin::allowed_cores()?;
     pin::pin_to(cores[0])?;
@@ -53,7 +54,7 @@ pub fn run(size: Size, progress: &mut dyn FnMut(Progress)) -> Result<Report, Ben
     let bed = Bed::new(keys, size)?;
     let measured = (|| {
         steps.begin("cache_get_batch32");
-        let comparison = bed.batches()?;
+        let comparison = bed.batches::<false>()?;
         let row = |name: &str, comparison: &Comparison| {
             Row::compared(name, "ops/s", Better::Higher, comparison, Reference::Raw)
                 .with("keys", keys)
@@ -61,6 +62,9 @@ pub fn run(size: Size, progress: &mut dyn FnMut(Progress)) -> Result<Report, Ben
                 .with("value_bytes", VALUE_BYTES)
         };
         report.results.push(row("cache_get_batch32", &comparison).with("batch", BATCH));
+        steps.begin("cache_get_batch32_in_order");
+        let comparison = bed.batches::<true>()?;
+        report.results.push(row("cache_get_batch32_in_order", &comparison).with("batch", BATCH));
         steps.begin("cache_get_single");
         report.results.push(row("cache_get_single", &bed.singles()?));
         report.results.push(bed.overhead());
@@ -145,7 +149,7 @@ impl Bed {
         compare(&self.size.rules(), SEED, &mut SystemProbe::of_this_process(), ours, raw)
     }
 
-    fn batches(&self) -> Result<Comparison, BenchError> {
+    fn batches<const IN_ORDER: bool>(&self) -> Result<Comparison, BenchError> {
         let slice = self.size.slice();
         let mut names = Names::new(self.keys);
         let mut names_raw = names.clone();
@@ -155,11 +159,16 @@ impl Bed {
             let mut found = 0;
             let ns = slice_ns(slice, BLOCK, || {
                 for _ in 0..BLOCK / BATCH as u64 {
-                    self.cache.get_many_unordered(&names.next(), 1, |_, item| {
+                    let copy = |_, item: Option<&Item<'_>>| {
                         if let Some(item) = item {
                             found += item.copy_to(0, &mut value).expect("in memory") as u64;
                         }
-                    });
+                    };
+                    if IN_ORDER {
+                        self.cache.get_many(&names.next(), 1, copy);
+                    } else {
+                        self.cache.get_many_unordered(&names.next(), 1, copy);
+                    }
                     black_box(&value);
                 }
                 Ok(())
