@@ -112,7 +112,9 @@ impl Slot {
     /// Used once more, up to frequency `max`, and fetched.
     #[inline(always)]
     pub fn used(self, max: u64) -> Slot {
-        let step = u64::from(self.freq() < max);
+        // The sign of the difference: a comparison becomes a branch, which cannot be foreseen while
+        // some entries are at `max` and others are not.
+        let step = self.freq().wrapping_sub(max) >> (u64::BITS - 1);
         Slot((self.0 + (step << FREQ_SHIFT)) | Slot::FETCHED)
     }
 }

@@ -284,11 +284,9 @@ impl Asked {
 
     #[inline(always)]
     fn mark(&mut self, units: Bare<'_>, index: usize, freq_max: u64) {
-        let slot = Slot(self.words[index]);
-        let used = slot.used(freq_max);
-        if used != slot {
-            units.store(self.places[index], used.0);
-        }
+        // Stored although it may be the same: which entries are at the highest frequency, a branch
+        // cannot foresee.
+        units.store(self.places[index], Slot(self.words[index]).used(freq_max).0);
     }
 
     /// Finds the entry of a key in the bucket behind its first one, and asks for the item; whether
