@@ -63,13 +63,13 @@ fn check_descriptors(args: &KvArgs, limit: u64) {
 }
 
 /// Refuses memory that this host cannot ever give, since the system would end the process when it
-/// fills, and warns of what it cannot give now.
-fn check_memory(args: &KvArgs) -> Result<()> {
+/// fills, and warns of what it cannot give now. Whether it has more than that to give now.
+fn check_memory(args: &KvArgs) -> Result<bool> {
     let tier = args.value_tier.as_ref().map_or(0, |_| value_tier_bytes(args));
     let has_copies = args.value_tier_rule == ValueTierRule::Bandwidth;
     let copies = if has_copies { copy_bytes(args) } else { 0 };
     let wanted = args.memory.saturating_add(tier).saturating_add(copies);
-    let Some(host) = HostMemory::now() else { return Ok(()) };
+    let Some(host) = HostMemory::now() else { return Ok(true) };
     let show = |bytes: u64| Unit::Bytes.show(bytes as f64);
     let (asked, there) = (show(wanted), show(host.total_bytes));
     if wanted > host.total_bytes {
@@ -87,7 +87,8 @@ fn check_memory(args: &KvArgs) -> Result<()> {
         let way_out = "the system ends processes if all is used; free some, or give less";
         log(Level::Warn, "kv", what + way_out);
     }
-    Ok(())
+    // What is free is an estimate, and others want some as well.
+    Ok(wanted <= host.available_bytes / 8 * 7)
 }
 
 /// Refuses options that would have no effect: whoever gave one expects what it does, above all
@@ -130,14 +131,10 @@ pub fn run(args: &KvArgs) -> Result<()> {
     let password = args.password_file.as_deref().map(read_password).transpose()?;
     let users = args.auth_file.as_deref().map(read_users).transpose();
     let users = users.map_err(|reason| Failure::new("config", reason))?.unwrap_or_default();
-    let tls = match (&args.tls_cert, &args.tls_key) {
-        (Some(chain), Some(key)) => Some(Tls::read(chain, key)),
-        _ => None,
-    };
-    let tls = tls.transpose().map_err(|reason| Failure::new("config", reason))?;
+    let tls = tls(args)?;
     let secret = args.herd_listen.and(args.secret_file.as_deref()).map(Secret::from_file);
     let secret = secret.transpose()?;
-    check_memory(args)?;
+    let is_free = check_memory(args)?;
     // Last, since it may make a file.
     let cache = cache(args, threads)?;
     let settings = Settings {
@@ -150,6 +147,7 @@ pub fn run(args: &KvArgs) -> Result<()> {
         value_bytes_max: cache.options().max_value,
         policy: args.policy.name.clone(),
         slow_us: args.slow_us,
+        populates: is_free && !args.memory_on_demand,
         ..Settings::default()
     };
     let doors = Doors {
@@ -192,6 +190,13 @@ pub fn run(args: &KvArgs) -> Result<()> {
     }
     log(Level::Info, "kv", "stopped");
     Ok(())
+}
+
+/// Certificate and key, if the doors are to speak TLS.
+fn tls(args: &KvArgs) -> Result<Option<Tls>> {
+    let files = args.tls_cert.as_ref().zip(args.tls_key.as_ref());
+    let tls = files.map(|(chain, key)| Tls::read(chain, key)).transpose();
+    tls.map_err(|reason| Failure::new("config", reason))
 }
 
 fn cores() -> usize {

@@ -55,7 +55,8 @@ With --interleave all of the cache is dealt out to nodes by weights, page by pag
 bandwidth together.
 
 More memory than this host has (or the limit of the container) is refused; more than is free now is
-warned of.
+warned of. What is free is taken right after the start, beside serving, so that no change waits
+later until the system has zeroed a page; --memory-on-demand leaves it until it is needed.
 
 With --warm the cache lies in a file of shared memory and is there again after a restart, also after
 a kill: every item is checked, and what does not fit its check is dropped and counted. The file is
@@ -87,6 +88,9 @@ pub struct KvArgs {
     /// Memory of the cache: items, index and everything beside them
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
     pub memory: u64,
+    /// Take memory from the system as items need it, instead of right after the start
+    #[arg(long, conflicts_with = "warm")]
+    pub memory_on_demand: bool,
     /// Serve memcached's protocols; a port alone is one of 127.0.0.1
     #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen,
           required_unless_present_any = ["resp", "herd", "herd_listen"])]

@@ -9,7 +9,7 @@ use rackpool_kv::herd::Client;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The address of a door on the ready line.
 fn door(server: &Server, name: &str) -> String {
@@ -221,6 +221,31 @@ fn memory_that_is_not_free_now_is_warned_of() {
         let said = std::fs::read_to_string(&log).unwrap();
         assert_eq!(said.contains("are free: "), is_told, "{said}");
     }
+}
+
+/// Bytes of a process that are in memory.
+fn resident_bytes(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn memory_is_taken_at_the_start_unless_it_is_to_come_on_demand() {
+    const MEMORY: u64 = 128 << 20;
+    let words = ["kv", "--memory", "128m", "--resp", "0"];
+    let mut ahead = Server::start(&words);
+    let mut on_demand = Server::start(&[&words[..], &["--memory-on-demand"]].concat());
+    let start = Instant::now();
+    while resident_bytes(&ahead) < MEMORY {
+        assert!(start.elapsed() < WITHIN, "{} bytes of {MEMORY}", resident_bytes(&ahead));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let taken = resident_bytes(&on_demand);
+    assert!(taken < MEMORY / 2, "{taken} bytes");
+    assert_eq!((ahead.terminate(), on_demand.terminate()), (Some(0), Some(0)));
+    // What takes it ends when it is told to.
+    assert_eq!(Server::start(&["kv", "--memory", "1g", "--resp", "0"]).terminate(), Some(0));
 }
 
 #[test]

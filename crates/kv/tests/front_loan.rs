@@ -7,6 +7,7 @@ use peers::{ask, connect, ours_of};
 use rackpool_kv::cache::{Cache, Options};
 use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::counters::Count;
+use rackpool_kv::front::lending::Lending;
 use rackpool_kv::front::server::{Doors, Server};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -22,7 +23,8 @@ fn value(version: u32, bytes: usize) -> Vec<u8> {
 }
 
 fn server(memory: u64) -> Server {
-    ours_of(memory, Settings { value_bytes_max: 1 << 20, ..Settings::default() })
+    let lending = Lending::Always;
+    ours_of(memory, Settings { value_bytes_max: 1 << 20, lending, ..Settings::default() })
 }
 
 fn set(stream: &mut TcpStream, key: &str, version: u32, bytes: usize) {
@@ -111,6 +113,19 @@ fn what_is_read_seldom_or_short_is_copied() {
     let stats = ask(&mut client, b"stats\r\n", b"END\r\n");
     let line = format!("STAT bytes_lent {}\r\n", 4 * VALUE_BYTES);
     assert!(String::from_utf8_lossy(&stats).contains(&line));
+}
+
+/// Which way is the cheaper one is found out by going both.
+#[test]
+fn both_ways_are_measured_where_nothing_was_chosen() {
+    let server = ours_of(64 << 20, Settings { value_bytes_max: 1 << 20, ..Settings::default() });
+    let mut client = connect(server.addrs().0.expect("a door"));
+    set(&mut client, "large", 1, VALUE_BYTES);
+    for _ in 0..400 {
+        assert_eq!(get(&mut client, "large", VALUE_BYTES), 1);
+    }
+    let lent = server.shared().count(Count::BytesLent) / VALUE_BYTES as u64;
+    assert!((50..350).contains(&lent), "{lent} of 400 were lent");
 }
 
 /// In a file others may have the same pages, and they cannot be replaced.

@@ -58,6 +58,7 @@ pub use tier::{Shelving, Tier, TierError};
 use item::Origin;
 use layout::{TAG_BITS, UNIT_BUCKETS, UNITS_MAX};
 use partition::{Partition, UNITS_MIN};
+use rackpool_core::seam::Mem;
 use rackpool_hw::numa::Placement;
 use rackpool_hw::window::Window;
 use std::cell::Cell;
@@ -84,6 +85,8 @@ const PARTITIONS_PER_THREAD: u32 = 4;
 const FILLED_PERCENT: u64 = 68;
 /// Private bytes of a partition beside what its units cost: buffers and the structure itself.
 const PARTITION_BYTES: u64 = 72 << 10;
+/// Memory that is taken from the system in one call.
+const POPULATED_BYTES: u64 = 16 << 20;
 /// Shortest value that may lie in another tier, bytes: shorter ones are answered by the fast path,
 /// which waits for nothing.
 const TIER_VALUE_BYTES_MIN: u64 = 1024;
@@ -376,6 +379,24 @@ impl Cache {
     pub fn with_shared_reads(mut self, shared_reads: bool) -> Cache {
         Arc::make_mut(&mut self.options).shared_reads = shared_reads;
         self
+    }
+
+    /// Takes all of the cache's memory from the system, in the order in which it comes into use,
+    /// as long as `goes_on` says so, which is asked every few ms. Without it a change that comes to
+    /// a new page waits until the system has zeroed it, some 100 us for a huge one. Ends early
+    /// where the system has no more to give: the rest is taken at its first use. Memory that is a
+    /// file's was taken with the file.
+    pub fn populate(&self, mut goes_on: impl FnMut() -> bool) {
+        let windows: Vec<&Window> = self.partitions.iter().map(|part| part.view.units()).collect();
+        let longest = windows.iter().map(|window| window.bytes()).max().unwrap_or(0);
+        for start in (0..longest).step_by(POPULATED_BYTES as usize) {
+            for window in &windows {
+                let bytes = window.bytes().saturating_sub(start).min(POPULATED_BYTES);
+                if bytes > 0 && (!goes_on() || window.populate(start, bytes).is_err()) {
+                    return;
+                }
+            }
+        }
     }
 
     /// As it was made, with the limits that were filled in.

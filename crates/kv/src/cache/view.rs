@@ -104,6 +104,11 @@ impl View {
     }
 
     /// The memory of the units.
+    pub fn units(&self) -> &Window {
+        &self.units
+    }
+
+    /// As [`View::units`], to be read and written.
     pub fn bare(&self) -> Bare<'_> {
         self.units.bare()
     }

@@ -6,6 +6,7 @@
 
 use super::core::Core;
 use super::counters::Count;
+use super::lending::Way;
 use super::output::Output;
 use super::redis::Client;
 use super::session::Session;
@@ -16,6 +17,7 @@ use rackpool_hw::event::{Interest, Readiness};
 use rackpool_hw::window::{Piece, SEND_PIECES_MAX, send_gather};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -251,6 +253,10 @@ impl Connection {
 
 /// Sends until all is sent or the socket takes no more.
 fn send_plain(fd: &OwnedFd, core: &mut Core) -> io::Result<()> {
+    let lendable = core.out.take_lendable();
+    if lendable > 0 && core.lender.way(lendable, cpu_ns) == Way::Copy {
+        core.out.lend_nothing();
+    }
     while !core.out.is_empty() {
         let sent = match core.out.own_bytes() {
             Some(bytes) => send(fd, bytes, SendFlags::NOSIGNAL).map_err(io::Error::from),
@@ -264,6 +270,12 @@ fn send_plain(fd: &OwnedFd, core: &mut Core) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Processor time of this thread.
+fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Sends what stands in front, by one system call or as a loan.

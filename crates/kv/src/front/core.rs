@@ -6,6 +6,7 @@ use super::batch::{Batch, Set};
 use super::clients::Clients;
 use super::counters::{Count, Counters};
 use super::laps::Laps;
+use super::lending::{Lender, Lending};
 use super::output::Output;
 use super::redis::{Client, GoOn};
 use super::resp::Args;
@@ -55,6 +56,11 @@ pub struct Settings {
     pub policy: String,
     /// A command that takes as long, or longer, is remembered, microseconds.
     pub slow_us: u64,
+    /// The cache's memory is taken from the system at the start, by a thread of its own beside
+    /// those that serve.
+    pub populates: bool,
+    /// How long values that may be lent are sent.
+    pub lending: Lending,
 }
 
 impl Default for Settings {
@@ -72,6 +78,8 @@ impl Default for Settings {
             value_bytes_max: 1 << 20,
             policy: "default".into(),
             slow_us: 10_000,
+            populates: false,
+            lending: Lending::Measured,
         }
     }
 }
@@ -227,12 +235,15 @@ pub struct Core {
     pub scratch: Vec<u8>,
     /// By what sockets are lent long values.
     pub loans: Loans,
+    /// Whether they are.
+    pub lender: Lender,
 }
 
 impl Core {
     /// That of a thread of the server.
     pub fn new(shared: Arc<Shared>, thread: usize, now: Millis) -> Self {
         Self {
+            lender: Lender::new(shared.settings.lending),
             shared,
             thread,
             now,

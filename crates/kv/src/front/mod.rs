@@ -24,6 +24,7 @@ pub mod connection;
 pub mod core;
 pub mod counters;
 pub mod laps;
+pub mod lending;
 pub mod looks;
 pub mod memcached;
 pub mod meta;

@@ -24,6 +24,8 @@ pub struct Output {
     pin_sent: u64,
     /// Bytes of all values.
     pinned_bytes: u64,
+    /// Bytes of values that may be lent since [`Output::take_lendable`] was last asked.
+    lendable_bytes: u64,
     /// Values that could not be read.
     failed: u64,
 }
@@ -69,6 +71,7 @@ impl Output {
     pub fn push_pinned(&mut self, value: Pinned, is_far: bool) {
         let (at, len, is_loan) = (self.bytes.len(), value.len(), value.may_be_lent());
         self.pinned_bytes += len;
+        self.lendable_bytes += if is_loan { len } else { 0 };
         self.pins.push(Placed { at, len, is_far, is_loan, value });
     }
 
@@ -88,6 +91,16 @@ impl Output {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Bytes of values that came since this was last asked and may be lent.
+    pub fn take_lendable(&mut self) -> u64 {
+        std::mem::take(&mut self.lendable_bytes)
+    }
+
+    /// No value is lent of those that there are.
+    pub fn lend_nothing(&mut self) {
+        self.pins.iter_mut().for_each(|pin| pin.is_loan = false);
     }
 
     /// The value that [`Output::pieces`] names, alone, if the socket may be lent its memory.

@@ -127,6 +127,9 @@ impl Server {
             server.metrics = Some(metrics.map_err(io_error(format!("listening at {addr}")))?);
         }
         server.open_herd(doors)?;
+        if server.shared.settings.populates {
+            server.start_populating()?;
+        }
         Ok(server)
     }
 
@@ -185,6 +188,17 @@ impl Server {
             served.expect("a thread can wait for its connections");
         };
         self.spawn(format!("kv-{thread}"), body)
+    }
+
+    /// Takes the cache's memory from the system, behind all else that the processor has to do.
+    fn start_populating(&mut self) -> Result<(), StartError> {
+        let shared = Arc::clone(&self.shared);
+        self.spawn("kv-memory".into(), move || {
+            // Of this thread alone, on Linux. A thread that may not step back does its work sooner.
+            let _ = rustix::process::nice(NICEST);
+            // Relaxed: as in `stop_all`.
+            shared.cache.populate(|| !shared.stopping.load(Ordering::Relaxed));
+        })
     }
 
     /// Starts a thread. If it panics all end: clients that it served, or that are given to it,
@@ -264,6 +278,8 @@ impl Drop for Server {
 }
 
 const STOP: u64 = 2;
+/// What a thread has to add to its priority to come last.
+const NICEST: i32 = 19;
 /// Pause after a client could not be let in: out of descriptors, as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
