@@ -86,7 +86,7 @@ const FILLED_PERCENT: u64 = 68;
 /// Private bytes of a partition beside what its units cost: buffers and the structure itself.
 const PARTITION_BYTES: u64 = 72 << 10;
 /// Memory that is taken from the system in one call.
-const POPULATED_BYTES: u64 = 16 << 20;
+const POPULATED_BYTES: u64 = 4 << 20;
 /// Shortest value that may lie in another tier, bytes: shorter ones are answered by the fast path,
 /// which waits for nothing.
 const TIER_VALUE_BYTES_MIN: u64 = 1024;
@@ -382,8 +382,8 @@ impl Cache {
     }
 
     /// Takes all of the cache's memory from the system, in the order in which it comes into use,
-    /// as long as `goes_on` says so, which is asked every few ms. Without it a change that comes to
-    /// a new page waits until the system has zeroed it, some 100 us for a huge one. Ends early
+    /// as long as `goes_on` says so, which is asked each ms or so. Without it a change that comes
+    /// to a new page waits until the system has zeroed it, some 100 us for a huge one. Ends early
     /// where the system has no more to give: the rest is taken at its first use. Memory that is a
     /// file's was taken with the file.
     pub fn populate(&self, mut goes_on: impl FnMut() -> bool) {

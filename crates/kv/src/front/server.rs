@@ -190,12 +190,12 @@ impl Server {
         self.spawn(format!("kv-{thread}"), body)
     }
 
-    /// Takes the cache's memory from the system, behind all else that the processor has to do.
+    /// Takes the cache's memory from the system, behind what the processor has to do for clients.
     fn start_populating(&mut self) -> Result<(), StartError> {
         let shared = Arc::clone(&self.shared);
         self.spawn("kv-memory".into(), move || {
             // Of this thread alone, on Linux. A thread that may not step back does its work sooner.
-            let _ = rustix::process::nice(NICEST);
+            let _ = rustix::process::nice(STEP_BACK);
             // Relaxed: as in `stop_all`.
             shared.cache.populate(|| !shared.stopping.load(Ordering::Relaxed));
         })
@@ -278,8 +278,9 @@ impl Drop for Server {
 }
 
 const STOP: u64 = 2;
-/// What a thread has to add to its priority to come last.
-const NICEST: i32 = 19;
+/// By how much a thread steps back that others wait for only when it ends: a tenth of a processor
+/// that is busy is left for it.
+const STEP_BACK: i32 = 10;
 /// Pause after a client could not be let in: out of descriptors, as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
