@@ -464,7 +464,8 @@ impl Handle {
                 }
                 match error {
                     Error::OutcomeUnknown { peer, .. } => {
-                        Err(Error::Timeout { peer, waited_ms: wait_ms })
+                        let waited_ms = (clock::now_ns() - started_ns) / 1_000_000;
+                        Err(Error::Timeout { peer, waited_ms })
                     }
                     error => Err(error),
                 }

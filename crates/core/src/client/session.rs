@@ -137,8 +137,10 @@ impl Session {
         }
         let frame = self.under_way.as_ref()?;
         let mutating = frame.request.is_mutating();
+        // A lock that was granted went with the session.
+        let is_lock = matches!(frame.request, Request::Lock { .. });
         let error = match loss {
-            LinkLoss::SessionForgotten if !mutating => return None,
+            LinkLoss::SessionForgotten if !mutating || is_lock => return None,
             LinkLoss::Gone(cause) if !mutating => {
                 Error::PeerDead { peer: self.peer.clone(), cause }
             }

@@ -541,6 +541,13 @@ fn a_session_repeats_what_is_safe_and_says_unknown_where_it_is_not() {
     assert_eq!(session.on_loss(LinkLoss::Resumed), None);
     let unknown = session.on_loss(LinkLoss::SessionForgotten).unwrap();
     assert_eq!(unknown.unwrap_err().code(), "outcome-unknown");
+    // What was granted is held by nobody: the session that held it is forgotten.
+    let lock = Request::Lock { addr: addr(1, 0), lines: 1, write: true, wait_ms: 10 };
+    let asked = session.begin(lock).seq;
+    assert_eq!(session.on_loss(LinkLoss::SessionForgotten), None);
+    assert_eq!(session.under_way().unwrap().seq, asked);
+    let unknown = session.on_loss(LinkLoss::Gone(DeathCause::Closed)).unwrap();
+    assert_eq!(unknown.unwrap_err().code(), "outcome-unknown");
 }
 
 #[test]
