@@ -55,8 +55,8 @@ With --interleave all of the cache is dealt out to nodes by weights, page by pag
 bandwidth together.
 
 More memory than this host has (or the limit of the container) is refused; more than is free now is
-warned of. What is free is taken right after the start, beside serving, so that no change waits
-later until the system has zeroed a page; --memory-on-demand leaves it until it is needed.
+warned of. If an eighth more is free it is taken right after the start, beside serving, so that no
+change waits later until the system has zeroed a page; --memory-on-demand leaves it until then.
 
 With --warm the cache lies in a file of shared memory and is there again after a restart, also after
 a kill: every item is checked, and what does not fit its check is dropped and counted. The file is
