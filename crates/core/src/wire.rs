@@ -295,6 +295,21 @@ impl Request {
                 | Request::Unlock { .. }
         )
     }
+
+    /// Whether it touches memory that a lock may protect: it is not sent after a loss of locks has
+    /// become known since its operation began.
+    pub fn is_access(&self) -> bool {
+        matches!(
+            self,
+            Request::AllocInto { .. }
+                | Request::FreeFrom { .. }
+                | Request::FreeApart { .. }
+                | Request::Cas { .. }
+                | Request::FetchAdd { .. }
+                | Request::Fetch(_)
+                | Request::Store { .. }
+        )
+    }
 }
 
 /// A daemon's answer; `seq` is the request's.

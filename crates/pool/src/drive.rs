@@ -32,7 +32,8 @@ pub(crate) enum Advanced<T> {
 }
 
 /// Goes on until the operation is done or waits for the fabric. Blocks for daemons, the master
-/// and connections, until the deadline.
+/// and connections, until the deadline. An access ends when the loss of a lock becomes known, by
+/// whatever was done for it.
 pub(crate) fn advance<O: Operation<Window>>(
     client: &mut Client<Window>,
     links: &mut Links,
@@ -54,25 +55,24 @@ pub(crate) fn advance_within<O: Operation<Window>>(
     deadline: impl Fn() -> u64,
 ) -> Result<Advanced<O::Output>> {
     let mut gone = None;
+    let losses = links.loss_count();
     loop {
-        if client.take_learnt() && links.note_strays(client) {
+        if client.take_learnt() {
+            links.note_strays(client);
+        }
+        if op.is_access() && links.loss_count() != losses {
             return Err(links.loss());
         }
         match op.step(client, &mut FabricIo { endpoint, links, buffers })? {
             Step::Done(output) => return Ok(Advanced::Done(output)),
             Step::Need(Need::Completions) => return Ok(Advanced::Posted),
             Step::Need(Need::Link(rack)) => {
-                let losses = links.loss_count();
                 match links.connect(client, endpoint, rack, deadline()) {
                     // What the operation knew of the rack is old: it finds out what became of it.
                     Err(Error::NoSuchRack { .. }) if gone.replace(rack) != Some(rack) => {
                         client.forget_rack(rack);
-                        continue;
                     }
                     connected => connected?,
-                }
-                if links.loss_count() != losses {
-                    return Err(links.loss());
                 }
             }
             Step::Need(Need::Master(call)) => {
@@ -116,7 +116,6 @@ fn drive_on<O: Operation<Window>>(
     op: &mut O,
 ) -> Result<O::Output> {
     let deadline_ns = clock::deadline_ns(links.options().request_timeout_ms);
-    let losses = links.loss_count();
     loop {
         match advance(client, links, endpoint, buffers, op, deadline_ns)? {
             Advanced::Done(output) => return Ok(output),
@@ -130,9 +129,6 @@ fn drive_on<O: Operation<Window>>(
             }
         }
         result?;
-        if links.loss_count() != losses {
-            return Err(links.loss());
-        }
         if !in_time {
             return Err(op.on_deadline(links.options().request_timeout_ms));
         }

@@ -466,8 +466,12 @@ impl Links {
         deadline_ns: u64,
     ) -> Result<Reply> {
         let rack = client.rack_of(link);
+        let (is_access, losses) = (request.is_access(), self.loss_count());
         if self.peer(link).is_none() {
             self.connect(client, endpoint, rack, deadline_ns)?;
+        }
+        if is_access && self.loss_count() != losses {
+            return Err(self.loss());
         }
         self.remote(link).begin(request);
         loop {
@@ -481,6 +485,14 @@ impl Links {
                     remote.shorten_wait(deadline_ns);
                     if let Err(error) = self.connect(client, endpoint, rack, deadline_ns) {
                         return Err(self.remote(link).give_up(error));
+                    }
+                    if is_access && self.loss_count() != losses {
+                        let lost = self.losses.last();
+                        let error = self.remote(link).give_up(lost);
+                        if matches!(error, Error::LockLost { .. }) {
+                            self.losses.mark_told();
+                        }
+                        return Err(error);
                     }
                     if let Some(ended) = self.remote(link).resumed() {
                         return ended;
@@ -548,12 +560,9 @@ impl Links {
         self.losses.count()
     }
 
-    /// Notes that locks are lost whose pages have turned out to be elsewhere; whether any are.
-    pub(crate) fn note_strays(&mut self, client: &Client<Window>) -> bool {
-        let lost = self.locks.stray(client);
-        let any = lost.is_some();
-        self.losses.note(lost);
-        any
+    /// Notes that locks are lost whose pages have turned out to be elsewhere.
+    pub(crate) fn note_strays(&mut self, client: &Client<Window>) {
+        self.losses.note(self.locks.stray(client));
     }
 
     /// The last loss, for an access that was under way when it happened.

@@ -124,6 +124,8 @@ struct Table {
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
     table: Mutex<Table>,
+    /// Whether there may be locks.
+    holds: AtomicBool,
     /// Whether there is something to give back.
     due: AtomicBool,
     /// Whether a coupled guard was dropped or a lock was lost.
@@ -145,11 +147,19 @@ impl LockTable {
     pub(crate) fn with<R>(&self, run: impl FnOnce(&mut HeldLocks) -> R) -> R {
         let mut table = self.lock();
         let result = run(&mut table.held);
+        // Relaxed: only the handle takes locks, and only it asks.
+        self.holds.store(!table.held.is_empty(), Ordering::Relaxed);
         if table.held.owes() {
             // Relaxed: the table's mutex orders what it announces.
             self.due.store(true, Ordering::Relaxed);
         }
         result
+    }
+
+    /// Whether a lock is held behind a link, as far as the handle knows.
+    pub(crate) fn holds_at(&self, link: LinkId) -> bool {
+        // Relaxed: as in `with`, which this is.
+        self.holds.load(Ordering::Relaxed) && self.with(|held| held.holds_at(link))
     }
 
     /// Names and tokens of the locks that are held in a rack.

@@ -13,7 +13,9 @@ impl Handle {
     /// Reads a replica in the own rack, if there is one that may be read now. How long it may is
     /// said in the time of the daemon's host: clients of other hosts read none.
     pub(crate) fn read_replica(&mut self, addr: GAddr, to: &mut [u8]) -> Result<bool> {
-        if !self.client.may_have_replica(addr) || !self.links.is_beside_daemon() {
+        let link = self.client.may_have_replica(addr);
+        let link = link.filter(|_| self.links.is_beside_daemon());
+        if link.is_none_or(|link| self.links.locks.holds_at(link)) {
             return Ok(false);
         }
         for _ in 0..TOUCHES_MAX {

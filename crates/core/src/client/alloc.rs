@@ -2,8 +2,8 @@
 //! another one that the master picks (at random by default, Rcmp §5.1), until one has room or all
 //! were tried.
 
-use super::locate::unexpected;
-use super::{Client, Io, LinkId, Locate, Need, Operation, Retries, Step};
+use super::locate::{Retries, unexpected};
+use super::{Client, Io, LinkId, Locate, Need, Operation, Step};
 use crate::addr::{GAddr, RackId};
 use crate::constants::RACKS_MAX;
 use crate::error::{Error, Result};
@@ -338,6 +338,10 @@ impl AtWord {
 impl<M: Mem> Operation<M> for AtWord {
     /// The new memory, or null after a free.
     type Output = GAddr;
+
+    fn is_access(&self) -> bool {
+        true
+    }
 
     fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<GAddr>> {
         match (self.done, &mut self.check) {

@@ -158,6 +158,17 @@ impl HeldLocks {
         held.map(|held| (held.addr, held.token)).collect()
     }
 
+    /// Whether there are no locks, nor guards of lost ones.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Whether a lock is held behind a link, as far as the handle knows. Then its memory is read
+    /// at home, where who has lost the lock is told: a replica would be read without that.
+    pub fn holds_at(&self, link: LinkId) -> bool {
+        self.held.values().any(|held| held.link == link && !held.is_lost)
+    }
+
     /// Notes that locks of a rack are lost, all of them or those with these tokens; one of them.
     pub fn lose(&mut self, rack: RackId, tokens: Option<&[u64]>) -> Option<Error> {
         let mut first = None;

@@ -6,12 +6,26 @@
 //! it shut says so ([`Locate::after`]) and asks that home's daemon, which answers when the move is
 //! over. So nobody spins, and nobody waits for a page that is not shut.
 
-use super::{Client, Io, LinkId, Need, OWN, Operation, Retries, Step};
+use super::{Client, Io, LinkId, Need, OWN, Operation, Step};
 use crate::addr::{GAddr, RackId};
-use crate::constants::RESOLVE_PAGES_MAX;
+use crate::constants::{RESOLVE_PAGES_MAX, STALE_RETRIES_MAX};
 use crate::error::{Error, Result};
 use crate::seam::{Mem, Race, Rare};
 use crate::wire::{MasterAnswer, MasterCall, PageHome, Reply, Request, Resolved};
+
+/// Counts how often one operation met a page that had moved, and gives up in the end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Retries(u32);
+
+impl Retries {
+    pub(crate) fn again(&mut self, addr: GAddr) -> Result<()> {
+        self.0 += 1;
+        if self.0 > STALE_RETRIES_MAX {
+            return Err(Error::Moving { addr, retries: STALE_RETRIES_MAX });
+        }
+        Ok(())
+    }
+}
 
 #[derive(Debug)]
 enum State {

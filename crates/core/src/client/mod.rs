@@ -52,7 +52,7 @@ pub use write_buffer::{Cover, WriteBuffer};
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageGeometry, PageId, RackId};
 use crate::coherence;
-use crate::constants::{CELLS, STALE_RETRIES_MAX};
+use crate::constants::CELLS;
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, cell_offset, table_word};
 use crate::placement::Order;
@@ -145,6 +145,11 @@ pub trait Operation<M: Mem> {
     /// The time is up while work requests are under way: how the operation ends.
     fn on_deadline(&mut self, waited_ms: u64) -> Error {
         Error::Timeout { peer: "the page's home rack".into(), waited_ms }
+    }
+    /// Whether it touches memory that a lock may protect: when a loss of locks becomes known on the
+    /// way, it ends with that, and touches nothing any more.
+    fn is_access(&self) -> bool {
+        false
     }
     /// The operation has ended with an error and will not be stepped again: from here on nobody
     /// else may write into its buffers by its leave.
@@ -778,20 +783,6 @@ impl<M: Mem> Client<M> {
             return Err(Error::Misaligned { addr, align_bytes: 8 });
         }
         self.check(addr, 8)
-    }
-}
-
-/// Counts how often one operation met a page that had moved, and gives up in the end.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Retries(u32);
-
-impl Retries {
-    pub(crate) fn again(&mut self, addr: GAddr) -> Result<()> {
-        self.0 += 1;
-        if self.0 > STALE_RETRIES_MAX {
-            return Err(Error::Moving { addr, retries: STALE_RETRIES_MAX });
-        }
-        Ok(())
     }
 }
 

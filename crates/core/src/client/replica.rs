@@ -19,7 +19,7 @@
 //!
 //! Source: Rcmp §5.3; decision 0031.
 
-use super::{Access, Client, OWN, Reach};
+use super::{Access, Client, LinkId, OWN, Reach};
 use crate::addr::GAddr;
 use crate::constants::REPLICA_BITS_MAX;
 use crate::replica::{
@@ -126,18 +126,20 @@ impl<M: Mem> Client<M> {
         Self::guarded(view, entry, place, run).ok_or(ReplicaRead::Untouched(at))
     }
 
-    /// Whether an address's page is reached over the fabric and may have a replica here. Without a
-    /// policy nobody keeps replicas, and nothing is looked at.
+    /// The link over which an address's page is reached, if that is the fabric and the page may
+    /// have a replica here. Without a policy nobody keeps replicas, and nothing is looked at. Who
+    /// has a lock there reads no replica: [`super::HeldLocks::holds_at`].
     #[inline]
-    pub fn may_have_replica(&self, addr: GAddr) -> bool {
+    pub fn may_have_replica(&self, addr: GAddr) -> Option<LinkId> {
         if !self.usage.is_on() {
-            return false;
+            return None;
         }
-        let Some(entry) = self.translations.get(self.geometry.page(addr)) else { return false };
-        let (Some(view), link) = (self.view(OWN), &self.links[entry.link.0 as usize]) else {
-            return false;
-        };
+        let entry = self.translations.get(self.geometry.page(addr))?;
+        let (view, link) = (self.view(OWN)?, &self.links[entry.link.0 as usize]);
         let word = view.layout.replicas_word(home_index(link.rack));
-        matches!(link.reach, Reach::OneSided(_)) && !view.is_apart() && view.table.load(word) != 0
+        let may = matches!(link.reach, Reach::OneSided(_))
+            && !view.is_apart()
+            && view.table.load(word) != 0;
+        may.then_some(entry.link)
     }
 }

@@ -197,6 +197,10 @@ fn note_fetched<M: Mem>(client: &Client<M>, addr: GAddr, fetched: &Fetched) {
 impl<M: Mem> Operation<M> for Rpc {
     type Output = Brought;
 
+    fn is_access(&self) -> bool {
+        true
+    }
+
     fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<Brought>> {
         let concealed = self.exposed.take().map(|(link, exposure)| io.conceal(link, exposure));
         if let Some(reply) = self.answer.take() {
@@ -269,6 +273,10 @@ impl<M: Mem> Operation<M> for Calls<'_> {
     /// The answers; `None` for what has to be fetched in another way, because its rack is not
     /// known or does not have it.
     type Output = Vec<Option<Fetched>>;
+
+    fn is_access(&self) -> bool {
+        true
+    }
 
     fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<Self::Output>> {
         let (mut link, mut indexes) = (None, Vec::new());

@@ -6,9 +6,9 @@
 //! Reads and writes are repeated after a lost connection: a write that outlives its connection may
 //! be applied a second time while it is still under way (`docs/semantics.md`).
 
-use super::locate::unexpected;
+use super::locate::{Retries, unexpected};
 use super::spread::{Spread, Spreading};
-use super::{Client, Io, LinkId, Locate, Miss, Need, Operation, Reach, Retries, Step};
+use super::{Client, Io, LinkId, Locate, Miss, Need, Operation, Reach, Step};
 use crate::addr::{GAddr, Generation};
 use crate::constants::FABRIC_OUTSTANDING_MAX;
 use crate::error::{Error, Result};
@@ -145,6 +145,10 @@ impl<'t> Transfer<'t> {
 
 impl<M: Mem> Operation<M> for Transfer<'_> {
     type Output = ();
+
+    fn is_access(&self) -> bool {
+        true
+    }
 
     fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<()>> {
         self.tables.step(client, self.pieces, io)
@@ -593,6 +597,10 @@ impl Atomic {
 
 impl<M: Mem> Operation<M> for Atomic {
     type Output = u64;
+
+    fn is_access(&self) -> bool {
+        true
+    }
 
     fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<u64>> {
         if let Some(locate) = &mut self.locate {

@@ -222,20 +222,20 @@ impl Daemon {
     pub(super) fn abandon_moves<W: World>(&mut self, record: u32, world: &mut W) {
         self.moves.abandoned.remove(&record);
         self.moves.parked.retain(|parked| parked.asker.record != record);
+        // Also of moves from before this process, which are nobody's.
+        let askers = self.moves.departing.values_mut().map(|departure| &mut departure.asker);
+        let askers = askers.chain(self.moves.arriving.values_mut().map(|a| &mut a.asker));
+        askers.for_each(|asker| _ = asker.take_if(|asker| asker.record == record));
         let of_record = |(frame, r): (&u32, u32)| (r == record).then_some(*frame);
         let leaving: Vec<u32> =
             self.moves.departing.iter().filter_map(|(f, d)| of_record((f, d.record))).collect();
         for frame in leaving {
-            let departure = self.moves.departing.get_mut(&frame).expect("it was found above");
-            departure.asker = None;
             self.give_up_departure(frame, world);
         }
         let coming: Vec<u32> =
             self.moves.arriving.iter().filter_map(|(f, a)| of_record((f, a.record))).collect();
         for frame in coming {
-            let arrival = self.moves.arriving.get_mut(&frame).expect("it was found above");
-            arrival.asker = None;
-            if !matches!(arrival.stage, Coming::Asking(_)) {
+            if !matches!(self.moves.arriving[&frame].stage, Coming::Asking(_)) {
                 self.drop_arrival(frame, "its mover is gone", world);
             }
         }

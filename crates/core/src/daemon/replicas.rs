@@ -32,7 +32,7 @@ use crate::constants::{
     MOVE_REST_NS, MOVE_RESTING_MAX, REPLICA_BACKLOG_BYTES_MAX, REPLICA_POLL_NS, REPLICA_STEP_NS,
     REPLICA_WAITERS_MAX, REPLICAS_MAX, TICK_NS,
 };
-use crate::daemon::{ClientId, Daemon, World, set_table, slab};
+use crate::daemon::{ClientId, Daemon, World, set_table, slab, word_of};
 use crate::error::{Error, Result};
 use crate::layout::table_word;
 use crate::policy::Decision;
@@ -446,7 +446,8 @@ impl Daemon {
         if self.replicas.pages.is_empty() {
             return Hold::No;
         }
-        let Some((pages, wants)) = self.shared_pages(&frame.request) else { return Hold::No };
+        let shared = self.shared_pages(&frame.request, world);
+        let Some((pages, wants)) = shared else { return Hold::No };
         if world.private().mutated(Mutation::WriteUnderReplica) && wants == Wants::Closed {
             return Hold::No;
         }
@@ -493,8 +494,12 @@ impl Daemon {
     }
 
     /// The shared pages that a request touches, and what it wants of them.
-    fn shared_pages(&self, request: &Request) -> Option<(Vec<PageId>, Wants)> {
+    fn shared_pages<W: World>(&self, request: &Request, world: &W) -> Option<(Vec<PageId>, Wants)> {
         let pages = self.layout.pages;
+        let whole_pages = |bytes: u64| {
+            let is_run = slab::class_shift(&self.layout, bytes).is_none();
+            is_run.then(|| bytes.div_ceil(pages.page_bytes()))
+        };
         let (first, count, wants) = match request {
             Request::Store { addr, .. }
             | Request::Cas { addr, .. }
@@ -502,14 +507,23 @@ impl Daemon {
             Request::AllocInto { word, .. }
             | Request::FreeFrom { word, .. }
             | Request::FreeApart { word, .. } => (pages.page(*word), 1, Wants::Alone),
-            Request::Free { addr, bytes } if slab::class_shift(&self.layout, *bytes).is_none() => {
-                (pages.page(*addr), bytes.div_ceil(pages.page_bytes()), Wants::Alone)
+            Request::Free { addr, bytes } => {
+                (pages.page(*addr), whole_pages(*bytes)?, Wants::Alone)
             }
             Request::MoveOut { page, .. } | Request::Recall { page } => (*page, 1, Wants::Alone),
             _ => return None,
         };
-        let range = first..PageId(first.0.saturating_add(count));
-        let shared: Vec<PageId> = self.replicas.pages.range(range).map(|(page, _)| *page).collect();
+        let of_run = |first: PageId, count: u64| {
+            let range = first..PageId(first.0.saturating_add(count));
+            self.replicas.pages.range(range).map(|(page, _)| *page)
+        };
+        let mut shared: Vec<PageId> = of_run(first, count).collect();
+        // What the word names goes with it; nobody changes the word meanwhile.
+        if let Request::FreeFrom { word, bytes } = request
+            && let (Some(count), Ok(at)) = (whole_pages(*bytes), self.locate_word(*word, world))
+        {
+            shared.extend(of_run(pages.page(GAddr(word_of(world.pages(), at))), count));
+        }
         (!shared.is_empty()).then_some((shared, wants))
     }
 
@@ -517,7 +531,7 @@ impl Daemon {
     pub(super) fn advance_replicas<W: World>(&mut self, world: &mut W) {
         for _ in 0..self.replicas.held.len() {
             let Some((from, frame)) = self.replicas.held.pop_front() else { break };
-            let pages = self.shared_pages(&frame.request);
+            let pages = self.shared_pages(&frame.request, world);
             let is_ready = |page: &PageId, wants| self.replicas.is_ready(*page, wants);
             match pages {
                 Some((pages, wants)) if !pages.iter().all(|page| is_ready(page, wants)) => {
@@ -526,7 +540,8 @@ impl Daemon {
                 _ => self.dispatch(from, frame, world),
             }
         }
-        let held = self.replicas.held.iter().filter_map(|(_, f)| self.shared_pages(&f.request));
+        let held = self.replicas.held.iter();
+        let held = held.filter_map(|(_, frame)| self.shared_pages(&frame.request, world));
         let held: BTreeSet<PageId> = held.flat_map(|(pages, _)| pages).collect();
         for page in std::mem::take(&mut self.replicas.changed) {
             let shared = self.replicas.pages.get(&page);

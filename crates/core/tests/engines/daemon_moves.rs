@@ -325,6 +325,43 @@ fn an_attach_that_does_not_ask_loses_or_doubles_pages() {
     });
 }
 
+/// A move from before the daemon's start is nobody's, but somebody may have asked for its end.
+#[test]
+fn an_answer_that_a_dead_client_waited_for_goes_to_nobody_else() {
+    for leaves in [true, false] {
+        let mut rig = Rig::new(8);
+        rig.join(0);
+        let addr = rig.alloc(0, PAGE, false);
+        let name = rig.alloc(0, 64, false);
+        let lock = |wait_ms| Request::Lock { addr: name, lines: 1, write: true, wait_ms };
+        rig.ask(0, lock(0)).unwrap();
+        let page = if leaves {
+            move_out(&mut rig, 0, addr).unwrap();
+            home_of(&rig, addr).page
+        } else {
+            let page = send_away(&mut rig, 0, addr).home.page;
+            rig.ask(0, Request::MoveIn { page }).unwrap();
+            page
+        };
+        rig.daemon = None;
+        rig.start();
+        rig.join(1);
+        rig.submit(1, Request::MoveSettle { page });
+        let dead = rig.clients[&1].id;
+        rig.kill(1);
+        rig.join(2);
+        assert_eq!(rig.clients[&2].id, dead, "the slot of the dead one");
+        // It waits for a lock, with the number of the dead one's request.
+        rig.submit(2, lock(u64::MAX));
+        (0..100).for_each(|_| rig.turn());
+        rig.take_replies();
+        assert_eq!(rig.clients[&2].last, None, "the request was another one");
+        rig.ask(0, Request::Unlock { addr: name, token: 0 }).unwrap();
+        assert!(matches!(rig.clients[&2].last, Some(Ok(Reply::Locked { .. }))));
+        assert!(settle(&mut rig, 0, page).is_ok(), "the move is over");
+    }
+}
+
 #[test]
 fn the_table_names_no_frame_whose_page_is_elsewhere() {
     let mut rig = Rig::new(8);

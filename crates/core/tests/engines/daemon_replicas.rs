@@ -47,6 +47,11 @@ fn shared(rig: &mut Rig) -> (GAddr, PageId) {
     rig.join(WRITER);
     rig.join_remote(KEEPER);
     let addr = rig.alloc(WRITER, PAGE, false);
+    (addr, share(rig, addr))
+}
+
+/// Has a replica made and opened of the page at an address.
+fn share(rig: &mut Rig, addr: GAddr) -> PageId {
     let page = home_of(rig, addr).page;
     poll(rig, 1);
     rig.submit(WRITER, Request::Replicate { page, to: RackId(1) });
@@ -55,7 +60,7 @@ fn shared(rig: &mut Rig) -> (GAddr, PageId) {
     poll(rig, 2);
     assert_eq!(orders(rig), [ReplicaOrder::Open(page)]);
     poll(rig, 3);
-    (addr, page)
+    page
 }
 
 fn is_shared(rig: &Rig, addr: GAddr) -> bool {
@@ -139,6 +144,23 @@ fn what_is_freed_or_moved_has_no_replica_any_more() {
         let (reply, turns) = wait(&mut rig, WRITER);
         assert!(reply.is_ok() && turns < LOOKS, "{reply:?} after {turns} turns");
     }
+}
+
+#[test]
+fn what_is_freed_by_the_word_that_names_it_has_no_replica_any_more() {
+    let mut rig = Rig::new(8);
+    rig.join(WRITER);
+    rig.join_remote(KEEPER);
+    let word = rig.alloc(WRITER, 64, false);
+    let addr = rig.alloc_into(WRITER, word, PAGE);
+    let page = share(&mut rig, addr);
+    rig.submit(WRITER, Request::FreeFrom { word, bytes: PAGE });
+    assert_eq!(orders(&mut rig), [ReplicaOrder::Drop(page)]);
+    (0..LOOKS / 2).for_each(|_| rig.turn());
+    assert_eq!(answer(&mut rig, WRITER), None, "it may be read");
+    poll(&mut rig, 4);
+    let (reply, turns) = wait(&mut rig, WRITER);
+    assert!(reply == Ok(Reply::Freed) && turns < LOOKS, "{reply:?} after {turns} turns");
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Homes of pages with replicas, and the racks that have those, are killed and stopped while the
-//! pages are written and read: what was written is what the next read finds, in each rack, and no
-//! write waits for ever. Real processes; see `tools`.
+//! pages are written and read: what was written is what the next read finds, in each rack, no
+//! write waits for ever, and who has lost a lock is told. Real processes; see `tools`.
 
 use crate::tools::stage::Stage;
 use crate::tools::{PATIENCE, Proc, Random, alone, beside_others, seed, wait_until};
 use rackpool::FabricChoice::Tcp;
-use rackpool::{GAddr, Handle, Placement, RackId, Result};
+use rackpool::{GAddr, Handle, LockGuard, Placement, RackId, Result, WriteGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -245,4 +245,66 @@ fn a_stopped_home_is_overtaken_by_nobody() {
 fn writers_wait_for_a_stopped_keeper_no_longer_than_its_lease() {
     let _turn = beside_others();
     stopped(1, "stopped_keeper");
+}
+
+/// Somebody else gets a lock of `there`, which says nothing meanwhile: its connection ends with the
+/// home's daemon.
+fn take_lock(stage: &mut Stage, shared: &mut Shared) -> WriteGuard {
+    stage.kill_daemon(0);
+    stage.start_daemon(0);
+    let addr = shared.addr;
+    let guard = again(|| shared.here.write_lock_range(addr, 64));
+    shared.written += 1;
+    let next = shared.written;
+    again(|| shared.here.write_u64(addr, next));
+    guard
+}
+
+#[test]
+fn who_has_a_lock_reads_no_replica_and_is_told_when_it_has_lost_it() {
+    let _turn = beside_others();
+    let (mut stage, mut shared) = begin("locked_reader");
+    let addr = shared.addr;
+    for coupled in [false, true] {
+        shared.share();
+        let there = &mut shared.there;
+        let guard = again(|| match coupled {
+            // For writing: what is locked for reading is served from the handle's own copies.
+            true => there.write_lock_range(addr, 64).map(LockGuard::from),
+            false => there.read_lock(addr).map(LockGuard::from),
+        });
+        let before = there.handle_stats().replica_reads;
+        (0..100).for_each(|_| assert_eq!(again(|| there.read_u64(addr)), shared.written));
+        assert_eq!(there.handle_stats().replica_reads, before, "home says whether it is held");
+        let newer = take_lock(&mut stage, &mut shared);
+        let there = &mut shared.there;
+        assert_eq!(there.read_u64(addr).unwrap_err().code(), "lock-lost");
+        assert!(guard.is_lost());
+        assert_eq!(again(|| there.read_u64(addr)), shared.written, "told once, it goes on");
+        assert_eq!(there.unlock(guard).unwrap_err().code(), "lock-lost");
+        shared.here.unlock(newer).unwrap();
+    }
+    shared.share();
+    shared.end(stage, "locked_reader");
+}
+
+#[test]
+fn who_lost_its_lock_writes_nothing_into_a_shared_page_that_came_to_it() {
+    let _turn = beside_others();
+    let (mut stage, mut shared) = begin("locked_writer");
+    let addr = shared.addr;
+    for _ in 0..FAULTS {
+        shared.share();
+        let old = again(|| shared.there.write_lock_range(addr, 64));
+        shared.there.write_u64(addr, u64::MAX).unwrap();
+        let newer = take_lock(&mut stage, &mut shared);
+        shared.here.unlock(newer).unwrap();
+        again(|| shared.here.migrate(addr, RackId(1)));
+        // The way of its write leads over the old home, which tells it, to its own rack.
+        assert_eq!(shared.there.unlock(old).unwrap_err().code(), "writes-lost");
+        for reader in [&mut shared.there, &mut shared.here] {
+            assert_eq!(again(|| reader.read_u64(addr)), shared.written, "nothing of it was done");
+        }
+    }
+    shared.end(stage, "locked_writer");
 }

@@ -113,7 +113,7 @@ pub struct Rack {
     kernel: Rc<Kernel>,
     is_checked: bool,
     /// Who keeps the hosts' caches of its memory in agreement.
-    coherence: Coherence,
+    pub coherence: Coherence,
 }
 
 impl Rack {

@@ -591,6 +591,7 @@ impl Worker {
         let Some((addr, bytes)) = self.pick_mine() else { return self.alloc().await };
         let offset = self.rng.below(bytes);
         let len = self.rng.between(1, (bytes - offset).min(2_000));
+        let (offset, len) = self.writable((offset, len), bytes);
         let first = self.rng.next_u64();
         let data: Vec<u8> = (0..len).map(|at| (first.wrapping_mul(at + 1) >> 24) as u8).collect();
         let at = GAddr(addr.0 + offset);

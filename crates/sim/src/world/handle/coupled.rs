@@ -245,12 +245,23 @@ impl SimHandle {
             Look::Go => {}
         }
         let deadline = Ps::ns(one.flush.deadline_ns()?);
+        let losses = self.locks.losses.count();
         loop {
+            self.locks.note_strays(&mut self.client);
+            if self.locks.losses.count() != losses {
+                return Some(Err(self.locks.losses.last()));
+            }
             match self.advance_flush(one, deadline).await {
                 Ok(Some(Step::Done(()))) => return Some(Ok(())),
                 Ok(Some(Step::Need(_))) => return None,
                 Ok(None) => {}
-                Err(error) => return Some(Err(error)),
+                Err(error) => {
+                    if matches!(error, Error::LockLost { .. }) {
+                        // Who is told is whoever comes next.
+                        self.locks.losses.untell();
+                    }
+                    return Some(Err(error));
+                }
             }
         }
     }
@@ -261,9 +272,6 @@ impl SimHandle {
         one: &mut PackedFlush,
         deadline: Ps,
     ) -> Result<Option<Step<()>>> {
-        if self.locks.note_strays(&mut self.client) {
-            return Err(self.locks.losses.last());
-        }
         let PackedFlush { flush, packed, lent, peers } = one;
         let (mut transfer, starts) = flush.transfer();
         let buf = lent.expect("it was registered when the flush began");
@@ -272,13 +280,7 @@ impl SimHandle {
         match transfer.step(&mut self.client, &mut io)? {
             Step::Done(()) => return Ok(Some(Step::Done(()))),
             Step::Need(Need::Completions) => return Ok(Some(Step::Need(Need::Completions))),
-            Step::Need(Need::Link(rack)) => {
-                let losses = self.locks.losses.count();
-                Box::pin(self.connect(rack, deadline)).await?;
-                if self.locks.losses.count() != losses {
-                    return Err(self.locks.losses.last());
-                }
-            }
+            Step::Need(Need::Link(rack)) => Box::pin(self.connect(rack, deadline)).await?,
             Step::Need(Need::Master(call)) => {
                 let answer = self.master_call(call, deadline).await;
                 transfer.on_master(&mut self.client, answer)?;

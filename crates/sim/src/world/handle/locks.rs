@@ -62,12 +62,10 @@ impl Locks {
         self.losses.note(lost);
     }
 
-    /// Notes that locks are lost whose pages have turned out to be elsewhere; whether any are.
-    pub(super) fn note_strays(&mut self, client: &mut Client<SimMem>) -> bool {
+    /// Notes that locks are lost whose pages have turned out to be elsewhere.
+    pub(super) fn note_strays(&mut self, client: &mut Client<SimMem>) {
         let lost = if client.take_learnt() { self.held.stray(client) } else { None };
-        let any = lost.is_some();
         self.note(lost);
-        any
     }
 
     /// Owes a lock that nobody has a guard of.

@@ -527,7 +527,8 @@ impl SimHandle {
         let mut gone = None;
         loop {
             self.ctx.cpu.charge(self.cluster.costs.client_step);
-            if self.locks.note_strays(&mut self.client) {
+            self.locks.note_strays(&mut self.client);
+            if op.is_access() && self.locks.losses.count() != losses {
                 return Err(self.locks.losses.told());
             }
             buffers.fetch(&self.cluster, self.fabric.endpoint);
@@ -548,9 +549,6 @@ impl SimHandle {
                             self.client.forget_rack(rack);
                         }
                         connected => connected?,
-                    }
-                    if self.locks.losses.count() != losses {
-                        return Err(self.locks.losses.told());
                     }
                 }
                 Step::Need(Need::Master(call)) => {
@@ -577,9 +575,6 @@ impl SimHandle {
                         }
                     }
                     result?;
-                    if self.locks.losses.count() != losses {
-                        return Err(self.locks.losses.told());
-                    }
                     if !in_time {
                         return Err(op.on_deadline(self.timeout.as_ns() / 1_000_000));
                     }

@@ -218,8 +218,12 @@ impl SimHandle {
     ) -> Result<Reply> {
         let rack = self.client.rack_of(id);
         self.note_closed();
+        let (is_access, losses) = (request.is_access(), self.locks.losses.count());
         if self.remote(id).peer.is_none() {
             self.connect(rack, deadline).await?;
+        }
+        if is_access && self.locks.losses.count() != losses {
+            return Err(self.locks.losses.told());
         }
         let started = self.ctx.now();
         self.remote(id).session.begin(request);
@@ -230,6 +234,14 @@ impl SimHandle {
                     self.remote(id).peer = None;
                     if let Err(error) = self.connect(rack, deadline).await {
                         return Err(self.remote(id).session.give_up(error));
+                    }
+                    if is_access && self.locks.losses.count() != losses {
+                        let lost = self.locks.losses.last();
+                        let error = self.remote(id).session.give_up(lost);
+                        if matches!(error, Error::LockLost { .. }) {
+                            self.locks.losses.mark_told();
+                        }
+                        return Err(error);
                     }
                     let link = self.remote(id);
                     let loss =

@@ -10,7 +10,8 @@ const TOUCHES_MAX: u32 = 4;
 impl SimHandle {
     /// Reads a replica of the own rack, if there is one that may be read.
     pub(super) async fn read_replica(&mut self, addr: GAddr, to: &mut [u8]) -> Result<bool> {
-        if !self.client.may_have_replica(addr) {
+        let link = self.client.may_have_replica(addr);
+        if link.is_none_or(|link| self.locks.held.holds_at(link)) {
             return Ok(false);
         }
         for _ in 0..TOUCHES_MAX {

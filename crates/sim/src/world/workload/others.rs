@@ -13,10 +13,11 @@ impl Worker {
         let is_pages = bytes > self.handle.page_bytes() / 2;
         let offset = self.rng.below(bytes);
         let len = self.rng.between(1, (bytes - offset).min(300));
-        let at = GAddr(addr.0 + offset);
         if is_pages && self.rng.chance_ppm(400_000) {
-            return self.write_other(at, len).await;
+            let (offset, len) = self.writable((offset, len), bytes);
+            return self.write_other(GAddr(addr.0 + offset), len).await;
         }
+        let at = GAddr(addr.0 + offset);
         let mut found = vec![0xee; len as usize];
         let called = self.begin("read-other");
         let result = self.read_some_way(at, &mut found).await;
@@ -50,6 +51,19 @@ impl Worker {
             self.scene.model.bytes.borrow_mut().write_done(*write, now, now);
         }
         self.refused(at, called, &result);
+    }
+
+    /// What of an allocation is written where a part of it is to be. Whole pages are written by
+    /// several at a time; where only the software keeps caches coherent, lines of one that
+    /// several write go back as a whole (docs/coherence.md), so they are written as a whole.
+    pub(super) fn writable(&self, (offset, len): (u64, u64), bytes: u64) -> (u64, u64) {
+        let is_pages = bytes > self.handle.page_bytes() / 2;
+        let mut racks = self.scene.cluster.racks.iter();
+        if !is_pages || racks.all(|rack| rack.coherence.is_hardware()) {
+            return (offset, len);
+        }
+        let (first, end) = (offset & !63, (offset + len).next_multiple_of(64).min(bytes));
+        (first, end - first)
     }
 
     pub(super) fn pick_other(&mut self) -> Option<(GAddr, u64, u64)> {

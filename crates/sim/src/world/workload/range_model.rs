@@ -301,11 +301,16 @@ impl RangeModel {
         let is_told = holds.get(&key).is_some_and(|hold| hold.is_told);
         if let Some((owner, values)) = line.writes.get(&token)
             && *owner == key
-            && !is_told
         {
             let last = values.last().copied().unwrap_or_default();
             let is_own = found.iter().all(|word| *word == last);
-            return (!is_own).then(|| format!("{found:x?}, written were {values:x?}"));
+            // It may come from the buffer, and be lost from there: of home it says nothing.
+            if is_own {
+                return None;
+            }
+            if !is_told {
+                return Some(format!("{found:x?}, written were {values:x?}"));
+            }
         }
         let (mut may, mut may_tear) = (line.words.clone(), line.is_mixed);
         let before = line.writes.range(..token + u64::from(is_told));
