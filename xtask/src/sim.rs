@@ -17,7 +17,7 @@ const SEEDS: &str = "crates/sim/seeds";
 /// Seeds if only the first one is told.
 const SEEDS_DEFAULT: u64 = 200;
 /// Seeds within which each mutation must be caught.
-const MUTATION_SEEDS: u64 = 1000;
+const MUTATION_SEEDS: u64 = 3000;
 /// Mutations that there are: a report of fewer is not of this tree.
 const MUTATIONS: usize = 81;
 /// How many fresh seeds `cargo xtask ci` runs at most, and how long.
