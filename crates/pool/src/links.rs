@@ -489,10 +489,7 @@ impl Links {
                     if is_access && self.loss_count() != losses {
                         let lost = self.losses.last();
                         let error = self.remote(link).give_up(lost);
-                        if matches!(error, Error::LockLost { .. }) {
-                            self.losses.mark_told();
-                        }
-                        return Err(error);
+                        return Err(self.losses.ended(error));
                     }
                     if let Some(ended) = self.remote(link).resumed() {
                         return ended;

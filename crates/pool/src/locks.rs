@@ -158,7 +158,7 @@ impl LockTable {
 
     /// Whether a lock is held behind a link, as far as the handle knows.
     pub(crate) fn holds_at(&self, link: LinkId) -> bool {
-        // Relaxed: as in `with`, which this is.
+        // Relaxed: as in `with`, by the same thread.
         self.holds.load(Ordering::Relaxed) && self.with(|held| held.holds_at(link))
     }
 

@@ -296,6 +296,13 @@ impl Losses {
         self.is_told = true;
     }
 
+    /// How a request that was not sent again because of the last loss ends: who is told of the loss
+    /// by that is not told again.
+    pub fn ended(&mut self, error: Error) -> Error {
+        self.is_told |= matches!(error, Error::LockLost { .. });
+        error
+    }
+
     /// Whoever was told has nobody to tell it to: the next one is.
     pub fn untell(&mut self) {
         self.is_told = false;

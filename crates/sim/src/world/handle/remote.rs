@@ -238,10 +238,7 @@ impl SimHandle {
                     if is_access && self.locks.losses.count() != losses {
                         let lost = self.locks.losses.last();
                         let error = self.remote(id).session.give_up(lost);
-                        if matches!(error, Error::LockLost { .. }) {
-                            self.locks.losses.mark_told();
-                        }
-                        return Err(error);
+                        return Err(self.locks.losses.ended(error));
                     }
                     let link = self.remote(id);
                     let loss =

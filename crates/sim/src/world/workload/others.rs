@@ -1,6 +1,7 @@
 //! Clients read and write what others have.
 
 use super::Worker;
+use super::range_model::LINE_BYTES;
 use rackpool_core::GAddr;
 
 impl Worker {
@@ -54,15 +55,16 @@ impl Worker {
     }
 
     /// What of an allocation is written where a part of it is to be. Whole pages are written by
-    /// several at a time; where only the software keeps caches coherent, lines of one that
-    /// several write go back as a whole (docs/coherence.md), so they are written as a whole.
+    /// several clients at a time. Where only the software keeps caches coherent, no two hosts may
+    /// write parts of one line then (docs/coherence.md), so there whole lines are written.
     pub(super) fn writable(&self, (offset, len): (u64, u64), bytes: u64) -> (u64, u64) {
         let is_pages = bytes > self.handle.page_bytes() / 2;
         let mut racks = self.scene.cluster.racks.iter();
         if !is_pages || racks.all(|rack| rack.coherence.is_hardware()) {
             return (offset, len);
         }
-        let (first, end) = (offset & !63, (offset + len).next_multiple_of(64).min(bytes));
+        let first = offset / LINE_BYTES * LINE_BYTES;
+        let end = (offset + len).next_multiple_of(LINE_BYTES).min(bytes);
         (first, end - first)
     }
 
