@@ -3,6 +3,7 @@
 
 use crate::clock;
 use crate::links::{Inbox, fabric_error, require_same};
+use crate::local::new_session;
 use rackpool_core::client::{LinkLoss, Session, Taken};
 use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::MESSAGE_BYTES_MAX;
@@ -12,20 +13,17 @@ use rackpool_core::rrpc::CALLS_MAX;
 use rackpool_core::seam::{BufId, Fabric, FabricEvent, PeerId, Sge, Verb, WorkRequest};
 use rackpool_core::wire::{
     self, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply, ReplyFrame, Request, Routed,
-    WIRE_VERSION,
 };
-use rackpool_core::{Error, GAddr, PageGeometry, Result, SessionId};
+use rackpool_core::{Error, GAddr, PageGeometry, Result};
 use rackpool_hw::fabric::{Endpoint, LocalBuffers};
 
 /// The link; see the module.
 pub(crate) struct RemoteLink {
-    session_id: SessionId,
     session: Session,
     peer: Option<PeerId>,
     region: RegionInfo,
-    known: bool,
-    /// Locks that the daemon says are lost.
-    lost: Vec<u64>,
+    /// Locks that the daemon says are lost; `None` for all.
+    lost: Option<Vec<u64>>,
     buffer: BufId,
     started_ns: u64,
 }
@@ -61,13 +59,12 @@ impl RemoteLink {
         info: &RackInfo,
         deadline_ns: u64,
     ) -> Result<Self> {
-        let random = rackpool_hw::process::random_u64()
-            .map_err(|error| Error::Io { what: "getrandom".into(), reason: error.to_string() })?;
+        let peer = format!("daemon of rack {}", info.rack);
+        let session = Session::over_fabric(peer, new_session()?);
         let buffer =
             endpoint.register(vec![0; MESSAGE_BYTES_MAX as usize]).map_err(fabric_error)?;
         let mut link = Self {
-            session_id: SessionId(random.max(1)),
-            session: Session::new(format!("daemon of rack {}", info.rack)),
+            session,
             peer: None,
             region: RegionInfo {
                 rack: info.rack,
@@ -80,8 +77,7 @@ impl RemoteLink {
                 counts_use: false,
                 coherence: Coherence::default(),
             },
-            known: false,
-            lost: Vec::new(),
+            lost: None,
             buffer,
             started_ns: clock::now_ns(),
         };
@@ -115,7 +111,7 @@ impl RemoteLink {
 
     /// Which locks the last reconnect has shown to be lost; `None` for all.
     pub(crate) fn lost_locks(&self) -> Option<&[u64]> {
-        self.known.then_some(&self.lost)
+        self.lost.as_deref()
     }
 
     /// What waits at the daemon is sent again, to wait until a while before `deadline_ns`.
@@ -148,13 +144,8 @@ impl RemoteLink {
             FabricEvent::Connected { .. } => Some(Ok(())),
             _ => None,
         })?;
-        let join = RemoteRequest::Join {
-            version: WIRE_VERSION,
-            session: self.session_id,
-            pid: std::process::id(),
-            consumed_seq: self.session.consumed_seq(),
-            locks,
-        };
+        let fresh = new_session()?;
+        let join = self.session.join(std::process::id(), locks);
         self.send(endpoint, peer, &join)?;
         let (known, lost, region) = self.wait(endpoint, inbox, peer, deadline_ns, |event| {
             let FabricEvent::Received { message, .. } = event else { return None };
@@ -169,8 +160,8 @@ impl RemoteLink {
         }
         endpoint.set_emulated_delay(region.emulate_rdma_ns);
         self.peer = Some(peer);
-        self.known = known;
-        self.lost = lost;
+        self.session.joined(known, fresh);
+        self.lost = known.then_some(lost);
         self.region = region;
         Ok(())
     }
@@ -417,8 +408,7 @@ impl RemoteLink {
 
     /// After a reconnect: `None` says call again, else the request ended with this.
     pub(crate) fn resumed(&mut self) -> Option<Result<Reply>> {
-        let loss = if self.known { LinkLoss::Resumed } else { LinkLoss::SessionForgotten };
-        self.session.on_loss(loss)
+        self.session.rejoined()
     }
 
     /// The rack could not be reached again: how the request under way ends.

@@ -2,11 +2,12 @@
 //! that was under way. One request at a time; the daemon applies a sequence number at most once
 //! and remembers the answer to the last one, so repeating a request repeats only its answer.
 
+use crate::addr::{GAddr, SessionId};
 use crate::coherence;
 use crate::error::{DeathCause, Error, Result};
 use crate::layout::SlotWord;
 use crate::seam::{Mem, Mutation};
-use crate::wire::{Reply, ReplyFrame, Request, RequestFrame};
+use crate::wire::{RemoteRequest, Reply, ReplyFrame, Request, RequestFrame, WIRE_VERSION};
 
 /// What happened to the link while a request was under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +46,60 @@ pub struct Session {
     held: Option<Reply>,
     consumed_seq: u64,
     in_doubt: u64,
+    /// Over the fabric: the session's name, 0 before the first join, and the one that it gets from
+    /// a daemon that does not know that.
+    names: (SessionId, SessionId),
+    /// A daemon did not know the session since the request under way was sent.
+    forgotten: bool,
 }
 
 impl Session {
-    /// A new session with `peer`, such as `daemon of rack 1`.
+    /// A new session with `peer`, such as `daemon of rack 1`, whose slot says whose it is.
     pub fn new(peer: String) -> Self {
-        Self { peer, seq: 0, under_way: None, held: None, consumed_seq: 0, in_doubt: 0 }
+        Self::over_fabric(peer, SessionId(0))
+    }
+
+    /// A new session with `peer` over the fabric, to be called `next`.
+    pub fn over_fabric(peer: String, next: SessionId) -> Self {
+        Self {
+            peer,
+            seq: 0,
+            under_way: None,
+            held: None,
+            consumed_seq: 0,
+            in_doubt: 0,
+            names: (SessionId(0), next),
+            forgotten: false,
+        }
+    }
+
+    /// The session's name over the fabric; 0 before a daemon has answered a join.
+    pub fn id(&self) -> SessionId {
+        self.names.0
+    }
+
+    /// The first message of a connection, of a client that holds `locks`. It can be repeated until
+    /// it is answered.
+    pub fn join(&self, pid: u32, locks: Vec<(GAddr, u64)>) -> RemoteRequest {
+        let ((session, next), consumed_seq) = (self.names, self.consumed_seq());
+        RemoteRequest::Join { version: WIRE_VERSION, session, next, pid, consumed_seq, locks }
+    }
+
+    /// A join was answered. A daemon that did not know the session has made the next one, and
+    /// `fresh`, which nobody uses, will be the next after that: a record that a join without an
+    /// answer has made is never taken for the session in which something was sent.
+    pub fn joined(&mut self, known: bool, fresh: SessionId) {
+        if !known {
+            self.names = (self.names.1, fresh);
+            self.forgotten = true;
+        }
+    }
+
+    /// The link is up again after it was lost: `None` says send the request under way again, else
+    /// it has ended with this.
+    pub fn rejoined(&mut self) -> Option<Result<Reply>> {
+        let forgotten = std::mem::take(&mut self.forgotten);
+        self.on_loss(if forgotten { LinkLoss::SessionForgotten } else { LinkLoss::Resumed })
     }
 
     /// The peer's name for messages.
@@ -62,6 +111,7 @@ impl Session {
     pub fn begin(&mut self, request: Request) -> &RequestFrame {
         assert!(self.under_way.is_none(), "a session has one request under way");
         self.seq += 1;
+        self.forgotten = false;
         self.under_way.insert(RequestFrame { seq: self.seq, request })
     }
 

@@ -269,21 +269,24 @@ impl Daemon {
     }
 
     /// A remote client connects, which says that it is process `pid` of its host: its record, and
-    /// whether the session was known. If the table is
-    /// full, the record whose connection closed first is ended; `Busy` if all are connected.
+    /// whether `session` was known. If not, its session is `next`, which an earlier join of its
+    /// may have made already. If the table is full, the record whose connection closed first is
+    /// ended; `Busy` if all are connected.
     pub fn join_remote<W: World>(
         &mut self,
-        session: SessionId,
+        (session, next): (SessionId, SessionId),
         pid: u32,
         world: &mut W,
     ) -> Result<(u32, bool)> {
-        if let Some(record) = self.sessions.record_of(session.0)
-            && record >= SLOTS_MAX
-        {
-            self.sessions.set_connected(record, true);
-            return Ok((record, true));
+        for (named, known) in [(session, true), (next, false)] {
+            if let Some(record) = self.sessions.record_of(named.0)
+                && record >= SLOTS_MAX
+            {
+                self.sessions.set_connected(record, true);
+                return Ok((record, known));
+            }
         }
-        self.check_new(session)?;
+        self.check_new(next)?;
         // Whoever has a lock has it for a lease after his connection: he may be reading copies.
         let early = world.private().mutated(Mutation::PassLocksToNewcomers);
         let oldest = self.sessions.oldest_closed(|other| self.locks.has_any(other) == early);
@@ -296,7 +299,8 @@ impl Daemon {
                 record
             }
         };
-        let info = SessionInfo { record, session, pid: u64::from(pid), start_time: 0 };
+        let pid = u64::from(pid);
+        let info = SessionInfo { record, session: next, pid, start_time: 0 };
         self.sessions.create(info, &mut self.redo, world);
         self.sessions_made += 1;
         self.advance(world);

@@ -109,8 +109,8 @@ impl Remotes {
         let routed = routed.inspect_err(|_| acts.push(Act::Close(peer)))?;
         let place = Place { peer, channel: routed.channel };
         match routed.message {
-            RemoteRequest::Join { version, session, pid, consumed_seq, locks } => {
-                let who = (session, pid, consumed_seq);
+            RemoteRequest::Join { version, session, next, pid, consumed_seq, locks } => {
+                let who = ((session, next), pid, consumed_seq);
                 let joined = self.join(place, version, who, engine, world, acts);
                 acts.push(to(
                     place,
@@ -164,7 +164,7 @@ impl Remotes {
         &mut self,
         place: Place,
         version: u32,
-        (session, pid, consumed_seq): (SessionId, u32, u64),
+        (sessions, pid, consumed_seq): ((SessionId, SessionId), u32, u64),
         engine: &mut Daemon,
         world: &mut W,
         acts: &mut Vec<Act>,
@@ -177,7 +177,7 @@ impl Remotes {
             let reason = format!("it joined before, as record {record}");
             return Err(Error::Protocol { peer: "client".into(), reason });
         }
-        let (record, known) = engine.join_remote(session, pid, world)?;
+        let (record, known) = engine.join_remote(sessions, pid, world)?;
         engine.note_consumed(record, consumed_seq, world);
         if let Some(old) = self.place_of.insert(record, place) {
             // Ended before the answer is sent: nothing that the client once sent there is

@@ -13,8 +13,12 @@ pub enum RemoteRequest {
     Join {
         /// `WIRE_VERSION`.
         version: u32,
-        /// The session, new or known.
+        /// The session that the client has, 0 for none.
         session: SessionId,
+        /// What its session is called from now on if the daemon does not know `session`. The
+        /// client uses it once a daemon has answered, and no sooner: whether its earlier join made
+        /// this one or not, no request was sent in it.
+        next: SessionId,
         /// Process id of the client, for people.
         pid: u32,
         /// The last mutating request whose answer the client has taken, 0 for none.
@@ -45,7 +49,7 @@ pub enum RemoteReply {
     /// To `Join`. `known` says whether the daemon has the session's last answer: if not, a
     /// mutating request that was under way has an unknown outcome.
     Joined {
-        /// Whether the session was known.
+        /// Whether `session` was known; if not, the session is `next`.
         known: bool,
         /// Tokens of the locks named in `Join` that the session holds no more.
         lost: Vec<u64>,

@@ -401,7 +401,10 @@ fn the_257th_slot_and_the_769th_remote_session_are_busy() {
     assert_eq!(code(join(&mut rig, 0)), "denied");
     assert_eq!(code(join(&mut rig, 100)), "denied");
     let remote = |rig: &mut Rig, session| {
-        rig.run(|daemon, world| daemon.join_remote(SessionId(session), 7, world)).unwrap()
+        rig.run(|daemon, world| {
+            daemon.join_remote((SessionId(session), SessionId(session)), 7, world)
+        })
+        .unwrap()
     };
     for index in 0..REMOTE_SESSIONS_MAX {
         assert_eq!(remote(&mut rig, 10_000 + u64::from(index)), Ok((SLOTS_MAX + index, false)));
@@ -446,7 +449,10 @@ fn who_has_a_lock_keeps_its_session_from_newcomers_for_a_lease() {
     rig.join(0);
     let addr = rig.alloc(0, 64, false);
     let join = |rig: &mut Rig, session| {
-        rig.run(|daemon, world| daemon.join_remote(SessionId(session), 7, world)).unwrap()
+        rig.run(|daemon, world| {
+            daemon.join_remote((SessionId(session), SessionId(session)), 7, world)
+        })
+        .unwrap()
     };
     for index in 0..REMOTE_SESSIONS_MAX {
         assert!(join(&mut rig, 10_000 + u64::from(index)).is_ok());

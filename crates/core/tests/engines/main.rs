@@ -10,6 +10,7 @@ mod daemon_moves;
 mod daemon_orphans;
 mod daemon_proxy;
 mod daemon_refusals;
+mod daemon_remotes;
 mod daemon_replicas;
 mod daemon_rrpc;
 mod daemon_words;

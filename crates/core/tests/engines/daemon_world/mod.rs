@@ -322,7 +322,7 @@ impl Rig {
             let came_back = self.run(|daemon, world| match id {
                 ClientId::Slot(slot) => daemon.resume_local(session, 1, slot).unwrap(),
                 ClientId::Remote(record) => {
-                    let joined = daemon.join_remote(session, 7, world).unwrap();
+                    let joined = daemon.join_remote((session, session), 7, world).unwrap();
                     assert_eq!(joined, (record, true), "a remote session is kept");
                     daemon.note_consumed(record, consumed, world);
                 }
@@ -369,7 +369,8 @@ impl Rig {
     pub fn join_remote(&mut self, name: u32) {
         let session = SessionId(u64::from(name) + 100);
         loop {
-            let joined = self.run(|daemon, world| daemon.join_remote(session, 7, world).unwrap());
+            let joined =
+                self.run(|daemon, world| daemon.join_remote((session, session), 7, world).unwrap());
             if let Some((record, _)) = joined {
                 self.add_client(name, session, ClientId::Remote(record));
                 return;

@@ -176,7 +176,7 @@ impl SimHandle {
     pub fn session_ids(&self) -> Vec<u64> {
         let id = |link: &Link| match link {
             Link::Local(link) => link.session_id.0,
-            Link::Remote(link) => link.session_id.0,
+            Link::Remote(link) => link.session.id().0,
         };
         self.links.iter().map(id).collect()
     }

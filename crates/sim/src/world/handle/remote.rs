@@ -9,17 +9,15 @@ use rackpool_core::error::DeathCause;
 use rackpool_core::seam::{PeerId, PostError};
 use rackpool_core::wire::{
     self, MasterAnswer, MasterCall, RackInfo, RegionInfo, RemoteReply, RemoteRequest, Reply,
-    Request, Routed, WIRE_VERSION,
+    Request, Routed,
 };
-use rackpool_core::{Error, RackId, Result, SessionId};
+use rackpool_core::{Error, RackId, Result};
 
 pub(super) struct RemoteLink {
     pub(super) peer: Option<PeerId>,
-    pub(super) session_id: SessionId,
     pub(super) session: Session,
-    pub(super) known: bool,
-    /// Locks that the daemon says are lost.
-    pub(super) lost: Vec<u64>,
+    /// Locks that the daemon says are lost; `None` for all.
+    pub(super) lost: Option<Vec<u64>>,
     pub(super) region: RegionInfo,
 }
 
@@ -68,7 +66,7 @@ impl SimHandle {
                 self.reconnect(id, deadline).await?;
                 let remote = self.remote(id);
                 let layout = layout_of(&remote.region);
-                let lost = remote.known.then(|| std::mem::take(&mut remote.lost));
+                let lost = remote.lost.take();
                 let is_new_region = remote.region.region_id != region;
                 self.locks.lose(info.rack, lost.as_deref());
                 if is_new_region {
@@ -90,10 +88,11 @@ impl SimHandle {
         }
         let link = RemoteLink {
             peer: None,
-            session_id: self.cluster.new_session(),
-            session: Session::new(format!("daemon of rack {}", info.rack)),
-            known: false,
-            lost: Vec::new(),
+            session: Session::over_fabric(
+                format!("daemon of rack {}", info.rack),
+                self.cluster.new_session(),
+            ),
+            lost: None,
             region: RegionInfo {
                 rack: info.rack,
                 region_id: info.region_id,
@@ -144,14 +143,7 @@ impl SimHandle {
         }
         let pid = self.ctx.id.0;
         let locks = self.locks.held.held_in(rack);
-        let link = self.remote(id);
-        let join = RemoteRequest::Join {
-            version: WIRE_VERSION,
-            session: link.session_id,
-            consumed_seq: link.session.consumed_seq(),
-            pid,
-            locks,
-        };
+        let join = self.remote(id).session.join(pid, locks);
         if self.send_remote(peer, &join).is_err() {
             return Err(Error::PeerDead { peer: name, cause: DeathCause::Closed });
         }
@@ -159,10 +151,11 @@ impl SimHandle {
             while let Some(message) = self.take_message(peer) {
                 match decode(&message, &name)? {
                     RemoteReply::Joined { known, lost, region } => {
+                        let fresh = self.cluster.new_session();
                         let link = self.remote(id);
-                        link.lost = lost;
+                        link.session.joined(known, fresh);
+                        link.lost = known.then_some(lost);
                         link.peer = Some(peer);
-                        link.known = known;
                         link.region = region;
                         return Ok(());
                     }
@@ -240,10 +233,7 @@ impl SimHandle {
                         let error = self.remote(id).session.give_up(lost);
                         return Err(self.locks.losses.ended(error));
                     }
-                    let link = self.remote(id);
-                    let loss =
-                        if link.known { LinkLoss::Resumed } else { LinkLoss::SessionForgotten };
-                    if let Some(ended) = link.session.on_loss(loss) {
+                    if let Some(ended) = self.remote(id).session.rejoined() {
                         return ended;
                     }
                 }
