@@ -29,7 +29,7 @@ mod process;
 #[cfg(not(any(loom, shuttle)))]
 pub use loan::Loans;
 #[cfg(not(any(loom, shuttle)))]
-pub use mapped::{Access, MapOptions, Piece, SEND_PIECES_MAX, Window, send_gather};
+pub use mapped::{Access, MapOptions, Next, Piece, SEND_PIECES_MAX, Window, send_gather};
 #[cfg(any(loom, shuttle))]
 pub use modelled::Window;
 #[cfg(not(any(loom, shuttle)))]

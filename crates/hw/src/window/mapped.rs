@@ -321,7 +321,11 @@ impl Window {
         offset: u64,
         bytes: u64,
     ) -> io::Result<usize> {
-        send_gather(fd, &[Piece::Private(header), Piece::Shared(self, offset, bytes)], false)
+        send_gather(
+            fd,
+            &[Piece::Private(header), Piece::Shared(self, offset, bytes)],
+            Next::Nothing,
+        )
     }
 
     /// Receives up to `bytes` bytes from a socket into the window; how many came, 0 at the end of
@@ -548,20 +552,44 @@ impl Piece<'_> {
             Piece::Shared(_, _, bytes) => *bytes,
         }
     }
+
+    /// Leaves the last `count` bytes away.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn shorten(&mut self, count: u64) {
+        let left = self.bytes().checked_sub(count).expect("no more than there is");
+        match self {
+            Piece::Private(bytes) => *bytes = &bytes[..left as usize],
+            Piece::Shared(_, _, bytes) => *bytes = left,
+        }
+    }
 }
 
 /// Pieces that one [`send_gather`] takes: a header before every scatter/gather entry of a few
 /// work requests, or a value of a megabyte in units of 64 KiB with what stands around it.
 pub const SEND_PIECES_MAX: usize = 32;
 
+/// What follows what is sent to a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing for now: all of it leaves.
+    Nothing,
+    /// More at once, which may be sent with its last bytes.
+    More,
+    /// More at once, which shall leave in a burst. What is sent has to be shorter than a packet: it
+    /// waits, and behind it so do the packets of the next call until that has filled all of its.
+    /// TCP alone does so; to others it is [`Next::More`].
+    Burst,
+}
+
 /// Sends the pieces in order with one system call; how many bytes went out, perhaps in the midst
 /// of a piece. The kernel copies, so races with other processes are harmless. Never raises
-/// SIGPIPE; whether it blocks is the socket's own setting. `more`: the rest of a packet follows at
-/// once.
+/// SIGPIPE; whether it blocks is the socket's own setting.
 ///
 /// # Panics
 /// With more than [`SEND_PIECES_MAX`] pieces, or a piece outside its window.
-pub fn send_gather(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], more: bool) -> io::Result<usize> {
+pub fn send_gather(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], next: Next) -> io::Result<usize> {
     assert!(pieces.len() <= SEND_PIECES_MAX, "{} pieces in one send", pieces.len());
     let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut vectors = [empty; SEND_PIECES_MAX];
@@ -578,7 +606,12 @@ pub fn send_gather(fd: BorrowedFd<'_>, pieces: &[Piece<'_>], more: bool) -> io::
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.as_mut_ptr();
     message.msg_iovlen = pieces.len() as _;
-    let flags = libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
+    let flags = match next {
+        Next::Nothing => libc::MSG_NOSIGNAL,
+        Next::More => libc::MSG_NOSIGNAL | libc::MSG_MORE,
+        // What follows begins a packet of its own, which has this one before it.
+        Next::Burst => libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR,
+    };
     // SAFETY: the vectors name private slices and checked parts of windows, alive during the
     // call, and the kernel only reads them.
     let sent = unsafe { libc::sendmsg(std::os::fd::AsRawFd::as_raw_fd(&fd), &message, flags) };
@@ -729,6 +762,49 @@ mod tests {
         assert_eq!(window.recv(a.as_fd(), 2000, 4).unwrap(), 0);
         let error = window.send_vectored(a.as_fd(), b"x", 0, 1).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no sockets that hold back")]
+    fn the_head_of_a_burst_waits_for_what_follows() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let near = std::net::TcpStream::connect(listener.local_addr().expect("bound"));
+        let near = near.expect("a connection");
+        let (mut far, _) = listener.accept().expect("the connection");
+        near.set_nodelay(true).expect("a socket");
+        let window = Window::heap(40_000);
+        window.copy_in(0, &[b'w'; 40_000]);
+        let mut answer = vec![0; 60_000];
+        // The system holds it back for 200 ms, and this thread may be stopped for as long.
+        let held_back = (0..10).any(|_| {
+            let start = Instant::now();
+            let head = [Piece::Private(&[b'h'; 20_000])];
+            let sent = send_gather(near.as_fd(), &head, Next::Burst).expect("a socket");
+            assert_eq!(sent, 20_000);
+            far.set_nonblocking(true).expect("a socket");
+            let early = std::io::Read::read(&mut far, &mut answer).map_err(|error| error.kind());
+            let in_time = start.elapsed() < Duration::from_millis(100);
+            let early = early.unwrap_or(0);
+            let rest = [Piece::Shared(&window, 0, 40_000)];
+            let sent = send_gather(near.as_fd(), &rest, Next::Nothing).expect("a socket");
+            assert_eq!(sent, 40_000);
+            far.set_nonblocking(false).expect("a socket");
+            std::io::Read::read_exact(&mut far, &mut answer[early..]).expect("all of it");
+            assert!(answer[..20_000].iter().all(|byte| *byte == b'h'));
+            assert!(answer[20_000..].iter().all(|byte| *byte == b'w'));
+            assert!(!in_time || early == 0, "{early} bytes left at once");
+            in_time
+        });
+        assert!(held_back, "ten times this thread was stopped for 100 ms");
+    }
+
+    #[test]
+    fn a_piece_is_shortened_at_its_end() {
+        let window = Window::heap(64);
+        let mut pieces = [Piece::Private(b"bytes"), Piece::Shared(&window, 8, 16)];
+        pieces.iter_mut().for_each(|piece| piece.shorten(2));
+        assert!(matches!(pieces, [Piece::Private(b"byt"), Piece::Shared(_, 8, 14)]));
+        assert!(panic_of(|| Piece::Private(b"x").shorten(2)).contains("no more than there is"));
     }
 
     #[test]

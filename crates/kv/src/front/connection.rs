@@ -14,7 +14,7 @@ use super::tls::Channel;
 use crate::cache::Millis;
 use crate::constants::{INPUT_BYTES_MAX, READ_BYTES, READS_MAX};
 use rackpool_hw::event::{Interest, Readiness};
-use rackpool_hw::window::{Piece, SEND_PIECES_MAX, send_gather};
+use rackpool_hw::window::{Next, Piece, SEND_PIECES_MAX, send_gather};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use rustix::time::{ClockId, clock_gettime};
@@ -40,6 +40,8 @@ pub struct Connection {
     /// Answers that the socket did not take yet.
     output: Output,
     channel: Channel,
+    /// Whether its client is on this host.
+    is_neighbour: bool,
     /// Whether the socket may hold something that nobody will be told of again.
     has_left: bool,
     /// When something was last read or sent.
@@ -56,10 +58,23 @@ impl AsFd for Connection {
 
 impl Connection {
     /// A new connection; its socket does not block.
-    pub fn new(fd: OwnedFd, session: Session, channel: Channel, now: Millis) -> Self {
-        let (rest, output) = (Vec::new(), Output::default());
-        let (has_left, interest) = (false, Interest::Edges);
-        Self { fd, session, rest, output, channel, has_left, active: now, interest }
+    pub fn new(
+        fd: OwnedFd,
+        session: Session,
+        (channel, is_neighbour): (Channel, bool),
+        now: Millis,
+    ) -> Self {
+        Self {
+            fd,
+            session,
+            rest: Vec::new(),
+            output: Output::default(),
+            channel,
+            is_neighbour,
+            has_left: false,
+            active: now,
+            interest: Interest::Edges,
+        }
     }
 
     /// Who it is with.
@@ -234,7 +249,7 @@ impl Connection {
     fn send(&mut self, core: &mut Core) {
         let before = core.out.len();
         let sent = match self.channel.is_plain() {
-            true => send_plain(&self.fd, core),
+            true => send_plain(&self.fd, self.is_neighbour, core),
             false => self.channel.send(&self.fd, &mut core.out),
         };
         core.add(Count::BytesWritten, before - core.out.len());
@@ -251,16 +266,24 @@ impl Connection {
     }
 }
 
+/// What a neighbour is sent at once of a longer answer, bytes: less than a packet of loopback, so
+/// that it waits for the rest. A packet that leaves as soon as it is full wakes a client which has
+/// done with the one before, each time; a megabyte in one burst is read by a few calls.
+const BURST_HEAD_BYTES: u64 = 32 << 10;
+/// Answers from this size on leave in a burst, bytes.
+const BURST_BYTES_MIN: u64 = 192 << 10;
+
 /// Sends until all is sent or the socket takes no more.
-fn send_plain(fd: &OwnedFd, core: &mut Core) -> io::Result<()> {
+fn send_plain(fd: &OwnedFd, is_neighbour: bool, core: &mut Core) -> io::Result<()> {
     let lendable = core.out.take_lendable();
     if lendable > 0 && core.lender.way(lendable, cpu_ns) == Way::Copy {
         core.out.lend_nothing();
     }
+    let mut bursts = is_neighbour;
     while !core.out.is_empty() {
         let sent = match core.out.own_bytes() {
             Some(bytes) => send(fd, bytes, SendFlags::NOSIGNAL).map_err(io::Error::from),
-            None => send_pieces(fd, core),
+            None => send_pieces(fd, core, std::mem::take(&mut bursts)),
         };
         match sent {
             Ok(sent) => core.out.advance(sent as u64),
@@ -278,24 +301,33 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Sends what stands in front, by one system call or as a loan.
-fn send_pieces(fd: &OwnedFd, core: &mut Core) -> io::Result<usize> {
+/// Sends what stands in front, by one system call or as a loan; `bursts`: the head of a long copy
+/// alone, for the rest to follow in a burst.
+fn send_pieces(fd: &OwnedFd, core: &mut Core, bursts: bool) -> io::Result<usize> {
     core.out.load().map_err(io::Error::other)?;
+    let is_head = bursts && core.out.len() >= BURST_BYTES_MIN && !core.out.lends();
+    let most = if is_head { BURST_HEAD_BYTES } else { u64::MAX };
     let mut pieces = [Piece::Private(&[]); SEND_PIECES_MAX];
     let (mut count, mut bytes) = (0, 0);
-    core.out.pieces(|piece| {
+    core.out.pieces(|mut piece| {
+        bytes += piece.bytes();
+        piece.shorten(bytes.saturating_sub(most));
         pieces[count] = piece;
         count += 1;
-        bytes += piece.bytes();
-        count < SEND_PIECES_MAX
+        count < SEND_PIECES_MAX && bytes < most
     });
-    let (pieces, more) = (&pieces[..count], bytes < core.out.len());
+    let pieces = &pieces[..count];
+    let next = match (is_head, bytes < core.out.len()) {
+        (true, _) => Next::Burst,
+        (false, true) => Next::More,
+        (false, false) => Next::Nothing,
+    };
     if let Some(value) = core.out.loan() {
         value.lend();
-        if let Some(sent) = core.loans.send(fd.as_fd(), pieces, more)? {
+        if let Some(sent) = core.loans.send(fd.as_fd(), pieces, next == Next::More)? {
             core.shared.counters[core.thread].add(Count::BytesLent, sent as u64);
             return Ok(sent);
         }
     }
-    send_gather(fd.as_fd(), pieces, more)
+    send_gather(fd.as_fd(), pieces, next)
 }

@@ -30,6 +30,7 @@ pub mod memcached;
 pub mod meta;
 pub mod meta_run;
 pub mod metrics;
+mod neighbours;
 pub mod output;
 pub mod redis;
 pub mod redis_docs;

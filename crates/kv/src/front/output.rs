@@ -103,6 +103,11 @@ impl Output {
         self.pins.iter_mut().for_each(|pin| pin.is_loan = false);
     }
 
+    /// Whether a value may be lent.
+    pub fn lends(&self) -> bool {
+        self.pins[self.pins_sent..].iter().any(|pin| pin.is_loan)
+    }
+
     /// The value that [`Output::pieces`] names, alone, if the socket may be lent its memory.
     pub fn loan(&self) -> Option<&Pinned> {
         let first = self.pins.get(self.pins_sent)?;

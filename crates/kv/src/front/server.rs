@@ -6,6 +6,7 @@
 use super::core::{Core, Door, Settings, Shared};
 use super::counters::Count;
 use super::metrics::Metrics;
+use super::neighbours;
 use super::tls::{Channel, Tls};
 use super::worker::{Guest, Inbox, Worker, wall_ms};
 use crate::cache::Cache;
@@ -241,10 +242,12 @@ impl Server {
                 wait(listener, index as u64)?;
             }
         }
+        let listening = listeners.iter().filter_map(|(_, listener)| listener.as_ref());
+        let usual = listening.fold(None, |usual, one| neighbours::favour(one).or(usual));
         let (shared, inboxes) = (Arc::clone(&self.shared), Arc::clone(&self.inboxes));
         let assigned = vec![0; inboxes.len()];
         let stop = Arc::clone(&self.stop);
-        let mut acceptor = Acceptor { shared, inboxes, assigned, listeners, poller, tls };
+        let mut acceptor = Acceptor { shared, inboxes, assigned, listeners, usual, poller, tls };
         self.spawn("kv-accept".into(), move || {
             let _held_open = stop;
             acceptor.run();
@@ -290,6 +293,8 @@ struct Acceptor {
     /// Clients that each thread was given.
     assigned: Vec<u64>,
     listeners: [(Door, Option<TcpListener>); 2],
+    /// The congestion control of clients of other hosts, where neighbours have another one.
+    usual: Option<String>,
     poller: Poller,
     tls: Option<Tls>,
 }
@@ -350,26 +355,15 @@ impl Acceptor {
         let thread = least.expect("there is a thread");
         let addr = rustix::net::getpeername(&fd).ok().flatten();
         let addr = addr.and_then(|addr| SocketAddr::try_from(addr).ok());
-        if addr.is_some_and(|addr| is_of_this_host(&fd, addr)) {
-            // Where it is refused, the socket keeps the one it has.
-            let _ = sockopt::set_tcp_congestion(&fd, LOCAL_CONGESTION);
+        let is_neighbour = addr.is_some_and(|addr| neighbours::is_one(&fd, addr));
+        if let Some(usual) = self.usual.as_deref().filter(|_| !is_neighbour) {
+            // It was possible when we began.
+            let _ = sockopt::set_tcp_congestion(&fd, usual);
         }
         let addr = addr.map_or_else(String::new, |addr| addr.to_string());
         self.assigned[thread] += 1;
-        self.inboxes[thread].push(Guest { fd, door, addr, channel });
+        self.inboxes[thread].push(Guest { fd, door, addr, is_neighbour, channel });
     }
-}
-
-/// The congestion control of clients on the same host: between them and us no line can be
-/// congested, and this one sets no timers. BBR, the default of some hosts, paces what it sends: a
-/// megabyte took three timer interrupts, and a fifth of the rate.
-const LOCAL_CONGESTION: &str = "reno";
-
-/// Whether a client speaks from this host, by loopback or by another address of it.
-fn is_of_this_host(fd: &OwnedFd, client: SocketAddr) -> bool {
-    let ours = rustix::net::getsockname(fd).ok();
-    let ours = ours.and_then(|addr| SocketAddr::try_from(addr).ok());
-    client.ip().to_canonical().is_loopback() || ours.is_some_and(|ours| ours.ip() == client.ip())
 }
 
 /// The settings of a client's socket.
@@ -428,23 +422,6 @@ mod tests {
     use crate::cache::Options;
     use std::net::TcpStream;
     use std::time::Instant;
-
-    #[test]
-    fn who_speaks_from_this_host_is_known_by_either_address() {
-        for bound in ["127.0.0.1:0", "127.0.0.9:0", "[::1]:0"] {
-            // A host without IPv6 has one address less.
-            let Ok(listener) = std::net::TcpListener::bind(bound) else { continue };
-            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let (accepted, addr) = listener.accept().unwrap();
-            let fd = OwnedFd::from(accepted);
-            assert!(is_of_this_host(&fd, addr));
-            assert!(is_of_this_host(&fd, "[::ffff:127.0.0.1]:9".parse().unwrap()));
-            assert!(!is_of_this_host(&fd, "192.0.2.1:9".parse().unwrap()));
-            sockopt::set_tcp_congestion(&fd, LOCAL_CONGESTION).unwrap();
-            assert_eq!(sockopt::tcp_congestion(&fd).unwrap(), LOCAL_CONGESTION);
-            drop(client);
-        }
-    }
 
     #[test]
     fn a_thread_that_panics_ends_the_server_with_its_reason() {

@@ -27,6 +27,8 @@ pub struct Guest {
     pub door: Door,
     /// Its address.
     pub addr: String,
+    /// Whether it is on this host.
+    pub is_neighbour: bool,
     /// How its bytes travel.
     pub channel: Channel,
 }
@@ -189,7 +191,9 @@ impl<'i> Worker<'i> {
                 shared.clients.came(&client, now);
             }
             let session = Session::new(guest.door, client);
-            let connection = Box::new(Connection::new(guest.fd, session, guest.channel, now));
+            let Guest { fd, channel, is_neighbour, .. } = guest;
+            let connection = Connection::new(fd, session, (channel, is_neighbour), now);
+            let connection = Box::new(connection);
             let index = self.free.pop().map_or(self.connections.len(), |index| index as usize);
             if self.poller.add(&*connection, index as u64, connection.interest).is_err() {
                 self.core.count(Count::Closed);
