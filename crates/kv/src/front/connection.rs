@@ -4,6 +4,7 @@
 //! Ordering rule: while answers wait for the client nothing more is read from it, so that what it
 //! can make us hold is bounded by what one read brings and one command answers.
 
+use super::bursts::{HEAD_BYTES, LONG_BYTES};
 use super::core::Core;
 use super::counters::Count;
 use super::lending::Way;
@@ -249,7 +250,10 @@ impl Connection {
     fn send(&mut self, core: &mut Core) {
         let before = core.out.len();
         let sent = match self.channel.is_plain() {
-            true => send_plain(&self.fd, self.is_neighbour, core),
+            true => {
+                let client = self.session.client.id;
+                send_plain(&self.fd, self.is_neighbour.then_some(client), core)
+            }
             false => self.channel.send(&self.fd, &mut core.out),
         };
         core.add(Count::BytesWritten, before - core.out.len());
@@ -266,24 +270,22 @@ impl Connection {
     }
 }
 
-/// What a neighbour is sent at once of a longer answer, bytes: less than a packet of loopback, so
-/// that it waits for the rest. A packet that leaves as soon as it is full wakes a client which has
-/// done with the one before, each time; a megabyte in one burst is read by a few calls.
-const BURST_HEAD_BYTES: u64 = 32 << 10;
-/// Answers from this size on leave in a burst, bytes.
-const BURST_BYTES_MIN: u64 = 192 << 10;
-
-/// Sends until all is sent or the socket takes no more.
-fn send_plain(fd: &OwnedFd, is_neighbour: bool, core: &mut Core) -> io::Result<()> {
+/// Sends until all is sent or the socket takes no more. `neighbour`: the number of a client that is
+/// on this host.
+fn send_plain(fd: &OwnedFd, neighbour: Option<u64>, core: &mut Core) -> io::Result<()> {
     let lendable = core.out.take_lendable();
     if lendable > 0 && core.lender.way(lendable, cpu_ns) == Way::Copy {
         core.out.lend_nothing();
     }
-    let mut bursts = is_neighbour;
+    let is_long = core.out.len() >= LONG_BYTES && !core.out.lends();
+    let mut in_burst = match neighbour {
+        Some(client) if is_long => core.bursts.suit(client, core.now),
+        _ => false,
+    };
     while !core.out.is_empty() {
         let sent = match core.out.own_bytes() {
             Some(bytes) => send(fd, bytes, SendFlags::NOSIGNAL).map_err(io::Error::from),
-            None => send_pieces(fd, core, std::mem::take(&mut bursts)),
+            None => send_pieces(fd, core, std::mem::take(&mut in_burst)),
         };
         match sent {
             Ok(sent) => core.out.advance(sent as u64),
@@ -301,12 +303,11 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Sends what stands in front, by one system call or as a loan; `bursts`: the head of a long copy
-/// alone, for the rest to follow in a burst.
-fn send_pieces(fd: &OwnedFd, core: &mut Core, bursts: bool) -> io::Result<usize> {
+/// Sends what stands in front, by one system call or as a loan; `is_head`: no more than the head of
+/// a burst, which the next call lets go.
+fn send_pieces(fd: &OwnedFd, core: &mut Core, is_head: bool) -> io::Result<usize> {
     core.out.load().map_err(io::Error::other)?;
-    let is_head = bursts && core.out.len() >= BURST_BYTES_MIN && !core.out.lends();
-    let most = if is_head { BURST_HEAD_BYTES } else { u64::MAX };
+    let most = if is_head { HEAD_BYTES } else { u64::MAX };
     let mut pieces = [Piece::Private(&[]); SEND_PIECES_MAX];
     let (mut count, mut bytes) = (0, 0);
     core.out.pieces(|mut piece| {

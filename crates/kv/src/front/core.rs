@@ -3,6 +3,7 @@
 //! connection at a time.
 
 use super::batch::{Batch, Set};
+use super::bursts::Bursts;
 use super::clients::Clients;
 use super::counters::{Count, Counters};
 use super::laps::Laps;
@@ -237,6 +238,8 @@ pub struct Core {
     pub loans: Loans,
     /// Whether they are.
     pub lender: Lender,
+    /// How long answers leave that are copied to clients on the same host.
+    pub bursts: Bursts,
 }
 
 impl Core {
@@ -244,6 +247,7 @@ impl Core {
     pub fn new(shared: Arc<Shared>, thread: usize, now: Millis) -> Self {
         Self {
             lender: Lender::new(shared.settings.lending),
+            bursts: Bursts::default(),
             shared,
             thread,
             now,

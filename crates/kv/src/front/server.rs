@@ -6,13 +6,13 @@
 use super::core::{Core, Door, Settings, Shared};
 use super::counters::Count;
 use super::metrics::Metrics;
-use super::neighbours;
 use super::tls::{Channel, Tls};
 use super::worker::{Guest, Inbox, Worker, wall_ms};
 use crate::cache::Cache;
 use crate::constants::{ACCEPTS_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES};
 use crate::herd;
 use rackpool_hw::event::{Interest, Poller, WakeEvent};
+use rackpool_hw::neighbours;
 use rackpool_hw::process::monotonic_ns;
 use rustix::net::{SocketFlags, accept_with, sockopt};
 use std::io;
@@ -355,11 +355,7 @@ impl Acceptor {
         let thread = least.expect("there is a thread");
         let addr = rustix::net::getpeername(&fd).ok().flatten();
         let addr = addr.and_then(|addr| SocketAddr::try_from(addr).ok());
-        let is_neighbour = addr.is_some_and(|addr| neighbours::is_one(&fd, addr));
-        if let Some(usual) = self.usual.as_deref().filter(|_| !is_neighbour) {
-            // It was possible when we began.
-            let _ = sockopt::set_tcp_congestion(&fd, usual);
-        }
+        let is_neighbour = neighbours::admit(&fd, self.usual.as_deref());
         let addr = addr.map_or_else(String::new, |addr| addr.to_string());
         self.assigned[thread] += 1;
         self.inboxes[thread].push(Guest { fd, door, addr, is_neighbour, channel });

@@ -9,6 +9,7 @@ use super::{BACKLOG, LISTENER, Server};
 use crate::fabric::{FabricError, monotonic_ns};
 use crate::handshake::{self, Handshake, Purpose};
 use crate::line::Line;
+use crate::neighbours;
 use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
 use rackpool_core::seam::Nanos;
 use rustix::event::epoll;
@@ -43,6 +44,7 @@ impl Server {
 
     fn admit(&mut self, socket: OwnedFd, now: Nanos) -> Result<(), FabricError> {
         tune(socket.as_fd())?;
+        neighbours::admit(&socket, self.usual.as_deref());
         let limit = self.peers.limit();
         self.make_room();
         if self.peers.is_full() {
