@@ -312,22 +312,6 @@ impl Window {
         unsafe { AtomicU32::from_ptr(at) }
     }
 
-    /// Sends `header` and then bytes of the window to a socket; how many bytes went out in all.
-    /// Never raises SIGPIPE; whether it blocks is the socket's own setting.
-    pub fn send_vectored(
-        &self,
-        fd: BorrowedFd<'_>,
-        header: &[u8],
-        offset: u64,
-        bytes: u64,
-    ) -> io::Result<usize> {
-        send_gather(
-            fd,
-            &[Piece::Private(header), Piece::Shared(self, offset, bytes)],
-            Next::Nothing,
-        )
-    }
-
     /// Receives up to `bytes` bytes from a socket into the window; how many came, 0 at the end of
     /// the stream. Whether it blocks is the socket's own setting.
     pub fn recv(&self, fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<usize> {
@@ -748,7 +732,8 @@ mod tests {
         let (a, mut b) = UnixStream::pair().unwrap();
         let window = Window::heap(4096);
         window.copy_in(100, b"payload");
-        let sent = window.send_vectored(a.as_fd(), b"head:", 100, 7).unwrap();
+        let pieces = [Piece::Private(b"head:"), Piece::Shared(&window, 100, 7)];
+        let sent = send_gather(a.as_fd(), &pieces, Next::Nothing).unwrap();
         assert_eq!(sent, 12);
         let mut bytes = [0; 12];
         std::io::Read::read_exact(&mut b, &mut bytes).unwrap();
@@ -760,7 +745,7 @@ mod tests {
         assert_eq!(&bytes, b"back");
         drop(b);
         assert_eq!(window.recv(a.as_fd(), 2000, 4).unwrap(), 0);
-        let error = window.send_vectored(a.as_fd(), b"x", 0, 1).unwrap_err();
+        let error = send_gather(a.as_fd(), &pieces, Next::More).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
 

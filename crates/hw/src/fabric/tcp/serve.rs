@@ -29,6 +29,7 @@ use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, errno, received, recv, 
 use crate::fabric::doors::Doors;
 use crate::handshake::Handshake;
 use crate::line::Line;
+use crate::window::{Next, Piece, send_gather};
 use rackpool_core::constants::{BUFFERED_PIECE_BYTES_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr, WorkStatus};
 use rackpool_core::target::Pieces;
@@ -598,7 +599,9 @@ fn send_piece(
             pages.copy_out(offset, scrap);
             return None;
         }
-        Some(pages.send_vectored(line.as_fd(), before, offset, left.min(CHUNK_BYTES)))
+        let data = Piece::Shared(pages, offset, left.min(CHUNK_BYTES));
+        // The rest follows at once, or how it ended: that goes with the last bytes.
+        Some(send_gather(line.as_fd(), &[Piece::Private(before), data], Next::More))
     });
     match result {
         Some(Some(result)) => sent(result.map_err(errno), service.stats),
