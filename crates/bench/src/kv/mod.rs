@@ -20,7 +20,7 @@ use crate::probe::SystemProbe;
 use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::run::{BenchError, Progress, Size, Steps};
 use client::{Client, Work};
-use servers::Running;
+use servers::{Running, Still};
 use std::process::Command;
 use std::time::Duration;
 
@@ -122,6 +122,12 @@ struct All {
     redis: Option<Running>,
 }
 
+impl All {
+    fn servers(&self) -> impl Iterator<Item = &Running> {
+        [Some(&self.ours), self.memcached.as_ref(), self.redis.as_ref()].into_iter().flatten()
+    }
+}
+
 fn start(options: &mut Options<'_>) -> Result<All, BenchError> {
     let ours = servers::ours(options.ours)?;
     let (memcached, redis) = match options.peers {
@@ -158,8 +164,7 @@ fn measure(
     report.extra.insert("keys".into(), keys.into());
     for figure in &figures {
         steps.begin(figure.name);
-        let peer = if figure.resp { &all.redis } else { &all.memcached };
-        report.results.push(row(options.size, figure, &all.ours, peer.as_ref())?);
+        report.results.push(row(options.size, figure, all)?);
     }
     herd::rows(options.size, &all.ours, cores, keys, &mut steps, &mut report)?;
     if let Some(carrier) = options.baselines {
@@ -175,6 +180,8 @@ fn measure(
 struct Side<'s> {
     client: Client,
     server: &'s Running,
+    /// Those that stand still meanwhile.
+    others: Vec<&'s Running>,
     slices: Vec<Slice>,
 }
 
@@ -196,16 +203,23 @@ fn noted<'a>(slices: impl Iterator<Item = &'a Slice>) -> (Summary, Vec<f64>) {
 }
 
 impl<'s> Side<'s> {
-    fn new(figure: &Figure, size: Size, server: &'s Running) -> Result<Self, BenchError> {
+    fn new(
+        figure: &Figure,
+        size: Size,
+        server: &'s Running,
+        all: &'s All,
+    ) -> Result<Self, BenchError> {
         let addr = server.door(figure.resp);
         let keys = key_count(size);
         let (work, count) = (figure.work, figure.connections);
         let client = Client::new(addr, figure.resp, work, count, (keys, SEED))?;
-        Ok(Self { client, server, slices: Vec::new() })
+        let others = all.servers().filter(|other| other.pid() != server.pid()).collect();
+        Ok(Self { client, server, others, slices: Vec::new() })
     }
 
     /// Requests a second.
     fn slice(&mut self, time: Duration) -> Result<f64, BenchError> {
+        let _still = Still::hold(&self.others)?;
         let before = self.server.cpu_ns()?;
         let mut latency = Histogram::new();
         let (requests, elapsed) = self.client.run(time, &mut latency)?;
@@ -215,23 +229,19 @@ impl<'s> Side<'s> {
     }
 }
 
-fn row(
-    size: Size,
-    figure: &Figure,
-    ours: &Running,
-    peer: Option<&Running>,
-) -> Result<Row, BenchError> {
+fn row(size: Size, figure: &Figure, all: &All) -> Result<Row, BenchError> {
     let time = slice(size);
     let rules = size.rules();
-    let mut ours = Side::new(figure, size, ours)?;
+    let mut ours = Side::new(figure, size, &all.ours, all)?;
+    let peer = if figure.resp { &all.redis } else { &all.memcached };
     let unit = "ops/s";
-    let Some(peer) = peer else {
+    let Some(peer) = peer.as_ref() else {
         let rates: Result<Vec<f64>, _> = (0..rules.pairs).map(|_| ours.slice(time)).collect();
         let row = Row::new(figure.name, unit, Better::Higher, quantile(&rates?, 0.5));
         let (summary, cpu_ns) = noted(ours.slices.iter());
         return Ok(row.percentiles(summary).with("cpu_ns", quantile(&cpu_ns, 0.5)));
     };
-    let mut theirs = Side::new(figure, size, peer)?;
+    let mut theirs = Side::new(figure, size, peer, all)?;
     let pids = vec![std::process::id(), ours.server.pid(), peer.pid()];
     let mut probe = SystemProbe::of_processes(pids);
     let compared = compare(&rules, SEED, &mut probe, || ours.slice(time), || theirs.slice(time))?;
