@@ -84,6 +84,19 @@ impl Pair {
         reply
     }
 
+    /// A request that was executed in a session whose grace is over; the client heard of neither.
+    fn executed_and_forgotten() -> (Self, GAddr) {
+        let mut pair = Self::new();
+        pair.rig.join(0);
+        let counter = pair.rig.alloc(0, 64, false);
+        assert_eq!(pair.rejoin(), (false, None));
+        pair.session.begin(add(counter));
+        pair.execute();
+        pair.close();
+        pair.forget();
+        (pair, counter)
+    }
+
     fn close(&mut self) {
         let (remotes, from) = (&mut self.remotes, PeerId(self.connections));
         self.rig.run(|daemon, _| remotes.on_closed(from, daemon, 0));
@@ -134,14 +147,7 @@ fn what_was_executed_is_answered_again_as_long_as_the_session_is_known() {
 #[test]
 fn a_session_that_an_unanswered_join_has_made_is_not_taken_for_the_one_before_it() {
     for restarts in [false, true] {
-        let mut pair = Pair::new();
-        pair.rig.join(0);
-        let counter = pair.rig.alloc(0, 64, false);
-        assert_eq!(pair.rejoin(), (false, None));
-        pair.session.begin(add(counter));
-        pair.execute();
-        pair.close();
-        pair.forget();
+        let (mut pair, counter) = Pair::executed_and_forgotten();
         // The daemon has made a session for it, which the client does not hear of.
         pair.join();
         match restarts {
@@ -164,14 +170,7 @@ fn a_session_that_an_unanswered_join_has_made_is_not_taken_for_the_one_before_it
 
 #[test]
 fn a_request_ends_if_any_join_since_it_was_sent_has_found_its_session_forgotten() {
-    let mut pair = Pair::new();
-    pair.rig.join(0);
-    let counter = pair.rig.alloc(0, 64, false);
-    assert_eq!(pair.rejoin(), (false, None));
-    pair.session.begin(add(counter));
-    pair.execute();
-    pair.close();
-    pair.forget();
+    let (mut pair, _) = Pair::executed_and_forgotten();
     // The connection ends anew before the client comes to its request.
     let RemoteReply::Joined { known: false, .. } = pair.join() else { panic!("it is forgotten") };
     pair.session.joined(false, SessionId(9));
