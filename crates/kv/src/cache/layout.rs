@@ -230,6 +230,9 @@ impl Header {
 }
 
 /// Where the key begins, by the five options that decide it: a word each, two for a chained item.
+/// [`Header::key_at`] of an item that has nothing beside key and value.
+pub(crate) const PLAIN_KEY_AT: u64 = KEY_AT[0] as u64;
+
 const KEY_AT: [u8; 32] = {
     let mut table = [0; 32];
     let mut options = 0;

@@ -7,7 +7,7 @@
 //! item's header 8 more. Which items stay when room is needed says the [`Policy`].
 //!
 //! With [`Options::shared_reads`] several threads look up in one partition at once, without its
-//! lock, while another one changes it.
+//! lock, while another one changes it; [`Cache::copy_value`] does so in any case.
 //!
 //! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `log.rs`: items
 //!   in segments; `evict.rs`, `policy.rs`: who goes; `partition.rs`: all of that under one lock;
@@ -54,13 +54,14 @@ pub use policy::Policy;
 pub use recover::Recovered;
 pub use stats::Stats;
 pub use tier::{Shelving, Tier, TierError};
+pub use view::Copied;
 
 use item::Origin;
 use layout::{TAG_BITS, UNIT_BUCKETS, UNITS_MAX};
 use partition::{Partition, UNITS_MIN};
 use rackpool_core::seam::Mem;
 use rackpool_hw::numa::Placement;
-use rackpool_hw::window::Window;
+use rackpool_hw::window::{Bare, Window};
 use std::cell::Cell;
 use std::fs::File;
 use std::path::Path;
@@ -442,6 +443,29 @@ impl Cache {
         let mut partition = part.lock();
         let item = partition.look_up_in(part.view.bare(), hash, key, now)?;
         Some(f(&item))
+    }
+
+    /// Looks a key up without a lock, and copies its value, if it is no longer than `most` bytes,
+    /// to `at` of `to`, which nobody reads meanwhile. Marks the item as used, calls `f`, counts a
+    /// hit. `None` says nothing but that [`Cache::get`] is to be asked: of a key that is not there
+    /// too, and of one that another thread changes just now; then what lies at `at` may be
+    /// anything.
+    ///
+    /// # Panics
+    /// If there is less room than `most` at `at`.
+    #[inline]
+    pub fn copy_value<R>(
+        &self,
+        key: &[u8],
+        now: Millis,
+        to: (Bare<'_>, u64, u64),
+        f: impl FnOnce(Copied) -> R,
+    ) -> Option<R> {
+        let hash = self.hash(key);
+        let view = &self.partitions[self.index_of(hash)].view;
+        let result = f(view.copy_value((hash, key), now, to)?);
+        self.tallies.add(1, 0);
+        Some(result)
     }
 
     /// Locks the key's partition at the key, for any read-modify-write.

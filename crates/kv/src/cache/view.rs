@@ -19,13 +19,14 @@
 
 use super::Millis;
 use super::index::{self, Shape, TAIL_AT};
-use super::layout::{BUCKET_BYTES, Header, Slot, UNIT_BYTES, tag_in_slot};
+use super::layout::{BUCKET_BYTES, Fields, Header, PLAIN_KEY_AT, Slot, UNIT_BYTES, tag_in_slot};
+use super::log::fields_at;
 use super::many::{Asked, REACH_MAX, ask_for_item};
 use super::partition::Partition;
 use super::policy::Sketch;
 use rackpool_core::seam::Mem;
 use rackpool_hw::version::{self, Seen};
-use rackpool_hw::window::{Bare, Window};
+use rackpool_hw::window::{Bare, Wide, Window};
 use std::cell::Cell;
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -60,6 +61,17 @@ pub(crate) enum Answer {
     Missing,
     /// Only the lock can tell.
     Unsure,
+}
+
+/// A value that was copied, and what goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copied {
+    /// Its length.
+    pub bytes: u64,
+    /// The caller's flags.
+    pub flags: u32,
+    /// When it expires; 0 = never.
+    pub expires: Millis,
 }
 
 /// What was found in a chain, if its version still stands.
@@ -141,6 +153,70 @@ impl View {
             }
         }
         Answer::Unsure
+    }
+
+    /// Copies the value of a key that is no longer than `most` to `at` of `to`, which nobody reads
+    /// meanwhile, and marks the item as used; counts nothing. Tries once: `None` says that only the
+    /// lock can tell.
+    #[inline(always)]
+    pub fn copy_value(
+        &self,
+        (hash, key): (u64, &[u8]),
+        now: Millis,
+        (to, at, most): (Bare<'_>, u64, u64),
+    ) -> Option<Copied> {
+        let units = self.units.bare();
+        let first = self.shape.bucket_at(hash);
+        reached(Step::Placed);
+        let seen = version::begin(&self.units, first + TAIL_AT)?;
+        reached(Step::Begun);
+        let wide = Wide::of_this_processor();
+        let probe = index::probe(units, wide, first, &tag_in_slot(hash));
+        reached(Step::Matched);
+        let item = probe.word.pos().byte();
+        if !probe.is_entry {
+            return None;
+        }
+        // The line behind, where small items end, comes together with the first.
+        units.prefetch(item + 63);
+        let header = Header(units.load(item));
+        reached(Step::Entry);
+        let room = u64::from(UNIT_BYTES) - item % u64::from(UNIT_BYTES);
+        let (key_at, fields) = match header.is_plain(key.len()) {
+            true => (PLAIN_KEY_AT, Fields::default()),
+            false => self.fields_of(item, header, key.len(), room, now)?,
+        };
+        let (value_at, bytes) = (key_at + key.len() as u64, u64::from(header.value_bytes()));
+        if value_at + bytes > room || bytes > most || !units.equals(item + key_at, key) {
+            return None;
+        }
+        reached(Step::Compared);
+        units.copy_to(item + value_at, bytes, to, at);
+        reached(Step::Copied);
+        if !self.is_still(seen, first) {
+            return None;
+        }
+        self.mark_used(probe.at, probe.word);
+        Some(Copied { bytes, flags: fields.flags, expires: fields.expires })
+    }
+
+    /// Where the key of an item stands that has more beside it and the value, and the rest of
+    /// that; `None` if the item has another key, is not whole, has expired, or is to note that it
+    /// was used.
+    #[inline(never)]
+    fn fields_of(
+        &self,
+        item: u64,
+        header: Header,
+        key_bytes: usize,
+        room: u64,
+        now: Millis,
+    ) -> Option<(u64, Fields)> {
+        let is_usual = header.key_bytes() as usize == key_bytes
+            && u64::from(header.key_at()) <= room
+            && !header.has(Header::CHAINED | Header::FAR | Header::PIECE)
+            && !self.is_due(item, header, now);
+        is_usual.then(|| (header.key_at().into(), fields_at(self.units.bare(), item, header)))
     }
 
     #[inline(always)]

@@ -19,6 +19,7 @@
 use super::geometry::{Geometry, SEAL_BYTES};
 use super::message::{HEAD_BYTES, Head, word};
 use rackpool_core::seam::Mem;
+use rackpool_hw::wait::look_again;
 use rackpool_hw::window::Window;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -153,20 +154,43 @@ pub(super) fn read_head(window: &Window, at: u64, last: u64) -> Option<Head> {
     (number > last).then(|| Head::of_words([number, line.load(1), line.load(2)]))
 }
 
+/// As [`read_head`], looking so many times.
+#[inline(always)]
+pub(super) fn await_head(window: &Window, at: u64, last: u64, looks: u32) -> Option<Head> {
+    for _ in 1..looks {
+        let head = read_head(window, at, last);
+        if head.is_some() {
+            return head;
+        }
+        look_again();
+    }
+    read_head(window, at, last)
+}
+
 #[inline(always)]
 fn read_ordered(window: &Window, at: u64, last: u64, to: &mut [u8]) -> Option<Read> {
     let head = read_head(window, at, last)?;
+    Some(match copy_behind(window, at, &head, to) {
+        true => Read::Message(head),
+        false => Read::Malformed(head.number),
+    })
+}
+
+/// Copies the message in the ordered slot at `at` to `to`, as long as `head` says that it is; not
+/// if that is longer than `to`.
+#[inline(always)]
+pub(super) fn copy_behind(window: &Window, at: u64, head: &Head, to: &mut [u8]) -> bool {
     let window = window.bare();
     let bytes = head.message_bytes();
     let (first, rest) = to.split_at_mut(FIRST_BYTES);
     if bytes > FIRST_BYTES + rest.len() {
-        return Some(Read::Malformed(head.number));
+        return false;
     }
     window.copy_out(at, first);
     if bytes > FIRST_BYTES {
         window.copy_out(at + FIRST_BYTES as u64, &mut rest[..bytes - FIRST_BYTES]);
     }
-    Some(Read::Message(head))
+    true
 }
 
 /// The head that a message in private memory begins with.

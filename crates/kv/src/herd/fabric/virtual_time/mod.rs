@@ -195,7 +195,7 @@ async fn serve(ctx: Ctx, shared: Rc<Shared>, number: u32, mut serving: Serving<F
             take(ctx.recv(None).await.expect("it is there"));
         }
         ctx.cpu.pass();
-        if serving.round() {
+        if serving.round(1) {
             (vain, idle_since_ns) = (0, None);
             ctx.sleep(rng.duration(Ps::ns(50), Ps::us(1))).await;
             continue;
@@ -206,7 +206,7 @@ async fn serve(ctx: Ctx, shared: Rc<Shared>, number: u32, mut serving: Serving<F
             continue;
         }
         // Bits that are set keep it awake, as they do in `Bitmap::sleep`.
-        if serving.is_to_sleep() && !serving.round() {
+        if serving.is_to_sleep() && !serving.round(1) {
             let deadline = ctx.now() + Ps::ns(SLEEP_MAX.as_nanos() as u64);
             if let Some(input) = ctx.recv(Some(deadline)).await {
                 take(input);

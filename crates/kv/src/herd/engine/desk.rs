@@ -1,0 +1,225 @@
+//! The desk: makes answers and puts them into the slots of those who asked. Called by the engine
+//! with what it took, while the cache shows the item.
+
+use super::Replied;
+use super::slots::{Slots, Taken, Work};
+use crate::cache::{Cache, Copied, Error, Item, Millis};
+use crate::herd::geometry::Geometry;
+use crate::herd::long::{Found, Long, refusal};
+use crate::herd::message::{HEAD_BYTES, Head, Kind};
+use crate::herd::part::{PART_HEAD_BYTES, PartHead, part_bytes};
+use crate::herd::slot;
+use crate::herd::tally::{Tally, What};
+use rackpool_core::seam::Mem;
+
+/// Whose requests are answered, and what answers are made of. The answer to a client that has left
+/// meanwhile is none.
+pub(super) struct Desk {
+    pub geometry: Geometry,
+    pub clients: Vec<Option<Slots>>,
+    /// Where the value of a reply is put together.
+    reply: Box<[u8]>,
+    /// Clients with a long value under way.
+    pub long: Vec<u32>,
+}
+
+/// The head of the answer with a value.
+#[inline(always)]
+fn found(taken: &Taken, bytes: u64, flags: u32, expires: Millis) -> Head {
+    let head = Head::new(taken.head.number, Kind::Found).with_lengths(0, bytes as u16);
+    head.with_flags(flags).with_extra(expires)
+}
+
+/// That of one without a value.
+#[inline(always)]
+fn said(taken: &Taken, (kind, extra): (Kind, u64)) -> Head {
+    Head::new(taken.head.number, kind).with_extra(extra)
+}
+
+impl Desk {
+    /// A desk without clients, for numbers below `clients`.
+    pub fn new(geometry: Geometry, clients: u32) -> Desk {
+        let reply = vec![0; geometry.value_bytes as usize].into();
+        Desk { geometry, clients: (0..clients).map(|_| None).collect(), reply, long: Vec::new() }
+    }
+
+    /// Answers a look-up without a lock; whether that could be.
+    #[inline(always)]
+    pub fn answer_unlocked(
+        &mut self,
+        cache: &Cache,
+        (taken, key): (&Taken, &[u8]),
+        now: Millis,
+        replied: &mut impl FnMut(Replied),
+    ) -> bool {
+        let Some(slots) = &mut self.clients[taken.client as usize] else { return false };
+        let (replies, at, value_at) = slots.reply_place(taken);
+        let to = (replies.bare(), value_at, self.geometry.value_bytes.into());
+        let place = cache.copy_value(key, now, to, |Copied { bytes, flags, expires }| {
+            slot::publish_head(replies, at, &found(taken, bytes, flags, expires));
+            (at, HEAD_BYTES as u64 + bytes)
+        });
+        let Some(place) = place else { return false };
+        replied(slots.note(taken, place));
+        true
+    }
+
+    /// Answers with an item.
+    #[inline(always)]
+    pub fn answer(&mut self, taken: &Taken, item: &Item<'_>, replied: &mut impl FnMut(Replied)) {
+        let Some(slots) = &mut self.clients[taken.client as usize] else { return };
+        let (replies, at, value_at) = slots.reply_place(taken);
+        let most = self.geometry.value_bytes.into();
+        let Some(bytes) = item.copy_into(replies.bare(), value_at, most) else {
+            return self.answer_apart(taken, item, replied);
+        };
+        slot::publish_head(replies, at, &found(taken, bytes, item.flags(), item.expires()));
+        replied(slots.note(taken, (at, HEAD_BYTES as u64 + bytes)));
+    }
+
+    /// Answers with an item whose value is put together apart from the slot.
+    #[inline(never)]
+    fn answer_apart(&mut self, taken: &Taken, item: &Item<'_>, replied: &mut dyn FnMut(Replied)) {
+        let bytes = item.len();
+        let head = if bytes > u64::from(self.geometry.value_bytes) {
+            said(taken, (Kind::TooLarge, bytes))
+        } else {
+            match item.copy_to(0, &mut self.reply[..bytes as usize]) {
+                Ok(_) => found(taken, bytes, item.flags(), item.expires()),
+                Err(error) => said(taken, refusal(&error)),
+            }
+        };
+        self.publish(taken, head, replied);
+    }
+
+    /// Answers that there is no such key.
+    #[inline(never)]
+    pub fn answer_missing(&mut self, taken: &Taken, replied: &mut dyn FnMut(Replied)) {
+        self.publish(taken, said(taken, (Kind::Missing, 0)), replied);
+    }
+
+    #[inline]
+    fn publish(&mut self, taken: &Taken, head: Head, replied: &mut dyn FnMut(Replied)) {
+        let Some(slots) = &mut self.clients[taken.client as usize] else { return };
+        let bytes = head.value_bytes();
+        let (replies, at, value_at) = slots.reply_place(taken);
+        replies.copy_in(value_at, &self.reply[..bytes]);
+        slot::publish_head(replies, at, &head);
+        replied(slots.note(taken, (at, (HEAD_BYTES + bytes) as u64)));
+    }
+
+    /// Notes that a client has a long value under way.
+    fn note_long(&mut self, client: u32) {
+        if !self.long.contains(&client) {
+            self.long.push(client);
+        }
+    }
+
+    /// Takes a part of a long value; the head of the answer.
+    fn put_part(
+        &mut self,
+        cache: &Cache,
+        taken: &Taken,
+        (key, value): (&[u8], &[u8]),
+        now: Millis,
+    ) -> Option<Head> {
+        let slots = self.clients[taken.client as usize].as_mut()?;
+        let Some((head, part)) = PartHead::read(value) else {
+            return Some(said(taken, (Kind::Malformed, 0)));
+        };
+        let stored_with = (taken.head.flags(), taken.head.extra);
+        let what = Long::put(&mut slots.long, cache, (key, &head, part), stored_with, now);
+        self.note_long(taken.client);
+        Some(said(taken, what))
+    }
+
+    /// Reads a part of a long value; the head of the answer.
+    fn get_part(
+        &mut self,
+        cache: &Cache,
+        taken: &Taken,
+        (key, value): (&[u8], &[u8]),
+        now: Millis,
+    ) -> Option<Head> {
+        let slots = self.clients[taken.client as usize].as_mut()?;
+        let Some((head, _)) = PartHead::read(value) else {
+            return Some(said(taken, (Kind::Malformed, 0)));
+        };
+        let (head_to, part_to) = self.reply.split_at_mut(PART_HEAD_BYTES);
+        let part_to = &mut part_to[..part_bytes(&self.geometry)];
+        let head = match Long::get(&mut slots.long, cache, (key, &head), part_to, now) {
+            Ok(Found { head, flags, expires, part }) => {
+                head_to.copy_from_slice(&head.bytes());
+                let value_bytes = (PART_HEAD_BYTES + part.len()) as u16;
+                let head = Head::new(taken.head.number, Kind::Part).with_lengths(0, value_bytes);
+                head.with_flags(flags).with_extra(expires)
+            }
+            Err(what) => said(taken, what),
+        };
+        self.note_long(taken.client);
+        Some(head)
+    }
+
+    /// Does what is no look-up, and answers.
+    pub fn change(
+        &mut self,
+        cache: &Cache,
+        (taken, key, value): (&Taken, &[u8], &[u8]),
+        now: Millis,
+        tally: &Tally,
+        replied: &mut dyn FnMut(Replied),
+    ) {
+        let head = match taken.work {
+            Work::Put => Some(put(cache, taken, (key, value), now, tally)),
+            Work::Delete => {
+                tally.add(What::Deletes, 1);
+                let kind = if cache.remove(key, now) { Kind::Deleted } else { Kind::Missing };
+                Some(said(taken, (kind, 0)))
+            }
+            Work::PutPart => {
+                tally.add(What::Parts, 1);
+                self.put_part(cache, taken, (key, value), now)
+            }
+            Work::GetPart => {
+                tally.add(What::Parts, 1);
+                self.get_part(cache, taken, (key, value), now)
+            }
+            Work::Refuse => Some(said(taken, (Kind::Malformed, 0))),
+            Work::Repeat | Work::Get => {
+                // Its reply is there already.
+                let slots = self.clients[taken.client as usize].as_ref();
+                if let Some(reply) = slots.and_then(|slots| slots.last_reply(taken)) {
+                    replied(reply);
+                }
+                None
+            }
+        };
+        if let Some(head) = head {
+            self.publish(taken, head, replied);
+        }
+    }
+}
+
+/// Stores a value; the head of the answer.
+fn put(
+    cache: &Cache,
+    taken: &Taken,
+    (key, value): (&[u8], &[u8]),
+    now: Millis,
+    tally: &Tally,
+) -> Head {
+    tally.add(What::Puts, 1);
+    let error = match cache.set(key, value, taken.head.flags(), taken.head.extra, now) {
+        Ok(_) => return said(taken, (Kind::Stored, 0)),
+        Err(error) => error,
+    };
+    if let Error::TooLarge { max_bytes, .. } = error {
+        tally.add(What::Refused, 1);
+        return said(taken, (Kind::TooLong, max_bytes)).with_flags(value.len() as u32);
+    }
+    let (kind, extra) = refusal(&error);
+    if matches!(kind, Kind::NoMemory | Kind::Unreachable) {
+        tally.add(What::Refused, 1);
+    }
+    said(taken, (kind, extra))
+}
