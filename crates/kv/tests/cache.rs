@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use rackpool_hw::window::Piece;
-use rackpool_kv::cache::{Cache, Error, Item, Mode, Options, Pinned, Policy, Writer};
+use rackpool_kv::cache::{Cache, Error, Item, Mode, Options, Pinned, Policy, Put, Writer};
 use std::collections::{BTreeMap, HashSet};
 
 const POLICIES: [Policy; 5] = [
@@ -18,6 +18,7 @@ const POLICIES: [Policy; 5] = [
 enum Op {
     Set { key: u16, len: u32, ttl: u64, flags: u32 },
     SetWithCas { key: u16, cas: u64 },
+    SetMany { keys: Vec<u16>, len: u32 },
     Get { key: u16 },
     GetMany { from: u16 },
     Remove { key: u16 },
@@ -43,6 +44,8 @@ fn op(longest: u32, keys: u16) -> impl Strategy<Value = Op> {
         40 => (key.clone(), len.clone(), ttl.clone(), flags)
             .prop_map(|(key, len, ttl, flags)| Op::Set { key, len, ttl, flags }),
         2 => (key.clone(), 1..u64::MAX).prop_map(|(key, cas)| Op::SetWithCas { key, cas }),
+        4 => (prop::collection::vec(key.clone(), 1..90), 0_u32..300)
+            .prop_map(|(keys, len)| Op::SetMany { keys, len }),
         20 => key.clone().prop_map(|key| Op::Get { key }),
         4 => key.clone().prop_map(|from| Op::GetMany { from }),
         6 => key.clone().prop_map(|key| Op::Remove { key }),
@@ -206,6 +209,7 @@ impl Bed {
                 let marks = (false, false);
                 self.stored(key, result, Expected { value, flags: 7, expires: 0, cas, marks });
             }
+            Op::SetMany { ref keys, len } => self.set_many(keys, len),
             Op::Get { key } => self.get(key),
             Op::GetMany { from } => self.get_many(from),
             Op::Remove { key } => {
@@ -291,6 +295,42 @@ impl Bed {
         assert!(seen.iter().map(|(index, _)| *index).eq(0..keys.len()));
         for (key, (_, seen)) in (from..).zip(seen) {
             self.check(key, seen);
+        }
+    }
+
+    /// Some keys come twice: the later value stays.
+    fn set_many(&mut self, keys: &[u16], len: u32) {
+        let names: Vec<Vec<u8>> = keys.iter().copied().map(name).collect();
+        let items: Vec<Expected> = (0..keys.len() as u32)
+            .map(|index| Expected {
+                value: self.value((len + 37 * index) % 300),
+                flags: index % 3,
+                expires: self.expires(u64::from(index % 4) * 50),
+                cas: 0,
+                marks: (false, false),
+            })
+            .collect();
+        let put = |index: usize| {
+            let Expected { value, flags, expires, .. } = &items[index];
+            Put { key: &names[index], value, flags: *flags, expires: *expires }
+        };
+        let mut results = Vec::new();
+        self.cache.set_many(keys.len(), put, self.now, |index, result| {
+            assert_eq!(index, results.len(), "in their order");
+            results.push(result);
+        });
+        assert_eq!(results.len(), keys.len());
+        for ((key, result), item) in keys.iter().zip(results).zip(items) {
+            self.stored(*key, result, item);
+        }
+        // One that those behind it have moved has another cas.
+        for (key, name) in keys.iter().zip(&names) {
+            let mut entry = self.cache.entry(name, self.now).unwrap();
+            let cas = entry.item().map(|item| item.cas());
+            entry.keep_cas();
+            if let (Some(cas), Some(item)) = (cas, self.model.get_mut(key)) {
+                item.cas = cas;
+            }
         }
     }
 
@@ -582,31 +622,6 @@ fn the_cas_that_was_told_survives_a_move_and_changes_at_each_put() {
     }
     assert!(moved > 3, "{moved} moves");
     assert_ne!(cache.set(b"told", b"value", 5, 0, 1).unwrap(), cas);
-}
-
-#[test]
-fn many_threads_see_only_whole_values() {
-    let cache = Cache::new(options(2, 40)).unwrap();
-    std::thread::scope(|scope| {
-        for thread in 0..4_u8 {
-            let cache = cache.clone();
-            scope.spawn(move || {
-                for round in 0..20_000_u32 {
-                    let key = (round * 7 % 501).to_le_bytes();
-                    if round % 3 == 0 {
-                        let len = 1 + (round % 3000) as usize;
-                        cache.set(&key, &vec![thread; len], 0, 0, 1).unwrap();
-                    } else {
-                        cache.get(&key, 1, |item| {
-                            let mut value = Vec::new();
-                            item.append_to(&mut value).unwrap();
-                            assert!(value.iter().all(|byte| *byte == value[0]));
-                        });
-                    }
-                }
-            });
-        }
-    });
 }
 
 /// Published: an insertion into a bucket of a lossy index displaces another entry by the Poisson

@@ -3,7 +3,7 @@
 
 use rackpool_hw::window::Piece;
 use rackpool_kv::cache::{
-    Cache, Error, Mode, Options, Pinned, Policy, ReadCost, Shelving, Speeds, Tier, TierError,
+    Cache, Error, Mode, Options, Pinned, Policy, Put, ReadCost, Shelving, Speeds, Tier, TierError,
     TierRule,
 };
 use std::collections::BTreeMap;
@@ -143,6 +143,36 @@ fn long_values_lie_in_the_tier_and_short_ones_do_not() {
     // Replaced by a short one, its memory comes back.
     cache.set(b"long", b"now short", 0, 0, 1).unwrap();
     assert_eq!((store.bytes(), cache.stats().tier_bytes), (0, 0));
+}
+
+#[test]
+fn a_batch_is_stored_each_by_itself_where_the_tier_takes_it_or_its_key_is_refused() {
+    let (cache, store) = tiered(Options { partitions: 4, ..Options::default() }, 64 << 20);
+    let long = FAR_BYTES as usize;
+    let keys: Vec<Vec<u8>> = (0..200_usize)
+        .map(|i| if i % 50 == 7 { Vec::new() } else { format!("key {i}").into_bytes() })
+        .collect();
+    let values: Vec<Vec<u8>> =
+        (0..200).map(|i| value(if i % 3 == 0 { long + 7 * i } else { i }, i as u64)).collect();
+    let put = |i: usize| Put { key: &keys[i], value: &values[i], flags: i as u32, expires: 0 };
+    let mut told = Vec::new();
+    cache.set_many(keys.len(), put, 1, |i, result| told.push((i, result.map(|cas| cas != 0))));
+    assert!(told.iter().map(|(i, _)| *i).eq(0..200));
+    for (i, result) in told {
+        match keys[i].is_empty() {
+            true => assert!(matches!(result, Err(Error::KeySize { bytes: 0, .. }))),
+            false => {
+                assert!(result.unwrap());
+                assert_eq!(get(&cache, &keys[i], 1).unwrap().unwrap(), values[i]);
+                assert_eq!(cache.get(&keys[i], 1, |item| item.flags()), Some(i as u32));
+            }
+        }
+    }
+    let far = (0..200).filter(|i| i % 3 == 0 && i % 50 != 7).count();
+    assert_eq!(
+        (store.inner.lock().unwrap().values.len(), cache.stats().tier_items),
+        (far, far as u64)
+    );
 }
 
 #[test]

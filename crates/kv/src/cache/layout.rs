@@ -231,7 +231,7 @@ impl Header {
 
 /// Where the key begins, by the five options that decide it: a word each, two for a chained item.
 /// [`Header::key_at`] of an item that has nothing beside key and value.
-pub(crate) const PLAIN_KEY_AT: u64 = KEY_AT[0] as u64;
+pub(crate) const PLAIN_KEY_AT: u32 = KEY_AT[0] as u32;
 
 const KEY_AT: [u8; 32] = {
     let mut table = [0; 32];

@@ -1,5 +1,6 @@
-//! Look-ups of many keys whose memory accesses overlap: all buckets are asked for, then all items,
-//! then the keys are compared. A wait for memory is paid once for a batch instead of twice a key.
+//! Look-ups and changes of many keys whose memory accesses overlap: all buckets are asked for, then
+//! all items, then the keys are compared. A wait for memory is paid once for a batch instead of
+//! twice a key.
 //!
 //! A loop that asks does nothing else, in as few instructions as can be: a processor looks some 300
 //! instructions ahead, and what it is asked for has to be translated first (every access is to
@@ -10,16 +11,17 @@
 //! behind overflow buckets come a wait later than the others: who needs no order gets them last.
 //!
 //! A batch under the lock of the one partition reads items where they lie; with several partitions,
-//! or with shared reads, it reads copies without a lock (`view.rs`).
+//! or with shared reads, it reads copies without a lock (`view.rs`). Values are stored one after
+//! the other, under one lock as long as the partition stays the same.
 //!
 //! Source: HERD §4.1 (prefetching behind other requests); its successor's passes over a batch.
 
 use super::index::{self, flat_at};
 use super::item::{Item, Origin};
-use super::layout::{Header, Slot, tag_in_slot};
+use super::layout::{Header, PLAIN_KEY_AT, Slot, tag_in_slot};
 use super::partition::{Found, Partition};
 use super::view::{self, Answer, Scratch, View};
-use super::{Cache, Millis, Part};
+use super::{Cache, Entry, Millis, Part, Result};
 use rackpool_hw::window::{Bare, Wide, Window};
 use std::cell::Cell;
 use std::sync::MutexGuard;
@@ -31,9 +33,6 @@ const BATCH: usize = 64;
 /// Behind the first word of an item, the last byte that it pays to ask for before its length is
 /// known.
 pub(crate) const REACH_MAX: u64 = 56;
-
-/// Where the key of an item lies that has nothing beside key and value, from its header on.
-const PLAIN_KEY_AT: u32 = 8;
 
 /// What is known of the keys of a batch so far.
 pub(crate) struct Asked {
@@ -72,6 +71,19 @@ fn hash_of(key: &[u8], seed: u64) -> u64 {
 #[inline(never)]
 fn hash_by_call(key: &[u8], seed: u64) -> u64 {
     xxh3_64_with_seed(key, seed)
+}
+
+/// A value to be stored by [`Cache::set_many`], as [`Cache::set`] takes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Put<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+    /// The caller's flags.
+    pub flags: u32,
+    /// When it expires; 0 = never.
+    pub expires: Millis,
 }
 
 impl Cache {
@@ -174,6 +186,53 @@ impl Cache {
         for keys in keys.chunks(BATCH) {
             view::with_scratch(|scratch| {
                 self.ask_shared(keys, &mut scratch.asked);
+            });
+        }
+    }
+
+    /// Stores `count` values in their order, each as [`Cache::set`] does, with their memory asked
+    /// for together and a partition locked once for those that follow one another there. `f` is
+    /// told how each went, under the lock, and must not call the cache.
+    pub fn set_many<'a>(
+        &self,
+        count: usize,
+        put: impl Fn(usize) -> Put<'a>,
+        now: Millis,
+        mut f: impl FnMut(usize, Result<u64>),
+    ) {
+        if count == 1 {
+            let Put { key, value, flags, expires } = put(0);
+            return f(0, self.set(key, value, flags, expires, now));
+        }
+        for start in (0..count).step_by(BATCH) {
+            let puts = start..count.min(start + BATCH);
+            let mut keys: [&[u8]; BATCH] = [&[]; BATCH];
+            keys.iter_mut().zip(puts.clone()).for_each(|(key, index)| *key = put(index).key);
+            view::with_scratch(|scratch| {
+                let asked = &mut scratch.asked;
+                self.ask_shared(&keys[..puts.len()], asked);
+                let mut held: Option<(usize, MutexGuard<'_, Partition>)> = None;
+                for index in puts {
+                    let Put { key, value, flags, expires } = put(index);
+                    if !self.is_short(key, value) {
+                        drop(held.take());
+                        f(index, self.set(key, value, flags, expires, now));
+                        continue;
+                    }
+                    let hash = asked.hashes[index - start];
+                    let number = self.index_of(hash);
+                    if held.as_ref().is_none_or(|(other, _)| *other != number) {
+                        // Let go first: two threads may come from different sides.
+                        drop(held.take());
+                    }
+                    let partition = match held.take() {
+                        Some((_, partition)) => partition,
+                        None => self.lock(number),
+                    };
+                    let mut entry = Entry::new(partition, key, hash, now);
+                    f(index, entry.put(&[value], flags, expires));
+                    held = Some((number, entry.into_partition()));
+                }
             });
         }
     }

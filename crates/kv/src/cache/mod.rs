@@ -49,6 +49,7 @@ mod view;
 pub use entry::{Entry, Writer};
 pub use error::{Error, Result};
 pub use item::{Item, Meta, Pinned};
+pub use many::Put;
 pub use near::{ReadCost, Speeds, TierRule};
 pub use policy::Policy;
 pub use recover::Recovered;
@@ -502,6 +503,12 @@ impl Cache {
             return self.set_far(key, value, flags, expires, now);
         }
         self.entry(key, now)?.put(&[value], flags, expires)
+    }
+
+    /// Whether it is a key that there may be, and a value that is none of a tier's.
+    #[inline]
+    fn is_short(&self, key: &[u8], value: &[u8]) -> bool {
+        (1..=KEY_BYTES_MAX).contains(&key.len()) && (value.len() as u64) < self.far_bytes_min
     }
 
     /// Stores a value in the tier, which takes its bytes outside the lock.

@@ -183,7 +183,7 @@ impl View {
         reached(Step::Entry);
         let room = u64::from(UNIT_BYTES) - item % u64::from(UNIT_BYTES);
         let (key_at, fields) = match header.is_plain(key.len()) {
-            true => (PLAIN_KEY_AT, Fields::default()),
+            true => (PLAIN_KEY_AT.into(), Fields::default()),
             false => self.fields_of(item, header, key.len(), room, now)?,
         };
         let (value_at, bytes) = (key_at + key.len() as u64, u64::from(header.value_bytes()));

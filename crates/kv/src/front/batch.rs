@@ -11,7 +11,7 @@ use super::output::Output;
 use super::redis;
 use super::resp::{Version, push_bulk_head, push_error, push_null};
 use super::store::Outcome;
-use crate::cache::{Error, Item, Millis};
+use crate::cache::{Error, Item, Millis, Put};
 use crate::constants::{BATCH_KEYS_MAX as KEYS_AT_ONCE, PIN_BYTES_MIN};
 
 /// How the answer to one key looks.
@@ -84,43 +84,21 @@ impl Core {
         let waiting = std::mem::take(&mut self.sets);
         let slice =
             |(start, len): (u32, u32)| &input[start as usize..start as usize + len as usize];
-        for some in waiting.chunks(KEYS_AT_ONCE) {
-            if some.len() > 1 {
-                let mut keys = [&[][..]; KEYS_AT_ONCE];
-                keys.iter_mut().zip(some).for_each(|(key, set)| *key = slice(set.key));
-                self.shared.cache.prefetch(&keys[..some.len()]);
+        let put = |index: usize| {
+            let Set { key, value, flags, expires, .. } = waiting[index];
+            Put { key: slice(key), value: slice(value), flags, expires }
+        };
+        let (out, counters) = (&mut self.out.bytes, &self.shared.counters[self.thread]);
+        self.shared.cache.set_many(waiting.len(), put, self.now, |index, stored| {
+            if let Some(count) = answer_set(out, waiting[index].answer, stored.err()) {
+                counters.add(count, 1);
             }
-            for set in some {
-                let (key, value) = (slice(set.key), slice(set.value));
-                let cache = &self.shared.cache;
-                let stored = cache.set(key, value, set.flags, set.expires, self.now);
-                self.answer_set(set.answer, stored.err());
-            }
-        }
+        });
         let texts = waiting.iter().filter(|set| set.answer != Answer::Resp).count();
         self.add(Count::CmdSet, texts as u64);
         self.add(Count::RespCommands, (waiting.len() - texts) as u64);
         self.sets = waiting;
         self.sets.clear();
-    }
-
-    fn answer_set(&mut self, answer: Answer, error: Option<Error>) {
-        let out = &mut self.out.bytes;
-        match (answer, error) {
-            (Answer::Resp, None) => out.extend_from_slice(b"+OK\r\n"),
-            (Answer::Text, None) => out.extend_from_slice(b"STORED\r\n"),
-            (Answer::Quiet, None) => {}
-            (Answer::Resp, Some(error)) => push_error(out, redis::failed(&error).as_bytes()),
-            (_, Some(error)) => {
-                let outcome = Outcome::of(&error);
-                let too_large = outcome == Outcome::TooLarge;
-                if answer == Answer::Text {
-                    out.extend_from_slice(stored_text(outcome).as_bytes());
-                    out.extend_from_slice(b"\r\n");
-                }
-                self.count(if too_large { Count::TooLarge } else { Count::NoMemory });
-            }
-        }
     }
 
     /// Does the look-ups and changes that wait; their keys lie in `input`.
@@ -170,6 +148,27 @@ impl Core {
         self.batch.keys = waiting;
         self.batch.keys.clear();
     }
+}
+
+/// Answers that a value was stored, or why not; what that counts as.
+#[inline(always)]
+fn answer_set(out: &mut Vec<u8>, answer: Answer, error: Option<Error>) -> Option<Count> {
+    match (answer, error) {
+        (Answer::Resp, None) => out.extend_from_slice(b"+OK\r\n"),
+        (Answer::Text, None) => out.extend_from_slice(b"STORED\r\n"),
+        (Answer::Quiet, None) => {}
+        (Answer::Resp, Some(error)) => push_error(out, redis::failed(&error).as_bytes()),
+        (_, Some(error)) => {
+            let outcome = Outcome::of(&error);
+            if answer == Answer::Text {
+                out.extend_from_slice(stored_text(outcome).as_bytes());
+                out.extend_from_slice(b"\r\n");
+            }
+            let too_large = outcome == Outcome::TooLarge;
+            return Some(if too_large { Count::TooLarge } else { Count::NoMemory });
+        }
+    }
+    None
 }
 
 /// Appends `VALUE key flags len [cas]`, the value and a line end. `false`, and nothing, if the
