@@ -3,7 +3,8 @@
 //! All servers run on one core with one thread, the client (`client.rs`, the same for all) on the
 //! other; slices of ours and theirs take turns. Each figure has the rate and, since the client may
 //! be what is slow, the CPU time that the server spent for a request, from its threads'
-//! `schedstat`. Without peers only ours is measured. Then HERD's fast path to the same server
+//! `schedstat`. Nothing is measured before the servers are done with their own beginnings. Without
+//! peers only ours is measured. Then HERD's fast path to the same server
 //! (`herd.rs`), whose reference is the machine; and, if that is wanted, the systems that HERD is
 //! compared with (`baselines.rs`).
 
@@ -22,7 +23,7 @@ use crate::run::{BenchError, Progress, Size, Steps};
 use client::{Client, Work};
 use servers::{Running, Still};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What `bench kv` measures on.
 pub struct Options<'c> {
@@ -57,6 +58,10 @@ const DEPTH: usize = 32;
 const MULTI_KEYS: usize = 50;
 /// Names the random choices; any other would do.
 const SEED: u64 = 23;
+/// How long servers use next to no processor time before they count as ready.
+const SETTLED_FOR: Duration = Duration::from_millis(200);
+/// Longest wait for that.
+const SETTLED_WITHIN: Duration = Duration::from_secs(20);
 
 fn figures() -> Vec<Figure> {
     let figure = |name, work, resp| Figure { name, work, connections: CONNECTIONS, resp };
@@ -160,6 +165,7 @@ fn measure(
             }
         }
     }
+    settle(all)?;
     report.extra.insert("size".into(), options.size.name().into());
     report.extra.insert("keys".into(), keys.into());
     for figure in &figures {
@@ -174,6 +180,21 @@ fn measure(
     }
     steps.end();
     Ok(report)
+}
+
+/// Waits until no server works on by itself, as ours does while it makes its memory ready: that is
+/// no figure's, and who comes first would pay for it. For [`SETTLED_WITHIN`] at most.
+fn settle(all: &All) -> Result<(), BenchError> {
+    let cpu_ns = || all.servers().map(Running::cpu_ns).sum::<Result<u64, BenchError>>();
+    let start = Instant::now();
+    while start.elapsed() < SETTLED_WITHIN {
+        let before = cpu_ns()?;
+        std::thread::sleep(SETTLED_FOR);
+        if u128::from(cpu_ns()? - before) < SETTLED_FOR.as_nanos() / 50 {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// One server under one figure's load.

@@ -18,7 +18,7 @@
 //! Source: MICA (versions in buckets); optimistic reads as with sequence locks.
 
 use super::Millis;
-use super::index::{self, Shape, TAIL_AT};
+use super::index::{self, Probe, Shape, TAIL_AT};
 use super::layout::{BUCKET_BYTES, Fields, Header, PLAIN_KEY_AT, Slot, UNIT_BYTES, tag_in_slot};
 use super::log::fields_at;
 use super::many::{Asked, REACH_MAX, ask_for_item};
@@ -104,6 +104,24 @@ fn reached(_step: Step) {
     tests::reached(_step);
 }
 
+/// The first entry with the tag of `hash` in the chain that begins with the bucket at `first`.
+#[inline(always)]
+fn entry_in(units: Bare<'_>, first: u64, hash: u64) -> Option<Probe> {
+    let (wide, tag) = (Wide::of_this_processor(), tag_in_slot(hash));
+    let mut bucket = first;
+    for _ in 0..CHAIN_BUCKETS_MAX {
+        let probe = index::probe(units, wide, bucket, &tag);
+        if probe.is_entry {
+            return Some(probe);
+        }
+        bucket = probe.target();
+        if bucket == 0 {
+            break;
+        }
+    }
+    None
+}
+
 impl View {
     pub fn of(partition: &Partition) -> View {
         View {
@@ -170,13 +188,9 @@ impl View {
         reached(Step::Placed);
         let seen = version::begin(&self.units, first + TAIL_AT)?;
         reached(Step::Begun);
-        let wide = Wide::of_this_processor();
-        let probe = index::probe(units, wide, first, &tag_in_slot(hash));
+        let probe = entry_in(units, first, hash)?;
         reached(Step::Matched);
         let item = probe.word.pos().byte();
-        if !probe.is_entry {
-            return None;
-        }
         // The line behind, where small items end, comes together with the first.
         units.prefetch(item + 63);
         let header = Header(units.load(item));

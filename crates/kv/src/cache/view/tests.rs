@@ -376,6 +376,20 @@ fn a_value_is_copied_without_the_lock_with_what_goes_with_it_and_nothing_beyond_
     assert_eq!((copies(1000), copies(4000)), (Some(9), None));
 }
 
+#[test]
+fn a_value_is_copied_without_the_lock_also_of_an_entry_far_down_its_chain() {
+    let options = Options { mode: Mode::Store, memory: 16 << 20, ..options(Policy::Fifo) };
+    let cache = Cache::new(options).unwrap();
+    (0..20_000).for_each(|key| set(&cache, key, 1));
+    let place = Window::heap(64);
+    let copied = |key: &u64| {
+        cache.copy_value(&key.to_le_bytes(), 1, (place.bare(), 0, 64), |_| ()).is_some()
+    };
+    // But for keys behind another one with their tag in the same chain.
+    let count = (0..20_000).filter(copied).count();
+    assert!(count > 19_900, "{count}");
+}
+
 /// What has been stored of a key: {version | whether it was removed since}.
 type Board = [AtomicU64; 64];
 
