@@ -168,7 +168,8 @@ impl Engine {
     }
 
     /// The same in a world that may leave a safeguard out. In ordered slots it is looked `looks`
-    /// times, at once one after the other, if nothing was gathered before.
+    /// times, at once one after the other, if nothing was gathered before; if that is more than
+    /// once, a request that says that it is alone is taken alone.
     #[inline(always)]
     pub(super) fn gather_in(
         &mut self,
