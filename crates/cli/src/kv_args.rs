@@ -1,7 +1,7 @@
 //! The command `kv` as data.
 
 use crate::args::{parse_listen, parse_size};
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use rackpool::FabricChoice;
 use rackpool_hw::numa::Placement;
 use rackpool_kv::cache::{Mode, Policy};
@@ -84,6 +84,7 @@ Examples:
 
 /// Options of `kv`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("door").required(true).multiple(true)))]
 pub struct KvArgs {
     /// Memory of the cache: items, index and everything beside them
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
@@ -92,18 +93,17 @@ pub struct KvArgs {
     #[arg(long, conflicts_with = "warm")]
     pub memory_on_demand: bool,
     /// Serve memcached's protocols; a port alone is one of 127.0.0.1
-    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen,
-          required_unless_present_any = ["resp", "herd", "herd_listen"])]
+    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen, group = "door")]
     pub memcached: Option<SocketAddr>,
     /// Serve Redis's protocol; a port alone is one of 127.0.0.1
-    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
+    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen, group = "door")]
     pub resp: Option<SocketAddr>,
     /// Serve HERD's fast path to processes of this host under this name: shared memory instead of
     /// sockets
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", group = "door")]
     pub herd: Option<String>,
     /// Serve HERD's fast path over the fabric; a port alone is one of 127.0.0.1
-    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
+    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen, group = "door")]
     pub herd_listen: Option<SocketAddr>,
     /// The RDMA device of HERD's fast path over the fabric, NAME[:PORT][/GID]; needs a program that
     /// was built with it

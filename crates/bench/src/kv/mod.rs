@@ -190,7 +190,9 @@ fn settle(all: &All) -> Result<(), BenchError> {
     while start.elapsed() < SETTLED_WITHIN {
         let before = cpu_ns()?;
         std::thread::sleep(SETTLED_FOR);
-        if u128::from(cpu_ns()? - before) < SETTLED_FOR.as_nanos() / 50 {
+        // With a thread that has ended its time is gone.
+        let used_ns = cpu_ns()?.checked_sub(before);
+        if used_ns.is_some_and(|used| u128::from(used) < SETTLED_FOR.as_nanos() / 50) {
             break;
         }
     }
