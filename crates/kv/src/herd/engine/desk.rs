@@ -108,46 +108,29 @@ impl Desk {
         replied(slots.note(taken, (at, (HEAD_BYTES + bytes) as u64)));
     }
 
-    /// Notes that a client has a long value under way.
-    fn note_long(&mut self, client: u32) {
-        if !self.long.contains(&client) {
-            self.long.push(client);
-        }
-    }
-
-    /// Takes a part of a long value; the head of the answer.
-    fn put_part(
+    /// Takes or reads a part of a long value; the head of the answer.
+    fn part(
         &mut self,
         cache: &Cache,
-        taken: &Taken,
-        (key, value): (&[u8], &[u8]),
+        (taken, key, value): (&Taken, &[u8], &[u8]),
         now: Millis,
     ) -> Option<Head> {
-        let slots = self.clients[taken.client as usize].as_mut()?;
+        let Desk { geometry, clients, reply, long } = self;
+        let slots = clients[taken.client as usize].as_mut()?;
         let Some((head, part)) = PartHead::read(value) else {
             return Some(said(taken, (Kind::Malformed, 0)));
         };
-        let stored_with = (taken.head.flags(), taken.head.extra);
-        let what = Long::put(&mut slots.long, cache, (key, &head, part), stored_with, now);
-        self.note_long(taken.client);
-        Some(said(taken, what))
-    }
-
-    /// Reads a part of a long value; the head of the answer.
-    fn get_part(
-        &mut self,
-        cache: &Cache,
-        taken: &Taken,
-        (key, value): (&[u8], &[u8]),
-        now: Millis,
-    ) -> Option<Head> {
-        let slots = self.clients[taken.client as usize].as_mut()?;
-        let Some((head, _)) = PartHead::read(value) else {
-            return Some(said(taken, (Kind::Malformed, 0)));
-        };
-        let (head_to, part_to) = self.reply.split_at_mut(PART_HEAD_BYTES);
-        let part_to = &mut part_to[..part_bytes(&self.geometry)];
-        let head = match Long::get(&mut slots.long, cache, (key, &head), part_to, now) {
+        if !long.contains(&taken.client) {
+            long.push(taken.client);
+        }
+        if taken.work == Work::PutPart {
+            let stored_with = (taken.head.flags(), taken.head.extra);
+            let what = Long::put(&mut slots.long, cache, (key, &head, part), stored_with, now);
+            return Some(said(taken, what));
+        }
+        let (head_to, part_to) = reply.split_at_mut(PART_HEAD_BYTES);
+        let part_to = &mut part_to[..part_bytes(geometry)];
+        Some(match Long::get(&mut slots.long, cache, (key, &head), part_to, now) {
             Ok(Found { head, flags, expires, part }) => {
                 head_to.copy_from_slice(&head.bytes());
                 let value_bytes = (PART_HEAD_BYTES + part.len()) as u16;
@@ -155,9 +138,7 @@ impl Desk {
                 head.with_flags(flags).with_extra(expires)
             }
             Err(what) => said(taken, what),
-        };
-        self.note_long(taken.client);
-        Some(head)
+        })
     }
 
     /// Does what is no look-up, and answers.
@@ -176,13 +157,9 @@ impl Desk {
                 let kind = if cache.remove(key, now) { Kind::Deleted } else { Kind::Missing };
                 Some(said(taken, (kind, 0)))
             }
-            Work::PutPart => {
+            Work::PutPart | Work::GetPart => {
                 tally.add(What::Parts, 1);
-                self.put_part(cache, taken, (key, value), now)
-            }
-            Work::GetPart => {
-                tally.add(What::Parts, 1);
-                self.get_part(cache, taken, (key, value), now)
+                self.part(cache, (taken, key, value), now)
             }
             Work::Refuse => Some(said(taken, (Kind::Malformed, 0))),
             Work::Repeat | Work::Get => {
