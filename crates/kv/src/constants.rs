@@ -94,6 +94,9 @@ pub const HELD_BYTES_MAX: u64 = 512 << 20;
 /// A client that reads nothing of its answers, or sends nothing of a value that it began, for so
 /// long is disconnected, milliseconds.
 pub const STALL_MS_MAX: u64 = 30_000;
+/// How long a client that was told that its conversation ends is waited for, until it ends its side
+/// as well, milliseconds.
+pub const PARTING_MS_MAX: u64 = 5_000;
 /// One part in so many of the cache's memory, divided among the threads, may wait to be sent to
 /// clients, and cannot be used for anything else meanwhile. If it is more …
 pub const KEPT_SHARE_MAX: u64 = 2;

@@ -15,6 +15,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 type Client = StreamOwned<ClientConnection, TcpStream>;
 
@@ -100,6 +101,27 @@ fn values_of_every_length_go_in_and_come_out_encrypted() {
         }
     }
     assert_eq!(rig.server.shared().count(Count::BytesLent), 0);
+}
+
+#[test]
+fn what_was_answered_before_the_end_comes_whatever_is_sent_behind_it() {
+    let rig = Rig::start("end");
+    let mut client = rig.client(rig.server.addrs().0);
+    let len = 500_000;
+    let value = vec![b'v'; len];
+    client.write_all(format!("set v 0 0 {len}\r\n").as_bytes()).unwrap();
+    client.write_all(&value).unwrap();
+    client.write_all(b"\r\n").unwrap();
+    read_to(&mut client, b"STORED\r\n");
+    for _ in 0..2 {
+        client.write_all(b"get v\r\nquit\r\n").unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    read_to(&mut client, format!("VALUE v 0 {len}\r\n").as_bytes());
+    read_to(&mut client, &value);
+    read_to(&mut client, b"\r\nEND\r\n");
+    // The end was said, not only made.
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
 }
 
 #[test]

@@ -3,6 +3,10 @@
 //!
 //! Ordering rule: while answers wait for the client nothing more is read from it, so that what it
 //! can make us hold is bounded by what one read brings and one command answers.
+//!
+//! A conversation that we end is ended on our side alone: what its client has still sent is passed
+//! over until it has read the last answer and ends its side too. A socket that is closed while
+//! something comes in throws away what its client does not have yet.
 
 use super::bursts::{HEAD_BYTES, LONG_BYTES};
 use super::core::Core;
@@ -17,7 +21,7 @@ use crate::constants::{INPUT_BYTES_MAX, READ_BYTES, READS_MAX};
 use rackpool_hw::event::{Interest, Readiness};
 use rackpool_hw::window::{Next, Piece, SEND_PIECES_MAX, send_gather};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
+use rustix::net::{SendFlags, Shutdown, send, shutdown};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -45,6 +49,8 @@ pub struct Connection {
     is_neighbour: bool,
     /// Whether the socket may hold something that nobody will be told of again.
     has_left: bool,
+    /// Once everything is said: bytes that its client may still send, which nobody hears.
+    parting: Option<usize>,
     /// When something was last read or sent.
     pub active: Millis,
     /// What the poller waits for.
@@ -73,6 +79,7 @@ impl Connection {
             channel,
             is_neighbour,
             has_left: false,
+            parting: None,
             active: now,
             interest: Interest::Edges,
         }
@@ -103,8 +110,16 @@ impl Connection {
         !self.output.is_empty() || self.channel.has_output()
     }
 
+    /// Whether only the client's own end is awaited.
+    pub fn is_parting(&self) -> bool {
+        self.parting.is_some()
+    }
+
     /// Reads, understands and answers what there is; `buffer` is the worker's.
     pub fn serve(&mut self, core: &mut Core, buffer: &mut [u8], event: &Readiness) -> Fate {
+        if let Some(left) = self.parting {
+            return self.pass_over(left, buffer);
+        }
         if self.is_stuck() && !event.writable && !event.closed {
             // It goes on to talk and takes nothing.
             return self.fate();
@@ -149,11 +164,11 @@ impl Connection {
         self.resume(core);
     }
 
-    fn fate(&self) -> Fate {
+    fn fate(&mut self) -> Fate {
         match (self.is_stuck(), self.session.is_closing()) {
             // The socket took no more, so it tells when it does.
             (true, _) => Fate::Wait(Interest::Edges),
-            (false, true) => Fate::End,
+            (false, true) => self.part(),
             // Nobody says again that it has come: the socket, which takes answers, wakes us.
             (false, false) if self.channel.has_input() || self.has_more() => {
                 Fate::Wait(Interest::Write)
@@ -165,7 +180,42 @@ impl Connection {
 
     /// Says goodbye where the client expects it.
     pub fn end(&mut self) {
-        self.channel.end(&self.fd);
+        if !self.is_parting() {
+            self.channel.end(&self.fd);
+        }
+    }
+
+    /// Ends our side and forgets what has come, before the connection is closed.
+    pub fn leave(&mut self, buffer: &mut [u8]) {
+        if self.part() != Fate::End {
+            self.pass_over(INPUT_BYTES_MAX, buffer);
+        }
+    }
+
+    /// Ends our side, behind the last answer.
+    fn part(&mut self) -> Fate {
+        self.end();
+        self.rest = Vec::new();
+        self.parting = Some(INPUT_BYTES_MAX);
+        match shutdown(&self.fd, Shutdown::Write) {
+            // Told at once of what is there already, and of each end.
+            Ok(()) => Fate::Wait(Interest::Read),
+            Err(_) => Fate::End,
+        }
+    }
+
+    /// Reads what comes, of which `left` bytes may, and forgets it.
+    fn pass_over(&mut self, mut left: usize, buffer: &mut [u8]) -> Fate {
+        for _ in 0..READS_MAX {
+            match rustix::io::read(&self.fd, &mut *buffer) {
+                Ok(count) if 0 < count && count < left => left -= count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Ok(_) | Err(_) => return Fate::End,
+            }
+        }
+        self.parting = Some(left);
+        Fate::Wait(Interest::Read)
     }
 
     /// Reads into the worker's buffer; only what is not understood yet is kept.

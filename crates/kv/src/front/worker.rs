@@ -10,7 +10,7 @@ use super::resp::Args;
 use super::session::Session;
 use super::tls::Channel;
 use crate::cache::Millis;
-use crate::constants::{KEPT_SHARE_MAX, READ_BYTES};
+use crate::constants::{KEPT_SHARE_MAX, PARTING_MS_MAX, READ_BYTES};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
@@ -137,10 +137,12 @@ impl<'i> Worker<'i> {
         loop {
             let left = FINISH_MAX.saturating_sub(start.elapsed());
             for index in 0..self.connections.len() {
-                let owed = self.connections[index].as_ref().is_some_and(|one| one.is_stuck());
-                if !owed || left.is_zero() {
-                    self.end(index);
+                match &mut self.connections[index] {
+                    Some(one) if one.is_stuck() && !left.is_zero() => continue,
+                    Some(one) if !one.is_stuck() => one.leave(&mut self.buffer),
+                    _ => {}
                 }
+                self.end(index);
             }
             if self.connections.iter().all(Option::is_none) {
                 return Ok(());
@@ -243,6 +245,10 @@ impl<'i> Worker<'i> {
             let Some(connection) = &self.connections[index] else { continue };
             let silent = now.saturating_sub(connection.active);
             let has_stalled = silent > settings.stall_ms;
+            if connection.is_parting() && silent > PARTING_MS_MAX {
+                self.end(index);
+                continue;
+            }
             let why = if has_stalled && connection.is_stuck() {
                 Count::SlowReaders
             } else if has_stalled && connection.is_receiving() {
