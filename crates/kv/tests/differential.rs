@@ -1,10 +1,10 @@
 //! Random streams of commands, split at random bytes, to ours and to Debian's memcached and
 //! redis-server: every reply is compared. What may differ is named where it is excused: versions of
 //! items (the same relation between them must hold), seconds left (by one), and memcached's finding
-//! that a number from 2^63 on is none: it looks for a minus sign also in what lies behind the item.
-//!
 //! that a number from 2^63 on is none: it looks for a minus sign also in what lies behind an item.
-//! another one, or to repeat it, `--door N` for one protocol (text, meta, binary, RESP).
+//!
+//! `cargo test -p rackpool-kv --test differential -- --streams N` for a run of another length,
+//! `--seed N` for others or to repeat them, `--door N` for one protocol (text, meta, binary, RESP).
 
 mod peers;
 mod streams;
@@ -19,6 +19,9 @@ use streams::{Part, Stream};
 /// Streams of an ordinary run.
 const STREAMS: usize = 200_000;
 
+/// Streams of a thousand, at most, in which memcached may take a number for none.
+const EXCUSED_OF_1000: usize = 1;
+
 fn main() {
     let Some([count, seed, only]) = peers::numbers(["--streams", "--seed", "--door"]) else {
         return;
@@ -26,6 +29,7 @@ fn main() {
     let (count, seed) = (count.map_or(STREAMS, |count| count as usize), seed.unwrap_or(1));
     println!("differential: {count} streams, seed {seed}");
     let (Some(memcached), Some(redis)) = (peers::memcached(1), peers::redis()) else { return };
+    use_old_versions_up(memcached.addr);
     let settings = Settings { value_bytes_max: 1 << 20, ..Settings::default() };
     let server = peers::ours(settings);
     let (our_memcached, our_resp) = server.addrs();
@@ -35,7 +39,7 @@ fn main() {
         (streams::binary, our_memcached.unwrap(), memcached.addr),
         (streams::resp, our_resp.unwrap(), redis.addr),
     ];
-    let mut commands = 0;
+    let (mut commands, mut excused) = (0, 0);
     for (place, (make, ours, theirs)) in doors.into_iter().enumerate() {
         if only.is_some_and(|only| only != place as u64) {
             continue;
@@ -44,7 +48,8 @@ fn main() {
         if theirs == redis.addr {
             server.shared().cache.clear(0);
         }
-        let mut pair = Pair::new(ours, theirs);
+        let numbers = (theirs == memcached.addr).then(|| connect(theirs));
+        let mut pair = Pair::new(ours, theirs, numbers);
         for index in 0..count / doors.len() {
             let seed = seed.wrapping_mul(1_000_003) + (place * count + index) as u64;
             let mut rng = Rng(seed);
@@ -54,9 +59,15 @@ fn main() {
                 panic!("door {place}, stream {index}, seed {seed}: {difference}");
             }
         }
+        excused += pair.excused;
     }
     println!("differential: {count} streams, {commands} commands, no difference");
+    println!("differential: memcached took a number from 2^63 on for none in {excused} streams");
+    assert!(excused <= count * EXCUSED_OF_1000 / 1000 + 1, "that is more than its defect makes");
 }
+
+/// A version that no item has any more: memcached counts from 1 on, and as many were stored before.
+const OLD_CAS: u64 = 7;
 
 /// Keys of numbers.
 const NUMBERS: [&str; 12] = [
@@ -64,24 +75,32 @@ const NUMBERS: [&str; 12] = [
     "binnum1", "binnum2", "binnum3",
 ];
 
-/// Whether a memcached holds a number from 2^63 on, which it may take for none.
-fn holds_a_long_number(addr: SocketAddr) -> bool {
-    let ask = format!("get {}\r\n", NUMBERS.join(" "));
-    let answer = peers::ask(&mut connect(addr), ask.as_bytes(), b"END\r\n");
-    long_numbers(&answer) > 0
+/// Numbers that a memcached holds.
+fn held_numbers(stream: &mut TcpStream) -> Vec<u8> {
+    peers::ask(stream, format!("get {}\r\n", NUMBERS.join(" ")).as_bytes(), b"END\r\n")
 }
 
 /// Numbers from 2^63 on in what was said.
-fn long_numbers(all: &[u8]) -> usize {
+fn long_numbers(all: &[u8]) -> Vec<u64> {
     let words = all.split(|letter| !letter.is_ascii_digit()).filter_map(number);
-    words.filter(|value| value >> 63 == 1).count()
+    words.filter(|value| value >> 63 == 1).collect()
 }
 
-/// Whether memcached said so, or shows a number from 2^63 on that we have counted on from.
+/// Whether memcached said that it took a number for none, or what we and it have said shows that we
+/// have counted on from a long one and it has not.
 fn took_a_number_for_none(ours: &[u8], theirs: &[u8]) -> bool {
     let refusals =
         |all: &[u8]| String::from_utf8_lossy(all).to_lowercase().matches("non-numeric").count();
-    refusals(theirs) > refusals(ours) || long_numbers(theirs) > long_numbers(ours)
+    refusals(theirs) > refusals(ours) || long_numbers(theirs) != long_numbers(ours)
+}
+
+/// Uses versions up to [`OLD_CAS`] up.
+fn use_old_versions_up(memcached: SocketAddr) {
+    let mut stream = connect(memcached);
+    for _ in 0..=OLD_CAS {
+        assert_eq!(peers::ask(&mut stream, b"set old 0 0 1\r\nx\r\n", b"\r\n"), b"STORED\r\n");
+    }
+    assert_eq!(peers::ask(&mut stream, b"delete old\r\n", b"\r\n"), b"DELETED\r\n");
 }
 
 fn forget_numbers(addr: SocketAddr) {
@@ -119,7 +138,7 @@ impl Side {
             match part {
                 Part::Bytes(some) => bytes.extend_from_slice(some),
                 Part::Cas { key, old, binary } => {
-                    let (last, before) = self.cas.get(key).copied().unwrap_or((7, 7));
+                    let (last, before) = self.cas.get(key).copied().unwrap_or((OLD_CAS, OLD_CAS));
                     let cas = if *old { before } else { last };
                     match binary {
                         true => bytes.extend_from_slice(&cas.to_be_bytes()),
@@ -165,17 +184,24 @@ struct Pair {
     /// Versions that stand for each other.
     forth: HashMap<u64, u64>,
     back: HashMap<u64, u64>,
+    /// Where numbers of their server are asked for, if that is a memcached.
+    numbers: Option<TcpStream>,
+    /// Streams that differed because memcached took a number for none.
+    excused: usize,
 }
 
 impl Pair {
-    fn new(ours: SocketAddr, theirs: SocketAddr) -> Self {
+    fn new(ours: SocketAddr, theirs: SocketAddr, numbers: Option<TcpStream>) -> Self {
         let (forth, back) = (HashMap::new(), HashMap::new());
-        Self { ours: Side::new(ours), theirs: Side::new(theirs), forth, back }
+        let (ours, theirs) = (Side::new(ours), Side::new(theirs));
+        Self { ours, theirs, forth, back, numbers, excused: 0 }
     }
 
     fn run(&mut self, stream: &Stream, rng: &mut Rng) -> Result<(), String> {
         let count = rng.below(4);
         let splits: Vec<u64> = (0..count).map(|_| rng.next()).collect();
+        // Before, since what the stream does may leave no trace of it.
+        let held = self.numbers.as_mut().map(held_numbers);
         let (ours, our_silence) = self.ours.exchange(stream, &splits);
         let (theirs, their_silence) = self.theirs.exchange(stream, &splits);
         if rng.chance(40) {
@@ -188,12 +214,13 @@ impl Pair {
             true => self.same_packets(stream, &ours, &theirs),
             false => self.same_text(&ours, &theirs),
         };
-        let long = |all: &[u8]| long_numbers(all) > 0;
+        let is_long = |all: &[u8]| !long_numbers(all).is_empty();
         if same.is_err()
+            && let Some(held) = held
             && took_a_number_for_none(&ours, &theirs)
-            && (long(&theirs) || long(&self.theirs.sent) || holds_a_long_number(self.theirs.addr))
+            && [&held, &self.theirs.sent, &ours, &theirs].into_iter().any(|all| is_long(all))
         {
-            println!("differential: memcached took a number from 2^63 on for none");
+            self.excused += 1;
             forget_numbers(self.ours.addr);
             forget_numbers(self.theirs.addr);
             return Ok(());
