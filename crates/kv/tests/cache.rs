@@ -432,11 +432,13 @@ proptest! {
         ops in prop::collection::vec(op(120_000, 2000), 1..1500),
         policy in 0..POLICIES.len(),
         partitions in 1_u32..4,
+        // Of 40 units, a partition makes rounds in steps.
+        units in prop_oneof![Just(12), Just(40)],
         keeps_access in any::<bool>(),
         shared_reads in any::<bool>(),
     ) {
         let policy = POLICIES[policy];
-        let options = Options { policy, keeps_access, shared_reads, ..options(partitions, 12) };
+        let options = Options { policy, keeps_access, shared_reads, ..options(partitions, units) };
         let mut bed = Bed::new(options, true);
         ops.iter().for_each(|op| bed.run(op));
         bed.finish(2100);

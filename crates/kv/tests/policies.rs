@@ -1,6 +1,6 @@
 //! What each policy promises: who stays when room is needed, and what that costs for each item.
 
-use rackpool_kv::cache::{Cache, Mode, Options, Policy};
+use rackpool_kv::cache::{Cache, Error, Item, Mode, Options, Policy};
 
 const VALUE: [u8; 400] = [7; 400];
 
@@ -114,6 +114,68 @@ fn tiny_lfu_keeps_what_was_asked_for_most_also_before_it_came() {
     press(&cache, 300_000, 6000);
     let (asked, strangers) = (share(&cache, asked), share(&cache, strangers));
     assert!(asked > 0.9 && strangers < 0.5, "{asked} and {strangers}");
+}
+
+#[test]
+fn a_change_takes_a_round_on_by_little_and_none_waits_for_a_whole_one() {
+    let cache =
+        Cache::new(Options { memory: 8 << 20, partitions: 1, ..Options::default() }).unwrap();
+    let (mut gone, mut most, mut rounds) = (0, 0, 0);
+    for key in 0..400_000_u64 {
+        cache.set(&key.to_le_bytes(), b"as long as its key, twice", 0, 0, 1).unwrap();
+        ask(&cache, key % 50_000);
+        let stats = cache.stats();
+        most = most.max(stats.evictions + stats.moved - gone);
+        rounds += u64::from(gone != stats.evictions + stats.moved);
+        gone = stats.evictions + stats.moved;
+    }
+    // One is 40 bytes; 4096 are gone through at once, or 16 times what was stored.
+    assert!(gone > 400_000 && rounds > 5000, "{gone} by {rounds} changes");
+    assert!(most <= 4096 / 40 + 17, "{most} by one change");
+}
+
+fn holds(item: &Item<'_>, value: &[u8]) -> bool {
+    let mut held = Vec::new();
+    item.append_to(&mut held).unwrap();
+    held == value
+}
+
+#[test]
+fn a_value_that_is_late_for_a_round_of_eviction_is_stored_or_evicted_at_each_of_its_steps() {
+    let cache = cache(Policy::TinyLfu);
+    let mut others = 0_u64;
+    let mut others_come = |count: u64| {
+        for key in others..others + count {
+            cache.set(&key.to_le_bytes(), &key.to_be_bytes(), 0, 0, 1).unwrap();
+        }
+        others += count;
+        // What is there is right.
+        for key in others.saturating_sub(100_000)..others {
+            cache.get(&key.to_le_bytes(), 1, |item| assert!(holds(item, &key.to_be_bytes())));
+        }
+    };
+    others_come(100_000);
+    let (mut stored, mut evicted) = (0, 0);
+    for late in 0..120_u64 {
+        let value = vec![late as u8; if late % 3 == 0 { 10_000 } else { 300 }];
+        let mut writer = cache.reserve(b"late", value.len() as u64, 0, 0, 1).unwrap();
+        others_come(late * 67);
+        writer.write(&value);
+        if late % 4 == 1 {
+            drop(writer);
+            continue;
+        }
+        match writer.commit(&cache, 1) {
+            Ok(_) => {
+                cache.get(b"late", 1, |item| assert!(holds(item, &value))).expect("just stored");
+                stored += 1;
+            }
+            Err(Error::Evicted { .. }) => evicted += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    others_come(100_000);
+    assert!(stored > 10 && evicted > 10, "{stored} stored, {evicted} evicted");
 }
 
 #[test]

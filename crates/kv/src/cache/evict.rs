@@ -3,7 +3,10 @@
 //! compacted, if that gains memory and all that lives in them can be moved.
 //!
 //! A round may use free units for what it moves before it gives others back; with none free, the
-//! oldest segment is dropped as it is.
+//! oldest segment is dropped as it is. TinyLFU's rounds, the only ones of several segments, are
+//! made in steps (`evict/round.rs`).
+
+mod round;
 
 use super::layout::{Header, Pos, Slot, UNIT_BYTES};
 use super::log::Draft;
@@ -11,6 +14,7 @@ use super::partition::{Found, Partition};
 use super::policy::Policy;
 use super::segments::Stream;
 use super::{Millis, Mode};
+pub(crate) use round::Round;
 
 /// Share of a segment that must be dead before it is compacted, percent: less would move much to
 /// gain little.
@@ -21,20 +25,6 @@ const DEAD_BYTES_MIN: u32 = UNIT_BYTES / 100 * DEAD_PERCENT_MIN;
 const CANDIDATES: usize = 16;
 /// Share of the segments that S3-FIFO's small queue may have, percent.
 const SMALL_PERCENT: u64 = 10;
-/// Share of the segments that TinyLFU's window may have, percent.
-const WINDOW_PERCENT: u64 = 2;
-/// Segments of the main queue that a segment of the window competes with. More choose better, and
-/// move more.
-pub(crate) const COMPETITORS: usize = 3;
-
-/// An item that TinyLFU weighs.
-struct Weighed {
-    score: f64,
-    bytes: u64,
-    hash: u64,
-    pos: Pos,
-}
-
 impl Partition {
     /// The stream that a new item goes to.
     pub(crate) fn stream_for(&mut self, draft: &Draft<'_>) -> Stream {
@@ -49,6 +39,9 @@ impl Partition {
         if self.mode == Mode::Store {
             return self.compact(now);
         }
+        if self.round.is_open() {
+            return self.finish_round(now);
+        }
         if self.segments.free_count() == 0 {
             // Moving needs a unit.
             return self.drop_oldest();
@@ -58,7 +51,7 @@ impl Partition {
             Policy::FifoReinsertion { threshold } => self.reinsert(threshold, now),
             Policy::Sieve => self.sieve(now),
             Policy::S3Fifo => self.s3_fifo(now),
-            Policy::TinyLfu => self.tiny_lfu(now),
+            Policy::TinyLfu => self.finish_round(now),
         }
     }
 
@@ -113,66 +106,6 @@ impl Partition {
         true
     }
 
-    fn tiny_lfu(&mut self, now: Millis) -> bool {
-        let (window, main) = (self.segments.queue_count(0), self.segments.queue_count(1));
-        let limit = ((window + main) * WINDOW_PERCENT / 100).max(1);
-        let mut units = Vec::with_capacity(COMPETITORS + 1);
-        // At first everything is in the window: its segments compete with each other.
-        let from_window = if window > 2 * limit { COMPETITORS + 1 } else { 1 };
-        if window > limit {
-            self.take_oldest(0, from_window, &mut units);
-        }
-        self.take_oldest(1, COMPETITORS + 1 - units.len(), &mut units);
-        if units.is_empty() {
-            return false;
-        }
-        self.disturbances += 1;
-        let mut items = Vec::new();
-        // All leave before any is looked at: what dies in one may have pieces in the next.
-        units.iter().for_each(|unit| self.segments.leave(*unit));
-        units.iter().for_each(|unit| self.weigh(*unit, now, &mut items));
-        items.sort_by(|a, b| b.score.total_cmp(&a.score));
-        let total: u64 = items.iter().map(|item| item.bytes).sum();
-        // One unit at least has to come out of this.
-        let mut left = total.saturating_sub(u64::from(UNIT_BYTES));
-        for Weighed { bytes, hash, pos, .. } in items {
-            let header = self.header(pos);
-            let found = self.index.find(hash, |slot| slot.pos() == pos);
-            let (at, slot) = found.expect("a live item has an entry");
-            if bytes <= left && self.may_move(pos, header, Stream::Main) {
-                left -= bytes;
-                self.keep((at, slot.with_freq(0)), hash, Stream::Main, now);
-            } else {
-                self.stats.evictions += 1;
-                self.remove(hash, (at, slot));
-            }
-        }
-        units.into_iter().for_each(|unit| self.segments.release(unit));
-        true
-    }
-
-    fn take_oldest(&self, queue: u8, count: usize, units: &mut Vec<u32>) {
-        let mut next = self.segments.oldest(queue);
-        for _ in 0..count {
-            let Some(unit) = next else { return };
-            units.push(unit);
-            next = self.segments.after(unit);
-        }
-    }
-
-    /// Weighs all items of a segment: the uses that their entries gathered go to the sketch.
-    fn weigh(&mut self, unit: u32, now: Millis, items: &mut Vec<Weighed>) {
-        self.walk(unit, |partition, pos, header| {
-            let Some((hash, (_, slot))) = partition.judged(pos, header, now) else { return };
-            partition.policy_state.sketch.count(hash, slot.freq() as u8);
-            let uses = f64::from(partition.policy_state.sketch.estimate(hash));
-            let bytes = partition.bytes_of(pos, header);
-            // A key that was asked for once may never come again.
-            let score = (uses - 0.8).max(0.02) / (bytes as f64 + 16.0);
-            items.push(Weighed { score, bytes, hash, pos });
-        });
-    }
-
     /// Judges all items of a segment and gives it back: `judge` says to which stream an item goes,
     /// and with what slot, or that it is dropped.
     fn judge_segment(
@@ -200,14 +133,24 @@ impl Partition {
 
     /// The entry of an item that is to be judged; what is none, or has expired, is dealt with.
     fn judged(&mut self, pos: Pos, header: Header, now: Millis) -> Option<(u64, Found)> {
-        if header.has(Header::PIECE) {
+        let hash = self.hash_of_live(pos, header)?;
+        self.live_entry(hash, pos, now).map(|found| (hash, found))
+    }
+
+    /// The hash of an item that is to be judged; what is none is dealt with.
+    fn hash_of_live(&mut self, pos: Pos, header: Header) -> Option<u64> {
+        if header.has(Header::DEAD | Header::PIECE) {
             return None;
         }
         if header.has(Header::RESERVED) {
             self.kill(pos);
             return None;
         }
-        let hash = self.hash_at(pos, header);
+        Some(self.hash_at(pos, header))
+    }
+
+    /// The entry of a live item, unless it has expired: then it is taken out.
+    fn live_entry(&mut self, hash: u64, pos: Pos, now: Millis) -> Option<Found> {
         let found = self.index.find(hash, |slot| slot.pos() == pos);
         let found = found.expect("a live item has an entry");
         if self.is_expired(pos, now) {
@@ -215,7 +158,7 @@ impl Partition {
             self.remove(hash, found);
             return None;
         }
-        Some((hash, found))
+        Some(found)
     }
 
     fn keep(&mut self, found: Found, hash: u64, stream: Stream, now: Millis) {

@@ -5,12 +5,13 @@
 //! anything has changed. Called by `mod.rs` and `entry.rs`, which hold the lock.
 
 use super::error::{Error, Result};
+use super::evict::Round;
 use super::index::{Index, Room, Shape, next_of, probe};
 use super::item::Item;
 use super::layout::{Fields, Header, Pos, Slot, UNIT_BYTES, UNIT_SHIFT, tag_in_slot, tag_of};
 use super::log::{Draft, Placed, check_of, hash_of};
 use super::policy::{Policy, PolicyState};
-use super::segments::{Segments, Stream, TABLE_ENTRY_BYTES};
+use super::segments::{Kind, Segment, Segments, Stream, TABLE_ENTRY_BYTES};
 use super::stats::Stats;
 use super::tier::{FarValue, REFERENCE_BYTES, Shelf};
 use super::{EXPIRES_MAX, Millis, Mode, Options};
@@ -68,6 +69,10 @@ pub(crate) struct Partition {
     pub freq_max: u64,
     /// Free units that are kept for moving items.
     reserve_units: usize,
+    /// Free units below which a round of eviction begins ahead.
+    pub ahead_units: usize,
+    /// The round of eviction that has begun.
+    pub round: Round,
     pub policy_state: PolicyState,
     pub mode: Mode,
     pub stats: Stats,
@@ -139,13 +144,16 @@ impl Partition {
             })
             .collect();
         assert_eq!(first[0], 0, "no item lies in unit 0");
+        let reserve_units = options.policy.reserve_units(options.mode, units);
         Partition {
+            ahead_units: Partition::units_ahead(options, units, reserve_units),
+            round: Round::default(),
             index: Index::new(units_window.clone(), first, !options.is_lossy),
             units: units_window,
             segments,
             policy: options.policy,
             freq_max: options.policy.freq_max(),
-            reserve_units: options.policy.reserve_units(options.mode, units),
+            reserve_units,
             policy_state: PolicyState::new(options.policy, units),
             mode: options.mode,
             stats: Stats::default(),
@@ -396,7 +404,9 @@ impl Partition {
         now: Millis,
     ) -> Result<Found> {
         let found = self.prepare_entry(draft, found, now);
-        if placed.pieces().any(|piece| self.segments.get(piece.unit).seq != piece.seq) {
+        // What was written into a segment that leaves is killed or will be.
+        let is_gone = |segment: &Segment, seq| segment.seq != seq || segment.kind == Kind::Leaving;
+        if placed.pieces().any(|piece| is_gone(self.segments.get(piece.unit), piece.seq)) {
             return Err(Error::Evicted { bytes: draft.value_bytes });
         }
         let room = self.entry_room(draft, found)?;
@@ -407,7 +417,8 @@ impl Partition {
 
     /// Kills what a writer left behind.
     fn abandon(&mut self, head: Pos, seq: u64) {
-        if self.segments.get(head.unit()).seq == seq {
+        let is_here = self.segments.get(head.unit()).seq == seq;
+        if is_here && !self.header(head).has(Header::DEAD) {
             self.kill(head);
         }
     }
@@ -446,6 +457,7 @@ impl Partition {
         }
         let before = self.disturbances;
         self.collect(now);
+        self.tend(draft.whole_bytes(), now);
         let stream = self.stream_for(draft);
         let class = self.segments.class_of(draft.fields.expires, now);
         self.make_place(draft, (stream, class), now)?;
@@ -731,6 +743,7 @@ impl Partition {
     /// Empties it.
     pub fn clear(&mut self) {
         self.disturbances += 1;
+        self.round = Round::default();
         self.segments.clear();
         self.index.clear();
         self.policy_state.clear();

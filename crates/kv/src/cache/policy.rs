@@ -8,7 +8,6 @@
 //! Source: HERD (FIFO), MICA (FIFO with reinsertion), SIEVE, S3-FIFO, TinyLFU.
 
 use super::error::Result;
-use super::evict::COMPETITORS;
 use super::layout::FREQ_MAX;
 use super::{Mode, check};
 use std::sync::Arc;
@@ -63,7 +62,8 @@ impl Policy {
     /// Free units that it needs for what it moves before it gives others back.
     pub(crate) fn reserve_units(self, mode: Mode, units: u64) -> usize {
         match self {
-            Policy::TinyLfu if mode == Mode::Cache => (COMPETITORS + 1).min(units as usize / 8),
+            // Each of the segments that it weighs comes back as soon as it is judged.
+            Policy::TinyLfu if mode == Mode::Cache => 2.min(units as usize / 8),
             // What is compacted may grow: items whose cas was told keep it then.
             _ if mode == Mode::Store => 2,
             _ => 1,

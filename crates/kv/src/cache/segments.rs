@@ -469,8 +469,11 @@ impl Segments {
     /// Gives all segments back.
     pub fn clear(&mut self) {
         for unit in 0..self.of.len() as u32 {
-            if self.of[unit as usize].seq != 0 {
-                self.leave(unit);
+            let segment = &self.of[unit as usize];
+            if segment.seq != 0 {
+                if segment.kind != Kind::Leaving {
+                    self.leave(unit);
+                }
                 self.release(unit);
             }
         }

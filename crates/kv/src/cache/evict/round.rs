@@ -1,0 +1,275 @@
+//! A round of TinyLFU: what leaves the window is weighed against the oldest of the rest, and what
+//! is worth least goes, a unit's bytes of it.
+//!
+//! A round goes twice through some thousand small items, so it is made in steps: it begins before
+//! room is needed, and each change takes it on in proportion to the bytes that it stores. Only a
+//! change that finds no room before it has ended waits for the rest of it. Between two steps its
+//! segments have left (nothing comes to them, and they are given back by nobody else), and their
+//! items can be read, replaced and removed as all others.
+//!
+//! No item is sorted: the ranks of scores are sixteenths of an octave, and the bytes of each rank
+//! tell which is the last that stays.
+//!
+//! Called by `partition.rs` beside each change, and by `evict.rs` for a whole one.
+
+use crate::cache::layout::{Header, Pos, UNIT_BYTES};
+use crate::cache::partition::Partition;
+use crate::cache::policy::Policy;
+use crate::cache::segments::Stream;
+use crate::cache::{Millis, Mode, Options};
+
+/// Share of the segments that the window may have, percent.
+const WINDOW_PERCENT: u64 = 2;
+/// Segments of the main queue that a segment of the window competes with. More choose better, and
+/// move more.
+const COMPETITORS: usize = 3;
+/// Bytes that are gone through for each one that is stored. A round that frees a unit goes through
+/// four of them twice; so it ends while half a unit is stored.
+const PACE: u64 = 16;
+/// Bytes that are gone through in one step, or more: some hundred small items, whose entries come
+/// from memory side by side.
+const STEP_BYTES: u64 = 4096;
+/// Free units beside the reserve with which the next round begins. A change needs two.
+const UNITS_AHEAD: usize = 3;
+/// Fewest units of a partition that begins rounds ahead; below, so many are too large a share.
+const AHEAD_UNITS_MIN: u64 = 32;
+/// Items whose entries are asked for ahead.
+const BATCH: usize = 32;
+/// Ranks of scores …
+const RANKS: usize = 1024;
+/// … of which the lowest is that of 2^-44, less than that of any value.
+const RANK_MIN: u32 = (127 - 44) << 4;
+
+/// An item that was weighed.
+#[derive(Clone, Copy, Debug)]
+struct Weighed {
+    hash: u64,
+    pos: Pos,
+    bytes: u64,
+    rank: u16,
+    /// Uses that went to the sketch.
+    uses: u8,
+}
+
+/// A round that has begun; without segments, none.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    /// Its segments, in the order in which they are gone through: of one queue older ones first, so
+    /// that a further piece of an item never leaves before its head.
+    units: Vec<u32>,
+    step: Step,
+    /// Bytes that are to be gone through for what was stored since the last step.
+    owed: u64,
+    weighed: Vec<Weighed>,
+    /// Bytes of the items of each rank.
+    bytes_of_rank: Vec<u64>,
+}
+
+/// What comes next.
+#[derive(Debug)]
+enum Step {
+    /// Weighing what lies here in this one of the segments.
+    Weigh { index: usize, offset: u32 },
+    /// Judging this one of those that were weighed.
+    Judge { next: usize, last: LastRank },
+}
+
+impl Default for Step {
+    fn default() -> Self {
+        Step::Weigh { index: 0, offset: 0 }
+    }
+}
+
+/// The last rank that stays, and how many bytes of it.
+#[derive(Debug)]
+struct LastRank {
+    rank: u16,
+    bytes: u64,
+}
+
+impl LastRank {
+    fn keeps(&mut self, item: &Weighed) -> bool {
+        let is_last = item.rank == self.rank && item.bytes <= self.bytes;
+        if is_last {
+            self.bytes -= item.bytes;
+        }
+        is_last || item.rank > self.rank
+    }
+}
+
+/// The rank of an item that is asked for so often; as more is worth less, for its bytes.
+fn rank(uses: u8, bytes: u64) -> u16 {
+    // A key that was asked for once may never come again.
+    let score = (f32::from(uses) - 0.8).max(0.02) / (bytes as f32 + 16.0);
+    (score.to_bits() >> 19).saturating_sub(RANK_MIN).min(RANKS as u32 - 1) as u16
+}
+
+impl Round {
+    /// Whether it has begun and not ended.
+    pub fn is_open(&self) -> bool {
+        !self.units.is_empty()
+    }
+
+    /// Adds an item up.
+    fn add(&mut self, item: Weighed) {
+        self.bytes_of_rank[usize::from(item.rank)] += item.bytes;
+        self.weighed.push(item);
+    }
+
+    /// The last rank that stays: one unit at least has to come out of this.
+    fn last_rank(&self) -> LastRank {
+        // What is dead is not counted: to let as much more stay gives no unit back in some rounds,
+        // and misses more where values are long.
+        let total: u64 = self.bytes_of_rank.iter().sum();
+        let mut bytes = total.saturating_sub(u64::from(UNIT_BYTES));
+        for (rank, of_rank) in self.bytes_of_rank.iter().enumerate().rev() {
+            match bytes.checked_sub(*of_rank) {
+                Some(left) => bytes = left,
+                None => return LastRank { rank: rank as u16, bytes },
+            }
+        }
+        LastRank { rank: 0, bytes }
+    }
+}
+
+impl Partition {
+    /// Goes on with a round, or begins one if units run short, beside a change that stores so many
+    /// bytes.
+    #[inline]
+    pub(crate) fn tend(&mut self, bytes: u64, now: Millis) {
+        if self.round.is_open() {
+            self.round.owed += PACE * bytes;
+            if self.round.owed >= STEP_BYTES {
+                self.go_on(self.round.owed, now);
+            }
+        } else if self.segments.free_count() < self.ahead_units && !self.is_recovering {
+            self.begin_round();
+        }
+    }
+
+    /// Free units below which a round begins ahead, none for policies without rounds.
+    pub(crate) fn units_ahead(options: &Options, units: u64, reserve: usize) -> usize {
+        let has_rounds = options.policy == Policy::TinyLfu && options.mode == Mode::Cache;
+        if has_rounds && units >= AHEAD_UNITS_MIN { reserve + UNITS_AHEAD } else { 0 }
+    }
+
+    /// A whole round, or the rest of the one that has begun. `false` if there is nothing to weigh.
+    pub(crate) fn finish_round(&mut self, now: Millis) -> bool {
+        if !self.round.is_open() {
+            self.begin_round();
+        }
+        let has_begun = self.round.is_open();
+        self.go_on(u64::MAX, now);
+        has_begun
+    }
+
+    #[cold]
+    fn begin_round(&mut self) {
+        let (window, main) = (self.segments.queue_count(0), self.segments.queue_count(1));
+        let limit = ((window + main) * WINDOW_PERCENT / 100).max(1);
+        let mut units = Vec::with_capacity(COMPETITORS + 1);
+        // At first everything is in the window: its segments compete with each other.
+        let from_window = if window > 2 * limit { COMPETITORS + 1 } else { 1 };
+        if window > limit {
+            self.take_oldest(0, from_window, &mut units);
+        }
+        self.take_oldest(1, COMPETITORS + 1 - units.len(), &mut units);
+        // All leave before any is looked at: what dies in one may have pieces in the next.
+        units.iter().for_each(|unit| self.segments.leave(*unit));
+        let bytes_of_rank = vec![0; RANKS];
+        self.round = Round { units, bytes_of_rank, ..Round::default() };
+    }
+
+    fn take_oldest(&self, queue: u8, count: usize, units: &mut Vec<u32>) {
+        let mut next = self.segments.oldest(queue);
+        for _ in 0..count {
+            let Some(unit) = next else { return };
+            units.push(unit);
+            next = self.segments.after(unit);
+        }
+    }
+
+    /// Goes through so many bytes, if there are as many.
+    fn go_on(&mut self, bytes: u64, now: Millis) {
+        self.disturbances += 1;
+        let mut round = std::mem::take(&mut self.round);
+        round.owed = 0;
+        let mut left = bytes;
+        while left > 0 && round.is_open() {
+            let gone_through = match round.step {
+                Step::Weigh { index, offset } => self.weigh(&mut round, index, offset, now),
+                Step::Judge { .. } => self.judge(&mut round, now),
+            };
+            left = left.saturating_sub(u64::from(gone_through));
+        }
+        if round.is_open() {
+            self.round = round;
+        }
+    }
+
+    /// Weighs some items that lie there; their bytes. The uses that their entries gathered go to
+    /// the sketch.
+    fn weigh(&mut self, round: &mut Round, index: usize, offset: u32, now: Millis) -> u32 {
+        let Some(unit) = round.units.get(index).copied() else {
+            round.step = Step::Judge { next: 0, last: round.last_rank() };
+            return 0;
+        };
+        let used = self.segments.get(unit).used;
+        let (mut batch, mut count, mut end) = ([(0, Pos::new(unit, 0)); BATCH], 0, offset);
+        while end < used && count < BATCH {
+            let pos = Pos::new(unit, end);
+            let header = self.header(pos);
+            end += header.bytes();
+            if let Some(hash) = self.hash_of_live(pos, header) {
+                self.units.bare().prefetch(self.index.bucket_at(hash));
+                batch[count] = (hash, pos);
+                count += 1;
+            }
+        }
+        round.step = match end < used {
+            true => Step::Weigh { index, offset: end },
+            false => Step::Weigh { index: index + 1, offset: 0 },
+        };
+        for (hash, pos) in &batch[..count] {
+            let Some((_, slot)) = self.live_entry(*hash, *pos, now) else { continue };
+            let uses = slot.freq() as u8;
+            self.policy_state.sketch.count(*hash, uses);
+            let bytes = self.bytes_of(*pos, self.header(*pos));
+            let rank = rank(self.policy_state.sketch.estimate(*hash), bytes);
+            round.add(Weighed { hash: *hash, pos: *pos, bytes, rank, uses });
+        }
+        end - offset
+    }
+
+    /// Keeps or drops the next item; its bytes. Segments whose last one it was are given back.
+    fn judge(&mut self, round: &mut Round, now: Millis) -> u32 {
+        let Step::Judge { next, last } = &mut round.step else { return 0 };
+        let item = round.weighed.get(*next).copied();
+        if let Some(ahead) = round.weighed.get(*next + BATCH) {
+            self.units.bare().prefetch(self.index.bucket_at(ahead.hash));
+        }
+        *next += 1;
+        let unit = item.map(|item| item.pos.unit());
+        let done = round.units.iter().position(|one| Some(*one) == unit);
+        for unit in round.units.drain(..done.unwrap_or(round.units.len())) {
+            self.segments.release(unit);
+        }
+        let Some(item) = item else { return 0 };
+        let header = self.header(item.pos);
+        if header.has(Header::DEAD) {
+            // It was replaced or removed after it was weighed.
+            return header.bytes();
+        }
+        let Some((at, slot)) = self.live_entry(item.hash, item.pos, now) else {
+            return header.bytes();
+        };
+        if last.keeps(&item) && self.may_move(item.pos, header, Stream::Main) {
+            let later_uses = slot.freq().saturating_sub(u64::from(item.uses));
+            self.keep((at, slot.with_freq(later_uses)), item.hash, Stream::Main, now);
+        } else {
+            self.stats.evictions += 1;
+            self.remove(item.hash, (at, slot));
+        }
+        header.bytes()
+    }
+}
