@@ -143,6 +143,14 @@ impl Partition {
                 self.go_on(self.round.owed, now);
             }
         } else if self.segments.free_count() < self.ahead_units && !self.is_recovering {
+            self.begin_ahead();
+        }
+    }
+
+    #[cold]
+    fn begin_ahead(&mut self) {
+        // What somebody sent from until now is free first.
+        if self.segments.reclaim() < self.ahead_units {
             self.begin_round();
         }
     }
@@ -163,7 +171,6 @@ impl Partition {
         has_begun
     }
 
-    #[cold]
     fn begin_round(&mut self) {
         let (window, main) = (self.segments.queue_count(0), self.segments.queue_count(1));
         let limit = ((window + main) * WINDOW_PERCENT / 100).max(1);
@@ -174,6 +181,9 @@ impl Partition {
             self.take_oldest(0, from_window, &mut units);
         }
         self.take_oldest(1, COMPETITORS + 1 - units.len(), &mut units);
+        if units.is_empty() {
+            return;
+        }
         // All leave before any is looked at: what dies in one may have pieces in the next.
         units.iter().for_each(|unit| self.segments.leave(*unit));
         let bytes_of_rank = vec![0; RANKS];
