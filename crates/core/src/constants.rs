@@ -311,8 +311,8 @@ pub const REPLICA_STEP_NS: u64 = REPLICA_LEASE_NS / 100;
 pub const REPLICA_HOMES: u64 = 64;
 /// Entries of a directory of replicas, log2, at most.
 pub const REPLICA_BITS_MAX: u32 = 12;
-/// Frames that a keeper takes at once.
-pub const REPLICA_RUN_PAGES: u32 = 32;
+/// Pages that a keeper gives back before it asks its home again: its leases go on.
+pub const REPLICA_RETURNS_MAX: u32 = 32;
 /// Orders to one keeper that travel in one message, bytes: they fit into [`MESSAGE_BYTES_MAX`].
 pub const REPLICA_ORDERS_BYTES_MAX: usize = 12 << 10;
 /// Updates that wait for one keeper, bytes; of more the page is fetched again.

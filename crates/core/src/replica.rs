@@ -203,6 +203,9 @@ pub struct Sharers {
 /// What a daemon has done about replicas since it started, as home and as their rack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaCounts {
+    /// Frames of this rack in which replicas of other racks' pages and their directories are: a
+    /// cache, which gives way to allocations.
+    pub frames: u64,
     /// Pages of this rack that have replicas now.
     pub shared_pages: u64,
     /// Replicas of pages of this rack that were made.

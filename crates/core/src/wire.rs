@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 16;
+pub const WIRE_VERSION: u32 = 17;
 
 /// Where one page lives: one answer carries all that a one-sided access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! own daemon  ReplicaRoom -> how many frames replicas may take, and its directory is announced
-//! own daemon  Alloc, Free -> owned memory: the directory, runs of pages
+//! own daemon  Alloc, Free -> owned memory: the directory and a page for each replica
 //! home        ReplicaPoll -> orders; kept by the home until there are some, or for the lease
 //!             one-sided reads of pages to be filled; stores into the own rack's memory
 //! ```
@@ -16,28 +16,28 @@
 //! Whoever was at it and has died is never waited for longer than [`REPLICA_STUCK_NS`]: the keeper
 //! begins anew, with other memory.
 //!
+//! Memory is taken when a replica is to be filled, and given back when it has ended; the directory is
+//! there as long as any replica is. The own daemon may take pages away for others at any time: the
+//! replicas in them are given up.
+//!
 //! Source: Rcmp §5.3; decision 0031.
+
+mod room;
 
 use super::locate::unexpected;
 use super::{Access, Client, Io, Need, OWN, Operation, Reach, Step, Translation};
 use crate::addr::{GAddr, PageId, RackId};
 use crate::constants::{
-    MOVE_CHUNK_BYTES, REPLICA_BITS_MAX, REPLICA_POLL_NS, REPLICA_READ_NS, REPLICA_RUN_PAGES,
-    REPLICA_STUCK_NS, RESOLVE_PAGES_MAX, STALE_RETRIES_MAX,
+    MOVE_CHUNK_BYTES, REPLICA_POLL_NS, REPLICA_READ_NS, REPLICA_STUCK_NS, STALE_RETRIES_MAX,
 };
 use crate::error::{Error, Result};
 use crate::replica::{
-    ENTRY_BYTES, ENTRY_DATA, ENTRY_PAGE, ENTRY_WORD, EntryWord, HEAD_BITS, HEAD_BYTES, HEAD_UNTIL,
-    Orders, Place, Poll, ReplicaOrder, entry_offset,
+    ENTRY_DATA, ENTRY_PAGE, ENTRY_WORD, EntryWord, HEAD_BITS, HEAD_UNTIL, Orders, Place, Poll,
+    ReplicaOrder, entry_offset,
 };
 use crate::seam::{Mem, Mutation, Nanos, PostError, RemoteAddr, Verb, WorkRequest, WorkStatus};
 use crate::wire::{MasterAnswer, PageHome, Reply, Request};
 use std::collections::{BTreeMap, VecDeque};
-
-/// Entries of the smallest directory, log2.
-const BITS_MIN: u32 = 6;
-/// Entries for each frame, so that pages of several allocations seldom want the same one.
-const ENTRIES_PER_FRAME: u32 = 4;
 
 /// Memory of the own rack that the keeper owns: it stays where it is as long as the session.
 #[derive(Clone, Debug)]
@@ -64,9 +64,9 @@ pub struct Keeper {
     home: RackId,
     directory: Option<Run>,
     bits: u32,
-    /// By address.
+    /// A page for each replica, by address.
     runs: BTreeMap<u64, Run>,
-    /// Pages of theirs that are not used.
+    /// Those of them that are not used.
     free: Vec<GAddr>,
     kept: BTreeMap<PageId, Kept>,
     /// Whose the entries in use are.
@@ -88,6 +88,19 @@ pub struct Keeper {
     /// Frames that it may have.
     allowed: u32,
     room_at: Nanos,
+    /// Pages given back since the own daemon was asked for room.
+    returned: u32,
+}
+
+/// Where a replica that is to be filled gets its memory.
+enum Placing {
+    At(GAddr),
+    /// The own daemon is to give so many pages first.
+    Needs {
+        pages: u32,
+        directory: bool,
+    },
+    Nowhere,
 }
 
 /// How a turn ended.
@@ -167,6 +180,7 @@ impl Keeper {
             waits: None,
             allowed: 0,
             room_at: 0,
+            returned: 0,
         }
     }
 
@@ -194,53 +208,6 @@ impl Keeper {
     /// of the host before the turn, by the clock that readers look at.
     pub fn turn(&mut self, id: u64, now: Nanos) -> Tending<'_> {
         Tending { keeper: self, id, now, stage: Stage::Start }
-    }
-
-    fn frames(&self) -> u32 {
-        let runs = self.directory.iter().chain(self.runs.values());
-        runs.map(|run| run.pages.len() as u32).sum()
-    }
-
-    /// Whether the own daemon is to be asked for memory now.
-    fn wants_room(&self, now: Nanos) -> bool {
-        let is_retired = self.room_at == Nanos::MAX;
-        let wants = self.frames() > self.allowed || self.next_run().is_some();
-        !is_retired && (now >= self.room_at || wants)
-    }
-
-    /// Pages of another run, if few are free and more are allowed: a part of what is, since there
-    /// are others with a right to it.
-    fn next_run(&self) -> Option<u32> {
-        let left = self.allowed.checked_sub(self.frames()).filter(|left| *left > 0)?;
-        let pages = (left / 4).clamp(1, REPLICA_RUN_PAGES);
-        (2 * self.free.len() < pages as usize).then_some(pages)
-    }
-
-    /// What is done about memory, as far as the daemon allows.
-    fn use_room(&mut self, page_bytes: u64) -> Stage {
-        let (frames, allowed) = (self.frames(), self.allowed);
-        if frames > allowed {
-            if let Some((_, run)) = self.runs.pop_last() {
-                return Stage::GiveBack(run);
-            }
-            if let Some(run) = self.directory.take() {
-                return Stage::Retract(run);
-            }
-        }
-        let entries = allowed.saturating_mul(ENTRIES_PER_FRAME).max(1).next_power_of_two();
-        if self.directory.is_none() {
-            self.bits = entries.trailing_zeros().clamp(BITS_MIN, REPLICA_BITS_MAX);
-            let bytes = HEAD_BYTES + (ENTRY_BYTES << self.bits);
-            let pages = bytes.div_ceil(page_bytes) as u32;
-            if pages >= allowed || pages > RESOLVE_PAGES_MAX {
-                return Stage::Done(Tended::Idle);
-            }
-            return Stage::Allocate { pages, directory: true };
-        }
-        match self.next_run() {
-            Some(pages) => Stage::Allocate { pages, directory: false },
-            None => Stage::Poll,
-        }
     }
 
     /// Runs `access` on own memory. It fails only if the memory is not ours any more.
@@ -364,7 +331,7 @@ impl Keeper {
             }
         }
         fence(client);
-        if let Some(sent) = self.sent.take() {
+        if let Some(sent) = self.sent.take().filter(|_| self.directory.is_some()) {
             self.set(client, HEAD_UNTIL, sent.saturating_add(REPLICA_READ_NS))?;
         }
         self.orders.extend(orders.orders);
@@ -374,23 +341,32 @@ impl Keeper {
         Ok(())
     }
 
-    /// A place for a replica that is to be filled, closed; `None` if there is none. Whoever comes
-    /// to the entry by what it was before takes back what they add, so that its word is seldom
-    /// another one for long.
-    fn place<M: Mem>(&mut self, client: &Client<M>, page: PageId) -> Result<Option<GAddr>> {
+    /// A place for a replica that is to be filled, closed. Whoever comes to the entry by what it
+    /// was before takes back what they add, so that its word is seldom another one for long.
+    fn place<M: Mem>(&mut self, client: &Client<M>, page: PageId) -> Result<Placing> {
         if let Some(kept) = self.kept.get(&page) {
-            return Ok(Some(kept.data));
+            return Ok(Placing::At(kept.data));
+        }
+        let page_bytes = client.geometry().page_bytes();
+        let has_room = self.room(page_bytes) > 0;
+        if self.directory.is_none() && has_room {
+            let (bits, pages) = self.new_directory(page_bytes);
+            self.bits = bits;
+            return Ok(Placing::Needs { pages, directory: true });
         }
         let entry = entry_offset(page, self.bits);
         if self.directory.is_none() || self.entries.contains_key(&entry) {
-            return Ok(None);
+            return Ok(Placing::Nowhere);
         }
         let old = self.add_to(client, entry, 0)?;
         let is_ours = old == EntryWord(0) || old.placement() != 0 && old.in_flight() == 1;
         if !is_ours {
-            return Ok(None);
+            return Ok(Placing::Nowhere);
         }
-        let Some(data) = self.free.pop() else { return Ok(None) };
+        let Some(data) = self.free.pop() else {
+            let more = Placing::Needs { pages: 1, directory: false };
+            return Ok(if has_room { more } else { Placing::Nowhere });
+        };
         self.placement = self.placement.checked_add(1).unwrap_or(1);
         let (placement, at) = (self.placement, self.at(entry + ENTRY_WORD));
         self.set(client, entry + ENTRY_PAGE, page.0)?;
@@ -399,11 +375,11 @@ impl Keeper {
         let swap = |pages: &M, at| pages.compare_exchange(at, old.0, new);
         if self.own(client, (at, 8), swap)?.is_err() {
             self.free.push(data);
-            return Ok(None);
+            return Ok(Placing::Nowhere);
         }
         self.entries.insert(entry, page);
         self.kept.insert(page, Kept { entry, data, placement, closed: true });
-        Ok(Some(data))
+        Ok(Placing::At(data))
     }
 
     /// A replica is filled.
@@ -445,15 +421,18 @@ impl Keeper {
                 if end > client.geometry().page_bytes() {
                     return Err(unexpected("home of replicas", "a page"));
                 }
-                let at = GAddr(kept.data.0 + offset);
+                let (base, at) = (kept.data, GAddr(kept.data.0 + offset));
                 let place = (at, data.0.len() as u64);
-                self.own(client, place, |pages, at| pages.copy_in(at, &data.0))
+                match self.own(client, place, |pages, at| pages.copy_in(at, &data.0)) {
+                    Err(_) => self.lose(client, base),
+                    Ok(()) => Ok(()),
+                }
             }
             _ => Ok(()),
         }
     }
 
-    /// Takes a run of pages in, or the directory.
+    /// Takes a page in, or the directory.
     fn add<M: Mem>(&mut self, client: &Client<M>, run: Run, directory: bool) -> Result<()> {
         if directory {
             self.directory = Some(run);
@@ -461,19 +440,6 @@ impl Keeper {
         }
         self.free.extend(run.pages.iter().map(|entry| client.geometry().join(entry.page, 0)));
         self.runs.insert(run.addr.0, run);
-        Ok(())
-    }
-
-    /// What is in a run that is given back is given up.
-    fn empty<M: Mem>(&mut self, client: &Client<M>, run: &Run) -> Result<()> {
-        let inside = |kept: &Kept| run.holds(client, kept.data);
-        let kept = self.kept.iter().filter(|(_, kept)| inside(kept));
-        let pages: Vec<PageId> = kept.map(|(page, _)| *page).collect();
-        for page in pages {
-            self.give_up(client, page)?;
-        }
-        self.free.retain(|addr| !run.holds(client, *addr));
-        self.leaving.retain(|_, addr| !run.holds(client, *addr));
         Ok(())
     }
 }
@@ -511,7 +477,12 @@ impl Tending<'_> {
         if std::mem::take(&mut fetching.filled) {
             let at = GAddr(fetching.data.0 + fetching.done);
             let chunk = io.source(0, 0, bytes);
-            self.keeper.own(client, (at, bytes), |pages, at| pages.copy_in(at, chunk))?;
+            if self.keeper.own(client, (at, bytes), |pages, at| pages.copy_in(at, chunk)).is_err() {
+                let data = fetching.data;
+                self.keeper.orders.pop_front();
+                self.stage = Stage::Work;
+                return self.keeper.lose(client, data).map(|()| None);
+            }
             fetching.done += bytes;
         }
         if fetching.done == client.geometry().page_bytes() {
@@ -555,17 +526,18 @@ impl Tending<'_> {
                 return Ok(());
             }
             if let ReplicaOrder::Fetch(home) = order {
-                if let Some(data) = self.keeper.place(client, home.page)? {
-                    self.stage = Stage::Fetch(Fetching {
-                        home,
-                        data,
-                        done: 0,
-                        posted: false,
-                        filled: false,
-                    });
-                    return Ok(());
+                match self.keeper.place(client, home.page)? {
+                    Placing::At(data) => {
+                        let (done, posted, filled) = (0, false, false);
+                        self.stage = Stage::Fetch(Fetching { home, data, done, posted, filled });
+                        return Ok(());
+                    }
+                    Placing::Needs { pages, directory } => {
+                        self.stage = Stage::Allocate { pages, directory };
+                        return Ok(());
+                    }
+                    Placing::Nowhere => self.keeper.gone.push(home.page),
                 }
-                self.keeper.gone.push(home.page);
             } else {
                 self.keeper.execute(client, &order)?;
             }
@@ -578,8 +550,7 @@ impl Tending<'_> {
         self.stage = match self.stage {
             Stage::Work => Stage::Done(Tended::Polled),
             _ if self.keeper.wants_room(self.now) => Stage::Room,
-            _ if self.keeper.directory.is_none() => Stage::Done(Tended::Idle),
-            _ => Stage::Poll,
+            _ => self.keeper.next(client.geometry().page_bytes()),
         };
         Ok(())
     }
@@ -595,9 +566,9 @@ impl Tending<'_> {
     }
 
     fn poll<M: Mem>(&mut self, client: &Client<M>) -> Need {
-        let Keeper { home, number, free, gone, made, .. } = &*self.keeper;
+        let Keeper { home, number, gone, made, .. } = &*self.keeper;
         let Some(link) = client.link_of(*home) else { return Need::Link(*home) };
-        let room = u32::try_from(free.len()).unwrap_or(u32::MAX);
+        let room = self.keeper.room(client.geometry().page_bytes());
         let (number, rack) = (*number, client.own_rack());
         let (gone, made) = (gone.clone(), made.clone());
         self.keeper.sent.get_or_insert(self.now);
@@ -620,7 +591,7 @@ impl Tending<'_> {
             return Err(unexpected("own daemon", "pages of one's own"));
         }
         let (run, directory) = (run.clone(), *directory);
-        self.stage = if directory { Stage::Room } else { Stage::Poll };
+        self.stage = if directory { Stage::Room } else { Stage::Work };
         self.keeper.add(client, run, directory)
     }
 }
@@ -672,27 +643,26 @@ impl<M: Mem> Operation<M> for Tending<'_> {
         let stage = std::mem::replace(&mut self.stage, Stage::Done(Tended::Idle));
         let reply = match (stage, reply) {
             // There was less than the daemon thought.
-            (
-                Stage::Allocate { directory, .. },
-                Err(Error::Full { .. } | Error::Draining { .. }),
-            ) => {
+            (Stage::Allocate { .. }, Err(Error::Full { .. } | Error::Draining { .. })) => {
                 self.keeper.allowed = self.keeper.frames();
-                let idle = directory || self.keeper.directory.is_none();
-                self.stage = if idle { Stage::Done(Tended::Idle) } else { Stage::Poll };
+                self.stage = Stage::Work;
                 return Ok(());
+            }
+            // The daemon took the page away meanwhile.
+            (stage @ Stage::GiveBack(_), Err(Error::BadFree { .. })) => (stage, Reply::Freed),
+            (Stage::GiveBack(run), Err(error)) => {
+                self.keeper.have_again(run);
+                return Err(error);
             }
             (stage, reply) => (stage, reply?),
         };
         self.stage = match reply {
             (Stage::Room, Reply::ReplicaRoom { frames }) => {
-                self.keeper.allowed = frames;
+                (self.keeper.allowed, self.keeper.returned) = (frames, 0);
                 self.keeper.room_at = self.now.saturating_add(REPLICA_POLL_NS);
+                self.keeper.end_taken(client)?;
                 self.keeper.end_worn(client)?;
-                let stage = self.keeper.use_room(client.geometry().page_bytes());
-                if let Stage::GiveBack(run) = &stage {
-                    self.keeper.empty(client, run)?;
-                }
-                stage
+                self.keeper.use_room(client)?
             }
             (Stage::Allocate { pages, directory }, Reply::Allocated { addr }) => {
                 Stage::Resolve { run: Run { addr, pages: Vec::new() }, directory, pages }
@@ -702,10 +672,7 @@ impl<M: Mem> Operation<M> for Tending<'_> {
                 return self.on_homes(client, homes);
             }
             (Stage::Retract(run), Reply::ReplicaRoom { .. }) => Stage::GiveBack(run),
-            (Stage::GiveBack(_), Reply::Freed) => match self.keeper.directory {
-                Some(_) => Stage::Poll,
-                None => Stage::Done(Tended::Idle),
-            },
+            (Stage::GiveBack(_), Reply::Freed) => self.keeper.use_room(client)?,
             (Stage::Poll, Reply::ReplicaOrders(orders)) => {
                 self.keeper.take_orders(client, orders)?;
                 Stage::Work

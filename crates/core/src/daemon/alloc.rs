@@ -242,12 +242,13 @@ impl Daemon {
         }
         let free = self.frames.free_count();
         if free < count {
-            let coming = self.freeing.coming();
-            if free + coming + self.slabs.empty_count() < count {
+            let found = free + self.freeing.coming() + self.slabs.empty_count();
+            if found + self.replicas_for(ticket.record) < count {
                 return Progress::Answer(Err(self.full(ticket.bytes)));
             }
             world.private().met(Race::WaitedForFrames);
             self.free_cached_pages(world);
+            self.take_replicas(count.saturating_sub(found), world);
             return Progress::Waits;
         }
         if !self.frames.ids_fit(count) || world.private().rare(Rare::PageIdsExhausted) {

@@ -96,7 +96,7 @@ impl Daemon {
     ) -> Option<(PageId, crate::addr::RackId)> {
         let params = self.balancing.params.filter(|_| !self.is_leaving())?;
         let frames = u64::from(self.layout.frame_count);
-        let used = frames.saturating_sub(self.frames.free_count().into());
+        let used = frames.saturating_sub(self.frames_available().into());
         let page_bytes = self.layout.pages.page_bytes();
         let now_ns = self.balance_now();
         let view = BalanceView {

@@ -67,6 +67,7 @@ use crate::daemon::session::{Admit, Outcome, Sessions, Ticket};
 use crate::daemon::slab::Slabs;
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, ResultKind, SlotWord};
+use crate::replica::ReplicaCounts;
 use crate::seam::{Mem, Mutation, Nanos, Probe, Race, Rare};
 use crate::wire::{DaemonStats, MasterCall, PageHome, Reply, ReplyFrame, Request, RequestFrame};
 
@@ -88,6 +89,10 @@ pub trait World {
     fn cell(&self, index: u32) -> u64;
     /// A word of a slot's header; `None` if the slot section is not there.
     fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64>;
+    /// Memory that the host can still give to pages, bytes, as far as it says so.
+    fn host_free_bytes(&self) -> Option<u64> {
+        None
+    }
     /// Gives memory to a range of pages, which reads as zero afterwards; `Full` if the host has
     /// none.
     fn back_pages(&mut self, offset: u64, bytes: u64) -> Result<()>;
@@ -213,6 +218,18 @@ impl Daemon {
     /// Frames that can be allocated at once. Empty slab pages that are kept are not counted.
     pub fn frames_free(&self) -> u32 {
         self.frames.free_count()
+    }
+
+    /// Frames that others can have: those that are free, and those of replicas, which give way.
+    pub fn frames_available(&self) -> u32 {
+        self.frames.free_count() + self.replica_frames()
+    }
+
+    /// Frames that are free and that the host can give memory to now.
+    fn frames_backable<W: World>(&self, world: &W) -> u64 {
+        let page_bytes = self.layout.pages.page_bytes();
+        let there = world.host_free_bytes().map_or(u64::MAX, |bytes| bytes / page_bytes);
+        there.min(self.frames.free_count().into())
     }
 
     /// How often this rack's memory was accessed since the process started, for
@@ -480,6 +497,7 @@ impl Daemon {
             page_bytes: self.layout.pages.page_bytes(),
             frames: u64::from(self.layout.frame_count),
             frames_free: u64::from(self.frames.free_count()),
+            frames_backable: self.frames_backable(world),
             frames_quarantined: self.freeing.quarantined() as u64,
             frames_slab: self.slabs.count() as u64,
             allocated_bytes: self.allocated_bytes,
@@ -493,7 +511,10 @@ impl Daemon {
             pages_went: self.moves.went,
             pages_moving: self.moves.under_way() as u64,
             moves: self.heat.counts(),
-            replicas: self.replicas.counts(),
+            replicas: ReplicaCounts {
+                frames: self.replica_frames().into(),
+                ..self.replicas.counts()
+            },
             locks_held,
             lock_waiters,
             requests: self.requests.total(),

@@ -2,11 +2,14 @@
 //! words behind the page table by which the rack's clients find their directories.
 //!
 //! A keeper is a client and owns what it keeps, so that all of it comes back with its session.
-//! Replicas give way: while an eighth of the frames is not free, keepers are told to have fewer.
+//! Replicas give way: while an eighth of the frames is not free, keepers are told to have fewer, and
+//! an allocation that would not fit takes their pages away at once. So they count as a cache: free
+//! for everybody else.
 
-use crate::addr::{GAddr, RackId};
+use crate::addr::{GAddr, PageId, RackId};
 use crate::constants::SLOTS_MAX;
 use crate::daemon::frames::Entry;
+use crate::daemon::free::Target;
 use crate::daemon::{Daemon, World, set_table};
 use crate::error::{Error, Result};
 use crate::replica::home_index;
@@ -16,9 +19,17 @@ use std::collections::BTreeMap;
 /// Of so many frames one is kept free of replicas.
 const RESERVE: u32 = 8;
 
-/// The rack's keepers by record, with their words behind the page table.
+/// The rack's keepers by record.
 #[derive(Debug, Default)]
-pub(super) struct Rooms(BTreeMap<u32, u64>);
+pub(super) struct Rooms(BTreeMap<u32, Room>);
+
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    /// Its word behind the page table.
+    index: u64,
+    /// The first page of its directory, and how many there are, if it has one.
+    directory: Option<(PageId, u32)>,
+}
 
 impl Daemon {
     /// A keeper says where its directory is, and asks how many frames it may have.
@@ -34,22 +45,25 @@ impl Daemon {
         }
         let session = self.sessions.session(record);
         let index = home_index(home);
-        let others = self.rooms.0.iter().any(|(other, at)| *other != record && *at == index);
-        if others || self.rooms.0.get(&record).is_some_and(|at| *at != index) {
+        let others = self.rooms.0.iter().any(|(other, at)| *other != record && at.index == index);
+        if others || self.rooms.0.get(&record).is_some_and(|at| at.index != index) {
             return denied("another one keeps replicas of that rack");
         }
+        let mut room = Room { index, directory: None };
         if !directory.is_null() {
             let page = self.layout.pages.page(directory);
-            let home = self.frames.home(world.private(), page);
-            if home.is_none_or(|(_, entry)| entry.owner.0 != session) {
-                return denied("its directory is not its own");
+            match self.frames.home(world.private(), page) {
+                Some((_, entry)) if entry.owner.0 == session => {
+                    room.directory = Some((page, entry.span));
+                }
+                _ => return denied("its directory is not its own"),
             }
         }
         set_table(world, self.layout.replicas_word(index), directory.0);
         let owned = self.frames.owned.range((session, 0)..=(session, u32::MAX));
         let spans = owned.map(|(_, frame)| Entry::load_checked(world.private(), *frame).span);
         let frames = spans.sum::<u32>();
-        self.rooms.0.insert(record, index);
+        self.rooms.0.insert(record, room);
         let reserve = (self.layout.frame_count / RESERVE).max(1);
         let allowed = (frames + self.frames.free_count()).saturating_sub(reserve);
         Ok(Reply::ReplicaRoom { frames: if self.is_leaving() { 0 } else { allowed } })
@@ -62,8 +76,53 @@ impl Daemon {
 
     /// A session is over: nobody looks at its directory any more.
     pub(super) fn end_room<W: World>(&mut self, record: u32, world: &W) {
-        if let Some(index) = self.rooms.0.remove(&record) {
-            set_table(world, self.layout.replicas_word(index), 0);
+        if let Some(room) = self.rooms.0.remove(&record) {
+            set_table(world, self.layout.replicas_word(room.index), 0);
+        }
+    }
+
+    /// Allocations of a keeper: one a replica, and its directory.
+    fn kept(&self, record: u32) -> impl Iterator<Item = u32> + '_ {
+        let session = self.sessions.session(record);
+        let owned = self.frames.owned.range((session, 0)..=(session, u32::MAX));
+        owned.map(|(_, frame)| *frame)
+    }
+
+    /// Frames that replicas and their directories take.
+    pub(super) fn replica_frames(&self) -> u32 {
+        let of = |(record, room): (&u32, &Room)| {
+            let more = room.directory.map_or(0, |(_, span)| span.saturating_sub(1));
+            self.kept(*record).count() as u32 + more
+        };
+        self.rooms.0.iter().map(of).sum()
+    }
+
+    /// Frames of replicas that a request for memory may have.
+    pub(super) fn replicas_for(&self, record: u32) -> u32 {
+        if self.keeps_replicas(record) {
+            return 0;
+        }
+        let of = |(record, room): (&u32, &Room)| {
+            let directory = usize::from(room.directory.is_some());
+            self.kept(*record).count().saturating_sub(directory) as u32
+        };
+        self.rooms.0.iter().map(of).sum()
+    }
+
+    /// Takes pages of replicas away from their keepers, for others; they notice.
+    pub(super) fn take_replicas<W: World>(&mut self, count: u32, world: &mut W) {
+        let mut found = Vec::new();
+        for (record, room) in &self.rooms.0 {
+            let directory = room.directory.map(|(page, _)| page);
+            found.extend(self.kept(*record).filter_map(|frame| {
+                let entry = Entry::load_checked(world.private(), frame);
+                let is_one = entry.shift == 0 && Some(entry.page) != directory;
+                is_one.then_some((frame, entry.page, entry.span))
+            }));
+        }
+        for (frame, page, pages) in found.into_iter().take(count as usize) {
+            let addr = self.layout.pages.join(page, 0);
+            self.release_now(Target::Run { frame, page, pages }, addr, world);
         }
     }
 }

@@ -21,6 +21,8 @@ pub struct DaemonStats {
     pub frames: u64,
     /// Frames that are free.
     pub frames_free: u64,
+    /// Of these, the ones that the host can give memory to now.
+    pub frames_backable: u64,
     /// Frames that wait for a stopped reader or writer.
     pub frames_quarantined: u64,
     /// Frames that hold slabs.

@@ -178,3 +178,33 @@ fn what_came_over_a_connection_that_has_ended_is_not_executed() {
     poll(&mut rig, 4);
     assert_eq!(wait(&mut rig, WRITER).0, Ok(Reply::Old { value: 0 }));
 }
+
+#[test]
+fn an_allocation_has_the_pages_of_replicas_when_nothing_else_is_free() {
+    let mut rig = Rig::new(8);
+    rig.join(WRITER);
+    rig.join(KEEPER);
+    let directory = rig.alloc(KEEPER, PAGE, true);
+    let room = Request::ReplicaRoom { home: RackId(1), directory };
+    assert_eq!(rig.ask(KEEPER, room), Ok(Reply::ReplicaRoom { frames: 7 }));
+    let kept: Vec<GAddr> = (0..6).map(|_| rig.alloc(KEEPER, PAGE, true)).collect();
+    let counts = |rig: &Rig| {
+        let daemon = rig.daemon.as_ref().unwrap();
+        let stats = daemon.stats(&rig.world);
+        (stats.frames_free, stats.replicas.frames, daemon.frames_available())
+    };
+    assert_eq!(counts(&rig), (1, 7, 8));
+    let alloc = |pages: u64, owned| Request::Alloc { bytes: pages * PAGE, owned };
+    // One replica does not make room for another one, nor for the directory that names it.
+    assert_eq!(rig.ask(KEEPER, alloc(2, true)).unwrap_err().code(), "full");
+    assert_eq!(rig.ask(WRITER, alloc(8, false)).unwrap_err().code(), "full");
+    assert_eq!(counts(&rig), (1, 7, 8), "nothing was taken in vain");
+    assert!(matches!(rig.ask(WRITER, alloc(4, false)), Ok(Reply::Allocated { .. })));
+    assert_eq!(counts(&rig), (0, 4, 4));
+    let there = |addr: &&GAddr| {
+        let page = rig.world.layout.pages.page(**addr);
+        rig.world.master.pages.contains_key(&page.0)
+    };
+    assert!(there(&&directory));
+    assert_eq!(kept.iter().filter(there).count(), 3);
+}

@@ -49,7 +49,7 @@ pub(super) fn rack_info(
         epoch: engine.epoch(),
         page_shift: layout.pages.page_shift(),
         frame_count: layout.frame_count,
-        frames_free: engine.frames_free(),
+        frames_free: engine.frames_available(),
         host: rackpool_hw::process::boot_id().map_err(|e| io_error("boot id", &e))?,
         control,
         fabric: options.fabric.clone(),

@@ -247,8 +247,7 @@ impl Server {
             }
             if clock::now_ns() >= deadline_ns {
                 let waited_ms = self.options.join_timeout_ms;
-                let peer = format!("master at {}", self.options.master.join(", "));
-                return Err(Error::Timeout { peer, waited_ms });
+                return Err(self.master.silence(waited_ms));
             }
             if self.stop.is_requested() {
                 return Err(Error::Denied { reason: "stopped before the master answered".into() });
@@ -713,7 +712,7 @@ impl Server {
         self.clients.give_back_left(&mut self.engine, &mut self.world, &self.poller);
         self.end_proxied();
         if self.joined {
-            let frames_free = self.engine.frames_free();
+            let frames_free = self.engine.frames_available();
             // A full link has something under way, which is as good as a heartbeat.
             let accesses = self.engine.accesses(&self.world);
             let _ = self.master.send(MasterCall::Heartbeat { frames_free, accesses });

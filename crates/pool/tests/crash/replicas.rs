@@ -193,6 +193,40 @@ fn a_replica_is_read_in_its_rack_and_never_old() {
 }
 
 #[test]
+fn memory_of_replicas_is_taken_as_they_need_it_and_is_for_whoever_asks() {
+    let _turn = beside_others();
+    let (stage, mut shared) = begin("replica_room");
+    let pool = stage.pool(1, Tcp);
+    let stats = || stage.stats(&pool)[1].clone();
+    assert_eq!(stats().replicas.frames, 0);
+    shared.share();
+    // The one replica and its directory; the pages of the pool's own tables may have some too.
+    assert!((2..=6).contains(&stats().replicas.frames), "{:?}", stats().replicas);
+    let (mut handle, mut taken) = (pool.handle().unwrap(), Vec::new());
+    let bytes = handle.page_bytes();
+    let full = loop {
+        match handle.alloc(bytes, Placement::Rack(RackId(1))) {
+            Ok(addr) => taken.push(addr),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.code(), "full", "{full}");
+    let (frames, kept) = (stats().frames, stats().replicas.frames);
+    assert!(taken.len() as u64 + kept + 2 >= frames, "{} of {frames}, {kept} kept", taken.len());
+    assert!(kept <= 1, "the replicas gave way: {kept}");
+    assert_eq!(again(|| shared.there.read_u64(shared.addr)), shared.written);
+    taken.into_iter().for_each(|addr| handle.free(addr, bytes).unwrap());
+    shared.share();
+    shared.here.recall(shared.addr).unwrap();
+    wait_until("what keeps nothing is given back", PATIENCE, || {
+        let kept = stats().replicas.frames;
+        (kept > 0).then(|| format!("{kept} frames"))
+    });
+    drop((handle, pool));
+    shared.end(stage, "replica_room");
+}
+
+#[test]
 fn a_killed_home_finds_its_replicas_and_waits_for_their_lease() {
     let _turn = beside_others();
     killed(0, "killed_home");

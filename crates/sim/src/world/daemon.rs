@@ -101,7 +101,7 @@ impl Server {
             epoch: engine.epoch(),
             page_shift: region.page_shift,
             frame_count: region.frame_count,
-            frames_free: engine.frames_free(),
+            frames_free: engine.frames_available(),
             host: format!("host-{}", rack.host.0),
             control: format!("control-{}-{}", rack.id, engine.region_id()[1]),
             fabric: FabricKind::Tcp,
@@ -300,7 +300,7 @@ impl Server {
             }
         }
         if self.joined {
-            let frames_free = self.engine.frames_free();
+            let frames_free = self.engine.frames_available();
             let accesses = self.engine.accesses(&self.world);
             self.master.send(&self.ctx, MasterCall::Heartbeat { frames_free, accesses });
         }
