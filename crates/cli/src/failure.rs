@@ -107,6 +107,21 @@ mod tests {
     }
 
     #[test]
+    fn no_line_says_its_code_twice() {
+        use rackpool_core::Error;
+        let reason = || String::from("a reason");
+        for error in [
+            Error::Denied { reason: reason() },
+            Error::Config { reason: reason() },
+            Error::BadRegion { reason: reason() },
+            Error::Busy { what: reason(), limit: 1 },
+        ] {
+            let line = Failure::from(error.clone()).to_string();
+            assert!(line.starts_with(&format!("error {} a reason", error.code())), "{line}");
+        }
+    }
+
+    #[test]
     fn errors_of_the_pool_keep_their_code() {
         let error = rackpool_core::Error::Config { reason: "x".into() };
         assert_eq!(Failure::from(error).code(), "config");

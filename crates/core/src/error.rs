@@ -86,7 +86,7 @@ pub enum Error {
         place: String,
     },
     /// A bounded queue or table is full. Retry after a pause.
-    #[error("busy: {what} is full ({limit} entries); retry after a pause")]
+    #[error("{what} is full ({limit} entries); retry after a pause")]
     Busy {
         /// The queue or table.
         what: String,
@@ -205,7 +205,7 @@ pub enum Error {
         leader: String,
     },
     /// The caller has not the right. Do not retry.
-    #[error("denied: {reason}")]
+    #[error("{reason}")]
     Denied {
         /// Why.
         reason: String,
@@ -227,7 +227,7 @@ pub enum Error {
         reason: String,
     },
     /// The region's bytes cannot be used. Do not retry; see the message.
-    #[error("region: {reason}")]
+    #[error("{reason}")]
     BadRegion {
         /// What is wrong and the way out.
         reason: String,
@@ -251,7 +251,7 @@ pub enum Error {
         reason: String,
     },
     /// An option is missing or makes no sense. Do not retry.
-    #[error("configuration: {reason}")]
+    #[error("{reason}")]
     Config {
         /// What is wrong and what is allowed.
         reason: String,

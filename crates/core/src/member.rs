@@ -176,3 +176,40 @@ pub struct DrainReport {
     /// Of these, the first `DRAIN_REASONS_MAX` with their reasons.
     pub reasons: Vec<(PageId, String)>,
 }
+
+impl DrainReport {
+    /// Why pages stay, each reason once, with how many of the pages whose reasons are known it has.
+    pub fn lines(&self) -> Vec<String> {
+        let mut counts: Vec<(&str, u64)> = Vec::new();
+        for (_, reason) in &self.reasons {
+            match counts.iter_mut().find(|(known, _)| known == reason) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((reason, 1)),
+            }
+        }
+        let line = |(reason, count): (&str, u64)| match count {
+            1 => reason.to_owned(),
+            count => format!("{count} pages: {reason}"),
+        };
+        let mut lines: Vec<String> = counts.into_iter().map(line).collect();
+        let more = self.stayed.saturating_sub(self.reasons.len() as u64);
+        if more > 0 {
+            lines.push(format!("{more} more pages stay"));
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_that_many_pages_have_is_said_once() {
+        let reason = |page, text: &str| (PageId(page), text.to_owned());
+        let reasons = vec![reason(1, "full"), reason(2, "locked"), reason(3, "full")];
+        let report = DrainReport { moved: 0, stayed: 5, reasons };
+        assert_eq!(report.lines(), ["2 pages: full", "locked", "2 more pages stay"]);
+        assert!(DrainReport::default().lines().is_empty());
+    }
+}

@@ -63,7 +63,7 @@ pub enum ControlError {
         name: String,
     },
     /// Too many connections wait to be accepted, or the peer does not read. Retry after a pause.
-    #[error("busy: {what} is full; retry after a pause")]
+    #[error("{what} is full; retry after a pause")]
     Busy {
         /// The queue.
         what: &'static str,

@@ -22,7 +22,7 @@ pub enum Error {
         waited_ms: u64,
     },
     /// All windows are in use. Nothing was sent. Retry after answers were taken.
-    #[error("busy: {window} requests are under way; take answers, then retry")]
+    #[error("{window} requests are under way; take answers, then retry")]
     Busy {
         /// Windows of the client.
         window: u32,

@@ -97,13 +97,13 @@ pub enum FabricError {
         addr: SocketAddr,
     },
     /// All connections of the endpoint are in use. Close one first.
-    #[error("busy: the fabric endpoint has {limit} connections, which is the limit")]
+    #[error("the fabric endpoint has {limit} connections, which is the limit")]
     PeersFull {
         /// The bound.
         limit: u32,
     },
     /// All registrations of the endpoint are in use. Take a buffer back first.
-    #[error("busy: the fabric endpoint has {limit} local buffers registered, which is the limit")]
+    #[error("the fabric endpoint has {limit} local buffers registered, which is the limit")]
     BuffersFull {
         /// The bound.
         limit: usize,

@@ -30,7 +30,7 @@ pub enum Error {
         max_bytes: u64,
     },
     /// All windows are in use. Nothing was sent. Retry after answers were taken.
-    #[error("busy: {windows} requests are under way; take answers, then retry")]
+    #[error("{windows} requests are under way; take answers, then retry")]
     Busy {
         /// Windows to this server thread.
         windows: u32,

@@ -103,13 +103,7 @@ impl Loop<'_> {
     }
 
     fn say_report(&mut self, report: &DrainReport) {
-        let of_page = |(_, reason): &(_, String)| reason.clone();
-        let mut lines: Vec<String> = report.reasons.iter().map(of_page).collect();
-        let more = report.stayed.saturating_sub(lines.len() as u64);
-        if more > 0 {
-            lines.push(format!("{more} more pages stay"));
-        }
-        self.say(lines);
+        self.say(report.lines());
     }
 
     fn say(&mut self, lines: Vec<String>) {

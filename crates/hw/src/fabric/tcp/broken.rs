@@ -32,7 +32,12 @@ pub(super) enum Broken {
 
 impl From<Errno> for Broken {
     fn from(error: Errno) -> Self {
-        if error == Errno::BADMSG { Broken::Tampered } else { Broken::System(error) }
+        match error {
+            Errno::BADMSG => Broken::Tampered,
+            // A process that ends with something unread is said to have reset its connections.
+            Errno::CONNRESET | Errno::PIPE => Broken::Closed,
+            error => Broken::System(error),
+        }
     }
 }
 

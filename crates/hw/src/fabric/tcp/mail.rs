@@ -30,7 +30,7 @@ pub struct WriteBack {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetSendError {
     /// Retry after a pause.
-    #[error("busy: {FABRIC_MESSAGES_MAX} messages wait for this connection")]
+    #[error("{FABRIC_MESSAGES_MAX} messages wait for this connection")]
     Busy,
     /// The connection is gone. Do not retry.
     #[error("the connection is down")]

@@ -16,7 +16,7 @@ pub(super) enum Broken {
     #[error("the peer is silent for {lease_ms} ms")]
     Silent { lease_ms: u64 },
     #[error("the system ended it: {0}")]
-    System(#[from] Errno),
+    System(Errno),
     #[error("the peer broke the protocol: {0}")]
     Wire(#[from] WireError),
     #[error("all connections of the target are taken")]
@@ -35,6 +35,16 @@ pub(super) enum Broken {
     Work { status: i32 },
     #[error("the failed queue pair did not give its work back within {lease_ms} ms")]
     Stuck { lease_ms: u64 },
+}
+
+impl From<Errno> for Broken {
+    fn from(error: Errno) -> Self {
+        match error {
+            // A process that ends with something unread is said to have reset its connections.
+            Errno::CONNRESET | Errno::PIPE => Broken::Closed,
+            error => Broken::System(error),
+        }
+    }
 }
 
 impl Broken {

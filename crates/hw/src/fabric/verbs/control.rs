@@ -87,7 +87,7 @@ impl ControlLine {
             match rustix::net::send(&self.socket, &self.output, flags) {
                 Ok(bytes) => drop(self.output.drain(..bytes)),
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOTCONN) => break,
-                Err(error) => return Err(Broken::System(error)),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -113,7 +113,7 @@ impl ControlLine {
                 Ok((0, _)) => return Err(Broken::Closed),
                 Ok((bytes, _)) => self.filled += bytes,
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-                Err(error) => return Err(Broken::System(error)),
+                Err(error) => return Err(error.into()),
             }
         }
     }
