@@ -39,15 +39,16 @@ there. For racks that will not come back: their pages answer `lost` at once inst
 for. Refused while the rack's daemon is alive or was a moment ago. To take a living rack out of the
 pool with nothing lost, use `rackpool drain`.
 
+Asks for the rack's number before it does so; where there is no terminal to ask at, it needs --yes.
+
 Examples:
   rackpool forget --rack 2
-  rackpool forget --rack 2 --yes                 does not ask on a terminal";
+  rackpool forget --rack 2 --yes                 does not ask: for scripts";
 
 /// Where a pool's master is, for commands that look at the pool from outside.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MasterAt {
-    /// Address of the master; several with commas between [default: RACKPOOL_MASTER, else
-    /// 127.0.0.1:7400]
+    /// Address of the master; several with commas between [default: 127.0.0.1:7400]
     #[arg(long, value_name = "ADDR")]
     pub master: Option<String>,
     /// File with the pool's secret
@@ -115,7 +116,7 @@ pub struct ForgetArgs {
     /// The pool.
     #[command(flatten)]
     pub at: MasterAt,
-    /// Do not ask on a terminal
+    /// Do not ask; needed where standard input is no terminal
     #[arg(long)]
     pub yes: bool,
 }

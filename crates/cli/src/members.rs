@@ -118,17 +118,12 @@ fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()
 fn too_slow(watch: &mut Watch, rack: RackId, members: &[Member], waited: Duration) -> Failure {
     let (pages, s) = (members.iter().map(|member| member.pages).sum::<u64>(), waited.as_secs());
     let mut message = format!("rack {rack} still has {pages} pages after {s} s and goes on");
-    let mut more = 0;
     for member in members.iter().filter(|member| member.pages > 0) {
         // A daemon that does not answer says no reasons.
         let Ok(report) = watch.drain_report(member) else { continue };
-        for (_, reason) in &report.reasons {
-            message.push_str(&format!("\n  {reason}"));
+        for line in report.lines() {
+            message.push_str(&format!("; {line}"));
         }
-        more += report.stayed.saturating_sub(report.reasons.len() as u64);
-    }
-    if more > 0 {
-        message.push_str(&format!("\n  {more} more pages stay"));
     }
     Failure::new("timeout", message)
 }
@@ -157,10 +152,21 @@ pub fn forget(args: &ForgetArgs) -> Result<()> {
     let before = shards(&mut watch, rack)?;
     let pages: u64 = before.iter().map(|member| member.pages).sum();
     let bytes = pages << before[0].info.page_shift;
-    let who = format!("rack {rack}");
-    let warning = format!("DATA LOSS: {pages} pages ({bytes} bytes) are given up for good");
-    log(Level::Warn, &who, warning);
-    if !args.yes && std::io::stdin().is_terminal() && !confirmed(rack)? {
+    if before.iter().all(|member| member.standing == Standing::Lost) {
+        return output::print(&format!("rack {rack} is lost already: {pages} pages\n"));
+    }
+    if before.iter().any(|member| member.info.alive) {
+        let reason = format!("the daemon of rack {rack} is alive: nothing was done");
+        let hint = format!("drain it with `rackpool drain --rack {rack}`, or stop it first");
+        return Err(Failure::new("denied", reason).with_hint(hint));
+    }
+    let loss = format!("{pages} pages ({bytes} bytes) would be lost for good");
+    if !args.yes && !std::io::stdin().is_terminal() {
+        let reason = format!("{loss}, and there is no terminal to ask at: nothing was done");
+        return Err(Failure::new("denied", reason).with_hint("say --yes if that is meant"));
+    }
+    log(Level::Warn, &format!("rack {rack}"), format!("DATA LOSS: {loss}"));
+    if !args.yes && !confirmed(rack)? {
         return Err(Failure::new("denied", "not confirmed: nothing was done"));
     }
     let started = Instant::now();

@@ -73,6 +73,8 @@ fn a_rack_is_drained_listed_as_left_and_its_daemon_ends_with_0() {
     // The same region says again that it has left, and a new one joins.
     let mut again = cluster.daemon(1, "tcp");
     assert_eq!(exit_code(&mut again), Some(0));
+    let documented = include_str!("../../../docs/deploy.md");
+    assert!(documented.contains("\nRestart=on-failure\n"), "which lets it stay down");
     for entry in std::fs::read_dir("/dev/shm").unwrap().flatten() {
         let name = cluster.regions[1].file_name().unwrap().to_string_lossy().into_owned();
         if entry.file_name().to_string_lossy().starts_with(&name) {
@@ -111,11 +113,22 @@ fn a_drain_that_cannot_end_says_why_and_can_be_called_off() {
 fn a_dead_rack_is_given_up_and_a_living_one_is_not() {
     let mut cluster = Cluster::start("tcp");
     let addrs = fill(&cluster);
-    let (code, out, err) = command(&cluster, &["forget", "--rack", "1"]);
-    assert_eq!((code, out.as_str()), (1, ""), "{err}");
-    assert!(err.contains("DATA LOSS") && err.contains("error denied "), "{err}");
+    for words in [&["forget", "--rack", "1"][..], &["forget", "--rack", "1", "--yes"]] {
+        let (code, out, err) = command(&cluster, words);
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.starts_with("error denied ") && err.contains("is alive"), "{err}");
+        assert!(!err.contains("DATA LOSS"), "nothing is lost: {err}");
+    }
     let daemon = cluster.daemons.remove(1);
     drop(daemon);
+    let deadline = Instant::now() + WITHIN;
+    while racks(&cluster)[1]["alive"] != false {
+        assert!(Instant::now() < deadline, "its death is noticed");
+    }
+    let (code, out, err) = command(&cluster, &["forget", "--rack", "1"]);
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.starts_with("error denied ") && err.contains("--yes"), "{err}");
+    assert_eq!(racks(&cluster)[1]["state"], "serving", "nobody confirmed it");
     let (code, out, err) = command(&cluster, &["forget", "--rack", "1", "--yes"]);
     assert_eq!(code, 0, "{err}");
     assert!(out.starts_with("rack 1 is lost: ") && err.contains("DATA LOSS"), "{out}{err}");
@@ -124,6 +137,7 @@ fn a_dead_rack_is_given_up_and_a_living_one_is_not() {
     assert!(code == 1 && err.starts_with("error lost "), "{err}");
     assert!(start.elapsed() < Duration::from_secs(10), "at once: {:?}", start.elapsed());
     assert_eq!(racks(&cluster)[1]["state"], "lost");
+    assert!(ok(&cluster, &["forget", "--rack", "1"]).contains("is lost already"));
     // The old region may not come back.
     let memory = format!("shm:{}?size=64M", cluster.regions[1].display());
     let words = ["daemon", "--rack", "1", "--memory", &memory];
@@ -132,6 +146,14 @@ fn a_dead_rack_is_given_up_and_a_living_one_is_not() {
     assert!(err.contains("error forgotten "), "{err}");
     let (code, _, err) = command(&cluster, &["forget", "--rack", "9"]);
     assert!(code == 1 && err.starts_with("error no-such-rack "), "{err}");
+}
+
+#[test]
+fn a_host_that_holds_nothing_cannot_be_fenced() {
+    let cluster = Cluster::start("tcp");
+    let (code, out, err) = command(&cluster, &["fence", "--rack", "0", "--host", "nosuch"]);
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.starts_with("error config ") && err.contains("nosuch"), "{err}");
 }
 
 #[test]

@@ -123,7 +123,18 @@ impl Hosts {
             });
         }
         let host = HostTag::new(name, "").host;
-        Ok(rack.clients.host_is_gone(host, rack.engine, rack.world, rack.poller))
+        let clients = rack.clients.host_is_gone(host, rack.engine, rack.world, rack.poller);
+        let is_known = self.agents.values().any(|host| host.name == name);
+        if clients == 0 && !is_known {
+            let names: Vec<&str> = self.agents.values().map(|host| host.name.as_str()).collect();
+            let there = match names.is_empty() {
+                true => "no host has an agent here".into(),
+                false => format!("hosts with an agent here: {}", names.join(", ")),
+            };
+            let reason = format!("no client of a host {name} holds anything here; {there}");
+            return Err(Error::Config { reason });
+        }
+        Ok(clients)
     }
 
     /// A connection ended.
