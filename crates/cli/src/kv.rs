@@ -81,6 +81,9 @@ fn check_memory(args: &KvArgs) -> Result<bool> {
     // What a file has since its last time is ours already.
     let kept = |path: &Path| path.metadata().map_or(0, |found| found.blocks() * 512);
     let kept = args.warm.as_ref().map_or(0, |path| kept(path) + kept(&values_path(path)));
+    if let Some(path) = &args.warm {
+        check_file_system(path, args.memory.saturating_add(tier), kept)?;
+    }
     if wanted > host.available_bytes.saturating_add(kept) {
         let free = show(host.available_bytes);
         let what = format!("{asked} are asked for and {free} of {there} are free: ");
@@ -89,6 +92,25 @@ fn check_memory(args: &KvArgs) -> Result<bool> {
     }
     // What is free is an estimate, and others want some as well.
     Ok(wanted <= host.available_bytes / 8 * 7)
+}
+
+/// Refuses a file that its file system has no room for, such as a container's /dev/shm; `kept` bytes
+/// of it are there.
+fn check_file_system(path: &Path, wanted: u64, kept: u64) -> Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    let found = rustix::fs::statvfs(parent);
+    let found = found.map_err(|error| Failure::file(parent, &error.into()))?;
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    // One without blocks has no limit of its own.
+    if found.f_blocks > 0 && wanted > free.saturating_add(kept) {
+        let show = |bytes: u64| Unit::Bytes.show(bytes as f64);
+        let (asked, there, parent) = (show(wanted), show(free), parent.display());
+        let what = format!("{asked} are asked for, and {parent} has {there} free");
+        return Err(Failure::new("full", what)
+            .with_hint("give less to --memory, or make the file elsewhere"));
+    }
+    Ok(())
 }
 
 /// Refuses options that would have no effect: whoever gave one expects what it does, above all
@@ -344,4 +366,18 @@ fn read_password(path: &Path) -> Result<String> {
         return Err(Failure::new("config", reason));
     }
     Ok(line.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warm_file_that_its_file_system_has_no_room_for_is_refused_and_what_it_has_counts() {
+        let path = Path::new("warm");
+        let refused = check_file_system(path, 1 << 60, 0).unwrap_err();
+        assert_eq!(refused.code(), "full");
+        assert!(check_file_system(path, 1 << 60, 1 << 60).is_ok());
+        assert!(check_file_system(path, 1, 0).is_ok());
+    }
 }

@@ -163,6 +163,11 @@ fn table(masters: &str, now: &Sample, before: Option<&Sample>) -> String {
         if let Some(error) = &rack.error {
             text.push_str(&format!("rack {}: {}\n", rack.rack, error.replace('\n', " ")));
         }
+        if let Some(stats) = rack.daemon.as_ref().filter(|of| of.frames_backable < of.frames_free) {
+            let (free, there) = (stats.frames_free, stats.frames_backable);
+            let what = format!("its host has memory for {there} of {free} free frames");
+            text.push_str(&format!("rack {}: {what}\n", rack.rack));
+        }
     }
     text
 }
@@ -179,8 +184,13 @@ fn row(now: &Sample, index: usize, before: Option<&Sample>) -> [String; HEADS.le
     let mut row = HEADS.map(|_| UNKNOWN.to_owned());
     row[..3].clone_from_slice(&[rack.rack.to_string(), state.into(), rack.fabric.clone()]);
     let Some(stats) = &rack.daemon else { return row };
-    let used = stats.frames.saturating_sub(stats.frames_free);
-    let used_percent = (used * 100).checked_div(stats.frames);
+    let cached = stats.replicas.frames;
+    let used = stats.frames.saturating_sub(stats.frames_free + cached);
+    let percent = |frames: u64| (frames * 100).checked_div(stats.frames);
+    let used_percent = percent(used).map(|used| match percent(cached) {
+        Some(more) if cached > 0 => format!("{used}%+{more}%"),
+        _ => format!("{used}%"),
+    });
     let last = before.and_then(|before| {
         let known = before.racks.iter().find(|known| known.rack == rack.rack)?;
         Some((known.daemon.as_ref()?, now.at_ns.saturating_sub(before.at_ns)))
@@ -192,8 +202,8 @@ fn row(now: &Sample, index: usize, before: Option<&Sample>) -> [String; HEADS.le
     let bytes_rate = rate_of(&fabric_bytes).map(human);
     row[3..].clone_from_slice(&[
         stats.frames.to_string(),
-        stats.frames_free.to_string(),
-        used_percent.map_or(UNKNOWN.into(), |percent| format!("{percent}%")),
+        stats.frames_backable.to_string(),
+        used_percent.unwrap_or(UNKNOWN.into()),
         stats.frames_quarantined.to_string(),
         stats.allocations.to_string(),
         (stats.slots_used + stats.remote_sessions).to_string(),
@@ -239,7 +249,8 @@ mod tests {
     use rackpool::{DaemonStats, MasterStats, RackStats};
 
     fn sample(at_ns: u64, requests: u64, sent_bytes: u64) -> Sample {
-        let mut stats = DaemonStats { frames: 32, frames_free: 24, requests, ..Default::default() };
+        let mut stats = DaemonStats { frames: 32, frames_free: 20, requests, ..Default::default() };
+        (stats.frames_backable, stats.replicas.frames) = (18, 4);
         stats.fabric.sent_bytes = sent_bytes;
         let rack = |rack: u16, alive, daemon: Option<DaemonStats>, error: Option<&str>| RackStats {
             rack: rackpool::RackId(rack),
@@ -267,7 +278,8 @@ mod tests {
         let (first, second) = (sample(0, 100, 0), sample(2_000_000_000, 700, 3 << 20));
         assert_eq!(cells(&table("m", &first, None), "0 ")[10..], ["-", "-", "-"]);
         let text = table("m", &second, Some(&first));
-        assert_eq!(cells(&text, "0 ")[..6], ["0", "alive", "tcp", "32", "24", "25%"]);
+        assert_eq!(cells(&text, "0 ")[..6], ["0", "alive", "tcp", "32", "18", "25%+12%"]);
+        assert!(text.contains("rack 0: its host has memory for 18 of 20 free frames\n"), "{text}");
         assert_eq!(cells(&text, "0 ")[10..], ["300", "0", "1.5M"]);
         assert_eq!(cells(&text, "1 ")[1], "dead");
         assert_eq!(cells(&text, "7 ")[1], "silent");

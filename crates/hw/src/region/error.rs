@@ -28,6 +28,22 @@ pub enum RegionError {
         /// What its file system still has.
         free_bytes: u64,
     },
+    /// The machine has not as much memory as the region would promise.
+    #[error("memory {spec} needs {} MiB and {by} has {} MiB free: {}accept with --overcommit that \
+             allocations fail when it is used up", wanted_bytes >> 20, free_bytes >> 20,
+            fitting(*fitting_bytes))]
+    TooLarge {
+        /// The specification.
+        spec: String,
+        /// What the region needs beyond what it has.
+        wanted_bytes: u64,
+        /// What there is.
+        free_bytes: u64,
+        /// What sets that limit.
+        by: String,
+        /// A size that would fit; 0 if none does.
+        fitting_bytes: u64,
+    },
     /// A new region was to be made where one is.
     #[error("{} is a region already: open it, or remove it first", path.display())]
     Exists {
@@ -188,6 +204,14 @@ pub enum RegionError {
     },
 }
 
+/// The way out of a size that does not fit.
+fn fitting(bytes: u64) -> String {
+    match bytes >> 20 {
+        0 => "make room there, or ".into(),
+        mib => format!("use size={mib}M, make room there, or "),
+    }
+}
+
 /// Turns the error of a call on `path` into ours.
 pub(super) fn failed<E: Into<io::Error>>(
     operation: &'static str,
@@ -205,6 +229,7 @@ impl From<RegionError> for Error {
             RegionError::OtherVersion { path, found, supported } => {
                 Error::Version { peer: path.display().to_string(), found, supported }
             }
+            large @ RegionError::TooLarge { .. } => Error::Config { reason: large.to_string() },
             // Nothing is wrong with it: another daemon serves it.
             locked @ RegionError::Locked { .. } => Error::Denied { reason: locked.to_string() },
             other => Error::BadRegion { reason: other.to_string() },

@@ -31,6 +31,7 @@ mod files;
 mod huge;
 mod numa;
 mod paths;
+mod room;
 mod shards;
 mod spec;
 mod superblock;

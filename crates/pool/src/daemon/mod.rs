@@ -62,6 +62,8 @@ pub struct DaemonOptions {
     /// `heap?size=64M`; `dax:/dev/dax0.0?coherence=software` if hosts share it without hardware
     /// that keeps their caches in agreement.
     pub memory: String,
+    /// Whether a new region may promise more memory than the machine has.
+    pub overcommit: bool,
     /// Address of the fabric endpoint, under which other hosts reach it as well; port 0 takes a
     /// free one. Without a secret only loopback addresses may be.
     pub listen: SocketAddr,
@@ -109,6 +111,7 @@ impl DaemonOptions {
             shards: 1,
             master: master.split(',').map(str::to_string).collect(),
             memory: memory.into(),
+            overcommit: false,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             secret: None,
             fabric: FabricKind::Tcp,

@@ -46,6 +46,9 @@ pub(super) fn region_of(
                 RegionError::Absent { path: spec.path().unwrap_or("".as_ref()).into() }.into()
             );
         }
+        if !options.overcommit {
+            options.spec()?.check_room(options.shards).map_err(Error::from)?;
+        }
         return Ok((RegionFiles::create(&spec).map_err(Error::from)?, true, claim));
     }
     let deadline_ns = clock::deadline_ns(options.join_timeout_ms);
@@ -64,7 +67,21 @@ pub(super) fn region_of(
                 }
                 std::thread::sleep(Duration::from_millis(BACK_MS));
             }
-            opened => return Ok((opened.map_err(Error::from)?, false, claim)),
+            opened => {
+                let files = opened.map_err(Error::from)?;
+                // What is stored in it is served in any case.
+                if let (false, Err(RegionError::TooLarge { wanted_bytes, free_bytes, by, .. })) =
+                    (options.overcommit, files.check_room())
+                {
+                    let (more, there) = (wanted_bytes >> 20, free_bytes >> 20);
+                    eprintln!(
+                        "rackpool: rack {}: its memory may need {more} MiB more and {by} has \
+                         {there} MiB free: allocations fail when that is used up",
+                        options.name()
+                    );
+                }
+                return Ok((files, false, claim));
+            }
         }
     }
 }

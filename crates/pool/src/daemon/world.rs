@@ -135,6 +135,10 @@ impl World for RegionWorld {
         self.slot(slot).map(|window| coherence::load(window, kept, word as u64))
     }
 
+    fn host_free_bytes(&self) -> Option<u64> {
+        self.files.host_free_bytes()
+    }
+
     fn back_pages(&mut self, offset: u64, bytes: u64) -> Result<()> {
         self.files.back_pages(offset, bytes).map_err(Error::from)
     }

@@ -29,6 +29,9 @@ const RACK: &[Metric<DaemonStats>] = &[
     ("page_bytes", Kind::Gauge, "Size of a page", |s| s.page_bytes),
     ("frames", Kind::Gauge, "Frames in all", |s| s.frames),
     ("frames_free", Kind::Gauge, "Frames that are free", |s| s.frames_free),
+    ("frames_backable", Kind::Gauge, "Free frames that the host has memory for", |s| {
+        s.frames_backable
+    }),
     ("frames_quarantined", Kind::Gauge, "Frames that wait for a stopped reader or writer", |s| {
         s.frames_quarantined
     }),
@@ -55,6 +58,9 @@ const RACK: &[Metric<DaemonStats>] = &[
     }),
     ("moves_failed_total", Kind::Counter, "Pages that could not be moved for this rack", |s| {
         s.moves.failed
+    }),
+    ("frames_replicas", Kind::Gauge, "Frames of replicas, a cache that gives way", |s| {
+        s.replicas.frames
     }),
     ("shared_pages", Kind::Gauge, "Pages with replicas", |s| s.replicas.shared_pages),
     ("replicas_made_total", Kind::Counter, "Replicas made", |s| s.replicas.made),
