@@ -31,8 +31,9 @@ pub use rackpool::{
 
 /// The table that holds the shell's objects and the files of `demo`.
 const OBJECTS: &str = "objects";
-/// How long a master may be away when a client begins, unless a time is given.
-const MASTER_WITHIN: Duration = Duration::from_secs(1);
+/// How long a master or a rack may be away when a command begins, unless a time is given: it may be
+/// starting.
+const PEER_WITHIN: Duration = Duration::from_secs(1);
 
 impl From<rackpool_kv::Error> for Failure {
     fn from(error: rackpool_kv::Error) -> Self {
@@ -62,23 +63,23 @@ pub struct ObjectPlace {
 
 /// Joins the pool of a master that is there now: calls wait for `args.timeout_ms` from then on.
 pub fn open_pool_now(args: &PoolArgs) -> Result<Pool> {
-    let mut options = Options::from_env()?;
-    name_master(&mut options, args.master.as_deref());
+    let options = found_options(args.master.as_deref(), args.secret_file.as_deref())?;
     find_master(&options.master)?;
     open_pool(args)
 }
 
 /// Joins the pool that the arguments and the environment name.
 pub fn open_pool(args: &PoolArgs) -> Result<Pool> {
-    let mut options = Options::from_env()?;
-    name_master(&mut options, args.master.as_deref());
-    name_secret(&mut options.secret, args.secret_file.as_deref())?;
+    let mut options = found_options(args.master.as_deref(), args.secret_file.as_deref())?;
     options.rack = args.rack.unwrap_or(options.rack);
     options.fabric = args.fabric.unwrap_or(options.fabric);
     options.verbs_device = args.verbs_device.clone().or(options.verbs_device);
     match args.timeout_ms {
         Some(timeout_ms) => options.request_timeout_ms = timeout_ms,
-        None => find_master(&options.master)?,
+        None => {
+            find_master(&options.master)?;
+            options.dead_rack_ms = Some(PEER_WITHIN.as_millis() as u64);
+        }
     }
     Ok(Pool::open(options)?)
 }
@@ -219,11 +220,15 @@ impl Client {
     }
 }
 
-/// Takes over the addresses of a master that were given, several with commas between.
-fn name_master(options: &mut Options, master: Option<&str>) {
+/// What the environment says, and of it what was given otherwise: the addresses of the master,
+/// several with commas between, and the file of the secret.
+fn found_options(master: Option<&str>, secret_file: Option<&Path>) -> Result<Options> {
+    let mut options = Options::from_env()?;
     if let Some(master) = master {
-        options.master = master.split(',').map(|addr| addr.trim().to_owned()).collect();
+        options.master = Options::new(master, 0).master;
     }
+    name_secret(&mut options.secret, secret_file)?;
+    Ok(options)
 }
 
 /// Reads the secret whose file was given.
@@ -243,9 +248,7 @@ pub struct Watch {
 impl Watch {
     /// Finds the master that the argument or the environment names.
     pub fn open(at: &MasterAt) -> Result<Self> {
-        let mut options = Options::from_env()?;
-        name_master(&mut options, at.master.as_deref());
-        name_secret(&mut options.secret, at.secret_file.as_deref())?;
+        let options = found_options(at.master.as_deref(), at.secret_file.as_deref())?;
         find_master(&options.master)?;
         let masters = options.master.join(", ");
         let timeout_ms = options.request_timeout_ms;
@@ -306,20 +309,32 @@ impl Watch {
 /// where nobody listens is a mistake as a rule.
 fn find_master(addrs: &[String]) -> Result<()> {
     let start = Instant::now();
+    let no_master = |code, why: &str| {
+        let message = format!("no master answers at {}: {why}", addrs.join(", "));
+        let hint = "start one with `rackpool master`, or name the address of one that runs";
+        Err(Failure::new(code, message).with_hint(hint))
+    };
+    let (mut found, mut why) = (Vec::new(), "no address is given".to_owned());
+    for addr in addrs {
+        match rackpool_hw::names::resolve(addr) {
+            Ok(some) => found.extend(some),
+            Err(error) => why = error.to_string(),
+        }
+    }
+    if found.is_empty() {
+        return no_master("config", &why);
+    }
     loop {
-        let mut why = "no address is given".to_owned();
-        for addr in addrs {
-            match TcpStream::connect(addr) {
+        for addr in &found {
+            match TcpStream::connect_timeout(addr, PEER_WITHIN) {
                 Ok(_) => return Ok(()),
                 Err(error) => why = error.to_string(),
             }
         }
-        if start.elapsed() > MASTER_WITHIN {
-            let message = format!("no master answers at {}: {why}", addrs.join(", "));
-            let hint = "start one with `rackpool master`, or name the address of one that runs";
-            return Err(Failure::new("peer-dead", message).with_hint(hint));
+        if start.elapsed() > PEER_WITHIN {
+            return no_master("peer-dead", &why);
         }
-        std::thread::sleep(MASTER_WITHIN / 20);
+        std::thread::sleep(PEER_WITHIN / 20);
     }
 }
 
@@ -396,10 +411,13 @@ pub fn start_master(args: &MasterArgs, state: &Path) -> Result<Server> {
 /// Starts a rack's daemon.
 pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result<Server> {
     let (shard, shards) = args.shard;
-    let options = DaemonOptions::new(args.rack, &args.master, memory);
+    let found = found_options(args.master.as_deref(), args.secret_file.as_deref())?;
+    find_master(&found.master)?;
+    let options = DaemonOptions::new(args.rack, &found.master.join(","), memory);
     let mut options = options.shard(shard, shards);
+    options.overcommit = args.overcommit;
     options.listen = args.listen;
-    name_secret(&mut options.secret, args.secret_file.as_deref())?;
+    options.secret = found.secret;
     options.fabric = match args.fabric {
         FabricChoice::Shm => FabricKind::Shm,
         FabricChoice::Tcp | FabricChoice::Auto => FabricKind::Tcp,
@@ -412,8 +430,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
             ));
         }
     };
-    let device = || std::env::var("RACKPOOL_VERBS_DEVICE").ok();
-    options.verbs_device = args.verbs_device.clone().or_else(device);
+    options.verbs_device = args.verbs_device.clone().or(found.verbs_device);
     options.emulate = emulate;
     options.migration = args.migrate;
     options.rings = args.rings;
@@ -433,8 +450,7 @@ pub fn start_agent(args: &AgentArgs) -> Result<AgentServer> {
         .clone()
         .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
     let mut options = agent_options(args.rack, &args.at, &args.memory, &name)?;
-    let device = || std::env::var("RACKPOOL_VERBS_DEVICE").ok();
-    options.verbs_device = args.verbs_device.clone().or_else(device);
+    options.verbs_device = args.verbs_device.clone().or(options.verbs_device);
     options.allowed_users.clone_from(&args.allow_user);
     Ok(AgentServer::start(options)?)
 }
@@ -446,9 +462,8 @@ pub fn fence(args: &FenceArgs) -> Result<u32> {
 }
 
 fn agent_options(rack: u16, at: &MasterAt, memory: &str, name: &str) -> Result<AgentOptions> {
-    let mut found = Options::from_env()?;
-    name_master(&mut found, at.master.as_deref());
-    name_secret(&mut found.secret, at.secret_file.as_deref())?;
+    let found = found_options(at.master.as_deref(), at.secret_file.as_deref())?;
+    find_master(&found.master)?;
     let mut options = AgentOptions::new(rack, &found.master.join(","), memory, name);
     (options.secret, options.verbs_device) = (found.secret, found.verbs_device);
     Ok(options)
@@ -612,7 +627,7 @@ fn own_command(word: &'static str) -> Result<impl FnMut(u32) -> Command> {
     let own = std::env::current_exe().map_err(|e| Failure::io("our own executable", &e))?;
     Ok(move |_| {
         let mut command = Command::new(&own);
-        command.arg(word);
+        crate::environment::clear(&mut command).arg(word);
         command
     })
 }

@@ -3,11 +3,13 @@
 //! into exit code 2. Called by `main` alone.
 
 use crate::agent_args::{AGENT_EXAMPLES, AgentArgs, FENCE_EXAMPLES, FenceArgs};
-use crate::api::{Emulate, FabricChoice, Migration, Policy, RackId, Rings};
+use crate::api::{Emulate, FabricChoice, Migration, Policy, Rings};
+use crate::environment;
 pub use crate::kv_args::*;
 pub use crate::member_args::*;
 pub use crate::sim_args::*;
 pub use crate::trace_args::*;
+pub use crate::values::*;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use rackpool_core::constants::SESSION_GRACE_MS_DEFAULT;
 use std::net::SocketAddr;
@@ -121,9 +123,10 @@ choice in it is made again by the simulator; one that comes out otherwise is an 
 describes the file.";
 
 const TOP_EXAMPLES: &str = "\
-One line a rack: frames in all, free, used and in quarantine; live allocations; sessions of clients
-(this command has one); locks held, and +N requests that wait for one; requests, fabric operations
-and fabric bytes (both directions) a second. Ends on SIGINT (Ctrl-C).
+One line a rack: frames in all, free (as far as the host has memory for them), used and, behind +,
+taken by replicas of other racks' pages (a cache, which gives way), in quarantine; live allocations;
+sessions of clients (this command has one); locks held, and +N requests that wait for one; requests,
+fabric operations and fabric bytes (both directions) a second. Ends on SIGINT (Ctrl-C).
 
 Examples:
   rackpool top
@@ -195,34 +198,34 @@ pub enum Command {
     #[command(after_help = MASTER_EXAMPLES)]
     Master(MasterArgs),
     /// Serve the memory of one rack
-    #[command(after_help = DAEMON_EXAMPLES)]
+    #[command(after_help = environment::with(DAEMON_EXAMPLES, environment::SERVER))]
     Daemon(DaemonArgs),
     /// Serve the clients of a host that shares a rack's memory with the daemon's host
-    #[command(after_help = AGENT_EXAMPLES)]
+    #[command(after_help = environment::with(AGENT_EXAMPLES, environment::SERVER))]
     Agent(AgentArgs),
     /// Say that a host is off for good: what its clients held is given back
-    #[command(after_help = FENCE_EXAMPLES)]
+    #[command(after_help = environment::with(FENCE_EXAMPLES, environment::SERVER))]
     Fence(FenceArgs),
     /// Use a pool by hand or from a script
-    #[command(after_help = SHELL_EXAMPLES)]
+    #[command(after_help = environment::with(SHELL_EXAMPLES, environment::CLIENT))]
     Shell(ShellArgs),
     /// List the racks of a pool and what they are to it
-    #[command(after_help = RACKS_EXAMPLES)]
+    #[command(after_help = environment::with(RACKS_EXAMPLES, environment::WATCH))]
     Racks(RacksArgs),
     /// Move all pages of a rack to others, so that it leaves with nothing lost
-    #[command(after_help = DRAIN_EXAMPLES)]
+    #[command(after_help = environment::with(DRAIN_EXAMPLES, environment::WATCH))]
     Drain(DrainArgs),
     /// Let a rack that is being drained serve again
-    #[command(after_help = UNDRAIN_EXAMPLES)]
+    #[command(after_help = environment::with(UNDRAIN_EXAMPLES, environment::WATCH))]
     Undrain(UndrainArgs),
     /// Give up a dead rack: its pages are lost for good
-    #[command(after_help = FORGET_EXAMPLES)]
+    #[command(after_help = environment::with(FORGET_EXAMPLES, environment::WATCH))]
     Forget(ForgetArgs),
     /// Watch a pool: racks, memory, requests, locks, fabric
-    #[command(after_help = TOP_EXAMPLES)]
+    #[command(after_help = environment::with(TOP_EXAMPLES, environment::WATCH))]
     Top(TopArgs),
     /// Serve a cache to ordinary clients of memcached and Redis
-    #[command(after_help = KV_EXAMPLES)]
+    #[command(after_help = environment::with(KV_EXAMPLES, environment::CLIENT))]
     Kv(Box<KvArgs>),
     /// Measure a pool on this machine
     #[command(after_help = BENCH_EXAMPLES)]
@@ -240,7 +243,7 @@ pub enum Command {
     #[command(after_help = REPRO_EXAMPLES)]
     Repro(ReproArgs),
     /// What memory to buy for machines and pools, and whether to pool at all
-    #[command(after_help = PLAN_EXAMPLES)]
+    #[command(after_help = environment::with(PLAN_EXAMPLES, environment::WATCH))]
     Plan(PlanArgs),
     /// What this machine offers a pool, and what to do about what is missing
     #[command(after_help = DOCTOR_EXAMPLES)]
@@ -328,8 +331,10 @@ pub struct DemoArgs {
 /// Options of `master`.
 #[derive(Debug, Args)]
 pub struct MasterArgs {
-    /// Address to serve at; port 0 takes any free one. Other machines are let in with a secret only
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400")]
+    /// Address to serve at; port 0 takes any free one, a port alone is one of 127.0.0.1. Other
+    /// machines are let in with a secret only
+    #[arg(long, value_name = "ADDR|PORT", default_value = "127.0.0.1:7400",
+          value_parser = parse_listen)]
     pub listen: SocketAddr,
     /// File with the pool's secret, 16 to 4096 bytes that only its owner and group may read:
     /// daemons and clients have to prove that they have it. With `encrypt:` before the secret, what
@@ -370,18 +375,22 @@ pub struct DaemonArgs {
     /// --memory, whose K is fixed when it is made
     #[arg(long, value_name = "I/K", value_parser = parse_shard, default_value = "0/1")]
     pub shard: (u16, u16),
-    /// Address of the master; several with commas between
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400")]
-    pub master: String,
+    /// Address of the master; several with commas between [default: 127.0.0.1:7400]
+    #[arg(long, value_name = "ADDR")]
+    pub master: Option<String>,
     /// The rack's memory, all shards together: shm:PATH?size=SIZE[&huge=2M][&numa=NODE], dax:PATH
     /// or heap:SIZE; dax:PATH?coherence=software if hosts share it and no hardware keeps their
     /// caches in agreement
     /// [default: shm:/dev/shm/rackpool-rackN?size=1G]
     #[arg(long, value_name = "MEMORY", value_parser = parse_memory)]
     pub memory: Option<String>,
+    /// Make the memory even if the machine has less now: allocations fail when it is used up
+    #[arg(long)]
+    pub overcommit: bool,
     /// Address at which clients of other racks reach this one; port 0 takes any free one. Other
     /// machines are let in with a secret only
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    #[arg(long, value_name = "ADDR|PORT", default_value = "127.0.0.1:0",
+          value_parser = parse_listen)]
     pub listen: SocketAddr,
     /// File with the pool's secret, as the master's
     #[arg(long, value_name = "FILE")]
@@ -391,7 +400,7 @@ pub struct DaemonArgs {
     #[arg(long, value_name = "tcp|shm|verbs", default_value = "tcp")]
     pub fabric: FabricChoice,
     /// With fabric verbs the RDMA device, such as mlx5_0 or mlx5_0:1/3: NAME[:PORT][/GID]
-    /// [default: RACKPOOL_VERBS_DEVICE, else the first one whose port is up]
+    /// [default: the first one whose port is up]
     #[arg(long, value_name = "DEVICE")]
     pub verbs_device: Option<String>,
     /// Bring pages that clients of this rack use to this rack, or copies of them: off, paper or
@@ -432,9 +441,7 @@ pub struct DaemonArgs {
     pub exit_with_parent: bool,
 }
 
-/// How a client finds its pool. What is missing comes from `RACKPOOL_MASTER`, `RACKPOOL_RACK`,
-/// `RACKPOOL_FABRIC`, `RACKPOOL_VERBS_DEVICE`, the file that `RACKPOOL_CONFIG` names, or the
-/// defaults.
+/// How a client finds its pool. What is missing comes from the environment, or is the default.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PoolArgs {
     /// The rack that this program runs in [default: 0]
@@ -580,83 +587,6 @@ pub struct InspectArgs {
     pub json: bool,
 }
 
-/// A user of this host: a number, or a name of /etc/passwd.
-pub fn parse_user(text: &str) -> Result<u32, String> {
-    if let Ok(number) = text.parse() {
-        return Ok(number);
-    }
-    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let number = users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(text)).then(|| fields.nth(1)?.parse().ok())?
-    });
-    number.ok_or_else(|| {
-        format!("`{text}` is no number and no user of /etc/passwd; see `id -u {text}`")
-    })
-}
-
-/// A number of bytes: decimal or 0x…, with K, M, G or T for binary multiples.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let wrong =
-        || format!("`{text}` is not a number of bytes; write for example 4096, 0x1000 or 4K");
-    let upper = text.trim().to_ascii_uppercase();
-    let upper = upper.strip_suffix("IB").unwrap_or(&upper);
-    if let Some(hex) = upper.strip_prefix("0X") {
-        return u64::from_str_radix(hex, 16).map_err(|_| wrong());
-    }
-    let (digits, shift) = match upper.char_indices().next_back() {
-        Some((at, 'K')) => (&upper[..at], 10),
-        Some((at, 'M')) => (&upper[..at], 20),
-        Some((at, 'G')) => (&upper[..at], 30),
-        Some((at, 'T')) => (&upper[..at], 40),
-        _ => (upper, 0),
-    };
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(wrong());
-    }
-    let number: u64 = digits.parse().map_err(|_| wrong())?;
-    number.checked_mul(1 << shift).ok_or_else(wrong)
-}
-
-/// The size of a page, bytes.
-fn parse_page(text: &str) -> Result<u64, String> {
-    let bytes = parse_size(text)?;
-    let pages = rackpool_core::PageGeometry::from_page_bytes(bytes);
-    pages.map(|_| bytes).ok_or_else(|| format!("`{text}` is no power of two from 4K to 1G"))
-}
-
-/// An address to serve at; a port alone is one of the loopback address.
-pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    if let Ok(port) = text.parse::<u16>() {
-        return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
-    }
-    let wrong = |_| format!("`{text}` is neither an address such as 127.0.0.1:9400 nor a port");
-    text.parse().map_err(wrong)
-}
-
-/// Seconds, with decimals if needed.
-pub fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let range = 0.05..=86_400.0;
-    let seconds = text.parse::<f64>().ok().filter(|seconds| range.contains(seconds));
-    let wrong = || format!("`{text}` is not a number of seconds from 0.05 to 86400");
-    seconds.map(Duration::from_secs_f64).ok_or_else(wrong)
-}
-
-/// `1/2`: which of how many shards.
-fn parse_shard(text: &str) -> Result<(u16, u16), String> {
-    let numbers = text.split_once('/');
-    let numbers = numbers.and_then(|(i, k)| Some((i.parse().ok()?, k.parse().ok()?)));
-    numbers
-        .filter(|(shard, shards)| RackId::sharded(0, *shard, *shards).is_some())
-        .ok_or_else(|| format!("`{text}` is no shard such as 0/2 or 1/2; up to 8 are possible"))
-}
-
-/// A memory that makes sense; it is opened later.
-pub(crate) fn parse_memory(text: &str) -> Result<String, String> {
-    let spec = text.parse::<rackpool_hw::region::MemorySpec>();
-    spec.map(|_| text.to_owned()).map_err(|error| error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -777,18 +707,6 @@ mod tests {
             "rackpool shell -c ls ls",
         ] {
             assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");
-        }
-    }
-
-    #[test]
-    fn sizes_have_units_and_nothing_else() {
-        assert_eq!(parse_size("4096"), Ok(4096));
-        assert_eq!(parse_size("0x1000"), Ok(4096));
-        assert_eq!(parse_size("4k"), Ok(4096));
-        assert_eq!(parse_size("3MiB"), Ok(3 << 20));
-        assert_eq!(parse_size("1G"), Ok(1 << 30));
-        for wrong in ["", "K", "-1", "+1", "1.5G", "0x", "4X", "99999999999T", "1 K"] {
-            assert!(parse_size(wrong).is_err(), "{wrong}");
         }
     }
 }

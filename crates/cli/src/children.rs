@@ -8,6 +8,7 @@
 //! Ownership rule: [`Residue`] is made before the first child and dropped after the last one.
 
 use crate::api::{Emulate, FabricChoice};
+use crate::environment;
 use crate::failure::{Failure, Result};
 use rackpool_hw::process::Shutdown;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -51,7 +52,7 @@ impl Process {
         let own = std::env::current_exe().map_err(|e| Failure::io("our own executable", &e))?;
         let log = directory.join(format!("{}.log", name.replace(' ', "-")));
         let file = File::create(&log).map_err(|error| Failure::file(&log, &error))?;
-        let mut child = Command::new(own)
+        let mut child = environment::clear(&mut Command::new(own))
             .args(words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -13,6 +13,7 @@ mod bench;
 mod children;
 mod demo;
 mod doctor;
+mod environment;
 mod failure;
 mod inspect;
 mod kv;
@@ -29,6 +30,7 @@ mod sim_args;
 mod top;
 mod trace;
 mod trace_args;
+mod values;
 mod worker;
 
 use args::{Cli, Command};

@@ -7,16 +7,26 @@ use crate::api::{self, Server};
 use crate::args::{DaemonArgs, MasterArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{Level, log};
-use rackpool_hw::process::Shutdown;
+use rackpool_core::constants::{MASTER_CONNECTIONS_MAX, REMOTE_SESSIONS_MAX, SLOTS_MAX};
+use rackpool_hw::process::{Shutdown, raise_descriptor_limit};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
+/// Fewer descriptors serve nobody.
+const DESCRIPTORS_MIN: u64 = 48;
+/// Descriptors beside those of connections: listeners, files, events.
+const DESCRIPTORS_SPARE: u64 = 64;
+/// Descriptors of a daemon's clients: of those of its host each has a connection, its process, a
+/// slot and an event, of others each a connection.
+const CLIENT_DESCRIPTORS: u64 = 4 * SLOTS_MAX as u64 + REMOTE_SESSIONS_MAX as u64;
+
 /// Serves as master.
 pub fn master(args: &MasterArgs) -> Result<()> {
     may_listen(args.listen, args.metrics, args.secret_file.is_some())?;
+    raise_descriptors("master", MASTER_CONNECTIONS_MAX as u64, "connections")?;
     let shutdown = install_shutdown()?;
     let (state, remove) = match (&args.state, args.ephemeral) {
         (Some(state), ephemeral) => (state.clone(), ephemeral),
@@ -35,6 +45,7 @@ pub fn master(args: &MasterArgs) -> Result<()> {
 /// Serves one rack's memory.
 pub fn daemon(args: &DaemonArgs) -> Result<()> {
     may_listen(args.listen, args.metrics, args.secret_file.is_some())?;
+    raise_descriptors("daemon", CLIENT_DESCRIPTORS, "clients")?;
     let shutdown = install_shutdown()?;
     let default = || format!("shm:/dev/shm/rackpool-rack{}?size=1G", args.rack);
     let memory = args.memory.clone().unwrap_or_else(default);
@@ -106,6 +117,29 @@ pub fn wait_for_end(
             return Ok("the parent process is gone");
         }
     }
+}
+
+/// Lets this process have as many descriptors as its user may, and says what does not fit; `wanted`
+/// are those that connections may need.
+pub fn raise_descriptors(who: &str, wanted: u64, what: &str) -> Result<()> {
+    let limit = raise_descriptor_limit();
+    let way_out = "raise ulimit -Hn, or LimitNOFILE= in the unit";
+    if limit < DESCRIPTORS_MIN {
+        let what =
+            format!("{limit} descriptors are too few to serve, {DESCRIPTORS_MIN} are needed");
+        return Err(Failure::new("config", what).with_hint(way_out));
+    }
+    if limit < wanted + DESCRIPTORS_SPARE {
+        let wanted = wanted + DESCRIPTORS_SPARE;
+        let few =
+            format!("{limit} descriptors, {wanted} would do for all {what} that are possible");
+        log(
+            Level::Warn,
+            who,
+            format!("{few}: when they are used up others are refused; {way_out}"),
+        );
+    }
+    Ok(())
 }
 
 /// The wish to stop, by SIGINT or SIGTERM.

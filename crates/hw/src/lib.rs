@@ -23,6 +23,8 @@ pub mod line;
 #[cfg(not(any(loom, shuttle)))]
 pub mod memory;
 #[cfg(not(any(loom, shuttle)))]
+pub mod names;
+#[cfg(not(any(loom, shuttle)))]
 pub mod neighbours;
 #[cfg(not(any(loom, shuttle)))]
 pub mod numa;

@@ -21,15 +21,16 @@ use rackpool_core::wire::{
 };
 use rackpool_hw::handshake::{Failure, Handshake, Progress, Purpose};
 use rackpool_hw::line::Line;
+use rackpool_hw::names::resolve;
 use rackpool_hw::process::random_u64;
 use rackpool_hw::secret::Secret;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -80,6 +81,10 @@ pub struct MasterLink {
     current: usize,
     /// An address that a `NotLeader` named, to be tried before the list.
     leader: Option<String>,
+    /// What the name in use stands for and was not tried yet.
+    untried: VecDeque<SocketAddr>,
+    /// Why the last attempt to connect failed.
+    trouble: Option<String>,
     join: Option<MasterCall>,
     secret: Option<Secret>,
     socket: Option<Socket>,
@@ -110,6 +115,8 @@ impl MasterLink {
             addrs,
             current: 0,
             leader: None,
+            untried: VecDeque::new(),
+            trouble: None,
             join: None,
             secret: None,
             socket: None,
@@ -249,7 +256,13 @@ impl MasterLink {
             }
         }
         let waited_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Err(Error::Timeout { peer: self.peer(), waited_ms })
+        Err(self.silence(waited_ms))
+    }
+
+    /// The master did not answer for so long, and why the last attempt failed, if it is known.
+    pub(crate) fn silence(&self, waited_ms: u64) -> Error {
+        let why = self.trouble.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+        Error::Timeout { peer: self.peer() + &why, waited_ms }
     }
 
     fn peer(&self) -> String {
@@ -258,8 +271,7 @@ impl MasterLink {
 
     /// Starts a connection to the next address.
     fn begin(&mut self) {
-        let addr = self.leader.clone().unwrap_or_else(|| self.addrs[self.current].clone());
-        match open_socket(&addr) {
+        match self.next_addr().and_then(open_socket) {
             Ok(stream) => {
                 let interest = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP;
                 if let Some(epoll) = &self.epoll {
@@ -278,8 +290,23 @@ impl MasterLink {
                     interest,
                 });
             }
-            Err(_) => self.down(),
+            Err(error) => self.failed(&error),
         }
+    }
+
+    /// The next address of the name in use.
+    fn next_addr(&mut self) -> io::Result<SocketAddr> {
+        if self.untried.is_empty() {
+            let name = self.leader.as_ref().unwrap_or(&self.addrs[self.current]);
+            self.untried = resolve(name)?.into();
+        }
+        Ok(self.untried.pop_front().expect("a name that is one has an address"))
+    }
+
+    /// An attempt to connect failed.
+    fn failed(&mut self, error: &io::Error) {
+        self.trouble = Some(error.to_string());
+        self.down();
     }
 
     /// Ends the connection, answers what was under way, and sets the next attempt.
@@ -299,7 +326,7 @@ impl MasterLink {
             let answer = Err(Error::PeerDead { peer: peer.clone(), cause: DeathCause::Closed });
             self.replies.push(MasterReply { id, term: 0, index: 0, answer });
         }
-        if self.leader.take().is_none() {
+        if self.untried.is_empty() && self.leader.take().is_none() {
             self.current = (self.current + 1) % self.addrs.len();
         }
         // Between half and all of the pause, so that a thousand handles do not come as one.
@@ -337,7 +364,7 @@ impl MasterLink {
             match finish_connect(socket.line.as_fd()) {
                 Ok(false) => return,
                 Ok(true) => return self.begin_proof(),
-                Err(_) => return self.down(),
+                Err(error) => return self.failed(&error),
             }
         }
         if socket.stage == Stage::Proving {
@@ -449,7 +476,7 @@ impl MasterLink {
                     Some(join) => self.transmit_own(join, Stage::Joining),
                     None => {
                         self.socket.as_mut().expect("looked at above").stage = Stage::Up;
-                        self.refused = None;
+                        (self.refused, self.trouble) = (None, None);
                         self.connections += 1;
                     }
                 }
@@ -471,6 +498,7 @@ impl MasterLink {
     /// Goes to the leader that a master named, or to the next address.
     fn follow(&mut self, leader: String) {
         self.leader = None;
+        self.untried.clear();
         self.down();
         if !leader.is_empty() {
             self.leader = Some(leader);
@@ -581,11 +609,7 @@ impl MasterLink {
 }
 
 /// A socket that is connecting.
-fn open_socket(addr: &str) -> io::Result<OwnedFd> {
-    let addr = match addr.parse::<SocketAddr>() {
-        Ok(addr) => addr,
-        Err(_) => addr.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?,
-    };
+fn open_socket(addr: SocketAddr) -> io::Result<OwnedFd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;

@@ -23,6 +23,7 @@ use rackpool_core::{Error, RackId, Result, SessionId};
 use rackpool_hw::fabric::shared::{self, Hub};
 use rackpool_hw::fabric::{Endpoint, FabricError, FabricOptions, Over, proxied};
 use rackpool_hw::window::Window;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -107,6 +108,8 @@ pub(crate) struct Links {
     own: RackId,
     master: MasterLink,
     links: Vec<Link>,
+    /// Racks that were alive once.
+    met: BTreeSet<RackId>,
     inbox: Inbox,
     /// Shared with the guards of this handle.
     pub(crate) locks: Arc<LockTable>,
@@ -183,6 +186,7 @@ impl Links {
             own: rack,
             master,
             links: Vec::new(),
+            met: BTreeSet::new(),
             inbox: Inbox::default(),
             locks: Arc::default(),
             losses: Losses::default(),
@@ -304,10 +308,16 @@ impl Links {
 
     fn wait_for_rack(&mut self, rack: RackId, deadline_ns: u64) -> Result<RackInfo> {
         let mut pause_ms = 1;
+        // As long as this is its first contact.
+        let limit_ms = self.shared.options.dead_rack_ms.filter(|_| !self.met.contains(&rack));
+        let dead_ns = limit_ms.map_or(deadline_ns, |ms| clock::deadline_ns(ms).min(deadline_ns));
         loop {
             match self.master_call(MasterCall::Rack { rack }, deadline_ns)? {
-                MasterAnswer::Rack(info) if info.alive => return Ok(info),
-                MasterAnswer::Rack(_) if clock::now_ns() >= deadline_ns => {
+                MasterAnswer::Rack(info) if info.alive => {
+                    self.met.extend([rack, info.rack]);
+                    return Ok(info);
+                }
+                MasterAnswer::Rack(_) if clock::now_ns() >= dead_ns => {
                     let peer = format!("daemon of rack {rack}");
                     return Err(Error::PeerDead { peer, cause: DeathCause::Closed });
                 }

@@ -104,6 +104,9 @@ pub struct Options {
     /// How long a call rides through the restart of a daemon or master before it answers with a
     /// typed error, ms.
     pub request_timeout_ms: u64,
+    /// How long a rack that is dead when a handle first wants it is waited for, ms; without it as
+    /// long as any call waits.
+    pub dead_rack_ms: Option<u64>,
     /// Whether pages are mapped read-only; writes then answer `denied`.
     pub read_only: bool,
     /// Bytes of a handle's write buffer, both halves together; taken when it first buffers a write
@@ -136,6 +139,7 @@ impl Default for Options {
             host: None,
             translation_entries: TRANSLATION_ENTRIES_DEFAULT,
             request_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
+            dead_rack_ms: None,
             read_only: false,
             write_buffer_bytes: WRITE_BUFFER_BYTES_DEFAULT,
             buffered_write_bytes_max: BUFFERED_WRITE_BYTES_MAX_DEFAULT,

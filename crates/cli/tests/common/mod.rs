@@ -15,7 +15,7 @@ pub const WITHIN: Duration = Duration::from_secs(60);
 /// The command under test.
 pub fn rackpool() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rackpool"));
-    for variable in ["MASTER", "RACK", "FABRIC", "CONFIG", "REQUEST_TIMEOUT_MS"] {
+    for variable in ["MASTER", "RACK", "FABRIC", "CONFIG", "REQUEST_TIMEOUT_MS", "DAEMON_USER"] {
         command.env_remove(format!("RACKPOOL_{variable}"));
     }
     command.stdin(Stdio::null());

@@ -17,11 +17,11 @@ use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::master::{Master, MasterConfig};
 use rackpool_core::placement::Policy;
 use rackpool_hw::event::WakeEvent;
+use rackpool_hw::names;
 use rackpool_hw::process::{monotonic_ns, raise_descriptor_limit, random_u64};
 use rackpool_hw::secret::Secret;
 use server::{Serve, Server, connections_max};
-use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -184,8 +184,7 @@ fn prepare(options: &MasterOptions) -> Result<(Serve, SocketAddr, WakeEvent), Ma
 
 fn listen(listen: &str, has_secret: bool) -> Result<(TcpListener, SocketAddr), MasterError> {
     let failed = |source| MasterError::Listen { listen: listen.into(), source };
-    let addr = listen.to_socket_addrs().map_err(failed)?.next();
-    let addr = addr.ok_or_else(|| failed(io::ErrorKind::AddrNotAvailable.into()))?;
+    let addr = names::resolve(listen).map_err(failed)?[0];
     if !addr.ip().is_loopback() && !has_secret {
         return Err(MasterError::NotLoopback { addr });
     }

@@ -485,7 +485,7 @@ impl Server {
 /// As many connections as descriptors allow.
 pub(super) fn connections_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let spare = limit.map_or(u64::MAX, |limit| limit.saturating_sub(DESCRIPTORS_SPARE));
+    let spare = limit.map_or(u64::MAX, |limit| limit - DESCRIPTORS_SPARE.min(limit / 2));
     usize::try_from(spare)
         .map_or(MASTER_CONNECTIONS_MAX, |spare| spare.clamp(1, MASTER_CONNECTIONS_MAX))
 }
