@@ -94,8 +94,8 @@ fn check_memory(args: &KvArgs) -> Result<bool> {
     Ok(wanted <= host.available_bytes / 8 * 7)
 }
 
-/// Refuses a file that its file system has no room for, such as a container's /dev/shm; `kept` bytes
-/// of it are there.
+/// Refuses a file that its file system has no room for, such as a container's /dev/shm; `kept`
+/// bytes of it are there.
 fn check_file_system(path: &Path, wanted: u64, kept: u64) -> Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));

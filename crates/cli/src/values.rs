@@ -79,7 +79,9 @@ pub fn parse_shard(text: &str) -> Result<(u16, u16), String> {
 /// A memory that makes sense; it is opened later.
 pub fn parse_memory(text: &str) -> Result<String, String> {
     let spec = text.parse::<rackpool_hw::region::MemorySpec>();
-    spec.map(|_| text.to_owned()).map_err(|error| error.to_string())
+    // What it is about is said before it.
+    let plain = |error: String| error.strip_prefix("memory: ").unwrap_or(&error).to_owned();
+    spec.map(|_| text.to_owned()).map_err(|error| plain(error.to_string()))
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The ends have not the same secret.
-    #[error("the two ends have not the same secret ({0:?})")]
+    #[error("{0}")]
     Distrust(#[from] Distrust),
     /// The target has no room for connections. Retry later.
     #[error("the target has no room for another connection")]

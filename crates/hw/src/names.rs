@@ -1,6 +1,6 @@
-//! Addresses as users write them: `10.0.0.1:7400`, `[::1]:7400`, `localhost:7400`. In: text. Out: what
-//! it stands for, or why it stands for nothing. A name is looked up by the system, which may take
-//! seconds where a name server does not answer; numbers need no look-up.
+//! Addresses as users write them: `10.0.0.1:7400`, `[::1]:7400`, `localhost:7400`. In: text. Out:
+//! what it stands for, or why it stands for nothing. A name is looked up by the system, which may
+//! take seconds where a name server does not answer; numbers need no look-up.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -8,8 +8,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 /// What the standard library says before the system's own reason.
 const PREFIX: &str = "failed to lookup address information: ";
 
-/// All addresses of `HOST:PORT`, each once; of a name those of IPv4 first, since a port alone is one
-/// of 127.0.0.1 as well.
+/// All addresses of `HOST:PORT`, each once; of a name those of IPv4 first, since a port alone is
+/// one of 127.0.0.1 as well.
 ///
 /// ```
 /// let found = rackpool_hw::names::resolve("localhost:7400").unwrap();
@@ -17,8 +17,8 @@ const PREFIX: &str = "failed to lookup address information: ";
 /// ```
 ///
 /// # Errors
-/// `InvalidInput` for text that is no address, the system's reason for a name that is none; the text
-/// is in the message.
+/// `InvalidInput` for text that is no address, the system's reason for a name that is none; the
+/// text is in the message.
 pub fn resolve(text: &str) -> io::Result<Vec<SocketAddr>> {
     if let Ok(addr) = text.parse::<SocketAddr>() {
         return Ok(vec![addr]);

@@ -202,8 +202,12 @@ impl Options {
             what: format!("reading {}", path.display()),
             reason: error.to_string(),
         })?;
-        toml::from_str(&text)
-            .map_err(|error| Error::Config { reason: format!("{}: {error}", path.display()) })
+        toml::from_str(&text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start));
+            let line = before.map_or(1, |before| before.matches('\n').count() + 1);
+            let (path, what) = (path.display(), error.message());
+            Error::Config { reason: format!("{path} line {line}: {what}") }
+        })
     }
 
     /// Sets [`Options::shard`].
@@ -359,6 +363,16 @@ mod tests {
         assert_eq!(good.secret, Some(Secret::new(b"forty-two and forty-two").unwrap()));
         assert!(!format!("{good:?}").contains("forty"));
         assert!(bad.to_string().contains("chmod 600"), "{bad}");
+    }
+
+    #[test]
+    fn a_mistake_in_a_file_is_told_in_one_line_with_its_place() {
+        let path = std::env::temp_dir().join(format!("rackpool-mistake-{}", std::process::id()));
+        std::fs::write(&path, "rack = 1\nrak = 2\n").unwrap();
+        let error = Options::from_file(&path).unwrap_err().to_string();
+        std::fs::remove_file(&path).unwrap();
+        assert!(error.contains(" line 2: unknown field `rak`"), "{error}");
+        assert!(!error.contains('\n'), "{error}");
     }
 
     #[test]

@@ -16,9 +16,9 @@
 //! Whoever was at it and has died is never waited for longer than [`REPLICA_STUCK_NS`]: the keeper
 //! begins anew, with other memory.
 //!
-//! Memory is taken when a replica is to be filled, and given back when it has ended; the directory is
-//! there as long as any replica is. The own daemon may take pages away for others at any time: the
-//! replicas in them are given up.
+//! Memory is taken when a replica is to be filled, and given back when it has ended; the directory
+//! is there as long as any replica is. The own daemon may take pages away for others at any time:
+//! the replicas in them are given up.
 //!
 //! Source: Rcmp §5.3; decision 0031.
 

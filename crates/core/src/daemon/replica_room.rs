@@ -2,9 +2,9 @@
 //! words behind the page table by which the rack's clients find their directories.
 //!
 //! A keeper is a client and owns what it keeps, so that all of it comes back with its session.
-//! Replicas give way: while an eighth of the frames is not free, keepers are told to have fewer, and
-//! an allocation that would not fit takes their pages away at once. So they count as a cache: free
-//! for everybody else.
+//! Replicas give way: while an eighth of the frames is not free, keepers are told to have fewer,
+//! and an allocation that would not fit takes their pages away at once. So they count as a cache:
+//! free for everybody else.
 
 use crate::addr::{GAddr, PageId, RackId};
 use crate::constants::SLOTS_MAX;

@@ -1,6 +1,6 @@
-//! Whether the machine can give the memory that a region promises. In: a [`MemorySpec`] and into how
-//! many shards it is divided. Out: nothing, or a typed refusal with the numbers and a size that would
-//! fit. Called before a region is made, and for counters of what is still there.
+//! Whether the machine can give the memory that a region promises. In: a [`MemorySpec`] and into
+//! how many shards it is divided. Out: nothing, or a typed refusal with the numbers and a size that
+//! would fit. Called before a region is made, and for counters of what is still there.
 //!
 //! What a file system, the host and the process's control groups can give is looked at once: others
 //! may take it afterwards, which is why pages are backed before they are handed out.

@@ -164,9 +164,8 @@ impl Drop for AgentServer {
 /// or cut off. What its clients held is given back; how many they were.
 ///
 /// # Errors
-/// `denied` while the host's agent is connected; `config` if no client of such a host holds anything;
-/// `timeout`, `peer-dead` if the daemon does not
-/// answer within `join_timeout_ms`.
+/// `denied` while the host's agent is connected; `config` if no client of such a host holds
+/// anything; `timeout`, `peer-dead` if the daemon does not answer within `join_timeout_ms`.
 pub fn fence(options: &AgentOptions, host: &str) -> Result<u32> {
     let deadline_ns = clock::deadline_ns(options.join_timeout_ms);
     let mut master = options.master_link();
