@@ -9,8 +9,8 @@ use crate::sim;
 use rackpool_bench::report::{Better, Kind, Reference, Report, Row};
 use rackpool_sim::device::Profile;
 use rackpool_sim::report::Table;
-use rackpool_sim::repro::{self, Figure, Paper, Repro};
-use serde_json::Value;
+use rackpool_sim::repro::{self, Figure, Paper, Repro, Share, Totals};
+use serde_json::{Value, json};
 use std::time::Instant;
 
 /// Runs an evaluation and writes what came out.
@@ -42,14 +42,7 @@ pub fn run(args: &ReproArgs) -> Result<()> {
     for table in &tables {
         output::print(&format!("{}\n", sim::text_of(table)))?;
     }
-    let stated: Vec<bool> = made.figures.iter().filter_map(Figure::is_met).collect();
-    let met = stated.iter().filter(|met| **met).count();
-    output::print(&format!(
-        "{met} of {} figures of the text as stated; {}\nwritten: {}\n",
-        stated.len(),
-        profile.label(),
-        html.display()
-    ))
+    output::print(&format!("{}; {}\nwritten: {}\n", made.totals(), profile.label(), html.display()))
 }
 
 /// Each figure as a result, `paper` beside `ours`, and the curves as tables.
@@ -59,16 +52,30 @@ fn report(made: &Repro, tables: &[Table], profile: &Profile) -> Report {
     let tables = tables.iter().map(Table::to_json).collect::<Vec<Value>>();
     report.extra.insert("tables".into(), tables.into());
     report.extra.insert("profile".into(), profile.name.clone().into());
+    report.extra.insert("totals".into(), totals_json(&made.totals()));
     report
+}
+
+/// Of what is predicted and what is not, how many figures are `as_stated` and how many there are.
+fn totals_json(totals: &Totals) -> Value {
+    let share = |share: Share| json!({ "as_stated": share.met, "stated": share.all });
+    json!({
+        "predicted_numbers": share(totals.numbers),
+        "predicted_words": share(totals.words),
+        "not_predicted": share(totals.set),
+    })
 }
 
 fn row(figure: &Figure) -> Row {
     let better = if figure.is_lower_better { Better::Lower } else { Better::Higher };
-    let row = Row::new(&figure.name, figure.unit, better, figure.ours).with("note", figure.note);
+    let row = Row::new(&figure.name, figure.unit, better, figure.ours)
+        .with("origin", figure.origin.name())
+        .with("note", figure.note.clone());
     let (row, bound) = match figure.paper {
         Paper::Is(value) => (row.against(Reference::Paper(value)), "is"),
         Paper::Below(value) => (row.against(Reference::Paper(value)), "below"),
         Paper::Above(value) => (row.against(Reference::Paper(value)), "above"),
+        Paper::Words(..) => (row.with("paper_words", figure.paper_text()), "words"),
         Paper::Silent => return row,
     };
     row.with("paper_says", bound).with("as_stated", figure.is_met())

@@ -6,7 +6,7 @@ use rackpool_sim::repro::baselines::{self, Calls, DATAGRAM_BYTES_MAX, System};
 use rackpool_sim::repro::load::{self, Load, Seen, buffered, same_work};
 use rackpool_sim::repro::rcmp::rcmp_parts;
 use rackpool_sim::repro::rrpc::{self, Way};
-use rackpool_sim::repro::{Figure, Repro};
+use rackpool_sim::repro::{Figure, Origin, Repro};
 use rackpool_sim::world::{Mode, Path};
 
 const SYSTEMS: [System; 3] = [System::Datagrams, System::DatagramsAndRead, System::Rings];
@@ -144,12 +144,17 @@ fn part(name: &str) -> Repro {
 
 /// What docs/repro-rcmp.md says of them, in a fifth of the operations.
 #[test]
-fn pages_that_move_gain_as_much_as_the_paper_says_and_cost_little_where_there_is_no_gain() {
+fn pages_that_move_gain_under_skew_and_lose_little_under_uniform_load() {
     let repro = part("swapping");
-    let gain = |name: &str| find(&repro, name).ours;
-    let (uniform, zipfian) = (gain("swap_gain_uniform"), gain("swap_gain_zipfian"));
-    println!("uniform {uniform}, zipfian {zipfian}");
-    assert!(zipfian > 1.35 && (0.95..1.05).contains(&uniform), "{zipfian}, {uniform}");
+    let [uniform, zipfian] =
+        ["swap_gain_uniform", "swap_gain_zipfian"].map(|name| find(&repro, name));
+    println!("uniform {}, zipfian {}", uniform.ours, zipfian.ours);
+    assert!(zipfian.ours > 1.35, "{}", zipfian.ours);
+    // The paper gains 5 % there: a loss is not that, however near.
+    assert!((0.95..1.0).contains(&uniform.ours), "{}", uniform.ours);
+    assert_eq!(uniform.is_met(), Some(false));
+    // Its threshold decides nothing here, so that nothing collapses.
+    assert_eq!(find(&repro, "swap_gain_uniform_at_1").is_met(), Some(false));
 }
 
 #[test]
@@ -174,39 +179,32 @@ fn find<'a>(repro: &'a Repro, name: &str) -> &'a Figure {
 }
 
 #[test]
-fn the_figures_of_the_write_buffer_and_of_rrpc_are_there() {
-    let wanted = ["write buffer by size", "writes a lock", "RRPC by size"];
-    let mut told = Vec::new();
-    let repro = rcmp_parts(&profile(), true, |name| wanted.contains(&name), &mut |name| {
-        told.push(name.to_owned());
-    });
-    let repro = repro.unwrap();
-    assert_eq!(told, wanted);
-    for name in [
-        "write_buffer_gain_1_client",
-        "write_buffer_gain_8_clients",
-        "rrpc_over_erpc_and_read_least",
-        "rrpc_over_erpc_and_read_most",
-        "rrpc_over_erpc_least",
-        "rrpc_over_erpc_most",
-        "rpc_crossover",
-        "erpc_969B_over_968B",
-    ] {
-        let figure = find(&repro, name);
-        let ratio = figure.ratio().expect("the paper says something of it");
-        assert!(ratio.is_finite() && ratio > 0.0, "{name}: {ratio}");
+fn a_write_buffer_and_write_backs_gain_where_the_text_says_so_and_where_not_it_is_said() {
+    let wanted = ["write buffer by size", "RRPC by size"];
+    let repro = rcmp_parts(&profile(), true, |name| wanted.contains(&name), &mut |_| ()).unwrap();
+    let ours = |name: &str| find(&repro, name).ours;
+    assert!(ours("write_buffer_gain_1_client") > 1.5, "{}", ours("write_buffer_gain_1_client"));
+    // "Not obvious" above 256 B: ours gains there, and that is not as stated.
+    for name in ["write_buffer_gain_1_client_512B", "write_buffer_gain_1_client_1024B"] {
+        assert_eq!(find(&repro, name).is_met(), Some(false), "{name}: {}", ours(name));
     }
-    for figure in &repro.figures {
-        assert!(figure.ours.is_finite(), "{}: {}", figure.name, figure.ours);
-        assert!(!figure.note.is_empty(), "{}", figure.name);
-    }
-    let rows = |name: &str| {
-        let table = repro.tables.iter().find(|table| table.name == name);
-        table.unwrap_or_else(|| panic!("no table {name}")).rows.len()
-    };
-    let names = ["write_buffer", "write_buffer_8_clients", "writes_a_lock", "rrpc", "rrpc_latency"];
-    assert_eq!(names.map(rows), [5, 5, 4, 9, 9]);
-    let [least, most] =
-        ["least", "most"].map(|end| find(&repro, &format!("rrpc_over_erpc_{end}")).ours);
-    assert!(least <= most, "{least} to {most}");
+    // From 1 KiB on no call beats one whose data the home writes into the caller's buffer.
+    assert!(ours("rrpc_over_erpc_least") > 1.5, "{}", ours("rrpc_over_erpc_least"));
+    assert!(ours("rrpc_over_erpc_and_read_least") > 0.98);
+    assert!(ours("rrpc_over_erpc_and_read_most") > 1.4);
+    assert!(ours("erpc_969B_over_968B") < 0.9, "{}", ours("erpc_969B_over_968B"));
+}
+
+#[test]
+fn what_went_in_is_never_counted_as_reproduced() {
+    let wanted = ["latencies of one access", "swapping"];
+    let repro = rcmp_parts(&profile(), true, |name| wanted.contains(&name), &mut |_| ()).unwrap();
+    let totals = repro.totals();
+    assert_eq!((totals.set.met, totals.set.all), (3, 4), "the profile's own numbers");
+    assert_eq!((totals.numbers.met, totals.numbers.all), (0, 2), "swapping by numbers");
+    assert_eq!((totals.words.met, totals.words.all), (0, 1), "swapping by words");
+    let origin = |name: &str| find(&repro, name).origin;
+    assert_eq!(origin("dram_load"), Origin::Input);
+    assert_eq!(origin("rdma_over_cxl"), Origin::Derived);
+    assert_eq!(origin("swap_gain_zipfian"), Origin::Predicted);
 }

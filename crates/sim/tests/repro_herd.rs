@@ -5,6 +5,7 @@
 use rackpool_core::baselines::{Exchange, System, Way};
 use rackpool_sim::device::Profile;
 use rackpool_sim::net::Connection;
+use rackpool_sim::repro::Origin;
 use rackpool_sim::repro::herd::figures::herd_parts;
 use rackpool_sim::repro::herd::rig::Request;
 use rackpool_sim::repro::herd::server::FAILED_POLLS_MAX;
@@ -104,35 +105,44 @@ fn a_lone_request_comes_out_of_the_pipeline_by_empty_ones() {
     assert!((polls - memory - 20.0..polls).contains(&more), "{more} ns more");
 }
 
+/// The stage that is full gives the rate; another one changes nothing. So each constant is made
+/// half as long and twice as long, and the rate has to follow where that stage is the bottleneck.
 #[test]
-fn saturated_systems_give_the_rate_of_their_slowest_stage() {
-    let p = apt();
-    let rate = |load: Load| seen(load).mops;
-    let line = p.pcie.pio_lines.service;
-    close("HERD, two lines an answer", rate(short(HERD)), millions(line.times(2)));
-    let long = Load { value_bytes: 100, put_ppm: 0, ..short(HERD) };
-    close("HERD, three lines an answer", rate(long), millions(line.times(3)));
-    let fetched = Load { value_bytes: 200, put_ppm: 0, ..short(HERD) };
-    close("HERD, fetched", rate(fetched), millions(p.rnic.out_fetched.service));
-    let read = |lines: u64| p.rnic.in_read.service + p.rnic.in_read_line.times(lines - 1);
+fn saturated_systems_follow_their_slowest_stage_and_no_other() {
+    type Stage = fn(&mut Profile) -> &mut Ps;
+    let rate = |load: Load, stage: Stage, halves: u64| {
+        let mut profile = apt();
+        let time = stage(&mut profile);
+        *time = Ps(time.0 * halves / 2);
+        run(&profile, &load).unwrap().mops
+    };
+    let lines: Stage = |profile| &mut profile.pcie.pio_lines.service;
+    let fetched: Stage = |profile| &mut profile.rnic.out_fetched.service;
+    let read: Stage = |profile| &mut profile.rnic.in_read.service;
+    let send: Stage = |profile| &mut profile.rnic.in_send.service;
+    let processor: Stage = |profile| &mut profile.cpu.daemon_request;
     let get = |system| Load { put_ppm: 0, ..short(system) };
-    close("FaRM-em", rate(get(System::Farm)), millions(read(5)));
-    // Clients take turns with long and short READs: a short run ends in the midst of one.
-    let long = Load { operations: 60_000, ..get(System::FarmVar) };
-    close("FaRM-em-VAR", rate(long), millions(read(3) + read(1)));
-    let echo = Load { put_ppm: 0, ..short(System::Echo(ECHO)) };
-    close("ECHO of 16 B", rate(echo), millions(p.rnic.message.times(2)));
-    let send = Exchange { request: Way::SEND, answer: Way::SEND, ..ECHO };
-    let send = Load { put_ppm: 0, ..short(System::Echo(send)) };
-    close("ECHO by SENDs", rate(send), millions(p.rnic.in_send.service));
-    let steps = p.memory.hit.times(2) + p.memory.store.times(2);
-    let core = p.cpu.daemon_request + p.cpu.post_request + steps;
-    close("HERD, one core", rate(Load { servers: 1, ..short(HERD) }), millions(core));
+    let by_sends = Exchange { request: Way::SEND, answer: Way::SEND, ..ECHO };
+    let by_sends = get(System::Echo(by_sends));
+    for (name, load, full, idle) in [
+        ("HERD", short(HERD), lines, read),
+        ("HERD, values of 200 B", Load { value_bytes: 200, ..get(HERD) }, fetched, read),
+        ("HERD, one core", Load { servers: 1, ..short(HERD) }, processor, lines),
+        ("FaRM-em", get(System::Farm), read, lines),
+        ("ECHO by SENDs", by_sends, send, read),
+    ] {
+        let [base, longer, shorter] = [2, 4, 1].map(|halves| rate(load, full, halves));
+        println!("{name}: {base}, twice as long {longer}, half as long {shorter}");
+        assert!(longer < 0.7 * base && shorter > 1.05 * base, "{name}: {longer}, {shorter}");
+        let other = rate(load, idle, 1);
+        assert!((other / base - 1.0).abs() < 0.01, "{name}: {other} instead of {base}");
+    }
 }
 
+/// Of HERD's comparison one rate is predicted, and so is the order, whatever stands behind the
+/// systems. The other three rates were put in, and say nothing.
 #[test]
-fn the_systems_stand_to_each_other_as_in_the_paper() {
-    let paper = [26.0, 17.2, 11.4, 9.9];
+fn the_systems_have_the_papers_order_and_farms_values_outside_cost_what_it_says() {
     for is_full in [false, true] {
         let keys = if is_full { 10_000 } else { 8 << 20 };
         let ours = SYSTEMS.map(|system| {
@@ -144,9 +154,7 @@ fn the_systems_stand_to_each_other_as_in_the_paper() {
         });
         println!("full {is_full}: {ours:?}");
         assert!(ours.is_sorted_by(|more, less| more > less), "{ours:?}");
-        for (ours, paper) in ours.iter().zip(paper) {
-            assert!((ours / paper - 1.0).abs() < 0.1, "{ours} instead of {paper}");
-        }
+        assert!((ours[2] / 11.4 - 1.0).abs() < 0.1, "FaRM-em-VAR {} instead of 11.4", ours[2]);
     }
 }
 
@@ -218,24 +226,33 @@ fn a_request_is_what_was_sent_and_what_is_torn_is_none() {
 }
 
 #[test]
-fn the_figures_are_there_and_say_where_the_paper_has_them() {
-    let wanted = ["verb latencies", "skew", "throughput by PUT share"];
-    let mut told = Vec::new();
-    let repro = herd_parts(&apt(), true, |name| wanted.contains(&name), &mut |name| {
-        told.push(name.to_owned());
-    });
-    let repro = repro.unwrap();
-    assert_eq!(told.len(), wanted.len());
-    for figure in &repro.figures {
-        assert!(figure.ours.is_finite() && !figure.note.is_empty(), "{}", figure.name);
+fn what_was_put_in_is_told_from_what_comes_out() {
+    let wanted = ["verb latencies", "ECHO", "skew", "throughput by PUT share"];
+    let repro = herd_parts(&apt(), true, |name| wanted.contains(&name), &mut |_| ()).unwrap();
+    let named = |origin| {
+        let figures = repro.figures.iter().filter(move |figure| figure.origin == origin);
+        figures.map(|figure| figure.name.as_str()).collect::<Vec<&str>>()
+    };
+    let fitted =
+        ["one_way", "echo_write_write", "echo_send_send", "echo_write_write_16B", "farm_get"];
+    assert_eq!(named(Origin::Fitted), fitted);
+    let derived =
+        ["echo_write_send", "herd_5_percent_put", "herd_50_percent_put", "pilaf_get", "pilaf_put"];
+    assert_eq!(named(Origin::Derived), derived);
+    let met = |name: &str| {
+        let figure = repro.figures.iter().find(|figure| figure.name == name);
+        figure.unwrap_or_else(|| panic!("no {name}")).is_met()
+    };
+    assert_eq!(met("farm_var_get"), Some(true));
+    assert_eq!(met("put_over_get_least"), Some(true));
+    // Misses are shown as such, also those that only words of the text tell.
+    for name in ["echo_over_read_64B", "echo_unsignalled_over_signalled", "skew_hottest_key"] {
+        assert_eq!(met(name), Some(false), "{name}");
     }
-    let stated = repro.figures.iter().filter(|figure| figure.ratio().is_some()).count();
-    assert_eq!((repro.figures.len(), stated), (14, 13));
-    let names: Vec<&str> = repro.tables.iter().map(|table| table.name.as_str()).collect();
-    assert_eq!(names, ["verb_latency", "put_share", "skew"]);
     // Another machine has nothing to be compared with.
     let susitna = Profile::load("herd-susitna").unwrap();
     let latencies = |name: &str| name == "verb latencies";
     let repro = herd_parts(&susitna, true, latencies, &mut |_| {}).unwrap();
-    assert!(repro.figures.iter().all(|figure| figure.ratio().is_none()));
+    assert!(!repro.figures.is_empty());
+    assert!(repro.figures.iter().all(|figure| figure.is_met().is_none()));
 }

@@ -109,13 +109,38 @@ fn name_of(preset: Preset) -> &'static str {
 
 fn claims_table(made: &Made) -> Table {
     let title = format!("What the paper says, preset {}", name_of(made.preset));
-    let columns = [("claim", ""), ("says", ""), ("holds", ""), ("because", "")];
+    let columns = [("claim", ""), ("says", ""), ("origin", ""), ("holds", ""), ("because", "")];
     let mut table = Table::new("claims", &title, &columns);
     for claim in &made.claims {
         let holds = if claim.holds { "yes" } else { "NO" };
-        table.row([claim.name.into(), claim.says.into(), holds.into(), (&*claim.because).into()]);
+        let because = (&*claim.because).into();
+        table.row([
+            claim.name.into(),
+            claim.says.into(),
+            claim.origin.into(),
+            holds.into(),
+            because,
+        ]);
     }
+    table.note(totals(made));
     table
+}
+
+/// As the totals of the other evaluations: all claims are predicted, and are words.
+fn totals_json(claims: &[Claim]) -> Value {
+    let met = claims.iter().filter(|claim| claim.holds).count();
+    json!({ "predicted_words": { "as_stated": met, "stated": claims.len() } })
+}
+
+/// How many claims hold, and what that depends on.
+fn totals(made: &Made) -> String {
+    let met = made.claims.iter().filter(|claim| claim.holds).count();
+    format!(
+        "predicted: {met} of {} statements hold under {} with this length and pace of the run, which \
+         decide; the text has no numbers that could be read",
+        made.claims.len(),
+        name_of(made.preset)
+    )
 }
 
 fn report_of(made: &[Made], points: &[(Config, Outcome)], hash: u64) -> Report {
@@ -124,6 +149,7 @@ fn report_of(made: &[Made], points: &[(Config, Outcome)], hash: u64) -> Report {
         json!({
             "preset": name_of(one.preset),
             "claims": one.claims,
+            "totals": totals_json(&one.claims),
             "drawings": one.drawings.iter().map(|drawing| &drawing.name).collect::<Vec<_>>(),
             "tables": one.tables.iter().map(Table::to_json).collect::<Vec<_>>(),
         })
