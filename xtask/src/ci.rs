@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::run::{Context, Task};
-use crate::{bench, deps, residue, sim, tidy, vm};
+use crate::{bench, deny, deps, residue, sim, tidy, vm};
 
 /// What a whole run of a fresh clone needs in the target folder, roughly: the tests 5200 MiB,
 /// release builds 1200, what is only checked, rustdoc and the model checkers 1200.
@@ -32,6 +32,7 @@ pub const STEPS: &[Step] = &[
     Step { name: "fmt", run: fmt },
     Step { name: "clippy", run: clippy },
     Step { name: "tidy", run: |_| tidy::run(tidy::Bless::No) },
+    Step { name: "deny", run: deny::step },
     Step { name: "test", run: test },
     Step { name: "doctest", run: doctest },
     Step { name: "doc", run: doc },

@@ -24,6 +24,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("linux-image-amd64", "the kernel of the virtual machines"),
     ("memcached", "the differential test compares our server's answers with it"),
     ("ndctl", "namespaces of shared memory in the virtual machines"),
+    ("netcat-openbsd", "an example of the README asks the cache by it"),
     ("numactl", "looking at memory nodes, in the virtual machines"),
     ("perftest", "measures verbs beside our own figures, in the virtual machines"),
     ("python3-pymemcache", "a client of memcached that must need no change"),

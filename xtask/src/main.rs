@@ -7,6 +7,7 @@
 
 mod bench;
 mod ci;
+mod deny;
 mod deps;
 mod residue;
 mod run;
@@ -25,6 +26,7 @@ Usage: cargo xtask NAME [OPTIONS]
   deps      install the Debian packages that the checks need, if they are missing
   fmt       cargo fmt --all --check
   clippy    cargo clippy for all targets, warnings are errors
+  deny      licences and sources of all dependencies, by cargo-deny
   tidy      the house rules that the compiler does not check
   test      unit and integration tests
   doctest   examples in documentation and in the README
