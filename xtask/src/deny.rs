@@ -15,7 +15,7 @@ const VERSION: &str = "0.20.2";
 /// Runs the checks.
 pub fn step(context: &Context) -> Result<(), String> {
     let program = program(context)?;
-    let words = ["--all-features", "check", "bans", "licenses", "sources"];
+    let words = ["--log-level", "error", "--all-features", "check", "bans", "licenses", "sources"];
     Task::new(&program.to_string_lossy(), &words).minutes(5).run(context)
 }
 
