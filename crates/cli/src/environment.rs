@@ -62,6 +62,7 @@ mod tests {
         let mut clients: Vec<&str> = CLIENT.iter().map(|(name, _)| *name).collect();
         clients.sort_unstable();
         assert_eq!(named(reader), clients);
+        assert_eq!(named(include_str!("../../../docs/deploy.md")), clients);
         let servers = ["RACKPOOL_CONFIG", "RACKPOOL_MASTER", "RACKPOOL_VERBS_DEVICE"];
         let watchers = ["RACKPOOL_CONFIG", "RACKPOOL_MASTER", "RACKPOOL_REQUEST_TIMEOUT_MS"];
         for mut command in Cli::command().get_subcommands().cloned() {

@@ -285,7 +285,9 @@ impl ControlConn {
         }
         if message.flags.contains(ReturnFlags::CTRUNC) {
             // Also when this process has no descriptor left for them.
-            return Err(ControlError::Protocol { reason: "descriptors were lost on the way" });
+            let reason = "descriptors were lost on the way: is the limit of open files (ulimit -n) \
+                          reached?";
+            return Err(ControlError::Protocol { reason });
         }
         if fds.len() > CONTROL_FDS_MAX {
             // The buffer's alignment has room for one more.
