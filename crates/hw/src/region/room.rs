@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_shards_of_a_rack_have_to_fit_together() {
-        let free = HostMemory::now().unwrap().available_bytes >> 21 << 21;
+        let free = HostMemory::now().unwrap().available_bytes >> 24 << 24;
         // Each of them would fit by itself.
         let asked = MemorySpec { size_bytes: Some(4 * free), ..spec("heap:8M") };
         assert!(matches!(asked.check_room(8), Err(RegionError::TooLarge { .. })));

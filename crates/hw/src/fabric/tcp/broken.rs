@@ -53,3 +53,16 @@ impl Broken {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_ended_with_something_unread_has_closed_its_connection() {
+        assert_eq!(Broken::from(Errno::CONNRESET), Broken::Closed);
+        assert_eq!(Broken::from(Errno::PIPE), Broken::Closed);
+        assert_eq!(Broken::from(Errno::NOBUFS), Broken::System(Errno::NOBUFS));
+        assert_eq!(Broken::from(Errno::BADMSG), Broken::Tampered);
+    }
+}

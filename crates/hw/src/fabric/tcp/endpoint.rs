@@ -372,7 +372,7 @@ impl Fabric for Endpoint {
             };
             self.moved |= connection.poll(peer, now, &mut cx, events);
             if let Some(broken) = connection.broken {
-                if broken != Broken::Left {
+                if !matches!(broken, Broken::Closed | Broken::Left) {
                     let addr = connection.addr;
                     (self.options.log)(&format!("connection {} to {addr}: {broken}", peer.0));
                 }

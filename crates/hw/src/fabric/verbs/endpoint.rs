@@ -261,7 +261,8 @@ impl Endpoint {
 
     fn end(&mut self, peer: PeerId, events: &mut Vec<FabricEvent>) {
         let Some(connection) = self.peers.remove(peer) else { return };
-        if let Some(broken) = connection.broken.as_ref().filter(|broken| **broken != Broken::Left) {
+        let is_told = |broken: &&Broken| !matches!(broken, Broken::Closed | Broken::Left);
+        if let Some(broken) = connection.broken.as_ref().filter(is_told) {
             let addr = connection.addr;
             (self.options.log)(&format!("connection {} to {addr}: {broken}", peer.0));
         }
