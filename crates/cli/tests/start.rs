@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Cluster, Dir, Server, rackpool, run, told, unique};
+use common::{Cluster, Dir, Server, WITHIN, rackpool, run, told, unique};
 use std::fs::File;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -169,6 +169,19 @@ fn limited(limit: &str, words: &[&str], err: &str) -> Command {
     command
 }
 
+/// Waits for a line in a file: it may be written a little later than `ready`.
+fn says(file: &str, what: &str) {
+    let start = Instant::now();
+    loop {
+        let said = std::fs::read_to_string(file).unwrap();
+        if said.contains(what) {
+            return;
+        }
+        assert!(start.elapsed() < WITHIN, "{what} is not in: {said}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn servers_raise_their_limit_of_descriptors_and_say_what_does_not_fit() {
     let dir = Dir::new();
@@ -180,12 +193,12 @@ fn servers_raise_their_limit_of_descriptors_and_say_what_does_not_fit() {
     let cells: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(cells[3], cells[4], "as many as its user may have: {line}");
     let master = Server::by(&mut limited("-n 64", &words, &dir.file("master")));
-    assert!(said("master").contains("WARN master: 64 descriptors, "), "{}", said("master"));
+    says(&dir.file("master"), "WARN master: 64 descriptors, ");
     let words = |rack| ["daemon", "--rack", rack, "--master", &master.addr, "--memory", "heap:64M"];
     let daemons = ["0", "1"].map(|rack| {
         Server::by(&mut limited("-n 64", &words(rack), &dir.file(&format!("daemon{rack}"))))
     });
-    assert!(said("daemon0").contains("LimitNOFILE="), "{}", said("daemon0"));
+    says(&dir.file("daemon0"), "LimitNOFILE=");
     works(&master.addr);
     let few = limited("-n 16", &words("2"), &dir.file("few")).output().unwrap();
     assert_eq!(few.status.code(), Some(1));

@@ -2,6 +2,7 @@
 //! what it stands for, or why it stands for nothing. A name is looked up by the system, which may
 //! take seconds where a name server does not answer; numbers need no look-up.
 
+use rustix::fd::AsFd;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -53,6 +54,13 @@ pub fn resolve(text: &str) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
+/// The address at the other end of a connection of TCP, for logs.
+pub fn peer_of(socket: impl AsFd) -> String {
+    let peer = rustix::net::getpeername(socket).ok().flatten();
+    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+    peer.map_or("an unknown address".into(), |peer| peer.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,5 +88,14 @@ mod tests {
         // A name of this kind is never given to anybody (RFC 2606).
         let error = resolve("rackpool.invalid:7400").unwrap_err().to_string();
         assert!(error.contains("rackpool.invalid") && !error.contains(PREFIX), "{error}");
+    }
+
+    #[test]
+    fn the_other_end_of_a_connection_has_an_address_as_long_as_it_is_there() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_eq!(peer_of(&listener), "an unknown address");
+        let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap().0;
+        assert_eq!(peer_of(&far), near.local_addr().unwrap().to_string());
     }
 }
