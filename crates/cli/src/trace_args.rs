@@ -29,9 +29,11 @@ Examples:
   rackpool trace run --inject cpi:0.7@2.4GHz --filter dracksim --out misses.parquet -- ./app 10";
 
 const CONVERT_EXAMPLES: &str = "\
-Formats: dracksim, ramulator2, simpleo3, dramsim3, lackey, champsim, csv, parquet; guessed from name
-and content if --from is not said. All but parquet may be compressed by gzip, xz or zstd.
-Formats without times (ramulator2, simpleo3, lackey, champsim) need --inject:
+Formats: dracksim, ramulator (ADDR R|W), ramulator2 (LD|ST ADDR, R|W CHANNEL,..,ROW,COLUMN),
+simpleo3 (the CPU traces of both), dramsim3, stl and rstl (DRAMSys), lackey, champsim, csv, parquet;
+guessed from name and content if --from is not said. All but parquet may be compressed by gzip, xz
+or zstd, and come through a pipe. OUT ends in .parquet, .csv or .csv.gz.
+Formats without times (ramulator, ramulator2, simpleo3, lackey, champsim) need --inject:
   gap:TIME          the same time from access to access: gap:10ns
   cpi:N@CLOCK       cycles for each instruction, where instructions are counted: cpi:1.5@3.6GHz
   closed:WINDOW     no times: who replays keeps so many accesses under way
@@ -106,7 +108,7 @@ pub struct TraceReadArgs {
     /// How records without times are injected
     #[arg(long, value_name = "MODEL")]
     pub inject: Option<Injection>,
-    /// Clock of formats that count cycles [default: 3.6GHz for dracksim, 1.2GHz for dramsim3]
+    /// Clock of formats that count cycles [default: 3.6GHz for dracksim, else 1.2GHz]
     #[arg(long, value_name = "CLOCK", value_parser = rackpool_rack::trace::parse_hz)]
     pub clock: Option<u64>,
     /// Node of records that name none
@@ -117,7 +119,7 @@ pub struct TraceReadArgs {
 /// Options of `trace run`.
 #[derive(Debug, Args)]
 pub struct TraceRunArgs {
-    /// Where the trace goes: .parquet or .csv
+    /// Where the trace goes: .parquet, .csv or .csv.gz
     #[arg(long, value_name = "FILE", default_value = "trace.parquet")]
     pub out: PathBuf,
     /// Stop the program after so many records
@@ -143,7 +145,7 @@ pub struct TraceConvertArgs {
     /// The trace
     #[arg(value_name = "IN")]
     pub input: PathBuf,
-    /// Where it goes: .parquet or .csv
+    /// Where it goes: .parquet, .csv or .csv.gz
     #[arg(value_name = "OUT")]
     pub output: PathBuf,
     /// The input.
@@ -177,7 +179,7 @@ pub struct TraceKernelArgs {
     /// lbm, fdtd, fft or fmm
     #[arg(value_name = "KERNEL")]
     pub name: Name,
-    /// Where the trace goes: .parquet or .csv
+    /// Where the trace goes: .parquet, .csv or .csv.gz
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
     /// Bytes of all arrays, at most: the size of the problem

@@ -91,6 +91,73 @@ fn what_is_wrong_is_told_and_no_file_is_left() {
 }
 
 #[test]
+fn a_pipe_gives_all_its_bytes_whether_its_format_is_said_or_guessed() {
+    let directory = Dir::new();
+    let (pipe, out) = (directory.file("pipe"), directory.file("out.csv"));
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    for (text, words) in [
+        ("0x1000 READ 5\n0x2000 WRITE 9\n", vec![]),
+        ("0x1000 READ 5\n0x2000 WRITE 9\n", vec!["--from", "dramsim3"]),
+        ("t_ns,addr,rw\n4,0x1000,R\n7,0x2000,W\n", vec![]),
+        ("LD 0x1000\nST 0x2000", vec!["--inject", "gap:3ns"]),
+        ("I  1,3\n L 1000,64\nI  4,3\n S 2000,64\n", vec!["--inject", "cpi:1@1GHz"]),
+    ] {
+        let to = pipe.clone();
+        let writer = std::thread::spawn(move || std::fs::write(to, text).unwrap());
+        said(&[&["trace", "convert", &pipe, &out], &words[..]].concat());
+        writer.join().unwrap();
+        let csv = std::fs::read_to_string(&out).unwrap();
+        let rows: Vec<&str> = csv.lines().filter(|line| line.contains("0x")).collect();
+        assert_eq!(rows.len(), 2, "{text}: {csv}");
+        assert!(rows[0].contains(",0x1000,R,64") && rows[1].contains(",0x2000,W,64"), "{csv}");
+    }
+    let to = pipe.clone();
+    let writer = std::thread::spawn(move || std::fs::write(to, "PAR1\0\0").unwrap());
+    let (code, _, err) = told(&run(&["trace", "convert", &pipe, &out]));
+    writer.join().unwrap();
+    assert_eq!(code, 1);
+    assert!(err.contains("it is read from a file"), "{err}");
+}
+
+#[test]
+fn times_of_instructions_that_no_line_names_are_refused_and_leave_no_file() {
+    let directory = Dir::new();
+    let (data, out) = (directory.file("data.lackey"), directory.file("out.csv"));
+    std::fs::write(&data, " L 10,4\n S 20,4\n L 30,4\n").unwrap();
+    let cpi = ["trace", "convert", &data, &out, "--inject", "cpi:1@3.6GHz"];
+    for limit in [&[][..], &["--limit", "1"]] {
+        let (code, _, err) = told(&run(&[&cpi[..], limit].concat()));
+        assert_eq!(code, 2);
+        assert!(err.contains("record 1: no instructions are counted here"), "{err}");
+    }
+    assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 1);
+    said(&["trace", "convert", &data, &out, "--inject", "gap:10ns"]);
+    assert_eq!(json(&["trace", "stat", &data, "--json"])["records"], 3);
+}
+
+#[test]
+fn other_text_is_told_and_a_name_that_says_no_type_is_refused_before_the_work() {
+    let directory = Dir::new();
+    let (data, out) = (directory.file("a.lackey"), directory.file("out.csv.gz"));
+    std::fs::write(&data, "==1== Lackey\nI  04000000,3\nhello\n L 10,4\n").unwrap();
+    let words = ["trace", "convert", &data, &out, "--inject", "cpi:1@1GHz"];
+    assert!(said(&words).starts_with("1 records, 1 lines of other text left out: "));
+    assert_eq!(json(&["trace", "stat", &data, "--json"])["other_lines"], 1);
+    assert_eq!(json(&["trace", "stat", &out, "--json"])["records"], 1);
+    for name in ["x.txt", "x", "x.parquet.gz"] {
+        let to = directory.file(name);
+        let kernel = ["trace", "kernel", "lbm", "--footprint", "64K", "--out", &to];
+        let record = ["trace", "run", "--out", &to, "--", "/bin/true"];
+        for words in [&["trace", "convert", "/no/such/file", &to][..], &kernel, &record] {
+            let (code, _, err) = told(&run(words));
+            assert_eq!(code, 2, "{words:?}");
+            assert!(err.contains("ends in one of .parquet, .csv, .csv.gz"), "{err}");
+        }
+    }
+}
+
+#[test]
 fn a_made_trace_of_virtual_machines_has_both_tables() {
     let directory = Dir::new();
     let out = said(&["trace", "packing", "much", "--machines", "5", "--out", &directory.file("m")]);

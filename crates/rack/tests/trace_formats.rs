@@ -132,18 +132,106 @@ fn texts_are_read_line_by_line() {
 }
 
 #[test]
+fn what_the_peers_own_readers_accept_is_accepted() {
+    let both = [(0, 0x1000, 64, false), (10, 0x2000, 64, true)];
+    let same: [(Format, &str); 9] = [
+        (Format::Ramulator2, "LD 0x1000\nST 0x2000"),
+        (Format::Ramulator, "0x1000 R\n2000 W\n"),
+        (Format::Ramulator, "1000\n0x2000 WRITE"),
+        (Format::Lackey, "I  04000000,3\nSB 04000003\n L 1000,64\n S 2000,64\n"),
+        (Format::Lackey, "==1== Lackey\nhello\nI  04000000,3\n L 1000,64\nh\u{e9}\0\n S 2000,64"),
+        (Format::Lackey, "L\t1000,64  \n   S   2000,64 and more\r\n"),
+        (Format::Csv, "\u{feff}addr,rw\r\n\"0x1000\",\"R\"\r\n8192,\"w\""),
+        (Format::Csv, "\"rw\" , \"addr\"\n\nR,0x1000\n\"W\", 0x2000 \n"),
+        (Format::Csv, "addr,rw\n0x1000,0\n0x2000,1"),
+    ];
+    for (format, text) in same {
+        assert_eq!(short(&read(format, text.as_bytes()).unwrap()), both, "{text}");
+    }
+    let words = "0x10 IFETCH 5\n20 P_FETCH 6\n0x30 BOFF 7\n40 P_LOCK_WR 8\n50 P_I/O_RD 9\n60 x 9";
+    let records = read(Format::Dramsim3, words.as_bytes()).unwrap();
+    assert_eq!(
+        records.iter().map(|it| it.addr).sum::<u64>(),
+        0x10 + 0x20 + 0x30 + 0x40 + 0x50 + 0x60
+    );
+    let writes: Vec<u64> = records.iter().filter(|it| it.write).map(|it| it.addr).collect();
+    assert_eq!(writes, [0x30]);
+    let stl = "# remark\n31: read 0x400140\n\n33: (32) write 400000 0x00ff\r\n40 read 0x0";
+    let expected = [(31, 0x40_0140, 64, false), (33, 0x40_0000, 32, true), (40, 0, 64, false)];
+    assert_eq!(short(&read(Format::Stl, stl.as_bytes()).unwrap()), expected);
+    let times = read(Format::Rstl, stl.as_bytes()).unwrap();
+    assert_eq!(times.iter().map(|it| it.at).collect::<Vec<_>>(), [31, 64, 104]);
+}
+
+#[test]
+fn places_in_a_memory_are_addresses_that_differ() {
+    let text = "R 0,0,0,0,1,0\nR 0,0,0,0,1,1\nW 1,0,0,0,1,0\nW 0,1,0,0,1,0\nR 0,0,0,1,1,0\nR 2,3\n";
+    let records = read(Format::Ramulator2, text.as_bytes()).unwrap();
+    let mut addresses: Vec<u64> = records.iter().map(|it| it.addr).collect();
+    // Neighbours in a row are neighbours.
+    assert_eq!((addresses[1] - addresses[0], addresses[5]), (64, (2 << 10 | 3) * 64));
+    assert_eq!(records.iter().filter(|it| it.write).count(), 2);
+    addresses.sort_unstable();
+    addresses.dedup();
+    assert_eq!(addresses.len(), 6);
+}
+
+#[test]
+fn lines_of_another_program_are_counted_and_nothing_else_is_no_trace() {
+    let long = "x".repeat(300_000);
+    let text = format!("hello\nI  1,3\n L 10,8\n{long}\n S 20,8\n L 10\nbye");
+    let options = options(Format::Lackey);
+    let mut reader = read_bytes("a.trace", text.into_bytes(), &options).unwrap();
+    let addresses: Vec<u64> =
+        std::iter::from_fn(|| reader.next().unwrap()).map(|it| it.addr).collect();
+    assert_eq!((addresses, reader.other_lines()), (vec![0x10, 0x20], 4));
+    for (text, expected) in [
+        (
+            "\nonce\nupon a time\n",
+            "record 2: malformed: I, L, S or M with ADDR,SIZE expected, `once`",
+        ),
+        (" L 10,8\n S 2", "record 2: truncated"),
+    ] {
+        let error = read(Format::Lackey, text.as_bytes()).unwrap_err();
+        assert!(error.starts_with(&format!("a.trace, {expected}")), "{error}");
+    }
+}
+
+#[test]
+fn no_time_is_made_of_instructions_that_are_not_there() {
+    let cpi = Some(Injection::Instruction { ps: 500 });
+    let options = Options { injection: cpi, ..options(Format::Lackey) };
+    let read = |text: &str| {
+        let reader = read_bytes("a.trace", text.as_bytes().to_vec(), &options);
+        all(reader.map_err(|error| error.to_string())?)
+    };
+    let error = read("==1== Lackey\n L 10,4\n S 20,4\n L 30,4\n").unwrap_err();
+    assert!(error.starts_with("a.trace, record 2: no instructions are counted here"), "{error}");
+    assert_eq!(read("I  1,3\nI  4,3\n L 10,4\n").unwrap()[0].at, 1);
+}
+
+#[test]
 fn what_is_wrong_with_a_text_is_named_with_its_line() {
     let long = format!("LD {}\n", "1".repeat(5000));
     for (format, text, expected) in [
-        (Format::Ramulator2, "LD 1\nST 2", "record 2: truncated: the last line (4 bytes)"),
-        (Format::Ramulator2, "LD 1\nXX 2\n", "record 2: malformed: LD ADDR or ST ADDR expected"),
+        (Format::Ramulator, "10 R\n20 X\n", "record 2: malformed: ADDR R or ADDR W expected"),
+        (Format::Ramulator2, "LD 1\nST", "record 2: truncated: the last line has no line end"),
+        (Format::Ramulator2, "LD 1\nXX 2\n", "record 2: malformed: LD ADDR, ST ADDR, R PLACE"),
+        (Format::Ramulator2, "R 0,1,-1\n", "record 1: malformed: a place of two to six numbers"),
+        (Format::Ramulator2, "R 0,0,0,0,0,0,0\n", "record 1: malformed: a place of two"),
+        (Format::Ramulator2, "R 32,0,0\n", "record 1: oversized: a number of the place is 32"),
         (Format::Ramulator2, &long, "record 1: oversized: the line in bytes is"),
         (Format::Ramulator2, "LD 99999999999999999999\n", "record 1: malformed"),
         (Format::SimpleO3, "1 2 3 4\n", "record 1: malformed"),
-        (Format::SimpleO3, "1 2\n1 2", "record 2: truncated"),
+        (Format::SimpleO3, "1 2\n1", "record 2: truncated"),
         (Format::Dramsim3, "0 READ 5\n0 READ 4\n", "record 2: unsorted: time 4 comes after 5"),
-        (Format::Dramsim3, "0 READ 5\n0 READ 1", "record 2: truncated"),
-        (Format::Dramsim3, "0 FETCH 5\n", "record 1: malformed"),
+        (Format::Dramsim3, "0 READ 5\n0 READ ", "record 2: truncated"),
+        (Format::Dramsim3, "0 0x5 5\n", "record 1: malformed"),
+        (Format::Stl, "5: read 0x10\n4: read 0x10\n", "record 2: unsorted: time 4 comes after 5"),
+        (Format::Stl, "5: fetch 0x10\n", "record 1: malformed: CYCLE: read|write ADDR expected"),
+        (Format::Stl, "5: (x) read 0x10\n", "record 1: malformed"),
+        (Format::Stl, "5: write 0x10 data\n", "record 1: malformed"),
+        (Format::Rstl, "1: read 1\n18446744073709551615: read 1\n", "record 2: oversized: the sum"),
         (Format::Lackey, " L 10,8\n L 10", "record 2: truncated"),
         (Format::Lackey, " L 10,70000\n", "record 1: oversized: the size in bytes is 70000"),
         (Format::Lackey, " Q 10,8\n", "record 1: malformed"),
@@ -151,6 +239,7 @@ fn what_is_wrong_with_a_text_is_named_with_its_line() {
         (Format::Csv, "t_ns,addr,rw\n9,1,R\n10,1", "record 3: truncated"),
         (Format::Csv, "addr,rw,node\n1,R,65536\n", "record 2: oversized: the node is 65536"),
         (Format::Csv, "addr,rw\n1,R,5\n", "record 2: malformed"),
+        (Format::Csv, "addr,rw\n\"1,R\n", "record 2: malformed"),
         (Format::Csv, "addr,addr,rw\n", "as a whole: malformed: two columns"),
         (Format::Csv, "t_ns,rw\n", "as a whole: malformed: columns addr and rw expected"),
         (Format::Csv, "", "as a whole: truncated: there is no line of names"),
@@ -214,6 +303,66 @@ fn what_is_wrong_with_parquet_is_named() {
         let error = read(Format::Parquet, &bytes).unwrap_err();
         assert!(error.starts_with(expected), "{error}");
     }
+}
+
+#[test]
+fn parquet_of_any_codec_is_read() {
+    use parquet::basic::Compression;
+    use parquet::data_type::{BoolType, Int64Type};
+    use parquet::file::{properties::WriterProperties, writer::SerializedFileWriter};
+    let schema = "message trace { required int64 t_ns; required int64 addr; required boolean rw; }";
+    let schema = std::sync::Arc::new(parquet::schema::parser::parse_message_type(schema).unwrap());
+    for codec in [
+        Compression::UNCOMPRESSED,
+        Compression::SNAPPY,
+        Compression::GZIP(Default::default()),
+        Compression::BROTLI(Default::default()),
+        Compression::LZ4,
+        Compression::LZ4_RAW,
+        Compression::ZSTD(Default::default()),
+    ] {
+        let properties = WriterProperties::builder().set_compression(codec).build();
+        let schema = std::sync::Arc::clone(&schema);
+        let mut file = SerializedFileWriter::new(Vec::new(), schema, properties.into()).unwrap();
+        let mut group = file.next_row_group().unwrap();
+        for column in 0..3 {
+            let mut writer = group.next_column().unwrap().unwrap();
+            if column < 2 {
+                let numbers: Vec<i64> = (0..1000).collect();
+                writer.typed::<Int64Type>().write_batch(&numbers, None, None).unwrap();
+            } else {
+                writer.typed::<BoolType>().write_batch(&[true; 1000], None, None).unwrap();
+            }
+            writer.close().unwrap();
+        }
+        group.close().unwrap();
+        let records = read(Format::Parquet, &file.into_inner().unwrap()).unwrap();
+        assert_eq!(records.iter().map(|it| it.addr).sum::<u64>(), 499_500, "{codec}");
+        assert!(records.iter().all(|it| it.write && it.at == it.addr), "{codec}");
+    }
+}
+
+#[test]
+fn a_file_becomes_what_its_name_says_or_none() {
+    let directory = std::env::temp_dir().join(format!("rackpool-ends-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let record = Record { at: 5, addr: 64, size: 8, write: true, ..Record::default() };
+    for (name, magic) in
+        [("a.CSV", &b"t_ns"[..]), ("o.csv.gz", b"\x1f\x8b"), ("a.parquet", b"PAR1")]
+    {
+        let path = directory.join(name);
+        let mut writer = create(&path, &nanoseconds(None)).unwrap();
+        writer.write(&record).unwrap();
+        writer.finish().unwrap();
+        assert!(std::fs::read(&path).unwrap().starts_with(magic), "{name}");
+        assert_eq!(all(open(&path, &Options::default()).unwrap()).unwrap(), [record], "{name}");
+    }
+    for name in ["x.txt", "x", "csv", "x.parquet.gz", "x.csv.zst"] {
+        let error = create(&directory.join(name), &nanoseconds(None)).err().unwrap().to_string();
+        assert!(error.contains("ends in one of .parquet, .csv, .csv.gz"), "{error}");
+        assert!(!directory.join(name).exists(), "{name}");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]

@@ -27,6 +27,11 @@ const WORDS: &[&[u8]] = &[
     b"ffffffffffffffff",
     b"99999",
     b"LD 1\n",
+    b"\xef\xbb\xbf",
+    b"\"",
+    b"W 0,0,0\n",
+    b"7: read 0x40 0xff\n",
+    b"hello\n",
     b" M 1,8\n",
     b"I  1,1\n",
     b"t_ns",
@@ -226,6 +231,14 @@ fn trace(format: Format, records: &[Record]) -> Vec<u8> {
                 for word in [store, 0, addr, 0, 0, 0] {
                     out.extend_from_slice(&word.to_le_bytes());
                 }
+            }
+            Format::Ramulator => writeln!(out, "{addr:x} {}", kind("R", "W")).unwrap(),
+            Format::Ramulator2 if tid % 2 == 1 => {
+                let row = addr >> 40;
+                writeln!(out, "{} 0,{node},1,2,{row},{tid}", kind("R", "W")).unwrap();
+            }
+            Format::Stl | Format::Rstl => {
+                writeln!(out, "{at}: ({size}) {} {addr:#x}", kind("read", "write")).unwrap();
             }
             Format::Ramulator2 => writeln!(out, "{} {addr:#x}", kind("LD", "ST")).unwrap(),
             Format::SimpleO3 if write => writeln!(out, "{tid} {addr} {}", addr / 2).unwrap(),

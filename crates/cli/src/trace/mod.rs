@@ -12,7 +12,8 @@ use crate::output;
 use indicatif::ProgressBar;
 use rackpool_rack::trace::filter::{Config, Counts, Filter};
 use rackpool_rack::trace::packing::fixture;
-use rackpool_rack::trace::{Cause, Header, Injection, Options, Reader, Record, TraceError, Writer};
+use rackpool_rack::trace::{Cause, FileType, Header, Injection, Options, Reader, Record};
+use rackpool_rack::trace::{TraceError, Writer};
 use rackpool_rack::trace::{create, kernel, open, stat};
 use std::fmt;
 use std::fs;
@@ -44,8 +45,14 @@ fn options(args: &TraceReadArgs) -> Options {
     Options { format: from, node, hz: clock, injection: inject, ..Options::default() }
 }
 
+/// Fails if a trace cannot be written there: better said before the work than after it.
+fn check_output(path: &Path) -> Result<()> {
+    FileType::of(path).map_err(Failure::usage)?;
+    output::check_writable(path)
+}
+
 fn convert(args: &TraceConvertArgs) -> Result<()> {
-    output::check_writable(&args.output)?;
+    check_output(&args.output)?;
     let reader = open(&args.input, &options(&args.read)).map_err(failed)?;
     let copied = copy(reader, args.filter.as_ref(), &args.output, args.limit)?;
     output::print(&format!("{copied}: {}\n", args.output.display()))
@@ -56,14 +63,19 @@ struct Copied {
     records: u64,
     /// What caches saw of it, if there were some.
     counts: Option<Counts>,
+    /// Lines of other programs in the input.
+    other_lines: u64,
 }
 
 impl fmt::Display for Copied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} records", self.records)?;
-        match self.counts {
-            Some(counts) => write!(f, " of {} accesses", counts.accesses),
-            None => Ok(()),
+        if let Some(counts) = self.counts {
+            write!(f, " of {} accesses", counts.accesses)?;
+        }
+        match self.other_lines {
+            0 => Ok(()),
+            lines => write!(f, ", {lines} lines of other text left out"),
         }
     }
 }
@@ -77,11 +89,13 @@ fn copy(
 ) -> Result<Copied> {
     let Some(caches) = caches else {
         let mut reader = reader;
-        return Ok(Copied { records: write(&mut reader, to, limit)?, counts: None });
+        let records = write(&mut reader, to, limit)?;
+        return Ok(Copied { records, counts: None, other_lines: reader.other_lines() });
     };
     let mut filter = Filter::new(reader, caches).map_err(Failure::usage)?;
     let records = write(&mut filter, to, limit)?;
-    Ok(Copied { records, counts: Some(filter.counts()) })
+    let (counts, other_lines) = (Some(filter.counts()), filter.other_lines());
+    Ok(Copied { records, counts, other_lines })
 }
 
 fn write(reader: &mut dyn Reader, to: &Path, limit: Option<u64>) -> Result<u64> {
@@ -153,7 +167,7 @@ fn count(args: &TraceStatArgs) -> Result<()> {
     let progress = |records| bar.set_message(format!("{} million", records / 1_000_000));
     let stat = stat(&mut *reader, progress);
     bar.finish_and_clear();
-    let stat = stat.map_err(failed)?;
+    let (stat, other_lines) = (stat.map_err(failed)?, reader.other_lines());
     let injected = match injection {
         Some(_) if closed && untimed => "none: the records have no times".to_owned(),
         Some(injection) => injection.to_string(),
@@ -166,14 +180,19 @@ fn count(args: &TraceStatArgs) -> Result<()> {
             "footprint_is_more": stat.pages_are_more, "begin_ns": stat.begin_ns,
             "end_ns": stat.end_ns, "span_ns": stat.span_ns(), "times": injected,
             "nodes": stat.nodes, "processes": stat.processes, "threads": stat.threads,
+            "other_lines": other_lines,
         });
         return output::print(&format!("{}\n", output::json(&json)?));
     }
+    let other = match other_lines {
+        0 => String::new(),
+        lines => format!("left out   {lines} lines of other text\n"),
+    };
     let more = if stat.pages_are_more { " at least" } else { "" };
     output::print(&format!(
         "records    {}\nreads      {}\nwrites     {}\nbytes      {}\nfootprint  {} bytes{more} \
          ({} pages of 4 KiB)\ntime span  {} ns, from {} to {}\ntimes      {injected}\n\
-         who        {} nodes, {} processes, {} threads\n",
+         who        {} nodes, {} processes, {} threads\n{other}",
         stat.records,
         stat.reads,
         stat.writes,
@@ -190,7 +209,7 @@ fn count(args: &TraceStatArgs) -> Result<()> {
 }
 
 fn compute(args: &TraceKernelArgs) -> Result<()> {
-    output::check_writable(&args.out)?;
+    check_output(&args.out)?;
     let here = || std::thread::available_parallelism().map_or(1, usize::from);
     let config = kernel::Config {
         threads: args.threads,

@@ -1,7 +1,7 @@
 //! `rackpool trace run`: a program under Valgrind's lackey, whose lines come through a pipe and are
 //! records before the program has ended.
 
-use super::{copy, failed};
+use super::{check_output, copy, failed};
 use crate::args::TraceRunArgs;
 use crate::failure::{Failure, Result};
 use crate::output;
@@ -17,7 +17,7 @@ const MISSING: &str = "valgrind is not installed; install it (apt-get install va
 
 /// Records a program.
 pub fn run(args: &TraceRunArgs) -> Result<()> {
-    output::check_writable(&args.out)?;
+    check_output(&args.out)?;
     let pipe = |error: rustix::io::Errno| Failure::io("a pipe", &error.into());
     let (lines, to) = rustix::pipe::pipe().map_err(pipe)?;
     // Only the writing end goes to Valgrind.

@@ -63,8 +63,8 @@ pub enum Cause {
         /// Whether the format counts instructions.
         instructions: bool,
     },
-    /// Times were to be made of instructions, and the format counts none.
-    #[error("no instructions are counted in this format: cpi cannot be used, gap or closed can")]
+    /// Times were to be made of instructions, and none are counted before this record.
+    #[error("no instructions are counted here: cpi cannot be used, gap or closed can")]
     NoInstructions,
     /// Nothing says what format it is.
     #[error("the format is not to be told from name and content; say it (--from)")]

@@ -20,6 +20,8 @@ const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 const GZIP: &[u8] = b"\x1f\x8b";
 const XZ: &[u8] = b"\xfd7zXZ\0";
 const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
+/// What some editors and spreadsheets put before a text in UTF-8.
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A source of bytes with its buffer.
 pub(crate) struct Input {
@@ -28,6 +30,8 @@ pub(crate) struct Input {
     from: usize,
     to: usize,
     ended: bool,
+    /// See [`Input::is_cut`].
+    cut: bool,
 }
 
 impl Input {
@@ -51,7 +55,7 @@ impl Input {
 
     fn plain(source: Box<dyn Read + Send>) -> Input {
         let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
-        Input { source, buffer, from: 0, to: 0, ended: false }
+        Input { source, buffer, from: 0, to: 0, ended: false, cut: false }
     }
 
     /// Has at least so many bytes in the buffer, or all that there are.
@@ -77,6 +81,15 @@ impl Input {
         Ok(&self.buffer[self.from..self.to.min(self.from + LINE_BYTES_MAX)])
     }
 
+    /// Leaves out a mark of UTF-8 at the begin of a text.
+    pub(crate) fn skip_mark(&mut self) -> Result<(), Cause> {
+        self.fill(BYTE_ORDER_MARK.len())?;
+        if self.buffer[self.from..self.to].starts_with(BYTE_ORDER_MARK) {
+            self.from += BYTE_ORDER_MARK.len();
+        }
+        Ok(())
+    }
+
     /// The next `bytes` bytes; `None` at the end.
     pub(crate) fn exact(&mut self, bytes: usize) -> Result<Option<&[u8]>, Cause> {
         if self.to - self.from < bytes {
@@ -94,7 +107,8 @@ impl Input {
         Ok(Some(&self.buffer[self.from - bytes..self.from]))
     }
 
-    /// The next line without its end; `None` at the end.
+    /// The next line without its end; `None` at the end. The last line needs no end
+    /// ([`Input::is_cut`]); after a line that is too long [`Input::skip_line`] goes on.
     pub(crate) fn line(&mut self) -> Result<Option<&[u8]>, Cause> {
         let mut found = memchr::memchr(b'\n', &self.buffer[self.from..self.to]);
         // Small pieces (a pipe's) are looked at again; a line is short.
@@ -111,13 +125,42 @@ impl Input {
             let max = LINE_BYTES_MAX as u64;
             return Err(Cause::Oversized { what: "the line in bytes", value: length as u64, max });
         }
-        if found.is_none() {
-            let what = format!("the last line ({there} bytes) has no line end");
-            return Err(Cause::Truncated(what));
-        }
+        self.cut = found.is_none();
         let line = &self.buffer[self.from..self.from + length];
-        self.from += length + 1;
+        self.from += length + usize::from(found.is_some());
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
+    }
+
+    /// The line that was given last is the file's last one, and has no line end.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// What is wrong with the line that was given last: a cut one is more likely truncated than
+    /// malformed.
+    pub(crate) fn in_line(&self, cause: Cause) -> Cause {
+        match cause {
+            Cause::Malformed(what) if self.cut => {
+                Cause::Truncated(format!("the last line has no line end: {what}"))
+            }
+            other => other,
+        }
+    }
+
+    /// Leaves out the rest of a line, however long it is.
+    pub(crate) fn skip_line(&mut self) -> Result<(), Cause> {
+        loop {
+            let left = &self.buffer[self.from..self.to];
+            if let Some(length) = memchr::memchr(b'\n', left) {
+                self.from += length + 1;
+                return Ok(());
+            }
+            self.from = self.to;
+            self.fill(1)?;
+            if self.from == self.to {
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -164,14 +207,20 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_whole_from_any_pieces_and_a_cut_or_long_one_is_an_error() {
+    fn lines_come_whole_from_any_pieces_and_a_long_one_is_an_error() {
         assert_eq!(lines(b"one\r\n\ntwo words\n".to_vec()).unwrap(), ["one", "", "two words"]);
-        assert!(matches!(lines(b"one\ntw".to_vec()), Err(Cause::Truncated(_))));
+        assert_eq!(lines(b"one\ntw".to_vec()).unwrap(), ["one", "tw"]);
         let mut long = vec![b'x'; LINE_BYTES_MAX];
         long.push(b'\n');
         assert_eq!(lines(long.clone()).unwrap()[0].len(), LINE_BYTES_MAX);
         long.insert(0, b'x');
-        assert!(matches!(lines(long), Err(Cause::Oversized { .. })));
+        assert!(matches!(lines(long.clone()), Err(Cause::Oversized { .. })));
+        let text = [vec![b'x'; 3 * BUFFER_BYTES], b"\nnext".to_vec()].concat();
+        let mut input = Input::new(Box::new(Drip(text, 0))).unwrap();
+        assert!(matches!(input.line(), Err(Cause::Oversized { .. })));
+        input.skip_line().unwrap();
+        assert_eq!(input.line().unwrap(), Some(&b"next"[..]));
+        assert!(matches!(input.in_line(Cause::Malformed("".into())), Cause::Truncated(_)));
     }
 
     #[test]

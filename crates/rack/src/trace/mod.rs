@@ -19,7 +19,7 @@ pub use error::{Cause, TraceError};
 pub use pace::{Injection, parse_hz};
 pub use read::{open, read_bytes, read_stream};
 pub use stat::{Stat, stat};
-pub use write::{ParquetWriter, Writer, create};
+pub use write::{FileType, ParquetWriter, Writer, create, writer};
 
 use std::fmt;
 use std::str::FromStr;
@@ -106,6 +106,11 @@ pub trait Reader {
     /// # Errors
     /// What is wrong with the trace. The stream is at its end then.
     fn next(&mut self) -> Result<Option<Record>, TraceError>;
+
+    /// Lines of other programs that were left out until now ([`Format::Lackey`]).
+    fn other_lines(&self) -> u64 {
+        0
+    }
 }
 
 impl<R: Reader + ?Sized> Reader for Box<R> {
@@ -116,6 +121,10 @@ impl<R: Reader + ?Sized> Reader for Box<R> {
     fn next(&mut self) -> Result<Option<Record>, TraceError> {
         (**self).next()
     }
+
+    fn other_lines(&self) -> u64 {
+        (**self).other_lines()
+    }
 }
 
 /// A format that can be read.
@@ -123,13 +132,20 @@ impl<R: Reader + ?Sized> Reader for Box<R> {
 pub enum Format {
     /// DRackSim's records of 32 bytes: process, thread, address, kind, cycle.
     DRackSim,
-    /// ramulator2's `LD|ST ADDR`; no times.
+    /// ramulator's `ADDR R|W`, the address in hex; no times.
+    Ramulator,
+    /// ramulator2's `LD|ST ADDR` and `R|W CHANNEL,RANK,..,ROW,COLUMN`; no times.
     Ramulator2,
-    /// ramulator2's SimpleO3: `BUBBLES LOAD [STORE]`; counts instructions.
+    /// The processors of ramulator and ramulator2 (SimpleO3): `BUBBLES LOAD [STORE]`; counts
+    /// instructions.
     SimpleO3,
-    /// DRAMsim3's `ADDR READ|WRITE CYCLE`.
+    /// DRAMsim3's `ADDR READ|WRITE CYCLE`; each word but WRITE, write, P_MEM_WR and BOFF reads.
     Dramsim3,
-    /// The text of Valgrind's lackey; counts instructions.
+    /// DRAMSys' `CYCLE: [(BYTES)] read|write ADDR [DATA]`.
+    Stl,
+    /// The same with the cycles since the record before.
+    Rstl,
+    /// The text of Valgrind's lackey, also between lines of the program; counts instructions.
     Lackey,
     /// ChampSim's instructions of 64 bytes; counts instructions.
     ChampSim,
@@ -141,11 +157,14 @@ pub enum Format {
 
 impl Format {
     /// All, in the order of the help.
-    pub const ALL: [Format; 8] = [
+    pub const ALL: [Format; 11] = [
         Format::DRackSim,
+        Format::Ramulator,
         Format::Ramulator2,
         Format::SimpleO3,
         Format::Dramsim3,
+        Format::Stl,
+        Format::Rstl,
         Format::Lackey,
         Format::ChampSim,
         Format::Csv,
@@ -156,9 +175,12 @@ impl Format {
     pub fn name(self) -> &'static str {
         match self {
             Format::DRackSim => "dracksim",
+            Format::Ramulator => "ramulator",
             Format::Ramulator2 => "ramulator2",
             Format::SimpleO3 => "simpleo3",
             Format::Dramsim3 => "dramsim3",
+            Format::Stl => "stl",
+            Format::Rstl => "rstl",
             Format::Lackey => "lackey",
             Format::ChampSim => "champsim",
             Format::Csv => "csv",
@@ -192,8 +214,8 @@ pub struct Options {
     pub node: u16,
     /// Process of records that name none.
     pub pid: u32,
-    /// Frequency of the clock that cycles are of: 3.6 GHz for DRackSim, 1.2 GHz for DRAMsim3
-    /// (DDR4-2400) if it is not said.
+    /// Frequency of the clock that cycles are of: 3.6 GHz for DRackSim, 1.2 GHz for DRAMsim3 and
+    /// DRAMSys (DDR4-2400) if it is not said.
     pub hz: Option<u64>,
     /// How records without times are injected. Such a trace is refused without it.
     pub injection: Option<Injection>,

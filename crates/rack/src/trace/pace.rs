@@ -126,6 +126,11 @@ impl Pace {
         Header { name: name.to_owned(), unit: Unit::Ns, injection: Some(self.injection) }
     }
 
+    /// Whether only instructions let time pass.
+    pub(crate) fn needs_instructions(&self) -> bool {
+        matches!(self.injection, Injection::Instruction { .. })
+    }
+
     /// The next record's time, in nanoseconds.
     pub(crate) fn record(&mut self) -> Result<u64, Cause> {
         let at = self.ps / 1000;

@@ -3,6 +3,8 @@
 use super::error::{Cause, TraceError};
 use super::read::{COLUMNS, Column};
 use super::{Header, Injection, Record, Unit};
+use flate2::Compression as GzLevel;
+use flate2::write::GzEncoder;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::data_type::{BoolType, DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
@@ -12,7 +14,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -47,30 +49,104 @@ pub trait Writer {
     fn finish(self: Box<Self>) -> Result<(), TraceError>;
 }
 
-/// Makes a file of the records of a stream: CSV if its name ends so, else Parquet with zstd, both
-/// with the columns `t_ns`, `node`, `pid`, `tid`, `addr`, `rw`, `size`. A file that is there is
+/// What a file becomes; its columns are `t_ns`, `node`, `pid`, `tid`, `addr`, `rw`, `size`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileType {
+    /// With zstd.
+    Parquet,
+    /// Lines with commas.
+    Csv,
+    /// The same, compressed by gzip.
+    CsvGz,
+}
+
+impl FileType {
+    /// From the end of a file's name. A pipe or device has none: it gets CSV, as `-` does.
+    ///
+    /// # Errors
+    /// The ends that there are, if it is another one.
+    pub fn of(path: &Path) -> Result<FileType, String> {
+        let name = path.to_string_lossy().to_ascii_lowercase();
+        let ends = [
+            (".parquet", FileType::Parquet),
+            (".csv", FileType::Csv),
+            (".csv.gz", FileType::CsvGz),
+        ];
+        if let Some((_, found)) = ends.iter().find(|(end, _)| name.ends_with(end)) {
+            return Ok(*found);
+        }
+        let is_file = || path.metadata().map_or(true, |meta| meta.is_file() || meta.is_dir());
+        if name == "-" || !is_file() {
+            return Ok(FileType::Csv);
+        }
+        let names = ends.map(|(end, _)| end).join(", ");
+        Err(format!("{}: a trace's name ends in one of {names}", path.display()))
+    }
+}
+
+/// Makes a file of the records of a stream, of the type that its name says. A file that is there is
 /// replaced.
 ///
 /// # Errors
-/// The system's.
+/// The system's, or an end of the name that is none.
 pub fn create(path: &Path, header: &Header) -> Result<Box<dyn Writer>, TraceError> {
     let name = path.display().to_string();
+    let file_type = FileType::of(path).map_err(|what| Cause::Malformed(what).at(&name, 0))?;
     let file = File::create(path).map_err(|error| Cause::Io(error).at(&name, 0))?;
-    if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("csv")) {
-        return Ok(Box::new(CsvWriter::new(name, BufWriter::new(file), header)?));
-    }
-    Ok(Box::new(ParquetWriter::new(name, file, header)?))
+    writer(name, Box::new(file), file_type, header)
 }
 
-struct CsvWriter<W> {
+/// Writes records to anything; `name` is for messages.
+///
+/// # Errors
+/// The system's.
+pub fn writer(
+    name: String,
+    to: Box<dyn Write + Send>,
+    file_type: FileType,
+    header: &Header,
+) -> Result<Box<dyn Writer>, TraceError> {
+    let to = match file_type {
+        FileType::Parquet => return Ok(Box::new(ParquetWriter::new(name, to, header)?)),
+        FileType::Csv => Text::Plain(BufWriter::new(to)),
+        FileType::CsvGz => {
+            Text::Gzip(Box::new(GzEncoder::new(BufWriter::new(to), GzLevel::default())))
+        }
+    };
+    Ok(Box::new(CsvWriter::new(name, to, header)?))
+}
+
+enum Text {
+    Plain(BufWriter<Box<dyn Write + Send>>),
+    Gzip(Box<GzEncoder<BufWriter<Box<dyn Write + Send>>>>),
+}
+
+impl Text {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Text::Plain(to) => to.write_all(bytes),
+            Text::Gzip(to) => to.write_all(bytes),
+        }
+    }
+
+    fn finish(self) -> io::Result<()> {
+        match self {
+            Text::Plain(mut to) => to.flush(),
+            Text::Gzip(to) => to.finish()?.flush(),
+        }
+    }
+}
+
+struct CsvWriter {
     name: String,
     unit: Unit,
-    to: W,
+    to: Text,
+    line: Vec<u8>,
     records: u64,
 }
 
-impl<W: Write> CsvWriter<W> {
-    fn new(name: String, mut to: W, header: &Header) -> Result<CsvWriter<W>, TraceError> {
+impl CsvWriter {
+    fn new(name: String, mut to: Text, header: &Header) -> Result<CsvWriter, TraceError> {
         let mut head = String::new();
         if let Some(injection) = header.injection {
             head = format!("{}{injection}\n", super::read::INJECTION_MARK);
@@ -79,21 +155,24 @@ impl<W: Write> CsvWriter<W> {
         head.push('\n');
         let written = to.write_all(head.as_bytes());
         written.map_err(|error| Cause::Io(error).at(&name, 0))?;
-        Ok(CsvWriter { name, unit: header.unit, to, records: 0 })
+        Ok(CsvWriter { name, unit: header.unit, to, line: Vec::new(), records: 0 })
     }
 }
 
-impl<W: Write> Writer for CsvWriter<W> {
+impl Writer for CsvWriter {
     fn write(&mut self, record: &Record) -> Result<(), TraceError> {
         self.records += 1;
         let Record { at, node, pid, tid, addr, size, write } = *record;
         let (at, rw) = (self.unit.to_ns(at), if write { 'W' } else { 'R' });
-        let written = writeln!(self.to, "{at},{node},{pid},{tid},{addr:#x},{rw},{size}");
+        self.line.clear();
+        let written = writeln!(self.line, "{at},{node},{pid},{tid},{addr:#x},{rw},{size}");
+        let written = written.and_then(|()| self.to.write_all(&self.line));
         written.map_err(|error| Cause::Io(error).at(&self.name, self.records))
     }
 
-    fn finish(mut self: Box<Self>) -> Result<(), TraceError> {
-        self.to.flush().map_err(|error| Cause::Io(error).at(&self.name, self.records))
+    fn finish(self: Box<Self>) -> Result<(), TraceError> {
+        let (to, name, records) = (self.to, self.name, self.records);
+        to.finish().map_err(|error| Cause::Io(error).at(&name, records))
     }
 }
 

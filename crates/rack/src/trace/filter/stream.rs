@@ -111,6 +111,10 @@ impl<R: Reader> Reader for Filter<R> {
             }
         }
     }
+
+    fn other_lines(&self) -> u64 {
+        self.inner.other_lines()
+    }
 }
 
 #[cfg(test)]

@@ -240,12 +240,21 @@ mod tests {
     }
 
     #[test]
+    fn tables_are_read_as_spreadsheets_write_them() {
+        let vms = "\u{feff}\"vmId\",\"tenantId\",note,vmTypeId,priority,starttime,endtime\r\n\r\n\
+                   1,9,\"a, \"\"b\"\"\",\"7\",0, -0.5 ,\"3.25\"\r\n2,9,,3,1,2,\"\"";
+        let mut packing = Packing::read_bytes(vms.into(), TYPES.into()).unwrap();
+        let mut next = || packing.next_vm().unwrap().map(|vm| (vm.id, vm.vm_type, vm.end_days));
+        assert_eq!([next(), next(), next()], [Some((1, 7, Some(3.25))), Some((2, 3, None)), None]);
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_table_and_row() {
         for (vms, expected) in [
             ("1,9,7,0,0,1\n2,9,8,0,0,1\n", "vm, record 3: malformed: there is no vmTypeId 8"),
             ("1,9,7,0,x,1\n", "vm, record 2: malformed"),
             ("1,9,7,0,0\n", "vm, record 2: malformed"),
-            ("1,9,7,0,0,1\n2,9,7,0,0,1", "vm, record 3: truncated"),
+            ("1,9,7,0,0,1\n2,9,7,0,", "vm, record 3: truncated: the last line has no line end"),
             ("1,9,7,0,inf,1\n", "vm, record 2: malformed"),
         ] {
             let mut packing = packing(vms);

@@ -2,6 +2,7 @@
 
 use super::super::error::{Cause, TraceError};
 use super::super::input::Input;
+use super::super::read::fields;
 
 /// A table of which `N` columns are read.
 pub(super) struct Table<const N: usize> {
@@ -20,13 +21,11 @@ impl<const N: usize> Table<N> {
 
     /// Reads the names and finds the columns.
     pub(super) fn head(&mut self, columns: [&str; N]) -> Result<(), TraceError> {
-        self.line += 1;
-        let found = match self.input.line() {
-            Ok(Some(line)) => places(line, columns),
-            Ok(None) => Err(Cause::Truncated("there is no line of names".to_owned())),
-            Err(cause) => Err(cause),
-        };
-        self.places = found.map_err(|cause| cause.at(&self.name, self.line))?;
+        let marked = self.input.skip_mark();
+        let head = marked.and_then(|()| self.read(|line| places(line, columns)));
+        let missing = || Cause::Truncated("there is no line of names".to_owned());
+        let head = head.and_then(|places| places.ok_or_else(missing));
+        self.places = head.map_err(|cause| self.fails(cause))?;
         Ok(())
     }
 
@@ -35,20 +34,30 @@ impl<const N: usize> Table<N> {
         &mut self,
         parse: impl Fn([&str; N]) -> Option<T>,
     ) -> Result<Option<T>, TraceError> {
-        self.line += 1;
-        let row = match self.input.line() {
-            Ok(None) => Ok(None),
-            Ok(Some(line)) => {
-                let words = fields(line, &self.places);
-                let shown = || String::from_utf8_lossy(&line[..line.len().min(60)]).into_owned();
-                let row = words.and_then(&parse);
-                row.map(Some).ok_or_else(|| {
-                    Cause::Malformed(format!("no row of the table: `{}`", shown().escape_debug()))
-                })
+        let places = self.places;
+        let row = self.read(|line| {
+            let shown = || String::from_utf8_lossy(&line[..line.len().min(60)]).into_owned();
+            let row = words(line, &places).and_then(&parse);
+            row.ok_or_else(|| {
+                Cause::Malformed(format!("no row of the table: `{}`", shown().escape_debug()))
+            })
+        });
+        row.map_err(|cause| self.fails(cause))
+    }
+
+    /// The next line that is not empty.
+    fn read<T>(
+        &mut self,
+        parse: impl FnOnce(&[u8]) -> Result<T, Cause>,
+    ) -> Result<Option<T>, Cause> {
+        loop {
+            self.line += 1;
+            let Some(line) = self.input.line()? else { return Ok(None) };
+            if !line.trim_ascii().is_empty() {
+                let parsed = parse(line);
+                return parsed.map(Some).map_err(|cause| self.input.in_line(cause));
             }
-            Err(cause) => Err(cause),
-        };
-        row.map_err(|cause| cause.at(&self.name, self.line))
+        }
     }
 
     /// An error in the row that was read last.
@@ -57,13 +66,8 @@ impl<const N: usize> Table<N> {
     }
 }
 
-fn plain(word: &[u8]) -> &[u8] {
-    let word = word.trim_ascii();
-    word.strip_prefix(b"\"").and_then(|word| word.strip_suffix(b"\"")).unwrap_or(word)
-}
-
 fn places<const N: usize>(line: &[u8], columns: [&str; N]) -> Result<[usize; N], Cause> {
-    let names: Vec<&[u8]> = line.split(|byte| *byte == b',').map(plain).collect();
+    let names: Vec<&[u8]> = fields(line).collect();
     let mut places = [0; N];
     for (place, column) in places.iter_mut().zip(columns) {
         let found = names.iter().position(|name| name.eq_ignore_ascii_case(column.as_bytes()));
@@ -72,14 +76,14 @@ fn places<const N: usize>(line: &[u8], columns: [&str; N]) -> Result<[usize; N],
     Ok(places)
 }
 
-fn fields<'a, const N: usize>(line: &'a [u8], places: &[usize; N]) -> Option<[&'a str; N]> {
-    let mut fields = [None; N];
-    for (index, word) in line.split(|byte| *byte == b',').enumerate() {
-        for (field, place) in fields.iter_mut().zip(places) {
+fn words<'a, const N: usize>(line: &'a [u8], places: &[usize; N]) -> Option<[&'a str; N]> {
+    let mut found = [None; N];
+    for (index, word) in fields(line).enumerate() {
+        for (field, place) in found.iter_mut().zip(places) {
             if *place == index {
-                *field = std::str::from_utf8(plain(word)).ok();
+                *field = std::str::from_utf8(word).ok();
             }
         }
     }
-    fields.iter().all(Option::is_some).then(|| fields.map(Option::unwrap_or_default))
+    found.iter().all(Option::is_some).then(|| found.map(Option::unwrap_or_default))
 }

@@ -1,4 +1,5 @@
-//! Lines with commas. The first line names the columns, in any order.
+//! Lines with commas, as RFC 4180 has them but for line ends within quotes. The first line names
+//! the columns, in any order.
 
 use super::super::error::Cause;
 use super::super::input::Input;
@@ -60,8 +61,8 @@ impl Csv {
             line = input.line()?.ok_or_else(missing)?.to_vec();
         }
         let mut columns = Vec::new();
-        for word in line.split(|byte| *byte == b',') {
-            columns.push(column(word.trim_ascii(), &columns)?);
+        for word in fields(&line) {
+            columns.push(column(word, &columns)?);
         }
         for needed in [Column::Addr, Column::Rw] {
             if !columns.contains(&needed) {
@@ -99,10 +100,10 @@ impl Parse for Csv {
             return Ok(());
         }
         let mut record = self.base;
-        let mut words = line.split(|byte| *byte == b',');
+        let mut words = fields(line);
         for column in &self.columns {
             let wrong = || text::expected("a number for each column, R or W for rw", line);
-            let word = words.next().ok_or_else(wrong)?.trim_ascii();
+            let word = words.next().ok_or_else(wrong)?;
             if *column == Column::Rw {
                 record.write = match word {
                     b"R" | b"r" | b"0" => false,
@@ -122,6 +123,28 @@ impl Parse for Csv {
         out.push(record);
         Ok(())
     }
+}
+
+/// The fields of a line, without blanks and quotes around them. What is wrong with its quotes is no
+/// number and no name: such a field keeps them. A quote within quotes stays doubled.
+pub(crate) fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut left = Some(line);
+    std::iter::from_fn(move || {
+        let line = left?;
+        let (mut quoted, mut end) = (false, line.len());
+        for place in memchr::memchr2_iter(b',', b'"', line) {
+            if line[place] == b'"' {
+                quoted = !quoted;
+            } else if !quoted {
+                end = place;
+                break;
+            }
+        }
+        left = line.get(end + 1..);
+        let word = line[..end].trim_ascii();
+        let inside = word.strip_prefix(b"\"").and_then(|word| word.strip_suffix(b"\""));
+        Some(inside.unwrap_or(word))
+    })
 }
 
 /// Sets a column that is a number.

@@ -1,7 +1,8 @@
 //! Which format it is, from name and first bytes.
 
 use super::super::Format;
-use super::text;
+use super::super::input::BYTE_ORDER_MARK;
+use super::{lackey, text};
 
 /// `None` if it could be several, or none.
 pub(super) fn format(name: &str, head: &[u8]) -> Option<Format> {
@@ -14,11 +15,21 @@ pub(super) fn format(name: &str, head: &[u8]) -> Option<Format> {
     if stem.ends_with(".csv") {
         return Some(Format::Csv);
     }
-    if head.iter().any(|byte| !matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~')) {
+    let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
+    if head.iter().any(|byte| matches!(byte, 0..=8 | 14..=26 | 28..32 | 127)) {
         return binary(stem);
     }
-    let mut lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
-    lines.find_map(line)
+    for (end, format) in [(".rstl", Format::Rstl), (".stl", Format::Stl)] {
+        if stem.ends_with(end) {
+            return Some(format);
+        }
+    }
+    let lines = || head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
+    // Between its lines a program may have written anything.
+    if lines().any(|line| line.starts_with(b"==") || lackey(line)) {
+        return Some(Format::Lackey);
+    }
+    lines().find_map(line)
 }
 
 /// Binary formats have no mark: only the name can tell.
@@ -32,17 +43,21 @@ fn binary(stem: &str) -> Option<Format> {
 
 /// The format that has such a line; `None` for lines that say nothing.
 fn line(line: &[u8]) -> Option<Format> {
-    if line.starts_with(b"==") || line.starts_with(b"I  ") || lackey(line) {
-        return Some(Format::Lackey);
-    }
     if line.contains(&b',') && line.windows(4).any(|word| word == b"addr") {
         return Some(Format::Csv);
     }
     let mut words = text::words(line);
     let (first, second, third) = (words.next()?, words.next()?, words.next());
-    match (first, third) {
-        (b"LD" | b"ST", None) => Some(Format::Ramulator2),
-        (_, Some(cycle)) if text::operation(second).is_some() && text::number(cycle).is_some() => {
+    let hex = |word: &[u8]| text::hex_address(word).is_some();
+    match (first, second, third) {
+        (b"LD" | b"ST" | b"R" | b"W", _, None) => Some(Format::Ramulator2),
+        (addr, b"R" | b"W", None) if hex(addr) => Some(Format::Ramulator),
+        (cycle, b"read" | b"write", Some(addr)) if cycle.ends_with(b":") && hex(addr) => {
+            Some(Format::Stl)
+        }
+        (addr, kind, Some(cycle))
+            if text::is_operation(kind) && hex(addr) && text::decimal(cycle).is_some() =>
+        {
             Some(Format::Dramsim3)
         }
         _ => {
@@ -53,8 +68,10 @@ fn line(line: &[u8]) -> Option<Format> {
     }
 }
 
+/// As it is written by Valgrind, not as it may have become since.
 fn lackey(line: &[u8]) -> bool {
-    matches!(line, [b' ', b'L' | b'S' | b'M', b' ', ..]) && line.contains(&b',')
+    let written = matches!(line, [b'I', b' ', b' ', ..] | [b' ', b'L' | b'S' | b'M', b' ', ..]);
+    written && lackey::access(line).is_some()
 }
 
 #[cfg(test)]
@@ -68,7 +85,15 @@ mod tests {
             ("a", "3 20734016\n", Some(Format::SimpleO3)),
             ("a", "1 0x40 0x80\n", Some(Format::SimpleO3)),
             ("a", "0x1000 READ 5\n", Some(Format::Dramsim3)),
-            ("a", "==12== Lackey\nI  0401,3\n", Some(Format::Lackey)),
+            ("a", "1000 P_FETCH 5\n", Some(Format::Dramsim3)),
+            ("k6.trc", "0x1000 BOFF 5\n", Some(Format::Dramsim3)),
+            ("a", "12345680 W\n", Some(Format::Ramulator)),
+            ("a", "W 0,0,1,2,77,3\n", Some(Format::Ramulator2)),
+            ("a", "# remark\n31: read 0x400140\n", Some(Format::Stl)),
+            ("a.rstl.gz", "31: write 0x400140 0xff\n", Some(Format::Rstl)),
+            ("a", "\u{feff}t_ns,addr,rw\n", Some(Format::Csv)),
+            ("a", "5 7\nh\u{e9}llo\n S 1ffe,8\n", Some(Format::Lackey)),
+            ("a", "hello\n==12== Lackey\nI  0401,3\n", Some(Format::Lackey)),
             ("a", " L 1ffeffe7e,8\n", Some(Format::Lackey)),
             ("a", "t_ns,addr,rw\n", Some(Format::Csv)),
             ("a.csv.gz", "anything", Some(Format::Csv)),

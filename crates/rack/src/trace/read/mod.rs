@@ -3,10 +3,11 @@
 mod binary;
 mod csv;
 mod guess;
+mod lackey;
 mod parquet;
 mod text;
 
-pub(crate) use csv::{COLUMNS, Column, INJECTION_MARK};
+pub(crate) use csv::{COLUMNS, Column, INJECTION_MARK, fields};
 
 use super::error::{Cause, TraceError};
 use super::input::Input;
@@ -15,32 +16,42 @@ use super::{Format, Header, Options, Reader, Record, Unit};
 use ::parquet::file::reader::ChunkReader;
 use bytes::Bytes;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::path::Path;
 
 /// DRackSim's clock, if none is said (05-racksim §1).
 const DRACKSIM_HZ: u64 = 3_600_000_000;
-/// The clock of DDR4-2400 (05-racksim §1), for DRAMsim3.
-const DRAMSIM3_HZ: u64 = 1_200_000_000;
+/// The clock of DDR4-2400 (05-racksim §1), for DRAMsim3 and DRAMSys.
+const DRAM_HZ: u64 = 1_200_000_000;
 
-/// Opens a trace. Text and binary formats may be compressed by gzip, xz or zstd.
+/// Opens a trace. Text and binary formats may be compressed by gzip, xz or zstd, and come out of a
+/// pipe.
 ///
 /// # Errors
 /// The system's, or what is wrong with the file at its head.
 pub fn open(path: &Path, options: &Options) -> Result<Box<dyn Reader + Send>, TraceError> {
     let name = path.display().to_string();
-    let file = || File::open(path).map_err(|error| Cause::Io(error).at(&name, 0));
-    if options.format == Some(Format::Parquet) || options.format.is_none() && is_parquet(path) {
-        return parquet(&name, file()?, options);
+    let opened = File::open(path).and_then(|file| {
+        let is_file = file.metadata()?.is_file();
+        Ok((file, is_file))
+    });
+    let (mut file, is_file) = opened.map_err(|error| Cause::Io(error).at(&name, 0))?;
+    // A pipe gives its bytes once, and Parquet begins at its end: only in a file it is looked for.
+    if is_file && is_parquet(&mut file, options).map_err(|cause| cause.at(&name, 0))? {
+        return parquet(&name, file, options);
     }
-    read_stream(&name, Box::new(file()?), options)
+    read_stream(&name, Box::new(file), options)
 }
 
-/// Whether the first bytes are those of Parquet; a file that cannot be read is not.
-fn is_parquet(path: &Path) -> bool {
-    let mut head = [0; 4];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
-    read.is_ok() && head == *b"PAR1"
+/// Whether it is said or seen; the file is at its begin afterwards.
+fn is_parquet(file: &mut File, options: &Options) -> Result<bool, Cause> {
+    if let Some(format) = options.format {
+        return Ok(format == Format::Parquet);
+    }
+    let mut head = Vec::new();
+    let read = (&mut *file).take(4).read_to_end(&mut head).and_then(|_| file.rewind());
+    read.map_err(Cause::Io)?;
+    Ok(head == *b"PAR1")
 }
 
 /// Reads a trace that is in memory.
@@ -83,6 +94,9 @@ fn stream(
         Some(format) => format,
         None => guess::format(name, input.peek()?).ok_or(Cause::Unknown)?,
     };
+    if !matches!(format, Format::DRackSim | Format::ChampSim | Format::Parquet) {
+        input.skip_mark()?;
+    }
     let cycles = |hz: u64| Header {
         name: name.to_owned(),
         unit: Unit::Cycles { hz: options.hz.unwrap_or(hz).max(1) },
@@ -96,7 +110,17 @@ fn stream(
         }
         Format::Dramsim3 => {
             let parser = text::Dramsim3 { base: base(options) };
-            Box::new(Stream::new(input, cycles(DRAMSIM3_HZ), parser))
+            Box::new(Stream::new(input, cycles(DRAM_HZ), parser))
+        }
+        Format::Stl | Format::Rstl => {
+            let since = (format == Format::Rstl).then_some(0);
+            let parser = text::Stl { base: base(options), since };
+            Box::new(Stream::new(input, cycles(DRAM_HZ), parser))
+        }
+        Format::Ramulator => {
+            let pace = pace(false)?;
+            let header = pace.header(name);
+            Box::new(Stream::new(input, header, text::Ramulator { base: base(options), pace }))
         }
         Format::Ramulator2 => {
             let pace = pace(false)?;
@@ -111,7 +135,7 @@ fn stream(
         Format::Lackey => {
             let pace = pace(true)?;
             let header = pace.header(name);
-            Box::new(Stream::new(input, header, text::Lackey { base: base(options), pace }))
+            Box::new(Stream::new(input, header, lackey::Lackey::new(base(options), pace)))
         }
         Format::ChampSim => {
             let pace = pace(true)?;
@@ -148,6 +172,8 @@ fn base(options: &Options) -> Record {
 trait Parse {
     /// Bytes of a piece; `None` for lines.
     const BYTES: Option<usize>;
+    /// Lines that are none of its own come from another program, and are left out.
+    const MIXED: bool = false;
 
     /// Puts the piece's records, of which there may be none, into `out`.
     fn parse(&mut self, piece: &[u8], out: &mut Found) -> Result<(), Cause>;
@@ -187,13 +213,27 @@ struct Stream<P> {
     /// Of the piece that was read last, from 1.
     piece: u64,
     order: Order,
+    records: u64,
+    other_lines: u64,
+    /// The first of them, with what is wrong with it.
+    first_other: Option<(u64, Cause)>,
     ended: bool,
 }
 
 impl<P: Parse> Stream<P> {
     fn new(input: Input, header: Header, parser: P) -> Stream<P> {
-        let (found, order) = (Found::default(), Order::default());
-        Stream { input, header, parser, found, piece: 0, order, ended: false }
+        Stream {
+            input,
+            header,
+            parser,
+            found: Found::default(),
+            piece: 0,
+            order: Order::default(),
+            records: 0,
+            other_lines: 0,
+            first_other: None,
+            ended: false,
+        }
     }
 
     /// So many lines were read already.
@@ -205,20 +245,55 @@ impl<P: Parse> Stream<P> {
         loop {
             if let Some(record) = self.found.pop() {
                 self.order.check(record.at)?;
+                self.records += 1;
                 return Ok(Some(record));
             }
             if self.ended {
                 return Ok(None);
             }
             self.piece += 1;
-            let piece = match P::BYTES {
-                Some(bytes) => self.input.exact(bytes)?,
-                None => self.input.line()?,
+            let read = match P::BYTES {
+                Some(bytes) => self.input.exact(bytes),
+                None => self.input.line(),
             };
-            match piece {
-                Some(piece) => self.parser.parse(piece, &mut self.found)?,
-                None => self.ended = true,
+            let parsed = match read {
+                Ok(Some(piece)) => self.parser.parse(piece, &mut self.found),
+                Ok(None) => {
+                    self.ended = true;
+                    self.end()
+                }
+                Err(cause @ Cause::Oversized { .. }) if P::MIXED => {
+                    self.input.skip_line()?;
+                    self.leave_out(cause);
+                    Ok(())
+                }
+                Err(cause) => return Err(cause),
+            };
+            match parsed {
+                Ok(()) => {}
+                Err(cause) if self.ended => return Err(cause),
+                Err(cause @ Cause::Malformed(_)) if P::MIXED => self.leave_out(cause),
+                Err(cause @ Cause::Truncated(_)) if P::MIXED && !self.input.is_cut() => {
+                    self.leave_out(cause);
+                }
+                Err(cause) => return Err(self.input.in_line(cause)),
             }
+        }
+    }
+
+    /// A line of another program; the first one is what is wrong if all are such.
+    fn leave_out(&mut self, cause: Cause) {
+        self.other_lines += 1;
+        self.first_other.get_or_insert((self.piece, cause));
+    }
+
+    fn end(&mut self) -> Result<(), Cause> {
+        match self.first_other.take() {
+            Some((piece, cause)) if self.records == 0 => {
+                self.piece = piece;
+                Err(cause)
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -235,6 +310,10 @@ impl<P: Parse> Reader for Stream<P> {
             self.found = Found::default();
             cause.at(&self.header.name, self.piece)
         })
+    }
+
+    fn other_lines(&self) -> u64 {
+        self.other_lines
     }
 }
 
