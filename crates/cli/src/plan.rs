@@ -13,7 +13,7 @@ use rackpool_rack::run::SimError;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Works a plan out, or writes the example.
 pub fn run(args: &PlanArgs) -> Result<()> {
@@ -41,6 +41,19 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         answer.seeds.len(),
         start.elapsed().as_secs_f64()
     ))?;
+    for one in question.tier_facts() {
+        let link = one.link_gbytes_per_s.map_or(String::new(), |rate| {
+            format!(" behind {:.0} ns and links of {rate} GB/s", one.round_trip_ns)
+        });
+        output::print(&format!(
+            "{}: a line in {:.0} ns, {:.0} ns and {:.1} GB/s of memory{link} ({})\n",
+            one.tier,
+            one.read_ns(),
+            one.memory_ns,
+            one.memory_gbytes_per_s,
+            one.source
+        ))?;
+    }
     for check in &answer.checks {
         let holds = if check.holds { "holds" } else { "DOES NOT HOLD" };
         let (what, claimed, seen) = (check.what, check.claimed, check.seen);
@@ -57,6 +70,10 @@ fn read(file: &Path) -> Result<(String, Plan)> {
         Failure::usage(format!("{}: {error}; `rackpool plan init` writes one", file.display()))
     })?;
     let plan = Plan::from_toml(&text);
+    // The day that begins first anywhere on earth.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let today = &output::utc(now + Duration::from_secs(14 * 3600), ' ')[..10];
+    let plan = plan.and_then(|plan| plan.check_dates(&text, today).map(|()| plan));
     let plan = plan.map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
     Ok((text, plan))
 }

@@ -216,9 +216,9 @@ pub struct SimRackArgs {
     /// A file, or a built-in configuration: wl-mix, wl-mix-64th
     #[arg(value_name = "CONFIG")]
     pub config: String,
-    /// Constants: dracksim-faithful, corrected, cxl [default: the file's]
+    /// Constants: dracksim-faithful, corrected, cxl, cxl-direct, rdma [default: the file's]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
-    pub preset: Vec<String>,
+    pub preset: Vec<Preset>,
     /// Page and pool policies, by the names of `rackpool master --placement` [default: the file's]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub placement: Vec<Policy>,
@@ -248,21 +248,6 @@ pub struct SimRackArgs {
     /// Write the numbers as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-}
-
-impl SimRackArgs {
-    /// The presets by their names.
-    pub fn presets(&self) -> Result<Vec<Preset>> {
-        let preset = |name: &String| match name.as_str() {
-            "dracksim-faithful" => Ok(Preset::DracksimFaithful),
-            "corrected" => Ok(Preset::Corrected),
-            "cxl" => Ok(Preset::Cxl),
-            _ => Err(Failure::usage(format!(
-                "`{name}` is no preset; there are dracksim-faithful, corrected and cxl"
-            ))),
-        };
-        self.preset.iter().map(preset).collect()
-    }
 }
 
 /// Options of `sim ladder`.

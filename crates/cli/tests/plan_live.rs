@@ -166,3 +166,22 @@ fn where_nothing_is_there_or_was_decided_the_error_says_so() {
     let (code, _, err) = told(&run(&["plan", "--from-pool", "127.0.0.1:1", "--for", "soon"]));
     assert!(code == 2 && err.contains("a whole number and a unit"), "{err}");
 }
+
+#[test]
+fn a_plan_with_a_price_without_sense_is_refused_before_the_work() {
+    let dir = Dir::new();
+    let (file, out) = (dir.file("plan.toml"), dir.file("out"));
+    assert_eq!(told(&run(&["plan", "init", &file])).0, 0);
+    let example = std::fs::read_to_string(&file).unwrap();
+    for (from, to, said) in [
+        ("amount = 5.00", "amount = 0.0", "machines' memory costs nothing"),
+        ("date = 2026-11-01", "date = 2999-01-01", "2999-01-01; today is"),
+        ("sample = \"15 min\"", "sample = \"5 d\"", "longer than the trace"),
+    ] {
+        std::fs::write(&file, example.replacen(from, to, 1)).unwrap();
+        let (code, _, err) = told(&run(&["plan", &file, "--out", &out]));
+        assert_eq!(code, 2, "{to}: {err}");
+        assert!(err.contains(said) && err.contains("line "), "{to}: {err}");
+    }
+    assert!(!Path::new(&out).exists());
+}

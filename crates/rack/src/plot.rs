@@ -1,5 +1,6 @@
 //! Plots as SVG text that needs nothing else: lines over time with marks, and stacked bars.
 
+use rackpool_sim::report::Escaped;
 use std::fmt::Write;
 
 /// Colours of series, told apart also without hue.
@@ -50,12 +51,8 @@ pub struct Stacks {
     pub bars: Vec<(String, Vec<f64>)>,
 }
 
-pub(crate) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 pub(crate) fn open(title: &str, height: f64) -> String {
-    let title = escaped(title);
+    let title = Escaped(title);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
          aria-label=\"{title}\" font-family=\"sans-serif\" font-size=\"12\">\
@@ -72,7 +69,7 @@ fn legend(out: &mut String, names: &[&str]) {
             "<rect x=\"{x:.0}\" y=\"28\" width=\"11\" height=\"11\" fill=\"{colour}\"/>\
              <text x=\"{:.0}\" y=\"38\">{}</text>",
             x + 15.0,
-            escaped(name)
+            Escaped(name)
         );
         x += 30.0 + 7.0 * name.chars().count() as f64;
     }
@@ -135,10 +132,10 @@ impl Lines {
              transform=\"rotate(-90 14 {:.0})\">{}</text>",
             (LEFT + right) / 2.0,
             HEIGHT - 8.0,
-            escaped(&self.across),
+            Escaped(&self.across),
             (TOP + bottom) / 2.0,
             (TOP + bottom) / 2.0,
-            escaped(&self.up)
+            Escaped(&self.up)
         );
         for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
             let point = |(x, y): &(f64, f64)| format!("{:.1},{:.1}", x_of(*x), y_of(*y));
@@ -177,7 +174,7 @@ impl Stacks {
                 "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
                 NAMES - 6.0,
                 y + 15.0,
-                escaped(name)
+                Escaped(name)
             );
             let mut x = NAMES;
             for (part, colour) in parts.iter().zip(COLOURS.iter().cycle()) {
@@ -191,8 +188,14 @@ impl Stacks {
                 );
                 x += width;
             }
-            let text = format!("{} {}", number(sum(parts)), self.unit);
-            let _ = write!(out, "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>", x + 5.0, y + 15.0, text);
+            let _ = write!(
+                out,
+                "<text x=\"{:.1}\" y=\"{:.1}\">{} {}</text>",
+                x + 5.0,
+                y + 15.0,
+                number(sum(parts)),
+                Escaped(&self.unit)
+            );
         }
         out.push_str("</svg>");
         out
@@ -218,7 +221,7 @@ mod tests {
         };
         let stacks = Stacks {
             title: "parts".into(),
-            unit: "ns".into(),
+            unit: "<n>".into(),
             parts: vec!["x".into(), "y".into()],
             bars: vec![("bar \"1\"".into(), vec![1.0, 2.0]), ("none".into(), vec![0.0, 0.0])],
         };
@@ -230,7 +233,8 @@ mod tests {
         assert!(svg.contains("a &lt; b &amp; c"));
         assert_eq!(svg.matches("<polyline").count(), 3);
         assert_eq!(svg.matches("<circle").count(), 2);
-        assert!(stacks.svg().contains("bar &quot;1&quot;"));
+        let svg = stacks.svg();
+        assert!(svg.contains("bar &quot;1&quot;") && svg.contains("3 &lt;n&gt;"), "{svg}");
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub fn workloads(config: &Config, outcome: &Outcome) -> Table {
     for one in &outcome.workloads {
         let curve = one.cumulative_ns();
         let mark = one.exhausted.map(|(first, _)| first as f64 / 1e6);
-        let window_ps = config.window_us * 1_000_000;
+        let window_ps = outcome.window.0;
         let at_mark = one.exhausted.and_then(|(first, _)| {
             curve.get(((first / window_ps) as usize).min(curve.len().saturating_sub(1))).copied()
         });
@@ -186,6 +186,7 @@ pub fn json(config: &Config, outcome: &Outcome) -> Value {
         "accesses": outcome.accesses,
         "events": outcome.events,
         "virtual_us": outcome.end.as_ns_f64() / 1e3,
+        "window_us": outcome.window.as_ns_f64() / 1e3,
         "all": tail(&outcome.tails.all),
         "remote": tail(&outcome.tails.remote),
         "at_pool": tail(&outcome.tails.pool),

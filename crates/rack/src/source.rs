@@ -4,6 +4,7 @@
 
 mod recording;
 
+use crate::model::config::TIME_MAX;
 use crate::trace::{filter, kernel};
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
@@ -117,6 +118,9 @@ pub struct Synthetic {
     pub write_percent: u32,
 }
 
+/// Longest mean time between two accesses.
+const GAP_NS_MAX: u64 = 3_600_000_000_000;
+
 impl Pattern {
     /// Why it cannot be meant, if so.
     pub fn problem(&self) -> Option<&'static str> {
@@ -124,7 +128,9 @@ impl Pattern {
             Pattern::Synthetic(one) if one.footprint_kib < 40 || one.footprint_kib > 1 << 32 => {
                 Some("footprint_kib is from 40 to 4 Ti")
             }
-            Pattern::Synthetic(one) if one.gap_ns == 0 => Some("gap_ns is not 0"),
+            Pattern::Synthetic(one) if !(1..=GAP_NS_MAX).contains(&one.gap_ns) => {
+                Some("gap_ns is from 1 to 3600000000000, an hour")
+            }
             Pattern::Synthetic(one) if one.write_percent > 100 => {
                 Some("write_percent is at most 100")
             }
@@ -182,7 +188,11 @@ impl Source for Stream {
             }
         };
         self.count += 1;
-        self.at += self.rng.exponential(Ps::ns(self.spec.gap_ns));
+        let gap = self.rng.exponential(Ps::ns(self.spec.gap_ns));
+        self.at = Ps(self.at.0.saturating_add(gap.0));
+        if self.at > TIME_MAX {
+            return None;
+        }
         let write = self.rng.below(100) < u64::from(self.spec.write_percent);
         Some(Access { at: self.at, pid: 0, addr: line * LINE_BYTES, write })
     }

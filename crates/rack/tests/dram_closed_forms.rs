@@ -164,3 +164,52 @@ fn a_rank_that_is_never_first_ready_waits_no_longer_than_the_age_cap() {
     let (latency, _) = beside_a_flood(&config, lone, |id| id % 512 * 64);
     assert!((1000..2100).contains(&latency), "{latency}");
 }
+
+/// Bursts of requests with gaps between; `keep` has every command issued one by one.
+fn with_gaps(
+    config: &Config,
+    gaps: &[u64],
+    keep: bool,
+) -> (Vec<Completion>, rackpool_rack::dram::Counts) {
+    let mut channel = channel(config);
+    if keep {
+        channel.keep_commands();
+    }
+    let (mut now, mut id, mut done) = (0, 0, Vec::new());
+    for gap in gaps {
+        now += gap;
+        channel.advance(now, &mut done);
+        for turn in 0..7u64 {
+            let addr = (id * 0x9e37_79b9) << 6;
+            if channel.submit(now + turn, Request { id, addr, write: id % 3 == 0 }).is_ok() {
+                id += 1;
+            }
+        }
+        now += 7;
+    }
+    channel.advance(now + 100_000, &mut done);
+    (done, *channel.counts())
+}
+
+#[test]
+fn idle_time_is_left_out_and_everything_else_is_as_if_it_were_not() {
+    for preset in ["ddr4-2400", "ddr5-4800", "dracksim"] {
+        for page in [Page::Open, Page::Closed] {
+            let config = Config { page, ..Config::preset(preset).unwrap() };
+            let interval = u64::from(config.timing.t_refi);
+            let around = (0..40).map(|turn| interval * turn / 7 + turn * 13);
+            let gaps: Vec<u64> =
+                around.chain([1_000_003, 77 * interval, 77 * interval + 1]).collect();
+            assert_eq!(
+                with_gaps(&config, &gaps, false),
+                with_gaps(&config, &gaps, true),
+                "{preset}"
+            );
+        }
+    }
+    // An hour and more between two accesses costs what the accesses cost.
+    let config = Config::preset("ddr4-2400").unwrap();
+    let (done, counts) = with_gaps(&config, &[1 << 42; 1000], false);
+    assert_eq!(done.len(), 7000);
+    assert!(counts.refreshes > 1000 * ((1 << 42) / 9_400), "{counts:?}");
+}

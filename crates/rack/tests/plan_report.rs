@@ -25,11 +25,12 @@ const SECTIONS: [&str; 11] = [
 ];
 const CHARTS: [&str; 5] =
     ["chart-pareto", "chart-cost", "chart-saving", "chart-latency", "chart-tornado"];
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "table-stranding",
     "table-blast",
     "table-designs",
     "table-latencies",
+    "table-tiers",
     "table-sensitivity",
     "table-break-even",
     "table-checks",
@@ -37,6 +38,58 @@ const TABLES: [&str; 10] = [
     "table-live-policies",
     "table-prices",
 ];
+
+/// What does harm if it is taken for more than text.
+const INJECTED: &str = "\"'><script>window.evil=1</script></text></svg><!--]]>&lt;";
+
+#[test]
+fn no_string_of_a_plan_is_more_than_text_on_its_page() {
+    let text = small("much");
+    let (mut question, answer) = work_out(&text, 2);
+    let word = || INJECTED.to_owned();
+    (question.name, question.currency) = (word(), word());
+    question.machines.local_memory = "constant:90:20".to_owned();
+    for tier in &mut question.tiers {
+        tier.name = word();
+        let prices = &mut tier.prices;
+        for price in [&mut prices.pool_dram, &mut prices.pool, &mut prices.link] {
+            (price.source, price.per) = (word(), word());
+        }
+    }
+    question.performance.workloads.iter_mut().for_each(|job| job.name = word());
+    question.capacity.trace =
+        plan::VmTrace::Files { vms: word().into(), types: word().into(), machine_kind: 0 };
+    // An answer holds words of the plan that it was made of.
+    let mut answer = answer;
+    answer.verdict.text = word();
+    for point in &mut answer.points {
+        point.label = word();
+        point.fails = vec![word()];
+    }
+    for swing in &mut answer.swings {
+        (swing.what, swing.range) = (word(), [word(), word()]);
+    }
+    let live = rackpool_rack::live::Report {
+        recording_hash: word(),
+        placement: word(),
+        choices_replayed: 1,
+        pages_decided_again: 1,
+        choices: 1,
+        refused: [0, 0],
+        racks: Vec::new(),
+        policies: Vec::new(),
+    };
+    answer.live = Some(live);
+    let page = plan::page(&question, &answer, &plan::Origin::new(word(), &text));
+    assert!(page.matches("window.evil=1").count() > 60, "it is shown");
+    assert_eq!(page.matches("<script>").count(), 1, "the page's own");
+    assert!(!page.contains("\"'>") && !page.contains("<!--") && !page.contains("]]>&lt;"));
+    // A string of the file comes to the page by the same way.
+    let text = text.replacen("currency = \"EUR\"", "currency = \"<b>'\"", 1);
+    let (question, answer) = work_out(&text, 2);
+    let page = plan::page(&question, &answer, &origin(&text));
+    assert!(page.contains("&lt;b&gt;&#39;") && !page.contains("<b>'"));
+}
 
 /// A directory that goes with the test.
 struct Dir(PathBuf);

@@ -15,7 +15,7 @@ mod series;
 use crate::format::Unit;
 use crate::report::{Kind, Machine};
 pub use model::*;
-use std::fmt;
+use rackpool_sim::report::Escaped;
 
 /// Appends formatted text to a `String`: every text argument must be [`Escaped`] or ours.
 macro_rules! put {
@@ -26,27 +26,6 @@ macro_rules! put {
 use put;
 
 const STYLE: &str = include_str!("style.css");
-
-/// Text as it may stand in HTML, in an attribute or in SVG.
-struct Escaped<'a>(&'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in self.0.chars() {
-            match character {
-                '&' => f.write_str("&amp;")?,
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '"' => f.write_str("&quot;")?,
-                '\'' => f.write_str("&#39;")?,
-                // Control characters have no place in HTML and may confuse a terminal's `cat`.
-                c if c.is_control() && c != '\n' && c != '\t' => f.write_str("\u{fffd}")?,
-                c => write!(f, "{c}")?,
-            }
-        }
-        Ok(())
-    }
-}
 
 /// The whole page.
 #[must_use]

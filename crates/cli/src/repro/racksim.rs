@@ -12,7 +12,7 @@ use rackpool_rack::report;
 use rackpool_rack::repro::{self, Claim, Drawing, PRESETS, Run, Runs};
 use rackpool_rack::run::{Sweep, hash_of, sweep};
 use rackpool_rack::source::TraceSet;
-use rackpool_sim::report::Table;
+use rackpool_sim::report::{Escaped, Table};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,21 +94,13 @@ fn make((preset, points): (Preset, &[(Config, Outcome)])) -> Made {
     Made {
         preset,
         claims: repro::judge(&runs),
-        drawings: repro::draw(name_of(preset), &runs),
+        drawings: repro::draw(preset.name(), &runs),
         tables: vec![report::summary(points), report::bins(points)],
     }
 }
 
-fn name_of(preset: Preset) -> &'static str {
-    match preset {
-        Preset::DracksimFaithful => "dracksim-faithful",
-        Preset::Corrected => "corrected",
-        Preset::Cxl => "cxl",
-    }
-}
-
 fn claims_table(made: &Made) -> Table {
-    let title = format!("What the paper says, preset {}", name_of(made.preset));
+    let title = format!("What the paper says, preset {}", made.preset.name());
     let columns = [("claim", ""), ("says", ""), ("origin", ""), ("holds", ""), ("because", "")];
     let mut table = Table::new("claims", &title, &columns);
     for claim in &made.claims {
@@ -136,10 +128,10 @@ fn totals_json(claims: &[Claim]) -> Value {
 fn totals(made: &Made) -> String {
     let met = made.claims.iter().filter(|claim| claim.holds).count();
     format!(
-        "predicted: {met} of {} statements hold under {} with this length and pace of the run, which \
-         decide; the text has no numbers that could be read",
+        "predicted: {met} of {} statements hold under {} with this length and pace of the run, \
+         which decide; the text has no numbers that could be read",
         made.claims.len(),
-        name_of(made.preset)
+        made.preset.name()
     )
 }
 
@@ -147,7 +139,7 @@ fn report_of(made: &[Made], points: &[(Config, Outcome)], hash: u64) -> Report {
     let mut report = Report::here(Kind::Simulated);
     let presets = made.iter().map(|one| {
         json!({
-            "preset": name_of(one.preset),
+            "preset": one.preset.name(),
             "claims": one.claims,
             "totals": totals_json(&one.claims),
             "drawings": one.drawings.iter().map(|drawing| &drawing.name).collect::<Vec<_>>(),
@@ -176,7 +168,7 @@ fn page_of(made: &[Made]) -> String {
          patterns. Simulated and uncalibrated; no constant was chosen for a result.</p>"
     );
     for one in made {
-        let _ = write!(out, "<h2>Preset {}</h2>", name_of(one.preset));
+        let _ = write!(out, "<h2>Preset {}</h2>", one.preset.name());
         table_of(&mut out, &claims_table(one));
         one.drawings.iter().for_each(|drawing| out.push_str(&drawing.svg));
         one.tables.iter().for_each(|table| table_of(&mut out, table));
@@ -186,10 +178,9 @@ fn page_of(made: &[Made]) -> String {
 }
 
 fn table_of(out: &mut String, table: &Table) {
-    let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let _ = write!(out, "<h3>{}</h3><div class=\"scroll\"><table><tr>", escaped(&table.title));
+    let _ = write!(out, "<h3>{}</h3><div class=\"scroll\"><table><tr>", Escaped(&table.title));
     for column in &table.columns {
-        let _ = write!(out, "<th>{}</th>", escaped(&column.name));
+        let _ = write!(out, "<th>{}</th>", Escaped(&column.name));
     }
     out.push_str("</tr>");
     for row in &table.rows {
@@ -197,12 +188,12 @@ fn table_of(out: &mut String, table: &Table) {
         for (column, cell) in table.columns.iter().zip(row) {
             let text = sim::cell_text(column, cell);
             let class = if text == "NO" { " class=\"no\"" } else { "" };
-            let _ = write!(out, "<td{class}>{}</td>", escaped(&text));
+            let _ = write!(out, "<td{class}>{}</td>", Escaped(&text));
         }
         out.push_str("</tr>");
     }
     out.push_str("</table></div>");
     for note in &table.notes {
-        let _ = write!(out, "<p><small>{}</small></p>", escaped(note));
+        let _ = write!(out, "<p><small>{}</small></p>", Escaped(note));
     }
 }

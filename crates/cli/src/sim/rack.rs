@@ -82,7 +82,7 @@ fn print(points: &[(Config, Outcome)], hash: u64, threads: usize, seconds: f64) 
 /// All that the words ask for: each list against each other one.
 fn points(args: &SimRackArgs) -> Result<Vec<Config>> {
     let base = load(&args.config)?;
-    let presets = if args.preset.is_empty() { vec![base.preset] } else { args.presets()? };
+    let presets = if args.preset.is_empty() { vec![base.preset] } else { args.preset.clone() };
     let placements = match args.placement.is_empty() {
         true => vec![base.placement],
         false => args.placement.clone(),

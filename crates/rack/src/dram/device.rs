@@ -266,6 +266,12 @@ impl Device {
         }
     }
 
+    /// Its last refreshes were so much later.
+    pub(super) fn later(&mut self, cycles: Cycle) {
+        let banks = self.rank_count << self.rank_shift;
+        self.activate[..banks].iter_mut().for_each(|at| *at += cycles);
+    }
+
     fn close(&mut self, at: Cycle, bank: usize) {
         self.open &= !(1 << bank);
         self.activate[bank] = self.activate[bank].max(at + self.delays.rp);

@@ -82,6 +82,22 @@ impl Medium {
         }
     }
 
+    /// Between two lines at most, in picoseconds: the channel's data bus, or the link if that is
+    /// slower.
+    #[must_use]
+    pub fn line_ps(&self) -> u64 {
+        let burst = |channel: &Channel| u64::from(channel.config().timing.burst);
+        let cycle = u64::from(self.t_ck_ps());
+        match self {
+            Self::Dram(channel) => burst(channel) * cycle,
+            Self::Cxl(linked) => {
+                let link = linked.back.header_and_line * cycle >> FRACTION;
+                link.max(burst(&linked.channel) * cycle)
+            }
+            Self::Fixed(_) => cycle,
+        }
+    }
+
     /// As [`Channel::submit`].
     ///
     /// # Errors

@@ -184,6 +184,24 @@ impl Modes {
         self.refreshing &= !device.banks_of(rank);
     }
 
+    /// No rank waits for its refresh.
+    pub(super) fn is_refreshed(&self) -> bool {
+        self.refreshing == 0
+    }
+
+    /// Leaves out as many whole intervals as there are until then, but the last two, in which the
+    /// ranks' last refreshes come to the cycles that they would have had; how many.
+    pub(super) fn skip_refreshes(&mut self, until: Cycle) -> u64 {
+        let left = until.saturating_sub(self.refresh_first);
+        let intervals = (left / self.refresh_interval).saturating_sub(2);
+        let cycles = intervals * self.refresh_interval;
+        for due in self.refresh_at.iter_mut().filter(|due| **due != NEVER) {
+            *due += cycles;
+        }
+        self.refresh_first += cycles;
+        intervals
+    }
+
     /// Reading or writing? Whether that has changed.
     #[inline]
     pub(super) fn update(&mut self, reads: &Queue, writes: &Queue) -> bool {

@@ -3,7 +3,9 @@
 use crate::net::config::{Fabric, PORTS_MAX};
 use crate::source::Pattern;
 use rackpool_core::placement::{HotPages, Policy};
+use rackpool_sim::time::Ps;
 use serde::{Deserialize, Serialize};
+use std::str::FromStr;
 
 /// Which constants hold where the file says nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -17,6 +19,71 @@ pub enum Preset {
     Corrected,
     /// `corrected`, with the pools behind a CXL switch and CXL controllers.
     Cxl,
+    /// The same without a switch: a link from each machine to each pool.
+    CxlDirect,
+    /// `corrected`, with each line by a READ or WRITE of RDMA cards, microseconds each.
+    Rdma,
+}
+
+impl Preset {
+    /// All, in the order of the help.
+    pub const ALL: [Preset; 5] =
+        [Preset::DracksimFaithful, Preset::Corrected, Preset::Cxl, Preset::CxlDirect, Preset::Rdma];
+
+    /// Its name in files and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Preset::DracksimFaithful => "dracksim-faithful",
+            Preset::Corrected => "corrected",
+            Preset::Cxl => "cxl",
+            Preset::CxlDirect => "cxl-direct",
+            Preset::Rdma => "rdma",
+        }
+    }
+
+    /// Who says what its interconnect takes.
+    pub fn source(self) -> &'static str {
+        match self {
+            Preset::DracksimFaithful => "published code of DRackSim with its defects of units",
+            Preset::Corrected => {
+                "published code of DRackSim with true units: cards and a switch that forward lines \
+                 by themselves, no network that can be bought and no RDMA"
+            }
+            Preset::Cxl => {
+                "assumed, not measured: a CXL switch of 70 ns and ports of 25 ns, there and back, \
+                 eight lanes of 32 GT/s"
+            }
+            Preset::CxlDirect => {
+                "assumed, not measured: CXL ports of 25 ns there and back, eight lanes of 32 GT/s, \
+                 no switch"
+            }
+            Preset::Rdma => {
+                "one READ of 64 B as `rackpool sim ladder` computes it on rcmp-testbed, work of \
+                 the processor and far memory included"
+            }
+        }
+    }
+
+    /// Its interconnect.
+    pub fn fabric(self, ports: u64) -> Fabric {
+        match self {
+            Preset::DracksimFaithful => Fabric::dracksim_faithful(ports),
+            Preset::Corrected => Fabric::corrected(ports),
+            Preset::Cxl => Fabric::cxl(ports),
+            Preset::CxlDirect => Fabric::cxl_direct(ports),
+            Preset::Rdma => Fabric::rdma(ports),
+        }
+    }
+}
+
+impl FromStr for Preset {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Preset, String> {
+        let found = Preset::ALL.into_iter().find(|preset| preset.name() == name);
+        let names = || Preset::ALL.map(Preset::name).join(", ");
+        found.ok_or_else(|| format!("`{name}` is no preset; there are {}", names()))
+    }
 }
 
 /// Times of the controller of remote memory and of the manager.
@@ -181,6 +248,12 @@ pub struct Config {
     pub workloads: Vec<Workload>,
 }
 
+/// Longest virtual time that a configuration or a trace may say: an eighth of what 64 bits hold, so
+/// that sums do.
+pub const TIME_MAX: Ps = Ps(1 << 61);
+/// Most channels of a node's or a pool's memory.
+pub const CHANNELS_MAX: u16 = 64;
+
 fn one() -> u64 {
     1
 }
@@ -235,18 +308,14 @@ impl Config {
     /// The interconnect.
     pub fn fabric(&self) -> Fabric {
         let ports = u64::from(self.nodes() + self.pools).max(1);
-        self.fabric.unwrap_or(match self.preset {
-            Preset::DracksimFaithful => Fabric::dracksim_faithful(ports),
-            Preset::Corrected => Fabric::corrected(ports),
-            Preset::Cxl => Fabric::cxl(ports),
-        })
+        self.fabric.unwrap_or_else(|| self.preset.fabric(ports))
     }
 
     /// Times of controller and manager.
     pub fn costs(&self) -> Costs {
         self.costs.unwrap_or(match self.preset {
             Preset::DracksimFaithful => Costs::NONE,
-            Preset::Corrected | Preset::Cxl => Costs::CORRECTED,
+            _ => Costs::CORRECTED,
         })
     }
 
@@ -255,7 +324,7 @@ impl Config {
     pub fn injection(&self) -> Injection {
         self.injection.unwrap_or(match self.preset {
             Preset::DracksimFaithful => Injection::Open,
-            Preset::Corrected | Preset::Cxl => Injection::Window(8 * 16),
+            _ => Injection::Window(8 * 16),
         })
     }
 
@@ -268,7 +337,7 @@ impl Config {
     pub fn memories(&self) -> [&str; 2] {
         let (local, pool) = match self.preset {
             Preset::DracksimFaithful => ("dracksim", "dracksim"),
-            Preset::Corrected | Preset::Cxl => ("ddr4-2400", "ddr4-2400"),
+            _ => ("ddr4-2400", "ddr4-2400"),
         };
         [self.local_memory.as_deref().unwrap_or(local), self.pool_memory.as_deref().unwrap_or(pool)]
     }
@@ -276,6 +345,37 @@ impl Config {
     /// Pages of a chunk.
     pub fn chunk_pages(&self) -> u32 {
         (self.chunk_kib / 4) as u32
+    }
+
+    /// Virtual time ends: no sum of what is said may come near it.
+    fn check_times(&self) -> Result<(), ConfigError> {
+        let costs = self.costs();
+        let (ps, ns, us) = (1, 1_000, 1_000_000);
+        let mut all = vec![
+            ("end_ms", self.end_ms.unwrap_or(0), 1_000 * us),
+            ("window_us", self.window_us, us),
+            ("costs", costs.fault_ns, ns),
+            ("costs", costs.chunk_ns, ns),
+            ("costs", costs.manager_ns, ns),
+            ("costs", costs.lookup_step_ps, ps),
+            ("costs", costs.rdma_ns, ns),
+            ("prefetch", self.prefetch.map_or(0, |it| it.hit_ns), ns),
+        ];
+        for workload in &self.workloads {
+            let staggered = workload.stagger_us.saturating_mul(workload.nodes.into());
+            all.push(("workloads", staggered, us));
+        }
+        let too_long = |(_, count, unit): &&(&str, u64, u64)| {
+            u128::from(*count) * u128::from(*unit) > u128::from(TIME_MAX.0)
+        };
+        match all.iter().find(too_long) {
+            None => Ok(()),
+            Some((field, ..)) => {
+                let days = TIME_MAX.as_ns() / 86_400_000_000_000;
+                let reason = format!("more than {days} days of virtual time");
+                Err(ConfigError::Field { field, reason })
+            }
+        }
     }
 
     /// Whether all of it can be meant.
@@ -313,6 +413,10 @@ impl Config {
                 return wrong(field, "not 0");
             }
         }
+        if self.local_channels.max(self.pool_channels) > CHANNELS_MAX {
+            return wrong("pool_channels", &format!("at most {CHANNELS_MAX} for nodes and pools"));
+        }
+        self.check_times()?;
         if let Some(problem) = self.fabric().problem() {
             return wrong("fabric", problem);
         }

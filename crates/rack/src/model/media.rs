@@ -3,6 +3,7 @@
 use super::config::ConfigError;
 use super::memory::{Constant, Done, Medium};
 use crate::dram::medium::{self, Link, MediumConfig};
+use crate::dram::timing::LINE_BYTES;
 use crate::dram::{self, Completion, Request};
 use rackpool_sim::time::Ps;
 use serde::{Deserialize, Serialize};
@@ -94,6 +95,38 @@ impl Media {
     }
 }
 
+impl Media {
+    /// One read of a line when nothing else is under way.
+    pub fn idle_read(&self) -> Ps {
+        let (mut medium, mut done) = (self.clone(), Vec::new());
+        assert!(medium.submit(Ps::ZERO, 0, 0, false), "an idle medium has room");
+        while done.is_empty() {
+            let next = medium.next_event().expect("a read is under way");
+            medium.advance(next, &mut done);
+        }
+        done[0].at
+    }
+
+    /// Lines that it carries at most, gigabytes per second.
+    pub fn gbytes_per_s(&self) -> f64 {
+        let line_ps = match self {
+            Media::Constant(one) => one.gap.0,
+            Media::Dram(one) => one.channel.line_ps(),
+        };
+        LINE_BYTES as f64 * 1e3 / line_ps as f64
+    }
+
+    /// Who says what a medium of this name takes.
+    pub fn source(name: &str) -> &'static str {
+        match name {
+            "ddr4-2400" => "memory by JESD79-4, speed bin 2400R",
+            "ddr5-4800" => "memory by JESD79-5, speed bin 4800B",
+            "dracksim" => "memory by DRackSim's DDR4_x16_2400.ini",
+            _ => "memory as the plan's file says",
+        }
+    }
+}
+
 fn constant(name: &str) -> Option<Constant> {
     let (latency, rate) = name.strip_prefix("constant:")?.split_once(':')?;
     let (ns, rate): (u64, u64) = (latency.parse().ok()?, rate.parse().ok()?);
@@ -140,7 +173,7 @@ mod tests {
     use super::*;
 
     /// The time of one read by a medium that is idle, ps.
-    fn idle_read(name: &str) -> u64 {
+    fn late_read(name: &str) -> u64 {
         let mut medium = Media::new(name, "pool_memory").unwrap();
         let now = Ps(833 * 100_000);
         assert!(medium.submit(now, 7, 1 << 20, false));
@@ -155,12 +188,19 @@ mod tests {
 
     #[test]
     fn media_are_named_and_take_what_their_name_says() {
-        assert_eq!(idle_read("ddr4-2400"), 36 * 833);
-        assert_eq!(idle_read("constant:150:32"), 150_000);
+        assert_eq!(late_read("ddr4-2400"), 36 * 833);
+        assert_eq!(late_read("constant:150:32"), 150_000);
         // Two ways of 70 ns, a line and two headers at 32 bytes a nanosecond, in whole cycles.
-        let linked = idle_read("cxl:70:32:ddr4-2400");
+        let linked = late_read("cxl:70:32:ddr4-2400");
         let expected = 36 * 833 + 2 * 70_000 + 72 * 1_000 / 32;
         assert!((expected..expected + 5 * 833).contains(&linked), "{linked}, {expected}");
+        let of = |name| Media::new(name, "pool_memory").unwrap();
+        assert_eq!(of("ddr4-2400").idle_read(), Ps(36 * 833));
+        assert_eq!(of("constant:150:32").idle_read(), Ps::ns(150));
+        // A burst of eight transfers of 8 bytes; what a link carries of lines.
+        assert!((of("ddr4-2400").gbytes_per_s() - 19.2).abs() < 0.1);
+        assert!((of("constant:150:32").gbytes_per_s() - 32.0).abs() < 0.1);
+        assert!((of("cxl:70:8:ddr4-2400").gbytes_per_s() - 8.0 * 64.0 / 68.0).abs() < 0.1);
         for wrong in ["ddr3", "cxl:70:0:ddr4-2400", "cxl:70", "constant:0:1", "constant:5"] {
             let error = Media::new(wrong, "pool_memory").unwrap_err().to_string();
             assert!(error.contains("pool_memory") && error.contains("constant:"), "{error}");

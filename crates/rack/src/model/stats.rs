@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 /// Source: Rack-scale disaggregation, figure 5a.
 pub const BIN_ENDS_NS: [u64; 5] = [100, 300, 500, 700, 1000];
 
+/// Most windows of a run: in a longer one two become one as often as it takes, so that what is kept
+/// follows accesses, not virtual time.
+pub const WINDOWS_MAX: u64 = 1 << 16;
+
 /// A sum of times with their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sum {
@@ -46,6 +50,13 @@ pub struct Slice {
     pub all: Sum,
     /// Those of them that went to a pool: the time at the pool.
     pub pool: Sum,
+}
+
+impl Slice {
+    fn merge(&mut self, other: &Slice) {
+        self.all.merge(&other.all);
+        self.pool.merge(&other.pool);
+    }
 }
 
 /// Of one workload.
@@ -126,6 +137,11 @@ impl WorkloadStats {
         self.slices.iter().map(mean).collect()
     }
 
+    /// Windows become twice as long.
+    pub(super) fn widen(&mut self) {
+        self.slices = pairs(&self.slices, Slice::merge);
+    }
+
     fn slice(&mut self, window: usize) -> &mut Slice {
         if window >= self.slices.len() {
             self.slices.resize(window + 1, Slice::default());
@@ -161,6 +177,16 @@ impl WorkloadStats {
     }
 }
 
+/// Each two as one.
+fn pairs<T: Clone>(all: &[T], merge: impl Fn(&mut T, &T)) -> Vec<T> {
+    let pair = |pair: &[T]| {
+        let mut first = pair[0].clone();
+        pair[1..].iter().for_each(|other| merge(&mut first, other));
+        first
+    };
+    all.chunks(2).map(pair).collect()
+}
+
 /// The bin of a time.
 #[inline]
 pub fn bin_of(time: Ps) -> usize {
@@ -184,6 +210,13 @@ impl PoolStats {
             self.accesses.resize(window + 1, vec![0; pools]);
         }
         self.accesses[window][pool] += 1;
+    }
+
+    /// Windows become twice as long.
+    pub(super) fn widen(&mut self) {
+        self.accesses = pairs(&self.accesses, |first, other| {
+            first.iter_mut().zip(other).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
+        });
     }
 
     /// Most less fewest accesses of a pool, by window.

@@ -103,6 +103,10 @@ pub struct Fabric {
 /// Buffer of the switch that the published code names, MB of 2^20 bytes, shared by its ports.
 const SWITCH_BUFFER_MIB: u64 = 132;
 
+/// One READ of 64 B between two machines that do nothing else, on `rcmp-testbed`; a test asks the
+/// simulator for it.
+pub const RDMA_READ: Ps = Ps::ns(1_810);
+
 impl Fabric {
     /// The published constants with the published units.
     pub const fn dracksim_faithful(ports: u64) -> Fabric {
@@ -161,6 +165,49 @@ impl Fabric {
         }
     }
 
+    /// The same controllers and cables with no switch between: each machine has a link to each
+    /// pool, and what stands in the middle takes no time. An assumption, as [`Fabric::cxl`].
+    pub const fn cxl_direct(ports: u64) -> Fabric {
+        Fabric {
+            wire: Ps::ns(1),
+            switch: Ps::ZERO,
+            crossing: Ps::ZERO,
+            slot: Ps(1),
+            switch_rate: Rate { gbps: 1 << 20, ns_as_cycles: false },
+            ..Fabric::cxl(ports)
+        }
+    }
+
+    /// RDMA cards of 100 Gb/s and a switch of 90 ns: a line there and back is one READ of 64 B as
+    /// `rackpool sim` computes it on `rcmp-testbed`, [`RDMA_READ`], with the work of the processor
+    /// and the far memory in it. Sizes, rates, switch and cables are that profile's; doorbell,
+    /// PCIe, memory and processor are in `packetise`.
+    pub const fn rdma(ports: u64) -> Fabric {
+        let published = Fabric::corrected(ports);
+        let rate = Rate { gbps: 100, ns_as_cycles: false };
+        let fabric = Fabric {
+            packetise: Ps::ZERO,
+            nic: Ps(16_667),
+            wire: Ps::ns(15),
+            switch: Ps::ns(90),
+            crossing: Ps::ZERO,
+            nic_rate: rate,
+            switch_rate: rate,
+            header_bytes: 46,
+            line_bytes: 94,
+            uplink_rate: rate,
+            ..published
+        };
+        // Twice at each of the two ends.
+        Fabric { packetise: Ps((RDMA_READ.0 - fabric.round_trip().0) / 4), ..fabric }
+    }
+
+    /// A line's request and the line within a rack without any queue, its memory left out.
+    pub const fn round_trip(&self) -> Ps {
+        let there = self.one_way(self.bytes(Kind::ReadLine));
+        Ps(there.0 + self.one_way(self.bytes(Kind::LineData)).0)
+    }
+
     /// The size of a packet.
     pub const fn bytes(&self, kind: Kind) -> u32 {
         match (kind, self.size_by_direction) {
@@ -208,8 +255,22 @@ mod tests {
     use super::*;
 
     fn round_trip_ns(fabric: &Fabric) -> f64 {
-        let there = fabric.one_way(fabric.bytes(Kind::ReadLine));
-        (there + fabric.one_way(fabric.bytes(Kind::LineData))).as_ns_f64()
+        fabric.round_trip().as_ns_f64()
+    }
+
+    #[test]
+    fn rdma_takes_what_the_simulator_computes_and_a_switch_is_most_of_cxl() {
+        let profile = rackpool_sim::device::Profile::load("rcmp-testbed").unwrap();
+        let rungs = rackpool_sim::world::ladder::climb(&profile).unwrap();
+        let read = rungs.iter().find(|rung| rung.name == "other rack, read 64 B").unwrap();
+        let rdma = round_trip_ns(&Fabric::rdma(70));
+        assert!((rdma / read.p50.as_ns_f64() - 1.0).abs() < 0.01, "{rdma}, {}", read.p50);
+        assert!((rdma - 1810.0).abs() < 0.1, "{rdma}");
+        let (switched, direct) = (Fabric::cxl(10), Fabric::cxl_direct(10));
+        let (switched, direct) = (round_trip_ns(&switched), round_trip_ns(&direct));
+        // A switch there and back, and its cables and links.
+        assert!((108.0..112.0).contains(&switched), "{switched}");
+        assert!((32.0..36.0).contains(&direct), "{direct}");
     }
 
     #[test]
@@ -242,7 +303,9 @@ mod tests {
     fn an_impossible_interconnect_is_named() {
         let good = Fabric::corrected(70);
         assert_eq!(good.problem(), None);
-        assert_eq!(Fabric::cxl(10).problem(), None);
+        for fabric in [Fabric::cxl(10), Fabric::cxl_direct(10), Fabric::rdma(10)] {
+            assert_eq!(fabric.problem(), None);
+        }
         for wrong in [
             Fabric { slot: Ps::ZERO, ..good },
             Fabric { output_bytes: 100, ..good },

@@ -1,6 +1,7 @@
 //! The report's own drawings: cost against p99, and rows of ranges (latencies, savings, swings).
 
-use crate::plot::{COLOURS, HEIGHT, WIDTH, escaped, number, open, step_of};
+use crate::plot::{COLOURS, HEIGHT, WIDTH, number, open, step_of};
+use rackpool_sim::report::Escaped;
 use std::fmt::Write;
 
 /// A point of a scatter.
@@ -89,7 +90,7 @@ pub(super) fn scatter(
              stroke=\"{colour}\" stroke-width=\"1.5\"/>"
         );
         if dot.marked {
-            let name = escaped(&dot.name);
+            let name = Escaped(&dot.name);
             let _ = write!(out, "<text x=\"{:.1}\" y=\"{:.1}\">{name}</text>", x + 6.0, mean - 5.0);
         }
     }
@@ -105,10 +106,10 @@ fn names_of_axes(out: &mut String, (across, up): (&str, &str), (right, bottom): 
          </text>",
         (LEFT + right) / 2.0,
         HEIGHT - 8.0,
-        escaped(across),
+        Escaped(across),
         (TOP + bottom) / 2.0,
         (TOP + bottom) / 2.0,
-        escaped(up)
+        Escaped(up)
     );
 }
 
@@ -121,7 +122,7 @@ fn names_of_groups(out: &mut String, groups: &[String]) {
              <text x=\"{:.0}\" y=\"38\">{}</text>",
             x + 5.0,
             x + 15.0,
-            escaped(name)
+            Escaped(name)
         );
         x += 30.0 + 7.0 * name.chars().count() as f64;
     }
@@ -173,14 +174,14 @@ pub(super) fn ranges(title: &str, unit: &str, rows: &[Range], base: Option<f64>)
              <text x=\"{:.0}\" y=\"{:.1}\">{}</text>",
             NAMES - 8.0,
             y + 15.0,
-            escaped(&row.name),
+            Escaped(&row.name),
             a.min(b),
             y + 5.0,
             (a - b).abs().max(1.0),
             COLOURS[0],
             WIDTH - TEXTS + 8.0,
             y + 15.0,
-            escaped(&row.text)
+            Escaped(&row.text)
         );
         for mark in &row.marks {
             let x = x_of(*mark);
@@ -200,7 +201,7 @@ pub(super) fn ranges(title: &str, unit: &str, rows: &[Range], base: Option<f64>)
         );
     }
     let (middle, at) = ((NAMES + WIDTH - TEXTS) / 2.0, height - 8.0);
-    let unit = escaped(unit);
+    let unit = Escaped(unit);
     let _ =
         write!(out, "<text x=\"{middle:.0}\" y=\"{at:.1}\" text-anchor=\"middle\">{unit}</text>");
     out.push_str("</svg>");

@@ -4,7 +4,21 @@ use super::PlanError;
 use super::design::Design;
 use super::input::{DESIGNS_MAX, Plan, Price, SEEDS_MAX, SEEDS_MIN, VmTrace};
 use super::locate::Document;
+use super::units::Span;
+use crate::model::config::CHANNELS_MAX;
 use crate::model::media::Media;
+
+/// Prices of anything that is bought by the piece or by the GiB, in any currency.
+const PRICE_MAX: f64 = 1e9;
+/// A price that others are divided by.
+const PRICE_MIN: f64 = 1e-6;
+/// Prices of before then are slips of the pen.
+const YEAR_MIN: u16 = 2000;
+/// Machines begin at most so much one after the other.
+const STAGGER_MAX: Span = Span(3_600_000_000_000);
+/// Most samples of all machines: each is kept, for each seed.
+const SAMPLES_MAX: u64 = 1 << 27;
+const NO_WORDS: &str = "it has characters that control a terminal";
 
 type Checked = Result<(), PlanError>;
 
@@ -20,6 +34,7 @@ impl Plan {
 
     fn check_run(&self, at: &Document<'_>) -> Checked {
         let (run, goals) = (&self.run, &self.goals);
+        self.check_words(at)?;
         if !(SEEDS_MIN..=SEEDS_MAX).contains(&run.seeds) {
             let reason = format!("{}; from {SEEDS_MIN} to {SEEDS_MAX} can be", run.seeds);
             return Err(at.wrong("run.seeds", reason));
@@ -36,6 +51,22 @@ impl Plan {
         Ok(())
     }
 
+    /// What is shown to people: on a terminal too.
+    fn check_words(&self, at: &Document<'_>) -> Checked {
+        let mut all =
+            vec![("name".to_owned(), &self.name), ("currency".to_owned(), &self.currency)];
+        for (index, tier) in self.tiers.iter().enumerate() {
+            all.push((format!("tiers.{index}.name"), &tier.name));
+        }
+        for (index, job) in self.performance.workloads.iter().enumerate() {
+            all.push((format!("performance.workloads.{index}.name"), &job.name));
+        }
+        match all.iter().find(|(_, text)| !is_shown(text)) {
+            Some((field, _)) => Err(at.wrong(field, NO_WORDS)),
+            None => Ok(()),
+        }
+    }
+
     fn check_machines(&self, at: &Document<'_>) -> Checked {
         let machines = &self.machines;
         if !(1..=100_000).contains(&machines.count) {
@@ -50,8 +81,8 @@ impl Plan {
         if let Err(error) = Media::new(&machines.local_memory, "local_memory") {
             return Err(at.wrong("machines.local_memory", error.to_string()));
         }
-        if machines.local_channels == 0 {
-            return Err(at.wrong("machines.local_channels", "not 0"));
+        if !(1..=CHANNELS_MAX).contains(&machines.local_channels) {
+            return Err(at.wrong("machines.local_channels", format!("from 1 to {CHANNELS_MAX}")));
         }
         Ok(())
     }
@@ -66,6 +97,11 @@ impl Plan {
         if capacity.sample.0 < 60_000_000_000 {
             return Err(at.wrong("capacity.sample", "1 min at least"));
         }
+        if let VmTrace::Made { days, .. } = capacity.trace
+            && let Err(reason) = self.samples(days)
+        {
+            return Err(at.wrong("capacity.sample", reason));
+        }
         if !(50.0..=100.0).contains(&capacity.percentile) {
             return Err(at.wrong("capacity.percentile", "from 50 to 100"));
         }
@@ -76,6 +112,23 @@ impl Plan {
             return Err(at.wrong("capacity.pool_step", "1 MiB at least"));
         }
         Ok(())
+    }
+
+    /// How many samples a trace of so many days has; a sentence if that makes no sense.
+    pub(super) fn samples(&self, days: f64) -> Result<u64, String> {
+        let sample = self.capacity.sample;
+        let count = (days * 86_400e9 / sample.0 as f64).floor();
+        if count < 1.0 {
+            return Err(format!("{sample} is longer than the trace, {days} days"));
+        }
+        let (machines, most) = (f64::from(self.machines.count), SAMPLES_MAX as f64);
+        if count * machines > most {
+            return Err(format!(
+                "{count} samples of {machines} machines in {days} days are more than {most}; \
+                 take a longer one"
+            ));
+        }
+        Ok(count as u64)
     }
 
     fn check_sweep(&self, at: &Document<'_>) -> Checked {
@@ -122,6 +175,7 @@ impl Plan {
     }
 
     fn check_prices(&self, at: &Document<'_>) -> Checked {
+        check_machine_price(at, &self.prices.machine_dram)?;
         check_price(at, "prices.machine_dram", &self.prices.machine_dram, "GiB")?;
         for (index, tier) in self.tiers.iter().enumerate() {
             let prices = &tier.prices;
@@ -135,6 +189,10 @@ impl Plan {
             }
             if let Err(error) = Media::new(&tier.pool_memory, "pool_memory") {
                 return Err(at.wrong(&format!("tiers.{index}.pool_memory"), error.to_string()));
+            }
+            if !(1..=CHANNELS_MAX).contains(&tier.pool_channels) {
+                let field = format!("tiers.{index}.pool_channels");
+                return Err(at.wrong(&field, format!("from 1 to {CHANNELS_MAX}")));
             }
             if self.tiers[..index].iter().any(|other| other.name == tier.name) {
                 return Err(at.wrong(&format!("tiers.{index}.name"), "two tiers of one name"));
@@ -152,6 +210,10 @@ impl Plan {
             return Err(at.wrong("performance.workloads", "one at least"));
         }
         for (index, job) in performance.workloads.iter().enumerate() {
+            if job.stagger > STAGGER_MAX {
+                let field = format!("performance.workloads.{index}.stagger");
+                return Err(at.wrong(&field, format!("{STAGGER_MAX} at most")));
+            }
             if let Some(problem) = job.pattern.problem() {
                 let field = format!("performance.workloads.{index}.pattern");
                 return Err(at.wrong(&field, problem));
@@ -166,26 +228,52 @@ impl Plan {
     }
 }
 
+/// What is saved is a part of what machines' memory costs.
+fn check_machine_price(at: &Document<'_>, price: &Price) -> Checked {
+    for (name, value) in [("amount", price.amount), ("low", price.range().0)] {
+        if (0.0..PRICE_MIN).contains(&value) {
+            let reason = format!(
+                "{value}; at least {PRICE_MIN}: where machines' memory costs nothing, no pool can \
+                 save anything. Write what it costs to buy"
+            );
+            return Err(at.wrong(&format!("prices.machine_dram.{name}"), reason));
+        }
+    }
+    Ok(())
+}
+
+fn is_shown(text: &str) -> bool {
+    !text.chars().any(char::is_control)
+}
+
 fn check_price(at: &Document<'_>, field: &str, price: &Price, per: &str) -> Checked {
     let wrong = |name: &str, reason: String| Err(at.wrong(&format!("{field}.{name}"), reason));
     let (low, high) = price.range();
     if price.per != per {
         return wrong("per", format!("\"{}\"; this price is per \"{per}\"", price.per));
     }
-    if !price.amount.is_finite() || price.amount < 0.0 {
-        return wrong("amount", format!("{}; a price is not negative", price.amount));
+    if !(0.0..=PRICE_MAX).contains(&price.amount) {
+        let reason = format!("{}; a price is not negative and at most {PRICE_MAX}", price.amount);
+        return wrong("amount", reason);
     }
-    if price.date.date.is_none() {
-        return wrong("date", format!("{}; year, month and day are wanted", price.date));
+    match price.date.date {
+        None => return wrong("date", format!("{}; year, month and day are wanted", price.date)),
+        Some(date) if date.year < YEAR_MIN => {
+            return wrong("date", format!("{}; not before {YEAR_MIN}", price.date));
+        }
+        Some(_) => {}
     }
     if price.source.trim().is_empty() {
         return wrong("source", "who says so?".to_owned());
     }
+    if !is_shown(&price.source) {
+        return wrong("source", NO_WORDS.to_owned());
+    }
     if !(0.0..=price.amount).contains(&low) {
         return wrong("low", format!("{low}; from 0 to the amount"));
     }
-    if !high.is_finite() || high < price.amount {
-        return wrong("high", format!("{high}; the amount or more"));
+    if !(price.amount..=PRICE_MAX.max(1.2 * price.amount)).contains(&high) {
+        return wrong("high", format!("{high}; from the amount to {PRICE_MAX}"));
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use super::design::Design;
 use super::input::Plan;
 use super::packing::Packed;
 use super::stats::percentile;
+use crate::model::config::Preset;
 use serde::Serialize;
 
 /// Parts of what a design costs a machine, in the plan's currency.
@@ -29,10 +30,20 @@ pub(super) const PARTS: [&str; 5] =
     ["machine memory", "pool memory", "pools", "links", "switch ports"];
 
 /// How many of each priced thing a machine's share is, in the order of [`PARTS`].
-fn quantities(design: &Design, (local_mib, pool_mib, bought): (u64, u64, u16)) -> [f64; 5] {
+/// Without a switch there are links between each machine and each pool, both ends counted.
+fn quantities(
+    plan: &Plan,
+    design: &Design,
+    (local_mib, pool_mib, bought): (u64, u64, u16),
+) -> [f64; 5] {
     let (machines, bought) = (f64::from(design.pod_machines), f64::from(bought));
-    let links = (machines + bought) * f64::from(design.links) / machines;
-    [gib(local_mib), bought * gib(pool_mib) / machines, bought / machines, links, links]
+    let (ends, ports) = match plan.tiers[design.tier].preset {
+        Preset::CxlDirect => (2.0 * machines * bought, 0.0),
+        _ => (machines + bought, machines + bought),
+    };
+    let a_machine = f64::from(design.links) / machines;
+    let (links, ports) = (ends * a_machine, ports * a_machine);
+    [gib(local_mib), bought * gib(pool_mib) / machines, bought / machines, links, ports]
 }
 
 /// Prices in the order of [`PARTS`], each as amount, low and high.
@@ -49,7 +60,7 @@ fn prices(plan: &Plan, design: &Design) -> [(f64, f64, f64); 5] {
 impl Cost {
     /// Of a design with so much memory of a machine, of each pool, and so many pools.
     pub(super) fn of(plan: &Plan, design: &Design, sizes: (u64, u64, u16)) -> Cost {
-        let (counts, prices) = (quantities(design, sizes), prices(plan, design));
+        let (counts, prices) = (quantities(plan, design, sizes), prices(plan, design));
         let part = |index: usize| counts[index] * prices[index].0;
         Cost {
             machine_dram: part(0),
@@ -123,7 +134,7 @@ pub(super) fn swings(
 ) -> Vec<Swing> {
     let split = best.design.split();
     let sizes = (best.local_mib, best.pool_mib, best.pools_bought);
-    let (counts, prices) = (quantities(&best.design, sizes), prices(plan, &best.design));
+    let (counts, prices) = (quantities(plan, &best.design, sizes), prices(plan, &best.design));
     let amounts = prices.map(|(amount, ..)| amount);
     let mut all: Vec<Swing> = (0..PARTS.len())
         .map(|index| {
@@ -145,7 +156,7 @@ pub(super) fn swings(
         let mut pods: Vec<u64> = demands.iter().flat_map(|one| one.pod_mib.clone()).collect();
         let mut used: Vec<u64> = packed.iter().flat_map(|(one, _)| one.used_mib.clone()).collect();
         let (pool, bought) = pool_mib(plan, &split, percentile(&mut pods, percent), spare);
-        let counts = quantities(&best.design, (best.local_mib, pool, bought));
+        let counts = quantities(plan, &best.design, (best.local_mib, pool, bought));
         saving(&counts, &amounts, right_mib(plan, &mut used, percent))
     };
     let spare = plan.capacity.n_plus_1;
@@ -170,7 +181,7 @@ pub(super) fn swings(
 /// Each price alone.
 pub(super) fn break_even(plan: &Plan, best: &Point, baseline: &Baseline) -> Vec<BreakEven> {
     let sizes = (best.local_mib, best.pool_mib, best.pools_bought);
-    let mut counts = quantities(&best.design, sizes).map(|count| -count);
+    let mut counts = quantities(plan, &best.design, sizes).map(|count| -count);
     let amounts = prices(plan, &best.design).map(|(amount, ..)| amount);
     // What is saved in all is a sum of prices times numbers: without pools this much is bought.
     counts[0] += gib(baseline.right_mib);

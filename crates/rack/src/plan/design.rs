@@ -3,7 +3,6 @@
 use super::input::Plan;
 use crate::model::Config;
 use crate::model::config::Preset;
-use crate::net::config::Fabric;
 use rackpool_core::placement::Policy;
 use rackpool_sim::rng::{Purpose, Rng};
 use serde::Serialize;
@@ -77,6 +76,11 @@ impl Design {
         )
     }
 
+    /// To how many things a machine's links go: one switch, or without one each pool.
+    fn links_to_pools(&self, plan: &Plan) -> u16 {
+        if plan.tiers[self.tier].preset == Preset::CxlDirect { self.pools } else { 1 }
+    }
+
     /// Its part for the capacity engine.
     pub fn split(&self) -> Split {
         let Design { pod_machines, pools, local_percent, placement, .. } = *self;
@@ -87,13 +91,10 @@ impl Design {
     pub fn config(&self, plan: &Plan, seed: u64) -> Config {
         let tier = &plan.tiers[self.tier];
         let ports = u64::from(self.pod_machines + self.pools);
-        let mut fabric = match tier.preset {
-            Preset::DracksimFaithful => Fabric::dracksim_faithful(ports),
-            Preset::Corrected => Fabric::corrected(ports),
-            Preset::Cxl => Fabric::cxl(ports),
-        };
-        fabric.nic_rate.gbps *= u64::from(self.links);
-        fabric.switch_rate.gbps *= u64::from(self.links);
+        let mut fabric = tier.preset.fabric(ports);
+        let links = u64::from(self.links) * u64::from(self.links_to_pools(plan));
+        fabric.nic_rate.gbps *= links;
+        fabric.switch_rate.gbps *= links;
         // `check.rs` has seen to it that this comes out even.
         let local_mib = plan.performance.footprint.mib() * u64::from(self.local_percent) / 100;
         Config {

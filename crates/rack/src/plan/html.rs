@@ -9,8 +9,8 @@ use super::input::{Plan, VmTrace};
 use super::stats::Estimate;
 use super::summary::SCHEMA;
 use super::tables::{self, SHOWN_MAX, number, shown};
-use crate::plot::{Stacks, escaped};
-use rackpool_sim::report::{Cell, Table};
+use crate::plot::Stacks;
+use rackpool_sim::report::{Cell, Escaped, Table};
 use std::fmt::Write;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -79,7 +79,7 @@ impl Page {
     }
 
     fn text(&mut self, text: &str) {
-        let _ = write!(self.out, "<p>{}</p>", escaped(text));
+        let _ = write!(self.out, "<p>{}</p>", Escaped(text));
     }
 
     fn chart(&mut self, id: &str, svg: &str, assumes: &str) {
@@ -87,7 +87,7 @@ impl Page {
             self.out,
             "<figure class=\"chart\" id=\"{id}\"><div class=\"box\">{svg}</div>\
              <figcaption class=\"assumes\">Uncalibrated. Assumes: {}</figcaption></figure>",
-            escaped(assumes)
+            Escaped(assumes)
         );
     }
 
@@ -97,7 +97,7 @@ impl Page {
             "<figure class=\"table\" id=\"table-{}\"><div class=\"box\"><table><caption>{}\
              </caption><thead><tr>",
             table.name,
-            escaped(&table.title)
+            Escaped(&table.title)
         );
         for column in &table.columns {
             let unit = if column.unit.is_empty() || column.unit == "count" {
@@ -105,7 +105,7 @@ impl Page {
             } else {
                 format!(", {}", column.unit)
             };
-            let _ = write!(self.out, "<th>{}{}</th>", escaped(&column.name), escaped(&unit));
+            let _ = write!(self.out, "<th>{}{}</th>", Escaped(&column.name), Escaped(&unit));
         }
         self.out.push_str("</tr></thead><tbody>");
         for row in &table.rows {
@@ -115,9 +115,9 @@ impl Page {
         }
         self.out.push_str("</tbody></table></div><figcaption class=\"assumes\">");
         for note in &table.notes {
-            let _ = write!(self.out, "{}. ", escaped(note));
+            let _ = write!(self.out, "{}. ", Escaped(note));
         }
-        let _ = write!(self.out, "Assumes: {}</figcaption></figure>", escaped(assumes));
+        let _ = write!(self.out, "Assumes: {}</figcaption></figure>", Escaped(assumes));
     }
 
     fn cell(&mut self, cell: &Cell) {
@@ -127,7 +127,7 @@ impl Page {
             }
             Cell::Number(value) => write!(self.out, "<td class=\"n\">{value:.2}</td>"),
             Cell::Text(text) if text == "NO" => write!(self.out, "<td class=\"no\">NO</td>"),
-            Cell::Text(text) => write!(self.out, "<td>{}</td>", escaped(text)),
+            Cell::Text(text) => write!(self.out, "<td>{}</td>", Escaped(text)),
             Cell::Empty => write!(self.out, "<td></td>"),
         };
     }
@@ -135,7 +135,8 @@ impl Page {
 
 /// The page.
 pub fn page(plan: &Plan, answer: &Answer, origin: &Origin) -> String {
-    let title = escaped(&format!("rackpool plan: {}", plan.name));
+    let title = format!("rackpool plan: {}", plan.name);
+    let title = Escaped(&title);
     let mut page = Page {
         out: format!(
             "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
@@ -157,7 +158,7 @@ pub fn page(plan: &Plan, answer: &Answer, origin: &Origin) -> String {
 fn head(page: &mut Page, plan: &Plan, answer: &Answer) {
     page.section("recommendation", "Recommendation");
     let class = if answer.verdict.pool { "verdict" } else { "verdict not" };
-    let text = escaped(&answer.verdict.text);
+    let text = Escaped(&answer.verdict.text);
     let _ = write!(page.out, "<p class=\"{class}\">{text}</p>");
     page.text(
         "Simulated and uncalibrated: times of links, switches and memories come from published \
@@ -312,6 +313,12 @@ fn performance(page: &mut Page, plan: &Plan, answer: &Answer) {
         .collect();
     let goal = plan.goals.p99_max.0 as f64;
     let svg = charts::ranges("From p50 to p99.9, with mean and p99", "ns", &ranges, Some(goal));
+    page.table(
+        &tables::tiers(plan),
+        "one line of 64 bytes and nothing else under way; several links are one of as many times \
+         the rate; without a switch a machine's links to all pools are one. Look here first: a \
+         tier whose single access is too slow cannot be saved by anything below.",
+    );
     let performance = &plan.performance;
     let jobs: Vec<&str> = performance.workloads.iter().map(|job| job.name.as_str()).collect();
     let assumes = format!(
@@ -396,8 +403,7 @@ fn sources(page: &mut Page, plan: &Plan, answer: &Answer, origin: &Origin) {
     page.table(&tables::prices(plan), "what the plan's file says; there is no built-in price.");
     page.section("origin", "How to get this again");
     let tiers = plan.tiers.iter().map(|tier| {
-        let preset = serde_json::to_value(tier.preset).expect("it is a word");
-        let preset = preset.as_str().unwrap_or_default().to_owned();
+        let preset = tier.preset.name();
         format!("{}: {preset}, {} × {}", tier.name, tier.pool_channels, tier.pool_memory)
     });
     page.text(&format!(

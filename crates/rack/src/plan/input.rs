@@ -271,6 +271,34 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Whether all prices are of `today` or earlier: year, month and day of the day that begins
+    /// last on earth, as text.
+    ///
+    /// # Errors
+    /// The first one of later, with its line and field.
+    pub fn check_dates(&self, text: &str, today: &str) -> Result<(), PlanError> {
+        let at = Document::parse(text)?;
+        let of_tier = |(index, tier): (usize, &Tier)| {
+            let prices = &tier.prices;
+            let of = |name: &str| format!("tiers.{index}.prices.{name}");
+            [of("pool_dram"), of("pool"), of("link"), of("switch_port")].into_iter().zip([
+                prices.pool_dram.date,
+                prices.pool.date,
+                prices.link.date,
+                prices.switch_port.date,
+            ])
+        };
+        let first = [("prices.machine_dram".to_owned(), self.prices.machine_dram.date)];
+        let all = first.into_iter().chain(self.tiers.iter().enumerate().flat_map(of_tier));
+        for (field, date) in all {
+            if date.date.is_some_and(|date| date.to_string().as_str() > today) {
+                let reason = format!("{date}; today is {today}, and a price is of what was");
+                return Err(at.wrong(&format!("{field}.date"), reason));
+            }
+        }
+        Ok(())
+    }
+
     /// The workloads of a pod of so many machines; `stagger` is of each job, µs.
     pub(super) fn workloads(&self, machines: u16, stagger: &[u64]) -> Vec<Workload> {
         let jobs = self.performance.workloads.iter().zip(stagger).enumerate();

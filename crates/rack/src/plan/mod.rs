@@ -28,6 +28,7 @@ mod samples;
 mod stats;
 mod summary;
 mod tables;
+mod tiers;
 mod units;
 
 pub use answer::{Answer, Baseline, Point};
@@ -42,6 +43,7 @@ pub use performance::{LATENCY_NAMES, Latency};
 pub use samples::write as write_samples;
 pub use stats::Estimate;
 pub use summary::{SCHEMA, json};
+pub use tiers::TierFacts;
 pub use units::{Size, Span};
 
 use crate::live::RecordingError;

@@ -86,7 +86,10 @@ impl Requests {
                         return Err(PlanError::Trace(format!("more than {VMS_MAX} rows")));
                     }
                 }
-                Requests::new(rows.into_iter(), None, memory_mib)
+                let requests = Requests::new(rows.into_iter(), None, memory_mib)?;
+                plan.samples(requests.days)
+                    .map_err(|reason| PlanError::Trace(format!("capacity.sample: {reason}")))?;
+                Ok(requests)
             }
         }
     }

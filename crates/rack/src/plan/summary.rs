@@ -16,7 +16,7 @@ pub fn json(plan: &Plan, answer: &Answer, origin: &Origin) -> Value {
         .tiers
         .iter()
         .map(|tier| {
-            let Value::String(preset) = json!(tier.preset) else { return Value::Null };
+            let preset = tier.preset.name();
             json!({"tier": tier.name, "preset": preset, "pool_memory": tier.pool_memory})
         })
         .collect();
@@ -33,6 +33,7 @@ pub fn json(plan: &Plan, answer: &Answer, origin: &Origin) -> Value {
         "confidence_percent": plan.run.confidence_percent,
         "interval": "student-t over seeds",
         "preset": presets,
+        "tiers": plan.tier_facts(),
         "currency": plan.currency,
         "plan": plan,
         "baseline": baseline(&answer.baseline),

@@ -6,6 +6,7 @@ use super::decide::{LINK_PERCENT, P99, REMOTE_PERCENT};
 use super::input::{Plan, Price};
 use super::stats::Estimate;
 use crate::live::Report;
+use crate::model::config::Preset;
 use rackpool_sim::report::{Cell, Table};
 
 /// Most designs that the page shows; all are in the files beside it.
@@ -146,6 +147,33 @@ pub(super) fn blasts(answer: &Answer, shown: &[usize]) -> Table {
             u64::from(blast.machines_max).into(),
             blast.vms_mean.into(),
             u64::from(blast.vms_max).into(),
+        ]);
+    }
+    table
+}
+
+pub(super) fn tiers(plan: &Plan) -> Table {
+    let columns = [
+        ("memory", ""),
+        ("preset", ""),
+        ("there and back", "ns"),
+        ("memory itself", "ns"),
+        ("a line, idle", "ns"),
+        ("a link", "GB/s each way"),
+        ("memory's rate", "GB/s"),
+        ("source", ""),
+    ];
+    let mut table = Table::new("tiers", "What one access takes when nothing else runs", &columns);
+    for one in plan.tier_facts() {
+        table.row([
+            Cell::from(one.tier.as_str()),
+            one.preset.map_or("", Preset::name).into(),
+            one.round_trip_ns.into(),
+            one.memory_ns.into(),
+            one.read_ns().into(),
+            one.link_gbytes_per_s.into(),
+            one.memory_gbytes_per_s.into(),
+            one.source.as_str().into(),
         ]);
     }
     table

@@ -42,21 +42,21 @@ pub fn draw(preset: &str, runs: &Runs<'_>) -> Vec<Drawing> {
     drawings
 }
 
-fn window_us(config: &Config) -> f64 {
-    config.window_us as f64
+fn window_us(outcome: &Outcome) -> f64 {
+    outcome.window.as_ns_f64() / 1e3
 }
 
-fn timed(config: &Config, values: impl IntoIterator<Item = f64>) -> Vec<(f64, f64)> {
-    let at = |(index, value)| ((index as f64 + 1.0) * window_us(config), value);
+fn timed(outcome: &Outcome, values: impl IntoIterator<Item = f64>) -> Vec<(f64, f64)> {
+    let at = |(index, value)| ((index as f64 + 1.0) * window_us(outcome), value);
     values.into_iter().enumerate().map(at).collect()
 }
 
 /// Mean time of all accesses up to a time, of each program; black where own memory is full.
 fn cumulative((config, outcome): &(Config, Outcome)) -> String {
     let line = |one: &WorkloadStats| {
-        let points = timed(config, one.cumulative_ns());
+        let points = timed(outcome, one.cumulative_ns());
         let mark = one.exhausted.and_then(|(first, _)| {
-            let window = (first as f64 / 1e6 / window_us(config)) as usize;
+            let window = (first as f64 / 1e6 / window_us(outcome)) as usize;
             points.get(window).or(points.last()).copied()
         });
         Line { name: one.name.clone(), points, mark }
@@ -83,7 +83,7 @@ fn pools(title: &str, runs: &Runs<'_>, which: &[Run]) -> String {
             }
             if count == 0 { 0.0 } else { ps as f64 / count as f64 / 1e3 }
         });
-        let points = timed(config, mean);
+        let points = timed(outcome, mean);
         Line { name: config.placement.choice.to_string(), points, mark: None }
     };
     Lines {
@@ -99,7 +99,7 @@ fn spread(runs: &Runs<'_>) -> String {
     let which = [Run::AlternateRandom, Run::AlternateTurns, Run::AlternateIdle, Run::AlternateEven];
     let line = |run: &Run| {
         let (config, outcome) = runs.get(*run);
-        let points = timed(config, outcome.pools.spread().into_iter().map(f64::from));
+        let points = timed(outcome, outcome.pools.spread().into_iter().map(f64::from));
         Line { name: config.placement.choice.to_string(), points, mark: None }
     };
     Lines {

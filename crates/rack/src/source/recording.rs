@@ -2,6 +2,7 @@
 
 use super::{Access, FileSpec, KernelSpec, Pattern, Source, Stream};
 use crate::model::Config;
+use crate::model::config::TIME_MAX;
 use crate::trace::{self, Reader, Record, Unit, kernel};
 use rackpool_sim::time::Ps;
 use std::collections::BTreeMap;
@@ -20,7 +21,8 @@ pub struct Recording {
 const PID_SHIFT: u32 = 56;
 
 impl Recording {
-    fn push(&mut self, unit: Unit, record: &Record) {
+    /// Takes a record; its time if that is beyond [`TIME_MAX`].
+    fn push(&mut self, unit: Unit, record: &Record) -> Result<(), Ps> {
         let at = match unit {
             Unit::Ns => record.at.saturating_mul(1_000),
             Unit::Cycles { hz } => {
@@ -28,8 +30,12 @@ impl Recording {
                 u64::try_from(ps).unwrap_or(u64::MAX)
             }
         };
+        if at > TIME_MAX.0 {
+            return Err(Ps(at));
+        }
         let addr = (record.addr & ((1 << PID_SHIFT) - 1)) | u64::from(record.pid) << PID_SHIFT;
         self.records.push((at, addr & !1 | u64::from(record.write)));
+        Ok(())
     }
 
     /// How many records.
@@ -58,6 +64,9 @@ pub struct Replay {
     stretch: u64,
 }
 
+/// A day.
+const DAY_NS: u64 = 86_400_000_000_000;
+
 /// A stretch of 1.
 const STRETCH_ONE: u64 = 1 << 16;
 
@@ -66,7 +75,8 @@ impl Source for Replay {
     fn next(&mut self) -> Option<Access> {
         let (at, addr) = *self.recording.records.get(self.next)?;
         self.next += 1;
-        let at = (u128::from(at) * u128::from(self.stretch) / u128::from(STRETCH_ONE)) as u64;
+        let at = u128::from(at) * u128::from(self.stretch) / u128::from(STRETCH_ONE);
+        let at = at.min(TIME_MAX.0.into()) as u64;
         let (pid, write) = ((addr >> PID_SHIFT) as u32, addr & 1 == 1);
         Some(Access { at: Ps(at), pid, addr: addr & ((1 << PID_SHIFT) - 2), write })
     }
@@ -89,6 +99,14 @@ pub enum TraceSetError {
     /// It has no record.
     #[error("{0}: no access in it reaches memory")]
     Empty(String),
+    /// It goes on for longer than virtual time can.
+    #[error("{file}: a record is after {days} days, at most {} can be", TIME_MAX.as_ns() / DAY_NS)]
+    Late {
+        /// The file.
+        file: String,
+        /// When.
+        days: u64,
+    },
     /// The program cannot be.
     #[error("{0}")]
     Kernel(String),
@@ -178,12 +196,9 @@ fn of_kernel(spec: &KernelSpec, count: u64) -> Result<Recording, TraceSetError> 
     let config = spec.config().map_err(TraceSetError::Kernel)?;
     let unit = config.header().unit;
     let mut recording = Recording::default();
-    let mut emit = |record: Record| {
-        recording.push(unit, &record);
-        match recording.records.len() as u64 >= count {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
+    let mut emit = |record: Record| match recording.push(unit, &record) {
+        Ok(()) if (recording.records.len() as u64) < count => ControlFlow::Continue(()),
+        _ => ControlFlow::Break(()),
     };
     kernel::run(&config, &mut emit).map_err(TraceSetError::Kernel)?;
     if recording.is_empty() {
@@ -203,7 +218,10 @@ fn of_file(spec: &FileSpec, count: u64) -> Result<Recording, TraceSetError> {
         && let Some(record) = reader.next()?
     {
         if spec.node.is_none_or(|node| node == record.node) {
-            recording.push(unit, &record);
+            recording.push(unit, &record).map_err(|at| TraceSetError::Late {
+                file: spec.path.display().to_string(),
+                days: at.as_ns() / DAY_NS,
+            })?;
         }
     }
     if recording.is_empty() {

@@ -154,6 +154,7 @@ impl World {
 
     /// Sends a line's request to its pool.
     pub(super) fn send_line(&mut self, now: Ps, number: u32, slot: u32) {
+        let window = self.window(now);
         let flight = &mut self.state.flights.all[number as usize];
         let node = &self.state.nodes[usize::from(flight.node)];
         let (pool, base) = node.controller.locate(slot);
@@ -165,7 +166,6 @@ impl World {
         let (from, write) = (Endpoint(flight.node), flight.write);
         let kind = if write { Kind::WriteLine } else { Kind::ReadLine };
         self.state.manager.count_access(pool);
-        let window = (now.0 / self.times.window.0) as usize;
         self.state.pools.count(window, usize::from(pool), usize::from(self.config.pools));
         let packet = self.state.net.packet(from, self.pool_endpoint(pool), kind, number);
         self.state.net.send(now + lookup, packet, &mut self.queue);
@@ -217,7 +217,7 @@ impl World {
         if let Purpose::Prefetch(cell) = flight.purpose {
             return self.prefetched(now, usize::from(flight.node), cell);
         }
-        let window = (now.0 / self.times.window.0) as usize;
+        let window = self.window(now);
         let index = usize::from(flight.node);
         let workload = usize::from(self.state.nodes[index].workload);
         let stats = &mut self.state.workloads[workload];

@@ -7,7 +7,7 @@ use super::*;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// First bytes of a checkpoint; the last one counts the form.
-const MAGIC: [u8; 8] = *b"rackchk\x02";
+const MAGIC: [u8; 8] = *b"rackchk\x03";
 
 /// A checkpoint that cannot be gone on from. Begin the run anew.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -22,7 +22,7 @@ use super::media::Media;
 use super::memory::{Done, Memory};
 use super::node::{Buffered, Controller, Frames, LineState, Node};
 use super::pages::{PAGE_BYTES, Pages};
-use super::stats::{PoolStats, Tails, WorkloadStats};
+use super::stats::{PoolStats, Tails, WINDOWS_MAX, WorkloadStats};
 use crate::net::config::Kind;
 use crate::net::{Endpoint, NetCounts, NetEvent, Network, Packet, Schedule, Topology};
 use crate::source::Source;
@@ -146,7 +146,6 @@ const NOBODY: u64 = 1 << 33;
 #[derive(Clone, Copy, Debug)]
 struct Times {
     costs: Costs,
-    window: Ps,
     hot_window: Ps,
     hit: Ps,
     end: Ps,
@@ -178,6 +177,8 @@ struct State {
     pools: PoolStats,
     workloads: Vec<WorkloadStats>,
     tails: Tails,
+    /// Of the series, see [`World::window`].
+    window: Ps,
     /// Accesses that are over.
     over: u64,
     events: u64,
@@ -208,6 +209,8 @@ pub struct Outcome {
     pub accesses: u64,
     /// Events.
     pub events: u64,
+    /// A window of the series: the configuration's, or twice as long as often as it took.
+    pub window: Ps,
     /// Virtual time at the end.
     pub end: Ps,
 }
@@ -226,7 +229,6 @@ fn memories(config: &Config, nodes: usize) -> Result<Vec<Memory<Media>>, ConfigE
 fn times(config: &Config) -> Times {
     Times {
         costs: config.costs(),
-        window: Ps::us(config.window_us),
         hot_window: Ps::us(config.hot.map_or(1, |hot| hot.window_us.into())),
         hit: Ps::ns(config.prefetch.map_or(0, |prefetch| prefetch.hit_ns)),
         end: config.end_ms.map_or(Ps(u64::MAX), Ps::ms),
@@ -263,6 +265,7 @@ impl World {
                 pools: PoolStats { accesses: Vec::new(), pages: vec![0; pools.len()] },
                 workloads: Vec::new(),
                 tails: Tails::default(),
+                window: Ps::us(config.window_us),
                 over: 0,
                 events: 0,
                 now: Ps::ZERO,
@@ -346,8 +349,21 @@ impl World {
             choices: state.manager.choices().to_vec(),
             accesses: state.over,
             events: state.events,
+            window: state.window,
             end: state.now,
         }
+    }
+
+    /// The window of a time. Where there would be too many, all become twice as long.
+    #[inline]
+    fn window(&mut self, now: Ps) -> usize {
+        let state = &mut self.state;
+        while now.0 / state.window.0 >= WINDOWS_MAX {
+            state.window = state.window.times(2);
+            state.pools.widen();
+            state.workloads.iter_mut().for_each(WorkloadStats::widen);
+        }
+        (now.0 / state.window.0) as usize
     }
 
     fn pool_endpoint(&self, pool: u16) -> Endpoint {

@@ -93,7 +93,7 @@ fn run_streams(config: &Config) -> Outcome {
 fn one_local_and_one_remote_access_take_their_closed_forms() {
     let mut config = config("alternate+round-robin");
     config.workloads[0].nodes = 1;
-    for preset in [Preset::DracksimFaithful, Preset::Corrected, Preset::Cxl] {
+    for preset in Preset::ALL {
         config.preset = preset;
         let fabric = config.fabric();
         // The first page is the node's own, the second one a pool's.
@@ -322,4 +322,44 @@ fn chunk_sizes_change_how_often_the_manager_is_asked_and_what_a_look_up_costs() 
     // 8 MiB of each of four nodes.
     assert_eq!((small.0, large.0), (4 * 128, 4 * 2));
     assert!(small.1 > large.1 + 2.0, "{small:?} {large:?}");
+}
+
+#[test]
+fn the_cost_of_a_run_follows_its_accesses_not_its_time() {
+    let mut config = config("local-first+round-robin");
+    (config.workloads[0].nodes, config.local_mib) = (1, 1);
+    (config.local_memory, config.pool_memory) = (None, Some("cxl:70:32:ddr5-4800".into()));
+    config.pool_channels = 4;
+    // A hundred milliseconds between two accesses, 26 minutes in all.
+    let accesses: Vec<(u64, u64, bool)> = (0..16_000)
+        .map(|turn| (turn * 100_000_000, turn * 4096 % (4 << 20), turn % 3 == 0))
+        .collect();
+    let outcome = run(&config, vec![listed(&accesses)]);
+    assert_eq!(outcome.accesses, 16_000);
+    assert!(outcome.end >= Ps::ms(1_599_900) && outcome.events < 40 * 16_000, "{}", outcome.events);
+    // Windows became longer until there were few enough; nothing is missing in them.
+    let stats = &outcome.workloads[0];
+    assert!(outcome.window > Ps::us(config.window_us));
+    assert!(stats.slices.len() as u64 <= crate::model::stats::WINDOWS_MAX);
+    assert_eq!(stats.slices.iter().map(|slice| slice.all.count).sum::<u64>(), 16_000);
+    let counted: u64 = outcome.pools.accesses.iter().flatten().map(|count| u64::from(*count)).sum();
+    assert_eq!(counted, stats.remote.count);
+}
+
+#[test]
+fn what_is_longer_than_virtual_time_is_refused() {
+    for change in [
+        (|config: &mut Config| config.end_ms = Some(u64::MAX)) as fn(&mut Config),
+        |config| config.window_us = u64::MAX,
+        |config| config.workloads[0].stagger_us = u64::MAX / 2,
+        |config| {
+            let costs = Costs { fault_ns: u64::MAX, ..config.costs() };
+            config.costs = Some(costs);
+        },
+        |config| config.pool_channels = u16::MAX,
+    ] {
+        let mut config = config("local-first");
+        change(&mut config);
+        assert!(config.check().is_err(), "{config:?}");
+    }
 }
