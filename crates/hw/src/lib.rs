@@ -17,6 +17,8 @@ pub mod event;
 #[cfg(not(any(loom, shuttle)))]
 pub mod fabric;
 #[cfg(not(any(loom, shuttle)))]
+pub mod files;
+#[cfg(not(any(loom, shuttle)))]
 pub mod handshake;
 #[cfg(not(any(loom, shuttle)))]
 pub mod line;

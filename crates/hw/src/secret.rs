@@ -79,27 +79,7 @@ impl Secret {
         let wrong = |reason: &str| Error::Config {
             reason: format!("secret file {}: {reason}", path.display()),
         };
-        let failed = |error: std::io::Error| Error::Io {
-            what: format!("secret file {}", path.display()),
-            reason: error.to_string(),
-        };
-        // Without waiting for a writer, should it be a pipe.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
-        let stat = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?;
-        if !FileType::from_raw_mode(stat.st_mode).is_file() {
-            return Err(wrong("not a regular file"));
-        }
-        let mode = stat.st_mode & 0o777;
-        if mode & MODE_REFUSED != 0 {
-            return Err(wrong(&format!("others may use it (mode {mode:03o}): chmod 600 it")));
-        }
-        let mut bytes = Vec::new();
-        let limit = SECRET_BYTES_MAX as u64 + 1;
-        File::from(file).take(limit).read_to_end(&mut bytes).map_err(failed)?;
-        if bytes.len() > SECRET_BYTES_MAX {
-            return Err(wrong(&format!("longer than {SECRET_BYTES_MAX} bytes")));
-        }
+        let bytes = read_file(path, "secret file", SECRET_BYTES_MAX)?;
         let text = bytes.trim_ascii();
         let (encrypts, key) = match text.strip_prefix(ENCRYPT) {
             Some(rest) => (true, rest.trim_ascii()),
@@ -115,6 +95,36 @@ impl Secret {
     pub(crate) fn key(&self) -> &hmac::Key {
         &self.key
     }
+}
+
+/// What a file holds that only its owner and its group may read: a secret, passwords, a key. `kind`
+/// says in errors which. Errors: `io` if it cannot be read; `config` if it is not a regular file, if
+/// others than its owner and its group may read it, or if it is longer than `bytes_max`.
+pub fn read_file(path: &Path, kind: &str, bytes_max: usize) -> Result<Vec<u8>> {
+    let wrong =
+        |reason: &str| Error::Config { reason: format!("{kind} {}: {reason}", path.display()) };
+    let failed = |error: std::io::Error| Error::Io {
+        what: format!("{kind} {}", path.display()),
+        reason: error.to_string(),
+    };
+    // Without waiting for a writer, should it be a pipe.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+    let stat = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?;
+    if !FileType::from_raw_mode(stat.st_mode).is_file() {
+        return Err(wrong("not a regular file"));
+    }
+    let mode = stat.st_mode & 0o777;
+    if mode & MODE_REFUSED != 0 {
+        return Err(wrong(&format!("others may use it (mode {mode:03o}): chmod 600 it")));
+    }
+    let mut bytes = Vec::new();
+    let limit = bytes_max as u64 + 1;
+    File::from(file).take(limit).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() > bytes_max {
+        return Err(wrong(&format!("longer than {bytes_max} bytes")));
+    }
+    Ok(bytes)
 }
 
 impl fmt::Debug for Secret {

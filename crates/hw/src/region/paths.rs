@@ -11,8 +11,9 @@
 
 use super::error::{RegionError, Result, failed};
 use super::spec::MemoryKind;
+use crate::files;
 use rackpool_core::constants::{REGION_RETRIES_MAX, SLOTS_MAX};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -179,8 +180,7 @@ pub(super) fn is_there(path: &Path) -> bool {
 
 /// Opens a file for its owner alone. Does not follow a symbolic link in its place.
 pub(super) fn open_file(path: &Path, flags: OFlags) -> Result<OwnedFd> {
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed("open", path))
+    files::open_private(path, flags).map_err(failed("open", path))
 }
 
 /// Removes a file; it need not be there.

@@ -9,8 +9,10 @@
 
 use super::error::MasterError;
 use rackpool_core::master::{Loader, State, StateWrite, Table};
+use rackpool_hw::files::open_private;
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable};
 use redb::{TableDefinition, TableError};
+use rustix::fs::OFlags;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -47,6 +49,9 @@ impl Journal {
             create(state_dir, &path, &directory)?;
         }
         let opened = catch_unwind(AssertUnwindSafe(|| {
+            // Refuses what is not this user's alone.
+            let file = open_private(&path, OFlags::RDWR);
+            drop(file.map_err(MasterError::system(format!("open {}", path.display())))?);
             let mut builder = Database::builder();
             let database = builder.set_cache_size(CACHE_BYTES).open(&path);
             let database = database.map_err(|error| open_error(&path, error))?;
@@ -106,7 +111,10 @@ fn create(state_dir: &Path, path: &Path, directory: &File) -> Result<(), MasterE
     let pool_id = random().and_then(|high| Ok([high, random()?]));
     let pool_id = pool_id.map_err(MasterError::system("draw a random pool id"))?;
     let failed = |reason: String| MasterError::Storage { path: fresh.clone(), reason };
-    let database = Database::create(&fresh).map_err(|error| failed(error.to_string()))?;
+    let file = open_private(&fresh, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
+    let file = file.map_err(MasterError::system(format!("make {}", fresh.display())))?;
+    let database = Database::builder().create_file(file.into());
+    let database = database.map_err(|error| failed(error.to_string()))?;
     let (_, writes) = State::create(pool_id);
     store(&database, &writes).map_err(|error| failed(error.to_string()))?;
     drop(database);
