@@ -39,6 +39,8 @@ use failure::{EXIT_USAGE, Result};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // The system does not refuse handlers of signals that it knows.
+    let _ = rackpool_hw::process::install_fault_handlers();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

@@ -307,6 +307,44 @@ fn install_handlers() -> io::Result<crate::event::WakeEvent> {
     Ok(event)
 }
 
+/// Says why before it ends the process (exit code 1) when memory of a file is gone under it
+/// (SIGBUS: the file was cut, or its disk is full or broken), and has writes beyond the limit of a
+/// file's length (SIGXFSZ) fail with an error instead. For the start of a program.
+///
+/// # Errors
+/// What the system says; it has no reason to refuse.
+pub fn install_fault_handlers() -> io::Result<()> {
+    let lost: extern "C" fn(libc::c_int) = on_lost_memory;
+    for (signal, handler) in [(libc::SIGBUS, lost as usize), (libc::SIGXFSZ, libc::SIG_IGN)] {
+        // SAFETY: all-zero bytes are a valid `sigaction`: no flags, empty mask.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = handler;
+        action.sa_flags = libc::SA_ONSTACK;
+        // SAFETY: `action` is initialised, and its handler calls only what signal handlers may.
+        let status = unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+        if status != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Runs in whatever touched the memory: a look, a write that does not wait, the end.
+extern "C" fn on_lost_memory(_: libc::c_int) {
+    const WHAT: &[u8] =
+        b"error io memory of a file is gone (SIGBUS): a region or cache was cut or \
+        removed while it was in use, or its disk is full or broken; mend that and start anew\n";
+    let mut errors = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
+    // A log that nobody reads must not keep the process here.
+    // SAFETY: `errors` is one descriptor to be polled, as said.
+    if unsafe { libc::poll(&mut errors, 1, 0) } == 1 {
+        // SAFETY: all bytes of `WHAT` are readable; a failed write is harmless.
+        unsafe { libc::write(2, WHAT.as_ptr().cast(), WHAT.len()) };
+    }
+    // SAFETY: `_exit` may be called in a signal handler and takes any status.
+    unsafe { libc::_exit(1) };
+}
+
 /// Runs inside whatever the signal interrupted: an atomic add, one write, nothing that allocates
 /// or locks.
 extern "C" fn on_signal(signal: libc::c_int) {
