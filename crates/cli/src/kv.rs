@@ -14,9 +14,9 @@ use rackpool_hw::numa::Placement;
 use rackpool_hw::process::raise_descriptor_limit;
 use rackpool_hw::secret::Secret;
 use rackpool_kv::cache::{
-    Cache, Error, Mode, Options, ReadCost, Shelving, Tier, TierRule, partitions_for,
+    Cache, Error, Mode, Options, ReadCost, Recovered, Shelving, Tier, TierRule, partitions_for,
 };
-use rackpool_kv::front::auth::read_users;
+use rackpool_kv::front::auth::{read_password, read_users};
 use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::server::{Doors, Server, StartError};
 use rackpool_kv::front::tls::Tls;
@@ -151,8 +151,8 @@ pub fn run(args: &KvArgs) -> Result<()> {
     let shutdown = install_shutdown()?;
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);
     let password = args.password_file.as_deref().map(read_password).transpose()?;
-    let users = args.auth_file.as_deref().map(read_users).transpose();
-    let users = users.map_err(|reason| Failure::new("config", reason))?.unwrap_or_default();
+    let users = args.auth_file.as_deref().map(read_users).transpose()?;
+    let users = users.unwrap_or_default();
     let tls = tls(args)?;
     let secret = args.herd_listen.and(args.secret_file.as_deref()).map(Secret::from_file);
     let secret = secret.transpose()?;
@@ -265,9 +265,12 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         }
         error => failure(error),
     })?;
-    let (items, bytes, lost) = (found.items, found.bytes, found.lost);
+    let Recovered { items, bytes, lost, damaged } = found;
     let what = format!("{}: {items} items of {bytes} bytes found, {lost} lost", path.display());
-    log(Level::Info, "kv", what);
+    match damaged {
+        0 => log(Level::Info, "kv", what),
+        _ => log(Level::Warn, "kv", format!("{what}, {damaged} places in it were damaged")),
+    }
     Ok(cache)
 }
 
@@ -356,16 +359,6 @@ fn failure(error: Error) -> Failure {
         error @ Error::BadOption { .. } => Failure::usage(error.to_string()),
         error => Failure::new(error.code(), error.to_string()),
     }
-}
-
-fn read_password(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
-    let line = text.lines().next().unwrap_or_default();
-    if line.is_empty() {
-        let reason = format!("{}: the first line holds no password", path.display());
-        return Err(Failure::new("config", reason));
-    }
-    Ok(line.to_owned())
 }
 
 #[cfg(test)]

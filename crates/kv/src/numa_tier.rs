@@ -10,10 +10,12 @@
 
 use crate::cache::{Error, Result, Tier, TierError};
 use rackpool_core::seam::Mem;
+use rackpool_hw::files;
 use rackpool_hw::numa::Placement;
 use rackpool_hw::window::Window;
+use rustix::fs::OFlags;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -54,10 +56,9 @@ impl NumaTier {
         };
         // Before a file is made.
         placement.check(bytes)?;
-        let mut how = OpenOptions::new();
-        how.read(true).write(true).create(true).truncate(false);
-        let file = how.open(path).map_err(failed("opening"))?;
-        file.try_lock().map_err(|error| failed("locking")(error.into()))?;
+        let file = files::open_private_linked(path, OFlags::RDWR | OFlags::CREATE);
+        let file = File::from(file.map_err(failed("opening"))?);
+        files::lock(&file).map_err(failed("locking"))?;
         let window = placement.file(file.as_fd(), bytes)?;
         let (free, file) = (Mutex::new(Extents::new(bytes)), Some(file));
         Ok(NumaTier { window, free, file })

@@ -5,8 +5,9 @@
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Error, Item, Options, Policy};
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -117,6 +118,7 @@ fn a_killed_process_leaves_no_wrong_value_and_nothing_is_lost_that_was_stored() 
         println!("{recovered:?}, {lost} of {KEYS} keys lost");
         assert_eq!(lost, 0, "{recovered:?}");
         assert!(recovered.lost <= 2, "{recovered:?}: what was being written, in each partition");
+        assert_eq!(recovered.damaged, 0, "{recovered:?}: a kill damages nothing");
         cache.clear(1);
         rounds += 1;
     }
@@ -240,5 +242,157 @@ fn flipped_bits_are_found_and_counted() {
         }
     }
     assert!(served == recovered.items && served > KEYS / 2, "{served} of {KEYS}");
+    assert!(recovered.damaged > 0 && recovered.lost >= recovered.damaged.min(KEYS - served));
+    std::fs::remove_file(&path).unwrap();
+}
+
+/// What a client can see of an item: value, flags, expiry, cas.
+type Seen = (Vec<u8>, u32, u64, u64);
+
+fn seen(cache: &Cache, key: &[u8]) -> Option<Seen> {
+    cache.get(key, 1, |item| {
+        let mut bytes = Vec::new();
+        item.append_to(&mut bytes).unwrap();
+        (bytes, item.flags(), item.expires(), item.cas())
+    })
+}
+
+fn small() -> Options {
+    Options { memory: 1 << 20, seed: 11, policy: Policy::Fifo, ..Options::default() }
+}
+
+/// The bytes of a small cache's file with items of all kinds, what they are, and keys that were
+/// deleted.
+fn damaged_soon(path: &Path) -> (Vec<u8>, BTreeMap<Vec<u8>, Seen>, Vec<Vec<u8>>) {
+    let (cache, _) = Cache::open(small(), path).unwrap();
+    let (mut items, mut deleted) = (BTreeMap::new(), Vec::new());
+    for index in 0..60_u32 {
+        let key = format!("key {index}").into_bytes();
+        let bytes = if index % 30 == 7 { 100_000 } else { index as usize * 7 };
+        let flags = [0, 5, 0x12345678][index as usize % 3];
+        let expires = if index % 4 == 1 { 5_000_000_000 + u64::from(index) } else { 0 };
+        let value: Vec<u8> = (0..bytes).map(|at| (at * 31 + index as usize) as u8).collect();
+        let mut entry = cache.entry(&key, 1).unwrap();
+        let cas = if index % 5 == 2 { 1 << 40 | u64::from(index) } else { 0 };
+        entry.put_with_cas(&[&value], flags, expires, cas).unwrap();
+        drop(entry);
+        if index % 6 == 5 {
+            assert!(cache.remove(&key, 1));
+            deleted.push(key);
+        } else {
+            items.insert(key.clone(), seen(&cache, &key).unwrap());
+        }
+    }
+    drop(cache);
+    let bytes = std::fs::read(path).unwrap();
+    (bytes, items, deleted)
+}
+
+/// Opens a damaged file: no item that is there may be another one, none may come back. How many are
+/// missing.
+fn missing(path: &Path, bytes: &[u8], known: &BTreeMap<Vec<u8>, Seen>, what: &str) -> u64 {
+    std::fs::write(path, bytes).unwrap();
+    let (cache, recovered) = Cache::open(small(), path).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let mut missing = 0;
+    cache.scan(0, usize::MAX, 1, |item| assert!(known.contains_key(&item.key()), "{what}"));
+    for (key, item) in known {
+        match seen(&cache, key) {
+            Some(found) => assert!(found == *item, "{what}: {} is another item", found.1),
+            None => missing += 1,
+        }
+    }
+    assert!(missing == 0 || recovered.damaged > 0, "{what}: not said: {recovered:?}");
+    assert_eq!(recovered.items + missing, known.len() as u64, "{what}: {recovered:?}");
+    assert!(recovered.lost >= missing, "{what}: {recovered:?}");
+    // Eviction walks over what was damaged.
+    for key in 0..400_u64 {
+        cache.set(&key.to_le_bytes(), &[7; 3000], 0, 0, 1).unwrap();
+    }
+    drop(cache);
+    // What was damaged is mended: nothing is said twice.
+    let (_, again) = Cache::open(small(), path).unwrap();
+    assert_eq!(again.damaged, 0, "{what}: {again:?}");
+    missing
+}
+
+#[test]
+fn a_damaged_word_costs_the_item_that_it_is_part_of_and_changes_none() {
+    let path = path("word");
+    let (bytes, items, _) = damaged_soon(&path);
+    assert_eq!(missing(&path, &bytes, &items, "nothing"), 0);
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let used: Vec<usize> = (0..bytes.len()).step_by(8).filter(|at| word(*at) != 0).collect();
+    let (mut lost, mut rounds) = (0, 0);
+    for (nth, at) in used.iter().enumerate() {
+        // Of long values some words.
+        let is_value =
+            *at > 0x20000 && word(*at) == word(*at - 8).wrapping_add(0xf8f8_f8f8_f8f8_f8f8);
+        if is_value && nth % 97 != 0 {
+            continue;
+        }
+        let random = xxh3_64(&at.to_le_bytes());
+        let changes = [word(*at) ^ 1 << (random % 64), 0, random, word(used[nth / 2])];
+        for changed in &changes[..if *at < 0x30000 { 4 } else { 2 }] {
+            if *changed == word(*at) {
+                continue;
+            }
+            let mut bytes = bytes.clone();
+            bytes[*at..at + 8].copy_from_slice(&changed.to_le_bytes());
+            let what = format!("{changed:#x} for {:#x} at {at:#x}", word(*at));
+            let missing = missing(&path, &bytes, &items, &what);
+            assert!(missing <= 1, "{what}: {missing} items are missing");
+            (lost, rounds) = (lost + missing, rounds + 1);
+        }
+    }
+    println!("{rounds} words, {lost} items");
+    assert!(rounds > 500 && lost > rounds / 20, "{rounds} words, {lost} items");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn no_bit_of_a_header_or_of_what_stands_beside_it_changes_an_item_or_brings_one_back() {
+    let path = path("bits");
+    let (bytes, items, deleted) = damaged_soon(&path);
+    let place = |key: &[u8]| {
+        let end = [b"key ", key.split_at(4).1].concat();
+        bytes.windows(end.len()).position(|window| window == end).unwrap()
+    };
+    let mut rounds = 0;
+    for key in items.keys().chain(&deleted).step_by(7).chain([&deleted[0], &deleted[1]]) {
+        // The words before a key, up to six.
+        let at = place(key);
+        assert_eq!(at % 8, 0, "a key begins with a word");
+        for bit in 0..6 * 64 {
+            let mut bytes = bytes.clone();
+            bytes[at - 48 + bit / 8] ^= 1 << (bit % 8);
+            let what = format!("bit {bit} before {}", String::from_utf8_lossy(key));
+            assert!(missing(&path, &bytes, &items, &what) <= 1, "{what}");
+            rounds += 1;
+        }
+    }
+    assert!(rounds > 2000, "{rounds}");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_file_that_is_damaged_in_many_places_opens_and_what_is_left_is_right() {
+    let path = path("many");
+    let (bytes, items, _) = damaged_soon(&path);
+    for round in 0..200_u64 {
+        let mut bytes = bytes.clone();
+        for index in 0..1 << (round % 9) {
+            let random = xxh3_64(&[round, index].map(u64::to_le_bytes).concat());
+            // The superblock's two copies stay: a file without both is refused.
+            let at = 8192 + random as usize % (bytes.len() - 8200);
+            let from = xxh3_64(&random.to_le_bytes()) as usize % (bytes.len() - 8);
+            match random >> 61 {
+                0..4 => bytes[at] ^= 1 << (random >> 58 & 7),
+                4..6 => bytes.copy_within(from / 8 * 8..from / 8 * 8 + 8, at / 8 * 8),
+                6 => bytes[at / 8 * 8..][..8].fill(0xff),
+                _ => bytes[at..][..8].fill(0),
+            }
+        }
+        missing(&path, &bytes, &items, &format!("round {round}"));
+    }
     std::fs::remove_file(&path).unwrap();
 }

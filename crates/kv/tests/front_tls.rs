@@ -12,7 +12,8 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,12 @@ impl Drop for Rig {
     }
 }
 
+/// A file that only we may read.
+fn write_private(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
 impl Rig {
     fn start(name: &str) -> Rig {
         let directory =
@@ -41,7 +48,7 @@ impl Rig {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let (chain, key) = (directory.join("cert.pem"), directory.join("key.pem"));
         std::fs::write(&chain, made.cert.pem()).unwrap();
-        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        write_private(&key, &made.signing_key.serialize_pem());
         let any = Some("127.0.0.1:0".parse().unwrap());
         let tls = Some(Tls::read(&chain, &key).unwrap());
         let doors = Doors { memcached: any, resp: any, tls, ..Doors::default() };
@@ -207,11 +214,22 @@ fn wrong_files_are_named() {
     let read = |chain: &str, key: &str| {
         Tls::read(rig.file(chain).as_ref(), rig.file(key).as_ref()).unwrap_err()
     };
-    std::fs::write(rig.file("other.pem"), rcgen::KeyPair::generate().unwrap().serialize_pem())
-        .unwrap();
+    let other = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    write_private(rig.file("other.pem").as_ref(), &other);
+    let certificate = std::fs::read_to_string(rig.file("cert.pem")).unwrap();
+    write_private(rig.file("private.pem").as_ref(), &certificate);
     assert!(read("nothing", "key.pem").contains("nothing"));
     assert!(read("key.pem", "key.pem").contains("no certificate"));
-    assert!(read("cert.pem", "cert.pem").contains("no key"));
+    assert!(read("cert.pem", "private.pem").contains("no key"));
+    std::fs::write(rig.file("open.pem"), &other).unwrap();
+    let everybody = std::fs::Permissions::from_mode(0o644);
+    std::fs::set_permissions(rig.file("open.pem"), everybody).unwrap();
+    assert!(read("cert.pem", "open.pem").contains("mode 644): chmod 600"));
+    // A pipe that nobody writes to is refused at once.
+    let pipe = rig.file("pipe.pem");
+    assert!(Command::new("mkfifo").args(["-m", "600", pipe.as_ref()]).status().unwrap().success());
+    assert!(read("cert.pem", "pipe.pem").contains("not a regular file"));
+    assert!(read("pipe.pem", "key.pem").contains("not a regular file"));
     let mismatch = read("cert.pem", "other.pem");
     assert!(mismatch.contains("other.pem") && mismatch.contains("cert.pem"), "{mismatch}");
 }

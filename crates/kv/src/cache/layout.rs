@@ -9,7 +9,7 @@
 //! bucket    7 slots, {version 32 | link 32}                            one cache line
 //! item      header, [meta], [extra], [cas], [total, next], key, value  padded to 8 bytes
 //! piece     header, next, bytes of the value of an item before
-//! header    key bytes 16 | value bytes 16 | options 8 | check 24
+//! header    key bytes 16 | value bytes 16 | options 8 | check 24 (see `log.rs`)
 //! meta      expires 48 | flags 16
 //! extra     flags 32 | second of the last access 32
 //! value     of an item in another tier: its place there, its length
@@ -157,6 +157,11 @@ impl Header {
     /// The value lies in another tier: here is a reference to it.
     pub const FAR: u64 = 1 << 39;
 
+    /// Options of what is no item, or none that counts: its check is over the header alone.
+    pub const NO_ITEM: u64 = Self::PIECE | Self::RESERVED | Self::DEAD;
+    /// Options that bring words between header and key.
+    pub const WORDS: u64 = Self::META | Self::EXTRA | Self::CAS | Self::CHAINED;
+
     const OPTIONS: u64 = 0xff << 32;
     const ONE_WORD: u64 = Self::META | Self::EXTRA | Self::CAS | Self::PIECE;
 
@@ -194,7 +199,12 @@ impl Header {
     }
 
     pub fn with_check(self, check: u32) -> Header {
-        Header((self.0 & ((1 << 40) - 1)) | (u64::from(check) << 40))
+        Header(self.unchecked() | (u64::from(check) << 40))
+    }
+
+    /// All but the check.
+    pub fn unchecked(self) -> u64 {
+        self.0 & ((1 << 40) - 1)
     }
 
     /// Bytes before the key; options alone decide them.
@@ -223,6 +233,11 @@ impl Header {
         8 + 8 * u64::from((self.0 & Self::ONE_WORD & (option - 1)).count_ones())
     }
 
+    /// Where the words before the key end, links apart.
+    pub fn words_end(self) -> u64 {
+        u64::from(self.key_at()) - if self.has(Self::CHAINED) { 8 } else { 0 }
+    }
+
     /// Offset of the whole length; the link lies behind it. Only of a chained item.
     pub fn total_at(self) -> u64 {
         u64::from(self.key_at()) - 16
@@ -244,6 +259,14 @@ const KEY_AT: [u8; 32] = {
     }
     table
 };
+
+/// Adds a word to a sum, so that a change of one of its bits changes each bit of the sum by chance.
+#[inline(always)]
+pub(crate) fn mix(sum: u64, word: u64) -> u64 {
+    const ODD: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
+    let product = u128::from(sum ^ ODD[0]) * u128::from(word ^ ODD[1]);
+    (product >> 64) as u64 ^ product as u64
+}
 
 /// Expiry and small flags.
 pub(crate) fn meta_word(expires: Millis, flags: u32) -> u64 {

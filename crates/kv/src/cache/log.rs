@@ -3,8 +3,15 @@
 //!
 //! An item is found only after its last byte was written: pieces first, header and the segment's
 //! used length after that, the index slot last. Called by `partition.rs` and `evict.rs`.
+//!
+//! In memory that outlives the process every header has a check, so that one store both changes
+//! what an item is and vouches for it. That of a live item is over key and value (the *body*, which
+//! stays the same where the item is moved) and over all else that is its own (the *frame*: header,
+//! position, segment, the words before the key, all links). That of anything else (dead, a further
+//! piece, being written) is over header, position and segment. So no changed bit makes an item of
+//! what is none, and nothing of an earlier use of the unit looks like one of this use.
 
-use super::layout::{Fields, Header, Link, Pos, Slot, UNIT_BYTES, meta_word};
+use super::layout::{Fields, Header, Link, Pos, Slot, UNIT_BYTES, meta_word, mix};
 use super::partition::Partition;
 use super::segments::Stream;
 use super::{Millis, Mode};
@@ -19,6 +26,8 @@ const WHOLE_BYTES_MAX: u64 = 4096;
 const PIECE_BYTES_MIN: u32 = 256;
 /// Bytes before the value of a further piece.
 const PIECE_VALUE_AT: u32 = 16;
+/// The second of the last access of an item of an earlier process.
+pub(crate) const ACCESS_UNKNOWN: u32 = u32::MAX;
 /// Bytes that are moved at once.
 const MOVE_BYTES: usize = UNIT_BYTES as usize;
 
@@ -89,9 +98,15 @@ impl Placed {
     }
 }
 
-/// The check of an item: over key (by its hash) and value.
-pub(crate) fn check_of(hash: u64, value_hash: u64) -> u32 {
+/// What key (by its hash) and value bring to the check of an item.
+pub(crate) fn body_check(hash: u64, value_hash: u64) -> u32 {
     ((hash ^ value_hash.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32
+}
+
+/// A sum as a header has it.
+#[inline(always)]
+fn check_in(sum: u64) -> u32 {
+    (sum >> 40) as u32
 }
 
 /// The hash of a value that consists of `parts`.
@@ -135,6 +150,51 @@ impl Partition {
     #[inline(always)]
     pub(crate) fn header(&self, pos: Pos) -> Header {
         Header(self.units.load(pos.byte()))
+    }
+
+    /// The sum of a header and of where it lies.
+    #[inline(always)]
+    fn place_sum(&self, pos: Pos, header: Header) -> u64 {
+        let seq = self.segments.get(pos.unit()).seq;
+        mix(seq ^ self.seed, header.unchecked() ^ pos.0.rotate_left(40))
+    }
+
+    /// A header of [`Header::NO_ITEM`] with its check.
+    #[inline]
+    pub(crate) fn sealed(&self, pos: Pos, header: Header) -> Header {
+        match self.is_checked {
+            true => header.with_check(check_in(self.place_sum(pos, header))),
+            false => header,
+        }
+    }
+
+    /// What the frame of an item brings to its check.
+    #[inline]
+    pub(crate) fn frame_check(&self, pos: Pos, header: Header) -> u32 {
+        let sum = self.place_sum(pos, header);
+        match header.has(Header::WORDS) {
+            true => check_in(self.words_sum(pos, header, sum)),
+            false => check_in(sum),
+        }
+    }
+
+    #[inline(never)]
+    fn words_sum(&self, pos: Pos, header: Header, mut sum: u64) -> u64 {
+        for offset in (8..header.words_end()).step_by(8) {
+            let word = self.units.load(pos.byte() + offset);
+            // The second of the last access changes while the item stays.
+            let is_extra = header.has(Header::EXTRA) && offset == header.word_at(Header::EXTRA);
+            sum = mix(sum, if is_extra { word & u64::from(u32::MAX) } else { word });
+        }
+        let mut next = header.has(Header::CHAINED).then_some((pos, header));
+        // A circle of damaged links ends, too.
+        for _ in 0..=self.segments.count() {
+            let Some((pos, header)) = next else { break };
+            let link = self.link_of(pos, header);
+            sum = mix(sum, link.0);
+            next = self.follow(link);
+        }
+        sum
     }
 
     /// Finds a place for an item in a stream and writes all but its value. There have to be
@@ -218,7 +278,7 @@ impl Partition {
         self.units.copy_in(at + u64::from(header.key_at()), draft.key);
         if header.has(Header::CHAINED) {
             // Space that others may overtake: it has to be walked over until it is published.
-            self.units.store(at, header.0);
+            self.units.store(at, self.sealed(head, header).0);
             self.segments.publish(head.unit());
         }
     }
@@ -242,7 +302,7 @@ impl Partition {
             self.segments.fix(unit);
             let pos = Pos::new(unit, offset);
             self.units.store(pos.byte() + 8, 0);
-            self.units.store(pos.byte(), header.0);
+            self.units.store(pos.byte(), self.sealed(pos, header).0);
             self.segments.publish(unit);
             let piece = self.piece(pos, header);
             self.units.store(link_at, Link::new(pos, piece.seq).0);
@@ -252,9 +312,12 @@ impl Partition {
         }
     }
 
-    /// Makes a written item one that counts; its header now.
-    pub(crate) fn publish(&mut self, placed: &Placed, check: u32) {
-        let header = placed.header.set(Header::RESERVED, false).with_check(check);
+    /// Makes a written item with this body one that counts.
+    pub(crate) fn publish(&mut self, placed: &Placed, body: u32) {
+        let mut header = placed.header.set(Header::RESERVED, false);
+        if self.is_checked {
+            header = header.with_check(body ^ self.frame_check(placed.head, header));
+        }
         self.units.store(placed.head.byte(), header.0);
         self.segments.publish(placed.head.unit());
     }
@@ -273,10 +336,8 @@ impl Partition {
     /// The piece that a link leads to, if its segment is still the one that it was.
     pub(crate) fn follow(&self, link: Link) -> Option<(Pos, Header)> {
         let pos = link.pos();
-        if link == Link::NONE || !link.is_of(self.segments.get(pos.unit()).seq) {
-            return None;
-        }
-        Some((pos, self.header(pos)))
+        let is_there = self.segments.find(pos.unit()).is_some_and(|found| link.is_of(found.seq));
+        (link != Link::NONE && is_there).then(|| (pos, self.header(pos)))
     }
 
     /// All pieces of the value of an item, in order; fewer if the later ones are gone.
@@ -306,8 +367,8 @@ impl Partition {
     /// When an item was last used, if the cache keeps that, else when its segment was opened.
     pub(crate) fn used_since(&self, pos: Pos, header: Header) -> Millis {
         match self.fields(pos, header).access_s {
+            None | Some(ACCESS_UNKNOWN) => self.segments.get(pos.unit()).opened,
             Some(second) => u64::from(second) * 1000,
-            None => self.segments.get(pos.unit()).opened,
         }
     }
 
@@ -329,10 +390,15 @@ impl Partition {
     fn kill_here(&mut self, pos: Pos) {
         let mut next = Some((pos, self.header(pos)));
         while let Some((pos, header)) = next {
-            self.units.store(pos.byte(), header.set(Header::DEAD, true).0);
+            self.bury(pos, header);
             next = self.follow(self.link_of(pos, header));
             self.segments.debit(pos.unit(), header);
         }
+    }
+
+    /// Marks what lies here as dead, by one store.
+    pub(crate) fn bury(&self, pos: Pos, header: Header) {
+        self.units.store(pos.byte(), self.sealed(pos, header.set(Header::DEAD, true)).0);
     }
 
     pub(crate) fn key_of(&self, pos: Pos, header: Header, key: &mut Vec<u8>) {
@@ -374,7 +440,12 @@ impl Partition {
         stream: (Stream, u8),
         now: Millis,
     ) -> Pos {
-        let (from, check) = (slot.pos(), self.header(slot.pos()).check());
+        let (from, before) = (slot.pos(), self.header(slot.pos()));
+        // As it was: what was damaged meanwhile is not vouched for anew.
+        let body = match self.is_checked {
+            true => before.check() ^ self.frame_check(from, before),
+            false => 0,
+        };
         let placed = self.place(draft, stream, now);
         let mut buffer = std::mem::take(&mut self.move_buffer);
         let mut offset = 0;
@@ -386,7 +457,7 @@ impl Partition {
         }
         self.move_buffer = buffer;
         assert_eq!(offset, draft.value_bytes, "a live item has all its pieces");
-        self.publish(&placed, check);
+        self.publish(&placed, body);
         self.index.repoint(draft.hash, slot_at, slot.with_pos(placed.head));
         self.kill_here(from);
         placed.head

@@ -63,6 +63,7 @@ use partition::{Partition, UNITS_MIN};
 use rackpool_core::seam::Mem;
 use rackpool_hw::numa::Placement;
 use rackpool_hw::window::{Bare, Window};
+use recover::OpenedFile;
 use std::cell::Cell;
 use std::fs::File;
 use std::path::Path;
@@ -324,8 +325,9 @@ impl Cache {
     ) -> Result<(Cache, Recovered)> {
         let (mut options, units) = options.checked()?;
         let each = Partition::window_bytes(units);
-        let (file, window, is_new) = recover::open_file(path, &mut options, units)?;
-        let mut recovered = Recovered::default();
+        let OpenedFile { file, window, is_new, damaged } =
+            recover::open_file(path, &mut options, units)?;
+        let mut recovered = Recovered { damaged, ..Recovered::default() };
         let mut partitions = Vec::with_capacity(options.partitions as usize);
         for index in 0..u64::from(options.partitions) {
             let part = window.slice(recover::SUPERBLOCK_BYTES + index * each, each);

@@ -9,7 +9,7 @@ use super::evict::Round;
 use super::index::{Index, Room, Shape, next_of, probe};
 use super::item::Item;
 use super::layout::{Fields, Header, Pos, Slot, UNIT_BYTES, UNIT_SHIFT, tag_in_slot, tag_of};
-use super::log::{Draft, Placed, check_of, hash_of};
+use super::log::{Draft, Placed, body_check, hash_of};
 use super::policy::{Policy, PolicyState};
 use super::segments::{Kind, Segment, Segments, Stream, TABLE_ENTRY_BYTES};
 use super::stats::Stats;
@@ -82,7 +82,7 @@ pub(crate) struct Partition {
     pub key_buffer: Vec<u8>,
     pub move_buffer: Vec<u8>,
     /// Whether items carry a check: only memory that outlives the process needs it.
-    is_checked: bool,
+    pub is_checked: bool,
     /// Changes whenever entries may have moved without the caller's doing.
     pub disturbances: u64,
     max_value: u64,
@@ -360,8 +360,8 @@ impl Partition {
             placed.write(&self.units, offset, part);
             offset += part.len() as u64;
         }
-        let check = if self.is_checked { check_of(draft.hash, hash_of(parts)) } else { 0 };
-        self.publish(&placed, check);
+        let body = if self.is_checked { body_check(draft.hash, hash_of(parts)) } else { 0 };
+        self.publish(&placed, body);
         *found = Some(self.enter(draft.hash, room, before, placed.head));
         Ok(())
     }
@@ -389,7 +389,7 @@ impl Partition {
             self.segments.pins.pin(piece.unit);
         }
         // The header says how long it is, for whoever walks over it.
-        self.units.store(placed.head.byte(), placed.header.0);
+        self.units.store(placed.head.byte(), self.sealed(placed.head, placed.header).0);
         self.segments.publish(placed.head.unit());
         Ok(placed)
     }
@@ -410,8 +410,8 @@ impl Partition {
             return Err(Error::Evicted { bytes: draft.value_bytes });
         }
         let room = self.entry_room(draft, found)?;
-        let check = if self.is_checked { check_of(draft.hash, value_hash) } else { 0 };
-        self.publish(placed, check);
+        let body = if self.is_checked { body_check(draft.hash, value_hash) } else { 0 };
+        self.publish(placed, body);
         Ok(self.enter(draft.hash, room, found, placed.head))
     }
 

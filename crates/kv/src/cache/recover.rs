@@ -2,22 +2,28 @@
 //!
 //! Only the log counts: a segment's used length covers whole items alone, and every item that was
 //! replaced, removed or evicted is marked dead before the call that did it returns. So the index
-//! is made anew from the items that are not dead, oldest segment first, each verified by its
-//! check; of two with the same key (a kill between writing the new and marking the old one) the
-//! later one counts. Called by `mod.rs`.
+//! is made anew from the items that are not dead, oldest segment first; of two with the same key
+//! (a kill between writing the new and marking the old one) the later one counts. Called by
+//! `mod.rs`.
+//!
+//! No word of the file is believed without its check (`log.rs`, `segments.rs`). The superblock is
+//! there twice; what is damaged elsewhere costs the items that it is part of.
 
 use super::Options;
 use super::error::{Error, Result};
-use super::layout::{Header, Pos, UNIT_BYTES};
-use super::log::check_of;
+use super::layout::{Header, Pos, UNIT_BYTES, mix};
+use super::log::{ACCESS_UNKNOWN, body_check};
 use super::partition::Partition;
 use super::policy::Policy;
-use super::segments::{Segments, TABLE_ENTRY_BYTES};
+use super::segments::{Adopted, Segments, TABLE_ENTRY_BYTES};
 use super::tier::Shelf;
 use rackpool_core::seam::Mem;
+use rackpool_hw::files;
 use rackpool_hw::window::Window;
-use std::fs::{File, OpenOptions};
+use rustix::fs::OFlags;
+use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
@@ -25,11 +31,17 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 /// Bytes before the partitions.
 pub(super) const SUPERBLOCK_BYTES: u64 = UNIT_BYTES as u64;
 /// Says what the file is, and by its last byte the version of all layouts.
-const MAGIC: u64 = u64::from_be_bytes(*b"rpcache\x01");
+const MAGIC: u64 = u64::from_be_bytes(*b"rpcache\x02");
+/// Its part that all versions share.
+const MAGIC_MASK: u64 = !0xff;
+/// Where the superblock lies, and once more: on pages of their own.
+const COPIES_AT: [u64; 2] = [0, 4096];
 /// What the words of the superblock are.
 const NAMES: [&str; SUPERBLOCK_WORDS] =
     ["partitions", "units", "seed", "policy", "keeps_access or is_lossy", "memory"];
 const SUPERBLOCK_WORDS: usize = 6;
+/// Where the check of the superblock lies in it.
+const CHECK_AT: u64 = 8 + 8 * SUPERBLOCK_WORDS as u64;
 /// The word that a file keeps whatever the options say.
 const SEED: usize = 2;
 
@@ -43,6 +55,9 @@ pub struct Recovered {
     /// Items that were dropped: their check failed, pieces were missing, or they were being
     /// written when the process ended.
     pub lost: u64,
+    /// Places whose check failed. Each costs the item that lies there, or nothing where the file
+    /// says the same twice, or where what lies there was dead.
+    pub damaged: u64,
 }
 
 /// What has to be alike in the file and in the options.
@@ -59,61 +74,114 @@ fn superblock(options: &Options, units: u64) -> [u64; SUPERBLOCK_WORDS] {
     [partitions, units, options.seed, policy, switches, options.memory]
 }
 
-/// The file, locked and mapped, and whether it is new. The seed becomes that of the file.
-pub(super) fn open_file(
-    path: &Path,
-    options: &mut Options,
-    units: u64,
-) -> Result<(File, Window, bool)> {
+/// The file, locked and mapped.
+pub(super) struct OpenedFile {
+    pub file: File,
+    pub window: Window,
+    /// Whether nothing is in it yet.
+    pub is_new: bool,
+    /// Copies of the superblock that were damaged.
+    pub damaged: u64,
+}
+
+/// The words of a copy of the superblock, if its check holds.
+fn read_superblock(window: &Window, at: u64) -> Option<[u64; SUPERBLOCK_WORDS]> {
+    let mut words = [0; SUPERBLOCK_WORDS];
+    (0..).zip(&mut words).for_each(|(index, word)| *word = window.load(at + 8 + 8 * index));
+    let check = window.load(at + CHECK_AT);
+    (window.load(at) == MAGIC && check == superblock_check(&words)).then_some(words)
+}
+
+/// Writes both copies of the superblock, the magic last.
+fn write_superblock(window: &Window, words: &[u64; SUPERBLOCK_WORDS]) {
+    for at in COPIES_AT {
+        (0..).zip(words).for_each(|(index, word)| window.store(at + 8 + 8 * index, *word));
+        window.store(at + CHECK_AT, superblock_check(words));
+        window.store(at, MAGIC);
+    }
+}
+
+fn superblock_check(words: &[u64; SUPERBLOCK_WORDS]) -> u64 {
+    words.iter().fold(MAGIC, |sum, word| mix(sum, *word))
+}
+
+/// Opens the file and checks that it is of these options. The seed becomes that of the file.
+pub(super) fn open_file(path: &Path, options: &mut Options, units: u64) -> Result<OpenedFile> {
     let failed = |what: &str| {
         let what = format!("{what} {}", path.display());
         move |source| Error::Io { what, source }
     };
-    let corrupt = |reason: &str| {
-        let (path, reason) = (path.display().to_string(), reason.to_owned());
-        Error::Corrupt { path, reason }
-    };
-    let mut how = OpenOptions::new();
-    how.read(true).write(true).create(true).truncate(false);
-    let file = how.open(path).map_err(failed("opening"))?;
-    file.try_lock().map_err(|error| failed("locking")(error.into()))?;
+    let corrupt = |reason: String| Error::Corrupt { path: path.display().to_string(), reason };
+    let file = files::open_private_linked(path, OFlags::RDWR | OFlags::CREATE);
+    let file = File::from(file.map_err(failed("opening"))?);
+    files::lock(&file).map_err(failed("locking"))?;
+    let found_bytes = file.metadata().map_err(failed("looking at"))?.len();
+    check_version(&file, found_bytes).map_err(&corrupt)?;
     let partitions = u64::from(options.partitions);
     let bytes = SUPERBLOCK_BYTES + Partition::window_bytes(units) * partitions;
-    let found_bytes = file.metadata().map_err(failed("looking at"))?.len();
     if found_bytes != 0 && found_bytes != bytes {
-        let reason = format!("{found_bytes} bytes, not the {bytes} of these options");
-        return Err(corrupt(&reason));
+        return Err(corrupt(format!("{found_bytes} bytes, not the {bytes} of these options")));
     }
     let window = match &options.placement {
         Some(placement) => placement.file(file.as_fd(), bytes)?,
         None => Window::of_file(file.as_fd(), bytes).map_err(failed("mapping"))?,
     };
     let words = superblock(options, units);
-    let at = |index: usize| 8 + 8 * index as u64;
-    match window.load(0) {
-        MAGIC => {
-            let differs = |index: &usize| window.load(at(*index)) != words[*index];
-            let other = (0..SUPERBLOCK_WORDS).filter(|index| *index != SEED).find(differs);
-            if let Some(index) = other {
-                let (found, name) = (window.load(at(index)), NAMES[index]);
-                let wanted = words[index];
-                return Err(corrupt(&format!("it was made with {name} {found}, not {wanted}")));
-            }
-            options.seed = window.load(at(SEED));
-            Ok((file, window, false))
+    let copies = COPIES_AT.map(|at| read_superblock(&window, at));
+    if let Some(found) = copies.into_iter().flatten().next() {
+        let differs = |index: &usize| found[*index] != words[*index];
+        let other = (0..SUPERBLOCK_WORDS).filter(|index| *index != SEED).find(differs);
+        if let Some(index) = other {
+            let (found, name, wanted) = (found[index], NAMES[index], words[index]);
+            return Err(corrupt(format!("it was made with {name} {found}, not {wanted}")));
         }
-        0 => {
-            (0..SUPERBLOCK_WORDS).for_each(|index| window.store(at(index), words[index]));
-            for index in 0..partitions {
-                // Before the magic: whoever dies in between leaves a file that is new.
-                let table = SUPERBLOCK_BYTES + index * Partition::window_bytes(units);
-                window.zero(table, units * TABLE_ENTRY_BYTES);
-            }
-            window.store(0, MAGIC);
-            Ok((file, window, true))
-        }
-        _ => Err(corrupt("it begins with other bytes")),
+        options.seed = found[SEED];
+        let damaged = copies.iter().filter(|copy| copy.is_none()).count() as u64;
+        write_superblock(&window, &found);
+        return Ok(OpenedFile { file, window, is_new: false, damaged });
     }
+    if COPIES_AT.iter().any(|at| window.load(*at) != 0) {
+        let what = "it begins with other bytes, or both copies of its first words are damaged";
+        return Err(corrupt(what.into()));
+    }
+    for index in 0..partitions {
+        // Before the magic: whoever dies in between leaves a file that is new.
+        let table = SUPERBLOCK_BYTES + index * Partition::window_bytes(units);
+        window.zero(table, units * TABLE_ENTRY_BYTES);
+    }
+    write_superblock(&window, &words);
+    Ok(OpenedFile { file, window, is_new: true, damaged: 0 })
+}
+
+/// Refuses the files of other versions.
+fn check_version(file: &File, found_bytes: u64) -> Result<(), String> {
+    let mut magics = [0; COPIES_AT.len()];
+    for (magic, at) in magics.iter_mut().zip(COPIES_AT) {
+        let mut bytes = [0; 8];
+        if at < found_bytes {
+            file.read_exact_at(&mut bytes, at).map_err(|error| error.to_string())?;
+        }
+        *magic = u64::from_ne_bytes(bytes);
+    }
+    let is_ours = |magic: &u64| magic & MAGIC_MASK == MAGIC & MAGIC_MASK;
+    match magics.iter().find(|magic| is_ours(magic)) {
+        Some(other) if !magics.contains(&MAGIC) => Err(format!(
+            "it is of format {}, of another version of rackpool, and this one has format {}",
+            other & !MAGIC_MASK,
+            MAGIC & !MAGIC_MASK
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What lies at a place of a segment.
+enum Found {
+    /// An item that counts from now on, or what is walked over: dead, or a further piece.
+    Whole,
+    /// What was being written when the process ended, or has lost its value: it is dead now.
+    Lost,
+    /// Nothing that can be told apart.
+    Damaged,
 }
 
 impl Partition {
@@ -126,19 +194,16 @@ impl Partition {
         recovered: &mut Recovered,
     ) -> Partition {
         let (table, units_window) = Partition::parts(window, units);
-        let (segments, found) = Segments::adopt(table, units_window.clone());
+        let (segments, found, damaged) = Segments::adopt(table, units_window.clone());
+        recovered.damaged += damaged;
         let mut partition = Partition::with(segments, units_window, options, true);
         partition.shelf = shelf;
         partition.is_recovering = true;
-        for unit in &found {
-            partition.recover_segment(*unit, recovered);
-        }
+        let ends: Vec<u32> =
+            found.iter().map(|adopted| partition.recover_segment(*adopted, recovered)).collect();
         partition.is_recovering = false;
-        for unit in found {
-            let segment = partition.segments.get(unit);
-            if segment.seq != 0 && segment.live == 0 {
-                partition.segments.release(unit);
-            }
+        for (adopted, end) in found.iter().zip(ends) {
+            partition.segments.settle(adopted.unit, end);
         }
         recovered.items += partition.index.items();
         recovered.bytes += partition.segments.live_bytes();
@@ -146,95 +211,165 @@ impl Partition {
         partition
     }
 
-    fn recover_segment(&mut self, unit: u32, recovered: &mut Recovered) {
-        let used = self.segments.get(unit).used;
-        let mut offset = 0;
-        while offset < used {
+    /// Goes over a segment; where its last item ends. What no check vouches for becomes dead space,
+    /// up to the next place that one does: damage costs no neighbours, whatever length it says.
+    fn recover_segment(&mut self, adopted: Adopted, recovered: &mut Recovered) -> u32 {
+        let Adopted { unit, used } = adopted;
+        let limit = used.unwrap_or(UNIT_BYTES);
+        let (mut offset, mut end, mut gap) = (0, 0, None);
+        while offset < limit {
             let pos = Pos::new(unit, offset);
             let header = self.header(pos);
-            if header.bytes() > used - offset {
-                // Not the end of an item: what follows cannot be read.
-                recovered.lost += 1;
-                return;
-            }
-            offset += header.bytes();
-            if header.has(Header::PIECE | Header::CHAINED) {
-                self.segments.fix(unit);
-            }
-            if header.has(Header::DEAD | Header::PIECE) {
+            let found = match header.bytes() <= limit - offset {
+                true => self.recover_at(pos, header),
+                false => Found::Damaged,
+            };
+            if let Found::Damaged = found {
+                let (_, next) = gap.get_or_insert((offset, offset));
+                if *next == offset {
+                    // Where the one before ends, if that is true, another one is damaged.
+                    *next += header.bytes();
+                    recovered.lost += 1;
+                    recovered.damaged += 1;
+                }
+                offset += 8;
                 continue;
             }
-            if header.has(Header::RESERVED) || !self.recover_item(pos, header) {
-                self.units.store(pos.byte(), header.set(Header::DEAD, true).0);
+            if let Found::Lost = found {
                 recovered.lost += 1;
             }
+            if let Some((start, _)) = gap.take() {
+                self.fill(unit, start, offset);
+            }
+            offset += header.bytes();
+            end = offset;
         }
+        if used.is_none() {
+            // How far it was written is not known: what is behind the last item was not.
+            return end;
+        }
+        if let Some((start, _)) = gap {
+            self.fill(unit, start, limit);
+        }
+        limit
     }
 
-    /// Enters an item if all of it is there.
-    fn recover_item(&mut self, pos: Pos, header: Header) -> bool {
-        let mut key = Vec::new();
+    /// Makes dead space of what is damaged.
+    fn fill(&mut self, unit: u32, start: u32, end: u32) {
+        self.bury(Pos::new(unit, start), Header::new(0, end - start - 8, 0));
+    }
+
+    /// Enters the item that lies here, if one does.
+    fn recover_at(&mut self, pos: Pos, header: Header) -> Found {
+        if header.has(Header::NO_ITEM) {
+            if self.sealed(pos, header) != header {
+                return Found::Damaged;
+            }
+            if header.has(Header::PIECE) {
+                self.segments.fix(pos.unit());
+            }
+            if header.has(Header::DEAD | Header::PIECE) {
+                return Found::Whole;
+            }
+            self.bury(pos, header);
+            return Found::Lost;
+        }
+        let mut key = std::mem::take(&mut self.key_buffer);
         self.key_of(pos, header, &mut key);
-        let hash = xxh3_64_with_seed(&key, self.seed);
-        let Some(value_hash) = self.whole_value(pos, header) else { return false };
-        if key.is_empty() || check_of(hash, value_hash) != header.check() {
-            return false;
+        let found = self.recover_item(pos, header, &key);
+        self.key_buffer = key;
+        found
+    }
+
+    fn recover_item(&mut self, pos: Pos, header: Header, key: &[u8]) -> Found {
+        if key.is_empty() {
+            return Found::Damaged;
+        }
+        let hash = xxh3_64_with_seed(key, self.seed);
+        let Some(value_hash) = self.whole_value(pos, header) else { return Found::Damaged };
+        if body_check(hash, value_hash) ^ self.frame_check(pos, header) != header.check() {
+            return Found::Damaged;
         }
         let far = if header.has(Header::FAR) {
-            // What lay in a tier that does not keep it went with its process.
-            let Some(value) = self.adopt_far(pos, header) else { return false };
+            let Some(value) = self.adopt_far(pos, header) else {
+                // What lay in a tier that does not keep it went with its process.
+                self.bury(pos, header);
+                return Found::Lost;
+            };
             Some(value)
         } else {
             None
         };
+        self.forget_access(pos, header);
+        let expires = self.fields(pos, header).expires;
         let mut next = Some((pos, header));
         while let Some((pos, header)) = next {
+            if header.has(Header::CHAINED) {
+                self.segments.fix(pos.unit());
+            }
             self.segments.credit(pos.unit(), header);
+            self.segments.prolong(pos.unit(), expires);
             next = self.follow(self.link_of(pos, header));
         }
-        if self.enter_recovered(hash, &key, pos, 0) {
-            if let Some(value) = far {
-                self.shelve(hash, Arc::new(value));
-            }
-            return true;
+        if !self.enter_recovered(hash, key, pos, 0) {
+            self.kill(pos);
+            return Found::Lost;
         }
-        self.kill(pos);
-        false
+        if let Some(value) = far {
+            self.shelve(hash, Arc::new(value));
+        }
+        Found::Whole
+    }
+
+    /// No check covers when an item was last used, since it changes by itself: it counts from when
+    /// the item was written.
+    fn forget_access(&self, pos: Pos, header: Header) {
+        if self.keeps_access && header.has(Header::EXTRA) {
+            let at = pos.byte() + header.word_at(Header::EXTRA);
+            self.units.store(at, self.units.load(at) | u64::from(ACCESS_UNKNOWN) << 32);
+        }
     }
 
     /// The hash of a value, if all its pieces are there.
-    fn whole_value(&self, pos: Pos, header: Header) -> Option<u64> {
-        let mut buffer = Vec::new();
-        if !header.has(Header::CHAINED) {
-            let at = pos.byte() + u64::from(header.value_at());
-            self.units.append_to(at, u64::from(header.value_bytes()), &mut buffer);
-            return Some(xxh3_64(&buffer));
-        }
+    fn whole_value(&mut self, pos: Pos, header: Header) -> Option<u64> {
+        let mut buffer = std::mem::take(&mut self.move_buffer);
+        let hash = match header.has(Header::CHAINED) {
+            true => self.chained_value(pos, header, &mut buffer),
+            false => {
+                self.read_piece(pos, header, &mut buffer);
+                Some(xxh3_64(&buffer))
+            }
+        };
+        self.move_buffer = buffer;
+        hash
+    }
+
+    fn chained_value(&self, pos: Pos, header: Header, buffer: &mut Vec<u8>) -> Option<u64> {
         let total = self.value_bytes(pos, header);
         let mut state = Xxh3::new();
         let (mut bytes, mut next) = (0, Some((pos, header)));
-        while let Some((pos, header)) = next {
-            let is_first = bytes == 0;
+        // A circle of damaged links ends, too: no two pieces of an item lie in one unit.
+        for _ in 0..self.segments.count() {
+            let Some((pos, header)) = next else { break };
             let end = u64::from(pos.offset()) + u64::from(header.bytes());
-            if header.has(Header::DEAD)
-                || header.has(Header::PIECE) == is_first
-                || end > u64::from(self.segments.get(pos.unit()).used)
-            {
+            let is_piece = bytes == 0
+                || (header.has(Header::PIECE)
+                    && !header.has(Header::DEAD)
+                    && self.sealed(pos, header) == header);
+            if !is_piece || end > u64::from(self.segments.get(pos.unit()).used) {
                 return None;
             }
-            buffer.clear();
-            let at = pos.byte() + u64::from(header.value_at());
-            self.units.append_to(at, u64::from(header.value_bytes()), &mut buffer);
-            state.update(&buffer);
+            self.read_piece(pos, header, buffer);
+            state.update(buffer);
             bytes += u64::from(header.value_bytes());
-            // Every piece has bytes, so that a circle ends, too.
-            if header.value_bytes() == 0 || bytes > total {
-                return None;
-            }
-            let link = self.link_of(pos, header);
-            let is_inside = (link.pos().unit() as usize) < self.segments.count();
-            next = if is_inside { self.follow(link) } else { None };
+            next = self.follow(self.link_of(pos, header));
         }
-        (bytes == total).then(|| state.digest())
+        (bytes == total && next.is_none()).then(|| state.digest())
+    }
+
+    fn read_piece(&self, pos: Pos, header: Header, buffer: &mut Vec<u8>) {
+        buffer.clear();
+        let at = pos.byte() + u64::from(header.value_at());
+        self.units.append_to(at, u64::from(header.value_bytes()), buffer);
     }
 }

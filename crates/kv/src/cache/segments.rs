@@ -8,13 +8,22 @@
 //! segments are in the order in which they were opened, so that a further piece of an item never
 //! leaves before its head. `log.rs` and `evict.rs` work on it.
 //!
-//! A segment's entry in the table, four words: sequence number (0 = no segment), {used 32 | queue
-//! 8 | class 8}, latest expiry, time of opening. Used is stored after the item that it covers. Unit
-//! 0 is no segment; the second word of its entry is the sequence number that comes next, so that a
+//! A segment's entry in the table, four words, each with check bits of its own:
+//!
+//! ```text
+//! sequence number 50 | check 14                  0 = no segment
+//! used 20 | queue 4 | class 8 | check 32         stored after the item that it covers
+//! sequence number 50 | check 14                  once more
+//! time of opening 50 | check 14
+//! ```
+//!
+//! The first word is stored before the third when a segment is opened, and taken back after it: a
+//! segment is there if one of the two says so, and a damaged word costs nothing. Unit 0 is no
+//! segment; second and third word of its entry are the sequence number that comes next, so that a
 //! later process gives none twice, and no cas.
 
 use super::Millis;
-use super::layout::{Header, UNIT_BYTES, UNIT_SHIFT};
+use super::layout::{Header, UNIT_BYTES, UNIT_SHIFT, mix};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use std::collections::BTreeSet;
@@ -33,10 +42,18 @@ pub(crate) const CLASSES: usize = 9;
 const CLASS_UNITS_MIN: usize = 128;
 /// Remaining life of the first class that ends.
 const CLASS_MS_MIN: u64 = 16_000;
-/// Where the next sequence number lies in the table.
-const NEXT_SEQ_AT: u64 = 8;
+/// Where the next sequence number lies in the table, twice.
+const NEXT_SEQ_AT: [u64; 2] = [8, 16];
+/// Bits of a word of the table that are not its check.
+const GUARDED_BITS: u32 = 50;
 /// Above all sequence numbers: a cas has 13 bits more.
-const SEQ_LIMIT: u64 = 1 << 50;
+const SEQ_LIMIT: u64 = 1 << GUARDED_BITS;
+/// Where queue and class begin in a segment's second word, behind what is used.
+const QUEUE_SHIFT: u32 = 20;
+const CLASS_SHIFT: u32 = 24;
+/// Sequence numbers that are left out if both words with the next one are damaged: more than any
+/// process has given since the youngest segment that is left was opened.
+const SEQ_LEAP: u64 = 1 << 32;
 /// No unit.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -55,6 +72,43 @@ impl Stream {
     fn queue(self) -> u8 {
         u8::from(self == Stream::Main)
     }
+}
+
+/// A number with its check, for this place in the table.
+fn guard(at: u64, value: u64) -> u64 {
+    value | (mix(at, value) >> GUARDED_BITS << GUARDED_BITS)
+}
+
+/// The number of a word of the table, if its check holds.
+fn guarded(at: u64, word: u64) -> Option<u64> {
+    let value = word & (SEQ_LIMIT - 1);
+    (guard(at, value) == word).then_some(value)
+}
+
+/// A segment's second word.
+fn state_word(at: u64, seq: u64, (used, queue, class): (u32, u8, u8)) -> u64 {
+    let state = used | u32::from(queue) << QUEUE_SHIFT | u32::from(class) << CLASS_SHIFT;
+    u64::from(state) | (mix(seq, at << 32 | u64::from(state)) >> 32 << 32)
+}
+
+/// Used, queue and class by a segment's second word, if its check holds.
+fn state_in(at: u64, seq: u64, word: u64) -> Option<(u32, u8, u8)> {
+    let low = word as u32;
+    let used = low & ((1 << QUEUE_SHIFT) - 1);
+    let state = (used, (low >> QUEUE_SHIFT) as u8 & 0xf, (low >> CLASS_SHIFT) as u8);
+    let is_sane = used <= UNIT_BYTES
+        && used.is_multiple_of(8)
+        && usize::from(state.1) < QUEUES
+        && usize::from(state.2) < CLASSES;
+    (is_sane && state_word(at, seq, state) == word).then_some(state)
+}
+
+/// A segment that an earlier process has left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Adopted {
+    pub unit: u32,
+    /// How far it was written, if that is known.
+    pub used: Option<u32>,
 }
 
 /// What a unit is.
@@ -237,42 +291,97 @@ impl Segments {
         }
     }
 
-    /// The segments that an earlier process left in the table, oldest first, all sealed and
-    /// without live items; units that are none are free.
-    pub fn adopt(table: Window, units: Window) -> (Segments, Vec<u32>) {
+    /// The segments that an earlier process left in the table, oldest first, all leaving and
+    /// without live items until they are [`Segments::settle`]d; units that are none are free. And
+    /// how many words of the table were damaged.
+    pub fn adopt(table: Window, units: Window) -> (Segments, Vec<Adopted>, u64) {
         let mut segments = Segments::new(table, units);
-        let mut found = Vec::new();
-        for unit in 0..segments.of.len() as u32 {
+        let (mut found, mut damaged) = (Vec::new(), 0);
+        for unit in 1..segments.of.len() as u32 {
             let at = u64::from(unit) * TABLE_ENTRY_BYTES;
-            let [seq, word, expires_max, opened] =
-                [0, 8, 16, 24].map(|offset| segments.table.load(at + offset));
-            let (used, queue, class) = (word as u32, (word >> 32) as u8, (word >> 40) as u8);
-            let is_sane = seq < SEQ_LIMIT
-                && used <= UNIT_BYTES
-                && used.is_multiple_of(8)
-                && usize::from(queue) < QUEUES
-                && usize::from(class) < CLASSES;
-            if seq == 0 || unit == 0 || !is_sane {
-                segments.table.store(at, 0);
-                continue;
+            let (segment, used, damaged_words) = segments.read_entry(at);
+            damaged += damaged_words;
+            match segment {
+                Some(segment) => {
+                    found.push((segment.seq, Adopted { unit, used }));
+                    segments.of[unit as usize] = segment;
+                }
+                None => segments.erase_entry(unit),
             }
-            let kind = Kind::Sealed;
-            segments.of[unit as usize] =
-                Segment { seq, kind, queue, class, used, expires_max, opened, ..UNUSED };
-            found.push((seq, unit));
         }
         segments.free.retain(|unit| segments.of[*unit as usize].seq == 0);
-        found.sort_unstable();
-        let noted = Some(segments.table.load(NEXT_SEQ_AT)).filter(|seq| *seq < SEQ_LIMIT);
-        segments.next_seq = found.last().map_or(1, |(seq, _)| seq + 1).max(noted.unwrap_or(1));
-        for (_, unit) in &found {
-            segments.link(*unit, NONE);
-            let expires_max = segments.of[*unit as usize].expires_max;
-            if expires_max != Millis::MAX {
-                segments.expiring.insert((expires_max, *unit));
-            }
+        found.sort_unstable_by_key(|(seq, _)| *seq);
+        let behind = found.last().map_or(1, |(seq, _)| seq + 1);
+        let words = NEXT_SEQ_AT.map(|at| (at, segments.table.load(at)));
+        let is_wrong = |(at, word): &&(u64, u64)| *word != 0 && guarded(*at, *word).is_none();
+        damaged += words.iter().filter(is_wrong).count() as u64;
+        let noted = words.iter().filter_map(|(at, word)| guarded(*at, *word)).max();
+        let next = noted.unwrap_or(behind + SEQ_LEAP);
+        segments.next_seq = next.max(behind);
+        segments.note_seq();
+        for (_, adopted) in &found {
+            segments.link(adopted.unit, NONE);
         }
-        (segments, found.into_iter().map(|(_, unit)| unit).collect())
+        (segments, found.into_iter().map(|(_, adopted)| adopted).collect(), damaged)
+    }
+
+    /// The segment by its entry in the table, how far it was written if that is known, and how many
+    /// of its words are damaged.
+    fn read_entry(&self, at: u64) -> (Option<Segment>, Option<u32>, u64) {
+        let [first, state, second, opened] = [0, 8, 16, 24].map(|of| self.table.load(at + of));
+        let seqs = [(at, first), (at + 16, second)].map(|(at, word)| guarded(at, word));
+        // No process leaves the second one alone.
+        let is_wrong = |index: usize, word: u64| u64::from(seqs[index].is_none() && word != 0);
+        let mut damaged = is_wrong(0, first) + is_wrong(1, second);
+        let seqs = seqs.map(|seq| seq.filter(|seq| *seq != 0));
+        // If both seem to be right and differ, the one that vouches for the rest is.
+        let known = |seq: &u64| state_in(at + 8, *seq, state).is_some();
+        let mut both = seqs.into_iter().flatten();
+        let Some(seq) = both.clone().find(known).or_else(|| both.next()) else {
+            return (None, None, damaged);
+        };
+        damaged += u64::from(first == 0);
+        let state = state_in(at + 8, seq, state);
+        let opened = guarded(at + 24, opened);
+        damaged += u64::from(state.is_none()) + u64::from(opened.is_none());
+        let (used, queue, class) = state.unwrap_or((UNIT_BYTES, 0, 0));
+        // Of one whose time is not known nobody is told that it was idle.
+        let opened = opened.unwrap_or(Millis::MAX);
+        let kind = Kind::Leaving;
+        let segment = Segment { seq, kind, queue, class, used, opened, ..UNUSED };
+        (Some(segment), state.map(|(used, ..)| used), damaged)
+    }
+
+    /// All items of an adopted segment are known, which end at `used`: from now on it is a sealed
+    /// one like others, or gone if nothing lives in it. Its entry in the table is whole again.
+    pub fn settle(&mut self, unit: u32, used: u32) {
+        let segment = &mut self.of[unit as usize];
+        segment.used = used;
+        if segment.live == 0 {
+            return self.release(unit);
+        }
+        segment.kind = Kind::Sealed;
+        if segment.expires_max != Millis::MAX {
+            self.expiring.insert((segment.expires_max, unit));
+        }
+        self.write_entry(unit);
+    }
+
+    /// Enters a segment in the table, the sequence numbers last.
+    fn write_entry(&self, unit: u32) {
+        let (at, segment) = (u64::from(unit) * TABLE_ENTRY_BYTES, self.get(unit));
+        self.publish(unit);
+        let opened = segment.opened & (SEQ_LIMIT - 1);
+        self.table.store(at + 24, guard(at + 24, opened));
+        self.table.store(at, guard(at, segment.seq));
+        self.table.store(at + 16, guard(at + 16, segment.seq));
+    }
+
+    /// Takes a segment out of the table, the first word last.
+    fn erase_entry(&self, unit: u32) {
+        let at = u64::from(unit) * TABLE_ENTRY_BYTES;
+        self.table.store(at + 16, 0);
+        self.table.store(at, 0);
     }
 
     /// This piece of a segment lives.
@@ -283,6 +392,13 @@ impl Segments {
         segment.payload += payload;
         self.live_bytes += u64::from(bytes);
         self.payload_bytes += u64::from(payload);
+    }
+
+    /// Something in the segment lives until then; 0 = for ever.
+    pub fn prolong(&mut self, unit: u32, expires: Millis) {
+        let segment = &mut self.of[unit as usize];
+        let expires = if expires == 0 { Millis::MAX } else { expires };
+        segment.expires_max = segment.expires_max.max(expires);
     }
 
     pub fn count(&self) -> usize {
@@ -296,8 +412,17 @@ impl Segments {
 
     fn take_seq(&mut self) -> u64 {
         self.next_seq += 1;
-        self.table.store(NEXT_SEQ_AT, self.next_seq);
+        self.note_seq();
         self.next_seq - 1
+    }
+
+    fn note_seq(&self) {
+        NEXT_SEQ_AT.iter().for_each(|at| self.table.store(*at, guard(*at, self.next_seq)));
+    }
+
+    /// A unit, if there is one of this number.
+    pub fn find(&self, unit: u32) -> Option<&Segment> {
+        self.of.get(unit as usize)
     }
 
     pub fn get(&self, unit: u32) -> &Segment {
@@ -375,10 +500,7 @@ impl Segments {
             Segment { seq, kind: Kind::Active, queue, class, opened: now, ..UNUSED };
         self.link(unit, if stream == Stream::InPlace { self.hand } else { NONE });
         self.active[stream as usize][class as usize] = unit;
-        self.publish(unit);
-        let at = u64::from(unit) * TABLE_ENTRY_BYTES;
-        self.table.store(at + 24, now);
-        self.table.store(at, seq);
+        self.write_entry(unit);
         Some(unit)
     }
 
@@ -405,8 +527,7 @@ impl Segments {
         let (offset, bytes) = (segment.used, header.bytes());
         assert!(bytes <= UNIT_BYTES - offset, "an item ends in its segment");
         segment.used += bytes;
-        let expires = if expires == 0 { Millis::MAX } else { expires };
-        segment.expires_max = segment.expires_max.max(expires);
+        self.prolong(unit, expires);
         offset
     }
 
@@ -414,12 +535,9 @@ impl Segments {
     #[inline]
     pub fn publish(&self, unit: u32) {
         let segment = &self.of[unit as usize];
-        let at = u64::from(unit) * TABLE_ENTRY_BYTES;
-        let word = u64::from(segment.used)
-            | (u64::from(segment.queue) << 32)
-            | (u64::from(segment.class) << 40);
-        self.table.store(at + 8, word);
-        self.table.store(at + 16, segment.expires_max);
+        let at = u64::from(unit) * TABLE_ENTRY_BYTES + 8;
+        let state = (segment.used, segment.queue, segment.class);
+        self.table.store(at, state_word(at, segment.seq, state));
     }
 
     /// A piece of the segment is dead. The segment is given back when nothing lives in it.
@@ -456,7 +574,7 @@ impl Segments {
         self.payload_bytes -= u64::from(segment.payload);
         self.expiring.remove(&(segment.expires_max, unit));
         self.unlink(unit);
-        self.table.store(u64::from(unit) * TABLE_ENTRY_BYTES, 0);
+        self.erase_entry(unit);
         self.of[unit as usize] = UNUSED;
         if self.pins.has_back(unit, &self.units) {
             self.free.push(unit);

@@ -4,6 +4,8 @@
 use super::bytes::unsigned32;
 use super::text::Words;
 use crate::constants::LINE_BYTES_MAX;
+use rackpool_core::Error;
+use rackpool_hw::secret::read_file;
 use std::path::Path;
 
 /// Whether two byte strings are the same, in a time that does not tell where they differ.
@@ -21,24 +23,52 @@ const USERS_MAX: usize = 8;
 /// Longest password value, bytes.
 const TOKEN_BYTES_MAX: u32 = 2048;
 
+/// Longest file of passwords or with a key, bytes.
+const FILE_BYTES_MAX: usize = 256 << 10;
+
+/// The text of a file that holds what nobody else may know, under the rule of a pool's secret.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::Config`].
+pub fn read_private(path: &Path, kind: &str) -> Result<String, Error> {
+    let bytes = read_file(path, kind, FILE_BYTES_MAX)?;
+    String::from_utf8(bytes).map_err(|error| wrong(format!("{}: {error}", path.display())))
+}
+
+fn wrong(reason: String) -> Error {
+    Error::Config { reason }
+}
+
+/// Reads the password of RESP's `AUTH`: the first line of a file.
+///
+/// # Errors
+/// As [`read_private`].
+pub fn read_password(path: &Path) -> Result<String, Error> {
+    let text = read_private(path, "password file")?;
+    match text.lines().next() {
+        Some(line) if !line.is_empty() => Ok(line.to_owned()),
+        _ => Err(wrong(format!("{}: the first line holds no password", path.display()))),
+    }
+}
+
 /// Reads users and passwords: one `user:password` a line.
 ///
 /// # Errors
-/// In words, with the line.
-pub fn read_users(path: &Path) -> Result<Vec<(String, String)>, String> {
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+/// As [`read_private`]; with the line.
+pub fn read_users(path: &Path) -> Result<Vec<(String, String)>, Error> {
+    let text = read_private(path, "auth file")?;
     let mut users = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
-        let wrong = || format!("{}:{}: not user:password", path.display(), index + 1);
-        let (user, password) = line.split_once(':').ok_or_else(wrong)?;
+        let wrong_line = || wrong(format!("{}:{}: not user:password", path.display(), index + 1));
+        let (user, password) = line.split_once(':').ok_or_else(wrong_line)?;
         if user.is_empty() || user.contains(' ') || password.contains(' ') {
-            return Err(wrong());
+            return Err(wrong_line());
         }
         users.push((user.to_owned(), password.to_owned()));
     }
     if users.is_empty() || users.len() > USERS_MAX {
         let count = users.len();
-        return Err(format!("{}: {count} users, 1 to {USERS_MAX} may be", path.display()));
+        return Err(wrong(format!("{}: {count} users, 1 to {USERS_MAX} may be", path.display())));
     }
     Ok(users)
 }

@@ -4,8 +4,11 @@
 //! A channel holds at most `CHANNEL_BYTES` in each direction: it takes in no more before that was
 //! read, and answers stay where they are until the socket has taken what came before them.
 
+use super::auth::read_private;
 use super::output::Output;
+use rackpool_core::Error;
 use rackpool_core::seam::Mem;
+use rackpool_hw::files::open_regular;
 use rackpool_hw::window::Piece;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
@@ -228,13 +231,19 @@ impl Tls {
             pem::Error::NoItemsFound => format!("{}: holds no key in PEM form", path.display()),
             error => format!("{}: {error}", path.display()),
         };
-        let certificates = CertificateDer::pem_file_iter(chain)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        let certificates = open_regular(chain)
+            .map_err(pem::Error::Io)
+            .and_then(|file| CertificateDer::pem_reader_iter(file).collect::<Result<Vec<_>, _>>())
             .map_err(|error| told(chain, error))?;
         if certificates.is_empty() {
             return Err(format!("{}: holds no certificate in PEM form", chain.display()));
         }
-        let private = PrivateKeyDer::from_pem_file(key).map_err(|error| told(key, error))?;
+        let private = read_private(key, "key file").map_err(|error| match error {
+            Error::Config { reason } => reason,
+            error => error.to_string(),
+        })?;
+        let private = PrivateKeyDer::from_pem_slice(private.as_bytes());
+        let private = private.map_err(|error| told(key, error))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
