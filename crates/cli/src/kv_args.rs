@@ -59,8 +59,9 @@ warned of. If an eighth more is free it is taken right after the start, beside s
 change waits later until the system has zeroed a page; --memory-on-demand leaves it until then.
 
 With --warm the cache lies in a file of shared memory and is there again after a restart, also after
-a kill: every item is checked, and what does not fit its check is dropped and counted. The file is
-yours: remove it to start empty, or to give the memory back. With --value-tier the values lie in
+a kill: every item is checked, and what does not fit its check is dropped and counted. Times to live
+go on over a restart, and no jump of the wall clock ends them. The file is yours alone (mode 0600):
+remove it to start empty, or to give the memory back. With --value-tier the values lie in
 FILE.values beside it.
 
 Examples:
@@ -193,16 +194,16 @@ pub struct KvArgs {
     /// Remember commands that take longer, microseconds (SLOWLOG)
     #[arg(long, value_name = "US", default_value_t = 10_000)]
     pub slow_us: u64,
-    /// File with the password of RESP's AUTH, in its first line
+    /// File with the password of RESP's AUTH, in its first line; only you (or your group) may read it
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
-    /// File with lines user:password for memcached's text protocol
+    /// File with lines user:password for memcached's text protocol; only you may read it
     #[arg(long, value_name = "FILE")]
     pub auth_file: Option<PathBuf>,
     /// Speak TLS: chain of certificates in PEM form, the server's own first
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// The private key of the certificate, in PEM form
+    /// The private key of the certificate, in PEM form; only you may read it
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// Listen where other machines can come in although no password is asked

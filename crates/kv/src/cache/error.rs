@@ -86,6 +86,20 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// The file holds a cache of another version. Do not retry.
+    #[error(
+        "{path}: a cache of format {found}, which another version of rackpool has made; this one \
+         reads format {known}: serve it with that version, name another file, or remove it to \
+         start empty"
+    )]
+    OtherFormat {
+        /// The file.
+        path: String,
+        /// Its format.
+        found: u64,
+        /// The one of this version.
+        known: u64,
+    },
     /// The memory cannot come from where it is wanted. Do not retry.
     #[error(transparent)]
     Numa(#[from] NumaError),
@@ -112,6 +126,7 @@ impl Error {
             Error::Evicted { .. } => "evicted",
             Error::BadOption { .. } => "bad-option",
             Error::Corrupt { .. } => "corrupt",
+            Error::OtherFormat { .. } => "version",
             Error::Numa(error) => error.code(),
             Error::Io { .. } => "io",
         }

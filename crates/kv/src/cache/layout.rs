@@ -10,13 +10,13 @@
 //! item      header, [meta], [extra], [cas], [total, next], key, value  padded to 8 bytes
 //! piece     header, next, bytes of the value of an item before
 //! header    key bytes 16 | value bytes 16 | options 8 | check 24 (see `log.rs`)
-//! meta      expires 48 | flags 16
+//! meta      is wall time 1 | expires 47 | flags 16
 //! extra     flags 32 | second of the last access 32
 //! value     of an item in another tier: its place there, its length
 //! link      pos 36 | sequence number of its segment 28
 //! ```
 
-use super::Millis;
+use super::{EXPIRES_MAX, Millis, WALL_TIME};
 
 /// log2 of a unit's bytes.
 pub(crate) const UNIT_SHIFT: u32 = 16;
@@ -268,9 +268,18 @@ pub(crate) fn mix(sum: u64, word: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// Expiry and small flags.
+/// Expiry and small flags. The highest of the 48 bits of an expiry says that it is wall time.
 pub(crate) fn meta_word(expires: Millis, flags: u32) -> u64 {
-    (expires << 16) | u64::from(flags & 0xffff)
+    let wall = (expires & WALL_TIME) >> (63 - 47);
+    let at = (expires & !WALL_TIME).min(EXPIRES_MAX);
+    ((wall | at) << 16) | u64::from(flags & 0xffff)
+}
+
+/// The expiry in a word of expiry and flags.
+#[inline(always)]
+pub(crate) fn expiry_in(meta: u64) -> Millis {
+    let bits = meta >> 16;
+    (bits & EXPIRES_MAX) | ((bits >> 47) << 63)
 }
 
 /// Where a value goes on: a position that counts only while its segment is the one it was.
@@ -336,6 +345,10 @@ mod tests {
         assert_eq!(slot.used(15).freq(), 10);
         let link = Link::new(pos, 0x1_2345_6789);
         assert!(link.pos() == pos && link.is_of(0x1_2345_6789) && !link.is_of(0x2345_6788));
+        for expires in [0, 1, EXPIRES_MAX, WALL_TIME | 77, WALL_TIME | EXPIRES_MAX] {
+            assert_eq!(expiry_in(meta_word(expires, 0xffff)), expires);
+        }
+        assert_eq!(expiry_in(meta_word(u64::MAX, 0)), WALL_TIME | EXPIRES_MAX);
         let options = Header::META | Header::CAS | Header::CHAINED;
         let header = Header::new(5, 100, options).with_check(0xabcdef);
         assert_eq!((header.key_bytes(), header.value_bytes()), (5, 100));

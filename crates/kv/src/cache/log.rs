@@ -11,7 +11,7 @@
 //! piece, being written) is over header, position and segment. So no changed bit makes an item of
 //! what is none, and nothing of an earlier use of the unit looks like one of this use.
 
-use super::layout::{Fields, Header, Link, Pos, Slot, UNIT_BYTES, meta_word, mix};
+use super::layout::{Fields, Header, Link, Pos, Slot, UNIT_BYTES, expiry_in, meta_word, mix};
 use super::partition::Partition;
 use super::segments::Stream;
 use super::{Millis, Mode};
@@ -128,7 +128,7 @@ pub(crate) fn fields_at(units: Bare<'_>, at: u64, header: Header) -> Fields {
     let mut fields = Fields { is_far: header.has(Header::FAR), ..Fields::default() };
     if header.has(Header::META) {
         let meta = word(Header::META);
-        fields.expires = meta >> 16;
+        fields.expires = expiry_in(meta);
         fields.flags = meta as u32 & 0xffff;
     }
     if header.has(Header::EXTRA) {

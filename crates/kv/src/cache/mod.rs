@@ -44,6 +44,7 @@ mod recover;
 mod segments;
 mod stats;
 mod tier;
+mod timeline;
 mod view;
 
 pub use entry::{Entry, Writer};
@@ -55,6 +56,7 @@ pub use policy::Policy;
 pub use recover::Recovered;
 pub use stats::Stats;
 pub use tier::{Shelving, Tier, TierError};
+pub use timeline::Timeline;
 pub use view::Copied;
 
 use item::Origin;
@@ -72,8 +74,25 @@ use tier::Shelf;
 use view::{Answer, Tallies, View};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Milliseconds since the Unix epoch, below 2^48; always handed in.
+/// Milliseconds of a clock that never jumps, below 2^47; always handed in. Of an expiry, those of
+/// the wall clock if [`at_wall`] made it.
 pub type Millis = u64;
+
+/// An expiry that counts by the wall clock, milliseconds since the Unix epoch, wherever that is set
+/// to; [`Cache::keep_timeline`] says where it is.
+#[must_use]
+pub fn at_wall(ms: u64) -> Millis {
+    ms.min(EXPIRES_MAX) | WALL_TIME
+}
+
+/// The point in time of an expiry that counts by the wall clock; `None` of others.
+#[must_use]
+pub fn wall_of(expires: Millis) -> Option<u64> {
+    (expires & WALL_TIME != 0).then_some(expires & !WALL_TIME)
+}
+
+/// Whether an expiry counts by the wall clock.
+pub(crate) const WALL_TIME: Millis = 1 << 63;
 
 /// Longest key, bytes: key and header lie in one segment.
 pub const KEY_BYTES_MAX: usize = 32 << 10;
@@ -94,7 +113,7 @@ const POPULATED_BYTES: u64 = 4 << 20;
 /// which waits for nothing.
 const TIER_VALUE_BYTES_MIN: u64 = 1024;
 /// The latest expiry.
-const EXPIRES_MAX: Millis = (1 << 48) - 1;
+const EXPIRES_MAX: Millis = (1 << 47) - 1;
 
 /// What happens when memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,8 +272,8 @@ pub struct Cache {
     tallies: Arc<Tallies>,
     /// Values from this length on lie in another tier.
     far_bytes_min: u64,
-    /// Holds the lock that keeps other processes away.
-    _file: Option<Arc<File>>,
+    /// The file's first bytes, and the file, which holds the lock that keeps other processes away.
+    file: Option<Arc<(Window, File)>>,
 }
 
 /// How many partitions a cache has that so many threads use: a multiple of the threads, up to 64 of
@@ -296,7 +315,7 @@ impl Cache {
         };
         let partitions = (0..options.partitions).map(partition).collect();
         let (options, tallies) = (Arc::new(options), Arc::default());
-        Cache { partitions, options, tallies, far_bytes_min: u64::MAX, _file: None }
+        Cache { partitions, options, tallies, far_bytes_min: u64::MAX, file: None }
     }
 
     /// A cache in a file of shared memory (`/dev/shm/...`) that outlives the process: what it held
@@ -345,7 +364,7 @@ impl Cache {
             options: Arc::new(options),
             tallies: Arc::default(),
             far_bytes_min: u64::MAX,
-            _file: Some(Arc::new(file)),
+            file: Some(Arc::new((window.slice(0, recover::SUPERBLOCK_BYTES), file))),
         };
         match shelving {
             Some(shelving) => Ok((cache.with_tier(shelving)?, recovered)),
@@ -383,6 +402,41 @@ impl Cache {
     pub fn with_shared_reads(mut self, shared_reads: bool) -> Cache {
         Arc::make_mut(&mut self.options).shared_reads = shared_reads;
         self
+    }
+
+    /// The timeline that the cache's file kept, if there is one.
+    pub fn timeline(&self) -> Option<Timeline> {
+        self.file.as_ref().and_then(|file| Timeline::read(&file.0))
+    }
+
+    /// From now on the wall clock is where `timeline` says; a file keeps it for a later process. To
+    /// be called at the start with a clock of which the file's is the past, and when the wall clock
+    /// was set, by one thread at a time. Without it both clocks show the same.
+    pub fn keep_timeline(&self, timeline: &Timeline) {
+        self.set_wall(timeline.wall.wrapping_sub(timeline.now) as i64);
+        if let Some(file) = &self.file {
+            timeline.write(&file.0);
+        }
+    }
+
+    /// From now on the wall clock is so many milliseconds ahead.
+    pub fn set_wall(&self, ahead: i64) {
+        self.partitions.iter().for_each(|part| part.view.wall.set(ahead));
+    }
+
+    /// Milliseconds that the wall clock is ahead of the items'.
+    pub fn wall_ahead(&self) -> i64 {
+        self.partitions[0].view.wall.ahead()
+    }
+
+    /// An expiry in milliseconds since the Unix epoch, 0 = never, as the wall clock stands now.
+    pub fn expiry_at_wall(&self, expires: Millis) -> u64 {
+        match expires {
+            0 => 0,
+            expires if expires & WALL_TIME != 0 => expires & !WALL_TIME,
+            // Before the epoch is as long over as its begin.
+            expires => expires.saturating_add_signed(self.wall_ahead()).max(1),
+        }
     }
 
     /// Takes all of the cache's memory from the system, in the order in which it comes into use,

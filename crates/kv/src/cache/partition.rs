@@ -8,13 +8,16 @@ use super::error::{Error, Result};
 use super::evict::Round;
 use super::index::{Index, Room, Shape, next_of, probe};
 use super::item::Item;
-use super::layout::{Fields, Header, Pos, Slot, UNIT_BYTES, UNIT_SHIFT, tag_in_slot, tag_of};
+use super::layout::{
+    Fields, Header, Pos, Slot, UNIT_BYTES, UNIT_SHIFT, expiry_in, tag_in_slot, tag_of,
+};
 use super::log::{Draft, Placed, body_check, hash_of};
 use super::policy::{Policy, PolicyState};
 use super::segments::{Kind, Segment, Segments, Stream, TABLE_ENTRY_BYTES};
 use super::stats::Stats;
 use super::tier::{FarValue, REFERENCE_BYTES, Shelf};
-use super::{EXPIRES_MAX, Millis, Mode, Options};
+use super::timeline::Wall;
+use super::{EXPIRES_MAX, Millis, Mode, Options, WALL_TIME};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::{Bare, Wide, Window};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,14 +86,16 @@ pub(crate) struct Partition {
     pub move_buffer: Vec<u8>,
     /// Whether items carry a check: only memory that outlives the process needs it.
     pub is_checked: bool,
+    /// Where the wall clock is.
+    pub wall: Arc<Wall>,
     /// Changes whenever entries may have moved without the caller's doing.
     pub disturbances: u64,
     max_value: u64,
     /// Bytes that a unit costs beside its memory.
     unit_extra: u64,
-    /// What expires until here has expired, also for a caller whose clock is behind: of an item in
+    /// What expires until here (by its clock, the wall's last) has expired, also for a caller whose clock is behind: of an item in
     /// pieces some may be gone already.
-    expired_until: Millis,
+    expired_until: [Millis; 2],
     /// Whether items of an earlier process are still to be found: nothing may move or go.
     pub is_recovering: bool,
     /// What it has in another tier.
@@ -166,7 +171,8 @@ impl Partition {
             disturbances: 0,
             max_value: options.max_value,
             unit_extra: Partition::unit_cost(options) - u64::from(UNIT_BYTES),
-            expired_until: 0,
+            expired_until: [0; 2],
+            wall: Arc::default(),
             is_recovering: false,
             shelf: None,
         }
@@ -175,7 +181,8 @@ impl Partition {
     /// What a new item holds beside key and value.
     pub fn fields_of(&self, flags: u32, expires: Millis, cas: u64, now: Millis) -> Fields {
         let access_s = self.keeps_access.then_some((now / 1000) as u32);
-        Fields { flags, expires: expires.min(EXPIRES_MAX), cas, access_s, is_far: false }
+        let expires = (expires & !WALL_TIME).min(EXPIRES_MAX) | (expires & WALL_TIME);
+        Fields { flags, expires, cas, access_s, is_far: false }
     }
 
     /// Finds the entry of a key, expired or not.
@@ -235,8 +242,13 @@ impl Partition {
         if !header.has(Header::META) {
             return false;
         }
-        let expires = self.units.load(pos.byte() + header.word_at(Header::META)) >> 16;
-        expires != 0 && expires <= now.max(self.expired_until)
+        let expires = expiry_in(self.units.load(pos.byte() + header.word_at(Header::META)));
+        let [until, wall_until] = self.expired_until;
+        expires != 0
+            && match expires & WALL_TIME {
+                0 => expires <= now.max(until),
+                _ => expires & !WALL_TIME <= self.wall.at(now).max(wall_until),
+            }
     }
 
     /// Finds the entry of a key; takes it out if it has expired.
@@ -589,7 +601,7 @@ impl Partition {
 
     /// Gives back what has expired or was abandoned.
     pub fn collect(&mut self, now: Millis) {
-        while let Some(unit) = self.segments.expired(now) {
+        while let Some(unit) = self.segments.expired([now, self.wall.at(now)]) {
             self.expire_segment(unit);
         }
         for (head, seq) in self.abandoned.take() {
@@ -600,13 +612,15 @@ impl Partition {
     /// As [`Partition::collect`], also for segments that are still written to.
     pub fn expire(&mut self, now: Millis) {
         self.collect(now);
-        while let Some(unit) = self.segments.expired_active(now) {
+        while let Some(unit) = self.segments.expired_active([now, self.wall.at(now)]) {
             self.expire_segment(unit);
         }
     }
 
     fn expire_segment(&mut self, unit: u32) {
-        self.expired_until = self.expired_until.max(self.segments.get(unit).expires_max);
+        let segment = self.segments.get(unit);
+        let until = &mut self.expired_until[segment.clock()];
+        *until = (*until).max(segment.expires_max);
         let items = self.drop_segment(unit);
         self.stats.expired += items;
     }

@@ -116,7 +116,10 @@ pub(super) fn open_file(path: &Path, options: &mut Options, units: u64) -> Resul
     let file = File::from(file.map_err(failed("opening"))?);
     files::lock(&file).map_err(failed("locking"))?;
     let found_bytes = file.metadata().map_err(failed("looking at"))?.len();
-    check_version(&file, found_bytes).map_err(&corrupt)?;
+    if let Some(found) = other_format(&file, found_bytes).map_err(failed("reading"))? {
+        let (path, known) = (path.display().to_string(), MAGIC & !MAGIC_MASK);
+        return Err(Error::OtherFormat { path, found, known });
+    }
     let partitions = u64::from(options.partitions);
     let bytes = SUPERBLOCK_BYTES + Partition::window_bytes(units) * partitions;
     if found_bytes != 0 && found_bytes != bytes {
@@ -153,25 +156,21 @@ pub(super) fn open_file(path: &Path, options: &mut Options, units: u64) -> Resul
     Ok(OpenedFile { file, window, is_new: true, damaged: 0 })
 }
 
-/// Refuses the files of other versions.
-fn check_version(file: &File, found_bytes: u64) -> Result<(), String> {
+/// The format of a file of another version.
+fn other_format(file: &File, found_bytes: u64) -> std::io::Result<Option<u64>> {
     let mut magics = [0; COPIES_AT.len()];
     for (magic, at) in magics.iter_mut().zip(COPIES_AT) {
         let mut bytes = [0; 8];
-        if at < found_bytes {
-            file.read_exact_at(&mut bytes, at).map_err(|error| error.to_string())?;
+        if at + 8 <= found_bytes {
+            file.read_exact_at(&mut bytes, at)?;
         }
         *magic = u64::from_ne_bytes(bytes);
     }
-    let is_ours = |magic: &u64| magic & MAGIC_MASK == MAGIC & MAGIC_MASK;
-    match magics.iter().find(|magic| is_ours(magic)) {
-        Some(other) if !magics.contains(&MAGIC) => Err(format!(
-            "it is of format {}, of another version of rackpool, and this one has format {}",
-            other & !MAGIC_MASK,
-            MAGIC & !MAGIC_MASK
-        )),
-        _ => Ok(()),
+    if magics.contains(&MAGIC) {
+        return Ok(None);
     }
+    let other = magics.iter().find(|magic| **magic & MAGIC_MASK == MAGIC & MAGIC_MASK);
+    Ok(other.map(|other| other & !MAGIC_MASK))
 }
 
 /// What lies at a place of a segment.

@@ -22,8 +22,8 @@
 //! segment; second and third word of its entry are the sequence number that comes next, so that a
 //! later process gives none twice, and no cas.
 
-use super::Millis;
 use super::layout::{Header, UNIT_BYTES, UNIT_SHIFT, mix};
+use super::{Millis, WALL_TIME};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use std::collections::BTreeSet;
@@ -36,8 +36,10 @@ pub(crate) const TABLE_ENTRY_BYTES: u64 = 32;
 const QUEUES: usize = 2;
 /// Streams in which items are appended, each to a segment of its own.
 const STREAMS: usize = 3;
-/// Classes of like remaining life: 0 never ends, each further one ends within four times the time.
-pub(crate) const CLASSES: usize = 9;
+/// Classes of like remaining life: 0 never ends, each further one ends within four times the time;
+/// the last is of what ends by the wall clock, so that one clock decides over all of a segment.
+pub(crate) const CLASSES: usize = 10;
+const WALL_CLASS: u8 = CLASSES as u8 - 1;
 /// Fewest units of a partition that keeps classes apart; below, they would be mostly empty.
 const CLASS_UNITS_MIN: usize = 128;
 /// Remaining life of the first class that ends.
@@ -137,13 +139,20 @@ pub(crate) struct Segment {
     pub live: u32,
     /// Bytes of keys and values in them.
     payload: u32,
-    /// When its last item expires; 0 if none does, `Millis::MAX` if one never does.
+    /// When its last item expires, by its clock; 0 if none does, `Millis::MAX` if one never does.
     pub expires_max: Millis,
     pub opened: Millis,
     /// Whether it holds a piece of an item in pieces: a piece does not know its item.
     pub is_fixed: bool,
     prev: u32,
     next: u32,
+}
+
+impl Segment {
+    /// Which clock decides when its items expire: 1 is the wall's.
+    pub fn clock(&self) -> usize {
+        usize::from(self.class == WALL_CLASS)
+    }
 }
 
 const UNUSED: Segment = Segment {
@@ -256,8 +265,8 @@ pub(crate) struct Segments {
     /// The segment that SIEVE judges next; `NONE` = the oldest.
     hand: u32,
     next_seq: u64,
-    /// Sealed segments whose items all expire, by the time of the last.
-    expiring: BTreeSet<(Millis, u32)>,
+    /// Sealed segments whose items all expire, by their clock and the time of the last.
+    expiring: [BTreeSet<(Millis, u32)>; 2],
     live_bytes: u64,
     payload_bytes: u64,
 }
@@ -285,7 +294,7 @@ impl Segments {
             active: [[NONE; CLASSES]; STREAMS],
             hand: NONE,
             next_seq: 1,
-            expiring: BTreeSet::new(),
+            expiring: Default::default(),
             live_bytes: 0,
             payload_bytes: 0,
         }
@@ -362,7 +371,7 @@ impl Segments {
         }
         segment.kind = Kind::Sealed;
         if segment.expires_max != Millis::MAX {
-            self.expiring.insert((segment.expires_max, unit));
+            self.expiring[segment.clock()].insert((segment.expires_max, unit));
         }
         self.write_entry(unit);
     }
@@ -397,8 +406,14 @@ impl Segments {
     /// Something in the segment lives until then; 0 = for ever.
     pub fn prolong(&mut self, unit: u32, expires: Millis) {
         let segment = &mut self.of[unit as usize];
-        let expires = if expires == 0 { Millis::MAX } else { expires };
-        segment.expires_max = segment.expires_max.max(expires);
+        let is_of_its_clock = (expires & WALL_TIME != 0) == (segment.class == WALL_CLASS);
+        let until = match expires {
+            0 => Millis::MAX,
+            expires if is_of_its_clock => expires & !WALL_TIME,
+            // Its class was damaged.
+            _ => Millis::MAX,
+        };
+        segment.expires_max = segment.expires_max.max(until);
     }
 
     pub fn count(&self) -> usize {
@@ -467,12 +482,15 @@ impl Segments {
         if expires == 0 {
             return 0;
         }
+        if expires & WALL_TIME != 0 {
+            return WALL_CLASS;
+        }
         if self.of.len() < CLASS_UNITS_MIN {
             return 1;
         }
         let sixteens = expires.saturating_sub(now) / CLASS_MS_MIN;
         let class = 1 + (u64::BITS - sixteens.leading_zeros()).div_ceil(2) as usize;
-        class.min(CLASSES - 1) as u8
+        class.min(CLASSES - 2) as u8
     }
 
     /// The unit that items of a stream and class are appended to.
@@ -515,7 +533,7 @@ impl Segments {
         if segment.live == 0 {
             self.release(active);
         } else if segment.expires_max != Millis::MAX {
-            self.expiring.insert((segment.expires_max, active));
+            self.expiring[segment.clock()].insert((segment.expires_max, active));
         }
     }
 
@@ -562,7 +580,8 @@ impl Segments {
             let mut active = self.active.iter_mut().flatten();
             *active.find(|active| **active == unit).expect("an active segment is in use") = NONE;
         }
-        self.expiring.remove(&(self.of[unit as usize].expires_max, unit));
+        let segment = &self.of[unit as usize];
+        self.expiring[segment.clock()].remove(&(segment.expires_max, unit));
         self.of[unit as usize].kind = Kind::Leaving;
     }
 
@@ -572,7 +591,7 @@ impl Segments {
         assert!(matches!(segment.kind, Kind::Sealed | Kind::Leaving), "{segment:?}");
         self.live_bytes -= u64::from(segment.live);
         self.payload_bytes -= u64::from(segment.payload);
-        self.expiring.remove(&(segment.expires_max, unit));
+        self.expiring[segment.clock()].remove(&(segment.expires_max, unit));
         self.unlink(unit);
         self.erase_entry(unit);
         self.of[unit as usize] = UNUSED;
@@ -649,18 +668,20 @@ impl Segments {
         self.of[unit as usize].is_fixed = true;
     }
 
-    /// A segment whose items have all expired.
-    pub fn expired(&self, now: Millis) -> Option<u32> {
-        let (expires, unit) = *self.expiring.first()?;
-        (expires <= now).then_some(unit)
+    /// A segment whose items have all expired, by the times of both clocks.
+    pub fn expired(&self, nows: [Millis; 2]) -> Option<u32> {
+        let firsts =
+            self.expiring.iter().zip(nows).filter_map(|(of, now)| Some((of.first()?, now)));
+        let mut over = firsts.filter(|((expires, _), now)| expires <= now);
+        over.next().map(|((_, unit), _)| *unit)
     }
 
     /// Active segments whose items have all expired.
-    pub fn expired_active(&self, now: Millis) -> Option<u32> {
+    pub fn expired_active(&self, nows: [Millis; 2]) -> Option<u32> {
         let active = self.active.iter().flatten().copied().filter(|unit| *unit != NONE);
         let mut active = active.filter(|unit| {
             let segment = &self.of[*unit as usize];
-            segment.used > 0 && segment.expires_max <= now
+            segment.used > 0 && segment.expires_max <= nows[segment.clock()]
         });
         active.next()
     }

@@ -17,13 +17,16 @@
 //!
 //! Source: MICA (versions in buckets); optimistic reads as with sequence locks.
 
-use super::Millis;
 use super::index::{self, Probe, Shape, TAIL_AT};
-use super::layout::{BUCKET_BYTES, Fields, Header, PLAIN_KEY_AT, Slot, UNIT_BYTES, tag_in_slot};
+use super::layout::{
+    BUCKET_BYTES, Fields, Header, PLAIN_KEY_AT, Slot, UNIT_BYTES, expiry_in, tag_in_slot,
+};
 use super::log::fields_at;
 use super::many::{Asked, REACH_MAX, ask_for_item};
 use super::partition::Partition;
 use super::policy::Sketch;
+use super::timeline::Wall;
+use super::{Millis, WALL_TIME};
 use rackpool_core::seam::Mem;
 use rackpool_hw::version::{self, Seen};
 use rackpool_hw::window::{Bare, Wide, Window};
@@ -50,6 +53,7 @@ pub(crate) struct View {
     pub sketch: Arc<Sketch>,
     freq_max: u64,
     keeps_access: bool,
+    pub wall: Arc<Wall>,
 }
 
 /// What a look-up without the lock has found.
@@ -130,6 +134,7 @@ impl View {
             sketch: Arc::clone(&partition.policy_state.sketch),
             freq_max: partition.freq_max,
             keeps_access: partition.keeps_access,
+            wall: Arc::clone(&partition.wall),
         }
     }
 
@@ -302,9 +307,10 @@ impl View {
     /// Whether the item has expired, or is to note that it was used.
     fn is_due(&self, byte: u64, header: Header, now: Millis) -> bool {
         let word = |option| self.units.load(byte + header.word_at(option));
-        let expires = if header.has(Header::META) { word(Header::META) >> 16 } else { 0 };
+        let expires = if header.has(Header::META) { expiry_in(word(Header::META)) } else { 0 };
+        let now_there = if expires & WALL_TIME == 0 { now } else { self.wall.at(now) };
         let notes = self.keeps_access && header.has(Header::EXTRA);
-        (expires != 0 && expires <= now)
+        (expires != 0 && expires & !WALL_TIME <= now_there)
             || (notes && word(Header::EXTRA) >> 32 != u64::from((now / 1000) as u32))
     }
 

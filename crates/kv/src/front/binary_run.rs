@@ -213,7 +213,7 @@ impl Core {
         quiet: bool,
     ) {
         let begin = self.out.bytes.len();
-        let (now, out) = (self.now, &mut self.out);
+        let (now, times, out) = (self.now, self.times(), &mut self.out);
         let mut show = |item: &Item<'_>| {
             let (len, start) = (item.len(), out.bytes.len());
             let key_bytes = if key { request.key.len() } else { 0 };
@@ -235,7 +235,7 @@ impl Core {
         };
         let mut failed = None;
         let found = if touch {
-            let expires = expiry(i64::from(request.extra32(0)), now);
+            let expires = expiry(i64::from(request.extra32(0)), times);
             self.shared.cache.entry(request.key, now).is_ok_and(|mut entry| {
                 let Some(item) = entry.read() else { return false };
                 let shown = show(&item);
@@ -271,7 +271,7 @@ impl Core {
 
     fn binary_count(&mut self, request: &Request<'_>, down: bool, quiet: bool) {
         let exptime = request.extra32(16);
-        let expires = expiry(i64::from(exptime), self.now);
+        let expires = expiry(i64::from(exptime), self.times());
         let first = (exptime != u32::MAX).then_some((request.extra64(8), expires));
         let (key, delta, cas) = (request.key, request.extra64(0), request.cas);
         match self.count_by(&Step { key, delta, down, cas, first, expires: None }) {

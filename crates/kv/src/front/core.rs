@@ -5,6 +5,7 @@
 use super::batch::{Batch, Set};
 use super::bursts::Bursts;
 use super::clients::Clients;
+use super::clock::Clock;
 use super::counters::{Count, Counters};
 use super::laps::Laps;
 use super::lending::{Lender, Lending};
@@ -12,13 +13,16 @@ use super::output::Output;
 use super::redis::{Client, GoOn};
 use super::resp::Args;
 use super::slowlog::SlowLog;
-use crate::cache::{Cache, Millis, Stats};
+use crate::cache::{Cache, Millis, Stats, at_wall, wall_of};
 use crate::constants::{HELD_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX};
 use crate::herd::Tallies;
 use rackpool_hw::window::Loans;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Less is what two looks at two clocks differ by, milliseconds.
+const WALL_STEP_MS_MIN: u64 = 2;
 
 /// Where clients connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +66,8 @@ pub struct Settings {
     pub populates: bool,
     /// How long values that may be lent are sent.
     pub lending: Lending,
+    /// What the time is; that of a cache's file goes on.
+    pub clock: Clock,
 }
 
 impl Default for Settings {
@@ -81,6 +87,7 @@ impl Default for Settings {
             slow_us: 10_000,
             populates: false,
             lending: Lending::Measured,
+            clock: Clock::system(),
         }
     }
 }
@@ -99,7 +106,7 @@ pub struct Shared {
     pub addrs: Mutex<(Option<SocketAddr>, Option<SocketAddr>)>,
     /// When the server started, monotonic milliseconds and since the epoch.
     pub started: (u64, Millis),
-    /// A `flush_all` that is due later, milliseconds since the epoch; 0 for none.
+    /// A `flush_all` that is due later, as an expiry; 0 for none.
     pub flush_at: AtomicU64,
     /// Numbers clients.
     pub next_client: AtomicU64,
@@ -197,11 +204,27 @@ impl Shared {
         sum(Count::Accepted).saturating_sub(sum(Count::Closed))
     }
 
+    /// The wall clock at a time of the items' clock.
+    pub fn wall(&self, now: Millis) -> Millis {
+        now.saturating_add_signed(self.cache.wall_ahead())
+    }
+
+    /// Looks at the clocks: the items' time. The wall clock may have been set since.
+    pub fn look_at_clock(&self) -> Millis {
+        let clock = &self.settings.clock;
+        let (now, wall) = (clock.now(), clock.wall());
+        let ahead = wall.wrapping_sub(now) as i64;
+        if ahead.abs_diff(self.cache.wall_ahead()) >= WALL_STEP_MS_MIN {
+            self.cache.set_wall(ahead);
+        }
+        now
+    }
+
     /// Empties the cache if that was ordered for now or earlier.
     pub fn flush_if_due(&self, now: Millis) {
         // Relaxed: whoever sees the order late flushes late, by one wake-up.
         let due = self.flush_at.load(Ordering::Relaxed);
-        if due != 0 && due <= now {
+        if due != 0 && has_passed(due, Times { now, wall: self.wall(now) }) {
             // Relaxed: only one thread takes the order; the cache has locks of its own.
             let taken =
                 self.flush_at.compare_exchange(due, 0, Ordering::Relaxed, Ordering::Relaxed);
@@ -218,7 +241,7 @@ pub struct Core {
     pub shared: Arc<Shared>,
     /// Which thread.
     pub thread: usize,
-    /// Now, milliseconds since the epoch; read once for each wake-up.
+    /// Now, by the items' clock; read once for each wake-up.
     pub now: Millis,
     /// Answers to the client whose commands run.
     pub out: Output,
@@ -285,12 +308,39 @@ impl Core {
         self.count(Count::Slow);
         let mut log = self.shared.slow.lock().unwrap_or_else(PoisonError::into_inner);
         let name = String::from_utf8_lossy(&client.name);
-        log.push((self.now / 1000, took_us), (&client.addr, &name), words);
+        log.push((self.shared.wall(self.now) / 1000, took_us), (&client.addr, &name), words);
     }
 
     /// The cache.
     pub fn cache(&self) -> &Cache {
         &self.shared.cache
+    }
+
+    /// Now, by both clocks.
+    pub fn times(&self) -> Times {
+        Times { now: self.now, wall: self.shared.wall(self.now) }
+    }
+}
+
+/// A moment by the items' clock and by the wall's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// By the items' clock.
+    pub now: Millis,
+    /// By the wall's, milliseconds since the epoch.
+    pub wall: Millis,
+}
+
+/// Whether an expiry, which is not 0, is over.
+pub fn has_passed(expires: Millis, times: Times) -> bool {
+    time_left(expires, times) == 0
+}
+
+/// Milliseconds until an expiry, which is not 0.
+pub fn time_left(expires: Millis, times: Times) -> Millis {
+    match wall_of(expires) {
+        Some(wall) => wall.saturating_sub(times.wall),
+        None => expires.saturating_sub(times.now),
     }
 }
 
@@ -301,22 +351,22 @@ const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
 pub const PAST: Millis = 1;
 
 /// When an item expires that memcached's client gave this expiry: 0 for never.
-pub fn expiry(exptime: i64, now: Millis) -> Millis {
+pub fn expiry(exptime: i64, times: Times) -> Millis {
     match exptime {
         0 => 0,
         i64::MIN..0 => PAST,
-        1..=RELATIVE_SECONDS_MAX => now + exptime as u64 * 1000,
+        1..=RELATIVE_SECONDS_MAX => times.now + exptime as u64 * 1000,
         absolute => {
             let at = absolute as u64 * 1000;
-            if at <= now { PAST } else { at }
+            if at <= times.wall { PAST } else { at_wall(at) }
         }
     }
 }
 
 /// Whole seconds until then, the last one counted whole; -1 for never.
-pub fn seconds_left(expires: Millis, now: Millis) -> i64 {
+pub fn seconds_left(expires: Millis, times: Times) -> i64 {
     match expires {
         0 => -1,
-        expires => expires.saturating_sub(now).div_ceil(1000) as i64,
+        expires => time_left(expires, times).div_ceil(1000) as i64,
     }
 }

@@ -83,7 +83,7 @@ impl Core {
     pub fn text_get<'a>(&mut self, get: &Get<'a>, input: &[u8]) -> Option<Words<'a>> {
         if let Some(exptime) = get.touch {
             self.flush_batch(input);
-            return self.text_get_touch(get, expiry(i64::from(exptime), self.now));
+            return self.text_get_touch(get, expiry(i64::from(exptime), self.times()));
         }
         let base = input.as_ptr() as usize;
         let mut keys = get.keys;

@@ -3,7 +3,7 @@
 
 use super::batch::push_value;
 use super::bytes::{Decimal, push_base64, push_i64, push_u64};
-use super::core::{Core, PAST, expiry, seconds_left};
+use super::core::{Core, PAST, Times, expiry, seconds_left};
 use super::counters::Count;
 use super::memcached::{NOT_NUMBER, stored_text};
 use super::meta::{Kind, Meta};
@@ -27,7 +27,7 @@ impl Core {
 
     fn meta_debug(&mut self, meta: &Meta<'_>) {
         let key = meta.key.bytes();
-        let now = self.now;
+        let (now, times) = (self.now, self.times());
         let out = &mut self.out.bytes;
         let entry = self.shared.cache.entry(key, now);
         let Some(item) = entry.as_ref().ok().and_then(|entry| entry.item()) else {
@@ -41,7 +41,7 @@ impl Core {
             out.extend_from_slice(key);
         }
         out.extend_from_slice(b" exp=");
-        push_i64(out, seconds_left(info.expires, now));
+        push_i64(out, seconds_left(info.expires, times));
         out.extend_from_slice(b" la=");
         push_u64(out, u64::from(info.idle_s));
         out.extend_from_slice(b" cas=");
@@ -57,7 +57,8 @@ impl Core {
         // What changes the item, or must see it as it was before, needs its partition's lock.
         let changes = meta.vivify.is_some() || meta.exptime.is_some() || meta.recache.is_some();
         let observes = meta.no_update || meta.flags().iter().any(|f| matches!(f[0], b'h' | b'l'));
-        let (cache, now, out) = (&self.shared.cache, self.now, &mut self.out);
+        let (now, times) = (self.now, self.times());
+        let (cache, out) = (&self.shared.cache, &mut self.out);
         let found = if changes || observes {
             None
         } else {
@@ -65,7 +66,7 @@ impl Core {
                 if item.is_marked() {
                     return false;
                 }
-                push_meta_item(out, meta, item, item.expires(), Marks::default(), now);
+                push_meta_item(out, meta, item, item.expires(), Marks::default(), times);
                 true
             };
             Some(cache.get(meta.key.bytes(), now, plain))
@@ -85,13 +86,13 @@ impl Core {
     }
 
     fn meta_get_locked(&mut self, meta: &Meta<'_>) -> bool {
-        let now = self.now;
+        let (now, times) = (self.now, self.times());
         let key = meta.key.bytes();
         let Ok(mut entry) = self.shared.cache.entry(key, now) else { return false };
         let mut created = false;
         if entry.item().is_none() {
             let Some(exptime) = meta.vivify else { return false };
-            let expires = expiry(i64::from(exptime), now);
+            let expires = expiry(i64::from(exptime), times);
             if entry.put(&[], 0, expires).is_err() {
                 return false;
             }
@@ -103,23 +104,23 @@ impl Core {
         // Flags are obeyed in order: `R` sees what a `T` before it did.
         let place = |letter: u8| meta.flags().iter().position(|flag| flag[0] == letter);
         let renewed = matches!((place(b'T'), place(b'R')), (Some(t), Some(r)) if t < r);
-        let time = |seconds: Option<i32>| expiry(i64::from(seconds.unwrap_or(0)), now);
+        let time = |seconds: Option<i32>| expiry(i64::from(seconds.unwrap_or(0)), times);
         let left = if renewed { time(meta.exptime) } else { info.expires };
         let wanted = time(meta.recache);
         let soon = !created && left != 0 && wanted != 0;
-        let soon = soon && seconds_left(left, now) < seconds_left(wanted, now);
+        let soon = soon && seconds_left(left, times) < seconds_left(wanted, times);
         let wins = created || !info.won && (soon || info.stale);
         let marks = Marks { created, won: wins, lost: info.won, stale: info.stale };
         // Flags are answered one by one: before `N` a new item does not expire.
         let expires = if created { 0 } else { info.expires };
         let start = self.out.bytes.len();
-        push_meta_item(&mut self.out, meta, &item, expires, marks, now);
+        push_meta_item(&mut self.out, meta, &item, expires, marks, times);
         if wins || info.won {
             entry.mark(info.stale, true);
         }
         let outdone = created && place(b'T') < place(b'N');
         let exptime = meta.exptime.filter(|_| !outdone);
-        let expires = exptime.map(|exptime| expiry(i64::from(exptime), now));
+        let expires = exptime.map(|exptime| expiry(i64::from(exptime), times));
         let renewed = expires.map_or(Ok(()), |expires| set_expiry(&mut entry, expires));
         drop(entry);
         if let Err(error) = renewed {
@@ -151,7 +152,7 @@ impl Core {
     }
 
     fn meta_invalidate(&mut self, meta: &Meta<'_>) -> Outcome {
-        let now = self.now;
+        let (now, times) = (self.now, self.times());
         let Ok(mut entry) = self.shared.cache.entry(meta.key.bytes(), now) else {
             return Outcome::NotFound;
         };
@@ -160,7 +161,7 @@ impl Core {
         if meta.cas.is_some_and(|wanted| wanted != info.cas) {
             return Outcome::Exists;
         }
-        let new = meta.exptime.map(|exptime| expiry(i64::from(exptime), now));
+        let new = meta.exptime.map(|exptime| expiry(i64::from(exptime), times));
         if new == Some(PAST) {
             entry.remove();
             return Outcome::Stored(info.cas);
@@ -210,9 +211,9 @@ impl Core {
     }
 
     fn meta_count(&mut self, meta: &Meta<'_>) {
-        let now = self.now;
-        let vivify = meta.vivify.map(|exptime| expiry(i64::from(exptime), now));
-        let exptime = meta.exptime.map(|exptime| expiry(i64::from(exptime), now));
+        let times = self.times();
+        let vivify = meta.vivify.map(|exptime| expiry(i64::from(exptime), times));
+        let exptime = meta.exptime.map(|exptime| expiry(i64::from(exptime), times));
         // Of a new item the later one of both counts.
         let place = |letter: u8| meta.flags().iter().position(|flag| flag[0] == letter);
         let first = if place(b'T') > place(b'N') { exptime } else { vivify };
@@ -230,7 +231,7 @@ impl Core {
             // As memcached has it, `q` keeps only the answer to a step quiet: neither that there is
             // no item nor that one was made.
             Ok(Counted { expires: Some(_), .. }) if meta.quiet => {}
-            Ok(counted) => push_counted(out, meta, counted, now),
+            Ok(counted) => push_counted(out, meta, counted, times),
             Err(Outcome::NotNumber) => {
                 out.extend_from_slice(NOT_NUMBER.as_bytes());
                 out.extend_from_slice(b"\r\n");
@@ -265,7 +266,7 @@ fn push_meta_item(
     item: &Item<'_>,
     mut expires: Millis,
     marks: Marks,
-    now: Millis,
+    times: Times,
 ) {
     let start = out.bytes.len();
     let bytes = &mut out.bytes;
@@ -278,7 +279,7 @@ fn push_meta_item(
     for flag in meta.flags() {
         let number = match flag[0] {
             b'T' => {
-                expires = expiry(i64::from(meta.exptime.unwrap_or(0)), now);
+                expires = expiry(i64::from(meta.exptime.unwrap_or(0)), times);
                 continue;
             }
             b'N' if marks.created => {
@@ -286,7 +287,7 @@ fn push_meta_item(
                 continue;
             }
             b's' => item.len() as i64,
-            b't' => seconds_left(expires, now),
+            b't' => seconds_left(expires, times),
             b'c' => {
                 bytes.extend_from_slice(b" c");
                 push_u64(bytes, item.cas());
@@ -319,7 +320,7 @@ fn push_meta_item(
     }
 }
 
-fn push_counted(out: &mut Vec<u8>, meta: &Meta<'_>, counted: Counted, now: Millis) {
+fn push_counted(out: &mut Vec<u8>, meta: &Meta<'_>, counted: Counted, times: Times) {
     let Counted { value, cas, expires: before } = counted;
     let mut expires = before.unwrap_or(0);
     let digits = Decimal::new(value);
@@ -337,11 +338,11 @@ fn push_counted(out: &mut Vec<u8>, meta: &Meta<'_>, counted: Counted, now: Milli
             }
             b't' => {
                 out.extend_from_slice(b" t");
-                push_i64(out, seconds_left(expires, now));
+                push_i64(out, seconds_left(expires, times));
             }
-            b'T' => expires = expiry(i64::from(meta.exptime.unwrap_or(0)), now),
+            b'T' => expires = expiry(i64::from(meta.exptime.unwrap_or(0)), times),
             b'N' if before.is_none() => {
-                expires = expiry(i64::from(meta.vivify.unwrap_or(0)), now);
+                expires = expiry(i64::from(meta.vivify.unwrap_or(0)), times);
             }
             _ => push_name(out, meta, flag),
         }

@@ -21,6 +21,7 @@ pub mod binary_run;
 pub mod bursts;
 pub mod bytes;
 pub mod clients;
+pub mod clock;
 pub mod connection;
 pub mod core;
 pub mod counters;

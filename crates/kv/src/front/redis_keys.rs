@@ -1,6 +1,7 @@
 //! Redis's commands on keys of any kind: removal, expiry, listing. In: a [`Call`]. Out: its answer,
 //! or an error's text.
 
+use super::core::{Times, time_left};
 use super::counters::Count;
 use super::redis::{Answer, Call, failed, syntax, unknown_subcommand};
 use super::redis_strings::past_or;
@@ -41,31 +42,35 @@ fn expires(call: &Call<'_>) -> Option<Millis> {
 
 /// `TTL key`
 pub fn ttl(call: &mut Call<'_>) -> Answer {
-    left(call, |expires, now| (expires.saturating_sub(now) + 500) / 1000)
+    left(call, |left, _| (left + 500) / 1000)
 }
 
 /// `PTTL key`
 pub fn pttl(call: &mut Call<'_>) -> Answer {
-    left(call, |expires, now| expires.saturating_sub(now))
+    left(call, |left, _| left)
 }
 
 /// `EXPIRETIME key`
 pub fn expiretime(call: &mut Call<'_>) -> Answer {
-    left(call, |expires, _| (expires + 500) / 1000)
+    left(call, |_, at| (at + 500) / 1000)
 }
 
 /// `PEXPIRETIME key`
 pub fn pexpiretime(call: &mut Call<'_>) -> Answer {
-    left(call, |expires, _| expires)
+    left(call, |_, at| at)
 }
 
+/// Answers with what `show` makes of the time that is left, and of the wall's when it is over.
 fn left(call: &mut Call<'_>, show: fn(Millis, Millis) -> Millis) -> Answer {
     let expires = expires(call);
     call.counted(expires.is_some());
     call.integer(match expires {
         None => -2,
         Some(0) => -1,
-        Some(expires) => show(expires, call.core.now) as i64,
+        Some(expires) => {
+            let at = call.core.cache().expiry_at_wall(expires);
+            show(time_left(expires, call.core.times()), at) as i64
+        }
     })
 }
 
@@ -138,17 +143,19 @@ impl Conditions {
 fn expire_at(call: &mut Call<'_>, unit_ms: i64, absolute: bool, command: &str) -> Answer {
     let conditions = Conditions::read(call, 3)?;
     let invalid = || format!("ERR invalid expire time in '{command}' command");
-    let now = call.core.now;
-    let base = if absolute { 0 } else { now as i64 };
-    let at = call.number(2)?.checked_mul(unit_ms).and_then(|ms| ms.checked_add(base));
-    let at = at.ok_or_else(invalid)?;
+    let Times { now, wall } = call.core.times();
+    let ms = call.number(2)?.checked_mul(unit_ms);
+    // By the wall clock, as conditions compare.
+    let base = if absolute { 0 } else { wall as i64 };
+    let at = ms.and_then(|ms| ms.checked_add(base)).ok_or_else(invalid)?;
+    let expires = past_or(at.max(0) as u64, absolute, call.core.times());
     let Ok(mut entry) = call.core.shared.cache.entry(call.args.get(call.input, 1), now) else {
         return call.integer(0);
     };
-    let before = entry.item().map(|item| item.expires());
+    let before = entry.item().map(|item| call.core.cache().expiry_at_wall(item.expires()));
     let holds = before.is_some_and(|before| conditions.hold(before, at));
     if holds {
-        set_expiry(&mut entry, past_or(at.max(0) as u64, now)).map_err(|e| failed(&e))?;
+        set_expiry(&mut entry, expires).map_err(|e| failed(&e))?;
     }
     drop(entry);
     call.integer(i64::from(holds))

@@ -52,7 +52,7 @@ pub fn select(call: &mut Call<'_>) -> Answer {
 
 /// `TIME`
 pub fn time(call: &mut Call<'_>) -> Answer {
-    let now = call.core.now;
+    let now = call.core.times().wall;
     let out = &mut call.core.out.bytes;
     push_array(out, 2);
     push_bulk(out, (now / 1000).to_string().as_bytes());

@@ -2,11 +2,11 @@
 
 use super::batch::{Form, push_resp_item};
 use super::bytes::{Decimal, strict_i64};
-use super::core::PAST;
+use super::core::{PAST, Times};
 use super::redis::{Answer, Call, failed, not_an_integer, syntax, wrong_arity};
 use super::resp::{push_integer, push_null, push_status};
 use super::store::{Value, commit, set_expiry};
-use crate::cache::{Entry, Error, Item, KEY_BYTES_MAX, Millis, Writer};
+use crate::cache::{Entry, Error, Item, KEY_BYTES_MAX, Millis, Writer, at_wall};
 use crate::constants::BATCH_KEYS_MAX;
 
 /// What may stand behind `SET key value` and `GETEX key`.
@@ -81,15 +81,20 @@ impl Unit {
         let invalid = || format!("ERR invalid expire time in '{command}' command");
         let ms = if self.seconds { number.checked_mul(1000) } else { Some(number) };
         let ms = ms.filter(|ms| *ms > 0).ok_or_else(invalid)?;
-        let now = if self.absolute { 0 } else { call.core.now as i64 };
+        let now = if self.absolute { 0 } else { call.core.times().wall as i64 };
         let at = ms.checked_add(now).ok_or_else(invalid)?;
-        Ok(past_or(at as u64, call.core.now))
+        Ok(past_or(at as u64, self.absolute, call.core.times()))
     }
 }
 
-/// A point in time that is over is [`PAST`].
-pub fn past_or(at: Millis, now: Millis) -> Millis {
-    if at <= now { PAST } else { at }
+/// The expiry at a point in time by the wall clock, which it counts by only if that was given
+/// (`absolute`), and not how long it is until then; one that is over is [`PAST`].
+pub fn past_or(at: u64, absolute: bool, times: Times) -> Millis {
+    match at.checked_sub(times.wall) {
+        None | Some(0) => PAST,
+        Some(_) if absolute => at_wall(at),
+        Some(left) => times.now.saturating_add(left),
+    }
 }
 
 /// Stores a value whatever was there; at once expired, it removes what was there.

@@ -7,7 +7,7 @@ use super::core::{Core, Door, Settings, Shared};
 use super::counters::Count;
 use super::metrics::Metrics;
 use super::tls::{Channel, Tls};
-use super::worker::{Guest, Inbox, Worker, wall_ms};
+use super::worker::{Guest, Inbox, Worker};
 use crate::cache::Cache;
 use crate::constants::{ACCEPTS_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES};
 use crate::herd;
@@ -94,7 +94,7 @@ impl Server {
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn start(cache: Cache, settings: Settings, doors: &Doors) -> Result<Self, StartError> {
+    pub fn start(cache: Cache, mut settings: Settings, doors: &Doors) -> Result<Self, StartError> {
         check_open(&settings, doors)?;
         raise_file_limit(settings.connections_max);
         let listen = |addr: Option<SocketAddr>| {
@@ -107,7 +107,10 @@ impl Server {
         };
         let addrs = (local(&memcached), local(&resp));
         let threads = settings.threads.max(1);
-        let started = (monotonic_ns() / 1_000_000, wall_ms());
+        settings.clock = settings.clock.resumed(cache.timeline());
+        let timeline = settings.clock.timeline();
+        cache.keep_timeline(&timeline);
+        let started = (monotonic_ns() / 1_000_000, timeline.wall);
         let shared = Shared::new(cache, settings, started);
         *shared.addrs.lock().unwrap_or_else(PoisonError::into_inner) = addrs;
         let shared = Arc::new(shared);
@@ -169,11 +172,15 @@ impl Server {
     fn open_herd(&mut self, doors: &Doors) -> Result<(), StartError> {
         let threads = self.shared.settings.threads.max(1) as u32;
         let cache = &self.shared.cache;
+        let shared = Arc::clone(&self.shared);
+        let clock = || shared.settings.clock.clone();
         if let Some(door) = &doors.herd {
-            self.herd.push(herd::Server::start(cache.clone(), door, threads)?);
+            let door = herd::Door { clock: clock(), ..door.clone() };
+            self.herd.push(herd::Server::start(cache.clone(), &door, threads)?);
         }
         if let Some(door) = &doors.herd_fabric {
-            self.herd.push(herd::Server::start_fabric(cache.clone(), door, threads)?);
+            let door = herd::FabricDoor { clock: clock(), ..door.clone() };
+            self.herd.push(herd::Server::start_fabric(cache.clone(), &door, threads)?);
         }
         let tallies = self.herd.iter().map(|server| Arc::clone(server.tallies())).collect();
         self.shared.herd.set(tallies).expect("a server opens its doors once");
@@ -183,7 +190,8 @@ impl Server {
     fn start_worker(&mut self, thread: usize) -> Result<(), StartError> {
         let (shared, inboxes) = (Arc::clone(&self.shared), Arc::clone(&self.inboxes));
         let body = move || {
-            let core = Core::new(shared, thread, wall_ms());
+            let now = shared.look_at_clock();
+            let core = Core::new(shared, thread, now);
             // Out of kernel memory or descriptors: the process is of no use without this thread.
             let served = Worker::new(core, &inboxes[thread]).and_then(|mut worker| worker.run());
             served.expect("a thread can wait for its connections");

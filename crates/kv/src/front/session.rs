@@ -352,7 +352,7 @@ impl Session {
             self.seen = 0;
             core.laps.commands += 1;
             let (value, line_end) = value.split_at(store.len as usize);
-            let expires = expiry(i64::from(store.exptime), core.now);
+            let expires = expiry(i64::from(store.exptime), core.times());
             let plain = store.verb == Verb::Set && store.meta.is_none() && expires != PAST;
             if plain && line_end == b"\r\n" {
                 let place = |word: &[u8]| {
@@ -407,7 +407,7 @@ impl Session {
 
     fn stream_text(&mut self, core: &Core, store: &Store<'_>, head: &[u8]) {
         let key = store.meta.as_ref().map_or(store.key, |meta| meta.key.bytes());
-        let expires = expiry(i64::from(store.exptime), core.now);
+        let expires = expiry(i64::from(store.exptime), core.times());
         let len = u64::from(store.len);
         self.stream(core, head, key, (len, store.flags, expires), 0);
     }
@@ -613,7 +613,7 @@ impl Session {
             return Step::Used(used);
         };
         let len = u64::from(request.value_bytes);
-        let expires = expiry(i64::from(request.extra32(4)), core.now);
+        let expires = expiry(i64::from(request.extra32(4)), core.times());
         if len > core.shared.settings.value_bytes_max {
             core.laps.commands += 1;
             core.binary_too_large(&request, verb);

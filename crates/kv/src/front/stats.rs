@@ -152,7 +152,7 @@ fn general(core: &Core) -> Pairs {
     let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
     put("pid", std::process::id().to_string());
     put("uptime", uptime_s(shared).to_string());
-    put("time", (core.now / 1000).to_string());
+    put("time", (core.shared.wall(core.now) / 1000).to_string());
     put("version", VERSION.to_owned());
     put("pointer_size", usize::BITS.to_string());
     put("rusage_user", seconds(user));

@@ -3,7 +3,7 @@
 //! the caller puts it into its protocol's words. Each runs under the lock of the key's partition.
 
 use super::bytes::{Decimal, unsigned};
-use super::core::{Core, PAST, expiry};
+use super::core::{Core, PAST, expiry, has_passed};
 use super::counters::Count;
 use super::text::Verb;
 use crate::cache::{Entry, Error, Millis, Writer};
@@ -190,7 +190,7 @@ impl Core {
     /// Gives an item a new expiry.
     pub fn touch(&mut self, key: &[u8], exptime: i64) -> Outcome {
         self.count(Count::CmdTouch);
-        let expires = expiry(exptime, self.now);
+        let expires = expiry(exptime, self.times());
         let touched = self.shared.cache.entry(key, self.now).map(|mut entry| {
             match entry.item().map(|item| item.cas()) {
                 None => Outcome::NotFound,
@@ -235,10 +235,10 @@ impl Core {
     /// Empties the cache now or later.
     pub fn flush_all(&mut self, delay: i64) {
         self.count(Count::CmdFlush);
-        let at = if delay > 0 { expiry(delay, self.now) } else { 0 };
+        let at = if delay > 0 { expiry(delay, self.times()) } else { 0 };
         // Relaxed: see `flush_if_due`.
         self.shared.flush_at.store(at, std::sync::atomic::Ordering::Relaxed);
-        if at <= self.now {
+        if at == 0 || has_passed(at, self.times()) {
             self.shared.flush_at.store(0, std::sync::atomic::Ordering::Relaxed);
             self.cache().clear(self.now);
         }

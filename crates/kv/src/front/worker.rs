@@ -12,7 +12,6 @@ use super::tls::Channel;
 use crate::cache::Millis;
 use crate::constants::{KEPT_SHARE_MAX, PARTING_MS_MAX, READ_BYTES};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
-use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -64,14 +63,10 @@ impl Inbox {
 const TOKEN_WAKE: u64 = u64::MAX;
 /// How often connections are looked over.
 const SWEEP_MS: u64 = 1000;
+/// How far the wall clock has to be set, or to drift, before the cache's file is told, milliseconds.
+const KEPT_STEP_MS_MIN: u64 = 100;
 /// How long the end waits for clients that read what they were answered.
 const FINISH_MAX: Duration = Duration::from_secs(1);
-
-/// Milliseconds since the epoch.
-pub fn wall_ms() -> Millis {
-    let now = clock_gettime(ClockId::Realtime);
-    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
-}
 
 /// A thread's connections.
 pub struct Worker<'i> {
@@ -106,11 +101,12 @@ impl<'i> Worker<'i> {
     /// If the system is out of memory.
     pub fn run(&mut self) -> io::Result<()> {
         let mut events: Vec<Readiness> = Vec::new();
-        let mut swept = wall_ms();
+        let mut kept_ahead = self.core.shared.cache.wall_ahead();
+        let mut swept = self.core.now;
         // Relaxed: the flag carries no data, and who sets it wakes us.
         while !self.core.shared.stopping.load(Ordering::Relaxed) {
             self.wait(&mut events)?;
-            self.core.now = wall_ms();
+            self.core.now = self.core.shared.look_at_clock();
             self.core.shared.flush_if_due(self.core.now);
             for event in &events {
                 match event.token {
@@ -124,10 +120,23 @@ impl<'i> Worker<'i> {
                 if self.core.thread == 0 {
                     // Where nothing is put, nothing else gives memory of what has expired back.
                     self.core.shared.cache.expire(self.core.now);
+                    kept_ahead = self.keep_time(kept_ahead);
                 }
             }
         }
         self.finish(&mut events)
+    }
+
+    /// Tells a later process of the cache's file where the wall clock is, if it was set since it was
+    /// `kept_ahead`; how far it is ahead.
+    fn keep_time(&self, kept_ahead: i64) -> i64 {
+        let cache = &self.core.shared.cache;
+        let ahead = cache.wall_ahead();
+        if ahead.abs_diff(kept_ahead) < KEPT_STEP_MS_MIN {
+            return kept_ahead;
+        }
+        cache.keep_timeline(&self.core.shared.settings.clock.timeline());
+        ahead
     }
 
     /// The end: no client is heard any more; those that go on to read get what they were answered,

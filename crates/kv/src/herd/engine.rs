@@ -70,7 +70,7 @@ impl Engine {
     /// An engine for clients 0 to `clients` - 1 with slots of these sizes, which takes requests in
     /// this form. Replies are in ordered form.
     pub fn new(cache: Cache, form: Form, geometry: Geometry, clients: u32) -> Engine {
-        let (batch, desk) = (Batch::new(&geometry), Desk::new(geometry, clients));
+        let (batch, desk) = (Batch::new(&geometry), Desk::new(cache.clone(), geometry, clients));
         Engine { cache, form, desk, batch, pipeline: Pipeline::default(), begun: 0 }
     }
 

@@ -16,6 +16,7 @@ use super::pair;
 use super::serving::{Bell, Post, Seat, Serving};
 use super::tally::Tallies;
 use crate::cache::Cache;
+use crate::front::clock::Clock;
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::secret::Secret;
 use rackpool_hw::window::Window;
@@ -40,6 +41,8 @@ pub struct Door {
     pub value_bytes: u32,
     /// How the waits for memory overlap.
     pub pipeline: Pipeline,
+    /// By which items expire: that of the cache's other doors.
+    pub clock: Clock,
 }
 
 impl Door {
@@ -47,7 +50,8 @@ impl Door {
     pub fn new(name: &str) -> Door {
         let (windows, value_bytes) = (WINDOWS_DEFAULT, VALUE_BYTES_DEFAULT);
         let (name, pipeline) = (name.to_owned(), Pipeline::default());
-        Door { name, clients: CLIENTS_DEFAULT, windows, value_bytes, pipeline }
+        let clock = Clock::system();
+        Door { name, clients: CLIENTS_DEFAULT, windows, value_bytes, pipeline, clock }
     }
 }
 
@@ -70,6 +74,8 @@ pub struct FabricDoor {
     pub value_bytes: u32,
     /// How the waits for memory overlap.
     pub pipeline: Pipeline,
+    /// By which items expire: that of the cache's other doors.
+    pub clock: Clock,
 }
 
 impl FabricDoor {
@@ -79,7 +85,8 @@ impl FabricDoor {
         let windows = WINDOWS_DEFAULT.min(FABRIC_REQUESTS_MAX / threads.max(1)).max(1);
         let (clients, value_bytes) = (FABRIC_CLIENTS_DEFAULT, VALUE_BYTES_DEFAULT);
         let (secret, device, pipeline) = (None, None, Pipeline::default());
-        FabricDoor { listen, secret, device, clients, windows, value_bytes, pipeline }
+        let clock = Clock::system();
+        FabricDoor { listen, secret, device, clients, windows, value_bytes, pipeline, clock }
     }
 }
 
@@ -120,7 +127,12 @@ impl Server {
         let geometry = Geometry { servers: threads, clients: 1, windows, value_bytes };
         let (mut server, bell) = Server::begin(threads, clients)?;
         let intakes = vec![(); threads as usize];
-        let posts = server.start_serving(&cache, geometry, (clients, door.pipeline), intakes)?;
+        let posts = server.start_serving(
+            &cache,
+            geometry,
+            (clients, door.pipeline, &door.clock),
+            intakes,
+        )?;
         let keeper = Doorkeeper::new(&server, door, geometry, bell, posts, cache.options().seed)?;
         server.start_keeper(keeper, Doorkeeper::run)?;
         Ok(server)
@@ -157,7 +169,12 @@ impl Server {
             rdma.as_ref().map(|rdma| rdma.intake(thread, Arc::clone(bell))).transpose()
         });
         let intakes = intakes.collect::<Result<_, _>>()?;
-        let posts = server.start_serving(&cache, geometry, (clients, door.pipeline), intakes)?;
+        let posts = server.start_serving(
+            &cache,
+            geometry,
+            (clients, door.pipeline, &door.clock),
+            intakes,
+        )?;
         let ways = (posts, rdma);
         let keeper = FabricKeeper::new(&server, door, geometry, ways, cache.options().seed)?;
         server.addr = Some(keeper.addr());
@@ -214,7 +231,7 @@ impl Server {
         &mut self,
         cache: &Cache,
         geometry: Geometry,
-        (clients, pipeline): (u32, Pipeline),
+        (clients, pipeline, clock): (u32, Pipeline, &Clock),
         intakes: Vec<S::Intake>,
     ) -> Result<Vec<Arc<Post<S>>>, StartError>
     where
@@ -225,7 +242,7 @@ impl Server {
         for ((server, post), intake) in (0..).zip(&posts).zip(intakes) {
             let (ways, tallies) = ((Arc::clone(post), intake), Arc::clone(&self.tallies));
             let serving = Serving::new(server, cache.clone(), geometry, clients, ways, tallies);
-            let mut serving = serving.with_pipeline(pipeline);
+            let mut serving = serving.with_pipeline(pipeline).with_clock(clock.clone());
             let is_stopping = Arc::clone(&self.is_stopping);
             self.spawn(format!("herd-{server}"), move || serving.run(&is_stopping))?;
         }

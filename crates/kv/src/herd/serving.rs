@@ -17,7 +17,7 @@ use super::pair;
 use super::slot::Form;
 use super::tally::{Tallies, Tally, What};
 use crate::cache::{Cache, Millis};
-use crate::front::worker::wall_ms;
+use crate::front::clock::Clock;
 use rackpool_core::seam::Mutation;
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::ring::bitmap::Bitmap;
@@ -80,9 +80,9 @@ pub(super) trait Intake: 'static {
         false
     }
 
-    /// Milliseconds since the epoch, by which items expire.
-    fn wall_ms(&self) -> Millis {
-        wall_ms()
+    /// The time of the clock by which items expire, as `clock` shows it.
+    fn items_ms(&self, clock: &Clock) -> Millis {
+        clock.now()
     }
 
     /// The time of a clock that never goes back, nanoseconds.
@@ -230,6 +230,7 @@ pub(super) struct Serving<S: Seat> {
     server: u32,
     engine: Engine,
     intake: S::Intake,
+    clock: Clock,
     post: Arc<Post<S>>,
     tallies: Arc<Tallies>,
     places: Vec<Option<Place<S>>>,
@@ -260,10 +261,12 @@ impl<S: Seat> Serving<S> {
         (post, intake): (Arc<Post<S>>, S::Intake),
         tallies: Arc<Tallies>,
     ) -> Serving<S> {
-        let now = intake.wall_ms();
+        let clock = Clock::system();
+        let now = intake.items_ms(&clock);
         Serving {
             server,
             intake,
+            clock,
             engine: Engine::new(cache, S::FORM, geometry, clients),
             post,
             tallies,
@@ -277,6 +280,13 @@ impl<S: Seat> Serving<S> {
             vain: 0,
             now,
         }
+    }
+
+    /// The same with this clock, by which items expire.
+    pub(super) fn with_clock(mut self, clock: Clock) -> Serving<S> {
+        self.now = self.intake.items_ms(&clock);
+        self.clock = clock;
+        self
     }
 
     pub(super) fn run(&mut self, is_stopping: &AtomicBool) {
@@ -385,7 +395,7 @@ impl<S: Seat> Serving<S> {
     /// Looks at what changes by itself: the time, and whether devices have failed.
     #[inline(never)]
     fn look_around(&mut self) {
-        self.now = self.intake.wall_ms();
+        self.now = self.intake.items_ms(&self.clock);
         if self.engine.holds_long() {
             self.engine.lapse(self.now);
         }

@@ -3,7 +3,7 @@
 
 use super::Replied;
 use super::slots::{Slots, Taken, Work};
-use crate::cache::{Cache, Copied, Error, Item, Millis};
+use crate::cache::{Cache, Copied, Error, Item, Millis, at_wall};
 use crate::herd::geometry::Geometry;
 use crate::herd::long::{Found, Long, refusal};
 use crate::herd::message::{HEAD_BYTES, Head, Kind};
@@ -15,6 +15,7 @@ use rackpool_core::seam::Mem;
 /// Whose requests are answered, and what answers are made of. The answer to a client that has left
 /// meanwhile is none.
 pub(super) struct Desk {
+    cache: Cache,
     pub geometry: Geometry,
     pub clients: Vec<Option<Slots>>,
     /// Where the value of a reply is put together.
@@ -25,9 +26,14 @@ pub(super) struct Desk {
 
 /// The head of the answer with a value.
 #[inline(always)]
-fn found(taken: &Taken, bytes: u64, flags: u32, expires: Millis) -> Head {
+fn found(cache: &Cache, taken: &Taken, bytes: u64, flags: u32, expires: Millis) -> Head {
     let head = Head::new(taken.head.number, Kind::Found).with_lengths(0, bytes as u16);
-    head.with_flags(flags).with_extra(expires)
+    head.with_flags(flags).with_extra(cache.expiry_at_wall(expires))
+}
+
+/// When an item expires that a client gave this expiry: a point in time of the wall clock.
+fn expiry(extra: u64) -> Millis {
+    if extra == 0 { 0 } else { at_wall(extra) }
 }
 
 /// That of one without a value.
@@ -38,9 +44,10 @@ fn said(taken: &Taken, (kind, extra): (Kind, u64)) -> Head {
 
 impl Desk {
     /// A desk without clients, for numbers below `clients`.
-    pub fn new(geometry: Geometry, clients: u32) -> Desk {
+    pub fn new(cache: Cache, geometry: Geometry, clients: u32) -> Desk {
         let reply = vec![0; geometry.value_bytes as usize].into();
-        Desk { geometry, clients: (0..clients).map(|_| None).collect(), reply, long: Vec::new() }
+        let clients = (0..clients).map(|_| None).collect();
+        Desk { cache, geometry, clients, reply, long: Vec::new() }
     }
 
     /// Answers a look-up without a lock; whether that could be.
@@ -56,7 +63,7 @@ impl Desk {
         let (replies, at, value_at) = slots.reply_place(taken);
         let to = (replies.bare(), value_at, self.geometry.value_bytes.into());
         let place = cache.copy_value(key, now, to, |Copied { bytes, flags, expires }| {
-            slot::publish_head(replies, at, &found(taken, bytes, flags, expires));
+            slot::publish_head(replies, at, &found(cache, taken, bytes, flags, expires));
             (at, HEAD_BYTES as u64 + bytes)
         });
         let Some(place) = place else { return false };
@@ -73,7 +80,8 @@ impl Desk {
         let Some(bytes) = item.copy_into(replies.bare(), value_at, most) else {
             return self.answer_apart(taken, item, replied);
         };
-        slot::publish_head(replies, at, &found(taken, bytes, item.flags(), item.expires()));
+        let (flags, expires) = (item.flags(), item.expires());
+        slot::publish_head(replies, at, &found(&self.cache, taken, bytes, flags, expires));
         replied(slots.note(taken, (at, HEAD_BYTES as u64 + bytes)));
     }
 
@@ -85,7 +93,7 @@ impl Desk {
             said(taken, (Kind::TooLarge, bytes))
         } else {
             match item.copy_to(0, &mut self.reply[..bytes as usize]) {
-                Ok(_) => found(taken, bytes, item.flags(), item.expires()),
+                Ok(_) => found(&self.cache, taken, bytes, item.flags(), item.expires()),
                 Err(error) => said(taken, refusal(&error)),
             }
         };
@@ -115,7 +123,7 @@ impl Desk {
         (taken, key, value): (&Taken, &[u8], &[u8]),
         now: Millis,
     ) -> Option<Head> {
-        let Desk { geometry, clients, reply, long } = self;
+        let Desk { geometry, clients, reply, long, .. } = self;
         let slots = clients[taken.client as usize].as_mut()?;
         let Some((head, part)) = PartHead::read(value) else {
             return Some(said(taken, (Kind::Malformed, 0)));
@@ -124,7 +132,7 @@ impl Desk {
             long.push(taken.client);
         }
         if taken.work == Work::PutPart {
-            let stored_with = (taken.head.flags(), taken.head.extra);
+            let stored_with = (taken.head.flags(), expiry(taken.head.extra));
             let what = Long::put(&mut slots.long, cache, (key, &head, part), stored_with, now);
             return Some(said(taken, what));
         }
@@ -135,7 +143,7 @@ impl Desk {
                 head_to.copy_from_slice(&head.bytes());
                 let value_bytes = (PART_HEAD_BYTES + part.len()) as u16;
                 let head = Head::new(taken.head.number, Kind::Part).with_lengths(0, value_bytes);
-                head.with_flags(flags).with_extra(expires)
+                head.with_flags(flags).with_extra(cache.expiry_at_wall(expires))
             }
             Err(what) => said(taken, what),
         })
@@ -186,7 +194,7 @@ fn put(
     tally: &Tally,
 ) -> Head {
     tally.add(What::Puts, 1);
-    let error = match cache.set(key, value, taken.head.flags(), taken.head.extra, now) {
+    let error = match cache.set(key, value, taken.head.flags(), expiry(taken.head.extra), now) {
         Ok(_) => return said(taken, (Kind::Stored, 0)),
         Err(error) => error,
     };

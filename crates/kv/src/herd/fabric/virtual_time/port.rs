@@ -3,6 +3,7 @@
 use super::super::keeper::{DeviceSeat, Devices, Frames, Port};
 use super::{Shared, connect};
 use crate::cache::Millis;
+use crate::front::clock::Clock;
 use crate::herd::serving::{Intake, Request};
 use rackpool_core::seam::{FabricEvent, Mem, Mutation, Nanos, PeerId, PostError, Verb, WorkStatus};
 use rackpool_core::target::{Pieces, TargetMemory};
@@ -188,7 +189,7 @@ impl Intake for SimIntake {
     /// A thread that sleeps here is woken by whatever comes.
     fn arm(&mut self) {}
 
-    fn wall_ms(&self) -> Millis {
+    fn items_ms(&self, _: &Clock) -> Millis {
         1_000_000 + self.monotonic_ns() / 1_000_000
     }
 

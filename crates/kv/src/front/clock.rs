@@ -1,0 +1,153 @@
+//! The clocks of a server. Items expire by the time since the system's boot, which nothing sets: a
+//! wall clock that jumps, also for a moment, ends no item that has a time to live. What clients give
+//! as a point in time is the wall's (`EXPIREAT`, `EXAT`, memcached's large numbers, HERD).
+//!
+//! In: the system's clocks, or ones that are handed in. Out: the items' time, which begins with the
+//! wall's and goes on where an earlier process of a cache's file has left it: by the boot clock in
+//! the same boot, by the wall clock after another one.
+
+use crate::cache::{Millis, Timeline};
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Times that are handed in, for tests.
+#[derive(Debug, Default)]
+pub struct HandedTime {
+    /// The boot.
+    pub boot: [u64; 2],
+    /// Milliseconds since it.
+    pub since_boot: AtomicU64,
+    /// The wall clock, milliseconds since the Unix epoch.
+    pub wall: AtomicU64,
+}
+
+/// See the module. Clones are the same clock.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    handed: Option<Arc<HandedTime>>,
+    boot: [u64; 2],
+    /// What the items' time is ahead of the time since the boot.
+    ahead: i64,
+}
+
+impl Clock {
+    /// The system's.
+    #[must_use]
+    pub fn system() -> Clock {
+        Clock::begun(None, boot_id())
+    }
+
+    /// One that shows these times.
+    #[must_use]
+    pub fn handed(time: Arc<HandedTime>) -> Clock {
+        let boot = time.boot;
+        Clock::begun(Some(time), boot)
+    }
+
+    /// The items' time begins with the wall's.
+    fn begun(handed: Option<Arc<HandedTime>>, boot: [u64; 2]) -> Clock {
+        let mut clock = Clock { handed, boot, ahead: 0 };
+        clock.ahead = clock.wall().wrapping_sub(clock.since_boot()) as i64;
+        clock
+    }
+
+    /// The clock that goes on from where a file's stood.
+    #[must_use]
+    pub fn resumed(mut self, kept: Option<Timeline>) -> Clock {
+        let Some(kept) = kept else { return self };
+        let since_boot = self.since_boot();
+        let passed = match since_boot.checked_sub(kept.since_boot) {
+            Some(passed) if kept.boot == self.boot && self.boot != [0; 2] => passed,
+            // Another boot. A wall clock that is behind says nothing of what has passed.
+            _ => self.wall().saturating_sub(kept.wall),
+        };
+        self.ahead = kept.now.saturating_add(passed).wrapping_sub(since_boot) as i64;
+        self
+    }
+
+    /// The items' time.
+    pub fn now(&self) -> Millis {
+        self.since_boot().saturating_add_signed(self.ahead)
+    }
+
+    /// The wall clock.
+    pub fn wall(&self) -> Millis {
+        match &self.handed {
+            // Relaxed: a number by itself.
+            Some(time) => time.wall.load(Ordering::Relaxed),
+            None => millis(ClockId::Realtime),
+        }
+    }
+
+    fn since_boot(&self) -> Millis {
+        match &self.handed {
+            // Relaxed: a number by itself.
+            Some(time) => time.since_boot.load(Ordering::Relaxed),
+            None => millis(ClockId::Boottime),
+        }
+    }
+
+    /// Where it stands.
+    pub fn timeline(&self) -> Timeline {
+        let since_boot = self.since_boot();
+        let now = since_boot.saturating_add_signed(self.ahead);
+        Timeline { boot: self.boot, since_boot, now, wall: self.wall() }
+    }
+}
+
+/// Two are equal if they show the same from the same source.
+impl PartialEq for Clock {
+    fn eq(&self, other: &Clock) -> bool {
+        let source = |clock: &Clock| clock.handed.as_ref().map(Arc::as_ptr);
+        (source(self), self.ahead) == (source(other), other.ahead)
+    }
+}
+
+impl Eq for Clock {}
+
+fn millis(clock: ClockId) -> Millis {
+    let now = clock_gettime(clock);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+/// The boot of this system; zeros where it does not say.
+fn boot_id() -> [u64; 2] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let id = u128::from_str_radix(&digits, 16).unwrap_or(0);
+    [(id >> 64) as u64, id as u64]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handed(boot: u64, since_boot: u64, wall: u64) -> Clock {
+        let (since_boot, wall) = (AtomicU64::new(since_boot), AtomicU64::new(wall));
+        Clock::handed(Arc::new(HandedTime { boot: [boot, 0], since_boot, wall }))
+    }
+
+    #[test]
+    fn the_items_time_goes_on_by_the_boot_clock_and_over_a_boot_by_the_wall_clock() {
+        let kept = handed(1, 50_000, 1_000_000).timeline();
+        assert_eq!((kept.now, kept.since_boot, kept.wall), (1_000_000, 50_000, 1_000_000));
+        let resumed = |boot, since_boot, wall| handed(boot, since_boot, wall).resumed(Some(kept));
+        // A wall clock that was set a day ahead says nothing within a boot.
+        assert_eq!(resumed(1, 53_000, 87_400_000).now(), 1_003_000);
+        assert_eq!(resumed(2, 7_000, 1_060_000).now(), 1_060_000);
+        // Nor one that is behind, nor a boot clock that is: a namespace has another one.
+        assert_eq!(resumed(2, 7_000, 900_000).now(), 1_000_000);
+        assert_eq!(resumed(1, 7_000, 1_002_000).now(), 1_002_000);
+        // Whatever was kept, nothing overflows.
+        let max = Timeline { boot: [1, 0], since_boot: u64::MAX, now: u64::MAX, wall: u64::MAX };
+        handed(1, 5, 5).resumed(Some(max)).now();
+    }
+
+    #[test]
+    fn this_system_has_a_boot_and_its_clock_begins_with_the_wall() {
+        assert_ne!(boot_id(), [0, 0]);
+        let clock = Clock::system();
+        assert!(clock.now().abs_diff(clock.wall()) < 60_000);
+    }
+}
