@@ -31,6 +31,8 @@ pub mod neighbours;
 #[cfg(not(any(loom, shuttle)))]
 pub mod numa;
 #[cfg(not(any(loom, shuttle)))]
+pub mod output;
+#[cfg(not(any(loom, shuttle)))]
 pub mod process;
 #[cfg(not(any(loom, shuttle)))]
 pub mod region;
@@ -38,6 +40,8 @@ pub mod ring;
 #[cfg(not(any(loom, shuttle)))]
 pub mod secret;
 pub mod sync;
+#[cfg(not(any(loom, shuttle)))]
+pub mod temporary;
 pub mod version;
 pub mod wait;
 pub mod window;

@@ -236,23 +236,26 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
 
 /// Descriptor that the signal handler writes to; -1 before it is installed.
 static SHUTDOWN_FD: AtomicI32 = AtomicI32::new(-1);
-/// SIGINT and SIGTERM received.
+/// SIGINT, SIGTERM and SIGHUP received.
 static SHUTDOWN_SIGNALS: AtomicU32 = AtomicU32::new(0);
+/// The first of them; 0 before it.
+static SHUTDOWN_SIGNAL: AtomicI32 = AtomicI32::new(0);
 static SHUTDOWN: OnceLock<Result<crate::event::WakeEvent, i32>> = OnceLock::new();
 
 /// From this signal on the handler ends the process itself: whoever asks three times is not
 /// answered by the poll loop.
 const SHUTDOWN_SIGNALS_PATIENT: u32 = 2;
 
-/// The wish of SIGINT or SIGTERM that this process stops. Its descriptor becomes readable and
-/// stays so, for every poll loop of the process. The third signal ends the process at once.
+/// The wish of SIGINT, SIGTERM or SIGHUP (unless the process was started with SIGHUP ignored, as by
+/// `nohup`) that this process stops. Its descriptor becomes readable and stays so, for every poll
+/// loop of the process. The third signal ends the process at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Shutdown {
     event: &'static crate::event::WakeEvent,
 }
 
 impl Shutdown {
-    /// Installs the handler for SIGINT and SIGTERM, once in a process; later calls give the same.
+    /// Installs the handler of the signals, once in a process; later calls give the same.
     ///
     /// # Errors
     /// If no descriptor is left for the event.
@@ -266,8 +269,26 @@ impl Shutdown {
 
     /// Whether the process shall stop.
     pub fn is_requested(&self) -> bool {
-        // Relaxed: the flag carries no data; the event's descriptor orders for those who sleep.
+        // The event's descriptor orders for those who sleep.
+        Self::was_requested()
+    }
+
+    /// Whether this process was asked to stop, if the handler is installed at all.
+    pub fn was_requested() -> bool {
+        // Relaxed: the flag carries no data.
         SHUTDOWN_SIGNALS.load(Ordering::Relaxed) > 0
+    }
+
+    /// How often the process was asked to stop.
+    pub fn requests(&self) -> u32 {
+        // Relaxed: the count carries no data.
+        SHUTDOWN_SIGNALS.load(Ordering::Relaxed)
+    }
+
+    /// The number of the first signal that asked for the stop.
+    pub fn signal(&self) -> Option<u8> {
+        // Relaxed: the number carries no other data.
+        u8::try_from(SHUTDOWN_SIGNAL.load(Ordering::Relaxed)).ok().filter(|number| *number > 0)
     }
 
     /// Asks for the stop from inside, as a signal would.
@@ -293,9 +314,16 @@ fn install_handlers() -> io::Result<crate::event::WakeEvent> {
     // Release: pairs with the Acquire in process.rs::on_signal. The event lives in a static, so
     // the descriptor stays open for the life of the process.
     SHUTDOWN_FD.store(event.as_fd().as_raw_fd(), Ordering::Release);
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: all-zero bytes are a valid `sigaction`: no flags, empty mask.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        let mut before = action;
+        // SAFETY: a null action changes nothing; `before` takes the present one.
+        let status = unsafe { libc::sigaction(signal, std::ptr::null(), &mut before) };
+        if signal == libc::SIGHUP && status == 0 && before.sa_sigaction == libc::SIG_IGN {
+            // Started to outlive its terminal.
+            continue;
+        }
         action.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as usize;
         action.sa_flags = libc::SA_RESTART;
         // SAFETY: `action` is initialised, and its handler calls only what signal handlers may.
@@ -348,6 +376,8 @@ extern "C" fn on_lost_memory(_: libc::c_int) {
 /// Runs inside whatever the signal interrupted: an atomic add, one write, nothing that allocates
 /// or locks.
 extern "C" fn on_signal(signal: libc::c_int) {
+    // Relaxed: a number; the first one stays.
+    let _ = SHUTDOWN_SIGNAL.compare_exchange(0, signal, Ordering::Relaxed, Ordering::Relaxed);
     // Relaxed: a count; who sleeps is woken by the write below.
     let before = SHUTDOWN_SIGNALS.fetch_add(1, Ordering::Relaxed);
     if before >= SHUTDOWN_SIGNALS_PATIENT {

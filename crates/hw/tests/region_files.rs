@@ -250,6 +250,24 @@ fn a_region_is_made_published_kept_and_removed_without_a_trace() {
 }
 
 #[test]
+fn a_file_that_another_user_could_write_is_never_made_a_regions() {
+    let dir = Dir::new();
+    let spec = dir.spec("?size=4M&pages=64K");
+    let placed = dir.file("r.meta.unfinished");
+    std::fs::write(&placed, "").unwrap();
+    std::fs::set_permissions(&placed, std::fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(matches!(RegionFiles::create(&spec), Err(RegionError::Foreign { .. })));
+    std::fs::set_permissions(&placed, std::fs::Permissions::from_mode(0o600)).unwrap();
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&placed, Some(65_534), None).unwrap();
+        assert!(matches!(RegionFiles::create(&spec), Err(RegionError::Foreign { .. })));
+        std::os::unix::fs::chown(&placed, Some(0), None).unwrap();
+    }
+    // What we left ourselves is made anew.
+    RegionFiles::create(&spec).unwrap().remove().unwrap();
+}
+
+#[test]
 fn a_region_that_was_never_published_vanishes_or_is_made_anew() {
     let dir = Dir::new();
     let spec = dir.spec("?size=8M&pages=64K");
