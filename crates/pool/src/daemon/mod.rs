@@ -327,7 +327,8 @@ impl DaemonServer {
         Ok(Self { standby: None, local_addr, metrics_addr, stop, thread: Some(thread) })
     }
 
-    /// Serves on the calling thread until SIGINT or SIGTERM, or until the rack has left the pool.
+    /// Serves on the calling thread until SIGINT, SIGTERM or SIGHUP, or until the rack has left
+    /// the pool.
     /// `ready` is called with the fabric address once clients can come.
     ///
     /// # Errors

@@ -249,7 +249,7 @@ impl Server {
                 let waited_ms = self.options.join_timeout_ms;
                 return Err(self.master.silence(waited_ms));
             }
-            if self.stop.is_requested() {
+            if self.stop.is_requested() || Shutdown::was_requested() {
                 return Err(Error::Denied { reason: "stopped before the master answered".into() });
             }
             std::thread::sleep(Duration::from_millis(1));
