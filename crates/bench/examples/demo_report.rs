@@ -7,7 +7,7 @@ use rackpool_bench::report::{Better, Kind, Machine, Reference, Row};
 
 fn main() -> std::io::Result<()> {
     let path = std::env::args().nth(1).unwrap_or_else(|| "sample.html".to_owned());
-    rackpool_bench::report::write_whole(path.as_ref(), &render(&sample()))
+    rackpool_hw::output::write(path.as_ref(), render(&sample()).as_bytes())
 }
 
 /// A page that uses everything; none of its numbers was ever measured.

@@ -314,12 +314,12 @@ impl Report {
         Ok(report)
     }
 
-    /// Writes the JSON to `path`, whole or not at all (a file beside it is renamed over it).
+    /// Writes the JSON to `path`, whole or not at all ([`rackpool_hw::output`]).
     ///
     /// # Errors
     /// [`ReportError`].
     pub fn write(&self, path: &Path) -> Result<(), ReportError> {
-        write_whole(path, &self.to_json()?)
+        rackpool_hw::output::write(path, self.to_json()?.as_bytes())
             .map_err(|source| ReportError::Io { path: path.to_owned(), source })
     }
 
@@ -442,22 +442,6 @@ pub fn git_revision() -> String {
         }
         _ => "unknown".to_owned(),
     }
-}
-
-/// Writes `text` to `path` so that a reader sees the old file or the new one, never a part.
-///
-/// # Errors
-/// What the file system said.
-pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
-    let written = fs::write(&part, text).and_then(|()| fs::rename(&part, path));
-    if written.is_err() {
-        // The first error is the one to report; a leftover that cannot go either stays.
-        let _ = fs::remove_file(&part);
-    }
-    written
 }
 
 /// Columns for a terminal: the first to the left, numbers to the right, empty columns left out.

@@ -19,8 +19,8 @@ use rackpool::master::{MasterError, MasterOptions, MasterServer};
 use rackpool::{Emulate, FabricChoice, Handle, Options, Pool};
 use rackpool_core::GAddr;
 use rackpool_hw::ring::RingError;
+use rackpool_hw::temporary::TemporaryDir;
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How much a run measures.
@@ -275,7 +275,8 @@ pub(crate) struct Bed {
 struct OwnPool {
     daemons: Vec<DaemonServer>,
     master: Option<MasterServer>,
-    state_dir: PathBuf,
+    /// Goes last.
+    _state_dir: TemporaryDir,
 }
 
 impl Bed {
@@ -290,13 +291,13 @@ impl Bed {
         if let Some(master) = &source.master {
             return Ok(Self { master: master.clone(), pids, own: None });
         }
-        let random = rackpool_hw::process::random_u64().map_err(io_error("random numbers"))?;
-        let state_dir = std::env::temp_dir().join(format!("rackpool-bench-{random:016x}"));
-        let mut options = MasterOptions::new("127.0.0.1:0", &state_dir);
+        let state_dir = TemporaryDir::new(&std::env::temp_dir(), "bench");
+        let state_dir = state_dir.map_err(io_error("temporary directory"))?;
+        let mut options = MasterOptions::new("127.0.0.1:0", state_dir.path().join("state"));
         options.log = |_| ();
         let server = MasterServer::start(options)?;
         let master = server.local_addr().to_string();
-        let mut own = OwnPool { daemons: Vec::new(), master: Some(server), state_dir };
+        let mut own = OwnPool { daemons: Vec::new(), master: Some(server), _state_dir: state_dir };
         for rack in 0..racks {
             let memory = format!("heap?size={rack_bytes}");
             let mut options = DaemonOptions::new(rack, &master, &memory);
@@ -344,8 +345,6 @@ impl Drop for OwnPool {
     fn drop(&mut self) {
         self.daemons.clear();
         self.master = None;
-        // The directory is in the system's temporary place: what stays there is harmless.
-        let _ = std::fs::remove_dir_all(&self.state_dir);
     }
 }
 

@@ -4,14 +4,15 @@
 use crate::agent_args::{AgentArgs, FenceArgs};
 use crate::api;
 use crate::failure::Result;
+use crate::interrupt;
 use crate::output::{self, Level, log};
-use crate::servers::{install_shutdown, raise_descriptors, say_ready, wait_for_end};
+use crate::servers::{raise_descriptors, say_ready, wait_for_end};
 use rackpool_core::constants::SLOTS_MAX;
 
 /// Serves the clients of this host until a signal.
 pub fn agent(args: &AgentArgs) -> Result<()> {
     raise_descriptors("agent", 4 * u64::from(SLOTS_MAX), "clients")?;
-    let shutdown = install_shutdown()?;
+    let shutdown = interrupt::shutdown()?;
     let agent = api::start_agent(args)?;
     let who = format!("agent of rack {}", args.rack);
     say_ready(agent.control())?;

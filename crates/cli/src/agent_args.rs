@@ -7,8 +7,8 @@ use clap::Args;
 pub const AGENT_EXAMPLES: &str = "\
 A rack whose memory several hosts share (CXL or persistent memory as devdax) has its daemon on one
 of them and an agent on each other one. Clients there map the memory as those beside the daemon do.
-Prints `ready NAME` when clients can join; stops on SIGINT and SIGTERM, and clients go on with the
-next agent.
+Prints `ready NAME` when clients can join; stops on SIGINT, SIGTERM and SIGHUP, and clients go on
+with the next agent.
 
 Examples:
   rackpool agent --rack 0 --master 10.0.0.1:7400 --memory dax:/dev/dax0.0 --secret-file secret

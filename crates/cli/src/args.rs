@@ -28,7 +28,9 @@ Examples:
   rackpool shell  --rack 1 --master 127.0.0.1:7400 -c 'get greeting'
 
 Each command has examples of its own: rackpool help COMMAND
-Exit codes: 0 done, 1 failed, 2 wrong usage. Errors are one line: error CODE message";
+A FILE that a command writes may be -, standard output, a device or a pipe.
+Exit codes: 0 done or stopped as asked, 1 failed, 2 wrong usage, 130 ended by Ctrl-C. Errors are one
+line: error CODE message";
 
 const DEMO_EXAMPLES: &str = "\
 Examples:
@@ -38,7 +40,7 @@ Examples:
   rackpool demo --quick --emulate cxl=140ns,rdma=2us     numbers are labelled \"emulated\"";
 
 const MASTER_EXAMPLES: &str = "\
-Prints `ready ADDR` on standard output when it serves; stops on SIGINT and SIGTERM.
+Prints `ready ADDR` on standard output when it serves; stops on SIGINT, SIGTERM and SIGHUP.
 
 Examples:
   rackpool master --listen 127.0.0.1:7400 --state ./state
@@ -56,8 +58,8 @@ turns; random, round-robin, least-loaded, smart-idle and even choose among all r
 puts one of the first two before another choice; smart-idle:250ms counts accesses in such windows.";
 
 const DAEMON_EXAMPLES: &str = "\
-Prints `ready ADDR` on standard output when it serves; stops on SIGINT and SIGTERM. A stopped
-daemon keeps its region, and the next one with the same --memory goes on with it.
+Prints `ready ADDR` on standard output when it serves; stops on SIGINT, SIGTERM and SIGHUP. A
+stopped daemon keeps its region, and the next one with the same --memory goes on with it.
 
 Examples:
   rackpool daemon --rack 0 --master 127.0.0.1:7400 --memory 'shm:/dev/shm/rack0?size=1G'

@@ -10,7 +10,7 @@
 use crate::api::{Emulate, FabricChoice};
 use crate::environment;
 use crate::failure::{Failure, Result};
-use rackpool_hw::process::Shutdown;
+use rackpool_hw::temporary::{self, TemporaryDir};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 const READY_WITHIN: Duration = Duration::from_secs(20);
 /// How long a child may take to end by itself.
 const END_WITHIN: Duration = Duration::from_secs(5);
-/// How often the signal is looked at while waiting for children.
-const SLICE: Duration = Duration::from_millis(50);
+/// How often children are looked for and killed, until there are none.
+const END_ROUNDS_MAX: u32 = 8;
 /// Characters of a child's log that a failure shows.
 const LOG_TAIL_CHARS: usize = 600;
 
@@ -145,77 +145,66 @@ fn wait_for(child: &mut Child, within: Duration) -> Option<std::process::ExitSta
     }
 }
 
-/// What must not be left: our temporary directory and our regions.
-pub struct Residue {
-    directory: PathBuf,
-    regions: Vec<PathBuf>,
-}
+/// Where regions, state and logs lie, all of which must not be left.
+const BASE: &str = "/dev/shm";
+/// What the names of regions begin with, before the rack.
+const REGION: &str = "rack";
+
+/// What must not be left: a temporary directory in shared memory with regions, state and logs.
+pub struct Residue(TemporaryDir);
 
 impl Residue {
-    /// A new directory for state and logs, and `racks` names for regions in `/dev/shm`.
-    pub fn prepare(racks: u16) -> Result<Self> {
-        let pid = std::process::id();
-        let directory = std::env::temp_dir().join(format!("rackpool-demo-{pid}"));
-        std::fs::create_dir_all(&directory).map_err(|error| Failure::file(&directory, &error))?;
-        let region = |rack| PathBuf::from(format!("/dev/shm/rackpool-demo-{pid}-rack{rack}"));
-        Ok(Self { directory, regions: (0..racks).map(region).collect() })
+    /// A new directory. What killed runs left goes.
+    pub fn prepare() -> Result<Self> {
+        let base = Path::new(BASE);
+        let made = TemporaryDir::new(base, "demo").and_then(|directory| {
+            // Children that outlive us for a moment still use what is in it.
+            directory.share_with_children()?;
+            Ok(Self(directory))
+        });
+        made.map_err(|error| Failure::file(base, &error))
     }
 
-    /// The temporary directory.
+    /// The directory.
     pub fn directory(&self) -> &Path {
-        &self.directory
+        self.0.path()
     }
 
     /// The region of a rack.
-    pub fn region(&self, rack: u16) -> &Path {
-        &self.regions[usize::from(rack)]
+    pub fn region(&self, rack: u16) -> PathBuf {
+        self.directory().join(format!("{REGION}{rack}"))
     }
 
-    /// Files of ours that are there: all sections of all regions, and the directory.
-    pub fn present(&self) -> Vec<PathBuf> {
-        let mut found: Vec<PathBuf> =
-            self.regions.iter().flat_map(|region| sections(region)).collect();
-        found.extend(self.directory.exists().then(|| self.directory.clone()));
-        found
-    }
-
-    /// Removes everything; what resists is listed by [`Residue::present`].
-    pub fn remove(&self) {
-        for path in self.regions.iter().flat_map(|region| sections(region)) {
-            let _ = std::fs::remove_file(path);
-        }
-        let _ = std::fs::remove_dir_all(&self.directory);
+    /// Files that are there of any region.
+    pub fn regions(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.directory()).into_iter().flatten().flatten();
+        let is_region =
+            |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(REGION);
+        entries.filter(is_region).map(|entry| entry.path()).collect()
     }
 }
 
-impl Drop for Residue {
-    fn drop(&mut self) {
-        self.remove();
-    }
-}
-
-/// What this process has left behind of its own: regions, temporary files, children.
+/// What this process has left behind of its own: temporary directories with regions, children.
 pub fn left_behind() -> Vec<String> {
-    let pid = std::process::id();
-    let ours = format!("rackpool-demo-{pid}");
-    let mut left = Vec::new();
-    for directory in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
-        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
-        let paths = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&ours));
-        left.extend(paths.map(|entry| entry.path().display().to_string()));
-    }
-    left.extend(remaining_children().iter().map(|pid| format!("process {pid}")));
-    left
+    // Outputs that are being written are no residue.
+    let directories = temporary::present().into_iter().filter(|path| path.is_dir());
+    let files = directories.map(|path| path.display().to_string());
+    let children = remaining_children().into_iter().map(|pid| format!("process {pid}"));
+    files.chain(children).collect()
 }
 
-/// Ends children that others started in this process (benchmarks have clients of their own) and
-/// that an interruption left without an owner. They are killed and reaped when this returns.
+/// Kills all children and reaps them; another thread may start one meanwhile.
 pub fn end_remaining() {
-    for pid in remaining_children() {
-        let Some(pid) = Pid::from_raw(pid) else { continue };
-        // Whoever ended or was reaped meanwhile is what is wanted.
-        let _ = kill_process(pid, Signal::KILL);
-        let _ = waitpid(Some(pid), WaitOptions::empty());
+    for _ in 0..END_ROUNDS_MAX {
+        let children = remaining_children();
+        if children.is_empty() {
+            return;
+        }
+        for pid in children.into_iter().filter_map(Pid::from_raw) {
+            // One that ended or was reaped meanwhile is what is wanted.
+            let _ = kill_process(pid, Signal::KILL);
+            let _ = waitpid(Some(pid), WaitOptions::empty());
+        }
     }
 }
 
@@ -227,20 +216,6 @@ fn remaining_children() -> Vec<i32> {
         text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
     };
     tasks.flat_map(of_task).collect()
-}
-
-/// The files of a region: `PATH` and `PATH.…`.
-fn sections(region: &Path) -> Vec<PathBuf> {
-    let (Some(directory), Some(name)) = (region.parent(), region.file_name()) else {
-        return Vec::new();
-    };
-    let name = name.to_string_lossy().into_owned();
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let is_ours = |path: &PathBuf| {
-        let found = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        found == name || found.strip_prefix(&name).is_some_and(|rest| rest.starts_with('.'))
-    };
-    entries.map(|entry| entry.path()).filter(is_ours).collect()
 }
 
 /// What a cluster consists of.
@@ -290,7 +265,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts all and waits until each is ready.
-    pub fn start(options: &ClusterOptions, residue: &Residue, shutdown: Shutdown) -> Result<Self> {
+    pub fn start(options: &ClusterOptions, residue: &Residue) -> Result<Self> {
         let directory = residue.directory();
         let state = directory.join("master");
         let words = [
@@ -302,15 +277,15 @@ impl Cluster {
             &state.to_string_lossy(),
         ];
         let (mut master, lines) = start("master", &words.map(str::to_owned), directory)?;
-        let master_addr = ready(&mut master, &lines, shutdown)?;
+        let master_addr = ready(&mut master, &lines)?;
         let mut starting = Vec::new();
         for rack in 0..options.racks {
-            let words = daemon_words(options, rack, &master_addr, residue.region(rack));
+            let words = daemon_words(options, rack, &master_addr, &residue.region(rack));
             starting.push(start(&format!("daemon of rack {rack}"), &words, directory)?);
         }
         let mut daemons = Vec::new();
         for (mut daemon, lines) in starting {
-            ready(&mut daemon, &lines, shutdown)?;
+            ready(&mut daemon, &lines)?;
             daemons.push(daemon);
         }
         Ok(Self { daemons, master, master_addr })
@@ -368,25 +343,21 @@ fn start(name: &str, words: &[String], directory: &Path) -> Result<(Process, Rec
 }
 
 /// The address in a server's `ready ADDR`.
-fn ready(process: &mut Process, lines: &Receiver<Line>, shutdown: Shutdown) -> Result<String> {
+fn ready(process: &mut Process, lines: &Receiver<Line>) -> Result<String> {
     let start = Instant::now();
     loop {
-        match lines.recv_timeout(SLICE) {
+        match lines.recv_timeout(READY_WITHIN.saturating_sub(start.elapsed())) {
             Ok((_, Some(line))) => {
                 if let Some(addr) = line.strip_prefix("ready ") {
                     return Ok(addr.trim().to_owned());
                 }
             }
             Ok((_, None)) | Err(RecvTimeoutError::Disconnected) => return Err(process.died()),
-            Err(RecvTimeoutError::Timeout) if start.elapsed() > READY_WITHIN => {
+            Err(RecvTimeoutError::Timeout) => {
                 let seconds = READY_WITHIN.as_secs();
                 let message = format!("the {} was not ready within {seconds} s", process.name());
                 return Err(Failure::new("timeout", message));
             }
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-        if shutdown.is_requested() {
-            return Err(Failure::interrupted());
         }
     }
 }
@@ -395,18 +366,11 @@ fn ready(process: &mut Process, lines: &Receiver<Line>, shutdown: Shutdown) -> R
 pub struct Workers {
     processes: Vec<Process>,
     lines: Receiver<Line>,
-    shutdown: Shutdown,
 }
 
 impl Workers {
     /// Starts a client in each of `racks`.
-    pub fn start(
-        racks: &[u16],
-        master: &str,
-        fabric: &str,
-        directory: &Path,
-        shutdown: Shutdown,
-    ) -> Result<Self> {
+    pub fn start(racks: &[u16], master: &str, fabric: &str, directory: &Path) -> Result<Self> {
         let (sender, lines) = channel();
         let mut processes = Vec::new();
         for (index, rack) in racks.iter().enumerate() {
@@ -416,7 +380,7 @@ impl Workers {
             let words = words.map(str::to_owned);
             processes.push(Process::start(&name, &words, directory, index, sender.clone())?);
         }
-        Ok(Self { processes, lines, shutdown })
+        Ok(Self { processes, lines })
     }
 
     /// Their process ids.
@@ -436,29 +400,22 @@ impl Workers {
 
     /// The next report of any of them; `within` bounds the silence.
     pub fn report<R: for<'de> Deserialize<'de>>(&mut self, within: Duration) -> Result<(usize, R)> {
-        let start = Instant::now();
-        loop {
-            match self.lines.recv_timeout(SLICE) {
-                Ok((index, Some(line))) => {
-                    let report = serde_json::from_str(&line).map_err(|error| {
-                        let name = self.processes[index].name();
-                        Failure::new("protocol", format!("{name} said `{line}`: {error}"))
-                    })?;
-                    return Ok((index, report));
-                }
-                Ok((index, None)) => return Err(self.processes[index].died()),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Failure::new("peer-dead", "all client processes ended"));
-                }
-                Err(RecvTimeoutError::Timeout) if start.elapsed() > within => {
-                    let seconds = within.as_secs();
-                    let message = format!("no client said anything for {seconds} s");
-                    return Err(Failure::new("timeout", message));
-                }
-                Err(RecvTimeoutError::Timeout) => {}
+        match self.lines.recv_timeout(within) {
+            Ok((index, Some(line))) => {
+                let report = serde_json::from_str(&line).map_err(|error| {
+                    let name = self.processes[index].name();
+                    Failure::new("protocol", format!("{name} said `{line}`: {error}"))
+                })?;
+                Ok((index, report))
             }
-            if self.shutdown.is_requested() {
-                return Err(Failure::interrupted());
+            Ok((index, None)) => Err(self.processes[index].died()),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Failure::new("peer-dead", "all client processes ended"))
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let seconds = within.as_secs();
+                let message = format!("no client said anything for {seconds} s");
+                Err(Failure::new("timeout", message))
             }
         }
     }
@@ -476,26 +433,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_sections_of_the_region_count_as_its_files() {
-        let directory = std::env::temp_dir().join(format!("rackpool-cli-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        for name in ["r", "r.meta", "r.slot-3", "r1", "other"] {
-            std::fs::write(directory.join(name), "x").unwrap();
-        }
-        let mut found: Vec<_> = sections(&directory.join("r"));
-        found.sort();
-        let expected = ["r", "r.meta", "r.slot-3"].map(|name| directory.join(name));
-        assert_eq!(found, expected);
-        std::fs::remove_dir_all(&directory).unwrap();
-    }
-
-    #[test]
-    fn residue_is_gone_when_its_owner_is() {
-        let residue = Residue::prepare(2).unwrap();
+    fn residue_is_gone_when_its_owner_is_and_two_have_nothing_in_common() {
+        let (residue, other) = (Residue::prepare().unwrap(), Residue::prepare().unwrap());
         let path = residue.region(1).with_extension("meta");
         std::fs::write(&path, "x").unwrap();
-        assert_eq!(residue.present().len(), 2);
+        assert_eq!((residue.regions(), other.regions()), (vec![path.clone()], vec![]));
+        assert!(left_behind().contains(&residue.directory().display().to_string()));
         drop(residue);
-        assert!(!path.exists());
+        assert!(!path.exists() && other.directory().exists());
     }
 }

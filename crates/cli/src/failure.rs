@@ -13,8 +13,8 @@ pub const EXIT_FAILED: u8 = 1;
 /// Exit code of a command that was used wrongly.
 pub const EXIT_USAGE: u8 = 2;
 
-/// The word of a command that a signal ended.
-pub const INTERRUPTED: &str = "interrupted";
+/// The word of a command whose reader has gone.
+const BROKEN_PIPE: &str = "broken-pipe";
 
 /// Result of a part of the command line.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -47,9 +47,25 @@ impl Failure {
         Self::io(path.display(), error)
     }
 
-    /// The user asked for an end by SIGINT or SIGTERM.
+    /// The system refused to take an answer; that its reader has gone is no failure.
+    pub fn output(what: impl fmt::Display, error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::new(BROKEN_PIPE, format!("{what}: {error}")),
+            io::ErrorKind::IsADirectory => {
+                Self::usage(format!("{what} is a directory, not a file"))
+            }
+            _ => Self::io(what, error),
+        }
+    }
+
+    /// Whether it is only that the reader of an answer has gone.
+    pub fn is_broken_pipe(&self) -> bool {
+        self.code == BROKEN_PIPE
+    }
+
+    /// The user asked for an end by SIGINT, SIGTERM or SIGHUP.
     pub fn interrupted() -> Self {
-        Self::new(INTERRUPTED, "stopped by a signal; everything that was started is gone")
+        Self::new("interrupted", "stopped by a signal; everything that was started is gone")
     }
 
     /// The stable word.

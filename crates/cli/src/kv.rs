@@ -1,12 +1,13 @@
 //! `rackpool kv`: a cache in this process with memcached's and Redis's protocols in front, until
-//! SIGINT or SIGTERM, or until the process that started it is gone. In: options. Out: the line
-//! `ready memcached=ADDR resp=ADDR` on standard output; logs on standard error.
+//! SIGINT, SIGTERM or SIGHUP, or until the process that started it is gone. In: options. Out: the
+//! line `ready memcached=ADDR resp=ADDR` on standard output; logs on standard error.
 
 use crate::args::PoolArgs;
 use crate::failure::{Failure, Result};
+use crate::interrupt;
 use crate::kv_args::{KvArgs, ValueTierRule};
 use crate::output::{Level, log};
-use crate::servers::{install_shutdown, say_ready, wait_for_end};
+use crate::servers::{say_ready, wait_for_end};
 use rackpool_bench::format::Unit;
 use rackpool_hw::fabric::FabricError;
 use rackpool_hw::memory::HostMemory;
@@ -148,7 +149,7 @@ fn herd_clients(args: &KvArgs) -> u32 {
 /// Serves.
 pub fn run(args: &KvArgs) -> Result<()> {
     refuse_idle_options(args)?;
-    let shutdown = install_shutdown()?;
+    let shutdown = interrupt::shutdown()?;
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);
     let password = args.password_file.as_deref().map(read_password).transpose()?;
     let users = args.auth_file.as_deref().map(read_users).transpose()?;

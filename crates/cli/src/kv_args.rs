@@ -21,7 +21,7 @@ pub enum ValueTierRule {
 pub const KV_EXAMPLES: &str = "\
 Prints `ready memcached=ADDR resp=ADDR` on standard output when it serves (`none` for a door that is
 not open; then ` metrics=ADDR`, ` herd=NAME`, ` herd-fabric=ADDR` for those that are); stops on
-SIGINT and SIGTERM.
+SIGINT, SIGTERM and SIGHUP.
 Ordinary clients need no change: text, meta and binary commands of memcached at one address, RESP2
 and RESP3 at the other, one cache behind both.
 

@@ -2,7 +2,8 @@
 //! them together. The command line is a contract (DESIGN §5): programs outside call it.
 //!
 //! `main` parses, runs one command and prints its failure as `error CODE message`. Exit codes:
-//! 0 done, 1 failed, 2 wrong usage. Nothing here is called by anybody else.
+//! 0 done, or a server that was asked to stop; 1 failed; 2 wrong usage; 128 and its number if a
+//! signal ended a command that is no server (130 for SIGINT). Nothing here is called from elsewhere.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -16,6 +17,7 @@ mod doctor;
 mod environment;
 mod failure;
 mod inspect;
+mod interrupt;
 mod kv;
 mod kv_args;
 mod member_args;
@@ -45,16 +47,27 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    match run(&cli.command) {
+    let ended = interrupt::install(is_server(&cli.command)).and_then(|()| run(&cli.command));
+    finish(ended)
+}
+
+/// The exit code of a command, and its last line if it failed.
+fn finish(ended: Result<()>) -> ExitCode {
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever closed the pipe has read enough.
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            if failure.code() == failure::INTERRUPTED {
-                children::end_remaining();
-            }
-            eprintln!("{failure}");
+            interrupt::end_if_asked();
+            interrupt::say(&failure.to_string());
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+fn is_server(command: &Command) -> bool {
+    use Command::{Agent, Daemon, Kv, Master};
+    matches!(command, Master(_) | Daemon(_) | Agent(_) | Kv(_))
 }
 
 fn run(command: &Command) -> Result<()> {
@@ -90,14 +103,12 @@ fn run(command: &Command) -> Result<()> {
 /// Help and version are answers; everything else that clap says is wrong usage.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // Whoever closed the pipe has read enough.
-        let _ = output::print(&error.to_string());
-        return ExitCode::SUCCESS;
+        return finish(output::print(&error.to_string()));
     }
     let text = error.to_string();
-    match text.strip_prefix("error: ") {
-        Some(rest) => eprint!("error usage {rest}"),
-        None => eprint!("{text}"),
-    }
+    interrupt::say(&match text.strip_prefix("error: ") {
+        Some(rest) => format!("error usage {}", rest.trim_end()),
+        None => text.trim_end().to_owned(),
+    });
     ExitCode::from(EXIT_USAGE)
 }

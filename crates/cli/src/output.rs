@@ -1,12 +1,17 @@
-//! What commands say besides their answers: log lines and progress on standard error, JSON.
-//! Standard output belongs to the answers. Progress shows on a terminal and is silent in a pipe.
+//! What commands say and write: answers on standard output, files that the user asked for, log
+//! lines and progress on standard error. If a file is standard output (`--json -`), that is the
+//! only thing there, and what would be said goes to standard error. Progress shows on a terminal
+//! and is silent in a pipe.
 
 use crate::failure::{Failure, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rackpool_bench::report::Report;
+use rackpool_hw::output::OutputFile;
 use serde::Serialize;
 use std::fmt;
-use std::io::Write;
-use std::path::Path;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How grave a log line is.
@@ -99,31 +104,89 @@ pub fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(value).map_err(|e| Failure::new("io", format!("JSON: {e}")))
 }
 
-/// Writes to standard output.
+/// Whether a file that the user asked for is standard output.
+static STDOUT_IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Says an answer. That its reader has gone ends nothing: the work is done all the same.
 pub fn print(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|error| Failure::io("standard output", &error))
-}
-
-/// Writes a file whole or not at all.
-pub fn write_file(path: &Path, text: &str) -> Result<()> {
-    rackpool_bench::report::write_whole(path, text).map_err(|error| Failure::file(path, &error))
-}
-
-/// Fails if a file cannot be made there: better said before the work than after it.
-pub fn check_writable(path: &Path) -> Result<()> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
+    // Relaxed: set before the work, by the same thread.
+    let written = match STDOUT_IS_TAKEN.load(Ordering::Relaxed) {
+        true => write_to(io::stderr().lock(), text),
+        false => write_to(io::stdout().lock(), text),
     };
-    let refused = rustix::fs::access(directory, rustix::fs::Access::WRITE_OK);
-    refused.map_err(|error| Failure::file(directory, &error.into()))?;
-    if path.is_dir() {
-        let message = format!("{} is a directory, not a file", path.display());
-        return Err(Failure::usage(message));
+    match written.map_err(|error| Failure::output("standard output", &error)) {
+        Err(failure) if failure.is_broken_pipe() => Ok(()),
+        written => written,
     }
-    Ok(())
+}
+
+fn write_to(mut out: impl Write, text: &str) -> io::Result<()> {
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
+}
+
+/// A file that the user asked for. It is as it was before until it is written.
+pub struct Output {
+    file: OutputFile,
+    path: PathBuf,
+}
+
+/// Opens a file that the user asked for, before the work: what cannot be written is said at once.
+pub fn open(path: &Path) -> Result<Output> {
+    let file = OutputFile::open(path).map_err(|error| Failure::output(path.display(), &error))?;
+    if file.is_stdout() {
+        // Relaxed: read by the same thread, after the work.
+        STDOUT_IS_TAKEN.store(true, Ordering::Relaxed);
+    }
+    Ok(Output { file, path: path.to_owned() })
+}
+
+/// As [`open`], if a file was asked for.
+pub fn open_if(path: Option<&PathBuf>) -> Result<Option<Output>> {
+    path.map(|path| open(path)).transpose()
+}
+
+/// A directory that the user asked for, made if it is missing.
+pub fn directory(path: &Path) -> Result<()> {
+    if path == Path::new("-") {
+        return Err(Failure::usage("- is standard output, and a directory is needed here"));
+    }
+    std::fs::create_dir_all(path).map_err(|error| Failure::file(path, &error))
+}
+
+impl Output {
+    /// What the user called it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is standard output.
+    pub fn is_stdout(&self) -> bool {
+        self.file.is_stdout()
+    }
+
+    /// Where to write what is long; [`Output::commit`] follows.
+    pub fn writer(&mut self) -> Result<Box<dyn Write + Send>> {
+        self.file.writer().map_err(|error| Failure::output(self.path.display(), &error))
+    }
+
+    /// Makes what was written the file.
+    pub fn commit(self) -> Result<()> {
+        let Output { file, path } = self;
+        file.commit().map_err(|error| Failure::output(path.display(), &error))
+    }
+
+    /// Writes all of it.
+    pub fn write(self, bytes: impl AsRef<[u8]>) -> Result<()> {
+        let Output { file, path } = self;
+        let written = file.write(bytes.as_ref());
+        written.map_err(|error| Failure::output(path.display(), &error))
+    }
+
+    /// Writes a report as JSON.
+    pub fn report(self, report: &Report) -> Result<()> {
+        let json = report.to_json();
+        self.write(json.map_err(|error| Failure::new("io", error.to_string()))?)
+    }
 }
 
 #[cfg(test)]

@@ -4,15 +4,14 @@ mod record;
 
 use crate::args::{PlanArgs, PlanCommand};
 use crate::failure::{Failure, Result};
-use crate::output;
-use crate::servers::install_shutdown;
+use crate::interrupt;
+use crate::output::{self, Output};
 use crate::sim;
 use rackpool_bench::report::git_revision;
-use rackpool_rack::plan::{self, Answer, Live, Origin, Plan, PlanError, Progress};
-use rackpool_rack::run::SimError;
+use rackpool_rack::plan::{self, Answer, Live, Origin, Plan, Progress};
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Works a plan out, or writes the example.
@@ -28,11 +27,14 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         (None, None) => return Err(Failure::usage("which plan? PLAN.toml, or --from-pool ADDR")),
     };
     question.live = recorded.map(|recording| Live { recording }).or(question.live);
-    std::fs::create_dir_all(&args.out).map_err(|error| Failure::file(&args.out, &error))?;
+    // A signal that ended the recording ends the command as well.
+    interrupt::end_if_asked();
+    interrupt::allow(Duration::ZERO);
+    let files = Files::open(&args.out)?;
     let start = Instant::now();
     let answer = work_out(&question, args)?;
     let origin = Origin::new(git_revision(), &text);
-    write(&question, &answer, &origin, &args.out)?;
+    files.write(&question, &answer, &origin)?;
     let page = args.out.join("report.html");
     output::print(&format!(
         "{}\n{} designs with {} seeds each in {:.0} s; uncalibrated\n",
@@ -80,16 +82,15 @@ fn read(file: &Path) -> Result<(String, Plan)> {
 
 /// A file that is there is somebody's work.
 fn init(file: &Path) -> Result<()> {
-    if file.exists() {
+    if file.is_file() {
         return Err(Failure::usage(format!("{} is there already", file.display())));
     }
-    output::write_file(file, plan::EXAMPLE)?;
+    output::open(file)?.write(plan::EXAMPLE)?;
     let name = file.display();
     output::print(&format!("written: {name}\nnext: rackpool plan {name} --out report\n"))
 }
 
 fn work_out(question: &Plan, args: &PlanArgs) -> Result<Answer> {
-    let shutdown = install_shutdown()?;
     let stop = AtomicBool::new(false);
     let bar = output::timed_bar("planning", "steps");
     let last = Mutex::new(String::new());
@@ -102,26 +103,36 @@ fn work_out(question: &Plan, args: &PlanArgs) -> Result<Answer> {
         }
         bar.set_length(all.max(1));
         bar.set_position(over);
-        if shutdown.is_requested() {
-            // Relaxed: seen sooner or later.
-            stop.store(true, Ordering::Relaxed);
-        }
     };
     let progress = Progress { threads: sim::threads(args.threads), stop: &stop, told: &told };
     let answer = plan::work_out(question, &progress);
     bar.finish_and_clear();
-    answer.map_err(|error| match error {
-        PlanError::Sim(SimError::Stopped) => Failure::interrupted(),
-        error => Failure::new("plan", error.to_string()),
-    })
+    answer.map_err(|error| Failure::new("plan", error.to_string()))
 }
 
-fn write(question: &Plan, answer: &Answer, origin: &Origin, out: &Path) -> Result<()> {
-    let summary = plan::json(question, answer, origin);
-    output::write_file(&out.join("summary.json"), &output::json(&summary)?)?;
-    let path = out.join("samples.parquet");
-    let file = std::fs::File::create(&path).map_err(|error| Failure::file(&path, &error))?;
-    plan::write_samples(answer, &origin.pairs(answer), file)
-        .map_err(|error| Failure::new("io", format!("{}: {error}", path.display())))?;
-    output::write_file(&out.join("report.html"), &plan::page(question, answer, origin))
+/// What is written of an answer.
+struct Files {
+    summary: Output,
+    samples: Output,
+    page: Output,
+}
+
+impl Files {
+    fn open(directory: &Path) -> Result<Files> {
+        output::directory(directory)?;
+        let open = |name| output::open(&directory.join(name));
+        let (summary, samples) = (open("summary.json")?, open("samples.parquet")?);
+        Ok(Files { summary, samples, page: open("report.html")? })
+    }
+
+    fn write(self, question: &Plan, answer: &Answer, origin: &Origin) -> Result<()> {
+        let Files { summary, mut samples, page } = self;
+        summary.write(output::json(&plan::json(question, answer, origin))?)?;
+        let written = plan::write_samples(answer, &origin.pairs(answer), samples.writer()?);
+        written.map_err(|error| {
+            Failure::new("io", format!("{}: {error}", samples.path().display()))
+        })?;
+        samples.commit()?;
+        page.write(plan::page(question, answer, origin))
+    }
 }

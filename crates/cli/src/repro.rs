@@ -23,9 +23,9 @@ pub fn run(args: &ReproArgs) -> Result<()> {
     };
     let profile = args.profile.as_deref().unwrap_or(testbed);
     let profile = Profile::load(profile).map_err(|error| Failure::usage(error.to_string()))?;
-    std::fs::create_dir_all(&args.out).map_err(|error| {
-        Failure::new("io", format!("making the directory {}: {error}", args.out.display()))
-    })?;
+    output::directory(&args.out)?;
+    let to_json = output::open(&args.out.join(format!("{name}.json")))?;
+    let to_html = output::open(&args.out.join(format!("{name}.html")))?;
     let bar = output::spinner("simulating");
     let start = Instant::now();
     let mut told = |what: &str| bar.set_message(what.to_owned());
@@ -33,16 +33,15 @@ pub fn run(args: &ReproArgs) -> Result<()> {
     bar.finish_and_clear();
     let made = made.map_err(|reason| Failure::new("sim", reason))?;
     let tables: Vec<Table> = std::iter::once(made.table()).chain(made.tables.clone()).collect();
-    let written = report(&made, &tables, &profile).write(&args.out.join(format!("{name}.json")));
-    written.map_err(|error| Failure::new("io", error.to_string()))?;
+    to_json.report(&report(&made, &tables, &profile))?;
     let title = format!("rackpool repro {name}");
     let page = sim::page_of(&title, &tables, &profile, start.elapsed().as_secs_f64());
-    let html = args.out.join(format!("{name}.html"));
-    output::write_file(&html, &page)?;
+    let html = to_html.path().display().to_string();
+    to_html.write(page)?;
     for table in &tables {
         output::print(&format!("{}\n", sim::text_of(table)))?;
     }
-    output::print(&format!("{}; {}\nwritten: {}\n", made.totals(), profile.label(), html.display()))
+    output::print(&format!("{}; {}\nwritten: {html}\n", made.totals(), profile.label()))
 }
 
 /// Each figure as a result, `paper` beside `ours`, and the curves as tables.

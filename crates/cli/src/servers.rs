@@ -1,14 +1,16 @@
-//! `rackpool master` and `rackpool daemon`: a server until SIGINT or SIGTERM, or until the process
-//! that started it is gone. In: options. Out: one line `ready ADDR`, with `metrics=ADDR` behind it
-//! if counters are served, on standard
-//! output; logs on standard error. The servers themselves live in the pool's library.
+//! `rackpool master` and `rackpool daemon`: a server until SIGINT, SIGTERM or SIGHUP, or until the
+//! process that started it is gone. In: options. Out: one line `ready ADDR`, with `metrics=ADDR`
+//! behind it if counters are served, on standard output; logs on standard error. The servers
+//! themselves live in the pool's library.
 
 use crate::api::{self, Server};
 use crate::args::{DaemonArgs, MasterArgs};
 use crate::failure::{Failure, Result};
+use crate::interrupt;
 use crate::output::{Level, log};
 use rackpool_core::constants::{MASTER_CONNECTIONS_MAX, REMOTE_SESSIONS_MAX, SLOTS_MAX};
 use rackpool_hw::process::{Shutdown, raise_descriptor_limit};
+use rackpool_hw::temporary::{RemovedAtEnd, TemporaryDir};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -27,26 +29,41 @@ const CLIENT_DESCRIPTORS: u64 = 4 * SLOTS_MAX as u64 + REMOTE_SESSIONS_MAX as u6
 pub fn master(args: &MasterArgs) -> Result<()> {
     may_listen(args.listen, args.metrics, args.secret_file.is_some())?;
     raise_descriptors("master", MASTER_CONNECTIONS_MAX as u64, "connections")?;
-    let shutdown = install_shutdown()?;
-    let (state, remove) = match (&args.state, args.ephemeral) {
-        (Some(state), ephemeral) => (state.clone(), ephemeral),
-        (None, _) => (temporary_state(), true),
-    };
-    // A directory that was there before is not ours to remove.
-    let remove = (remove && !state.exists()).then(|| RemoveDir(state.clone()));
-    std::fs::create_dir_all(&state).map_err(|error| Failure::file(&state, &error))?;
-    let server = api::start_master(args, &state)?;
-    log(Level::Info, "master", format!("state in {}", state.display()));
-    let ended = serve("master", server, shutdown, args.exit_with_parent);
-    drop(remove);
-    ended
+    let shutdown = interrupt::shutdown()?;
+    let state = State::of(args)?;
+    let server = api::start_master(args, &state.path)?;
+    log(Level::Info, "master", format!("state in {}", state.path.display()));
+    serve("master", server, shutdown, args.exit_with_parent)
+}
+
+/// Where a master keeps its state, and what of it goes with the master.
+struct State {
+    path: PathBuf,
+    _removed: Option<RemovedAtEnd>,
+    _temporary: Option<TemporaryDir>,
+}
+
+impl State {
+    fn of(args: &MasterArgs) -> Result<State> {
+        let Some(path) = args.state.clone() else {
+            let base = std::env::temp_dir();
+            let made = TemporaryDir::new(&base, "master");
+            let directory = made.map_err(|error| Failure::file(&base, &error))?;
+            let path = directory.path().join("state");
+            return Ok(State { path, _removed: None, _temporary: Some(directory) });
+        };
+        // A directory that was there before is not ours to remove.
+        let made = args.ephemeral.then(|| RemovedAtEnd::make(&path)).transpose();
+        let removed = made.map_err(|error| Failure::file(&path, &error))?.flatten();
+        Ok(State { path, _removed: removed, _temporary: None })
+    }
 }
 
 /// Serves one rack's memory.
 pub fn daemon(args: &DaemonArgs) -> Result<()> {
     may_listen(args.listen, args.metrics, args.secret_file.is_some())?;
     raise_descriptors("daemon", CLIENT_DESCRIPTORS, "clients")?;
-    let shutdown = install_shutdown()?;
+    let shutdown = interrupt::shutdown()?;
     let default = || format!("shm:/dev/shm/rackpool-rack{}?size=1G", args.rack);
     let memory = args.memory.clone().unwrap_or_else(default);
     let emulate = args.emulate.unwrap_or_default();
@@ -82,6 +99,7 @@ fn serve(who: &str, server: Server, shutdown: Shutdown, with_parent: bool) -> Re
 /// Says on standard output where a server serves.
 pub fn say_ready(addrs: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
+    interrupt::serve();
     let ready = writeln!(out, "ready {addrs}").and_then(|()| out.flush());
     ready.map_err(|error| Failure::io("standard output", &error))
 }
@@ -142,11 +160,6 @@ pub fn raise_descriptors(who: &str, wanted: u64, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// The wish to stop, by SIGINT or SIGTERM.
-pub fn install_shutdown() -> Result<Shutdown> {
-    Shutdown::install().map_err(|error| Failure::io("installing signal handlers", &error))
-}
-
 /// Other machines may only be let in if they have to prove that they belong to the pool. Nobody
 /// proves anything to the counters.
 fn may_listen(listen: SocketAddr, metrics: Option<SocketAddr>, has_secret: bool) -> Result<()> {
@@ -163,20 +176,6 @@ fn may_listen(listen: SocketAddr, metrics: Option<SocketAddr>, has_secret: bool)
     match metrics.filter(|metrics| !metrics.ip().is_loopback()) {
         Some(metrics) => denied(metrics, "serve the counters at a loopback address"),
         None => Ok(()),
-    }
-}
-
-fn temporary_state() -> PathBuf {
-    std::env::temp_dir().join(format!("rackpool-master-{}", std::process::id()))
-}
-
-struct RemoveDir(PathBuf);
-
-impl Drop for RemoveDir {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            log(Level::Warn, "master", format!("{} stays: {error}", self.0.display()));
-        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! `rackpool top`: racks, memory, requests and fabric of a pool, looked at again and again. In: the
 //! master's address and an interval. Out: one table a look, in place on a terminal, one below the
-//! other in a pipe; rates are differences between two looks. Stops on SIGINT and SIGTERM.
+//! other in a pipe; rates are differences between two looks. Stops at a signal.
 
 use crate::api::{Sample, Standing, Watch};
 use crate::args::TopArgs;
 use crate::failure::{Failure, Result};
+use crate::interrupt;
 use crate::output::utc;
-use crate::servers::install_shutdown;
 use rackpool_hw::process::Shutdown;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IsTerminal, Write};
@@ -15,6 +15,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What stands where nothing is known.
 const UNKNOWN: &str = "-";
+
+/// How long a look may go on after a signal: at a master that is silent.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 const HEADS: [&str; 13] = [
     "RACK",
@@ -34,7 +37,7 @@ const HEADS: [&str; 13] = [
 
 /// Runs the command.
 pub fn run(args: &TopArgs) -> Result<()> {
-    let shutdown = install_shutdown()?;
+    let shutdown = interrupt::shutdown()?;
     let mut watch = Watch::open(&args.at)?;
     let mut last = watch.sample()?;
     if args.once {
@@ -44,6 +47,8 @@ pub fn run(args: &TopArgs) -> Result<()> {
         let now = watch.sample()?;
         return crate::output::print(&table(watch.masters(), &now, Some(&last)));
     }
+    // The terminal is given back first.
+    interrupt::allow(ENDS_WITHIN);
     let mut screen = Screen::open();
     let mut text = table(watch.masters(), &last, None);
     loop {

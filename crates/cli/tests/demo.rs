@@ -3,6 +3,9 @@
 mod common;
 
 use common::{Dir, WITHIN, rackpool, told};
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,15 +21,12 @@ fn tree(dir: &Dir) -> String {
     dir.file("tree")
 }
 
-fn leftovers(pid: u32) -> Vec<String> {
-    let ours = format!("rackpool-demo-{pid}");
-    let names = |directory: &str| {
-        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
-    };
-    let temporary = std::env::temp_dir().to_string_lossy().into_owned();
-    let all = names("/dev/shm").into_iter().chain(names(&temporary));
-    all.filter(|name| name.starts_with(&ours)).collect()
+/// Directories in /dev/shm that a process has as its own.
+fn own_directories(pid: u32) -> Vec<PathBuf> {
+    let links = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let paths = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let paths = paths.filter(|path| path.starts_with("/dev/shm") && path.ends_with("lock"));
+    paths.filter_map(|path| path.parent().map(Path::to_owned)).collect()
 }
 
 fn start(words: &[&str], dir: &Dir) -> Child {
@@ -43,11 +43,20 @@ fn a_quick_demo_stores_verifies_measures_reports_and_leaves_nothing() {
     let child = start(&["--quick", "--input", &input, "--json", &json], &dir);
     let pid = child.id();
     let began = Instant::now();
+    let looking = std::thread::spawn(move || {
+        let mut seen = BTreeSet::new();
+        while Path::new(&format!("/proc/{pid}/fd")).exists() {
+            seen.extend(own_directories(pid));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        seen
+    });
     let (code, out, err) = told(&child.wait_with_output().unwrap());
     println!("took {:?}\n{out}", began.elapsed());
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     assert!(out.contains("4 files went in through rack 0 and came out of rack 1"), "{out}");
-    assert_eq!(leftovers(pid), Vec::<String>::new());
+    let seen = looking.join().unwrap();
+    assert!(!seen.is_empty() && seen.iter().all(|directory| !directory.exists()), "{seen:?}");
 
     let page = std::fs::read_to_string(dir.file("rackpool-demo.html")).unwrap();
     assert!(page.contains("<svg") && !page.contains("<script"));
@@ -81,34 +90,38 @@ fn a_quick_demo_stores_verifies_measures_reports_and_leaves_nothing() {
 fn a_demo_that_is_interrupted_or_killed_leaves_no_process_and_no_region() {
     let dir = Dir::new();
     let input = tree(&dir);
-    for (signal, wait_ms) in [("INT", 300), ("TERM", 1200), ("KILL", 1500)] {
+    let mut killed = Vec::new();
+    for (signal, wait_ms, code) in [
+        (Signal::KILL, 1500, None),
+        (Signal::INT, 300, Some(130)),
+        (Signal::TERM, 1200, Some(143)),
+        (Signal::HUP, 1200, Some(129)),
+    ] {
         let mut child = start(&["--quick", "--input", &input], &dir);
         let pid = child.id();
         std::thread::sleep(Duration::from_millis(wait_ms));
-        let number = match signal {
-            "INT" => rustix::process::Signal::INT,
-            "TERM" => rustix::process::Signal::TERM,
-            _ => rustix::process::Signal::KILL,
-        };
-        rustix::process::kill_process(rustix::process::Pid::from_child(&child), number).unwrap();
+        let directories = own_directories(pid);
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
         let status = child.wait().unwrap();
-        // A killed one cannot clean up: its children notice, and its temporary directory stays.
-        if signal == "KILL" {
+        assert_eq!(status.code(), code, "{signal:?}");
+        if signal == Signal::KILL {
+            // It cannot clean up: its children notice, and the next one removes the directory.
             let began = Instant::now();
             let regions = || {
-                let left = leftovers(pid).into_iter();
-                left.filter(|name| name.contains("-rack")).collect::<Vec<_>>()
+                let entries = directories.iter().filter_map(|path| std::fs::read_dir(path).ok());
+                let names = entries.flatten().flatten().map(|entry| entry.file_name());
+                names.filter(|name| name.to_string_lossy().starts_with("rack")).count()
             };
-            while !regions().is_empty() && began.elapsed() < WITHIN {
+            assert!(!directories.is_empty(), "there were no racks yet");
+            while regions() > 0 {
+                assert!(began.elapsed() < WITHIN, "{directories:?}");
                 std::thread::sleep(Duration::from_millis(20));
             }
-            println!("regions were gone after {:?}", began.elapsed());
-            assert_eq!(regions(), Vec::<String>::new());
-            let _ =
-                std::fs::remove_dir_all(std::env::temp_dir().join(format!("rackpool-demo-{pid}")));
+            killed = directories;
         } else {
-            assert_eq!(status.code(), Some(1), "{signal}");
-            assert_eq!(leftovers(pid), Vec::<String>::new(), "{signal}");
+            let left: Vec<_> = directories.iter().filter(|path| path.exists()).collect();
+            assert!(left.is_empty(), "{signal:?}: {left:?}");
         }
     }
+    assert!(killed.iter().all(|directory| !directory.exists()), "{killed:?}");
 }

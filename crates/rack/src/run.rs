@@ -62,6 +62,8 @@ pub struct Checkpoints {
     pub directory: PathBuf,
     /// Events between two checkpoints of a run.
     pub events: u64,
+    /// Writes a file whole, or leaves the one before it.
+    pub write: fn(&Path, &[u8]) -> std::io::Result<()>,
 }
 
 /// How a sweep runs.
@@ -144,11 +146,12 @@ fn run_point(
         since += EVENTS_PER_STEP;
         // Relaxed: seen sooner or later.
         let is_stopped = how.stop.load(Ordering::Relaxed);
-        if let Some(path) = &path
+        if let (Some(path), Some(to)) = (&path, how.checkpoints)
             && (is_over || is_stopped || since >= every)
         {
             since = 0;
-            write(path, &world.checkpoint())?;
+            let written = (to.write)(path, &world.checkpoint());
+            written.map_err(|error| SimError::Io { path: path.to_owned(), error })?;
         }
         match () {
             () if is_over => return Ok(world.outcome()),
@@ -163,13 +166,6 @@ fn resume(config: &Config, traces: &TraceSet, path: &Path) -> Result<World, SimE
     let bytes = std::fs::read(path).map_err(io)?;
     let world = World::resume(config, sources(config, traces), &bytes);
     world.map_err(|error| SimError::Checkpoint { path: path.to_owned(), error })
-}
-
-/// A whole file or the one before it.
-fn write(path: &Path, bytes: &[u8]) -> Result<(), SimError> {
-    let new = path.with_extension("new");
-    let written = std::fs::write(&new, bytes).and_then(|()| std::fs::rename(&new, path));
-    written.map_err(|error| SimError::Io { path: path.to_owned(), error })
 }
 
 /// Equal outcomes have equal hashes, on every machine and with any number of threads.

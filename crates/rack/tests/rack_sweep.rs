@@ -61,7 +61,11 @@ fn a_stopped_sweep_goes_on_from_its_directory_and_ends_with_the_same_result() {
     let traces = TraceSet::record(&points, &mut |_| ()).unwrap();
     let whole = run(&points, &traces, 2);
     let directory = Directory::new("rackpool-rack-sweep");
-    let checkpoints = Checkpoints { directory: directory.0.clone(), events: 1 };
+    let checkpoints = Checkpoints {
+        directory: directory.0.clone(),
+        events: 1,
+        write: |path, bytes| std::fs::write(path, bytes),
+    };
     let mut stops = 0;
     let resumed = loop {
         let (stop, steps) = (AtomicBool::new(false), AtomicU64::new(0));

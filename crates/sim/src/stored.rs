@@ -99,7 +99,8 @@ impl StoredSeed {
         };
         let mut text = serde_json::to_string_pretty(self).map_err(broken)?;
         text.push('\n');
-        let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, text));
+        let written = std::fs::create_dir_all(directory)
+            .and_then(|()| rackpool_hw::output::write(&path, text.as_bytes()));
         match written {
             Ok(()) => Ok(path),
             Err(source) => Err(StoredError::Io { path, source }),

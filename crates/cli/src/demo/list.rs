@@ -94,8 +94,7 @@ pub fn key(name: &Path) -> &[u8] {
 }
 
 /// Looks through the tree and takes what fits: all, or a share spread evenly over it.
-/// `each` is called for every file found and ends the search by `false`.
-pub fn plan(root: &Path, bounds: Bounds, mut each: impl FnMut() -> bool) -> Result<Plan> {
+pub fn plan(root: &Path, bounds: Bounds) -> Result<Plan> {
     std::fs::read_dir(root).map_err(|error| Failure::file(root, &error))?;
     let mut plan = Plan::default();
     let mut directories = vec![(PathBuf::new(), 0)];
@@ -120,9 +119,6 @@ pub fn plan(root: &Path, bounds: Bounds, mut each: impl FnMut() -> bool) -> Resu
                 }
                 let (bytes, mtime_ns) = (metadata.len(), mtime_ns(&metadata));
                 found.push(Entry { name, bytes, mtime_ns });
-                if !each() {
-                    return Err(Failure::interrupted());
-                }
             }
         }
     }
@@ -214,7 +210,7 @@ mod tests {
     #[test]
     fn regular_files_are_found_and_links_are_not_followed() {
         let tree = Tree::new("plan");
-        let plan = plan(&tree.0, ALL, || true).unwrap();
+        let plan = plan(&tree.0, ALL).unwrap();
         let names: Vec<_> = plan.entries.iter().map(|entry| entry.name.to_str().unwrap()).collect();
         assert_eq!(names, ["a/b/one", "two"]);
         assert_eq!((plan.found_files, plan.found_bytes, plan.is_share()), (2, 3, false));
@@ -225,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_not_there_is_a_failure_that_names_it() {
-        let failure = plan(Path::new("/nowhere/at/all"), ALL, || true).unwrap_err();
+        let failure = plan(Path::new("/nowhere/at/all"), ALL).unwrap_err();
         assert!(failure.to_string().starts_with("error io /nowhere/at/all"), "{failure}");
     }
 

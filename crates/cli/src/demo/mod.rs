@@ -17,13 +17,11 @@ use crate::bench;
 use crate::children::{Cluster, ClusterOptions, Residue, Workers, left_behind};
 use crate::failure::{Failure, Result};
 use crate::output;
-use crate::servers::install_shutdown;
 use list::{Bounds, Plan};
 use rackpool_bench::format::Unit;
 use rackpool_bench::report::{Kind, Report};
 use rackpool_bench::run::Size;
 use rackpool_hw::memory::HostMemory;
-use rackpool_hw::process::Shutdown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -68,25 +66,22 @@ struct Pids {
 /// Runs the demonstration.
 pub fn run(args: &DemoArgs) -> Result<()> {
     let start = Instant::now();
-    let shutdown = install_shutdown()?;
     // A page that cannot be written is said before the work rather than after it.
-    for path in std::iter::once(&args.html).chain(&args.json) {
-        output::check_writable(path)?;
-    }
-    let mut findings = live(args, shutdown)?;
+    let (html, json) = (output::open(&args.html)?, output::open_if(args.json.as_ref())?);
+    let mut findings = live(args)?;
     // The ladder has racks of its own: quick, idle apart from what is measured.
     let ladder = [BenchName::Local, BenchName::Ring, BenchName::Remote];
-    findings.ladder = bench::measure(&ladder, &setup(args, true)?, shutdown)?;
+    findings.ladder = bench::measure(&ladder, &setup(args, true)?)?;
     findings.residue.extend(left_behind());
     findings.took = start.elapsed();
     let report = summary::report(&findings);
-    if let Some(path) = &args.json {
-        report.write(path).map_err(|error| bench::failed(&error))?;
+    if let Some(json) = json {
+        json.report(&report)?;
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let finished_at = format!("{} UTC", output::utc(now, ' '));
     let page = page::page(&findings, &report, finished_at);
-    output::write_file(&args.html, &rackpool_bench::html::render(&page))?;
+    html.write(rackpool_bench::html::render(&page))?;
     let shown = |path: &Path| std::path::absolute(path).unwrap_or(path.to_owned());
     let mut text = summary::text(&findings, &report);
     text.push_str(&format!("\nreport: {}\n", shown(&args.html).display()));
@@ -115,11 +110,11 @@ impl Findings {
 }
 
 /// The part with live processes. When it returns they are gone, and so are their files.
-fn live(args: &DemoArgs, shutdown: Shutdown) -> Result<Findings> {
+fn live(args: &DemoArgs) -> Result<Findings> {
     let input = input(args)?;
     let bounds = bounds(args)?;
     let sign_of_life = output::spinner("looking at the files");
-    let plan = list::plan(&input, bounds, || !shutdown.is_requested());
+    let plan = list::plan(&input, bounds);
     sign_of_life.finish_and_clear();
     let plan = plan?;
     if plan.entries.is_empty() {
@@ -130,10 +125,10 @@ fn live(args: &DemoArgs, shutdown: Shutdown) -> Result<Findings> {
     let rack_bytes = args.memory.unwrap_or_else(|| rack_bytes(&plan, args.quick));
     output::print(&announcement(args, &input, &plan, rack_bytes))?;
 
-    let residue = Residue::prepare(RACKS)?;
+    let residue = Residue::prepare()?;
     let options = ClusterOptions::new(RACKS, rack_bytes, args.fabric, args.emulate);
     let sign_of_life = output::spinner("starting two racks");
-    let cluster = Cluster::start(&options, &residue, shutdown);
+    let cluster = Cluster::start(&options, &residue);
     sign_of_life.finish_and_clear();
     let cluster = cluster?;
 
@@ -141,8 +136,7 @@ fn live(args: &DemoArgs, shutdown: Shutdown) -> Result<Findings> {
     list::write(&list_path, &plan.entries)?;
     let racks: Vec<u16> = (0..args.clients).map(|client| (client % 2) as u16).collect();
     let master = &cluster.master_addr;
-    let mut workers =
-        Workers::start(&racks, master, options.fabric, residue.directory(), shutdown)?;
+    let mut workers = Workers::start(&racks, master, options.fabric, residue.directory())?;
     let moved = transfer::run(&mut workers, &racks, &input, &list_path, &plan)?;
     let stats = stats(master)?;
     let pids = Pids {
@@ -151,12 +145,11 @@ fn live(args: &DemoArgs, shutdown: Shutdown) -> Result<Findings> {
         clients: racks.iter().copied().zip(workers.ids()).collect(),
     };
     drop(workers);
-    let ycsb = bench::measure_on(&cluster, BenchName::Ycsb, &setup(args, args.quick)?, shutdown)?;
+    let ycsb = bench::measure_on(&cluster, BenchName::Ycsb, &setup(args, args.quick)?)?;
     drop(cluster);
-    // The daemons were told to leave nothing: what is in /dev/shm now is a finding, although it
+    // The daemons were told to leave nothing: what is there of a region is a finding, although it
     // goes with `residue`.
-    let left = residue.present().into_iter().filter(|path| *path != residue.directory());
-    let left = left.map(|path| path.display().to_string()).collect();
+    let left = residue.regions().iter().map(|path| path.display().to_string()).collect();
     Ok(Findings {
         kind: if options.emulate.is_some() { Kind::Emulated } else { Kind::Measured },
         input,

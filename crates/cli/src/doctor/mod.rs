@@ -12,11 +12,12 @@ use crate::output;
 use rackpool_bench::format::Unit;
 use rackpool_bench::report::Machine;
 use rackpool_hw::memory::{HostMemory, kib_of};
+use rackpool_hw::temporary;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What a check found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -96,6 +97,7 @@ fn checks() -> Vec<Check> {
         cores(std::thread::available_parallelism().map_or(1, usize::from)),
         memory(HostMemory::now().map_or(0, |memory| memory.available_bytes)),
         shared_memory(),
+        residue(),
         huge_pages(&meminfo),
         shmem_huge(&read("/sys/kernel/mm/transparent_hugepage/shmem_enabled")),
         membarrier(rackpool_hw::barrier::is_supported()),
@@ -183,6 +185,40 @@ fn shared_memory() -> Check {
         }
         Err(error) => check("/dev/shm", State::Bad, error.to_string(), meaning, way_out),
     }
+}
+
+/// What killed runs left: directories whose lock nobody holds. Files of releases before these
+/// directories have the process in their names.
+fn residue() -> Check {
+    let bases = [Path::new("/dev/shm").to_owned(), std::env::temp_dir()];
+    let left = |base: &PathBuf| {
+        let mut left = temporary::left(base);
+        left.extend(entries(base).filter(|path| is_of_dead_demo(path)));
+        left
+    };
+    let left: Vec<String> =
+        bases.iter().flat_map(left).map(|path| path.display().to_string()).collect();
+    let found = if left.is_empty() { "none".to_owned() } else { left.join(" ") };
+    check(
+        "residue",
+        good_or_but(left.is_empty()),
+        found,
+        "files of runs of this user that were killed take memory",
+        "the next demo, bench or `master --ephemeral` there removes them, or do so with rm -r",
+    )
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path())
+}
+
+/// Whether it is a file or directory `rackpool-demo-PID…` of a process that is no more.
+fn is_of_dead_demo(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let pid = name.strip_prefix("rackpool-demo-").map(|rest| rest.split('-').next());
+    let pid = pid.flatten().filter(|pid| pid.len() < 16).and_then(|pid| pid.parse().ok());
+    pid.is_some_and(|pid: u32| !Path::new(&format!("/proc/{pid}")).exists())
 }
 
 fn huge_pages(meminfo: &str) -> Check {

@@ -3,8 +3,8 @@
 use crate::api::{Policy, Sample, Watch};
 use crate::args::{MasterAt, PlanArgs};
 use crate::failure::{Failure, Result};
+use crate::interrupt;
 use crate::output;
-use crate::servers::install_shutdown;
 use rackpool_core::placement::{Entry, entries_of};
 use rackpool_rack::live::{
     Counters, Header, Heat, Line, RackCounters, Recording, RecordingError, SCHEMA,
@@ -15,14 +15,19 @@ use std::time::{Duration, Instant};
 /// Between two looks at the master's log: much shorter than it takes to be forgotten.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// How long the last looks at the pool may take after a signal.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+
 /// Records for as long as was said; the file, after everything in it was decided again.
 pub fn run(master: &str, args: &PlanArgs) -> Result<PathBuf> {
     let at = MasterAt { master: Some(master.to_owned()), secret_file: args.secret_file.clone() };
-    let shutdown = install_shutdown()?;
+    let shutdown = interrupt::shutdown()?;
     let mut watch = Watch::open(&at)?;
-    std::fs::create_dir_all(&args.out).map_err(|error| Failure::file(&args.out, &error))?;
+    output::directory(&args.out)?;
     let path = args.out.join("recording.jsonl");
-    output::check_writable(&path)?;
+    let to = output::open(&path)?;
+    // A signal ends the recording, and what was recorded is kept.
+    interrupt::allow(ENDS_WITHIN);
     let start = Instant::now();
     let sample = watch.sample()?;
     let placement = sample.master.placement.parse::<Policy>();
@@ -52,7 +57,7 @@ pub fn run(master: &str, args: &PlanArgs) -> Result<PathBuf> {
         };
         Failure::new(code, error.to_string())
     })?;
-    output::write_file(&path, &text)?;
+    to.write(&text)?;
     output::print(&format!(
         "recorded: {} choices of racks by {} and {} decisions about pages; all came out the same \
          when they were made again\nwritten: {}\n",

@@ -3,7 +3,6 @@
 use crate::args::ReproArgs;
 use crate::failure::{Failure, Result};
 use crate::output;
-use crate::servers::install_shutdown;
 use crate::sim;
 use rackpool_bench::report::{Kind, Report};
 use rackpool_rack::model::config::Preset;
@@ -15,7 +14,7 @@ use rackpool_rack::source::TraceSet;
 use rackpool_sim::report::{Escaped, Table};
 use serde_json::{Value, json};
 use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// Memories are so many times smaller than the paper's, so that all runs take minutes.
@@ -36,7 +35,9 @@ pub fn run(args: &ReproArgs) -> Result<()> {
     if args.profile.is_some() {
         return Err(Failure::usage("racksim has presets of its own and takes no --profile"));
     }
-    std::fs::create_dir_all(&args.out).map_err(|error| Failure::file(&args.out, &error))?;
+    output::directory(&args.out)?;
+    let to_json = output::open(&args.out.join("racksim.json"))?;
+    let to_html = output::open(&args.out.join("racksim.html"))?;
     let start = Instant::now();
     let mut points = repro::points(DIVISOR);
     if args.quick {
@@ -48,12 +49,11 @@ pub fn run(args: &ReproArgs) -> Result<()> {
     let made: Vec<Made> =
         PRESETS.into_iter().zip(points.chunks(Run::ALL.len())).map(make).collect();
     for drawing in made.iter().flat_map(|made| &made.drawings) {
-        output::write_file(&args.out.join(format!("{}.svg", drawing.name)), &drawing.svg)?;
+        output::open(&args.out.join(format!("{}.svg", drawing.name)))?.write(&drawing.svg)?;
     }
-    let written = report_of(&made, &points, hash).write(&args.out.join("racksim.json"));
-    written.map_err(|error| Failure::new("io", error.to_string()))?;
-    let page = args.out.join("racksim.html");
-    output::write_file(&page, &page_of(&made))?;
+    to_json.report(&report_of(&made, &points, hash))?;
+    let page = to_html.path().to_owned();
+    to_html.write(page_of(&made))?;
     for one in &made {
         for table in std::iter::once(&claims_table(one)).chain(&one.tables) {
             output::print(&format!("{}\n", sim::text_of(table)))?;
@@ -65,28 +65,17 @@ pub fn run(args: &ReproArgs) -> Result<()> {
 }
 
 fn simulate(points: &[Config]) -> Result<Vec<Outcome>> {
-    let shutdown = install_shutdown()?;
     let bar = output::spinner("recording");
     let traces = TraceSet::record(points, &mut |what| bar.set_message(what.to_owned()));
     bar.finish_and_clear();
     let traces = traces.map_err(|error| Failure::new("trace", error.to_string()))?;
     let stop = AtomicBool::new(false);
     let meter = sim::Meter::new(points.len());
-    let told = |point: usize, over: u64, all: u64| {
-        meter.told(point, over, all);
-        if shutdown.is_requested() {
-            // Relaxed: seen sooner or later.
-            stop.store(true, Ordering::Relaxed);
-        }
-    };
+    let told = |point: usize, over: u64, all: u64| meter.told(point, over, all);
     let how = Sweep { threads: sim::threads(None), checkpoints: None, stop: &stop, told: &told };
     let outcomes = sweep(points, &traces, &how);
     meter.finish();
-    // Relaxed: all threads have ended.
-    match outcomes {
-        Err(_) if stop.load(Ordering::Relaxed) => Err(Failure::interrupted()),
-        outcomes => outcomes.map_err(|error| Failure::new("sim", error.to_string())),
-    }
+    outcomes.map_err(|error| Failure::new("sim", error.to_string()))
 }
 
 fn make((preset, points): (Preset, &[(Config, Outcome)])) -> Made {

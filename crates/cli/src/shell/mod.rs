@@ -11,6 +11,8 @@ pub mod words;
 use crate::api::{Client, ObjectPlace};
 use crate::args::ShellArgs;
 use crate::failure::{Failure, Result};
+use crate::interrupt;
+use crate::output::{self, Output};
 use parse::{Data, FORMS, ShellCommand, Show, StatsForm, Subject, hex, parse, printable};
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
@@ -21,7 +23,8 @@ const READ_BYTES_MAX: u64 = 1 << 30;
 
 /// Runs the shell.
 pub fn run(args: &ShellArgs) -> Result<()> {
-    let mut shell = Shell { args, client: None, out: std::io::stdout(), line_is_open: false };
+    let out = std::io::stdout();
+    let mut shell = Shell { args, client: None, file: None, out, line_is_open: false };
     if !args.words.is_empty() {
         // The system's shell has taken the quotes away already.
         let word = |word: &String| Word { bytes: word.clone().into_bytes(), gap: " ".into() };
@@ -44,6 +47,8 @@ type Flow = std::ops::ControlFlow<()>;
 struct Shell<'a> {
     args: &'a ShellArgs,
     client: Option<Client>,
+    /// Where the answer of the command goes, if that is a file.
+    file: Option<Output>,
     out: std::io::Stdout,
     /// The last answer was an object without a line end: the next answer begins with one.
     line_is_open: bool,
@@ -73,19 +78,19 @@ impl Shell<'_> {
     }
 
     fn interactive(&mut self, input: impl BufRead) -> Result<()> {
-        println!("commands as `help` lists them; `quit` or the end of input leaves");
+        self.line("commands as `help` lists them; `quit` or the end of input leaves")?;
         self.prompt()?;
         for line in input.lines() {
             let line = line.map_err(|error| Failure::io("standard input", &error))?;
             match self.text(&line) {
                 Ok(flow) if flow.is_break() => return Ok(()),
                 Ok(_) => {}
-                Err(failure) => eprintln!("{failure}"),
+                Err(failure) if failure.is_broken_pipe() => return Err(failure),
+                Err(failure) => interrupt::say(&failure.to_string()),
             }
             self.prompt()?;
         }
-        println!();
-        Ok(())
+        self.line("")
     }
 
     fn prompt(&mut self) -> Result<()> {
@@ -117,6 +122,10 @@ impl Shell<'_> {
         let data = match &command {
             C::Write(_, data) | C::Put(_, data) => load(data)?,
             _ => Vec::new(),
+        };
+        self.file = match &command {
+            C::Read(.., Show::File(path)) | C::Get(_, Some(path)) => Some(output::open(path)?),
+            _ => None,
         };
         let client = self.client()?;
         match command {
@@ -186,9 +195,13 @@ impl Shell<'_> {
         if let Some(path) = file {
             return self.show(&value, &Show::File(path.to_owned()));
         }
-        // Exactly the object's bytes, so that they can go into a pipe.
-        self.print(&value)?;
-        self.line_is_open = !value.is_empty() && !value.ends_with(b"\n");
+        self.raw(&value)
+    }
+
+    /// Exactly these bytes, so that they can go into a pipe.
+    fn raw(&mut self, bytes: &[u8]) -> Result<()> {
+        self.print(bytes)?;
+        self.line_is_open = !bytes.is_empty() && !bytes.ends_with(b"\n");
         if self.out.is_terminal() { self.print(b"") } else { Ok(()) }
     }
 
@@ -218,8 +231,12 @@ impl Shell<'_> {
         match show {
             Show::Hex => self.line(&hex(bytes)),
             Show::Text => self.line(&printable(bytes)),
-            Show::File(path) => {
-                std::fs::write(path, bytes).map_err(|error| Failure::file(path, &error))?;
+            Show::File(_) => {
+                let file = self.file.take().expect("opened before the pool was asked");
+                if file.is_stdout() {
+                    return self.raw(bytes);
+                }
+                file.write(bytes)?;
                 self.line("ok")
             }
         }
@@ -236,7 +253,7 @@ impl Shell<'_> {
         }
         let written = written.and_then(|()| self.out.write_all(bytes));
         let written = written.and_then(|()| self.out.flush());
-        written.map_err(|error| Failure::io("standard output", &error))
+        written.map_err(|error| Failure::output("standard output", &error))
     }
 }
 

@@ -9,17 +9,16 @@ use rackpool_sim::device::calibrate::{Effort, calibrate};
 /// Measures and writes.
 pub fn run(args: &CalibrateArgs) -> Result<()> {
     let base = super::profile(&args.base)?;
-    if let Some(path) = &args.out {
-        output::check_writable(path)?;
-    }
+    let to = output::open_if(args.out.as_ref())?;
     let effort = if args.quick { Effort::quick() } else { Effort::thorough() };
     let bar = output::spinner("measuring");
     let measured = calibrate(&args.name, &base, effort);
     bar.finish_and_clear();
     let text = measured.map_err(|error| Failure::new("calibrate", error.to_string()))?;
-    let Some(path) = &args.out else { return output::print(&text) };
-    output::write_file(path, &text)?;
-    let profile = Profile::parse(&path.to_string_lossy(), &text);
+    let Some(to) = to else { return output::print(&text) };
+    let path = to.path().display().to_string();
+    let profile = Profile::parse(&path, &text);
     let profile = profile.map_err(|error| Failure::new("calibrate", error.to_string()))?;
-    output::print(&format!("{}\n{}\n", path.display(), profile.label()))
+    to.write(&text)?;
+    output::print(&format!("{path}\n{}\n", profile.label()))
 }

@@ -11,9 +11,7 @@ use rackpool_core::probe::Mutation;
 /// Prints the table; fails if a mutation survives.
 pub fn run(engine: &Engine, args: &SimMutationsArgs) -> Result<()> {
     let (config, _) = configure(&args.config)?;
-    if let Some(path) = &args.json {
-        output::check_writable(path)?;
-    }
+    let json = output::open_if(args.json.as_ref())?;
     let chosen = match args.only()? {
         only if only.is_empty() => {
             Mutation::ALL.into_iter().filter(|one| one.is_simulated()).collect()
@@ -29,9 +27,8 @@ pub fn run(engine: &Engine, args: &SimMutationsArgs) -> Result<()> {
         fate
     };
     let fates: Vec<_> = chosen.into_iter().map(fate).collect();
-    if let Some(path) = &args.json {
-        let written = mutations_json(&fates).write(path);
-        written.map_err(|error| Failure::new("io", error.to_string()))?;
+    if let Some(json) = json {
+        json.report(&mutations_json(&fates))?;
     }
     output::print(&mutations_table(&fates))?;
     match &survivors(&fates)[..] {

@@ -3,8 +3,8 @@
 use super::{show, threads};
 use crate::args::SimRackArgs;
 use crate::failure::{Failure, Result};
+use crate::interrupt;
 use crate::output;
-use crate::servers::install_shutdown;
 use indicatif::ProgressBar;
 use rackpool_bench::report::{Better, Kind, Report, Row};
 use rackpool_rack::model::{Config, Outcome, builtin};
@@ -15,18 +15,17 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long writing the last checkpoints may take after a signal.
+const CHECKPOINTS_WITHIN: Duration = Duration::from_secs(60);
 
 /// Runs the points of a sweep.
 pub fn run(args: &SimRackArgs) -> Result<()> {
-    let shutdown = install_shutdown()?;
+    let shutdown = interrupt::shutdown()?;
     let points = points(args)?;
-    if let Some(path) = &args.json {
-        output::check_writable(path)?;
-    }
-    if let Some(directory) = &args.checkpoint {
-        std::fs::create_dir_all(directory).map_err(|error| Failure::file(directory, &error))?;
-    }
+    let json_to = output::open_if(args.json.as_ref())?;
+    args.checkpoint.as_deref().map(output::directory).transpose()?;
     let bar = output::spinner("recording");
     let mut told = |what: &str| bar.set_message(what.to_owned());
     let traces = TraceSet::record(&points, &mut told);
@@ -37,7 +36,11 @@ pub fn run(args: &SimRackArgs) -> Result<()> {
     let checkpoints = args.checkpoint.as_ref().map(|directory| Checkpoints {
         directory: directory.clone(),
         events: args.checkpoint_events,
+        write: rackpool_hw::output::write,
     });
+    if checkpoints.is_some() {
+        interrupt::allow(CHECKPOINTS_WITHIN);
+    }
     let told = |point: usize, over: u64, all: u64| {
         meter.told(point, over, all);
         if shutdown.is_requested() {
@@ -58,9 +61,8 @@ pub fn run(args: &SimRackArgs) -> Result<()> {
     let seconds = start.elapsed().as_secs_f64();
     let hash = hash_of(&outcomes);
     let points: Vec<(Config, Outcome)> = points.into_iter().zip(outcomes).collect();
-    if let Some(path) = &args.json {
-        let written = json(&points, hash, threads, seconds).write(path);
-        written.map_err(|error| Failure::new("io", error.to_string()))?;
+    if let Some(to) = json_to {
+        to.report(&json(&points, hash, threads, seconds))?;
     }
     print(&points, hash, threads, seconds)
 }

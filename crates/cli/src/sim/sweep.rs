@@ -13,9 +13,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Runs seeds; fails if one of them does.
 pub fn run(engine: &Engine, args: &SimRunArgs) -> Result<()> {
     let (config, profile) = configure(&args.config)?;
-    for path in args.output.json.iter().chain(&args.output.html) {
-        output::check_writable(path)?;
-    }
+    let json = output::open_if(args.output.json.as_ref())?;
+    let html = output::open_if(args.output.html.as_ref())?;
+    args.store.as_deref().map(output::directory).transpose()?;
     let threads = threads(args.threads);
     let limit = args.seconds.map(|seconds| Duration::from_secs(u64::from(seconds)));
     let (first, count, run) = (args.first_seed, args.seeds, &engine.run_seed);
@@ -39,7 +39,14 @@ pub fn run(engine: &Engine, args: &SimRunArgs) -> Result<()> {
         None => Vec::new(),
     };
     let findings = Findings { config, profile, sweep, shrunk, threads, took };
-    report(&findings, args)?;
+    if let Some(json) = json {
+        json.report(&findings.json())?;
+    }
+    if let Some(html) = html {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let page = page::of_sweep(&findings, format!("{} UTC", output::utc(now, ' ')));
+        html.write(rackpool_bench::html::render(&page))?;
+    }
     output::print(&show::findings(&findings, &stored))?;
     findings.complaint().map_or(Ok(()), |message| Err(Failure::new("seed-failed", message)))
 }
@@ -48,37 +55,23 @@ fn io(error: impl std::fmt::Display) -> Failure {
     Failure::new("io", error.to_string())
 }
 
-fn report(findings: &Findings, args: &SimRunArgs) -> Result<()> {
-    if let Some(path) = &args.output.json {
-        findings.json().write(path).map_err(io)?;
-    }
-    if let Some(path) = &args.output.html {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let page = page::of_sweep(findings, format!("{} UTC", output::utc(now, ' ')));
-        output::write_file(path, &rackpool_bench::html::render(&page))?;
-    }
-    Ok(())
-}
-
 /// Runs one seed again and shows the end of its trace.
 pub fn replay(engine: &Engine, args: &SimReplayArgs) -> Result<()> {
     let (mut config, profile) = configure(&args.config)?;
     config.trace_lines = args.trace_lines;
     config.mutation = args.mutation()?;
     config.check().map_err(|error| Failure::usage(error.to_string()))?;
-    if let Some(path) = &args.json {
-        output::check_writable(path)?;
-    }
+    let json = output::open_if(args.json.as_ref())?;
     let start = Instant::now();
     let outcome = guarded(&engine.run_seed, &config, args.seed);
     let took = start.elapsed();
-    if let Some(path) = &args.json {
+    if let Some(json) = json {
         let sweep = as_sweep(&config, &outcome);
         let shrunk = Vec::new();
         let profile = profile.clone();
         let findings =
             Findings { config: config.clone(), profile, sweep, shrunk, threads: 1, took };
-        findings.json().write(path).map_err(io)?;
+        json.report(&findings.json())?;
     }
     output::print(&show::outcome(&outcome, &config, &profile, took))?;
     match &outcome.failure {

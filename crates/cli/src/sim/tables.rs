@@ -6,7 +6,6 @@ use crate::args::{BenchName, SimLadderArgs, SimOutputArgs, SimScaleArgs};
 use crate::bench::{self, Setup};
 use crate::failure::{Failure, Result};
 use crate::output;
-use crate::servers::install_shutdown;
 use indicatif::ProgressBar;
 use rackpool_bench::report::{Better, Kind, Reference, Report, Row};
 use rackpool_bench::run::Size;
@@ -48,11 +47,10 @@ fn measured() -> Result<Table> {
         let ycsb = YcsbPlan::new(&all, &all, 1)?;
         Ok(Setup { size: Size::quick(true), fabric, emulate: None, ycsb })
     };
-    let shutdown = install_shutdown()?;
     let names = [BenchName::Local, BenchName::Remote];
-    let mut reports = bench::measure(&names, &setup(FabricChoice::Tcp)?, shutdown)?;
+    let mut reports = bench::measure(&names, &setup(FabricChoice::Tcp)?)?;
     let names = [BenchName::Remote];
-    let mut proxied = bench::measure(&names, &setup(FabricChoice::Proxied)?, shutdown)?;
+    let mut proxied = bench::measure(&names, &setup(FabricChoice::Proxied)?)?;
     for row in proxied.iter_mut().flat_map(|report| &mut report.results) {
         row.name += "_proxied";
     }
@@ -75,21 +73,19 @@ fn make_and_show(
     make: impl FnOnce(&Profile, &ProgressBar) -> Result<Vec<Table>, String>,
 ) -> Result<()> {
     let profile = profile(profile_name)?;
-    for path in to.json.iter().chain(&to.html) {
-        output::check_writable(path)?;
-    }
+    let to_json = output::open_if(to.json.as_ref())?;
+    let to_html = output::open_if(to.html.as_ref())?;
     let bar = output::spinner("simulating");
     let start = Instant::now();
     let made = make(&profile, &bar);
     bar.finish_and_clear();
     let tables = made.map_err(|reason| Failure::new("sim", reason))?;
-    if let Some(path) = &to.json {
-        let written = json(&tables, &profile).write(path);
-        written.map_err(|error| Failure::new("io", error.to_string()))?;
+    if let Some(to) = to_json {
+        to.report(&json(&tables, &profile))?;
     }
-    if let Some(path) = &to.html {
+    if let Some(to) = to_html {
         let seconds = start.elapsed().as_secs_f64();
-        output::write_file(path, &page_of(title, &tables, &profile, seconds))?;
+        to.write(page_of(title, &tables, &profile, seconds))?;
     }
     for table in &tables {
         output::print(&format!("{}\n", show::table(table)))?;

@@ -8,17 +8,17 @@ use crate::args::{
     TraceStatArgs,
 };
 use crate::failure::{Failure, Result};
-use crate::output;
+use crate::output::{self, Output};
 use indicatif::ProgressBar;
 use rackpool_rack::trace::filter::{Config, Counts, Filter};
 use rackpool_rack::trace::packing::fixture;
 use rackpool_rack::trace::{Cause, FileType, Header, Injection, Options, Reader, Record};
 use rackpool_rack::trace::{TraceError, Writer};
-use rackpool_rack::trace::{create, kernel, open, stat};
+use rackpool_rack::trace::{kernel, open, stat, writer};
 use std::fmt;
-use std::fs;
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Runs one of the commands.
 pub fn run(args: &TraceArgs) -> Result<()> {
@@ -32,6 +32,11 @@ pub fn run(args: &TraceArgs) -> Result<()> {
 }
 
 fn failed(error: TraceError) -> Failure {
+    if let Cause::Io(cause) = &error.cause
+        && cause.kind() == ErrorKind::BrokenPipe
+    {
+        return Failure::output(&error, cause);
+    }
     let code = match error.cause {
         Cause::Io(_) => "io",
         Cause::Untimed { .. } | Cause::NoInstructions | Cause::Unknown => "usage",
@@ -45,16 +50,17 @@ fn options(args: &TraceReadArgs) -> Options {
     Options { format: from, node, hz: clock, injection: inject, ..Options::default() }
 }
 
-/// Fails if a trace cannot be written there: better said before the work than after it.
-fn check_output(path: &Path) -> Result<()> {
+/// Opens where a trace goes, if its name says what it becomes.
+fn open_trace(path: &Path) -> Result<Output> {
     FileType::of(path).map_err(Failure::usage)?;
-    output::check_writable(path)
+    output::open(path)
 }
 
 fn convert(args: &TraceConvertArgs) -> Result<()> {
-    check_output(&args.output)?;
+    let to = open_trace(&args.output)?;
     let reader = open(&args.input, &options(&args.read)).map_err(failed)?;
-    let copied = copy(reader, args.filter.as_ref(), &args.output, args.limit)?;
+    let (copied, to) = copy(reader, args.filter.as_ref(), to, args.limit)?;
+    to.commit()?;
     output::print(&format!("{copied}: {}\n", args.output.display()))
 }
 
@@ -80,25 +86,26 @@ impl fmt::Display for Copied {
     }
 }
 
-/// Copies a stream into a file, through caches if there are some.
+/// Copies a stream into a file, through caches if there are some; the caller commits it.
 fn copy(
     reader: Box<dyn Reader + Send>,
     caches: Option<&Config>,
-    to: &Path,
+    to: Output,
     limit: Option<u64>,
-) -> Result<Copied> {
+) -> Result<(Copied, Output)> {
     let Some(caches) = caches else {
         let mut reader = reader;
-        let records = write(&mut reader, to, limit)?;
-        return Ok(Copied { records, counts: None, other_lines: reader.other_lines() });
+        let (records, to) = write(&mut reader, to, limit)?;
+        let other_lines = reader.other_lines();
+        return Ok((Copied { records, counts: None, other_lines }, to));
     };
     let mut filter = Filter::new(reader, caches).map_err(Failure::usage)?;
-    let records = write(&mut filter, to, limit)?;
+    let (records, to) = write(&mut filter, to, limit)?;
     let (counts, other_lines) = (Some(filter.counts()), filter.other_lines());
-    Ok(Copied { records, counts, other_lines })
+    Ok((Copied { records, counts, other_lines }, to))
 }
 
-fn write(reader: &mut dyn Reader, to: &Path, limit: Option<u64>) -> Result<u64> {
+fn write(reader: &mut dyn Reader, to: Output, limit: Option<u64>) -> Result<(u64, Output)> {
     let mut target = Target::new(to, reader.header())?;
     while limit.is_none_or(|limit| target.records < limit) {
         match reader.next().map_err(failed)? {
@@ -109,25 +116,20 @@ fn write(reader: &mut dyn Reader, to: &Path, limit: Option<u64>) -> Result<u64> 
     target.finish()
 }
 
-/// A file that is there whole or not at all, and a sign of life.
+/// Records on their way into a file, and a sign of life.
 struct Target {
-    writer: Option<Box<dyn Writer>>,
-    part: PathBuf,
-    to: PathBuf,
+    writer: Box<dyn Writer>,
+    to: Output,
     records: u64,
     bar: ProgressBar,
 }
 
 impl Target {
-    fn new(to: &Path, header: &Header) -> Result<Target> {
-        let name = to
-            .file_name()
-            .ok_or_else(|| Failure::usage(format!("{} is no name of a file", to.display())))?;
-        // The end of the name says which format it is.
-        let part = to.with_file_name(format!(".part-{}", name.to_string_lossy()));
-        let writer = Some(create(&part, header).map_err(failed)?);
-        let bar = output::spinner("records");
-        Ok(Target { writer, part, to: to.to_owned(), records: 0, bar })
+    fn new(mut to: Output, header: &Header) -> Result<Target> {
+        let file_type = FileType::of(to.path()).map_err(Failure::usage)?;
+        let (name, file) = (to.path().display().to_string(), to.writer()?);
+        let writer = writer(name, file, file_type, header).map_err(failed)?;
+        Ok(Target { writer, to, records: 0, bar: output::spinner("records") })
     }
 
     fn write(&mut self, record: &Record) -> Result<()> {
@@ -135,23 +137,14 @@ impl Target {
         if self.records.is_multiple_of(1_000_000) {
             self.bar.set_message(format!("{} million", self.records / 1_000_000));
         }
-        let writer = self.writer.as_mut().expect("it is there until the end");
-        writer.write(record).map_err(failed)
+        self.writer.write(record).map_err(failed)
     }
 
-    fn finish(mut self) -> Result<u64> {
-        let writer = self.writer.take().expect("it is there until the end");
-        writer.finish().map_err(failed)?;
-        fs::rename(&self.part, &self.to).map_err(|error| Failure::file(&self.to, &error))?;
-        Ok(self.records)
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
+    /// Ends the file; the caller commits it.
+    fn finish(self) -> Result<(u64, Output)> {
+        self.writer.finish().map_err(failed)?;
         self.bar.finish_and_clear();
-        // Gone already if all went well.
-        let _ = fs::remove_file(&self.part);
+        Ok((self.records, self.to))
     }
 }
 
@@ -209,7 +202,7 @@ fn count(args: &TraceStatArgs) -> Result<()> {
 }
 
 fn compute(args: &TraceKernelArgs) -> Result<()> {
-    check_output(&args.out)?;
+    let to = open_trace(&args.out)?;
     let here = || std::thread::available_parallelism().map_or(1, usize::from);
     let config = kernel::Config {
         threads: args.threads,
@@ -221,7 +214,7 @@ fn compute(args: &TraceKernelArgs) -> Result<()> {
         ..kernel::Config::new(args.name, args.footprint)
     };
     config.check().map_err(Failure::usage)?;
-    let mut target = Target::new(&args.out, &config.header())?;
+    let mut target = Target::new(to, &config.header())?;
     let mut outcome = Ok(());
     let summary = kernel::run(&config, &mut |record| {
         outcome = target.write(&record);
@@ -230,7 +223,8 @@ fn compute(args: &TraceKernelArgs) -> Result<()> {
     });
     outcome?;
     let summary = summary.map_err(Failure::usage)?;
-    let records = target.finish()?;
+    let (records, to) = target.finish()?;
+    to.commit()?;
     let Counts { accesses, memory_reads, memory_writes, .. } = summary.counts;
     let caches = match config.caches {
         Some(_) => format!(
@@ -247,10 +241,12 @@ fn compute(args: &TraceKernelArgs) -> Result<()> {
 }
 
 fn packing(args: &TracePackingArgs) -> Result<()> {
+    output::directory(&args.out)?;
+    let vm = output::open(&args.out.join("vm.csv"))?;
+    let vm_type = output::open(&args.out.join("vmType.csv"))?;
     let made = fixture(args.stranding, args.machines, f64::from(args.days), args.seed);
-    fs::create_dir_all(&args.out).map_err(|error| Failure::file(&args.out, &error))?;
-    output::write_file(&args.out.join("vm.csv"), &made.vm_csv())?;
-    output::write_file(&args.out.join("vmType.csv"), &made.type_csv())?;
+    vm.write(made.vm_csv())?;
+    vm_type.write(made.type_csv())?;
     let (vms, types) = (made.vms.len(), made.types.len());
     output::print(&format!("{vms} virtual machines of {types} types: {}\n", args.out.display()))
 }

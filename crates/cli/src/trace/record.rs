@@ -1,9 +1,10 @@
 //! `rackpool trace run`: a program under Valgrind's lackey, whose lines come through a pipe and are
 //! records before the program has ended.
 
-use super::{check_output, copy, failed};
+use super::{copy, failed, open_trace};
 use crate::args::TraceRunArgs;
 use crate::failure::{Failure, Result};
+use crate::interrupt;
 use crate::output;
 use rackpool_rack::trace::{Format, Options, read_stream};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -17,7 +18,7 @@ const MISSING: &str = "valgrind is not installed; install it (apt-get install va
 
 /// Records a program.
 pub fn run(args: &TraceRunArgs) -> Result<()> {
-    check_output(&args.out)?;
+    let out = open_trace(&args.out)?;
     let pipe = |error: rustix::io::Errno| Failure::io("a pipe", &error.into());
     let (lines, to) = rustix::pipe::pipe().map_err(pipe)?;
     // Only the writing end goes to Valgrind.
@@ -40,14 +41,16 @@ pub fn run(args: &TraceRunArgs) -> Result<()> {
     };
     let program = args.program[0].to_string_lossy().into_owned();
     let reader = read_stream(&program, Box::new(File::from(lines)), &options).map_err(failed)?;
-    let copied = copy(reader, args.filter.as_ref(), &args.out, args.limit)?;
+    let (copied, out) = copy(reader, args.filter.as_ref(), out, args.limit)?;
     let ended = running.end(args.limit.is_some_and(|limit| copied.records >= limit))?;
+    // The signal that ended the program was for us as well: this is not all of its trace.
+    interrupt::end_if_asked();
     if copied.records == 0 && args.filter.is_none() {
         // A trace without a record is no trace.
-        let _ = std::fs::remove_file(&args.out);
         let what = format!("{program}: nothing was recorded, {ended}");
         return Err(Failure::new("trace", what));
     }
+    out.commit()?;
     output::print(&format!("{copied}, times by {}, {ended}: {}\n", args.inject, args.out.display()))
 }
 
