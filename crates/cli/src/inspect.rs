@@ -6,9 +6,10 @@ use crate::failure::{Failure, Result};
 use crate::output;
 use rackpool_core::addr::PageGeometry;
 use rackpool_core::constants::SESSIONS_MAX;
+use rackpool_core::copies::{COPIES, agree, places, vote};
 use rackpool_core::layout::{
-    FrameState, FrameWord, LAYOUT_VERSION, MAGIC, RegionLayout, SUPERBLOCK_OFFSET, SessionWord,
-    StateWord, Superblock, frame_word, session_word,
+    FRAME_BYTES, FRAMES_OFFSET, FrameState, FrameWord, LAYOUT_VERSION, MAGIC, RegionLayout,
+    STATE_OFFSET, SUPERBLOCK_OFFSET, SessionWord, StateWord, Superblock, frame_word, session_word,
 };
 use rackpool_core::{FrameIndex, RackId};
 use serde::Serialize;
@@ -41,6 +42,10 @@ struct Region {
     frames_freeing: u64,
     frames_moving: u64,
     frames_unknown: u64,
+    /// Words of which one copy is wrong: the next daemon repairs them.
+    words_differing: u64,
+    /// Words of which no two copies agree: what they are about is lost.
+    words_damaged: u64,
     sessions: u64,
     pages_bytes: u64,
     pages_backed_bytes: u64,
@@ -87,6 +92,8 @@ fn inspect(path: &Path) -> Result<Region> {
     let word = |state: StateWord| word_at(&meta, &meta_path, state.offset());
     let high = word(StateWord::FramesHigh)?;
     let frames = count_frames(&meta, &meta_path, high.min(block.frame_count))?;
+    let (words_differing, words_damaged) =
+        compare(&meta, &meta_path, &layout, high.min(block.frame_count))?;
     let backed = |file: Result<std::fs::Metadata, _>| file.map_or(0, |file| file.blocks() * 512);
     Ok(Region {
         region: path.display().to_string(),
@@ -107,6 +114,8 @@ fn inspect(path: &Path) -> Result<Region> {
         frames_freeing: frames.freeing,
         frames_moving: frames.moving,
         frames_unknown: frames.unknown,
+        words_differing,
+        words_damaged,
         sessions: count_sessions(&meta, &meta_path, block.sessions)?,
         pages_bytes: layout.pages_bytes(),
         pages_backed_bytes: backed(std::fs::metadata(path)),
@@ -185,6 +194,31 @@ impl Frames {
     }
 }
 
+/// Words up to the last frame entry in use of which one copy is wrong, and of which two are.
+fn compare(meta: &File, path: &Path, layout: &RegionLayout, frames: u64) -> Result<(u64, u64)> {
+    let (mut differing, mut damaged) = (0, 0);
+    let mut copies = vec![vec![0; CHUNK_BYTES]; COPIES as usize];
+    let (mut at, end) = (STATE_OFFSET, FRAMES_OFFSET + FRAME_BYTES * frames);
+    while at < end {
+        let here = CHUNK_BYTES.min((end - at) as usize);
+        for (place, copy) in places(layout.private_bytes(), at).into_iter().zip(&mut copies) {
+            read_at(meta, path, place, &mut copy[..here])?;
+        }
+        for word in (0..here).step_by(8) {
+            let raw = |copy: usize| {
+                let bytes = copies[copy][word..word + 8].try_into();
+                u64::from_le_bytes(bytes.expect("eight bytes"))
+            };
+            let raw = [raw(0), raw(1), raw(2)];
+            let (differs, is_lost) = (!agree(raw), vote(raw).is_none());
+            differing += u64::from(differs && !is_lost);
+            damaged += u64::from(is_lost);
+        }
+        at += here as u64;
+    }
+    Ok((differing, damaged))
+}
+
 fn count_sessions(meta: &File, path: &Path, sessions: u32) -> Result<u64> {
     let mut used = 0;
     for record in 0..sessions.min(SESSIONS_MAX) {
@@ -240,9 +274,15 @@ mod tests {
         let layout = RegionLayout { pages: PageGeometry::new(21).unwrap(), frame_count: 8 };
         let mut bytes = vec![0; usize::try_from(layout.private_bytes()).unwrap()];
         bytes[..size_of::<Superblock>()].copy_from_slice(block.as_bytes());
-        let mut word = |offset: u64, value: u64| {
+        let mut put = |offset: u64, value: u64| {
             let at = usize::try_from(offset).unwrap();
             bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        };
+        let mut word = |offset: u64, value: u64| {
+            let [first, second, third] = places(layout.private_bytes(), offset);
+            put(first, value);
+            put(second, value);
+            put(third, value);
         };
         word(StateWord::Epoch.offset(), 5);
         word(StateWord::FramesHigh.offset(), 4);
@@ -250,6 +290,9 @@ mod tests {
             word(frame_word(FrameIndex(frame), FrameWord::State), state);
         }
         word(session_word(9, SessionWord::Session), 1);
+        put(places(layout.private_bytes(), StateWord::Epoch.offset())[2], 4);
+        put(places(layout.private_bytes(), StateWord::LockToken.offset())[2], 4);
+        put(places(layout.private_bytes(), StateWord::LockToken.offset())[1], 7);
         std::fs::write(path.with_extension("meta"), bytes).unwrap();
         path
     }
@@ -259,6 +302,7 @@ mod tests {
         let path = write("good", &block());
         let region = inspect(&path).unwrap();
         std::fs::remove_file(path.with_extension("meta")).unwrap();
+        assert_eq!((region.words_differing, region.words_damaged), (1, 1));
         assert_eq!((region.rack.0, region.epoch, region.sessions), (3, 5, 1));
         assert_eq!((region.frames_home, region.frames_slab), (2, 1));
         assert_eq!((region.frames_pending, region.frames_unknown), (1, 1));

@@ -298,6 +298,12 @@ pub const RETIRED_REGIONS_MAX: usize = 64;
 /// How often a daemon looks at what waits for something that nobody tells it of, ns.
 pub const TICK_NS: u64 = NS_PER_MS;
 
+/// Blocks of metadata whose copies a daemon compares at a tick: some microseconds, and all the
+/// frames of 1 TiB in seconds.
+pub const SCRUB_BLOCKS: u32 = 1;
+/// Damaged words that a daemon remembers; one that has more of them counts no further.
+pub const DAMAGED_WORDS_MAX: usize = 1024;
+
 /// How long a keeper's replicas are readable after one of its polls was answered, ns.
 pub const REPLICA_LEASE_NS: u64 = LEASE_MS_DEFAULT * NS_PER_MS;
 /// The part of it that readers use, by their clock: the rest is for clocks that drift.

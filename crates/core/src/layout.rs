@@ -9,10 +9,12 @@
 //! | slot: cells, request ring, reply ring | `PATH.slot-N` | read, write | its own: read, write |
 //! | bell: ready bitmap | `PATH.bell` | read, write | read, write |
 //!
-//! State of the private section changes by one 8-byte store or by a redo record.
+//! State of the private section changes by one 8-byte store or by a redo record, and stands there
+//! in three copies (`copies.rs`).
 
 use crate::addr::{FrameIndex, PageGeometry};
 use crate::coherence::Coherence;
+use crate::copies::COPIES;
 use crate::constants::{
     CELLS, DEBTS_MAX, DUES_MAX, LOCKS_MAX, REPLICA_HOMES, RING_DATA_BYTES, RING_ENTRIES,
     RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
@@ -22,7 +24,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// First bytes of every private section: "rackpool" read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rackpool");
 /// Version of all layouts here. Another version is an error, never a reformat.
-pub const LAYOUT_VERSION: u32 = 7;
+pub const LAYOUT_VERSION: u32 = 8;
 
 /// The unit in which sections are laid out and backed, bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -178,11 +180,15 @@ pub enum FrameWord {
     /// [`FrameState`] in bits 0–7, slab shift in bits 8–15 (0 for whole pages), bit 16 marks the
     /// first page of a run. Bits 32–63 of the first page: pages of the run, which may be in other
     /// racks; of a later page: its index in the run, so that attach finds the first page, whose
-    /// state decides for those that are in the same rack.
+    /// state decides for those that are in the same rack. Bit 20 ([`FRAME_SHARED`]): the page has
+    /// or had replicas, and its table word a key of its own.
     State = 2,
     /// The session that owns it, 0 for none.
     Owner = 3,
 }
+
+/// Bit of a frame's state word that says: the table word has the key of a page with replicas.
+pub const FRAME_SHARED: u64 = 1 << 20;
 
 /// Offset of a word of a frame entry in the private section.
 pub const fn frame_word(frame: FrameIndex, word: FrameWord) -> u64 {
@@ -346,9 +352,14 @@ impl RegionLayout {
         self.bitmaps_offset() + self.bitmap_bytes() * u64::from(frame.0)
     }
 
-    /// Length of the private section. Sparse: parts are backed when they are first used, so a
-    /// region of whole pages never pays for slab bitmaps.
+    /// Length of the private section, of all copies. Sparse: parts are backed when they are first
+    /// used, so a region of whole pages never pays for slab bitmaps.
     pub fn private_bytes(&self) -> u64 {
+        COPIES * self.copy_bytes()
+    }
+
+    /// Length of one copy of the private section.
+    pub fn copy_bytes(&self) -> u64 {
         (self.bitmaps_offset() + self.bitmap_bytes() * u64::from(self.frame_count))
             .next_multiple_of(BLOCK_BYTES)
     }
@@ -437,7 +448,7 @@ mod tests {
     #[test]
     fn a_1_tib_region_of_2_mib_pages_needs_less_than_a_thousandth_of_metadata_before_slabs() {
         let layout = RegionLayout { pages: PageGeometry::new(21).unwrap(), frame_count: 1 << 19 };
-        let metadata = layout.bitmaps_offset() + layout.table_bytes();
+        let metadata = COPIES * layout.bitmaps_offset() + layout.table_bytes();
         assert_eq!(layout.pages_bytes(), 1 << 40);
         assert!(metadata * 1000 < layout.pages_bytes(), "{metadata}");
     }

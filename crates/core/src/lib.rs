@@ -12,6 +12,7 @@ pub mod baselines;
 pub mod client;
 pub mod coherence;
 pub mod constants;
+pub mod copies;
 pub mod counts;
 pub mod daemon;
 pub mod error;

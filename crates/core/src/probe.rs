@@ -54,6 +54,8 @@ names! {
         /// An atomic whose outcome is unknown is posted again; a daemon serves a repeated request
         /// as a new one.
         RetryAppliedTwice = "retry-applied-twice",
+        /// A word of the metadata is what its first copy says: damage counts.
+        TrustOneCopy = "trust-one-copy",
         /// Attach drops a committed redo record.
         DropRedo = "drop-redo",
         /// One-sided operations are executed whatever their key.

@@ -12,7 +12,7 @@ pub use join::{ControlHello, ControlReply, RegionInfo, RemoteReply, RemoteReques
 pub use proxied::{
     ProxyOrder, ProxyOutcome, ProxyStatus, ProxyWork, Routed, channel_of, decode_front, reroute,
 };
-pub use stats::DaemonStats;
+pub use stats::{DaemonStats, MetadataChecks};
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::constants::MESSAGE_BYTES_MAX;

@@ -6,6 +6,7 @@ use rackpool_core::constants::{
     CELLS, DEBTS_MAX, DUES_MAX, LOCKS_MAX, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES,
     SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
 };
+use rackpool_core::copies::COPIES;
 use rackpool_core::layout::*;
 use rackpool_core::{FrameIndex, PageGeometry};
 use std::fmt::Write;
@@ -107,8 +108,8 @@ fn sections(out: &mut String) {
         (12, 1 << 18, "1 GiB of 4 KiB pages"),
     ] {
         let layout = RegionLayout { pages: PageGeometry::new(shift).unwrap(), frame_count };
-        let metadata = layout.bitmaps_offset() + layout.table_bytes() + BELL_BYTES;
-        let bitmaps = layout.private_bytes() - layout.bitmaps_offset();
+        let metadata = COPIES * layout.bitmaps_offset() + layout.table_bytes() + BELL_BYTES;
+        let bitmaps = layout.private_bytes() - COPIES * layout.bitmaps_offset();
         let millionths = metadata * 1_000_000 / layout.pages_bytes();
         let percent = format!("{}.{:04} %", millionths / 10_000, millionths % 10_000);
         let pages = layout.pages_bytes();
@@ -154,6 +155,10 @@ fn document() -> String {
     writeln!(out, "\nLayout version {LAYOUT_VERSION}. Lengths:\n").unwrap();
     sections(&mut out);
     out.push_str("\n## Private section\n\n");
+    out.push_str(
+        "Three parts of equal length. This is the first; the others hold every word of it but the\n\
+         superblock once more (`crates/core/src/copies.rs`).\n\n",
+    );
     private_section(&mut out);
     out.push_str("### Superblock\n\n");
     superblock(&mut out);

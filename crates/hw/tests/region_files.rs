@@ -470,7 +470,7 @@ fn a_full_file_system_is_a_typed_error_and_every_backed_byte_can_be_written() {
     assert!(matches!(files.create_slot(1), Err(RegionError::NoSpace { .. })));
     assert_eq!(files.slots_present().unwrap(), slots_before);
     let layout = files.layout();
-    let bitmaps = (layout.bitmaps_offset(), layout.private_bytes() - layout.bitmaps_offset());
+    let bitmaps = (layout.bitmaps_offset(), layout.copy_bytes() - layout.bitmaps_offset());
     if let Err(error) = files.back_private(bitmaps.0, bitmaps.1) {
         assert!(matches!(error, RegionError::NoSpace { .. }), "{error}");
     }

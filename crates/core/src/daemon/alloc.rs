@@ -20,9 +20,10 @@ use crate::coherence;
 use crate::constants::{
     BACKING_STEP_BYTES, BACKING_STEP_FRAMES_MAX, COMMIT_PAGES_MAX, RUN_PAGES_MAX,
 };
+use crate::copies;
 use crate::daemon::frames::{Entry, state_offset};
 use crate::daemon::session::{Outcome, Ticket};
-use crate::daemon::{Daemon, World, set_table, slab, word_of};
+use crate::daemon::{Daemon, World, back_metadata, set_table, slab, word_of};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, ResultKind, StateWord, table_word};
 use crate::seam::{Mem, Mutation, Probe, Race, Rare};
@@ -149,9 +150,14 @@ impl Daemon {
             let pages = ticket.bytes.div_ceil(self.layout.pages.page_bytes()) as u32;
             return self.new_pages(pages, Use::Run(*ticket), ticket, first, world);
         };
-        let frame = self.slabs.with_room(shift, ticket.owner, &self.replicas.frames);
-        if let Some(frame) = frame.filter(|_| !self.is_fresh_slab_forced(world)) {
-            return Progress::Answer(Ok(self.take_object(ticket, word, (frame, shift), world)));
+        // A page whose bitmap turns out to be damaged has no room from then on.
+        while let Some(frame) = self.slabs.with_room(shift, ticket.owner, &self.replicas.frames) {
+            if self.is_fresh_slab_forced(world) {
+                break;
+            }
+            if let Some(reply) = self.take_object(ticket, word, (frame, shift), world) {
+                return Progress::Answer(Ok(reply));
+            }
         }
         let room = slab::capacity(&self.layout, shift) as usize;
         for job in self.allocations.jobs.values_mut() {
@@ -180,8 +186,8 @@ impl Daemon {
         word: Option<u64>,
         (frame, shift): (u32, u8),
         world: &mut W,
-    ) -> Reply {
-        let taking = self.slabs.choose(world.private(), frame);
+    ) -> Option<Reply> {
+        let taking = self.slabs.choose(world.private(), frame)?;
         let offset = u64::from(taking.index) << shift;
         if taking.dirty && !world.private().mutated(Mutation::HandOutUnzeroed) {
             let at = self.layout.frame_offset(FrameIndex(frame)) + offset;
@@ -194,7 +200,7 @@ impl Daemon {
         self.slabs.taken(frame, taking.index);
         self.charge_object(ticket.record, (frame, shift), taking.index);
         self.allocated_bytes += 1 << shift;
-        Reply::Allocated { addr }
+        Some(Reply::Allocated { addr })
     }
 
     /// Where the word of a request lies in the pages section, if it names one; it must be 0.
@@ -285,7 +291,7 @@ impl Daemon {
         world: &mut W,
     ) -> Result<()> {
         if let Some((offset, bytes)) = self.frames.fresh_entries(count) {
-            world.back_private(offset, bytes)?;
+            back_metadata(world, offset, bytes)?;
         }
         let mem = world.private();
         let first_page = self.frames.take_ids(mem, count);
@@ -302,6 +308,7 @@ impl Daemon {
                 state: FrameState::Pending,
                 shift,
                 first: index == 0,
+                shared: false,
                 span: if index == 0 { count } else { index as u32 },
                 owner: SessionId(owner),
             };
@@ -344,8 +351,10 @@ impl Daemon {
         if let Use::Slab { shift, .. } = job.purpose {
             let offset = self.layout.bitmap_offset(FrameIndex(frame));
             let bytes = slab::bitmap_bytes(&self.layout, shift);
-            world.back_private(offset, bytes)?;
-            world.private().zero(offset, bytes);
+            back_metadata(world, offset, bytes)?;
+            for place in copies::places(world.private().bytes(), offset) {
+                world.private().zero(place, bytes);
+            }
         }
         let forced = world.private().rare(Rare::CommitOnePage) && job.backed == job.queued;
         let chunk_end = job.queued + if forced { 1 } else { COMMIT_PAGES_MAX as usize };
@@ -411,7 +420,7 @@ impl Daemon {
             return self.start_freeing(&job.frames, None, world);
         }
         let entry = Entry::load_checked(world.private(), frame);
-        world.private().store(state_offset(frame), entry.state_word(FrameState::Home));
+        copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Home));
         set_table(world, table_word(FrameIndex(frame)), job.first_generation);
         self.slabs.insert_fresh(frame, shift, owner);
         if owner != 0 {
@@ -446,7 +455,7 @@ impl Daemon {
         for (index, frame) in job.frames.iter().enumerate() {
             if index > 0 {
                 let entry = Entry { first: false, span: index as u32, ..entry };
-                world.private().store(state_offset(*frame), entry.state_word(FrameState::Home));
+                copies::store(world.private(), state_offset(*frame), entry.state_word(FrameState::Home));
             }
             let generation = job.first_generation + index as u64;
             set_table(world, table_word(FrameIndex(*frame)), generation);

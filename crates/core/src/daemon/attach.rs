@@ -2,8 +2,8 @@
 //!
 //! In: sections, fresh or as the last daemon left them at any instruction. Out: an engine whose
 //! indexes agree with them, or an error that says why the bytes cannot be used; never a reformat.
-//! Called by the runtime when it starts. Order: superblock checked, redo record finished, epoch
-//! raised, sessions read, frames settled, slabs counted. Settling: `Home` stays, `Pending` goes
+//! Called by the runtime when it starts. Order: superblock checked, copies compared, redo record
+//! finished, epoch raised, sessions read, frames settled, slabs counted. Settling: `Home` stays, `Pending` goes
 //! the way of `Freeing`, a later page of a run follows its first page if that is here, and what is
 //! owned by a session that is over is freed; then the table is made to say the same.
 //! Source: DESIGN §2 (attach; another version or geometry is an error).
@@ -11,6 +11,7 @@
 use crate::addr::{FrameIndex, Generation, PageGeometry, PageId, RackId};
 use crate::coherence::{self, Coherence};
 use crate::constants::{REPLICA_HOMES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX};
+use crate::copies::{self, Checked};
 use crate::counts::{AnswerCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::balance::Balancing;
@@ -28,11 +29,12 @@ use crate::daemon::replica_room::Rooms;
 use crate::daemon::replicas::Replicas;
 use crate::daemon::session::Sessions;
 use crate::daemon::slab::Slabs;
-use crate::daemon::{Daemon, World, set_table};
+use crate::daemon::scrub::Scrub;
+use crate::daemon::{Daemon, World, back_metadata, set_table};
 use crate::error::{Error, Result};
 use crate::layout::{
-    FEATURE_SOFTWARE_COHERENT, FEATURES, FRAMES_OFFSET, FrameState, LAYOUT_VERSION, MAGIC,
-    RegionLayout, SUPERBLOCK_OFFSET, StateWord, Superblock, table_word,
+    FEATURE_SOFTWARE_COHERENT, FEATURES, FRAME_BYTES, FRAMES_OFFSET, FrameState, LAYOUT_VERSION,
+    MAGIC, RegionLayout, STATE_OFFSET, SUPERBLOCK_OFFSET, StateWord, Superblock, table_word,
 };
 use crate::seam::{Mem, Mutation, Probe, Race};
 use std::collections::BTreeSet;
@@ -52,7 +54,7 @@ pub fn format<W: World>(
 ) -> Result<()> {
     check_lengths(world, &layout)?;
     let all = world.private().mutated(Mutation::BackAllMetadata);
-    world.back_private(0, if all { layout.private_bytes() } else { FRAMES_OFFSET })?;
+    back_metadata(world, 0, if all { layout.copy_bytes() } else { FRAMES_OFFSET })?;
     let mem = world.private();
     let epoch = mem.load(StateWord::Epoch.offset());
     if mem.load(SUPERBLOCK_OFFSET) != 0 || epoch != 0 {
@@ -76,7 +78,7 @@ pub fn format<W: World>(
         checksum: 0,
     };
     block.checksum = block.checksum_of();
-    mem.store(StateWord::GenerationNext.offset(), 1);
+    copies::store(mem, StateWord::GenerationNext.offset(), 1);
     for (index, word) in block.as_bytes().chunks_exact(8).enumerate().rev() {
         let word = u64::from_ne_bytes(word.try_into().expect("chunks are 8 bytes long"));
         mem.store(SUPERBLOCK_OFFSET + 8 * index as u64, word);
@@ -126,6 +128,10 @@ fn check_lengths<W: World>(world: &W, layout: &RegionLayout) -> Result<()> {
             return bad(format!("the {name} section has {is_bytes} of {needed_bytes} bytes"));
         }
     }
+    let private_bytes = world.private().bytes();
+    if private_bytes != layout.private_bytes() {
+        return bad(format!("the private section has {private_bytes} bytes, which are too many"));
+    }
     if layout.frame_count == 0 || layout.frame_count == u32::MAX {
         return bad(format!("{} frames make no region", layout.frame_count));
     }
@@ -155,6 +161,7 @@ impl Daemon {
             return bad(format!("its caches are kept coherent by {found}, not by {mapped}"));
         }
         check_lengths(world, &layout)?;
+        let checked = check_copies(world.private(), &layout)?;
         let redo = Redo::replay(world, &layout)?;
         let mem = world.private();
         let frames = Frames::load(mem, layout.pages, layout.frame_count)?;
@@ -162,7 +169,7 @@ impl Daemon {
         let locks = Locks::load(mem, &sessions, layout.pages)?;
         let orphans = Orphans::load(mem)?;
         let epoch = mem.load(StateWord::Epoch.offset()).wrapping_add(1);
-        mem.store(StateWord::Epoch.offset(), epoch);
+        copies::store(mem, StateWord::Epoch.offset(), epoch);
         let mut daemon = Daemon {
             rack,
             region_id: block.region_id,
@@ -190,6 +197,7 @@ impl Daemon {
             answers: AnswerCounts::default(),
             sessions_made: 0,
             sessions_reaped: 0,
+            scrub: Scrub::after_attach(checked),
         };
         daemon.freeing.table_changed();
         daemon.scan_frames(world.private())?;
@@ -210,6 +218,10 @@ impl Daemon {
         let generation_next = mem.load(StateWord::GenerationNext.offset());
         let page_max = self.layout.pages.page_id_max();
         for frame in 0..self.frames.high {
+            if !Entry::is_readable(mem, frame) {
+                self.frames.damaged.insert(frame);
+                continue;
+            }
             let entry = Entry::load(mem, frame)?;
             match entry.state {
                 _ if mem.mutated(Mutation::FormAnew) => {
@@ -288,12 +300,13 @@ impl Daemon {
             if entry.state == FrameState::Pending {
                 let word = entry.state_word(FrameState::Home);
                 world.private().met(Race::RunFinished);
-                world.private().store(state_offset(frame), word);
+                copies::store(world.private(), state_offset(frame), word);
             }
-            let key = Generation(world.table().load(table_word(FrameIndex(frame))));
-            if key.is_shared() && !world.private().mutated(Mutation::ForgetReplicasAtAttach) {
+            if entry.shared && !world.private().mutated(Mutation::ForgetReplicasAtAttach) {
                 world.private().met(Race::ReplicasFound);
-                self.replicas.found(entry.page, frame, key);
+                let key = Generation(world.table().load(table_word(FrameIndex(frame))));
+                self.replicas.found(entry.page, frame, key.shared());
+                settle_table(world, frame, key.shared().0);
                 continue;
             }
             settle_table(world, frame, entry.generation.0);
@@ -368,6 +381,20 @@ fn check_superblock(
         return bad(format!("{} frames are too many", block.frame_count));
     };
     Ok(RegionLayout { pages, frame_count })
+}
+
+/// Mends what is wrong in one copy, of everything before the slab bitmaps that is in use. Damage
+/// beyond that is an error, but for frame entries: their frames are left out.
+fn check_copies<M: Mem>(mem: &M, layout: &RegionLayout) -> Result<Checked> {
+    let mut checked = Checked::default();
+    copies::check(mem, STATE_OFFSET, FRAMES_OFFSET - STATE_OFFSET, &mut checked);
+    if let Some(offset) = checked.damaged.first() {
+        return Err(copies::damaged(*offset));
+    }
+    // What the word says is checked after this.
+    let high = mem.load(StateWord::FramesHigh.offset()).min(u64::from(layout.frame_count));
+    copies::check(mem, FRAMES_OFFSET, FRAME_BYTES * high, &mut checked);
+    Ok(checked)
 }
 
 /// Makes a table word right without touching one that is.

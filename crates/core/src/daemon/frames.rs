@@ -9,8 +9,9 @@
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageGeometry, PageId, SessionId};
 use crate::constants::{GENERATION_CHUNK, PAGE_ID_LEASE, RUN_PAGES_MAX};
+use crate::copies;
 use crate::error::{Error, Result};
-use crate::layout::{FRAME_BYTES, FrameState, FrameWord, StateWord, frame_word};
+use crate::layout::{FRAME_BYTES, FRAME_SHARED, FrameState, FrameWord, StateWord, frame_word};
 use crate::seam::{Mem, Mutation};
 use crate::wire::PageKeep;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,8 @@ pub(super) struct Entry {
     pub(super) shift: u8,
     /// Whether it is the first page of a run; slab pages are.
     pub(super) first: bool,
+    /// Whether it is a page with replicas, so that its table word has a key of its own.
+    pub(super) shared: bool,
     /// Pages of the run in its first page, the index in the run in later ones.
     pub(super) span: u32,
     pub(super) owner: SessionId,
@@ -33,29 +36,37 @@ pub(super) struct Entry {
 impl Entry {
     /// Reads the entry of `frame`; its state byte is checked.
     pub(super) fn load<M: Mem>(mem: &M, frame: u32) -> Result<Entry> {
-        let word = |word| mem.load(frame_word(FrameIndex(frame), word));
-        let state_word = word(FrameWord::State);
+        let word = |word| copies::load(mem, frame_word(FrameIndex(frame), word));
+        let state_word = word(FrameWord::State)?;
         let state = FrameState::from_byte(state_word as u8).ok_or_else(|| Error::BadRegion {
             reason: format!("frame {frame} has the unknown state {}", state_word as u8),
         })?;
         Ok(Entry {
-            page: PageId(word(FrameWord::Page)),
-            generation: Generation(word(FrameWord::Generation)),
+            page: PageId(word(FrameWord::Page)?),
+            generation: Generation(word(FrameWord::Generation)?),
             state,
             shift: (state_word >> 8) as u8,
             first: state_word >> 16 & 1 == 1,
+            shared: state_word & FRAME_SHARED != 0,
             span: (state_word >> 32) as u32,
-            owner: SessionId(word(FrameWord::Owner)),
+            owner: SessionId(word(FrameWord::Owner)?),
         })
     }
 
     /// The entry of a frame for a page that comes from another rack.
     pub(super) fn arriving(page: PageId, generation: Generation) -> Entry {
         let (state, owner) = (FrameState::Arriving, SessionId(0));
-        Entry { page, generation, state, shift: 0, first: true, span: 1, owner }
+        Entry { page, generation, state, shift: 0, first: true, shared: false, span: 1, owner }
     }
 
-    /// Reads an entry that attach has checked.
+    /// Whether the copies of all its words agree.
+    pub(super) fn is_readable<M: Mem>(mem: &M, frame: u32) -> bool {
+        let words = [FrameWord::Page, FrameWord::Generation, FrameWord::State, FrameWord::Owner];
+        words.iter().all(|word| copies::load(mem, frame_word(FrameIndex(frame), *word)).is_ok())
+    }
+
+    /// Reads an entry that attach has checked. If it was damaged since, in two copies at once,
+    /// this process ends here: the next attach puts the frame into quarantine.
     pub(super) fn load_checked<M: Mem>(mem: &M, frame: u32) -> Entry {
         Entry::load(mem, frame).expect("attach checked every entry and only the engine writes them")
     }
@@ -87,16 +98,17 @@ impl Entry {
         u64::from(state as u8)
             | u64::from(self.shift) << 8
             | u64::from(self.first) << 16
+            | if self.shared { FRAME_SHARED } else { 0 }
             | u64::from(self.span) << 32
     }
 
     /// Writes a new entry; the state last, so that a crash leaves the frame free or complete.
     pub(super) fn store<M: Mem>(&self, mem: &M, frame: u32) {
         let frame = FrameIndex(frame);
-        mem.store(frame_word(frame, FrameWord::Page), self.page.0);
-        mem.store(frame_word(frame, FrameWord::Generation), self.generation.0);
-        mem.store(frame_word(frame, FrameWord::Owner), self.owner.0);
-        mem.store(frame_word(frame, FrameWord::State), self.state_word(self.state));
+        copies::store(mem, frame_word(frame, FrameWord::Page), self.page.0);
+        copies::store(mem, frame_word(frame, FrameWord::Generation), self.generation.0);
+        copies::store(mem, frame_word(frame, FrameWord::Owner), self.owner.0);
+        copies::store(mem, frame_word(frame, FrameWord::State), self.state_word(self.state));
     }
 }
 
@@ -120,6 +132,8 @@ pub(super) struct Frames {
     pub(super) high: u32,
     /// Free frames below `high`.
     pub(super) free: BTreeSet<u32>,
+    /// Frames whose entry is damaged: they stay as they are and are not used.
+    pub(super) damaged: BTreeSet<u32>,
     /// Every page with a frame, in any state but free.
     pub(super) by_page: BTreeMap<u64, u32>,
     /// First frames of owned allocations (session, frame) and owned slab pages.
@@ -151,6 +165,7 @@ impl Frames {
             count,
             high: high as u32,
             free: BTreeSet::new(),
+            damaged: BTreeSet::new(),
             by_page: BTreeMap::new(),
             owned: BTreeSet::new(),
             generation_next: generation,
@@ -185,7 +200,7 @@ impl Frames {
         frames.extend(self.high..self.high + fresh);
         if fresh > 0 {
             self.high += fresh;
-            mem.store(StateWord::FramesHigh.offset(), u64::from(self.high));
+            copies::store(mem, StateWord::FramesHigh.offset(), u64::from(self.high));
         }
         frames
     }
@@ -203,7 +218,7 @@ impl Frames {
         self.generation_next += u64::from(count);
         if self.generation_next > self.generation_end {
             self.generation_end = self.generation_next + GENERATION_CHUNK;
-            mem.store(StateWord::GenerationNext.offset(), self.generation_end);
+            copies::store(mem, StateWord::GenerationNext.offset(), self.generation_end);
         }
         first
     }
@@ -231,7 +246,7 @@ impl Frames {
         let first = self.ids.next;
         let again = mem.mutated(Mutation::GiveIdsAgain);
         self.ids.next += if again { 1 } else { u64::from(count) };
-        mem.store(StateWord::PageIdNext.offset(), self.ids.next);
+        copies::store(mem, StateWord::PageIdNext.offset(), self.ids.next);
         first
     }
 

@@ -11,6 +11,7 @@
 
 use crate::addr::{FrameIndex, GAddr, PageId};
 use crate::constants::{QUARANTINE_FRAMES_MAX, SLOTS_MAX};
+use crate::copies;
 use crate::daemon::frames::{Entry, state_offset};
 use crate::daemon::session::{Outcome, Ticket};
 use crate::daemon::slab;
@@ -277,7 +278,7 @@ impl Daemon {
         let index = (offset >> shift) as u32;
         match self.slabs.release(world.private(), frame, index) {
             Some(_) => Ok(Target::Object { frame, index, shift }),
-            None => bad("the object there was freed, or never handed out"),
+            None => bad("the object there was freed, never handed out, or its bitmap is damaged"),
         }
     }
 
@@ -378,7 +379,7 @@ impl Daemon {
             let entry = Entry::load_checked(world.private(), *frame);
             if entry.state != FrameState::Freeing {
                 let word = entry.state_word(FrameState::Freeing);
-                world.private().store(state_offset(*frame), word);
+                copies::store(world.private(), state_offset(*frame), word);
             }
         }
         for frame in frames {
@@ -508,9 +509,12 @@ impl Daemon {
         let entry = Entry::load_checked(world.private(), frame);
         let bitmap_bytes = self.layout.bitmap_bytes();
         if entry.shift != 0 && bitmap_bytes >= BLOCK_BYTES {
-            world.punch_private(self.layout.bitmap_offset(FrameIndex(frame)), bitmap_bytes);
+            let offset = self.layout.bitmap_offset(FrameIndex(frame));
+            for place in copies::places(world.private().bytes(), offset) {
+                world.punch_private(place, bitmap_bytes);
+            }
         }
-        world.private().store(state_offset(frame), FrameState::Free as u64);
+        copies::store(world.private(), state_offset(frame), FrameState::Free as u64);
         self.freeing.drained.remove(&frame);
         if self.frames.by_page.get(&entry.page.0) == Some(&frame) {
             self.frames.by_page.remove(&entry.page.0);

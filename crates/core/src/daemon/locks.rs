@@ -19,6 +19,7 @@
 
 use crate::addr::{GAddr, PageGeometry};
 use crate::constants::{LOCK_ALIGN_BYTES, LOCKS_MAX, LOCKS_OF_SESSION_MAX, SLOTS_MAX};
+use crate::copies;
 use crate::daemon::session::{Outcome, Sessions, Ticket};
 use crate::daemon::{ClientId, Daemon, World};
 use crate::error::{Error, Result};
@@ -152,7 +153,7 @@ impl Locks {
             let (first, write) = (name & !LOCK_WRITE, name & LOCK_WRITE != 0);
             let dropped = mem.mutated(Mutation::DropLocksAtAttach);
             if sessions.record_of(session).is_none() || dropped {
-                mem.store(lock_word(entry, LockWord::Name), 0);
+                copies::store(mem, lock_word(entry, LockWord::Name), 0);
                 continue;
             }
             let range = locks.range_of(GAddr(first), lines);
@@ -342,7 +343,7 @@ impl Daemon {
         if let Some(key) = keys.find(|(_, held)| *held == token).copied()
             && let Some(hold) = self.locks.remove(key)
         {
-            world.private().store(lock_word(hold.entry, LockWord::Name), 0);
+            copies::store(world.private(), lock_word(hold.entry, LockWord::Name), 0);
         }
         self.advance(world);
     }
@@ -377,7 +378,7 @@ impl Daemon {
             self.locks.held.get(&session).into_iter().flatten().copied().collect();
         for key in keys {
             if let Some(hold) = self.locks.remove(key) {
-                world.private().store(lock_word(hold.entry, LockWord::Name), 0);
+                copies::store(world.private(), lock_word(hold.entry, LockWord::Name), 0);
             }
         }
     }

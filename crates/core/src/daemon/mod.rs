@@ -34,6 +34,7 @@ mod remotes;
 mod replica_room;
 mod replicas;
 mod rrpc;
+mod scrub;
 mod session;
 mod slab;
 
@@ -48,6 +49,7 @@ use crate::coherence::{self, Coherence};
 use crate::constants::{
     LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX, TICK_NS,
 };
+use crate::copies;
 use crate::counts::{AnswerCounts, FabricCounts, ProxyCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::balance::Balancing;
@@ -63,6 +65,7 @@ use crate::daemon::quota::Quota;
 use crate::daemon::redo::Redo;
 use crate::daemon::replica_room::Rooms;
 use crate::daemon::replicas::{Hold, Replicas};
+use crate::daemon::scrub::Scrub;
 use crate::daemon::session::{Admit, Outcome, Sessions, Ticket};
 use crate::daemon::slab::Slabs;
 use crate::error::{Error, Result};
@@ -164,6 +167,12 @@ fn set_table<W: World>(world: &W, offset: u64, value: u64) {
     coherence::store(world.table(), Mutation::HideTableWord, offset, value);
 }
 
+/// Gives memory to a range of the metadata, in all its copies.
+fn back_metadata<W: World>(world: &mut W, offset: u64, bytes: u64) -> Result<()> {
+    let places = copies::places(world.private().bytes(), offset);
+    places.into_iter().try_for_each(|place| world.back_private(place, bytes))
+}
+
 /// The engine. [`format()`] makes a region, [`Daemon::attach`] starts on it.
 pub struct Daemon {
     rack: RackId,
@@ -192,6 +201,7 @@ pub struct Daemon {
     answers: AnswerCounts,
     sessions_made: u64,
     sessions_reaped: u64,
+    scrub: Scrub,
 }
 
 impl Daemon {
@@ -468,6 +478,7 @@ impl Daemon {
         self.time_orphans(now);
         self.time_locks(now, world);
         self.time_replicas(now, world);
+        self.scrub(world);
         self.advance(world);
     }
 
@@ -505,6 +516,7 @@ impl Daemon {
             client_quota_bytes,
             client_held_bytes_max,
             metadata_bytes: world.metadata_bytes(),
+            metadata: self.metadata_checks(),
             slots_used,
             remote_sessions,
             pages_came: self.moves.came,

@@ -24,11 +24,12 @@ use crate::constants::{
     BACKING_STEP_BYTES, MOVE_BITMAP_WORDS_MAX, MOVE_DRAIN_NS, MOVE_SHUT_NS, MOVE_WAITERS_MAX,
     MOVES_MAX, SLAB_SHIFT_MIN,
 };
+use crate::copies;
 use crate::daemon::frames::{Entry, state_offset};
-use crate::daemon::{ClientId, Daemon, World, set_table, slab};
+use crate::daemon::{ClientId, Daemon, World, back_metadata, set_table, slab};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, FrameWord, StateWord, frame_word, table_word};
-use crate::seam::{Mem, Mutation, Nanos, Probe, Race};
+use crate::seam::{Mutation, Nanos, Probe, Race};
 use crate::wire::{MasterCall, PageHome, PageKeep, Reply, ReplyFrame, Resolved};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -265,7 +266,7 @@ impl Daemon {
                     departure.asker = Some(Asker::new((record, seq)));
                     None
                 }
-                Leaving::Shut if same => Some(Ok(self.shut_reply(frame, world))),
+                Leaving::Shut if same => Some(self.shut_reply(frame, world)),
                 _ => Some(stays(page, "another move of it is under way")),
             };
         }
@@ -279,7 +280,7 @@ impl Daemon {
             key = generation;
         }
         let word = entry.state_word(FrameState::Departing);
-        world.private().store(state_offset(frame), word);
+        copies::store(world.private(), state_offset(frame), word);
         set_table(world, table_word(FrameIndex(frame)), key.0);
         self.uncount(frame, &entry);
         let asker = Some(Asker::new((record, seq)));
@@ -316,8 +317,9 @@ impl Daemon {
             if words > MOVE_BITMAP_WORDS_MAX as u64 {
                 return stays(page, "it has too many objects for one message");
             }
-            if self.slabs.live(frame) == 0 {
-                return stays(page, "nothing lives in it");
+            let bitmap = self.slabs.bitmap_words(world.private(), frame, entry.shift);
+            if bitmap.is_err() || self.slabs.live(frame) == 0 {
+                return stays(page, "nothing lives in it, or its bitmap is damaged");
             }
         }
         let range = addr.0..addr.0 + self.layout.pages.page_bytes();
@@ -376,22 +378,22 @@ impl Daemon {
         departure.since = None;
         let asker = departure.asker.take();
         let reply = self.shut_reply(frame, world);
-        self.say(asker, Ok(reply), world);
+        self.say(asker, reply, world);
     }
 
-    fn shut_reply<W: World>(&self, frame: u32, world: &W) -> Reply {
+    fn shut_reply<W: World>(&self, frame: u32, world: &W) -> Result<Reply> {
         let key = self.moves.departing[&frame].key;
         let entry = Entry::load_checked(world.private(), frame);
         let objects = match entry.shift {
             0 => Vec::new(),
-            shift => self.slabs.bitmap_words(world.private(), frame, shift),
+            shift => self.slabs.bitmap_words(world.private(), frame, shift)?,
         };
         let lock_token = self.locks.token_last();
         let history = self.history_of(entry.page);
         let (run_index, run_more) = entry.place_in_run();
         let shift = entry.shift;
         let keep = PageKeep { shift, objects, lock_token, history, run_index, run_more };
-        Reply::Shut { key, keep }
+        Ok(Reply::Shut { key, keep })
     }
 
     /// Serves `MoveIn`. No answer now means that it comes once the frame has its memory.
@@ -439,7 +441,7 @@ impl Daemon {
             return Err(self.full(self.layout.pages.page_bytes()));
         }
         if let Some((offset, bytes)) = self.frames.fresh_entries(1) {
-            world.back_private(offset, bytes)?;
+            back_metadata(world, offset, bytes)?;
         }
         let generation = Generation(self.frames.take_generations(world.private(), 1));
         let frame = self.frames.take(world.private(), 1)[0];
@@ -542,17 +544,17 @@ impl Daemon {
         if keep.shift != 0 {
             slab::check_bits(&self.layout, keep.shift, &keep.objects, world.private())?;
             let offset = self.layout.bitmap_offset(FrameIndex(frame));
-            world.back_private(offset, 8 * words)?;
+            back_metadata(world, offset, 8 * words)?;
             let forget = world.private().mutated(Mutation::ForgetObjects);
             for (index, word) in keep.objects.iter().enumerate() {
                 let word = if forget { 0 } else { *word };
-                world.private().store(offset + 8 * index as u64, word);
+                copies::store(world.private(), offset + 8 * index as u64, word);
             }
         }
         if self.locks.raise_token(keep.lock_token) {
-            world.private().store(StateWord::LockToken.offset(), keep.lock_token);
+            copies::store(world.private(), StateWord::LockToken.offset(), keep.lock_token);
         }
-        world.private().store(state_offset(frame), entry.state_word(FrameState::Arriving));
+        copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Arriving));
         Ok(())
     }
 
@@ -670,10 +672,10 @@ impl Daemon {
         let departure = self.moves.departing.remove(&frame).expect("the caller found it");
         if generation != departure.generation {
             let offset = frame_word(FrameIndex(frame), FrameWord::Generation);
-            world.private().store(offset, generation.0);
+            copies::store(world.private(), offset, generation.0);
         }
         let entry = Entry::load_checked(world.private(), frame);
-        world.private().store(state_offset(frame), entry.state_word(FrameState::Home));
+        copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Home));
         set_table(world, table_word(FrameIndex(frame)), generation.0);
         self.count(frame, &entry, world);
         if let Some(asker) = departure.asker {
@@ -697,7 +699,7 @@ impl Daemon {
     fn arrived<W: World>(&mut self, frame: u32, world: &mut W) {
         let arrival = self.moves.arriving.remove(&frame).expect("the caller found it");
         let entry = Entry::load_checked(world.private(), frame);
-        world.private().store(state_offset(frame), entry.state_word(FrameState::Home));
+        copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Home));
         set_table(world, table_word(FrameIndex(frame)), arrival.generation.0);
         self.count(frame, &entry, world);
         self.moves.came += 1;
@@ -727,7 +729,7 @@ impl Daemon {
     /// waited for.
     fn leave_frame<W: World>(&mut self, frame: u32, page: PageId, world: &mut W) {
         let entry = Entry::load_checked(world.private(), frame);
-        world.private().store(state_offset(frame), entry.state_word(FrameState::Gone));
+        copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Gone));
         set_table(world, table_word(FrameIndex(frame)), 0);
         self.frames.by_page.remove(&page.0);
         self.freeing.table_changed();

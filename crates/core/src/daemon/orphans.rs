@@ -20,6 +20,7 @@
 
 use crate::addr::{GAddr, PageId};
 use crate::constants::{COMMIT_PAGES_MAX, DEBTS_MAX, DUES_MAX, ORPHANS_RETRY_NS};
+use crate::copies;
 use crate::daemon::frames::Entry;
 use crate::daemon::session::{Outcome, Ticket};
 use crate::daemon::{Daemon, World, slab, word_of};
@@ -253,7 +254,7 @@ impl Daemon {
             && *first.key() <= last
         {
             let Debt { entry, orphan, waiter } = first.remove();
-            world.private().store(debt_word(entry, DebtWord::Addr), 0);
+            copies::store(world.private(), debt_word(entry, DebtWord::Addr), 0);
             if let Some(ticket) = waiter {
                 // An object's address may be handed out again; a page's is an error for ever.
                 let whole = slab::class_shift(&self.layout, orphan.bytes).is_none();
@@ -339,9 +340,9 @@ impl Daemon {
         }
         let Some(entry) = Orphans::free_entry(&self.orphans.dues, DUES_MAX) else { return false };
         let mem = world.private();
-        mem.store(due_word(entry, DebtWord::Bytes), bytes);
-        mem.store(due_word(entry, DebtWord::Id), id);
-        mem.store(due_word(entry, DebtWord::Addr), addr.0);
+        copies::store(mem, due_word(entry, DebtWord::Bytes), bytes);
+        copies::store(mem, due_word(entry, DebtWord::Id), id);
+        copies::store(mem, due_word(entry, DebtWord::Addr), addr.0);
         self.orphans.dues.insert(addr.0, Debt { entry, orphan, waiter: None });
         true
     }
@@ -379,7 +380,7 @@ impl Daemon {
                     self.release_now(target, addr, world);
                 }
                 // It was taken back, or freed by its address as well.
-                Err(_) => world.private().store(entry, 0),
+                Err(_) => copies::store(world.private(), entry, 0),
             }
         }
         self.orphans.ask_soon();

@@ -12,6 +12,7 @@
 
 use crate::addr::FrameIndex;
 use crate::coherence;
+use crate::copies;
 use crate::daemon::World;
 use crate::error::{Error, Result};
 use crate::layout::{
@@ -33,7 +34,8 @@ pub(super) struct Redo {
 }
 
 impl Redo {
-    /// Finishes a committed record, drops an unfinished one, and starts with the next sequence.
+    /// Finishes a committed record, drops an unfinished one, and starts with the next sequence. The
+    /// copies of the record's words agree.
     pub(super) fn replay<W: World>(world: &W, layout: &RegionLayout) -> Result<Redo> {
         let mem = world.private();
         let mut redo =
@@ -59,7 +61,7 @@ impl Redo {
             redo.apply(world);
         }
         if count > 0 {
-            mem.store(COUNT, 0);
+            copies::store(mem, COUNT, 0);
         }
         redo.stores.clear();
         Ok(redo)
@@ -85,15 +87,15 @@ impl Redo {
         self.sequence = self.sequence.wrapping_add(1);
         for (index, (offset, value)) in self.stores.iter().enumerate() {
             let entry = ENTRIES + 16 * index as u64;
-            mem.store(entry, *offset);
-            mem.store(entry + 8, *value);
+            copies::store(mem, entry, *offset);
+            copies::store(mem, entry + 8, *value);
         }
         let checksum = self.checksum();
-        mem.store(SEQUENCE, self.sequence);
-        mem.store(COUNT, self.stores.len() as u64);
-        mem.store(CHECKSUM, checksum);
+        copies::store(mem, SEQUENCE, self.sequence);
+        copies::store(mem, COUNT, self.stores.len() as u64);
+        copies::store(mem, CHECKSUM, checksum);
         self.apply(world);
-        mem.store(COUNT, 0);
+        copies::store(mem, COUNT, 0);
         self.stores.clear();
     }
 
@@ -101,7 +103,7 @@ impl Redo {
     fn apply<W: World>(&self, world: &W) {
         let in_pages = |offset: &u64| offset & REDO_PAGES_TAG != 0;
         for (offset, value) in self.stores.iter().filter(|(offset, _)| !in_pages(offset)) {
-            world.private().store(*offset, *value);
+            copies::store(world.private(), *offset, *value);
         }
         for (offset, value) in self.stores.iter().filter(|(offset, _)| in_pages(offset)) {
             let at = *offset & !REDO_PAGES_TAG;
@@ -132,10 +134,11 @@ fn may_store<M: Mem>(offset: u64, private: &M, layout: &RegionLayout) -> bool {
         let Some(frame) = u32::try_from(frame).ok().filter(|frame| u64::from(*frame) < used) else {
             return false;
         };
-        let state = private.load(frame_word(FrameIndex(frame), FrameWord::State)) as u8;
-        return offset.is_multiple_of(8) && state == FrameState::Home as u8;
+        let state = copies::load(private, frame_word(FrameIndex(frame), FrameWord::State));
+        let is_home = state.is_ok_and(|word| word as u8 == FrameState::Home as u8);
+        return offset.is_multiple_of(8) && is_home;
     }
-    let inside = (STATE_OFFSET..private.bytes()).contains(&offset);
+    let inside = (STATE_OFFSET..layout.copy_bytes()).contains(&offset);
     let apart = !(REDO_OFFSET..REDO_OFFSET + REDO_BYTES).contains(&offset);
     offset.is_multiple_of(8) && inside && apart
 }

@@ -22,7 +22,7 @@
 //!
 //! A keeper that is silent may still have readers. It is waited for until its lease is over: as
 //! long as `REPLICA_LEASE_NS` after the last answer to it, by a time that was surely taken after
-//! that answer. A process that starts finds which pages were shared by their table words, and waits
+//! that answer. A process that starts finds which pages were shared by their entries, and waits
 //! for as long before it lets anybody write there. So no clock but this host's counts here.
 //!
 //! Source: Rcmp §5.3 (read-hot pages are cached); decision 0031.
@@ -32,6 +32,8 @@ use crate::constants::{
     MOVE_REST_NS, MOVE_RESTING_MAX, REPLICA_BACKLOG_BYTES_MAX, REPLICA_POLL_NS, REPLICA_STEP_NS,
     REPLICA_WAITERS_MAX, REPLICAS_MAX, TICK_NS,
 };
+use crate::copies;
+use crate::daemon::frames::{Entry, state_offset};
 use crate::daemon::{ClientId, Daemon, World, set_table, slab, word_of};
 use crate::error::{Error, Result};
 use crate::layout::table_word;
@@ -434,6 +436,15 @@ impl Replicas {
     }
 }
 
+/// Notes in the entry of a frame whether its table word has the key of a page with replicas: before
+/// it has one, and after it has one no more.
+fn set_shared<W: World>(frame: u32, entry: Entry, shared: bool, world: &W) {
+    let changed = Entry { shared, ..entry };
+    if changed != entry {
+        copies::store(world.private(), state_offset(frame), changed.state_word(entry.state));
+    }
+}
+
 impl Daemon {
     /// Whether a request has to wait for replicas; then it is kept, and served when they are closed
     /// or gone.
@@ -572,6 +583,7 @@ impl Daemon {
             && frame == shared.frame
         {
             set_table(world, table_word(FrameIndex(frame)), entry.generation.0);
+            set_shared(frame, entry, false, world);
         }
     }
 
@@ -642,6 +654,8 @@ impl Daemon {
         shared.sharing = Sharing::Draining(None);
         shared.outdated = false;
         self.replicas.draining.insert(shared.frame);
+        let entry = Entry::load_checked(world.private(), shared.frame);
+        set_shared(shared.frame, entry, true, world);
         set_table(world, table_word(FrameIndex(shared.frame)), shared.key.0);
         self.freeing.table_changed();
         self.request_scan();

@@ -9,6 +9,7 @@
 
 use crate::addr::{GAddr, SessionId};
 use crate::constants::{REMOTE_SESSIONS_MAX, SESSIONS_MAX, SLOTS_MAX};
+use crate::copies;
 use crate::daemon::World;
 use crate::daemon::redo::Redo;
 use crate::error::{Error, Result};
@@ -262,7 +263,7 @@ impl Sessions {
 
     /// Clears a record; what the session held is gone already.
     pub(super) fn clear<M: Mem>(&mut self, record: u32, mem: &M) {
-        mem.store(session_word(record, SessionWord::Session), 0);
+        copies::store(mem, session_word(record, SessionWord::Session), 0);
         self.forget_allocated(record);
         self.by_session.remove(&self.session(record));
         self.records[record as usize] = NOBODY;
@@ -281,7 +282,7 @@ impl Sessions {
     pub(super) fn note_consumed<M: Mem>(&mut self, record: u32, seq: u64, mem: &M) {
         let r = &mut self.records[record as usize];
         if r.session != 0 && r.consumed != seq {
-            mem.store(session_word(record, SessionWord::CONSUMED_SEQ), seq);
+            copies::store(mem, session_word(record, SessionWord::CONSUMED_SEQ), seq);
             r.consumed = seq;
         }
     }
@@ -351,7 +352,7 @@ impl Sessions {
 
     /// Marks an atomic as begun, whose effect no redo record covers.
     pub(super) fn intend<M: Mem>(&mut self, record: u32, seq: u64, mem: &M) {
-        mem.store(session_word(record, SessionWord::IntentSeq), seq);
+        copies::store(mem, session_word(record, SessionWord::IntentSeq), seq);
         self.records[record as usize].intent_seq = seq;
     }
 

@@ -7,6 +7,7 @@
 //! further up run empty. Source: Rcmp §4.1, §5.1 (slabs of powers of two).
 
 use crate::constants::SLAB_SHIFT_MIN;
+use crate::copies;
 use crate::error::{Error, Result};
 use crate::layout::RegionLayout;
 use crate::seam::{Mem, Mutation, Probe};
@@ -42,6 +43,9 @@ pub(super) struct Slab {
     hint: u32,
     /// Objects from here on were never taken since the frame was punched: they are zero.
     fresh: u32,
+    /// Whether a word of the bitmap is damaged: nothing is given out from this page any more, and
+    /// of the objects that the word is about nothing is freed. Their bytes stay.
+    damaged: bool,
 }
 
 /// An object about to be taken: its index, whether it has to be zeroed, and the store that
@@ -74,7 +78,7 @@ impl Slabs {
     /// Adds an empty page, fresh from the punch.
     pub(super) fn insert_fresh(&mut self, frame: u32, shift: u8, owner: u64) {
         let free = capacity(&self.layout, shift);
-        self.insert(frame, Slab { shift, owner, free, hint: 0, fresh: 0 });
+        self.insert(frame, Slab { shift, owner, free, hint: 0, fresh: 0, damaged: false });
     }
 
     /// Adds a page whose bitmap says what lives; how many objects do.
@@ -87,22 +91,31 @@ impl Slabs {
     ) -> Result<u32> {
         let capacity = capacity(&self.layout, shift);
         let bitmap = self.bitmap(frame);
-        let mut live = 0;
+        let (mut live, mut damaged) = (0, false);
         for word in 0..capacity.div_ceil(64) {
-            let bits = mem.load(bitmap + 8 * u64::from(word));
+            let Ok(bits) = copies::load(mem, bitmap + 8 * u64::from(word)) else {
+                damaged = true;
+                // Whatever it said, nothing of it can be taken.
+                live += valid_bits(capacity, word).count_ones();
+                continue;
+            };
             if bits & !valid_bits(capacity, word) != 0 {
                 let reason = format!("the bitmap of slab frame {frame} has bits past its end");
                 return Err(Error::BadRegion { reason });
             }
             live += bits.count_ones();
         }
-        let slab = Slab { shift, owner, free: capacity - live, hint: 0, fresh: capacity };
+        let free = capacity - live;
+        let slab = Slab { shift, owner, free, hint: 0, fresh: capacity, damaged };
         self.insert(frame, slab);
         Ok(live)
     }
 
     fn insert(&mut self, frame: u32, slab: Slab) {
         self.pages.insert(frame, slab);
+        if slab.damaged {
+            return;
+        }
         if slab.free > 0 {
             self.partial.insert((slab.shift, slab.owner, frame));
         }
@@ -117,9 +130,29 @@ impl Slabs {
     }
 
     /// The bitmap of a page.
-    pub(super) fn bitmap_words<M: Mem>(&self, mem: &M, frame: u32, shift: u8) -> Vec<u64> {
+    pub(super) fn bitmap_words<M: Mem>(
+        &self,
+        mem: &M,
+        frame: u32,
+        shift: u8,
+    ) -> Result<Vec<u64>> {
         let words = bitmap_bytes(&self.layout, shift) / 8;
-        (0..words).map(|word| mem.load(self.bitmap(frame) + 8 * word)).collect()
+        (0..words).map(|word| copies::load(mem, self.bitmap(frame) + 8 * word)).collect()
+    }
+
+    /// The first page from a frame on, and its class.
+    pub(super) fn next_page(&self, from: u32) -> Option<(u32, u8)> {
+        self.pages.range(from..).next().map(|(frame, slab)| (*frame, slab.shift))
+    }
+
+    /// Notes that a word of a page's bitmap cannot be read: nothing is taken from it any more.
+    pub(super) fn note_damaged(&mut self, frame: u32) {
+        if let Some(slab) = self.pages.get_mut(&frame) {
+            slab.damaged = true;
+            let key = (slab.shift, slab.owner, frame);
+            self.partial.remove(&key);
+            self.empty.remove(&key);
+        }
     }
 
     /// Forgets a page; how many objects lived in it.
@@ -165,23 +198,25 @@ impl Slabs {
         surplus.next().map(|(_, page)| page.2)
     }
 
-    /// Chooses a free object; nothing changes before [`Slabs::taken`].
-    pub(super) fn choose<M: Mem>(&mut self, mem: &M, frame: u32) -> Taking {
+    /// Chooses a free object; nothing changes before [`Slabs::taken`]. `None` if the bitmap is
+    /// damaged, which the page has noted then.
+    pub(super) fn choose<M: Mem>(&mut self, mem: &M, frame: u32) -> Option<Taking> {
         let bitmap = self.bitmap(frame);
         let slab = self.pages.get_mut(&frame).expect("the caller found the page in this index");
         let capacity = capacity(&self.layout, slab.shift);
         for word in slab.hint..capacity.div_ceil(64) {
             let offset = bitmap + 8 * u64::from(word);
-            let bits = mem.load(offset);
+            let Ok(bits) = copies::load(mem, offset) else { break };
             let bit = (!bits & valid_bits(capacity, word)).trailing_zeros();
             if bit < 64 {
                 slab.hint = word;
                 let index = 64 * word + bit;
                 let dirty = index < slab.fresh;
-                return Taking { index, dirty, offset, word: bits | 1 << bit };
+                return Some(Taking { index, dirty, offset, word: bits | 1 << bit });
             }
         }
-        panic!("a slab page with {} free objects has one in its bitmap", slab.free);
+        self.note_damaged(frame);
+        None
     }
 
     /// Notes that the chosen object is taken.
@@ -196,10 +231,10 @@ impl Slabs {
         self.empty.remove(&key);
     }
 
-    /// The store that unmarks an object, or `None` if it does not live.
+    /// The store that unmarks an object, or `None` if it does not live, or nothing can say so.
     pub(super) fn release<M: Mem>(&self, mem: &M, frame: u32, index: u32) -> Option<(u64, u64)> {
         let offset = self.bitmap(frame) + 8 * u64::from(index / 64);
-        let bits = mem.load(offset);
+        let bits = copies::load(mem, offset).ok()?;
         let bit = 1 << (index % 64);
         (bits & bit != 0).then_some((offset, bits & !bit))
     }
@@ -210,6 +245,9 @@ impl Slabs {
         let key = (slab.shift, slab.owner, frame);
         slab.free += 1;
         slab.hint = slab.hint.min(index / 64);
+        if slab.damaged {
+            return *slab;
+        }
         self.partial.insert(key);
         if slab.free == capacity(&self.layout, slab.shift) {
             self.empty.insert(key);

@@ -6,6 +6,17 @@ use crate::counts::{AnswerCounts, FabricCounts, MoveCounts, ProxyCounts, Request
 use crate::replica::ReplicaCounts;
 use serde::{Deserialize, Serialize};
 
+/// What a daemon found when it compared the copies of its metadata, since its process started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetadataChecks {
+    /// Rounds over all of it.
+    pub rounds: u64,
+    /// Words that were wrong in one place and are right again.
+    pub repaired: u64,
+    /// Words that are lost. What they were about is not handed out any more.
+    pub damaged: u64,
+}
+
 /// Counters of a daemon, bytes and counts since its region was made unless said otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonStats {
@@ -37,6 +48,8 @@ pub struct DaemonStats {
     pub client_held_bytes_max: u64,
     /// Backed bytes of the metadata sections.
     pub metadata_bytes: u64,
+    /// What comparing the metadata's copies has found.
+    pub metadata: MetadataChecks,
     /// Slots in use.
     pub slots_used: u64,
     /// Sessions of remote clients known.

@@ -453,15 +453,15 @@ fn a_table_of_locks_that_makes_no_sense_is_refused() {
         assert_eq!(error.code(), "bad-region");
     };
     let at = |entry, word| lock_word(entry, word);
-    spoilt(&|world, entry| world.private().poke(at(entry, LockWord::Token), 9));
-    spoilt(&|world, entry| world.private().poke(at(entry, LockWord::Token), 0));
-    spoilt(&|world, entry| world.private().poke(at(entry, LockWord::Name), 7));
-    spoilt(&|world, entry| world.private().poke(at(entry, LockWord::Lines), 0));
-    spoilt(&|world, entry| world.private().poke(at(entry, LockWord::Lines), 1 << 60));
+    spoilt(&|world, entry| world.private().poke_copies(at(entry, LockWord::Token), 9));
+    spoilt(&|world, entry| world.private().poke_copies(at(entry, LockWord::Token), 0));
+    spoilt(&|world, entry| world.private().poke_copies(at(entry, LockWord::Name), 7));
+    spoilt(&|world, entry| world.private().poke_copies(at(entry, LockWord::Lines), 0));
+    spoilt(&|world, entry| world.private().poke_copies(at(entry, LockWord::Lines), 1 << 60));
     spoilt(&|world, _| {
         for word in [LockWord::Session, LockWord::Token, LockWord::Name] {
             let value = world.private().peek(at(0, word));
-            world.private().poke(at(1, word), value);
+            world.private().poke_copies(at(1, word), value);
         }
     });
 }

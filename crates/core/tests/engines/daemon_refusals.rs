@@ -4,6 +4,7 @@ use crate::daemon_world::{PAGE, RACK, Rig, TestWorld};
 use rackpool_core::constants::{
     QUARANTINE_FRAMES_MAX, REMOTE_SESSIONS_MAX, RESOLVE_PAGES_MAX, RUN_PAGES_MAX, SLOTS_MAX,
 };
+use rackpool_core::copies::COPIES;
 use rackpool_core::daemon::{ClientId, Daemon, World, format, read_superblock};
 use rackpool_core::layout::{
     FrameState, FrameWord, LAYOUT_VERSION, RegionLayout, StateWord, frame_word, session_word,
@@ -245,35 +246,35 @@ fn entries_that_make_no_sense_are_bad_regions_and_not_panics() {
         assert_eq!(error.code(), "bad-region");
     };
     use rackpool_core::layout::{DebtWord, debt_word, due_word};
-    spoilt(&|world| world.private().poke(debt_word(3, DebtWord::Addr), 4096));
+    spoilt(&|world| world.private().poke_copies(debt_word(3, DebtWord::Addr), 4096));
     spoilt(&|world| {
-        (0..2).for_each(|due| world.private().poke(due_word(due, DebtWord::Addr), 4096));
+        (0..2).for_each(|due| world.private().poke_copies(due_word(due, DebtWord::Addr), 4096));
     });
     let entry = |frame, word| frame_word(FrameIndex(frame), word);
     let state = |frame| entry(frame, FrameWord::State);
-    spoilt(&|world| world.private().poke(StateWord::FramesHigh.offset(), 9));
-    spoilt(&|world| world.private().poke(StateWord::GenerationNext.offset(), 0));
-    spoilt(&|world| world.private().poke(StateWord::PageIdEnd.offset(), 1));
-    spoilt(&|world| world.private().poke(state(0), 77));
-    spoilt(&|world| world.private().poke(state(1), 1 << 32 | 1 << 16 | FrameState::Home as u64));
-    spoilt(&|world| world.private().poke(state(2), 1 << 32 | FrameState::Home as u64));
-    spoilt(&|world| world.private().poke(state(0), 40 << 8 | 1 << 16 | 1 << 32 | 2));
-    spoilt(&|world| world.private().poke(entry(1, FrameWord::Page), 0));
-    spoilt(&|world| world.private().poke(entry(1, FrameWord::Page), u64::MAX));
-    spoilt(&|world| world.private().poke(entry(1, FrameWord::Generation), 0));
+    spoilt(&|world| world.private().poke_copies(StateWord::FramesHigh.offset(), 9));
+    spoilt(&|world| world.private().poke_copies(StateWord::GenerationNext.offset(), 0));
+    spoilt(&|world| world.private().poke_copies(StateWord::PageIdEnd.offset(), 1));
+    spoilt(&|world| world.private().poke_copies(state(0), 77));
+    spoilt(&|world| world.private().poke_copies(state(1), 1 << 32 | 1 << 16 | FrameState::Home as u64));
+    spoilt(&|world| world.private().poke_copies(state(2), 1 << 32 | FrameState::Home as u64));
+    spoilt(&|world| world.private().poke_copies(state(0), 40 << 8 | 1 << 16 | 1 << 32 | 2));
+    spoilt(&|world| world.private().poke_copies(entry(1, FrameWord::Page), 0));
+    spoilt(&|world| world.private().poke_copies(entry(1, FrameWord::Page), u64::MAX));
+    spoilt(&|world| world.private().poke_copies(entry(1, FrameWord::Generation), 0));
     spoilt(&|world| {
         let page = world.private().peek(entry(0, FrameWord::Page));
-        world.private().poke(entry(1, FrameWord::Page), page);
+        world.private().poke_copies(entry(1, FrameWord::Page), page);
     });
     spoilt(&|world| {
         let bitmap = world.layout.bitmap_offset(FrameIndex(3));
-        world.private().poke(bitmap, 1 << 2);
+        world.private().poke_copies(bitmap, 1 << 2);
     });
     let record = |word| session_word(0, word);
     use rackpool_core::layout::SessionWord;
-    spoilt(&|world| world.private().poke(record(SessionWord::ResultKind), 9));
-    spoilt(&|world| world.private().poke(session_word(1, SessionWord::Session), 100));
-    spoilt(&|world| world.private().poke(rackpool_core::layout::REDO_OFFSET + 8, 1 << 40));
+    spoilt(&|world| world.private().poke_copies(record(SessionWord::ResultKind), 9));
+    spoilt(&|world| world.private().poke_copies(session_word(1, SessionWord::Session), 100));
+    spoilt(&|world| world.private().poke_copies(rackpool_core::layout::REDO_OFFSET + 8, 1 << 40));
 }
 
 #[test]
@@ -689,7 +690,7 @@ fn a_run_that_does_not_fit_into_the_rest_of_the_leased_ids_takes_the_next_range(
     rig.daemon = None;
     let private = rig.world.private();
     let end = private.peek(StateWord::PageIdEnd.offset());
-    private.poke(StateWord::PageIdNext.offset(), end - 2);
+    private.poke_copies(StateWord::PageIdNext.offset(), end - 2);
     rig.start();
     let second = rig.alloc(0, 3 * PAGE, false);
     assert!(second.0 / PAGE >= end && first.0 / PAGE < end);
@@ -704,7 +705,7 @@ fn a_tebibyte_of_frames_attaches_in_proportion_to_what_was_used() {
     assert_eq!((daemon.epoch(), daemon.frames_free()), (1, 1 << 16));
     assert_eq!(daemon.tick_ns(), None);
     daemon.tick(0, &mut world);
-    assert_eq!(world.private().backed_bytes(), rackpool_core::layout::FRAMES_OFFSET);
+    assert_eq!(world.private().backed_bytes(), COPIES * rackpool_core::layout::FRAMES_OFFSET);
     assert_eq!(attach(&mut world).unwrap().epoch(), 2);
 }
 
@@ -717,7 +718,7 @@ fn what_is_owned_by_a_session_that_is_over_is_freed_at_attach() {
     }
     rig.daemon = None;
     let record = session_word(0, rackpool_core::layout::SessionWord::Session);
-    rig.world.private().poke(record, 0);
+    rig.world.private().poke_copies(record, 0);
     rig.clients.clear();
     rig.live.clear();
     rig.start();
@@ -747,7 +748,7 @@ fn empty_slab_pages_beyond_one_a_class_are_given_back_at_attach() {
     }
     rig.daemon = None;
     for frame in 0..3 {
-        rig.world.private().poke(rig.world.layout.bitmap_offset(FrameIndex(frame)), 0);
+        rig.world.private().poke_copies(rig.world.layout.bitmap_offset(FrameIndex(frame)), 0);
     }
     rig.live.clear();
     rig.start();
@@ -767,7 +768,7 @@ fn pages_of_2_mib_find_every_object_of_long_bitmaps_and_give_the_bitmaps_back() 
     let stats = rig.daemon.as_ref().unwrap().stats(&rig.world);
     assert_eq!((stats.frames_slab, stats.allocations), (2, page_bytes / 64 + 1));
     let grown = rig.world.private().backed_bytes() - metadata;
-    assert_eq!(grown, 4096 + 2 * 4096, "a block of entries and two bitmaps");
+    assert_eq!(grown, COPIES * (4096 + 2 * 4096), "a block of entries and two bitmaps");
     for index in [20_000, 3, 32_767, 64, 63] {
         rig.free(0, objects[index], 64);
         assert_eq!(rig.alloc(0, 64, false), objects[index], "the lowest free object");
@@ -784,6 +785,6 @@ fn pages_of_2_mib_find_every_object_of_long_bitmaps_and_give_the_bitmaps_back() 
     rig.alloc(0, page_bytes, false);
     rig.verify();
     let private = rig.world.private().backed_bytes();
-    assert_eq!(private - metadata, 4096 + 3 * 4096);
+    assert_eq!(private - metadata, COPIES * (4096 + 3 * 4096));
     rig.finish();
 }

@@ -97,6 +97,20 @@ fn a_write_waits_until_replicas_are_closed_and_follows_to_them() {
 }
 
 #[test]
+fn a_shared_page_whose_table_word_lost_that_mark_is_shared_after_a_restart() {
+    let mut rig = Rig::new(8);
+    let (addr, _) = shared(&mut rig);
+    rig.daemon = None;
+    let home = home_of(&rig, addr);
+    let word = Generation(rig.world.table_word(home.frame));
+    rig.world.table_mem().poke(rackpool_core::layout::table_word(home.frame), word.plain().0);
+    rig.start();
+    assert!(is_shared(&rig, addr), "a replica may be read there");
+    add(&mut rig, addr);
+    assert_eq!(answer(&mut rig, WRITER), None, "until its lease is over");
+}
+
+#[test]
 fn a_silent_keeper_is_waited_for_as_long_as_its_lease_and_then_begins_anew() {
     let mut rig = Rig::new(8);
     let (addr, page) = shared(&mut rig);

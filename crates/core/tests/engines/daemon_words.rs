@@ -143,13 +143,13 @@ fn attach_with_redo(stores: &[(u64, u64)], prepare: impl Fn(&mut Rig)) -> Result
     bytes.extend((stores.len() as u64).to_le_bytes());
     for (index, (offset, value)) in stores.iter().enumerate() {
         let entry = REDO_OFFSET + REDO_HEADER_BYTES + 16 * index as u64;
-        private.poke(entry, *offset);
-        private.poke(entry + 8, *value);
+        private.poke_copies(entry, *offset);
+        private.poke_copies(entry + 8, *value);
         bytes.extend(offset.to_le_bytes());
         bytes.extend(value.to_le_bytes());
     }
-    private.poke(REDO_OFFSET + 8, stores.len() as u64);
-    private.poke(REDO_OFFSET + 16, xxhash_rust::xxh3::xxh3_64(&bytes));
+    private.poke_copies(REDO_OFFSET + 8, stores.len() as u64);
+    private.poke_copies(REDO_OFFSET + 16, xxhash_rust::xxh3::xxh3_64(&bytes));
     rig.daemon = Some(Daemon::attach(&mut rig.world, RACK, None)?);
     Ok(rig)
 }
@@ -176,10 +176,10 @@ fn a_redo_record_stores_only_into_pages_that_live() {
 fn a_torn_redo_record_stores_nothing_into_pages() {
     let mut world = TestWorld::formatted(4);
     let entry = REDO_OFFSET + REDO_HEADER_BYTES;
-    world.private().poke(entry, REDO_PAGES_TAG);
-    world.private().poke(entry + 8, 5);
-    world.private().poke(REDO_OFFSET + 8, 1);
-    world.private().poke(REDO_OFFSET + 16, 1234);
+    world.private().poke_copies(entry, REDO_PAGES_TAG);
+    world.private().poke_copies(entry + 8, 5);
+    world.private().poke_copies(REDO_OFFSET + 8, 1);
+    world.private().poke_copies(REDO_OFFSET + 16, 1234);
     Daemon::attach(&mut world, RACK, None).unwrap();
     assert_eq!(world.pages().peek(0), 0);
 }

@@ -2,6 +2,7 @@
 //! would carry the worlds and the engines again.
 
 mod daemon_crash;
+mod daemon_damage;
 mod daemon_heat;
 mod daemon_leaving;
 mod daemon_locks;

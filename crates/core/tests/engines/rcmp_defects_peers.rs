@@ -7,6 +7,7 @@ use crate::master_world::{LEASE, World, code, home, info};
 use crate::safeguards::safeguarded;
 use rackpool_core::access::AccessList;
 use rackpool_core::client::OWN;
+use rackpool_core::copies::COPIES;
 use rackpool_core::daemon::{World as _, format};
 use rackpool_core::layout::FRAMES_OFFSET;
 use rackpool_core::member::MemberCall;
@@ -246,8 +247,8 @@ fn a_rack_cost_two_gib_before_the_first_page() {
         let layout = world.layout;
         format(&mut world, RACK, [7, 8], layout).expect("fresh sections");
         let table_bytes = world.table_mem().backed_bytes();
-        assert_eq!(world.metadata_bytes(), FRAMES_OFFSET + table_bytes);
-        assert!(layout.private_bytes() > FRAMES_OFFSET + table_bytes);
+        assert_eq!(world.metadata_bytes(), COPIES * FRAMES_OFFSET + table_bytes);
+        assert!(layout.private_bytes() > COPIES * FRAMES_OFFSET + table_bytes);
     });
 }
 

@@ -14,6 +14,7 @@ use crate::caches;
 use crate::memory::HostMemory;
 use crate::window::{Access, MapOptions, Window};
 use rackpool_core::constants::REGION_RETRIES_MAX;
+use rackpool_core::copies;
 use rackpool_core::layout::{MAGIC, RegionLayout, SLOT_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use rackpool_core::seam::Mem;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
@@ -225,7 +226,9 @@ fn bind_pages(files: &RegionFiles) -> Result<()> {
 
 /// Backs all that is touched without being asked for: everything but pages and slab bitmaps.
 fn back_metadata(files: &RegionFiles) -> Result<()> {
-    files.back_section(Section::Private, 0, files.layout.bitmaps_offset())?;
+    for place in copies::places(files.layout.private_bytes(), 0) {
+        files.back_section(Section::Private, place, files.layout.bitmaps_offset())?;
+    }
     files.back_section(Section::Table, 0, files.layout.table_bytes())?;
     files.back_section(Section::Bell, 0, section_bytes(&files.layout, Section::Bell))
 }

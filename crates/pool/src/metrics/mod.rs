@@ -45,6 +45,15 @@ const RACK: &[Metric<DaemonStats>] = &[
         s.client_held_bytes_max
     }),
     ("metadata_bytes", Kind::Gauge, "Backed bytes of the metadata", |s| s.metadata_bytes),
+    ("metadata_check_rounds_total", Kind::Counter, "Times all metadata was compared", |s| {
+        s.metadata.rounds
+    }),
+    ("metadata_repaired_total", Kind::Counter, "Metadata words repaired from their copies", |s| {
+        s.metadata.repaired
+    }),
+    ("metadata_damaged", Kind::Gauge, "Metadata words lost, their memory not handed out", |s| {
+        s.metadata.damaged
+    }),
     ("slots_used", Kind::Gauge, "Slots of local clients in use", |s| s.slots_used),
     ("remote_sessions", Kind::Gauge, "Sessions of remote clients known", |s| s.remote_sessions),
     ("locks_held", Kind::Gauge, "Locks that are held", |s| s.locks_held),

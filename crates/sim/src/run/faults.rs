@@ -59,6 +59,8 @@ faults! {
     RareBranches = "rare-branches",
     /// A rack is drained: it leaves and joins again with a new region, or is to stay.
     Drain = "drain",
+    /// A bit of a rack's metadata flips.
+    Flip = "flip",
 }
 
 const _: () = assert!(Fault::ALL.len() <= 32);

@@ -112,7 +112,7 @@ async fn look_at(ctx: &Ctx, scene: &Rc<Scene>, index: usize) -> Result<RackAudit
         };
         let frames = frames_of(
             &rack.layout,
-            |offset| region.private.peek(offset),
+            |offset| region.word(offset),
             |offset| region.table.peek(offset),
             backed,
         );

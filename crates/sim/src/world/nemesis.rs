@@ -9,10 +9,13 @@ use super::workload::Wish;
 use crate::rng::{Purpose, Rng};
 use crate::run::Fault;
 use crate::time::Ps;
+use rackpool_core::FrameIndex;
+use rackpool_core::copies::COPIES;
+use rackpool_core::layout::{FrameWord, STATE_OFFSET, SessionWord, frame_word, session_word};
 use std::rc::Rc;
 
 /// Faults that are events; the others are rates of the network, the clocks and the engines.
-const EVENTS: [Fault; 11] = [
+const EVENTS: [Fault; 12] = [
     Fault::CrashClient,
     Fault::CrashDaemon,
     Fault::CrashMaster,
@@ -24,6 +27,7 @@ const EVENTS: [Fault; 11] = [
     Fault::ClockSkew,
     Fault::FullMemory,
     Fault::Drain,
+    Fault::Flip,
 ];
 
 /// The nemesis' main function.
@@ -120,9 +124,24 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
             cluster.racks[rack].blocks_free.set(u64::MAX / 2);
         }
         Fault::Drain => return operator::start(scene, rack),
+        Fault::Flip => return flip(scene, rack, rng),
         _ => unreachable!("only events are injected"),
     }
     true
+}
+
+/// Flips a bit of a word that is likely to mean something.
+fn flip(scene: &Scene, rack: usize, rng: &mut Rng) -> bool {
+    let rack = &scene.cluster.racks[rack];
+    let region = rack.region.borrow();
+    let frame = FrameIndex(rng.below(u64::from(rack.layout.frame_count)) as u32);
+    let offset = match rng.below(4) {
+        0 => STATE_OFFSET + 8 * rng.below(8),
+        1 => session_word(rng.below(4) as u32, SessionWord::Session) + 8 * rng.below(8),
+        2 => frame_word(frame, FrameWord::Page) + 8 * rng.below(4),
+        _ => rack.layout.bitmap_offset(frame) + 8 * rng.below(rack.layout.bitmap_bytes() / 8),
+    };
+    region.flip(offset, rng.below(COPIES) as usize, rng.below(64) as u32)
 }
 
 async fn lose_power(ctx: &Ctx, scene: &Rc<Scene>, rack: usize, soon: Ps, rng: &mut Rng) {

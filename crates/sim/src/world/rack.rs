@@ -7,6 +7,7 @@ use crate::net::{EndpointId, NodeId};
 use crate::time::Ps;
 use rackpool_core::coherence;
 use rackpool_core::constants::{CELLS, SESSIONS_MAX, SLOTS_MAX};
+use rackpool_core::copies;
 use rackpool_core::daemon::{ClientId, World, WriteBack};
 use rackpool_core::layout::{
     BLOCK_BYTES, REDO_OFFSET, RegionLayout, ResultKind, SLOT_BYTES, SessionWord, SlotWord,
@@ -61,6 +62,27 @@ impl Region {
             pages: section(layout.pages_bytes(), Tier::Cxl),
             slots: Vec::new(),
         }
+    }
+
+    /// A word of the private section, whatever is wrong in one of its copies.
+    pub fn word(&self, offset: u64) -> u64 {
+        let word = copies::read(self.private.bytes(), offset, |at| self.private.peek(at));
+        word.unwrap_or_else(|| self.private.peek(offset))
+    }
+
+    /// Flips a bit of one copy of a word of the private section, if the copies agree: damage comes
+    /// once at a time. Whether it did.
+    pub fn flip(&self, offset: u64, copy: usize, bit: u32) -> bool {
+        let places = copies::places(self.private.bytes(), offset);
+        if places.iter().any(|at| !self.private.is_backed(*at, 8)) {
+            return false;
+        }
+        let agree = copies::agree(places.map(|at| self.private.peek(at)));
+        if agree {
+            let at = places[copy];
+            self.private.poke(at, self.private.peek(at) ^ 1 << bit);
+        }
+        agree
     }
 
     /// The section of a slot, made anew.
@@ -158,7 +180,7 @@ impl Rack {
         let region = self.region.borrow();
         let mut found = Vec::new();
         for record in 0..SESSIONS_MAX {
-            let word = |word| region.private.peek(session_word(record, word));
+            let word = |word| region.word(session_word(record, word));
             let kind = word(SessionWord::ResultKind);
             let live = kind == ResultKind::Allocated as u64 && word(SessionWord::ResultBytes) > 0;
             if word(SessionWord::Session) == 0 || !live {
@@ -206,8 +228,8 @@ impl Rack {
 
     fn section_of(&self, client: ProcessId) -> Option<Rc<Memory>> {
         let region = self.region.borrow();
-        let pid = |slot| region.private.peek(session_word(slot, SessionWord::Pid));
-        let used = |slot| region.private.peek(session_word(slot, SessionWord::Session)) != 0;
+        let pid = |slot| region.word(session_word(slot, SessionWord::Pid));
+        let used = |slot| region.word(session_word(slot, SessionWord::Session)) != 0;
         let slot = (0..SLOTS_MAX).find(|slot| used(*slot) && pid(*slot) == u64::from(client.0));
         slot.and_then(|slot| region.slot(slot))
     }
@@ -215,7 +237,7 @@ impl Rack {
     /// Sessions in the region's records.
     pub fn sessions_in_region(&self) -> Vec<u64> {
         let region = self.region.borrow();
-        let word = |record| region.private.peek(session_word(record, SessionWord::Session));
+        let word = |record| region.word(session_word(record, SessionWord::Session));
         (0..SESSIONS_MAX).map(word).filter(|session| *session != 0).collect()
     }
 

@@ -274,7 +274,7 @@ impl Scene {
         let mut moving = BTreeSet::new();
         for rack in &self.cluster.racks {
             let region = rack.region.borrow();
-            let word = |offset| region.private.peek(offset);
+            let word = |offset| region.word(offset);
             let frames =
                 frames_of(&rack.layout, word, |offset| region.table.peek(offset), |_| None);
             let is_moving = |frame: &FrameAudit| {

@@ -3,6 +3,7 @@
 
 use super::Answers;
 use rackpool_core::Result;
+use rackpool_core::copies;
 use rackpool_core::layout::BLOCK_BYTES;
 use rackpool_core::seam::{self, Mem, Probe};
 use std::cell::{Cell, RefCell};
@@ -76,6 +77,14 @@ impl TestMem {
     /// Writes without the fuse, as another process.
     pub fn poke(&self, offset: u64, value: u64) {
         self.word(offset).set(value);
+    }
+
+    /// As [`TestMem::poke`], of a word of the private section, in all its copies.
+    pub fn poke_copies(&self, offset: u64, value: u64) {
+        let [first, second, third] = copies::places(self.bytes(), offset);
+        self.poke(third, value);
+        self.poke(second, value);
+        self.poke(first, value);
     }
 
     pub fn backed_bytes(&self) -> u64 {

@@ -1,0 +1,112 @@
+//! Words of the private section in three copies, so that damaged memory is found and mended.
+//!
+//! The section has three parts of one length, which hold the same words. All offsets of `layout.rs`
+//! lie in the first. Only the superblock stands once, it has a checksum. Two copies that agree are
+//! the word: any damage to one part, be it one bit or all of it, is outvoted, and what has no
+//! majority is an error and never a value.
+//!
+//! A store goes to the third copy, the second, the first. A process that dies in between leaves two
+//! copies that agree, on the old value or on the new one: for whoever attaches, it is one store.
+//! Called by the daemon's engine for each word that it keeps, and by those that read a region
+//! without its daemon. Decision 0051.
+
+use crate::error::{Error, Result};
+use crate::layout::BLOCK_BYTES;
+use crate::seam::{Mem, Mutation};
+
+/// Copies of each word of the private section.
+pub const COPIES: u64 = 3;
+
+/// Where the copies of a word lie in a private section of `bytes` bytes.
+pub const fn places(bytes: u64, offset: u64) -> [u64; COPIES as usize] {
+    let part = bytes / COPIES;
+    [offset, offset + part, offset + 2 * part]
+}
+
+/// The word at `offset` of a section of `bytes` bytes, whose words `word` answers; `None` if no two
+/// copies agree.
+pub fn read(bytes: u64, offset: u64, word: impl Fn(u64) -> u64) -> Option<u64> {
+    let [first, second, third] = places(bytes, offset);
+    let (first, second) = (word(first), word(second));
+    if first == second { Some(first) } else { vote([first, second, word(third)]) }
+}
+
+/// Whether the copies of a word agree.
+pub fn agree([first, second, third]: [u64; COPIES as usize]) -> bool {
+    first == second && first == third
+}
+
+/// What two of the copies of a word say, if two agree.
+pub fn vote([first, second, third]: [u64; COPIES as usize]) -> Option<u64> {
+    match () {
+        () if first == second || first == third => Some(first),
+        () if second == third => Some(second),
+        () => None,
+    }
+}
+
+/// Loads a word.
+///
+/// # Errors
+/// `BadRegion` if its copies disagree.
+pub fn load<M: Mem>(mem: &M, offset: u64) -> Result<u64> {
+    if mem.mutated(Mutation::TrustOneCopy) {
+        return Ok(mem.load(offset));
+    }
+    read(mem.bytes(), offset, |at| mem.load(at)).ok_or_else(|| damaged(offset))
+}
+
+/// The error of a word whose copies disagree.
+pub fn damaged(offset: u64) -> Error {
+    let reason = format!("the word at {offset:#x} is damaged in two of its three copies");
+    Error::BadRegion { reason }
+}
+
+/// Stores a word.
+pub fn store<M: Mem>(mem: &M, offset: u64, value: u64) {
+    let [first, second, third] = places(mem.bytes(), offset);
+    mem.store(third, value);
+    mem.store(second, value);
+    mem.store(first, value);
+}
+
+/// What was found in a part of the section.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Words that had one wrong copy, which is right now.
+    pub repaired: u64,
+    /// Words without a majority.
+    pub damaged: Vec<u64>,
+}
+
+/// Compares the copies of all words in a range, which are not being stored meanwhile, and mends
+/// single ones that are wrong.
+pub fn check<M: Mem>(mem: &M, offset: u64, bytes: u64, checked: &mut Checked) {
+    if mem.mutated(Mutation::TrustOneCopy) {
+        return;
+    }
+    let mut copies = [[0; BLOCK_BYTES as usize]; COPIES as usize];
+    let (mut at, end) = (offset, offset + bytes);
+    while at < end {
+        let here = (BLOCK_BYTES - at % BLOCK_BYTES).min(end - at) as usize;
+        for (place, copy) in places(mem.bytes(), at).into_iter().zip(&mut copies) {
+            mem.copy_out(place, &mut copy[..here]);
+        }
+        for word in (0..here).step_by(8) {
+            let raw = copies.each_ref().map(|copy| {
+                u64::from_ne_bytes(copy[word..word + 8].try_into().expect("a word has 8 bytes"))
+            });
+            if agree(raw) {
+                continue;
+            }
+            match vote(raw) {
+                Some(value) => {
+                    store(mem, at + word as u64, value);
+                    checked.repaired += 1;
+                }
+                None => checked.damaged.push(at + word as u64),
+            }
+        }
+        at += here as u64;
+    }
+}
