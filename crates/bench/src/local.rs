@@ -11,6 +11,7 @@ use crate::probe::SystemProbe;
 use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::run::{Bed, BenchError, PoolSource, Progress, Size, Steps, kind_of_path, slice_ns};
 use rackpool::{FabricChoice, Placement};
+use rackpool_core::copies as checked;
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
 use std::cell::RefCell;
@@ -34,13 +35,15 @@ const COPIES: [(&str, usize); 3] =
     [("copy_64B", 64), ("copy_4KiB", 4 << 10), ("copy_1MiB", 1 << 20)];
 /// Bytes that bare copies are taken from in turn: in a second-level cache, as far as they fit.
 const COPY_SOURCE_BYTES: usize = 256 << 10;
+/// Words of metadata that are stored and loaded in turn.
+const METADATA_WORDS: u64 = 512;
 
 /// Measures. Needs as much free memory in the rack as [`Size::region_bytes`] says.
 ///
 /// # Errors
 /// [`BenchError`]; nothing stays allocated then, unless the pool itself is gone.
 pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Report, BenchError> {
-    let mut steps = Steps::new(5 + COPIES.len(), progress);
+    let mut steps = Steps::new(7 + COPIES.len(), progress);
     steps.begin("making the region");
     let cores = pin::allowed_cores()?;
     let bed = Bed::open(&options.source, 1, options.size.region_bytes() + SPARE_BYTES)?;
@@ -61,6 +64,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
         report.results = accesses(&mut arena, &mut steps)?;
         arena.end()?;
         report.results.extend(copies(options.size, bed.probe(), &mut steps)?);
+        report.results.extend(metadata(options.size, bed.probe(), &mut steps)?);
         Ok(report)
     })();
     pin::pin_to_any(&cores)?;
@@ -117,6 +121,39 @@ fn copies(
         rows.push(Row::compared(name, "ns", Better::Lower, &comparison, Reference::Peer));
     }
     Ok(rows)
+}
+
+/// A word of metadata in its three copies beside a single one.
+fn metadata(
+    size: Size,
+    mut probe: SystemProbe,
+    steps: &mut Steps<'_>,
+) -> Result<Vec<Row>, BenchError> {
+    let window = Window::heap(checked::COPIES * 8 * METADATA_WORDS);
+    let (rules, slice) = (size.rules(), size.slice());
+    let each = |one: &dyn Fn(u64)| {
+        slice_ns(slice, METADATA_WORDS, || {
+            (0..METADATA_WORDS).for_each(|word| one(8 * word));
+            Ok(())
+        })
+    };
+    let mut row = |name: &'static str, ours: &dyn Fn(u64), raw: &dyn Fn(u64)| {
+        steps.begin(name);
+        let comparison = compare(&rules, 1, &mut probe, || each(ours), || each(raw))?;
+        Ok(Row::compared(name, "ns", Better::Lower, &comparison, Reference::Raw))
+    };
+    let store =
+        row("metadata_store", &|at| checked::store(&window, at, at), &|at| window.store(at, at))?;
+    let load = row(
+        "metadata_load",
+        &|at| {
+            let _ = black_box(checked::load(&window, at));
+        },
+        &|at| {
+            let _ = black_box(window.load(at));
+        },
+    )?;
+    Ok(vec![store, load])
 }
 
 /// Our copy out of shared memory beside the standard library's between private buffers.

@@ -42,6 +42,9 @@ fn bench_local_reports_each_access_beside_the_bare_copy_and_sends_nothing() {
     for name in ["copy_64B", "copy_4KiB", "copy_1MiB"] {
         assert!(row(&report, name).peer.is_some());
     }
+    for name in ["metadata_store", "metadata_load"] {
+        assert!(row(&report, name).raw.is_some());
+    }
     let last = said.last().unwrap();
     assert_eq!(last.done, last.steps, "progress ends at its end");
 }

@@ -12,6 +12,7 @@ use rackpool_core::layout::{
     STATE_OFFSET, SUPERBLOCK_OFFSET, SessionWord, StateWord, Superblock, frame_word, session_word,
 };
 use rackpool_core::{FrameIndex, RackId};
+use rackpool_hw::region::other_version;
 use serde::Serialize;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -134,8 +135,9 @@ fn superblock(meta: &File, path: &Path) -> Result<Superblock> {
     }
     if block.version != LAYOUT_VERSION {
         let (found, ours) = (block.version, LAYOUT_VERSION);
-        let reason = format!("layout version {found}, this program reads {ours}: use its release");
-        return Err(Failure::new("version", format!("{}: {reason}", path.display())));
+        let reason = format!("layout version {found}, this program reads {ours}");
+        let failure = Failure::new("version", format!("{}: {reason}", path.display()));
+        return Err(failure.with_hint(other_version(path)));
     }
     if block.checksum != block.checksum_of() {
         return bad("the superblock is damaged: its checksum does not match");

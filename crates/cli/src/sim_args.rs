@@ -17,7 +17,7 @@ A run is a function of its options and its seed: the same line gives the same tr
 machine, with any number of threads. A seed that fails is shrunk to the shortest line that shows it.
 Faults: crash-client, crash-daemon, crash-master, power-loss, partition, one-way-loss, delay,
 duplicate, reorder, slow-node, torn-write, pause, clock-skew, full-memory, failed-registration,
-rare-branches.
+rare-branches, drain, flip.
 
 Examples:
   rackpool sim run --seeds 100

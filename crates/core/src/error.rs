@@ -296,6 +296,12 @@ pub enum Error {
         /// The rack.
         rack: RackId,
     },
+    /// The region was made by another release. Do not retry.
+    #[error("{reason}")]
+    OtherRegion {
+        /// Which versions these are, and the way out.
+        reason: String,
+    },
 }
 
 impl Error {
@@ -333,7 +339,7 @@ impl Error {
             Error::Moving { .. } => "moving",
             Error::Stays { .. } => "stays",
             Error::BadRegion { .. } => "bad-region",
-            Error::Version { .. } => "version",
+            Error::Version { .. } | Error::OtherRegion { .. } => "version",
             Error::Io { .. } => "io",
             Error::Config { .. } => "config",
             Error::Protocol { .. } => "protocol",

@@ -14,11 +14,11 @@
 
 use crate::addr::{FrameIndex, PageGeometry};
 use crate::coherence::Coherence;
-use crate::copies::COPIES;
 use crate::constants::{
     CELLS, DEBTS_MAX, DUES_MAX, LOCKS_MAX, REPLICA_HOMES, RING_DATA_BYTES, RING_ENTRIES,
     RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
 };
+use crate::copies::COPIES;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First bytes of every private section: "rackpool" read as a little-endian word.

@@ -469,7 +469,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 81);
+        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 82);
     }
 
     #[test]

@@ -455,7 +455,11 @@ impl Daemon {
         for (index, frame) in job.frames.iter().enumerate() {
             if index > 0 {
                 let entry = Entry { first: false, span: index as u32, ..entry };
-                copies::store(world.private(), state_offset(*frame), entry.state_word(FrameState::Home));
+                copies::store(
+                    world.private(),
+                    state_offset(*frame),
+                    entry.state_word(FrameState::Home),
+                );
             }
             let generation = job.first_generation + index as u64;
             set_table(world, table_word(FrameIndex(*frame)), generation);

@@ -27,9 +27,9 @@ use crate::daemon::quota::Quota;
 use crate::daemon::redo::Redo;
 use crate::daemon::replica_room::Rooms;
 use crate::daemon::replicas::Replicas;
+use crate::daemon::scrub::Scrub;
 use crate::daemon::session::Sessions;
 use crate::daemon::slab::Slabs;
-use crate::daemon::scrub::Scrub;
 use crate::daemon::{Daemon, World, back_metadata, set_table};
 use crate::error::{Error, Result};
 use crate::layout::{

@@ -130,12 +130,7 @@ impl Slabs {
     }
 
     /// The bitmap of a page.
-    pub(super) fn bitmap_words<M: Mem>(
-        &self,
-        mem: &M,
-        frame: u32,
-        shift: u8,
-    ) -> Result<Vec<u64>> {
+    pub(super) fn bitmap_words<M: Mem>(&self, mem: &M, frame: u32, shift: u8) -> Result<Vec<u64>> {
         let words = bitmap_bytes(&self.layout, shift) / 8;
         (0..words).map(|word| copies::load(mem, self.bitmap(frame) + 8 * word)).collect()
     }

@@ -25,7 +25,8 @@ fn furnished() -> Rig {
     }
     rig.alloc(1, PAGE, true);
     let name = rig.alloc(0, 64, false);
-    rig.ask(0, Request::Lock { addr: name, lines: 1, write: true, wait_ms: 0 }).expect("it is free");
+    rig.ask(0, Request::Lock { addr: name, lines: 1, write: true, wait_ms: 0 })
+        .expect("it is free");
     rig.quiesce();
     rig
 }
@@ -277,7 +278,8 @@ fn of_a_slab_page_with_a_lost_word_nothing_is_given_out_and_what_lives_stays() {
 #[test]
 fn a_table_word_follows_from_its_entry() {
     let mut rig = furnished();
-    let words: Vec<u64> = (0..FRAMES).map(|frame| rig.world.table_word(FrameIndex(frame))).collect();
+    let words: Vec<u64> =
+        (0..FRAMES).map(|frame| rig.world.table_word(FrameIndex(frame))).collect();
     for (frame, bit) in (0..FRAMES).flat_map(|frame| (0..64).map(move |bit| (frame, bit))) {
         let at = table_word(FrameIndex(frame));
         rig.world.table_mem().poke(at, words[frame as usize] ^ 1 << bit);

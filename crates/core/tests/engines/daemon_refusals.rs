@@ -256,7 +256,9 @@ fn entries_that_make_no_sense_are_bad_regions_and_not_panics() {
     spoilt(&|world| world.private().poke_copies(StateWord::GenerationNext.offset(), 0));
     spoilt(&|world| world.private().poke_copies(StateWord::PageIdEnd.offset(), 1));
     spoilt(&|world| world.private().poke_copies(state(0), 77));
-    spoilt(&|world| world.private().poke_copies(state(1), 1 << 32 | 1 << 16 | FrameState::Home as u64));
+    spoilt(&|world| {
+        world.private().poke_copies(state(1), 1 << 32 | 1 << 16 | FrameState::Home as u64)
+    });
     spoilt(&|world| world.private().poke_copies(state(2), 1 << 32 | FrameState::Home as u64));
     spoilt(&|world| world.private().poke_copies(state(0), 40 << 8 | 1 << 16 | 1 << 32 | 2));
     spoilt(&|world| world.private().poke_copies(entry(1, FrameWord::Page), 0));

@@ -91,8 +91,8 @@ pub enum RegionError {
         reason: String,
     },
     /// A region of another release.
-    #[error("{} has layout version {found}, this program {supported}: use the release that made \
-             it, or remove it and lose its data", path.display())]
+    #[error("{} has layout version {found}, this program {supported}: {}", path.display(),
+            other_version(path))]
     OtherVersion {
         /// The private section.
         path: PathBuf,
@@ -220,14 +220,24 @@ pub(super) fn failed<E: Into<io::Error>>(
     move |error| RegionError::Io { operation, path: path.to_owned(), source: error.into() }
 }
 
+/// The way out of a region of another release, of which this is the private section.
+pub fn other_version(path: &Path) -> String {
+    let name = path.display().to_string();
+    let base = name.strip_suffix(".meta").unwrap_or(&name);
+    format!(
+        "serve it with the release that made it, whose `rackpool drain` takes its pages to other \
+         racks; or give it up, and all data in it: rm {base} {base}.*"
+    )
+}
+
 impl From<RegionError> for Error {
     fn from(error: RegionError) -> Self {
         match error {
             RegionError::NoSpace { asked_bytes, path, free_bytes } => {
                 Error::Full { bytes: asked_bytes, free_bytes, place: path.display().to_string() }
             }
-            RegionError::OtherVersion { path, found, supported } => {
-                Error::Version { peer: path.display().to_string(), found, supported }
+            other @ RegionError::OtherVersion { .. } => {
+                Error::OtherRegion { reason: other.to_string() }
             }
             large @ RegionError::TooLarge { .. } => Error::Config { reason: large.to_string() },
             // Nothing is wrong with it: another daemon serves it.

@@ -38,7 +38,7 @@ mod superblock;
 
 pub use client::ClientSections;
 pub use dax::DaxLayout;
-pub use error::{RegionError, Result};
+pub use error::{RegionError, Result, other_version};
 pub use shards::Claim;
 pub use spec::{HugeSize, MemoryKind, MemorySpec, SpecError, size_text};
 

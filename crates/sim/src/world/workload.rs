@@ -419,7 +419,8 @@ impl Worker {
         match error {
             Error::NotMapped { .. } | Error::Lost { .. } | Error::BadFree { .. } => !no_power,
             Error::OutOfBounds { .. } | Error::Misaligned { .. } => false,
-            Error::Protocol { .. } | Error::BadRegion { .. } | Error::Version { .. } => false,
+            Error::Protocol { .. } | Error::BadRegion { .. } => false,
+            Error::Version { .. } | Error::OtherRegion { .. } => false,
             _ => true,
         }
     }
