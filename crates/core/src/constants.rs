@@ -298,9 +298,9 @@ pub const RETIRED_REGIONS_MAX: usize = 64;
 /// How often a daemon looks at what waits for something that nobody tells it of, ns.
 pub const TICK_NS: u64 = NS_PER_MS;
 
-/// Blocks of metadata whose copies a daemon compares at a tick: some microseconds, and all the
-/// frames of 1 TiB in seconds.
-pub const SCRUB_BLOCKS: u32 = 1;
+/// Blocks of metadata whose copies a daemon compares at most at once: one for each tick that has
+/// passed, which takes two microseconds, and all the frames of 1 TiB in seconds.
+pub const SCRUB_BLOCKS_MAX: u64 = 16;
 /// Damaged words that a daemon remembers; one that has more of them counts no further.
 pub const DAMAGED_WORDS_MAX: usize = 1024;
 

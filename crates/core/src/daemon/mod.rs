@@ -478,7 +478,7 @@ impl Daemon {
         self.time_orphans(now);
         self.time_locks(now, world);
         self.time_replicas(now, world);
-        self.scrub(world);
+        self.scrub(1, world);
         self.advance(world);
     }
 

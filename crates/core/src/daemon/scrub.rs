@@ -7,7 +7,7 @@
 //! page with one gives nothing out any more. Decision 0051.
 
 use crate::addr::{FrameIndex, Generation};
-use crate::constants::{DAMAGED_WORDS_MAX, SCRUB_BLOCKS};
+use crate::constants::{DAMAGED_WORDS_MAX, SCRUB_BLOCKS_MAX};
 use crate::copies::{self, Checked};
 use crate::daemon::frames::Entry;
 use crate::daemon::{Daemon, World, set_table, slab};
@@ -45,9 +45,9 @@ impl Scrub {
 }
 
 impl Daemon {
-    /// Compares the next blocks.
-    pub fn scrub<W: World>(&mut self, world: &W) {
-        for _ in 0..SCRUB_BLOCKS {
+    /// Compares the next blocks, as many as for `ticks` ticks, within bounds.
+    pub fn scrub<W: World>(&mut self, ticks: u64, world: &W) {
+        for _ in 0..ticks.clamp(1, SCRUB_BLOCKS_MAX) {
             self.scrub_block(world);
         }
     }

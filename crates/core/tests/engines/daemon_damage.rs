@@ -75,7 +75,7 @@ fn checks(rig: &Rig) -> MetadataChecks {
 fn scrub(rig: &mut Rig) {
     let rounds = checks(rig).rounds + 2;
     while checks(rig).rounds < rounds {
-        rig.run(|daemon, world| daemon.scrub(world));
+        rig.run(|daemon, world| daemon.scrub(1, world));
     }
 }
 

@@ -19,8 +19,8 @@ use rackpool_core::daemon::{Act, ClientId, Daemon, Place, Proxy, Remotes, Rings,
 use rackpool_core::member::MemberAnswer;
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
-    self, AgentHears, AgentSays, DaemonStats, MasterAnswer, MasterCall, MasterReply,
-    MetadataChecks, RackInfo, RegionInfo, RemoteReply, RequestFrame, Routed,
+    self, AgentHears, AgentSays, DaemonStats, MasterAnswer, MasterCall, MasterReply, RackInfo,
+    RegionInfo, RemoteReply, RequestFrame, Routed,
 };
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::control::{self, ControlListener};
@@ -74,8 +74,7 @@ pub(super) struct Server {
     master: MasterLink,
     joined: bool,
     heartbeat_at: Nanos,
-    /// Words of metadata that were found wrong, and lost, as it was said last.
-    damage_reported: (u64, u64),
+    ticked_at: Nanos,
     /// A quarter of the master's lease.
     heartbeat_ns: u64,
     calls: BTreeMap<u64, u64>,
@@ -174,7 +173,7 @@ impl Server {
             wake,
             joined: false,
             heartbeat_at: 0,
-            damage_reported: (0, 0),
+            ticked_at: 0,
             heartbeat_ns: LEASE_MS_DEFAULT * 1_000_000 / 4,
             calls: BTreeMap::new(),
             rack_calls: BTreeMap::new(),
@@ -689,29 +688,14 @@ impl Server {
         }
     }
 
-    /// Says it when metadata was found damaged since the last time.
-    fn report_damage(&mut self) {
-        let MetadataChecks { repaired, damaged, .. } = self.engine.metadata_checks();
-        let found = (repaired, damaged);
-        if found == self.damage_reported {
-            return;
-        }
-        let rack = self.engine.rack();
-        eprintln!(
-            "rackpool: rack {rack}: metadata: {repaired} words were wrong in one of three copies \
-             and are right again, {damaged} are lost and their memory is not handed out; look at \
-             the memory of this machine"
-        );
-        self.damage_reported = found;
-    }
-
     fn tick(&mut self, now: Nanos) {
         self.engine.note_time(now);
         match self.engine.tick_ns() {
             Some(_) => self.engine.tick(now, &mut self.world),
-            None => self.engine.scrub(&self.world),
+            None => self.engine.scrub(now.saturating_sub(self.ticked_at) / TICK_NS, &self.world),
         }
-        self.report_damage();
+        self.ticked_at = now;
+        self.world.report_checks(self.engine.rack(), self.engine.metadata_checks());
         if let Some(mover) = self.mover.as_ref().filter(|_| self.engine.wants_move()) {
             mover.ring();
         }

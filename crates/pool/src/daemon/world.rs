@@ -7,8 +7,8 @@ use rackpool_core::counts::{FabricCounts, ProxyCounts};
 use rackpool_core::daemon::{ClientId, World, WriteBack};
 use rackpool_core::layout::{SlotWord, cell_offset};
 use rackpool_core::seam::{Mem, Mutation};
-use rackpool_core::wire::{MasterCall, ReplyFrame};
-use rackpool_core::{Error, Result};
+use rackpool_core::wire::{MasterCall, MetadataChecks, ReplyFrame};
+use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::fabric::tcp::TargetCounters;
 use rackpool_hw::region::{RegionFiles, Section};
 use rackpool_hw::window::Window;
@@ -36,6 +36,8 @@ pub(super) struct RegionWorld {
     pub replies: Vec<(ClientId, ReplyFrame)>,
     /// Memory that is to be written into clients' buffers.
     pub write_backs: Vec<(ClientId, WriteBack)>,
+    /// What was said last of damaged metadata.
+    reported: MetadataChecks,
 }
 
 impl RegionWorld {
@@ -62,7 +64,21 @@ impl RegionWorld {
             calls: Vec::new(),
             replies: Vec::new(),
             write_backs: Vec::new(),
+            reported: MetadataChecks::default(),
         })
+    }
+
+    /// Says what was found wrong in the metadata, when there is more of it than was said before.
+    pub(super) fn report_checks(&mut self, rack: RackId, found: MetadataChecks) {
+        let MetadataChecks { repaired, damaged, .. } = found;
+        if (repaired, damaged) != (self.reported.repaired, self.reported.damaged) {
+            eprintln!(
+                "rackpool: rack {rack}: {repaired} words of its metadata were wrong in one place \
+                 and are right again, {damaged} are lost and their memory is not handed out: \
+                 test this machine's memory"
+            );
+            self.reported = found;
+        }
     }
 
     /// The sections' files, after everything else is unmapped.
