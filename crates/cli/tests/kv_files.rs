@@ -1,5 +1,5 @@
-//! The files of `rackpool kv` and of a master: whose they are, what is refused, what becomes of them
-//! when they are damaged, cut or of another version, and of the times in them.
+//! The files of `rackpool kv` and of a master: whose they are, what is refused, what becomes of
+//! them when they are damaged, cut or of another version, and of the times in them.
 
 mod common;
 
@@ -173,7 +173,7 @@ fn files_that_others_have_placed_are_refused_at_once() {
 }
 
 #[test]
-fn passwords_and_keys_are_read_from_files_that_nobody_else_may_read() {
+fn passwords_and_keys_are_read_from_files_that_no_others_may_read() {
     let dir = Dir::new();
     for (name, text) in [("password", "secret\n"), ("users", "a:secret\n"), ("key", "PEM")] {
         std::fs::write(dir.file(name), text).unwrap();

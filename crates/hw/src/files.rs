@@ -1,8 +1,9 @@
 //! Files that hold what only this user's processes may see: regions, caches, the master's state.
 //!
-//! In: paths, perhaps in folders where everybody may write (`/dev/shm`). Out: descriptors of regular
-//! files that are this user's, have one name, and that nobody else may open. What others have placed
-//! there is refused, and nothing here waits: a pipe is refused at once.
+//! In: paths, perhaps in folders where everybody may write (`/dev/shm`). Out: descriptors of
+//! regular files that are this user's, have one name, and that no other user may open. What others
+//! have placed there is refused, and nothing here waits: a pipe is refused at once. Called by
+//! `region`, by the master's journal and by the caches of `rackpool-kv`.
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -25,8 +26,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// there is made, of mode 0600 whatever the umask.
 ///
 /// # Errors
-/// What the system says; `PermissionDenied` if it is not a regular file, belongs to another user, has
-/// further names, or others may write it.
+/// What the system says; `PermissionDenied` if it is not a regular file, belongs to another user,
+/// has further names, or others may write it.
 pub fn open_private(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     // Without waiting, should it be a pipe.
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;

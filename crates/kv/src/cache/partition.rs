@@ -93,8 +93,8 @@ pub(crate) struct Partition {
     max_value: u64,
     /// Bytes that a unit costs beside its memory.
     unit_extra: u64,
-    /// What expires until here (by its clock, the wall's last) has expired, also for a caller whose clock is behind: of an item in
-    /// pieces some may be gone already.
+    /// What expires until here, by its clock (the wall's is the second), has expired, also for a
+    /// caller whose clock is behind: of an item in pieces some may be gone already.
     expired_until: [Millis; 2],
     /// Whether items of an earlier process are still to be found: nothing may move or go.
     pub is_recovering: bool,

@@ -1,6 +1,6 @@
 //! The clocks of a server. Items expire by the time since the system's boot, which nothing sets: a
-//! wall clock that jumps, also for a moment, ends no item that has a time to live. What clients give
-//! as a point in time is the wall's (`EXPIREAT`, `EXAT`, memcached's large numbers, HERD).
+//! wall clock that jumps, also for a moment, ends no item that has a time to live. What clients
+//! give as a point in time is the wall's (`EXPIREAT`, `EXAT`, memcached's large numbers, HERD).
 //!
 //! In: the system's clocks, or ones that are handed in. Out: the items' time, which begins with the
 //! wall's and goes on where an earlier process of a cache's file has left it: by the boot clock in
