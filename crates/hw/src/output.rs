@@ -202,7 +202,7 @@ fn parent_of(path: &Path) -> &Path {
 
 fn is_stdout(about: &Metadata) -> bool {
     let own = rustix::fs::fstat(io::stdout());
-    own.is_ok_and(|own| (own.st_dev as u64, own.st_ino as u64) == (about.dev(), about.ino()))
+    own.is_ok_and(|own| (own.st_dev, own.st_ino) == (about.dev(), about.ino()))
 }
 
 #[cfg(test)]
