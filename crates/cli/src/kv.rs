@@ -164,6 +164,8 @@ pub fn run(args: &KvArgs) -> Result<()> {
         threads,
         connections_max: args.max_connections as usize,
         idle_ms: args.idle_seconds.saturating_mul(1000),
+        address_max: args.max_connections_per_address.map(|most| most as usize),
+        held_bytes_max: Settings::held_bytes_for(args.memory),
         password,
         users,
         memory_bytes: args.memory,

@@ -188,7 +188,11 @@ pub struct KvArgs {
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: u32,
-    /// Disconnect a client that is silent for so long; 0: never
+    /// Connections at once of one address [default: half of --max-connections, of a loopback
+    /// address all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_connections_per_address: Option<u32>,
+    /// Disconnect a client that is silent for so long; 0: only if all connections are in use
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub idle_seconds: u64,
     /// Remember commands that take longer, microseconds (SLOWLOG)

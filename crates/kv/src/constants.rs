@@ -85,15 +85,42 @@ pub const BATCH_KEYS_MAX: usize = 64;
 pub const READ_BYTES: usize = 128 << 10;
 /// Reads of one connection before others have their turn.
 pub const READS_MAX: usize = 8;
+/// How long a connection is served before others have their turn, nanoseconds: some thousand
+/// look-ups. A command that takes longer goes on in its next turn.
+pub const TURN_NS: u64 = 1_000_000;
+/// Steps after which it is looked whether a turn is over, where nothing else looks at the clock.
+pub const TURN_STEPS: u32 = 64;
 /// Bytes of one command, long streamed values excepted.
 pub const INPUT_BYTES_MAX: usize = 64 << 20;
-/// Bytes that the connections of one thread may make it hold, in commands that are not whole and
-/// answers that are not read; then the connection that asks for more ends. Values that are sent
-/// from the cache's memory are not among them.
+/// Bytes that all connections together may make a server hold, in commands that are not whole and
+/// answers that are not read, at most; then the one ends that has made it hold some the longest.
+/// Values that are sent from the cache's memory are not among them.
 pub const HELD_BYTES_MAX: u64 = 512 << 20;
+/// One part in so many of the cache's memory is what connections may make a server hold, if that is
+/// less than [`HELD_BYTES_MAX`] …
+pub const HELD_SHARE: u64 = 4;
+/// … and no less than this: some hundred reads.
+pub const HELD_BYTES_MIN: u64 = 16 << 20;
+/// One command may be one part in so many of what all may make the server hold.
+pub const HELD_COMMANDS: u64 = 2;
 /// A client that reads nothing of its answers, or sends nothing of a value that it began, for so
-/// long is disconnected, milliseconds.
+/// long is disconnected, milliseconds; so is one that does not go on with a command …
 pub const STALL_MS_MAX: u64 = 30_000;
+/// … or goes on with it by fewer bytes each millisecond.
+pub const RECEIVED_PER_MS_MIN: u64 = 8;
+/// A client that has not ended its handshake of TLS, or not said its password, after so long is
+/// disconnected, milliseconds.
+pub const HANDSHAKE_MS_MAX: u64 = 10_000;
+/// Where all connections are in use a client that was silent for so long gives its place to a new
+/// one, milliseconds.
+pub const EVICTED_IDLE_MS_MIN: u64 = 5_000;
+/// Clients that are found at once to give up their places. Where none is, nobody looks again for
+/// [`EVICTION_PAUSE_MS`].
+pub const EVICTED_AT_ONCE: usize = 64;
+/// See there: a look at all connections of a thread takes a millisecond or so.
+pub const EVICTION_PAUSE_MS: u64 = 100;
+/// One part in so many of all connections may be those of one address of another host.
+pub const ADDRESS_SHARE: usize = 2;
 /// How long a client that was told that its conversation ends is waited for, until it ends its side
 /// as well, milliseconds.
 pub const PARTING_MS_MAX: u64 = 5_000;

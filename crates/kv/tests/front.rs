@@ -2,7 +2,7 @@
 
 mod peers;
 
-use peers::{Rng, WITHIN, ask, connect, ours, ours_of, read_until};
+use peers::{Rng, WITHIN, ask, connect, ours, ours_of, read_until, try_read_until};
 use rackpool_kv::front::core::Settings;
 use rackpool_kv::front::counters::Count;
 use rackpool_kv::front::server::{Doors, Server, StartError};
@@ -221,16 +221,23 @@ fn who_reads_on_gets_what_was_answered_before_the_end_and_who_does_not_delays_it
 
 #[test]
 fn a_client_that_makes_the_server_hold_too_much_is_ended_and_counted() {
-    let server = ours(Settings { held_bytes_max: 1 << 20, ..Settings::default() });
+    // Of which one command may be half.
+    let server = ours(Settings { held_bytes_max: 8 << 20, ..Settings::default() });
     let mut modest = resp(&server);
     assert_eq!(ask(&mut modest, b"PING\r\n", b"\r\n"), b"+PONG\r\n");
     // A word that is not whole is held.
-    let mut greedy = resp(&server);
-    greedy.write_all(b"*2\r\n$4\r\nECHO\r\n$4000000\r\n").unwrap();
-    // It ends in the midst of this.
-    let _ = greedy.write_all(&vec![b'x'; 3_900_000]);
-    wait_until("it is ended", || server.shared().count(Count::SlowReaders) == 1);
-    assert_eq!(read_until(&mut greedy, |_| false), b"");
+    let mut greedy: Vec<TcpStream> = (0..4).map(|_| resp(&server)).collect();
+    for client in &mut greedy {
+        client.write_all(b"*2\r\n$4\r\nECHO\r\n$4000000\r\n").unwrap();
+        // One ends in the midst of this.
+        let _ = client.write_all(&vec![b'x'; 3_900_000]);
+    }
+    wait_until("one is ended", || server.shared().count(Count::HeldTooMuch) >= 1);
+    assert_eq!(try_read_until(&mut greedy[0], |_| false).0, b"");
+    // One command may be half of all.
+    let mut long = resp(&server);
+    let _ = long.write_all(b"*2\r\n$4\r\nECHO\r\n$5000000\r\n");
+    assert_eq!(read_until(&mut long, |_| false), b"");
     assert_eq!(ask(&mut modest, b"PING\r\n", b"\r\n"), b"+PONG\r\n");
 }
 

@@ -100,6 +100,35 @@ fn a_client_that_never_reads_costs_a_bounded_amount() {
 }
 
 #[test]
+fn half_sent_commands_of_many_clients_take_no_more_than_all_may() {
+    let _turn = turn();
+    let server = ours(Settings { held_bytes_max: 16 << 20, ..Settings::default() });
+    let before = resident();
+    let mut most = 0;
+    let clients: Vec<TcpStream> = (0..100)
+        .map(|index| {
+            let mut client = resp(&server);
+            // Values, keys and commands of many words; some clients come again and again.
+            let head = match index % 3 {
+                0 => "*2\r\n$4\r\nECHO\r\n$3000000\r\n",
+                1 => "*500000\r\n$4\r\nMSET\r\n",
+                _ => "*3\r\n$3\r\nSET\r\n$3000000\r\n",
+            };
+            let body: &[u8] = if index % 3 == 1 { b"$1\r\na\r\n" } else { b"seven b" };
+            client.write_all(head.as_bytes()).unwrap();
+            // It may be ended in the midst of this.
+            let _ = client.write_all(&body.repeat(400_000));
+            most = most.max(resident().saturating_sub(before));
+            client
+        })
+        .collect();
+    assert!(most < 48 << 20, "{most} bytes more");
+    assert!(server.shared().count(Count::HeldTooMuch) > 50);
+    assert_eq!(ask(&mut resp(&server), b"PING\r\n", b"\r\n"), b"+PONG\r\n");
+    drop(clients);
+}
+
+#[test]
 fn ten_thousand_connections_leave_no_memory_behind() {
     let _turn = turn();
     // A small cache, all of whose memory is in use before anything is measured.

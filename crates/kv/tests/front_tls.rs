@@ -42,6 +42,10 @@ fn write_private(path: &Path, text: &str) {
 
 impl Rig {
     fn start(name: &str) -> Rig {
+        Rig::start_with(name, Settings::default())
+    }
+
+    fn start_with(name: &str, settings: Settings) -> Rig {
         let directory =
             std::env::temp_dir().join(format!("rackpool-tls-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -54,7 +58,7 @@ impl Rig {
         let doors = Doors { memcached: any, resp: any, tls, ..Doors::default() };
         let options = Options { memory: 256 << 20, max_value: 16 << 20, ..Options::default() };
         let value_bytes_max = options.max_value;
-        let settings = Settings { value_bytes_max, ..Settings::default() };
+        let settings = Settings { value_bytes_max, ..settings };
         let server = Server::start(Cache::new(options).unwrap(), settings, &doors).unwrap();
         Rig { server, directory, certificate: made.cert.der().clone() }
     }
@@ -189,6 +193,34 @@ fn who_does_not_speak_tls_is_sent_away_and_others_are_served() {
     // The end is said, so that nobody can have cut it off.
     client.read_to_end(&mut heard).unwrap();
     assert_eq!(heard, b"END\r\n");
+}
+
+#[test]
+fn a_handshake_that_does_not_end_gives_its_place_back() {
+    let settings = Settings { handshake_ms: 500, connections_max: 3, ..Settings::default() };
+    let rig = Rig::start_with("silent", settings);
+    let addrs = rig.server.addrs();
+    let mut known = rig.client(addrs.1);
+    known.write_all(b"PING\r\n").unwrap();
+    read_to(&mut known, b"+PONG\r\n");
+    let (mut silent, mut slow) = (connect(addrs.0.unwrap()), connect(addrs.1.unwrap()));
+    // The beginning of a greeting, and no more of it than keeps the connection busy.
+    slow.write_all(&[22, 3, 1, 2, 0, 1]).unwrap();
+    let start = std::time::Instant::now();
+    while rig.server.shared().count(Count::HandshakeTimeouts) < 2 {
+        assert!(start.elapsed() < WITHIN, "they have their places still");
+        let _ = slow.write(&[0]);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // The end is said, and nothing else.
+    let mut heard = Vec::new();
+    let _ = silent.read_to_end(&mut heard);
+    assert!(heard.len() < 64, "{heard:?}");
+    known.write_all(b"PING\r\n").unwrap();
+    read_to(&mut known, b"+PONG\r\n");
+    let mut next = rig.client(addrs.0);
+    next.write_all(b"mn\r\n").unwrap();
+    read_to(&mut next, b"MN\r\n");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! way to say a password (`set anything 0 0 LENGTH`, then `user password` as the value).
 
 use super::bytes::unsigned32;
+use super::http;
 use super::text::Words;
 use crate::constants::LINE_BYTES_MAX;
 use rackpool_core::Error;
@@ -80,16 +81,19 @@ pub enum Attempt {
     Need(usize),
     /// Of so many bytes; the answer, and whether it was right. `None` for "not an attempt".
     Done(usize, &'static str, Option<bool>),
-    /// Not text at all.
-    TooLong,
+    /// Not this text: a line without end, or one of HTTP.
+    Foreign,
 }
 
 /// The attempt at the beginning of `input`.
 pub fn attempt(input: &[u8], users: &[(String, String)]) -> Attempt {
     let Some(end) = memchr::memchr(b'\n', input) else {
         let too_long = input.len() > LINE_BYTES_MAX;
-        return if too_long { Attempt::TooLong } else { Attempt::Need(input.len() + 1) };
+        return if too_long { Attempt::Foreign } else { Attempt::Need(input.len() + 1) };
     };
+    if http::is_line(&input[..end]) {
+        return Attempt::Foreign;
+    }
     let mut words = Words(&input[..end]);
     let set = words.next() == Some(b"set");
     let length = words.nth(3).and_then(|word| unsigned32(word.trim_ascii_end()));
@@ -128,7 +132,7 @@ mod tests {
         let refused = Attempt::Done(7, "CLIENT_ERROR unauthenticated", None);
         assert_eq!(said("get x\r\n"), refused);
         assert_eq!(said("set x 0 0 10\r\nann se"), Attempt::Need(26));
-        assert_eq!(attempt(&[0x80; 3000], &users), Attempt::TooLong);
+        assert_eq!(attempt(&[0x80; 3000], &users), Attempt::Foreign);
     }
 
     #[test]

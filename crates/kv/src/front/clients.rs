@@ -46,25 +46,39 @@ impl Clients {
         self.entries().remove(&client.id);
     }
 
-    /// A line for each client whose number is `wanted`, in their order. The fields are those of
-    /// Redis that libraries insist on; those of memory are 0, since buffers are the threads'.
-    pub fn list(&self, now: Millis, wanted: impl Fn(u64) -> bool) -> String {
-        let mut lines = String::new();
-        for (id, Entry { came, active, addr, about }) in self.entries().iter() {
-            if wanted(*id) {
-                // Relaxed: a time for the eye. A client that came now has not been served.
-                let active = active.load(Ordering::Relaxed).max(*came);
-                let [age_s, idle_s] = [*came, active].map(|then| now.saturating_sub(then) / 1000);
-                // Writing to a string cannot fail.
-                let _ = writeln!(
-                    lines,
-                    "id={id} addr={addr} {about} age={age_s} idle={idle_s} flags=N db=0 sub=0 \
-                     psub=0 ssub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 obl=0 oll=0 \
-                     omem=0 tot-mem=0 events=r cmd=NULL user=default redir=-1"
-                );
-            }
+    /// Appends a line for each of `count` clients, from number `from` on; the next number, if there
+    /// are more. The fields are those of Redis that libraries insist on; those of memory are 0,
+    /// since buffers are the threads'.
+    pub fn list(&self, now: Millis, from: u64, count: usize, lines: &mut String) -> Option<u64> {
+        let entries = self.entries();
+        let mut clients = entries.range(from..);
+        for (id, entry) in clients.by_ref().take(count) {
+            entry.append_to(lines, *id, now);
         }
-        lines
+        clients.next().map(|(id, _)| *id)
+    }
+
+    /// The line of a client, if it is there.
+    pub fn line(&self, now: Millis, id: u64) -> Option<String> {
+        let mut line = String::new();
+        self.entries().get(&id)?.append_to(&mut line, id, now);
+        Some(line)
+    }
+}
+
+impl Entry {
+    fn append_to(&self, lines: &mut String, id: u64, now: Millis) {
+        let Entry { came, active, addr, about } = self;
+        // Relaxed: a time for the eye. A client that came now has not been served.
+        let active = active.load(Ordering::Relaxed).max(*came);
+        let [age_s, idle_s] = [*came, active].map(|then| now.saturating_sub(then) / 1000);
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            lines,
+            "id={id} addr={addr} {about} age={age_s} idle={idle_s} flags=N db=0 sub=0 psub=0 \
+             ssub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 obl=0 oll=0 omem=0 \
+             tot-mem=0 events=r cmd=NULL user=default redir=-1"
+        );
     }
 }
 

@@ -8,6 +8,7 @@
 //! over until it has read the last answer and ends its side too. A socket that is closed while
 //! something comes in throws away what its client does not have yet.
 
+use super::addresses::Place;
 use super::bursts::{HEAD_BYTES, LONG_BYTES};
 use super::core::Core;
 use super::counters::Count;
@@ -17,7 +18,7 @@ use super::redis::Client;
 use super::session::Session;
 use super::tls::Channel;
 use crate::cache::Millis;
-use crate::constants::{INPUT_BYTES_MAX, READ_BYTES, READS_MAX};
+use crate::constants::{INPUT_BYTES_MAX, READ_BYTES, READS_MAX, RECEIVED_PER_MS_MIN};
 use rackpool_hw::event::{Interest, Readiness};
 use rackpool_hw::window::{Next, Piece, SEND_PIECES_MAX, send_gather};
 use rustix::io::Errno;
@@ -53,6 +54,14 @@ pub struct Connection {
     parting: Option<usize>,
     /// When something was last read or sent.
     pub active: Millis,
+    /// When it came.
+    came: Millis,
+    /// When a command was last understood, or it came.
+    progress: Millis,
+    /// Whether its client ever said something that was understood.
+    pub has_spoken: bool,
+    /// That of its address.
+    pub place: Option<Place>,
     /// What the poller waits for.
     pub interest: Interest,
 }
@@ -69,6 +78,7 @@ impl Connection {
         fd: OwnedFd,
         session: Session,
         (channel, is_neighbour): (Channel, bool),
+        place: Option<Place>,
         now: Millis,
     ) -> Self {
         Self {
@@ -81,6 +91,10 @@ impl Connection {
             has_left: false,
             parting: None,
             active: now,
+            came: now,
+            progress: now,
+            has_spoken: false,
+            place,
             interest: Interest::Edges,
         }
     }
@@ -92,7 +106,30 @@ impl Connection {
 
     /// Bytes that it makes us hold, beside the cache's.
     pub fn held_bytes(&self) -> u64 {
-        self.rest.capacity() as u64 + self.session.held_bytes() + self.output.held_bytes()
+        let (session, output) = (self.session.held_bytes(), self.output.held_bytes());
+        self.rest.capacity() as u64 + session + output + self.channel.held_bytes()
+    }
+
+    /// Since when it has made us hold what it does: it was last understood then.
+    pub fn progress(&self) -> Millis {
+        self.progress
+    }
+
+    /// Whether its client should have said by now that it belongs here.
+    pub fn is_unknown_for(&self, ms: u64, now: Millis) -> bool {
+        let is_unknown = self.channel.is_handshaking() || !self.session.client.known;
+        is_unknown && now.saturating_sub(self.came) > ms
+    }
+
+    /// Whether its client does not go on with a command, or not as fast as it should.
+    pub fn is_late(&self, stall_ms: u64, now: Millis) -> bool {
+        let (since, bytes) = match self.session.receiving() {
+            Some(received) => received,
+            None if self.rest.is_empty() || self.has_more() => return false,
+            None => (self.progress, self.rest.len() as u64),
+        };
+        let silent = now.saturating_sub(self.active);
+        silent > stall_ms || now.saturating_sub(since) > stall_ms + bytes / RECEIVED_PER_MS_MIN
     }
 
     /// Bytes of the cache that cannot be used for anything else until its client has them.
@@ -100,14 +137,15 @@ impl Connection {
         self.output.kept_bytes()
     }
 
-    /// Whether the rest of a value is awaited for which the cache has set memory aside.
-    pub fn is_receiving(&self) -> bool {
-        self.session.is_receiving()
-    }
-
     /// Whether answers wait for the client.
     pub fn is_stuck(&self) -> bool {
         !self.output.is_empty() || self.channel.has_output()
+    }
+
+    /// Whether its client must take answers before it is served any further: they wait here, or
+    /// its socket is full of them and commands wait.
+    pub fn is_held_up(&self) -> bool {
+        self.is_stuck() || self.has_more()
     }
 
     /// Whether only the client's own end is awaited.
@@ -124,6 +162,7 @@ impl Connection {
             // It goes on to talk and takes nothing.
             return self.fate();
         }
+        core.laps.begin_turn();
         self.active = core.now;
         self.has_left = true;
         // Relaxed: a time for the eye.
@@ -144,6 +183,7 @@ impl Connection {
             match read {
                 Ok(0) => return Fate::End,
                 Ok(_) if self.session.is_closing() || self.is_stuck() || self.has_more() => break,
+                Ok(_) if core.laps.is_turn_over() => break,
                 // The buffer was full, or nearly: there may be more.
                 Ok(count) if count >= READ_BYTES => {}
                 // All was read, but for the end, of which we are told once, too.
@@ -223,6 +263,7 @@ impl Connection {
         let count = self.channel.read(&self.fd, buffer)?;
         core.add(Count::BytesRead, count as u64);
         let used = self.session.feed(core, &buffer[..count]);
+        self.note_progress(core, used);
         self.rest.extend_from_slice(&buffer[used..count]);
         self.send(core);
         self.check_need(core);
@@ -252,6 +293,7 @@ impl Connection {
 
     fn feed_rest(&mut self, core: &mut Core) {
         let used = self.session.feed(core, &self.rest);
+        self.note_progress(core, used);
         if used == self.rest.len() {
             self.rest = Vec::new();
         } else {
@@ -261,10 +303,16 @@ impl Connection {
         self.check_need(core);
     }
 
+    fn note_progress(&mut self, core: &Core, used: usize) {
+        if used > 0 {
+            (self.progress, self.has_spoken) = (core.now, true);
+        }
+    }
+
     /// What waited only for answers to be sent goes on, for a while: others have their turn.
     fn go_on(&mut self, core: &mut Core) {
         for _ in 0..READS_MAX {
-            if self.is_stuck() || !self.has_more() {
+            if self.is_stuck() || !self.has_more() || core.laps.is_turn_over() {
                 return;
             }
             self.feed_rest(core);
@@ -279,7 +327,7 @@ impl Connection {
     }
 
     fn check_need(&mut self, core: &Core) {
-        if self.session.need() > INPUT_BYTES_MAX {
+        if self.session.need() > core.shared.settings.input_bytes_max() {
             core.count(Count::ProtocolErrors);
             self.session.close();
         }

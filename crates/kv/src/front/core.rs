@@ -2,6 +2,7 @@
 //! counted. A [`Shared`] is one server's; a [`Core`] is one thread's and lends itself to one
 //! connection at a time.
 
+use super::addresses::Addresses;
 use super::batch::{Batch, Set};
 use super::bursts::Bursts;
 use super::clients::Clients;
@@ -10,14 +11,17 @@ use super::counters::{Count, Counters};
 use super::laps::Laps;
 use super::lending::{Lender, Lending};
 use super::output::Output;
-use super::redis::{Client, GoOn};
+use super::redis::{Client, GoOn, Part};
 use super::resp::Args;
 use super::slowlog::SlowLog;
 use crate::cache::{Cache, Millis, Stats, at_wall, wall_of};
-use crate::constants::{HELD_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX};
+use crate::constants::{
+    ADDRESS_SHARE, EVICTED_IDLE_MS_MIN, HANDSHAKE_MS_MAX, HELD_BYTES_MAX, HELD_BYTES_MIN,
+    HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX,
+};
 use crate::herd::Tallies;
 use rackpool_hw::window::Loans;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -47,7 +51,15 @@ pub struct Settings {
     pub stall_ms: u64,
     /// Such a time for clients whose answers keep too much of the cache's memory, milliseconds.
     pub kept_stall_ms: u64,
-    /// Bytes that the connections of one thread may make it hold, beside the cache's.
+    /// Such a time for the handshake of TLS and the password together, milliseconds.
+    pub handshake_ms: u64,
+    /// Where all connections are in use one that was silent for so long gives its place to a new
+    /// one, milliseconds.
+    pub evicted_idle_ms: u64,
+    /// Connections of one address; `None`: as many as there may be of one of this host, a share of
+    /// them of others.
+    pub address_max: Option<usize>,
+    /// Bytes that all connections together may make the server hold, beside the cache's.
     pub held_bytes_max: u64,
     /// The password of RESP's `AUTH`, for the user `default`.
     pub password: Option<String>,
@@ -78,6 +90,9 @@ impl Default for Settings {
             idle_ms: 0,
             stall_ms: STALL_MS_MAX,
             kept_stall_ms: KEPT_STALL_MS_MAX,
+            handshake_ms: HANDSHAKE_MS_MAX,
+            evicted_idle_ms: EVICTED_IDLE_MS_MIN,
+            address_max: None,
             held_bytes_max: HELD_BYTES_MAX,
             password: None,
             users: Vec::new(),
@@ -89,6 +104,26 @@ impl Default for Settings {
             lending: Lending::Measured,
             clock: Clock::system(),
         }
+    }
+}
+
+impl Settings {
+    /// What connections may make a server hold whose cache has so much memory.
+    pub fn held_bytes_for(memory_bytes: u64) -> u64 {
+        (memory_bytes / HELD_SHARE).clamp(HELD_BYTES_MIN, HELD_BYTES_MAX)
+    }
+
+    /// Longest command, bytes, long streamed values excepted.
+    pub fn input_bytes_max(&self) -> usize {
+        usize::try_from(self.held_bytes_max / HELD_COMMANDS)
+            .map_or(INPUT_BYTES_MAX, |share| share.min(INPUT_BYTES_MAX))
+    }
+
+    /// Connections that this address may have.
+    pub fn address_max(&self, ip: IpAddr) -> usize {
+        let share = (self.connections_max / ADDRESS_SHARE).max(1);
+        let usual = if ip.to_canonical().is_loopback() { usize::MAX } else { share };
+        self.address_max.unwrap_or(usual)
     }
 }
 
@@ -112,6 +147,10 @@ pub struct Shared {
     pub next_client: AtomicU64,
     /// Those of RESP.
     pub clients: Clients,
+    /// Connections by address.
+    pub addresses: Arc<Addresses>,
+    /// Bytes that all connections make the server hold, beside the cache's.
+    pub held_bytes: AtomicU64,
     /// The server ends.
     pub stopping: AtomicBool,
     /// Why, if nobody wanted it to.
@@ -148,6 +187,8 @@ impl Shared {
             flush_at: AtomicU64::new(0),
             next_client: AtomicU64::new(1),
             clients: Clients::default(),
+            addresses: Arc::default(),
+            held_bytes: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             failure: Mutex::default(),
             herd: OnceLock::new(),
@@ -251,8 +292,8 @@ pub struct Core {
     pub batch: Batch,
     /// Values that wait for others; never while look-ups wait.
     pub sets: Vec<Set>,
-    /// Where the command that ran goes on when the client has taken its answers, and how.
-    pub unfinished: Option<(usize, GoOn)>,
+    /// Where the command that ran goes on in a later turn of its connection, and how.
+    pub unfinished: Option<(Part, GoOn)>,
     /// The clock of the read whose commands run.
     pub laps: Laps,
     /// Space for values that are worked with.

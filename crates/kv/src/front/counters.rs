@@ -76,6 +76,16 @@ pub enum Count {
     SlowWriters,
     /// Connections ended because their client was silent.
     IdleKicks,
+    /// Connections ended for new ones, since all were in use.
+    IdleEvictions,
+    /// Connections ended because their client did not end its handshake, or say its password.
+    HandshakeTimeouts,
+    /// Connections ended because the server held too much for all of them.
+    HeldTooMuch,
+    /// Connections refused because their address had too many.
+    AddressRejected,
+    /// Connections ended because HTTP came.
+    HttpRefused,
     /// Connections ended because what came was no protocol.
     ProtocolErrors,
     /// Values that could not be read from another tier of memory.

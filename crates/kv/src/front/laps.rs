@@ -3,6 +3,7 @@
 //! long. Those that are not (look-ups, plain stores, all of memcached's binary protocol) are a run:
 //! they are timed together, and told of by the first one.
 
+use crate::constants::TURN_NS;
 use rackpool_hw::process::monotonic_ns;
 
 /// The clock of one read of a connection.
@@ -16,6 +17,8 @@ pub struct Laps {
     from: usize,
     /// Commands before the run.
     before: u64,
+    /// When the turn of the connection ends that is served, nanoseconds; 0: it has no end.
+    turn_ends_ns: u64,
 }
 
 /// Commands that were timed together.
@@ -32,7 +35,19 @@ pub struct Run {
 impl Laps {
     /// A read begins.
     pub fn start(&mut self) {
-        *self = Self { looked_ns: monotonic_ns(), ..Self::default() };
+        let turn_ends_ns = self.turn_ends_ns;
+        *self = Self { looked_ns: monotonic_ns(), turn_ends_ns, ..Self::default() };
+    }
+
+    /// A connection's turn begins: see [`Laps::is_turn_over`].
+    pub fn begin_turn(&mut self) {
+        self.turn_ends_ns = monotonic_ns() + TURN_NS;
+    }
+
+    /// Whether other connections are to be served before this one goes on. Looks at the clock, so
+    /// not to be asked for each look-up.
+    pub fn is_turn_over(&self) -> bool {
+        self.turn_ends_ns != 0 && monotonic_ns() >= self.turn_ends_ns
     }
 
     /// What is before `at` is no command, or one that was not counted yet.
@@ -48,6 +63,12 @@ impl Laps {
     pub fn alone(&mut self) -> u64 {
         self.before = self.commands;
         self.look_us()
+    }
+
+    /// Whether the last command was timed alone: it may have taken long.
+    #[inline]
+    pub fn was_alone(&self) -> bool {
+        self.commands == self.before
     }
 
     /// A run ends at `at`, if there is one.

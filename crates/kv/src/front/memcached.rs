@@ -54,6 +54,10 @@ impl Core {
                 self.say(VERSION, false);
             }
             Command::Quit => return Next::Close,
+            Command::Http => {
+                self.count(Count::HttpRefused);
+                return Next::Close;
+            }
             Command::Stats(words) => stats::text(self, *words),
             Command::Meta(meta) => self.meta(meta),
             Command::Refused(refused) => self.refuse(refused.what, refused.quiet),

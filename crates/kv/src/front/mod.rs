@@ -14,6 +14,7 @@
 //! brought with one write. Look-ups that arrive together are done together (`batch.rs`). Long
 //! values are written into the cache as they arrive and sent from its memory.
 
+pub mod addresses;
 pub mod auth;
 pub mod batch;
 pub mod binary;
@@ -25,6 +26,8 @@ pub mod clock;
 pub mod connection;
 pub mod core;
 pub mod counters;
+pub mod glob;
+pub mod http;
 pub mod laps;
 pub mod lending;
 pub mod looks;

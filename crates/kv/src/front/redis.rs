@@ -9,7 +9,7 @@ use super::counters::Count;
 use super::resp::{Args, Version, push_array, push_error, push_integer, push_null, push_status};
 use super::{redis_keys, redis_server, redis_strings};
 use crate::cache::Error;
-use crate::constants::OUTPUT_SOFT_BYTES;
+use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -63,8 +63,26 @@ pub struct Spec {
 /// An error's text, or nothing if the answer was given.
 pub type Answer = Result<(), String>;
 
-/// Goes on with a command from this word on.
-pub type GoOn = fn(&mut Call<'_>, usize) -> Answer;
+/// Goes on with a command at this part.
+pub type GoOn = fn(&mut Call<'_>, Part) -> Answer;
+
+/// Where a command goes on that gives others their turn, or lets its client take answers first.
+#[derive(Debug, Default)]
+pub struct Part {
+    /// The next word, or whatever else is counted.
+    pub index: u64,
+    /// What was counted so far, or a bit for each thing that was asked for.
+    pub sum: i64,
+    /// An answer that is not whole.
+    pub text: String,
+}
+
+impl Part {
+    /// At word `index`.
+    pub fn at(index: u64) -> Self {
+        Self { index, ..Self::default() }
+    }
+}
 
 const NO_KEYS: (i32, i32, i32) = (0, 0, 0);
 const ONE: (i32, i32, i32) = (1, 1, 1);
@@ -228,19 +246,44 @@ impl Call<'_> {
         push_array(&mut self.core.out.bytes, len);
     }
 
-    /// Whether so much waits to be sent that the command is to go on at word `index` later, when
-    /// the client has taken it.
-    pub fn goes_on_at(&mut self, index: usize, go_on: GoOn) -> bool {
-        let is_full = self.core.out.len() >= OUTPUT_SOFT_BYTES;
-        if is_full {
-            self.core.unfinished = Some((index, go_on));
+    /// Whether the command is to go on later, by [`Call::go_on_later`]: so much waits to be sent
+    /// that the client is to take it first, or others are to have their turn. Looks at the clock.
+    pub fn is_to_pause(&self) -> bool {
+        self.core.out.len() >= OUTPUT_SOFT_BYTES || self.core.laps.is_turn_over()
+    }
+
+    /// Ends this part of a command.
+    pub fn go_on_later(&mut self, part: Part, go_on: GoOn) -> Answer {
+        self.core.unfinished = Some((part, go_on));
+        Ok(())
+    }
+
+    /// Calls `each` for the words from `part` on, every `step`th, with what was counted so far; it
+    /// answers what is counted then. Whether all are done; else the command is to pause.
+    pub fn each_word(
+        &mut self,
+        part: &mut Part,
+        step: usize,
+        each: impl Fn(&mut Self, usize, i64) -> Result<i64, String>,
+    ) -> Result<bool, String> {
+        let mut index = part.index as usize;
+        while index < self.count() {
+            if self.is_to_pause() {
+                part.index = index as u64;
+                return Ok(false);
+            }
+            let end = self.count().min(index + step * BATCH_KEYS_MAX);
+            for index in (index..end).step_by(step) {
+                part.sum = each(self, index, part.sum)?;
+            }
+            index = end;
         }
-        is_full
+        Ok(true)
     }
 
     /// Goes on with a command.
-    pub fn go_on(&mut self, (index, go_on): (usize, GoOn)) {
-        if let Err(text) = go_on(self, index) {
+    pub fn go_on(&mut self, (part, go_on): (Part, GoOn)) {
+        if let Err(text) = go_on(self, part) {
             push_error(&mut self.core.out.bytes, text.as_bytes());
         }
     }

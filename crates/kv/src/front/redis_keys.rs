@@ -3,29 +3,38 @@
 
 use super::core::{Times, time_left};
 use super::counters::Count;
-use super::redis::{Answer, Call, failed, syntax, unknown_subcommand};
+use super::glob::Glob;
+use super::redis::{Answer, Call, Part, failed, syntax, unknown_subcommand};
 use super::redis_strings::past_or;
 use super::resp::{push_array, push_bulk};
 use super::store::set_expiry;
-use crate::cache::Millis;
+use crate::cache::{Item, KEY_BYTES_MAX, Millis};
 use crate::constants::OUTPUT_SOFT_BYTES;
 
 /// `DEL key [key ...]`, `UNLINK key [key ...]`
 pub fn del(call: &mut Call<'_>) -> Answer {
-    let (cache, now) = (call.core.cache(), call.core.now);
-    let removed = (1..call.count()).filter(|index| cache.remove(call.arg(*index), now)).count();
-    call.integer(removed as i64)
+    del_from(call, Part::at(1))
+}
+
+fn del_from(call: &mut Call<'_>, mut part: Part) -> Answer {
+    let is_done = call.each_word(&mut part, 1, |call, index, sum| {
+        Ok(sum + i64::from(call.core.cache().remove(call.arg(index), call.core.now)))
+    })?;
+    if is_done { call.integer(part.sum) } else { call.go_on_later(part, del_from) }
 }
 
 /// `EXISTS key [key ...]`, `TOUCH key [key ...]`
 pub fn exists(call: &mut Call<'_>) -> Answer {
-    let mut found = 0;
-    for index in 1..call.count() {
+    exists_from(call, Part::at(1))
+}
+
+fn exists_from(call: &mut Call<'_>, mut part: Part) -> Answer {
+    let is_done = call.each_word(&mut part, 1, |call, index, sum| {
         let there = call.core.cache().get(call.arg(index), call.core.now, |_| ()).is_some();
         call.counted(there);
-        found += i64::from(there);
-    }
-    call.integer(found)
+        Ok(sum + i64::from(there))
+    })?;
+    if is_done { call.integer(part.sum) } else { call.go_on_later(part, exists_from) }
 }
 
 /// `TYPE key`
@@ -193,8 +202,10 @@ pub fn flush(call: &mut Call<'_>) -> Answer {
 
 /// Items that one `SCAN` looks at, at most.
 const SCAN_COUNT_MAX: i64 = 10_000;
-/// Items between two looks at how long the answer is.
-const SCAN_AT_ONCE: usize = 64;
+/// Items between two looks at how long the answer is, and what it took.
+const SCAN_AT_ONCE: u64 = 64;
+/// Steps of comparing keys after which a `SCAN` answers with what it has: some ms.
+const SCAN_STEPS_MAX: u64 = 4 << 20;
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
 pub fn scan(call: &mut Call<'_>) -> Answer {
@@ -220,20 +231,26 @@ pub fn scan(call: &mut Call<'_>) -> Answer {
         }
         index += 2;
     }
-    let pattern = pattern.map(|index| call.args.get(call.input, index));
-    let (mut keys, mut bytes) = (Vec::new(), 0);
+    let pattern = pattern.map(|index| Glob::new(call.args.get(call.input, index)));
+    let (mut keys, mut some_keys) = (Vec::new(), Vec::new());
+    let (mut bytes, mut steps) = (0, 0);
+    let dearest = pattern.as_ref().map_or(0, |pattern| pattern.steps(KEY_BYTES_MAX));
+    let at_once = (SCAN_STEPS_MAX / dearest.max(1)).clamp(1, SCAN_AT_ONCE) as usize;
     let (mut next, mut left) = (cursor, count.min(SCAN_COUNT_MAX) as usize);
-    // Few at once: whoever stored long keys gets fewer of them for each answer.
-    while left > 0 && bytes < OUTPUT_SOFT_BYTES {
-        let some = left.min(SCAN_AT_ONCE);
+    // Few at once: where keys are long, or compared with a long pattern, an answer has fewer.
+    while left > 0 && bytes < OUTPUT_SOFT_BYTES && steps < SCAN_STEPS_MAX {
+        let some = left.min(at_once);
         left -= some;
-        next = call.core.cache().scan(next, some, call.core.now, |item| {
-            let key = item.key();
-            if strings && pattern.is_none_or(|pattern| matches(pattern, &key)) {
+        let scanned = |item: &Item<'_>| some_keys.push(item.key());
+        next = call.core.cache().scan(next, some, call.core.now, scanned);
+        // Compared when the cache is not locked any more.
+        for key in some_keys.drain(..).filter(|_| strings) {
+            steps += pattern.as_ref().map_or(0, |pattern| pattern.steps(key.len()));
+            if pattern.as_ref().is_none_or(|pattern| pattern.matches(&key)) {
                 bytes += key.len() as u64;
                 keys.push(key);
             }
-        });
+        }
         if next == 0 {
             break;
         }
@@ -273,97 +290,3 @@ pub fn memory(call: &mut Call<'_>) -> Answer {
 
 /// What an item costs beside key and value: header and index entry.
 const ITEM_BYTES: u64 = 16;
-
-/// Whether a pattern with `*`, `?`, `[...]` and `\` matches the whole text. Takes time in
-/// proportion to the product of both lengths at most.
-pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut at, mut seen) = (0, 0);
-    // Where the last star stands, and what it has swallowed up to.
-    let mut star: Option<(usize, usize)> = None;
-    loop {
-        let one = match pattern.get(at) {
-            Some(b'*') => {
-                star = Some((at, seen));
-                at += 1;
-                continue;
-            }
-            None if seen == text.len() => return true,
-            None => None,
-            Some(_) => text.get(seen).and_then(|byte| matches_one(&pattern[at..], *byte)),
-        };
-        if let Some(used) = one {
-            (at, seen) = (at + used, seen + 1);
-            continue;
-        }
-        match star {
-            Some((place, swallowed)) if swallowed < text.len() => {
-                star = Some((place, swallowed + 1));
-                (at, seen) = (place + 1, swallowed + 1);
-            }
-            _ => return false,
-        }
-    }
-}
-
-/// Whether the first element of a pattern matches a byte; how long the element is.
-fn matches_one(pattern: &[u8], byte: u8) -> Option<usize> {
-    match pattern {
-        [b'?', ..] => Some(1),
-        [b'\\', escaped, ..] => (*escaped == byte).then_some(2),
-        [b'[', rest @ ..] => {
-            let (negated, set) = match rest {
-                [b'^', set @ ..] => (true, set),
-                set => (false, set),
-            };
-            let (mut index, mut found) = (0, false);
-            while index < set.len() && set[index] != b']' {
-                match &set[index..] {
-                    [b'\\', escaped, ..] => {
-                        found |= *escaped == byte;
-                        index += 2;
-                    }
-                    [low, b'-', high, ..] => {
-                        let (low, high) = (low.min(high), low.max(high));
-                        found |= (*low..=*high).contains(&byte);
-                        index += 3;
-                    }
-                    [exact, ..] => {
-                        found |= *exact == byte;
-                        index += 1;
-                    }
-                    [] => break,
-                }
-            }
-            let closing = usize::from(index < set.len());
-            (found != negated).then_some(1 + usize::from(negated) + index + closing)
-        }
-        [exact, ..] => (*exact == byte).then_some(1),
-        [] => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn patterns_match_as_in_a_shell() {
-        for (pattern, text, expected) in [
-            ("*", "", true),
-            ("a*c", "abbc", true),
-            ("a*c", "abb", false),
-            ("h[ae]llo", "hallo", true),
-            ("h[^e]llo", "hello", false),
-            ("h[a-c]llo", "hbllo", true),
-            ("h?llo", "hllo", false),
-            ("a\\*", "a*", true),
-            ("a\\*", "ab", false),
-            ("*a*b*", "xaxbx", true),
-            ("", "a", false),
-        ] {
-            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
-        }
-        let stars = "*a".repeat(50);
-        assert!(!matches(stars.as_bytes(), &[b'a'; 49]));
-    }
-}

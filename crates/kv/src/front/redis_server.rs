@@ -3,14 +3,13 @@
 
 use super::auth::same;
 use super::counters::Count;
-use super::redis::{Answer, COMMANDS, Call, Spec, syntax, unknown_subcommand, wrong_arity};
+use super::glob::Glob;
+use super::redis::{Answer, COMMANDS, Call, Part, Spec, syntax, unknown_subcommand, wrong_arity};
 use super::redis_docs::DOCS;
-use super::redis_keys::matches;
 use super::resp::{
     Version, push_array, push_bulk, push_integer, push_map, push_status, push_verbatim,
 };
 use super::stats;
-use std::collections::BTreeSet;
 
 /// What we answer to those who ask for Redis's version: tools compare numbers.
 pub const VERSION: &str = "7.0.15";
@@ -205,44 +204,74 @@ pub fn client(call: &mut Call<'_>) -> Answer {
         call.core.shared.clients.changed(call.client);
         return call.status("OK");
     }
-    let lines = if call.is(1, "info") {
+    if call.is(1, "info") {
         arity(call, 2, "info")?;
-        call.core.shared.clients.list(call.core.now, |id| id == call.client.id)
-    } else if call.is(1, "list") {
-        client_list(call)?
-    } else {
-        return Err(unknown_subcommand("CLIENT", call.arg(1)));
-    };
+        let line = call.core.shared.clients.line(call.core.now, call.client.id);
+        return client_lines(call, &line.unwrap_or_default());
+    }
+    if call.is(1, "list") {
+        return client_list(call);
+    }
+    Err(unknown_subcommand("CLIENT", call.arg(1)))
+}
+
+fn client_lines(call: &mut Call<'_>, lines: &str) -> Answer {
     push_verbatim(&mut call.core.out.bytes, lines.as_bytes(), call.client.version);
     Ok(())
 }
 
-/// The lines of `CLIENT LIST [TYPE type|ID number ...]`.
-fn client_list(call: &Call<'_>) -> Result<String, String> {
-    let (clients, now) = (&call.core.shared.clients, call.core.now);
+/// `CLIENT LIST [TYPE type|ID number ...]`
+fn client_list(call: &mut Call<'_>) -> Answer {
     if call.count() == 2 {
-        return Ok(clients.list(now, |_| true));
+        return client_list_all(call, Part::default());
     }
     if call.is(2, "type") && call.count() == 4 {
         let kind = call.arg(3).to_ascii_lowercase();
         return match &kind[..] {
-            b"normal" => Ok(clients.list(now, |_| true)),
-            b"master" | b"replica" | b"slave" | b"pubsub" => Ok(String::new()),
+            b"normal" => client_list_all(call, Part::default()),
+            b"master" | b"replica" | b"slave" | b"pubsub" => client_lines(call, ""),
             _ => Err(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(call.arg(3)))),
         };
     }
     if !call.is(2, "id") || call.count() == 3 {
         return Err(syntax());
     }
-    let ids: Result<BTreeSet<i64>, String> =
-        (3..call.count()).map(|index| call.number(index)).collect();
-    let ids = ids.map_err(|_| "ERR Invalid client ID")?;
-    Ok(clients.list(now, |id| ids.contains(&(id as i64))))
+    client_list_ids(call, Part::at(3))
 }
+
+/// Tells of the clients whose numbers are no lower than the part's.
+fn client_list_all(call: &mut Call<'_>, mut part: Part) -> Answer {
+    loop {
+        let shared = &call.core.shared;
+        match shared.clients.list(call.core.now, part.index, CLIENTS_AT_ONCE, &mut part.text) {
+            Some(next) => part.index = next,
+            None => return client_lines(call, &part.text),
+        }
+        if call.is_to_pause() {
+            return call.go_on_later(part, client_list_all);
+        }
+    }
+}
+
+/// Tells of the clients that are named by words from the part's on.
+fn client_list_ids(call: &mut Call<'_>, mut part: Part) -> Answer {
+    while (part.index as usize) < call.count() {
+        let id = call.number(part.index as usize).map_err(|_| "ERR Invalid client ID")?;
+        let line = call.core.shared.clients.line(call.core.now, id as u64);
+        part.text.push_str(&line.unwrap_or_default());
+        part.index += 1;
+        if call.is_to_pause() {
+            return call.go_on_later(part, client_list_ids);
+        }
+    }
+    client_lines(call, &part.text)
+}
+
+/// Clients that are told of before others are served.
+const CLIENTS_AT_ONCE: usize = 64;
 
 /// `COMMAND [COUNT|DOCS|INFO|LIST ...]`
 pub fn command(call: &mut Call<'_>) -> Answer {
-    let version = call.client.version;
     let out = &mut call.core.out.bytes;
     if call.args.len() == 1 {
         push_array(out, COMMANDS.len());
@@ -253,36 +282,49 @@ pub fn command(call: &mut Call<'_>) -> Answer {
     if is("count") {
         push_integer(out, COMMANDS.len() as i64);
     } else if is("docs") {
-        let is_asked = |name: &str| {
-            let mut words = call.args.words(call.input).skip(2);
-            call.args.len() == 2 || words.any(|word| word.eq_ignore_ascii_case(name.as_bytes()))
-        };
-        let asked: Vec<_> = DOCS.iter().filter(|(name, ..)| is_asked(name)).collect();
-        push_map(out, asked.len(), version);
-        for (name, group, since, summary) in asked {
-            push_bulk(out, name.as_bytes());
-            push_map(out, 3, version);
-            for text in ["summary", summary, "since", since, "group", group] {
-                push_bulk(out, text.as_bytes());
-            }
-        }
+        return command_docs(call, Part::at(2));
     } else if is("list") {
         push_array(out, COMMANDS.len());
         COMMANDS.iter().for_each(|spec| push_bulk(out, spec.name.as_bytes()));
     } else if is("info") {
         push_array(out, call.args.len() - 2);
-        return command_info_from(call, 2);
+        return command_info_from(call, Part::at(2));
     } else {
         return Err(unknown_subcommand("COMMAND", call.arg(1)));
     }
     Ok(())
 }
 
-/// Tells of the commands from word `first` on, until the client is to take answers first.
-fn command_info_from(call: &mut Call<'_>, first: usize) -> Answer {
-    for index in first..call.count() {
-        if call.goes_on_at(index, command_info_from) {
-            break;
+/// Tells what the commands are for that are named by words from the part's on.
+fn command_docs(call: &mut Call<'_>, mut part: Part) -> Answer {
+    let is_done = call.each_word(&mut part, 1, |call, index, asked| {
+        let named = |(name, ..): &(&str, &str, &str, &str)| call.is(index, name);
+        Ok(asked | DOCS.iter().position(named).map_or(0, |index| 1 << index))
+    })?;
+    if !is_done {
+        return call.go_on_later(part, command_docs);
+    }
+    let is_asked = |index: usize| call.count() == 2 || part.sum >> index & 1 == 1;
+    let asked = (0..DOCS.len()).filter(|index| is_asked(*index)).map(|index| &DOCS[index]);
+    let asked: Vec<_> = asked.collect();
+    let version = call.client.version;
+    let out = &mut call.core.out.bytes;
+    push_map(out, asked.len(), version);
+    for (name, group, since, summary) in asked {
+        push_bulk(out, name.as_bytes());
+        push_map(out, 3, version);
+        for text in ["summary", summary, "since", since, "group", group] {
+            push_bulk(out, text.as_bytes());
+        }
+    }
+    Ok(())
+}
+
+/// Tells of the commands that are named by words from the part's on.
+fn command_info_from(call: &mut Call<'_>, part: Part) -> Answer {
+    for index in part.index as usize..call.count() {
+        if call.is_to_pause() {
+            return call.go_on_later(Part::at(index as u64), command_info_from);
         }
         let out = &mut call.core.out.bytes;
         match super::redis::find(call.args.get(call.input, index)) {
@@ -321,15 +363,28 @@ pub fn config(call: &mut Call<'_>) -> Answer {
     if call.count() < 3 {
         return Err(wrong_arity("config|get"));
     }
+    config_get(call, Part::at(2))
+}
+
+/// Tells of the options that match words from the part's on.
+fn config_get(call: &mut Call<'_>, mut part: Part) -> Answer {
     let all = stats::config(&call.core.shared);
-    let is_asked = |name: &str| {
-        (2..call.count())
-            .any(|index| matches(&call.arg(index).to_ascii_lowercase(), name.as_bytes()))
-    };
-    let asked: Vec<_> = all.iter().filter(|(name, _)| is_asked(name)).collect();
+    let is_done = call.each_word(&mut part, 1, |call, index, asked| {
+        let pattern = Glob::new(&call.arg(index).to_ascii_lowercase());
+        let matched =
+            |(_, (name, _)): &(usize, &(String, String))| pattern.matches(name.as_bytes());
+        let matching = all.iter().enumerate().filter(matched);
+        Ok(matching.fold(asked, |asked, (index, _)| asked | 1 << index))
+    })?;
+    if !is_done {
+        return call.go_on_later(part, config_get);
+    }
     let out = &mut call.core.out.bytes;
-    push_map(out, asked.len(), call.client.version);
-    for (name, value) in asked {
+    push_map(out, part.sum.count_ones() as usize, call.client.version);
+    for (index, (name, value)) in all.iter().enumerate() {
+        if part.sum >> index & 1 == 0 {
+            continue;
+        }
         push_bulk(out, name.as_bytes());
         push_bulk(out, value.as_bytes());
     }
@@ -338,10 +393,19 @@ pub fn config(call: &mut Call<'_>) -> Answer {
 
 /// `INFO [section ...]`
 pub fn info(call: &mut Call<'_>) -> Answer {
-    let sections: Vec<String> = (1..call.count())
-        .map(|index| String::from_utf8_lossy(call.arg(index)).to_ascii_lowercase())
-        .collect();
-    let text = stats::info(call.core, &sections);
+    info_from(call, Part::at(1))
+}
+
+/// Tells of the sections that are named by words from the part's on.
+fn info_from(call: &mut Call<'_>, mut part: Part) -> Answer {
+    let is_done = call.each_word(&mut part, 1, |call, index, asked| {
+        Ok(asked | stats::info_sections(call.arg(index)))
+    })?;
+    if !is_done {
+        return call.go_on_later(part, info_from);
+    }
+    let asked = if call.count() == 1 { stats::info_sections(b"all") } else { part.sum };
+    let text = stats::info(call.core, asked);
     push_verbatim(&mut call.core.out.bytes, text.as_bytes(), call.client.version);
     Ok(())
 }

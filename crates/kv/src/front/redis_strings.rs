@@ -3,7 +3,7 @@
 use super::batch::{Form, push_resp_item};
 use super::bytes::{Decimal, strict_i64};
 use super::core::{PAST, Times};
-use super::redis::{Answer, Call, failed, not_an_integer, syntax, wrong_arity};
+use super::redis::{Answer, Call, Part, failed, not_an_integer, syntax, wrong_arity};
 use super::resp::{push_integer, push_null, push_status};
 use super::store::{Value, commit, set_expiry};
 use crate::cache::{Entry, Error, Item, KEY_BYTES_MAX, Millis, Writer, at_wall};
@@ -208,12 +208,17 @@ pub fn mset(call: &mut Call<'_>) -> Answer {
             return Err(failed(&Error::TooLarge { bytes, max_bytes }));
         }
     }
-    for index in (1..call.count()).step_by(2) {
+    mset_from(call, Part::at(1))
+}
+
+/// Stores the values from this part on.
+fn mset_from(call: &mut Call<'_>, mut part: Part) -> Answer {
+    let is_done = call.each_word(&mut part, 2, |call, index, sum| {
         let (key, value) = (call.arg(index), call.arg(index + 1));
         let set = call.core.shared.cache.set(key, value, 0, 0, call.core.now);
-        set.map_err(|error| failed(&error))?;
-    }
-    call.status("OK")
+        set.map(|_| sum).map_err(|error| failed(&error))
+    })?;
+    if is_done { call.status("OK") } else { call.go_on_later(part, mset_from) }
 }
 
 /// `GET key`, where it could not wait in the batch.
@@ -261,14 +266,18 @@ fn read(call: &mut Call<'_>, then: impl FnOnce(&mut Entry<'_>) -> Answer) -> Ans
 /// `MGET key [key ...]`
 pub fn mget(call: &mut Call<'_>) -> Answer {
     call.array(call.count() - 1);
-    mget_from(call, 1)
+    mget_from(call, Part::at(1))
 }
 
-/// Answers with the values from word `index` on, until the client is to take answers first.
-fn mget_from(call: &mut Call<'_>, mut index: usize) -> Answer {
+/// Answers with the values from this part on.
+fn mget_from(call: &mut Call<'_>, part: Part) -> Answer {
     let version = call.client.version;
     let (input, args) = (call.input, call.args);
-    while index < args.len() && !call.goes_on_at(index, mget_from) {
+    let mut index = part.index as usize;
+    while index < args.len() {
+        if call.is_to_pause() {
+            return call.go_on_later(Part::at(index as u64), mget_from);
+        }
         let end = args.len().min(index + BATCH_KEYS_MAX);
         for index in index..end {
             match args.span(index) {

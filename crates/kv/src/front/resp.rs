@@ -10,6 +10,7 @@
 //! Source: the protocol's description; violations word by word as redis 7.0 sends them.
 
 use super::bytes::{push_i64, push_u64, strict_i64};
+use super::http;
 use crate::constants::{
     RESP_ARGS_MAX, RESP_BULK_BYTES_MAX, RESP_LINE_BYTES_MAX, RESP_UNKNOWN_ARGS_MAX,
     RESP_UNKNOWN_BULK_BYTES_MAX, STREAM_BYTES_MIN,
@@ -44,6 +45,9 @@ pub enum Violation {
     /// A line without an end.
     #[error("Protocol error: too big inline request")]
     InlineTooBig,
+    /// A line of HTTP: whoever sent it may not know that it did.
+    #[error("Protocol error: this is no HTTP server")]
+    Http,
     /// A quote that is not closed, or closed within a word.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
@@ -309,6 +313,9 @@ fn line(input: &[u8], args: &mut Args) -> Parsed {
     let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
     // As for a string of C, a zero byte ends it.
     let line = &line[..memchr::memchr(0, line).unwrap_or(line.len())];
+    if http::is_line(line) {
+        return Parsed::Violation(Violation::Http);
+    }
     match split_quoted(line, args) {
         Some(()) => Parsed::Command { used: end + 1 },
         None => Parsed::Violation(Violation::Quotes),

@@ -339,34 +339,40 @@ impl Acceptor {
 
     fn let_in(&mut self, door: Door, fd: OwnedFd) {
         let closed = |thread: usize| self.shared.counters[thread].get(Count::Closed);
-        let open: u64 = (0..self.assigned.len()).map(|t| self.assigned[t] - closed(t)).sum();
-        if open >= self.shared.settings.connections_max as u64 {
-            let text: &[u8] = match door {
-                Door::Memcached => b"ERROR Too many open connections\r\n",
-                Door::Resp => b"-ERR max number of clients reached\r\n",
-            };
-            // Who does not take it at once need not know why.
-            let _ = rustix::io::write(&fd, text);
-            self.shared.counters[self.assigned.len()].add(Count::Rejected, 1);
-            return;
-        }
-        let channel = match &self.tls {
-            None => Channel::Plain,
-            Some(tls) => match tls.channel() {
-                Ok(channel) => channel,
-                Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
-            },
-        };
-        // A socket that refuses them is one whose client is gone already.
-        let _ = tune(&fd);
-        let least = (0..self.assigned.len()).min_by_key(|t| self.assigned[*t] - closed(*t));
-        let thread = least.expect("there is a thread");
+        let open = |thread: usize| self.assigned[thread] - closed(thread);
+        let settings = &self.shared.settings;
+        let all: u64 = (0..self.assigned.len()).map(open).sum();
+        let most = settings.connections_max as u64;
         let addr = rustix::net::getpeername(&fd).ok().flatten();
         let addr = addr.and_then(|addr| SocketAddr::try_from(addr).ok());
-        let is_neighbour = neighbours::admit(&fd, self.usual.as_deref());
-        let addr = addr.map_or_else(String::new, |addr| addr.to_string());
+        let share = |addr: SocketAddr| settings.address_max(addr.ip());
+        let place = addr.map(|addr| self.shared.addresses.take(addr.ip(), share(addr)));
+        let (channel, is_neighbour) = (Channel::Plain, false);
+        let (is_too_many, is_refused) = (all >= most, place.as_ref().is_some_and(Option::is_none));
+        let (addr, place) =
+            (addr.map_or_else(String::new, |addr| addr.to_string()), place.flatten());
+        let mut guest = Guest { fd, door, addr, is_neighbour, channel, place, is_too_many };
+        // Those that wait for a silent one to go have descriptors, too.
+        if is_refused || all >= most + ACCEPTS_MAX as u64 {
+            let why = if is_refused { Count::AddressRejected } else { Count::Rejected };
+            self.shared.counters[self.assigned.len()].add(why, 1);
+            return guest.refuse();
+        }
+        if let Some(tls) = &self.tls {
+            match tls.channel() {
+                Ok(channel) => guest.channel = channel,
+                Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
+            }
+        }
+        // A socket that refuses them is one whose client is gone already.
+        let _ = tune(&guest.fd);
+        guest.is_neighbour = neighbours::admit(&guest.fd, self.usual.as_deref());
+        // One that takes another's place comes where most are, of which some are silent.
+        let by_count =
+            |thread: &usize| if is_too_many { u64::MAX - open(*thread) } else { open(*thread) };
+        let thread = (0..self.assigned.len()).min_by_key(by_count).expect("there is a thread");
         self.assigned[thread] += 1;
-        self.inboxes[thread].push(Guest { fd, door, addr, is_neighbour, channel });
+        self.inboxes[thread].push(guest);
     }
 }
 

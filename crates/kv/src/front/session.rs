@@ -14,13 +14,13 @@ use super::core::{Core, Door, PAST, expiry};
 use super::counters::Count;
 use super::laps::Run;
 use super::memcached::Next;
-use super::redis::{Call, Client, GoOn};
+use super::redis::{Call, Client, GoOn, Part};
 use super::redis_strings;
 use super::resp::{self, Args, Limits, Scan, push_error};
 use super::store::Value;
 use super::text::{self, Command, Get, Store, Verb};
 use crate::cache::{Error, Millis, Writer};
-use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN};
+use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
 
 /// Words that are told of the first command of several that were timed together.
 const FIRST_WORDS: usize = 16;
@@ -74,8 +74,8 @@ struct Words {
     /// Bytes of the command.
     used: usize,
     args: Args,
-    /// With which word, and how.
-    next: (usize, GoOn),
+    /// Where, and how.
+    next: (Part, GoOn),
 }
 
 /// A value on its way.
@@ -85,8 +85,12 @@ struct Incoming {
     head: Vec<u8>,
     /// Where it goes; `None`: it is not to be stored, for this reason.
     writer: Result<Writer, Error>,
-    /// Bytes of the value that are missing.
+    /// Bytes of the value.
+    bytes: u64,
+    /// Those that are missing.
     missing: u64,
+    /// When it began to come.
+    began: Millis,
     /// Words behind it, of a RESP command.
     rest: usize,
     /// When it expires, if its head says so.
@@ -140,11 +144,13 @@ impl Session {
         self.closing = true;
     }
 
-    /// Whether the rest of a value is awaited for which the cache has set memory aside.
-    pub fn is_receiving(&self) -> bool {
+    /// If the rest of a value is awaited, since when, and how many bytes of it came.
+    pub fn receiving(&self) -> Option<(Millis, u64)> {
         match &self.pending {
-            Pending::Value(incoming) | Pending::Rest(incoming) => incoming.writer.is_ok(),
-            _ => false,
+            Pending::Value(incoming) | Pending::Rest(incoming) => {
+                Some((incoming.began, incoming.bytes - incoming.missing))
+            }
+            _ => None,
         }
     }
 
@@ -152,7 +158,7 @@ impl Session {
     pub fn held_bytes(&self) -> u64 {
         match &self.pending {
             Pending::Value(incoming) | Pending::Rest(incoming) => incoming.head.capacity() as u64,
-            Pending::Words(words) => words.args.held_bytes(),
+            Pending::Words(words) => words.args.held_bytes() + words.next.0.text.capacity() as u64,
             Pending::None | Pending::Skip(_) | Pending::Keys(_) => 0,
         }
     }
@@ -169,6 +175,7 @@ impl Session {
         let mut at = 0;
         self.need = 0;
         core.laps.start();
+        let mut steps = 0;
         while !self.closing && at < input.len() && core.out.len() < OUTPUT_SOFT_BYTES {
             match self.step(core, &mut args, input, at) {
                 Step::Used(used) => {
@@ -182,6 +189,10 @@ impl Session {
             }
             if core.batch.len().max(core.sets.len()) >= BATCH_KEYS_MAX {
                 core.flush_batch(input);
+            }
+            steps += 1;
+            if (steps % TURN_STEPS == 0 || core.laps.was_alone()) && core.laps.is_turn_over() {
+                break;
             }
         }
         core.flush_batch(input);
@@ -298,7 +309,7 @@ impl Session {
     fn log_in(&mut self, core: &mut Core, rest: &[u8]) -> Step {
         match auth::attempt(rest, &core.shared.settings.users) {
             Attempt::Need(need) => Step::Need(need),
-            Attempt::TooLong => self.fail(core),
+            Attempt::Foreign => self.fail(core),
             Attempt::Done(used, answer, right) => {
                 if let Some(right) = right {
                     core.count(Count::AuthCmds);
@@ -423,8 +434,8 @@ impl Session {
         // What is expired at once is never seen; it still has to be taken in.
         let kept = if expires == PAST { 0 } else { expires };
         let writer = core.cache().reserve(key, len, flags, kept, core.now);
-        let (head, missing, took_us) = (head.to_vec(), len, 0);
-        let incoming = Incoming { head, writer, missing, rest, expires, took_us };
+        let (head, bytes, missing, began, took_us) = (head.to_vec(), len, len, core.now, 0);
+        let incoming = Incoming { head, writer, bytes, missing, began, rest, expires, took_us };
         self.pending = Pending::Value(Box::new(incoming));
     }
 
@@ -536,6 +547,8 @@ impl Session {
             }
             resp::Parsed::Violation(violation) => {
                 core.flush_batch(input);
+                let is_http = violation == resp::Violation::Http;
+                core.add(Count::HttpRefused, u64::from(is_http));
                 push_error(&mut core.out.bytes, format!("ERR {violation}").as_bytes());
                 self.fail(core)
             }

@@ -143,6 +143,16 @@ const COUNTS: &[(&str, Count)] = &[
     ("bytes_lent", Count::BytesLent),
 ];
 
+/// Why connections were refused or ended, by names of our own.
+const REFUSALS: &[(&str, Count)] = &[
+    ("idle_evictions", Count::IdleEvictions),
+    ("handshake_timeouts", Count::HandshakeTimeouts),
+    ("held_too_much", Count::HeldTooMuch),
+    ("address_rejected", Count::AddressRejected),
+    ("http_refused", Count::HttpRefused),
+    ("protocol_errors", Count::ProtocolErrors),
+];
+
 fn general(core: &Core) -> Pairs {
     let shared = &core.shared;
     let cache = shared.cache_stats();
@@ -170,6 +180,9 @@ fn general(core: &Core) -> Pairs {
     put("slow_readers", shared.count(Count::SlowReaders).to_string());
     put("slow_writers", shared.count(Count::SlowWriters).to_string());
     put("idle_kicks", shared.count(Count::IdleKicks).to_string());
+    for (name, count) in REFUSALS {
+        put(name, shared.count(*count).to_string());
+    }
     put("limit_maxbytes", shared.settings.memory_bytes.to_string());
     put("accepting_conns", "1".into());
     put("threads", shared.settings.threads.to_string());
@@ -279,13 +292,20 @@ pub fn config(shared: &Shared) -> Pairs {
     pairs
 }
 
-/// Redis's `INFO`: the sections asked for, or all.
-pub fn info(core: &Core, sections: &[String]) -> String {
-    let all = sections.is_empty()
-        || sections.iter().any(|name| matches!(name.as_str(), "all" | "default" | "everything"));
+/// A bit for each section of [`info`] that this word asks for.
+pub fn info_sections(word: &[u8]) -> i64 {
+    let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+    if ["all", "default", "everything"].into_iter().any(is) {
+        return (1 << SECTIONS.len()) - 1;
+    }
+    SECTIONS.iter().position(|(name, _)| is(name)).map_or(0, |index| 1 << index)
+}
+
+/// Redis's `INFO`: the sections asked for, by their bits.
+pub fn info(core: &Core, asked: i64) -> String {
     let mut text = String::new();
-    for (name, show) in SECTIONS {
-        if all || sections.iter().any(|section| section.eq_ignore_ascii_case(name)) {
+    for (index, (name, show)) in SECTIONS.iter().enumerate() {
+        if asked >> index & 1 == 1 {
             let break_before = if text.is_empty() { "" } else { "\r\n" };
             // Writing to a string cannot fail.
             let _ = write!(text, "{break_before}# {name}\r\n");
@@ -413,10 +433,12 @@ pub fn prometheus(shared: &Shared) -> String {
         ("slow_readers", Count::SlowReaders),
         ("slow_writers", Count::SlowWriters),
         ("idle_kicks", Count::IdleKicks),
-        ("protocol_errors", Count::ProtocolErrors),
         ("slow_commands", Count::Slow),
     ] {
         show(&format!("{name}_total"), "counter", shared.count(count));
+    }
+    for (name, count) in REFUSALS {
+        show(&format!("{name}_total"), "counter", shared.count(*count));
     }
     for (name, value) in herd(shared) {
         show(&format!("{name}_total"), "counter", value);

@@ -7,6 +7,7 @@
 //! Source: memcached's `protocol.txt`; refusals word by word as memcached 1.6.18 sends them.
 
 use super::bytes::{signed32, unsigned, unsigned32};
+use super::http;
 use super::meta::{self, Meta};
 use crate::constants::{LINE_BYTES_MAX, LINE_GET_BYTES_MAX, MEMCACHED_KEY_BYTES_MAX};
 
@@ -52,6 +53,8 @@ pub enum Command<'a> {
     Version,
     /// `quit`: the connection ends without an answer.
     Quit,
+    /// A line of HTTP: as `quit`.
+    Http,
     /// `stats`, with the words behind it.
     Stats(Words<'a>),
     /// A meta command that has no value.
@@ -282,6 +285,9 @@ fn fits(input: &[u8]) -> bool {
 }
 
 fn command(bytes: &[u8]) -> Result<Command<'_>, Refusal> {
+    if http::is_request(bytes) {
+        return Ok(Command::Http);
+    }
     // The most frequent one without looking at all of its words.
     if let Some(keys) = bytes.strip_prefix(b"get ")
         && keys.first().is_some_and(|byte| *byte != b' ')
@@ -313,8 +319,9 @@ fn command(bytes: &[u8]) -> Result<Command<'_>, Refusal> {
         b"stats" => Ok(Command::Stats(line.tail)),
         b"shutdown" => Err(Refusal::Shutdown),
         b"watch" => Err(Refusal::Watch),
-        // A web browser has lost its way; what follows are its headers.
-        _ if count > 1 && line.words()[count - 1].starts_with(b"HTTP/") => Ok(Command::Quit),
+        // As memcached has it, and where no version is said.
+        _ if count > 1 && line.words()[count - 1].starts_with(b"HTTP/") => Ok(Command::Http),
+        _ if http::is_line(bytes) => Ok(Command::Http),
         _ => Err(Refusal::Unknown),
     }
 }
@@ -462,7 +469,7 @@ mod tests {
         assert_eq!((store.verb, store.flags, store.len), (Verb::Cas(18), 7, 3));
         assert!(store.quiet && store.exptime == -1);
         assert_eq!(one("quit\n"), Command::Quit);
-        assert_eq!(one("GET / HTTP/1.1\r\n"), Command::Quit);
+        assert_eq!(one("GET / HTTP/1.1\r\n"), Command::Http);
         assert_eq!(one("flush_all 5\r\n"), Command::FlushAll(Quiet { what: 5, quiet: false }));
     }
 

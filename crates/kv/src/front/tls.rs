@@ -23,6 +23,9 @@ use std::sync::Arc;
 /// Bytes of one direction that a channel holds at most, and one record.
 const CHANNEL_BYTES: usize = 64 << 10;
 
+/// Longest record of TLS.
+const RECORD_BYTES: usize = 16 << 10;
+
 /// How bytes travel.
 #[derive(Debug)]
 pub enum Channel {
@@ -62,6 +65,23 @@ impl Channel {
             Channel::Plain => false,
             Channel::Tls(tls) => tls.readable > 0,
         }
+    }
+
+    /// Whether both ends have not agreed on keys yet.
+    pub fn is_handshaking(&self) -> bool {
+        match self {
+            Channel::Plain => false,
+            Channel::Tls(tls) => tls.connection.is_handshaking(),
+        }
+    }
+
+    /// Bytes that it holds: what was decrypted and not read, what waits to be sent, and what a
+    /// client may have sent of a record, which is counted whole until both have agreed on keys.
+    pub fn held_bytes(&self) -> u64 {
+        let Channel::Tls(tls) = self else { return 0 };
+        let record = if tls.connection.is_handshaking() { RECORD_BYTES } else { 0 };
+        let sending = if tls.connection.wants_write() { CHANNEL_BYTES } else { 0 };
+        (tls.readable + record + sending) as u64
     }
 
     /// Reads what a client says. 0: it has said everything.

@@ -1,6 +1,7 @@
 //! One thread's loop: sleeps until connections have something to say, serves them, sends once for
 //! each. Owns its connections for their whole life; new ones come through an [`Inbox`].
 
+use super::addresses::Place;
 use super::connection::{Connection, Fate};
 use super::core::{Core, Door};
 use super::counters::Count;
@@ -10,8 +11,11 @@ use super::resp::Args;
 use super::session::Session;
 use super::tls::Channel;
 use crate::cache::Millis;
-use crate::constants::{KEPT_SHARE_MAX, PARTING_MS_MAX, READ_BYTES};
+use crate::constants::{
+    EVICTED_AT_ONCE, EVICTION_PAUSE_MS, KEPT_SHARE_MAX, PARTING_MS_MAX, READ_BYTES,
+};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use std::cmp::Reverse;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -30,6 +34,24 @@ pub struct Guest {
     pub is_neighbour: bool,
     /// How its bytes travel.
     pub channel: Channel,
+    /// The place of its address.
+    pub place: Option<Place>,
+    /// All connections are in use: it is let in if a silent one goes.
+    pub is_too_many: bool,
+}
+
+impl Guest {
+    /// Sends it away.
+    pub fn refuse(self) {
+        let text: &[u8] = match self.door {
+            Door::Memcached => b"ERROR Too many open connections\r\n",
+            Door::Resp => b"-ERR max number of clients reached\r\n",
+        };
+        if self.channel.is_plain() {
+            // Who does not take it at once need not know why.
+            let _ = rustix::io::write(&self.fd, text);
+        }
+    }
 }
 
 /// Where a worker finds its new clients.
@@ -75,8 +97,11 @@ pub struct Worker<'i> {
     poller: Poller,
     connections: Vec<Option<Box<Connection>>>,
     free: Vec<u32>,
-    /// Bytes that all connections make us hold, beside the cache's.
-    held_bytes: u64,
+    /// Connections that were silent when they were looked for, the next to go last: when each was
+    /// last active, its place, its client's number.
+    silent: Vec<(Millis, usize, u64)>,
+    /// When they may be looked for again.
+    next_search: Millis,
     buffer: Vec<u8>,
     looks: Looks,
 }
@@ -92,7 +117,8 @@ impl<'i> Worker<'i> {
         let (connections, free) = (Vec::new(), Vec::new());
         let buffer = vec![0; READ_BYTES];
         let looks = Looks::default();
-        Ok(Self { core, inbox, poller, connections, free, held_bytes: 0, buffer, looks })
+        let (silent, next_search) = (Vec::new(), 0);
+        Ok(Self { core, inbox, poller, connections, free, silent, next_search, buffer, looks })
     }
 
     /// Serves until the server ends.
@@ -163,7 +189,7 @@ impl<'i> Worker<'i> {
                 if let Some(Some(connection)) = connection {
                     let before = connection.held_bytes();
                     connection.finish(&mut self.core);
-                    self.held_bytes = self.held_bytes + connection.held_bytes() - before;
+                    note_held(&self.core, before, connection.held_bytes());
                 }
             }
         }
@@ -188,43 +214,88 @@ impl<'i> Worker<'i> {
         let guests = std::mem::take(&mut *guests);
         for guest in guests {
             self.core.count(Count::Accepted);
-            let shared = &self.core.shared;
-            let settings = &shared.settings;
-            let known = match guest.door {
-                Door::Memcached => settings.users.is_empty(),
-                Door::Resp => settings.password.is_none(),
-            };
-            // Relaxed: a number that nobody else gets.
-            let id = shared.next_client.fetch_add(1, Ordering::Relaxed);
-            let client = Client { id, addr: guest.addr, known, ..Client::default() };
-            let now = self.core.now;
-            if guest.door == Door::Resp {
-                shared.clients.came(&client, now);
-            }
-            let session = Session::new(guest.door, client);
-            let Guest { fd, channel, is_neighbour, .. } = guest;
-            let connection = Connection::new(fd, session, (channel, is_neighbour), now);
-            let connection = Box::new(connection);
-            let index = self.free.pop().map_or(self.connections.len(), |index| index as usize);
-            if self.poller.add(&*connection, index as u64, connection.interest).is_err() {
+            if guest.is_too_many && !self.make_room(&guest) {
                 self.core.count(Count::Closed);
-                self.core.shared.clients.gone(connection.client());
-                self.free.push(index as u32);
+                self.core.count(Count::Rejected);
+                guest.refuse();
                 continue;
             }
-            if index == self.connections.len() {
-                self.connections.push(None);
-            }
-            self.connections[index] = Some(connection);
+            self.let_one_in(guest);
         }
+    }
+
+    fn let_one_in(&mut self, guest: Guest) {
+        let shared = &self.core.shared;
+        let settings = &shared.settings;
+        let known = match guest.door {
+            Door::Memcached => settings.users.is_empty(),
+            Door::Resp => settings.password.is_none(),
+        };
+        // Relaxed: a number that nobody else gets.
+        let id = shared.next_client.fetch_add(1, Ordering::Relaxed);
+        let client = Client { id, addr: guest.addr, known, ..Client::default() };
+        let now = self.core.now;
+        if guest.door == Door::Resp {
+            shared.clients.came(&client, now);
+        }
+        let session = Session::new(guest.door, client);
+        let Guest { fd, channel, is_neighbour, place, .. } = guest;
+        let connection = Connection::new(fd, session, (channel, is_neighbour), place, now);
+        let connection = Box::new(connection);
+        let index = self.free.pop().map_or(self.connections.len(), |index| index as usize);
+        if self.poller.add(&*connection, index as u64, connection.interest).is_err() {
+            self.core.count(Count::Closed);
+            self.core.shared.clients.gone(connection.client());
+            self.free.push(index as u32);
+            return;
+        }
+        note_held(&self.core, 0, connection.held_bytes());
+        if index == self.connections.len() {
+            self.connections.push(None);
+        }
+        self.connections[index] = Some(connection);
+    }
+
+    /// Ends a connection that is silent, so that a new one can be let in. Not one of an address
+    /// with fewer connections than the new one's.
+    fn make_room(&mut self, guest: &Guest) -> bool {
+        let count = |place: &Option<Place>| place.as_ref().map_or(0, Place::count);
+        let (now, newcomers) = (self.core.now, count(&guest.place));
+        if self.silent.is_empty() && now >= self.next_search {
+            self.find_silent();
+            self.next_search = if self.silent.is_empty() { now + EVICTION_PAUSE_MS } else { now };
+        }
+        while let Some((active, index, id)) = self.silent.pop() {
+            let Some(Some(connection)) = self.connections.get(index) else { continue };
+            let is_still = connection.active == active && connection.client().id == id;
+            if is_still && count(&connection.place) >= newcomers {
+                self.core.count(Count::IdleEvictions);
+                self.end(index);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Finds the connections that were silent for the longest, those first that never spoke.
+    fn find_silent(&mut self) {
+        let before = self.core.now.saturating_sub(self.core.shared.settings.evicted_idle_ms);
+        let connections = self.connections.iter().enumerate();
+        let silent = connections.filter_map(|(index, connection)| {
+            let one = connection.as_deref().filter(|one| one.active < before)?;
+            Some((one.has_spoken, (one.active, index, one.client().id)))
+        });
+        let mut silent: Vec<_> = silent.collect();
+        silent.sort_unstable();
+        silent.truncate(EVICTED_AT_ONCE);
+        self.silent = silent.into_iter().rev().map(|(_, found)| found).collect();
     }
 
     fn serve(&mut self, index: usize, event: &Readiness) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         let before = connection.held_bytes();
         let fate = connection.serve(&mut self.core, &mut self.buffer, event);
-        let held = connection.held_bytes();
-        self.held_bytes = self.held_bytes + held - before;
+        note_held(&self.core, before, connection.held_bytes());
         match fate {
             Fate::End => return self.end(index),
             Fate::Wait(interest) if interest != connection.interest => {
@@ -235,8 +306,23 @@ impl<'i> Worker<'i> {
             }
             Fate::Wait(_) => {}
         }
-        if self.held_bytes > self.core.shared.settings.held_bytes_max && held > 0 {
-            self.core.count(Count::SlowReaders);
+        self.hold_less();
+    }
+
+    /// Ends connections that make the server hold something, those first that were not understood
+    /// for the longest, until all threads together hold what they may.
+    fn hold_less(&mut self) {
+        let shared = Arc::clone(&self.core.shared);
+        // Relaxed: a sum without order.
+        while shared.held_bytes.load(Ordering::Relaxed) > shared.settings.held_bytes_max {
+            let connections = self.connections.iter().enumerate();
+            let holders = connections.filter_map(|(index, connection)| {
+                let one = connection.as_deref().filter(|one| one.held_bytes() > 0)?;
+                Some((one.progress(), Reverse(one.held_bytes()), index))
+            });
+            // None: it is another thread's turn to end some.
+            let Some((_, _, index)) = holders.min() else { return };
+            self.core.count(Count::HeldTooMuch);
             self.end(index);
         }
     }
@@ -258,10 +344,12 @@ impl<'i> Worker<'i> {
                 self.end(index);
                 continue;
             }
-            let why = if has_stalled && connection.is_stuck() {
+            let why = if has_stalled && connection.is_held_up() {
                 Count::SlowReaders
-            } else if has_stalled && connection.is_receiving() {
+            } else if connection.is_late(settings.stall_ms, now) {
                 Count::SlowWriters
+            } else if connection.is_unknown_for(settings.handshake_ms, now) {
+                Count::HandshakeTimeouts
             } else if settings.idle_ms > 0 && silent > settings.idle_ms {
                 Count::IdleKicks
             } else {
@@ -327,10 +415,18 @@ impl<'i> Worker<'i> {
             connection.end();
             // It may be gone from there already; it is closed in any case.
             let _ = self.poller.remove(&*connection);
-            self.held_bytes -= connection.held_bytes();
+            note_held(&self.core, connection.held_bytes(), 0);
             self.core.count(Count::Closed);
             self.core.shared.clients.gone(connection.client());
             self.free.push(index as u32);
         }
+    }
+}
+
+/// A connection makes the server hold another number of bytes than before.
+fn note_held(core: &Core, before: u64, now: u64) {
+    if now != before {
+        // Relaxed: a sum without order. What is subtracted was added by the same connection.
+        core.shared.held_bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 }
