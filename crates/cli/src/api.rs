@@ -397,11 +397,17 @@ impl Server {
     }
 }
 
+/// What readers of the counters have to send.
+pub fn token(path: Option<&Path>) -> Result<Option<Secret>> {
+    Ok(path.map(Secret::from_file).transpose()?)
+}
+
 /// Starts a master.
 pub fn start_master(args: &MasterArgs, state: &Path) -> Result<Server> {
     let mut options = MasterOptions::new(args.listen.to_string(), state);
     options.lease_ms = args.lease_ms;
     options.metrics = args.metrics;
+    options.metrics_token = token(args.metrics_token_file.as_deref())?;
     options.policy = args.placement;
     name_secret(&mut options.secret, args.secret_file.as_deref())?;
     options.log = |line| crate::output::log(crate::output::Level::Info, "master", line);
@@ -440,6 +446,7 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     options.allowed_users.clone_from(&args.allow_user);
     options.ephemeral = args.ephemeral;
     options.metrics = args.metrics;
+    options.metrics_token = token(args.metrics_token_file.as_deref())?;
     Ok(Server::Daemon(DaemonServer::start(options)?))
 }
 

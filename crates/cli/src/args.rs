@@ -353,10 +353,14 @@ pub struct MasterArgs {
     #[arg(long, value_name = "MS", default_value_t = 1000,
           value_parser = clap::value_parser!(u64).range(10..=600_000))]
     pub lease_ms: u64,
-    /// Serve counters in the format of Prometheus over HTTP at /metrics; a port alone is one of
-    /// 127.0.0.1
+    /// Serve counters in the format of Prometheus over HTTP at /metrics, and /livez and /readyz; a
+    /// port alone is one of 127.0.0.1
     #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
     pub metrics: Option<SocketAddr>,
+    /// File with a token of 16 bytes or more that readers of the counters have to send
+    /// (`Authorization: Bearer TOKEN`): then other machines may read them
+    #[arg(long, value_name = "FILE", requires = "metrics")]
+    pub metrics_token_file: Option<PathBuf>,
     /// Where allocations go that name no rack: local-first, alternate, random, round-robin,
     /// least-loaded, smart-idle, even, or two of them such as alternate+smart-idle
     #[arg(long, value_name = "NAME", default_value_t)]
@@ -431,10 +435,14 @@ pub struct DaemonArgs {
     /// Inject latency, for example cxl=140ns,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,
-    /// Serve counters in the format of Prometheus over HTTP at /metrics; a port alone is one of
-    /// 127.0.0.1
+    /// Serve counters in the format of Prometheus over HTTP at /metrics, and /livez and /readyz; a
+    /// port alone is one of 127.0.0.1
     #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
     pub metrics: Option<SocketAddr>,
+    /// File with a token of 16 bytes or more that readers of the counters have to send
+    /// (`Authorization: Bearer TOKEN`): then other machines may read them
+    #[arg(long, value_name = "FILE", requires = "metrics")]
+    pub metrics_token_file: Option<PathBuf>,
     /// Remove the region at the end
     #[arg(long)]
     pub ephemeral: bool,

@@ -42,6 +42,7 @@ impl From<StartError> for Failure {
         let code = match &error {
             StartError::Open { .. } => "denied",
             StartError::Herd(herd::StartError::BadOption { .. }) => "config",
+            StartError::Metrics(error) => error.code(),
             StartError::Herd(herd::StartError::Fabric(FabricError::NotLoopback { .. })) => "denied",
             StartError::Herd(herd::StartError::Fabric(error)) if error.is_absence() => "config",
             _ => "io",
@@ -179,6 +180,7 @@ pub fn run(args: &KvArgs) -> Result<()> {
         memcached: args.memcached,
         resp: args.resp,
         metrics: args.metrics,
+        metrics_token: crate::api::token(args.metrics_token_file.as_deref())?,
         herd: args.herd.as_deref().map(|name| herd::Door {
             clients: herd_clients(args),
             pipeline: args.herd_pipeline.unwrap_or(Pipeline::Batched),

@@ -213,9 +213,13 @@ pub struct KvArgs {
     /// Listen where other machines can come in although no password is asked
     #[arg(long)]
     pub insecure_open: bool,
-    /// Serve counters in the format of Prometheus over HTTP at /metrics
+    /// Serve counters in the format of Prometheus over HTTP at /metrics, and /livez and /readyz
     #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
     pub metrics: Option<SocketAddr>,
+    /// File with a token of 16 bytes or more that readers of the counters have to send
+    /// (`Authorization: Bearer TOKEN`): then other machines may read them
+    #[arg(long, value_name = "FILE", requires = "metrics")]
+    pub metrics_token_file: Option<PathBuf>,
     /// End when standard input ends
     #[arg(long, hide = true)]
     pub exit_with_parent: bool,

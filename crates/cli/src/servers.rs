@@ -27,7 +27,7 @@ const CLIENT_DESCRIPTORS: u64 = 4 * SLOTS_MAX as u64 + REMOTE_SESSIONS_MAX as u6
 
 /// Serves as master.
 pub fn master(args: &MasterArgs) -> Result<()> {
-    may_listen(args.listen, args.metrics, args.secret_file.is_some())?;
+    may_listen(args.listen, args.metrics, Guards::of(&args.secret_file, &args.metrics_token_file))?;
     raise_descriptors("master", MASTER_CONNECTIONS_MAX as u64, "connections")?;
     let shutdown = interrupt::shutdown()?;
     let state = State::of(args)?;
@@ -61,7 +61,7 @@ impl State {
 
 /// Serves one rack's memory.
 pub fn daemon(args: &DaemonArgs) -> Result<()> {
-    may_listen(args.listen, args.metrics, args.secret_file.is_some())?;
+    may_listen(args.listen, args.metrics, Guards::of(&args.secret_file, &args.metrics_token_file))?;
     raise_descriptors("daemon", CLIENT_DESCRIPTORS, "clients")?;
     let shutdown = interrupt::shutdown()?;
     let default = || format!("shm:/dev/shm/rackpool-rack{}?size=1G", args.rack);
@@ -160,21 +160,38 @@ pub fn raise_descriptors(who: &str, wanted: u64, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Other machines may only be let in if they have to prove that they belong to the pool. Nobody
-/// proves anything to the counters.
-fn may_listen(listen: SocketAddr, metrics: Option<SocketAddr>, has_secret: bool) -> Result<()> {
+/// What others are asked for.
+#[derive(Clone, Copy)]
+struct Guards {
+    has_secret: bool,
+    has_token: bool,
+}
+
+impl Guards {
+    fn of(secret: &Option<PathBuf>, token: &Option<PathBuf>) -> Self {
+        Self { has_secret: secret.is_some(), has_token: token.is_some() }
+    }
+}
+
+/// Other machines may only be let in if they have to prove that they belong to the pool, and read
+/// the counters if they have the token for them.
+fn may_listen(listen: SocketAddr, metrics: Option<SocketAddr>, guards: Guards) -> Result<()> {
     let denied = |addr: SocketAddr, way_out: &str| {
         let addr = addr.ip();
         let message = format!("{addr} can be reached from other machines: {way_out}");
         Err(Failure::new("denied", message))
     };
-    if !listen.ip().is_loopback() && !has_secret {
+    if !listen.ip().is_loopback() && !guards.has_secret {
         let way_out = "give all processes of the pool a secret with --secret-file FILE, or listen \
                        at a loopback address such as 127.0.0.1";
         return denied(listen, way_out);
     }
-    match metrics.filter(|metrics| !metrics.ip().is_loopback()) {
-        Some(metrics) => denied(metrics, "serve the counters at a loopback address"),
+    match metrics.filter(|metrics| !metrics.ip().is_loopback() && !guards.has_token) {
+        Some(metrics) => {
+            let way_out = "serve the counters at a loopback address, or ask for a token with \
+                           --metrics-token-file FILE";
+            denied(metrics, way_out)
+        }
         None => Ok(()),
     }
 }
@@ -184,15 +201,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_machines_are_let_in_with_a_secret_only_and_never_to_the_counters() {
+    fn other_machines_are_let_in_with_a_secret_only_and_to_the_counters_with_a_token() {
         let addr = |text: &str| -> SocketAddr { text.parse().unwrap() };
         let (here, there) = (addr("127.0.0.2:0"), addr("192.0.2.1:7400"));
-        let refused = may_listen(there, None, false).unwrap_err();
+        let none = Guards { has_secret: false, has_token: false };
+        let (secret, token) =
+            (Guards { has_secret: true, ..none }, Guards { has_token: true, ..none });
+        let refused = may_listen(there, None, token).unwrap_err();
         assert_eq!((refused.code(), refused.exit_code()), ("denied", 1));
         assert!(refused.message().contains("--secret-file"), "{refused}");
-        assert!(may_listen(there, Some(here), true).is_ok());
-        assert!(may_listen(addr("[::]:0"), None, false).is_err());
-        assert!(may_listen(here, Some(here), false).is_ok());
-        assert_eq!(may_listen(here, Some(there), true).unwrap_err().code(), "denied");
+        assert!(may_listen(there, Some(here), secret).is_ok());
+        assert!(may_listen(addr("[::]:0"), None, none).is_err());
+        assert!(may_listen(here, Some(here), none).is_ok());
+        let refused = may_listen(here, Some(there), secret).unwrap_err();
+        assert_eq!(refused.code(), "denied");
+        assert!(refused.message().contains("--metrics-token-file"), "{refused}");
+        assert!(may_listen(here, Some(there), token).is_ok());
     }
 }

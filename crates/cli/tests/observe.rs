@@ -4,8 +4,10 @@ mod common;
 
 use common::{Cluster, Dir, Server, WITHIN, run, told, unique};
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 /// The body of `GET /metrics`, which succeeds.
@@ -83,6 +85,102 @@ fn master_and_daemon_tell_their_counters_over_http() {
         assert!(start.elapsed() < WITHIN, "the rack's end is never told");
     }
     assert_eq!(master.terminate(), Some(0));
+}
+
+/// A master, a daemon and a cache whose counters are served at `metrics`, with further words; and
+/// where.
+fn servers(metrics: &str, more: &[&str]) -> (Vec<Server>, Vec<SocketAddr>) {
+    let with = |words: &[&str]| Server::start(&[words, &["--metrics", metrics], more].concat());
+    let master = with(&["master", "--listen", "127.0.0.1:0", "--ephemeral"]);
+    let master_addr = master.addr.split(' ').next().unwrap().to_owned();
+    let memory = format!("shm:/dev/shm/{}?size=16M&pages=64K", unique("probed"));
+    let daemon = ["daemon", "--rack", "0", "--master", &master_addr, "--memory", &memory];
+    let daemon = with(&[&daemon[..], &["--ephemeral"]].concat());
+    let kv = with(&["kv", "--memory", "8m", "--threads", "1", "--resp", "0"]);
+    let servers = vec![master, daemon, kv];
+    let addr = |server: &Server| {
+        let addr = server.addr.split(' ').find_map(|word| word.strip_prefix("metrics=")).unwrap();
+        let port = addr.rsplit_once(':').unwrap().1.parse().unwrap();
+        SocketAddr::from(([127, 0, 0, 1], port))
+    };
+    let addrs = servers.iter().map(addr).collect();
+    (servers, addrs)
+}
+
+/// The first line and the body that a request is answered with.
+fn http(addr: SocketAddr, request: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(addr).expect("the endpoint listens");
+    stream.set_read_timeout(Some(WITHIN)).unwrap();
+    stream.write_all(format!("{request} HTTP/1.1\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer}"));
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+#[test]
+fn every_server_tells_its_counters_and_whether_it_is_ready_however_many_readers_are_silent() {
+    let (mut servers, addrs) = servers("127.0.0.1:0", &[]);
+    for (addr, name) in addrs.iter().zip(["master", "daemon", "kv"]) {
+        let silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(addr).unwrap()).collect();
+        let start = std::time::Instant::now();
+        for request in
+            ["GET /metrics", "HEAD /metrics", "GET /metrics?a=b", "GET /livez", "GET /readyz"]
+        {
+            let (line, body) = http(*addr, request);
+            assert_eq!(line, "HTTP/1.1 200 OK", "{name}: {request}: {body}");
+            assert_eq!(body.is_empty(), request.starts_with("HEAD"), "{name}: {request}: {body}");
+        }
+        // Each silent one before cost half a second.
+        assert!(start.elapsed() < WITHIN / 2, "{name}: {:?}", start.elapsed());
+        assert_eq!(http(*addr, "POST /livez").0, "HTTP/1.1 405 Method Not Allowed");
+        assert_eq!(http(*addr, "GET /").0, "HTTP/1.1 404 Not Found");
+        let (_, text) = http(*addr, "GET /metrics");
+        assert!(text.contains(&format!(",server=\"{name}\"}} 1\n")), "{text}");
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap();
+            let parts = ["_bucket", "_sum", "_count"].map(|part| name.strip_suffix(part));
+            let said = |name: &str, what: &str| text.contains(&format!("# {what} {name} "));
+            let is_said = |name| said(name, "HELP") && said(name, "TYPE");
+            assert!(is_said(name) || parts.into_iter().flatten().any(is_said), "{line}");
+        }
+        drop(silent);
+    }
+    // A daemon without its master lives, and should not be given clients.
+    servers[0].terminate();
+    let start = std::time::Instant::now();
+    while http(addrs[1], "GET /readyz").0 != "HTTP/1.1 503 Service Unavailable" {
+        assert!(start.elapsed() < WITHIN, "the daemon says that it is ready");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(http(addrs[1], "GET /livez").0, "HTTP/1.1 200 OK");
+}
+
+#[test]
+fn where_other_machines_can_ask_the_counters_are_for_those_who_have_the_token() {
+    let dir = Dir::new();
+    let (token, path) = ("a token that is long enough", dir.file("token"));
+    std::fs::write(&path, format!("{token}\n")).unwrap();
+    let set_mode = |mode| std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    set_mode(0o644);
+    let words = ["kv", "--memory", "8m", "--resp", "0", "--metrics", "0.0.0.0:0"];
+    let with = |more: &[&str]| told(&run(&[&words[..], more].concat()));
+    let (code, _, err) = with(&["--metrics-token-file", &path]);
+    assert!(code == 1 && err.starts_with("error config "), "{code} {err}");
+    // Nothing else opens them.
+    let (code, _, err) = with(&["--insecure-open"]);
+    assert!(code == 1 && err.starts_with("error denied "), "{code} {err}");
+    set_mode(0o600);
+    let (servers, addrs) = servers("0.0.0.0:0", &["--metrics-token-file", &path]);
+    for addr in addrs {
+        assert_eq!(http(addr, "GET /metrics").0, "HTTP/1.1 401 Unauthorized");
+        let with =
+            |token: &str| format!("GET /metrics HTTP/1.1\r\nAuthorization: Bearer {token}\r\nX:");
+        assert_eq!(http(addr, &with("another token of its length")).0, "HTTP/1.1 401 Unauthorized");
+        assert_eq!(http(addr, &with(token)).0, "HTTP/1.1 200 OK");
+        assert_eq!(http(addr, "GET /livez").0, "HTTP/1.1 200 OK");
+    }
+    drop(servers);
 }
 
 #[test]

@@ -131,6 +131,12 @@ pub const MASTER_BACKOFF_MS_MAX: u64 = 128;
 
 /// Longest head of a request for metrics, bytes: what a browser sends is a tenth of it.
 pub const METRICS_HEAD_BYTES_MAX: usize = 8 << 10;
+/// Fields of such a head.
+pub const METRICS_HEAD_FIELDS_MAX: usize = 64;
+/// Connections that are served at once; then the oldest one gives its place to a new one.
+pub const METRICS_CONNECTIONS_MAX: usize = 64;
+/// How long a server's poll loop is waited for, ms: it works on nothing for as long.
+pub const METRICS_SNAPSHOT_MS_MAX: u64 = 500;
 /// How long one request for metrics may take from its connection to its last byte, ms.
 pub const METRICS_CONNECTION_MS_MAX: u64 = 2_000;
 

@@ -13,6 +13,8 @@ pub mod copy;
 #[cfg(all(feature = "coroutines", not(any(loom, shuttle))))]
 pub mod coroutine;
 #[cfg(not(any(loom, shuttle)))]
+pub mod counted;
+#[cfg(not(any(loom, shuttle)))]
 pub mod event;
 #[cfg(not(any(loom, shuttle)))]
 pub mod fabric;

@@ -92,6 +92,21 @@ impl Secret {
         Ok(secret.encrypting(encrypts))
     }
 
+    /// Whether these bytes are the secret, in a time that does not tell how much of it they are.
+    ///
+    /// ```
+    /// use rackpool_hw::secret::Secret;
+    /// let secret = Secret::new(b"sixteen bytes or more")?;
+    /// assert!(secret.is(b"sixteen bytes or more") && !secret.is(b"sixteen bytes or less"));
+    /// # Ok::<(), rackpool_core::Error>(())
+    /// ```
+    pub fn is(&self, given: &[u8]) -> bool {
+        // Each signs the same; what is compared are the signatures.
+        let message = b"rackpool";
+        let signed = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, given), message);
+        hmac::verify(&self.key, message, signed.as_ref()).is_ok()
+    }
+
     pub(crate) fn key(&self) -> &hmac::Key {
         &self.key
     }

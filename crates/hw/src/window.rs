@@ -33,7 +33,7 @@ pub use mapped::{Access, MapOptions, Next, Piece, SEND_PIECES_MAX, Window, send_
 #[cfg(any(loom, shuttle))]
 pub use modelled::Window;
 #[cfg(not(any(loom, shuttle)))]
-pub use process::{Bare, Wide};
+pub use process::{Bare, Wide, take_file};
 
 #[cfg(doc)]
 use rackpool_core::seam::Mem;

@@ -412,6 +412,16 @@ fn counters_are_there_by_the_names_that_tools_expect() {
     metrics.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
     let text = String::from_utf8(read_until(&mut metrics, |_| false)).unwrap();
     assert!(text.contains("\nrackpool_kv_items 1\n"), "{text}");
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name} in {text}")).trim().parse::<f64>().unwrap()
+    };
+    // Those that are timed, and take some time.
+    let timed = value("rackpool_kv_command_seconds_count");
+    assert_eq!(timed, value("rackpool_kv_commands_total"));
+    assert_eq!(timed, value("rackpool_kv_command_seconds_bucket{le=\"+Inf\"}"));
+    assert!(value("rackpool_kv_command_seconds_sum") > 0.0);
+    assert!(text.contains("rackpool_build_info{version="), "{text}");
     let tier = stats.lines().filter_map(|line| line.strip_prefix("STAT tier_"));
     for name in tier.filter_map(|line| line.split(' ').next()) {
         assert!(text.contains(&format!("\nrackpool_kv_tier_{name}")), "tier_{name} in {text}");

@@ -25,7 +25,7 @@ mod local;
 mod locks;
 pub mod master;
 mod members;
-mod metrics;
+pub mod metrics;
 mod migrate;
 pub mod monitor;
 mod options;

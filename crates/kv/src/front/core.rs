@@ -336,13 +336,19 @@ impl Core {
         self.shared.counters[self.thread].add(count, by);
     }
 
+    /// Counts how long commands took together.
+    pub fn took(&self, commands: u64, ns: u64) {
+        self.shared.counters[self.thread].took(commands, ns);
+    }
+
     /// Remembers a command if it took long.
     pub fn note_slow<'a>(
         &self,
         client: &Client,
-        took_us: u64,
+        took_ns: u64,
         words: impl Iterator<Item = &'a [u8]>,
     ) {
+        let took_us = took_ns / 1000;
         if took_us < self.shared.settings.slow_us {
             return;
         }

@@ -28,8 +28,8 @@ pub struct Run {
     pub from: usize,
     /// How many.
     pub commands: u64,
-    /// How long they took, microseconds.
-    pub took_us: u64,
+    /// How long they took, nanoseconds.
+    pub took_ns: u64,
 }
 
 impl Laps {
@@ -58,11 +58,11 @@ impl Laps {
         }
     }
 
-    /// A command ended that is timed alone: how long it took, microseconds. The next run begins
+    /// A command ended that is timed alone: how long it took, nanoseconds. The next run begins
     /// where [`Laps::pass`] comes to.
     pub fn alone(&mut self) -> u64 {
         self.before = self.commands;
-        self.look_us()
+        self.look_ns()
     }
 
     /// Whether the last command was timed alone: it may have taken long.
@@ -75,13 +75,13 @@ impl Laps {
     pub fn run(&mut self, at: usize) -> Option<Run> {
         let (from, commands) = (self.from, self.commands - self.before);
         (self.from, self.before) = (at, self.commands);
-        (commands > 0).then(|| Run { from, commands, took_us: self.look_us() })
+        (commands > 0).then(|| Run { from, commands, took_ns: self.look_ns() })
     }
 
-    /// Microseconds since the clock was last looked at.
-    pub fn look_us(&mut self) -> u64 {
+    /// Nanoseconds since the clock was last looked at.
+    pub fn look_ns(&mut self) -> u64 {
         let now = monotonic_ns();
-        (now - std::mem::replace(&mut self.looked_ns, now)) / 1000
+        now - std::mem::replace(&mut self.looked_ns, now)
     }
 }
 

@@ -34,7 +34,6 @@ pub mod looks;
 pub mod memcached;
 pub mod meta;
 pub mod meta_run;
-pub mod metrics;
 pub mod output;
 pub mod redis;
 pub mod redis_docs;

@@ -75,6 +75,8 @@ pub struct Part {
     pub sum: i64,
     /// An answer that is not whole.
     pub text: String,
+    /// Time that was spent on it, nanoseconds.
+    pub took_ns: u64,
 }
 
 impl Part {

@@ -5,12 +5,14 @@
 
 use super::core::{Core, Door, Settings, Shared};
 use super::counters::Count;
-use super::metrics::Metrics;
+use super::stats;
 use super::tls::{Channel, Tls};
 use super::worker::{Guest, Inbox, Worker};
 use crate::cache::Cache;
 use crate::constants::{ACCEPTS_MAX, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES};
 use crate::herd;
+use rackpool::Secret;
+use rackpool::metrics::Endpoint;
 use rackpool_hw::event::{Interest, Poller, WakeEvent};
 use rackpool_hw::neighbours;
 use rackpool_hw::process::monotonic_ns;
@@ -33,6 +35,8 @@ pub struct Doors {
     pub resp: Option<SocketAddr>,
     /// For Prometheus, at `/metrics`.
     pub metrics: Option<SocketAddr>,
+    /// What its readers have to send; without it only a loopback address may be.
+    pub metrics_token: Option<Secret>,
     /// For clients of HERD's fast path, processes of this host and user.
     pub herd: Option<herd::Door>,
     /// HERD's fast path over a fabric.
@@ -60,6 +64,9 @@ pub enum StartError {
     /// HERD's door did not open.
     #[error(transparent)]
     Herd(#[from] herd::StartError),
+    /// The counters cannot be served.
+    #[error(transparent)]
+    Metrics(#[from] rackpool::Error),
     /// The system refused.
     #[error("{what}: {source}")]
     Io {
@@ -83,7 +90,7 @@ pub struct Server {
     /// Notified when a thread failed.
     end: Arc<WakeEvent>,
     threads: Vec<JoinHandle<()>>,
-    metrics: Option<Metrics>,
+    metrics: Option<Endpoint>,
     /// HERD's doors: of shared memory, of the fabric.
     herd: Vec<herd::Server>,
     addrs: (Option<SocketAddr>, Option<SocketAddr>),
@@ -127,8 +134,9 @@ impl Server {
         let listeners = [(Door::Memcached, memcached), (Door::Resp, resp)];
         server.start_acceptor(listeners, doors.tls.clone())?;
         if let Some(addr) = doors.metrics {
-            let metrics = Metrics::start(addr, Arc::clone(&server.shared));
-            server.metrics = Some(metrics.map_err(io_error(format!("listening at {addr}")))?);
+            let (shared, token) = (Arc::clone(&server.shared), doors.metrics_token.clone());
+            let pages = Box::new(move |page| stats::page(&shared, page));
+            server.metrics = Some(Endpoint::start(addr, token, pages)?);
         }
         server.open_herd(doors)?;
         if server.shared.settings.populates {
@@ -144,7 +152,7 @@ impl Server {
 
     /// Where it answers to Prometheus.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
-        self.metrics.as_ref().map(Metrics::addr)
+        self.metrics.as_ref().map(Endpoint::local_addr)
     }
 
     /// Becomes readable when a thread has failed: the server serves nobody any more, and
@@ -391,7 +399,6 @@ fn check_open(settings: &Settings, doors: &Doors) -> Result<(), StartError> {
     let guarded = [
         (doors.memcached, !settings.users.is_empty(), "--auth-file"),
         (doors.resp, settings.password.is_some(), "--password-file"),
-        (doors.metrics, false, "a tunnel for --metrics up"),
     ];
     for (addr, guarded, remedy) in guarded {
         if let Some(addr) = addr

@@ -95,8 +95,8 @@ struct Incoming {
     rest: usize,
     /// When it expires, if its head says so.
     expires: Millis,
-    /// Time that was spent on it, microseconds.
-    took_us: u64,
+    /// Time that was spent on it, nanoseconds.
+    took_ns: u64,
 }
 
 /// How one step went.
@@ -199,7 +199,7 @@ impl Session {
         core.args = args;
         self.end_run(core, input, at);
         if let Pending::Value(incoming) | Pending::Rest(incoming) = &mut self.pending {
-            incoming.took_us += core.laps.look_us();
+            incoming.took_ns += core.laps.look_ns();
         }
         core.add(Count::Commands, core.laps.commands);
         if self.closing { input.len() } else { at }
@@ -254,7 +254,8 @@ impl Session {
     /// first.
     fn end_run(&mut self, core: &mut Core, input: &[u8], at: usize) {
         let Some(run) = core.laps.run(at) else { return };
-        if run.took_us >= core.shared.settings.slow_us {
+        core.took(run.commands, run.took_ns);
+        if run.took_ns / 1000 >= core.shared.settings.slow_us {
             self.note_run(core, &input[run.from..], run);
         }
     }
@@ -269,26 +270,42 @@ impl Session {
                 // It was a command when it ran.
                 let _ = resp::parse(input, limits, &mut args, &mut Scan::default());
                 let words = args.words(input).take(FIRST_WORDS).chain(more);
-                core.note_slow(&self.client, run.took_us, words);
+                core.note_slow(&self.client, run.took_ns, words);
             }
             Protocol::Binary => {
                 let binary::Parsed::Request { request, .. } = binary::parse(input) else { return };
                 let name = binary_name(&request);
                 let words = [name.as_bytes(), request.key].into_iter().chain(more);
-                core.note_slow(&self.client, run.took_us, words);
+                core.note_slow(&self.client, run.took_ns, words);
             }
             Protocol::Text | Protocol::Memcached => {
                 let words = text::line_words(input).take(FIRST_WORDS).chain(more);
-                core.note_slow(&self.client, run.took_us, words);
+                core.note_slow(&self.client, run.took_ns, words);
             }
         }
     }
 
-    /// A command ended that is timed alone; `took_us` is what it took before, at other reads.
-    fn end_alone<'a>(&self, core: &mut Core, took_us: u64, words: impl Iterator<Item = &'a [u8]>) {
+    /// A command ended that is timed alone; `before_ns` is what it took before, at other reads.
+    fn end_alone<'a>(
+        &self,
+        core: &mut Core,
+        before_ns: u64,
+        words: impl Iterator<Item = &'a [u8]>,
+    ) {
         core.laps.commands += 1;
-        let took_us = took_us + core.laps.alone();
-        core.note_slow(&self.client, took_us, words);
+        self.end_part(core, before_ns, words);
+    }
+
+    /// A part of a command ended, the last one if nothing is said to go on.
+    fn end_part<'a>(&self, core: &mut Core, before_ns: u64, words: impl Iterator<Item = &'a [u8]>) {
+        let took_ns = before_ns + core.laps.alone();
+        match &mut core.unfinished {
+            Some((part, _)) => part.took_ns = took_ns,
+            None => {
+                core.took(1, took_ns);
+                core.note_slow(&self.client, took_ns, words);
+            }
+        }
     }
 
     fn next(&mut self, next: Next) {
@@ -405,8 +422,9 @@ impl Session {
         // Of what may be long each part is timed; it is counted at its end.
         core.flush_batch(input);
         self.end_run(core, input, at);
-        let took_us = core.laps.alone();
-        core.note_slow(&self.client, took_us, text::line_words(&input[at..]));
+        let took_ns = core.laps.alone();
+        core.took(0, took_ns);
+        core.note_slow(&self.client, took_ns, text::line_words(&input[at..]));
         Step::Used(0)
     }
 
@@ -434,8 +452,8 @@ impl Session {
         // What is expired at once is never seen; it still has to be taken in.
         let kept = if expires == PAST { 0 } else { expires };
         let writer = core.cache().reserve(key, len, flags, kept, core.now);
-        let (head, bytes, missing, began, took_us) = (head.to_vec(), len, len, core.now, 0);
-        let incoming = Incoming { head, writer, bytes, missing, began, rest, expires, took_us };
+        let (head, bytes, missing, began, took_ns) = (head.to_vec(), len, len, core.now, 0);
+        let incoming = Incoming { head, writer, bytes, missing, began, rest, expires, took_ns };
         self.pending = Pending::Value(Box::new(incoming));
     }
 
@@ -459,7 +477,7 @@ impl Session {
         let pending = std::mem::replace(&mut self.pending, Pending::None);
         let Pending::Value(incoming) = pending else { return Step::Used(0) };
         let used = used + line_end;
-        let Incoming { took_us, expires, .. } = *incoming;
+        let Incoming { took_ns, expires, .. } = *incoming;
         match self.protocol {
             Protocol::Binary => {
                 let (head, writer) = (incoming.head, incoming.writer);
@@ -469,7 +487,7 @@ impl Session {
                 finish_binary(core, &request, writer, expires);
                 let name = binary_name(&request);
                 let words = [name.as_bytes(), request.key].into_iter();
-                self.end_alone(core, took_us, words);
+                self.end_alone(core, took_ns, words);
             }
             Protocol::Resp => {
                 if let Err(error) = &incoming.writer {
@@ -485,7 +503,7 @@ impl Session {
             Protocol::Text | Protocol::Memcached => {
                 let (head, writer) = (incoming.head, incoming.writer);
                 finish_text(core, &head, writer, expires, end == b"\r\n");
-                self.end_alone(core, took_us, text::line_words(&head));
+                self.end_alone(core, took_ns, text::line_words(&head));
             }
         }
         Step::Used(used)
@@ -514,7 +532,7 @@ impl Session {
 
     /// Executes a `SET` whose value was streamed, if there was memory for it.
     fn finish_resp(&mut self, core: &mut Core, args: &Args, input: &[u8], incoming: Incoming) {
-        let Incoming { head: key, writer, took_us, .. } = incoming;
+        let Incoming { head: key, writer, took_ns, .. } = incoming;
         core.count(Count::RespCommands);
         if let Ok(writer) = writer {
             let mut call = Call { core, client: &mut self.client, input, args };
@@ -523,7 +541,7 @@ impl Session {
             }
         }
         let words = [&b"set"[..], &key, b"(a long value)"].into_iter().chain(args.words(input));
-        self.end_alone(core, took_us, words);
+        self.end_alone(core, took_ns, words);
     }
 
     fn resp(&mut self, core: &mut Core, args: &mut Args, input: &[u8], at: usize) -> Step {
@@ -595,10 +613,10 @@ impl Session {
         let input = &input[at..];
         let pending = std::mem::replace(&mut self.pending, Pending::None);
         let Pending::Words(Words { used, args, next }) = pending else { return Step::Used(0) };
+        let before_ns = next.0.took_ns;
         Call { core, client: &mut self.client, input, args: &args }.go_on(next);
-        // Each part is timed; it was counted when it began.
-        let took_us = core.laps.alone();
-        core.note_slow(&self.client, took_us, args.words(input));
+        // It was counted when it began.
+        self.end_part(core, before_ns, args.words(input));
         let Some(next) = core.unfinished.take() else { return Step::Used(used) };
         self.pending = Pending::Words(Words { used, args, next });
         Step::Used(0)

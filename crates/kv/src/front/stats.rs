@@ -4,15 +4,17 @@
 
 use super::binary::{Reply, Request, Status};
 use super::core::{Core, Shared};
-use super::counters::Count;
+use super::counters::{self, Count};
 use super::memcached::VERSION;
 use super::redis_server;
 use super::text::Words;
 use crate::cache::{Mode, Stats};
 use crate::herd::What;
+use rackpool::metrics::{Kind, Page, Text};
 use rustix::process::{Resource, getrlimit};
 use std::fmt::Write;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
 /// Names and values, in order.
 type Pairs = Vec<(String, String)>;
@@ -113,44 +115,54 @@ fn resident_bytes() -> u64 {
     pages.unwrap_or(0u64) * rustix::param::page_size() as u64
 }
 
+/// A counter: its name, what it is, and in words.
+type Counted = (&'static str, Count, &'static str);
+
 /// Counters whose names in `stats` are ours as well.
-const COUNTS: &[(&str, Count)] = &[
-    ("cmd_get", Count::CmdGet),
-    ("cmd_set", Count::CmdSet),
-    ("cmd_flush", Count::CmdFlush),
-    ("cmd_touch", Count::CmdTouch),
-    ("cmd_meta", Count::CmdMeta),
-    ("get_hits", Count::GetHits),
-    ("get_misses", Count::GetMisses),
-    ("delete_misses", Count::DeleteMisses),
-    ("delete_hits", Count::DeleteHits),
-    ("incr_misses", Count::IncrMisses),
-    ("incr_hits", Count::IncrHits),
-    ("decr_misses", Count::DecrMisses),
-    ("decr_hits", Count::DecrHits),
-    ("cas_misses", Count::CasMisses),
-    ("cas_hits", Count::CasHits),
-    ("cas_badval", Count::CasBadval),
-    ("touch_hits", Count::TouchHits),
-    ("touch_misses", Count::TouchMisses),
-    ("store_too_large", Count::TooLarge),
-    ("store_no_memory", Count::NoMemory),
-    ("tier_failed", Count::TierFailed),
-    ("auth_cmds", Count::AuthCmds),
-    ("auth_errors", Count::AuthErrors),
-    ("bytes_read", Count::BytesRead),
-    ("bytes_written", Count::BytesWritten),
-    ("bytes_lent", Count::BytesLent),
+const COUNTS: &[Counted] = &[
+    ("cmd_get", Count::CmdGet, "Keys looked up by memcached's commands"),
+    ("cmd_set", Count::CmdSet, "Values that memcached's commands brought"),
+    ("cmd_flush", Count::CmdFlush, "Orders to empty the cache"),
+    ("cmd_touch", Count::CmdTouch, "New expiries by memcached's commands"),
+    ("cmd_meta", Count::CmdMeta, "Meta commands of memcached"),
+    ("get_hits", Count::GetHits, "Keys that memcached's commands found"),
+    ("get_misses", Count::GetMisses, "Keys that memcached's commands did not find"),
+    ("delete_misses", Count::DeleteMisses, "Removals of what was not there"),
+    ("delete_hits", Count::DeleteHits, "Items removed by memcached's commands"),
+    ("incr_misses", Count::IncrMisses, "Numbers to be raised that were not there"),
+    ("incr_hits", Count::IncrHits, "Numbers raised"),
+    ("decr_misses", Count::DecrMisses, "Numbers to be lowered that were not there"),
+    ("decr_hits", Count::DecrHits, "Numbers lowered"),
+    ("cas_misses", Count::CasMisses, "Values stored on a condition whose item was not there"),
+    ("cas_hits", Count::CasHits, "Values stored on a condition that held"),
+    ("cas_badval", Count::CasBadval, "Values not stored since their condition did not hold"),
+    ("touch_hits", Count::TouchHits, "New expiries of what was there"),
+    ("touch_misses", Count::TouchMisses, "New expiries of what was not there"),
+    ("store_too_large", Count::TooLarge, "Values refused since they were too long"),
+    ("store_no_memory", Count::NoMemory, "Values refused since there was no memory"),
+    ("tier_failed", Count::TierFailed, "Values that could not be read from another tier"),
+    ("auth_cmds", Count::AuthCmds, "Passwords given"),
+    ("auth_errors", Count::AuthErrors, "Wrong passwords"),
+    ("bytes_read", Count::BytesRead, "Bytes received"),
+    ("bytes_written", Count::BytesWritten, "Bytes sent"),
+    ("bytes_lent", Count::BytesLent, "Bytes sent whose memory was lent, not copied"),
 ];
 
 /// Why connections were refused or ended, by names of our own.
-const REFUSALS: &[(&str, Count)] = &[
-    ("idle_evictions", Count::IdleEvictions),
-    ("handshake_timeouts", Count::HandshakeTimeouts),
-    ("held_too_much", Count::HeldTooMuch),
-    ("address_rejected", Count::AddressRejected),
-    ("http_refused", Count::HttpRefused),
-    ("protocol_errors", Count::ProtocolErrors),
+const REFUSALS: &[Counted] = &[
+    ("slow_readers", Count::SlowReaders, "Connections ended that took no answers"),
+    ("slow_writers", Count::SlowWriters, "Connections ended that did not go on with a command"),
+    ("idle_kicks", Count::IdleKicks, "Connections ended that were silent"),
+    ("idle_evictions", Count::IdleEvictions, "Silent connections ended for new ones"),
+    (
+        "handshake_timeouts",
+        Count::HandshakeTimeouts,
+        "Connections ended before handshake and password were over",
+    ),
+    ("held_too_much", Count::HeldTooMuch, "Connections ended since all held too much memory"),
+    ("address_rejected", Count::AddressRejected, "Connections refused to addresses with many"),
+    ("http_refused", Count::HttpRefused, "Connections ended since HTTP came"),
+    ("protocol_errors", Count::ProtocolErrors, "Connections ended since no protocol came"),
 ];
 
 fn general(core: &Core) -> Pairs {
@@ -173,14 +185,11 @@ fn general(core: &Core) -> Pairs {
     put("rejected_connections", shared.count(Count::Rejected).to_string());
     // Here they are sent away one by one, and doors stay open.
     put("listen_disabled_num", shared.count(Count::Rejected).to_string());
-    for (name, count) in COUNTS {
+    for (name, count, _) in COUNTS {
         put(name, shared.count(*count).to_string());
     }
     put("get_expired", cache.expired.to_string());
-    put("slow_readers", shared.count(Count::SlowReaders).to_string());
-    put("slow_writers", shared.count(Count::SlowWriters).to_string());
-    put("idle_kicks", shared.count(Count::IdleKicks).to_string());
-    for (name, count) in REFUSALS {
+    for (name, count, _) in REFUSALS {
         put(name, shared.count(*count).to_string());
     }
     put("limit_maxbytes", shared.settings.memory_bytes.to_string());
@@ -412,63 +421,84 @@ fn info_keyspace(core: &Core) -> Pairs {
     vec![("db0".into(), format!("keys={keys}"))]
 }
 
+/// Counters that only Prometheus has by these names.
+const MORE_COUNTS: &[Counted] = &[
+    ("commands", Count::Commands, "Commands of all protocols"),
+    ("resp_commands", Count::RespCommands, "Commands of RESP"),
+    ("resp_hits", Count::KeyHits, "Keys that commands of RESP found"),
+    ("resp_misses", Count::KeyMisses, "Keys that commands of RESP did not find"),
+    ("connections_accepted", Count::Accepted, "Connections taken"),
+    ("connections_rejected", Count::Rejected, "Connections refused since there were too many"),
+    ("slow_commands", Count::Slow, "Commands that took longer than --slow-us"),
+];
+
+/// A page of the server for those who watch it.
+///
+/// # Errors
+/// Why it is not as it should be.
+pub fn page(shared: &Shared, page: Page) -> Result<String, String> {
+    if let Some(reason) = &*shared.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+        return Err(reason.clone());
+    }
+    match page {
+        Page::Metrics => Ok(prometheus(shared)),
+        Page::Live => Ok("live\n".into()),
+        // Relaxed: the flag carries no data.
+        Page::Ready if shared.stopping.load(Ordering::Relaxed) => Err("stopping".into()),
+        Page::Ready => Ok("ready\n".into()),
+    }
+}
+
 /// Counters and gauges in the format of Prometheus.
-pub fn prometheus(shared: &Shared) -> String {
-    let mut text = String::new();
-    let mut show = |name: &str, kind: &str, value: u64| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "# TYPE rackpool_kv_{name} {kind}\nrackpool_kv_{name} {value}\n");
+fn prometheus(shared: &Shared) -> String {
+    let mut text = Text::default();
+    text.process("kv");
+    let mut show = |name: &str, kind, help: &str, value| {
+        text.one(&format!("kv_{name}"), kind, help, value);
     };
     let cache = shared.cache.stats();
-    for (name, count) in COUNTS {
-        show(&format!("{name}_total"), "counter", shared.count(*count));
-    }
-    for (name, count) in [
-        ("commands", Count::Commands),
-        ("resp_commands", Count::RespCommands),
-        ("resp_hits", Count::KeyHits),
-        ("resp_misses", Count::KeyMisses),
-        ("connections_accepted", Count::Accepted),
-        ("connections_rejected", Count::Rejected),
-        ("slow_readers", Count::SlowReaders),
-        ("slow_writers", Count::SlowWriters),
-        ("idle_kicks", Count::IdleKicks),
-        ("slow_commands", Count::Slow),
-    ] {
-        show(&format!("{name}_total"), "counter", shared.count(count));
-    }
-    for (name, count) in REFUSALS {
-        show(&format!("{name}_total"), "counter", shared.count(*count));
+    for (name, count, help) in COUNTS.iter().chain(MORE_COUNTS).chain(REFUSALS) {
+        show(&format!("{name}_total"), Kind::Counter, help, shared.count(*count));
     }
     for (name, value) in herd(shared) {
-        show(&format!("{name}_total"), "counter", value);
+        show(&format!("{name}_total"), Kind::Counter, "What HERD's path counts, as stats", value);
     }
-    for (name, value) in [
-        ("cache_hits", cache.hits),
-        ("cache_misses", cache.misses),
-        ("cache_sets", cache.sets),
-        ("evictions", cache.evictions),
-        ("index_evictions", cache.index_evictions),
-        ("expired", cache.expired),
-        ("tier_bytes_read", cache.tier_bytes_read),
-        ("tier_promotions", cache.tier_promotions),
-        ("tier_near_hits", cache.tier_near_hits),
+    for (name, help, value) in [
+        ("cache_hits", "Look-ups of all protocols that found an item", cache.hits),
+        ("cache_misses", "Look-ups of all protocols that found none", cache.misses),
+        ("cache_sets", "Items stored", cache.sets),
+        ("evictions", "Items that went since memory was needed", cache.evictions),
+        ("index_evictions", "Items that went since the index had no room", cache.index_evictions),
+        ("expired", "Items whose time was over", cache.expired),
+        ("tier_bytes_read", "Bytes read from another tier", cache.tier_bytes_read),
+        ("tier_promotions", "Values of another tier that got a copy here", cache.tier_promotions),
+        ("tier_near_hits", "Reads served by such copies", cache.tier_near_hits),
     ] {
-        show(&format!("{name}_total"), "counter", value);
+        show(&format!("{name}_total"), Kind::Counter, help, value);
     }
-    for (name, value) in [
-        ("connections", shared.connections()),
-        ("items", cache.items),
-        ("live_bytes", cache.live_bytes),
-        ("metadata_bytes", cache.metadata_bytes),
-        ("memory_bytes", cache.memory_bytes),
-        ("free_units", cache.free_units),
-        ("tier_items", cache.tier_items),
-        ("tier_bytes", cache.tier_bytes),
-        ("tier_near_bytes", cache.tier_near_bytes),
-        ("open_files_max", getrlimit(Resource::Nofile).current.unwrap_or(0)),
+    // Relaxed: numbers for the eye.
+    let held_bytes = shared.held_bytes.load(Ordering::Relaxed);
+    for (name, help, value) in [
+        ("connections", "Connections now", shared.connections()),
+        ("connections_max", "Most connections", shared.settings.connections_max as u64),
+        ("held_bytes", "Memory for half-sent commands and unread answers", held_bytes),
+        ("held_bytes_max", "Most such memory", shared.settings.held_bytes_max),
+        ("items", "Items", cache.items),
+        ("live_bytes", "Bytes of items", cache.live_bytes),
+        ("metadata_bytes", "Bytes of index and headers", cache.metadata_bytes),
+        ("memory_bytes", "Memory of the cache", cache.memory_bytes),
+        ("free_units", "Units of 64 KiB that are free", cache.free_units),
+        ("tier_items", "Values in another tier", cache.tier_items),
+        ("tier_bytes", "Their bytes", cache.tier_bytes),
+        ("tier_near_bytes", "Bytes of copies of such values", cache.tier_near_bytes),
+        ("open_files_max", "Descriptors that this process may have", {
+            getrlimit(Resource::Nofile).current.unwrap_or(0)
+        }),
     ] {
-        show(name, "gauge", value);
+        show(name, Kind::Gauge, help, value);
     }
-    text
+    let (buckets, sum_ns) = counters::durations(&shared.counters);
+    let help = "Time of commands; those that came together count as their share of it";
+    text.durations("kv_command_seconds", help, buckets.into_iter(), sum_ns);
+    text.finish()
 }

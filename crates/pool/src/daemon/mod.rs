@@ -100,6 +100,9 @@ pub struct DaemonOptions {
     pub allowed_users: Vec<u32>,
     /// Where to serve the counters over HTTP, in the format of Prometheus; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
+    /// What readers of the counters have to send as `Authorization: Bearer`; without it only a
+    /// loopback address may be.
+    pub metrics_token: Option<Secret>,
 }
 
 impl DaemonOptions {
@@ -127,6 +130,7 @@ impl DaemonOptions {
             client_quota_bytes: None,
             allowed_users: Vec::new(),
             metrics: None,
+            metrics_token: None,
         }
     }
 

@@ -13,14 +13,14 @@ use super::world::RegionWorld;
 use super::{Belongs, DaemonOptions, Ended, Stop, control_name, io_error, standby};
 use crate::clock;
 use crate::link::MasterLink;
-use crate::metrics::{self, Door, MetricsServer};
+use crate::metrics::{self, DaemonSnapshot, Door, Endpoint};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES, TICK_NS};
 use rackpool_core::daemon::{Act, ClientId, Daemon, Place, Proxy, Remotes, Rings, WriteBack};
 use rackpool_core::member::MemberAnswer;
 use rackpool_core::seam::{FabricEvent, Nanos, PeerId};
 use rackpool_core::wire::{
-    self, AgentHears, AgentSays, DaemonStats, MasterAnswer, MasterCall, MasterReply, RackInfo,
-    RegionInfo, RemoteReply, RequestFrame, Routed,
+    self, AgentHears, AgentSays, MasterAnswer, MasterCall, MasterReply, RackInfo, RegionInfo,
+    RemoteReply, RequestFrame, Routed,
 };
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::control::{self, ControlListener};
@@ -93,7 +93,7 @@ pub(super) struct Server {
     membership: Membership,
     /// The rack is no member any more, and nobody of this host needs the daemon.
     wants_end: bool,
-    metrics: Option<(Door<DaemonStats>, MetricsServer)>,
+    metrics: Option<(Door<DaemonSnapshot>, Endpoint)>,
     /// Says to the rack's other daemons that the shard's own one lives. Last: it goes after the
     /// region's lock.
     _claim: Option<Claim>,
@@ -201,8 +201,10 @@ impl Server {
         self.clients.recover(&mut self.engine, &mut self.world, &self.poller)?;
         self.remotes.recover(&self.engine, clock::now_ns());
         if let Some(listen) = self.options.metrics {
-            let (thread, door) = metrics::start(listen, &self.wake, metrics::daemon_text)?;
-            self.metrics = Some((door, thread));
+            let place = metrics::Place { listen, token: self.options.metrics_token.clone() };
+            let (text, ready) = (metrics::daemon_text, metrics::daemon_ready);
+            let (endpoint, door) = metrics::start(&place, &self.wake, text, ready)?;
+            self.metrics = Some((door, endpoint));
         }
         self.join_master()?;
         self.start_helpers()
@@ -646,7 +648,7 @@ impl Server {
         let worked = !ready.is_empty();
         self.readiness = ready;
         if let Some((door, _)) = &self.metrics {
-            door.answer(|| self.engine.stats(&self.world));
+            door.answer(|| (self.engine.stats(&self.world), self.joined));
         }
         let refused = self.poll_master(clock::now_ns()).err();
         if refused != self.refused {

@@ -12,6 +12,7 @@ mod server;
 pub use error::MasterError;
 pub use journal::STATE_FILE;
 
+use crate::metrics;
 use journal::Journal;
 use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::master::{Master, MasterConfig};
@@ -43,6 +44,9 @@ pub struct MasterOptions {
     pub secret: Option<Secret>,
     /// Where to serve the counters over HTTP, in the format of Prometheus; `None` for nowhere.
     pub metrics: Option<SocketAddr>,
+    /// What readers of the counters have to send as `Authorization: Bearer`; without it only a
+    /// loopback address may be.
+    pub metrics_token: Option<Secret>,
     /// Takes one line for the operator at a time.
     pub log: fn(&str),
 }
@@ -57,6 +61,7 @@ impl MasterOptions {
             policy: Policy::default(),
             secret: None,
             metrics: None,
+            metrics_token: None,
             log: |line| eprintln!("master: {line}"),
         }
     }
@@ -174,7 +179,9 @@ fn prepare(options: &MasterOptions) -> Result<(Serve, SocketAddr, WakeEvent), Ma
     let metrics = match options.metrics {
         None => None,
         Some(listen) => {
-            let started = crate::metrics::start(listen, &wake, crate::metrics::master_text);
+            let place = metrics::Place { listen, token: options.metrics_token.clone() };
+            let started =
+                metrics::start(&place, &wake, metrics::master_text, metrics::master_ready);
             let (thread, door) = started.map_err(MasterError::Metrics)?;
             Some((door, thread))
         }

@@ -13,7 +13,7 @@
 use super::error::MasterError;
 use super::frame::{FrameReader, FrameWriter, ReadEnd};
 use super::journal::Journal;
-use crate::metrics::{Door, MetricsServer};
+use crate::metrics::{Door, Endpoint, MasterSnapshot};
 use rackpool_core::constants::{
     MASTER_CONNECTIONS_MAX, MASTER_MESSAGE_BYTES_MAX, MASTER_OUTPUT_BYTES_HIGH,
     MASTER_STALL_MS_MAX, MASTER_TURN_REQUESTS_MAX, UNPROVEN_CONNECTIONS_MAX,
@@ -21,7 +21,7 @@ use rackpool_core::constants::{
 use rackpool_core::error::{DeathCause, Distrust, Error};
 use rackpool_core::master::{ConnId, Master, Notice};
 use rackpool_core::seam::Nanos;
-use rackpool_core::wire::{self, MasterCall, MasterReply, MasterRequest, MasterStats, RackInfo};
+use rackpool_core::wire::{self, MasterCall, MasterReply, MasterRequest};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::handshake::{Failure, Handshake, Progress, Purpose};
 use rackpool_hw::line::{Line, Seal};
@@ -128,7 +128,7 @@ impl Connection {
 }
 
 /// Who asks for the counters; the door is closed before the thread is waited for.
-pub(super) type Metrics = (Door<(MasterStats, Vec<RackInfo>)>, MetricsServer);
+pub(super) type Metrics = (Door<MasterSnapshot>, Endpoint);
 
 /// What the loop serves, made where its errors can be told; the loop itself stays on its thread.
 pub(super) struct Serve {

@@ -1,17 +1,25 @@
-//! The endpoint of `--metrics`: plain HTTP/1.1, `GET /metrics` and nothing else, one connection at
-//! a time, each bounded in bytes and time. A thread of its own speaks to the network; it asks the
-//! server's poll loop for a snapshot through a [`Door`] and makes the text itself, so that a slow
-//! or wrong reader costs the loop one snapshot at most.
+//! The HTTP endpoint of every server (`--metrics`): `/metrics` for Prometheus, `/livez` and
+//! `/readyz` for whatever starts and watches servers, by GET or HEAD. One thread serves all
+//! connections, none of which it waits for: each is bounded in bytes and time, and where all places
+//! are taken the oldest gives its own to a new one. A connection is one request and one answer.
+//!
+//! In: a listener, and a function that makes a page's text. A server with a poll loop is asked for
+//! a snapshot through a [`Door`], so that a slow or wrong reader costs the loop one snapshot at
+//! most.
 //!
 //! Ordering rule: the thread puts its question into the door, then wakes the loop; the loop drains
 //! its wake event, then looks at the door.
 //!
-//! Source: DESIGN §4 (bounded, loopback only, no byte is trusted).
+//! Source: DESIGN §4 (bounded, loopback or a secret, no byte is trusted).
 
 use crate::daemon::io_error;
-use rackpool_core::constants::{METRICS_CONNECTION_MS_MAX, METRICS_HEAD_BYTES_MAX};
+use rackpool_core::constants::{
+    METRICS_CONNECTION_MS_MAX, METRICS_CONNECTIONS_MAX, METRICS_HEAD_BYTES_MAX,
+    METRICS_HEAD_FIELDS_MAX, METRICS_SNAPSHOT_MS_MAX,
+};
 use rackpool_core::{Error, Result};
 use rackpool_hw::event::{Interest, Poller, WakeEvent};
+use rackpool_hw::secret::Secret;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -20,8 +28,37 @@ use std::time::{Duration, Instant};
 
 const TOKEN_STOP: u64 = 0;
 const TOKEN_LISTENER: u64 = 1;
+/// That of the first connection.
+const TOKEN_FIRST: u64 = 2;
 /// Pause after a connection could not be accepted: out of descriptors, as a rule.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Reads in a row of one connection.
+const READS_MAX: usize = 16;
+
+/// What can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Page {
+    /// The counters, in the exposition format of Prometheus.
+    Metrics,
+    /// Whether the server works: if not, it should be started anew.
+    Live,
+    /// Whether it should be sent work.
+    Ready,
+}
+
+impl Page {
+    fn of(path: &str) -> Option<Self> {
+        match path {
+            "/metrics" => Some(Page::Metrics),
+            "/livez" => Some(Page::Live),
+            "/readyz" => Some(Page::Ready),
+            _ => None,
+        }
+    }
+}
+
+/// Makes a page: its text, or why the answer is no. May block for as long as the server is asked.
+pub type Pages = Box<dyn FnMut(Page) -> std::result::Result<String, String> + Send>;
 
 /// Where a poll loop finds who wants a snapshot.
 pub(crate) struct Door<T> {
@@ -38,302 +75,329 @@ impl<T> Door<T> {
     }
 }
 
-/// The thread. Dropping it ends it, within the time of one connection.
+/// Where the counters are served, and to whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub listen: SocketAddr,
+    pub token: Option<Secret>,
+}
+
+/// Starts the endpoint of a server with a poll loop, whose wake event this is. `text` makes the
+/// counters of a snapshot, `ready` says why the server should not be sent work, if it should not.
+///
+/// # Errors
+/// As [`Endpoint::start`].
+pub(crate) fn start<T: Send + 'static>(
+    place: &Place,
+    wake: &WakeEvent,
+    text: fn(&T) -> String,
+    ready: fn(&T) -> std::result::Result<(), String>,
+) -> Result<(Endpoint, Door<T>)> {
+    let (ask, asks) = sync_channel(1);
+    let wake = wake.try_clone().map_err(|error| io_error("serving metrics", &error))?;
+    let snapshot = move || {
+        let (reply, answer) = sync_channel(1);
+        // A question that was never answered may be in the door still: nobody waits once more.
+        ask.try_send(reply).ok()?;
+        wake.notify();
+        answer.recv_timeout(Duration::from_millis(METRICS_SNAPSHOT_MS_MAX)).ok()
+    };
+    let pages = move |page| {
+        let snapshot = snapshot().ok_or("the server does not answer")?;
+        match page {
+            Page::Metrics => Ok(text(&snapshot)),
+            Page::Live => Ok("live\n".into()),
+            Page::Ready => ready(&snapshot).map(|()| "ready\n".into()),
+        }
+    };
+    let endpoint = Endpoint::start(place.listen, place.token.clone(), Box::new(pages))?;
+    Ok((endpoint, Door { asks }))
+}
+
+/// The endpoint and its thread, which ends when this is dropped, within the time of one snapshot.
 #[derive(Debug)]
-pub(crate) struct MetricsServer {
+pub struct Endpoint {
     local_addr: SocketAddr,
     stop: WakeEvent,
     thread: Option<JoinHandle<()>>,
 }
 
-impl MetricsServer {
+impl Endpoint {
+    /// Listens and answers. With a `token` the counters are only for those who send it as
+    /// `Authorization: Bearer TOKEN`; whether the server lives is no secret.
+    ///
+    /// # Errors
+    /// `denied` for an address that other machines can reach without a token; `io` if it cannot be
+    /// listened at.
+    pub fn start(listen: SocketAddr, token: Option<Secret>, pages: Pages) -> Result<Self> {
+        if !listen.ip().to_canonical().is_loopback() && token.is_none() {
+            let reason = format!(
+                "metrics at {listen} could be read by other machines: serve them at a loopback \
+                 address such as 127.0.0.1, or ask for a token with --metrics-token-file FILE"
+            );
+            return Err(Error::Denied { reason });
+        }
+        let failed = |error: io::Error| io_error(&format!("serving metrics at {listen}"), &error);
+        let listener = TcpListener::bind(listen).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let local_addr = listener.local_addr().map_err(failed)?;
+        let (stop, poller) = (WakeEvent::new().map_err(failed)?, Poller::new().map_err(failed)?);
+        poller.add(&stop, TOKEN_STOP, Interest::Read).map_err(failed)?;
+        poller.add(&listener, TOKEN_LISTENER, Interest::Read).map_err(failed)?;
+        let exchanges = std::iter::repeat_with(|| None).take(METRICS_CONNECTIONS_MAX).collect();
+        let mut serving = Serving { poller, listener, exchanges, site: Site { pages, token } };
+        let thread = std::thread::Builder::new()
+            .name("rackpool-metrics".into())
+            .spawn(move || serving.run())
+            .map_err(failed)?;
+        Ok(Self { local_addr, stop, thread: Some(thread) })
+    }
+
     /// Where it serves.
-    pub(crate) fn local_addr(&self) -> SocketAddr {
+    pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 }
 
-impl Drop for MetricsServer {
+impl Drop for Endpoint {
     fn drop(&mut self) {
         self.stop.notify();
         let thread = self.thread.take().expect("taken only here");
-        if thread.join().is_err() {
-            eprintln!("rackpool: the metrics thread panicked");
-        }
+        // A thread that panicked has said so.
+        let _ = thread.join();
     }
 }
 
-/// Starts serving. `wake` is the poll loop's; `text` makes the answer of a snapshot.
-///
-/// # Errors
-/// `denied` for an address that other machines can reach; `io` if it cannot be listened at.
-pub(crate) fn start<T: Send + 'static>(
-    listen: SocketAddr,
-    wake: &WakeEvent,
-    text: fn(&T) -> String,
-) -> Result<(MetricsServer, Door<T>)> {
-    if !listen.ip().is_loopback() {
-        let reason = format!("metrics at {listen} could be read by other machines");
-        return Err(Error::Denied { reason });
-    }
-    let failed = |error: io::Error| io_error(&format!("serving metrics at {listen}"), &error);
-    let listener = TcpListener::bind(listen).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    let local_addr = listener.local_addr().map_err(failed)?;
-    let (stop, poller) = (WakeEvent::new().map_err(failed)?, Poller::new().map_err(failed)?);
-    poller.add(&stop, TOKEN_STOP, Interest::Read).map_err(failed)?;
-    poller.add(&listener, TOKEN_LISTENER, Interest::Read).map_err(failed)?;
-    let (ask, asks) = sync_channel(1);
-    let source = Source { ask, wake: wake.try_clone().map_err(failed)?, text };
-    let thread = std::thread::Builder::new()
-        .name("rackpool-metrics".into())
-        .spawn(move || serve(&poller, &listener, &source))
-        .map_err(failed)?;
-    Ok((MetricsServer { local_addr, stop, thread: Some(thread) }, Door { asks }))
+/// What the thread has.
+struct Serving {
+    poller: Poller,
+    listener: TcpListener,
+    /// The connections, by their tokens.
+    exchanges: Vec<Option<Exchange>>,
+    site: Site,
 }
 
-/// Where the answer comes from.
-struct Source<T> {
-    ask: SyncSender<SyncSender<T>>,
-    wake: WakeEvent,
-    text: fn(&T) -> String,
-}
-
-impl<T> Source<T> {
-    /// `None` if the poll loop does not answer in time.
-    fn text(&self, deadline: Instant) -> Option<String> {
-        let (reply, answer) = sync_channel(1);
-        // A question that was never answered may be in the door still.
-        self.ask.try_send(reply).ok()?;
-        self.wake.notify();
-        let left = deadline.saturating_duration_since(Instant::now());
-        answer.recv_timeout(left).ok().map(|snapshot| (self.text)(&snapshot))
-    }
-}
-
-fn serve<T>(poller: &Poller, listener: &TcpListener, source: &Source<T>) {
-    let mut ready = Vec::new();
-    loop {
-        if let Err(error) = poller.wait(None, &mut ready) {
-            eprintln!("rackpool: metrics: {error}");
-            return;
-        }
-        if ready.iter().any(|one| one.token == TOKEN_STOP) {
-            return;
-        }
-        match listener.accept() {
-            Ok((stream, _)) => {
-                let deadline = Instant::now() + Duration::from_millis(METRICS_CONNECTION_MS_MAX);
-                // A reader that left or is too slow has ended its own request only.
-                let _ = converse(stream, deadline, source);
+impl Serving {
+    fn run(&mut self) {
+        let mut ready = Vec::new();
+        loop {
+            let next = self.exchanges.iter().flatten().map(|exchange| exchange.deadline).min();
+            let left = next.map(|next| next.saturating_duration_since(Instant::now()));
+            if self.poller.wait(left, &mut ready).is_err() {
+                std::thread::sleep(ACCEPT_PAUSE);
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+            for one in &ready {
+                match one.token {
+                    TOKEN_STOP => return,
+                    TOKEN_LISTENER => self.accept(),
+                    token => self.serve((token - TOKEN_FIRST) as usize),
+                }
+            }
+            let now = Instant::now();
+            for index in 0..self.exchanges.len() {
+                if self.exchanges[index].as_ref().is_some_and(|one| one.deadline <= now) {
+                    self.end(index);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..METRICS_CONNECTIONS_MAX {
+            match self.listener.accept() {
+                Ok((stream, _)) => self.begin(stream),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
+            }
+        }
+    }
+
+    /// Takes a connection; the oldest one goes if there is no place.
+    fn begin(&mut self, stream: TcpStream) {
+        let age = |index: &usize| self.exchanges[*index].as_ref().map(|one| one.deadline);
+        let oldest = (0..self.exchanges.len()).min_by_key(age).expect("there are places");
+        self.end(oldest);
+        let added = stream
+            .set_nonblocking(true)
+            .and_then(|()| self.poller.add(&stream, TOKEN_FIRST + oldest as u64, Interest::Read));
+        if added.is_ok() {
+            self.exchanges[oldest] = Some(Exchange::new(stream));
+        }
+    }
+
+    fn serve(&mut self, index: usize) {
+        let Some(exchange) = &mut self.exchanges[index] else { return };
+        match exchange.advance(&mut self.site) {
+            Ok(Some(interest)) => {
+                let token = TOKEN_FIRST + index as u64;
+                if self.poller.modify(&exchange.stream, token, interest).is_err() {
+                    self.end(index);
+                }
+            }
+            // A reader that left has ended its own request only.
+            Ok(None) | Err(_) => self.end(index),
+        }
+    }
+
+    fn end(&mut self, index: usize) {
+        if let Some(exchange) = self.exchanges[index].take() {
+            // It is closed in any case.
+            let _ = self.poller.remove(&exchange.stream);
         }
     }
 }
 
 /// One request and its answer.
-fn converse<T>(mut stream: TcpStream, deadline: Instant, source: &Source<T>) -> io::Result<()> {
-    let head = read_head(&mut stream, deadline)?;
-    let (status, body, with_body) = match parse(&head) {
-        Ok(request) => match source.text(deadline) {
-            Some(text) => ("200 OK", text, request == Request::Get),
-            None => ("503 Service Unavailable", "the server does not answer\n".into(), true),
-        },
-        Err(status) => (status, format!("{status}; GET /metrics is served\n"), true),
-    };
-    let mut answer = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
-         Content-Length: {}\r\nConnection: close\r\n",
-        body.len()
-    );
-    if status.starts_with("405") {
-        answer.push_str("Allow: GET, HEAD\r\n");
-    }
-    answer.push_str("\r\n");
-    if with_body {
-        answer.push_str(&body);
-    }
-    write_until(&mut stream, answer.as_bytes(), deadline)?;
-    stream.shutdown(Shutdown::Write)
+struct Exchange {
+    stream: TcpStream,
+    head: Vec<u8>,
+    /// Empty until the head is whole.
+    answer: Vec<u8>,
+    sent: usize,
+    /// Our side has ended: what still comes is passed over, since a socket that is closed with
+    /// something unread takes the answer away from its reader.
+    is_parting: bool,
+    deadline: Instant,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Request {
-    Get,
-    Head,
-}
-
-/// Understands a request's head; else the status to answer with.
-fn parse(head: &Head) -> std::result::Result<Request, &'static str> {
-    let Head::Complete(bytes) = head else {
-        return Err(match head {
-            Head::TooLong => "431 Request Header Fields Too Large",
-            _ => "400 Bad Request",
-        });
-    };
-    let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-    let [method, target, version] = words[..] else { return Err("400 Bad Request") };
-    if !version.starts_with(b"HTTP/1.") {
-        return Err("400 Bad Request");
+impl Exchange {
+    fn new(stream: TcpStream) -> Self {
+        let deadline = Instant::now() + Duration::from_millis(METRICS_CONNECTION_MS_MAX);
+        let (head, answer) = (Vec::new(), Vec::new());
+        Self { stream, head, answer, sent: 0, is_parting: false, deadline }
     }
-    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
-    match (method, path) {
-        (b"GET", b"/metrics") => Ok(Request::Get),
-        (b"HEAD", b"/metrics") => Ok(Request::Head),
-        (b"GET" | b"HEAD", _) => Err("404 Not Found"),
-        _ => Err("405 Method Not Allowed"),
+
+    /// Goes on as far as it can; what to wait for, `None` at its end.
+    fn advance(&mut self, site: &mut Site) -> io::Result<Option<Interest>> {
+        if self.answer.is_empty() {
+            let has_ended = self.read_head()?;
+            match site.answer(&self.head, has_ended) {
+                Some(answer) => self.answer = answer,
+                None => return Ok(Some(Interest::Read)),
+            }
+        }
+        while self.sent < self.answer.len() {
+            match self.stream.write(&self.answer[self.sent..]) {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Some(Interest::Write));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if !self.is_parting {
+            self.is_parting = true;
+            self.stream.shutdown(Shutdown::Write)?;
+        }
+        let mut passed_over = [0; 4096];
+        for _ in 0..READS_MAX {
+            match self.read(&mut passed_over)? {
+                None => break,
+                Some(0) => return Ok(None),
+                Some(_) => {}
+            }
+        }
+        Ok(Some(Interest::Read))
+    }
+
+    /// Reads what there is of the head; whether its sender has ended its side.
+    fn read_head(&mut self) -> io::Result<bool> {
+        let mut chunk = [0; 1024];
+        while self.head.len() <= METRICS_HEAD_BYTES_MAX {
+            match self.read(&mut chunk)? {
+                None => return Ok(false),
+                Some(0) => return Ok(true),
+                Some(count) => self.head.extend_from_slice(&chunk[..count]),
+            }
+        }
+        Ok(false)
+    }
+
+    /// `None`: nothing is there now.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match self.stream.read(buffer) {
+                Ok(count) => return Ok(Some(count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 
-/// What came before the empty line.
-#[derive(Debug)]
-enum Head {
-    Complete(Vec<u8>),
-    TooLong,
-    /// The peer ended before the empty line.
-    Cut,
+/// What is served.
+struct Site {
+    pages: Pages,
+    token: Option<Secret>,
 }
 
-fn read_head(stream: &mut TcpStream, deadline: Instant) -> io::Result<Head> {
-    let mut bytes = Vec::with_capacity(512);
-    let mut chunk = [0; 512];
-    loop {
-        stream.set_read_timeout(Some(left(deadline)?))?;
-        let count = match stream.read(&mut chunk) {
-            Ok(0) => return Ok(Head::Cut),
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
+impl Site {
+    /// The answer to a head; `None` if it is not whole and may become so.
+    fn answer(&mut self, head: &[u8], has_ended: bool) -> Option<Vec<u8>> {
+        let mut fields = [httparse::EMPTY_HEADER; METRICS_HEAD_FIELDS_MAX];
+        let mut request = httparse::Request::new(&mut fields);
+        let status = match request.parse(head) {
+            Ok(httparse::Status::Complete(_)) => return Some(self.respond(&request)),
+            Ok(httparse::Status::Partial) if head.len() > METRICS_HEAD_BYTES_MAX => TOO_LARGE,
+            Ok(httparse::Status::Partial) if !has_ended => return None,
+            Err(httparse::Error::TooManyHeaders) => TOO_LARGE,
+            Ok(httparse::Status::Partial) | Err(_) => "400 Bad Request",
         };
-        // The empty line may have begun in the last piece.
-        let from = bytes.len().saturating_sub(3);
-        bytes.extend_from_slice(&chunk[..count]);
-        if let Some(at) = bytes[from..].windows(4).position(|four| four == b"\r\n\r\n") {
-            bytes.truncate(from + at);
-            return Ok(Head::Complete(bytes));
+        Some(message(status, "", &format!("{status}\n"), true))
+    }
+
+    fn respond(&mut self, request: &httparse::Request<'_, '_>) -> Vec<u8> {
+        let (method, target) = (request.method.unwrap_or(""), request.path.unwrap_or(""));
+        let path = target.split('?').next().unwrap_or_default();
+        let is_head = method == "HEAD";
+        let error = |status: &str, field: &str| {
+            let known = "GET /metrics, /livez and /readyz are served";
+            message(status, field, &format!("{status}; {known}\n"), !is_head)
+        };
+        let Some(page) = Page::of(path) else { return error("404 Not Found", "") };
+        if method != "GET" && !is_head {
+            return error("405 Method Not Allowed", "Allow: GET, HEAD\r\n");
         }
-        if bytes.len() > METRICS_HEAD_BYTES_MAX {
-            return Ok(Head::TooLong);
+        if page == Page::Metrics && !self.may_read(request) {
+            return error("401 Unauthorized", "WWW-Authenticate: Bearer\r\n");
         }
+        match (self.pages)(page) {
+            Ok(text) => message("200 OK", "", &text, !is_head),
+            Err(why) => message("503 Service Unavailable", "", &format!("{why}\n"), !is_head),
+        }
+    }
+
+    /// Whether a request brings the token, if there is one; in a time that does not tell how much
+    /// of it is right.
+    fn may_read(&self, request: &httparse::Request<'_, '_>) -> bool {
+        let Some(token) = &self.token else { return true };
+        let mut fields = request.headers.iter();
+        let field = fields.find(|field| field.name.eq_ignore_ascii_case("authorization"));
+        field.is_some_and(|field| {
+            let blank = field.value.iter().position(|byte| *byte == b' ').unwrap_or(0);
+            let (scheme, given) = field.value.split_at(blank);
+            scheme.eq_ignore_ascii_case(b"bearer") && token.is(given.trim_ascii())
+        })
     }
 }
 
-fn write_until(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
-    while !bytes.is_empty() {
-        stream.set_write_timeout(Some(left(deadline)?))?;
-        match stream.write(bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
+const TOO_LARGE: &str = "431 Request Header Fields Too Large";
 
-/// What is left of a connection's time; never zero, which would mean no limit.
-fn left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+/// An answer; `field` is a line of its head.
+fn message(status: &str, field: &str, body: &str, has_body: bool) -> Vec<u8> {
+    let length = body.len();
+    let body = if has_body { body } else { "" };
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+         Content-Length: {length}\r\nCache-Control: no-store\r\nConnection: close\r\n{field}\r\n\
+         {body}"
+    )
+    .into_bytes()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ask(addr: SocketAddr, request: &[u8]) -> String {
-        let mut stream = TcpStream::connect(addr).unwrap();
-        stream.write_all(request).unwrap();
-        let _ = stream.shutdown(Shutdown::Write);
-        let mut answer = Vec::new();
-        // What a refused head left unread may reset the connection behind the answer.
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8(answer).unwrap()
-    }
-
-    fn served<R>(body: impl FnOnce(SocketAddr) -> R) -> R {
-        let wake = WakeEvent::new().unwrap();
-        let listen = "127.0.0.1:0".parse().unwrap();
-        let (server, door) = start::<u64>(listen, &wake, |n| format!("answer {n}\n")).unwrap();
-        let stop = WakeEvent::new().unwrap();
-        let addr = server.local_addr();
-        std::thread::scope(|scope| {
-            let (wake, stop) = (&wake, &stop);
-            scope.spawn(move || {
-                let poller = Poller::new().unwrap();
-                poller.add(wake, 0, Interest::Read).unwrap();
-                poller.add(stop, 1, Interest::Read).unwrap();
-                let (mut ready, mut count) = (Vec::new(), 0);
-                loop {
-                    poller.wait(None, &mut ready).unwrap();
-                    if ready.iter().any(|one| one.token == 1) {
-                        return;
-                    }
-                    wake.drain();
-                    door.answer(|| {
-                        count += 1;
-                        count
-                    });
-                }
-            });
-            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(addr)));
-            stop.notify();
-            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    }
-
-    #[test]
-    fn a_request_gets_a_fresh_snapshot_and_the_connection_ends() {
-        served(|addr| {
-            let first = ask(addr, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-            assert!(first.starts_with("HTTP/1.1 200 OK\r\n"), "{first}");
-            assert!(first.contains("text/plain; version=0.0.4"), "{first}");
-            assert!(first.contains("Content-Length: 9\r\n"), "{first}");
-            assert!(first.ends_with("\r\n\r\nanswer 1\n"), "{first}");
-            let head = ask(addr, b"HEAD /metrics?x=y HTTP/1.0\r\n\r\n");
-            assert!(head.starts_with("HTTP/1.1 200 OK") && head.ends_with("\r\n\r\n"), "{head}");
-            assert!(ask(addr, b"GET /metrics HTTP/1.1\r\n\r\n").ends_with("answer 3\n"));
-        });
-    }
-
-    #[test]
-    fn wrong_requests_are_refused_and_end_nobody_elses() {
-        served(|addr| {
-            let long = [b"GET /metrics HTTP/1.1\r\nx: ".as_slice(), &[b'a'; 20_000]].concat();
-            for (request, status) in [
-                (b"POST /metrics HTTP/1.1\r\n\r\n".as_slice(), "405"),
-                (b"GET / HTTP/1.1\r\n\r\n", "404"),
-                (b"GET /metrics\r\n\r\n", "400"),
-                (b"GET /metrics SPDY/1\r\n\r\n", "400"),
-                (b"\0\xff\r\n\r\n", "400"),
-                (b"GET /metrics HTTP/1.1\r\n", "400"),
-                (long.as_slice(), "431"),
-            ] {
-                let answer = ask(addr, request);
-                let refused = answer.starts_with(&format!("HTTP/1.1 {status} "));
-                assert!(refused || answer.is_empty() && status == "431", "{status}: {answer}");
-            }
-            let silent = TcpStream::connect(addr).unwrap();
-            let answer = ask(addr, b"GET /metrics HTTP/1.1\r\n\r\n");
-            assert!(answer.starts_with("HTTP/1.1 200 OK"), "behind a silent one: {answer}");
-            drop(silent);
-        });
-    }
-
-    #[test]
-    fn a_loop_that_does_not_answer_is_said_and_other_machines_are_not_served() {
-        let wake = WakeEvent::new().unwrap();
-        let text = |_: &()| String::new();
-        let (server, door) = start::<()>("127.0.0.1:0".parse().unwrap(), &wake, text).unwrap();
-        drop(door);
-        let answer = ask(server.local_addr(), b"GET /metrics HTTP/1.1\r\n\r\n");
-        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-        let error = start::<()>("0.0.0.0:0".parse().unwrap(), &wake, text).err().unwrap();
-        assert_eq!(error.code(), "denied");
-        let error = start::<()>(server.local_addr(), &wake, text).err().unwrap();
-        assert_eq!(error.code(), "io");
-    }
-}
+mod tests;

@@ -1,12 +1,15 @@
 //! The counters as text in the exposition format of Prometheus (version 0.0.4), and the endpoint
-//! that a server tells them at. In: snapshots of counters. Out: text; nothing here counts.
+//! that a server tells them at. In: snapshots of counters. Out: text; nothing here counts. Other
+//! servers of rackpool, as the cache, tell theirs by [`Text`] and [`Endpoint`] too.
 //!
-//! Names: `rackpool_` and who counts (`rack`, `master`, `handle`), counters end in `_total`. A
-//! daemon tells of itself, the master of itself and of who is alive, `stats` of all of them.
+//! Names: `rackpool_` and who counts (`rack`, `master`, `handle`, `kv`), counters end in `_total`.
+//! A daemon tells of itself, the master of itself and of who is alive, `stats` of all of them; every
+//! server of its process ([`Text::process`]).
 
 mod http;
 
-pub(crate) use http::{Door, MetricsServer, start};
+pub(crate) use http::{Door, Place, start};
+pub use http::{Endpoint, Page, Pages};
 
 use crate::paths::{PathCounts, PathStats};
 use crate::stats::{HandleStats, PoolStats};
@@ -17,10 +20,14 @@ use std::fmt::Write;
 /// A counter that has no label of its own: name, whether it only grows, what it says, its value.
 type Metric<T> = (&'static str, Kind, &'static str, fn(&T) -> u64);
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Goes up and down.
     Gauge,
+    /// Only grows, while the process lives.
     Counter,
+    /// Durations by how long they were.
     Histogram,
 }
 
@@ -161,28 +168,110 @@ pub(crate) fn pool_text(stats: &PoolStats) -> String {
     text.out
 }
 
+/// What a daemon tells of itself: its counters, and whether the master knows it.
+pub(crate) type DaemonSnapshot = (DaemonStats, bool);
+
 /// A daemon's own counters.
-pub(crate) fn daemon_text(stats: &DaemonStats) -> String {
+pub(crate) fn daemon_text((stats, _): &DaemonSnapshot) -> String {
     let mut text = Text::default();
+    text.process("daemon");
     text.racks(&[stats]);
     text.out
 }
 
+/// Why a daemon should not be sent clients.
+pub(crate) fn daemon_ready((_, is_joined): &DaemonSnapshot) -> Result<(), String> {
+    if *is_joined { Ok(()) } else { Err("the master does not answer".into()) }
+}
+
+/// What a master tells of itself.
+pub(crate) type MasterSnapshot = (MasterStats, Vec<RackInfo>);
+
+/// Why a master should not be asked for anything.
+pub(crate) fn master_ready(_: &MasterSnapshot) -> Result<(), String> {
+    Ok(())
+}
+
 /// The master's own counters, and which racks are alive.
-pub(crate) fn master_text((stats, racks): &(MasterStats, Vec<RackInfo>)) -> String {
+pub(crate) fn master_text((stats, racks): &MasterSnapshot) -> String {
     let mut text = Text::default();
+    text.process("master");
     text.master(stats);
     text.racks_up(racks.iter().map(|info| (info.rack, info.alive)));
     text.out
 }
 
 /// Text under way. All samples of a metric stand together, behind what it means.
-#[derive(Default)]
-struct Text {
+///
+/// ```
+/// use rackpool::metrics::{Kind, Text};
+/// let mut text = Text::default();
+/// text.one("kv_items", Kind::Gauge, "Items", 3);
+/// let expected = "# HELP rackpool_kv_items Items\n# TYPE rackpool_kv_items gauge\n\
+///                 rackpool_kv_items 3\n";
+/// assert_eq!(text.finish(), expected);
+/// ```
+#[derive(Debug, Default)]
+pub struct Text {
     out: String,
 }
 
 impl Text {
+    /// The text.
+    pub fn finish(self) -> String {
+        self.out
+    }
+
+    /// A metric without labels. Its name goes without `rackpool_`.
+    pub fn one(&mut self, name: &str, kind: Kind, help: &str, value: u64) {
+        self.head(name, kind, help);
+        self.line(format_args!("rackpool_{name} {value}"));
+    }
+
+    /// Durations without labels: the end of each bucket in ns, `None` for the last one, how many are
+    /// in it; and the sum of all, ns.
+    pub fn durations(
+        &mut self,
+        name: &str,
+        help: &str,
+        buckets: impl Iterator<Item = (Option<u64>, u64)>,
+        sum_ns: u64,
+    ) {
+        self.head(name, Kind::Histogram, help);
+        self.buckets(name, "", buckets, sum_ns);
+    }
+
+    /// What every server tells of its process: which release it is of, and what went wrong in it
+    /// that ended nothing.
+    pub fn process(&mut self, server: &str) {
+        self.head("build_info", Kind::Gauge, "The release, and what the process serves as");
+        let version = env!("CARGO_PKG_VERSION");
+        self.line(format_args!(
+            "rackpool_build_info{{version=\"{version}\",server=\"{server}\"}} 1"
+        ));
+        let help = "Times that a disk, or the share of it that is ours, was full";
+        self.one("disk_full_total", Kind::Counter, help, rackpool_hw::counted::disk_full());
+    }
+
+    fn buckets(
+        &mut self,
+        name: &str,
+        label: &str,
+        buckets: impl Iterator<Item = (Option<u64>, u64)>,
+        sum_ns: u64,
+    ) {
+        let (open, close, comma) = if label.is_empty() { ("", "", "") } else { ("{", "}", ",") };
+        let mut below = 0;
+        for (end_ns, count) in buckets {
+            below += count;
+            let le = end_ns.map_or("+Inf".to_owned(), seconds);
+            self.line(format_args!("rackpool_{name}_bucket{{{label}{comma}le=\"{le}\"}} {below}"));
+        }
+        let sum = seconds(sum_ns);
+        self.line(format_args!("rackpool_{name}_sum{open}{label}{close} {sum}"));
+        self.line(format_args!("rackpool_{name}_count{open}{label}{close} {below}"));
+    }
+
     fn head(&mut self, name: &str, kind: Kind, help: &str) {
         let kind = match kind {
             Kind::Gauge => "gauge",
@@ -199,8 +288,7 @@ impl Text {
 
     fn plain<T>(&mut self, who: &str, metrics: &[Metric<T>], of: &T) {
         for (name, kind, help, value) in metrics {
-            self.head(&format!("{who}_{name}"), *kind, help);
-            self.line(format_args!("rackpool_{who}_{name} {}", value(of)));
+            self.one(&format!("{who}_{name}"), *kind, help, value(of));
         }
     }
 
@@ -287,18 +375,8 @@ impl Text {
         }
         self.head("handle_access_seconds", Kind::Histogram, &format!("Time of calls; {said}"));
         for (path, counts) in all {
-            let mut below = 0;
-            for (end_ns, count) in counts.latency.buckets() {
-                below += count;
-                let le = end_ns.map_or("+Inf".to_owned(), seconds);
-                self.line(format_args!(
-                    "rackpool_handle_access_seconds_bucket{{path=\"{path}\",le=\"{le}\"}} {below}"
-                ));
-            }
-            let sum = seconds(counts.latency.sum_ns());
-            self.line(format_args!("rackpool_handle_access_seconds_sum{{path=\"{path}\"}} {sum}"));
-            let name = "rackpool_handle_access_seconds_count";
-            self.line(format_args!("{name}{{path=\"{path}\"}} {below}"));
+            let (label, latency) = (format!("path=\"{path}\""), &counts.latency);
+            self.buckets("handle_access_seconds", &label, latency.buckets(), latency.sum_ns());
         }
     }
 }
@@ -384,8 +462,17 @@ mod tests {
 
     #[test]
     fn a_server_tells_of_itself_in_the_same_format() {
-        check_format(&daemon_text(&DaemonStats::default()));
-        check_format(&master_text(&(MasterStats::default(), Vec::new())));
+        let of_daemon = daemon_text(&(DaemonStats::default(), true));
+        let of_master = master_text(&(MasterStats::default(), Vec::new()));
+        for (text, server) in [(of_daemon, "daemon"), (of_master, "master")] {
+            check_format(&text);
+            let version = env!("CARGO_PKG_VERSION");
+            let build = format!("build_info{{version=\"{version}\",server=\"{server}\"}} 1\n");
+            assert!(
+                text.contains(&build) && text.contains("\nrackpool_disk_full_total "),
+                "{text}"
+            );
+        }
     }
 
     #[test]
