@@ -173,7 +173,8 @@ pub fn run(args: &KvArgs) -> Result<()> {
         value_bytes_max: cache.options().max_value,
         policy: args.policy.name.clone(),
         slow_us: args.slow_us,
-        populates: is_free && !args.memory_on_demand,
+        // The memory of a file is taken in any case: later there may be none.
+        populates: args.warm.is_some() || is_free && !args.memory_on_demand,
         ..Settings::default()
     };
     let doors = Doors {
@@ -212,8 +213,8 @@ pub fn run(args: &KvArgs) -> Result<()> {
     let why = wait_for_end(Some(server.end_event()), shutdown, args.exit_with_parent)?;
     log(Level::Info, "kv", format!("{why}: stopping"));
     server.stop();
-    if let Some(reason) = server.failure() {
-        return Err(Failure::new("internal", reason));
+    if let Some((code, reason)) = server.failure() {
+        return Err(Failure::new(code, reason));
     }
     log(Level::Info, "kv", "stopped");
     Ok(())
@@ -250,6 +251,7 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         placement: args.interleave.clone(),
         items_expected: args.items.unwrap_or(0),
         is_lossy: args.lossy_index,
+        takes_file_later: true,
         ..Options::default()
     };
     let shelving = args.value_tier.as_ref().map(|nodes| value_tier(nodes, args)).transpose()?;

@@ -8,6 +8,7 @@ use rackpool_hw::memory::HostMemory;
 use rackpool_kv::herd::Client;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -246,6 +247,32 @@ fn memory_is_taken_at_the_start_unless_it_is_to_come_on_demand() {
     assert_eq!((ahead.terminate(), on_demand.terminate()), (Some(0), Some(0)));
     // What takes it ends when it is told to.
     assert_eq!(Server::start(&["kv", "--memory", "1g", "--resp", "0"]).terminate(), Some(0));
+}
+
+#[test]
+fn a_warm_cache_is_ready_before_its_memory_is_taken_and_takes_all_of_it() {
+    let shared = Shared(format!("/dev/shm/{}", unique("later")));
+    let words = ["kv", "--memory", "1g", "--resp", "0", "--threads", "1", "--warm", &shared.0];
+    let missing = || {
+        let found = std::fs::metadata(&shared.0).unwrap();
+        found.len() - found.blocks() * 512
+    };
+    // A machine that is busy may take all of it before anybody else can look.
+    let is_later = (0..5).any(|_| {
+        let _ = std::fs::remove_file(&shared.0);
+        let server = Server::start(&words);
+        let is_later = missing() > 0;
+        assert_eq!(ask(&door(&server, "resp"), "SET a b\r\n", "\r\n"), "+OK\r\n");
+        let start = Instant::now();
+        while missing() > 0 {
+            assert!(start.elapsed() < WITHIN, "{} bytes are missing", missing());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        is_later
+    });
+    assert!(is_later, "all of it was there when the cache was ready");
+    let server = Server::start(&words);
+    assert_eq!(ask(&door(&server, "resp"), "GET a\r\n", "b\r\n"), "$1\r\nb\r\n");
 }
 
 #[test]

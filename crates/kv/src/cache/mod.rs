@@ -64,10 +64,11 @@ use layout::{TAG_BITS, UNIT_BUCKETS, UNITS_MAX};
 use partition::{Partition, UNITS_MIN};
 use rackpool_core::seam::Mem;
 use rackpool_hw::numa::Placement;
-use rackpool_hw::window::{Bare, Window};
+use rackpool_hw::window::{Bare, Window, take_file};
 use recover::OpenedFile;
 use std::cell::Cell;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tier::Shelf;
@@ -152,6 +153,9 @@ pub struct Options {
     pub shared_reads: bool,
     /// From which memory nodes all of it comes; `None` = as the system likes.
     pub placement: Option<Placement>,
+    /// Whether the memory of a file without a placement is taken by [`Cache::populate`], which is to
+    /// be called then, and not before the cache is there.
+    pub takes_file_later: bool,
 }
 
 impl Default for Options {
@@ -168,6 +172,7 @@ impl Default for Options {
             items_expected: 0,
             shared_reads: false,
             placement: None,
+            takes_file_later: false,
         }
     }
 }
@@ -442,19 +447,25 @@ impl Cache {
     /// Takes all of the cache's memory from the system, in the order in which it comes into use,
     /// as long as `goes_on` says so, which is asked each ms or so. Without it a change that comes
     /// to a new page waits until the system has zeroed it, some 100 us for a huge one. Ends early
-    /// where the system has no more to give: the rest is taken at its first use. Memory that is a
-    /// file's was taken with the file.
-    pub fn populate(&self, mut goes_on: impl FnMut() -> bool) {
+    /// where the system has no more to give: the rest is taken at its first use.
+    ///
+    /// # Errors
+    /// The file system of a file has no more to give: a change would end this process by a signal.
+    pub fn populate(&self, mut goes_on: impl FnMut() -> bool) -> std::io::Result<()> {
+        if let Some(file) = &self.file {
+            return take_file(file.1.as_fd(), file.1.metadata()?.len(), goes_on);
+        }
         let windows: Vec<&Window> = self.partitions.iter().map(|part| part.view.units()).collect();
         let longest = windows.iter().map(|window| window.bytes()).max().unwrap_or(0);
         for start in (0..longest).step_by(POPULATED_BYTES as usize) {
             for window in &windows {
                 let bytes = window.bytes().saturating_sub(start).min(POPULATED_BYTES);
                 if bytes > 0 && (!goes_on() || window.populate(start, bytes).is_err()) {
-                    return;
+                    return Ok(());
                 }
             }
         }
+        Ok(())
     }
 
     /// As it was made, with the limits that were filled in.

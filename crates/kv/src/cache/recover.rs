@@ -127,6 +127,9 @@ pub(super) fn open_file(path: &Path, options: &mut Options, units: u64) -> Resul
     }
     let window = match &options.placement {
         Some(placement) => placement.file(file.as_fd(), bytes)?,
+        None if options.takes_file_later => {
+            Window::of_file_later(file.as_fd(), bytes).map_err(failed("mapping"))?
+        }
         None => Window::of_file(file.as_fd(), bytes).map_err(failed("mapping"))?,
     };
     let words = superblock(options, units);

@@ -154,7 +154,7 @@ pub struct Shared {
     /// The server ends.
     pub stopping: AtomicBool,
     /// Why, if nobody wanted it to.
-    pub failure: Mutex<Option<String>>,
+    pub failure: Mutex<Option<(&'static str, String)>>,
     /// What HERD's door counts, if it is open.
     pub herd: OnceLock<Vec<Arc<Tallies>>>,
     /// What counters said at the last reset.

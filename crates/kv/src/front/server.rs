@@ -161,8 +161,8 @@ impl Server {
         self.end.as_fd()
     }
 
-    /// Why the server ended by itself, if it did.
-    pub fn failure(&self) -> Option<String> {
+    /// Why the server ended by itself, if it did: the word of the error, and a sentence.
+    pub fn failure(&self) -> Option<(&'static str, String)> {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -209,12 +209,16 @@ impl Server {
 
     /// Takes the cache's memory from the system, behind what the processor has to do for clients.
     fn start_populating(&mut self) -> Result<(), StartError> {
-        let shared = Arc::clone(&self.shared);
+        let (shared, ending) = (Arc::clone(&self.shared), self.ending());
         self.spawn("kv-memory".into(), move || {
             // Of this thread alone, on Linux. A thread that may not step back does its work sooner.
             let _ = rustix::process::nice(STEP_BACK);
             // Relaxed: as in `stop_all`.
-            shared.cache.populate(|| !shared.stopping.load(Ordering::Relaxed));
+            let taken = shared.cache.populate(|| !shared.stopping.load(Ordering::Relaxed));
+            if let Err(error) = taken {
+                rackpool_hw::counted::note_io(&error);
+                ending.fail("full", format!("taking the memory of the file: {error}"));
+            }
         })
     }
 
@@ -225,22 +229,24 @@ impl Server {
         name: String,
         body: impl FnOnce() + Send + 'static,
     ) -> Result<(), StartError> {
-        let (shared, inboxes) = (Arc::clone(&self.shared), Arc::clone(&self.inboxes));
-        let (stop, end, who) = (Arc::clone(&self.stop), Arc::clone(&self.end), name.clone());
+        let (ending, who) = (self.ending(), name.clone());
         let guarded = move || {
             // What it shares with others has locks that are usable after a panic, and nothing more
             // is served from it.
             let Err(panic) = std::panic::catch_unwind(AssertUnwindSafe(body)) else { return };
             let said = panic.downcast_ref::<String>().map(String::as_str);
             let said = said.or_else(|| panic.downcast_ref::<&str>().copied());
-            let why = format!("thread {who} failed: {}", said.unwrap_or("no reason was given"));
-            shared.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
-            stop_all(&shared, &stop, &inboxes);
-            end.notify();
+            let said = said.unwrap_or("no reason was given");
+            ending.fail("internal", format!("thread {who} failed: {said}"));
         };
         let thread = std::thread::Builder::new().name(name).spawn(guarded);
         self.threads.push(thread.map_err(io_error("starting a thread"))?);
         Ok(())
+    }
+
+    fn ending(&self) -> Ending {
+        let (shared, inboxes) = (Arc::clone(&self.shared), Arc::clone(&self.inboxes));
+        Ending { shared, inboxes, stop: Arc::clone(&self.stop), end: Arc::clone(&self.end) }
     }
 
     fn start_acceptor(
@@ -279,6 +285,24 @@ impl Server {
             let _ = thread.join();
         }
         (self.metrics, self.herd) = (None, Vec::new());
+    }
+}
+
+/// How a thread ends the server.
+struct Ending {
+    shared: Arc<Shared>,
+    inboxes: Arc<Vec<Inbox>>,
+    stop: Arc<WakeEvent>,
+    end: Arc<WakeEvent>,
+}
+
+impl Ending {
+    fn fail(&self, code: &'static str, why: String) {
+        let mut failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert((code, why));
+        drop(failure);
+        stop_all(&self.shared, &self.stop, &self.inboxes);
+        self.end.notify();
     }
 }
 
@@ -455,7 +479,8 @@ mod tests {
         poller.add(server.end_event(), 0, Interest::Read).unwrap();
         let mut events = Vec::new();
         assert_eq!(poller.wait(Some(Duration::from_secs(20)), &mut events).unwrap(), 1);
-        assert_eq!(server.failure().unwrap(), "thread kv-7 failed: on purpose, 1 of it");
+        let why = "thread kv-7 failed: on purpose, 1 of it";
+        assert_eq!(server.failure().unwrap(), ("internal", why.to_owned()));
         // Nobody is let in whom nobody would serve.
         let start = Instant::now();
         while TcpStream::connect(addr).is_ok() {

@@ -437,7 +437,7 @@ const MORE_COUNTS: &[Counted] = &[
 /// # Errors
 /// Why it is not as it should be.
 pub fn page(shared: &Shared, page: Page) -> Result<String, String> {
-    if let Some(reason) = &*shared.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+    if let Some((_, reason)) = &*shared.failure.lock().unwrap_or_else(PoisonError::into_inner) {
         return Err(reason.clone());
     }
     match page {
