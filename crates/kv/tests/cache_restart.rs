@@ -261,9 +261,12 @@ fn small() -> Options {
     Options { memory: 1 << 20, seed: 11, policy: Policy::Fifo, ..Options::default() }
 }
 
+/// By their keys.
+type Items = BTreeMap<Vec<u8>, Seen>;
+
 /// The bytes of a small cache's file with items of all kinds, what they are, and keys that were
 /// deleted.
-fn damaged_soon(path: &Path) -> (Vec<u8>, BTreeMap<Vec<u8>, Seen>, Vec<Vec<u8>>) {
+fn damaged_soon(path: &Path) -> (Vec<u8>, Items, Vec<Vec<u8>>) {
     let (cache, _) = Cache::open(small(), path).unwrap();
     let (mut items, mut deleted) = (BTreeMap::new(), Vec::new());
     for index in 0..60_u32 {

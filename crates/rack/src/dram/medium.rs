@@ -91,7 +91,7 @@ impl Medium {
         match self {
             Self::Dram(channel) => burst(channel) * cycle,
             Self::Cxl(linked) => {
-                let link = linked.back.header_and_line * cycle >> FRACTION;
+                let link = (linked.back.header_and_line * cycle) >> FRACTION;
                 link.max(burst(&linked.channel) * cycle)
             }
             Self::Fixed(_) => cycle,

@@ -205,7 +205,7 @@ pub(super) struct Dramsim3 {
 fn operation(word: &[u8]) -> Option<bool> {
     let is_word = word.first()?.is_ascii_alphabetic()
         && word.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_/".contains(byte));
-    is_word.then(|| matches!(word, b"WRITE" | b"write" | b"P_MEM_WR" | b"BOFF"))
+    is_word.then_some(matches!(word, b"WRITE" | b"write" | b"P_MEM_WR" | b"BOFF"))
 }
 
 /// Whether it is a word of DRAMsim3's or DRAMSim2's own traces.
