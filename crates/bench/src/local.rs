@@ -140,7 +140,8 @@ fn metadata(
     let mut row = |name: &'static str, ours: &dyn Fn(u64), raw: &dyn Fn(u64)| {
         steps.begin(name);
         let comparison = compare(&rules, 1, &mut probe, || each(ours), || each(raw))?;
-        Ok(Row::compared(name, "ns", Better::Lower, &comparison, Reference::Raw))
+        let row = Row::compared(name, "ns", Better::Lower, &comparison, Reference::Raw);
+        Ok::<Row, BenchError>(row)
     };
     let store =
         row("metadata_store", &|at| checked::store(&window, at, at), &|at| window.store(at, at))?;
