@@ -410,7 +410,6 @@ pub fn start_master(args: &MasterArgs, state: &Path) -> Result<Server> {
     options.metrics_token = token(args.metrics_token_file.as_deref())?;
     options.policy = args.placement;
     name_secret(&mut options.secret, args.secret_file.as_deref())?;
-    options.log = |line| crate::output::log(crate::output::Level::Info, "master", line);
     Ok(Server::Master(MasterServer::start(options)?))
 }
 

@@ -37,12 +37,21 @@ mod worker;
 
 use args::{Cli, Command};
 use clap::Parser;
-use failure::{EXIT_USAGE, Result};
+use failure::{EXIT_FAILED, EXIT_USAGE, Result};
+use rackpool_hw::log;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // The system does not refuse handlers of signals that it knows.
     let _ = rackpool_hw::process::install_fault_handlers();
+    log::report_panics();
+    // A panic has been said.
+    let code = std::panic::catch_unwind(run_command).unwrap_or(ExitCode::from(EXIT_FAILED));
+    log::flush();
+    code
+}
+
+fn run_command() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
@@ -59,7 +68,8 @@ fn finish(ended: Result<()>) -> ExitCode {
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             interrupt::end_if_asked();
-            interrupt::say(&failure.to_string());
+            // Not written here: a server does not wait for who reads it.
+            log::line(failure.to_string());
             ExitCode::from(failure.exit_code())
         }
     }

@@ -7,7 +7,7 @@ use crate::args::{DrainArgs, ForgetArgs, RacksArgs, UndrainArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Level, log};
 use rackpool_bench::report::TextTable;
-use std::io::{BufRead, IsTerminal};
+use std::io::{BufRead, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 /// How often a draining rack is looked at.
@@ -187,7 +187,8 @@ pub fn forget(args: &ForgetArgs) -> Result<()> {
 }
 
 fn confirmed(rack: RackId) -> Result<bool> {
-    eprint!("type {rack} to give up rack {rack}: ");
+    // What cannot be asked is not answered either.
+    let _ = write!(std::io::stderr(), "type {rack} to give up rack {rack}: ");
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
     read.map_err(|error| Failure::io("standard input", &error))?;

@@ -25,6 +25,8 @@ pub mod handshake;
 #[cfg(not(any(loom, shuttle)))]
 pub mod line;
 #[cfg(not(any(loom, shuttle)))]
+pub mod log;
+#[cfg(not(any(loom, shuttle)))]
 pub mod memory;
 #[cfg(not(any(loom, shuttle)))]
 pub mod names;

@@ -27,11 +27,11 @@ fn encrypting(byte: u8) -> Option<Secret> {
 }
 
 fn end_options(secret: Option<Secret>) -> EndpointOptions {
-    EndpointOptions { log: Arc::new(|_| ()), secret, ..EndpointOptions::default() }
+    EndpointOptions { log: Arc::new(|_, _| ()), secret, ..EndpointOptions::default() }
 }
 
 fn target_options(memory: &Memory, secret: Option<Secret>) -> TargetOptions {
-    TargetOptions { log: Arc::new(|_| ()), secret, ..memory.target_options() }
+    TargetOptions { log: Arc::new(|_, _| ()), secret, ..memory.target_options() }
 }
 
 fn rig() -> TcpRig {

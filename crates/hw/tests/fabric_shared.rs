@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const NEVER_NS: u64 = 3_600_000_000_000;
 
 fn quiet() -> EndpointOptions {
-    let log = Arc::new(|_: &str| ());
+    let log = Arc::new(|_: &_, _: std::fmt::Arguments<'_>| ());
     EndpointOptions { log, lease_ms: 3_600_000, ..EndpointOptions::default() }
 }
 

@@ -26,13 +26,13 @@ use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 fn quiet() -> EndpointOptions {
-    EndpointOptions { log: Arc::new(|_| ()), ..EndpointOptions::default() }
+    EndpointOptions { log: Arc::new(|_, _| ()), ..EndpointOptions::default() }
 }
 
 fn recorded() -> (Log, Arc<Mutex<Vec<String>>>) {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&lines);
-    (Arc::new(move |line: &str| sink.lock().unwrap().push(line.to_string())), lines)
+    (Arc::new(move |_, line| sink.lock().unwrap().push(line.to_string())), lines)
 }
 
 /// Polls an endpoint until an event is there for which `is_last` holds.

@@ -244,7 +244,7 @@ fn a_dead_target_ends_exposures_and_the_next_connection_does_not_know_them() {
 /// An endpoint connected to a target that is played by the test.
 fn played() -> (Endpoint, rackpool_core::seam::PeerId, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let options = EndpointOptions { log: Arc::new(|_| ()), ..EndpointOptions::default() };
+    let options = EndpointOptions { log: Arc::new(|_, _| ()), ..EndpointOptions::default() };
     let mut end = Endpoint::new(options).unwrap();
     let peer = end.connect(listener.local_addr().unwrap(), monotonic_ns()).unwrap();
     let (mut stream, _) = listener.accept().unwrap();

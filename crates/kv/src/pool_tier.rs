@@ -59,8 +59,7 @@ impl PoolTier {
         let (given_back, news, leaked) = Default::default();
         let shared = Arc::new(Shared { pool, owner, given_back, news, leaked });
         let releaser = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("kv-release".into());
-        let releaser = thread.spawn(move || releaser.release());
+        let releaser = rackpool_hw::log::spawn("kv-release", move || releaser.release());
         let what = "starting a thread".to_owned();
         let releaser = releaser.map_err(|error| Error::Io { what, reason: error.to_string() })?;
         Ok(PoolTier { shared, releaser: Some(releaser) })

@@ -80,9 +80,10 @@ impl Monitor {
             return Err(Error::Config { reason: "no master is named".into() });
         }
         // Why a connection ended is in the next sample; a line would only spoil a screen.
-        let (mut master, log) = (MasterLink::new(masters), Arc::new(|_: &str| ()));
+        let mut master = MasterLink::new(masters);
         master.set_secret(secret.clone());
-        let options = FabricOptions { secret, log, ..FabricOptions::default() };
+        let options =
+            FabricOptions { secret, log: Arc::new(|_, _| ()), ..FabricOptions::default() };
         Ok(Self {
             master,
             timeout_ms,

@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn an_echo_by_writes_is_one_write_there_and_one_back() {
         assert_eq!(operations(|| rig::mapped(1, 1).unwrap(), |end| end.stats()), [100, 100]);
-        let log = Arc::new(|_: &str| ());
+        let log = Arc::new(|_: &_, _: std::fmt::Arguments<'_>| ());
         let tcp = FabricOptions { over: Over::Tcp, log, ..FabricOptions::default() };
         let make = || rig::connected(1, 1, &tcp).unwrap();
         assert_eq!(operations(make, |end| end.stats()), [100, 100]);

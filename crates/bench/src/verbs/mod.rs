@@ -116,7 +116,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
         return Ok(report);
     }
     let over = if options.carrier == Carrier::Verbs { Over::Verbs } else { Over::Tcp };
-    let (device, log) = (options.device.clone(), Arc::new(|_: &str| ()));
+    let (device, log) = (options.device.clone(), Arc::new(|_: &_, _: std::fmt::Arguments<'_>| ()));
     let fabric = FabricOptions { over, device, log, ..FabricOptions::default() };
     let mut mesh = rig::connected(1, 1, &fabric)?;
     let device = mesh.lanes[0].end.device_name().map(str::to_owned);

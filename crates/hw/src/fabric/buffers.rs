@@ -387,8 +387,7 @@ struct AbortOnDrop;
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        eprintln!("fabric: lent buffers could not be taken back; the process ends");
-        std::process::abort();
+        crate::log::abort(format_args!("lent buffers could not be taken back; the process ends"));
     }
 }
 

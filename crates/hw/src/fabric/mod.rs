@@ -25,6 +25,7 @@ pub use buffers::{LocalBuffer, ScopedBuffers};
 pub use endpoint::Endpoint;
 pub use target::Target;
 
+use crate::log;
 use crate::secret::Secret;
 use rackpool_core::seam::{BufId, Fabric, Nanos, Sge};
 use rackpool_core::target::TooShort;
@@ -32,11 +33,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Where a fabric says, in one line, why it ended a connection.
-pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+pub type Log = Arc<log::Sink>;
 
 /// A log that writes lines to standard error.
 pub fn log_to_stderr() -> Log {
-    Arc::new(|line| eprintln!("fabric: {line}"))
+    Arc::new(|kind, line| kind.say("fabric", line))
 }
 
 /// What carries one-sided operations to other hosts.

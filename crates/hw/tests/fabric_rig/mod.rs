@@ -41,7 +41,7 @@ impl Memory {
             self.table.clone(),
             self.cell.slice(0, 8),
         );
-        options.log = Arc::new(|_| ());
+        options.log = Arc::new(|_, _| ());
         options
     }
 }
@@ -65,7 +65,7 @@ impl<const ENCRYPTED: bool> TcpRigOf<ENCRYPTED> {
 
     pub fn with(target: TargetOptions, memory: Memory, end: EndpointOptions) -> Self {
         let target = Some(Target::start(target).unwrap());
-        let options = EndpointOptions { log: Arc::new(|_| ()), ..end };
+        let options = EndpointOptions { log: Arc::new(|_, _| ()), ..end };
         let end = Endpoint::new(options).unwrap();
         let mut rig = Self { memory, target, end, peer: PeerId(0), target_peer: PeerId(0) };
         rig.connect();
@@ -157,7 +157,7 @@ impl Rig for SharedRig {
     buffers_of_the_end!();
 
     fn new() -> Self {
-        let options = EndpointOptions { log: Arc::new(|_| ()), ..EndpointOptions::default() };
+        let options = EndpointOptions { log: Arc::new(|_, _| ()), ..EndpointOptions::default() };
         let hub = shared::Hub::new(options).unwrap();
         let [end, other] = [(); 2].map(|()| shared::Endpoint::new(&hub).unwrap());
         let memory = Memory::new();

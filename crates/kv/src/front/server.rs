@@ -239,7 +239,7 @@ impl Server {
             let said = said.unwrap_or("no reason was given");
             ending.fail("internal", format!("thread {who} failed: {said}"));
         };
-        let thread = std::thread::Builder::new().name(name).spawn(guarded);
+        let thread = rackpool_hw::log::spawn(name, guarded);
         self.threads.push(thread.map_err(io_error("starting a thread"))?);
         Ok(())
     }

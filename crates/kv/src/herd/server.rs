@@ -18,6 +18,7 @@ use super::tally::Tallies;
 use crate::cache::Cache;
 use crate::front::clock::Clock;
 use rackpool_hw::event::WakeEvent;
+use rackpool_hw::log;
 use rackpool_hw::secret::Secret;
 use rackpool_hw::window::Window;
 use std::io;
@@ -263,7 +264,7 @@ impl Server {
         name: String,
         body: impl FnOnce() + Send + 'static,
     ) -> Result<(), StartError> {
-        let thread = std::thread::Builder::new().name(name).spawn(body);
+        let thread = log::spawn(name, body);
         self.threads.push(thread.map_err(io_error("starting a thread"))?);
         Ok(())
     }

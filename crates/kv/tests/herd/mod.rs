@@ -22,7 +22,7 @@ pub const CHILD: &str = "RACKPOOL_HERD_FABRIC_CHILD";
 
 /// A client's end of the tcp fabric.
 pub fn endpoint() -> Endpoint {
-    let options = EndpointOptions { log: Arc::new(|_| ()), ..EndpointOptions::default() };
+    let options = EndpointOptions { log: Arc::new(|_, _| ()), ..EndpointOptions::default() };
     Endpoint::new(options).unwrap()
 }
 

@@ -17,6 +17,7 @@ use rackpool_hw::event::{Interest, Poller, WakeEvent};
 use rackpool_hw::process::{ProcessHandle, ProcessId};
 use rackpool_hw::region::ClientSections;
 use rackpool_hw::ring;
+use rackpool_hw::warn;
 use rackpool_hw::window::{Access, MapOptions, Window};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -171,7 +172,7 @@ impl Clients {
         self.slots
             .insert(slot, Kept { session, process, conn, handle: None, is_resumed, slot: window });
         if let Err(error) = &sent {
-            eprintln!("rackpool: slot {slot}: {error}");
+            warn!("rackpool", "slot {slot}: {error}");
         }
         let is_lost = sent.is_err() || watched.is_err();
         is_lost.then(|| self.on_conn_lost(slot, poller)).flatten()
@@ -226,7 +227,7 @@ impl Clients {
         let session = kept.session;
         // The daemon gives away what it hears of: nothing of it may be written back later.
         if let Err(error) = self.sections.settle(slot) {
-            eprintln!("rackpool: slot {slot} is kept until the agent is started again: {error}");
+            warn!("rackpool", "slot {slot} is kept until the agent is started again: {error}");
             if let Some(handle) = kept.handle.take() {
                 let _ = poller.remove(&handle);
             }

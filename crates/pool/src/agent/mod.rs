@@ -30,6 +30,7 @@ use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::secret::Secret;
+use rackpool_hw::{log, warn};
 use run::Agent;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -122,9 +123,7 @@ impl AgentServer {
         let stop = Stop::new()?;
         let agent = Agent::open(options, Arc::clone(&stop))?;
         let control = agent.control().to_string();
-        let thread = std::thread::Builder::new()
-            .name("rackpool-agent".into())
-            .spawn(move || agent.run(None))
+        let thread = log::spawn("rackpool-agent", move || agent.run(None))
             .map_err(|error| io_error("agent thread", &error))?;
         Ok(Self { control, stop, thread: Some(thread) })
     }
@@ -155,7 +154,7 @@ impl Drop for AgentServer {
         self.stop.wake.notify();
         let thread = self.thread.take().expect("taken only here");
         if thread.join().is_err() {
-            eprintln!("rackpool: the agent's thread panicked");
+            warn!("rackpool", "the agent's thread panicked");
         }
     }
 }

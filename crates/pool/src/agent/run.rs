@@ -14,6 +14,7 @@ use rackpool_hw::control::{self, ControlListener};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{ClientSections, MemorySpec, SpecError};
+use rackpool_hw::warn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -146,7 +147,7 @@ impl Agent {
             }
             let timeout = if self.line.is_some() { SLEEP } else { RETRY };
             if let Err(error) = self.poller.wait(Some(timeout), &mut ready) {
-                eprintln!("rackpool: epoll: {error}");
+                warn!("rackpool", "epoll: {error}");
             }
             for one in &ready {
                 if let Some(says) = self.on_ready(one) {
@@ -224,7 +225,7 @@ impl Agent {
     fn lose(&mut self, why: &Error) {
         let why = why.to_string();
         if why != self.said {
-            eprintln!("rackpool: agent of rack {}: {why}", self.options.rack);
+            warn!("rackpool", "agent of rack {}: {why}", self.options.rack);
             self.said = why;
         }
         if let Some(mut line) = self.line.take()

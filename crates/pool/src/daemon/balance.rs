@@ -11,6 +11,7 @@ use rackpool_core::client::{BalanceTurn, Balanced, Balancer};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, NS_PER_MS, NS_PER_SECOND};
 use rackpool_core::{Error, Result};
 use rackpool_hw::event::WakeEvent;
+use rackpool_hw::{log, warn};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -36,13 +37,11 @@ impl BalanceThread {
         let bell = Arc::new(Bell::default());
         let pool = options.own_client(CALL_MS);
         let heard = Arc::clone(&bell);
-        let thread = std::thread::Builder::new()
-            .name("rackpool-balance".into())
-            .spawn(move || {
-                run(&heard, &pool);
-                wake.notify();
-            })
-            .map_err(|error| io_error("balance thread", &error))?;
+        let thread = log::spawn("rackpool-balance", move || {
+            run(&heard, &pool);
+            wake.notify();
+        })
+        .map_err(|error| io_error("balance thread", &error))?;
         Ok(Self { bell, thread })
     }
 
@@ -64,7 +63,7 @@ fn run(bell: &Bell, options: &Options) {
     let mut said: BTreeSet<&'static str> = BTreeSet::new();
     let mut say = |error: &Error| {
         if said.insert(error.code()) {
-            eprintln!("rackpool: rack {}: balancing (said once): {error}", options.rack);
+            warn!("rackpool", "rack {}: balancing (said once): {error}", options.rack);
         }
     };
     let mut pause_ms = PAUSE_MS;

@@ -24,6 +24,7 @@ use rackpool_hw::event::{Interest, Poller, WakeEvent};
 use rackpool_hw::process::{ProcessHandle, ProcessId};
 use rackpool_hw::region::Section;
 use rackpool_hw::ring::{self, Consumer, Producer};
+use rackpool_hw::warn;
 use rackpool_hw::window::{Access, Window};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -495,7 +496,7 @@ impl Clients {
         engine.leave(slot, world);
         world.remove_slot(slot);
         if let Err(error) = world.files.remove_slot(slot) {
-            eprintln!("rackpool: removing slot {slot}: {error}");
+            warn!("rackpool", "removing slot {slot}: {error}");
         }
     }
 }

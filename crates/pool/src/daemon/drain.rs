@@ -20,6 +20,7 @@ use rackpool_core::{Error, Result};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
 use rackpool_hw::window::Window;
+use rackpool_hw::{log, warn};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -43,13 +44,11 @@ impl DrainThread {
         let bell = Arc::new(Bell::default());
         let (pool, name) = (options.own_client(CALL_MS), options.name());
         let heard = Arc::clone(&bell);
-        let thread = std::thread::Builder::new()
-            .name("rackpool-drain".into())
-            .spawn(move || {
-                Loop { bell: &heard, options: pool, name, said: Vec::new() }.run();
-                wake.notify();
-            })
-            .map_err(|error| io_error("drain thread", &error))?;
+        let thread = log::spawn("rackpool-drain", move || {
+            Loop { bell: &heard, options: pool, name, said: Vec::new() }.run();
+            wake.notify();
+        })
+        .map_err(|error| io_error("drain thread", &error))?;
         Ok(Self { bell, thread })
     }
 
@@ -111,7 +110,7 @@ impl Loop<'_> {
             return;
         }
         for line in &lines {
-            eprintln!("rackpool: rack {}: draining: {line}", self.name);
+            warn!("rackpool", "rack {}: draining: {line}", self.name);
         }
         self.said = lines;
     }

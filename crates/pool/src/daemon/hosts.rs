@@ -16,6 +16,7 @@ use rackpool_core::seam::{Nanos, PeerId};
 use rackpool_core::wire::{AgentHears, AgentSays, HostTag, WIRE_VERSION};
 use rackpool_core::{Error, Result};
 use rackpool_hw::event::Poller;
+use rackpool_hw::warn;
 use std::collections::BTreeMap;
 
 /// The agents that are connected.
@@ -140,9 +141,9 @@ impl Hosts {
     /// A connection ended.
     pub(super) fn on_closed(&mut self, peer: PeerId, clients: &mut Clients) {
         if let Some(host) = self.agents.remove(&peer) {
-            eprintln!(
-                "rackpool: the agent of host {} is gone; what its clients hold stays theirs",
-                host.name
+            warn!(
+                "rackpool",
+                "the agent of host {} is gone; what its clients hold stays theirs", host.name
             );
             clients.detach(host.tag.host);
         }

@@ -14,6 +14,7 @@ use rackpool_core::client::{Keeper, Migrate, Tended};
 use rackpool_core::constants::NS_PER_MS;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
+use rackpool_hw::{log, warn};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -39,9 +40,7 @@ impl Keepers {
             return Ok(());
         }
         let (bell, options) = (Arc::clone(&self.bell), options.clone());
-        let thread = std::thread::Builder::new()
-            .name("rackpool-keeper".into())
-            .spawn(move || run(&bell, &options, home))
+        let thread = log::spawn("rackpool-keeper", move || run(&bell, &options, home))
             .map_err(|error| io_error("thread for replicas", &error))?;
         self.threads.insert(home, thread);
         Ok(())
@@ -66,7 +65,7 @@ fn run(bell: &Bell, options: &Options, home: RackId) {
             Err(error) => error,
         };
         if !std::mem::replace(&mut is_said, true) {
-            eprintln!("rackpool: rack {}: replicas (said once): {error}", options.rack);
+            warn!("rackpool", "rack {}: replicas (said once): {error}", options.rack);
         }
         bell.pause(IDLE_MS * NS_PER_MS);
     }

@@ -38,6 +38,7 @@ use rackpool_hw::fabric::{FabricOptions, Over};
 use rackpool_hw::process::{Shutdown, raise_descriptor_limit};
 use rackpool_hw::region::{MemorySpec, SpecError};
 use rackpool_hw::secret::Secret;
+use rackpool_hw::{log, warn};
 use server::Server;
 use standby::Standby;
 use std::net::SocketAddr;
@@ -319,15 +320,13 @@ impl DaemonServer {
         let mut server = Server::open(options, belongs, Arc::clone(&stop))?;
         let (local_addr, metrics_addr) = (server.local_addr(), server.metrics_addr());
         let end = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name("rackpool-daemon".into())
-            .spawn(move || {
-                let ended = server.run(None);
-                server.close();
-                end.ended.notify();
-                ended
-            })
-            .map_err(|error| io_error("daemon thread", &error))?;
+        let thread = log::spawn("rackpool-daemon", move || {
+            let ended = server.run(None);
+            server.close();
+            end.ended.notify();
+            ended
+        })
+        .map_err(|error| io_error("daemon thread", &error))?;
         Ok(Self { standby: None, local_addr, metrics_addr, stop, thread: Some(thread) })
     }
 
@@ -370,7 +369,7 @@ impl DaemonServer {
     /// Stops, unless it has ended by itself, and waits for the end.
     pub fn stop(mut self) {
         if let Err(error) = self.join() {
-            eprintln!("rackpool: {error}");
+            warn!("rackpool", "{error}");
         }
     }
 
@@ -403,7 +402,7 @@ impl AsFd for DaemonServer {
 impl Drop for DaemonServer {
     fn drop(&mut self) {
         if let Err(error) = self.join() {
-            eprintln!("rackpool: {error}");
+            warn!("rackpool", "{error}");
         }
     }
 }

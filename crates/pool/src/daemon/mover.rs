@@ -20,6 +20,7 @@ use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::{LocalBuffer, LocalBuffers};
+use rackpool_hw::{log, warn};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -106,14 +107,12 @@ impl MoverThread {
         let bell = Arc::new(Bell::default());
         let pool = options.own_client(CALL_MS);
         let heard = Arc::clone(&bell);
-        let thread = std::thread::Builder::new()
-            .name("rackpool-mover".into())
-            .spawn(move || {
-                let (said, keepers) = (BTreeSet::new(), Keepers::default());
-                Loop { bell: &heard, options: pool, said, keepers }.run();
-                wake.notify();
-            })
-            .map_err(|error| io_error("mover thread", &error))?;
+        let thread = log::spawn("rackpool-mover", move || {
+            let (said, keepers) = (BTreeSet::new(), Keepers::default());
+            Loop { bell: &heard, options: pool, said, keepers }.run();
+            wake.notify();
+        })
+        .map_err(|error| io_error("mover thread", &error))?;
         Ok(Self { bell, thread })
     }
 
@@ -199,7 +198,7 @@ impl Loop<'_> {
     fn say(&mut self, error: &Error) {
         if self.said.insert(error.code()) {
             let rack = self.options.rack;
-            eprintln!("rackpool: rack {rack}: moving a page (said once): {error}");
+            warn!("rackpool", "rack {rack}: moving a page (said once): {error}");
         }
     }
 }

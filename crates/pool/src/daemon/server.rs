@@ -30,6 +30,7 @@ use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{Claim, RegionError, RegionFiles};
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::wait::{Pause, Waiter};
+use rackpool_hw::warn;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -116,7 +117,7 @@ impl Server {
             // master has heard of it after all, the next one is that of a host that booted again.
             match RegionFiles::remove_path(&spec) {
                 Ok(_) | Err(RegionError::Locked { .. }) => {}
-                Err(error) => eprintln!("rackpool: removing the new region: {error}"),
+                Err(error) => warn!("rackpool", "removing the new region: {error}"),
             }
         }
         opened
@@ -266,7 +267,7 @@ impl Server {
         if let Some(shutdown) = &shutdown
             && let Err(error) = self.poller.add(shutdown, TOKEN_STOP, Interest::Read)
         {
-            eprintln!("rackpool: watching for signals: {error}");
+            warn!("rackpool", "watching for signals: {error}");
         }
         let (mut sockets_at, mut tick_at, mut turn) = (0, 0, 0u32);
         let mut waiter = Waiter::new();
@@ -338,7 +339,7 @@ impl Server {
             let tick_ns = self.engine.tick_ns().unwrap_or(idle_ns);
             let ns = behind_ns.unwrap_or(idle_ns).min(tick_ns);
             if let Err(error) = self.uplinks.prepare_sleep() {
-                eprintln!("rackpool: {error}");
+                warn!("rackpool", "{error}");
             }
             self.serve_sockets(Some(Duration::from_nanos(ns)));
         }
@@ -412,9 +413,9 @@ impl Server {
                     Clients::take_releases(slot, &mut self.engine, &mut self.world);
                     self.engine.on_request(ClientId::Slot(slot), frame, &mut self.world);
                 }
-                Some(Ok(Err(error))) => eprintln!("rackpool: slot {slot}: {error}"),
+                Some(Ok(Err(error))) => warn!("rackpool", "slot {slot}: {error}"),
                 Some(Err(error)) => {
-                    eprintln!("rackpool: slot {slot}: {error}");
+                    warn!("rackpool", "slot {slot}: {error}");
                     break;
                 }
             }
@@ -449,9 +450,9 @@ impl Server {
             taken += 1;
             match popped {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => eprintln!("rackpool: slot {slot}: {error}"),
+                Ok(Err(error)) => warn!("rackpool", "slot {slot}: {error}"),
                 Err(error) => {
-                    eprintln!("rackpool: slot {slot}: {error}");
+                    warn!("rackpool", "slot {slot}: {error}");
                     break;
                 }
             }
@@ -548,7 +549,7 @@ impl Server {
         let at = (peer, clock::now_ns());
         let served = self.remotes.on_message(at, message, &self.region, engine, world, &mut acts);
         if let Err(error) = served {
-            eprintln!("rackpool: {error}");
+            warn!("rackpool", "{error}");
         }
         for act in acts {
             self.act(act);
@@ -588,7 +589,7 @@ impl Server {
                     let pushed = wire::encode(&frame, &mut self.buffer)
                         .map(|bytes| client.replies.push(bytes).is_ok());
                     if pushed != Ok(true) {
-                        eprintln!("rackpool: slot {slot} does not take its answers");
+                        warn!("rackpool", "slot {slot} does not take its answers");
                     }
                     let is_asleep = client.replies.wake_if_sleeping();
                     let agent = client.host.and_then(|tag| self.hosts.agent_of(tag));
@@ -639,7 +640,7 @@ impl Server {
     fn serve_sockets(&mut self, timeout: Option<Duration>) -> bool {
         let mut ready = std::mem::take(&mut self.readiness);
         if let Err(error) = self.poller.wait(timeout, &mut ready) {
-            eprintln!("rackpool: epoll: {error}");
+            warn!("rackpool", "epoll: {error}");
         }
         for one in &ready {
             self.on_ready(one.token);
@@ -654,7 +655,7 @@ impl Server {
         if refused != self.refused {
             if let Some(error) = &refused {
                 self.membership.on_refused(error);
-                eprintln!("rackpool: rack {}: the master says: {error}", self.region.rack);
+                warn!("rackpool", "rack {}: the master says: {error}", self.region.rack);
             }
             self.refused = refused;
         }
@@ -746,8 +747,9 @@ impl Server {
                 self.heartbeat_ns = lease_ms * 1_000_000 / 4;
             }
             if let Some(MasterAnswer::Joined { pages_lost: 1.., .. }) = self.master.welcome() {
-                eprintln!(
-                    "rackpool: rack {}: this is a new region; pages of the old one are lost",
+                warn!(
+                    "rackpool",
+                    "rack {}: this is a new region; pages of the old one are lost",
                     self.region.rack
                 );
             }
@@ -780,7 +782,7 @@ impl Server {
         if self.options.ephemeral
             && let Err(error) = self.world.into_files().remove()
         {
-            eprintln!("rackpool: removing the region: {error}");
+            warn!("rackpool", "removing the region: {error}");
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::clock;
 use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::{Error, Result};
 use rackpool_hw::region::{Claim, MemoryKind, MemorySpec, RegionError, RegionFiles};
+use rackpool_hw::{info, log, warn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -61,8 +62,9 @@ pub(super) fn region_of(
                 if !std::mem::replace(&mut said, true) {
                     let holder = holder.map_or("another".into(), |pid| pid.to_string());
                     let home = options.home()?;
-                    eprintln!(
-                        "rackpool: rack {home}: waits for process {holder}, which took it over"
+                    info!(
+                        "rackpool",
+                        "rack {home}: waits for process {holder}, which took it over"
                     );
                 }
                 std::thread::sleep(Duration::from_millis(BACK_MS));
@@ -132,9 +134,7 @@ impl Standby {
         let own = Arc::clone(own);
         let (stop, stopped) = channel();
         let watched = std::mem::take(&mut self.watched);
-        let thread = std::thread::Builder::new()
-            .name("rackpool-standby".into())
-            .spawn(move || watch(watched, &stopped, &own))
+        let thread = log::spawn("rackpool-standby", move || watch(watched, &stopped, &own))
             .map_err(|error| io_error("standby thread", &error))?;
         self.thread = Some((stop, thread));
         Ok(self)
@@ -146,7 +146,7 @@ impl Drop for Standby {
         let Some((stop, thread)) = self.thread.take() else { return };
         drop(stop);
         if thread.join().is_err() {
-            eprintln!("rackpool: the standby thread panicked");
+            warn!("rackpool", "the standby thread panicked");
         }
     }
 }
@@ -176,7 +176,7 @@ impl Watched {
         };
         if let Err(error) = looked {
             let (rack, shard) = (self.options.rack, self.options.shard);
-            eprintln!("rackpool: rack {rack}.{shard}: standing by for it: {error}");
+            warn!("rackpool", "rack {rack}.{shard}: standing by for it: {error}");
             self.not_before_ns = now + FAILED_MS * 1_000_000;
         }
     }
@@ -191,10 +191,10 @@ impl Watched {
         // Others are looked after meanwhile, too, and this can be tried again.
         options.join_timeout_ms = options.join_timeout_ms.min(LEASE_MS_DEFAULT);
         let home = options.home()?;
-        eprintln!("rackpool: rack {home}: its daemon is gone; this process takes it over");
+        info!("rackpool", "rack {home}: its daemon is gone; this process takes it over");
         match DaemonServer::open(options, Belongs::Elsewhere) {
             Ok(server) => {
-                eprintln!("rackpool: rack {home}: served here, at {}", server.local_addr());
+                info!("rackpool", "rack {home}: served here, at {}", server.local_addr());
                 self.server = Some(server);
                 Ok(())
             }
@@ -227,8 +227,9 @@ impl Watched {
             return Ok(());
         }
         let (rack, shard) = (self.options.rack, self.options.shard);
-        eprintln!(
-            "rackpool: rack {rack}.{shard}: its own daemon is back; this process lets go of it"
+        info!(
+            "rackpool",
+            "rack {rack}.{shard}: its own daemon is back; this process lets go of it"
         );
         if let Some(server) = self.server.take() {
             server.stop();
@@ -244,7 +245,7 @@ impl Watched {
             && let Err(error) = RegionFiles::remove_path(&self.spec)
             && !matches!(error, RegionError::Locked { .. })
         {
-            eprintln!("rackpool: removing the region: {error}");
+            warn!("rackpool", "removing the region: {error}");
         }
     }
 }

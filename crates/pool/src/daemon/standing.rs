@@ -8,6 +8,7 @@ use rackpool_core::member::Standing;
 use rackpool_core::seam::Nanos;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
+use rackpool_hw::{info, warn};
 
 /// See the module.
 pub(super) struct Membership {
@@ -60,7 +61,7 @@ impl Membership {
         match wake.and_then(|wake| DrainThread::start(options, wake)) {
             Ok(thread) => self.thread = Some(thread),
             // The next heartbeat's answer tries again.
-            Err(error) => eprintln!("rackpool: rack {}: {error}", options.name()),
+            Err(error) => warn!("rackpool", "rack {}: {error}", options.name()),
         }
     }
 
@@ -102,22 +103,24 @@ impl Membership {
 fn say(options: &DaemonOptions, was: Standing, is: Standing) {
     let (rack, memory) = (options.name(), &options.memory);
     match is {
-        Standing::Draining => eprintln!("rackpool: rack {rack} is being drained: its pages move"),
+        Standing::Draining => info!("rackpool", "rack {rack} is being drained: its pages move"),
         Standing::Serving if was == Standing::Draining => {
-            eprintln!("rackpool: rack {rack} is not being drained any more");
+            info!("rackpool", "rack {rack} is not being drained any more");
         }
         Standing::Serving => {}
         Standing::Left if options.ephemeral => {
-            eprintln!("rackpool: rack {rack} has left the pool: no page is in it any more");
+            info!("rackpool", "rack {rack} has left the pool: no page is in it any more");
         }
-        Standing::Left if options.shards > 1 => eprintln!(
-            "rackpool: rack {rack} has left the pool: no page is in it any more; when all shards \
+        Standing::Left if options.shards > 1 => info!(
+            "rackpool",
+            "rack {rack} has left the pool: no page is in it any more; when all shards \
              of the rack have, its memory {memory} can be removed"
         ),
-        Standing::Left => eprintln!(
-            "rackpool: rack {rack} has left the pool: no page is in it any more, and its memory \
+        Standing::Left => info!(
+            "rackpool",
+            "rack {rack} has left the pool: no page is in it any more, and its memory \
              {memory} can be removed"
         ),
-        Standing::Lost => eprintln!("rackpool: rack {rack} was declared lost: stopping"),
+        Standing::Lost => warn!("rackpool", "rack {rack} was declared lost: stopping"),
     }
 }

@@ -12,6 +12,7 @@ use rackpool_core::seam::{
 use rackpool_core::wire::{self, ProxyOutcome, RackInfo};
 use rackpool_core::{RackId, Result};
 use rackpool_hw::fabric::{Endpoint, FabricOptions, LocalBuffers};
+use rackpool_hw::warn;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
@@ -125,7 +126,7 @@ impl Uplinks for Turn<'_> {
     fn connect(&mut self, info: &RackInfo) -> Option<PeerId> {
         let links = &mut self.links;
         if let Err(error) = require_same(&links.endpoint, info) {
-            eprintln!("rackpool: {error}");
+            warn!("rackpool", "{error}");
             return None;
         }
         let addr = info.fabric_addr.parse().ok()?;
@@ -137,7 +138,7 @@ impl Uplinks for Turn<'_> {
                 Some(peer)
             }
             Err(error) => {
-                eprintln!("rackpool: connecting to rack {}: {error}", info.rack);
+                warn!("rackpool", "connecting to rack {}: {error}", info.rack);
                 links.endpoint.take(buffer);
                 None
             }

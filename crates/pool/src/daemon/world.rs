@@ -11,6 +11,7 @@ use rackpool_core::wire::{MasterCall, MetadataChecks, ReplyFrame};
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::fabric::tcp::TargetCounters;
 use rackpool_hw::region::{RegionFiles, Section};
+use rackpool_hw::warn;
 use rackpool_hw::window::Window;
 
 /// The real world of one daemon.
@@ -162,7 +163,7 @@ impl World for RegionWorld {
     fn punch_pages(&mut self, offset: u64, bytes: u64) {
         if let Err(error) = self.files.punch_pages(offset, bytes) {
             // The frame stays backed; it must still read as zero.
-            eprintln!("rackpool: punching {bytes} bytes of pages: {error}; zeroing instead");
+            warn!("rackpool", "punching {bytes} bytes of pages: {error}; zeroing instead");
             self.pages.zero(offset, bytes);
             self.pages.flush(offset, bytes);
         }
@@ -174,7 +175,7 @@ impl World for RegionWorld {
 
     fn punch_private(&mut self, offset: u64, bytes: u64) {
         if let Err(error) = self.files.punch_private(offset, bytes) {
-            eprintln!("rackpool: punching {bytes} bytes of metadata: {error}; zeroing instead");
+            warn!("rackpool", "punching {bytes} bytes of metadata: {error}; zeroing instead");
             self.private.zero(offset, bytes);
         }
     }

@@ -10,13 +10,13 @@
 use super::error::MasterError;
 use rackpool_core::master::{Loader, State, StateWrite, Table};
 use rackpool_hw::files::open_private;
+use rackpool_hw::log;
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable};
 use redb::{TableDefinition, TableError};
 use rustix::fs::OFlags;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 /// The file's name in the state directory.
@@ -48,7 +48,7 @@ impl Journal {
         if !exists.map_err(MasterError::system(format!("look for {}", path.display())))? {
             create(state_dir, &path, &directory)?;
         }
-        let opened = catch_unwind(AssertUnwindSafe(|| {
+        let opened = log::guarded(|| {
             // Refuses what is not this user's alone.
             let file = open_private(&path, OFlags::RDWR);
             drop(file.map_err(MasterError::system(format!("open {}", path.display())))?);
@@ -57,10 +57,10 @@ impl Journal {
             let database = database.map_err(|error| open_error(&path, error))?;
             let state = load(&database, &path)?;
             Ok((database, state))
-        }));
+        });
         // A damaged file can make the store stumble over its own assertions: an answer like any
         // other damage, since nothing of it is kept.
-        let (database, mut state) = opened.unwrap_or_else(|_| {
+        let (database, mut state) = opened.unwrap_or_else(|| {
             let reason = "damaged: the store gave up reading it".into();
             Err(MasterError::BadState { path: path.clone(), reason })
         })?;

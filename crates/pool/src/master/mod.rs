@@ -18,10 +18,13 @@ use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::master::{Master, MasterConfig};
 use rackpool_core::placement::Policy;
 use rackpool_hw::event::WakeEvent;
+use rackpool_hw::log::{self, Kind};
 use rackpool_hw::names;
 use rackpool_hw::process::{monotonic_ns, raise_descriptor_limit, random_u64};
 use rackpool_hw::secret::Secret;
+use rackpool_hw::{tell, warn};
 use server::{Serve, Server, connections_max};
+use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,8 +50,8 @@ pub struct MasterOptions {
     /// What readers of the counters have to send as `Authorization: Bearer`; without it only a
     /// loopback address may be.
     pub metrics_token: Option<Secret>,
-    /// Takes one line for the operator at a time.
-    pub log: fn(&str),
+    /// Takes one line for the operator at a time, and of which kind it is.
+    pub log: fn(&'static Kind, fmt::Arguments<'_>),
 }
 
 impl MasterOptions {
@@ -62,7 +65,7 @@ impl MasterOptions {
             secret: None,
             metrics: None,
             metrics_token: None,
-            log: |line| eprintln!("master: {line}"),
+            log: |kind, line| kind.say("master", line),
         }
     }
 }
@@ -102,7 +105,7 @@ impl MasterServer {
             // Acquire: pairs with the Release in master/mod.rs::end.
             Server::new(serve, &other)?.run(&other, &|| stopping.load(Ordering::Acquire))
         };
-        let thread = std::thread::Builder::new().name("rackpool-master".into()).spawn(body);
+        let thread = log::spawn("rackpool-master", body);
         let thread = thread.map_err(MasterError::system("start the master's thread"))?;
         Ok(Self { addr, metrics_addr, stop, wake, thread: Some(thread) })
     }
@@ -142,7 +145,7 @@ impl Drop for MasterServer {
         if !std::thread::panicking()
             && let Err(error) = self.end()
         {
-            eprintln!("master: {error}");
+            warn!("master", "{error}");
         }
     }
 }
@@ -171,7 +174,7 @@ fn prepare(options: &MasterOptions) -> Result<(Serve, SocketAddr, WakeEvent), Ma
     let seed = random_u64().map_err(MasterError::system("draw a seed"))?;
     let config = MasterConfig { lease_ms: options.lease_ms, policy: options.policy, seed };
     let (term, pages, racks) = (state.term(), state.pages(), state.racks().count());
-    (options.log)(&format!("term {term}: {pages} pages in {racks} racks; serving {addr}"));
+    tell!(options.log, Info, "term {term}: {pages} pages in {racks} racks; serving {addr}");
     let master = Master::new(state, config, monotonic_ns());
     let wake = WakeEvent::new().map_err(MasterError::system("make an event"))?;
     let (connections_max, log) = (connections_max(), options.log);

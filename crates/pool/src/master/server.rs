@@ -25,9 +25,12 @@ use rackpool_core::wire::{self, MasterCall, MasterReply, MasterRequest};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::handshake::{Failure, Handshake, Progress, Purpose};
 use rackpool_hw::line::{Line, Seal};
+use rackpool_hw::log::Kind;
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::secret::Secret;
+use rackpool_hw::tell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -139,7 +142,7 @@ pub(super) struct Serve {
     pub connections_max: usize,
     /// What connections have to prove, if anything.
     pub secret: Option<Secret>,
-    pub log: fn(&str),
+    pub log: fn(&'static Kind, fmt::Arguments<'_>),
     /// The counters' endpoint, if there is one.
     pub metrics: Option<Metrics>,
 }
@@ -161,7 +164,7 @@ pub(super) struct Server {
     pending: BTreeSet<u64>,
     out: Vec<(ConnId, MasterReply)>,
     swept: Nanos,
-    log: fn(&str),
+    log: fn(&'static Kind, fmt::Arguments<'_>),
     metrics: Option<Metrics>,
 }
 
@@ -239,7 +242,13 @@ impl Server {
             self.master.committed(&mut self.out);
         }
         for notice in self.master.take_notices() {
-            (self.log)(&describe(&notice));
+            let text = describe(&notice);
+            match notice {
+                Notice::RackStands { .. } => tell!(self.log, Info, "{text}"),
+                Notice::RackJoined { .. } => tell!(self.log, Info, "{text}"),
+                Notice::PagesLost { .. } => tell!(self.log, Warn, "{text}"),
+                Notice::RackDead { .. } => tell!(self.log, Warn, "{text}"),
+            }
         }
         self.send(now);
         if let Some((door, _)) = &self.metrics {
@@ -262,7 +271,7 @@ impl Server {
                 Err(error) => {
                     // Out of descriptors: the listener would stay ready, so it rests until the
                     // next sweep.
-                    (self.log)(&format!("cannot accept a connection: {error}"));
+                    tell!(self.log, Warn, "cannot accept a connection: {error}");
                     self.listening = self.poller.remove(&self.listener).is_err();
                     return;
                 }
@@ -376,7 +385,7 @@ impl Server {
                     connection.ended = true;
                     connection.broken = true;
                     self.pending.insert(token);
-                    (self.log)(&format!("closing a connection: {error}"));
+                    tell!(self.log, Warn, "closing a connection: {error}");
                     return;
                 }
             }
@@ -389,7 +398,7 @@ impl Server {
         (connection.ended, connection.broken) = (true, true);
         self.pending.insert(token);
         self.master.note_refused(Error::Denied { reason: why.to_string() });
-        (self.log)(&format!("closing a connection: {why}"));
+        tell!(self.log, Warn, "closing a connection: {why}");
     }
 
     fn serve(&mut self, now: Nanos, token: u64, request: MasterRequest) {

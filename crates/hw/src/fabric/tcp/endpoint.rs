@@ -19,6 +19,7 @@ use super::{heartbeat_ns, new_socket, require_trust, tune};
 use crate::handshake::{Handshake, Purpose};
 use crate::neighbours;
 use crate::secret::Secret;
+use crate::tell;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, FABRIC_PEERS_MAX, LEASE_MS_DEFAULT};
 use rackpool_core::seam::{
     BufId, Capabilities, Exposure, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
@@ -374,7 +375,7 @@ impl Fabric for Endpoint {
             if let Some(broken) = connection.broken {
                 if !matches!(broken, Broken::Closed | Broken::Left) {
                     let addr = connection.addr;
-                    (self.options.log)(&format!("connection {} to {addr}: {broken}", peer.0));
+                    tell!(self.options.log, Warn, "connection {} to {addr}: {broken}", peer.0);
                 }
                 connection.drain(peer, broken.cause(), events);
                 self.peers.remove(peer);

@@ -24,6 +24,7 @@ use super::{heartbeat_ns, new_socket, require_trust};
 use crate::neighbours;
 use crate::secret::Secret;
 use crate::window::Window;
+use crate::{log, tell, warn};
 use rackpool_core::constants::{
     FABRIC_PEERS_MAX, LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, SESSIONS_MAX,
 };
@@ -161,9 +162,7 @@ impl Target {
             secret: options.secret,
             log: options.log,
         };
-        let thread = std::thread::Builder::new()
-            .name("fabric-target".into())
-            .spawn(move || server.run())
+        let thread = log::spawn("fabric-target", move || server.run())
             .map_err(FabricError::io("a thread"))?;
         Ok(Self { local_addr, doors, thread: Some(thread) })
     }
@@ -232,7 +231,7 @@ impl Drop for Target {
         self.doors.notify();
         let thread = self.thread.take().expect("taken only here");
         if thread.join().is_err() {
-            eprintln!("fabric: the target's thread had panicked");
+            warn!("fabric", "the target's thread had panicked");
         }
     }
 }
@@ -395,7 +394,7 @@ impl Server {
         }
         let Some(served) = self.peers.remove(peer) else { return };
         if !matches!(broken, Broken::Closed | Broken::Left) {
-            (self.log)(&format!("closed connection {}: {broken}", peer.0));
+            tell!(self.log, Warn, "closed connection {}: {broken}", peer.0);
         }
         self.stats.refused += u64::from(matches!(broken, Broken::Handshake(_)));
         if served.is_greeted() {

@@ -25,6 +25,7 @@ use crate::fabric::shm::check_work;
 use crate::fabric::tcp::{heartbeat_ns, new_socket, require_trust, tune};
 use crate::fabric::{FabricError, FabricStats, Log, Patience, log_to_stderr, monotonic_ns};
 use crate::secret::Secret;
+use crate::tell;
 use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, LEASE_MS_DEFAULT};
 use rackpool_core::seam::{
     BufId, Capabilities, Fabric, FabricEvent, Nanos, PeerId, PostError, Sge, WorkRequest,
@@ -264,7 +265,7 @@ impl Endpoint {
         let is_told = |broken: &&Broken| !matches!(broken, Broken::Closed | Broken::Left);
         if let Some(broken) = connection.broken.as_ref().filter(is_told) {
             let addr = connection.addr;
-            (self.options.log)(&format!("connection {} to {addr}: {broken}", peer.0));
+            tell!(self.options.log, Warn, "connection {} to {addr}: {broken}", peer.0);
         }
         let Endpoint { locals, stats, device, options, .. } = self;
         connection.drain(peer, &mut context(locals, stats, device, options), events);

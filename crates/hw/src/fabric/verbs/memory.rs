@@ -139,8 +139,9 @@ impl Drop for Region {
         let code = unsafe { (self.domain.context.library.dereg_mr)(self.raw.as_ptr()) };
         // If it could still be written, the memory must not be given to anybody else.
         if code != 0 {
-            eprintln!("fabric: a registered region could not be ended ({code}); the process ends");
-            std::process::abort();
+            crate::log::abort(format_args!(
+                "a registered region could not be ended ({code}); the process ends"
+            ));
         }
     }
 }

@@ -622,8 +622,9 @@ impl Drop for QueuePair {
         // SAFETY: ours, ended once. When it returns, the device has forgotten what was posted.
         let code = unsafe { (self.domain.context.library.destroy_qp)(self.raw.as_ptr()) };
         if code != 0 {
-            eprintln!("fabric: a queue pair could not be ended ({code}); the process ends");
-            std::process::abort();
+            crate::log::abort(format_args!(
+                "a queue pair could not be ended ({code}); the process ends"
+            ));
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::fabric::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
 use crate::handshake::Failure;
 use crate::secret::Secret;
 use crate::window::Window;
+use crate::{log, tell, warn};
 use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, UNPROVEN_CONNECTIONS_MAX};
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr};
@@ -172,9 +173,7 @@ impl Target {
             secret: options.secret,
             log: options.log,
         };
-        let thread = std::thread::Builder::new()
-            .name("verbs-target".into())
-            .spawn(move || server.run())
+        let thread = log::spawn("verbs-target", move || server.run())
             .map_err(FabricError::io("a thread"))?;
         Ok(Self { local_addr, doors, thread: Some(thread) })
     }
@@ -227,7 +226,7 @@ impl Drop for Target {
         self.doors.notify();
         let thread = self.thread.take().expect("taken only here");
         if thread.join().is_err() {
-            eprintln!("fabric: the target's thread had panicked");
+            warn!("fabric", "the target's thread had panicked");
         }
     }
 }
@@ -358,7 +357,7 @@ impl Server {
     fn end(&mut self, peer: PeerId, broken: &Broken) {
         let Some(served) = self.peers.remove(peer) else { return };
         if !matches!(broken, Broken::Closed | Broken::Left) {
-            (self.log)(&format!("closed connection {}: {broken}", peer.0));
+            tell!(self.log, Warn, "closed connection {}: {broken}", peer.0);
         }
         let is_refused = matches!(broken, Broken::Handshake(Failure::Distrust(_)));
         self.stats.refused += u64::from(is_refused);
@@ -441,12 +440,12 @@ impl Server {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
-                    (self.log)(&format!("cannot accept connections for now: {error}"));
+                    tell!(self.log, Warn, "cannot accept connections for now: {error}");
                     return;
                 }
             };
             if let Err(error) = self.admit(socket, now) {
-                (self.log)(&format!("a connection was not accepted: {error}"));
+                tell!(self.log, Warn, "a connection was not accepted: {error}");
             }
         }
     }

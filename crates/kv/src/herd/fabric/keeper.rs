@@ -294,7 +294,7 @@ impl FabricKeeper {
             connections_max: door.clients + FABRIC_GUESTS_MAX,
             secret: door.secret.clone(),
             waker: Arc::new(move || waker.notify()),
-            log: Arc::new(|_| ()),
+            log: Arc::new(|_, _| ()),
             ..TargetOptions::new(door.listen, layout, pages, table, cells)
         })?;
         let stop = Arc::clone(server.stop_event());

@@ -129,7 +129,8 @@ impl Client<Far<Endpoint>> {
 
 fn connect(addr: SocketAddr, secret: Option<Secret>) -> Result<(Endpoint, PeerId)> {
     // Why a connection ends is in the error of the call that needs it.
-    let options = EndpointOptions { log: Arc::new(|_| ()), secret, ..EndpointOptions::default() };
+    let options =
+        EndpointOptions { log: Arc::new(|_, _| ()), secret, ..EndpointOptions::default() };
     let mut endpoint = Endpoint::new(options)?;
     let peer = endpoint.connect(addr, monotonic_ns())?;
     Ok((endpoint, peer))

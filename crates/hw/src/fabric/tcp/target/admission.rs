@@ -10,6 +10,7 @@ use crate::fabric::{FabricError, monotonic_ns};
 use crate::handshake::{self, Handshake, Purpose};
 use crate::line::Line;
 use crate::neighbours;
+use crate::tell;
 use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
 use rackpool_core::seam::Nanos;
 use rustix::event::epoll;
@@ -31,13 +32,13 @@ impl Server {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(error) => {
-                    (self.log)(&format!("cannot accept connections for now: {error}"));
+                    tell!(self.log, Warn, "cannot accept connections for now: {error}");
                     self.stop_listening();
                     return;
                 }
             };
             if let Err(error) = self.admit(socket, now) {
-                (self.log)(&format!("a connection was not accepted: {error}"));
+                tell!(self.log, Warn, "a connection was not accepted: {error}");
             }
         }
     }

@@ -12,6 +12,7 @@ use rackpool_hw::fabric::verbs::device::Domain;
 use rackpool_hw::fabric::verbs::memory::{Region, Rights};
 use rackpool_hw::fabric::verbs::queue::{Completions, Depths, Kind, Peer, QueuePair};
 use rackpool_hw::fabric::verbs::{Device, VerbsError};
+use rackpool_hw::log;
 use rackpool_hw::window::Window;
 use rustix::event::epoll;
 use std::collections::BTreeMap;
@@ -167,8 +168,8 @@ impl Intake {
         let stop = Arc::new(WakeEvent::new().map_err(io("waking a thread"))?);
         let fd = lock(&lane).fd().try_clone_to_owned().map_err(io("waking a thread"))?;
         let told = Arc::clone(&stop);
-        let thread = std::thread::Builder::new().name("herd-wake".into());
-        let waker = thread.spawn(move || wake(&fd, &told, &bell)).map_err(io("a thread"))?;
+        let waker = log::spawn("herd-wake", move || wake(&fd, &told, &bell));
+        let waker = waker.map_err(io("a thread"))?;
         Ok(Intake { lane, stop, waker: Some(waker) })
     }
 }
