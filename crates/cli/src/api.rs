@@ -382,7 +382,7 @@ impl Server {
     /// What becomes ready for reading when it ends by itself, if it ever does.
     pub fn end_event(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Server::Master(_) => None,
+            Server::Master(server) => Some(server.as_fd()),
             Server::Daemon(server) => Some(server.as_fd()),
         }
     }

@@ -88,6 +88,13 @@ pub const CONTROL_FDS_MAX: usize = 8;
 /// Clients that wait for a daemon to accept them: all its slots at once, and half as many for
 /// those that try again.
 pub const CONTROL_BACKLOG: i32 = (SLOTS_MAX + SLOTS_MAX / 2) as i32;
+/// Connections taken from a control socket in one turn of a poll loop.
+pub const CONTROL_ACCEPTS_MAX: usize = 64;
+/// Connections of a control socket that have not said hello; of more, the oldest of the user that
+/// has most goes.
+pub const CONTROL_PENDING_MAX: usize = 64;
+/// Pause after a control connection could not be accepted, ns.
+pub const CONTROL_REST_NS: u64 = 100_000_000;
 /// Page ids that a daemon leases from the master at once.
 pub const PAGE_ID_LEASE: u64 = 1 << 20;
 
@@ -118,6 +125,16 @@ pub const MASTER_TURN_REQUESTS_MAX: usize = 64;
 pub const MASTER_OUTPUT_BYTES_HIGH: usize = 256 << 10;
 /// How long a connection may leave its answers unread, or not say hello, ms.
 pub const MASTER_STALL_MS_MAX: u64 = 10_000;
+/// Bytes that all connections of a master together keep in its buffers; of more, the connection
+/// goes that has most.
+pub const MASTER_BUFFERS_BYTES_MAX: usize = 64 << 20;
+/// How long a connection of a master that is no daemon's has to have been silent before it gives
+/// way to a new one where there are too many, ms.
+pub const MASTER_IDLE_MS_MIN: u64 = 1_000;
+/// Bytes on the master's disk that are kept for the batch during which the disk becomes full.
+pub const MASTER_RESERVE_BYTES: u64 = 1 << 20;
+/// Pause between two looks whether there is room on the master's disk again, ms.
+pub const MASTER_ROOM_MS: u64 = 1_000;
 /// Calls that one link to the master has under way.
 pub const MASTER_CALLS_MAX: usize = 256;
 /// Bytes of calls that wait in a link for the socket: two of the longest messages.

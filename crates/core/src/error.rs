@@ -302,6 +302,13 @@ pub enum Error {
         /// Which versions these are, and the way out.
         reason: String,
     },
+    /// The disk on which the master keeps the pool's state is full. Nothing was changed, and what
+    /// is there can be read. Make room, then repeat the call.
+    #[error(
+        "the disk of the master's state is full: nothing was changed, and nothing can be until \
+         there is room on it"
+    )]
+    StorageFull,
 }
 
 impl Error {
@@ -346,6 +353,7 @@ impl Error {
             Error::Draining { .. } => "draining",
             Error::Forgotten { .. } => "forgotten",
             Error::Quota { .. } => "quota",
+            Error::StorageFull => "storage-full",
         }
     }
 

@@ -26,8 +26,9 @@ fn what_was_answered_is_there_after_a_stop_and_a_start() {
     assert_eq!(call(&mut daemon, set_root("a", 0, 77)), Ok(MasterAnswer::Root(GAddr(77))));
     let welcome = daemon.welcome().cloned();
     master.stop().unwrap();
-    let left: Vec<_> = fs::read_dir(&dir.0).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(left, [STATE_FILE], "nothing but the state is left");
+    let mut left: Vec<_> = fs::read_dir(&dir.0).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, [STATE_FILE, "master.reserve"], "nothing but the state and its reserve");
 
     let master = start(&dir);
     let mut link = link(&master);

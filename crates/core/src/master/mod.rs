@@ -160,6 +160,8 @@ pub struct Master<P: Probe = ()> {
     parked: Parked,
     proposals: Vec<Proposal>,
     proposed_pages: usize,
+    /// Whether the log takes nothing for now.
+    storage_full: bool,
     /// Answers of the applied batch, to be sent once it is stored.
     uncommitted: Option<Vec<(ConnId, MasterReply)>>,
     notices: Vec<Notice>,
@@ -196,6 +198,7 @@ impl<P: Probe> Master<P> {
             parked: Parked::default(),
             proposals: Vec::new(),
             proposed_pages: 0,
+            storage_full: false,
             uncommitted: None,
             notices: Vec::new(),
             requests: 0,
@@ -296,6 +299,11 @@ impl<P: Probe> Master<P> {
         forced
             || self.proposals.len() >= MASTER_BATCH_COMMANDS_MAX / 2
             || self.proposed_pages >= MASTER_BATCH_PAGES_MAX / 2
+    }
+
+    /// Whether the log has no room: changes are refused until it has, reads are answered.
+    pub fn set_storage_full(&mut self, is_full: bool) {
+        self.storage_full = is_full;
     }
 
     /// The commands since the last batch, in log order.
@@ -496,6 +504,9 @@ impl<P: Probe> Master<P> {
     }
 
     fn propose(&mut self, conn: ConnId, id: u64, command: Command) -> Result<()> {
+        if self.storage_full {
+            return Err(Error::StorageFull);
+        }
         let pages = self.proposed_pages + command.pages();
         let join = matches!(command, Command::JoinDaemon(_));
         let forced = !join && self.probe.rare(Rare::MasterBusy);

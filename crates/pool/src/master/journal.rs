@@ -6,8 +6,13 @@
 //! crash at any moment leaves whole batches. A new file is made beside its place and renamed
 //! into it once it is complete: an incomplete file under the final name was never ours, and
 //! nothing that is there is ever overwritten.
+//!
+//! A batch is applied before it is stored, so it must not fail for want of room: a file beside the
+//! state holds some in reserve. The batch for which the disk has no room takes the reserve's, and
+//! until there is a new reserve the master takes no change.
 
 use super::error::MasterError;
+use rackpool_core::constants::MASTER_RESERVE_BYTES;
 use rackpool_core::master::{Loader, State, StateWrite, Table};
 use rackpool_hw::files::open_private;
 use rackpool_hw::log;
@@ -15,13 +20,14 @@ use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable}
 use redb::{TableDefinition, TableError};
 use rustix::fs::OFlags;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The file's name in the state directory.
 pub const STATE_FILE: &str = "master.redb";
 const NEW_FILE: &str = "master.redb.new";
+const RESERVE_FILE: &str = "master.reserve";
 /// Memory for cached pages of the file; the state itself is in memory anyway.
 const CACHE_BYTES: usize = 32 << 20;
 
@@ -33,8 +39,11 @@ fn definition(table: Table) -> Definition {
 
 /// The open state file.
 pub(super) struct Journal {
-    database: Database,
+    /// `None` only while it is opened again.
+    database: Option<Database>,
     path: PathBuf,
+    /// Whether there is a reserve.
+    has_reserve: bool,
     /// Holds the lock for as long as it is open.
     _directory: File,
 }
@@ -64,7 +73,10 @@ impl Journal {
             let reason = "damaged: the store gave up reading it".into();
             Err(MasterError::BadState { path: path.clone(), reason })
         })?;
-        let journal = Self { database, path, _directory: directory };
+        let reserve = fs::metadata(reserve_path(&path));
+        let has_reserve = reserve.is_ok_and(|file| file.len() == MASTER_RESERVE_BYTES);
+        let database = Some(database);
+        let mut journal = Self { database, path, has_reserve, _directory: directory };
         let term = state.begin_term();
         journal.commit(&[term])?;
         Ok((journal, state))
@@ -72,12 +84,63 @@ impl Journal {
 
     /// Stores a batch as a whole; returns once it would survive a power cut. After an error the
     /// batch may be there or not: nobody may be told that it is.
-    pub(super) fn commit(&self, writes: &[StateWrite]) -> Result<(), MasterError> {
-        store(&self.database, writes).map_err(|error| MasterError::Storage {
+    pub(super) fn commit(&mut self, writes: &[StateWrite]) -> Result<(), MasterError> {
+        let stored = self.store(writes);
+        if stored.is_ok() || !self.has_reserve {
+            return stored;
+        }
+        // What was stored of it is stored again: a record is a key and its value.
+        let _ = fs::remove_file(reserve_path(&self.path));
+        self.has_reserve = false;
+        // A store that has failed once refuses everything.
+        drop(self.database.take());
+        let opened = Database::builder().set_cache_size(CACHE_BYTES).open(&self.path);
+        self.database = Some(opened.map_err(|error| open_error(&self.path, error))?);
+        self.store(writes)
+    }
+
+    fn store(&self, writes: &[StateWrite]) -> Result<(), MasterError> {
+        let database = self.database.as_ref().expect("only `commit` is without one");
+        store(database, writes).map_err(|error| MasterError::Storage {
             path: self.path.clone(),
             reason: error.to_string(),
         })
     }
+
+    /// Whether the next batch will be stored even if the disk has no room.
+    pub(super) fn has_reserve(&self) -> bool {
+        self.has_reserve
+    }
+
+    /// Takes room for a reserve, if there is none.
+    pub(super) fn make_reserve(&mut self) -> io::Result<()> {
+        if self.has_reserve {
+            return Ok(());
+        }
+        let path = reserve_path(&self.path);
+        // What is there is one that a crash left half made.
+        let _ = fs::remove_file(&path);
+        let made = File::options().write(true).create_new(true).open(&path).and_then(|mut file| {
+            let flags = rustix::fs::FallocateFlags::empty();
+            match rustix::fs::fallocate(&file, flags, 0, MASTER_RESERVE_BYTES) {
+                // A file system that gives no room beforehand gives it with the bytes.
+                Err(rustix::io::Errno::OPNOTSUPP) => {
+                    file.write_all(&vec![1; MASTER_RESERVE_BYTES as usize])?;
+                }
+                allocated => allocated?,
+            }
+            file.sync_all()
+        });
+        if made.is_err() {
+            let _ = fs::remove_file(&path);
+        }
+        self.has_reserve = made.is_ok();
+        made
+    }
+}
+
+fn reserve_path(state: &Path) -> PathBuf {
+    state.with_file_name(RESERVE_FILE)
 }
 
 /// Makes the directory if needed and locks it against a second master.

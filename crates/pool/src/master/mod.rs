@@ -26,6 +26,7 @@ use rackpool_hw::{tell, warn};
 use server::{Serve, Server, connections_max};
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,6 +88,7 @@ pub struct MasterServer {
     metrics_addr: Option<SocketAddr>,
     stop: Arc<AtomicBool>,
     wake: WakeEvent,
+    ended: WakeEvent,
     thread: Option<JoinHandle<Result<(), MasterError>>>,
 }
 
@@ -101,13 +103,18 @@ impl MasterServer {
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);
         let other = wake.try_clone().map_err(MasterError::system("make an event"))?;
+        let made = WakeEvent::new().and_then(|event| Ok((event.try_clone()?, event)));
+        let (end, ended) = made.map_err(MasterError::system("make an event"))?;
         let body = move || {
             // Acquire: pairs with the Release in master/mod.rs::end.
-            Server::new(serve, &other)?.run(&other, &|| stopping.load(Ordering::Acquire))
+            let should_stop = || stopping.load(Ordering::Acquire);
+            let served = Server::new(serve, &other).and_then(|it| it.run(&other, &should_stop));
+            end.notify();
+            served
         };
         let thread = log::spawn("rackpool-master", body);
         let thread = thread.map_err(MasterError::system("start the master's thread"))?;
-        Ok(Self { addr, metrics_addr, stop, wake, thread: Some(thread) })
+        Ok(Self { addr, metrics_addr, stop, wake, ended, thread: Some(thread) })
     }
 
     /// Where it serves.
@@ -137,6 +144,14 @@ impl MasterServer {
             Some(Ok(result)) => result,
             Some(Err(panic)) => std::panic::resume_unwind(panic),
         }
+    }
+}
+
+/// Ready for reading when it has ended by itself, because its state could not be stored;
+/// [`MasterServer::stop`] says why.
+impl AsFd for MasterServer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ended.as_fd()
     }
 }
 

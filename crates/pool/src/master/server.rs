@@ -15,8 +15,9 @@ use super::frame::{FrameReader, FrameWriter, ReadEnd};
 use super::journal::Journal;
 use crate::metrics::{Door, Endpoint, MasterSnapshot};
 use rackpool_core::constants::{
-    MASTER_CONNECTIONS_MAX, MASTER_MESSAGE_BYTES_MAX, MASTER_OUTPUT_BYTES_HIGH,
-    MASTER_STALL_MS_MAX, MASTER_TURN_REQUESTS_MAX, UNPROVEN_CONNECTIONS_MAX,
+    MASTER_BUFFERS_BYTES_MAX, MASTER_CONNECTIONS_MAX, MASTER_IDLE_MS_MIN, MASTER_MESSAGE_BYTES_MAX,
+    MASTER_OUTPUT_BYTES_HIGH, MASTER_ROOM_MS, MASTER_STALL_MS_MAX, MASTER_TURN_REQUESTS_MAX,
+    UNPROVEN_CONNECTIONS_MAX,
 };
 use rackpool_core::error::{DeathCause, Distrust, Error};
 use rackpool_core::master::{ConnId, Master, Notice};
@@ -65,8 +66,14 @@ struct Connection {
     ended: bool,
     /// Whether it broke the protocol: nothing of it is taken any more.
     broken: bool,
-    /// Since when it owes us something: a hello, or reading its answers.
+    /// Since when it owes us something: a hello, the rest of a frame, or reading its answers.
     owing_since: Option<Nanos>,
+    /// When something came of it last.
+    heard: Nanos,
+    /// Whether it is a daemon's, which the pool cannot do without.
+    is_daemon: bool,
+    /// What it has in buffers, as it was counted last.
+    buffered_bytes: usize,
 }
 
 /// How far a connection is trusted.
@@ -164,6 +171,10 @@ pub(super) struct Server {
     pending: BTreeSet<u64>,
     out: Vec<(ConnId, MasterReply)>,
     swept: Nanos,
+    /// If the state's disk is full: when to look for room again.
+    room_at: Option<Nanos>,
+    /// What all connections keep in buffers.
+    buffered_bytes: usize,
     log: fn(&'static Kind, fmt::Arguments<'_>),
     metrics: Option<Metrics>,
 }
@@ -193,6 +204,8 @@ impl Server {
             pending: BTreeSet::new(),
             out: Vec::new(),
             swept: monotonic_ns(),
+            room_at: None,
+            buffered_bytes: 0,
             log,
             metrics,
         })
@@ -205,6 +218,7 @@ impl Server {
         should_stop: &dyn Fn() -> bool,
     ) -> Result<(), MasterError> {
         let mut events = Vec::new();
+        self.look_for_room(monotonic_ns());
         while !should_stop() {
             let sleep = if self.pending.is_empty() { SWEEP_NS } else { 0 };
             let waited = self.poller.wait(Some(Duration::from_nanos(sleep)), &mut events);
@@ -240,6 +254,7 @@ impl Server {
             let writes = self.master.apply(batch);
             self.journal.commit(&writes)?;
             self.master.committed(&mut self.out);
+            self.look_for_room(now);
         }
         for notice in self.master.take_notices() {
             let text = describe(&notice);
@@ -256,9 +271,33 @@ impl Server {
         }
         if now.saturating_sub(self.swept) >= SWEEP_NS {
             self.swept = now;
+            self.look_for_room(now);
             self.sweep(now);
         }
         Ok(())
+    }
+
+    /// Takes no change while there is no reserve for it on the disk.
+    fn look_for_room(&mut self, now: Nanos) {
+        let had_room = self.room_at.is_none();
+        if had_room && self.journal.has_reserve() || self.room_at.is_some_and(|at| now < at) {
+            return;
+        }
+        match self.journal.make_reserve() {
+            Ok(()) if had_room => {}
+            Ok(()) => {
+                tell!(self.log, Info, "the state's disk has room again: changes are taken");
+                self.room_at = None;
+            }
+            Err(error) => {
+                if had_room {
+                    let what = "no change is taken until the state's disk has room";
+                    tell!(self.log, Warn, "{what}: {error}");
+                }
+                self.room_at = Some(now + MASTER_ROOM_MS * 1_000_000);
+            }
+        }
+        self.master.set_storage_full(self.room_at.is_some());
     }
 
     fn accept(&mut self, now: Nanos) {
@@ -280,6 +319,9 @@ impl Server {
     }
 
     fn admit(&mut self, stream: TcpStream, now: Nanos) {
+        if self.connections.len() >= self.connections_max {
+            self.end_idlest(now);
+        }
         let count = self.connections.len();
         let Ok(proof) = Handshake::accept(self.secret.as_ref(), Purpose::Master) else { return };
         if count >= self.connections_max + REFUSED_MAX {
@@ -305,6 +347,9 @@ impl Server {
             ended: false,
             broken: false,
             owing_since: Some(now),
+            heard: now,
+            is_daemon: false,
+            buffered_bytes: 0,
         };
         self.connections.insert(token, connection);
         if self.secret.is_some() {
@@ -320,9 +365,38 @@ impl Server {
         }
     }
 
+    /// Where there are too many, the one that has been silent for longest gives way, if that is
+    /// long enough. Its client comes again when it has something to say.
+    fn end_idlest(&mut self, now: Nanos) {
+        let idle = self.connections.iter().filter(|(_, one)| !one.is_daemon && !one.ended);
+        let idlest = idle.min_by_key(|(_, one)| one.heard).map(|(token, one)| (*token, one.heard));
+        let Some((token, heard)) = idlest else { return };
+        if now.saturating_sub(heard) >= MASTER_IDLE_MS_MIN * 1_000_000 {
+            self.take_requests(now, token);
+            self.close(token);
+        }
+    }
+
+    /// Counts what a connection has in buffers; the one that has most goes if all have too much.
+    fn count_buffers(&mut self, token: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let bytes = connection.reader.waiting().len() + connection.waiting_bytes();
+        self.buffered_bytes += bytes;
+        self.buffered_bytes -= std::mem::replace(&mut connection.buffered_bytes, bytes);
+        if self.buffered_bytes <= MASTER_BUFFERS_BYTES_MAX {
+            return;
+        }
+        let most = self.connections.iter().filter(|(_, one)| !one.is_daemon);
+        if let Some((&most, _)) = most.max_by_key(|(_, one)| one.buffered_bytes) {
+            tell!(self.log, Warn, "closing the connection that has most in buffers: too much is");
+            self.close(most);
+        }
+    }
+
     /// Moves bytes between a ready socket and its buffers.
     fn move_bytes(&mut self, now: Nanos, token: u64, event: &Readiness) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
+        connection.heard = now;
         if event.writable {
             connection.ended |= connection.writer.flush(&mut connection.line).is_err();
             if connection.greeted {
@@ -337,6 +411,7 @@ impl Server {
             }
         }
         self.pending.insert(token);
+        self.count_buffers(token);
     }
 
     /// Hands a connection's requests to the engine, as many as one turn allows; whether more wait
@@ -403,6 +478,10 @@ impl Server {
 
     fn serve(&mut self, now: Nanos, token: u64, request: MasterRequest) {
         let connection = self.connections.get_mut(&token).expect("the caller found it");
+        connection.is_daemon |= matches!(request.call, MasterCall::JoinDaemon(_));
+        if connection.greeted && connection.waiting_bytes() == 0 {
+            connection.owing_since = None;
+        }
         let distrusts = !matches!(connection.trust, Trust::Given);
         if connection.refused || distrusts {
             let limit = self.connections_max as u64;
@@ -450,7 +529,9 @@ impl Server {
                 MASTER_OUTPUT_BYTES_HIGH.. => Interest::Write,
                 _ => Interest::ReadWrite,
             };
-            if waiting == 0 && connection.greeted {
+            let is_partial =
+                !connection.reader.waiting().is_empty() && !connection.reader.has_frame();
+            if waiting == 0 && !is_partial && connection.greeted {
                 connection.owing_since = None;
             } else {
                 connection.owing_since.get_or_insert(now);
@@ -469,6 +550,8 @@ impl Server {
     fn close(&mut self, token: u64) {
         self.unproven.remove(&token);
         if let Some(connection) = self.connections.remove(&token) {
+            self.buffered_bytes -= connection.buffered_bytes;
+            self.pending.remove(&token);
             // It cannot fail: the connection was added when it was admitted.
             let _ = self.poller.remove(&connection.line);
             self.master.on_closed(ConnId(token));
