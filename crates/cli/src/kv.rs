@@ -53,8 +53,8 @@ impl From<StartError> for Failure {
 
 /// Warns if fewer clients can be connected than were asked for.
 fn check_descriptors(args: &KvArgs, limit: u64) {
-    // Three of a client in shared memory, one of a client over the fabric.
-    let herd = 3 * u64::from(args.herd.is_some()) + u64::from(args.herd_listen.is_some());
+    // One of a client each.
+    let herd = u64::from(args.herd.is_some()) + u64::from(args.herd_listen.is_some());
     let clients = herd * u64::from(herd_clients(args));
     let wanted = u64::from(args.max_connections) + clients + DESCRIPTORS_SPARE;
     if limit < wanted {

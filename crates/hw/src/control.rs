@@ -193,6 +193,23 @@ pub enum Received {
     Closed,
 }
 
+/// What [`ControlConn::drain`] found behind the notifications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// Nothing.
+    Open,
+    /// The peer closed or died.
+    Closed,
+    /// The peer said what is no notification, or closed one direction. It may be alive: drop the
+    /// connection, and see the module for what the peer holds.
+    Broken,
+}
+
+/// A message that only wakes.
+const NOTICE: [u8; 1] = [1];
+/// Messages that one call of [`ControlConn::drain`] takes.
+const NOTICES_MAX: usize = 16;
+
 /// One end of a control connection.
 #[derive(Debug)]
 pub struct ControlConn {
@@ -311,6 +328,44 @@ impl ControlConn {
     pub fn recv_timeout(&self, buf: &mut [u8], timeout: Duration) -> Result<Received> {
         self.poll_for(PollFlags::IN, timeout)?;
         self.recv(buf)
+    }
+
+    /// Wakes the peer, which waits for this connection among others. Many before the peer takes
+    /// them count as one. Never blocks, whatever the peer did to its end: an eventfd that two
+    /// processes share is one file, whose flags and count either can change.
+    pub fn notify(&self) {
+        // The only failures: a full queue, which is notified anyway, and a peer that is gone.
+        let _ = self.send(&NOTICE, &[]);
+    }
+
+    /// Takes what [`ControlConn::notify`] sent, as the waiter does before it looks for work; at
+    /// most so much in one call that others have their turn. Never blocks.
+    pub fn drain(&self) -> Drained {
+        for _ in 0..NOTICES_MAX {
+            match self.recv(&mut [0; NOTICE.len()]) {
+                Ok(Received::Message { .. }) => {}
+                Ok(Received::Nothing) => break,
+                Ok(Received::Closed) => return Drained::Closed,
+                Err(_) => return Drained::Broken,
+            }
+        }
+        Drained::Open
+    }
+
+    /// Ends it for both sides, also where copies of the descriptor stay open.
+    pub fn shutdown(&self) {
+        // Not connected any more: as is wanted.
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+    }
+
+    /// A second handle on the same end.
+    ///
+    /// # Errors
+    /// [`ControlError::Io`] if no descriptor is left.
+    pub fn try_clone(&self) -> Result<Self> {
+        let fd = self.fd.try_clone();
+        let failed = |source| ControlError::Io { operation: "dup", source };
+        Ok(Self { fd: fd.map_err(failed)? })
     }
 
     /// Whether the peer closed or died; what it sent before may still wait to be taken. Does not

@@ -1,9 +1,10 @@
-//! Sleeping and waking: [`WakeEvent`] wakes a poll loop across threads and processes,
+//! Sleeping and waking: [`WakeEvent`] wakes a poll loop from other threads of its process,
 //! [`Poller`] waits for many descriptors at once.
 //!
 //! In: descriptors with a token each. Out: which tokens are ready. A poll loop owns its
-//! `Poller`; a `WakeEvent` is shared by everybody who may wake it and its descriptor travels to
-//! other processes over a control connection.
+//! `Poller`; a `WakeEvent` is shared by all threads that may wake it. It never leaves its process:
+//! whoever has an eventfd can make it blocking, fill it, or take its count. Other processes wake by
+//! [`crate::control::ControlConn::notify`].
 //!
 //! Ordering rule: who wakes stores its work first and notifies second; who sleeps drains the
 //! event first and looks for work second. The kernel's counter orders the two, so no wake-up is
@@ -34,20 +35,10 @@ impl WakeEvent {
         Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
-    /// The event behind a descriptor that another process handed over.
-    ///
-    /// # Errors
-    /// If its mode cannot be set to non-blocking.
-    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
-        rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(Self { fd })
-    }
-
     /// Wakes the waiter, or makes its next wait return at once. Never blocks; many notifications
     /// before one drain count as one.
     pub fn notify(&self) {
-        // The only failures: a full counter, which is notified anyway, and a descriptor that a
-        // peer made something else, whose waiter is its own business.
+        // The only failure: a full counter, which is notified anyway.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 

@@ -130,7 +130,7 @@ fn a_child_plays_its_role() {
             let (message, mut fds) = recv_message(&conn);
             assert_eq!((message.as_slice(), fds.len()), (&b"event"[..], 1));
             window.store(8, 43);
-            WakeEvent::from_fd(fds.remove(0)).unwrap().notify();
+            conn.notify();
             recv_message(&conn);
         }
         "hold" => {

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(doctest, doc = include_str!("../../../README.md"))]
 
+mod acceptor;
 pub mod agent;
 mod clock;
 pub mod cluster;

@@ -6,6 +6,7 @@
 //! region and repeats what was under way; the daemon answers a repeated mutating request from its
 //! record. Source: DESIGN §2–3, Rcmp §5.2.
 
+use crate::acceptor;
 use crate::clock;
 use rackpool_core::client::{LinkLoss, RackView, Session};
 use rackpool_core::coherence;
@@ -22,7 +23,6 @@ use rackpool_core::wire::{
 use rackpool_core::{Error, PageGeometry, RackId, Result, SessionId};
 use rackpool_hw::caches;
 use rackpool_hw::control::{self, ControlConn, ControlError, Received};
-use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::{Endpoint, proxied};
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::ring::{Consumer, Producer};
@@ -58,6 +58,13 @@ pub(crate) struct JoinOptions {
     pub daemon_user: Option<u32>,
 }
 
+impl JoinOptions {
+    /// Whether a process of a user that is not trusted serves the daemon's name.
+    fn is_squatted(&self) -> bool {
+        acceptor::is_squatted(&self.control, &control::access(self.daemon_user))
+    }
+}
+
 /// The link; see the module.
 pub(crate) struct LocalLink {
     options: JoinOptions,
@@ -91,14 +98,15 @@ pub(crate) struct Door {
     slot: Window,
     slot_index: u32,
     bell: Bitmap,
-    wake: WakeEvent,
+    // Last: a client unmaps before it closes.
+    conn: ControlConn,
 }
 
 impl Door {
     /// Says that something is there for the daemon.
     fn ring(&self) {
         if self.bell.set(self.slot_index) {
-            self.wake.notify();
+            self.conn.notify();
         }
     }
 
@@ -390,6 +398,9 @@ impl LocalLink {
         loop {
             match join_once(&self.options, self.session_id, slot, deadline_ns) {
                 Ok(joined) => return self.rejoined(joined, LinkLoss::Resumed),
+                // The next daemon serves under another name then, as the master says.
+                Err(Error::Denied { .. })
+                    if clock::now_ns() < deadline_ns && self.options.is_squatted() => {}
                 Err(Error::BadRegion { .. } | Error::Denied { .. }) => {
                     return self.join_anew(deadline_ns);
                 }
@@ -401,8 +412,9 @@ impl LocalLink {
             if pause_ms == RETRY_PAUSE_MS_MAX {
                 match find() {
                     Found::At(control) if control != self.options.control => {
+                        // Another region, or the same one under another name.
                         self.options.control = control;
-                        return self.join_anew(deadline_ns);
+                        continue;
                     }
                     Found::Gone => return LinkLoss::Gone(DeathCause::Closed),
                     Found::At(_) | Found::Unknown => {}
@@ -539,8 +551,8 @@ fn open_sections(
     // The daemon's host and ours, if they are one, agree whatever other hosts see.
     let is_near = is_coherent || beside_daemon;
     let [slot_offset, bell_offset, table_offset, pages_offset] = offsets;
-    let [slot_fd, bell_fd, table_fd, pages_fd, wake_fd]: [_; 5] =
-        fds.try_into().map_err(|_| broken("a welcome without five descriptors"))?;
+    let [slot_fd, bell_fd, table_fd, pages_fd]: [_; 4] =
+        fds.try_into().map_err(|_| broken("a welcome without four descriptors"))?;
     let pages = PageGeometry::new(region.page_shift).ok_or_else(|| broken("a page size"))?;
     let layout = RegionLayout { pages, frame_count: region.frame_count };
     let map = |fd: &std::os::fd::OwnedFd, file_offset, bytes, access| {
@@ -567,12 +579,11 @@ fn open_sections(
     };
     let bell = map(&bell_fd, bell_offset, BELL_BYTES, Access::ReadWrite)?;
     let bell = Bitmap::attach(bell.with_coherence(is_near));
-    let wake = WakeEvent::from_fd(wake_fd)
-        .map_err(|error| Error::Io { what: "wake event".into(), reason: error.to_string() })?;
     let producer = Producer::attach(slot.slice(SLOT_REQUEST_RING, RING_BYTES));
     let consumer = Consumer::attach(slot.slice(SLOT_REPLY_RING, RING_BYTES));
     let cells_free = AtomicU32::new((1 << CELLS) - 2);
-    let door = Arc::new(Door { slot: slot.clone(), slot_index, bell, wake });
+    let to_wake = conn.try_clone().map_err(|error| control_error(peer, error))?;
+    let door = Arc::new(Door { slot: slot.clone(), slot_index, bell, conn: to_wake });
     let lease = Arc::new(SlotLease { slot, cells_free, conn: Mutex::new(Some(conn)) });
     Ok(Joined { view, region, slot_index, door, producer, consumer, lease })
 }

@@ -108,8 +108,8 @@ pub struct ControlHello {
     pub number: u64,
 }
 
-/// A daemon's answer to [`ControlHello`]; comes with the file descriptors of slot, bell, table,
-/// pages and the daemon's wake event, in this order.
+/// A daemon's answer to [`ControlHello`]; comes with the file descriptors of slot, bell, table
+/// and pages, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ControlReply {
     /// Joined or resumed.

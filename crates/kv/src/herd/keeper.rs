@@ -19,16 +19,17 @@ use rackpool_hw::control::{ControlConn, ControlListener, Received};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::ring::watch;
 use rackpool_hw::window::Window;
-use std::collections::BTreeMap;
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// Connections beyond the clients that may wait for their welcome.
-const GUESTS_MAX: usize = 64;
+/// Connections that have not said hello; of more, the oldest goes.
+const SILENT_MAX: usize = 64;
+/// Connections taken in one turn.
+const ACCEPTS_MAX: usize = 64;
 /// Pause after a connection could not be taken: out of descriptors, as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 const LISTENER: u64 = 0;
@@ -37,7 +38,7 @@ const FIRST_GUEST: u64 = 2;
 
 /// A connection.
 struct Guest {
-    conn: ControlConn,
+    conn: Arc<ControlConn>,
     /// Its number, once it was let in.
     client: Option<u32>,
 }
@@ -47,7 +48,7 @@ pub(super) struct Near {
     memory: Window,
     geometry: Geometry,
     server: u32,
-    event: WakeEvent,
+    conn: Arc<ControlConn>,
 }
 
 impl Seat for Near {
@@ -83,7 +84,7 @@ impl Seat for Near {
     fn wake(&self) {
         if self.memory.load(pair::SLEEPING) != 0 {
             self.memory.store(pair::SLEEPING, 0);
-            self.event.notify();
+            self.conn.notify();
         }
     }
 }
@@ -101,6 +102,8 @@ pub(super) struct Doorkeeper {
     posts: Vec<Arc<Post<Near>>>,
     tallies: Arc<Tallies>,
     guests: BTreeMap<u64, Guest>,
+    /// Those that have not said hello, the oldest first.
+    silent: BTreeSet<u64>,
     /// Numbers that no client has.
     free: Vec<u32>,
     next: u64,
@@ -132,6 +135,7 @@ impl Doorkeeper {
             posts,
             tallies: Arc::clone(server.tallies()),
             guests: BTreeMap::new(),
+            silent: BTreeSet::new(),
             free: (0..door.clients).rev().collect(),
             next: FIRST_GUEST,
         })
@@ -162,21 +166,27 @@ impl Doorkeeper {
     }
 
     fn accept(&mut self) {
-        loop {
+        for _ in 0..ACCEPTS_MAX {
             let conn = match self.listener.accept() {
                 Ok(Some(conn)) => conn,
                 Ok(None) => return,
                 Err(_) => return std::thread::sleep(ACCEPT_PAUSE),
             };
-            let is_crowded = self.guests.len() >= self.clients as usize + GUESTS_MAX;
-            if is_crowded || conn.check_peer().is_err() {
+            if conn.check_peer().is_err() {
                 self.count(What::Rejected);
                 continue;
+            }
+            if self.silent.len() >= SILENT_MAX
+                && let Some(oldest) = self.silent.pop_first()
+            {
+                self.count(What::Rejected);
+                self.part(oldest);
             }
             let token = self.next;
             self.next += 1;
             if self.poller.add(&conn, token, Interest::Read).is_ok() {
-                self.guests.insert(token, Guest { conn, client: None });
+                self.silent.insert(token);
+                self.guests.insert(token, Guest { conn: Arc::new(conn), client: None });
             }
         }
     }
@@ -188,6 +198,7 @@ impl Doorkeeper {
         match guest.conn.recv(&mut buffer) {
             Ok(Received::Nothing) => {}
             Ok(Received::Message { bytes, .. }) if guest.client.is_none() => {
+                self.silent.remove(&token);
                 if !self.greet(token, &buffer[..bytes]) {
                     self.part(token);
                 }
@@ -199,7 +210,8 @@ impl Doorkeeper {
 
     /// Answers a hello; whether the guest is a client now.
     fn greet(&mut self, token: u64, message: &[u8]) -> bool {
-        let admitted = Hello::read(message).and_then(|hello| self.admit(hello));
+        let conn = Arc::clone(&self.guests[&token].conn);
+        let admitted = Hello::read(message).and_then(|hello| self.admit(hello, &conn));
         if admitted.is_err() {
             // Before it can hear of it.
             self.count(What::Rejected);
@@ -208,7 +220,7 @@ impl Doorkeeper {
         match admitted {
             Ok(place) => {
                 guest.client = Some(place.welcome.client);
-                let fds = [place.memory.as_fd(), self.bell.as_fd(), place.event.as_fd()];
+                let fds = [place.memory.as_fd(), self.bell.as_fd()];
                 self.tallies.0[self.posts.len()].add(What::Joined, 1);
                 // A client that is gone already is heard of next.
                 let _ = guest.conn.send(place.welcome.as_bytes(), &fds);
@@ -229,31 +241,31 @@ impl Doorkeeper {
     }
 
     /// Makes a place for a client and tells the serving threads of it.
-    fn admit(&mut self, hello: Hello) -> Result<Place, Verdict> {
+    fn admit(&mut self, hello: Hello, conn: &Arc<ControlConn>) -> Result<Place, Verdict> {
         let windows = if hello.windows == 0 { self.geometry.windows } else { hello.windows };
         let geometry = Geometry { windows, ..self.geometry };
         geometry.checked().map_err(|_| Verdict::Windows)?;
         let client = *self.free.last().ok_or(Verdict::Full)?;
         let (fd, memory) = Window::shared("rackpool-kv-herd", pair::pair_bytes(&geometry))
             .map_err(|_| Verdict::NoMemory)?;
-        let event = WakeEvent::new().map_err(|_| Verdict::NoMemory)?;
-        let events: io::Result<Vec<_>> = self.posts.iter().map(|_| event.try_clone()).collect();
-        let events = events.map_err(|_| Verdict::NoMemory)?;
         self.free.pop();
-        for ((server, post), event) in (0..).zip(&self.posts).zip(events) {
-            let seat = Near { memory: memory.clone(), geometry, server, event };
+        for (server, post) in (0..).zip(&self.posts) {
+            let (memory, conn) = (memory.clone(), Arc::clone(conn));
+            let seat = Near { memory, geometry, server, conn };
             post.send(Letter::Enter { client, seat });
         }
         let mut welcome = Welcome::new(Verdict::Welcome, geometry, self.clients);
         (welcome.client, welcome.seed) = (client, self.seed);
-        Ok(Place { welcome, memory: fd, event })
+        Ok(Place { welcome, memory: fd })
     }
 
     /// A guest is gone, or has to go.
     fn part(&mut self, token: u64) {
         let Some(guest) = self.guests.remove(&token) else { return };
-        // Its socket is about to be closed in any case.
-        let _ = self.poller.remove(&guest.conn);
+        self.silent.remove(&token);
+        // Its socket is about to be closed in any case, when the last thread has dropped it.
+        let _ = self.poller.remove(&*guest.conn);
+        guest.conn.shutdown();
         if let Some(client) = guest.client {
             self.count(What::Left);
             for post in &self.posts {
@@ -269,5 +281,4 @@ impl Doorkeeper {
 struct Place {
     welcome: Welcome,
     memory: OwnedFd,
-    event: WakeEvent,
 }

@@ -11,8 +11,8 @@ use super::pair;
 use super::slot;
 use super::welcome::{FDS, Hello, Welcome};
 use rackpool_core::seam::Mem;
-use rackpool_hw::control::{ControlConn, Received};
-use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_hw::control::{ControlConn, Drained, Received};
+use rackpool_hw::event::{Interest, Poller, Readiness};
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::ring::watch;
@@ -21,8 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-const EVENT: u64 = 0;
-const CONN: u64 = 1;
+const CONN: u64 = 0;
 
 /// Memory shared with the server.
 pub struct Near {
@@ -33,7 +32,6 @@ pub struct Near {
     bells: Vec<Bitmap>,
     number: u32,
     poller: Poller,
-    event: WakeEvent,
     conn: ControlConn,
 }
 
@@ -46,7 +44,7 @@ impl Near {
         let mut buffer = [0; 256];
         let (bytes, fds) = await_welcome(&conn, &mut buffer)?;
         let (welcome, geometry) = Welcome::read(&buffer[..bytes], windows)?;
-        let Ok::<[_; FDS], _>([memory, bell, event]) = fds.try_into() else {
+        let Ok::<[_; FDS], _>([memory, bell]) = fds.try_into() else {
             return Err(Error::Corrupt { what: "its descriptors" });
         };
         let map = |fd: &OwnedFd, bytes| {
@@ -56,9 +54,7 @@ impl Near {
         };
         let memory = map(&memory, pair::pair_bytes(&geometry))?;
         let bell = map(&bell, pair::bell_bytes(geometry.servers, welcome.clients))?;
-        let event = WakeEvent::from_fd(event).map_err(io_error("the server's event"))?;
         let poller = Poller::new().map_err(io_error("waiting"))?;
-        poller.add(&event, EVENT, Interest::Read).map_err(io_error("waiting"))?;
         poller.add(&conn, CONN, Interest::Read).map_err(io_error("waiting"))?;
         let servers = 0..geometry.servers;
         let near = Near {
@@ -68,7 +64,6 @@ impl Near {
             memory,
             number: welcome.client,
             poller,
-            event,
             conn,
         };
         Ok((near, geometry, welcome.seed))
@@ -133,9 +128,7 @@ impl Link for Near {
             waited.map_err(io_error("waiting"))?;
         }
         self.memory.store(pair::SLEEPING, 0);
-        self.event.drain();
-        let has_ended = events.iter().any(|event| event.token == CONN);
-        if has_ended && !is_ready(self) {
+        if self.conn.drain() != Drained::Open && !is_ready(self) {
             return Err(Error::Gone);
         }
         Ok(())

@@ -1,18 +1,18 @@
 //! How a client gets its memory: one message each way over the control socket. The client says
 //! which version it speaks and how many windows it wants; the server answers with the sizes, the
-//! client's number and three descriptors (the client's memory, the bell, the event that wakes the
-//! client), or with the reason why not. Afterwards the socket says nothing; its end is the end.
+//! client's number and two descriptors (the client's memory, the bell), or with the reason why not.
+//! Afterwards the server's messages only wake the client; the socket's end is the end.
 
 use super::error::{Error, Result};
 use super::geometry::{CLIENTS_MAX, Geometry};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of slots, memory and greetings together.
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 /// Says that this is a greeting of the fast path.
 const MAGIC: u64 = u64::from_le_bytes(*b"rpherd\0\0");
 /// Descriptors of a welcome.
-pub(super) const FDS: usize = 3;
+pub(super) const FDS: usize = 2;
 
 /// The client's message.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -5,15 +5,16 @@
 //! kernel does the same for the dead; but a client that has taken a slot up again has the memory
 //! from before, so for it only the end of its process counts.
 
+use crate::acceptor;
 use crate::daemon::io_error;
 use rackpool_core::access::AccessList;
-use rackpool_core::constants::MESSAGE_BYTES_MAX;
+use rackpool_core::constants::{CONTROL_PENDING_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::layout::{RING_BYTES, SLOT_BYTES, SLOT_REPLY_RING, SlotWord};
 use rackpool_core::seam::{Mem, Nanos};
 use rackpool_core::wire::{self, AgentSays, ControlHello, ControlReply, HostProcess};
 use rackpool_core::{Error, Result, SessionId};
-use rackpool_hw::control::{ControlConn, Received};
-use rackpool_hw::event::{Interest, Poller, WakeEvent};
+use rackpool_hw::control::{ControlConn, Drained, Received};
+use rackpool_hw::event::{Interest, Poller};
 use rackpool_hw::process::{ProcessHandle, ProcessId};
 use rackpool_hw::region::ClientSections;
 use rackpool_hw::ring;
@@ -27,14 +28,13 @@ pub(super) const TOKEN_PENDING: u64 = 1 << 16;
 pub(super) const TOKEN_SLOT: u64 = 2 << 16;
 pub(super) const TOKEN_PROCESS: u64 = 3 << 16;
 
-/// Connections without a slot; more wait in the listener's backlog.
-const PENDING_MAX: usize = 64;
 /// How long a connection may take until it has one, ns: longer than clients wait for the daemon.
 const PENDING_NS: u64 = 60_000_000_000;
 
 /// A connection without a slot.
 struct Pending {
     conn: ControlConn,
+    user: u32,
     until: Nanos,
     /// What it said, and whose it is.
     hello: Option<(ControlHello, ProcessId)>,
@@ -73,15 +73,18 @@ impl Clients {
         Self { pending, slots, next: 0, buffer, access, sections }
     }
 
-    /// Takes a new connection in; it has to say hello.
-    pub(super) fn accept(&mut self, conn: ControlConn, now: Nanos, poller: &Poller) {
-        if self.pending.len() >= PENDING_MAX {
-            return;
+    /// Takes a new connection of a user in; it has to say hello.
+    pub(super) fn accept(&mut self, (conn, user): (ControlConn, u32), now: Nanos, poller: &Poller) {
+        let waiting = self.pending.iter().map(|(number, one)| (*number, one.user));
+        if let Some(number) = acceptor::crowded_out(waiting, user) {
+            let (what, limit) = ("the agent's new connections".into(), CONTROL_PENDING_MAX as u64);
+            self.drop_pending(number, Some(Error::Busy { what, limit }), poller);
         }
         self.next = (self.next + 1) % TOKEN_PENDING;
         if poller.add(&conn, TOKEN_PENDING + self.next, Interest::Read).is_ok() {
             let until = now + PENDING_NS;
-            self.pending.insert(self.next, Pending { conn, until, hello: None, is_told: false });
+            let pending = Pending { conn, user, until, hello: None, is_told: false };
+            self.pending.insert(self.next, pending);
         }
     }
 
@@ -106,8 +109,7 @@ impl Clients {
         let Some(pending) = self.pending.remove(&number) else { return };
         let _ = poller.remove(&pending.conn);
         if let Some(error) = why {
-            // A client that is gone does not hear why it was refused.
-            let _ = pending.conn.send(&wire::encode_vec(&ControlReply::Refused(error)), &[]);
+            acceptor::refuse(&pending.conn, error);
         }
     }
 
@@ -137,7 +139,7 @@ impl Clients {
         &mut self,
         number: u64,
         reply: ControlReply,
-        (wake, poller): (&WakeEvent, &Poller),
+        poller: &Poller,
     ) -> Option<AgentSays> {
         let pending = self.pending.remove(&number);
         let said = pending.and_then(|pending| {
@@ -160,8 +162,7 @@ impl Clients {
         let (session, is_resumed) = (hello.session, hello.resume_slot.is_some());
         let access = if hello.read_only { Access::ReadOnly } else { Access::ReadWrite };
         let sent = self.sections.client_fds(slot, access).map_err(Error::from).and_then(|fds| {
-            let fds =
-                [fds[0].as_fd(), fds[1].as_fd(), fds[2].as_fd(), fds[3].as_fd(), wake.as_fd()];
+            let fds = [fds[0].as_fd(), fds[1].as_fd(), fds[2].as_fd(), fds[3].as_fd()];
             conn.send(&wire::encode_vec(&reply), &fds).map_err(|e| io_error("welcome", &e))
         });
         let watched = poller.add(&conn, TOKEN_SLOT + u64::from(slot), Interest::Read);
@@ -178,12 +179,17 @@ impl Clients {
         is_lost.then(|| self.on_conn_lost(slot, poller)).flatten()
     }
 
-    /// Something happened on a slot's connection: only its end is expected.
+    /// Something happened on a slot's connection: its client wakes the daemon, or it ended.
     pub(super) fn on_slot(&mut self, slot: u32, poller: &Poller) -> Option<AgentSays> {
         let conn = self.slots.get(&slot)?.conn.as_ref()?;
-        match conn.recv(&mut self.buffer) {
-            Ok(Received::Closed) => self.on_conn_lost(slot, poller),
-            _ => None,
+        match conn.drain() {
+            Drained::Open => Some(AgentSays::Ring),
+            Drained::Closed => self.on_conn_lost(slot, poller),
+            Drained::Broken => {
+                // It may live, and have the memory mapped.
+                self.slots.get_mut(&slot)?.is_resumed = true;
+                self.on_conn_lost(slot, poller)
+            }
         }
     }
 

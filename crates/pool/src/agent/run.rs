@@ -3,6 +3,7 @@
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT};
 use super::line::Line;
 use super::{AgentOptions, Stop, control_on, rack_info};
+use crate::acceptor::Acceptor;
 use crate::clock;
 use crate::daemon::io_error;
 use crate::link::MasterLink;
@@ -11,7 +12,7 @@ use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{AgentHears, AgentSays, RackInfo, WIRE_VERSION};
 use rackpool_core::{Error, Result};
 use rackpool_hw::control::{self, ControlListener};
-use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
+use rackpool_hw::event::{Interest, Poller, Readiness};
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{ClientSections, MemorySpec, SpecError};
 use rackpool_hw::warn;
@@ -19,7 +20,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const TOKEN_LISTENER: u64 = 1;
-const TOKEN_WAKE: u64 = 2;
 const TOKEN_STOP: u64 = 3;
 const TOKEN_LINE: u64 = 4;
 
@@ -41,10 +41,7 @@ pub(super) struct Agent {
     sections: ClientSections,
     master: MasterLink,
     line: Option<Line>,
-    control: String,
-    listener: ControlListener,
-    /// Clients ring here when the daemon sleeps.
-    wake: WakeEvent,
+    acceptor: Acceptor,
     poller: Poller,
     clients: Clients,
     /// Why the daemon was lost last.
@@ -75,12 +72,11 @@ impl Agent {
         let listener = ControlListener::bind(&control).map_err(|error| Error::Denied {
             reason: format!("{error}: is an agent of rack {} running here?", info.rack),
         })?;
+        let acceptor = Acceptor::new(listener, control, TOKEN_LISTENER, access.clone());
         let poller = Poller::new().map_err(|e| io_error("epoll", &e))?;
-        let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
         let watched = poller
-            .add(&listener, TOKEN_LISTENER, Interest::Read)
-            .and_then(|()| poller.add(&wake, TOKEN_WAKE, Interest::Read))
-            .and_then(|()| poller.add(&stop.wake, TOKEN_STOP, Interest::Read));
+            .add(&stop.wake, TOKEN_STOP, Interest::Read)
+            .and_then(|()| acceptor.watch(&poller));
         watched.map_err(|e| io_error("epoll", &e))?;
         let mut agent = Self {
             options,
@@ -90,9 +86,7 @@ impl Agent {
             sections,
             master,
             line: None,
-            control,
-            listener,
-            wake,
+            acceptor,
             poller,
             said: String::new(),
             beat_at: 0,
@@ -102,7 +96,7 @@ impl Agent {
     }
 
     pub(super) fn control(&self) -> &str {
-        &self.control
+        self.acceptor.name()
     }
 
     /// Connects to the daemon and says who this is.
@@ -154,7 +148,9 @@ impl Agent {
                     self.say(&says);
                 }
             }
-            self.clients.expire(clock::now_ns(), &self.poller);
+            let now = clock::now_ns();
+            self.clients.expire(now, &self.poller);
+            self.acceptor.tick(now, &self.poller);
         }
     }
 
@@ -177,8 +173,7 @@ impl Agent {
             for heard in line.poll()? {
                 match heard {
                     AgentHears::Joined { number, reply } => {
-                        let with = (&self.wake, &self.poller);
-                        if let Some(says) = self.clients.joined(number, reply, with) {
+                        if let Some(says) = self.clients.joined(number, reply, &self.poller) {
                             line.say(&says)?;
                         }
                     }
@@ -202,14 +197,14 @@ impl Agent {
             return Ok(());
         }
         let control = control_on(&info, &self.boot);
-        if control != self.control {
+        if control != self.acceptor.name() {
             // The region was made anew: clients ask for another name.
             let listener = ControlListener::bind(&control)
                 .map_err(|error| Error::Denied { reason: error.to_string() })?;
-            let added = self.poller.add(&listener, TOKEN_LISTENER, Interest::Read);
-            added.map_err(|e| io_error("epoll", &e))?;
-            let _ = self.poller.remove(&self.listener);
-            (self.listener, self.control) = (listener, control);
+            let access = self.acceptor.access().clone();
+            // The earlier one leaves the poller with its descriptor.
+            self.acceptor = Acceptor::new(listener, control, TOKEN_LISTENER, access);
+            self.acceptor.watch(&self.poller).map_err(|e| io_error("epoll", &e))?;
         }
         self.connect(&info, deadline_ns)
     }
@@ -239,14 +234,11 @@ impl Agent {
     fn on_ready(&mut self, ready: &Readiness) -> Option<AgentSays> {
         match ready.token {
             TOKEN_LISTENER => {
-                while let Ok(Some(conn)) = self.listener.accept() {
-                    self.clients.accept(conn, clock::now_ns(), &self.poller);
+                let now = clock::now_ns();
+                for (conn, user) in self.acceptor.accept(now, &self.poller) {
+                    self.clients.accept((conn, user), now, &self.poller);
                 }
                 None
-            }
-            TOKEN_WAKE => {
-                self.wake.drain();
-                Some(AgentSays::Ring)
             }
             TOKEN_STOP | TOKEN_LINE => None,
             token @ TOKEN_PENDING..TOKEN_SLOT => {

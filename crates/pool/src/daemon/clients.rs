@@ -6,9 +6,10 @@
 
 use super::io_error;
 use super::world::RegionWorld;
+use crate::acceptor;
 use rackpool_core::access::AccessList;
 use rackpool_core::coherence;
-use rackpool_core::constants::{LOCK_RELEASES, MESSAGE_BYTES_MAX, SLOTS_MAX};
+use rackpool_core::constants::{CONTROL_PENDING_MAX, LOCK_RELEASES, MESSAGE_BYTES_MAX, SLOTS_MAX};
 use rackpool_core::daemon::{Daemon, SessionInfo, World};
 use rackpool_core::layout::{
     RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING,
@@ -19,8 +20,8 @@ use rackpool_core::wire::{
     self, ControlHello, ControlReply, HostProcess, HostTag, RegionInfo, WIRE_VERSION,
 };
 use rackpool_core::{Error, Result, SessionId};
-use rackpool_hw::control::{ControlConn, Received};
-use rackpool_hw::event::{Interest, Poller, WakeEvent};
+use rackpool_hw::control::{ControlConn, Drained, Received};
+use rackpool_hw::event::{Interest, Poller};
 use rackpool_hw::process::{ProcessHandle, ProcessId};
 use rackpool_hw::region::Section;
 use rackpool_hw::ring::{self, Consumer, Producer};
@@ -34,8 +35,6 @@ pub(super) const TOKEN_PENDING: u64 = 1 << 16;
 pub(super) const TOKEN_SLOT: u64 = 2 << 16;
 pub(super) const TOKEN_PROCESS: u64 = 3 << 16;
 
-/// Connections that have not said hello yet; more wait in the listener's backlog.
-const PENDING_MAX: usize = 64;
 /// How long a connection may take to say hello, ns.
 const HELLO_NS: u64 = 5_000_000_000;
 
@@ -58,13 +57,20 @@ pub(super) struct Client {
     is_attached: bool,
 }
 
+/// A connection that has not said hello yet.
+struct Pending {
+    conn: ControlConn,
+    user: u32,
+    until: Nanos,
+}
+
 /// All local clients.
 pub(super) struct Clients {
     pub slots: Vec<Option<Client>>,
     /// Slots whose rings were made anew, or whose client is gone for good (`true`), for whoever
     /// works for them elsewhere.
     pub ended: Vec<(u32, bool)>,
-    pending: BTreeMap<u64, (ControlConn, Nanos)>,
+    pending: BTreeMap<u64, Pending>,
     next_pending: u64,
     buffer: Vec<u8>,
     /// Whose processes are let in.
@@ -122,15 +128,20 @@ impl Clients {
         Ok(())
     }
 
-    /// Takes a new connection in; it has to say hello.
-    pub(super) fn accept(&mut self, conn: ControlConn, now: Nanos, poller: &Poller) {
-        if self.pending.len() >= PENDING_MAX {
-            return;
+    /// Takes a new connection of a user in; it has to say hello.
+    pub(super) fn accept(&mut self, (conn, user): (ControlConn, u32), now: Nanos, poller: &Poller) {
+        let waiting = self.pending.iter().map(|(token, one)| (*token, one.user));
+        if let Some(token) = acceptor::crowded_out(waiting, user)
+            && let Some(old) = self.pending.remove(&token)
+        {
+            let _ = poller.remove(&old.conn);
+            let (what, limit) = ("the daemon's new connections".into(), CONTROL_PENDING_MAX as u64);
+            acceptor::refuse(&old.conn, Error::Busy { what, limit });
         }
         self.next_pending = (self.next_pending + 1) % TOKEN_PENDING;
         let token = TOKEN_PENDING + self.next_pending;
         if poller.add(&conn, token, Interest::Read).is_ok() {
-            self.pending.insert(token, (conn, now + HELLO_NS));
+            self.pending.insert(token, Pending { conn, user, until: now + HELLO_NS });
         }
     }
 
@@ -184,10 +195,10 @@ impl Clients {
 
     /// Closes connections that did not say hello in time.
     pub(super) fn expire(&mut self, now: Nanos, poller: &Poller) {
-        self.pending.retain(|_, (conn, deadline)| {
-            let keep = *deadline > now;
+        self.pending.retain(|_, pending| {
+            let keep = pending.until > now;
             if !keep {
-                let _ = poller.remove(&*conn);
+                let _ = poller.remove(&pending.conn);
             }
             keep
         });
@@ -202,8 +213,8 @@ impl Clients {
         poller: &Poller,
         context: &Welcome<'_>,
     ) {
-        let Some((conn, _)) = self.pending.get(&token) else { return };
-        let hello = match conn.recv(&mut self.buffer) {
+        let Some(pending) = self.pending.get(&token) else { return };
+        let hello = match pending.conn.recv(&mut self.buffer) {
             Ok(Received::Nothing) => return,
             Ok(Received::Message { bytes, .. }) => {
                 wire::decode::<ControlHello>(&self.buffer[..bytes], "client")
@@ -214,24 +225,21 @@ impl Clients {
             }),
             Err(error) => Err(io_error("control connection", &error)),
         };
-        let (conn, _) = self.pending.remove(&token).expect("looked up above");
+        let Pending { conn, .. } = self.pending.remove(&token).expect("looked up above");
         let _ = poller.remove(&conn);
         let resume_slot = hello.as_ref().ok().and_then(|hello| hello.resume_slot);
         let result = hello.and_then(|hello| {
             let who = |access: &AccessList| local_process(&conn, access);
             self.admit(who, &hello, engine, world)
         });
-        let sent = match result {
+        match result {
             Ok(slot) => {
                 let sent = self.welcome(&conn, slot, world, context);
                 let resumed = resume_slot.is_some();
                 self.attach_conn(conn, (slot.0, resumed), sent, engine, world, poller);
-                return;
             }
-            Err(error) => conn.send(&wire::encode_vec(&ControlReply::Refused(error)), &[]),
-        };
-        // A client that is gone does not hear why it was refused.
-        drop(sent);
+            Err(error) => acceptor::refuse(&conn, error),
+        }
     }
 
     /// Finds or makes the slot of a client that says hello; `who` is asked for a new one.
@@ -291,7 +299,6 @@ impl Clients {
         let table_fd = open(Section::Table, Access::ReadOnly)?;
         let pages_fd = open(Section::Pages, pages)?;
         let fds = [&slot_fd, &bell_fd, &table_fd, &pages_fd].map(|fd| fd.as_fd());
-        let fds = [fds[0], fds[1], fds[2], fds[3], context.wake.as_fd()];
         conn.send(&wire::encode_vec(&reply), &fds).map_err(|e| io_error("welcome", &e))
     }
 
@@ -410,11 +417,11 @@ impl Clients {
         (client.conn, client.resumed) = (Some(conn), resumed);
         self.slots[slot as usize] = Some(client);
         if sent.is_err() || watched.is_err() {
-            self.on_conn_lost(slot, engine, world, poller);
+            self.on_conn_lost((slot, resumed), engine, world, poller);
         }
     }
 
-    /// Something happened on a slot's control connection: only its end is expected.
+    /// Something happened on a slot's control connection: its client woke the loop, or it ended.
     pub(super) fn on_slot(
         &mut self,
         slot: u32,
@@ -426,22 +433,26 @@ impl Clients {
         else {
             return;
         };
-        if let Ok(Received::Closed) = conn.recv(&mut self.buffer) {
-            self.on_conn_lost(slot, engine, world, poller);
+        let resumed = self.slots[slot as usize].as_ref().is_some_and(|client| client.resumed);
+        match conn.drain() {
+            Drained::Open => {}
+            Drained::Closed => self.on_conn_lost((slot, resumed), engine, world, poller),
+            // It may live, and have the memory mapped.
+            Drained::Broken => self.on_conn_lost((slot, true), engine, world, poller),
         }
     }
 
     /// A slot's connection is over, and so is its client; but one that gave up taking its slot up
-    /// again still has the memory mapped, and the slot is kept until it comes back or ends.
+    /// again, or broke the protocol, may still have the memory mapped, and the slot is kept until it
+    /// comes back or ends.
     fn on_conn_lost(
         &mut self,
-        slot: u32,
+        (slot, may_live): (u32, bool),
         engine: &mut Daemon,
         world: &mut RegionWorld,
         poller: &Poller,
     ) {
-        let resumed = self.slots[slot as usize].as_ref().is_some_and(|client| client.resumed);
-        if resumed && world.slot_word(slot, SlotWord::Left) == Some(0) {
+        if may_live && world.slot_word(slot, SlotWord::Left) == Some(0) {
             let info = engine.sessions().find(|info| info.record == slot);
             let process = info.and_then(|info| ProcessHandle::open_exact(process_id(&info)).ok());
             let window = world.slot(slot).map(rings);
@@ -514,7 +525,6 @@ fn settle(slot: u32, engine: &Daemon, world: &RegionWorld) {
 /// What every welcome carries.
 pub(super) struct Welcome<'a> {
     pub region: &'a RegionInfo,
-    pub wake: &'a WakeEvent,
 }
 
 /// Slots of clients of a host, whose, of which boot and process.
@@ -594,8 +604,7 @@ impl Client {
             && let Some(conn) = &self.conn
         {
             self.slot.store(SlotWord::FabricSleeping as u64, 0);
-            // A connection that takes nothing more can be read already.
-            let _ = conn.send(&[1], &[]);
+            conn.notify();
         }
         true
     }

@@ -11,6 +11,7 @@ use super::standing::Membership;
 use super::uplinks::{FabricUplinks, Turn};
 use super::world::RegionWorld;
 use super::{Belongs, DaemonOptions, Ended, Stop, control_name, io_error, standby};
+use crate::acceptor::Acceptor;
 use crate::clock;
 use crate::link::MasterLink;
 use crate::metrics::{self, DaemonSnapshot, Door, Endpoint};
@@ -23,7 +24,7 @@ use rackpool_core::wire::{
     RemoteReply, RequestFrame, Routed,
 };
 use rackpool_core::{Error, RackId, Result};
-use rackpool_hw::control::{self, ControlListener};
+use rackpool_hw::control;
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::fabric::{FabricOptions, Target, tcp};
 use rackpool_hw::process::Shutdown;
@@ -59,7 +60,7 @@ pub(super) struct Server {
     /// What is served under addresses and names goes before the region's lock, which `world` has:
     /// whoever gets the lock next takes them.
     target: Target,
-    listener: ControlListener,
+    acceptor: Acceptor,
     world: RegionWorld,
     clients: Clients,
     hosts: Hosts,
@@ -145,15 +146,15 @@ impl Server {
         let target = start_target(&options, &fabric, layout, &mut world, &wake)?;
         let region = region_info(&engine, &options, world.files.coherence());
         let control = control_name(rack, engine.region_id());
-        let listener =
-            ControlListener::bind(&control).map_err(|e| io_error("control socket", &e))?;
+        let access = control::access(options.allowed_users.iter().copied());
+        let acceptor = Acceptor::bind(&control, TOKEN_LISTENER, access)?;
+        let control = acceptor.name().to_owned();
         let rack_info = rack_info(&engine, &options, control, target.local_addr())?;
         let remotes = Remotes::new(options.session_grace_ms);
         let membership = Membership::new(options.left_grace_ms);
         let mut master = MasterLink::new(options.master.clone());
         master.set_secret(options.secret.clone());
         master.set_join(MasterCall::JoinDaemon(rack_info));
-        let access = control::access(options.allowed_users.iter().copied());
         let queued = (options.rings == Rings::Single).then(VecDeque::new);
         let mut server = Self {
             master,
@@ -164,13 +165,13 @@ impl Server {
             stop,
             engine,
             world,
-            clients: Clients::new(access),
+            clients: Clients::new(acceptor.access().clone()),
             hosts: Hosts::default(),
             remotes,
             proxy: Proxy::new(crate::local::new_session()?),
             queued,
             target,
-            listener,
+            acceptor,
             wake,
             joined: false,
             heartbeat_at: 0,
@@ -226,7 +227,7 @@ impl Server {
 
     fn watch(&mut self) -> Result<()> {
         let add = |result: std::io::Result<()>| result.map_err(|e| io_error("epoll", &e));
-        add(self.poller.add(&self.listener, TOKEN_LISTENER, Interest::Read))?;
+        add(self.acceptor.watch(&self.poller))?;
         add(self.poller.add(&self.wake, TOKEN_WAKE, Interest::Read))?;
         let master = self.master.fd().map_err(|e| io_error("epoll", &e))?;
         add(self.poller.add(master, TOKEN_MASTER, Interest::Read))?;
@@ -532,7 +533,7 @@ impl Server {
     fn on_agent(&mut self, peer: PeerId, says: AgentSays) {
         let Self { clients, engine, world, poller, .. } = self;
         let mut rack = Rack { clients, engine, world, poller };
-        let welcome = Welcome { region: &self.region, wake: &self.wake };
+        let welcome = Welcome { region: &self.region };
         let from = (peer, clock::now_ns());
         let (answer, replaced) = self.hosts.hear(from, says, &mut rack, &welcome);
         replaced.into_iter().for_each(|old| self.target.close(old));
@@ -666,8 +667,9 @@ impl Server {
         let (engine, world, poller) = (&mut self.engine, &mut self.world, &self.poller);
         match token {
             TOKEN_LISTENER => {
-                while let Ok(Some(conn)) = self.listener.accept() {
-                    self.clients.accept(conn, clock::now_ns(), poller);
+                let now = clock::now_ns();
+                for (conn, user) in self.acceptor.accept(now, poller) {
+                    self.clients.accept((conn, user), now, poller);
                 }
             }
             TOKEN_WAKE => {
@@ -675,7 +677,7 @@ impl Server {
             }
             TOKEN_MASTER | TOKEN_STOP | TOKEN_UPLINKS => {}
             TOKEN_PENDING..TOKEN_SLOT => {
-                let welcome = Welcome { region: &self.region, wake: &self.wake };
+                let welcome = Welcome { region: &self.region };
                 self.clients.on_pending(token, engine, world, poller, &welcome);
             }
             TOKEN_SLOT..TOKEN_PROCESS => {
@@ -703,6 +705,7 @@ impl Server {
             mover.ring();
         }
         self.clients.expire(now, &self.poller);
+        self.acceptor.tick(now, &self.poller);
         for act in self.remotes.expire(now, &mut self.engine, &mut self.world) {
             self.act(act);
         }
@@ -778,7 +781,7 @@ impl Server {
 
     /// The end: clients see their sockets close. The region stays unless it is ephemeral.
     pub(super) fn close(self) {
-        drop((self.target, self.listener));
+        drop((self.target, self.acceptor));
         if self.options.ephemeral
             && let Err(error) = self.world.into_files().remove()
         {

@@ -145,6 +145,8 @@ pub(super) struct Served {
     /// When something last moved.
     pub(super) moved_at: Nanos,
     pub(super) since: Nanos,
+    /// Whether it has asked for more than a sign of life.
+    pub(super) has_asked: bool,
     /// Among those that are looked at without the system's help.
     pub(super) is_active: bool,
     /// What the system is asked to report of it: data, room.
@@ -168,6 +170,7 @@ impl Served {
             peer: PeerId(0),
             moved_at: now,
             since: now,
+            has_asked: false,
             is_active: false,
             asks: (true, false),
             has_mail: false,
@@ -424,6 +427,7 @@ impl Served {
 
     /// Begins a request; short ones are done at once.
     fn begin(&mut self, request: Request, service: &mut Service<'_>) -> Result<Step, Broken> {
+        self.has_asked |= request.op != Op::Ping;
         let Request { op, seq, bytes, at, operands } = request;
         let memory = service.memory;
         match op {

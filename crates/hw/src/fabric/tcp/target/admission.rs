@@ -19,6 +19,9 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use zerocopy::IntoBytes;
 
+/// How long a connection has to have been there without asking for anything before it gives way.
+const IDLE_NS_MIN: Nanos = 1_000_000_000;
+
 impl Server {
     pub(super) fn accept(&mut self, now: Nanos) {
         for _ in 0..BACKLOG {
@@ -47,7 +50,7 @@ impl Server {
         tune(socket.as_fd())?;
         neighbours::admit(&socket, self.usual.as_deref());
         let limit = self.peers.limit();
-        self.make_room();
+        self.make_room(now);
         if self.peers.is_full() {
             // A new socket has room for this; if not, its end says enough.
             let hello = Hello::of_target(HelloStatus::Busy, 0, 0);
@@ -80,14 +83,18 @@ impl Server {
         Ok(())
     }
 
-    /// Where a secret is asked for, who has not proved it yet gives way to who comes later, when
-    /// there are too many of them or no connection is left.
-    fn make_room(&mut self) {
-        if self.secret.is_none() {
-            return;
-        }
+    /// A connection that has not proved the secret yet, or has not said hello, gives way to a later
+    /// one when there are too many of them or no connection is left; in the latter case also one
+    /// that has asked for nothing since its hello.
+    fn make_room(&mut self, now: Nanos) {
         let waits = |served: &Served| (!served.is_greeted()).then_some(served.since);
-        if let Some(peer) = self.peers.crowding_out(waits, UNPROVEN_CONNECTIONS_MAX) {
+        let idles = |served: &Served| {
+            let is_idle = !served.has_asked && now.saturating_sub(served.since) > IDLE_NS_MIN;
+            is_idle.then_some(served.since)
+        };
+        let crowding = self.peers.crowding_out(waits, UNPROVEN_CONNECTIONS_MAX);
+        let crowding = crowding.or_else(|| self.peers.crowding_out(idles, usize::MAX));
+        if let Some(peer) = crowding {
             self.end(peer, Broken::Crowded);
         }
     }
