@@ -5,10 +5,11 @@ mod common;
 
 use common::{Dir, Server, WITHIN, rackpool, run, told, unique};
 use rackpool::link::MasterLink;
+use rackpool_core::constants::{SLOTS_MAX, SLOTS_OF_USER_MAX};
 use rackpool_core::wire::{
     self, ControlHello, ControlReply, MasterAnswer, MasterCall, MasterRequest, WIRE_VERSION,
 };
-use rackpool_core::{RackId, SessionId};
+use rackpool_core::{Error, RackId, SessionId};
 use rackpool_hw::control::{ControlConn, ControlListener, Received};
 use rackpool_hw::process::random_u64;
 use std::fs::File;
@@ -179,6 +180,10 @@ fn control(master: &str) -> String {
 
 /// Joins a daemon by hand: the connection, and what came with the welcome.
 fn join(control: &str) -> (ControlConn, Vec<OwnedFd>) {
+    try_join(control).unwrap()
+}
+
+fn try_join(control: &str) -> Result<(ControlConn, Vec<OwnedFd>), Error> {
     let conn = ControlConn::connect(control).unwrap();
     let hello = ControlHello {
         version: WIRE_VERSION,
@@ -191,9 +196,10 @@ fn join(control: &str) -> (ControlConn, Vec<OwnedFd>) {
     let mut buffer = vec![0; 16 << 10];
     match conn.recv_timeout(&mut buffer, WITHIN).unwrap() {
         Received::Message { bytes, fds } => {
-            let reply = wire::decode::<ControlReply>(&buffer[..bytes], "daemon").unwrap();
-            assert!(matches!(reply, ControlReply::Welcome { .. }), "{reply:?}");
-            (conn, fds)
+            match wire::decode::<ControlReply>(&buffer[..bytes], "daemon").unwrap() {
+                ControlReply::Welcome { .. } => Ok((conn, fds)),
+                ControlReply::Refused(why) => Err(why),
+            }
         }
         other => panic!("{other:?}"),
     }
@@ -280,6 +286,26 @@ fn silent_connections_of_any_user_keep_no_client_out() {
         // In another thread: this one's children would be of that user.
     });
     assert_eq!(shell(&master.addr, "get a").1, "1");
+}
+
+#[test]
+fn a_user_that_is_let_in_beside_our_own_leaves_slots_for_others() {
+    if !is_root() {
+        return;
+    }
+    let dir = Dir::new();
+    let master = master(&dir, Stdio::null());
+    let words = ["daemon", "--rack", "0", "--master", &master.addr, "--memory", "heap:64M"];
+    let allowed = ["--allow-user", &USER_NOBODY.to_string()].map(str::to_owned);
+    let _daemon = Server::by(rackpool().args(words).args(allowed).stderr(Stdio::null()));
+    let control = control(&master.addr);
+    let held = as_nobody(|| {
+        let joined = (0..SLOTS_MAX).map_while(|_| try_join(&control).ok().map(|(conn, _)| conn));
+        joined.collect::<Vec<_>>()
+    });
+    assert_eq!(held.len(), SLOTS_OF_USER_MAX as usize);
+    assert_eq!(as_nobody(|| try_join(&control).unwrap_err().code()), "busy");
+    assert_eq!(shell(&master.addr, "put a text:1; get a").1, "ok\n1");
 }
 
 #[test]

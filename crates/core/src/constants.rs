@@ -14,6 +14,8 @@ pub const SLAB_SHIFT_MIN: u8 = 6;
 /// Client slots of one rack daemon: one for each handle (thread) of this host.
 /// Rcmp's published code stops at 32 a rack for a daemon's whole life.
 pub const SLOTS_MAX: u32 = 256;
+/// Slots of one user at most, if it is not the daemon's own or root.
+pub const SLOTS_OF_USER_MAX: u32 = SLOTS_MAX / 2;
 /// Sessions of remote clients whose last answer a daemon keeps for exactly-once.
 pub const REMOTE_SESSIONS_MAX: u32 = 768;
 /// Session records of a daemon: the local slots first, then the remote ones.

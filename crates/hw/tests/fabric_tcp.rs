@@ -176,6 +176,8 @@ fn more_connections_than_allowed_are_refused_as_busy_and_admitted_after_one_left
     let mut options = memory.target_options();
     options.connections_max = 1;
     let mut rig = TcpRig::with(options, memory, quiet());
+    // It has asked for something, and so does not give way.
+    assert_eq!(rig.write(at(0), b"first"), WorkStatus::Done(0));
     let (log, lines) = recorded();
     let mut second = Endpoint::new(EndpointOptions { log, ..quiet() }).unwrap();
     let addr = rig.target().local_addr();
@@ -196,6 +198,25 @@ fn more_connections_than_allowed_are_refused_as_busy_and_admitted_after_one_left
         }
         assert!(start.elapsed() < PATIENCE);
     }
+}
+
+#[test]
+fn connections_that_ask_for_nothing_give_way_to_those_that_do() {
+    let memory = Memory::new();
+    let mut options = memory.target_options();
+    options.connections_max = 4;
+    let mut rig = TcpRig::with(options, memory, quiet());
+    assert_eq!(rig.write(at(0), b"undisturbed"), WorkStatus::Done(0));
+    let idle: Vec<_> = (0..3).map(|_| raw_client(rig.target())).collect();
+    std::thread::sleep(Duration::from_millis(1500));
+    let mut late = Endpoint::new(quiet()).unwrap();
+    peer_of(&mut late, rig.target().local_addr());
+    let is_end =
+        |event: &FabricEvent| closed(event) || matches!(event, FabricEvent::Connected { .. });
+    let events = poll_until(&mut late, is_end);
+    assert!(!events.iter().any(closed), "{events:?}");
+    assert_eq!(rig.write(at(0), b"still"), WorkStatus::Done(0));
+    drop(idle);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rackpool_core::constants::*;
 use rackpool_core::wire::*;
 use rackpool_core::{Error, GAddr, PageId, RackId, SessionId};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -185,6 +185,36 @@ fn a_reader_that_does_not_read_is_not_read_and_disturbs_nobody() {
         assert_eq!(slow.receive().id, id);
     }
     writer.join().unwrap();
+}
+
+#[test]
+fn halves_of_frames_take_a_bounded_memory_and_then_their_connections_end() {
+    let dir = Dir::new("halves");
+    let master = start(&dir);
+    let mut bystander = link(&master);
+    assert!(call(&mut bystander, MasterCall::Stats).is_ok());
+    let bytes = MASTER_MESSAGE_BYTES_MAX;
+    let half = [&bytes.to_le_bytes()[..], &vec![7; bytes as usize - 8]].concat();
+    let most = MASTER_BUFFERS_BYTES_MAX / half.len();
+    let held: Vec<Raw> = (0..most + 8)
+        .map(|_| {
+            let mut raw = Raw::connect(&master);
+            assert!(raw.call(1, MasterCall::Hello { version: WIRE_VERSION }).answer.is_ok());
+            // One that has ended meanwhile takes no more.
+            let _ = raw.0.write_all(&half);
+            raw
+        })
+        .collect();
+    assert!(call(&mut bystander, MasterCall::Stats).is_ok());
+    let ended = |raw: &Raw| {
+        raw.0.set_nonblocking(true).unwrap();
+        !matches!((&raw.0).read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    };
+    let begun = Instant::now();
+    while held.iter().filter(|raw| ended(raw)).count() < 8 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "all are kept");
+    }
+    assert_eq!(bystander.connections(), 1, "it never noticed");
 }
 
 #[test]

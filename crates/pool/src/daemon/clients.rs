@@ -9,7 +9,9 @@ use super::world::RegionWorld;
 use crate::acceptor;
 use rackpool_core::access::AccessList;
 use rackpool_core::coherence;
-use rackpool_core::constants::{CONTROL_PENDING_MAX, LOCK_RELEASES, MESSAGE_BYTES_MAX, SLOTS_MAX};
+use rackpool_core::constants::{
+    CONTROL_PENDING_MAX, LOCK_RELEASES, MESSAGE_BYTES_MAX, SLOTS_MAX, SLOTS_OF_USER_MAX,
+};
 use rackpool_core::daemon::{Daemon, SessionInfo, World};
 use rackpool_core::layout::{
     RING_BYTES, SLOT_REMOTE_REPLY_RING, SLOT_REMOTE_REQUEST_RING, SLOT_REPLY_RING,
@@ -47,6 +49,8 @@ pub(super) struct Client {
     outcomes: Producer,
     slot: Window,
     conn: Option<ControlConn>,
+    /// Of which user it is, if it has been connected since the daemon began.
+    user: Option<u32>,
     /// Whether the client had the slot before this connection, and so has its memory mapped.
     resumed: bool,
     /// Watched instead of a connection until the client resumes.
@@ -225,10 +229,13 @@ impl Clients {
             }),
             Err(error) => Err(io_error("control connection", &error)),
         };
-        let Pending { conn, .. } = self.pending.remove(&token).expect("looked up above");
+        let Pending { conn, user, .. } = self.pending.remove(&token).expect("looked up above");
         let _ = poller.remove(&conn);
         let resume_slot = hello.as_ref().ok().and_then(|hello| hello.resume_slot);
         let result = hello.and_then(|hello| {
+            if hello.resume_slot.is_none() {
+                self.check_share(user)?;
+            }
             let who = |access: &AccessList| local_process(&conn, access);
             self.admit(who, &hello, engine, world)
         });
@@ -236,10 +243,21 @@ impl Clients {
             Ok(slot) => {
                 let sent = self.welcome(&conn, slot, world, context);
                 let resumed = resume_slot.is_some();
-                self.attach_conn(conn, (slot.0, resumed), sent, engine, world, poller);
+                self.attach_conn((conn, user), (slot.0, resumed), sent, engine, world, poller);
             }
             Err(error) => acceptor::refuse(&conn, error),
         }
+    }
+
+    /// A user that was let in beside our own has half of the slots at most, so that others can join.
+    fn check_share(&self, user: u32) -> Result<()> {
+        let held = self.slots.iter().flatten().filter(|client| client.user == Some(user)).count();
+        let is_guest = user != self.access.own() && user != 0;
+        if is_guest && held >= SLOTS_OF_USER_MAX as usize {
+            let (what, limit) = (format!("user {user}'s share of slots"), SLOTS_OF_USER_MAX.into());
+            return Err(Error::Busy { what, limit });
+        }
+        Ok(())
     }
 
     /// Finds or makes the slot of a client that says hello; `who` is asked for a new one.
@@ -401,7 +419,7 @@ impl Clients {
 
     fn attach_conn(
         &mut self,
-        conn: ControlConn,
+        (conn, user): (ControlConn, u32),
         (slot, resumed): (u32, bool),
         sent: Result<()>,
         engine: &mut Daemon,
@@ -414,7 +432,7 @@ impl Clients {
         }
         let mut client = rings(world.slot(slot).expect("admitted clients have a section"));
         let watched = poller.add(&conn, token, Interest::Read);
-        (client.conn, client.resumed) = (Some(conn), resumed);
+        (client.conn, client.resumed, client.user) = (Some(conn), resumed, Some(user));
         self.slots[slot as usize] = Some(client);
         if sent.is_err() || watched.is_err() {
             self.on_conn_lost((slot, resumed), engine, world, poller);
@@ -456,7 +474,8 @@ impl Clients {
             let info = engine.sessions().find(|info| info.record == slot);
             let process = info.and_then(|info| ProcessHandle::open_exact(process_id(&info)).ok());
             let window = world.slot(slot).map(rings);
-            if let (Some(process), Some(rings)) = (process, window) {
+            if let (Some(process), Some(mut rings)) = (process, window) {
+                rings.user = self.slots[slot as usize].as_ref().and_then(|client| client.user);
                 if let Some(old) = self.slots[slot as usize].take() {
                     unwatch(&old, poller);
                 }
@@ -568,6 +587,7 @@ fn rings(slot: &Window) -> Client {
         outcomes: Producer::attach(outcomes),
         slot: slot.clone(),
         conn: None,
+        user: None,
         resumed: false,
         process: None,
         host: None,
