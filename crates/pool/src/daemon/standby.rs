@@ -76,8 +76,9 @@ pub(super) fn region_of(
                     (options.overcommit, files.check_room())
                 {
                     let (more, there) = (wanted_bytes >> 20, free_bytes >> 20);
-                    eprintln!(
-                        "rackpool: rack {}: its memory may need {more} MiB more and {by} has \
+                    warn!(
+                        "rackpool",
+                        "rack {}: its memory may need {more} MiB more and {by} has \
                          {there} MiB free: allocations fail when that is used up",
                         options.name()
                     );
