@@ -2,11 +2,11 @@
 //! source.
 //!
 //! Standard error belongs to somebody else: a pipe that is not read any more, a disk that is full,
-//! a terminal that is gone. So no caller writes to it. Lines flow into a bounded queue, and a thread
-//! of its own writes them, one call a line; only that thread ever waits. What has no room, or cannot
-//! be written, is dropped and counted ([`counts`]). Each place that logs is a [`Kind`] with a token
-//! bucket, so that no peer makes a log grow without bound; the next line of a kind says how many
-//! were held back.
+//! a terminal that is gone. So no caller writes to it. Lines flow into a bounded queue, and a
+//! thread of its own writes them, one call a line; only that thread ever waits. What has no room,
+//! or cannot be written, is dropped and counted ([`counts`]). Each place that logs is a [`Kind`]
+//! with a token bucket, so that no peer makes a log grow without bound; the next line of a kind
+//! says how many were held back.
 //!
 //! A panic in a server ends the process, because other threads would wait for what the panicked one
 //! owed them ([`end_at_panic`]).

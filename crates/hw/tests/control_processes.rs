@@ -5,9 +5,9 @@
 use rackpool_core::constants::{CONTROL_FDS_MAX, MESSAGE_BYTES_MAX};
 use rackpool_core::seam::Mem;
 use rackpool_hw::control::{
-    CONTROL_NAME_BYTES_MAX, ControlConn, ControlError, ControlListener, Received, access,
+    CONTROL_NAME_BYTES_MAX, ControlConn, ControlError, ControlListener, Drained, Received, access,
 };
-use rackpool_hw::event::{Interest, Poller, WakeEvent};
+use rackpool_hw::event::{Interest, Poller};
 use rackpool_hw::process::{
     ProcessHandle, ProcessId, Shutdown, monotonic_ns, random_u64, start_time_of,
 };
@@ -128,7 +128,7 @@ fn a_child_plays_its_role() {
             window.store(0, 42);
             conn.send(b"memory", &[fd.as_fd()]).unwrap();
             let (message, mut fds) = recv_message(&conn);
-            assert_eq!((message.as_slice(), fds.len()), (&b"event"[..], 1));
+            assert_eq!((message.as_slice(), fds.len()), (&b"memory too"[..], 1));
             window.store(8, 43);
             conn.notify();
             recv_message(&conn);
@@ -185,12 +185,11 @@ fn descriptors_pass_between_processes_and_lead_to_the_same_memory() {
     let window = map(&fds[0], 4096);
     assert_eq!(window.load(0), 42);
 
-    let event = WakeEvent::new().unwrap();
-    conn.send(b"event", &[event.as_fd()]).unwrap();
+    conn.send(b"memory too", &[fds[0].as_fd()]).unwrap();
     let poller = Poller::new().unwrap();
-    poller.add(&event, 0, Interest::Read).unwrap();
+    poller.add(&conn, 0, Interest::Read).unwrap();
     assert_eq!(poller.wait(Some(PATIENCE), &mut Vec::new()).unwrap(), 1);
-    assert_eq!((event.drain(), window.load(8)), (1, 43));
+    assert_eq!((conn.drain(), window.load(8)), (Drained::Open, 43));
 
     assert!(!conn.is_closed());
     conn.send(b"bye", &[]).unwrap();

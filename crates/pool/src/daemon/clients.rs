@@ -249,7 +249,7 @@ impl Clients {
         }
     }
 
-    /// A user that was let in beside our own has half of the slots at most, so that others can join.
+    /// A user that was let in beside our own has half of the slots at most, so others can join.
     fn check_share(&self, user: u32) -> Result<()> {
         let held = self.slots.iter().flatten().filter(|client| client.user == Some(user)).count();
         let is_guest = user != self.access.own() && user != 0;
@@ -461,8 +461,8 @@ impl Clients {
     }
 
     /// A slot's connection is over, and so is its client; but one that gave up taking its slot up
-    /// again, or broke the protocol, may still have the memory mapped, and the slot is kept until it
-    /// comes back or ends.
+    /// again, or broke the protocol, may still have the memory mapped, and the slot is kept until
+    /// it comes back or ends.
     fn on_conn_lost(
         &mut self,
         (slot, may_live): (u32, bool),
