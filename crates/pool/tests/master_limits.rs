@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 fn one_connection_too_many_is_told_busy_and_served_once_there_is_room() {
     let dir = Dir::new("limit");
     let before = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(96), ..before }).unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(192), ..before }).unwrap();
     let master = start(&dir);
     setrlimit(Resource::Nofile, before).unwrap();
-    let limit = 96 - 64;
+    let limit = 192 - 64;
     let mut links: Vec<MasterLink> = (0..limit).map(|_| link(&master)).collect();
     for link in &mut links {
         assert!(call(link, MasterCall::Stats).is_ok());
