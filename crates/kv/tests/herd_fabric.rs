@@ -416,7 +416,7 @@ fn hello(wire: &mut Endpoint, peer: PeerId, hello: Vec<u8>) -> Option<Vec<u8>> {
 }
 
 fn good_hello() -> Vec<u8> {
-    [&b"rpherd\0\0"[..], &6u32.to_le_bytes(), &0u32.to_le_bytes()].concat()
+    [&b"rpherd\0\0"[..], &7u32.to_le_bytes(), &0u32.to_le_bytes()].concat()
 }
 
 fn grant_of(welcome: &[u8]) -> RemoteAddr {
