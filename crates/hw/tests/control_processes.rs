@@ -127,7 +127,7 @@ fn a_child_plays_its_role() {
             let (fd, window) = memory(4096);
             window.store(0, 42);
             conn.send(b"memory", &[fd.as_fd()]).unwrap();
-            let (message, mut fds) = recv_message(&conn);
+            let (message, fds) = recv_message(&conn);
             assert_eq!((message.as_slice(), fds.len()), (&b"memory too"[..], 1));
             window.store(8, 43);
             conn.notify();
