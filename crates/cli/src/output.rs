@@ -6,8 +6,8 @@
 use crate::failure::{Failure, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rackpool_bench::report::Report;
-use rackpool_hw::output::OutputFile;
 pub use rackpool_hw::log::{Level, utc};
+use rackpool_hw::output::OutputFile;
 use serde::Serialize;
 use std::fmt;
 use std::io::{self, Write};

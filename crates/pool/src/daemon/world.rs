@@ -73,8 +73,9 @@ impl RegionWorld {
     pub(super) fn report_checks(&mut self, rack: RackId, found: MetadataChecks) {
         let MetadataChecks { repaired, damaged, .. } = found;
         if (repaired, damaged) != (self.reported.repaired, self.reported.damaged) {
-            eprintln!(
-                "rackpool: rack {rack}: {repaired} words of its metadata were wrong in one place \
+            warn!(
+                "rackpool",
+                "rack {rack}: {repaired} words of its metadata were wrong in one place \
                  and are right again, {damaged} are lost and their memory is not handed out: \
                  test this machine's memory"
             );

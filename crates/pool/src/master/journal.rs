@@ -21,7 +21,7 @@ use redb::{TableDefinition, TableError};
 use rustix::fs::OFlags;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The file's name in the state directory.
@@ -120,17 +120,19 @@ impl Journal {
         let path = reserve_path(&self.path);
         // What is there is one that a crash left half made.
         let _ = fs::remove_file(&path);
-        let made = File::options().write(true).create_new(true).open(&path).and_then(|mut file| {
-            let flags = rustix::fs::FallocateFlags::empty();
-            match rustix::fs::fallocate(&file, flags, 0, MASTER_RESERVE_BYTES) {
-                // A file system that gives no room beforehand gives it with the bytes.
-                Err(rustix::io::Errno::OPNOTSUPP) => {
-                    file.write_all(&vec![1; MASTER_RESERVE_BYTES as usize])?;
+        let made = File::options().write(true).create_new(true).mode(0o600).open(&path).and_then(
+            |mut file| {
+                let flags = rustix::fs::FallocateFlags::empty();
+                match rustix::fs::fallocate(&file, flags, 0, MASTER_RESERVE_BYTES) {
+                    // A file system that gives no room beforehand gives it with the bytes.
+                    Err(rustix::io::Errno::OPNOTSUPP) => {
+                        file.write_all(&vec![1; MASTER_RESERVE_BYTES as usize])?;
+                    }
+                    allocated => allocated?,
                 }
-                allocated => allocated?,
-            }
-            file.sync_all()
-        });
+                file.sync_all()
+            },
+        );
         if made.is_err() {
             let _ = fs::remove_file(&path);
         }
