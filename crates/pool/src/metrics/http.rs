@@ -146,8 +146,8 @@ impl Endpoint {
         poller.add(&listener, TOKEN_LISTENER, Interest::Read).map_err(failed)?;
         let exchanges = std::iter::repeat_with(|| None).take(METRICS_CONNECTIONS_MAX).collect();
         let mut serving = Serving { poller, listener, exchanges, site: Site { pages, token } };
-        let thread = rackpool_hw::log::spawn("rackpool-metrics", move || serving.run())
-            .map_err(failed)?;
+        let thread =
+            rackpool_hw::log::spawn("rackpool-metrics", move || serving.run()).map_err(failed)?;
         Ok(Self { local_addr, stop, thread: Some(thread) })
     }
 
