@@ -11,7 +11,6 @@ use rackpool_core::constants::SLOTS_MAX;
 
 /// Serves the clients of this host until a signal.
 pub fn agent(args: &AgentArgs) -> Result<()> {
-    rackpool_hw::log::end_at_panic();
     raise_descriptors("agent", 4 * u64::from(SLOTS_MAX), "clients")?;
     let shutdown = interrupt::shutdown()?;
     let agent = api::start_agent(args)?;

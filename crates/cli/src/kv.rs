@@ -149,7 +149,6 @@ fn herd_clients(args: &KvArgs) -> u32 {
 
 /// Serves.
 pub fn run(args: &KvArgs) -> Result<()> {
-    rackpool_hw::log::end_at_panic();
     refuse_idle_options(args)?;
     let shutdown = interrupt::shutdown()?;
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);

@@ -56,8 +56,11 @@ fn run_command() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let ended = interrupt::install(is_server(&cli.command)).and_then(|()| run(&cli.command));
-    finish(ended)
+    let is_server = is_server(&cli.command);
+    if is_server {
+        log::end_at_panic();
+    }
+    finish(interrupt::install(is_server).and_then(|()| run(&cli.command)))
 }
 
 /// The exit code of a command, and its last line if it failed.

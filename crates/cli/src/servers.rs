@@ -27,7 +27,6 @@ const CLIENT_DESCRIPTORS: u64 = 4 * SLOTS_MAX as u64 + REMOTE_SESSIONS_MAX as u6
 
 /// Serves as master.
 pub fn master(args: &MasterArgs) -> Result<()> {
-    rackpool_hw::log::end_at_panic();
     may_listen(args.listen, args.metrics, Guards::of(&args.secret_file, &args.metrics_token_file))?;
     raise_descriptors("master", MASTER_CONNECTIONS_MAX as u64, "connections")?;
     let shutdown = interrupt::shutdown()?;
@@ -62,7 +61,6 @@ impl State {
 
 /// Serves one rack's memory.
 pub fn daemon(args: &DaemonArgs) -> Result<()> {
-    rackpool_hw::log::end_at_panic();
     may_listen(args.listen, args.metrics, Guards::of(&args.secret_file, &args.metrics_token_file))?;
     raise_descriptors("daemon", CLIENT_DESCRIPTORS, "clients")?;
     let shutdown = interrupt::shutdown()?;

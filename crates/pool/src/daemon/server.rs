@@ -145,11 +145,10 @@ impl Server {
         let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
         let target = start_target(&options, &fabric, layout, &mut world, &wake)?;
         let region = region_info(&engine, &options, world.files.coherence());
-        let control = control_name(rack, engine.region_id());
         let access = control::access(options.allowed_users.iter().copied());
+        let control = control_name(rack, engine.region_id());
         let acceptor = Acceptor::bind(&control, TOKEN_LISTENER, access)?;
-        let control = acceptor.name().to_owned();
-        let rack_info = rack_info(&engine, &options, control, target.local_addr())?;
+        let rack_info = rack_info(&engine, &options, acceptor.name().into(), target.local_addr())?;
         let remotes = Remotes::new(options.session_grace_ms);
         let membership = Membership::new(options.left_grace_ms);
         let mut master = MasterLink::new(options.master.clone());
