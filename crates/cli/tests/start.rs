@@ -5,6 +5,8 @@ mod common;
 
 use common::{Cluster, Dir, Server, WITHIN, rackpool, run, told, unique};
 use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -180,6 +182,30 @@ fn says(file: &str, what: &str) {
         assert!(start.elapsed() < WITHIN, "{what} is not in: {said}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+#[test]
+fn a_wrong_secret_is_told_with_its_reason_and_the_address_of_who_had_it() {
+    let dir = Dir::new();
+    let secret = |name: &str, text: &str| {
+        let path = dir.file(name);
+        let mut options = File::options();
+        let file = options.write(true).create_new(true).mode(0o600).open(&path);
+        file.unwrap().write_all(text.as_bytes()).unwrap();
+        path
+    };
+    let (ours, other) = (secret("ours", &"a".repeat(32)), secret("other", &"b".repeat(32)));
+    let words = ["master", "--ephemeral", "--listen", "127.0.0.1:0", "--secret-file", &ours];
+    let mut command = rackpool();
+    command.args(words).stderr(File::create(dir.file("log")).unwrap());
+    let master = Server::by(&mut command);
+    let words = ["racks", "--master", &master.addr, "--secret-file", &other];
+    let (code, _, err) = told(&run(&words));
+    assert_eq!(code, 1, "{err}");
+    let line = format!("error denied master at {}: it has another secret", master.addr);
+    assert!(err.starts_with(&line), "{err}");
+    says(&dir.file("log"), "closing the connection of 127.0.0.1:");
+    says(&dir.file("log"), ": it has another secret");
 }
 
 #[test]

@@ -27,6 +27,7 @@ use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_hw::handshake::{Failure, Handshake, Progress, Purpose};
 use rackpool_hw::line::{Line, Seal};
 use rackpool_hw::log::Kind;
+use rackpool_hw::names::peer_of;
 use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::secret::Secret;
 use rackpool_hw::tell;
@@ -460,7 +461,8 @@ impl Server {
                     connection.ended = true;
                     connection.broken = true;
                     self.pending.insert(token);
-                    tell!(self.log, Warn, "closing a connection: {error}");
+                    let from = peer_of(&connection.line);
+                    tell!(self.log, Warn, "closing the connection of {from}: {error}");
                     return;
                 }
             }
@@ -470,10 +472,11 @@ impl Server {
     /// Ends a connection that did not prove the secret, once it has heard why.
     fn refuse(&mut self, token: u64, why: Failure) {
         let connection = self.connections.get_mut(&token).expect("the caller found it");
+        let from = peer_of(&connection.line);
         (connection.ended, connection.broken) = (true, true);
         self.pending.insert(token);
         self.master.note_refused(Error::Denied { reason: why.to_string() });
-        tell!(self.log, Warn, "closing a connection: {why}");
+        tell!(self.log, Warn, "closing the connection of {from}: {why}");
     }
 
     fn serve(&mut self, now: Nanos, token: u64, request: MasterRequest) {

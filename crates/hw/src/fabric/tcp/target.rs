@@ -21,6 +21,7 @@ use super::broken::Broken;
 use super::mail::{Mail, TargetSendError, WriteBack};
 use super::serve::{Served, Service};
 use super::{heartbeat_ns, new_socket, require_trust};
+use crate::names::peer_of;
 use crate::neighbours;
 use crate::secret::Secret;
 use crate::window::Window;
@@ -394,7 +395,8 @@ impl Server {
         }
         let Some(served) = self.peers.remove(peer) else { return };
         if !matches!(broken, Broken::Closed | Broken::Left) {
-            tell!(self.log, Warn, "closed connection {}: {broken}", peer.0);
+            let from = peer_of(&served.line);
+            tell!(self.log, Warn, "closed connection {} of {from}: {broken}", peer.0);
         }
         self.stats.refused += u64::from(matches!(broken, Broken::Handshake(_)));
         if served.is_greeted() {
