@@ -12,6 +12,7 @@ mod deps;
 mod residue;
 mod run;
 mod sim;
+mod soak;
 mod tidy;
 mod vm;
 
@@ -37,6 +38,8 @@ Usage: cargo xtask NAME [OPTIONS]
   mutations each safeguard of the engines left out in turn: the simulator must miss it
   vm        scenarios in virtual machines: verbs, shared devdax, memory nodes, CXL, dead hosts
   bench     every benchmark in its smallest size
+  soak NAME a heavier run of what CI does in small, not part of ci; NAME is kills: 200 kills of
+            each kind of process
   help      this text
 
 Options of tidy:
@@ -83,6 +86,9 @@ fn main() -> ExitCode {
             Some(options) => ci::alone("sim", |context| sim::run(context, options)),
             None => return wrong_usage(&words),
         },
+        ["soak", name] if soak::is_known(name) => {
+            ci::alone("soak", |context| soak::run(context, name))
+        }
         ["vm", options @ ..] => match vm::Options::parse(options) {
             Some(options) => ci::alone("vm", |context| vm::run(context, &options)),
             None => return wrong_usage(&words),

@@ -5,13 +5,17 @@
 //! The tables are made to be worn out: few buckets to begin with, bucket words that are retired
 //! after a few changes, and keys of which some are counted, so that buckets split.
 
+use rackpool_core::wire::{AuditReply, AuditRequest, MasterAnswer, MasterCall, Reply, Request};
+use rackpool_kv::audit::{self, Audited};
 use rackpool_kv::constants::{INLINE_VALUE_BYTES_MAX, LEFT_BY_DEATH_MAX, SAMPLE_SHIFT};
-use rackpool_kv::words::{GAddr, Placement, PoolResult, RackId, Words};
+use rackpool_kv::words::{GAddr, Placement, PoolError, PoolResult, RackId, Words};
 use rackpool_kv::{Error, Options, Table};
 use rackpool_sim::check::keys::MapOp;
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::run::{Config, SeedOutcome};
 use rackpool_sim::world::{self, TableError, TableMem, TableReport, Tables};
+use std::fmt::Debug;
+use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const NAME: &str = "table";
@@ -83,6 +87,18 @@ impl Tables for KvTables {
 
     fn keys(&self, seed: u64) -> u64 {
         Shape::new(seed).keys
+    }
+
+    fn sweep(&self, mem: &mut TableMem<'_>) -> Answer<bool> {
+        let found = audit::audit(&mut SimWords(mem), true).map_err(wrong)?;
+        // Of a rack that lost its memory nothing can be said.
+        if !found.faults.is_empty() || !found.holders.is_empty() {
+            return Ok(false);
+        }
+        match found.is_clean() {
+            true => Ok(true),
+            false => Err(TableError::Wrong(format!("the audit found {found:?}"))),
+        }
     }
 
     fn left_by_death_max(&self) -> u64 {
@@ -234,6 +250,63 @@ impl Words for SimWords<'_, '_> {
     fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> PoolResult<GAddr> {
         self.0.set_root(name, expected, addr)
     }
+
+    fn begin_change(&mut self) {
+        self.0.begin_change();
+    }
+
+    fn end_change(&mut self) {
+        self.0.end_change();
+    }
+}
+
+impl Audited for SimWords<'_, '_> {
+    fn page_bytes(&self) -> u64 {
+        self.0.page_bytes()
+    }
+
+    fn racks(&mut self) -> PoolResult<Vec<(RackId, bool)>> {
+        match self.0.ask_master(MasterCall::Racks)? {
+            MasterAnswer::Racks(racks) => {
+                Ok(racks.into_iter().map(|info| (info.rack, info.alive)).collect())
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn roots_after(&mut self, after: &str) -> PoolResult<Vec<(String, GAddr)>> {
+        match self.0.ask_master(MasterCall::Roots { after: after.into() })? {
+            MasterAnswer::Roots(roots) => Ok(roots),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn audit(&mut self, rack: RackId, request: AuditRequest) -> PoolResult<AuditReply> {
+        match self.0.ask_rack(rack, Request::Audit(request))? {
+            Reply::Audit(reply) => Ok(reply),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn is_allocated(&mut self, addr: GAddr, bytes: u64) -> PoolResult<bool> {
+        match self.0.ask_home(addr, Request::CheckFree { addr, bytes }) {
+            Ok(_) => Ok(true),
+            Err(PoolError::BadFree { .. } | PoolError::NotMapped { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn reclaim(&mut self, addr: GAddr, watch: u64) -> PoolResult<()> {
+        self.0.ask_home(addr, Request::Reclaim { addr, watch }).map(drop)
+    }
+
+    fn pause(&mut self, time: Duration) {
+        self.0.pause(time.as_millis() as u64);
+    }
+}
+
+fn unexpected(answer: &impl Debug) -> PoolError {
+    PoolError::Protocol { peer: "the pool".into(), reason: format!("{answer:?}") }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use rackpool_bench::run::{BenchError, PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
 use rackpool_bench::{cache, dram, kv, local, locks, migrate, remote, ring, rrpc, verbs, ycsb_run};
 use rackpool_core::wire::FabricKind;
+use rackpool_kv::audit::Findings;
 use std::io::BufRead;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -82,6 +83,42 @@ pub fn open_pool(args: &PoolArgs) -> Result<Pool> {
         }
     }
     Ok(Pool::open(options)?)
+}
+
+/// Audits that begin while another one runs wait for it this often, and this long.
+const AUDITS_MAX: u32 = 20;
+const AUDIT_PAUSE: Duration = Duration::from_millis(500);
+
+/// Audits a pool, as a client of the rack that is named or of any rack of this host.
+pub fn fsck(args: &PoolArgs, repair: bool) -> Result<Findings> {
+    let mut handle = open_any_rack(args)?.handle()?;
+    for audit in 1..=AUDITS_MAX {
+        match rackpool_kv::audit::audit(&mut handle, repair) {
+            Err(rackpool_kv::Error::Pool(rackpool::Error::Busy { .. })) if audit < AUDITS_MAX => {
+                std::thread::sleep(AUDIT_PAUSE);
+            }
+            found => return Ok(found?),
+        }
+    }
+    unreachable!("the last audit returns")
+}
+
+fn open_any_rack(args: &PoolArgs) -> Result<Pool> {
+    let at = MasterAt { master: args.master.clone(), secret_file: args.secret_file.clone() };
+    let named = args.rack.or(std::env::var_os("RACKPOOL_RACK").map(|_| 0));
+    if named.is_some() {
+        return open_pool(args);
+    }
+    let members = Watch::open(&at)?.members()?;
+    let mut failed = Failure::new("no-such-rack", "no rack of the pool is there");
+    for member in members.iter().filter(|member| member.info.alive) {
+        let rack = Some(member.info.rack.number());
+        match open_pool(&PoolArgs { rack, ..args.clone() }) {
+            Ok(pool) => return Ok(pool),
+            Err(failure) => failed = failure,
+        }
+    }
+    Err(failed)
 }
 
 /// A program's way into a pool.
@@ -446,7 +483,12 @@ pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result
     options.ephemeral = args.ephemeral;
     options.metrics = args.metrics;
     options.metrics_token = token(args.metrics_token_file.as_deref())?;
+    options.sweeper = Some(sweep);
     Ok(Server::Daemon(DaemonServer::start(options)?))
+}
+
+fn sweep(handle: &mut Handle, rack: RackId) -> std::result::Result<bool, String> {
+    rackpool_kv::audit::sweep(handle, rack).map_err(|error| error.to_string())
 }
 
 /// Starts the agent of this host for a rack.

@@ -152,6 +152,16 @@ Examples:
   rackpool doctor
   rackpool doctor --json > machine.json";
 
+const FSCK_EXAMPLES: &str = "\
+Kinds: user (an application's, which nobody else can judge), table (parts of hash tables: each is
+named by one exactly once), session and cache (they end with their client). The pool may be in use;
+what a client that is in the middle of a change may hold is listed and not judged. Exit code 0 if
+nothing is lost, named twice or unreadable, or if --repair gave it back, else 1.
+
+Examples:
+  rackpool fsck --master 127.0.0.1:7400
+  rackpool fsck --repair --json findings.json";
+
 const INSPECT_EXAMPLES: &str = "\
 Reads the region's private section (REGION.meta); the daemon may run or not. Nothing is changed.
 
@@ -250,6 +260,9 @@ pub enum Command {
     /// What this machine offers a pool, and what to do about what is missing
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
+    /// List a running pool's allocations by kind, and find what is lost
+    #[command(after_help = FSCK_EXAMPLES)]
+    Fsck(FsckArgs),
     /// Read a region's state from its files
     #[command(after_help = INSPECT_EXAMPLES)]
     Inspect(InspectArgs),
@@ -584,6 +597,20 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `fsck`.
+#[derive(Debug, Args)]
+pub struct FsckArgs {
+    /// The pool; without --rack any rack of this host is joined.
+    #[command(flatten)]
+    pub pool: PoolArgs,
+    /// Give back what is lost
+    #[arg(long)]
+    pub repair: bool,
+    /// Write the findings as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// Options of `inspect`.

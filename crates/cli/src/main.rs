@@ -16,6 +16,7 @@ mod demo;
 mod doctor;
 mod environment;
 mod failure;
+mod fsck;
 mod inspect;
 mod interrupt;
 mod kv;
@@ -104,6 +105,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Repro(args) => repro::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Fsck(args) => fsck::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Worker(args) => worker::run(args),
         Command::YcsbWorker => worker::run_ycsb(),

@@ -296,6 +296,18 @@ pub const MOVER_PAUSE_TIMES_MAX: u32 = 256;
 pub const MOVER_PAUSE_NS_MAX: u64 = NS_PER_SECOND;
 /// Decisions that a daemon remembers with all that they were made of.
 pub const DECISIONS_MAX: usize = 1024;
+/// Allocations, or pages of them, that one answer to an audit names, and words of bitmaps of up to
+/// ten bytes each: together they fit into [`MESSAGE_BYTES_MAX`].
+pub const AUDIT_PIECES_MAX: usize = 64;
+/// See [`AUDIT_PIECES_MAX`].
+pub const AUDIT_WORDS_MAX: usize = 1024;
+/// Frames that the daemon goes through for one answer to an audit: some 100 µs.
+pub const AUDIT_FRAMES_MAX: u32 = 4096;
+/// Audits of a rack at once: a sweep of each of some racks, and a person's. The oldest of more
+/// ends.
+pub const AUDIT_WATCHES_MAX: usize = 8;
+/// Names that one answer to an audit names: they fit into [`MASTER_MESSAGE_BYTES_MAX`].
+pub const ROOTS_ANSWER_MAX: usize = 256;
 /// Decisions that one answer names: they fit into [`MESSAGE_BYTES_MAX`].
 pub const DECISIONS_ANSWER_MAX: usize = 16;
 

@@ -75,6 +75,10 @@ pub struct RequestCounts {
     pub recall: u64,
     /// Questions where replicas are.
     pub sharers: u64,
+    /// Requests of audits.
+    pub audit: u64,
+    /// Frees of what an audit found that nothing names.
+    pub reclaim: u64,
 }
 
 impl RequestCounts {
@@ -113,12 +117,14 @@ impl RequestCounts {
             Request::Replicate { .. } => &mut self.replicate,
             Request::Recall { .. } => &mut self.recall,
             Request::Sharers { .. } => &mut self.sharers,
+            Request::Audit(_) => &mut self.audit,
+            Request::Reclaim { .. } => &mut self.reclaim,
         };
         *count += 1;
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 32] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 34] {
         [
             ("resolve", self.resolve),
             ("alloc", self.alloc),
@@ -152,6 +158,8 @@ impl RequestCounts {
             ("replicate", self.replicate),
             ("recall", self.recall),
             ("sharers", self.sharers),
+            ("audit", self.audit),
+            ("reclaim", self.reclaim),
         ]
     }
 
@@ -226,6 +234,8 @@ pub struct CallCounts {
     pub pick_rack: u64,
     /// Names looked up.
     pub get_root: u64,
+    /// Questions for all names.
+    pub roots: u64,
     /// Names set.
     pub set_root: u64,
     /// Questions for these counters.
@@ -264,6 +274,7 @@ impl CallCounts {
             MasterCall::Rack { .. } => &mut self.rack,
             MasterCall::PickRack { .. } => &mut self.pick_rack,
             MasterCall::GetRoot { .. } => &mut self.get_root,
+            MasterCall::Roots { .. } => &mut self.roots,
             MasterCall::SetRoot { .. } => &mut self.set_root,
             MasterCall::Stats => &mut self.stats,
             MasterCall::Placements(_) => &mut self.placements,
@@ -278,7 +289,7 @@ impl CallCounts {
     }
 
     /// Each kind's name and count.
-    pub fn by_kind(&self) -> [(&'static str, u64); 23] {
+    pub fn by_kind(&self) -> [(&'static str, u64); 24] {
         [
             ("hello", self.hello),
             ("join_daemon", self.join_daemon),
@@ -294,6 +305,7 @@ impl CallCounts {
             ("rack", self.rack),
             ("pick_rack", self.pick_rack),
             ("get_root", self.get_root),
+            ("roots", self.roots),
             ("set_root", self.set_root),
             ("stats", self.stats),
             ("placements", self.placements),
@@ -396,13 +408,14 @@ fn note_refusal(refused: &mut BTreeMap<String, u64>, error: &Error) {
 mod tests {
     use super::*;
     use crate::addr::GAddr;
+    use crate::layout::AllocationKind;
 
     #[test]
     fn requests_answers_and_refusals_are_counted_by_kind() {
         let mut requests = RequestCounts::default();
         requests.note(&Request::Ping);
-        requests.note(&Request::Alloc { bytes: 1, owned: false });
-        requests.note(&Request::Alloc { bytes: 1, owned: true });
+        requests.note(&Request::Alloc { bytes: 1, kind: AllocationKind::User });
+        requests.note(&Request::Alloc { bytes: 1, kind: AllocationKind::Session });
         assert_eq!(requests, RequestCounts { ping: 1, alloc: 2, ..RequestCounts::default() });
         assert_eq!(requests.total(), 3);
 

@@ -19,6 +19,7 @@ use crate::constants::{
     RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
 };
 use crate::copies::COPIES;
+use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First bytes of every private section: "rackpool" read as a little-endian word.
@@ -138,6 +139,8 @@ pub enum StateWord {
     LockToken = 5,
     /// The number of the last debt.
     DebtLast = 6,
+    /// Sessions that ended in the middle of a change: what they held is to be looked for.
+    SweepsDue = 7,
 }
 
 impl StateWord {
@@ -178,10 +181,10 @@ pub enum FrameWord {
     /// Its generation.
     Generation = 1,
     /// [`FrameState`] in bits 0–7, slab shift in bits 8–15 (0 for whole pages), bit 16 marks the
-    /// first page of a run. Bits 32–63 of the first page: pages of the run, which may be in other
-    /// racks; of a later page: its index in the run, so that attach finds the first page, whose
-    /// state decides for those that are in the same rack. Bit 20 ([`FRAME_SHARED`]): the page has
-    /// or had replicas, and its table word a key of its own.
+    /// first page of a run, [`AllocationKind`] in bits 17–19. Bits 32–63 of the first page: pages
+    /// of the run, which may be in other racks; of a later page: its index in the run, so that
+    /// attach finds the first page, whose state decides for those that are in the same rack. Bit 20
+    /// ([`FRAME_SHARED`]): the page has or had replicas, and its table word a key of its own.
     State = 2,
     /// The session that owns it, 0 for none.
     Owner = 3,
@@ -229,6 +232,47 @@ impl FrameState {
             Self::Gone,
         ];
         all.into_iter().find(|state| *state as u8 == byte)
+    }
+}
+
+/// What an allocation is for: whether it is found by a walk over the pool's structures, or ends
+/// with a session. In `docs/semantics.md`.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+#[repr(u8)]
+pub enum AllocationKind {
+    /// An application's: nobody else knows whether it is in use. All that versions before 8 of this
+    /// layout allocated counts as this.
+    #[default]
+    User = 0,
+    /// A part of a hash table, named by one word of it, or held by a session whose word
+    /// [`SlotWord::Changing`] says so.
+    Table = 1,
+    /// A session's own: it ends with the session.
+    Session = 2,
+    /// As `Session`, the values of a cache.
+    Cache = 3,
+}
+
+impl AllocationKind {
+    /// All, by number.
+    pub const ALL: [Self; 4] = [Self::User, Self::Table, Self::Session, Self::Cache];
+
+    /// Whether it ends with the session that allocated it.
+    pub fn is_owned(self) -> bool {
+        matches!(self, Self::Session | Self::Cache)
+    }
+
+    /// Its word in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Table => "table",
+            Self::Session => "session",
+            Self::Cache => "cache",
+        }
     }
 }
 
@@ -396,6 +440,9 @@ pub enum SlotWord {
     /// 1 while the client sleeps on its control connection: the daemon says there that the ring
     /// for remote replies has something, and stores 0.
     FabricSleeping = 144,
+    /// Odd while the client may hold allocations of the kind `Table` that no word names: it has
+    /// begun a change and not ended it. Counts beginnings and ends.
+    Changing = 152,
     /// The first of `LOCK_RELEASES` words: tokens of locks that are given back, or 0. Clients fill
     /// them, the daemon empties them.
     Releases = 192,

@@ -3,11 +3,13 @@
 //! A receiver decodes into these types once and checks the numbers before it uses them.
 
 mod agent;
+mod audit;
 mod join;
 mod proxied;
 mod stats;
 
 pub use agent::{AgentHears, AgentSays, HostProcess, HostTag};
+pub use audit::{AllocationPiece, AuditReply, AuditRequest, ChangingSession, KindTotal};
 pub use join::{ControlHello, ControlReply, RegionInfo, RemoteReply, RemoteRequest};
 pub use proxied::{
     ProxyOrder, ProxyOutcome, ProxyStatus, ProxyWork, Routed, channel_of, decode_front, reroute,
@@ -19,6 +21,7 @@ use crate::constants::MESSAGE_BYTES_MAX;
 use crate::counts::{CallCounts, Refusals};
 use crate::error::{Error, Result};
 use crate::heat::PageUse;
+use crate::layout::AllocationKind;
 use crate::member::{
     BalanceReply, BalanceRequest, DrainReply, DrainRequest, MemberAnswer, MemberCall, Standing,
 };
@@ -50,6 +53,8 @@ pub struct PageHome {
 pub struct PageKeep {
     /// log2 of the object size of a slab page; 0 for a whole page.
     pub shift: u8,
+    /// What its allocations are for.
+    pub kind: AllocationKind,
     /// Which objects of a slab page live, one bit each; at most `MOVE_BITMAP_WORDS_MAX` words.
     pub objects: Vec<u64>,
     /// The last fencing token of the old home: those of the new one are greater.
@@ -87,8 +92,8 @@ pub enum Request {
     Alloc {
         /// How much.
         bytes: u64,
-        /// Whether it comes back when the session ends.
-        owned: bool,
+        /// What for: whether it comes back when the session ends, or is found by audits.
+        kind: AllocationKind,
     },
     /// Frees what `Alloc` gave, with the same size.
     Free {
@@ -277,6 +282,16 @@ pub enum Request {
         /// The page.
         page: PageId,
     },
+    /// About the allocations of the rack.
+    Audit(AuditRequest),
+    /// To the home of an address: frees an allocation of the kind `Table` that has lived since a
+    /// watch began.
+    Reclaim {
+        /// The allocation.
+        addr: GAddr,
+        /// The number of the watch.
+        watch: u64,
+    },
 }
 
 impl Request {
@@ -289,6 +304,7 @@ impl Request {
                 | Request::AllocInto { .. }
                 | Request::FreeFrom { .. }
                 | Request::FreeApart { .. }
+                | Request::Reclaim { .. }
                 | Request::Cas { .. }
                 | Request::FetchAdd { .. }
                 | Request::Lock { .. }
@@ -331,7 +347,7 @@ pub enum Reply {
         /// The new memory, zeroed.
         addr: GAddr,
     },
-    /// To `Free`, `FreeFrom` and `FreeApart`.
+    /// To `Free`, `FreeFrom`, `FreeApart` and `Reclaim`.
     Freed,
     /// To `Cas` and `FetchAdd`: the value before.
     Old {
@@ -409,6 +425,8 @@ pub enum Reply {
     Replicas,
     /// To `Sharers`.
     Sharers(Sharers),
+    /// To `Audit`.
+    Audit(AuditReply),
 }
 
 /// A session as its daemon sees it now.
@@ -559,6 +577,11 @@ pub enum MasterCall {
         /// The name.
         name: String,
     },
+    /// Names and their addresses, in the order of the names.
+    Roots {
+        /// Only names behind this one; empty for all.
+        after: String,
+    },
     /// Sets a name's address if it is `expected` now (or is `addr` already).
     SetRoot {
         /// The name.
@@ -668,6 +691,8 @@ pub enum MasterAnswer {
     Rack(RackInfo),
     /// To `GetRoot` and `SetRoot`: the address under the name now.
     Root(GAddr),
+    /// To `Roots`: at most `ROOTS_ANSWER_MAX`; empty after the last.
+    Roots(Vec<(String, GAddr)>),
     /// To `Stats`.
     Stats(Box<MasterStats>),
     /// To `Placements`.

@@ -34,6 +34,9 @@ fn items(of: &str) -> Vec<Item> {
             text = format!("{text} {}", words.trim()).trim().to_owned();
             continue;
         }
+        if line.starts_with("#[") {
+            continue;
+        }
         let line = line.trim_end_matches(',').trim_start_matches("pub ");
         let Some((name, value)) = line.split_once(": ").or_else(|| line.split_once(" = ")) else {
             panic!("{of}: cannot read `{line}`");
@@ -195,8 +198,7 @@ fn document() -> String {
     words(&mut out, "pub enum LockWord {");
     writeln!(out, "\n### Frame entry, {FRAME_BYTES} bytes; one a frame\n").unwrap();
     words(&mut out, "pub enum FrameWord {");
-    out.push_str("\nFrame states:\n\n");
-    numbers(&mut out, "pub enum FrameState {");
+    frame_numbers(&mut out);
     out.push_str("\n## Table section\n\n");
     let step = table_word(FrameIndex(1));
     writeln!(out, "One word a frame, {step} bytes apart: the generation in the frame, or 0.\n")
@@ -215,6 +217,13 @@ fn document() -> String {
     out
 }
 
+fn frame_numbers(out: &mut String) {
+    out.push_str("\nFrame states:\n\n");
+    numbers(out, "pub enum FrameState {");
+    out.push_str("\nKinds of allocations:\n\n");
+    numbers(out, "pub enum AllocationKind {");
+}
+
 fn slot_section(out: &mut String) {
     places(
         out,
@@ -223,6 +232,7 @@ fn slot_section(out: &mut String) {
             (SlotWord::ConsumedSeq as u64, 8, "`ConsumedSeq`"),
             (SlotWord::Left as u64, 8, "`Left`"),
             (SlotWord::FabricSleeping as u64, 8, "`FabricSleeping`"),
+            (SlotWord::Changing as u64, 8, "`Changing`"),
             (SLOT_REQUEST_RING, RING_BYTES, "request ring, client to daemon"),
             (SLOT_REPLY_RING, RING_BYTES, "reply ring, daemon to client"),
             (SLOT_REMOTE_REQUEST_RING, RING_BYTES, "ring for remote requests, client to daemon"),

@@ -11,6 +11,7 @@ use loom::thread;
 use rackpool_core::GAddr;
 use rackpool_core::client::{Client, OWN, Session};
 use rackpool_core::daemon::{ClientId, Daemon};
+use rackpool_core::layout::AllocationKind;
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{self, Reply, ReplyFrame, Request, RequestFrame};
 use rackpool_hw::ring::bitmap::Bitmap;
@@ -36,7 +37,7 @@ impl Answered {
         let (mut rack, mut daemon) = Rack::start(1, None);
         let (slot, mut client) = rack.join(&mut daemon, 7, 1);
         let mut session = Session::new("the daemon".into());
-        let seq = session.begin(Request::Alloc { bytes: PAGE, owned: false }).seq;
+        let seq = session.begin(Request::Alloc { bytes: PAGE, kind: AllocationKind::User }).seq;
         let (addr, _) = rack.page(&mut daemon, (slot, &mut client), seq, false);
         let answer = ReplyFrame { seq, reply: Ok(Reply::Allocated { addr }) };
         Answered { rack, daemon, slot, client, session, answer }

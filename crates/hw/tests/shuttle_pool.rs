@@ -10,6 +10,7 @@ mod engines;
 use engines::{PAGE, Rack, Section};
 use rackpool_core::client::{Client, Miss, OWN, Session};
 use rackpool_core::daemon::{ClientId, Daemon};
+use rackpool_core::layout::AllocationKind;
 use rackpool_core::layout::SlotWord;
 use rackpool_core::seam::{Mem, Mutation, WorkStatus};
 use rackpool_core::target::TargetMemory;
@@ -231,7 +232,7 @@ impl Handle {
 
     /// Allocates a page, shows it, changes it and frees it, or leaves it to the end.
     fn round(&mut self, fill: u8, frees: bool, board: &Board) {
-        let reply = self.call(Request::Alloc { bytes: PAGE, owned: true });
+        let reply = self.call(Request::Alloc { bytes: PAGE, kind: AllocationKind::Session });
         let addr = match reply {
             Ok(Reply::Allocated { addr }) => addr,
             Err(Error::Full { .. }) => return self.read_others(board),

@@ -64,6 +64,8 @@ pub enum Error {
         addr: GAddr,
         /// What is wrong.
         reason: String,
+        /// Whether it does not even begin like a table.
+        is_other: bool,
     },
     /// Bytes of the table make no sense although nobody changed them meanwhile. Do not retry.
     #[error("bucket {bucket}, {addr}: {reason}")]

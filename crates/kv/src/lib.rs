@@ -3,12 +3,14 @@
 //!
 //! - [`cache`]: a cache in the memory of one process, or one file of shared memory.
 //! - [`table`]: a concurrent hash table that many clients in all racks share.
+//! - [`audit`]: every allocation of a pool by kind, and what no table names.
 //! - [`pool_tier`], [`numa_tier`]: a pool's memory, or that of other nodes of this host, for the
 //!   cache's long values; [`tier_speed`]: what reads cost there.
 //! - [`front`]: what ordinary clients of memcached and Redis speak, in front of a cache.
 //! - [`herd`]: the fast path to a cache for processes of the same host.
 #![forbid(unsafe_code)]
 
+pub mod audit;
 pub mod cache;
 pub mod constants;
 pub mod error;

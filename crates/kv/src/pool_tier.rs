@@ -6,7 +6,7 @@
 //! and writes go through a handle for each thread that is at it.
 
 use crate::cache::{Tier, TierError};
-use rackpool::{Error, GAddr, Handle, Placement, Pool};
+use rackpool::{AllocationKind, Error, GAddr, Handle, Placement, Pool};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -124,7 +124,7 @@ impl Tier for PoolTier {
     fn alloc(&self, bytes: u64) -> Result<u64, TierError> {
         let mut freed = 0;
         for _ in 0..FULL_RETRIES {
-            match lock(&self.shared.owner).alloc_owned(bytes, Placement::Auto) {
+            match lock(&self.shared.owner).alloc_as(bytes, Placement::Auto, AllocationKind::Cache) {
                 Ok(addr) => return Ok(addr.0),
                 Err(Error::Full { .. }) => {}
                 Err(error) => return Err(tier_error(&error)),

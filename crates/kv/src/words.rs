@@ -14,14 +14,14 @@
 
 pub use rackpool::{Error as PoolError, GAddr, Placement, RackId, Result as PoolResult};
 
-use rackpool::Handle;
+use rackpool::{AllocationKind, Handle};
 
 /// Every allocation starts at a multiple of this many bytes: one cache line.
 pub const ALIGN_BYTES: u64 = 64;
 
 /// Global memory as its clients see it. All calls block; the addresses are the pool's.
 pub trait Words {
-    /// Allocates `bytes` zero bytes.
+    /// Allocates `bytes` zero bytes, as a part of the structure: audits look for what names it.
     fn alloc(&mut self, bytes: u64, placement: Placement) -> PoolResult<GAddr>;
     /// Frees an allocation of `bytes` bytes.
     fn free(&mut self, addr: GAddr, bytes: u64) -> PoolResult<()>;
@@ -44,11 +44,16 @@ pub trait Words {
     /// Puts `addr` under `name` if `expected` is there (null: nothing is, or nothing shall be);
     /// the address that is there now.
     fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> PoolResult<GAddr>;
+    /// From here to the end of the change this client may have allocations that nothing names.
+    /// Changes nest.
+    fn begin_change(&mut self) {}
+    /// Ends a change. One that is never ended counts until the client ends.
+    fn end_change(&mut self) {}
 }
 
 impl Words for Handle {
     fn alloc(&mut self, bytes: u64, placement: Placement) -> PoolResult<GAddr> {
-        Handle::alloc(self, bytes, placement)
+        self.alloc_as(bytes, placement, AllocationKind::Table)
     }
 
     fn free(&mut self, addr: GAddr, bytes: u64) -> PoolResult<()> {
@@ -95,5 +100,15 @@ impl Words for Handle {
 
     fn set_root(&mut self, name: &str, expected: GAddr, addr: GAddr) -> PoolResult<GAddr> {
         Handle::set_root(self, name, expected, addr)
+    }
+
+    #[inline]
+    fn begin_change(&mut self) {
+        Handle::begin_change(self);
+    }
+
+    #[inline]
+    fn end_change(&mut self) {
+        Handle::end_change(self);
     }
 }

@@ -13,10 +13,11 @@ use crate::rrpc::RrpcState;
 use crate::stats::{Explain, HandleStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::client::{
-    Access, Alloc, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledOptions, Free, Locate, Miss,
-    OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables,
+    Access, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledOptions, Free, Locate, Miss, OWN,
+    Operation, Piece, Placement, Reach, Transfer, TransferTables,
 };
 use rackpool_core::constants::STALE_RETRIES_MAX;
+use rackpool_core::layout::AllocationKind;
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
 use rackpool_core::{Error, GAddr, RackId, Result};
@@ -112,13 +113,13 @@ impl Handle {
     /// `full` where [`Placement`] allows no other rack, or all are full; `bad-size`;
     /// `outcome-unknown` if the daemon died for good meanwhile.
     pub fn alloc(&mut self, bytes: u64, placement: Placement) -> Result<GAddr> {
-        self.alloc_as(bytes, placement, false)
+        self.alloc_as(bytes, placement, AllocationKind::User)
     }
 
     /// As [`Handle::alloc`]; the memory comes back by itself when this handle ends, however it
     /// ends.
     pub fn alloc_owned(&mut self, bytes: u64, placement: Placement) -> Result<GAddr> {
-        self.alloc_as(bytes, placement, true)
+        self.alloc_as(bytes, placement, AllocationKind::Session)
     }
 
     /// Frees what [`Handle::alloc`] gave; `bytes` as given there.
@@ -646,12 +647,6 @@ impl Handle {
     fn master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
         let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
         self.links.master_call(call, deadline_ns)
-    }
-
-    fn alloc_as(&mut self, bytes: u64, placement: Placement, owned: bool) -> Result<GAddr> {
-        self.client.set_order(self.links.order());
-        let mut op = Alloc::new(&mut self.client, bytes, placement, owned);
-        self.run(&mut op)
     }
 
     pub(crate) fn run<O: Operation<Window>>(&mut self, op: &mut O) -> Result<O::Output> {

@@ -13,6 +13,7 @@
 
 mod acceptor;
 pub mod agent;
+mod audit;
 mod clock;
 pub mod cluster;
 mod coupled;
@@ -49,12 +50,16 @@ pub use pin::Pin;
 pub use pool::Pool;
 pub use rackpool_core::client::CoupledStats;
 pub use rackpool_core::client::Placement;
+pub use rackpool_core::layout::AllocationKind;
 pub use rackpool_core::member::{DrainReport, Member, Standing};
 pub use rackpool_core::placement::{LogPiece, Policy};
 pub use rackpool_core::policy::{
     BalanceParams, BalanceRecord, DecisionRecord, Policy as Migration,
 };
-pub use rackpool_core::wire::{DaemonStats, MasterStats, SessionState};
+pub use rackpool_core::wire::{
+    AllocationPiece, AuditReply, AuditRequest, ChangingSession, DaemonStats, KindTotal,
+    MasterStats, SessionState,
+};
 pub use rackpool_core::{Error, GAddr, PageId, RackId, Result};
 pub use rackpool_hw::secret::Secret;
 pub use rrpc::{FetchMode, RrpcStats};

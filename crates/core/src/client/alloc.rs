@@ -7,6 +7,7 @@ use super::{Client, Io, LinkId, Locate, Need, Operation, Step};
 use crate::addr::{GAddr, RackId};
 use crate::constants::RACKS_MAX;
 use crate::error::{Error, Result};
+use crate::layout::AllocationKind;
 use crate::placement::Order;
 use crate::seam::{Mem, Rare};
 use crate::wire::{MasterAnswer, MasterCall, PageHome, Reply, Request};
@@ -29,7 +30,7 @@ pub enum Placement {
 #[derive(Debug)]
 pub struct Alloc {
     bytes: u64,
-    owned: bool,
+    kind: AllocationKind,
     placement: Placement,
     order: Order,
     target: Option<RackId>,
@@ -39,12 +40,12 @@ pub struct Alloc {
 }
 
 impl Alloc {
-    /// Starts an allocation. `owned` memory comes back when the handle's session ends.
+    /// Starts an allocation. Memory of an owned kind comes back when the handle's session ends.
     pub fn new<M: Mem>(
         client: &mut Client<M>,
         bytes: u64,
         placement: Placement,
-        owned: bool,
+        kind: AllocationKind,
     ) -> Self {
         let own = Some(client.own_rack());
         let order = client.order();
@@ -59,7 +60,7 @@ impl Alloc {
             }
         };
         let (tried, last_full, done) = (Vec::new(), None, None);
-        Self { bytes, owned, placement, order, target, tried, last_full, done }
+        Self { bytes, kind, placement, order, target, tried, last_full, done }
     }
 }
 
@@ -96,7 +97,7 @@ impl<M: Mem> Operation<M> for Alloc {
         match client.link_of(rack) {
             None => Ok(Step::Need(Need::Link(rack))),
             Some(link) => {
-                let request = Request::Alloc { bytes: self.bytes, owned: self.owned };
+                let request = Request::Alloc { bytes: self.bytes, kind: self.kind };
                 Ok(Step::Need(Need::Daemon(link, request)))
             }
         }
@@ -433,5 +434,44 @@ impl<M: Mem> Operation<M> for AtHome {
 
     fn on_master(&mut self, client: &mut Client<M>, answer: Result<MasterAnswer>) -> Result<()> {
         self.home.on_master(client, answer)
+    }
+}
+
+/// A request to the daemon of a rack.
+#[derive(Debug)]
+pub struct AtRack {
+    rack: RackId,
+    request: Request,
+    done: Option<Reply>,
+}
+
+impl AtRack {
+    /// Starts the request.
+    pub fn new(rack: RackId, request: Request) -> Self {
+        Self { rack, request, done: None }
+    }
+}
+
+impl<M: Mem> Operation<M> for AtRack {
+    type Output = Reply;
+
+    fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<Reply>> {
+        if let Some(reply) = self.done.take() {
+            return Ok(Step::Done(reply));
+        }
+        let rack = client.home_in(self.rack).unwrap_or(self.rack);
+        Ok(Step::Need(match client.link_of(rack) {
+            None => Need::Link(rack),
+            Some(link) => Need::Daemon(link, self.request.clone()),
+        }))
+    }
+
+    fn on_reply(&mut self, _client: &mut Client<M>, reply: Result<Reply>) -> Result<()> {
+        self.done = Some(reply?);
+        Ok(())
+    }
+
+    fn on_master(&mut self, _client: &mut Client<M>, _answer: Result<MasterAnswer>) -> Result<()> {
+        Err(unexpected("master", "a request to a daemon"))
     }
 }

@@ -31,6 +31,7 @@ use crate::constants::{
     MOVE_CHUNK_BYTES, REPLICA_POLL_NS, REPLICA_READ_NS, REPLICA_STUCK_NS, STALE_RETRIES_MAX,
 };
 use crate::error::{Error, Result};
+use crate::layout::AllocationKind;
 use crate::replica::{
     ENTRY_DATA, ENTRY_PAGE, ENTRY_WORD, EntryWord, HEAD_BITS, HEAD_UNTIL, Orders, Place, Poll,
     ReplicaOrder, entry_offset,
@@ -614,7 +615,7 @@ impl<M: Mem> Operation<M> for Tending<'_> {
                 }
                 Stage::Allocate { pages, .. } => {
                     let bytes = u64::from(*pages) * client.geometry().page_bytes();
-                    Need::Daemon(OWN, Request::Alloc { bytes, owned: true })
+                    Need::Daemon(OWN, Request::Alloc { bytes, kind: AllocationKind::Session })
                 }
                 Stage::Resolve { run, pages, .. } => {
                     let page = client.geometry().page(run.addr);

@@ -11,6 +11,7 @@
 
 mod alloc;
 mod balance;
+mod change;
 mod coupled;
 mod drain;
 mod flush;
@@ -30,7 +31,7 @@ mod translate;
 mod usage;
 mod write_buffer;
 
-pub use alloc::{Alloc, AtHome, AtWord, Free, Placement};
+pub use alloc::{Alloc, AtHome, AtRack, AtWord, Free, Placement};
 pub use balance::{BalanceTurn, Balanced, Balancer};
 pub use coupled::{Coupled, CoupledIo, CoupledOptions, CoupledStats};
 pub use drain::{DrainTurn, Drained, Drainer};
@@ -246,6 +247,7 @@ pub struct Client<M> {
     has_learnt: bool,
     /// Where replicas are of pages that were written to.
     known: spread::Known,
+    changes: change::Changes,
 }
 
 /// Accesses of a batch whose lines are asked for together: enough to cover the latency of far
@@ -329,6 +331,7 @@ impl<M: Mem> Client<M> {
             own_turn: true,
             has_learnt: false,
             known: spread::Known::default(),
+            changes: change::Changes::default(),
         }
     }
 
@@ -404,6 +407,7 @@ impl<M: Mem> Client<M> {
         }
         if let Some(link) = self.link_of(rack) {
             self.links[link.0 as usize].reach = reach;
+            self.show_changes();
             return Ok(link);
         }
         self.links.push(LinkState { rack, reach, regions: 0 });

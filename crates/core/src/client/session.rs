@@ -277,5 +277,7 @@ fn operation_name(request: &Request) -> &'static str {
         Request::Replicate { .. } => "replica",
         Request::Recall { .. } => "recall of replicas",
         Request::Sharers { .. } => "where replicas are",
+        Request::Audit(_) => "audit",
+        Request::Reclaim { .. } => "free of what nothing names",
     }
 }

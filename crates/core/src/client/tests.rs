@@ -6,6 +6,7 @@ use crate::addr::FrameIndex;
 use crate::constants::{USE_ACCESSES_MAX, USE_ACCESSES_MIN, USE_NS, USE_PAGES_MAX};
 use crate::error::DeathCause;
 use crate::heat::{Counts, PageUse};
+use crate::layout::AllocationKind;
 use crate::wire::{ReplyFrame, RequestFrame, Resolved};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -465,8 +466,8 @@ fn homes_outside_the_region_are_refused() {
 fn an_allocation_goes_to_the_own_rack_then_to_picked_ones_until_all_are_full() {
     let (mut world, mut client) = World::new(vec![]);
     let full = || Error::Full { bytes: 64, free_bytes: 0, place: "rack".into() };
-    let mut alloc = Alloc::new(&mut client, 64, Placement::Auto, false);
-    let own = Request::Alloc { bytes: 64, owned: false };
+    let mut alloc = Alloc::new(&mut client, 64, Placement::Auto, AllocationKind::User);
+    let own = Request::Alloc { bytes: 64, kind: AllocationKind::User };
     let step = alloc.step(&mut client, &mut world).unwrap();
     assert_eq!(step, Step::Need(Need::Daemon(OWN, own)));
     alloc.on_reply(&mut client, Err(full())).unwrap();
@@ -477,7 +478,7 @@ fn an_allocation_goes_to_the_own_rack_then_to_picked_ones_until_all_are_full() {
     };
     assert_eq!(tried, [RackId(0)]);
     alloc.on_master(&mut client, Err(full())).unwrap_err();
-    let mut local = Alloc::new(&mut client, 64, Placement::Local, false);
+    let mut local = Alloc::new(&mut client, 64, Placement::Local, AllocationKind::User);
     local.step(&mut client, &mut world).unwrap();
     assert_eq!(local.on_reply(&mut client, Err(full())).unwrap_err().code(), "full");
 }
@@ -490,7 +491,7 @@ fn the_pools_order_says_when_the_own_rack_is_asked() {
     let turns = |client: &mut Client<_>, world: &mut World, placement| {
         (0..4)
             .map(|_| {
-                let mut alloc = Alloc::new(client, 64, placement, false);
+                let mut alloc = Alloc::new(client, 64, placement, AllocationKind::User);
                 match alloc.step(client, world).unwrap() {
                     Step::Need(Need::Daemon(OWN, _)) => None,
                     Step::Need(Need::Master(MasterCall::PickRack { own, .. })) => Some(own),
@@ -514,12 +515,12 @@ fn the_pools_order_says_when_the_own_rack_is_asked() {
     // send theirs to the own rack.
     let full = || Error::Full { bytes: 64, free_bytes: 0, place: "rack".into() };
     client.set_order(Order::Alternate);
-    let mut own_first = Alloc::new(&mut client, 64, Placement::Auto, false);
+    let mut own_first = Alloc::new(&mut client, 64, Placement::Auto, AllocationKind::User);
     own_first.step(&mut client, &mut world).unwrap();
     own_first.on_reply(&mut client, Err(full())).unwrap();
     let step = own_first.step(&mut client, &mut world).unwrap();
     assert!(matches!(step, Step::Need(Need::Master(MasterCall::PickRack { .. }))), "{step:?}");
-    let mut others_first = Alloc::new(&mut client, 64, Placement::Auto, false);
+    let mut others_first = Alloc::new(&mut client, 64, Placement::Auto, AllocationKind::User);
     others_first.step(&mut client, &mut world).unwrap();
     others_first.on_master(&mut client, Err(full())).unwrap();
     let step = others_first.step(&mut client, &mut world).unwrap();
@@ -553,7 +554,7 @@ fn a_session_repeats_what_is_safe_and_says_unknown_where_it_is_not() {
 #[test]
 fn nobody_learns_of_remote_memory_before_the_daemon_knows_that_it_was_taken() {
     let ask = |session: &mut Session| {
-        let request = Request::Alloc { bytes: 64, owned: false };
+        let request = Request::Alloc { bytes: 64, kind: AllocationKind::User };
         let seq = session.begin(request).seq;
         let frame = ReplyFrame { seq, reply: Ok(Reply::Allocated { addr: addr(1, seq) }) };
         assert_eq!(session.on_remote_reply(frame.clone()), Some(Taken::Confirm(seq)));

@@ -23,6 +23,7 @@ use crate::constants::{
 use crate::copies;
 use crate::daemon::frames::{Entry, state_offset};
 use crate::daemon::session::{Outcome, Ticket};
+use crate::daemon::slab::Class;
 use crate::daemon::{Daemon, World, back_metadata, set_table, slab, word_of};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, ResultKind, StateWord, table_word};
@@ -45,7 +46,7 @@ pub(super) enum Progress {
 #[derive(Debug)]
 enum Use {
     /// One slab page; who waits for its objects.
-    Slab { shift: u8, owner: u64, waiters: Vec<Ticket> },
+    Slab { class: Class, waiters: Vec<Ticket> },
     /// A run of whole pages.
     Run(Ticket),
 }
@@ -93,6 +94,14 @@ impl Allocations {
 }
 
 impl Daemon {
+    /// Serves an admitted request for memory, unless the rack wants to be empty.
+    pub(super) fn alloc_if_it_stays<W: World>(&mut self, ticket: Ticket, world: &mut W) {
+        match self.check_gives_memory(world.private()) {
+            Ok(()) => self.alloc(ticket, world),
+            Err(error) => self.answer(&ticket, Err(error), world),
+        }
+    }
+
     /// Serves an admitted request for memory.
     pub(super) fn alloc<W: World>(&mut self, ticket: Ticket, world: &mut W) {
         let limit_bytes = u64::from(RUN_PAGES_MAX) * self.layout.pages.page_bytes();
@@ -151,7 +160,8 @@ impl Daemon {
             return self.new_pages(pages, Use::Run(*ticket), ticket, first, world);
         };
         // A page whose bitmap turns out to be damaged has no room from then on.
-        while let Some(frame) = self.slabs.with_room(shift, ticket.owner, &self.replicas.frames) {
+        let class = ticket.class(shift);
+        while let Some(frame) = self.slabs.with_room(class, &self.replicas.frames) {
             if self.is_fresh_slab_forced(world) {
                 break;
             }
@@ -162,16 +172,14 @@ impl Daemon {
         let room = slab::capacity(&self.layout, shift) as usize;
         for job in self.allocations.jobs.values_mut() {
             match &mut job.purpose {
-                Use::Slab { shift: s, owner, waiters }
-                    if (*s, *owner) == (shift, ticket.owner) && waiters.len() < room =>
-                {
+                Use::Slab { class: other, waiters } if *other == class && waiters.len() < room => {
                     waiters.push(*ticket);
                     return Progress::Joined;
                 }
                 _ => {}
             }
         }
-        let purpose = Use::Slab { shift, owner: ticket.owner, waiters: vec![*ticket] };
+        let purpose = Use::Slab { class, waiters: vec![*ticket] };
         self.new_pages(1, purpose, ticket, first, world)
     }
 
@@ -267,7 +275,7 @@ impl Daemon {
                 return Progress::Waits;
             }
         }
-        match self.start_job(count, purpose, ticket.owner, world) {
+        match self.start_job(count, purpose, ticket, world) {
             Ok(()) => Progress::Joined,
             Err(error) => Progress::Answer(Err(error)),
         }
@@ -287,7 +295,7 @@ impl Daemon {
         &mut self,
         count: u32,
         purpose: Use,
-        owner: u64,
+        ticket: &Ticket,
         world: &mut W,
     ) -> Result<()> {
         if let Some((offset, bytes)) = self.frames.fresh_entries(count) {
@@ -298,7 +306,7 @@ impl Daemon {
         let first_generation = self.frames.take_generations(mem, count);
         let frames = self.frames.take(mem, count);
         let shift = match purpose {
-            Use::Slab { shift, .. } => shift,
+            Use::Slab { class, .. } => class.shift,
             Use::Run(_) => 0,
         };
         for (index, frame) in frames.iter().enumerate() {
@@ -310,7 +318,8 @@ impl Daemon {
                 first: index == 0,
                 shared: false,
                 span: if index == 0 { count } else { index as u32 },
-                owner: SessionId(owner),
+                owner: SessionId(ticket.owner),
+                kind: ticket.kind,
             };
             entry.store(mem, *frame);
             self.frames.by_page.insert(entry.page.0, *frame);
@@ -348,9 +357,9 @@ impl Daemon {
     fn back_some<W: World>(&mut self, id: u64, budget: usize, world: &mut W) -> Result<usize> {
         let job = self.allocations.jobs.get_mut(&id).expect("fail_job takes it off the queue");
         let frame = job.frames[job.backed];
-        if let Use::Slab { shift, .. } = job.purpose {
+        if let Use::Slab { class, .. } = job.purpose {
             let offset = self.layout.bitmap_offset(FrameIndex(frame));
-            let bytes = slab::bitmap_bytes(&self.layout, shift);
+            let bytes = slab::bitmap_bytes(&self.layout, class.shift);
             back_metadata(world, offset, bytes)?;
             for place in copies::places(world.private().bytes(), offset) {
                 world.private().zero(place, bytes);
@@ -399,9 +408,7 @@ impl Daemon {
         }
         let job = self.allocations.jobs.remove(&id).expect("it was found above");
         match job.purpose {
-            Use::Slab { shift, owner, ref waiters } => {
-                self.finish_slab(&job, shift, owner, waiters, world);
-            }
+            Use::Slab { class, ref waiters } => self.finish_slab(&job, class, waiters, world),
             Use::Run(ref ticket) => self.finish_run(&job, ticket, world),
         }
     }
@@ -409,12 +416,11 @@ impl Daemon {
     fn finish_slab<W: World>(
         &mut self,
         job: &Job,
-        shift: u8,
-        owner: u64,
+        class: Class,
         waiters: &[Ticket],
         world: &mut W,
     ) {
-        let frame = job.frames[0];
+        let (frame, owner) = (job.frames[0], class.owner);
         if owner != 0 && self.sessions.record_of(owner).is_none() {
             world.private().met(Race::JobOutlivedRequest);
             return self.start_freeing(&job.frames, None, world);
@@ -422,7 +428,7 @@ impl Daemon {
         let entry = Entry::load_checked(world.private(), frame);
         copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Home));
         set_table(world, table_word(FrameIndex(frame)), job.first_generation);
-        self.slabs.insert_fresh(frame, shift, owner);
+        self.slabs.insert_fresh(frame, class);
         if owner != 0 {
             self.frames.owned.insert((owner, frame));
         }
@@ -431,7 +437,7 @@ impl Daemon {
                 self.alloc(*ticket, world);
             }
         }
-        self.trim_class(shift, owner, world);
+        self.trim_class(class, world);
     }
 
     fn finish_run<W: World>(&mut self, job: &Job, ticket: &Ticket, world: &mut W) {

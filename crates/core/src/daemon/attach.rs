@@ -14,6 +14,7 @@ use crate::constants::{REPLICA_HOMES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX};
 use crate::copies::{self, Checked};
 use crate::counts::{AnswerCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
+use crate::daemon::audit::Audits;
 use crate::daemon::balance::Balancing;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::{Entry, Frames, state_offset};
@@ -168,6 +169,7 @@ impl Daemon {
         let sessions = Sessions::load(mem)?;
         let locks = Locks::load(mem, &sessions, layout.pages)?;
         let orphans = Orphans::load(mem)?;
+        let audits = Audits::load(mem);
         let epoch = mem.load(StateWord::Epoch.offset()).wrapping_add(1);
         copies::store(mem, StateWord::Epoch.offset(), epoch);
         let mut daemon = Daemon {
@@ -191,6 +193,7 @@ impl Daemon {
             replicas: Replicas::default(),
             rooms: Rooms::default(),
             quota: Quota::default(),
+            audits,
             allocated_bytes: 0,
             allocations_live: 0,
             requests: RequestCounts::default(),
@@ -342,7 +345,7 @@ impl Daemon {
             self.allocations_live += u64::from(entry.first);
             self.allocated_bytes += self.layout.pages.page_bytes();
         } else {
-            let live = self.slabs.insert_found(world.private(), frame, entry.shift, owner)?;
+            let live = self.slabs.insert_found(world.private(), frame, entry.class())?;
             self.allocations_live += u64::from(live);
             self.allocated_bytes += u64::from(live) << entry.shift;
         }

@@ -10,8 +10,11 @@
 use crate::addr::{FrameIndex, GAddr, Generation, PageGeometry, PageId, SessionId};
 use crate::constants::{GENERATION_CHUNK, PAGE_ID_LEASE, RUN_PAGES_MAX};
 use crate::copies;
+use crate::daemon::slab::Class;
 use crate::error::{Error, Result};
-use crate::layout::{FRAME_BYTES, FRAME_SHARED, FrameState, FrameWord, StateWord, frame_word};
+use crate::layout::{
+    AllocationKind, FRAME_BYTES, FRAME_SHARED, FrameState, FrameWord, StateWord, frame_word,
+};
 use crate::seam::{Mem, Mutation};
 use crate::wire::PageKeep;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,15 +34,21 @@ pub(super) struct Entry {
     /// Pages of the run in its first page, the index in the run in later ones.
     pub(super) span: u32,
     pub(super) owner: SessionId,
+    pub(super) kind: AllocationKind,
 }
 
 impl Entry {
-    /// Reads the entry of `frame`; its state byte is checked.
+    /// Reads the entry of `frame`; its state byte and its kind are checked.
     pub(super) fn load<M: Mem>(mem: &M, frame: u32) -> Result<Entry> {
         let word = |word| copies::load(mem, frame_word(FrameIndex(frame), word));
         let state_word = word(FrameWord::State)?;
         let state = FrameState::from_byte(state_word as u8).ok_or_else(|| Error::BadRegion {
             reason: format!("frame {frame} has the unknown state {}", state_word as u8),
+        })?;
+        let number = state_word >> 17 & 7;
+        let kind = AllocationKind::ALL.get(number as usize).copied();
+        let kind = kind.ok_or_else(|| Error::BadRegion {
+            reason: format!("frame {frame} has an allocation of the unknown kind {number}"),
         })?;
         Ok(Entry {
             page: PageId(word(FrameWord::Page)?),
@@ -50,13 +59,25 @@ impl Entry {
             shared: state_word & FRAME_SHARED != 0,
             span: (state_word >> 32) as u32,
             owner: SessionId(word(FrameWord::Owner)?),
+            kind,
         })
     }
 
     /// The entry of a frame for a page that comes from another rack.
     pub(super) fn arriving(page: PageId, generation: Generation) -> Entry {
         let (state, owner) = (FrameState::Arriving, SessionId(0));
-        Entry { page, generation, state, shift: 0, first: true, shared: false, span: 1, owner }
+        let kind = AllocationKind::User;
+        Entry {
+            page,
+            generation,
+            state,
+            shift: 0,
+            first: true,
+            shared: false,
+            span: 1,
+            owner,
+            kind,
+        }
     }
 
     /// Whether the copies of all its words agree.
@@ -82,15 +103,25 @@ impl Entry {
     }
 
     /// The entry of an arriving page as its old home describes it; `None` if that makes no sense.
+    /// What a session owns does not move.
     pub(super) fn of_run(self, keep: &PageKeep) -> Option<Entry> {
-        let PageKeep { shift, run_index, run_more, .. } = *keep;
+        let PageKeep { shift, run_index, run_more, kind, .. } = *keep;
         let is_slab = shift != 0;
         let inside = run_index.max(run_more) < RUN_PAGES_MAX && u64::from(run_index) < self.page.0;
-        if !inside || (is_slab && run_index + run_more > 0) || (run_index > 0 && run_more > 0) {
+        if !inside
+            || kind.is_owned()
+            || (is_slab && run_index + run_more > 0)
+            || (run_index > 0 && run_more > 0)
+        {
             return None;
         }
         let span = if run_index == 0 { run_more + 1 } else { run_index };
-        Some(Entry { shift, first: run_index == 0, span, ..self })
+        Some(Entry { shift, first: run_index == 0, span, kind, ..self })
+    }
+
+    /// What the objects of a slab page have in common.
+    pub(super) fn class(&self) -> Class {
+        Class { shift: self.shift, kind: self.kind, owner: self.owner.0 }
     }
 
     /// The state word with another state.
@@ -98,6 +129,7 @@ impl Entry {
         u64::from(state as u8)
             | u64::from(self.shift) << 8
             | u64::from(self.first) << 16
+            | (self.kind as u64) << 17
             | if self.shared { FRAME_SHARED } else { 0 }
             | u64::from(self.span) << 32
     }
@@ -221,6 +253,11 @@ impl Frames {
             copies::store(mem, StateWord::GenerationNext.offset(), self.generation_end);
         }
         first
+    }
+
+    /// The next generation that a page gets.
+    pub(super) fn generation_next(&self) -> u64 {
+        self.generation_next
     }
 
     /// Whether `count` consecutive page ids can be taken, perhaps after [`Frames::switch_ids`].

@@ -14,7 +14,7 @@ use crate::constants::{QUARANTINE_FRAMES_MAX, SLOTS_MAX};
 use crate::copies;
 use crate::daemon::frames::{Entry, state_offset};
 use crate::daemon::session::{Outcome, Ticket};
-use crate::daemon::slab;
+use crate::daemon::slab::{self, Class};
 use crate::daemon::{Daemon, World, set_table, word_of};
 use crate::error::{Error, Result};
 use crate::layout::{BLOCK_BYTES, FrameState, ResultKind, SlotWord, table_word};
@@ -312,7 +312,7 @@ impl Daemon {
                 if !world.private().mutated(Mutation::KeepCounts) {
                     self.allocated_bytes -= 1u64 << shift;
                 }
-                self.trim_class(slab.shift, slab.owner, world);
+                self.trim_class(slab.class, world);
                 if let Some((ticket, _)) = by {
                     self.answer(&ticket, Ok(Reply::Freed), world);
                 }
@@ -337,12 +337,12 @@ impl Daemon {
     }
 
     /// Gives back an empty slab page if its class has another one.
-    pub(super) fn trim_class<W: World>(&mut self, shift: u8, owner: u64, world: &mut W) {
+    pub(super) fn trim_class<W: World>(&mut self, class: Class, world: &mut W) {
         if self.is_quarantine_full(world.private()) {
             return;
         }
         let keep_none = self.is_leaving() || world.private().rare(Rare::EmptySlabReturned);
-        if let Some(frame) = self.slabs.surplus(shift, owner, keep_none) {
+        if let Some(frame) = self.slabs.surplus(class, keep_none) {
             self.start_freeing(&[frame], None, world);
         }
     }
@@ -394,7 +394,7 @@ impl Daemon {
             self.quota.credit_frame(*frame, self.layout.pages.page_bytes());
             if let Some((slab, live)) = self.slabs.remove(*frame) {
                 self.allocations_live -= u64::from(live);
-                self.allocated_bytes -= u64::from(live) << slab.shift;
+                self.allocated_bytes -= u64::from(live) << slab.class.shift;
             }
             self.freeing.known.insert(*frame, id);
             self.freeing.queue.push_back(*frame);

@@ -18,6 +18,7 @@
 
 mod alloc;
 mod attach;
+mod audit;
 mod balance;
 mod calls;
 mod frames;
@@ -52,6 +53,7 @@ use crate::constants::{
 use crate::copies;
 use crate::counts::{AnswerCounts, FabricCounts, ProxyCounts, RequestCounts};
 use crate::daemon::alloc::Allocations;
+use crate::daemon::audit::Audits;
 use crate::daemon::balance::Balancing;
 use crate::daemon::calls::Calls;
 use crate::daemon::frames::Frames;
@@ -195,6 +197,7 @@ pub struct Daemon {
     replicas: Replicas,
     rooms: Rooms,
     quota: Quota,
+    audits: Audits,
     allocated_bytes: u64,
     allocations_live: u64,
     requests: RequestCounts,
@@ -371,6 +374,7 @@ impl Daemon {
         if session == 0 || world.private().mutated(Mutation::NeverEndSessions) {
             return;
         }
+        self.note_unfinished(record, world);
         self.cancel_lock(record);
         self.replicas.end_session(ClientId::of_record(record), session);
         self.end_room(record, world);
@@ -437,6 +441,7 @@ impl Daemon {
                 Request::Ping => Some(Ok(Reply::Pong)),
                 Request::Drain(request) => Some(self.on_drain(record, request, world)),
                 Request::Balance(request) => Some(self.on_balance(record, request, world)),
+                Request::Audit(request) => Some(self.on_audit(request, world).map(Reply::Audit)),
                 Request::CheckFree { addr, bytes } => {
                     Some(self.find_allocation(addr, bytes, world).map(|_| Reply::Known))
                 }
@@ -605,21 +610,24 @@ impl Daemon {
         world: &mut W,
     ) -> Option<Result<Reply>> {
         match request {
-            Request::Alloc { bytes, owned } => {
-                let ticket = self.sessions.ticket(record, seq, bytes, owned);
-                match self.check_gives_memory(world.private()) {
-                    Ok(()) => self.alloc(ticket, world),
-                    Err(error) => self.answer(&ticket, Err(error), world),
-                }
+            Request::Alloc { bytes, kind } => {
+                let session = self.sessions.session(record);
+                let ticket = self.sessions.ticket(record, seq, bytes).of_kind(kind, session);
+                self.alloc_if_it_stays(ticket, world);
                 None
             }
             Request::Free { addr, bytes } => {
-                let ticket = self.sessions.ticket(record, seq, bytes, false);
+                let ticket = self.sessions.ticket(record, seq, bytes);
                 self.free(ticket, addr, None, world);
                 None
             }
+            Request::Reclaim { addr, watch } => {
+                let ticket = self.sessions.ticket(record, seq, 0);
+                self.reclaim(ticket, (addr, watch), world);
+                None
+            }
             Request::AllocInto { word, bytes } => {
-                let ticket = self.sessions.ticket(record, seq, bytes, false).of_word(word);
+                let ticket = self.sessions.ticket(record, seq, bytes).of_word(word);
                 match self.locate_named(word, world) {
                     Ok(_) => self.alloc(ticket, world),
                     Err(error) => self.answer(&ticket, Err(error), world),
@@ -627,12 +635,12 @@ impl Daemon {
                 None
             }
             Request::FreeFrom { word, bytes } => {
-                let ticket = self.sessions.ticket(record, seq, bytes, false).of_word(word);
+                let ticket = self.sessions.ticket(record, seq, bytes).of_word(word);
                 self.free_from(ticket, world);
                 None
             }
             Request::FreeApart { word, addr, bytes } => {
-                let ticket = self.sessions.ticket(record, seq, bytes, false).of_word(word);
+                let ticket = self.sessions.ticket(record, seq, bytes).of_word(word);
                 self.free_apart(ticket, addr, world);
                 None
             }
@@ -651,12 +659,12 @@ impl Daemon {
             }
             Request::Lock { addr, lines, write, wait_ms } => {
                 let bytes = u64::from(lines) * LOCK_ALIGN_BYTES;
-                let ticket = self.sessions.ticket(record, seq, bytes, false).of_word(addr);
+                let ticket = self.sessions.ticket(record, seq, bytes).of_word(addr);
                 self.lock(ticket, (write, wait_ms), world);
                 None
             }
             Request::Unlock { addr, token } => {
-                let ticket = self.sessions.ticket(record, seq, 0, false).of_word(addr);
+                let ticket = self.sessions.ticket(record, seq, 0).of_word(addr);
                 self.unlock(&ticket, token, world);
                 None
             }
@@ -675,7 +683,7 @@ impl Daemon {
         Some(match kind {
             ResultKind::Allocated => Ok(Reply::Allocated { addr: GAddr(value) }),
             ResultKind::Freed => {
-                let ticket = self.sessions.ticket(record, seq, bytes, false).of_word(word);
+                let ticket = self.sessions.ticket(record, seq, bytes).of_word(word);
                 if self.join_removal(ticket, GAddr(value)) {
                     probe.met(Race::RemovalJoined);
                     return None;

@@ -348,7 +348,7 @@ impl Daemon {
         match self.slabs.remove(frame) {
             Some((slab, live)) => {
                 self.allocations_live -= u64::from(live);
-                self.allocated_bytes -= u64::from(live) << slab.shift;
+                self.allocated_bytes -= u64::from(live) << slab.class.shift;
             }
             None => {
                 self.allocations_live -= u64::from(entry.first);
@@ -365,7 +365,7 @@ impl Daemon {
             self.allocated_bytes += self.layout.pages.page_bytes();
             return;
         }
-        let found = self.slabs.insert_found(world.private(), frame, entry.shift, entry.owner.0);
+        let found = self.slabs.insert_found(world.private(), frame, entry.class());
         let live = found.expect("the bitmap was checked before the page was at home");
         self.allocations_live += u64::from(live);
         self.allocated_bytes += u64::from(live) << entry.shift;
@@ -391,8 +391,8 @@ impl Daemon {
         let lock_token = self.locks.token_last();
         let history = self.history_of(entry.page);
         let (run_index, run_more) = entry.place_in_run();
-        let shift = entry.shift;
-        let keep = PageKeep { shift, objects, lock_token, history, run_index, run_more };
+        let (shift, kind) = (entry.shift, entry.kind);
+        let keep = PageKeep { shift, kind, objects, lock_token, history, run_index, run_more };
         Ok(Reply::Shut { key, keep })
     }
 

@@ -12,8 +12,9 @@ use crate::constants::{REMOTE_SESSIONS_MAX, SESSIONS_MAX, SLOTS_MAX};
 use crate::copies;
 use crate::daemon::World;
 use crate::daemon::redo::Redo;
+use crate::daemon::slab::Class;
 use crate::error::{Error, Result};
-use crate::layout::{ResultKind, SessionWord, session_word};
+use crate::layout::{AllocationKind, ResultKind, SessionWord, session_word};
 use crate::seam::{Mem, Mutation, Probe};
 use crate::wire::SessionState;
 use std::collections::BTreeMap;
@@ -50,6 +51,8 @@ pub(super) struct Ticket {
     token: u64,
     pub(super) seq: u64,
     pub(super) bytes: u64,
+    /// What the allocation is for.
+    pub(super) kind: AllocationKind,
     /// The session that will own the allocation, 0 for none.
     pub(super) owner: u64,
     /// The word that gets or has the address; null for none.
@@ -60,6 +63,21 @@ impl Ticket {
     /// The same request, about the allocation that a word names.
     pub(super) fn of_word(self, word: GAddr) -> Ticket {
         Ticket { word, ..self }
+    }
+
+    /// The same request, of this many bytes.
+    pub(super) fn of_bytes(self, bytes: u64) -> Ticket {
+        Ticket { bytes, ..self }
+    }
+
+    /// The same request, for memory of this kind.
+    pub(super) fn of_kind(self, kind: AllocationKind, session: u64) -> Ticket {
+        Ticket { kind, owner: if kind.is_owned() { session } else { 0 }, ..self }
+    }
+
+    /// The class of the slab page that serves it.
+    pub(super) fn class(&self, shift: u8) -> Class {
+        Class { shift, kind: self.kind, owner: self.owner }
     }
 }
 
@@ -325,11 +343,11 @@ impl Sessions {
     }
 
     /// Starts serving a request.
-    pub(super) fn ticket(&mut self, record: u32, seq: u64, bytes: u64, owned: bool) -> Ticket {
+    pub(super) fn ticket(&mut self, record: u32, seq: u64, bytes: u64) -> Ticket {
         let r = &mut self.records[record as usize];
         r.under_way = Some(seq);
-        let owner = if owned { r.session } else { 0 };
-        Ticket { record, token: r.token, seq, bytes, owner, word: GAddr::NULL }
+        let (kind, owner, word) = (AllocationKind::User, 0, GAddr::NULL);
+        Ticket { record, token: r.token, seq, bytes, kind, owner, word }
     }
 
     /// Whether the session that asked still waits for the answer.

@@ -1,15 +1,16 @@
 //! Slab pages: which have room, which are empty, and the bitmaps that say which objects live.
 //!
 //! In: bitmaps at attach, objects taken and given back. Out: the bitmap word that a redo record
-//! is to store; the index follows after that record. Called by `alloc.rs`, `free.rs`,
-//! `attach.rs`. A bitmap means something only while its frame is home of a slab page; it is
-//! zeroed before that. Objects are taken from the lowest page and the lowest bit, so that pages
-//! further up run empty. Source: Rcmp §4.1, §5.1 (slabs of powers of two).
+//! is to store; the index follows after that record; objects that live since a watch began. Called
+//! by `alloc.rs`, `free.rs`, `attach.rs`, `audit.rs`. A bitmap means something only while its frame
+//! is home of a slab page; it is zeroed before that. Objects are taken from the lowest page and the
+//! lowest bit, so that pages further up run empty. Source: Rcmp §4.1, §5.1 (slabs of powers of
+//! two).
 
-use crate::constants::SLAB_SHIFT_MIN;
+use crate::constants::{AUDIT_WATCHES_MAX, SLAB_SHIFT_MIN};
 use crate::copies;
 use crate::error::{Error, Result};
-use crate::layout::RegionLayout;
+use crate::layout::{AllocationKind, RegionLayout};
 use crate::seam::{Mem, Mutation, Probe};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,11 +33,20 @@ pub(super) fn bitmap_bytes(layout: &RegionLayout, shift: u8) -> u64 {
     u64::from(capacity(layout, shift).div_ceil(64)) * 8
 }
 
+/// What the objects of a slab page have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Class {
+    /// log2 of their size.
+    pub(super) shift: u8,
+    pub(super) kind: AllocationKind,
+    /// The session that has them; 0 for none.
+    pub(super) owner: u64,
+}
+
 /// What is known of one slab page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slab {
-    pub(super) shift: u8,
-    pub(super) owner: u64,
+    pub(super) class: Class,
     /// Objects that can be taken.
     free: u32,
     /// No word of the bitmap below has a free object.
@@ -61,13 +71,18 @@ pub(super) struct Taking {
 pub(super) struct Slabs {
     layout: RegionLayout,
     pages: BTreeMap<u32, Slab>,
-    partial: BTreeSet<(u8, u64, u32)>,
-    empty: BTreeSet<(u8, u64, u32)>,
+    partial: BTreeSet<(Class, u32)>,
+    empty: BTreeSet<(Class, u32)>,
+    /// By frame, the objects that have lived since a watch began, of each watch by number.
+    watches: BTreeMap<u64, BTreeMap<u32, Vec<u64>>>,
+    last_watch: u64,
 }
 
 impl Slabs {
     pub(super) fn new(layout: RegionLayout) -> Slabs {
-        Slabs { layout, pages: BTreeMap::new(), partial: BTreeSet::new(), empty: BTreeSet::new() }
+        let (pages, watches) = (BTreeMap::new(), BTreeMap::new());
+        let (partial, empty) = (BTreeSet::new(), BTreeSet::new());
+        Slabs { layout, pages, partial, empty, watches, last_watch: 0 }
     }
 
     /// Slab pages in all.
@@ -76,9 +91,9 @@ impl Slabs {
     }
 
     /// Adds an empty page, fresh from the punch.
-    pub(super) fn insert_fresh(&mut self, frame: u32, shift: u8, owner: u64) {
-        let free = capacity(&self.layout, shift);
-        self.insert(frame, Slab { shift, owner, free, hint: 0, fresh: 0, damaged: false });
+    pub(super) fn insert_fresh(&mut self, frame: u32, class: Class) {
+        let free = capacity(&self.layout, class.shift);
+        self.insert(frame, Slab { class, free, hint: 0, fresh: 0, damaged: false });
     }
 
     /// Adds a page whose bitmap says what lives; how many objects do.
@@ -86,10 +101,9 @@ impl Slabs {
         &mut self,
         mem: &M,
         frame: u32,
-        shift: u8,
-        owner: u64,
+        class: Class,
     ) -> Result<u32> {
-        let capacity = capacity(&self.layout, shift);
+        let capacity = capacity(&self.layout, class.shift);
         let bitmap = self.bitmap(frame);
         let (mut live, mut damaged) = (0, false);
         for word in 0..capacity.div_ceil(64) {
@@ -106,7 +120,7 @@ impl Slabs {
             live += bits.count_ones();
         }
         let free = capacity - live;
-        let slab = Slab { shift, owner, free, hint: 0, fresh: capacity, damaged };
+        let slab = Slab { class, free, hint: 0, fresh: capacity, damaged };
         self.insert(frame, slab);
         Ok(live)
     }
@@ -117,16 +131,18 @@ impl Slabs {
             return;
         }
         if slab.free > 0 {
-            self.partial.insert((slab.shift, slab.owner, frame));
+            self.partial.insert((slab.class, frame));
         }
-        if slab.free == capacity(&self.layout, slab.shift) {
-            self.empty.insert((slab.shift, slab.owner, frame));
+        if slab.free == capacity(&self.layout, slab.class.shift) {
+            self.empty.insert((slab.class, frame));
         }
     }
 
     /// How many objects live in a page.
     pub(super) fn live(&self, frame: u32) -> u32 {
-        self.pages.get(&frame).map_or(0, |slab| capacity(&self.layout, slab.shift) - slab.free)
+        self.pages
+            .get(&frame)
+            .map_or(0, |slab| capacity(&self.layout, slab.class.shift) - slab.free)
     }
 
     /// The bitmap of a page.
@@ -137,14 +153,14 @@ impl Slabs {
 
     /// The first page from a frame on, and its class.
     pub(super) fn next_page(&self, from: u32) -> Option<(u32, u8)> {
-        self.pages.range(from..).next().map(|(frame, slab)| (*frame, slab.shift))
+        self.pages.range(from..).next().map(|(frame, slab)| (*frame, slab.class.shift))
     }
 
     /// Notes that a word of a page's bitmap cannot be read: nothing is taken from it any more.
     pub(super) fn note_damaged(&mut self, frame: u32) {
         if let Some(slab) = self.pages.get_mut(&frame) {
             slab.damaged = true;
-            let key = (slab.shift, slab.owner, frame);
+            let key = (slab.class, frame);
             self.partial.remove(&key);
             self.empty.remove(&key);
         }
@@ -153,21 +169,21 @@ impl Slabs {
     /// Forgets a page; how many objects lived in it.
     pub(super) fn remove(&mut self, frame: u32) -> Option<(Slab, u32)> {
         let slab = self.pages.remove(&frame)?;
-        self.partial.remove(&(slab.shift, slab.owner, frame));
-        self.empty.remove(&(slab.shift, slab.owner, frame));
-        Some((slab, capacity(&self.layout, slab.shift) - slab.free))
+        self.watches.values_mut().for_each(|watched| drop(watched.remove(&frame)));
+        self.partial.remove(&(slab.class, frame));
+        self.empty.remove(&(slab.class, frame));
+        Some((slab, capacity(&self.layout, slab.class.shift) - slab.free))
     }
 
     /// The lowest page of the class with room that is not one of `others`.
-    pub(super) fn with_room(&self, shift: u8, owner: u64, others: &BTreeSet<u32>) -> Option<u32> {
-        let range = (shift, owner, 0)..=(shift, owner, u32::MAX);
-        let frames = self.partial.range(range).map(|(_, _, frame)| *frame);
+    pub(super) fn with_room(&self, class: Class, others: &BTreeSet<u32>) -> Option<u32> {
+        let frames = self.partial.range((class, 0)..=(class, u32::MAX)).map(|(_, frame)| *frame);
         frames.into_iter().find(|frame| !others.contains(frame))
     }
 
     /// Empty pages that could be given back.
     pub(super) fn empty_pages(&self) -> impl Iterator<Item = u32> + '_ {
-        self.empty.iter().map(|(_, _, frame)| *frame)
+        self.empty.iter().map(|(_, frame)| *frame)
     }
 
     /// How many pages are empty.
@@ -177,20 +193,20 @@ impl Slabs {
 
     /// The highest empty page of a class if there is more than one: one stays cached, unless
     /// `keep_none` says otherwise.
-    pub(super) fn surplus(&self, shift: u8, owner: u64, keep_none: bool) -> Option<u32> {
-        let mut range = self.empty.range((shift, owner, 0)..=(shift, owner, u32::MAX));
+    pub(super) fn surplus(&self, class: Class, keep_none: bool) -> Option<u32> {
+        let mut range = self.empty.range((class, 0)..=(class, u32::MAX));
         let last = range.next_back()?;
         if keep_none {
-            return Some(last.2);
+            return Some(last.1);
         }
-        range.next().map(|_| last.2)
+        range.next().map(|_| last.1)
     }
 
     /// An empty page of any class that has more than one.
     pub(super) fn any_surplus(&self) -> Option<u32> {
         let pairs = self.empty.iter().zip(self.empty.iter().skip(1));
-        let mut surplus = pairs.filter(|(a, b)| (a.0, a.1) == (b.0, b.1));
-        surplus.next().map(|(_, page)| page.2)
+        let mut surplus = pairs.filter(|(a, b)| a.0 == b.0);
+        surplus.next().map(|(_, page)| page.1)
     }
 
     /// Chooses a free object; nothing changes before [`Slabs::taken`]. `None` if the bitmap is
@@ -198,7 +214,7 @@ impl Slabs {
     pub(super) fn choose<M: Mem>(&mut self, mem: &M, frame: u32) -> Option<Taking> {
         let bitmap = self.bitmap(frame);
         let slab = self.pages.get_mut(&frame).expect("the caller found the page in this index");
-        let capacity = capacity(&self.layout, slab.shift);
+        let capacity = capacity(&self.layout, slab.class.shift);
         for word in slab.hint..capacity.div_ceil(64) {
             let offset = bitmap + 8 * u64::from(word);
             let Ok(bits) = copies::load(mem, offset) else { break };
@@ -217,7 +233,7 @@ impl Slabs {
     /// Notes that the chosen object is taken.
     pub(super) fn taken(&mut self, frame: u32, index: u32) {
         let slab = self.pages.get_mut(&frame).expect("the object was chosen from this page");
-        let key = (slab.shift, slab.owner, frame);
+        let key = (slab.class, frame);
         slab.free -= 1;
         slab.fresh = slab.fresh.max(index + 1);
         if slab.free == 0 {
@@ -237,17 +253,52 @@ impl Slabs {
     /// Notes that an object was given back.
     pub(super) fn released(&mut self, frame: u32, index: u32) -> Slab {
         let slab = self.pages.get_mut(&frame).expect("the object lived in this page");
-        let key = (slab.shift, slab.owner, frame);
+        let key = (slab.class, frame);
+        for words in self.watches.values_mut().filter_map(|watched| watched.get_mut(&frame)) {
+            words[index as usize / 64] &= !(1 << (index % 64));
+        }
         slab.free += 1;
         slab.hint = slab.hint.min(index / 64);
         if slab.damaged {
             return *slab;
         }
         self.partial.insert(key);
-        if slab.free == capacity(&self.layout, slab.shift) {
+        if slab.free == capacity(&self.layout, slab.class.shift) {
             self.empty.insert(key);
         }
         *slab
+    }
+
+    /// Begins a watch of all objects of a kind that live now; its number, greater than all before.
+    /// The oldest of too many ends.
+    pub(super) fn begin_watch<M: Mem>(&mut self, mem: &M, kind: AllocationKind) -> u64 {
+        let pages = self.pages.iter().filter(|(_, slab)| slab.class.kind == kind);
+        // Of a page whose bitmap is damaged nothing is judged.
+        let words = |(frame, slab): (&u32, &Slab)| {
+            Some((*frame, self.bitmap_words(mem, *frame, slab.class.shift).ok()?))
+        };
+        let watched = pages.filter_map(words).collect();
+        self.last_watch += 1;
+        self.watches.insert(self.last_watch, watched);
+        if self.watches.len() > AUDIT_WATCHES_MAX {
+            self.watches.pop_first();
+        }
+        self.last_watch
+    }
+
+    /// Ends a watch.
+    pub(super) fn end_watch(&mut self, watch: u64) {
+        self.watches.remove(&watch);
+    }
+
+    /// Whether a watch goes on.
+    pub(super) fn watches(&self, watch: u64) -> bool {
+        self.watches.contains_key(&watch)
+    }
+
+    /// The objects of a page that have lived since a watch began.
+    pub(super) fn watched(&self, watch: u64, frame: u32) -> Option<&[u64]> {
+        self.watches.get(&watch)?.get(&frame).map(Vec::as_slice)
     }
 
     fn bitmap(&self, frame: u32) -> u64 {

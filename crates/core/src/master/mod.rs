@@ -28,7 +28,7 @@ pub use state::{Applied, Command, Loader, State};
 use crate::addr::{PageGeometry, PageId, RackId, SessionId};
 use crate::constants::{
     COMMIT_PAGES_MAX, MASTER_BATCH_COMMANDS_MAX, MASTER_BATCH_PAGES_MAX, PAGE_ID_LEASE,
-    RACK_NAME_BYTES_MAX, RACKS_MAX, RESOLVE_PAGES_MAX, ROOT_NAME_BYTES_MAX,
+    RACK_NAME_BYTES_MAX, RACKS_MAX, RESOLVE_PAGES_MAX, ROOT_NAME_BYTES_MAX, ROOTS_ANSWER_MAX,
 };
 use crate::counts::{CallCounts, Refusals};
 use crate::error::{DeathCause, Error, Result};
@@ -424,6 +424,10 @@ impl<P: Probe> Master<P> {
         }
     }
 
+    fn roots_after(&self, name: &str) -> MasterAnswer {
+        MasterAnswer::Roots(self.state.roots_after(name).take(ROOTS_ANSWER_MAX).collect())
+    }
+
     /// `Ok(None)` if the answer comes with the batch.
     fn serve(
         &mut self,
@@ -469,6 +473,7 @@ impl<P: Probe> Master<P> {
                 check_name(&name)?;
                 return Ok(Some(MasterAnswer::Root(self.state.root(&name))));
             }
+            MasterCall::Roots { after } => return Ok(Some(self.roots_after(&after))),
             MasterCall::Placements(from) => return Ok(Some(self.placements_from(from))),
             MasterCall::Stats => return Ok(Some(MasterAnswer::Stats(Box::new(self.stats())))),
             MasterCall::Member(call) => return self.on_member(conn, id, call),

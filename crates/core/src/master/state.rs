@@ -18,6 +18,7 @@ use crate::member::Standing;
 use crate::wire::{Orphan, PageHome, RackInfo, Resolved};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 /// One entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -233,6 +234,12 @@ impl State {
     /// Pages and allocations that were freed in one rack and are to be freed in another.
     pub fn orphans(&self) -> u64 {
         self.orphans.waiting()
+    }
+
+    /// Names behind one, with their addresses.
+    pub fn roots_after(&self, name: &str) -> impl Iterator<Item = (String, GAddr)> + '_ {
+        let behind = (Bound::Excluded(name), Bound::Unbounded);
+        self.roots.range::<str, _>(behind).map(|(name, addr)| (name.clone(), *addr))
     }
 
     /// Named roots.

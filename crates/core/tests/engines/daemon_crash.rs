@@ -3,6 +3,7 @@
 
 use crate::daemon_world::{PAGE, Rig};
 use rackpool_core::constants::COMMIT_PAGES_MAX;
+use rackpool_core::layout::AllocationKind;
 use rackpool_core::wire::Request;
 
 /// Slab objects, runs, owned and unconsumed allocations, atomics, frees, leaves, in one life.
@@ -26,21 +27,21 @@ fn script(rig: &mut Rig) {
     for half in &halves {
         rig.free(1, *half, PAGE / 2);
     }
-    rig.submit(0, Request::Alloc { bytes: 1024, owned: false });
-    rig.submit(1, Request::Alloc { bytes: 1024, owned: false });
+    rig.submit(0, Request::Alloc { bytes: 1024, kind: AllocationKind::User });
+    rig.submit(1, Request::Alloc { bytes: 1024, kind: AllocationKind::User });
     rig.settle();
     rig.free(0, run, 3 * PAGE - 5);
     rig.kill(1);
     rig.join(2);
     rig.clients.get_mut(&2).unwrap().consumes = false;
-    rig.ask(2, Request::Alloc { bytes: 64, owned: false }).unwrap();
+    rig.ask(2, Request::Alloc { bytes: 64, kind: AllocationKind::User }).unwrap();
     rig.kill(2);
     rig.join(3);
     rig.clients.get_mut(&3).unwrap().consumes = false;
-    rig.ask(3, Request::Alloc { bytes: 2 * PAGE, owned: false }).unwrap();
+    rig.ask(3, Request::Alloc { bytes: 2 * PAGE, kind: AllocationKind::User }).unwrap();
     rig.kill(3);
     rig.join(4);
-    rig.submit(4, Request::Alloc { bytes: 2 * PAGE, owned: false });
+    rig.submit(4, Request::Alloc { bytes: 2 * PAGE, kind: AllocationKind::User });
     rig.kill(4);
     rig.join_remote(5);
     rig.alloc(5, 256, true);

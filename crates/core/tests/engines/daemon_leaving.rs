@@ -1,7 +1,7 @@
 //! A rack that is being drained, in its daemon's engine: what it refuses, what it gives all the
 //! same, and which pages it names.
 
-use crate::daemon_world::{PAGE, RACK, Rig};
+use crate::daemon_world::{PAGE, RACK, Rig, kind_of};
 use rackpool_core::constants::DRAIN_REASON_BYTES_MAX;
 use rackpool_core::member::{DrainReply, DrainReport, DrainRequest, Standing};
 use rackpool_core::wire::{Reply, Request};
@@ -33,7 +33,7 @@ fn a_draining_rack_gives_no_memory_but_into_words_and_takes_no_page() {
     stand(&mut rig, Standing::Draining);
     let refused = Err(Error::Draining { rack: RACK });
     for (bytes, owned) in [(64, false), (PAGE, false), (64, true)] {
-        assert_eq!(rig.ask(0, Request::Alloc { bytes, owned }), refused);
+        assert_eq!(rig.ask(0, Request::Alloc { bytes, kind: kind_of(owned) }), refused);
     }
     assert_eq!(rig.ask(0, Request::MoveIn { page: PageId(5) }), refused);
     let into = rig.ask(0, Request::AllocInto { word, bytes: 64 });

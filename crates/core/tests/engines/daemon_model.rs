@@ -1,10 +1,11 @@
 //! Random lives of a rack against the rig's model: several clients, full regions, bad frees,
 //! stopped readers, deaths of clients and of the daemon at random effects.
 
-use crate::daemon_world::{PAGE, Rig};
+use crate::daemon_world::{PAGE, Rig, kind_of};
 use proptest::prelude::*;
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::ClientId;
+use rackpool_core::layout::AllocationKind;
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{GAddr, seam};
 
@@ -92,13 +93,13 @@ fn play(rig: &mut Rig, op: Op, name: u32) -> Option<()> {
         Op::KillAtWork { client: c, bytes } => {
             let name = client(rig, c)?;
             if matches!(rig.clients[&name].id, ClientId::Slot(_)) {
-                rig.submit(name, Request::Alloc { bytes, owned: false });
+                rig.submit(name, Request::Alloc { bytes, kind: AllocationKind::User });
                 rig.kill(name);
             }
         }
         Op::Alloc { client: c, bytes, owned } => {
             let name = client(rig, c)?;
-            let reply = rig.ask(name, Request::Alloc { bytes, owned });
+            let reply = rig.ask(name, Request::Alloc { bytes, kind: kind_of(owned) });
             let free = rig.daemon.as_ref().unwrap().frames_free();
             match reply {
                 Ok(Reply::Allocated { .. }) => {}
@@ -111,7 +112,7 @@ fn play(rig: &mut Rig, op: Op, name: u32) -> Option<()> {
         Op::Together { bytes } => {
             let names: Vec<_> = rig.clients.keys().copied().collect();
             for name in names {
-                rig.submit(name, Request::Alloc { bytes, owned: false });
+                rig.submit(name, Request::Alloc { bytes, kind: AllocationKind::User });
             }
         }
         Op::Free { client: c, which } => {

@@ -6,6 +6,7 @@ use rackpool_core::constants::{
 };
 use rackpool_core::copies::COPIES;
 use rackpool_core::daemon::{ClientId, Daemon, World, format, read_superblock};
+use rackpool_core::layout::AllocationKind;
 use rackpool_core::layout::{
     FrameState, FrameWord, LAYOUT_VERSION, RegionLayout, StateWord, frame_word, session_word,
 };
@@ -22,7 +23,7 @@ fn attach(world: &mut TestWorld) -> Result<Daemon, Error> {
 }
 
 fn alloc(bytes: u64) -> Request {
-    Request::Alloc { bytes, owned: false }
+    Request::Alloc { bytes, kind: AllocationKind::User }
 }
 
 #[test]
@@ -367,7 +368,7 @@ fn what_a_client_asked_for_before_it_died_is_rolled_back() {
     rig.alloc(9, 64, false);
     for (name, bytes) in [(0, 64), (1, 3 * PAGE)] {
         rig.join(name);
-        rig.submit(name, Request::Alloc { bytes, owned: true });
+        rig.submit(name, Request::Alloc { bytes, kind: AllocationKind::Session });
         rig.kill(name);
     }
     rig.quiesce();

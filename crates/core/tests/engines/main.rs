@@ -1,6 +1,7 @@
 //! Tests of the engines against worlds that forget, crash and reorder. One program, since each
 //! would carry the worlds and the engines again.
 
+mod daemon_audit;
 mod daemon_crash;
 mod daemon_damage;
 mod daemon_heat;

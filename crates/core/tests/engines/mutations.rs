@@ -6,6 +6,7 @@ use crate::daemon_world::{PAGE, Rig};
 use crate::master_world;
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::ClientId;
+use rackpool_core::layout::AllocationKind;
 use rackpool_core::master::{ConnId, Master, MasterConfig, State};
 use rackpool_core::placement::Policy;
 use rackpool_core::seam::{Mutation, Probe, Race, Rare};
@@ -115,10 +116,10 @@ fn without_the_comparison_of_requests_the_end_of_an_old_one_answers_a_new_one() 
         rig.join(0);
         // Page ids are there, so that the next allocation is a job of its own.
         rig.alloc(0, 64, false);
-        rig.submit(0, Request::Alloc { bytes: 2 * PAGE, owned: false });
+        rig.submit(0, Request::Alloc { bytes: 2 * PAGE, kind: AllocationKind::User });
         rig.kill(0);
         rig.join(1);
-        rig.submit(1, Request::Alloc { bytes: PAGE, owned: false });
+        rig.submit(1, Request::Alloc { bytes: PAGE, kind: AllocationKind::User });
         rig.settle();
         rig.verify();
     });
@@ -221,7 +222,7 @@ fn races_are_told_where_they_are_met() {
     rig.free(0, run, PAGE);
     rig.turn();
     rig.world.cells[CELL] = 0;
-    rig.submit(0, Request::Alloc { bytes: 2 * PAGE, owned: false });
+    rig.submit(0, Request::Alloc { bytes: 2 * PAGE, kind: AllocationKind::User });
     rig.kill(0);
     rig.quiesce();
     let met = rig.world.fuse.answers.races.borrow().clone();

@@ -10,6 +10,7 @@ use crate::safeguards::safeguarded;
 use rackpool_core::client::{Miss, OWN};
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::heat::{Counts, PageUse, is_read_hot};
+use rackpool_core::layout::AllocationKind;
 use rackpool_core::layout::table_word;
 use rackpool_core::policy::{AccessCosts, PaperParams, Policy};
 use rackpool_core::seam::{Mem, Mutation, WorkStatus};
@@ -138,7 +139,7 @@ fn fill(rig: &mut Rig) -> Vec<GAddr> {
     rig.quiesce();
     let mut pages = Vec::new();
     loop {
-        match rig.ask(0, Request::Alloc { bytes: PAGE, owned: false }) {
+        match rig.ask(0, Request::Alloc { bytes: PAGE, kind: AllocationKind::User }) {
             Ok(Reply::Allocated { addr }) => pages.push(addr),
             other => {
                 assert_eq!(code(other), "full");
@@ -529,7 +530,7 @@ fn a_dead_client_kept_its_pages_and_stopped_the_next_shootdown() {
         old.alloc(1, PAGE, true);
         let lock = Request::Lock { addr, lines: 1, write: true, wait_ms: 0 };
         old.ask(1, lock).expect("nobody holds it");
-        old.submit(1, Request::Alloc { bytes: 2 * PAGE, owned: false });
+        old.submit(1, Request::Alloc { bytes: 2 * PAGE, kind: AllocationKind::User });
         old.kill(1);
         migrate(&mut old, &mut new, addr);
         assert_eq!(fill(&mut old).len(), FRAMES as usize, "nothing is kept for the dead");
@@ -627,12 +628,18 @@ fn running_out_of_memory_gave_a_bogus_address() {
         let mut rig = rack(mutation);
         let pages = fill(&mut rig);
         for bytes in [64, PAGE, 2 * PAGE] {
-            assert_eq!(code(rig.ask(0, Request::Alloc { bytes, owned: false })), "full");
+            assert_eq!(
+                code(rig.ask(0, Request::Alloc { bytes, kind: AllocationKind::User })),
+                "full"
+            );
         }
         rig.verify();
         free_all(&mut rig, pages);
         rig.world.host_blocks_free = 0;
-        assert_eq!(code(rig.ask(0, Request::Alloc { bytes: PAGE, owned: false })), "full");
+        assert_eq!(
+            code(rig.ask(0, Request::Alloc { bytes: PAGE, kind: AllocationKind::User })),
+            "full"
+        );
         assert_eq!(code(rig.ask(0, Request::MoveIn { page: PageId(9) })), "full");
         rig.world.host_blocks_free = u64::MAX / 2;
         rig.alloc(0, PAGE, false);

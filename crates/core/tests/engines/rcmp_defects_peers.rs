@@ -2,13 +2,14 @@
 //! silent, what they may take) and in its limits, as scenarios that must go right here and go wrong
 //! without their safeguard. The whole list is in SPECIFICATION.md.
 
-use crate::daemon_world::{PAGE, RACK, Rig, TestWorld};
+use crate::daemon_world::{PAGE, RACK, Rig, TestWorld, kind_of};
 use crate::master_world::{LEASE, World, code, home, info};
 use crate::safeguards::safeguarded;
 use rackpool_core::access::AccessList;
 use rackpool_core::client::OWN;
 use rackpool_core::copies::COPIES;
 use rackpool_core::daemon::{World as _, format};
+use rackpool_core::layout::AllocationKind;
 use rackpool_core::layout::FRAMES_OFFSET;
 use rackpool_core::member::MemberCall;
 use rackpool_core::seam::Mutation;
@@ -133,7 +134,7 @@ fn any_client_could_end_the_daemon() {
     let senseless = [
         Request::Resolve { page: PageId(1), count: 0 },
         Request::Resolve { page: PageId(u64::MAX), count: u32::MAX },
-        Request::Alloc { bytes: u64::MAX, owned: false },
+        Request::Alloc { bytes: u64::MAX, kind: AllocationKind::User },
         Request::Free { addr, bytes: u64::MAX },
         Request::Unlock { addr, token: u64::MAX },
         Request::Lock { addr, lines: u32::MAX, write: true, wait_ms: u64::MAX },
@@ -159,7 +160,7 @@ fn a_lost_message_hung_who_waited_for_its_answer() {
         let mut rig = rack(mutation);
         rig.alloc(0, 64, false);
         for _ in 0..3 {
-            rig.submit(0, Request::Alloc { bytes: PAGE, owned: false });
+            rig.submit(0, Request::Alloc { bytes: PAGE, kind: AllocationKind::User });
             // What was sent is lost with the connection, more than once.
             for _ in 0..2 {
                 rig.world.calls.clear();
@@ -205,8 +206,8 @@ fn errors_were_one_value_and_asserts_that_release_builds_leave_out() {
         let Ok(Reply::Locked { .. }) = rig.ask(0, lock(addr)) else { panic!("nobody holds it") };
         let all = u64::from(FRAMES) * PAGE;
         for (request, said) in [
-            (Request::Alloc { bytes: 0, owned: false }, "bad-size"),
-            (Request::Alloc { bytes: all + PAGE, owned: false }, "full"),
+            (Request::Alloc { bytes: 0, kind: AllocationKind::User }, "bad-size"),
+            (Request::Alloc { bytes: all + PAGE, kind: AllocationKind::User }, "full"),
             (Request::Free { addr, bytes: 128 }, "bad-free"),
             (Request::AllocInto { word: inside, bytes: 64 }, "misaligned"),
             (Request::FreeFrom { word: GAddr(addr.0 + all), bytes: 64 }, "not-mapped"),
@@ -217,7 +218,10 @@ fn errors_were_one_value_and_asserts_that_release_builds_leave_out() {
             assert_eq!(code(rig.ask(0, request)), said);
         }
         rig.world.host_blocks_free = 0;
-        assert_eq!(code(rig.ask(0, Request::Alloc { bytes: PAGE, owned: false })), "full");
+        assert_eq!(
+            code(rig.ask(0, Request::Alloc { bytes: PAGE, kind: AllocationKind::User })),
+            "full"
+        );
         rig.verify();
         rig.world.host_blocks_free = u64::MAX / 2;
         rig.finish();
@@ -286,7 +290,9 @@ fn one_client_could_take_all_memory() {
         };
         limited(&mut rig, Some(3 * PAGE));
         let refused = |rig: &mut Rig, name, bytes, owned| {
-            let error = rig.ask(name, Request::Alloc { bytes, owned }).expect_err("over its quota");
+            let error = rig
+                .ask(name, Request::Alloc { bytes, kind: kind_of(owned) })
+                .expect_err("over its quota");
             assert_eq!(error.code(), "quota");
             error.to_string()
         };
@@ -327,7 +333,7 @@ fn one_client_could_take_all_memory() {
         assert_eq!(held(&rig).1, 0);
         // What nobody took and what a session owned come back.
         let pages = rig.alloc(0, 2 * PAGE, true);
-        rig.submit(1, Request::Alloc { bytes: PAGE, owned: false });
+        rig.submit(1, Request::Alloc { bytes: PAGE, kind: AllocationKind::User });
         rig.kill(1);
         rig.quiesce();
         assert_eq!(held(&rig).1, 2 * PAGE);

@@ -10,7 +10,7 @@ pub mod model;
 use rackpool_core::client::{Client, OWN, RackView, Reach};
 use rackpool_core::constants::PAGE_ID_LEASE;
 use rackpool_core::daemon::{ClientId, Daemon, World, format};
-use rackpool_core::layout::{RegionLayout, SlotWord, cell_offset};
+use rackpool_core::layout::{AllocationKind, RegionLayout, SlotWord, cell_offset};
 use rackpool_core::seam::{Mem, Mutation, Probe, Rare};
 use rackpool_core::target::TargetMemory;
 use rackpool_core::wire::{
@@ -259,7 +259,8 @@ impl Rack {
         seq: u64,
         owned: bool,
     ) -> (GAddr, PageHome) {
-        let reply = self.request(daemon, slot, seq, Request::Alloc { bytes: PAGE, owned });
+        let kind = if owned { AllocationKind::Session } else { AllocationKind::User };
+        let reply = self.request(daemon, slot, seq, Request::Alloc { bytes: PAGE, kind });
         let Reply::Allocated { addr } = reply else { panic!("{reply:?} to an allocation") };
         let home = self.directory[&self.layout.pages.page(addr).0];
         client.install(OWN, &[home]).expect("a home in the region");

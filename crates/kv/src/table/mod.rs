@@ -51,8 +51,9 @@
 //! No lock is held at any time, so a client may die between any two accesses. What it may leave:
 //! a frozen bucket, which the next writer thaws; what its one operation had allocated but not yet
 //! published or unlinked but not yet freed (at most [`LEFT_BY_DEATH_MAX`] allocations), and what it
-//! still held back because the pool had been too busy to take it. The count of keys that steers
-//! the growth may be off by one sample.
+//! still held back because the pool had been too busy to take it. All of that is held within a
+//! *change* of its handle, so that its daemon knows; a sweep ([`crate::audit`]) finds what no table
+//! names and frees it. The count of keys that steers the growth may be off by one sample.
 //!
 //! [`LEFT_BY_DEATH_MAX`]: crate::constants::LEFT_BY_DEATH_MAX
 //!
@@ -168,6 +169,8 @@ pub struct Table {
     high: Builder,
     frees_pending: Vec<(GAddr, u64)>,
     leaked_bytes: u64,
+    /// Whether a change was not ended: frees are held back, or something may be under way still.
+    holds: bool,
 }
 
 impl Table {
@@ -188,22 +191,38 @@ impl Table {
             checksum: 0,
         };
         fixed.checksum = fixed.checksum_of();
-        let chunk = mem.alloc(CHUNK_BYTES, options.index_placement)?;
-        let header = match mem.alloc(HEADER_BYTES, options.index_placement) {
+        mem.begin_change();
+        let made = Table::make(mem, name, &fixed, options.index_placement);
+        if made.as_ref().is_err_and(is_in_doubt) {
+            return made.map(|header| Table::new(name, header, fixed, options));
+        }
+        mem.end_change();
+        Ok(Table::new(name, made?, fixed, options))
+    }
+
+    /// Allocates and names an empty table; its header.
+    fn make<W: Words>(
+        mem: &mut W,
+        name: &str,
+        fixed: &Fixed,
+        placement: Placement,
+    ) -> Result<GAddr> {
+        let chunk = mem.alloc(CHUNK_BYTES, placement)?;
+        let header = match mem.alloc(HEADER_BYTES, placement) {
             Ok(header) => header,
             Err(error) => {
                 mem.free(chunk, CHUNK_BYTES)?;
                 return Err(error.into());
             }
         };
-        write_new(mem, header, chunk, &fixed)?;
+        write_new(mem, header, chunk, fixed)?;
         let there = name_it(mem, name, header)?;
         if there != header {
             mem.free(chunk, CHUNK_BYTES)?;
             mem.free(header, HEADER_BYTES)?;
             return Err(Error::Exists { name: name.into(), addr: there });
         }
-        Ok(Table::new(name, header, fixed, options))
+        Ok(header)
     }
 
     /// Opens the table under `name`; [`Error::NotFound`] if there is none.
@@ -220,7 +239,8 @@ impl Table {
         mem.read(header, &mut bytes)?;
         let fixed = Fixed::read_from_bytes(&bytes).expect("the buffer has the size of the struct");
         if let Some(reason) = fixed.fault() {
-            return Err(Error::NotATable { name: name.into(), addr: header, reason });
+            let (name, is_other) = (name.into(), fixed.magic != MAGIC);
+            return Err(Error::NotATable { name, addr: header, reason, is_other });
         }
         let mut table = Table::new(name, header, fixed, options);
         table.refresh_level(mem)?;
@@ -253,7 +273,7 @@ impl Table {
     /// held back. Every change begins with this; who drops a table calls it before, or they are
     /// lost. Blocks as long as a free does.
     pub fn flush<W: Words>(&mut self, mem: &mut W) -> u64 {
-        self.flush_frees(mem);
+        self.change(mem, Self::flush_frees);
         self.frees_pending.iter().map(|(_, bytes)| bytes).sum()
     }
 
@@ -276,7 +296,28 @@ impl Table {
             high: Builder::default(),
             frees_pending: Vec::new(),
             leaked_bytes: 0,
+            holds: false,
         }
+    }
+
+    /// Runs an operation that allocates or frees as a change of `mem`, which goes on while this
+    /// handle has something that nothing names.
+    fn change<W: Words, T>(
+        &mut self,
+        mem: &mut W,
+        operation: impl FnOnce(&mut Self, &mut W) -> T,
+    ) -> T {
+        mem.begin_change();
+        let result = operation(self, mem);
+        let holds = !self.frees_pending.is_empty() || self.leaked_bytes() > 0;
+        let held = std::mem::replace(&mut self.holds, holds);
+        if !holds || held {
+            mem.end_change();
+        }
+        if held && !holds {
+            mem.end_change();
+        }
+        result
     }
 
     fn hash(&self, key: &[u8]) -> u64 {
@@ -301,6 +342,15 @@ impl Table {
         self.level = level as u8;
         Ok(self.level)
     }
+}
+
+/// Whether an error leaves open whether something was done, or will be.
+fn is_in_doubt(error: &Error) -> bool {
+    let unknown = |error: &PoolError| {
+        matches!(error, PoolError::OutcomeUnknown { .. } | PoolError::Timeout { .. })
+    };
+    matches!(error, Error::OutcomeUnknown { .. })
+        || matches!(error, Error::Pool(error) if unknown(error))
 }
 
 /// The lowest `bits` bits.

@@ -140,9 +140,16 @@ impl Table {
     /// Takes the table's name away and frees all of its memory. Nobody else may use the table any
     /// more: a handle that still does would read and write memory that belongs to others.
     pub fn destroy<W: Words>(mut self, mem: &mut W) -> Result<()> {
+        mem.begin_change();
+        let destroyed = self.unname_and_free(mem);
+        mem.end_change();
+        destroyed
+    }
+
+    fn unname_and_free<W: Words>(&mut self, mem: &mut W) -> Result<()> {
         let there = mem.set_root(&self.name, self.header, GAddr::NULL)?;
         if !there.is_null() {
-            return Err(Error::NotFound { name: self.name });
+            return Err(Error::NotFound { name: self.name.clone() });
         }
         let mut failed: Option<PoolError> = None;
         self.for_each_allocation(mem, |mem, addr, bytes| {

@@ -57,6 +57,10 @@ impl Table {
     /// Removes `key`; `false` if it is not in the table.
     pub fn delete<W: Words>(&mut self, mem: &mut W, key: &[u8]) -> Result<bool> {
         check_key(key)?;
+        self.change(mem, |table, mem| table.delete_in_change(mem, key))
+    }
+
+    fn delete_in_change<W: Words>(&mut self, mem: &mut W, key: &[u8]) -> Result<bool> {
         self.flush_frees(mem);
         let hash = self.hash(key);
         let mut draft = Draft::default();
@@ -92,6 +96,15 @@ impl Table {
             let bytes = value.len() as u64;
             return Err(Error::ValueSize { bytes, limit_bytes: VALUE_BYTES_MAX });
         }
+        self.change(mem, |table, mem| table.store_in_change(mem, (key, value), mode))
+    }
+
+    fn store_in_change<W: Words>(
+        &mut self,
+        mem: &mut W,
+        (key, value): (&[u8], &[u8]),
+        mode: Mode,
+    ) -> Result<Outcome> {
         self.flush_frees(mem);
         let hash = self.hash(key);
         let mut draft = Draft::default();

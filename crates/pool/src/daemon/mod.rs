@@ -18,6 +18,7 @@ mod opening;
 mod server;
 mod standby;
 mod standing;
+mod sweep;
 mod uplinks;
 mod world;
 
@@ -46,6 +47,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+pub use sweep::Sweeper;
 
 /// How a daemon is started.
 #[derive(Clone, Debug)]
@@ -104,6 +106,9 @@ pub struct DaemonOptions {
     /// What readers of the counters have to send as `Authorization: Bearer`; without it only a
     /// loopback address may be.
     pub metrics_token: Option<Secret>,
+    /// What looks for allocations that clients held when they died. `None`: they stay until an
+    /// audit looks for them.
+    pub sweeper: Option<Sweeper>,
 }
 
 impl DaemonOptions {
@@ -132,6 +137,7 @@ impl DaemonOptions {
             allowed_users: Vec::new(),
             metrics: None,
             metrics_token: None,
+            sweeper: None,
         }
     }
 

@@ -8,6 +8,7 @@ use super::hosts::{Hosts, Rack};
 use super::mover::MoverThread;
 use super::opening::{open_region, rack_info, region_info, start_target};
 use super::standing::Membership;
+use super::sweep::Sweeps;
 use super::uplinks::{FabricUplinks, Turn};
 use super::world::RegionWorld;
 use super::{Belongs, DaemonOptions, Ended, Stop, control_name, io_error, standby};
@@ -92,6 +93,7 @@ pub(super) struct Server {
     /// The door is closed before the thread is waited for.
     mover: Option<MoverThread>,
     balance: Option<BalanceThread>,
+    sweeps: Sweeps,
     membership: Membership,
     /// The rack is no member any more, and nobody of this host needs the daemon.
     wants_end: bool,
@@ -141,9 +143,8 @@ impl Server {
         engine.set_policy(options.migration);
         engine.set_balance(options.balance);
         engine.set_client_quota(options.client_quota_bytes, &world);
-        let layout = engine.layout();
         let wake = WakeEvent::new().map_err(|e| io_error("wake event", &e))?;
-        let target = start_target(&options, &fabric, layout, &mut world, &wake)?;
+        let target = start_target(&options, &fabric, engine.layout(), &mut world, &wake)?;
         let region = region_info(&engine, &options, world.files.coherence());
         let access = control::access(options.allowed_users.iter().copied());
         let control = control_name(rack, engine.region_id());
@@ -186,6 +187,7 @@ impl Server {
             events: Vec::new(),
             mover: None,
             balance: None,
+            sweeps: Sweeps::default(),
             membership,
             wants_end: false,
             metrics: None,
@@ -329,7 +331,7 @@ impl Server {
             balance.stop();
             balance.is_finished()
         });
-        mover && balance
+        mover && balance && self.sweeps.stop()
     }
 
     fn sleep(&mut self) {
@@ -721,6 +723,7 @@ impl Server {
         self.wants_end = self.membership.wants_end(clients, self.stop.serves_others(), now);
         self.clients.give_back_left(&mut self.engine, &mut self.world, &self.poller);
         self.end_proxied();
+        self.sweeps.start_if_due(&self.options, &self.engine, &self.wake);
         if self.joined {
             let frames_free = self.engine.frames_available();
             // A full link has something under way, which is as good as a heartbeat.

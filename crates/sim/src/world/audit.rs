@@ -34,10 +34,12 @@ async fn run(ctx: &Ctx, scene: &Rc<Scene>) -> Result<()> {
     let first = cluster.racks[0].id;
     let handle = SimHandle::open(ctx.clone(), cluster, first, Path::OneSided, 64).await?;
     let mut worker = Worker::new(ctx.clone(), scene.clone(), handle);
+    let swept = worker.sweep_table().await;
     worker.end_table().await;
     let mut orphans = scene.model.orphans();
     if let Some(tables) = scene.tables {
-        let (table, each_max) = (&scene.model.table, tables.left_by_death_max());
+        let each_max = if swept { 0 } else { tables.left_by_death_max() };
+        let table = &scene.model.table;
         orphans.extend(table.orphans(&ctx.kernel, each_max, scene.model.nothing_lost()));
     }
     for Orphan { addr, bytes, freeing, readable } in orphans {

@@ -16,6 +16,7 @@ use crate::report::{Cell as Field, Table};
 use crate::time::Ps;
 use rackpool_core::GAddr;
 use rackpool_core::client::Placement;
+use rackpool_core::layout::AllocationKind;
 use rackpool_core::seam::Mem;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -319,7 +320,7 @@ impl Climber {
             for _ in 0..ROUNDS {
                 self.settle().await;
                 let start = self.ctx.now();
-                let made = self.handle.alloc(bytes, Placement::Local, false).await;
+                let made = self.handle.alloc(bytes, Placement::Local, AllocationKind::User).await;
                 made.expect("the rack has room");
                 times.push(self.ctx.now() - start);
             }

@@ -259,6 +259,7 @@ fn name_of(call: &MasterCall) -> &'static str {
         MasterCall::Rack { .. } => "rack",
         MasterCall::PickRack { .. } => "pick-rack",
         MasterCall::GetRoot { .. } => "get-root",
+        MasterCall::Roots { .. } => "roots",
         MasterCall::SetRoot { .. } => "set-root",
         MasterCall::Stats => "stats",
         MasterCall::Placements(_) => "placements",

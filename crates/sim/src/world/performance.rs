@@ -24,7 +24,7 @@ use crate::rng::{Purpose, Rng};
 use crate::time::Ps;
 use rackpool_core::client::Placement;
 use rackpool_core::daemon::Rings;
-use rackpool_core::layout::RegionLayout;
+use rackpool_core::layout::{AllocationKind, RegionLayout};
 use rackpool_core::placement::Policy;
 use rackpool_core::policy;
 use rackpool_core::{GAddr, PageGeometry, RackId};
@@ -231,5 +231,8 @@ pub async fn open(ctx: &Ctx, cluster: &Rc<Cluster>, rack: u32, translations: u32
 /// Allocates `count` pages in the handle's own rack, one run.
 pub async fn alloc_pages(handle: &mut SimHandle, count: u64) -> GAddr {
     let bytes = count * handle.page_bytes();
-    handle.alloc(bytes, Placement::Local, false).await.expect("the rack has room for its pages")
+    handle
+        .alloc(bytes, Placement::Local, AllocationKind::User)
+        .await
+        .expect("the rack has room for its pages")
 }

@@ -14,7 +14,7 @@ use crate::report::{Cell as Field, Table};
 use crate::time::Ps;
 use rackpool_core::client::Placement;
 use rackpool_core::constants::MASTER_CONNECTIONS_MAX;
-use rackpool_core::layout::RegionLayout;
+use rackpool_core::layout::{AllocationKind, RegionLayout};
 use rackpool_core::{PageGeometry, RackId};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -211,7 +211,10 @@ fn page_cost(run: &mut Prepared, moves: bool) -> Result<PageCost, String> {
         let mut addrs = Vec::new();
         for _ in 0..MOVED {
             let since = ctx.now();
-            let addr = handle.alloc(bytes, Placement::Local, false).await.expect("there is room");
+            let addr = handle
+                .alloc(bytes, Placement::Local, AllocationKind::User)
+                .await
+                .expect("there is room");
             if moves {
                 let since = ctx.now();
                 handle.migrate(addr, RackId(1)).await.expect("the page may move");

@@ -3,8 +3,9 @@
 //! and this crate does not know it; it works through [`TableMem`], whose calls block.
 //!
 //! What is kept here: the history of each key, which must be linearizable, and a ledger of what
-//! the table has allocated. Every piece in it that the table neither names nor gave back in the end
-//! must be excused by a client that died or that reported a loss.
+//! the table has allocated. What the table neither names nor gave back in the end is swept as after
+//! a client's death ([`Tables::sweep`]); then nothing may be left. Without a sweep, each piece must
+//! be excused by a client that died or that reported a loss.
 
 use super::handle::SimHandle;
 use super::kernel::{Kernel, ProcessId, block_on};
@@ -15,7 +16,9 @@ use crate::check::keys::{MapKey, MapOp};
 use crate::check::linear::{Event, Histories, Times};
 use crate::time::Ps;
 use rackpool_core::client::Placement;
-use rackpool_core::{Error, GAddr, Result};
+use rackpool_core::layout::AllocationKind;
+use rackpool_core::wire::{MasterAnswer, MasterCall, Reply, Request};
+use rackpool_core::{Error, GAddr, RackId, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -59,6 +62,11 @@ pub trait Tables: Sync {
     ) -> std::result::Result<Box<dyn Table>, TableError>;
     /// Keys that clients use in this run, at least 1.
     fn keys(&self, seed: u64) -> u64;
+    /// Gives back everything of the kind `Table` that no table names, when all clients are gone;
+    /// an error if something else is wrong. `false`: it could not be done.
+    fn sweep(&self, _mem: &mut TableMem<'_>) -> std::result::Result<bool, TableError> {
+        Ok(false)
+    }
     /// Allocations that a client may leave behind if it dies inside of one operation, or if that
     /// operation reports a loss.
     fn left_by_death_max(&self) -> u64;
@@ -104,7 +112,7 @@ impl<'a> TableMem<'a> {
     pub fn alloc(&mut self, bytes: u64, placement: Placement) -> Result<GAddr> {
         let (id, model) = (self.handle.ctx.id, self.model());
         model.set_allocating(id, true);
-        let result = block_on(self.handle.alloc(bytes, placement, false));
+        let result = block_on(self.handle.alloc(bytes, placement, AllocationKind::Table));
         model.set_allocating(id, false);
         self.scene.model.leaves_in_doubt(self.handle);
         if let Ok(addr) = result
@@ -176,6 +184,46 @@ impl<'a> TableMem<'a> {
     /// The address under a name.
     pub fn root(&mut self, name: &str) -> Result<Option<GAddr>> {
         block_on(self.handle.root(name))
+    }
+
+    /// From here on this client may have allocations that nothing names.
+    pub fn begin_change(&mut self) {
+        self.handle.begin_change();
+    }
+
+    /// Ends what [`TableMem::begin_change`] began.
+    pub fn end_change(&mut self) {
+        self.handle.end_change();
+    }
+
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> u64 {
+        self.handle.page_bytes()
+    }
+
+    /// Asks the daemon of a rack.
+    pub fn ask_rack(&mut self, rack: RackId, request: Request) -> Result<Reply> {
+        block_on(self.handle.ask_rack(rack, request))
+    }
+
+    /// Asks the daemon of an address's home. What it frees by that is no piece any more.
+    pub fn ask_home(&mut self, addr: GAddr, request: Request) -> Result<Reply> {
+        let reply = block_on(self.handle.ask_home(addr, request));
+        if let Ok(Reply::Freed) = reply {
+            self.handle.ctx.kernel.say(|| format!("the sweep frees {addr}"));
+            self.model().forget(addr);
+        }
+        reply
+    }
+
+    /// Asks the master.
+    pub fn ask_master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
+        block_on(self.handle.ask_master(call))
+    }
+
+    /// Waits.
+    pub fn pause(&mut self, ms: u64) {
+        block_on(self.handle.ctx.clone().sleep(Ps::ms(ms)));
     }
 
     /// Sets the address under a name if it is `expected` now.

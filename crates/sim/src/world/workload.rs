@@ -29,6 +29,7 @@ use crate::time::Ps;
 use locking::LockModel;
 use naming::Name;
 use rackpool_core::client::{Balancer, Drainer, Mover, Placement};
+use rackpool_core::layout::AllocationKind;
 use rackpool_core::{Error, GAddr, RackId, Result};
 use range_model::RangeModel;
 use std::cell::{Cell, RefCell};
@@ -535,9 +536,10 @@ impl Worker {
             _ => Placement::Rack(self.any_rack()),
         };
         let owned = self.rng.chance_ppm(50_000);
+        let kind = if owned { AllocationKind::Session } else { AllocationKind::User };
         let drains = self.racks_that_drain();
         self.begin("alloc");
-        let result = self.handle.alloc(bytes, placement, owned).await;
+        let result = self.handle.alloc(bytes, placement, kind).await;
         if let Ok(addr) = &result {
             self.check_place(*addr, &drains);
         }

@@ -16,7 +16,9 @@ pub use mem::{Crash, Fuse, TestMem};
 
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::{ClientId, Daemon, World, WriteBack, format};
-use rackpool_core::layout::{BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word};
+use rackpool_core::layout::{
+    AllocationKind, BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word,
+};
 use rackpool_core::seam::Mem;
 use rackpool_core::wire::{MasterCall, PageHome, Reply, ReplyFrame, Request, RequestFrame};
 use rackpool_core::{
@@ -29,6 +31,11 @@ use std::rc::Rc;
 pub const RACK: RackId = RackId(3);
 pub const PAGE: u64 = 4096;
 
+/// Of memory that a session owns or not.
+pub fn kind_of(owned: bool) -> AllocationKind {
+    if owned { AllocationKind::Session } else { AllocationKind::User }
+}
+
 pub struct TestWorld {
     pub layout: RegionLayout,
     pub fuse: Rc<Fuse>,
@@ -39,6 +46,8 @@ pub struct TestWorld {
     slot: TestMem,
     pub cells: Vec<u64>,
     pub consumed: BTreeMap<u32, u64>,
+    /// The word `Changing` of slots.
+    pub changing: BTreeMap<u32, u64>,
     pub host_blocks_free: u64,
     pub barriers: u64,
     pub calls: VecDeque<(u64, MasterCall)>,
@@ -66,6 +75,7 @@ impl TestWorld {
             fuse,
             cells: vec![0; (SLOTS_MAX * CELLS) as usize],
             consumed: BTreeMap::new(),
+            changing: BTreeMap::new(),
             host_blocks_free: u64::MAX / 2,
             barriers: 0,
             calls: VecDeque::new(),
@@ -132,8 +142,13 @@ impl World for TestWorld {
         self.cells[index as usize]
     }
     fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {
-        assert_eq!(word, SlotWord::ConsumedSeq);
-        self.consumed.get(&slot).copied()
+        match word {
+            SlotWord::Changing => Some(self.changing.get(&slot).copied().unwrap_or(0)),
+            word => {
+                assert_eq!(word, SlotWord::ConsumedSeq);
+                self.consumed.get(&slot).copied()
+            }
+        }
     }
     fn back_pages(&mut self, offset: u64, bytes: u64) -> Result<()> {
         self.fuse.burn();
@@ -501,7 +516,7 @@ impl Rig {
     }
 
     pub fn alloc(&mut self, name: u32, bytes: u64, owned: bool) -> GAddr {
-        match self.ask(name, Request::Alloc { bytes, owned }) {
+        match self.ask(name, Request::Alloc { bytes, kind: kind_of(owned) }) {
             Ok(Reply::Allocated { addr }) => addr,
             other => panic!("{bytes} bytes for {name}: {other:?}"),
         }
@@ -532,8 +547,8 @@ impl Rig {
     fn check(&mut self, name: u32, request: Request, reply: Result<Reply>) {
         let client = &self.clients[&name];
         match (request, reply) {
-            (Request::Alloc { bytes, owned }, Ok(Reply::Allocated { addr })) => {
-                let owner = owned.then_some(client.session);
+            (Request::Alloc { bytes, kind }, Ok(Reply::Allocated { addr })) => {
+                let owner = kind.is_owned().then_some(client.session);
                 if client.consumes {
                     self.consume(name);
                     self.born(addr, bytes, owner);

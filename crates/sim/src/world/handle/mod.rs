@@ -29,12 +29,12 @@ use local::LocalLink;
 use locks::Locks;
 pub use locks::SimGuard;
 use rackpool_core::client::{
-    Access, Alloc, AtWord, Atomic, AtomicOp, Balanced, Balancer, Client, Coupled, CoupledOptions,
-    Drained, Drainer, Free, LinkId, Migrate, Mover, Need, OWN, Operation, Piece, Placement, Reach,
-    Step, Transfer, TransferTables, Turned,
+    Access, Alloc, AtHome, AtRack, AtWord, Atomic, AtomicOp, Balanced, Balancer, Client, Coupled,
+    CoupledOptions, Drained, Drainer, Free, LinkId, Migrate, Mover, Need, OWN, Operation, Piece,
+    Placement, Reach, Step, Transfer, TransferTables, Turned,
 };
 use rackpool_core::coherence;
-use rackpool_core::layout::SlotWord;
+use rackpool_core::layout::{AllocationKind, SlotWord};
 use rackpool_core::policy::Policy;
 use rackpool_core::seam::{FabricEvent, Mutation, PeerId, WorkStatus};
 use rackpool_core::wire::{ControlReply, MasterAnswer, MasterCall, RemoteRequest, Reply, Request};
@@ -309,13 +309,45 @@ impl SimHandle {
     }
 
     /// Allocates zeroed memory.
-    pub async fn alloc(&mut self, bytes: u64, placement: Placement, owned: bool) -> Result<GAddr> {
+    pub async fn alloc(
+        &mut self,
+        bytes: u64,
+        placement: Placement,
+        kind: AllocationKind,
+    ) -> Result<GAddr> {
         if let Some(MasterAnswer::Welcome { order, .. }) = self.master.welcome {
             self.client.set_order(order);
         }
         self.before_others().await?;
-        let mut op = Alloc::new(&mut self.client, bytes, placement, owned);
+        let mut op = Alloc::new(&mut self.client, bytes, placement, kind);
         self.drive(&mut op, Local::None).await
+    }
+
+    /// From here on audits wait for this client.
+    pub fn begin_change(&mut self) {
+        self.client.begin_change();
+    }
+
+    /// Ends what [`SimHandle::begin_change`] began.
+    pub fn end_change(&mut self) {
+        self.client.end_change();
+    }
+
+    /// Asks the daemon of a rack.
+    pub async fn ask_rack(&mut self, rack: RackId, request: Request) -> Result<Reply> {
+        self.drive(&mut AtRack::new(rack, request), Local::None).await
+    }
+
+    /// Asks the daemon of an address's home.
+    pub async fn ask_home(&mut self, addr: GAddr, request: Request) -> Result<Reply> {
+        self.client.check(addr, 1)?;
+        self.drive(&mut AtHome::new(addr, request), Local::None).await.map(|(_, reply)| reply)
+    }
+
+    /// Asks the master.
+    pub async fn ask_master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
+        let deadline = self.ctx.now() + self.timeout;
+        self.master_call(call, deadline).await
     }
 
     /// Frees an allocation.

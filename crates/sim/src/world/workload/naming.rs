@@ -3,6 +3,7 @@
 
 use super::Worker;
 use rackpool_core::client::Placement;
+use rackpool_core::layout::AllocationKind;
 use rackpool_core::{Error, GAddr, Result};
 
 /// Words of one client that name something at most.
@@ -41,7 +42,7 @@ impl Worker {
     async fn name(&mut self) {
         let placement = Placement::Rack(self.any_rack());
         self.begin("alloc");
-        let result = self.handle.alloc(WORD_BYTES, placement, false).await;
+        let result = self.handle.alloc(WORD_BYTES, placement, AllocationKind::User).await;
         if let Ok(word) = &result {
             self.took(*word, WORD_BYTES, false);
             // Its bytes are the daemon's business.

@@ -8,6 +8,7 @@ use super::Object;
 use super::range_model::LINE_BYTES;
 use crate::time::Ps;
 use rackpool_core::client::Placement;
+use rackpool_core::layout::AllocationKind;
 use rackpool_core::{Error, GAddr, RackId};
 use std::rc::Rc;
 
@@ -60,7 +61,7 @@ async fn make(
     bytes: u64,
 ) -> Option<GAddr> {
     loop {
-        match handle.alloc(bytes, Placement::Rack(rack), false).await {
+        match handle.alloc(bytes, Placement::Rack(rack), AllocationKind::User).await {
             Ok(addr) => {
                 let (holder, owned, freeing, words, serial) = (None, false, false, true, 0);
                 let object = Object { bytes, holder, owned, freeing, words, serial };

@@ -58,6 +58,18 @@ impl Worker {
         self.put_back(table);
     }
 
+    /// Gives back what no table names; whether that was done.
+    pub async fn sweep_table(&mut self) -> bool {
+        let Some(tables) = self.seat.as_ref().map(|seat| seat.tables) else { return false };
+        match tables.sweep(&mut TableMem::new(&mut self.handle, &self.scene)) {
+            Ok(swept) => swept,
+            Err(error) => {
+                self.check_table_error("sweeping", &error);
+                false
+            }
+        }
+    }
+
     /// Reads every key once more and looks at all that is in the table; then takes it away.
     pub async fn end_table(&mut self) {
         let Some((mut table, keys)) = self.take_table().await else { return };

@@ -1,0 +1,27 @@
+//! Heavier runs, each under a name: what CI does in small, long enough for what is rare.
+
+use crate::run::{Context, Task};
+
+/// A run: its name, what cargo is told, and what the environment says of its length.
+struct Run {
+    name: &'static str,
+    words: &'static [&'static str],
+    env: (&'static str, &'static str),
+}
+
+const RUNS: [Run; 1] = [Run {
+    name: "kills",
+    words: &["test", "-p", "rackpool-cli", "--release", "--test", "kills"],
+    env: ("RACKPOOL_KILLS", "200"),
+}];
+
+/// Whether there is a run of this name.
+pub fn is_known(name: &str) -> bool {
+    RUNS.iter().any(|run| run.name == name)
+}
+
+pub fn run(context: &Context, name: &str) -> Result<(), String> {
+    let run = RUNS.iter().find(|run| run.name == name).ok_or("there is no such run")?;
+    let (variable, value) = run.env;
+    Task::cargo(run.words).env(variable, value).minutes(60).count_tests().run(context)
+}
