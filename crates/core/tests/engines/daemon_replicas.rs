@@ -2,7 +2,7 @@
 //! the test; two real engines meet in the simulator.
 
 use crate::daemon_world::travel::*;
-use crate::daemon_world::{PAGE, Rig};
+use crate::daemon_world::{PAGE, Rig, kind_of};
 use rackpool_core::replica::{Orders, Poll, ReplicaOrder};
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{GAddr, Generation, PageId, RackId, Result};
@@ -208,7 +208,7 @@ fn an_allocation_has_the_pages_of_replicas_when_nothing_else_is_free() {
         (stats.frames_free, stats.replicas.frames, daemon.frames_available())
     };
     assert_eq!(counts(&rig), (1, 7, 8));
-    let alloc = |pages: u64, owned| Request::Alloc { bytes: pages * PAGE, owned };
+    let alloc = |pages: u64, owned| Request::Alloc { bytes: pages * PAGE, kind: kind_of(owned) };
     // One replica does not make room for another one, nor for the directory that names it.
     assert_eq!(rig.ask(KEEPER, alloc(2, true)).unwrap_err().code(), "full");
     assert_eq!(rig.ask(WRITER, alloc(8, false)).unwrap_err().code(), "full");
