@@ -7,10 +7,10 @@
 
 use crate::children;
 use crate::failure::{Failure, Result};
+use rackpool_hw::log;
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::temporary;
 use rustix::event::{PollFd, PollFlags, poll};
-use std::io::Write;
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -88,7 +88,7 @@ fn watch(shutdown: Shutdown) {
             return;
         }
         if start.elapsed() > TELL_AFTER && !std::mem::replace(&mut is_told, true) {
-            say("ending; once more to end at once");
+            log::line("ending; once more to end at once");
         }
         std::thread::sleep(LOOK);
     }
@@ -102,11 +102,14 @@ pub fn end(shutdown: Shutdown) -> ! {
     let _ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
     temporary::end(children::end_remaining);
     // Relaxed: as in `install`.
-    if IS_SERVER.load(Ordering::Relaxed) {
-        exit(0);
+    let is_server = IS_SERVER.load(Ordering::Relaxed);
+    if !is_server {
+        log::line(Failure::interrupted());
     }
-    say(&Failure::interrupted().to_string());
-    exit(i32::from(EXIT_SIGNAL + shutdown.signal().unwrap_or(0)));
+    // Not for ever: the reader of standard error may have stopped.
+    log::flush();
+    let code = EXIT_SIGNAL + shutdown.signal().unwrap_or(0);
+    exit(if is_server { 0 } else { i32::from(code) });
 }
 
 /// Ends the process if a signal asked for it, and only then: what failed after it is no failure.
@@ -117,9 +120,4 @@ pub fn end_if_asked() {
     {
         end(shutdown);
     }
-}
-
-/// A line for people. Nobody may be there to read it.
-pub fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -121,7 +121,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         return finish(output::print(&error.to_string()));
     }
     let text = error.to_string();
-    interrupt::say(&match text.strip_prefix("error: ") {
+    output::say(&match text.strip_prefix("error: ") {
         Some(rest) => format!("error usage {}", rest.trim_end()),
         None => text.trim_end().to_owned(),
     });

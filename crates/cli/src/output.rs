@@ -85,6 +85,11 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
+/// Says something to a person, on standard error. Nobody may be there to read it.
+pub fn say(text: &str) {
+    let _ = write_to(io::stderr().lock(), &format!("{text}\n"));
+}
+
 fn write_to(mut out: impl Write, text: &str) -> io::Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }

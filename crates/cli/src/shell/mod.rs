@@ -11,7 +11,6 @@ pub mod words;
 use crate::api::{Client, ObjectPlace};
 use crate::args::ShellArgs;
 use crate::failure::{Failure, Result};
-use crate::interrupt;
 use crate::output::{self, Output};
 use parse::{Data, FORMS, ShellCommand, Show, StatsForm, Subject, hex, parse, printable};
 use std::io::{BufRead, IsTerminal, Write};
@@ -86,7 +85,7 @@ impl Shell<'_> {
                 Ok(flow) if flow.is_break() => return Ok(()),
                 Ok(_) => {}
                 Err(failure) if failure.is_broken_pipe() => return Err(failure),
-                Err(failure) => interrupt::say(&failure.to_string()),
+                Err(failure) => output::say(&failure.to_string()),
             }
             self.prompt()?;
         }
