@@ -13,12 +13,10 @@ use serde_json::json;
 
 /// Looks, says what was found, and fails if that is not good.
 pub fn run(args: &FsckArgs) -> Result<()> {
-    if let Some(path) = &args.json {
-        output::check_writable(path)?;
-    }
+    let json = output::open_if(args.json.as_ref())?;
     let found = api::fsck(&args.pool, args.repair)?;
-    if let Some(path) = &args.json {
-        output::write_file(path, &as_report(&found).to_json().map_err(json_failure)?)?;
+    if let Some(json) = json {
+        json.report(&as_report(&found))?;
     }
     output::print(&as_text(&found))?;
     if found.is_clean() {
@@ -34,10 +32,6 @@ pub fn run(args: &FsckArgs) -> Result<()> {
     said.extend(counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
     said.extend(found.faults.first().map(|fault| format!("not all could be read: {fault}")));
     Err(Failure::new("not-clean", said.join("; ")))
-}
-
-fn json_failure(error: rackpool_bench::report::ReportError) -> Failure {
-    Failure::new("io", format!("JSON: {error}"))
 }
 
 fn as_text(found: &Findings) -> String {
