@@ -261,7 +261,7 @@ pub enum Command {
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
     /// List a running pool's allocations by kind, and find what is lost
-    #[command(after_help = FSCK_EXAMPLES)]
+    #[command(after_help = environment::with(FSCK_EXAMPLES, environment::CLIENT))]
     Fsck(FsckArgs),
     /// Read a region's state from its files
     #[command(after_help = INSPECT_EXAMPLES)]

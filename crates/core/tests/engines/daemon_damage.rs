@@ -5,8 +5,9 @@ use crate::daemon_world::{PAGE, RACK, Rig, TestWorld};
 use rackpool_core::copies::{self, COPIES};
 use rackpool_core::daemon::{Daemon, World};
 use rackpool_core::layout::{
-    DebtWord, FRAMES_OFFSET, FrameWord, LockWord, REDO_HEADER_BYTES, REDO_OFFSET, STATE_OFFSET,
-    SessionWord, StateWord, debt_word, due_word, frame_word, lock_word, session_word, table_word,
+    AllocationKind, DebtWord, FRAMES_OFFSET, FrameWord, LockWord, REDO_HEADER_BYTES, REDO_OFFSET,
+    STATE_OFFSET, SessionWord, StateWord, debt_word, due_word, frame_word, lock_word, session_word,
+    table_word,
 };
 use rackpool_core::seam::Mutation;
 use rackpool_core::wire::{DaemonStats, MetadataChecks, Request};
@@ -232,7 +233,7 @@ fn a_frame_whose_entry_is_lost_is_not_handed_out() {
                 let addr = rig.alloc(0, PAGE, false);
                 assert_ne!(rig.world.offset_of(addr) / PAGE, frame);
             }
-            let full = rig.ask(0, Request::Alloc { bytes: PAGE, owned: false });
+            let full = rig.ask(0, Request::Alloc { bytes: PAGE, kind: AllocationKind::User });
             assert!(matches!(full, Err(Error::Full { .. })), "{full:?}");
             if !is_free {
                 let freed = rig.ask(0, Request::Free { addr: page, bytes: PAGE });

@@ -12,6 +12,7 @@ use rackpool_core::constants::{NS_PER_MS, REQUEST_TIMEOUT_MS_DEFAULT};
 use rackpool_core::daemon::Daemon;
 use rackpool_core::{RackId, Result};
 use rackpool_hw::event::WakeEvent;
+use rackpool_hw::{log, warn};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -44,7 +45,7 @@ impl Sweeps {
         let wake = wake.try_clone().map_err(|e| io_error("wake event", &e));
         match wake.and_then(|wake| start(options, (sweeper, engine.rack()), wake)) {
             Ok(started) => self.0 = Some(started),
-            Err(error) => eprintln!("rackpool: rack {}: {error}", engine.rack()),
+            Err(error) => warn!("rackpool", "rack {}: {error}", engine.rack()),
         }
     }
 
@@ -65,13 +66,11 @@ fn start(
     let bell = Arc::new(Bell::default());
     let pool = options.own_client(REQUEST_TIMEOUT_MS_DEFAULT);
     let heard = Arc::clone(&bell);
-    let thread = std::thread::Builder::new()
-        .name("rackpool-sweep".into())
-        .spawn(move || {
-            run(&heard, &pool, what);
-            wake.notify();
-        })
-        .map_err(|error| io_error("sweep thread", &error))?;
+    let thread = log::spawn("rackpool-sweep", move || {
+        run(&heard, &pool, what);
+        wake.notify();
+    })
+    .map_err(|error| io_error("sweep thread", &error))?;
     Ok((bell, thread))
 }
 
@@ -88,7 +87,7 @@ fn run(bell: &Bell, options: &Options, (sweeper, rack): (Sweeper, RackId)) {
             Ok(false) => {}
             Err(why) if why == said => {}
             Err(why) => {
-                eprintln!("rackpool: rack {rack}: what dead clients held waits: {why}");
+                warn!("rackpool", "rack {rack}: what dead clients held waits: {why}");
                 said = why;
             }
         }
