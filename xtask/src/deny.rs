@@ -1,8 +1,8 @@
 //! Licences, sources and bans of all dependencies, by cargo-deny and `deny.toml`.
 //!
-//! The tool is built once, from source, into a folder of its own beside the builds; a version of it
-//! on the path is taken if it is the same. Advisories are not looked at: their database is not to be
-//! had everywhere that this runs.
+//! The tool is built once, from source, into a folder of its own beside the builds; a version of
+//! it on the path is taken if it is the same. Advisories are not looked at: their database is not
+//! to be had everywhere that this runs.
 
 use std::path::PathBuf;
 use std::process::Command;

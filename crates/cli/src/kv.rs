@@ -207,9 +207,8 @@ pub fn run(args: &KvArgs) -> Result<()> {
     let fabric = server.herd_addr().map_or(String::new(), |addr| format!(" herd-fabric={addr}"));
     let herd = herd + &fabric;
     say_ready(&format!("memcached={memcached} resp={resp}{metrics}{herd}"))?;
-    let bytes = args.memory;
-    let what = format!("serving {bytes} bytes with {threads} threads: memcached {memcached}, ");
-    log(Level::Info, "kv", format!("{what}resp {resp}{metrics}{herd}"));
+    let what = format!("serving {} bytes with {threads} threads", args.memory);
+    log(Level::Info, "kv", format!("{what}: memcached {memcached}, resp {resp}{metrics}{herd}"));
     let why = wait_for_end(Some(server.end_event()), shutdown, args.exit_with_parent)?;
     log(Level::Info, "kv", format!("{why}: stopping"));
     server.stop();

@@ -198,7 +198,7 @@ pub struct KvArgs {
     /// Remember commands that take longer, microseconds (SLOWLOG)
     #[arg(long, value_name = "US", default_value_t = 10_000)]
     pub slow_us: u64,
-    /// File with the password of RESP's AUTH, in its first line; only you (or your group) may read it
+    /// File with the password of RESP's AUTH, its first line; only you (or your group) may read it
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
     /// File with lines user:password for memcached's text protocol; only you may read it

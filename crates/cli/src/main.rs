@@ -3,7 +3,7 @@
 //!
 //! `main` parses, runs one command and prints its failure as `error CODE message`. Exit codes:
 //! 0 done, or a server that was asked to stop; 1 failed; 2 wrong usage; 128 and its number if a
-//! signal ended a command that is no server (130 for SIGINT). Nothing here is called from elsewhere.
+//! signal ended a command that is no server (130 for SIGINT). Nothing here is called elsewhere.
 #![forbid(unsafe_code)]
 
 mod agent;

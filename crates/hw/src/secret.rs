@@ -112,9 +112,9 @@ impl Secret {
     }
 }
 
-/// What a file holds that only its owner and its group may read: a secret, passwords, a key. `kind`
-/// says in errors which. Errors: `io` if it cannot be read; `config` if it is not a regular file, if
-/// others than its owner and its group may read it, or if it is longer than `bytes_max`.
+/// What a file holds that only its owner and its group may read: a secret, passwords, a key.
+/// `kind` says in errors which. Errors: `io` if it cannot be read; `config` if it is not a regular
+/// file, if others than its owner and its group may read it, or if it is longer than `bytes_max`.
 pub fn read_file(path: &Path, kind: &str, bytes_max: usize) -> Result<Vec<u8>> {
     let wrong =
         |reason: &str| Error::Config { reason: format!("{kind} {}: {reason}", path.display()) };

@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const FRAMES: u32 = 8;
 
-/// A rack with something of everything: slabs, a run, what is owned, sessions of both kinds, a lock.
+/// A rack with something of everything: slabs, a run, what is owned, both kinds of session, a lock.
 fn furnished() -> Rig {
     let mut rig = Rig::new(FRAMES);
     rig.join(0);

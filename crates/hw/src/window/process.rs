@@ -31,9 +31,9 @@ fn missing_bytes(file: BorrowedFd<'_>, bytes: u64) -> io::Result<u64> {
     Ok(bytes.saturating_sub((rustix::fs::fstat(file)?.st_blocks as u64).saturating_mul(512)))
 }
 
-/// Takes the memory of a file of so many bytes, in pieces, so that no store to its window finds none
-/// later; what it holds stays. Ends early when `goes_on` says so. Blocks while the system zeroes
-/// memory, some 100 us a MiB; others may use the window meanwhile.
+/// Takes the memory of a file of so many bytes, in pieces, so that no store to its window finds
+/// none later; what it holds stays. Ends early when `goes_on` says so. Blocks while the system
+/// zeroes memory, some 100 us a MiB; others may use the window meanwhile.
 ///
 /// # Errors
 /// What the system says: above all, that there is not so much memory.

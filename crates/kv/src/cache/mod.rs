@@ -153,8 +153,8 @@ pub struct Options {
     pub shared_reads: bool,
     /// From which memory nodes all of it comes; `None` = as the system likes.
     pub placement: Option<Placement>,
-    /// Whether the memory of a file without a placement is taken by [`Cache::populate`], which is to
-    /// be called then, and not before the cache is there.
+    /// Whether the memory of a file without a placement is taken by [`Cache::populate`], which is
+    /// to be called then, and not before the cache is there.
     pub takes_file_later: bool,
 }
 

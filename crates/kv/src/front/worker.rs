@@ -85,7 +85,7 @@ impl Inbox {
 const TOKEN_WAKE: u64 = u64::MAX;
 /// How often connections are looked over.
 const SWEEP_MS: u64 = 1000;
-/// How far the wall clock has to be set, or to drift, before the cache's file is told, milliseconds.
+/// How far the wall clock has to be set, or to drift, before the cache's file is told, ms.
 const KEPT_STEP_MS_MIN: u64 = 100;
 /// How long the end waits for clients that read what they were answered.
 const FINISH_MAX: Duration = Duration::from_secs(1);
@@ -153,8 +153,8 @@ impl<'i> Worker<'i> {
         self.finish(&mut events)
     }
 
-    /// Tells a later process of the cache's file where the wall clock is, if it was set since it was
-    /// `kept_ahead`; how far it is ahead.
+    /// Tells a later process of the cache's file where the wall clock is, if it was set since it
+    /// was `kept_ahead`; how far it is ahead.
     fn keep_time(&self, kept_ahead: i64) -> i64 {
         let cache = &self.core.shared.cache;
         let ahead = cache.wall_ahead();

@@ -128,8 +128,8 @@ impl AgentServer {
         Ok(Self { control, stop, thread: Some(thread) })
     }
 
-    /// Serves on the calling thread until SIGINT, SIGTERM or SIGHUP. `ready` is called with the name
-    /// of the control socket once clients can come.
+    /// Serves on the calling thread until SIGINT, SIGTERM or SIGHUP. `ready` is called with the
+    /// name of the control socket once clients can come.
     ///
     /// # Errors
     /// As [`AgentServer::start`].

@@ -3,8 +3,8 @@
 //! servers of rackpool, as the cache, tell theirs by [`Text`] and [`Endpoint`] too.
 //!
 //! Names: `rackpool_` and who counts (`rack`, `master`, `handle`, `kv`), counters end in `_total`.
-//! A daemon tells of itself, the master of itself and of who is alive, `stats` of all of them; every
-//! server of its process ([`Text::process`]).
+//! A daemon tells of itself, the master of itself and of what is alive, `stats` of all of them;
+//! every server of its process ([`Text::process`]).
 
 mod http;
 
@@ -228,8 +228,8 @@ impl Text {
         self.line(format_args!("rackpool_{name} {value}"));
     }
 
-    /// Durations without labels: the end of each bucket in ns, `None` for the last one, how many are
-    /// in it; and the sum of all, ns.
+    /// Durations without labels: the end of each bucket in ns, `None` for the last one, how many
+    /// are in it; and the sum of all, ns.
     pub fn durations(
         &mut self,
         name: &str,

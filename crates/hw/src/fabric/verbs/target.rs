@@ -25,7 +25,7 @@ use crate::fabric::tcp::{Mail, TargetCounters, TargetSendError};
 use crate::fabric::tcp::{heartbeat_ns, new_socket, require_trust, tune};
 use crate::fabric::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
 use crate::handshake::Failure;
-use crate::names::peer_of;
+use crate::names;
 use crate::secret::Secret;
 use crate::window::Window;
 use crate::{log, tell, warn};
@@ -358,7 +358,7 @@ impl Server {
     fn end(&mut self, peer: PeerId, broken: &Broken) {
         let Some(served) = self.peers.remove(peer) else { return };
         if !matches!(broken, Broken::Closed | Broken::Left) {
-            let from = peer_of(served.control.fd());
+            let from = names::peer_of(served.control.fd());
             tell!(self.log, Warn, "closed connection {} of {from}: {broken}", peer.0);
         }
         let is_refused = matches!(broken, Broken::Handshake(Failure::Distrust(_)));

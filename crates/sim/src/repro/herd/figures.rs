@@ -390,8 +390,8 @@ impl Herd {
         self.figure("all_to_all_write_out", "x", over(1), Paper::Is(0.79), note);
         let note = "3.3: no loss with 256";
         self.figure("all_to_all_write_in", "x", over(0), Paper::Is(1.0), note);
-        let note = "3.3: senders without completions flood the card; here each has completions, and \
-                    the card has no limit of that kind";
+        let note = "3.3: senders without completions flood the card; here each has completions, \
+                    and the card has no limit of that kind";
         let paper = Paper::Words("a slight loss above 10 clients", [0.8, 0.99]);
         self.figure("all_to_all_send_out", "x", over(2), paper, note);
         let flow = Flow::In { machines: 16, processes: 1600 };
