@@ -205,16 +205,20 @@ fn document() -> String {
         .unwrap();
     out.push_str("## Slot section\n\n");
     slot_section(&mut out);
+    bell_section(&mut out);
+    out
+}
+
+fn bell_section(out: &mut String) {
     out.push_str("\n## Bell section\n\n");
     places(
-        &mut out,
+        out,
         &[
             (0, u64::from(SLOTS_MAX) / 8, "ready bitmap: one bit a slot"),
             (BELL_SLEEPING, 8, "1 while the daemon sleeps"),
             (BELL_BYTES, 0, "end"),
         ],
     );
-    out
 }
 
 fn frame_numbers(out: &mut String) {

@@ -3,9 +3,9 @@
 //! In: sections, fresh or as the last daemon left them at any instruction. Out: an engine whose
 //! indexes agree with them, or an error that says why the bytes cannot be used; never a reformat.
 //! Called by the runtime when it starts. Order: superblock checked, copies compared, redo record
-//! finished, epoch raised, sessions read, frames settled, slabs counted. Settling: `Home` stays, `Pending` goes
-//! the way of `Freeing`, a later page of a run follows its first page if that is here, and what is
-//! owned by a session that is over is freed; then the table is made to say the same.
+//! finished, epoch raised, sessions read, frames settled, slabs counted. Settling: `Home` stays,
+//! `Pending` goes the way of `Freeing`, a later page of a run follows its first page if that is
+//! here, and what is owned by a session that is over is freed; then the table is made to say so.
 //! Source: DESIGN §2 (attach; another version or geometry is an error).
 
 use crate::addr::{FrameIndex, Generation, PageGeometry, PageId, RackId};

@@ -13,9 +13,8 @@
 //! Shutting stores a key into the table word that nobody knows, so every cached translation and
 //! every fabric key is refused from then on; after a barrier whoever began before is seen in its
 //! cell. The old home asks by a swap that gives its own frame a new generation: if that succeeds,
-//! no commit of the new home can any more. So neither needs to know whether the other lives, and a
-//! daemon that starts asks the same question. What does not move: pages of a session, and pages in
-//! which a lock or an untaken allocation is. The pages of a run move one by one.
+//! no commit of the new home can any more. So neither needs to know whether the other lives. Pages
+//! of a session, of a lock or of an untaken allocation stay; those of a run move one by one.
 //!
 //! Source: Rcmp §5.3 (the six steps); DESIGN §3 (moving a page while others use it).
 
