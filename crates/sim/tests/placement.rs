@@ -3,6 +3,7 @@
 
 use rackpool_core::RackId;
 use rackpool_core::client::Placement;
+use rackpool_core::layout::AllocationKind;
 use rackpool_core::placement::Policy;
 use rackpool_sim::device::Profile;
 use rackpool_sim::run::{Config, guarded};
@@ -25,7 +26,10 @@ fn homes(policy: &str, pages: usize, frames: u32) -> (Vec<u16>, u64) {
         let mut handle = performance::open(&ctx, &cluster, 0, 64).await;
         let bytes = handle.page_bytes();
         for _ in 0..pages {
-            let addr = handle.alloc(bytes, Placement::Auto, false).await.expect("there is room");
+            let addr = handle
+                .alloc(bytes, Placement::Auto, AllocationKind::User)
+                .await
+                .expect("there is room");
             handle.write(addr, &[1; 8]).await.expect("it was just allocated");
             let page = handle.client().geometry().page(addr);
             let link = handle.client().translation(page).expect("it was just written to").link;
