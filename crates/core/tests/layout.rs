@@ -199,10 +199,7 @@ fn document() -> String {
     writeln!(out, "\n### Frame entry, {FRAME_BYTES} bytes; one a frame\n").unwrap();
     words(&mut out, "pub enum FrameWord {");
     frame_numbers(&mut out);
-    out.push_str("\n## Table section\n\n");
-    let step = table_word(FrameIndex(1));
-    writeln!(out, "One word a frame, {step} bytes apart: the generation in the frame, or 0.\n")
-        .unwrap();
+    table_section(&mut out);
     out.push_str("## Slot section\n\n");
     slot_section(&mut out);
     bell_section(&mut out);
@@ -219,6 +216,13 @@ fn bell_section(out: &mut String) {
             (BELL_BYTES, 0, "end"),
         ],
     );
+}
+
+fn table_section(out: &mut String) {
+    out.push_str("\n## Table section\n\n");
+    let step = table_word(FrameIndex(1));
+    writeln!(out, "One word a frame, {step} bytes apart: the generation in the frame, or 0.\n")
+        .unwrap();
 }
 
 fn frame_numbers(out: &mut String) {

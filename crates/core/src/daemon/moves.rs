@@ -387,8 +387,7 @@ impl Daemon {
             0 => Vec::new(),
             shift => self.slabs.bitmap_words(world.private(), frame, shift)?,
         };
-        let lock_token = self.locks.token_last();
-        let history = self.history_of(entry.page);
+        let (lock_token, history) = (self.locks.token_last(), self.history_of(entry.page));
         let (run_index, run_more) = entry.place_in_run();
         let (shift, kind) = (entry.shift, entry.kind);
         let keep = PageKeep { shift, kind, objects, lock_token, history, run_index, run_more };
