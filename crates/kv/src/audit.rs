@@ -22,7 +22,7 @@
 //! lease between the beginning of the watch and the first free.
 
 use crate::error::{Error, Result};
-use crate::table::Table;
+use crate::table::{Named, NamedBy, Table};
 use crate::words::{GAddr, PoolError, PoolResult, RackId, Words};
 use rackpool::{
     AllocationKind, AllocationPiece, AuditReply, AuditRequest, ChangingSession, Handle, KindTotal,
@@ -38,7 +38,7 @@ const CHANGES_LOOKS_MAX: u32 = 500;
 const SETTLE_PAUSES: u32 = 120;
 /// How often a table is walked that changes too fast.
 const WALKS_MAX: u32 = 4;
-/// How often all is looked at before something counts as named twice, or named and not there.
+/// How often all is looked at, as long as something was named twice, or named and not there.
 const LOOKS_MAX: u32 = 3;
 /// Names of tables, addresses and faults that a report lists; more are counted.
 pub const LISTED_MAX: usize = 100;
@@ -173,25 +173,32 @@ impl Findings {
 /// `timeout` or `peer-dead` if the master is not there, `busy` if another audit began meanwhile.
 /// What a rack could not answer is in the findings.
 pub fn audit<A: Audited>(pool: &mut A, repair: bool) -> Result<Findings> {
-    let mut before: Option<Findings> = None;
+    let (mut doubts, mut reclaimed) = (Doubts::default(), Amount::default());
     for look in 1..=LOOKS_MAX {
-        let mut found = Look::default().run(pool, repair)?;
-        if let Some(before) = &before {
-            found.named_twice.retain(|addr| before.named_twice.contains(addr));
-            found.named_free.retain(|addr| before.named_free.contains(addr));
-            // What was reclaimed by an earlier look is lost no more.
-            found.lost.allocations += before.reclaimed.allocations;
-            found.lost.bytes += before.reclaimed.bytes;
-            found.reclaimed.allocations += before.reclaimed.allocations;
-            found.reclaimed.bytes += before.reclaimed.bytes;
+        let mut looked = Look::default();
+        let mut found = looked.run(pool, repair)?;
+        // What earlier looks gave back is lost no more.
+        for amount in [&mut found.lost, &mut found.reclaimed] {
+            amount.allocations += reclaimed.allocations;
+            amount.bytes += reclaimed.bytes;
         }
-        let is_plain = found.named_twice.is_empty() && found.named_free.is_empty();
-        if is_plain || look == LOOKS_MAX {
+        reclaimed = found.reclaimed;
+        // In a pool in use a thing may be freed, or go to another bucket, while tables are walked.
+        // If the same state of a bucket names it in two looks, it was named all the time between.
+        found.named_twice = in_both(&looked.doubts.twice, &doubts.twice);
+        found.named_free = in_both(&looked.doubts.free, &doubts.free);
+        doubts = looked.doubts;
+        let is_wrong = !found.named_twice.is_empty() || !found.named_free.is_empty();
+        let is_plain = doubts.twice.is_empty() && doubts.free.is_empty();
+        if is_wrong || is_plain || look == LOOKS_MAX {
             return Ok(found);
         }
-        before = Some(found);
     }
     unreachable!("the last look returns")
+}
+
+fn in_both(one: &BTreeSet<(u64, NamedBy)>, other: &BTreeSet<(u64, NamedBy)>) -> Vec<GAddr> {
+    one.intersection(other).take(LISTED_MAX).map(|(addr, _)| GAddr(*addr)).collect()
 }
 
 /// Sweeps as long as some are due in `rack`; whether none is due any more.
@@ -235,29 +242,38 @@ struct Look {
     watches: BTreeMap<RackId, u64>,
     pages: BTreeMap<u64, Page>,
     /// Named, and not of the kind `table`, or not watched.
-    outside: Vec<(GAddr, u64)>,
-    twice: BTreeSet<u64>,
+    outside: Vec<Named>,
+    doubts: Doubts,
     holders: BTreeSet<u32>,
 }
 
+/// What one look alone cannot tell from what changed meanwhile: addresses with what named them.
+#[derive(Default)]
+struct Doubts {
+    /// Named twice.
+    twice: BTreeSet<(u64, NamedBy)>,
+    /// Named, and no allocation.
+    free: BTreeSet<(u64, NamedBy)>,
+}
+
 impl Look {
-    fn run<A: Audited>(mut self, pool: &mut A, repair: bool) -> Result<Findings> {
+    fn run<A: Audited>(&mut self, pool: &mut A, repair: bool) -> Result<Findings> {
         let looked = self.look(pool, repair);
         for (rack, watch) in &self.watches {
             // A watch that is not ended ends when there are too many.
             let _ = pool.audit(*rack, AuditRequest::End { watch: *watch });
         }
-        looked.map(|()| self.found)
+        looked.map(|()| std::mem::take(&mut self.found))
     }
 
     fn look<A: Audited>(&mut self, pool: &mut A, repair: bool) -> Result<()> {
         self.begin(pool)?;
-        self.await_changes(pool)?;
+        self.await_changes(pool);
         self.list_pages(pool, true)?;
         self.walk_tables(pool)?;
-        self.check_outside(pool)?;
-        self.await_changes(pool)?;
+        self.await_changes(pool);
         self.list_pages(pool, false)?;
+        self.check_outside(pool);
         let unnamed = self.unnamed(pool.page_bytes());
         self.judge(&unnamed);
         let is_sure = self.found.faults.is_empty() && self.holders.is_empty();
@@ -284,7 +300,9 @@ impl Look {
                 continue;
             }
             match pool.audit(rack, AuditRequest::Begin) {
-                Ok(AuditReply::Begun { watch }) => drop(self.watches.insert(rack, watch)),
+                Ok(AuditReply::Begun { watch }) => {
+                    self.watches.insert(rack, watch);
+                }
                 Ok(_) => self.fault(format!("rack {rack} gave an unexpected answer")),
                 Err(error) => self.fault(format!("rack {rack}: {error}")),
             }
@@ -293,18 +311,17 @@ impl Look {
     }
 
     /// Waits for all clients that are in the middle of a change now.
-    fn await_changes<A: Audited>(&mut self, pool: &mut A) -> Result<()> {
+    fn await_changes<A: Audited>(&mut self, pool: &mut A) {
         let mut waited_for = self.changing(pool);
         for _ in 0..CHANGES_LOOKS_MAX {
             if waited_for.is_empty() {
-                return Ok(());
+                return;
             }
             pool.pause(PAUSE);
             let now = self.changing(pool);
             waited_for.retain(|one| now.contains(one));
         }
         self.holders.extend(waited_for.iter().map(|(_, session)| session.pid));
-        Ok(())
     }
 
     fn changing<A: Audited>(&mut self, pool: &mut A) -> Vec<(RackId, ChangingSession)> {
@@ -380,17 +397,16 @@ impl Look {
 
     fn walk_table<A: Audited>(&mut self, pool: &mut A, name: &str) {
         for walk in 1..=WALKS_MAX {
-            let mut named: Vec<(GAddr, u64)> = Vec::new();
-            let walked = Table::open(pool, name).and_then(|mut table| {
-                table.for_each_allocation(pool, |_, addr, bytes| named.push((addr, bytes)))
-            });
+            let mut named: Vec<Named> = Vec::new();
+            let walked = Table::open(pool, name)
+                .and_then(|mut table| table.for_each_named(pool, |_, one| named.push(one)));
             match walked {
                 Ok(()) => {
                     let mut amount = Amount::default();
-                    named.iter().for_each(|(_, bytes)| amount.add(*bytes));
+                    named.iter().for_each(|one| amount.add(one.bytes));
                     self.found.tables.push(TableFindings { name: name.into(), named: amount });
                     let page_bytes = pool.page_bytes();
-                    named.iter().for_each(|(addr, bytes)| self.name(*addr, *bytes, page_bytes));
+                    named.iter().for_each(|one| self.name(*one, page_bytes));
                     return;
                 }
                 // Removed meanwhile, or an application's own.
@@ -417,42 +433,39 @@ impl Look {
     }
 
     /// A table names this.
-    fn name(&mut self, addr: GAddr, bytes: u64, page_bytes: u64) {
+    fn name(&mut self, one: Named, page_bytes: u64) {
+        let addr = one.addr;
         let page = self.pages.get_mut(&(addr.0 / page_bytes));
         let offset = addr.0 % page_bytes;
         let Some(page) = page.filter(|page| offset.is_multiple_of(1 << page.shift)) else {
-            return self.outside.push((addr, bytes));
+            return self.outside.push(one);
         };
         let index = if page.shift == 0 { 0 } else { (offset >> page.shift) as usize };
         let bit = 1 << (index % 64);
         if page.watched.get(index / 64).is_none_or(|word| word & bit == 0) {
-            return self.outside.push((addr, bytes));
+            return self.outside.push(one);
         }
         if page.named[index / 64] & bit != 0 {
-            self.twice.insert(addr.0);
+            self.doubts.twice.insert((addr.0, one.by));
         }
         page.named[index / 64] |= bit;
     }
 
-    fn check_outside<A: Audited>(&mut self, pool: &mut A) -> Result<()> {
+    fn check_outside<A: Audited>(&mut self, pool: &mut A) {
         let page_bytes = pool.page_bytes();
-        for (addr, bytes) in std::mem::take(&mut self.outside) {
+        for Named { addr, bytes, by } in std::mem::take(&mut self.outside) {
             match pool.is_allocated(addr, bytes) {
                 Ok(true) if !self.pages.contains_key(&(addr.0 / page_bytes)) => {
                     self.found.older.add(bytes);
                 }
                 // New since the watch began.
                 Ok(true) => {}
-                Ok(false) if self.found.named_free.len() < LISTED_MAX => {
-                    self.found.named_free.push(addr);
+                Ok(false) => {
+                    self.doubts.free.insert((addr.0, by));
                 }
-                Ok(false) => {}
                 Err(error) => self.fault(format!("{addr}: {error}")),
             }
         }
-        let twice = self.twice.iter().take(LISTED_MAX);
-        self.found.named_twice = twice.map(|addr| GAddr(*addr)).collect();
-        Ok(())
     }
 
     /// What is watched and was not named: rack, address, bytes.

@@ -92,6 +92,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::{FromBytes, IntoBytes};
 
 pub use walk::Report;
+pub(crate) use walk::{Named, NamedBy};
 
 /// How a table is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

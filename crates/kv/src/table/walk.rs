@@ -48,6 +48,19 @@ enum Visited {
     Again,
 }
 
+/// An allocation that a table names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Named {
+    pub addr: GAddr,
+    pub bytes: u64,
+    /// The table's header, the bucket, and its sequence number: as long as that is the same, it
+    /// names the same.
+    pub by: NamedBy,
+}
+
+/// See [`Named::by`].
+pub(crate) type NamedBy = (GAddr, u64, u64);
+
 /// A bucket on the way: its number and the depth at which it came into being.
 type Step = (u64, u8);
 
@@ -111,6 +124,17 @@ impl Table {
         mem: &mut W,
         mut tell: impl FnMut(&mut W, GAddr, u64),
     ) -> Result<()> {
+        self.for_each_named(mem, |mem, named| tell(mem, named.addr, named.bytes))
+    }
+
+    /// As [`Table::for_each_allocation`], with what names it. What is named from start to end is
+    /// told of, once; other things may be.
+    pub(crate) fn for_each_named<W: Words>(
+        &mut self,
+        mem: &mut W,
+        mut tell: impl FnMut(&mut W, Named),
+    ) -> Result<()> {
+        let header = self.header;
         self.walk(mem, |table, mem, view, covered| {
             let mut found = Vec::new();
             for entry in table.covered(view, covered)? {
@@ -124,15 +148,16 @@ impl Table {
             for cell in cells(mem, view)? {
                 found.push((cell, CELL_BYTES));
             }
+            let by = (header, view.bucket, view.seq());
             for (addr, bytes) in found {
-                tell(mem, addr, bytes);
+                tell(mem, Named { addr, bytes, by });
             }
             Ok(Visited::Done)
         })?;
         let mut arrays = vec![(self.header, HEADER_BYTES)];
         self.index.for_each_array(mem, &mut |addr, bytes| arrays.push((addr, bytes)))?;
         for (addr, bytes) in arrays {
-            tell(mem, addr, bytes);
+            tell(mem, Named { addr, bytes, by: (header, u64::MAX, 0) });
         }
         Ok(())
     }
