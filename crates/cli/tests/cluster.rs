@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Cluster, Dir, Server, run, told, unique};
+use common::{Cluster, Dir, Server, rackpool, run, told, unique};
 
 fn value<'a>(lines: &'a str, key: &str) -> &'a str {
     let found = lines.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -141,9 +141,12 @@ fn a_stopped_daemon_keeps_its_region_and_the_next_one_goes_on_with_it() {
 
 #[test]
 fn an_ephemeral_pool_leaves_nothing() {
-    let mut master = Server::start(&["master", "--listen", "127.0.0.1:0", "--ephemeral"]);
-    let state = std::env::temp_dir().join(format!("rackpool-master-{}", master.child.id()));
-    assert!(state.exists());
+    let dir = Dir::new();
+    let mut command = rackpool();
+    command.args(["master", "--listen", "127.0.0.1:0", "--ephemeral"]).env("TMPDIR", &dir.0);
+    let mut master = Server::by(command.stderr(std::process::Stdio::null()));
+    let is_empty = || std::fs::read_dir(&dir.0).unwrap().next().is_none();
+    assert!(!is_empty(), "its state is there");
     let region = format!("/dev/shm/{}", unique("ephemeral"));
     let memory = format!("shm:{region}?size=16M");
     let mut daemon = Server::start(&[
@@ -166,5 +169,5 @@ fn an_ephemeral_pool_leaves_nothing() {
         .filter(|found| found.starts_with(name))
         .collect();
     assert_eq!(left, Vec::<String>::new());
-    assert!(!state.exists());
+    assert!(is_empty());
 }
