@@ -165,7 +165,7 @@ fn a_plan_is_made_and_a_wrong_one_is_answered_with_line_and_field() {
     let out = dir.file("report");
     let (code, said, err) = told(&run(&["plan", &file, "--out", &out, "--threads", "2"]));
     assert_eq!(code, 0, "{err}");
-    assert!(said.contains("4 designs with 10 seeds each"), "{said}");
+    assert!(said.contains("6 designs with 10 seeds each"), "{said}");
     for name in ["report.html", "summary.json", "samples.parquet"] {
         assert!(dir.0.join("report").join(name).metadata().unwrap().len() > 1000, "{name}");
     }
