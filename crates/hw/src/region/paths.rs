@@ -124,10 +124,6 @@ impl Paths {
                 }
                 other => other?,
             };
-            if make && !is_own(&fd, name)? {
-                let (path, meta) = (name.to_owned(), self.private());
-                return Err(RegionError::Foreign { path, meta });
-            }
             lock_exclusive(fd.as_fd(), &self.pages)?;
             // Whoever had the lock before may have removed or renamed the file.
             let same = rustix::fs::stat(name).ok().zip(rustix::fs::fstat(&fd).ok());
@@ -137,14 +133,6 @@ impl Paths {
         }
         Err(RegionError::Locked { path: self.pages.clone(), holder: None })
     }
-}
-
-/// Whether a file that is about to become a region's is one that we could have made: another user
-/// may have placed it, who could then write into the region.
-fn is_own(fd: &OwnedFd, name: &Path) -> Result<bool> {
-    let stat = rustix::fs::fstat(fd).map_err(failed("stat", name))?;
-    let user = rustix::process::geteuid().as_raw();
-    Ok(stat.st_uid == user && stat.st_mode & 0o077 == 0)
 }
 
 /// How long to wait between two tries to get a lock.
