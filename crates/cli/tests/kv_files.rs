@@ -142,6 +142,14 @@ fn what_is_made_is_the_owners_alone_whatever_the_umask() {
     refused(&run(&words), &[&file, "mode 666", "chmod 600"]);
 }
 
+/// A daemon with its region in this directory.
+fn run_daemon(dir: &Dir) -> Output {
+    let state = dir.file("state");
+    let master = Server::start(&["master", "--listen", "127.0.0.1:0", "--state", &state]);
+    let region = format!("shm:{}?size=64M", dir.file("region"));
+    run(&["daemon", "--rack", "0", "--master", &master.addr, "--memory", &region])
+}
+
 #[test]
 fn files_that_others_have_placed_are_refused_at_once() {
     let dir = Dir::new();
@@ -165,10 +173,12 @@ fn files_that_others_have_placed_are_refused_at_once() {
         std::fs::write(at("theirs"), "").unwrap();
         std::os::unix::fs::chown(at("theirs"), Some(65534), None).unwrap();
         refused(&run(&warm(&at("theirs"), &[])), &["belongs to user 65534"]);
-        let region = format!("shm:{}?size=64M", at("theirs"));
-        let words = ["daemon", "--rack", "0", "--master", "127.0.0.1:1", "--memory", &region];
-        refused(&run(&words), &[&at("theirs")]);
+        std::fs::rename(at("theirs"), at("region.meta")).unwrap();
+        refused(&run_daemon(&dir), &["region.meta", "belongs to user 65534"]);
+        std::fs::remove_file(at("region.meta")).unwrap();
     }
+    assert!(Command::new("mkfifo").arg(at("region.meta")).status().unwrap().success());
+    refused(&run_daemon(&dir), &["region.meta", "not a regular file"]);
     assert!(start.elapsed() < WITHIN);
 }
 
@@ -182,7 +192,7 @@ fn passwords_and_keys_are_read_from_files_that_no_others_may_read() {
     assert!(
         Command::new("mkfifo").args(["-m", "600", &dir.file("pipe")]).status().unwrap().success()
     );
-    let kv = ["kv", "--memory", "2m", "--memcached", "0", "--resp", "0"];
+    let kv = [&KV[..], &["--resp", "0"]].concat();
     let run_with = |more: &[&str]| run(&[&kv[..], more].concat());
     let (password, users, key) = (dir.file("password"), dir.file("users"), dir.file("key"));
     let pipe = dir.file("pipe");
