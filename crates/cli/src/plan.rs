@@ -72,7 +72,7 @@ fn read(file: &Path) -> Result<(String, Plan)> {
         Failure::usage(format!("{}: {error}; `rackpool plan init` writes one", file.display()))
     })?;
     let plan = Plan::from_toml(&text);
-    // The day that begins first anywhere on earth.
+    // Where it is latest on earth: a price may be of there.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let today = &output::utc(now + Duration::from_secs(14 * 3600), ' ')[..10];
     let plan = plan.and_then(|plan| plan.check_dates(&text, today).map(|()| plan));

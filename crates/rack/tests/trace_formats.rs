@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use rackpool_rack::trace::{Cause, Format, Header, Injection, Options, Unit, open, read_bytes};
-use rackpool_rack::trace::{ParquetWriter, Reader, Record, Writer, create, stat};
+use rackpool_rack::trace::{FileType, ParquetWriter, Reader, Record, Writer, create, stat};
 use std::io::Write;
 
 fn options(format: Format) -> Options {
@@ -356,6 +356,9 @@ fn a_file_becomes_what_its_name_says_or_none() {
         writer.finish().unwrap();
         assert!(std::fs::read(&path).unwrap().starts_with(magic), "{name}");
         assert_eq!(all(open(&path, &Options::default()).unwrap()).unwrap(), [record], "{name}");
+    }
+    for name in ["-", "/dev/stdout", "/dev/null"] {
+        assert_eq!(FileType::of(name.as_ref()), Ok(FileType::Csv), "{name}");
     }
     for name in ["x.txt", "x", "csv", "x.parquet.gz", "x.csv.zst"] {
         let error = create(&directory.join(name), &nanoseconds(None)).err().unwrap().to_string();

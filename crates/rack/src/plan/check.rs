@@ -233,7 +233,7 @@ fn check_machine_price(at: &Document<'_>, price: &Price) -> Checked {
     for (name, value) in [("amount", price.amount), ("low", price.range().0)] {
         if (0.0..PRICE_MIN).contains(&value) {
             let reason = format!(
-                "{value}; at least {PRICE_MIN}: where machines' memory costs nothing, no pool can \
+                "{value:?}; at least {PRICE_MIN:?}: where machines' memory costs nothing, no pool can \
                  save anything. Write what it costs to buy"
             );
             return Err(at.wrong(&format!("prices.machine_dram.{name}"), reason));
@@ -253,7 +253,7 @@ fn check_price(at: &Document<'_>, field: &str, price: &Price, per: &str) -> Chec
         return wrong("per", format!("\"{}\"; this price is per \"{per}\"", price.per));
     }
     if !(0.0..=PRICE_MAX).contains(&price.amount) {
-        let reason = format!("{}; a price is not negative and at most {PRICE_MAX}", price.amount);
+        let reason = format!("{:?}; a price is not negative, at most {PRICE_MAX:?}", price.amount);
         return wrong("amount", reason);
     }
     match price.date.date {
@@ -273,7 +273,7 @@ fn check_price(at: &Document<'_>, field: &str, price: &Price, per: &str) -> Chec
         return wrong("low", format!("{low}; from 0 to the amount"));
     }
     if !(price.amount..=PRICE_MAX.max(1.2 * price.amount)).contains(&high) {
-        return wrong("high", format!("{high}; from the amount to {PRICE_MAX}"));
+        return wrong("high", format!("{high:?}; from the amount to {PRICE_MAX:?}"));
     }
     Ok(())
 }

@@ -271,8 +271,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether all prices are of `today` or earlier: year, month and day of the day that begins
-    /// last on earth, as text.
+    /// Whether all prices are of `today` or earlier: year, month and day as text, there where it is
+    /// latest.
     ///
     /// # Errors
     /// The first one of later, with its line and field.

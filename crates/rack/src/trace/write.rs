@@ -76,7 +76,8 @@ impl FileType {
             return Ok(*found);
         }
         let is_file = || path.metadata().map_or(true, |meta| meta.is_file() || meta.is_dir());
-        if name == "-" || !is_file() {
+        // Also /dev/stdout where that goes into a file.
+        if name == "-" || name.starts_with("/dev/") || !is_file() {
             return Ok(FileType::Csv);
         }
         let names = ends.map(|(end, _)| end).join(", ");
