@@ -102,7 +102,7 @@ fn check_file_system(path: &Path, wanted: u64, kept: u64) -> Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
     let found = rustix::fs::statvfs(parent);
-    let found = found.map_err(|error| Failure::file(parent, &error.into()))?;
+    let found = found.map_err(|error| Failure::file(path, &error.into()))?;
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     // One without blocks has no limit of its own.
     if found.f_blocks > 0 && wanted > free.saturating_add(kept) {
