@@ -161,7 +161,8 @@ fn bad_connections_do_not_fill_the_log_and_how_many_were_left_out_is_said() {
     strange(1);
     assert_eq!(master.terminate(), Some(0));
     let said = std::fs::read_to_string(&log).unwrap();
-    let closing: Vec<&str> = said.lines().filter(|line| line.contains("closing a con")).collect();
+    let closing: Vec<&str> =
+        said.lines().filter(|line| line.contains(": closing the con")).collect();
     assert!((2..100).contains(&closing.len()), "{} lines", closing.len());
     assert!(closing.last().unwrap().contains("were held back"), "{closing:?}");
     let is_whole = |line: &str| line.starts_with("20") && line.contains("Z ");

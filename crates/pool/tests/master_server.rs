@@ -363,7 +363,8 @@ fn a_file_left_by_a_crash_while_it_was_made_is_made_anew() {
     let master = start(&dir);
     assert!(call(&mut link(&master), MasterCall::Stats).is_ok());
     master.stop().unwrap();
-    assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 1);
+    assert!(!dir.0.join(format!("{STATE_FILE}.new")).exists());
+    assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 2, "the state and its reserve");
 }
 
 #[test]
