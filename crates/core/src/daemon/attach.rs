@@ -169,8 +169,8 @@ impl Daemon {
         let sessions = Sessions::load(mem)?;
         let locks = Locks::load(mem, &sessions, layout.pages)?;
         let orphans = Orphans::load(mem)?;
-        let audits = Audits::load(mem);
-        let epoch = mem.load(StateWord::Epoch.offset()).wrapping_add(1);
+        let audits = Audits::load(mem)?;
+        let epoch = copies::load(mem, StateWord::Epoch.offset())?.wrapping_add(1);
         copies::store(mem, StateWord::Epoch.offset(), epoch);
         let mut daemon = Daemon {
             rack,
@@ -218,7 +218,7 @@ impl Daemon {
 
     /// Reads every entry that was ever used and builds page → frame.
     fn scan_frames<M: Mem>(&mut self, mem: &M) -> Result<()> {
-        let generation_next = mem.load(StateWord::GenerationNext.offset());
+        let generation_next = copies::load(mem, StateWord::GenerationNext.offset())?;
         let page_max = self.layout.pages.page_id_max();
         for frame in 0..self.frames.high {
             if !Entry::is_readable(mem, frame) {
@@ -395,7 +395,8 @@ fn check_copies<M: Mem>(mem: &M, layout: &RegionLayout) -> Result<Checked> {
         return Err(copies::damaged(*offset));
     }
     // What the word says is checked after this.
-    let high = mem.load(StateWord::FramesHigh.offset()).min(u64::from(layout.frame_count));
+    let high = copies::load(mem, StateWord::FramesHigh.offset())?;
+    let high = high.min(u64::from(layout.frame_count));
     copies::check(mem, FRAMES_OFFSET, FRAME_BYTES * high, &mut checked);
     Ok(checked)
 }

@@ -31,9 +31,9 @@ pub(super) struct Audits {
 }
 
 impl Audits {
-    pub(super) fn load<M: Mem>(mem: &M) -> Audits {
-        let sweeps_due = mem.load(StateWord::SweepsDue.offset());
-        Audits { sweeps_due, generation_ends: BTreeMap::new() }
+    pub(super) fn load<M: Mem>(mem: &M) -> Result<Audits> {
+        let sweeps_due = copies::load(mem, StateWord::SweepsDue.offset())?;
+        Ok(Audits { sweeps_due, generation_ends: BTreeMap::new() })
     }
 
     fn set_due<M: Mem>(&mut self, count: u64, mem: &M) {

@@ -179,9 +179,9 @@ pub(super) struct Frames {
 impl Frames {
     /// Reads the words that change; the entries are attach's work.
     pub(super) fn load<M: Mem>(mem: &M, pages: PageGeometry, count: u32) -> Result<Frames> {
-        let word = |word: StateWord| mem.load(word.offset());
-        let (high, generation) = (word(StateWord::FramesHigh), word(StateWord::GenerationNext));
-        let ids = IdRange { next: word(StateWord::PageIdNext), end: word(StateWord::PageIdEnd) };
+        let word = |word: StateWord| copies::load(mem, word.offset());
+        let (high, generation) = (word(StateWord::FramesHigh)?, word(StateWord::GenerationNext)?);
+        let ids = IdRange { next: word(StateWord::PageIdNext)?, end: word(StateWord::PageIdEnd)? };
         let bad = |reason: String| Err(Error::BadRegion { reason });
         if high > u64::from(count) {
             return bad(format!("{high} frames were used, {count} exist"));

@@ -139,17 +139,17 @@ impl Locks {
             waiting_at: BTreeMap::new(),
             due: BTreeSet::new(),
             turn_last: 0,
-            token_last: mem.load(StateWord::LockToken.offset()),
+            token_last: copies::load(mem, StateWord::LockToken.offset())?,
             untimed: false,
         };
         for entry in 0..LOCKS_MAX {
-            let name = mem.load(lock_word(entry, LockWord::Name));
+            let name = copies::load(mem, lock_word(entry, LockWord::Name))?;
             if name == 0 {
                 continue;
             }
-            let session = mem.load(lock_word(entry, LockWord::Session));
-            let token = mem.load(lock_word(entry, LockWord::Token));
-            let lines = mem.load(lock_word(entry, LockWord::Lines));
+            let session = copies::load(mem, lock_word(entry, LockWord::Session))?;
+            let token = copies::load(mem, lock_word(entry, LockWord::Token))?;
+            let lines = copies::load(mem, lock_word(entry, LockWord::Lines))?;
             let (first, write) = (name & !LOCK_WRITE, name & LOCK_WRITE != 0);
             let dropped = mem.mutated(Mutation::DropLocksAtAttach);
             if sessions.record_of(session).is_none() || dropped {

@@ -76,10 +76,11 @@ pub(super) struct Orphans {
 impl Orphans {
     /// Reads debts and dues.
     pub(super) fn load<M: Mem>(mem: &M) -> Result<Orphans> {
-        let mut orphans =
-            Orphans { debt_last: mem.load(StateWord::DebtLast.offset()), ..Orphans::default() };
+        let debt_last = copies::load(mem, StateWord::DebtLast.offset())?;
+        let mut orphans = Orphans { debt_last, ..Orphans::default() };
         for entry in 0..DEBTS_MAX as u32 {
-            let Some(debt) = load_entry(entry, |word| mem.load(debt_word(entry, word))) else {
+            let Some(debt) = load_entry(entry, |word| copies::load(mem, debt_word(entry, word)))?
+            else {
                 continue;
             };
             let id = debt.orphan.id;
@@ -88,7 +89,8 @@ impl Orphans {
             }
         }
         for entry in 0..DUES_MAX as u32 {
-            let Some(due) = load_entry(entry, |word| mem.load(due_word(entry, word))) else {
+            let Some(due) = load_entry(entry, |word| copies::load(mem, due_word(entry, word)))?
+            else {
                 continue;
             };
             let addr = due.orphan.addr;
@@ -132,10 +134,10 @@ impl Orphans {
     }
 }
 
-fn load_entry(entry: u32, word: impl Fn(DebtWord) -> u64) -> Option<Debt> {
-    let addr = GAddr(word(DebtWord::Addr));
-    let orphan = Orphan { id: word(DebtWord::Id), addr, bytes: word(DebtWord::Bytes) };
-    (!addr.is_null()).then_some(Debt { entry, orphan, waiter: None })
+fn load_entry(entry: u32, word: impl Fn(DebtWord) -> Result<u64>) -> Result<Option<Debt>> {
+    let addr = GAddr(word(DebtWord::Addr)?);
+    let orphan = Orphan { id: word(DebtWord::Id)?, addr, bytes: word(DebtWord::Bytes)? };
+    Ok((!addr.is_null()).then_some(Debt { entry, orphan, waiter: None }))
 }
 
 impl Daemon {

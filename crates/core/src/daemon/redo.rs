@@ -34,22 +34,24 @@ pub(super) struct Redo {
 }
 
 impl Redo {
-    /// Finishes a committed record, drops an unfinished one, and starts with the next sequence. The
-    /// copies of the record's words agree.
+    /// Finishes a committed record, drops an unfinished one, and starts with the next sequence.
     pub(super) fn replay<W: World>(world: &W, layout: &RegionLayout) -> Result<Redo> {
         let mem = world.private();
-        let mut redo =
-            Redo { sequence: mem.load(SEQUENCE), stores: Vec::new(), scratch: Vec::new() };
-        let count = mem.load(COUNT);
+        let mut redo = Redo {
+            sequence: copies::load(mem, SEQUENCE)?,
+            stores: Vec::new(),
+            scratch: Vec::new(),
+        };
+        let count = copies::load(mem, COUNT)?;
         if count > REDO_STORES_MAX as u64 {
             let reason = format!("the redo record has {count} stores of {REDO_STORES_MAX}");
             return Err(Error::BadRegion { reason });
         }
         for index in 0..count {
             let entry = ENTRIES + 16 * index;
-            redo.stores.push((mem.load(entry), mem.load(entry + 8)));
+            redo.stores.push((copies::load(mem, entry)?, copies::load(mem, entry + 8)?));
         }
-        let committed = count > 0 && redo.checksum() == mem.load(CHECKSUM);
+        let committed = count > 0 && redo.checksum() == copies::load(mem, CHECKSUM)?;
         if committed && !mem.mutated(Mutation::DropRedo) {
             for (offset, _) in &redo.stores {
                 if !may_store(*offset, mem, layout) {
@@ -130,7 +132,8 @@ fn may_store<M: Mem>(offset: u64, private: &M, layout: &RegionLayout) -> bool {
         let offset = offset & !REDO_PAGES_TAG;
         let frame = offset >> layout.pages.page_shift();
         // Entries further up may have no memory yet.
-        let used = private.load(StateWord::FramesHigh.offset()).min(layout.frame_count.into());
+        let high = copies::load(private, StateWord::FramesHigh.offset()).unwrap_or(0);
+        let used = high.min(layout.frame_count.into());
         let Some(frame) = u32::try_from(frame).ok().filter(|frame| u64::from(*frame) < used) else {
             return false;
         };

@@ -152,19 +152,19 @@ impl Sessions {
             closings: 0,
         };
         for record in 0..SESSIONS_MAX {
-            let word = |word| mem.load(session_word(record, word));
-            let session = word(SessionWord::Session);
+            let word = |word| copies::load(mem, session_word(record, word));
+            let session = word(SessionWord::Session)?;
             if session == 0 {
                 continue;
             }
-            let kind = ResultKind::from_word(word(SessionWord::ResultKind)).ok_or_else(|| {
-                let kind = word(SessionWord::ResultKind);
-                Error::BadRegion { reason: format!("session record {record} has result {kind}") }
+            let kind = word(SessionWord::ResultKind)?;
+            let kind = ResultKind::from_word(kind).ok_or_else(|| Error::BadRegion {
+                reason: format!("session record {record} has result {kind}"),
             })?;
             let outcome = Outcome {
                 kind,
-                value: word(SessionWord::ResultValue),
-                bytes: word(SessionWord::ResultBytes),
+                value: word(SessionWord::ResultValue)?,
+                bytes: word(SessionWord::ResultBytes)?,
             };
             if sessions.by_session.insert(session, record).is_some() {
                 let reason = format!("session {session} has two records");
@@ -174,12 +174,12 @@ impl Sessions {
             let local = record < SLOTS_MAX;
             sessions.records[record as usize] = Record {
                 session,
-                pid: word(SessionWord::Pid),
-                start_time: if local { word(SessionWord::StartTime) } else { 0 },
-                consumed: if local { 0 } else { word(SessionWord::CONSUMED_SEQ) },
+                pid: word(SessionWord::Pid)?,
+                start_time: if local { word(SessionWord::StartTime)? } else { 0 },
+                consumed: if local { 0 } else { word(SessionWord::CONSUMED_SEQ)? },
                 token: sessions.tokens,
-                last_seq: word(SessionWord::LastSeq),
-                intent_seq: word(SessionWord::IntentSeq),
+                last_seq: word(SessionWord::LastSeq)?,
+                intent_seq: word(SessionWord::IntentSeq)?,
                 outcome,
                 connected: local,
                 ..NOBODY

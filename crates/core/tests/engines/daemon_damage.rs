@@ -119,6 +119,25 @@ fn a_flipped_bit_of_any_word_is_mended_at_attach() {
 }
 
 #[test]
+fn a_bit_that_flips_while_a_daemon_attaches_changes_nothing() {
+    for word in [StateWord::FramesHigh, StateWord::GenerationNext] {
+        let mut rig = furnished();
+        let expected = told(&rig);
+        rig.daemon = None;
+        let private = rig.world.private();
+        let value = private.peek(word.offset());
+        // Right after it was looked at for the first time.
+        private.meanwhile.set(Some((word.offset(), value ^ 1 << 40)));
+        rig.start();
+        assert_eq!(rig.world.private().meanwhile.get(), None, "it was looked at");
+        assert_eq!(told(&rig).frames_free, expected.frames_free);
+        scrub(&mut rig);
+        assert_eq!(checks(&rig).repaired, 1);
+        rig.finish();
+    }
+}
+
+#[test]
 fn a_flipped_bit_while_the_daemon_runs_is_mended_and_changes_nothing_before() {
     let mut rig = furnished();
     scrub(&mut rig);
