@@ -7,11 +7,13 @@
 use rackpool_core::error::{Error, Result};
 use ring::hmac;
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// Shortest secret, bytes: fewer could be found by trying.
 pub const SECRET_BYTES_MIN: usize = 16;
@@ -115,7 +117,10 @@ impl Secret {
 /// What a file holds that only its owner and its group may read: a secret, passwords, a key.
 /// `kind` says in errors which. Errors: `io` if it cannot be read; `config` if it is not a regular
 /// file, if others than its owner and its group may read it, or if it is longer than `bytes_max`.
-pub fn read_file(path: &Path, kind: &str, bytes_max: usize) -> Result<Vec<u8>> {
+///
+/// The bytes are overwritten when they are dropped. From here on this process leaves no core dump,
+/// and other processes of its user cannot attach to it: what is made of the bytes stays in memory.
+pub fn read_file(path: &Path, kind: &str, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>> {
     let wrong =
         |reason: &str| Error::Config { reason: format!("{kind} {}: {reason}", path.display()) };
     let failed = |error: std::io::Error| Error::Io {
@@ -133,8 +138,11 @@ pub fn read_file(path: &Path, kind: &str, bytes_max: usize) -> Result<Vec<u8>> {
     if mode & MODE_REFUSED != 0 {
         return Err(wrong(&format!("others may use it (mode {mode:03o}): chmod 600 it")));
     }
-    let mut bytes = Vec::new();
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| failed(e.into()))?;
     let limit = bytes_max as u64 + 1;
+    // All of it at once: a vector that grows leaves its bytes where it was before.
+    let room = (stat.st_size as u64 + 1).min(limit) as usize;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(room));
     File::from(file).take(limit).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() > bytes_max {
         return Err(wrong(&format!("longer than {bytes_max} bytes")));
@@ -209,6 +217,14 @@ mod tests {
         assert!(read(&[b'k'; SECRET_BYTES_MAX]).is_ok());
         assert_eq!(read(&[b'k'; SECRET_BYTES_MAX + 1]).unwrap_err().code(), "config");
         assert_eq!(read(b"").unwrap_err().code(), "config");
+    }
+
+    #[test]
+    fn a_process_that_read_a_secret_leaves_no_core_dump() {
+        let kept = Kept::new("core", 0o600, b"sixteen bytes or more");
+        Secret::from_file(&kept.0).unwrap();
+        let now = rustix::process::dumpable_behavior().unwrap();
+        assert_eq!(now, DumpableBehavior::NotDumpable);
     }
 
     #[test]

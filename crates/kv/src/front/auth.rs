@@ -8,6 +8,7 @@ use crate::constants::LINE_BYTES_MAX;
 use rackpool_core::Error;
 use rackpool_hw::secret::read_file;
 use std::path::Path;
+use zeroize::Zeroizing;
 
 /// Whether two byte strings are the same, in a time that does not tell where they differ.
 pub fn same(expected: &[u8], given: &[u8]) -> bool {
@@ -31,9 +32,11 @@ const FILE_BYTES_MAX: usize = 256 << 10;
 ///
 /// # Errors
 /// [`Error::Io`], [`Error::Config`].
-pub fn read_private(path: &Path, kind: &str) -> Result<String, Error> {
+pub fn read_private(path: &Path, kind: &str) -> Result<Zeroizing<String>, Error> {
     let bytes = read_file(path, kind, FILE_BYTES_MAX)?;
-    String::from_utf8(bytes).map_err(|error| wrong(format!("{}: {error}", path.display())))
+    let text = std::str::from_utf8(&bytes);
+    let text = text.map_err(|error| wrong(format!("{}: {error}", path.display())))?;
+    Ok(Zeroizing::new(text.to_owned()))
 }
 
 fn wrong(reason: String) -> Error {
