@@ -105,6 +105,8 @@ fn daemon(args: &[&str]) -> Result<(), String> {
     options.session_grace_ms = SESSION_GRACE_MS;
     options.left_grace_ms = LEFT_GRACE_MS;
     options.migration = policy.parse().expect("a policy");
+    // Some of these tests want less memory than the region has.
+    options.overcommit = true;
     DaemonServer::run(options, |addr| say(&format!("ready {addr}")))
         .map(drop)
         .map_err(|error| format!("{} {error}", error.code()))
