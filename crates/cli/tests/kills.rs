@@ -110,6 +110,18 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Waits until the memory of all clients, which are gone, is.
+    fn await_no_slot(&self) {
+        let is_slot = |path: &PathBuf| path.to_string_lossy().contains(".slot-");
+        let start = Instant::now();
+        while self.files().iter().any(is_slot) {
+            assert!(start.elapsed() < WITHIN, "slots of clients that are gone: {:?}", self.files());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         self.daemons.clear();
@@ -337,9 +349,7 @@ fn kill_in_series(victim: Victim) {
         known = clients.into_iter().map(Client::end).collect();
         pool.settle(&format!("series {series} of kills of a {victim:?}, {moved} moves"));
         (0..).zip(&mut known).for_each(|(number, known)| check_objects(&pool, number, known));
-        let slots: Vec<PathBuf> = pool.files();
-        let is_slot = |path: &PathBuf| path.to_string_lossy().contains(".slot-");
-        assert!(!slots.iter().any(is_slot), "slots of clients that are gone: {slots:?}");
+        pool.await_no_slot();
     }
     for daemon in pool.daemons.iter_mut().flatten() {
         assert_eq!(daemon.terminate(), Some(0));
