@@ -26,6 +26,8 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 const END_WITHIN: Duration = Duration::from_secs(5);
 /// How often children are looked for and killed, until there are none.
 const END_ROUNDS_MAX: u32 = 8;
+/// Processes whose children are looked for.
+const DESCENDANTS_MAX: usize = 4096;
 /// Characters of a child's log that a failure shows.
 const LOG_TAIL_CHARS: usize = 600;
 
@@ -189,28 +191,38 @@ pub fn left_behind() -> Vec<String> {
     // Outputs that are being written are no residue.
     let directories = temporary::present().into_iter().filter(|path| path.is_dir());
     let files = directories.map(|path| path.display().to_string());
-    let children = remaining_children().into_iter().map(|pid| format!("process {pid}"));
+    let children = children_of("self").into_iter().map(|pid| format!("process {pid}"));
     files.chain(children).collect()
 }
 
-/// Kills all children and reaps them; another thread may start one meanwhile.
+/// Kills all children with theirs and reaps them; another thread may start one meanwhile.
 pub fn end_remaining() {
     for _ in 0..END_ROUNDS_MAX {
-        let children = remaining_children();
-        if children.is_empty() {
+        let mut found = children_of("self");
+        if found.is_empty() {
             return;
         }
-        for pid in children.into_iter().filter_map(Pid::from_raw) {
-            // One that ended or was reaped meanwhile is what is wanted.
-            let _ = kill_process(pid, Signal::KILL);
+        // A program that is recorded has children of its own.
+        let mut next = 0;
+        while next < found.len().min(DESCENDANTS_MAX) {
+            found.extend(children_of(&found[next].to_string()));
+            next += 1;
+        }
+        let found: Vec<Pid> = found.into_iter().filter_map(Pid::from_raw).collect();
+        for pid in &found {
+            // One that ended meanwhile is what is wanted.
+            let _ = kill_process(*pid, Signal::KILL);
+        }
+        for pid in found {
+            // Refused at once for children of children, which are not ours to reap.
             let _ = waitpid(Some(pid), WaitOptions::empty());
         }
     }
 }
 
-/// Children of any thread of ours. Kernels may lack these files; then there is nothing to say.
-fn remaining_children() -> Vec<i32> {
-    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+/// Children of any thread of a process. Kernels may lack these files; then there is nothing to say.
+fn children_of(process: &str) -> Vec<i32> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let of_task = |task: std::fs::DirEntry| {
         let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
         text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
