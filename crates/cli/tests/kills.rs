@@ -19,8 +19,11 @@ use std::time::{Duration, Instant};
 const SERIES: u32 = 20;
 /// Clients, half of them in each rack.
 const CLIENTS: u16 = 4;
-/// Objects of each client: more than the table's first buckets, so that it grows.
+/// Objects of each client.
 const OBJECTS: u64 = 400;
+/// Objects that are there before: nearly as many as the table's first buckets take, so that it grows
+/// while others change it.
+const BALLAST: u32 = 700;
 /// A value that is stored in its bucket is shorter, one of several pages longer.
 const LENGTHS: [usize; 4] = [20, 900, 9_000, 700_000];
 
@@ -240,6 +243,13 @@ impl Work {
             *may_be = vec![0];
             return Some(());
         }
+        if may_be.len() == 1 && may_be[0] > 0 && self.rng.below(4) == 0 {
+            let file = self.folder.join(format!("got-{}", self.number));
+            let answer = shell.ask(&format!("get {name} file:{}", file.display()))?;
+            let found = std::fs::read(&file).expect("the shell wrote it");
+            assert!(answer == "ok" && found == value(may_be[0]), "{name} has changed");
+            return Some(());
+        }
         self.next += 1;
         let file = self.folder.join(format!("put-{}", self.number));
         std::fs::write(&file, value(self.next)).expect("a temporary file");
@@ -321,6 +331,9 @@ fn kill_in_series(victim: Victim) {
     println!("seed {seed}: RACKPOOL_SEED={seed} repeats the choices");
     let (mut rng, mut pool) = (Rng(seed << 8 | 1), Pool::start());
     let mut known: Vec<Known> = (0..CLIENTS).map(|_| Known::new()).collect();
+    let mut shell = Shell::start(0, &pool.addr);
+    (0..BALLAST).for_each(|n| assert!(shell.ask(&format!("put ballast{n} text:x")).is_some()));
+    shell.end();
     for series in 0..kills.unwrap_or(SERIES) / SERIES {
         let start = |(number, known): (u16, Known)| {
             let seed = seed + 100 * u64::from(series) + u64::from(number);
@@ -346,6 +359,7 @@ fn kill_in_series(victim: Victim) {
         }
         stop.store(true, Ordering::Relaxed);
         let moved = mover.join().expect("the mover");
+        println!("series {series} of kills of a {victim:?}: {moved} pages moved");
         known = clients.into_iter().map(Client::end).collect();
         pool.settle(&format!("series {series} of kills of a {victim:?}, {moved} moves"));
         (0..).zip(&mut known).for_each(|(number, known)| check_objects(&pool, number, known));
