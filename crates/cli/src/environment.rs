@@ -67,7 +67,7 @@ mod tests {
         let watchers = ["RACKPOOL_CONFIG", "RACKPOOL_MASTER", "RACKPOOL_REQUEST_TIMEOUT_MS"];
         for mut command in Cli::command().get_subcommands().cloned() {
             let expected: &[&str] = match command.get_name() {
-                "shell" | "kv" => &clients,
+                "shell" | "kv" | "fsck" => &clients,
                 "daemon" | "agent" | "fence" => &servers,
                 "racks" | "drain" | "undrain" | "forget" | "top" | "plan" => &watchers,
                 _ => &[],
