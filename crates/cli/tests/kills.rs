@@ -21,7 +21,7 @@ const SERIES: u32 = 20;
 const CLIENTS: u16 = 4;
 /// Objects of each client.
 const OBJECTS: u64 = 400;
-/// Objects that are there before: nearly as many as the table's first buckets take, so that it grows
+/// Objects that are there before: nearly as many as the first buckets take, so that the table grows
 /// while others change it.
 const BALLAST: u32 = 700;
 /// A value that is stored in its bucket is shorter, one of several pages longer.

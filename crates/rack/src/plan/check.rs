@@ -233,8 +233,8 @@ fn check_machine_price(at: &Document<'_>, price: &Price) -> Checked {
     for (name, value) in [("amount", price.amount), ("low", price.range().0)] {
         if (0.0..PRICE_MIN).contains(&value) {
             let reason = format!(
-                "{value:?}; at least {PRICE_MIN:?}: where machines' memory costs nothing, no pool can \
-                 save anything. Write what it costs to buy"
+                "{value:?}; at least {PRICE_MIN:?}: where machines' memory costs nothing, no pool \
+                 can save anything. Write what it costs to buy"
             );
             return Err(at.wrong(&format!("prices.machine_dram.{name}"), reason));
         }
