@@ -744,6 +744,8 @@ pub struct MasterStats {
     pub placement: String,
     /// Racks that joined once and do not just serve.
     pub standings: BTreeMap<u16, Standing>,
+    /// Whether changes are refused because the state's disk is full.
+    pub storage_full: bool,
 }
 
 /// Encodes a message into `buffer`; the encoded part.

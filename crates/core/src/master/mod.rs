@@ -698,6 +698,7 @@ impl<P: Probe> Master<P> {
             refused: self.refused.clone(),
             placement: self.config.policy.to_string(),
             standings: self.state.standings(),
+            storage_full: self.storage_full,
         }
     }
 

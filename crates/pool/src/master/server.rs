@@ -291,6 +291,7 @@ impl Server {
                 self.room_at = None;
             }
             Err(error) => {
+                rackpool_hw::counted::note_io(&error);
                 if had_room {
                     let what = "no change is taken until the state's disk has room";
                     tell!(self.log, Warn, "{what}: {error}");

@@ -187,9 +187,12 @@ pub(crate) fn daemon_ready((_, is_joined): &DaemonSnapshot) -> Result<(), String
 /// What a master tells of itself.
 pub(crate) type MasterSnapshot = (MasterStats, Vec<RackInfo>);
 
-/// Why a master should not be asked for anything.
-pub(crate) fn master_ready(_: &MasterSnapshot) -> Result<(), String> {
-    Ok(())
+/// Why a master should not be asked for changes.
+pub(crate) fn master_ready((stats, _): &MasterSnapshot) -> Result<(), String> {
+    match stats.storage_full {
+        true => Err("the state's disk is full: no change is taken".to_owned()),
+        false => Ok(()),
+    }
 }
 
 /// The master's own counters, and which racks are alive.
@@ -251,6 +254,11 @@ impl Text {
         ));
         let help = "Times that a disk, or the share of it that is ours, was full";
         self.one("disk_full_total", Kind::Counter, help, rackpool_hw::counted::disk_full());
+        let lines = rackpool_hw::log::counts();
+        let help = "Lines written to the log";
+        self.one("log_lines_total", Kind::Counter, help, lines.written);
+        let help = "Lines of the log that were held back or could not be written";
+        self.one("log_lines_dropped_total", Kind::Counter, help, lines.dropped);
     }
 
     fn buckets(
