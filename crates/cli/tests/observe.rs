@@ -154,6 +154,8 @@ fn every_server_tells_its_counters_and_whether_it_is_ready_however_many_readers_
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert_eq!(http(addrs[1], "GET /livez").0, "HTTP/1.1 200 OK");
+    // Its region goes with it.
+    assert_eq!(servers[1].terminate(), Some(0));
 }
 
 #[test]
@@ -171,7 +173,7 @@ fn where_other_machines_can_ask_the_counters_are_for_those_who_have_the_token() 
     let (code, _, err) = with(&["--insecure-open"]);
     assert!(code == 1 && err.starts_with("error denied "), "{code} {err}");
     set_mode(0o600);
-    let (servers, addrs) = servers("0.0.0.0:0", &["--metrics-token-file", &path]);
+    let (mut servers, addrs) = servers("0.0.0.0:0", &["--metrics-token-file", &path]);
     for addr in addrs {
         assert_eq!(http(addr, "GET /metrics").0, "HTTP/1.1 401 Unauthorized");
         let with =
@@ -180,7 +182,9 @@ fn where_other_machines_can_ask_the_counters_are_for_those_who_have_the_token() 
         assert_eq!(http(addr, &with(token)).0, "HTTP/1.1 200 OK");
         assert_eq!(http(addr, "GET /livez").0, "HTTP/1.1 200 OK");
     }
-    drop(servers);
+    for server in servers.iter_mut().rev() {
+        assert_eq!(server.terminate(), Some(0));
+    }
 }
 
 #[test]
