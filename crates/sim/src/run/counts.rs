@@ -183,6 +183,6 @@ mod tests {
         assert_eq!(counts.never(two), ["delay"]);
         assert_eq!(counts.never(FaultSet::NONE), Vec::<&str>::new());
         let all = counts.never(FaultSet::ALL);
-        assert_eq!(all.len(), 15 + Rare::ALL.len() + Race::ALL.len());
+        assert_eq!(all.len(), 16 + Rare::ALL.len() + Race::ALL.len());
     }
 }

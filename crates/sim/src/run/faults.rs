@@ -179,7 +179,7 @@ mod tests {
             assert_eq!(set.to_string().parse(), Ok(set));
         }
         let every: FaultSet = Fault::ALL.into_iter().collect();
-        assert_eq!((every, every.len()), (FaultSet::ALL, 17));
+        assert_eq!((every, every.len()), (FaultSet::ALL, 18));
         assert!(!FaultSet::ALL.without(Fault::Delay).has(Fault::Delay));
     }
 
