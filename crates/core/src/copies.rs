@@ -85,28 +85,24 @@ pub fn check<M: Mem>(mem: &M, offset: u64, bytes: u64, checked: &mut Checked) {
     if mem.mutated(Mutation::TrustOneCopy) {
         return;
     }
-    let mut copies = [[0; BLOCK_BYTES as usize]; COPIES as usize];
-    let (mut at, end) = (offset, offset + bytes);
-    while at < end {
-        let here = (BLOCK_BYTES - at % BLOCK_BYTES).min(end - at) as usize;
-        for (place, copy) in places(mem.bytes(), at).into_iter().zip(&mut copies) {
-            mem.copy_out(place, &mut copy[..here]);
+    let end = offset + bytes;
+    for at in (offset..end).step_by(BLOCK_BYTES as usize) {
+        let here = BLOCK_BYTES.min(end - at);
+        let [first, second, third] = places(mem.bytes(), at);
+        if !mem.equal(first, second, here) || !mem.equal(first, third, here) {
+            (at..at + here).step_by(8).for_each(|word| check_word(mem, word, checked));
         }
-        for word in (0..here).step_by(8) {
-            let raw = copies.each_ref().map(|copy| {
-                u64::from_ne_bytes(copy[word..word + 8].try_into().expect("a word has 8 bytes"))
-            });
-            if agree(raw) {
-                continue;
-            }
-            match vote(raw) {
-                Some(value) => {
-                    store(mem, at + word as u64, value);
-                    checked.repaired += 1;
-                }
-                None => checked.damaged.push(at + word as u64),
-            }
+    }
+}
+
+fn check_word<M: Mem>(mem: &M, offset: u64, checked: &mut Checked) {
+    let raw = places(mem.bytes(), offset).map(|at| mem.load(at));
+    match vote(raw) {
+        Some(_) if agree(raw) => {}
+        Some(value) => {
+            store(mem, offset, value);
+            checked.repaired += 1;
         }
-        at += here as u64;
+        None => checked.damaged.push(offset),
     }
 }

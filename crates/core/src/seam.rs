@@ -40,6 +40,17 @@ pub trait Mem: Probe {
     fn copy_in(&self, offset: u64, from: &[u8]);
     /// Sets bytes to zero.
     fn zero(&self, offset: u64, bytes: u64);
+    /// Whether two ranges are equal. Nobody stores to them meanwhile.
+    fn equal(&self, first: u64, second: u64, bytes: u64) -> bool {
+        let mut pieces = [[0; 512]; 2];
+        (0..bytes).step_by(512).all(|at| {
+            let here = (bytes - at).min(512) as usize;
+            for (start, piece) in [first, second].into_iter().zip(&mut pieces) {
+                self.copy_out(start + at, &mut piece[..here]);
+            }
+            pieces[0][..here] == pieces[1][..here]
+        })
+    }
     /// Asks for the line at `offset` to be brought near. May do nothing.
     fn prefetch(&self, offset: u64);
     /// Orders everything before against everything after.

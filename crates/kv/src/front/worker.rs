@@ -277,18 +277,20 @@ impl<'i> Worker<'i> {
         false
     }
 
-    /// Finds the connections that were silent for the longest, those first that never spoke.
+    /// Finds the connections that are silent: those first that never spoke, then those of the
+    /// addresses with the most, then those that were silent for the longest.
     fn find_silent(&mut self) {
         let before = self.core.now.saturating_sub(self.core.shared.settings.evicted_idle_ms);
         let connections = self.connections.iter().enumerate();
         let silent = connections.filter_map(|(index, connection)| {
             let one = connection.as_deref().filter(|one| one.active < before)?;
-            Some((one.has_spoken, (one.active, index, one.client().id)))
+            let many = one.place.as_ref().map_or(0, Place::count);
+            Some((one.has_spoken, Reverse(many), (one.active, index, one.client().id)))
         });
         let mut silent: Vec<_> = silent.collect();
         silent.sort_unstable();
         silent.truncate(EVICTED_AT_ONCE);
-        self.silent = silent.into_iter().rev().map(|(_, found)| found).collect();
+        self.silent = silent.into_iter().rev().map(|(_, _, found)| found).collect();
     }
 
     fn serve(&mut self, index: usize, event: &Readiness) {

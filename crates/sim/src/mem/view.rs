@@ -294,6 +294,24 @@ impl Mem for SimMem {
         }
     }
 
+    fn equal(&self, first: u64, second: u64, bytes: u64) -> bool {
+        let [first, second] = [first, second].map(|offset| self.inside(offset, bytes));
+        let equal = |word: &dyn Fn(u64) -> u64| {
+            (0..bytes).step_by(8).all(|at| word(first + at) == word(second + at))
+        };
+        match &self.cpu.mode {
+            Mode::Performance(_) => {
+                self.charge_copy(first, bytes, false);
+                self.charge_copy(second, bytes, false);
+                equal(&|at| self.memory.word(at))
+            }
+            // One step, since nobody stores meanwhile.
+            Mode::Checking(checking) => {
+                !self.cpu.point(checking) || equal(&|at| checking.word(&self.memory, at))
+            }
+        }
+    }
+
     fn prefetch(&self, offset: u64) {
         if offset >= self.bytes {
             return;
