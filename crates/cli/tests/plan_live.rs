@@ -128,7 +128,7 @@ fn a_plan_is_set_beside_the_pool_that_was_recorded_meanwhile() {
     pool.shell("0", &"alloc 300K; ".repeat(9));
     let plan = out.file("plan.toml");
     let small = [
-        ("accesses = 20000", "accesses = 600"),
+        ("accesses = 4000", "accesses = 600"),
         ("pod_machines = [8, 16]", "pod_machines = [16]"),
         ("pools = [2, 4]", "pools = [4]"),
         ("local_percent = [40, 60]", "local_percent = [40]"),

@@ -155,7 +155,7 @@ fn a_plan_is_made_and_a_wrong_one_is_answered_with_line_and_field() {
     assert_eq!(code, 2, "a file that is there is not overwritten: {err}");
     let text = std::fs::read_to_string(&file).unwrap();
     let small = [
-        ("accesses = 20000", "accesses = 300"),
+        ("accesses = 4000", "accesses = 300"),
         ("pod_machines = [8, 16]", "pod_machines = [16]"),
         ("pools = [2, 4]", "pools = [2]"),
         ("local_percent = [40, 60]", "local_percent = [40]"),

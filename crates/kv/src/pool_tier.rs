@@ -2,20 +2,25 @@
 //! rack or in others.
 //!
 //! One handle owns all of it, so that it comes back when this process ends, however it ends. What
-//! the cache gives back is freed by a thread of its own: nobody waits for it under a lock. Reads
-//! and writes go through a handle for each thread that is at it.
+//! the cache gives back is freed by a thread of its own: nobody waits for it under a lock. That
+//! thread keeps the owner's sessions as well, since a daemon that restarts waits for them for a
+//! while only. Reads and writes go through a handle for each thread that is at it.
 
 use crate::cache::{Tier, TierError};
 use rackpool::{AllocationKind, Error, GAddr, Handle, Placement, Pool};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a full pool is asked again while memory that was given back may still be on its way.
 const FULL_RETRIES: u32 = 20;
 /// Between two of these, and before a free that was refused is tried again.
 const RETRY: Duration = Duration::from_millis(1);
+/// How often the owner's sessions are kept: far less than the grace that a daemon gives one.
+const KEEP_EVERY: Duration = Duration::from_secs(2);
+/// How long that may take.
+const KEEP_TIMEOUT_MS: u64 = 1000;
 /// Frees that were refused for the moment, after which one is given up: its memory comes back when
 /// the process ends.
 const FREE_RETRIES_MAX: u32 = 1000;
@@ -84,17 +89,25 @@ fn tier_error(error: &Error) -> TierError {
 }
 
 impl Shared {
-    /// Frees what was given back, until the end.
+    /// Frees what was given back, and keeps the owner's sessions, until the end.
     fn release(&self) {
+        let mut kept = Instant::now();
         let mut given_back = lock(&self.given_back);
         while !given_back.is_over {
-            given_back = if given_back.values.is_empty() {
-                self.news.wait(given_back).unwrap_or_else(PoisonError::into_inner)
-            } else {
-                drop(given_back);
-                self.free_some();
-                lock(&self.given_back)
-            };
+            let left = KEEP_EVERY.saturating_sub(kept.elapsed());
+            if given_back.values.is_empty() && !left.is_zero() {
+                let waited = self.news.wait_timeout(given_back, left);
+                given_back = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            drop(given_back);
+            self.free_some();
+            if left.is_zero() {
+                // What does not answer now is asked again.
+                let _ = lock(&self.owner).keep_sessions(KEEP_TIMEOUT_MS);
+                kept = Instant::now();
+            }
+            given_back = lock(&self.given_back);
         }
     }
 

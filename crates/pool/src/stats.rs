@@ -194,6 +194,25 @@ impl Handle {
         Ok(all)
     }
 
+    /// Asks every living rack that this handle has a session in, so that one whose daemon has
+    /// restarted is taken up again before its grace (30 s by default) is over and what it owns
+    /// goes. For handles that own memory and may not be used for as long. Blocks for at most
+    /// `timeout_ms`.
+    ///
+    /// # Errors
+    /// Of the first rack that did not answer, when all were asked; `timeout` of the master.
+    pub fn keep_sessions(&mut self, timeout_ms: u64) -> Result<()> {
+        let deadline_ns = clock::deadline_ns(timeout_ms);
+        let mut outcome = Ok(());
+        for info in self.links.racks(deadline_ns)? {
+            if info.alive && self.client.link_of(info.rack).is_some() {
+                let asked = self.ask_daemon(info.rack, Request::Ping, deadline_ns);
+                outcome = outcome.and(asked.map(drop));
+            }
+        }
+        outcome
+    }
+
     fn daemon_stats(&mut self, rack: RackId, deadline_ns: u64) -> Result<DaemonStats> {
         match self.ask_daemon(rack, Request::Stats, deadline_ns)? {
             Reply::Stats(stats) => Ok(*stats),

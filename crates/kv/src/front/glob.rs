@@ -5,8 +5,6 @@
 //! so that the time is in proportion to the text times a 64th of the pattern, whatever both are:
 //! no pattern makes it try again.
 
-use crate::cache::KEY_BYTES_MAX;
-
 /// A pattern that is ready.
 #[derive(Debug)]
 pub struct Glob {
@@ -14,7 +12,9 @@ pub struct Glob {
     words: usize,
     /// The places of stars.
     stars: Vec<u64>,
-    /// For each byte the places of what it matches, `words` a byte.
+    /// The places of what matches any byte.
+    any: Vec<u64>,
+    /// For each byte the places of what else it matches, `words` a byte.
     matched: Vec<u64>,
     /// Where a text must have come to.
     end: usize,
@@ -41,9 +41,10 @@ enum Element {
 }
 
 impl Glob {
-    /// Makes a pattern ready, in a time in proportion to its length. It takes 32 bytes for each of
-    /// its places, of which no more are kept than the longest key could match.
-    pub fn new(pattern: &[u8]) -> Self {
+    /// Makes a pattern for texts of at most `text_bytes_max` ready, in a time in proportion to its
+    /// length. It takes 32 bytes for each of its places, of which no more are kept than the longest
+    /// text could match.
+    pub fn new(pattern: &[u8], text_bytes_max: usize) -> Self {
         let (mut elements, mut rest) = (Vec::new(), pattern);
         while let Some((element, behind)) = take(rest) {
             rest = behind;
@@ -52,7 +53,7 @@ impl Glob {
             if !is_further_star {
                 elements.push(element);
             }
-            if elements.len() > 2 * KEY_BYTES_MAX + 1 {
+            if elements.len() > 2 * text_bytes_max + 1 {
                 break;
             }
         }
@@ -61,12 +62,13 @@ impl Glob {
         let mut glob = Self {
             words: elements.len() / 64 + 1,
             stars: Vec::new(),
+            any: Vec::new(),
             matched: Vec::new(),
             end: elements.len(),
             longest: (stars == 0).then_some(shortest),
             shortest,
         };
-        if shortest <= KEY_BYTES_MAX {
+        if shortest <= text_bytes_max {
             glob.place(&elements);
         }
         glob
@@ -74,16 +76,18 @@ impl Glob {
 
     fn place(&mut self, elements: &[Element]) {
         self.stars = vec![0; self.words];
+        self.any = vec![0; self.words];
         self.matched = vec![0; 256 * self.words];
         for (index, element) in elements.iter().enumerate() {
             let (word, bit) = (index / 64, 1 << (index % 64));
-            let mut set = |byte: u8| self.matched[usize::from(byte) * self.words + word] |= bit;
+            let row = |byte: u8| usize::from(byte) * self.words + word;
             match element {
                 Element::Star => self.stars[word] |= bit,
-                Element::Any => (0..=u8::MAX).for_each(set),
-                Element::Byte(byte) => set(*byte),
+                Element::Any => self.any[word] |= bit,
+                Element::Byte(byte) => self.matched[row(*byte)] |= bit,
                 Element::Class(bytes) => {
-                    (0..=u8::MAX).filter(|byte| has(bytes, *byte)).for_each(set);
+                    let all = (0..=u8::MAX).filter(|byte| has(bytes, *byte));
+                    all.for_each(|byte| self.matched[row(byte)] |= bit);
                 }
             }
         }
@@ -109,8 +113,9 @@ impl Glob {
         for byte in text {
             let row = &self.matched[usize::from(*byte) * self.words..][..self.words];
             let (mut carry, mut left) = (0, 0);
-            for ((place, row), star) in places.iter_mut().zip(row).zip(&self.stars) {
-                let moved = *place & row;
+            let rows = row.iter().zip(&self.any).zip(&self.stars);
+            for (place, ((row, any), star)) in places.iter_mut().zip(rows) {
+                let moved = *place & (row | any);
                 // A star stays where it is, what matched goes on by one place …
                 let next = moved << 1 | carry | *place & star;
                 carry = moved >> 63;
@@ -191,10 +196,11 @@ fn class(rest: &[u8]) -> (Bytes, &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::KEY_BYTES_MAX;
     use proptest::prelude::*;
 
     fn matches(pattern: &[u8], text: &[u8]) -> bool {
-        Glob::new(pattern).matches(text)
+        Glob::new(pattern, KEY_BYTES_MAX).matches(text)
     }
 
     #[test]
@@ -229,12 +235,12 @@ mod tests {
     #[test]
     fn a_long_pattern_is_one_set_of_places_and_one_that_no_key_fits_takes_none() {
         let class = [b"*[".as_slice(), &[b'y'; 32_000], b"]"].concat();
-        let glob = Glob::new(&class);
+        let glob = Glob::new(&class, KEY_BYTES_MAX);
         assert_eq!((glob.words, glob.steps(30_000)), (1, 30_000));
         assert!(!glob.matches(&[b'k'; 30_000]) && glob.matches(b"kky"));
-        let glob = Glob::new(&vec![b'?'; KEY_BYTES_MAX + 1]);
+        let glob = Glob::new(&vec![b'?'; KEY_BYTES_MAX + 1], KEY_BYTES_MAX);
         assert!(glob.matched.is_empty() && !glob.matches(&vec![b'k'; KEY_BYTES_MAX + 1]));
-        let glob = Glob::new(&b"*a".repeat(KEY_BYTES_MAX));
+        let glob = Glob::new(&b"*a".repeat(KEY_BYTES_MAX), KEY_BYTES_MAX);
         assert!(glob.matches(&[b'a'; KEY_BYTES_MAX]) && !glob.matches(&[b'a'; KEY_BYTES_MAX - 1]));
     }
 

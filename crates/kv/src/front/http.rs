@@ -5,9 +5,17 @@
 //! Called for lines of RESP and of memcached's text protocol. Redis and memcached know two of
 //! these signs each; all of them cost one look at the end of a line that is a command.
 
+/// How a client begins to speak TLS: a record of its handshake. Whoever makes a browser or a server
+/// connect here chooses some of its bytes, line ends among them.
+const TLS_RECORD: &[u8] = &[0x16, 0x03];
+
 /// Whether no command but a line of HTTP looks like this: a request's first line whatever its
-/// method is called, one of HTTP/0.9 that brings a body, or a field of a head.
+/// method is called, one of HTTP/0.9 that brings a body, or a field of a head. Or the first line of
+/// TLS.
 pub fn is_line(line: &[u8]) -> bool {
+    if line.starts_with(TLS_RECORD) {
+        return true;
+    }
     let line = line.trim_ascii();
     is_request(line) || {
         let word = &line[..line.iter().position(u8::is_ascii_whitespace).unwrap_or(line.len())];
@@ -65,6 +73,7 @@ mod tests {
         ] {
             assert!(is_line(line.as_bytes()), "{line}");
         }
+        assert!(is_line(b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"));
         for line in [
             "get HTTP/1.1",
             "get a HTTP/1.1",

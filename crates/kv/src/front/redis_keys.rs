@@ -231,7 +231,7 @@ pub fn scan(call: &mut Call<'_>) -> Answer {
         }
         index += 2;
     }
-    let pattern = pattern.map(|index| Glob::new(call.args.get(call.input, index)));
+    let pattern = pattern.map(|index| Glob::new(call.args.get(call.input, index), KEY_BYTES_MAX));
     let (mut keys, mut some_keys) = (Vec::new(), Vec::new());
     let (mut bytes, mut steps) = (0, 0);
     let dearest = pattern.as_ref().map_or(0, |pattern| pattern.steps(KEY_BYTES_MAX));

@@ -369,8 +369,9 @@ pub fn config(call: &mut Call<'_>) -> Answer {
 /// Tells of the options that match words from the part's on.
 fn config_get(call: &mut Call<'_>, mut part: Part) -> Answer {
     let all = stats::config(&call.core.shared);
+    let longest = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let is_done = call.each_word(&mut part, 1, |call, index, asked| {
-        let pattern = Glob::new(&call.arg(index).to_ascii_lowercase());
+        let pattern = Glob::new(&call.arg(index).to_ascii_lowercase(), longest);
         let matched =
             |(_, (name, _)): &(usize, &(String, String))| pattern.matches(name.as_bytes());
         let matching = all.iter().enumerate().filter(matched);

@@ -21,7 +21,7 @@ pub fn changed(changes: &[(&str, &str)]) -> String {
 
 /// What makes it take a second.
 pub const SMALL: &[(&str, &str)] = &[
-    ("accesses = 20000", "accesses = 600"),
+    ("accesses = 4000", "accesses = 600"),
     ("pod_machines = [8, 16]", "pod_machines = [16]"),
     ("pools = [2, 4]", "pools = [4]"),
     ("local_percent = [40, 60]", "local_percent = [40]"),
