@@ -7,12 +7,11 @@ use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::kv_args::{KvArgs, ValueTierRule};
 use crate::output::{Level, log};
-use crate::servers::{say_ready, wait_for_end};
+use crate::servers::{raise_descriptors, say_ready, wait_for_end};
 use rackpool_bench::format::Unit;
 use rackpool_hw::fabric::FabricError;
 use rackpool_hw::memory::HostMemory;
 use rackpool_hw::numa::Placement;
-use rackpool_hw::process::raise_descriptor_limit;
 use rackpool_hw::secret::Secret;
 use rackpool_kv::cache::{
     Cache, Error, Mode, Options, ReadCost, Recovered, Shelving, Tier, TierRule, partitions_for,
@@ -30,8 +29,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Descriptors beside those of connections: doors, threads, the pool.
-const DESCRIPTORS_SPARE: u64 = 256;
 /// Clients of HERD's fast path at once, of each door, if nothing else is said.
 const HERD_CLIENTS: u32 = 1024;
 /// Memory on the nodes of a tier on which its speed is measured.
@@ -51,17 +48,10 @@ impl From<StartError> for Failure {
     }
 }
 
-/// Warns if fewer clients can be connected than were asked for.
-fn check_descriptors(args: &KvArgs, limit: u64) {
-    // One of a client each.
+/// Connections that clients may have, each with a descriptor.
+fn connections(args: &KvArgs) -> u64 {
     let herd = u64::from(args.herd.is_some()) + u64::from(args.herd_listen.is_some());
-    let clients = herd * u64::from(herd_clients(args));
-    let wanted = u64::from(args.max_connections) + clients + DESCRIPTORS_SPARE;
-    if limit < wanted {
-        let what = format!("{limit} descriptors are fewer than the {wanted} that the connections");
-        let way_out = "raise ulimit -Hn, or LimitNOFILE= in the unit, or lower --max-connections";
-        log(Level::Warn, "kv", format!("{what} asked for may need: {way_out}"));
-    }
+    u64::from(args.max_connections) + herd * u64::from(herd_clients(args))
 }
 
 /// Refuses memory that this host cannot ever give, since the system would end the process when it
@@ -150,6 +140,7 @@ fn herd_clients(args: &KvArgs) -> u32 {
 /// Serves.
 pub fn run(args: &KvArgs) -> Result<()> {
     refuse_idle_options(args)?;
+    raise_descriptors("kv", connections(args), "connections")?;
     let shutdown = interrupt::shutdown()?;
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);
     let password = args.password_file.as_deref().map(read_password).transpose()?;
@@ -196,9 +187,7 @@ pub fn run(args: &KvArgs) -> Result<()> {
         open_to_all: args.insecure_open,
         tls,
     };
-    let descriptors = raise_descriptor_limit();
     let mut server = Server::start(cache, settings, &doors)?;
-    check_descriptors(args, descriptors);
     let shown = |addr: Option<SocketAddr>| addr.map_or("none".into(), |addr| addr.to_string());
     let (memcached, resp) = server.addrs();
     let (memcached, resp) = (shown(memcached), shown(resp));

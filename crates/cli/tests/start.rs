@@ -226,8 +226,24 @@ fn servers_raise_their_limit_of_descriptors_and_say_what_does_not_fit() {
     });
     says(&dir.file("daemon0"), "LimitNOFILE=");
     works(&master.addr);
-    let few = limited("-n 16", &words("2"), &dir.file("few")).output().unwrap();
-    assert_eq!(few.status.code(), Some(1));
-    assert!(said("few").starts_with("error config 16 descriptors "), "{}", said("few"));
+    let cache = ["kv", "--memory", "32m", "--memcached", "127.0.0.1:0"];
+    for words in [&words("2")[..], &cache] {
+        let few = limited("-n 16", words, &dir.file("few")).output().unwrap();
+        assert_eq!(few.status.code(), Some(1));
+        assert!(said("few").starts_with("error config 16 descriptors "), "{}", said("few"));
+    }
     drop(daemons);
+}
+
+#[test]
+fn an_endless_file_is_not_read_beyond_what_the_pool_could_hold() {
+    let words = ["master", "--ephemeral", "--listen", "127.0.0.1:0"];
+    let master = Server::by(rackpool().args(words).stderr(Stdio::null()));
+    let daemon = ["daemon", "--rack", "0", "--master", &master.addr, "--memory", "heap:96M"];
+    let _daemon = Server::by(rackpool().args(daemon).stderr(Stdio::null()));
+    for command in ["put a file:/dev/zero", "write 0x1000 file:/dev/zero"] {
+        let (code, out, err) = told(&run(&["shell", "--master", &master.addr, "-c", command]));
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.starts_with("error full /dev/zero has more bytes than the 100663296"), "{err}");
+    }
 }

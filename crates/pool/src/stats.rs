@@ -133,6 +133,12 @@ pub struct PoolStats {
 }
 
 impl PoolStats {
+    /// Bytes of the pages of all racks that were asked.
+    pub fn bytes(&self) -> u64 {
+        let daemons = self.racks.iter().filter_map(|rack| rack.daemon.as_ref());
+        daemons.map(|daemon| daemon.frames * daemon.page_bytes).sum()
+    }
+
     /// The same as text in the exposition format of Prometheus, version 0.0.4.
     pub fn prometheus(&self) -> String {
         crate::metrics::pool_text(self)

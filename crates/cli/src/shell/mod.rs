@@ -13,12 +13,16 @@ use crate::args::ShellArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{self, Output};
 use parse::{Data, FORMS, ShellCommand, Show, StatsForm, Subject, hex, parse, printable};
-use std::io::{BufRead, IsTerminal, Write};
+use std::fs::File;
+use std::io::{BufRead, IsTerminal, Read, Write};
 use std::path::Path;
 use words::{Word, Words};
 
 /// Longest read of one command, bytes: more goes in pieces, or as an object.
 const READ_BYTES_MAX: u64 = 1 << 30;
+
+/// As much of a file is read before the pool is asked whether there could be room for more.
+const READ_AT_ONCE_BYTES: u64 = 64 << 20;
 
 /// Runs the shell.
 pub fn run(args: &ShellArgs) -> Result<()> {
@@ -119,7 +123,7 @@ impl Shell<'_> {
         use ShellCommand as C;
         // Files are read before the pool is asked: a missing one is then a failure without effect.
         let data = match &command {
-            C::Write(_, data) | C::Put(_, data) => load(data)?,
+            C::Write(_, data) | C::Put(_, data) => self.load(data)?,
             _ => Vec::new(),
         };
         self.file = match &command {
@@ -226,6 +230,30 @@ impl Shell<'_> {
         self.line(text.trim_end())
     }
 
+    /// The bytes of a command. A file may be endless: no more of it is read than the pool could
+    /// ever hold.
+    fn load(&mut self, data: &Data) -> Result<Vec<u8>> {
+        let path = match data {
+            Data::Bytes(bytes) => return Ok(bytes.clone()),
+            Data::File(path) => path,
+        };
+        let failed = |error| Failure::file(path, &error);
+        let mut file = File::open(path).map_err(failed)?;
+        let mut bytes = Vec::new();
+        (&file).take(READ_AT_ONCE_BYTES).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 == READ_AT_ONCE_BYTES {
+            let most = self.client()?.stats()?.bytes();
+            let more = (most + 1).saturating_sub(READ_AT_ONCE_BYTES);
+            file.by_ref().take(more).read_to_end(&mut bytes).map_err(failed)?;
+            if bytes.len() as u64 > most {
+                let path = path.display();
+                let what = format!("{path} has more bytes than the {most} of the whole pool");
+                return Err(Failure::new("full", what));
+            }
+        }
+        Ok(bytes)
+    }
+
     fn show(&mut self, bytes: &[u8], show: &Show) -> Result<()> {
         match show {
             Show::Hex => self.line(&hex(bytes)),
@@ -253,13 +281,6 @@ impl Shell<'_> {
         let written = written.and_then(|()| self.out.write_all(bytes));
         let written = written.and_then(|()| self.out.flush());
         written.map_err(|error| Failure::output("standard output", &error))
-    }
-}
-
-fn load(data: &Data) -> Result<Vec<u8>> {
-    match data {
-        Data::Bytes(bytes) => Ok(bytes.clone()),
-        Data::File(path) => std::fs::read(path).map_err(|error| Failure::file(path, &error)),
     }
 }
 
