@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Dir, Server, WITHIN, rackpool, run, told, unique};
+use common::{Dir, Server, WITHIN, is_root, rackpool, run, told, unique};
 use rackpool::link::MasterLink;
 use rackpool_core::constants::{SLOTS_MAX, SLOTS_OF_USER_MAX};
 use rackpool_core::wire::{
@@ -35,15 +35,6 @@ fn daemon(master: &str, stderr: impl Into<Stdio>) -> Server {
 /// One command through rack 0.
 fn shell(master: &str, command: &str) -> (i32, String, String) {
     told(&run(&["shell", "--rack", "0", "--master", master, "--timeout-ms", "8000", "-c", command]))
-}
-
-fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "this test needs root");
-        println!("NOT TESTED: needs root");
-    }
-    is_root
 }
 
 /// Runs in a thread of another user of this host.

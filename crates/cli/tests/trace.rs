@@ -121,6 +121,37 @@ fn a_pipe_gives_all_its_bytes_whether_its_format_is_said_or_guessed() {
 }
 
 #[test]
+fn files_as_the_peers_have_them_are_read_by_name_and_content() {
+    let directory = Dir::new();
+    let (cpi, gap) = (["--inject", "cpi:1@1GHz"], ["--inject", "gap:10ns"]);
+    for (name, text, words, rows) in [
+        ("bom.csv", "\u{feff}t_ns,addr,rw\n1,16,R\n", &[] as &[_], &["1,0x10,R"] as &[_]),
+        (
+            "other-words.trc",
+            "0x1000 IFETCH 5\n0x2000 P_FETCH 6\n0x3000 BOFF 7\n",
+            &[],
+            // Cycles of 1.2 GHz.
+            &["4,0x1000,R", "5,0x2000,R", "5,0x3000,W"],
+        ),
+        ("old.trace", "0x1000 R\n0x2000 W\n", &gap, &["0,0x1000,R", "10,0x2000,W"]),
+        ("cut.trace", "LD 0x1000\nST 0x2000", &gap, &["0,0x1000,R", "10,0x2000,W"]),
+        ("a.lackey", "I  04000000,3\nSB 04000003\n L 10,4\n", &cpi, &["1,0x10,R"]),
+        ("b.lackey", "==1== Lackey\nI  04000000,3\nhello\n L 10,4\n", &cpi, &["1,0x10,R"]),
+    ] {
+        let (from, to) = (directory.file(name), directory.file("out.csv"));
+        std::fs::write(&from, text).unwrap();
+        said(&[&["trace", "convert", &from, &to], words].concat());
+        let csv = std::fs::read_to_string(&to).unwrap();
+        let mut found = Vec::new();
+        for line in csv.lines().filter(|line| line.contains("0x")) {
+            let cells: Vec<&str> = line.split(',').collect();
+            found.push([cells[0], cells[4], cells[5]].join(","));
+        }
+        assert_eq!(found, rows, "{name}");
+    }
+}
+
+#[test]
 fn times_of_instructions_that_no_line_names_are_refused_and_leave_no_file() {
     let directory = Dir::new();
     let (data, out) = (directory.file("data.lackey"), directory.file("out.csv"));

@@ -33,6 +33,16 @@ pub fn told(output: &Output) -> (i32, String, String) {
     (output.status.code().expect("not killed"), text(&output.stdout), text(&output.stderr))
 }
 
+/// Whether it may act as another user; in CI it has to.
+pub fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "this test needs root");
+        println!("NOT TESTED: needs root");
+    }
+    is_root
+}
+
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
 /// A name that nobody else has.
