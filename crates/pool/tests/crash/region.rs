@@ -183,6 +183,7 @@ fn a_daemon_killed_while_it_makes_its_region_leaves_nothing_in_the_way() {
         }
     }
     eprintln!("killed_makers: {unfinished} unfinished regions, {finished} finished");
+    assert!(unfinished > 0, "none was killed while it made its region");
     stage.start_daemon(0);
     let mut handle = stage.pool(0, Tcp).handle().unwrap();
     let addr = handle.alloc(1 << 20, Placement::Local).unwrap();
