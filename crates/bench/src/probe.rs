@@ -172,6 +172,8 @@ mod tests {
     fn the_real_counters_advance_with_our_own_work() {
         let mut probe = SystemProbe::of_this_process();
         if !probe.works() {
+            assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "/proc has no such counters");
+            println!("NOT TESTED: /proc has no such counters here");
             return;
         }
         let before = probe.sample();

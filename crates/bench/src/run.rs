@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn a_full_run_has_fifteen_pairs_of_a_tenth_of_a_second_over_a_gibibyte() {
-        assert!(Size::Full.rules().pairs >= crate::interleave::PAIRS_MIN);
+        assert!(Size::Full.rules().pairs >= 15);
         assert!(Size::Full.slice() >= Duration::from_millis(100));
         assert!(Size::Full.region_bytes() >= 1 << 30);
         assert_eq!(Size::quick(false), Size::Full);

@@ -444,7 +444,17 @@ mod tests {
     #[test]
     fn every_workload_mixes_its_operations_as_published() {
         const DRAWS: u32 = 200_000;
-        for workload in WORKLOADS {
+        // Reads, updates, inserts, and reads that are followed by an update, of a hundred
+        // operations: YCSB's core workloads.
+        let published = [
+            (Workload::A, [50, 50, 0, 0]),
+            (Workload::B, [95, 5, 0, 0]),
+            (Workload::C, [100, 0, 0, 0]),
+            (Workload::D, [95, 0, 5, 0]),
+            (Workload::F, [50, 0, 0, 50]),
+        ];
+        assert_eq!(published.map(|one| one.0), WORKLOADS);
+        for (workload, percents) in published {
             let mut stream = stream(workload, workload.default_distribution());
             let mut counts = [0u32; 4];
             for _ in 0..DRAWS {
@@ -454,14 +464,6 @@ mod tests {
                     stream.acknowledge(operation.key);
                 }
             }
-            let mix = workload.mix().unwrap();
-            let percents = [
-                mix.read_percent,
-                mix.update_percent,
-                mix.insert_percent,
-                mix.read_modify_write_percent,
-            ];
-            assert_eq!(percents.iter().sum::<u32>(), 100);
             for (count, percent) in counts.into_iter().zip(percents) {
                 let share = f64::from(percent) / 100.0;
                 let mean = f64::from(DRAWS) * share;

@@ -234,10 +234,12 @@ mod tests {
         for _ in 0..DRAWS {
             hits[zipfian.next_rank(&mut rng) as usize] += 1;
         }
+        let sum = |count: u32| (1..=count).map(|i| f64::from(i).powf(-THETA)).sum::<f64>();
+        let eta = (1.0 - (2.0 / 1000f64).powf(1.0 - THETA)) / (1.0 - sum(2) / sum(1000));
         // The inverse of Gray's form: the fraction at which rank r begins.
         let begin = |rank: u64| {
             let base = (rank as f64 / 1000.0).powf(1.0 - THETA);
-            ((base - 1.0 + zipfian.eta) / zipfian.eta).max(zipfian.second_below / zipfian.zeta())
+            ((base - 1.0 + eta) / eta).max((1.0 + 0.5f64.powf(THETA)) / sum(1000))
         };
         for rank in 2..1000 {
             let share = begin(rank + 1) - begin(rank);

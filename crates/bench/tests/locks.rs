@@ -59,7 +59,13 @@ fn every_row_is_there_and_buffer_and_cache_were_used_where_they_should_be() {
     let writes = count("remote_write_64B_locked_buffered", "buffered_writes");
     assert_eq!(writes, 64 * count("remote_write_64B_locked_buffered", "flush_batches"));
     assert!(count("remote_read_64B_locked_cached", "cache_hits") > 0);
-    for name in ["lock_contended_2_own_rack", "lock_contended_4_both_racks"] {
-        assert!(row(name).extra["max_over_min"].as_f64() >= Some(1.0), "{name}");
+    for (name, processes) in [("lock_contended_2_own_rack", 2), ("lock_contended_4_both_racks", 4)]
+    {
+        let turns = row(name).extra["by_process"].as_array().expect("a list");
+        let turns: Vec<u64> = turns.iter().map(|one| one.as_u64().expect("a number")).collect();
+        assert!(turns.len() == processes && turns.iter().all(|one| *one > 0), "{name}: {turns:?}");
+        assert_eq!(row(name).n, turns.iter().sum::<u64>(), "{name}: {turns:?}");
+        let spread = *turns.iter().max().unwrap() as f64 / *turns.iter().min().unwrap() as f64;
+        assert_eq!(row(name).extra["max_over_min"].as_f64(), Some(spread), "{name}");
     }
 }

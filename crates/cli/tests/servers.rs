@@ -84,6 +84,15 @@ fn servers_whose_standard_error_takes_nothing_go_on_serving() {
     for (to_cache, _open) in deaf() {
         let words = ["kv", "--memory", "32m", "--memcached", "0", "--threads", "1"];
         let mut cache = Server::by(rackpool().args(words).stderr(to_cache));
+        let addr = cache.addr.split(' ').find_map(|word| word.strip_prefix("memcached="));
+        let addr = addr.expect("the door's address");
+        strange(addr);
+        let mut stream = TcpStream::connect(addr).unwrap();
+        stream.set_read_timeout(Some(WITHIN)).unwrap();
+        stream.write_all(b"set a 0 0 1\r\n1\r\nget a\r\n").unwrap();
+        let mut said = [0; 29];
+        stream.read_exact(&mut said).unwrap();
+        assert_eq!(said.escape_ascii().to_string(), r"STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\n");
         assert_eq!(cache.terminate(), Some(0));
     }
 }

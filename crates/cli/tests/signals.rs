@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::{Dir, Server, WITHIN, rackpool, told, unique};
+use common::{Dir, Server, WITHIN, descendants, lives, own_directories, rackpool, told, unique};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -38,40 +38,6 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(start.elapsed() < WITHIN, "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// Whether a process runs; one that ended may wait to be reaped by its new parent.
-fn lives(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
-/// Children of a process, and theirs.
-fn descendants(pid: u32) -> Vec<u32> {
-    let mut found = children(pid);
-    let mut next = 0;
-    while next < found.len() {
-        found.extend(children(found[next]));
-        next += 1;
-    }
-    found
-}
-
-fn children(pid: u32) -> Vec<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let of_task = |task: fs::DirEntry| {
-        let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
-    };
-    tasks.flat_map(of_task).collect()
-}
-
-/// Directories in /dev/shm that a process has as its own.
-fn own_directories(pid: u32) -> Vec<PathBuf> {
-    let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let paths = links.filter_map(|entry| fs::read_link(entry.path()).ok());
-    let paths = paths.filter(|path| path.starts_with("/dev/shm") && path.ends_with("lock"));
-    paths.filter_map(|path| path.parent().map(Path::to_owned)).collect()
 }
 
 #[test]

@@ -266,6 +266,8 @@ fn a_process_of_another_user_is_refused_by_a_server_and_root_is_no_stranger() {
         }
         other => panic!("{other:?}"),
     }
+    // It has found root to be no stranger.
+    assert_eq!(recv_message(&conn).0, b"here");
     assert_eq!(conn.check_peer_of(&access([65534])).unwrap().uid, 65534);
 }
 

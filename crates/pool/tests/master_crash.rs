@@ -9,8 +9,8 @@ use rackpool::link::MasterLink;
 use rackpool::master::{MasterOptions, run};
 use rackpool_core::wire::*;
 use rackpool_core::{GAddr, PageId, RackId};
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,6 +60,40 @@ impl Drop for ChildMaster {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
+}
+
+/// In a process of its own, whose writes are those of the one master.
+#[test]
+fn calls_that_come_together_share_a_sync() {
+    let dir = Dir::new("batch");
+    let master = ChildMaster::start(&dir, "127.0.0.1:0");
+    let writes = || {
+        let counts = std::fs::read_to_string(format!("/proc/{}/io", master.child.id())).unwrap();
+        let line = counts.lines().find_map(|line| line.strip_prefix("syscw: "));
+        line.expect("a count of writes").parse::<u64>().unwrap()
+    };
+    let mut raw = Raw(TcpStream::connect(&master.addr).unwrap());
+    raw.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert!(raw.call(0, MasterCall::Hello { version: WIRE_VERSION }).answer.is_ok());
+    const CALLS: u64 = 500;
+    let one = |n| MasterRequest { id: n + 1, call: set_root("a", n, n + 1) };
+    let answered = |reply: MasterReply, n| {
+        let expected = (n + 1, n + 1, Ok(MasterAnswer::Root(GAddr(n + 1))));
+        assert_eq!((reply.id, reply.index, reply.answer), expected);
+    };
+    // One after the other, then all at once.
+    let before = writes();
+    for n in 0..CALLS {
+        raw.0.write_all(&frame(&one(n))).unwrap();
+        answered(raw.receive(), n);
+    }
+    let apart = writes() - before;
+    let all: Vec<u8> = (CALLS..2 * CALLS).flat_map(|n| frame(&one(n))).collect();
+    raw.0.write_all(&all).unwrap();
+    (CALLS..2 * CALLS).for_each(|n| answered(raw.receive(), n));
+    let together = writes() - before - apart;
+    println!("{CALLS} calls: {apart} writes one by one, {together} together");
+    assert!(apart > CALLS && 10 * together < apart, "{together} writes, {apart} one by one");
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -242,26 +242,6 @@ fn many_connections_are_served_at_once() {
 }
 
 #[test]
-fn calls_that_come_together_share_a_sync() {
-    let dir = Dir::new("batch");
-    let master = start(&dir);
-    let mut raw = Raw::connect(&master);
-    assert!(raw.call(0, MasterCall::Hello { version: WIRE_VERSION }).answer.is_ok());
-    let mut bytes = Vec::new();
-    for n in 0..500u64 {
-        bytes.extend(frame(&MasterRequest { id: n + 1, call: set_root("a", n, n + 1) }));
-    }
-    let started = Instant::now();
-    raw.0.write_all(&bytes).unwrap();
-    for n in 0..500u64 {
-        let reply = raw.receive();
-        assert_eq!((reply.id, reply.answer), (n + 1, Ok(MasterAnswer::Root(GAddr(n + 1)))));
-        assert_eq!(reply.index % MASTER_TURN_REQUESTS_MAX as u64, (n + 1) % 64, "in order");
-    }
-    println!("500 calls in {:?}", started.elapsed());
-}
-
-#[test]
 fn a_locked_directory_a_public_address_and_a_taken_port_are_typed_errors() {
     let dir = Dir::new("refuse");
     let master = start(&dir);

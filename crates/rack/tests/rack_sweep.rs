@@ -111,6 +111,14 @@ fn a_reproduction_judges_each_claim_under_both_presets_and_draws_every_figure() 
             assert!(claims.iter().any(|claim| claim.name.starts_with(&name)), "{name}");
         }
         assert!(claims.iter().all(|claim| !claim.because.is_empty()));
+        // Where all runs are one and the same, none is better than another.
+        let same: Vec<_> = points.iter().map(|_| points[0].clone()).collect();
+        let claims = repro::judge(&Runs::new(&same));
+        let holds = |name| claims.iter().find(|claim| claim.name == name).unwrap().holds;
+        for name in ["R3b", "R4a", "R5d", "R5e", "R7"] {
+            assert!(!holds(name), "{name}");
+        }
+        assert!(holds("R5c") && holds("R3a") != holds("R4b") && holds("R4b") == holds("R5a"));
         let drawings = repro::draw("p", &runs);
         assert!(drawings.len() >= 12);
         assert!(drawings.iter().all(|drawing| !drawing.svg.contains("NaN")));

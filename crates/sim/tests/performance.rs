@@ -50,8 +50,6 @@ fn the_ladder_of_the_papers_testbed_lies_within_its_ranges() {
         println!("{name}: {time}, range {low} to {high}");
         assert!((low..=high).contains(&time), "{name}: {time} is not within {low} to {high}");
     };
-    within("DRAM load", Ps::ns(80), Ps::ns(140));
-    within("own rack, bare CXL load", Ps::ns(90), Ps::ns(150));
     // A load and what the client does around it.
     within("own rack, read 64 B", Ps::ns(138), Ps::ns(300));
     within("own rack, write 64 B", Ps::ns(138), Ps::ns(300));

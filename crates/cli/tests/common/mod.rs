@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
@@ -41,6 +41,40 @@ pub fn is_root() -> bool {
         println!("NOT TESTED: needs root");
     }
     is_root
+}
+
+/// Whether a process runs; one that ended may wait to be reaped by its new parent.
+pub fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// Children of a process, and theirs.
+pub fn descendants(pid: u32) -> Vec<u32> {
+    let mut found = children(pid);
+    let mut next = 0;
+    while next < found.len() {
+        found.extend(children(found[next]));
+        next += 1;
+    }
+    found
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let of_task = |task: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
+    };
+    tasks.flat_map(of_task).collect()
+}
+
+/// Directories in /dev/shm that a process has as its own.
+pub fn own_directories(pid: u32) -> Vec<PathBuf> {
+    let links = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let paths = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let paths = paths.filter(|path| path.starts_with("/dev/shm") && path.ends_with("lock"));
+    paths.filter_map(|path| path.parent().map(Path::to_owned)).collect()
 }
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);

@@ -346,7 +346,7 @@ mod tests {
         }
 
         #[test]
-        fn no_input_makes_it_panic_and_its_share_is_kept(
+        fn whatever_is_seen_a_page_goes_only_from_well_above_the_mean_to_below_it(
             used in any::<u32>(), mean in any::<u32>(), emptiest in any::<u32>(),
             bytes in any::<u64>(), speed in any::<u64>(), now in any::<u64>(),
         ) {
@@ -356,7 +356,15 @@ mod tests {
                 bytes_per_second: speed,
                 ..view(used, mean, emptiest)
             };
-            decide(&view);
+            let [used, mean, emptiest] = [used, mean, emptiest].map(u64::from);
+            // No share reaches a number that the sums could not hold.
+            prop_assume!(used.max(mean).max(emptiest) + 150 <= u64::from(u32::MAX));
+            let expected = match (used >= mean + 150, emptiest + 50 <= mean) {
+                (false, _) => Balance::Rest(Rest::Balanced),
+                (true, false) => Balance::Rest(Rest::NobodyEmpty),
+                (true, true) => Balance::Send { page: PageId(7), to: RackId(2) },
+            };
+            prop_assert_eq!(decide(&view), expected);
         }
     }
 

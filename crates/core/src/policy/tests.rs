@@ -381,7 +381,7 @@ fn long_turns_of_two_racks_are_followed_once_in_a_settling_time() {
     let [naive, moves] = [unguarded(), cost()].map(|policy| moves_of_equal_use(policy, rounds));
     assert!(naive >= 1000, "{naive} of 2000 turns are followed without guards");
     let settled = 8000 / 10 + u64::from(MOVE_DOUBLINGS_MAX);
-    assert!(moves <= settled, "{moves} moves in 800 settling times");
+    assert!((400..=settled).contains(&moves), "{moves} moves in 800 settling times");
 }
 
 fn any_recent() -> impl Strategy<Value = Recent> {

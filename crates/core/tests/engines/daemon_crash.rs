@@ -144,6 +144,7 @@ fn a_second_crash_while_attaching_changes_nothing() {
             crashed |= run_with_crash(words_script, at, at % 2 == 0, Some(second)).0;
         }
         if !crashed {
+            assert!(at > 600, "the scripts have only {at} effects");
             return;
         }
     }
@@ -161,12 +162,15 @@ fn a_run_of_many_chunks_is_there_as_a_whole_or_not_at_all() {
     };
     // About 4 stores a page to mark it, 1 to commit, 2 to free; a spread over all of them.
     let effects = u64::from(pages) * 12;
+    let mut crashes = 0;
     for step in 0..23 {
         let mut rig = Rig::new(pages + 10);
         rig.loses = step % 2 == 0;
         rig.world.fuse.arm(effects * step / 23 + step);
         script(&mut rig);
+        crashes += u32::from(rig.restarts > 0);
         rig.world.fuse.disarm();
         rig.finish();
     }
+    assert!(crashes >= 20, "{crashes} of 23 crashes came");
 }

@@ -1,7 +1,9 @@
 //! The engine that works for clients without a fabric endpoint: one connection for all, channels
 //! that open and end, hostile orders, ends of clients and of connections.
 
-use rackpool_core::constants::{FABRIC_OUTSTANDING_MAX, PROXY_PIECE_BYTES_MAX};
+use rackpool_core::constants::{
+    FABRIC_OUTSTANDING_MAX, PROXY_CHANNELS_MAX, PROXY_PIECE_BYTES_MAX, RING_ENTRIES, SLOTS_MAX,
+};
 use rackpool_core::daemon::{OutcomeData, Proxy, Uplinks};
 use rackpool_core::error::{DeathCause, Error};
 use rackpool_core::seam::{FabricEvent, PeerId, Verb, WorkStatus};
@@ -208,9 +210,8 @@ fn channels_are_bounded() {
         if let Err(error) = opened {
             break error;
         }
-        assert!(channel < 100_000, "no bound");
     };
-    assert_eq!(refused.code(), "protocol");
+    assert_eq!((refused.code(), channel), ("protocol", PROXY_CHANNELS_MAX as u32 + 1));
 }
 
 #[test]
@@ -235,9 +236,13 @@ fn who_opens_and_closes_without_end_is_refused_and_nothing_grows() {
             if let Err(error) = closed {
                 break error;
             }
-            assert!(channel < 100_000, "no bound");
         };
-        assert_eq!(refused.code(), "protocol");
+        // So many answers to one client, and so many orders of all, wait at most.
+        let bound = match full {
+            true => RING_ENTRIES + 2 * PROXY_CHANNELS_MAX as u32,
+            false => 2 * RING_ENTRIES * SLOTS_MAX + 1,
+        };
+        assert_eq!((refused.code(), channel), ("protocol", bound));
     }
 }
 

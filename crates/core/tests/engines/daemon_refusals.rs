@@ -218,6 +218,7 @@ fn sections_shorter_than_the_superblock_says_are_refused() {
 
 #[test]
 fn a_crash_while_a_region_is_made_leaves_none_and_making_it_again_works() {
+    let mut crashes = 0;
     for effects in 0..40 {
         let mut world = TestWorld::new(8);
         let layout = world.layout;
@@ -227,11 +228,13 @@ fn a_crash_while_a_region_is_made_leaves_none_and_making_it_again_works() {
         }));
         world.fuse.disarm();
         if made.is_err() {
+            crashes += 1;
             assert!(effects == 0 || attach(&mut world).is_err(), "{effects} effects");
             format(&mut world, RACK, [1, 2], layout).unwrap();
         }
         assert_eq!(attach(&mut world).unwrap().region_id(), [1, 2]);
     }
+    assert!(crashes > 10, "making a region has {crashes} effects");
 }
 
 #[test]

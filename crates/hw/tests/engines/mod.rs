@@ -215,7 +215,7 @@ impl Rack {
         translations: u32,
     ) -> (u32, Client<Section>) {
         let slot = daemon.join_local((SessionId(session), 1), 1, 1, self).expect("a slot is free");
-        let section = Section::shared(Window::heap(SlotWord::Left as u64 + 8), self.mutation);
+        let section = Section::shared(Window::heap(SlotWord::Changing as u64 + 8), self.mutation);
         self.slots.insert(slot, section.clone());
         let (pages, table) = (self.pages.clone(), self.table.clone());
         let view = RackView { pages, table, slot: section, layout: self.layout };

@@ -223,11 +223,23 @@ mod tests {
 
         #[test]
         fn any_bytes_are_answered(mut bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = parse(&bytes);
+            let is_other = bytes.first().is_some_and(|first| *first != MAGIC_REQUEST);
+            prop_assert_eq!(parse(&bytes) == Parsed::Magic, is_other);
             if let Some(first) = bytes.first_mut() {
                 *first = MAGIC_REQUEST;
             }
-            let _ = parse(&bytes);
+            // Mostly longer than what is there; so are keys here that fit.
+            if bytes.len() > 3 {
+                (bytes[2], bytes[3]) = (0, bytes[3] % 100);
+            }
+            match parse(&bytes) {
+                Parsed::Need(least) => prop_assert!(least > bytes.len()),
+                Parsed::Request { used, request } => {
+                    let before = [&bytes[..HEADER_BYTES], request.extras, request.key].concat();
+                    prop_assert_eq!(before, &bytes[..used]);
+                }
+                Parsed::Magic => prop_assert!(false, "it has its magic"),
+            }
         }
     }
 }

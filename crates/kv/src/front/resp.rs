@@ -619,10 +619,15 @@ mod tests {
 
         #[test]
         fn any_bytes_are_answered(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = all(&bytes);
-            let mut array = b"*3\r\n$".to_vec();
-            array.extend_from_slice(&bytes);
-            let _ = all(&array);
+            for before in [&b""[..], b"*3\r\n$"] {
+                let input = [before, &bytes].concat();
+                match all(&input).0 {
+                    Parsed::Need(least) => prop_assert!(least > input.len()),
+                    Parsed::Command { used } => prop_assert!(used > 0 && used <= input.len()),
+                    Parsed::Large { used, .. } => prop_assert!(used <= input.len()),
+                    Parsed::Violation(_) => {}
+                }
+            }
         }
     }
 }

@@ -169,7 +169,10 @@ fn a_daemon_killed_while_it_makes_its_region_leaves_nothing_in_the_way() {
     let mut stage = Stage::empty("/dev/shm", &["size=8G&pages=4K"]);
     stage.start_master();
     let (mut unfinished, mut finished) = (0, 0);
-    for _ in 0..25 {
+    for round in 0..200 {
+        if round >= 25 && unfinished > 0 {
+            break;
+        }
         let mut daemon = stage.spawn_daemon(0, &stage.memory[0]);
         std::thread::sleep(random.millis(0, 120));
         daemon.kill();
@@ -183,6 +186,7 @@ fn a_daemon_killed_while_it_makes_its_region_leaves_nothing_in_the_way() {
         }
     }
     eprintln!("killed_makers: {unfinished} unfinished regions, {finished} finished");
+    assert!(unfinished > 0, "none was killed while it made its region");
     stage.start_daemon(0);
     let mut handle = stage.pool(0, Tcp).handle().unwrap();
     let addr = handle.alloc(1 << 20, Placement::Local).unwrap();
