@@ -34,14 +34,16 @@ impl Acceptor {
     /// begins with it: abstract names have no owner.
     pub(crate) fn bind(asked: &str, token: u64, access: AccessList) -> Result<Self, ControlError> {
         let (asked, mut name) = (asked.to_owned(), asked.to_owned());
+        // Users who are let in do not serve in our place.
+        let own = control::access([]);
         let is_ours = |name: &String| {
-            ControlConn::connect(name).is_ok_and(|conn| conn.check_peer_of(&access).is_ok())
+            ControlConn::connect(name).is_ok_and(|conn| conn.check_peer_of(&own).is_ok())
         };
         if let Some(name) = control::spare_names_of(&name).into_iter().find(is_ours) {
             return Err(ControlError::NameInUse { name });
         }
         let listener = match ControlListener::bind(&name) {
-            Err(ControlError::NameInUse { .. }) if is_squatted(&name, &access) => {
+            Err(ControlError::NameInUse { .. }) if is_squatted(&name, &own) => {
                 name = control::spare_name(&name)?;
                 warn!("rackpool", "another user has the name {asked}: serving at {name}");
                 ControlListener::bind(&name)
