@@ -110,7 +110,8 @@ fn strangers_of_one_address_keep_nobody_else_from_proving_the_secret() {
     slow.0.read_exact(&mut heard).unwrap();
     let stranger = |_| Raw::from([127, 0, 0, 2], &master);
     let mut strangers: Vec<Raw> = (0..2 * UNPROVEN_CONNECTIONS_MAX).map(stranger).collect();
-    strangers[UNPROVEN_CONNECTIONS_MAX / 2].expect_end();
+    let given_way = &mut strangers[UNPROVEN_CONNECTIONS_MAX / 2];
+    assert_eq!(given_way.0.read(&mut [0]).unwrap(), 0);
     slow.0.write_all(&proof.advance(&heard).reply.unwrap()).unwrap();
     slow.0.read_exact(&mut heard).unwrap();
     assert_eq!(proof.advance(&heard).progress, Progress::Done);
