@@ -15,7 +15,7 @@ use rackpool_hw::fabric::tcp::frame::{
     HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Request,
 };
 use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions, Target, TargetSendError};
-use rackpool_hw::fabric::{FabricError, LocalBuffer, LocalBuffers, Log, monotonic_ns};
+use rackpool_hw::fabric::{FabricError, LocalBuffer, LocalBuffers, monotonic_ns};
 use rackpool_hw::secret::Secret;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use std::cell::RefCell;
@@ -23,18 +23,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 fn quiet() -> EndpointOptions {
     EndpointOptions { log: Arc::new(|_, _| ()), ..EndpointOptions::default() }
-}
-
-fn recorded() -> (Log, Arc<Mutex<Vec<String>>>) {
-    let lines = Arc::new(Mutex::new(Vec::new()));
-    let sink = Arc::clone(&lines);
-    (Arc::new(move |_, line| sink.lock().unwrap().push(line.to_string())), lines)
 }
 
 /// Polls an endpoint until an event is there for which `is_last` holds.

@@ -142,7 +142,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Of a target that serves `limit` connections, `address_max` or the usual share of one address.
+    /// Of a target that serves `limit` connections, of one address `address_max` or the usual
+    /// share.
     pub(crate) fn new(limit: u32, address_max: Option<u32>) -> Self {
         let share = address_max.map_or_else(|| usual_share(limit as usize), |max| max as usize);
         Self { addresses: Arc::default(), share }
