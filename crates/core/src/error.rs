@@ -2,6 +2,7 @@
 //! retry; all can travel in a message. Source: DESIGN §4.
 
 use crate::addr::{GAddr, PageId, RackId};
+use crate::constants::SESSIONS_MAX;
 use serde::{Deserialize, Serialize};
 
 /// A result of the protocol.
@@ -16,6 +17,8 @@ pub enum DeathCause {
     Silent,
     /// The connection never came up: one end did not prove to the other that it is of the pool.
     Distrusted(Distrust),
+    /// The connection never came up: it has no place for another one, or not for one of ours.
+    Busy,
 }
 
 /// Why the two ends of a connection do not take one another for members of one pool. What is said
@@ -317,6 +320,10 @@ impl Error {
         let peer = peer.into();
         match cause {
             DeathCause::Distrusted(why) => Error::Denied { reason: format!("{peer}: {why}") },
+            DeathCause::Busy => {
+                let what = format!("the table of connections of {peer}");
+                Error::Busy { what, limit: SESSIONS_MAX.into() }
+            }
             cause => Error::PeerDead { peer, cause },
         }
     }

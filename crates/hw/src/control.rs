@@ -26,7 +26,8 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use std::io::{self, IoSlice, IoSliceMut};
+use std::collections::BTreeSet;
+use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -443,6 +444,40 @@ impl AsFd for ControlConn {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Hexadecimal digits behind a name, in one that is served instead of it.
+const SPARE_DIGITS: usize = 8;
+/// How much of the list of sockets is looked through for such names, bytes: some 100,000 sockets.
+const SOCKETS_BYTES_MAX: u64 = 16 << 20;
+
+/// A name to serve instead of `name`, which another user has: one that nobody could guess.
+///
+/// # Errors
+/// [`ControlError::Io`] if the kernel has no random numbers.
+pub fn spare_name(name: &str) -> Result<String> {
+    let random = crate::process::random_u64();
+    let random = random.map_err(|source| ControlError::Io { operation: "random", source })?;
+    Ok(format!("{name}.{:08x}", random as u32))
+}
+
+/// Names on this host that [`spare_name`] may have made of `name`, whoever serves them.
+pub fn spare_names_of(name: &str) -> Vec<String> {
+    let mut listed = Vec::new();
+    let file = std::fs::File::open("/proc/net/unix");
+    let read = file.and_then(|file| file.take(SOCKETS_BYTES_MAX).read_to_end(&mut listed));
+    // Without the list nobody is found, which is said of the name itself.
+    drop(read);
+    let is_spare = |found: &&str| {
+        let digits = found.strip_prefix(name).and_then(|rest| rest.strip_prefix('.'));
+        let is_hex = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        digits.is_some_and(|digits| digits.len() == SPARE_DIGITS && is_hex(digits))
+    };
+    let listed = String::from_utf8_lossy(&listed);
+    let names = listed.lines().filter_map(|line| Some(line.split_once(" @")?.1)).filter(is_spare);
+    // One for each connection, beside the listener.
+    let names: BTreeSet<String> = names.map(str::to_owned).collect();
+    names.into_iter().collect()
 }
 
 const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(CONTROL_FDS_MAX));

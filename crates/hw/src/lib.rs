@@ -3,6 +3,8 @@
 //! (`rackpool-core`) and nobody else.
 
 #[cfg(not(any(loom, shuttle)))]
+pub mod addresses;
+#[cfg(not(any(loom, shuttle)))]
 pub mod barrier;
 #[cfg(not(any(loom, shuttle)))]
 pub mod caches;

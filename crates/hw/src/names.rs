@@ -54,11 +54,15 @@ pub fn resolve(text: &str) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-/// The address at the other end of a connection of TCP, for logs.
+/// The address at the other end of a connection of TCP, as long as it is there.
+pub fn peer_addr(socket: impl AsFd) -> Option<SocketAddr> {
+    let peer = rustix::net::getpeername(socket).ok().flatten()?;
+    SocketAddr::try_from(peer).ok()
+}
+
+/// The same for logs.
 pub fn peer_of(socket: impl AsFd) -> String {
-    let peer = rustix::net::getpeername(socket).ok().flatten();
-    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-    peer.map_or("an unknown address".into(), |peer| peer.to_string())
+    peer_addr(socket).map_or("an unknown address".into(), |peer| peer.to_string())
 }
 
 #[cfg(test)]

@@ -15,24 +15,20 @@ use rackpool_hw::fabric::tcp::frame::{
     HEADER_BYTES, HELLO_BYTES, Header, Hello, HelloStatus, Op, Request,
 };
 use rackpool_hw::fabric::tcp::{Endpoint, EndpointOptions, Target, TargetSendError};
-use rackpool_hw::fabric::{FabricError, LocalBuffer, LocalBuffers, Log, monotonic_ns};
+use rackpool_hw::fabric::{FabricError, LocalBuffer, LocalBuffers, monotonic_ns};
+use rackpool_hw::secret::Secret;
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use std::cell::RefCell;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 fn quiet() -> EndpointOptions {
     EndpointOptions { log: Arc::new(|_, _| ()), ..EndpointOptions::default() }
-}
-
-fn recorded() -> (Log, Arc<Mutex<Vec<String>>>) {
-    let lines = Arc::new(Mutex::new(Vec::new()));
-    let sink = Arc::clone(&lines);
-    (Arc::new(move |_, line| sink.lock().unwrap().push(line.to_string())), lines)
 }
 
 /// Polls an endpoint until an event is there for which `is_last` holds.
@@ -172,32 +168,72 @@ fn memory_shorter_than_its_layout_is_refused_with_numbers() {
 
 #[test]
 fn more_connections_than_allowed_are_refused_as_busy_and_admitted_after_one_left() {
+    for secret in [None, Some(Secret::new(&[7; 32]).unwrap())] {
+        let memory = Memory::new();
+        let mut options = memory.target_options();
+        (options.connections_max, options.secret) = (1, secret.clone());
+        let quiet = || EndpointOptions { secret: secret.clone(), ..quiet() };
+        let mut rig = TcpRig::with(options, memory, quiet());
+        // It has asked for something, and so does not give way.
+        assert_eq!(rig.write(at(0), b"first"), WorkStatus::Done(0));
+        let mut second = Endpoint::new(quiet()).unwrap();
+        let addr = rig.target().local_addr();
+        peer_of(&mut second, addr);
+        assert_eq!(cause(&poll_until(&mut second, closed)), DeathCause::Busy);
+        assert_eq!(rig.write(at(0), b"undisturbed"), WorkStatus::Done(0));
+        let peer = rig.peer;
+        rig.end.close(peer);
+        poll_until(&mut rig.end, closed);
+        let start = Instant::now();
+        loop {
+            peer_of(&mut second, addr);
+            let is_end = |event: &FabricEvent| {
+                closed(event) || matches!(event, FabricEvent::Connected { .. })
+            };
+            if !poll_until(&mut second, is_end).iter().any(closed) {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE);
+        }
+    }
+}
+
+#[test]
+fn an_address_has_its_share_of_the_places_and_its_silent_ones_go_first() {
     let memory = Memory::new();
     let mut options = memory.target_options();
-    options.connections_max = 1;
+    options.connections_max = 8;
     let mut rig = TcpRig::with(options, memory, quiet());
-    // It has asked for something, and so does not give way.
-    assert_eq!(rig.write(at(0), b"first"), WorkStatus::Done(0));
-    let (log, lines) = recorded();
-    let mut second = Endpoint::new(EndpointOptions { log, ..quiet() }).unwrap();
-    let addr = rig.target().local_addr();
-    peer_of(&mut second, addr);
-    assert_eq!(cause(&poll_until(&mut second, closed)), DeathCause::Closed);
-    assert!(lines.lock().unwrap()[0].contains("Busy"), "{lines:?}");
     assert_eq!(rig.write(at(0), b"undisturbed"), WorkStatus::Done(0));
-    let peer = rig.peer;
-    rig.end.close(peer);
-    poll_until(&mut rig.end, closed);
+    let addr = rig.target().local_addr();
+    // A stream of another address of this host, and what the target says to it.
+    let come = |last: u8| {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&socket, &SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+        connect(&socket, &addr).unwrap();
+        let mut stream = TcpStream::from(socket);
+        let _ = stream.write_all(Hello::of_initiator().as_bytes());
+        let mut hello = [0; HELLO_BYTES];
+        stream.read_exact(&mut hello).unwrap();
+        (stream, Hello::read_from_bytes(&hello).unwrap().check().unwrap())
+    };
+    let is_open = |stream: &TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        matches!((&*stream).read(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
+    };
+    let few = come(3);
+    let many: Vec<_> = (0..6).map(|_| come(2)).collect();
+    assert!(many.iter().chain([&few]).all(|(_, status)| *status == HelloStatus::Ok));
+    assert_eq!([come(2).1, come(4).1], [HelloStatus::Busy; 2], "its share, and all places");
+    std::thread::sleep(Duration::from_millis(1200));
+    let others = [come(4), come(5), come(2)];
+    assert!(others.iter().all(|(_, status)| *status == HelloStatus::Ok));
     let start = Instant::now();
-    loop {
-        peer_of(&mut second, addr);
-        let is_end =
-            |event: &FabricEvent| closed(event) || matches!(event, FabricEvent::Connected { .. });
-        if !poll_until(&mut second, is_end).iter().any(closed) {
-            break;
-        }
+    while many.iter().filter(|(stream, _)| is_open(stream)).count() > 3 {
         assert!(start.elapsed() < PATIENCE);
     }
+    assert!(is_open(&few.0) && many[3..].iter().all(|(stream, _)| is_open(stream)));
+    assert_eq!(rig.write(at(0), b"still"), WorkStatus::Done(0));
 }
 
 #[test]

@@ -7,21 +7,22 @@
 //!
 //! Source: DESIGN §4 (bounded, no byte is trusted).
 
-use crate::daemon::io_error;
+use rackpool_core::Error;
 use rackpool_core::access::AccessList;
 use rackpool_core::constants::{CONTROL_ACCEPTS_MAX, CONTROL_PENDING_MAX, CONTROL_REST_NS};
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{self, ControlReply};
-use rackpool_core::{Error, Result};
-use rackpool_hw::control::{ControlConn, ControlError, ControlListener};
+use rackpool_hw::addresses::oldest_of_most;
+use rackpool_hw::control::{self, ControlConn, ControlError, ControlListener};
 use rackpool_hw::event::{Interest, Poller};
 use rackpool_hw::warn;
-use std::collections::BTreeMap;
 
 /// See the module.
 pub(crate) struct Acceptor {
     listener: ControlListener,
     name: String,
+    /// What it was to be.
+    asked: String,
     token: u64,
     access: AccessList,
     /// Not listening until then: a listener that cannot be accepted from stays ready.
@@ -31,34 +32,35 @@ pub(crate) struct Acceptor {
 impl Acceptor {
     /// Serves `name`, or, if a process that this one does not deal with has it, another name that
     /// begins with it: abstract names have no owner.
-    pub(crate) fn bind(name: &str, token: u64, access: AccessList) -> Result<Self> {
-        let bound = match ControlListener::bind(name) {
-            Err(ControlError::NameInUse { .. }) if is_squatted(name, &access) => {
-                let random = rackpool_hw::process::random_u64();
-                let random = random.map_err(|e| io_error("random numbers", &e))?;
-                let other = format!("{name}.{random:016x}");
-                warn!("rackpool", "another user has the name {name}: serving at {other}");
-                ControlListener::bind(&other).map(|listener| (listener, other))
-            }
-            bound => bound.map(|listener| (listener, name.to_owned())),
+    pub(crate) fn bind(asked: &str, token: u64, access: AccessList) -> Result<Self, ControlError> {
+        let (asked, mut name) = (asked.to_owned(), asked.to_owned());
+        // Users who are let in do not serve in our place.
+        let own = control::access([]);
+        let is_ours = |name: &String| {
+            ControlConn::connect(name).is_ok_and(|conn| conn.check_peer_of(&own).is_ok())
         };
-        let (listener, name) = bound.map_err(|e| io_error("control socket", &e))?;
-        Ok(Self::new(listener, name, token, access))
-    }
-
-    /// Of a listener of this name.
-    pub(crate) fn new(
-        listener: ControlListener,
-        name: String,
-        token: u64,
-        access: AccessList,
-    ) -> Self {
-        Self { listener, name, token, access, rests_until: None }
+        if let Some(name) = control::spare_names_of(&name).into_iter().find(is_ours) {
+            return Err(ControlError::NameInUse { name });
+        }
+        let listener = match ControlListener::bind(&name) {
+            Err(ControlError::NameInUse { .. }) if is_squatted(&name, &own) => {
+                name = control::spare_name(&name)?;
+                warn!("rackpool", "another user has the name {asked}: serving at {name}");
+                ControlListener::bind(&name)
+            }
+            bound => bound,
+        }?;
+        Ok(Self { listener, name, asked, token, access, rests_until: None })
     }
 
     /// Where clients find it.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Where they would, if no other user had that name.
+    pub(crate) fn asked(&self) -> &str {
+        &self.asked
     }
 
     /// Whom it lets in.
@@ -129,13 +131,8 @@ pub(crate) fn crowded_out(
     if waiting.len() < CONTROL_PENDING_MAX {
         return None;
     }
-    let mut users: BTreeMap<u32, (usize, Option<u64>)> = BTreeMap::from([(newcomer, (1, None))]);
-    for (number, user) in waiting {
-        let (count, oldest) = users.entry(user).or_default();
-        *count += 1;
-        oldest.get_or_insert(number);
-    }
-    users.into_values().max_by_key(|(count, _)| *count).and_then(|(_, oldest)| oldest)
+    let waiting = (0..).zip(waiting).map(|(age, (number, user))| (age, number, user));
+    oldest_of_most(waiting, newcomer)
 }
 
 #[cfg(test)]

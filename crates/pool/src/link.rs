@@ -10,10 +10,11 @@
 //!
 //! Used by one thread at a time. Source: DESIGN §2 (master), §4 (death and silence).
 
-use crate::master::frame::{FrameReader, FrameWriter, ReadEnd};
+use crate::master::frame::{FrameReader, FrameWriter, ReadEnd, UNASKED};
 use rackpool_core::constants::{
     MASTER_BACKOFF_MS_MAX, MASTER_BACKOFF_MS_MIN, MASTER_CALL_BYTES_MAX, MASTER_CALLS_MAX,
-    MASTER_CONNECT_MS_MAX, MASTER_MESSAGE_BYTES_MAX, REQUEST_TIMEOUT_MS_DEFAULT,
+    MASTER_CONNECT_MS_MAX, MASTER_CONNECTIONS_MAX, MASTER_MESSAGE_BYTES_MAX,
+    REQUEST_TIMEOUT_MS_DEFAULT,
 };
 use rackpool_core::error::{DeathCause, Error, Result};
 use rackpool_core::wire::{
@@ -441,6 +442,10 @@ impl MasterLink {
     fn distrusted(&self, why: Failure) -> Error {
         match why {
             Failure::Distrust(why) => Error::of_death(self.peer(), DeathCause::Distrusted(why)),
+            Failure::Busy => {
+                let what = format!("the table of connections of the {}", self.peer());
+                Error::Busy { what, limit: MASTER_CONNECTIONS_MAX as u64 }
+            }
             why => Error::Protocol { peer: self.peer(), reason: why.to_string() },
         }
     }
@@ -450,7 +455,7 @@ impl MasterLink {
     }
 
     fn take(&mut self, reply: MasterReply) {
-        if self.own == Some(reply.id) {
+        if self.own == Some(reply.id) || self.own.is_some() && reply.id == UNASKED {
             self.own = None;
             return self.take_own(reply.answer);
         }

@@ -59,6 +59,20 @@ pub(crate) struct JoinOptions {
 }
 
 impl JoinOptions {
+    /// Connects to the daemon or agent, which is elsewhere if another user has its name.
+    fn reach(&self) -> Result<ControlConn, ControlError> {
+        let access = control::access(self.daemon_user);
+        let reach = |name: &str| {
+            let conn = ControlConn::connect(name)?;
+            conn.check_peer_of(&access)?;
+            Ok(conn)
+        };
+        reach(&self.control).or_else(|error| {
+            let spare = control::spare_names_of(&self.control);
+            spare.iter().find_map(|name| reach(name).ok()).ok_or(error)
+        })
+    }
+
     /// Whether a process of a user that is not trusted serves the daemon's name.
     fn is_squatted(&self) -> bool {
         acceptor::is_squatted(&self.control, &control::access(self.daemon_user))
@@ -500,9 +514,7 @@ fn join_once(
     deadline_ns: u64,
 ) -> Result<Joined> {
     let peer = format!("daemon at {}", options.control);
-    let conn = ControlConn::connect(&options.control).map_err(|e| control_error(&peer, e))?;
-    let access = control::access(options.daemon_user);
-    conn.check_peer_of(&access).map_err(|e| control_error(&peer, e))?;
+    let conn = options.reach().map_err(|e| control_error(&peer, e))?;
     let hello = ControlHello {
         version: WIRE_VERSION,
         session,

@@ -5,6 +5,7 @@ use rackpool::agent::{AgentOptions, AgentServer, fence};
 use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool::{Handle, Options, Placement, Pool, RackId};
+use rackpool_hw::control::ControlListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -206,6 +207,46 @@ fn a_host_without_an_agent_and_an_agent_beside_the_daemon_are_told_the_way_out()
     let error = AgentServer::start(rack.agent_options("1")).map(drop).unwrap_err();
     assert_eq!(error.code(), "denied", "{error}");
     drop(agent);
+}
+
+#[test]
+fn an_agent_whose_name_another_user_has_serves_its_host_all_the_same() {
+    if !rustix::process::geteuid().is_root() {
+        println!("NOT TESTED: another user, because only root is another one at will");
+        return;
+    }
+    let rack = Rack::new("squat");
+    let agent = rack.agent("1");
+    let name = agent.control().to_string();
+    let mut before = rack.there("1");
+    drop(agent);
+    let squat = || {
+        let user = rustix::fs::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        ControlListener::bind(&name).unwrap()
+    };
+    let squatter = std::thread::scope(|scope| scope.spawn(squat).join().unwrap());
+    let options = rack.options_there("1");
+    let error = Pool::open(options).and_then(|pool| pool.handle()).err().unwrap();
+    assert_eq!(error.code(), "denied");
+    assert!(error.to_string().contains("user 65534"), "{error}");
+    let agent = rack.agent("1");
+    assert_ne!(agent.control(), name);
+    assert!(agent.control().starts_with(&name));
+    let second = AgentServer::start(rack.agent_options("1")).unwrap_err();
+    assert_eq!(second.code(), "denied", "{second}");
+    let mut new = rack.there("1");
+    let addr = new.alloc(64, Placement::Local).unwrap();
+    before.write_u64(addr, 7).unwrap();
+    before.free(addr, 64).unwrap();
+    // Without the other user it is found as before, where it is.
+    drop(squatter);
+    let mut last = rack.there("1");
+    last.alloc(64, Placement::Local).unwrap();
+    drop(agent);
+    let agent = rack.agent("1");
+    assert_eq!(agent.control(), name);
+    assert!(new.alloc(64, Placement::Local).is_ok());
 }
 
 #[test]

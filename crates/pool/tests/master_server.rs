@@ -348,6 +348,24 @@ fn a_file_left_by_a_crash_while_it_was_made_is_made_anew() {
 }
 
 #[test]
+fn a_link_where_the_file_of_a_new_pool_is_made_leads_nowhere() {
+    let dir = Dir::new("placed");
+    fs::create_dir_all(&dir.0).unwrap();
+    let (victim, fresh) = (dir.0.join("victim"), dir.0.join(format!("{STATE_FILE}.new")));
+    fs::write(&victim, b"untouched").unwrap();
+    std::os::unix::fs::symlink(&victim, &fresh).unwrap();
+    start(&dir).stop().unwrap();
+    assert_eq!(fs::read(&victim).unwrap(), b"untouched");
+    assert!(dir.0.join(STATE_FILE).symlink_metadata().unwrap().is_file());
+    // What cannot be replaced is said, and nothing is made.
+    fs::remove_file(dir.0.join(STATE_FILE)).unwrap();
+    fs::create_dir(&fresh).unwrap();
+    let error = MasterServer::start(options(&dir)).unwrap_err().to_string();
+    assert!(error.contains(&format!("{STATE_FILE}.new")), "{error}");
+    assert!(!dir.0.join(STATE_FILE).exists());
+}
+
+#[test]
 fn a_raw_connection_gets_its_answers_under_its_own_numbers() {
     let dir = Dir::new("raw");
     let master = start(&dir);

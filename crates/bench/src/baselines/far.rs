@@ -54,7 +54,13 @@ fn target(
     let cells = Window::heap(u64::from(Target::cells(fabric.over, layout)) * 8);
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let options = TargetOptions::new(listen, layout, pages.clone(), table, cells);
-    let options = TargetOptions { connections_max, spin_ns: SPIN_NS, waker, ..options };
+    let options = TargetOptions {
+        connections_max,
+        address_max: Some(connections_max),
+        spin_ns: SPIN_NS,
+        waker,
+        ..options
+    };
     Ok((Target::start(fabric, options)?, pages))
 }
 

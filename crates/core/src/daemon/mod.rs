@@ -551,6 +551,7 @@ impl Daemon {
         self.scan_cells(world);
         self.punch_step(world);
         self.serve_locks(world);
+        self.serve_awaited_arrivals(world);
         self.serve_waiting(world);
         self.back_step(world);
         self.advance_replicas(world);

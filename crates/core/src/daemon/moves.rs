@@ -121,6 +121,8 @@ pub(super) struct Moves {
     departing: BTreeMap<u32, Departure>,
     arriving: BTreeMap<u32, Arrival>,
     parked: Vec<Parked>,
+    /// Pages that come as soon as replicas have given way; at most one a session and page.
+    awaited: VecDeque<(Asker, PageId)>,
     /// Frames whose question to the directory has not been sent.
     questions: VecDeque<u32>,
     /// Records whose connection ended.
@@ -137,7 +139,7 @@ impl Moves {
 
     /// Pages that are shut or awaited.
     pub(super) fn under_way(&self) -> usize {
-        self.departing.len() + self.arriving.len()
+        self.departing.len() + self.arriving.len() + self.awaited.len()
     }
 
     /// Frames whose users are waited for.
@@ -222,6 +224,7 @@ impl Daemon {
     pub(super) fn abandon_moves<W: World>(&mut self, record: u32, world: &mut W) {
         self.moves.abandoned.remove(&record);
         self.moves.parked.retain(|parked| parked.asker.record != record);
+        self.moves.awaited.retain(|(asker, _)| asker.record != record);
         // Also of moves from before this process, which are nobody's.
         let askers = self.moves.departing.values_mut().map(|departure| &mut departure.asker);
         let askers = askers.chain(self.moves.arriving.values_mut().map(|a| &mut a.asker));
@@ -414,29 +417,47 @@ impl Daemon {
                 _ => Some(stays(page, "the rack has it, or waits for it")),
             };
         }
-        match self.start_arrival((record, seq), page, world) {
-            Ok(()) => None,
-            Err(error) => Some(Err(error)),
+        let asker = Asker::new((record, seq));
+        self.moves.awaited.retain(|(other, of)| (other.record, *of) != (record, page));
+        self.start_arrival(asker, page, world).err().map(Err)
+    }
+
+    /// Goes on with pages that waited for a frame, in their order.
+    pub(super) fn serve_awaited_arrivals<W: World>(&mut self, world: &mut W) {
+        for (asker, page) in std::mem::take(&mut self.moves.awaited) {
+            let is_here = self.frames.by_page.contains_key(&page.0);
+            let started = if is_here {
+                stays(page, "the rack has it, or waits for it")
+            } else {
+                self.start_arrival(asker, page, world)
+            };
+            if let Err(error) = started {
+                self.say(Some(asker), Err(error), world);
+            }
         }
     }
 
-    fn start_arrival<W: World>(
-        &mut self,
-        (record, seq): (u32, u64),
-        page: PageId,
-        world: &mut W,
-    ) -> Result<()> {
+    /// Takes a frame for a page that comes, or lets it wait until replicas have given way.
+    fn start_arrival<W: World>(&mut self, asker: Asker, page: PageId, world: &mut W) -> Result<()> {
+        let record = asker.record;
         self.check_gives_memory(world.private())?;
         let is_page = page.0 != 0 && page <= self.layout.pages.page_id_max();
         if !is_page || self.frames.is_unused_id(page) {
             return broken(format!("{page} is no page"));
         }
-        if self.moves.arriving.len() >= MOVES_MAX {
+        if self.moves.arriving.len() + self.moves.awaited.len() >= MOVES_MAX {
             let what = "the pages that come to a rack at once".into();
             return Err(Error::Busy { what, limit: MOVES_MAX as u64 });
         }
         if self.frames.free_count() == 0 {
-            return Err(self.full(self.layout.pages.page_bytes()));
+            let coming = self.freeing.coming() as usize;
+            if self.replicas_for(record) == 0 && coming <= self.moves.awaited.len() {
+                return Err(self.full(self.layout.pages.page_bytes()));
+            }
+            world.private().met(Race::WaitedForFrames);
+            self.moves.awaited.push_back((asker, page));
+            self.take_replicas(self.moves.awaited.len().saturating_sub(coming) as u32, world);
+            return Ok(());
         }
         if let Some((offset, bytes)) = self.frames.fresh_entries(1) {
             back_metadata(world, offset, bytes)?;
@@ -445,8 +466,7 @@ impl Daemon {
         let frame = self.frames.take(world.private(), 1)[0];
         Entry::arriving(page, generation).store(world.private(), frame);
         self.frames.by_page.insert(page.0, frame);
-        let asker = Some(Asker::new((record, seq)));
-        let (stage, since) = (Coming::Backing(0), None);
+        let (asker, stage, since) = (Some(asker), Coming::Backing(0), None);
         let arrival = Arrival { page, generation, record, asker, stage, since };
         self.moves.arriving.insert(frame, arrival);
         Ok(())
@@ -570,6 +590,7 @@ impl Daemon {
         page: PageId,
         world: &mut W,
     ) -> Option<Result<Reply>> {
+        self.moves.awaited.retain(|(asker, of)| (asker.record, *of) != (record, page));
         let frame = self.frames.by_page.get(&page.0).copied().unwrap_or(u32::MAX);
         let asker = Some(Asker { record, seq, settles: true });
         if let Some(departure) = self.moves.departing.get_mut(&frame) {

@@ -222,3 +222,35 @@ fn an_allocation_has_the_pages_of_replicas_when_nothing_else_is_free() {
     assert!(there(&&directory));
     assert_eq!(kept.iter().filter(there).count(), 3);
 }
+
+#[test]
+fn a_page_that_comes_has_the_frame_of_a_replica_when_nothing_else_is_free() {
+    let mut rig = Rig::new(8);
+    rig.join(WRITER);
+    rig.join(KEEPER);
+    let directory = rig.alloc(KEEPER, PAGE, true);
+    let room = Request::ReplicaRoom { home: RackId(1), directory };
+    rig.ask(KEEPER, room).unwrap();
+    (0..3).for_each(|_| _ = rig.alloc(KEEPER, PAGE, true));
+    rig.alloc(WRITER, 4 * PAGE, false);
+    let stats = |rig: &Rig| {
+        let stats = rig.daemon.as_ref().unwrap().stats(&rig.world);
+        (stats.frames_free, stats.replicas.frames, stats.pages_moving)
+    };
+    assert_eq!(stats(&rig), (0, 4, 0));
+    let move_in = |page| Request::MoveIn { page: PageId(page) };
+    assert_eq!(rig.ask(KEEPER, move_in(9)).unwrap_err().code(), "full", "not for its keeper");
+    rig.join(2);
+    // Said again before there is a frame, as by a mover whose connection was lost.
+    rig.submit(WRITER, move_in(9));
+    assert_eq!(answer(&mut rig, WRITER), None, "a replica gives way first");
+    rig.clients.get_mut(&WRITER).unwrap().pending = None;
+    rig.submit(WRITER, move_in(9));
+    rig.submit(2, move_in(10));
+    let frames = [WRITER, 2].map(|name| match wait(&mut rig, name).0 {
+        Ok(Reply::Room { frame, .. }) => frame,
+        other => panic!("{other:?}"),
+    });
+    assert_ne!(frames[0], frames[1]);
+    assert_eq!(stats(&rig), (0, 2, 2), "no more were taken than are needed");
+}

@@ -29,7 +29,7 @@ use crate::log;
 use crate::secret::Secret;
 use rackpool_core::seam::{BufId, Fabric, Nanos, Sge};
 use rackpool_core::target::TooShort;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Where a fabric says, in one line, why it ended a connection.
@@ -102,6 +102,14 @@ pub enum FabricError {
     PeersFull {
         /// The bound.
         limit: u32,
+    },
+    /// The table of a target's connections is full, or an address has its share of it.
+    #[error("{from} was told that the target is busy: {limit} connections are there")]
+    Busy {
+        /// Who came.
+        from: IpAddr,
+        /// The bound.
+        limit: usize,
     },
     /// All registrations of the endpoint are in use. Take a buffer back first.
     #[error("the fabric endpoint has {limit} local buffers registered, which is the limit")]

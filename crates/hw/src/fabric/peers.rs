@@ -1,11 +1,15 @@
 //! Connection numbers of an endpoint or a target: a table of bounded size whose ids are never
-//! used twice. Owns the connections; no I/O.
+//! used twice, and who is let into a target's. Owns the connections; no I/O.
 //!
 //! A `PeerId` is a slot below and the slot's use count above; a slot whose count is used up is
 //! retired.
 
-use rackpool_core::constants::FABRIC_PEERS_MAX;
+use super::FabricError;
+use crate::addresses::{Addresses, Place, network, oldest_of_most, usual_share};
+use rackpool_core::constants::{FABRIC_PEERS_MAX, UNPROVEN_CONNECTIONS_MAX};
 use rackpool_core::seam::{Nanos, PeerId};
+use std::net::IpAddr;
+use std::sync::Arc;
 
 const SLOT_BITS: u32 = FABRIC_PEERS_MAX.next_power_of_two().trailing_zeros();
 const USES_MAX: u32 = (1 << (32 - SLOT_BITS)) - 1;
@@ -98,23 +102,6 @@ impl<T> PeerTable<T> {
         entry.value.as_mut().map(|value| (peer, value))
     }
 
-    /// Of those that wait to be let in (`waits` says since when), the one that has waited longest,
-    /// if there are `max` of them or the table is full.
-    pub(crate) fn crowding_out(
-        &self,
-        waits: impl Fn(&T) -> Option<Nanos>,
-        max: usize,
-    ) -> Option<PeerId> {
-        let waiting = (0..).zip(&self.slots).filter_map(|(slot, entry)| {
-            let since = waits(entry.value.as_ref()?)?;
-            Some((since, PeerId(entry.uses << SLOT_BITS | slot)))
-        });
-        let (count, oldest) = waiting.fold((0, None), |(count, oldest), one| {
-            (count + 1, oldest.into_iter().chain([one]).min())
-        });
-        oldest.filter(|_| count >= max || self.is_full()).map(|(_, peer)| peer)
-    }
-
     /// A connection by its id.
     #[inline]
     pub(crate) fn get_mut(&mut self, peer: PeerId) -> Option<&mut T> {
@@ -135,9 +122,135 @@ impl<T> PeerTable<T> {
     }
 }
 
+/// A connection of a target, as far as its place goes.
+pub(crate) trait Guest {
+    /// Its place.
+    fn place(&self) -> &Place;
+    /// Since when it has not proved the secret, or not said hello.
+    fn waits(&self) -> Option<Nanos>;
+    /// Since when it is let in and asks for nothing, if it may give way for that.
+    fn idles(&self, _now: Nanos) -> Option<Nanos> {
+        None
+    }
+}
+
+/// Places of a target's connections.
+pub(crate) struct Places {
+    addresses: Arc<Addresses>,
+    /// Of one address.
+    share: usize,
+}
+
+impl Places {
+    /// Of a target that serves `limit` connections, of one address `address_max` or the usual
+    /// share.
+    pub(crate) fn new(limit: u32, address_max: Option<u32>) -> Self {
+        let share = address_max.map_or_else(|| usual_share(limit as usize), |max| max as usize);
+        Self { addresses: Arc::default(), share }
+    }
+
+    /// Which connection has to end before one more of `ip` is let in, if one may. Where too many
+    /// have proved nothing or no place is left, it is one of those; else, where no place is left,
+    /// one that asks for nothing. If only the share of `ip` is used up, it is one of its own.
+    pub(crate) fn gives_way<T: Guest>(
+        &self,
+        peers: &PeerTable<T>,
+        ip: IpAddr,
+        now: Nanos,
+    ) -> Option<PeerId> {
+        let ip = network(ip);
+        let has_share = self.addresses.count(ip) >= self.share;
+        let is_full = has_share || peers.is_full();
+        let silent = |since: fn(&T, Nanos) -> Option<Nanos>| {
+            let of = move |(slot, entry): (u32, &Slot<T>)| {
+                let guest = entry.value.as_ref()?;
+                Some((
+                    since(guest, now)?,
+                    PeerId(entry.uses << SLOT_BITS | slot),
+                    guest.place().ip(),
+                ))
+            };
+            let may = move |(_, _, whose): &(Nanos, PeerId, IpAddr)| !has_share || *whose == ip;
+            (0..).zip(&peers.slots).filter_map(of).filter(may)
+        };
+        let waiting = || silent(|guest, _| guest.waits());
+        if is_full || waiting().count() >= UNPROVEN_CONNECTIONS_MAX {
+            let oldest = oldest_of_most(waiting(), ip);
+            let idle = || oldest_of_most(silent(T::idles), ip).filter(|_| is_full);
+            return oldest.or_else(idle);
+        }
+        None
+    }
+
+    /// A place for one more connection.
+    pub(crate) fn take<T>(&self, peers: &PeerTable<T>, ip: IpAddr) -> Result<Place, FabricError> {
+        let place = self.addresses.take(ip, self.share);
+        let limit = if place.is_some() { peers.limit as usize } else { self.share };
+        place.filter(|_| !peers.is_full()).ok_or(FabricError::Busy { from: ip, limit })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Since when it waits, or idles.
+    struct Silent(Place, Option<Nanos>, Option<Nanos>);
+
+    impl Guest for Silent {
+        fn place(&self) -> &Place {
+            &self.0
+        }
+        fn waits(&self) -> Option<Nanos> {
+            self.1
+        }
+        fn idles(&self, _now: Nanos) -> Option<Nanos> {
+            self.2
+        }
+    }
+
+    #[test]
+    fn who_has_most_silent_connections_gives_way_and_who_has_its_share_of_places_only_to_itself() {
+        let (mut table, places) = (PeerTable::new(8), Places::new(8, None));
+        let [a, b, c] = [1, 2, 3].map(|n| IpAddr::from([192, 0, 2, n]));
+        let mut come = |ip, waits, idles| {
+            let place = places.take(&table, ip)?;
+            Ok::<_, FabricError>(table.insert(Silent(place, waits, idles)).ok().unwrap())
+        };
+        let old = come(b, Some(1), None).unwrap();
+        let ours: Vec<PeerId> = (2..8).map(|n| come(a, None, Some(n)).unwrap()).collect();
+        assert!(matches!(come(a, None, None), Err(FabricError::Busy { limit: 6, .. })));
+        assert_eq!(places.gives_way(&table, a, 9), Some(ours[0]), "the oldest of its own");
+        assert_eq!(places.gives_way(&table, b, 9), None, "there is room");
+        let mut come = |ip, waits, idles| {
+            let place = places.take(&table, ip)?;
+            Ok::<_, FabricError>(table.insert(Silent(place, waits, idles)).ok().unwrap())
+        };
+        come(c, None, None).unwrap();
+        assert!(matches!(come(c, None, None), Err(FabricError::Busy { limit: 8, .. })));
+        assert_eq!(places.gives_way(&table, c, 9), Some(old), "who has not been let in, first");
+        table.get_mut(old).unwrap().1 = None;
+        assert_eq!(places.gives_way(&table, c, 9), Some(ours[0]));
+        ours.iter().for_each(|peer| table.get_mut(*peer).unwrap().2 = None);
+        assert_eq!(places.gives_way(&table, c, 9), None, "all ask for something");
+    }
+
+    #[test]
+    fn a_crowd_of_strangers_of_one_address_gives_way_to_others_of_it_alone() {
+        let (mut table, places) = (PeerTable::new(1024), Places::new(1024, None));
+        let [a, b] = [1, 2].map(|n| IpAddr::from([192, 0, 2, n]));
+        let crowd = UNPROVEN_CONNECTIONS_MAX as Nanos;
+        let come = |n| {
+            let place = places.take(&table, if n < 2 { b } else { a }).unwrap();
+            table.insert(Silent(place, Some(n), None)).ok().unwrap()
+        };
+        let peers: Vec<PeerId> = (0..crowd).map(come).collect();
+        for newcomer in [a, b] {
+            assert_eq!(places.gives_way(&table, newcomer, crowd), Some(peers[2]));
+        }
+        table.remove(peers[2]);
+        assert_eq!(places.gives_way(&table, b, crowd), None, "there are fewer now");
+    }
 
     #[test]
     fn an_id_is_never_used_twice_and_a_full_table_gives_the_value_back() {

@@ -51,14 +51,14 @@ impl Target {
             }
             #[cfg(feature = "verbs")]
             Over::Verbs => {
-                let TargetOptions { listen, layout, pages, table, cells, waker, lease_ms, .. } =
-                    options;
+                let TargetOptions { listen, layout, pages, table, cells, .. } = options.clone();
                 let options = verbs::TargetOptions {
                     device: fabric.device_choice()?,
                     secret: fabric.secret.clone(),
                     log: fabric.log.clone(),
-                    waker,
-                    lease_ms,
+                    waker: options.waker,
+                    lease_ms: options.lease_ms,
+                    address_max: options.address_max,
                     ..verbs::TargetOptions::new(listen, layout, pages, table, cells)
                 };
                 verbs::Target::start(options).map(Target::Verbs)

@@ -8,7 +8,6 @@
 //! over until it has read the last answer and ends its side too. A socket that is closed while
 //! something comes in throws away what its client does not have yet.
 
-use super::addresses::Place;
 use super::bursts::{HEAD_BYTES, LONG_BYTES};
 use super::core::Core;
 use super::counters::Count;
@@ -19,6 +18,7 @@ use super::session::Session;
 use super::tls::Channel;
 use crate::cache::Millis;
 use crate::constants::{INPUT_BYTES_MAX, READ_BYTES, READS_MAX, RECEIVED_PER_MS_MIN};
+use rackpool_hw::addresses::Place;
 use rackpool_hw::event::{Interest, Readiness};
 use rackpool_hw::window::{Next, Piece, SEND_PIECES_MAX, send_gather};
 use rustix::io::Errno;

@@ -2,7 +2,6 @@
 //! counted. A [`Shared`] is one server's; a [`Core`] is one thread's and lends itself to one
 //! connection at a time.
 
-use super::addresses::Addresses;
 use super::batch::{Batch, Set};
 use super::bursts::Bursts;
 use super::clients::Clients;
@@ -20,6 +19,7 @@ use crate::constants::{
     HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX,
 };
 use crate::herd::Tallies;
+use rackpool_hw::addresses::Addresses;
 use rackpool_hw::window::Loans;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

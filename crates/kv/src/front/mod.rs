@@ -14,7 +14,6 @@
 //! brought with one write. Look-ups that arrive together are done together (`batch.rs`). Long
 //! values are written into the cache as they arrive and sent from its memory.
 
-pub mod addresses;
 pub mod auth;
 pub mod batch;
 pub mod binary;

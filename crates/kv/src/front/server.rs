@@ -14,6 +14,7 @@ use crate::herd;
 use rackpool::Secret;
 use rackpool::metrics::Endpoint;
 use rackpool_hw::event::{Interest, Poller, WakeEvent};
+use rackpool_hw::names::peer_addr;
 use rackpool_hw::neighbours;
 use rackpool_hw::process::monotonic_ns;
 use rustix::net::{SocketFlags, accept_with, sockopt};
@@ -375,8 +376,7 @@ impl Acceptor {
         let settings = &self.shared.settings;
         let all: u64 = (0..self.assigned.len()).map(open).sum();
         let most = settings.connections_max as u64;
-        let addr = rustix::net::getpeername(&fd).ok().flatten();
-        let addr = addr.and_then(|addr| SocketAddr::try_from(addr).ok());
+        let addr = peer_addr(&fd);
         let share = |addr: SocketAddr| settings.address_max(addr.ip());
         let place = addr.map(|addr| self.shared.addresses.take(addr.ip(), share(addr)));
         let (channel, is_neighbour) = (Channel::Plain, false);

@@ -1,7 +1,6 @@
 //! One thread's loop: sleeps until connections have something to say, serves them, sends once for
 //! each. Owns its connections for their whole life; new ones come through an [`Inbox`].
 
-use super::addresses::Place;
 use super::connection::{Connection, Fate};
 use super::core::{Core, Door};
 use super::counters::Count;
@@ -14,6 +13,7 @@ use crate::cache::Millis;
 use crate::constants::{
     EVICTED_AT_ONCE, EVICTION_PAUSE_MS, KEPT_SHARE_MAX, PARTING_MS_MAX, READ_BYTES,
 };
+use rackpool_hw::addresses::Place;
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
 use std::cmp::Reverse;
 use std::io;

@@ -93,7 +93,7 @@ impl Line {
                 FabricEvent::Connected { .. } => self.is_connected = true,
                 FabricEvent::Completed { .. } => self.is_sending = false,
                 FabricEvent::Closed { cause, .. } => {
-                    return Err(Error::PeerDead { peer: self.name.clone(), cause });
+                    return Err(Error::of_death(&self.name, cause));
                 }
                 FabricEvent::Received { message, .. } => {
                     let routed = wire::decode::<Routed<RemoteReply>>(&message, &self.name)?;

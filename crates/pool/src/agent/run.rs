@@ -11,7 +11,7 @@ use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{AgentHears, AgentSays, RackInfo, WIRE_VERSION};
 use rackpool_core::{Error, Result};
-use rackpool_hw::control::{self, ControlListener};
+use rackpool_hw::control;
 use rackpool_hw::event::{Interest, Poller, Readiness};
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{ClientSections, MemorySpec, SpecError};
@@ -69,10 +69,10 @@ impl Agent {
         let sections = ClientSections::open(spec).map_err(Error::from)?;
         let control = control_on(&info, &boot);
         let access = control::access(options.allowed_users.iter().copied());
-        let listener = ControlListener::bind(&control).map_err(|error| Error::Denied {
+        let acceptor = Acceptor::bind(&control, TOKEN_LISTENER, access.clone());
+        let acceptor = acceptor.map_err(|error| Error::Denied {
             reason: format!("{error}: is an agent of rack {} running here?", info.rack),
         })?;
-        let acceptor = Acceptor::new(listener, control, TOKEN_LISTENER, access.clone());
         let poller = Poller::new().map_err(|e| io_error("epoll", &e))?;
         let watched = poller
             .add(&stop.wake, TOKEN_STOP, Interest::Read)
@@ -197,13 +197,13 @@ impl Agent {
             return Ok(());
         }
         let control = control_on(&info, &self.boot);
-        if control != self.acceptor.name() {
+        if control != self.acceptor.asked() {
             // The region was made anew: clients ask for another name.
-            let listener = ControlListener::bind(&control)
-                .map_err(|error| Error::Denied { reason: error.to_string() })?;
             let access = self.acceptor.access().clone();
+            let acceptor = Acceptor::bind(&control, TOKEN_LISTENER, access);
             // The earlier one leaves the poller with its descriptor.
-            self.acceptor = Acceptor::new(listener, control, TOKEN_LISTENER, access);
+            self.acceptor =
+                acceptor.map_err(|error| Error::Denied { reason: error.to_string() })?;
             self.acceptor.watch(&self.poller).map_err(|e| io_error("epoll", &e))?;
         }
         self.connect(&info, deadline_ns)

@@ -148,7 +148,8 @@ impl Server {
         let region = region_info(&engine, &options, world.files.coherence());
         let access = control::access(options.allowed_users.iter().copied());
         let control = control_name(rack, engine.region_id());
-        let acceptor = Acceptor::bind(&control, TOKEN_LISTENER, access)?;
+        let acceptor = Acceptor::bind(&control, TOKEN_LISTENER, access)
+            .map_err(|e| io_error("control socket", &e))?;
         let rack_info = rack_info(&engine, &options, acceptor.name().into(), target.local_addr())?;
         let remotes = Remotes::new(options.session_grace_ms);
         let membership = Membership::new(options.left_grace_ms);

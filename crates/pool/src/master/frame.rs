@@ -6,6 +6,8 @@ use rackpool_core::constants::MASTER_MESSAGE_BYTES_MAX;
 use rackpool_hw::line::Line;
 use std::io::{self, Read, Write};
 
+/// The number of an answer that the master gives unasked, to a connection that it does not take.
+pub(crate) const UNASKED: u64 = 0;
 const HEAD_BYTES: usize = 4;
 /// Bytes asked of the socket at once.
 const READ_BYTES: usize = 16 << 10;
@@ -115,6 +117,16 @@ impl FrameReader {
     }
 }
 
+/// A frame by itself.
+pub(crate) fn framed(payload: &[u8]) -> Vec<u8> {
+    [&head(payload)[..], payload].concat()
+}
+
+fn head(payload: &[u8]) -> [u8; HEAD_BYTES] {
+    let bytes = u32::try_from(payload.len()).ok().filter(|b| *b <= MASTER_MESSAGE_BYTES_MAX);
+    bytes.expect("every message of ours has fewer entries than fit").to_le_bytes()
+}
+
 /// Collects frames for a stream.
 #[derive(Default)]
 pub(crate) struct FrameWriter {
@@ -125,9 +137,7 @@ pub(crate) struct FrameWriter {
 impl FrameWriter {
     /// Appends a frame.
     pub(crate) fn push(&mut self, payload: &[u8]) {
-        let bytes = u32::try_from(payload.len()).ok().filter(|b| *b <= MASTER_MESSAGE_BYTES_MAX);
-        let bytes = bytes.expect("every message of ours has fewer entries than fit");
-        self.buffer.extend_from_slice(&bytes.to_le_bytes());
+        self.buffer.extend_from_slice(&head(payload));
         self.buffer.extend_from_slice(payload);
     }
 

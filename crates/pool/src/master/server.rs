@@ -11,7 +11,7 @@
 //! and whoever does not read its answers is not read either.
 
 use super::error::MasterError;
-use super::frame::{FrameReader, FrameWriter, ReadEnd};
+use super::frame::{FrameReader, FrameWriter, ReadEnd, UNASKED, framed};
 use super::journal::Journal;
 use crate::metrics::{Door, Endpoint, MasterSnapshot};
 use rackpool_core::constants::{
@@ -23,8 +23,9 @@ use rackpool_core::error::{DeathCause, Distrust, Error};
 use rackpool_core::master::{ConnId, Master, Notice};
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{self, MasterCall, MasterReply, MasterRequest};
+use rackpool_hw::addresses::{self, Addresses, Place, oldest_of_most, turn_away, usual_share};
 use rackpool_hw::event::{Interest, Poller, Readiness, WakeEvent};
-use rackpool_hw::handshake::{Failure, Handshake, Progress, Purpose};
+use rackpool_hw::handshake::{self, Failure, Handshake, Progress, Purpose};
 use rackpool_hw::line::{Line, Seal};
 use rackpool_hw::log::Kind;
 use rackpool_hw::names::peer_of;
@@ -34,7 +35,8 @@ use rackpool_hw::tell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 const TOKEN_LISTENER: u64 = 0;
@@ -43,8 +45,6 @@ const TOKEN_FIRST: u64 = 2;
 
 /// Longest frame before the first Hello.
 const HELLO_BYTES_MAX: u32 = 64;
-/// Connections above the limit that are told so before they are closed.
-const REFUSED_MAX: usize = 32;
 /// Connections accepted in one turn.
 const ACCEPTS_MAX: usize = 64;
 /// How often stalled connections are looked for, and the longest sleep.
@@ -61,8 +61,7 @@ struct Connection {
     trust: Trust,
     /// Whether it may send long frames.
     greeted: bool,
-    /// Whether it is one too many.
-    refused: bool,
+    place: Place,
     /// Whether the peer closed, or the connection shall.
     ended: bool,
     /// Whether it broke the protocol: nothing of it is taken any more.
@@ -165,6 +164,7 @@ pub(super) struct Server {
     connections: BTreeMap<u64, Connection>,
     token_next: u64,
     connections_max: usize,
+    addresses: Arc<Addresses>,
     secret: Option<Secret>,
     /// Where a secret is asked for, those that have not proved it and said hello; the oldest first.
     unproven: BTreeSet<u64>,
@@ -200,6 +200,7 @@ impl Server {
             connections: BTreeMap::new(),
             token_next: TOKEN_FIRST,
             connections_max,
+            addresses: Arc::default(),
             secret,
             unproven: BTreeSet::new(),
             pending: BTreeSet::new(),
@@ -305,7 +306,7 @@ impl Server {
     fn accept(&mut self, now: Nanos) {
         for _ in 0..ACCEPTS_MAX {
             match self.listener.accept() {
-                Ok((stream, _)) => self.admit(stream, now),
+                Ok((stream, addr)) => self.admit(stream, addr.ip(), now),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -320,15 +321,17 @@ impl Server {
         }
     }
 
-    fn admit(&mut self, stream: TcpStream, now: Nanos) {
-        if self.connections.len() >= self.connections_max {
-            self.end_idlest(now);
+    fn admit(&mut self, stream: TcpStream, ip: IpAddr, now: Nanos) {
+        let share = usual_share(self.connections_max);
+        let has_share = self.addresses.count(ip) >= share;
+        if has_share || self.connections.len() >= self.connections_max {
+            self.end_idlest(ip, has_share, now);
         }
-        let count = self.connections.len();
+        let is_full = self.connections.len() >= self.connections_max;
+        let Some(place) = self.addresses.take(ip, share).filter(|_| !is_full) else {
+            return self.say_busy(&stream, if is_full { None } else { Some((ip, share)) });
+        };
         let Ok(proof) = Handshake::accept(self.secret.as_ref(), Purpose::Master) else { return };
-        if count >= self.connections_max + REFUSED_MAX {
-            return;
-        }
         let token = self.token_next;
         let added = stream
             .set_nonblocking(true)
@@ -345,7 +348,7 @@ impl Server {
             interest: Interest::Read,
             trust: Trust::Proving(proof),
             greeted: false,
-            refused: count >= self.connections_max,
+            place,
             ended: false,
             broken: false,
             owing_since: Some(now),
@@ -357,25 +360,50 @@ impl Server {
         if self.secret.is_some() {
             self.unproven.insert(token);
         }
-        // The oldest of too many gives way.
-        if self.unproven.len() > UNPROVEN_CONNECTIONS_MAX
-            && let Some(oldest) = self.unproven.pop_first()
-            && let Some(connection) = self.connections.get_mut(&oldest)
-        {
-            connection.ended = true;
-            self.pending.insert(oldest);
+        // The oldest of too many gives way, one of the address that has most of them.
+        if self.unproven.len() > UNPROVEN_CONNECTIONS_MAX {
+            let of = |token: &u64| Some((*token, *token, self.connections.get(token)?.place.ip()));
+            let others = self.unproven.iter().filter(|other| **other != token).filter_map(of);
+            if let Some(oldest) = oldest_of_most(others, addresses::network(ip))
+                && let Some(connection) = self.connections.get_mut(&oldest)
+            {
+                connection.ended = true;
+                self.unproven.remove(&oldest);
+                self.pending.insert(oldest);
+            }
         }
     }
 
-    /// Where there are too many, the one that has been silent for longest gives way, if that is
-    /// long enough. Its client comes again when it has something to say.
-    fn end_idlest(&mut self, now: Nanos) {
-        let idle = self.connections.iter().filter(|(_, one)| !one.is_daemon && !one.ended);
-        let idlest = idle.min_by_key(|(_, one)| one.heard).map(|(token, one)| (*token, one.heard));
-        let Some((token, heard)) = idlest else { return };
-        if now.saturating_sub(heard) >= MASTER_IDLE_MS_MIN * 1_000_000 {
+    /// Where there are too many, or too many of one address, one that has been silent for long
+    /// gives way: of the address that has most of them, or of that one, the one that has been for
+    /// longest. Its client comes again when it has something to say.
+    fn end_idlest(&mut self, ip: IpAddr, has_share: bool, now: Nanos) {
+        let ip = addresses::network(ip);
+        let is_idle = |one: &Connection| {
+            let idle_ns = now.saturating_sub(one.heard);
+            !one.is_daemon && !one.ended && idle_ns >= MASTER_IDLE_MS_MIN * 1_000_000
+        };
+        let idle = self.connections.iter().filter(|(_, one)| is_idle(one));
+        let idle = idle.map(|(token, one)| (one.heard, *token, one.place.ip()));
+        let idle = idle.filter(|(_, _, whose)| !has_share || *whose == ip);
+        if let Some(token) = oldest_of_most(idle, ip) {
             self.take_requests(now, token);
             self.close(token);
+        }
+    }
+
+    /// Tells a connection that there are too many, or too many of its address.
+    fn say_busy(&mut self, stream: &TcpStream, of: Option<(IpAddr, usize)>) {
+        let (what, limit) = match of {
+            None => ("master's table of connections".into(), self.connections_max),
+            Some((ip, share)) => (format!("master's table of connections of {ip}"), share),
+        };
+        let busy = Error::Busy { what, limit: limit as u64 };
+        self.master.note_refused(busy.clone());
+        let answer = MasterReply { id: UNASKED, term: 0, index: 0, answer: Err(busy) };
+        match self.secret {
+            Some(_) => turn_away(stream, &handshake::busy()),
+            None => turn_away(stream, &framed(&wire::encode_vec(&answer))),
         }
     }
 
@@ -486,15 +514,11 @@ impl Server {
         if connection.greeted && connection.waiting_bytes() == 0 {
             connection.owing_since = None;
         }
-        let distrusts = !matches!(connection.trust, Trust::Given);
-        if connection.refused || distrusts {
-            let limit = self.connections_max as u64;
-            let busy = Error::Busy { what: "master's table of connections".into(), limit };
+        if !matches!(connection.trust, Trust::Given) {
             let why = DeathCause::Distrusted(Distrust::InitiatorHasNone);
-            let error = if distrusts { Error::of_death("master", why) } else { busy };
+            let error = Error::of_death("master", why);
             // One answer is enough for who has no secret.
-            connection.ended |= distrusts;
-            connection.broken |= distrusts;
+            (connection.ended, connection.broken) = (true, true);
             let reply = self.master.reply(request.id, Err(error));
             self.out.push((ConnId(token), reply));
             return self.queue_answers();

@@ -6,7 +6,7 @@ use rackpool::master::{MasterOptions, MasterServer};
 use rackpool_core::wire::*;
 use rackpool_core::{FrameIndex, GAddr, Generation, PageId, RackId, Result};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -106,7 +106,16 @@ pub struct Raw(pub TcpStream);
 
 impl Raw {
     pub fn connect(master: &MasterServer) -> Self {
-        let stream = TcpStream::connect(master.local_addr()).unwrap();
+        Self::from([127, 0, 0, 1], master)
+    }
+
+    /// From this address of this host.
+    pub fn from(ip: [u8; 4], master: &MasterServer) -> Self {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&socket, &SocketAddr::from((ip, 0))).unwrap();
+        connect(&socket, &master.local_addr()).unwrap();
+        let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         Raw(stream)
     }

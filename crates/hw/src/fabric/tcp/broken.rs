@@ -24,7 +24,7 @@ pub(super) enum Broken {
     Refused(HelloStatus),
     #[error("{0}")]
     Handshake(#[from] Failure),
-    #[error("it proved nothing, and others came")]
+    #[error("it proved or asked for nothing, and others came")]
     Crowded,
     #[error("a local buffer was taken back before it was sent")]
     BufferGone,
@@ -48,6 +48,9 @@ impl Broken {
             Broken::Handshake(Failure::Distrust(why)) => DeathCause::Distrusted(why),
             Broken::Refused(HelloStatus::Secret) => {
                 DeathCause::Distrusted(Distrust::InitiatorHasNone)
+            }
+            Broken::Refused(HelloStatus::Busy) | Broken::Handshake(Failure::Busy) => {
+                DeathCause::Busy
             }
             _ => DeathCause::Closed,
         }

@@ -21,11 +21,13 @@
 mod greet;
 
 use super::super::FabricStats;
+use super::super::peers::Guest;
 use super::super::shm::ShmPeer;
 use super::broken::Broken;
 use super::frame::{HEADER_BYTES, Header, Op, Put, Request, Response, Status};
 use super::mail::{Mail, WriteBack};
 use super::{CHUNK_BYTES, DIRECT_BYTES_MIN, Input, Moved, errno, received, recv, send, sent};
+use crate::addresses::Place as AddressPlace;
 use crate::fabric::doors::Doors;
 use crate::handshake::Handshake;
 use crate::line::Line;
@@ -46,6 +48,8 @@ const _: () = assert!(BUFFERED_PIECE_BYTES_MAX <= INPUT_BYTES as u64, "it waits 
 const COPIED_BYTES_MAX: u64 = 8 << 10;
 /// Answers that wait for the socket, bytes.
 const OUTPUT_BYTES: usize = 64 << 10;
+/// How long a connection has to have been there without asking for anything before it gives way.
+const IDLE_NS_MIN: Nanos = 1_000_000_000;
 /// No more calls that move long data than this for one connection before the others' turn.
 const LONG_CALLS_MAX: u32 = 8;
 /// What follows a revocation in a READ.
@@ -137,6 +141,21 @@ impl Output {
     }
 }
 
+impl Guest for Served {
+    fn place(&self) -> &AddressPlace {
+        &self.place
+    }
+
+    fn waits(&self) -> Option<Nanos> {
+        (!self.is_greeted()).then_some(self.since)
+    }
+
+    fn idles(&self, now: Nanos) -> Option<Nanos> {
+        let is_idle = !self.has_asked && now.saturating_sub(self.since) > IDLE_NS_MIN;
+        is_idle.then_some(self.since)
+    }
+}
+
 /// One connection of a target.
 pub(super) struct Served {
     pub(super) line: Line,
@@ -146,7 +165,8 @@ pub(super) struct Served {
     pub(super) moved_at: Nanos,
     pub(super) since: Nanos,
     /// Whether it has asked for more than a sign of life.
-    pub(super) has_asked: bool,
+    has_asked: bool,
+    place: AddressPlace,
     /// Among those that are looked at without the system's help.
     pub(super) is_active: bool,
     /// What the system is asked to report of it: data, room.
@@ -164,13 +184,14 @@ pub(super) struct Served {
 
 impl Served {
     /// One that was accepted; `proof` is asked before anything else.
-    pub(super) fn new(socket: OwnedFd, proof: Handshake, now: Nanos) -> Self {
+    pub(super) fn new(socket: OwnedFd, proof: Handshake, place: AddressPlace, now: Nanos) -> Self {
         Self {
             line: Line::new(socket),
             peer: PeerId(0),
             moved_at: now,
             since: now,
             has_asked: false,
+            place,
             is_active: false,
             asks: (true, false),
             has_mail: false,

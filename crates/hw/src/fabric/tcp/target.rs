@@ -14,7 +14,7 @@
 mod admission;
 
 use super::super::doors::Doors;
-use super::super::peers::PeerTable;
+use super::super::peers::{PeerTable, Places};
 use super::super::shm::ShmPeer;
 use super::super::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
 use super::broken::Broken;
@@ -76,6 +76,8 @@ pub struct TargetOptions {
     /// Connections at once; others are refused. At most `FABRIC_PEERS_MAX`; as a rule one for each
     /// session.
     pub connections_max: u32,
+    /// Of one address at most; `None` for the usual share of them.
+    pub address_max: Option<u32>,
     /// The lease of the initiators: a connection that waits for the application is told of our
     /// life in fractions of it, milliseconds.
     pub lease_ms: u64,
@@ -105,6 +107,7 @@ impl TargetOptions {
             table,
             cells,
             connections_max: SESSIONS_MAX,
+            address_max: None,
             lease_ms: LEASE_MS_DEFAULT,
             spin_ns: 100_000,
             waker: Arc::new(|| ()),
@@ -153,6 +156,7 @@ impl Target {
             memory,
             doors: Arc::clone(&doors),
             peers: PeerTable::new(options.connections_max),
+            places: Places::new(options.connections_max, options.address_max),
             active: Vec::new(),
             has_held: false,
             stats: FabricStats::default(),
@@ -247,6 +251,7 @@ struct Server {
     memory: ShmPeer,
     doors: Arc<Doors>,
     peers: PeerTable<Served>,
+    places: Places,
     /// Connections on which something moved lately.
     active: Vec<PeerId>,
     /// Whether there may be some that wait for the application.

@@ -53,6 +53,7 @@ impl Broken {
         match self {
             Broken::Silent { .. } | Broken::Work { status: 12 | 13 } => DeathCause::Silent,
             Broken::Handshake(Failure::Distrust(why)) => DeathCause::Distrusted(*why),
+            Broken::Refused | Broken::Handshake(Failure::Busy) => DeathCause::Busy,
             Broken::NoSecret => DeathCause::Distrusted(Distrust::InitiatorHasNone),
             _ => DeathCause::Closed,
         }

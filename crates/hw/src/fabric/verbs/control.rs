@@ -7,7 +7,7 @@
 use super::broken::Broken;
 use super::wire::{CONTROL_BYTES, Control, MAGIC};
 use crate::fabric::FabricError;
-use crate::handshake::{self, Failure, Handshake, MESSAGE_BYTES, Progress, Purpose};
+use crate::handshake::{Failure, Handshake, MESSAGE_BYTES, Progress, Purpose};
 use crate::secret::Secret;
 use rackpool_core::error::Distrust;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -54,15 +54,6 @@ impl ControlLine {
     fn new(socket: OwnedFd, proof: Option<Handshake>) -> Self {
         let output = Vec::with_capacity(WAITING_MAX * CONTROL_BYTES);
         Self { socket, proof, input: [0; CONTROL_BYTES], filled: 0, output, held: Vec::new() }
-    }
-
-    /// Says on a new socket that all connections are taken.
-    pub(super) fn say_busy(socket: OwnedFd, has_secret: bool) {
-        let (proof, frame) = (handshake::busy(), Control::Busy.to_bytes());
-        let mut line = Self::new(socket, None);
-        line.output.extend_from_slice(if has_secret { &proof[..] } else { &frame[..] });
-        // A new socket has room for this; if not, its end says enough.
-        let _ = line.flush();
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {

@@ -14,8 +14,10 @@ use super::keys::Keys;
 use super::lane::{Arrived, Lane, Outcome, TARGET_DEPTH};
 use super::queue::{Address, Completion, Completions, Status};
 use super::wire::{Control, Head, WireError};
+use crate::addresses::Place;
 use crate::fabric::FabricStats;
 use crate::fabric::doors::Doors;
+use crate::fabric::peers::Guest;
 use crate::fabric::shm::ShmPeer;
 use crate::fabric::tcp::Mail;
 use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr, WorkStatus};
@@ -45,6 +47,7 @@ struct Recovery {
 pub(super) struct Served {
     peer: PeerId,
     pub(super) control: ControlLine,
+    place: Place,
     /// Since when it is there.
     pub(super) since: Nanos,
     /// After the hello; the queue pair goes before its domain.
@@ -60,11 +63,23 @@ pub(super) struct Served {
     pub(super) has_mail: bool,
 }
 
+/// What is one-sided passes by: nobody here sees whether it asks for nothing.
+impl Guest for Served {
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn waits(&self) -> Option<Nanos> {
+        (!self.is_greeted).then_some(self.since)
+    }
+}
+
 impl Served {
-    pub(super) fn new(peer: PeerId, control: ControlLine, now: Nanos) -> Self {
+    pub(super) fn new(peer: PeerId, control: ControlLine, place: Place, now: Nanos) -> Self {
         Self {
             peer,
             control,
+            place,
             since: now,
             lane: None,
             is_ready: false,

@@ -18,18 +18,20 @@ use super::keys::Keys;
 use super::lane::{TARGET_DEPTH, fit, peer_of};
 use super::queue::{Completion, Completions};
 use super::serve::{Served, Service};
+use super::wire::Control;
+use crate::addresses::turn_away;
 use crate::fabric::doors::Doors;
-use crate::fabric::peers::PeerTable;
+use crate::fabric::peers::{PeerTable, Places};
 use crate::fabric::shm::ShmPeer;
 use crate::fabric::tcp::{Mail, TargetCounters, TargetSendError};
 use crate::fabric::tcp::{heartbeat_ns, new_socket, require_trust, tune};
 use crate::fabric::{FabricError, FabricStats, Log, log_to_stderr, monotonic_ns};
-use crate::handshake::Failure;
+use crate::handshake::{self, Failure};
 use crate::names;
 use crate::secret::Secret;
 use crate::window::Window;
 use crate::{log, tell, warn};
-use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, UNPROVEN_CONNECTIONS_MAX};
+use rackpool_core::constants::{LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX};
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::seam::{FabricEvent, Mem, Nanos, PeerId, RemoteAddr};
 use rustix::event::{Timespec, epoll};
@@ -77,6 +79,8 @@ pub struct TargetOptions {
     /// Connections at once; others are refused. Fewer if one completion queue of the device does
     /// not bear so many.
     pub connections_max: u32,
+    /// Of one address at most; `None` for the usual share of them.
+    pub address_max: Option<u32>,
     /// How long a failed queue pair may take to come back, milliseconds.
     pub lease_ms: u64,
     /// How long the thread looks without pause after something moved, nanoseconds …
@@ -109,6 +113,7 @@ impl TargetOptions {
             table,
             cells,
             connections_max: 256,
+            address_max: None,
             lease_ms: LEASE_MS_DEFAULT,
             spin_ns: 20_000,
             yield_ns: 200_000,
@@ -158,6 +163,7 @@ impl Target {
         }
         let server = Server {
             peers: PeerTable::new(connections),
+            places: Places::new(connections, options.address_max),
             keys,
             completions,
             device,
@@ -248,6 +254,7 @@ fn listen(addr: SocketAddr) -> Result<(OwnedFd, SocketAddr), FabricError> {
 struct Server {
     keys: Keys,
     peers: PeerTable<Served>,
+    places: Places,
     completions: Completions,
     device: Device,
     memory: ShmPeer,
@@ -452,27 +459,20 @@ impl Server {
         }
     }
 
-    /// Where a secret is asked for, who has not proved it yet gives way to who comes later, when
-    /// there are too many of them or no connection is left.
-    fn make_room(&mut self) {
-        let waits = |served: &Served| (!served.is_greeted()).then_some(served.since);
-        let oldest = self.peers.crowding_out(waits, UNPROVEN_CONNECTIONS_MAX);
-        if let Some(peer) = oldest.filter(|_| self.secret.is_some()) {
+    fn admit(&mut self, socket: OwnedFd, now: Nanos) -> Result<(), FabricError> {
+        // One that has gone already has no address.
+        let Some(ip) = names::peer_addr(&socket).map(|addr| addr.ip()) else { return Ok(()) };
+        tune(socket.as_fd())?;
+        if let Some(peer) = self.places.gives_way(&self.peers, ip, now) {
             self.end(peer, &Broken::Crowded);
         }
-    }
-
-    fn admit(&mut self, socket: OwnedFd, now: Nanos) -> Result<(), FabricError> {
-        tune(socket.as_fd())?;
-        let limit = self.peers.limit();
-        self.make_room();
-        if self.peers.is_full() {
-            ControlLine::say_busy(socket, self.secret.is_some());
-            return Err(FabricError::PeersFull { limit });
-        }
+        let place = self.places.take(&self.peers, ip).inspect_err(|_| {
+            let (proof, frame) = (handshake::busy(), Control::Busy.to_bytes());
+            turn_away(&socket, if self.secret.is_some() { &proof[..] } else { &frame[..] });
+        })?;
         let control = ControlLine::accept(socket, self.secret.as_ref())?;
-        let make = |peer| Ok::<_, FabricError>(Served::new(peer, control, now));
-        let peer = self.peers.insert_with(make).ok_or(FabricError::PeersFull { limit })??;
+        let make = |peer| Ok::<_, FabricError>(Served::new(peer, control, place, now));
+        let peer = self.peers.insert_with(make).expect("there was a place")?;
         let served = self.peers.get_mut(peer).expect("just inserted");
         let data = epoll::EventData::new_u64(peer.0.into());
         let added = epoll::add(&self.epoll, served.control.fd(), data, epoll::EventFlags::IN);

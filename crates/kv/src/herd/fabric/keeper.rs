@@ -292,6 +292,8 @@ impl FabricKeeper {
         let Frames { layout, pages, table, cells } = memory.clone();
         let target = Target::start(TargetOptions {
             connections_max: door.clients + FABRIC_GUESTS_MAX,
+            // All clients of a run may be of one host.
+            address_max: Some(door.clients + FABRIC_GUESTS_MAX),
             secret: door.secret.clone(),
             waker: Arc::new(move || waker.notify()),
             log: Arc::new(|_, _| ()),

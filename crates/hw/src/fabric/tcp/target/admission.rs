@@ -4,23 +4,20 @@
 use super::super::broken::Broken;
 use super::super::frame::{Hello, HelloStatus};
 use super::super::serve::Served;
-use super::super::{recv, send, tune};
+use super::super::tune;
 use super::{BACKLOG, LISTENER, Server};
+use crate::addresses::turn_away;
 use crate::fabric::{FabricError, monotonic_ns};
 use crate::handshake::{self, Handshake, Purpose};
-use crate::line::Line;
+use crate::names::peer_addr;
 use crate::neighbours;
 use crate::tell;
-use rackpool_core::constants::UNPROVEN_CONNECTIONS_MAX;
 use rackpool_core::seam::Nanos;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use zerocopy::IntoBytes;
-
-/// How long a connection has to have been there without asking for anything before it gives way.
-const IDLE_NS_MIN: Nanos = 1_000_000_000;
 
 impl Server {
     pub(super) fn accept(&mut self, now: Nanos) {
@@ -47,25 +44,22 @@ impl Server {
     }
 
     fn admit(&mut self, socket: OwnedFd, now: Nanos) -> Result<(), FabricError> {
+        // One that has gone already has no address.
+        let Some(ip) = peer_addr(&socket).map(|addr| addr.ip()) else { return Ok(()) };
         tune(socket.as_fd())?;
         neighbours::admit(&socket, self.usual.as_deref());
-        let limit = self.peers.limit();
-        self.make_room(now);
-        if self.peers.is_full() {
-            // A new socket has room for this; if not, its end says enough.
+        if let Some(peer) = self.places.gives_way(&self.peers, ip, now) {
+            self.end(peer, Broken::Crowded);
+        }
+        let place = self.places.take(&self.peers, ip).inspect_err(|_| {
             let hello = Hello::of_target(HelloStatus::Busy, 0, 0);
             let busy = handshake::busy();
-            let said = if self.secret.is_some() { &busy[..] } else { hello.as_bytes() };
-            let mut line = Line::new(socket);
-            let _ = send(&mut line, said, &mut self.stats);
-            let _ = rustix::net::shutdown(&line, rustix::net::Shutdown::Write);
-            let _ = recv(&mut line, &mut self.scrap, &mut self.stats);
-            return Err(FabricError::PeersFull { limit });
-        }
+            turn_away(&socket, if self.secret.is_some() { &busy } else { hello.as_bytes() });
+        })?;
         let proof = Handshake::accept(self.secret.as_ref(), Purpose::Fabric)
             .map_err(FabricError::io("random numbers"))?;
-        let inserted = self.peers.insert(Served::new(socket, proof, now));
-        let peer = inserted.map_err(|_| FabricError::PeersFull { limit })?;
+        let inserted = self.peers.insert(Served::new(socket, proof, place, now));
+        let peer = inserted.unwrap_or_else(|_| unreachable!("there was a place"));
         let served = self.peers.get_mut(peer).expect("just inserted");
         served.peer = peer;
         let data = epoll::EventData::new_u64(peer.0.into());
@@ -81,22 +75,6 @@ impl Server {
         // So that its hello is waited for only so long.
         self.tick_at = if self.tick_at == 0 { now + self.heartbeat_ns } else { self.tick_at };
         Ok(())
-    }
-
-    /// A connection that has not proved the secret yet, or has not said hello, gives way to a later
-    /// one when there are too many of them or no connection is left; in the latter case also one
-    /// that has asked for nothing since its hello.
-    fn make_room(&mut self, now: Nanos) {
-        let waits = |served: &Served| (!served.is_greeted()).then_some(served.since);
-        let idles = |served: &Served| {
-            let is_idle = !served.has_asked && now.saturating_sub(served.since) > IDLE_NS_MIN;
-            is_idle.then_some(served.since)
-        };
-        let crowding = self.peers.crowding_out(waits, UNPROVEN_CONNECTIONS_MAX);
-        let crowding = crowding.or_else(|| self.peers.crowding_out(idles, usize::MAX));
-        if let Some(peer) = crowding {
-            self.end(peer, Broken::Crowded);
-        }
     }
 
     fn stop_listening(&mut self) {
