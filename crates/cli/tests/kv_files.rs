@@ -234,6 +234,52 @@ fn a_limit_of_the_length_of_files_is_an_error() {
     let mut command = after("ulimit -f 100", &warm(&shared.0, &[]));
     let output = command.stderr(Stdio::piped()).output().unwrap();
     refused(&output, &[&shared.0, "too large"]);
+    assert!(!std::path::Path::new(&shared.0).exists(), "an empty file is left");
+    // One that was there before stays.
+    std::fs::write(&shared.0, "").unwrap();
+    mode_of(&shared.0, 0o600);
+    let output = after("ulimit -f 100", &warm(&shared.0, &[])).output().unwrap();
+    assert_eq!((output.status.code(), std::fs::metadata(&shared.0).unwrap().len()), (Some(1), 0));
+}
+
+#[test]
+fn a_file_system_that_becomes_full_ends_the_cache_with_a_message_and_no_signal() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (dir, log) = (Dir::new(), Dir::new());
+    // There is room when it is looked for; another program is there first to take it.
+    let words = ["kv", "--memory", "512m", "--memcached", "0", "--threads", "1", "--warm"];
+    let disk = dir.file("");
+    let script = format!("mount -t tmpfs -o size=600m tmpfs {disk} && exec \"$0\" \"$@\"");
+    let mut unshared = Command::new("unshare");
+    unshared.args(["-m", "sh", "-c", &script]).arg(rackpool().get_program()).args(words);
+    unshared.arg(dir.file("warm")).stdin(Stdio::null());
+    let errors = std::fs::File::create(log.file("log")).unwrap();
+    let mut server = Server::by(unshared.stderr(errors));
+    let filler = format!("/proc/{}/root{}", server.child.id(), dir.file("filler"));
+    let filler = std::fs::File::create(filler).unwrap();
+    let mut taken = 0;
+    while rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), taken, 1 << 20)
+        .is_ok()
+    {
+        taken += 1 << 20;
+    }
+    if taken < 100 << 20 {
+        println!("not seen: the memory was taken before this had its turn");
+        return;
+    }
+    let start = Instant::now();
+    let status = loop {
+        match server.child.try_wait().unwrap() {
+            Some(status) => break status,
+            None => assert!(start.elapsed() < WITHIN, "it goes on"),
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    let told = std::fs::read_to_string(log.file("log")).unwrap();
+    assert_eq!(status.code(), Some(1), "{told}");
+    assert!(told.contains("error full taking the memory of the file"), "{told}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Error, Item, Options, Policy};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use xxhash_rust::xxh3::xxh3_64;
@@ -166,6 +167,67 @@ fn a_cache_comes_back_with_everything_and_only_with_the_same_options() {
     let there = there.count() as u64;
     assert!(there == cache.len() && there > KEYS * 9 / 10, "{there} of {KEYS}");
     drop(cache);
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn what_was_flushed_does_not_come_back_also_if_the_process_ended_at_once() {
+    let path = path("flushed");
+    let (cache, _) = Cache::open(options(), &path).unwrap();
+    let set = |cache: &Cache, key: u64, version: u64| {
+        cache.set(&key.to_le_bytes(), &value(key, version), 7, 0, 1).unwrap();
+    };
+    (0..KEYS).for_each(|key| set(&cache, key, 1));
+    cache.flush_all();
+    (0..KEYS).step_by(5).for_each(|key| set(&cache, key, 2));
+    // Nothing of what was flushed was looked at.
+    drop(cache);
+    for _ in 0..2 {
+        let (cache, recovered) = Cache::open(options(), &path).unwrap();
+        assert_eq!((recovered.items, recovered.lost), (KEYS / 5, 0), "{recovered:?}");
+        assert_eq!(recovered.damaged, 0);
+        for key in 0..KEYS {
+            let found = cache.get(&key.to_le_bytes(), 1, check);
+            assert_eq!(found, (key % 5 == 0).then_some((key, 2)));
+        }
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn units_of_a_new_file_come_into_use_only_with_their_memory() {
+    let path = path("taken");
+    let taken = || std::fs::metadata(&path).unwrap().blocks() * 512;
+    let options = Options { takes_file_later: true, ..options() };
+    let (cache, _) = Cache::open(options.clone(), &path).unwrap();
+    let whole = std::fs::metadata(&path).unwrap().len();
+    assert!(taken() < whole / 8, "{} of {whole} bytes at once", taken());
+    let free = cache.stats().free_units;
+    // As nobody else takes any, changes do.
+    for key in 0..KEYS {
+        cache.set(&key.to_le_bytes(), &[7; 30_000], 0, 0, 1).unwrap();
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.items, stats.evictions), (KEYS, 0));
+    assert!(free - stats.free_units > KEYS * 30_000 / 70_000);
+    assert!(taken() > stats.live_bytes && taken() < whole, "{} of {whole} bytes", taken());
+    drop(cache);
+    // One that is not whole is made so at once, and found.
+    let (cache, recovered) = Cache::open(options.clone(), &path).unwrap();
+    assert_eq!((recovered.items, taken() >= whole), (KEYS, true));
+    drop(cache);
+    std::fs::remove_file(&path).unwrap();
+    let (cache, _) = Cache::open(options, &path).unwrap();
+    let mut asked = 0;
+    cache
+        .populate(|| {
+            asked += 1;
+            asked < 5
+        })
+        .unwrap();
+    assert!(taken() < whole);
+    cache.populate(|| true).unwrap();
+    assert!(taken() >= whole);
     std::fs::remove_file(&path).unwrap();
 }
 

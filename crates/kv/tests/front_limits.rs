@@ -3,13 +3,17 @@
 
 mod peers;
 
-use peers::{WITHIN, ask, connect, ours, read_until, try_read_until};
-use rackpool_kv::front::core::Settings;
+use peers::{WITHIN, ask, connect, ours, ours_of, read_until, try_read_until};
+use rackpool_kv::cache::{Cache, Options};
+use rackpool_kv::front::core::{Core, Door, Settings, Shared};
 use rackpool_kv::front::counters::Count;
+use rackpool_kv::front::redis::Client;
 use rackpool_kv::front::server::Server;
+use rackpool_kv::front::session::Session;
 use rustix::net::{AddressFamily, SocketType, bind, connect as connect_to, socket};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 fn memcached(server: &Server) -> TcpStream {
@@ -122,16 +126,94 @@ fn no_pattern_keeps_a_thread_for_long() {
 fn a_pipeline_of_costly_commands_leaves_others_their_turn() {
     const COMMANDS: usize = 8000;
     let server = ours(Settings::default());
-    // What a flush costs goes by the memory.
-    let done = || server.shared().count(Count::CmdFlush);
+    for key in 0..2000_u32 {
+        server.shared().cache.set(&key.to_le_bytes(), b"value", 0, 0, 1).unwrap();
+    }
+    let scan = b"SCAN 0 MATCH none* COUNT 1000\r\n";
     let mut greedy = resp(&server);
-    greedy.write_all(&b"FLUSHALL\r\n".repeat(COMMANDS)).unwrap();
+    let answer = ask(&mut greedy, &[&scan[..], b"PING\r\n"].concat(), b"+PONG\r\n");
+    let answer = &answer[..answer.len() - 7];
+    let before = server.shared().count(Count::RespCommands);
+    let done = || server.shared().count(Count::RespCommands) - before;
+    greedy.write_all(&scan.repeat(COMMANDS)).unwrap();
     wait_until("it has begun", || done() > 0);
     assert_eq!(ask(&mut resp(&server), b"PING\r\n", b"\r\n"), b"+PONG\r\n");
     let by_then = done();
     assert!(by_then < COMMANDS as u64, "all {by_then} commands were before");
     let said = ask(&mut greedy, b"PING\r\n", b"+PONG\r\n");
-    assert_eq!(said, [&b"+OK\r\n".repeat(COMMANDS)[..], b"+PONG\r\n"].concat());
+    assert!(said == [&answer.repeat(COMMANDS)[..], b"+PONG\r\n"].concat());
+}
+
+#[test]
+fn a_flush_of_a_large_cache_is_answered_at_once_and_leaves_others_their_turn() {
+    const COUNT: u32 = 1_000_000;
+    let server = ours_of(256 << 20, Settings::default());
+    let cache = &server.shared().cache;
+    let (mut m, mut r) = (memcached(&server), resp(&server));
+    for (flush, answer) in [("FLUSHALL\r\n", "+OK\r\n"), ("flush_all\r\n", "OK\r\n")] {
+        for key in 0..COUNT {
+            cache.set(format!("key{key}").as_bytes(), &[b'v'; 100], 0, 0, 1).unwrap();
+        }
+        let unused = cache.stats().free_units;
+        let client = if flush.starts_with('F') { &mut r } else { &mut m };
+        assert_eq!(ask(client, flush.as_bytes(), b"\r\n"), answer.as_bytes());
+        // Nothing is there for anybody, and what comes now stays.
+        assert_eq!(ask(&mut r, b"DBSIZE\r\n", b"\r\n"), b":0\r\n");
+        for key in (0..COUNT).step_by((COUNT / 500) as usize) {
+            let asked = format!("get key{key}\r\n");
+            assert_eq!(ask(&mut m, asked.as_bytes(), b"END\r\n"), b"END\r\n");
+        }
+        assert_eq!(ask(&mut m, b"set key0 0 0 1\r\nw\r\n", b"\r\n"), b"STORED\r\n");
+        wait_until("its memory is back", || cache.stats().free_units > unused + 1500);
+        assert_eq!(ask(&mut r, b"GET key0\r\nDBSIZE\r\n", b":1\r\n"), b"$1\r\nw\r\n:1\r\n");
+    }
+    // All in some microseconds: the log has what took longer than 10 ms.
+    let log = String::from_utf8(ask(&mut r, b"SLOWLOG GET\r\nPING\r\n", b"+PONG\r\n")).unwrap();
+    assert!(!log.to_lowercase().contains("flush"), "{log}");
+}
+
+#[test]
+fn room_for_a_long_value_is_made_in_turns() {
+    let text = b"set k 0 0 25000000\r\n".to_vec();
+    let mut binary = vec![0x80, 1, 0, 1, 8, 0, 0, 0, 1, 0x7d, 0x78, 0x49];
+    binary.extend_from_slice(&[0; 20]);
+    binary.extend_from_slice(b"b");
+    let words = b"*3\r\n$3\r\nSET\r\n$1\r\nr\r\n$25000000\r\n".to_vec();
+    for (door, head) in [(Door::Memcached, text), (Door::Memcached, binary), (Door::Resp, words)] {
+        let options = Options { memory: 128 << 20, max_value: 30 << 20, ..Options::default() };
+        let cache = Cache::new(options).unwrap();
+        for key in 0..750_000_u32 {
+            cache.set(&key.to_le_bytes(), &[b'v'; 150], 0, 0, 1).unwrap();
+        }
+        let settings = Settings { value_bytes_max: 30 << 20, ..Settings::default() };
+        let mut core = Core::new(Arc::new(Shared::new(cache, settings, (0, 1))), 0, 1);
+        let mut session = Session::new(door, Client { known: true, ..Client::default() });
+        let mut turns = 0;
+        loop {
+            core.laps.begin_turn();
+            turns += 1;
+            let used = session.feed(&mut core, &head);
+            assert!(turns < 5000 && core.out.is_empty());
+            if used == head.len() {
+                break;
+            }
+            assert_eq!((used, session.need()), (0, 0));
+        }
+        assert!(turns > 5, "{turns} turns for the {} bytes of a head", head.len());
+        for _ in 0..250 {
+            core.laps.begin_turn();
+            assert_eq!(session.feed(&mut core, &vec![b'v'; 100_000]), 100_000);
+        }
+        let end: &[u8] = if head[0] == 0x80 { b"" } else { b"\r\n" };
+        session.feed(&mut core, end);
+        let said = std::mem::take(&mut core.out).bytes;
+        let is_stored = match head[0] {
+            0x80 => said[6..8] == [0, 0],
+            b'*' => said == b"+OK\r\n",
+            _ => said == b"STORED\r\n",
+        };
+        assert!(is_stored, "{}", said.escape_ascii());
+    }
 }
 
 #[test]

@@ -224,6 +224,54 @@ fn a_handshake_that_does_not_end_gives_its_place_back() {
 }
 
 #[test]
+fn greetings_that_are_half_sent_take_no_more_than_all_may() {
+    // Two descriptors each.
+    rackpool_hw::process::raise_descriptor_limit();
+    let (count, most) = (1000, 4 << 20);
+    let rig = Rig::start_with("many", Settings { held_bytes_max: most, ..Settings::default() });
+    let shared = rig.server.shared();
+    let mut known = rig.client(rig.server.addrs().1);
+    known.write_all(b"PING\r\n").unwrap();
+    read_to(&mut known, b"+PONG\r\n");
+    // The head of a long record, or of several, and some of what it announces; or nothing.
+    let half =
+        |bytes: usize| [&[22, 3, 1, 0x3f, 0, 1, 0, 0x3e, 0xfc][..], &vec![0; bytes]].concat();
+    let said = [half(10_000), half(300), Vec::new()];
+    let mut greeters = Vec::new();
+    for index in 0..count {
+        let mut greeter = connect(rig.server.addrs().0.unwrap());
+        // It may be ended in the midst of this.
+        let _ = greeter.write_all(&said[index % said.len()]);
+        greeters.push(greeter);
+    }
+    // Relaxed: a number.
+    let held = || shared.held_bytes.load(std::sync::atomic::Ordering::Relaxed);
+    let start = std::time::Instant::now();
+    while held() > most || shared.count(Count::Accepted) < count as u64 + 1 {
+        assert!(start.elapsed() < WITHIN, "{} bytes are held", held());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // What is still on its way has come then.
+    std::thread::sleep(Duration::from_millis(200));
+    // Each of those that are left is counted with all that it takes.
+    let left = shared.connections();
+    assert!(held() >= left * (12 << 10) && left <= most / (12 << 10), "{left} with {}", held());
+    assert_eq!(shared.count(Count::HeldTooMuch), count as u64 + 1 - left);
+    // Who has spoken stays, and others come in.
+    known.write_all(b"PING\r\n").unwrap();
+    read_to(&mut known, b"+PONG\r\n");
+    let mut next = rig.client(rig.server.addrs().0);
+    next.write_all(b"mn\r\n").unwrap();
+    read_to(&mut next, b"MN\r\n");
+    drop((known, next, greeters));
+    let start = std::time::Instant::now();
+    while held() > 0 {
+        assert!(start.elapsed() < WITHIN, "{} bytes are held of none", held());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
 fn redis_cli_speaks_tls_to_it() {
     if !is_there("redis-cli") {
         return;

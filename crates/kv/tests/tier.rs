@@ -189,6 +189,13 @@ fn what_is_removed_expires_or_is_cleared_gives_its_memory_back() {
     assert_eq!(cache.stats().tier_items, 19);
     let left: u64 = (10..30).filter(|i| *i != 20).map(|i| 2000 + i).sum();
     assert_eq!(store.bytes(), left);
+    // What a flush leaves there comes back where room is needed, or when it is tidied up.
+    cache.flush_all();
+    assert_eq!((store.bytes(), cache.stats().tier_items), (left, 0));
+    assert!(cache.get(keys[15].as_bytes(), 1_000_000, |_| ()).is_none());
+    cache.set(keys[0].as_bytes(), &value(3000, 3), 0, 0, 1).unwrap();
+    cache.expire(1_000_000);
+    assert_eq!((store.bytes(), cache.stats().tier_bytes), (3000, 3000));
     cache.clear(1_000_000);
     assert_eq!((store.bytes(), cache.stats().tier_bytes), (0, 0));
     cache.set(b"again", &value(5000, 4), 0, 0, 1).unwrap();

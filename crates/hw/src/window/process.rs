@@ -20,39 +20,17 @@ use std::ptr::NonNull;
 
 /// Size and alignment of the huge pages that are asked for.
 const HUGE_BYTES: usize = 2 << 20;
-/// Bytes of a file whose memory is taken at once.
-const TAKEN_BYTES: u64 = 4 << 20;
 /// Bytes of a line.
 pub(super) const LINE_BYTES: usize = 64;
 
-/// Bytes that a file still has to get of so many.
-fn missing_bytes(file: BorrowedFd<'_>, bytes: u64) -> io::Result<u64> {
-    // In units of 512 bytes, whatever the file system's are.
-    Ok(bytes.saturating_sub((rustix::fs::fstat(file)?.st_blocks as u64).saturating_mul(512)))
-}
-
-/// Takes the memory of a file of so many bytes, in pieces, so that no store to its window finds
-/// none later; what it holds stays. Ends early when `goes_on` says so. Blocks while the system
-/// zeroes memory, some 100 us a MiB; others may use the window meanwhile.
+/// Takes the memory of a part of a file, so that no store to a window there finds none later; what
+/// it holds stays. Blocks while the system zeroes memory, some 100 us a MiB; others may use the
+/// window meanwhile.
 ///
 /// # Errors
 /// What the system says: above all, that there is not so much memory.
-pub fn take_file(
-    file: BorrowedFd<'_>,
-    bytes: u64,
-    mut goes_on: impl FnMut() -> bool,
-) -> io::Result<()> {
-    // Asking again for what is there takes as long.
-    if missing_bytes(file, bytes)? == 0 {
-        return Ok(());
-    }
-    let mut at = 0;
-    while at < bytes && goes_on() {
-        let piece = TAKEN_BYTES.min(bytes - at);
-        rustix::fs::fallocate(file, FallocateFlags::empty(), at, piece)?;
-        at += piece;
-    }
-    Ok(())
+pub fn take_file(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<()> {
+    rustix::fs::fallocate(file, FallocateFlags::empty(), offset, bytes).map_err(io::Error::from)
 }
 
 impl Window {

@@ -29,6 +29,8 @@ const LOAD_PERCENT: u64 = 74;
 pub(crate) const TAIL_AT: u64 = 8 * SLOTS as u64;
 /// Bits of a shape's state that are the level.
 const LEVEL_BITS: u32 = 8;
+/// In a shape's state, the highest of these: entries are stale.
+const SWEEPING: u64 = 1 << (LEVEL_BITS - 1);
 
 /// A bucket's eight words.
 type Bucket = [u64; SLOTS + 1];
@@ -45,7 +47,7 @@ pub(crate) enum Room {
 #[derive(Debug)]
 pub(crate) struct Shape {
     base: u64,
-    /// {split | level}
+    /// {split | whether it is swept | level}
     state: AtomicU64,
     /// Units of the primary buckets in order.
     directory: Box<[AtomicU32]>,
@@ -60,11 +62,18 @@ impl Shape {
     pub fn bucket_at(&self, hash: u64) -> u64 {
         // Acquire: pairs with the Release in index.rs::publish; units that it names are there.
         let state = self.state.load(Ordering::Acquire);
-        let level = state as u32 & ((1 << LEVEL_BITS) - 1);
-        let bucket = bucket_of(hash, self.base, level, state >> LEVEL_BITS);
+        let level = state & (SWEEPING - 1);
+        let bucket = bucket_of(hash, self.base, level as u32, state >> LEVEL_BITS);
         let unit = &self.directory[(bucket >> UNIT_BUCKETS_SHIFT) as usize];
         // Relaxed: stored before the state that names it.
         place_in(unit.load(Ordering::Relaxed), bucket)
+    }
+
+    /// Whether there are entries of items that are gone, which only the lock tells apart.
+    #[inline(always)]
+    pub fn is_sweeping(&self) -> bool {
+        // Relaxed: who begins before a flush is over may find what was there before.
+        self.state.load(Ordering::Relaxed) & SWEEPING != 0
     }
 }
 
@@ -114,7 +123,12 @@ pub(crate) struct Index {
     free: u32,
     /// Whether there may be overflow buckets and growth.
     is_lossless: bool,
+    /// Entries.
     items: u64,
+    /// Those of them whose items were flushed.
+    stale: u64,
+    /// The first bucket that may have such entries; none after it was swept.
+    swept: Option<u64>,
 }
 
 /// Reads a bucket at `at`.
@@ -212,11 +226,14 @@ impl Index {
             free: 0,
             is_lossless,
             items: 0,
+            stale: 0,
+            swept: None,
         }
     }
 
+    /// Entries, those of flushed items excepted.
     pub fn items(&self) -> u64 {
-        self.items
+        self.items - self.stale
     }
 
     /// Units in use.
@@ -247,7 +264,8 @@ impl Index {
 
     /// Tells readers without the lock how far the index has grown.
     fn publish(&self) {
-        let state = (self.split << LEVEL_BITS) | u64::from(self.level);
+        let sweeping = if self.is_sweeping() { SWEEPING } else { 0 };
+        let state = (self.split << LEVEL_BITS) | sweeping | u64::from(self.level);
         // Release: pairs with the Acquire in index.rs::bucket_at of the shape.
         self.shape.state.store(state, Ordering::Release);
     }
@@ -433,6 +451,22 @@ impl Index {
         let (from, to) = (self.place(self.split), self.place(self.buckets()));
         let bit = 1 << self.level;
         version::open(&self.units, from + TAIL_AT);
+        let words = self.take_chain(from);
+        self.split += 1;
+        if self.split == self.base << self.level {
+            self.level += 1;
+            self.split = 0;
+        }
+        for word in words {
+            let start = if Slot(word).tag() & bit == 0 { from } else { to };
+            self.append(start, word);
+        }
+        self.publish();
+        version::close(&self.units, from + TAIL_AT);
+    }
+
+    /// Empties the chain that begins at `from`, whose version is open; what was in it.
+    fn take_chain(&mut self, from: u64) -> Vec<u64> {
         let mut words = Vec::new();
         let mut at = Some(from);
         while let Some(bucket_at) = at {
@@ -447,17 +481,7 @@ impl Index {
             }
         }
         self.set_link(from, 0);
-        self.split += 1;
-        if self.split == self.base << self.level {
-            self.level += 1;
-            self.split = 0;
-        }
-        for word in words {
-            let start = if Slot(word).tag() & bit == 0 { from } else { to };
-            self.append(start, word);
-        }
-        self.publish();
-        version::close(&self.units, from + TAIL_AT);
+        words
     }
 
     fn append(&mut self, start: u64, word: u64) {
@@ -476,26 +500,48 @@ impl Index {
         }
     }
 
-    /// Empties it. It keeps the size that it has grown to; overflow buckets are all free again.
-    pub fn clear(&mut self) {
-        for unit in &self.directory {
-            for bucket in 0..u64::from(UNIT_BUCKETS) {
-                self.clear_bucket(place_in(*unit, bucket));
-            }
-        }
-        self.free = 0;
-        self.items = 0;
-        for unit in std::mem::take(&mut self.overflow) {
-            self.add_overflow(unit);
-        }
+    /// The items of all entries are flushed: they are to be swept out.
+    pub fn flush(&mut self) {
+        self.stale = self.items;
+        self.swept = (self.stale > 0).then_some(0);
+        self.publish();
     }
 
-    /// Empties a primary bucket, whose version goes on.
-    fn clear_bucket(&self, at: u64) {
-        version::change(&self.units, at + TAIL_AT, || {
-            (0..SLOTS as u64).for_each(|index| self.units.store(at + 8 * index, 0));
-            self.set_link(at, 0);
-        });
+    /// Whether there are entries of flushed items.
+    #[inline(always)]
+    pub fn is_sweeping(&self) -> bool {
+        self.swept.is_some()
+    }
+
+    /// The entry that is taken out next is that of a flushed item.
+    pub fn forget_stale(&mut self) {
+        self.stale -= 1;
+    }
+
+    /// Takes entries of flushed items out of so many buckets. What splits meanwhile goes from a
+    /// bucket to one with a higher number: none is missed in the order of their numbers.
+    pub fn sweep(&mut self, buckets: u64, is_stale: impl Fn(Slot) -> bool) {
+        let Some(start) = self.swept else { return };
+        let end = self.buckets().min(start + buckets);
+        for bucket in start..end {
+            let from = self.place(bucket);
+            if read(&self.units, from)[0] == 0 {
+                // A chain has no holes before its last bucket.
+                continue;
+            }
+            version::open(&self.units, from + TAIL_AT);
+            for word in self.take_chain(from) {
+                if is_stale(Slot(word)) {
+                    (self.items, self.stale) = (self.items - 1, self.stale - 1);
+                } else {
+                    self.append(from, word);
+                }
+            }
+            version::close(&self.units, from + TAIL_AT);
+        }
+        assert!(end < self.buckets() || self.stale == 0, "every entry lies in a bucket");
+        self.swept = (self.stale > 0).then_some(end);
+        self.publish();
     }
 
     /// Visits all entries of the buckets that the cursor stands for; the next cursor, 0 at the

@@ -387,7 +387,7 @@ impl Partition {
     }
 
     /// Kills an item and its further pieces in the log; their room counts as dead.
-    fn kill_here(&mut self, pos: Pos) {
+    pub(crate) fn kill_here(&mut self, pos: Pos) {
         let mut next = Some((pos, self.header(pos)));
         while let Some((pos, header)) = next {
             self.bury(pos, header);

@@ -391,6 +391,10 @@ impl<'a> Locked<'a> {
             None => asked.find_items(units, None, keys.len(), reach),
         }
         asked.mark_used(units, keys.len(), partition.freq_max);
+        if index.is_sweeping() {
+            // Each is looked up from the start: what was found may be gone.
+            asked.words = [0; BATCH];
+        }
         Locked { partition, rest: 0 }
     }
 

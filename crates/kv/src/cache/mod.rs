@@ -12,7 +12,8 @@
 //! - `layout.rs`: the words; `index.rs`: buckets; `segments.rs`: units and queues; `log.rs`: items
 //!   in segments; `evict.rs`, `policy.rs`: who goes; `partition.rs`: all of that under one lock;
 //!   `item.rs`, `entry.rs`: what callers hold; `many.rs`: batches; `view.rs`: reads without the
-//!   lock; `tier.rs`: values that lie elsewhere; `near.rs`: copies of these.
+//!   lock; `recover.rs`: a file that outlives the process; `taking.rs`: its memory; `tier.rs`:
+//!   values that lie elsewhere; `near.rs`: copies of these.
 //!
 //! ```
 //! use rackpool_kv::cache::{Cache, Options};
@@ -43,6 +44,7 @@ mod policy;
 mod recover;
 mod segments;
 mod stats;
+mod taking;
 mod tier;
 mod timeline;
 mod view;
@@ -64,13 +66,12 @@ use layout::{TAG_BITS, UNIT_BUCKETS, UNITS_MAX};
 use partition::{Partition, UNITS_MIN};
 use rackpool_core::seam::Mem;
 use rackpool_hw::numa::Placement;
-use rackpool_hw::window::{Bare, Window, take_file};
-use recover::OpenedFile;
+use rackpool_hw::window::{Bare, Window};
 use std::cell::Cell;
 use std::fs::File;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use taking::Taking;
 use tier::Shelf;
 use view::{Answer, Tallies, View};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -113,6 +114,8 @@ const POPULATED_BYTES: u64 = 4 << 20;
 /// Shortest value that may lie in another tier, bytes: shorter ones are answered by the fast path,
 /// which waits for nothing.
 const TIER_VALUE_BYTES_MIN: u64 = 1024;
+/// Buckets that a scan looks into for each item that it is to visit.
+const SCANNED_PER_ITEM: usize = 10;
 /// The latest expiry.
 const EXPIRES_MAX: Millis = (1 << 47) - 1;
 
@@ -153,8 +156,8 @@ pub struct Options {
     pub shared_reads: bool,
     /// From which memory nodes all of it comes; `None` = as the system likes.
     pub placement: Option<Placement>,
-    /// Whether the memory of a file without a placement is taken by [`Cache::populate`], which is
-    /// to be called then, and not before the cache is there.
+    /// Whether the memory of a new file without a placement is taken as it is needed, or by
+    /// [`Cache::populate`], and not before the cache is there.
     pub takes_file_later: bool,
 }
 
@@ -226,11 +229,14 @@ fn check(option: &'static str, value: u64, min: u64, max: u64) -> Result<()> {
 struct Part {
     locked: Mutex<Partition>,
     view: View,
+    /// Of a file whose memory is taken later.
+    taking: Option<Arc<Taking>>,
 }
 
 impl Part {
     fn new(partition: Partition) -> Part {
-        Part { view: View::of(&partition), locked: Mutex::new(partition) }
+        let taking = partition.segments.taking.clone();
+        Part { view: View::of(&partition), taking, locked: Mutex::new(partition) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Partition> {
@@ -278,7 +284,7 @@ pub struct Cache {
     /// Values from this length on lie in another tier.
     far_bytes_min: u64,
     /// The file's first bytes, and the file, which holds the lock that keeps other processes away.
-    file: Option<Arc<(Window, File)>>,
+    file: Option<Arc<(Window, Arc<File>)>>,
 }
 
 /// How many partitions a cache has that so many threads use: a multiple of the threads, up to 64 of
@@ -316,7 +322,7 @@ impl Cache {
         let each = Partition::window_bytes(units);
         let partition = |index: u32| {
             let part = window.slice(u64::from(index) * each, each);
-            Part::new(Partition::new(&part, units, &options, false))
+            Part::new(Partition::new(&part, units, &options, false, None))
         };
         let partitions = (0..options.partitions).map(partition).collect();
         let (options, tallies) = (Arc::new(options), Arc::default());
@@ -349,14 +355,14 @@ impl Cache {
     ) -> Result<(Cache, Recovered)> {
         let (mut options, units) = options.checked()?;
         let each = Partition::window_bytes(units);
-        let OpenedFile { file, window, is_new, damaged } =
-            recover::open_file(path, &mut options, units)?;
-        let mut recovered = Recovered { damaged, ..Recovered::default() };
+        let opened = recover::open_file(path, &mut options, units)?;
+        let mut recovered = Recovered { damaged: opened.damaged, ..Recovered::default() };
         let mut partitions = Vec::with_capacity(options.partitions as usize);
         for index in 0..u64::from(options.partitions) {
-            let part = window.slice(recover::SUPERBLOCK_BYTES + index * each, each);
-            let partition = if is_new {
-                Partition::new(&part, units, &options, true)
+            let at = recover::SUPERBLOCK_BYTES + index * each;
+            let part = opened.window.slice(at, each);
+            let partition = if opened.is_new {
+                Partition::new(&part, units, &options, true, opened.taking(at, units))
             } else {
                 let partitions = u64::from(options.partitions);
                 let shelf = shelving.map(|shelving| Shelf::new(shelving, partitions));
@@ -369,7 +375,10 @@ impl Cache {
             options: Arc::new(options),
             tallies: Arc::default(),
             far_bytes_min: u64::MAX,
-            file: Some(Arc::new((window.slice(0, recover::SUPERBLOCK_BYTES), file))),
+            file: Some(Arc::new((
+                opened.window.slice(0, recover::SUPERBLOCK_BYTES),
+                Arc::clone(&opened.file),
+            ))),
         };
         match shelving {
             Some(shelving) => Ok((cache.with_tier(shelving)?, recovered)),
@@ -450,10 +459,21 @@ impl Cache {
     /// where the system has no more to give: the rest is taken at its first use.
     ///
     /// # Errors
-    /// The file system of a file has no more to give: a change would end this process by a signal.
+    /// The file system of a file has no more to give: the cache has what was taken by then.
     pub fn populate(&self, mut goes_on: impl FnMut() -> bool) -> std::io::Result<()> {
-        if let Some(file) = &self.file {
-            return take_file(file.1.as_fd(), file.1.metadata()?.len(), goes_on);
+        if self.file.is_some() {
+            loop {
+                let mut has_more = false;
+                for taking in self.partitions.iter().filter_map(|part| part.taking.as_ref()) {
+                    if !goes_on() {
+                        return Ok(());
+                    }
+                    has_more |= taking.take_next()?;
+                }
+                if !has_more {
+                    return Ok(());
+                }
+            }
         }
         let windows: Vec<&Window> = self.partitions.iter().map(|part| part.view.units()).collect();
         let longest = windows.iter().map(|window| window.bytes()).max().unwrap_or(0);
@@ -612,29 +632,63 @@ impl Cache {
         entry::reserve(&mut partition, key, hash, (len, flags, expires, 0), now)
     }
 
+    /// Makes a step, of a segment or a few, towards room for a value of `len` bytes, so that
+    /// [`Cache::reserve`] has to make less of it at once; whether there is room, or no more can be
+    /// made. Others may use it meanwhile.
+    pub fn approach_room(&self, key: &[u8], len: u64, now: Millis) -> bool {
+        self.lock(self.partition_of(key)).approach_room(len, now)
+    }
+
     /// Removes a key; whether it was there.
     pub fn remove(&self, key: &[u8], now: Millis) -> bool {
         self.entry(key, now).is_ok_and(|mut entry| entry.remove())
     }
 
-    /// Removes everything that was stored before, partition by partition.
+    /// Everything that was stored before is gone when this returns, for all at once, however much
+    /// it is; also for a later process. What it took comes back by [`Cache::tidy`], which is to be
+    /// called then, or where room is needed; until then look-ups take the lock.
+    pub fn flush_all(&self) {
+        // Nobody sees a part of it: who meets a partition that is flushed waits for its lock.
+        let mut all: Vec<_> = self.partitions.iter().map(Part::lock).collect();
+        all.iter_mut().for_each(|partition| partition.flush());
+    }
+
+    /// As [`Cache::flush_all`], and does what is left to do.
     pub fn clear(&self, now: Millis) {
-        for index in 0..self.partitions.len() {
-            let mut partition = self.lock(index);
-            partition.collect(now);
-            partition.clear();
-        }
+        self.flush_all();
+        self.expire(now);
     }
 
-    /// Gives back the memory of all segments in which everything has expired. Puts do that for
-    /// sealed segments anyway; to be called from time to time where there are none.
+    /// Gives back the memory of all that was flushed, and of all segments in which everything has
+    /// expired. Puts do that step by step; to be called from time to time where there are none.
     pub fn expire(&self, now: Millis) {
-        (0..self.partitions.len()).for_each(|index| self.lock(index).expire(now));
+        self.tidy((0, 1), now, || true);
     }
 
-    /// Visits some `count` items from `cursor` on (0 = start); the next cursor, 0 at the end. Every
-    /// item that is there throughout is seen at least once, others perhaps, none of them expired.
-    /// `f` must not call the cache.
+    /// As [`Cache::expire`], for one of so many shares of the partitions, in steps of some 100 us,
+    /// each under a partition's lock, as long as `goes_on` says so; whether some may be left.
+    pub fn tidy(
+        &self,
+        (share, shares): (usize, usize),
+        now: Millis,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> bool {
+        for index in (share..self.partitions.len()).step_by(shares) {
+            loop {
+                if !goes_on() {
+                    return true;
+                }
+                if !self.lock(index).tidy(now) {
+                    break;
+                }
+            }
+        }
+        false
+    }
+
+    /// Visits some `count` items from `cursor` on (0 = start), fewer where most of the index is
+    /// empty; the next cursor, 0 at the end. Every item that is there throughout is seen at least
+    /// once, others perhaps, none of them expired. `f` must not call the cache.
     pub fn scan(
         &self,
         cursor: u64,
@@ -646,7 +700,7 @@ impl Cache {
         const INDEX_BITS: u32 = 32 + TAG_BITS;
         let mut index = (cursor >> INDEX_BITS) as usize;
         let mut inner = cursor & ((1 << INDEX_BITS) - 1);
-        let mut seen = 0;
+        let (mut seen, mut left) = (0, count.saturating_mul(SCANNED_PER_ITEM));
         while index < self.partitions.len() {
             let partition = self.lock(index);
             loop {
@@ -654,14 +708,15 @@ impl Cache {
                     seen += 1;
                     f(item);
                 });
-                if inner == 0 || seen >= count {
+                left = left.saturating_sub(1);
+                if inner == 0 || seen >= count || left == 0 {
                     break;
                 }
             }
             if inner == 0 {
                 index += 1;
             }
-            if seen >= count && (inner != 0 || index < self.partitions.len()) {
+            if (seen >= count || left == 0) && (inner != 0 || index < self.partitions.len()) {
                 return ((index as u64) << INDEX_BITS) | inner;
             }
         }

@@ -15,6 +15,7 @@ use super::log::{Draft, Placed, body_check, hash_of};
 use super::policy::{Policy, PolicyState};
 use super::segments::{Kind, Segment, Segments, Stream, TABLE_ENTRY_BYTES};
 use super::stats::Stats;
+use super::taking::Taking;
 use super::tier::{FarValue, REFERENCE_BYTES, Shelf};
 use super::timeline::Wall;
 use super::{EXPIRES_MAX, Millis, Mode, Options, WALL_TIME};
@@ -26,6 +27,12 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Fewest units of a partition.
 pub(crate) const UNITS_MIN: u64 = 8;
+/// What one step of [`Partition::tidy`] does, some 20 us each: buckets that are swept …
+const SWEPT_BUCKETS: u64 = 512;
+/// … or flushed segments that are given back …
+const RELEASED_SEGMENTS: usize = 64;
+/// … or values of a tier.
+const RELEASED_VALUES: usize = 16;
 
 /// An index entry and where it lies.
 pub(crate) type Found = (u64, Slot);
@@ -118,10 +125,16 @@ impl Partition {
     }
 
     /// An empty partition on a window of [`Partition::window_bytes`].
-    pub fn new(window: &Window, units: u64, options: &Options, is_checked: bool) -> Partition {
+    pub fn new(
+        window: &Window,
+        units: u64,
+        options: &Options,
+        is_checked: bool,
+        taking: Option<Arc<Taking>>,
+    ) -> Partition {
         let (table, units_window) = Partition::parts(window, units);
         table.zero(0, table.bytes());
-        let segments = Segments::new(table, units_window.clone());
+        let segments = Segments::new(table, units_window.clone(), taking);
         Partition::with(segments, units_window, options, is_checked)
     }
 
@@ -231,7 +244,7 @@ impl Partition {
             && self.units.equals(pos.byte() + u64::from(header.key_at()), key)
     }
 
-    /// Whether the item has expired.
+    /// Whether the item has expired, or is flushed.
     #[inline]
     pub fn is_expired(&self, pos: Pos, now: Millis) -> bool {
         self.has_expired(pos, self.header(pos), now)
@@ -239,6 +252,9 @@ impl Partition {
 
     #[inline(always)]
     fn has_expired(&self, pos: Pos, header: Header, now: Millis) -> bool {
+        if self.index.is_sweeping() && self.segments.is_flushed(pos.unit()) {
+            return true;
+        }
         if !header.has(Header::META) {
             return false;
         }
@@ -270,7 +286,7 @@ impl Partition {
 
     #[cold]
     fn expire_found(&mut self, hash: u64, found: Found) {
-        self.stats.expired += 1;
+        self.stats.expired += u64::from(!self.segments.is_flushed(found.1.pos().unit()));
         self.remove(hash, found);
     }
 
@@ -351,7 +367,18 @@ impl Partition {
     /// Takes an entry out and kills its item.
     pub fn remove(&mut self, hash: u64, (at, slot): Found) {
         self.index.remove(hash, at);
-        self.kill(slot.pos());
+        self.kill_entry(slot);
+    }
+
+    /// Kills the item of an entry that was taken out. The value that a flushed one had in the tier
+    /// is on no shelf any more.
+    fn kill_entry(&mut self, slot: Slot) {
+        if self.segments.is_flushed(slot.pos().unit()) {
+            self.index.forget_stale();
+            self.kill_here(slot.pos());
+        } else {
+            self.kill(slot.pos());
+        }
     }
 
     /// Puts an item in place of the one that was found, or as a new one; its entry is found then.
@@ -418,7 +445,9 @@ impl Partition {
         let found = self.prepare_entry(draft, found, now);
         // What was written into a segment that leaves is killed or will be.
         let is_gone = |segment: &Segment, seq| segment.seq != seq || segment.kind == Kind::Leaving;
-        if placed.pieces().any(|piece| is_gone(self.segments.get(piece.unit), piece.seq)) {
+        let is_gone =
+            |unit, seq| is_gone(self.segments.get(unit), seq) || self.segments.is_flushed(unit);
+        if placed.pieces().any(|piece| is_gone(piece.unit, piece.seq)) {
             return Err(Error::Evicted { bytes: draft.value_bytes });
         }
         let room = self.entry_room(draft, found)?;
@@ -548,7 +577,7 @@ impl Partition {
         let (_, _, (at, slot)) = victim.expect("a full bucket has entries");
         self.stats.index_evictions += 1;
         self.index.forget(hash, at);
-        self.kill(slot.pos());
+        self.kill_entry(slot);
         at
     }
 
@@ -579,29 +608,53 @@ impl Partition {
         true
     }
 
-    /// Evicts until so many units are free, beside the reserve.
+    /// Makes so many units free, beside the reserve.
     fn make_room(&mut self, units: usize, bytes: u64, now: Millis) -> Result<()> {
         let needed = if self.is_recovering { units } else { units + self.reserve_units };
         // Every round frees a unit or moves what may stay; twice around is enough for any policy.
         let rounds_max = 4 * self.segments.count() + 64;
         for _ in 0..rounds_max {
-            if self.segments.free_count() >= needed || self.segments.reclaim() >= needed {
+            if self.has_free(needed) {
                 return Ok(());
             }
-            if self.is_recovering || !self.evict(now) {
+            if !self.free_some(now) {
                 break;
             }
         }
-        if self.segments.reclaim() >= needed { Ok(()) } else { Err(self.out_of_memory(bytes)) }
+        if self.has_free(needed) { Ok(()) } else { Err(self.out_of_memory(bytes)) }
+    }
+
+    fn has_free(&mut self, units: usize) -> bool {
+        self.segments.free_count() >= units || self.segments.reclaim() >= units
+    }
+
+    /// Frees a unit or more, or comes nearer to it. `false` if nothing can be done.
+    fn free_some(&mut self, now: Millis) -> bool {
+        self.segments.take_more()
+            || self.drop_flushed()
+            || self.expire_one(now)
+            || (!self.is_recovering && self.evict(now))
+    }
+
+    /// Makes a step towards room for a value of so many bytes; whether there is room now, or none
+    /// can be made.
+    pub fn approach_room(&mut self, bytes: u64, now: Millis) -> bool {
+        if bytes > self.max_value || self.is_for_tier(bytes) {
+            return true;
+        }
+        // That of its key and of its ends, too.
+        let units = bytes.div_ceil(UNIT_BYTES.into()) as usize + 2;
+        self.has_free(units + self.reserve_units) || !self.free_some(now)
     }
 
     fn out_of_memory(&self, bytes: u64) -> Error {
         Error::OutOfMemory { bytes, units: self.segments.count() as u64 }
     }
 
-    /// Gives back what has expired or was abandoned.
+    /// Gives back what was abandoned, and a segment of what has expired: beside a change, which
+    /// makes no more than that.
     pub fn collect(&mut self, now: Millis) {
-        while let Some(unit) = self.segments.expired([now, self.wall.at(now)]) {
+        if let Some(unit) = self.segments.expired([now, self.wall.at(now)]) {
             self.expire_segment(unit);
         }
         for (head, seq) in self.abandoned.take() {
@@ -609,26 +662,65 @@ impl Partition {
         }
     }
 
-    /// As [`Partition::collect`], also for segments that are still written to.
-    pub fn expire(&mut self, now: Millis) {
-        self.collect(now);
-        while let Some(unit) = self.segments.expired_active([now, self.wall.at(now)]) {
-            self.expire_segment(unit);
-        }
+    /// Gives back a segment of what has expired, also one that is still written to; whether there
+    /// was one.
+    pub fn expire_one(&mut self, now: Millis) -> bool {
+        let nows = [now, self.wall.at(now)];
+        let over = self.segments.expired(nows).or_else(|| self.segments.expired_active(nows));
+        over.map(|unit| self.expire_segment(unit)).is_some()
     }
 
     fn expire_segment(&mut self, unit: u32) {
         let segment = self.segments.get(unit);
         let until = &mut self.expired_until[segment.clock()];
         *until = (*until).max(segment.expires_max);
+        let is_flushed = self.segments.is_flushed(unit);
         let items = self.drop_segment(unit);
-        self.stats.expired += items;
+        self.stats.expired += if is_flushed { 0 } else { items };
+    }
+
+    /// Gives the first flushed segment back; whether there was one.
+    pub fn drop_flushed(&mut self) -> bool {
+        let Some(unit) = self.segments.first_flushed() else { return false };
+        if self.index.is_sweeping() {
+            self.drop_segment(unit);
+        } else {
+            self.segments.release(unit);
+        }
+        true
+    }
+
+    /// Everything that is there is gone from now on. [`Partition::tidy`] does the work.
+    pub fn flush(&mut self) {
+        self.disturbances += 1;
+        self.round = Round::default();
+        self.segments.flush();
+        self.index.flush();
+        if let Some(shelf) = &mut self.shelf {
+            shelf.flush();
+        }
+    }
+
+    /// Makes a step of what is left to do for what was flushed or has expired; whether there was
+    /// any.
+    pub fn tidy(&mut self, now: Millis) -> bool {
+        if self.index.is_sweeping() {
+            self.disturbances += 1;
+            let segments = &self.segments;
+            self.index.sweep(SWEPT_BUCKETS, |slot| segments.is_flushed(slot.pos().unit()));
+            return true;
+        }
+        (0..RELEASED_SEGMENTS).take_while(|_| self.drop_flushed()).count() > 0
+            || self.shelf.as_mut().is_some_and(|shelf| shelf.drop_flushed(RELEASED_VALUES))
+            || self.expire_one(now)
     }
 
     /// Drops everything in a segment and gives it back; how many items there were.
     pub fn drop_segment(&mut self, unit: u32) -> u64 {
         self.disturbances += 1;
-        self.segments.leave(unit);
+        if self.segments.get(unit).kind != Kind::Leaving {
+            self.segments.leave(unit);
+        }
         let mut items = 0;
         self.walk(unit, |partition, pos, header| {
             if header.has(Header::PIECE) {
@@ -638,8 +730,10 @@ impl Partition {
                 return partition.kill(pos);
             }
             let hash = partition.hash_at(pos, header);
-            let found = partition.index.find(hash, |slot| slot.pos() == pos);
-            let found = found.expect("a live item has an entry");
+            let Some(found) = partition.index.find(hash, |slot| slot.pos() == pos) else {
+                assert!(partition.segments.is_flushed(unit), "a live item has an entry");
+                return;
+            };
             partition.remove(hash, found);
             items += 1;
         });
@@ -715,7 +809,7 @@ impl Partition {
             live_bytes: self.segments.live_bytes(),
             metadata_bytes: self.metadata_bytes(),
             units: self.segments.count() as u64,
-            free_units: self.segments.free_count() as u64,
+            free_units: self.segments.unused_count() as u64,
             index_units: self.index.unit_count(),
             tier_items: self.shelf.as_ref().map_or(0, Shelf::count),
             tier_bytes: self.shelf.as_ref().map_or(0, Shelf::used_bytes),
@@ -752,17 +846,5 @@ impl Partition {
             Room::Full(bucket) => self.index.lengthen(bucket),
         };
         at.map(|at| self.index.insert_at(at, slot)).is_some()
-    }
-
-    /// Empties it.
-    pub fn clear(&mut self) {
-        self.disturbances += 1;
-        self.round = Round::default();
-        self.segments.clear();
-        self.index.clear();
-        self.policy_state.clear();
-        if let Some(shelf) = &mut self.shelf {
-            shelf.clear();
-        }
     }
 }

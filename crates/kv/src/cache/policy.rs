@@ -23,8 +23,9 @@ const COUNTERS_PER_UNIT: u64 = 768;
 const SKETCH_ROWS: u32 = 4;
 /// Counters of a block, a cache line: all of a key's are in one.
 const BLOCK_COUNTERS: usize = 64;
-/// The sketch forgets half of everything after so many counts for each counter: 10 for each item.
-const COUNTS_PER_COUNTER: u64 = 2;
+/// After so many counts the sketch forgets half of a block, one block after the other: of each when
+/// there were some five for each item.
+const COUNTS_PER_HALVING: u64 = BLOCK_COUNTERS as u64;
 
 /// Which items stay when room is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,11 +132,6 @@ impl PolicyState {
         let found = self.ghosts[place].iter_mut().find(|it| **it == Self::fingerprint(hash));
         found.map(|ghost| *ghost = 0).is_some()
     }
-
-    pub fn clear(&mut self) {
-        self.ghosts.fill([0; GHOST_WAYS]);
-        self.sketch.clear();
-    }
 }
 
 /// About how often each key was used lately. Those who read without a lock count as well; a use
@@ -143,7 +139,7 @@ impl PolicyState {
 #[derive(Debug)]
 pub(crate) struct Sketch {
     blocks: Box<[Block]>,
-    /// Uses since the last halving, and half of those before.
+    /// Uses that were counted.
     counts: AtomicU64,
 }
 
@@ -178,31 +174,29 @@ impl Sketch {
             // Relaxed: as above.
             word.store(old + (u64::from(step) << shift), Ordering::Relaxed);
         }
-        // Relaxed: as above, until the halving.
-        let counts = self.counts.load(Ordering::Relaxed) + u64::from(times);
-        let limit = (self.blocks.len() * BLOCK_COUNTERS) as u64 * COUNTS_PER_COUNTER;
-        if counts < limit {
-            // Relaxed: as above.
-            return self.counts.store(counts, Ordering::Relaxed);
-        }
-        // Relaxed: as above. One alone of those who come at once finds the limit reached.
-        if self.counts.swap(counts / 2, Ordering::Relaxed) + u64::from(times) >= limit {
-            self.halve();
+        // Relaxed: as above.
+        let before = self.counts.load(Ordering::Relaxed);
+        let counts = before + u64::from(times);
+        // Relaxed: as above.
+        self.counts.store(counts, Ordering::Relaxed);
+        if counts / COUNTS_PER_HALVING != before / COUNTS_PER_HALVING {
+            self.halve(counts / COUNTS_PER_HALVING);
         }
     }
 
+    /// Halves the block whose turn it is, but for the first time around: there is little yet.
     #[cold]
-    fn halve(&self) {
-        for word in self.words() {
+    fn halve(&self, turn: u64) {
+        let blocks = self.blocks.len() as u64;
+        if turn < blocks {
+            return;
+        }
+        for word in &self.blocks[(turn % blocks) as usize].0 {
             // Relaxed: see `Sketch::count`.
             let halved = word.load(Ordering::Relaxed) >> 1 & 0x7f7f_7f7f_7f7f_7f7f;
             // Relaxed: as above.
             word.store(halved, Ordering::Relaxed);
         }
-    }
-
-    fn words(&self) -> impl Iterator<Item = &AtomicU64> {
-        self.blocks.iter().flat_map(|block| &block.0)
     }
 
     /// About how often a key was used lately: never too few, but for what was halved or lost.
@@ -214,13 +208,6 @@ impl Sketch {
             (word.load(Ordering::Relaxed) >> shift) as u8
         });
         counters.min().expect("there are rows")
-    }
-
-    fn clear(&self) {
-        // Relaxed: see `Sketch::count`.
-        self.words().for_each(|word| word.store(0, Ordering::Relaxed));
-        // Relaxed: as above.
-        self.counts.store(0, Ordering::Relaxed);
     }
 }
 

@@ -11,19 +11,20 @@
 
 use super::Options;
 use super::error::{Error, Result};
-use super::layout::{Header, Pos, UNIT_BYTES, mix};
+use super::layout::{Header, Pos, UNIT_BYTES, UNIT_SHIFT, mix};
 use super::log::{ACCESS_UNKNOWN, body_check};
 use super::partition::Partition;
 use super::policy::Policy;
 use super::segments::{Adopted, Segments, TABLE_ENTRY_BYTES};
+use super::taking::{PIECE_UNITS, Taking};
 use super::tier::Shelf;
 use rackpool_core::seam::Mem;
 use rackpool_hw::files;
-use rackpool_hw::window::Window;
+use rackpool_hw::window::{Window, take_file};
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
@@ -76,8 +77,10 @@ fn superblock(options: &Options, units: u64) -> [u64; SUPERBLOCK_WORDS] {
 
 /// The file, locked and mapped.
 pub(super) struct OpenedFile {
-    pub file: File,
+    pub file: Arc<File>,
     pub window: Window,
+    /// First units of each partition that have their memory, if the rest is taken later.
+    pub taken: Option<u32>,
     /// Whether nothing is in it yet.
     pub is_new: bool,
     /// Copies of the superblock that were damaged.
@@ -107,14 +110,30 @@ fn superblock_check(words: &[u64; SUPERBLOCK_WORDS]) -> u64 {
 
 /// Opens the file and checks that it is of these options. The seed becomes that of the file.
 pub(super) fn open_file(path: &Path, options: &mut Options, units: u64) -> Result<OpenedFile> {
-    let failed = |what: &str| {
-        let what = format!("{what} {}", path.display());
-        move |source| Error::Io { what, source }
-    };
-    let corrupt = |reason: String| Error::Corrupt { path: path.display().to_string(), reason };
+    let failed = failed_at(path);
+    let is_ours = !path.exists();
     let file = files::open_private_linked(path, OFlags::RDWR | OFlags::CREATE);
     let file = File::from(file.map_err(failed("opening"))?);
     files::lock(&file).map_err(failed("locking"))?;
+    let opened = open_locked(path, file, options, units);
+    if opened.is_err() && is_ours {
+        // Nothing is in it; left behind it would only be in the way.
+        let _ = std::fs::remove_file(path);
+    }
+    opened
+}
+
+/// What makes errors of what was tried with a file and what the system said.
+fn failed_at(path: &Path) -> impl Fn(&str) -> Box<dyn FnOnce(std::io::Error) -> Error> {
+    move |what| {
+        let what = format!("{what} {}", path.display());
+        Box::new(move |source| Error::Io { what, source })
+    }
+}
+
+fn open_locked(path: &Path, file: File, options: &mut Options, units: u64) -> Result<OpenedFile> {
+    let failed = failed_at(path);
+    let corrupt = |reason: String| Error::Corrupt { path: path.display().to_string(), reason };
     let found_bytes = file.metadata().map_err(failed("looking at"))?.len();
     if let Some(found) = other_format(&file, found_bytes).map_err(failed("reading"))? {
         let (path, known) = (path.display().to_string(), MAGIC & !MAGIC_MASK);
@@ -125,13 +144,26 @@ pub(super) fn open_file(path: &Path, options: &mut Options, units: u64) -> Resul
     if found_bytes != 0 && found_bytes != bytes {
         return Err(corrupt(format!("{found_bytes} bytes, not the {bytes} of these options")));
     }
+    let is_whole = found_bytes != 0 && has_all_memory(&file).map_err(failed("looking at"))?;
+    let is_later = options.takes_file_later && found_bytes == 0 && options.placement.is_none();
+    let first = options.index_units(units).max(PIECE_UNITS.into()).min(units);
     let window = match &options.placement {
         Some(placement) => placement.file(file.as_fd(), bytes)?,
-        None if options.takes_file_later => {
+        None if is_whole || is_later => {
             Window::of_file_later(file.as_fd(), bytes).map_err(failed("mapping"))?
         }
         None => Window::of_file(file.as_fd(), bytes).map_err(failed("mapping"))?,
     };
+    if is_later {
+        // Each table and the first units behind it.
+        let each = Partition::window_bytes(units);
+        let taken = each - ((units - first) << UNIT_SHIFT);
+        let starts = (0..partitions).map(|index| (SUPERBLOCK_BYTES + index * each, taken));
+        for (at, bytes) in std::iter::once((0, SUPERBLOCK_BYTES)).chain(starts) {
+            take_file(file.as_fd(), at, bytes).map_err(failed("taking memory of"))?;
+        }
+    }
+    let (file, taken) = (Arc::new(file), is_later.then_some(first as u32));
     let words = superblock(options, units);
     let copies = COPIES_AT.map(|at| read_superblock(&window, at));
     if let Some(found) = copies.into_iter().flatten().next() {
@@ -144,7 +176,7 @@ pub(super) fn open_file(path: &Path, options: &mut Options, units: u64) -> Resul
         options.seed = found[SEED];
         let damaged = copies.iter().filter(|copy| copy.is_none()).count() as u64;
         write_superblock(&window, &found);
-        return Ok(OpenedFile { file, window, is_new: false, damaged });
+        return Ok(OpenedFile { file, window, taken: None, is_new: false, damaged });
     }
     if COPIES_AT.iter().any(|at| window.load(*at) != 0) {
         let what = "it begins with other bytes, or both copies of its first words are damaged";
@@ -156,7 +188,22 @@ pub(super) fn open_file(path: &Path, options: &mut Options, units: u64) -> Resul
         window.zero(table, units * TABLE_ENTRY_BYTES);
     }
     write_superblock(&window, &words);
-    Ok(OpenedFile { file, window, is_new: true, damaged: 0 })
+    Ok(OpenedFile { file, window, taken, is_new: true, damaged: 0 })
+}
+
+/// Whether a file has the memory for all of its length: asking for it again takes as long.
+fn has_all_memory(file: &File) -> std::io::Result<bool> {
+    let found = file.metadata()?;
+    Ok(found.blocks() * 512 >= found.len())
+}
+
+impl OpenedFile {
+    /// How a partition of so many units, whose window begins at `at`, gets their memory.
+    pub fn taking(&self, at: u64, units: u64) -> Option<Arc<Taking>> {
+        let at = at + Partition::window_bytes(units) - (units << UNIT_SHIFT);
+        let file = Arc::clone(&self.file);
+        self.taken.map(|taken| Arc::new(Taking::new(file, at, units as u32, taken)))
+    }
 }
 
 /// The format of a file of another version.

@@ -20,9 +20,17 @@
 //! The first word is stored before the third when a segment is opened, and taken back after it: a
 //! segment is there if one of the two says so, and a damaged word costs nothing. Unit 0 is no
 //! segment; second and third word of its entry are the sequence number that comes next, so that a
-//! later process gives none twice, and no cas.
+//! later process gives none twice, and no cas; first and fourth word are the number that came next
+//! when all was last flushed.
+//!
+//! A flush marks nothing but this number: segments with a lower one are *flushed*. They stand in a
+//! queue of their own until each is given back, and count no more as memory in use.
+//!
+//! Units of a file come into use as the file gets their memory (`taking.rs`): until then they are
+//! neither free nor anything else.
 
 use super::layout::{Header, UNIT_BYTES, UNIT_SHIFT, mix};
+use super::taking::Taking;
 use super::{Millis, WALL_TIME};
 use rackpool_core::seam::Mem;
 use rackpool_hw::window::Window;
@@ -34,6 +42,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const TABLE_ENTRY_BYTES: u64 = 32;
 /// Queues: policies with two use the first for what is new.
 const QUEUES: usize = 2;
+/// The queue behind them, of flushed segments.
+const FLUSHED: usize = QUEUES;
 /// Streams in which items are appended, each to a segment of its own.
 const STREAMS: usize = 3;
 /// Classes of like remaining life: 0 never ends, each further one ends within four times the time;
@@ -46,6 +56,8 @@ const CLASS_UNITS_MIN: usize = 128;
 const CLASS_MS_MIN: u64 = 16_000;
 /// Where the next sequence number lies in the table, twice.
 const NEXT_SEQ_AT: [u64; 2] = [8, 16];
+/// Where the next one at the time of the last flush lies, twice.
+const FLUSHED_SEQ_AT: [u64; 2] = [0, 24];
 /// Bits of a word of the table that are not its check.
 const GUARDED_BITS: u32 = 50;
 /// Above all sequence numbers: a cas has 13 bits more.
@@ -259,12 +271,18 @@ pub(crate) struct Segments {
     units: Window,
     /// Whether pages of it may be lent.
     pub may_lend: bool,
+    /// How the units from `untaken` on get their memory.
+    pub taking: Option<Arc<Taking>>,
+    /// The first unit that was never free, for want of its memory.
+    untaken: u32,
     pub pins: Arc<Pins>,
-    queues: [Queue; QUEUES],
+    queues: [Queue; QUEUES + 1],
     active: [[u32; CLASSES]; STREAMS],
     /// The segment that SIEVE judges next; `NONE` = the oldest.
     hand: u32,
     next_seq: u64,
+    /// Segments with a lower number are flushed.
+    flushed_before: u64,
     /// Sealed segments whose items all expire, by their clock and the time of the last.
     expiring: [BTreeSet<(Millis, u32)>; 2],
     live_bytes: u64,
@@ -276,24 +294,28 @@ impl Segments {
     /// share of the set of expiring segments.
     pub const PRIVATE_BYTES: u64 = size_of::<Segment>() as u64 + 8 + 4 + 24;
 
-    /// All units free.
-    pub fn new(table: Window, units: Window) -> Segments {
+    /// All units free, those that `taking` is still to take excepted.
+    pub fn new(table: Window, units: Window, taking: Option<Arc<Taking>>) -> Segments {
         let count = table.bytes() / TABLE_ENTRY_BYTES;
+        let untaken = taking.as_ref().map_or(count as u32, |taking| taking.taken());
         // Nothing is there yet, if the memory is of the kind that can be lent.
         let may_lend = units.renew(0, u64::from(UNIT_BYTES)).is_ok();
         let empty = Queue { first: NONE, last: NONE, count: 0 };
         Segments {
             table,
             of: vec![UNUSED; count as usize],
-            free: (0..count as u32).rev().collect(),
+            free: (0..untaken).rev().collect(),
             pinned: Vec::new(),
             units,
             may_lend,
+            taking,
+            untaken,
             pins: Arc::new(Pins((0..count).map(|_| AtomicU64::new(0)).collect())),
-            queues: [empty; QUEUES],
+            queues: [empty; QUEUES + 1],
             active: [[NONE; CLASSES]; STREAMS],
             hand: NONE,
             next_seq: 1,
+            flushed_before: 0,
             expiring: Default::default(),
             live_bytes: 0,
             payload_bytes: 0,
@@ -304,34 +326,45 @@ impl Segments {
     /// without live items until they are [`Segments::settle`]d; units that are none are free. And
     /// how many words of the table were damaged.
     pub fn adopt(table: Window, units: Window) -> (Segments, Vec<Adopted>, u64) {
-        let mut segments = Segments::new(table, units);
-        let (mut found, mut damaged) = (Vec::new(), 0);
+        let mut segments = Segments::new(table, units, None);
+        let (flushed, mut damaged) = segments.read_twice(FLUSHED_SEQ_AT);
+        // The lower one: if a damaged word passes for a right one, nothing is lost by it.
+        segments.flushed_before = flushed.into_iter().flatten().min().unwrap_or(0);
+        let mut found = Vec::new();
         for unit in 1..segments.of.len() as u32 {
             let at = u64::from(unit) * TABLE_ENTRY_BYTES;
             let (segment, used, damaged_words) = segments.read_entry(at);
             damaged += damaged_words;
             match segment {
-                Some(segment) => {
+                Some(segment) if segment.seq >= segments.flushed_before => {
                     found.push((segment.seq, Adopted { unit, used }));
                     segments.of[unit as usize] = segment;
                 }
-                None => segments.erase_entry(unit),
+                Some(_) | None => segments.erase_entry(unit),
             }
         }
         segments.free.retain(|unit| segments.of[*unit as usize].seq == 0);
         found.sort_unstable_by_key(|(seq, _)| *seq);
         let behind = found.last().map_or(1, |(seq, _)| seq + 1);
-        let words = NEXT_SEQ_AT.map(|at| (at, segments.table.load(at)));
-        let is_wrong = |(at, word): &&(u64, u64)| *word != 0 && guarded(*at, *word).is_none();
-        damaged += words.iter().filter(is_wrong).count() as u64;
-        let noted = words.iter().filter_map(|(at, word)| guarded(*at, *word)).max();
-        let next = noted.unwrap_or(behind + SEQ_LEAP);
-        segments.next_seq = next.max(behind);
-        segments.note_seq();
+        let (noted, damaged_words) = segments.read_twice(NEXT_SEQ_AT);
+        damaged += damaged_words;
+        let next = noted.into_iter().flatten().max().unwrap_or(behind + SEQ_LEAP);
+        segments.next_seq = next.max(behind).max(segments.flushed_before);
+        segments.note(NEXT_SEQ_AT, segments.next_seq);
+        segments.note(FLUSHED_SEQ_AT, segments.flushed_before);
         for (_, adopted) in &found {
             segments.link(adopted.unit, NONE);
         }
         (segments, found.into_iter().map(|(_, adopted)| adopted).collect(), damaged)
+    }
+
+    /// The number that lies in two words of the first entry, where it is right, and how many are
+    /// damaged.
+    fn read_twice(&self, at: [u64; 2]) -> ([Option<u64>; 2], u64) {
+        let words = at.map(|at| (at, self.table.load(at)));
+        let is_wrong = |(at, word): &&(u64, u64)| *word != 0 && guarded(*at, *word).is_none();
+        let damaged = words.iter().filter(is_wrong).count() as u64;
+        (words.map(|(at, word)| guarded(at, word)), damaged)
     }
 
     /// The segment by its entry in the table, how far it was written if that is known, and how many
@@ -427,12 +460,13 @@ impl Segments {
 
     fn take_seq(&mut self) -> u64 {
         self.next_seq += 1;
-        self.note_seq();
+        self.note(NEXT_SEQ_AT, self.next_seq);
         self.next_seq - 1
     }
 
-    fn note_seq(&self) {
-        NEXT_SEQ_AT.iter().for_each(|at| self.table.store(*at, guard(*at, self.next_seq)));
+    /// Keeps a number for a later process.
+    fn note(&self, at: [u64; 2], value: u64) {
+        at.iter().for_each(|at| self.table.store(*at, guard(*at, value)));
     }
 
     /// A unit, if there is one of this number.
@@ -455,6 +489,25 @@ impl Segments {
 
     pub fn free_count(&self) -> usize {
         self.free.len()
+    }
+
+    /// Units that can come into use without anything else going: those whose memory is still to
+    /// be taken, too.
+    pub fn unused_count(&self) -> usize {
+        self.free.len() + self.of.len() - self.untaken as usize
+    }
+
+    /// Units of a file whose memory was taken meanwhile are free from now on; if there are none,
+    /// some is taken. Whether there are more free ones now.
+    pub fn take_more(&mut self) -> bool {
+        let Some(taking) = &self.taking else { return false };
+        if taking.taken() == self.untaken && !taking.take_next().unwrap_or(false) {
+            return false;
+        }
+        let taken = taking.taken();
+        self.free.extend((self.untaken..taken).rev());
+        self.untaken = taken;
+        true
     }
 
     /// Free units; those whose last pin was dropped are free again.
@@ -565,8 +618,10 @@ impl Segments {
         assert!(bytes <= segment.live && payload <= segment.payload, "what dies has lived");
         segment.live -= bytes;
         segment.payload -= payload;
-        self.live_bytes -= u64::from(bytes);
-        self.payload_bytes -= u64::from(payload);
+        if segment.seq >= self.flushed_before {
+            self.live_bytes -= u64::from(bytes);
+            self.payload_bytes -= u64::from(payload);
+        }
         if segment.live == 0 && segment.kind == Kind::Sealed {
             self.release(unit);
         }
@@ -589,8 +644,10 @@ impl Segments {
     pub fn release(&mut self, unit: u32) {
         let segment = self.of[unit as usize].clone();
         assert!(matches!(segment.kind, Kind::Sealed | Kind::Leaving), "{segment:?}");
-        self.live_bytes -= u64::from(segment.live);
-        self.payload_bytes -= u64::from(segment.payload);
+        if segment.seq >= self.flushed_before {
+            self.live_bytes -= u64::from(segment.live);
+            self.payload_bytes -= u64::from(segment.payload);
+        }
         self.expiring[segment.clock()].remove(&(segment.expires_max, unit));
         self.unlink(unit);
         self.erase_entry(unit);
@@ -603,17 +660,46 @@ impl Segments {
         }
     }
 
-    /// Gives all segments back.
-    pub fn clear(&mut self) {
-        for unit in 0..self.of.len() as u32 {
-            let segment = &self.of[unit as usize];
-            if segment.seq != 0 {
-                if segment.kind != Kind::Leaving {
-                    self.leave(unit);
-                }
-                self.release(unit);
-            }
+    /// All segments are flushed from now on, for a later process, too.
+    pub fn flush(&mut self) {
+        for stream in [Stream::New, Stream::Main, Stream::InPlace] {
+            self.seal_stream(stream);
         }
+        self.hand = NONE;
+        for queue in 0..QUEUES {
+            let empty = Queue { first: NONE, last: NONE, count: 0 };
+            let moved = std::mem::replace(&mut self.queues[queue], empty);
+            if moved.first == NONE {
+                continue;
+            }
+            let flushed = &mut self.queues[FLUSHED];
+            self.of[moved.first as usize].prev = flushed.last;
+            match flushed.last {
+                NONE => flushed.first = moved.first,
+                last => self.of[last as usize].next = moved.first,
+            }
+            flushed.last = moved.last;
+            flushed.count += moved.count;
+        }
+        self.flushed_before = self.next_seq;
+        self.note(FLUSHED_SEQ_AT, self.flushed_before);
+        (self.live_bytes, self.payload_bytes) = (0, 0);
+    }
+
+    /// Whether a segment is flushed.
+    #[inline]
+    pub fn is_flushed(&self, unit: u32) -> bool {
+        self.of[unit as usize].seq < self.flushed_before
+    }
+
+    /// The first flushed segment.
+    pub fn first_flushed(&self) -> Option<u32> {
+        self.oldest(FLUSHED as u8)
+    }
+
+    /// The queue that a segment stands in.
+    fn queue_of(&self, unit: u32) -> usize {
+        if self.is_flushed(unit) { FLUSHED } else { usize::from(self.of[unit as usize].queue) }
     }
 
     /// The oldest segment of a queue.
@@ -687,7 +773,8 @@ impl Segments {
     }
 
     fn link(&mut self, unit: u32, before: u32) {
-        let queue = &mut self.queues[self.of[unit as usize].queue as usize];
+        let queue = self.queue_of(unit);
+        let queue = &mut self.queues[queue];
         queue.count += 1;
         let prev = if before == NONE {
             std::mem::replace(&mut queue.last, unit)
@@ -704,11 +791,12 @@ impl Segments {
     }
 
     fn unlink(&mut self, unit: u32) {
-        let Segment { prev, next, queue, .. } = self.of[unit as usize];
+        let Segment { prev, next, .. } = self.of[unit as usize];
         if self.hand == unit {
             self.hand = next;
         }
-        let queue = &mut self.queues[queue as usize];
+        let queue = self.queue_of(unit);
+        let queue = &mut self.queues[queue];
         queue.count -= 1;
         if prev == NONE {
             queue.first = next;

@@ -17,7 +17,7 @@ use super::near::{Copied, Near, NearStats, TierRule};
 use super::partition::Partition;
 use super::{Millis, Mode};
 use rackpool_core::seam::Mem;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque, hash_map};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -189,6 +189,8 @@ pub(crate) struct Shelf {
     values: HashMap<u64, Arc<FarValue>>,
     /// Hash of the key, and place, in the order in which they came; some are gone.
     order: VecDeque<(u64, u64)>,
+    /// Values that were flushed, whose memory is still to come back.
+    flushed: Vec<hash_map::IntoIter<u64, Arc<FarValue>>>,
 }
 
 impl Shelf {
@@ -205,6 +207,7 @@ impl Shelf {
             near: Arc::new(Near::new(shelving.rule, partitions)),
             values: HashMap::new(),
             order: VecDeque::new(),
+            flushed: Vec::new(),
         }
     }
 
@@ -221,9 +224,21 @@ impl Shelf {
         self.near.stats()
     }
 
-    pub fn clear(&mut self) {
-        self.values.clear();
-        self.order.clear();
+    /// Nothing is on it any more.
+    pub fn flush(&mut self) {
+        if !self.values.is_empty() {
+            self.flushed.push(std::mem::take(&mut self.values).into_iter());
+        }
+        self.order = VecDeque::new();
+    }
+
+    /// Gives the memory of so many values back that were flushed; whether there were any.
+    pub fn drop_flushed(&mut self, count: usize) -> bool {
+        let Some(values) = self.flushed.last_mut() else { return false };
+        if values.take(count).count() < count {
+            self.flushed.pop();
+        }
+        true
     }
 
     /// A value of so many bytes, if there is room for it.
@@ -269,17 +284,13 @@ impl Partition {
         if bytes > shelf.max_bytes {
             return Err(Error::TooLarge { bytes, max_bytes: shelf.max_bytes });
         }
-        let mut has_expired = false;
         loop {
-            let shelf = self.shelf.as_ref().expect("as above");
+            let shelf = self.shelf.as_mut().expect("as above");
             let memory_bytes = shelf.limit;
             match shelf.alloc(bytes) {
                 Ok(value) => return Ok(value),
-                Err(TierError::Full) if !has_expired => {
-                    has_expired = true;
-                    self.expire(now);
-                }
-                Err(TierError::Full) if self.evict_far(now) => {}
+                Err(TierError::Full) if shelf.drop_flushed(1) => {}
+                Err(TierError::Full) if self.expire_one(now) || self.evict_far(now) => {}
                 Err(TierError::Full) => return Err(Error::TierFull { bytes, memory_bytes }),
                 Err(error) => return Err(failed("taking memory")(error)),
             }

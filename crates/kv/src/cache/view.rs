@@ -13,7 +13,8 @@
 //! A use is marked in the entry by one swap, which fails if the entry has changed; misses go to the
 //! sketch, which loses some that come at once. All else is left to the lock: items in pieces, in
 //! another tier or above [`COPIED_BYTES_MAX`], expired ones, those whose second of access is to be
-//! noted, and a chain that changes all the time.
+//! noted, a chain that changes all the time, and everything until the entries of what was flushed
+//! are swept out.
 //!
 //! Source: MICA (versions in buckets); optimistic reads as with sequence locks.
 
@@ -152,6 +153,9 @@ impl View {
     /// the start of `copy`.
     #[inline]
     pub fn look_up(&self, hash: u64, key: &[u8], now: Millis, copy: &Window) -> Answer {
+        if self.shape.is_sweeping() {
+            return Answer::Unsure;
+        }
         for _ in 0..TRIES_MAX {
             let first = self.shape.bucket_at(hash);
             reached(Step::Placed);
@@ -188,6 +192,9 @@ impl View {
         now: Millis,
         (to, at, most): (Bare<'_>, u64, u64),
     ) -> Option<Copied> {
+        if self.shape.is_sweeping() {
+            return None;
+        }
         let units = self.units.bare();
         let first = self.shape.bucket_at(hash);
         reached(Step::Placed);
@@ -375,6 +382,7 @@ impl View {
         let room = COPIED_BYTES_MAX.min(UNIT_BYTES - (item as u32 & (UNIT_BYTES - 1)));
         if slot.pos().byte() != item
             || header.key_bytes() as usize != key.len()
+            || self.shape.is_sweeping()
             || header.has(UNUSUAL)
             || header.bytes() > room
             || !units.equals(item + u64::from(header.key_at()), key)

@@ -16,10 +16,11 @@ use super::slowlog::SlowLog;
 use crate::cache::{Cache, Millis, Stats, at_wall, wall_of};
 use crate::constants::{
     ADDRESS_SHARE, EVICTED_IDLE_MS_MIN, HANDSHAKE_MS_MAX, HELD_BYTES_MAX, HELD_BYTES_MIN,
-    HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX,
+    HELD_COMMANDS, HELD_SHARE, INPUT_BYTES_MAX, KEPT_STALL_MS_MAX, STALL_MS_MAX, TURN_NS,
 };
 use crate::herd::Tallies;
 use rackpool_hw::addresses::Addresses;
+use rackpool_hw::process::monotonic_ns;
 use rackpool_hw::window::Loans;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -261,8 +262,8 @@ impl Shared {
         now
     }
 
-    /// Empties the cache if that was ordered for now or earlier.
-    pub fn flush_if_due(&self, now: Millis) {
+    /// Empties the cache if that was ordered for now or earlier; whether it was.
+    pub fn flush_if_due(&self, now: Millis) -> bool {
         // Relaxed: whoever sees the order late flushes late, by one wake-up.
         let due = self.flush_at.load(Ordering::Relaxed);
         if due != 0 && has_passed(due, Times { now, wall: self.wall(now) }) {
@@ -270,9 +271,11 @@ impl Shared {
             let taken =
                 self.flush_at.compare_exchange(due, 0, Ordering::Relaxed, Ordering::Relaxed);
             if taken.is_ok() {
-                self.cache.clear(now);
+                self.cache.flush_all();
+                return true;
             }
         }
+        false
     }
 }
 
@@ -292,6 +295,8 @@ pub struct Core {
     pub batch: Batch,
     /// Values that wait for others; never while look-ups wait.
     pub sets: Vec<Set>,
+    /// Whether something may be left to do for what was flushed or has expired.
+    pub has_to_tidy: bool,
     /// Where the command that ran goes on in a later turn of its connection, and how.
     pub unfinished: Option<(Part, GoOn)>,
     /// The clock of the read whose commands run.
@@ -319,6 +324,7 @@ impl Core {
             args: Args::default(),
             batch: Batch::default(),
             sets: Vec::new(),
+            has_to_tidy: false,
             unfinished: None,
             laps: Laps::default(),
             scratch: Vec::new(),
@@ -361,6 +367,20 @@ impl Core {
     /// The cache.
     pub fn cache(&self) -> &Cache {
         &self.shared.cache
+    }
+
+    /// Empties the cache; what that leaves to do is done in turns.
+    pub fn flush(&mut self) {
+        self.cache().flush_all();
+        self.has_to_tidy = true;
+    }
+
+    /// Goes on, for as long as a turn, with what is left to do for what was flushed or has expired
+    /// in this thread's share of the cache.
+    pub fn tidy(&mut self) {
+        let share = (self.thread, self.shared.settings.threads.max(1));
+        let ends_ns = monotonic_ns() + TURN_NS;
+        self.has_to_tidy = self.cache().tidy(share, self.now, || monotonic_ns() < ends_ns);
     }
 
     /// Now, by both clocks.

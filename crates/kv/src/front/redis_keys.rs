@@ -196,7 +196,7 @@ pub fn flush(call: &mut Call<'_>) -> Answer {
         return Err(syntax());
     }
     call.core.count(Count::CmdFlush);
-    call.core.cache().clear(call.core.now);
+    call.core.flush();
     call.status("OK")
 }
 

@@ -24,6 +24,10 @@ use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN
 
 /// Words that are told of the first command of several that were timed together.
 const FIRST_WORDS: usize = 16;
+/// Steps towards room for a long value: one for so many bytes of it …
+const ROOM_STEP_BYTES: u64 = 32 << 10;
+/// … and so many more.
+const ROOM_STEPS_MIN: u64 = 64;
 
 /// What is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +124,8 @@ pub struct Session {
     scan: Scan,
     /// Fewer bytes than these are not worth a look.
     need: usize,
+    /// Steps that were made towards room for the value that comes next.
+    room_steps: u64,
     closing: bool,
 }
 
@@ -131,7 +137,8 @@ impl Session {
             Door::Resp => Protocol::Resp,
         };
         let (pending, scan) = (Pending::None, Scan::default());
-        Self { client, protocol, pending, seen: 0, scan, need: 0, closing: false }
+        let (seen, need, room_steps) = (0, 0, 0);
+        Self { client, protocol, pending, seen, scan, need, room_steps, closing: false }
     }
 
     /// Whether it ends as soon as the answers are sent.
@@ -373,6 +380,9 @@ impl Session {
         } else if len >= STREAM_BYTES_MIN && streams(store.verb) {
             core.flush_batch(input);
             self.end_run(core, input, at);
+            if !self.has_room(core, store_key(&store), len) {
+                return Step::Used(0);
+            }
             self.stream_text(core, &store, &rest[..used]);
         } else {
             let end = used + store.len as usize + 2;
@@ -435,10 +445,21 @@ impl Session {
     }
 
     fn stream_text(&mut self, core: &Core, store: &Store<'_>, head: &[u8]) {
-        let key = store.meta.as_ref().map_or(store.key, |meta| meta.key.bytes());
         let expires = expiry(i64::from(store.exptime), core.times());
         let len = u64::from(store.len);
-        self.stream(core, head, key, (len, store.flags, expires), 0);
+        self.stream(core, head, store_key(store), (len, store.flags, expires), 0);
+    }
+
+    /// Whether there is room for a long value, which is made step by step: others have their turn
+    /// meanwhile. If they use it up for too long, what is missing is made at once.
+    fn has_room(&mut self, core: &Core, key: &[u8], len: u64) -> bool {
+        self.room_steps += 1;
+        let is_enough = self.room_steps > ROOM_STEPS_MIN + len / ROOM_STEP_BYTES;
+        let has_room = is_enough || core.cache().approach_room(key, len, core.now);
+        if has_room {
+            self.room_steps = 0;
+        }
+        has_room
     }
 
     fn stream(
@@ -560,6 +581,9 @@ impl Session {
                 core.flush_batch(input);
                 self.end_run(core, input, at);
                 let key = args.get(rest, 1);
+                if !self.has_room(core, key, len) {
+                    return Step::Used(0);
+                }
                 self.stream(core, key, key, (len, 0, 0), words);
                 Step::Used(used)
             }
@@ -651,6 +675,9 @@ impl Session {
             self.next(Next::Skip(len));
         } else if len >= STREAM_BYTES_MIN && streams(verb) {
             self.end_run(core, input, at);
+            if !self.has_room(core, request.key, len) {
+                return Step::Used(0);
+            }
             let fields = (len, request.extra32(0), expires);
             self.stream(core, &rest[..used], request.key, fields, 0);
         } else {
@@ -670,6 +697,11 @@ fn set_later(core: &mut Core, input: &[u8], set: Set) {
         core.flush_batch(input);
     }
     core.sets.push(set);
+}
+
+/// The key of a value that is stored.
+fn store_key<'a>(store: &'a Store<'_>) -> &'a [u8] {
+    store.meta.as_ref().map_or(store.key, |meta| meta.key.bytes())
 }
 
 /// Whether a value may be written before its condition is known to hold: not if it becomes a part

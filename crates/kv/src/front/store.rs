@@ -240,7 +240,7 @@ impl Core {
         self.shared.flush_at.store(at, std::sync::atomic::Ordering::Relaxed);
         if at == 0 || has_passed(at, self.times()) {
             self.shared.flush_at.store(0, std::sync::atomic::Ordering::Relaxed);
-            self.cache().clear(self.now);
+            self.flush();
         }
     }
 }

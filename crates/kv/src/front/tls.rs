@@ -2,7 +2,9 @@
 //! of the socket. Out: what the client says; and the other way round. Called by `connection.rs`.
 //!
 //! A channel holds at most `CHANNEL_BYTES` in each direction: it takes in no more before that was
-//! read, and answers stay where they are until the socket has taken what came before them.
+//! read, and answers stay where they are until the socket has taken what came before them. What it
+//! holds is counted: keys and buffers of each connection, what was decrypted and not read, what has
+//! come of a record or greeting that is not whole, and what waits to be sent.
 
 use super::auth::read_private;
 use super::output::Output;
@@ -23,8 +25,14 @@ use std::sync::Arc;
 /// Bytes of one direction that a channel holds at most, and one record.
 const CHANNEL_BYTES: usize = 64 << 10;
 
-/// Longest record of TLS.
-const RECORD_BYTES: usize = 16 << 10;
+/// Bytes of a connection on which nothing is under way, at most: rustls's state and keys (7.0 to 8.5
+/// KB were measured) and its smallest buffer for what comes.
+const SESSION_BYTES: usize = 12 << 10;
+
+/// Longest record of TLS with all around it …
+const RECORD_BYTES_MAX: usize = (16 << 10) + 2048 + 5;
+/// … and what rustls holds of a greeting in several records before it refuses it.
+const GREETING_BYTES_MAX: usize = 64 << 10;
 
 /// How bytes travel.
 #[derive(Debug)]
@@ -41,6 +49,8 @@ pub struct Encrypted {
     connection: ServerConnection,
     /// Bytes that were decrypted and not read.
     readable: usize,
+    /// Bytes that came since something was last decrypted: at most those of what is not whole.
+    unfinished: usize,
     /// What came was no TLS: nothing more is taken in.
     is_broken: bool,
 }
@@ -75,13 +85,13 @@ impl Channel {
         }
     }
 
-    /// Bytes that it holds: what was decrypted and not read, what waits to be sent, and what a
-    /// client may have sent of a record, which is counted whole until both have agreed on keys.
+    /// Bytes that it holds, or a few more.
     pub fn held_bytes(&self) -> u64 {
         let Channel::Tls(tls) = self else { return 0 };
-        let record = if tls.connection.is_handshaking() { RECORD_BYTES } else { 0 };
+        let is_greeting = tls.connection.is_handshaking();
+        let most = if is_greeting { GREETING_BYTES_MAX } else { RECORD_BYTES_MAX };
         let sending = if tls.connection.wants_write() { CHANNEL_BYTES } else { 0 };
-        (tls.readable + record + sending) as u64
+        (SESSION_BYTES + tls.readable + tls.unfinished.min(most) + sending) as u64
     }
 
     /// Reads what a client says. 0: it has said everything.
@@ -148,11 +158,15 @@ impl Encrypted {
         if self.is_broken {
             return Err(Errno::PROTO);
         }
-        self.connection.read_tls(&mut Socket(fd)).map_err(|error| errno(&error))?;
+        let came = self.connection.read_tls(&mut Socket(fd)).map_err(|error| errno(&error))?;
+        let was_greeting = self.connection.is_handshaking();
         let processed = self.connection.process_new_packets();
         self.is_broken = processed.is_err();
         let flushed = self.flush(fd);
-        self.readable = processed.map_err(|_| Errno::PROTO)?.plaintext_bytes_to_read();
+        let readable = processed.map_err(|_| Errno::PROTO)?.plaintext_bytes_to_read();
+        let is_whole = readable > self.readable || was_greeting != self.connection.is_handshaking();
+        self.unfinished = if is_whole { came } else { self.unfinished + came };
+        self.readable = readable;
         flushed.map_err(|error| errno(&error))
     }
 
@@ -282,6 +296,7 @@ impl Tls {
         let connection = ServerConnection::new(Arc::clone(&self.config));
         let mut connection = connection.map_err(io::Error::other)?;
         connection.set_buffer_limit(Some(CHANNEL_BYTES));
-        Ok(Channel::Tls(Box::new(Encrypted { connection, readable: 0, is_broken: false })))
+        let encrypted = Encrypted { connection, readable: 0, unfinished: 0, is_broken: false };
+        Ok(Channel::Tls(Box::new(encrypted)))
     }
 }

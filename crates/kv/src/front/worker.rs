@@ -133,7 +133,7 @@ impl<'i> Worker<'i> {
         while !self.core.shared.stopping.load(Ordering::Relaxed) {
             self.wait(&mut events)?;
             self.core.now = self.core.shared.look_at_clock();
-            self.core.shared.flush_if_due(self.core.now);
+            self.core.has_to_tidy |= self.core.shared.flush_if_due(self.core.now);
             for event in &events {
                 match event.token {
                     TOKEN_WAKE => self.let_in(),
@@ -143,11 +143,14 @@ impl<'i> Worker<'i> {
             if self.core.now.abs_diff(swept) >= SWEEP_MS {
                 swept = self.core.now;
                 self.sweep();
+                // Where nothing is put, nothing else gives memory of what has expired back.
+                self.core.has_to_tidy = true;
                 if self.core.thread == 0 {
-                    // Where nothing is put, nothing else gives memory of what has expired back.
-                    self.core.shared.cache.expire(self.core.now);
                     kept_ahead = self.keep_time(kept_ahead);
                 }
+            }
+            if self.core.has_to_tidy {
+                self.core.tidy();
             }
         }
         self.finish(&mut events)
@@ -195,7 +198,7 @@ impl<'i> Worker<'i> {
         }
     }
 
-    /// Waits until somebody comes, or a flush is due.
+    /// Waits until somebody comes, or a flush is due; not at all if there is something to tidy up.
     fn wait(&mut self, events: &mut Vec<Readiness>) -> io::Result<()> {
         let commands = self.core.shared.counters[self.core.thread].get(Count::RespCommands);
         for _ in 0..self.looks.after(commands, events.len() as u64) {
@@ -204,7 +207,8 @@ impl<'i> Worker<'i> {
                 return Ok(());
             }
         }
-        self.poller.wait(Some(Duration::from_millis(SWEEP_MS)), events)?;
+        let most = if self.core.has_to_tidy { 0 } else { SWEEP_MS };
+        self.poller.wait(Some(Duration::from_millis(most)), events)?;
         Ok(())
     }
 
@@ -222,6 +226,7 @@ impl<'i> Worker<'i> {
             }
             self.let_one_in(guest);
         }
+        self.hold_less();
     }
 
     fn let_one_in(&mut self, guest: Guest) {
@@ -311,19 +316,27 @@ impl<'i> Worker<'i> {
         self.hold_less();
     }
 
-    /// Ends connections that make the server hold something, those first that were not understood
-    /// for the longest, until all threads together hold what they may.
+    /// Ends connections that make the server hold something, until all threads together hold what
+    /// they may: those first that never spoke, then those that were not understood for the longest.
     fn hold_less(&mut self) {
         let shared = Arc::clone(&self.core.shared);
         // Relaxed: a sum without order.
-        while shared.held_bytes.load(Ordering::Relaxed) > shared.settings.held_bytes_max {
-            let connections = self.connections.iter().enumerate();
-            let holders = connections.filter_map(|(index, connection)| {
-                let one = connection.as_deref().filter(|one| one.held_bytes() > 0)?;
-                Some((one.progress(), Reverse(one.held_bytes()), index))
-            });
-            // None: it is another thread's turn to end some.
-            let Some((_, _, index)) = holders.min() else { return };
+        let is_much = || shared.held_bytes.load(Ordering::Relaxed) > shared.settings.held_bytes_max;
+        if !is_much() {
+            return;
+        }
+        let connections = self.connections.iter().enumerate();
+        let holders = connections.filter_map(|(index, connection)| {
+            let one = connection.as_deref().filter(|one| one.held_bytes() > 0)?;
+            Some((one.has_spoken, one.progress(), Reverse(one.held_bytes()), index))
+        });
+        let mut holders: Vec<_> = holders.collect();
+        holders.sort_unstable();
+        // If none is left it is another thread's turn to end some.
+        for (.., index) in holders {
+            if !is_much() {
+                return;
+            }
             self.core.count(Count::HeldTooMuch);
             self.end(index);
         }

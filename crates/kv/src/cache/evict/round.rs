@@ -149,8 +149,11 @@ impl Partition {
 
     #[cold]
     fn begin_ahead(&mut self) {
-        // What somebody sent from until now is free first.
-        if self.segments.reclaim() < self.ahead_units {
+        // What somebody sent from until now is free first, then what lies there unused.
+        if self.segments.reclaim() < self.ahead_units
+            && !self.segments.take_more()
+            && !self.drop_flushed()
+        {
             self.begin_round();
         }
     }

@@ -1,0 +1,56 @@
+//! The memory of a cache's new file, which is taken piece by piece while the cache is in use: a thread
+//! beside it goes ahead ([`super::Cache::populate`]), and a change that comes to the end of what was
+//! taken takes the next piece by itself. So no store ever meets a page that its file system has no
+//! room for, which would be a signal (SIGBUS).
+
+use super::layout::UNIT_SHIFT;
+use rackpool_hw::window::take_file;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Units that are taken at once: 4 MiB, which the system zeroes within half a millisecond.
+pub(crate) const PIECE_UNITS: u32 = 64;
+
+/// The units of a partition.
+#[derive(Debug)]
+pub(crate) struct Taking {
+    file: Arc<File>,
+    /// Where the first one lies.
+    at: u64,
+    count: u32,
+    /// The first ones, whose memory was taken.
+    taken: AtomicU32,
+}
+
+impl Taking {
+    /// That of `count` units at `at` of a file, of which `taken` have their memory.
+    pub fn new(file: Arc<File>, at: u64, count: u32, taken: u32) -> Taking {
+        Taking { file, at, count, taken: AtomicU32::new(taken) }
+    }
+
+    /// So many have their memory.
+    pub fn taken(&self) -> u32 {
+        // Relaxed: the memory of a file is the system's, which is told of no order.
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Takes the next piece; whether there was one. Several may do that at once.
+    ///
+    /// # Errors
+    /// What the system says: above all, that there is no more memory.
+    pub fn take_next(&self) -> io::Result<bool> {
+        let from = self.taken();
+        let upto = self.count.min(from + PIECE_UNITS);
+        if from == upto {
+            return Ok(false);
+        }
+        let (at, bytes) = (u64::from(from) << UNIT_SHIFT, u64::from(upto - from) << UNIT_SHIFT);
+        take_file(self.file.as_fd(), self.at + at, bytes)?;
+        // Relaxed: as above.
+        self.taken.fetch_max(upto, Ordering::Relaxed);
+        Ok(true)
+    }
+}
