@@ -22,6 +22,9 @@ const SERIES: u32 = 20;
 /// Clients, half of them in each rack.
 const CLIENTS: u16 = 4;
 const RACKS: usize = 2;
+/// Where the racks' memory is, and how its files end but for slots.
+const SHM: &str = "/dev/shm";
+const SECTIONS: [&str; 5] = ["-0", "-1", ".meta", ".table", ".bell"];
 /// Handles of a daemon's own threads: one moves pages, one keeps replicas, one sweeps.
 const OWN_SLOTS_MAX: usize = 3;
 /// Objects of each client.
@@ -107,19 +110,20 @@ struct Pool {
     daemons: Vec<Option<Server>>,
     agent: Option<Server>,
     cache: Option<(Server, JoinHandle<u64>)>,
-    before: Left,
+    /// Those of the host at the start.
+    mounts: BTreeSet<String>,
 }
 
 impl Pool {
     fn start(victim: Victim) -> Pool {
-        let before = Left::look();
         let (dir, name) = (Dir::new(), unique("kills"));
         let (folder, addr) = (dir.0.clone(), "127.0.0.1:0".into());
         let site = Site { folder, addr, is_shared: victim == Victim::Agent };
         std::fs::create_dir(site.temp()).expect("a temporary folder");
         std::fs::write(site.config(), "host = 'host-b'\n").expect("a temporary file");
         let (master, daemons, agent, cache) = (None, vec![None, None], None, None);
-        let mut pool = Pool { dir, name, site, master, daemons, agent, cache, before };
+        let mounts = mounts();
+        let mut pool = Pool { dir, name, site, master, daemons, agent, cache, mounts };
         pool.start_master();
         (0..2).for_each(|rack| pool.start_daemon(rack));
         match victim {
@@ -149,7 +153,7 @@ impl Pool {
 
     fn memory(&self, rack: usize) -> String {
         let coherence = if self.site.is_shared && rack == 0 { "&coherence=software" } else { "" };
-        format!("shm:/dev/shm/{}-{rack}?size=256M{coherence}", self.name)
+        format!("shm:{SHM}/{}-{rack}?size=256M{coherence}", self.name)
     }
 
     fn start_daemon(&mut self, rack: usize) {
@@ -184,13 +188,10 @@ impl Pool {
         filler.join().expect("what fills the cache")
     }
 
-    /// Files of the pool's memory.
-    fn files(&self) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-        let ours = |path: &PathBuf| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&self.name))
-        };
-        entries.map(|entry| entry.path()).filter(ours).collect()
+    /// Names of the pool's files in shared memory.
+    fn files(&self) -> Vec<String> {
+        let names = names_in(Path::new(SHM)).into_iter();
+        names.filter(|name| name.starts_with(&self.name)).collect()
     }
 
     /// What `fsck` says: whether all is well, the bytes that the pool lends to caches, and all else.
@@ -243,18 +244,14 @@ impl Pool {
 
     /// What is there and should not be, when no client is at work.
     fn left(&self) -> Vec<String> {
-        let now = Left::look();
-        let new = |now: &BTreeSet<String>, before: &BTreeSet<String>| -> Vec<String> {
-            now.difference(before).cloned().collect()
-        };
-        let mut left = new(&now.files, &self.before.files);
-        left.extend(new(&now.mounts, &self.before.mounts));
+        let mut left: Vec<String> = mounts().difference(&self.mounts).cloned().collect();
         left.extend(names_in(&self.site.temp()));
-        let is_slot = |path: &&PathBuf| path.to_string_lossy().contains(".slot-");
-        let files = self.files();
-        let slots = files.iter().filter(is_slot);
-        if slots.clone().count() > RACKS * OWN_SLOTS_MAX {
-            left.extend(slots.map(|path| path.display().to_string()));
+        let (slots, others): (Vec<_>, Vec<_>) =
+            self.files().into_iter().partition(|name| name.contains(".slot-"));
+        let of_region = |name: &String| SECTIONS.iter().any(|end| name.ends_with(end));
+        left.extend(others.into_iter().filter(|name| !of_region(name)));
+        if slots.len() > RACKS * OWN_SLOTS_MAX {
+            left.extend(slots);
         }
         let servers = self.daemons.iter().chain([&self.master, &self.agent]).flatten();
         let known: Vec<u32> = servers.map(|server| server.child.id()).collect();
@@ -293,26 +290,14 @@ impl Drop for Pool {
     fn drop(&mut self) {
         (self.agent, self.cache) = (None, None);
         self.daemons.clear();
-        self.files().iter().for_each(|file| _ = std::fs::remove_file(file));
+        let files = self.files().into_iter();
+        files.for_each(|name| _ = std::fs::remove_file(Path::new(SHM).join(name)));
     }
 }
 
-/// What this host has that a pool might leave, but for files of other tests.
-struct Left {
-    files: BTreeSet<String>,
-    mounts: BTreeSet<String>,
-}
-
-impl Left {
-    fn look() -> Left {
-        let is_ours = |name: &String| {
-            name.starts_with("rackpool") && !name.starts_with("rackpool-clitest")
-        };
-        let folders = [PathBuf::from("/dev/shm"), std::env::temp_dir()];
-        let files = folders.iter().flat_map(|folder| names_in(folder)).filter(is_ours).collect();
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("the kernel's file");
-        Left { files, mounts: mounts.lines().map(Into::into).collect() }
-    }
+fn mounts() -> BTreeSet<String> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("the kernel's file");
+    mounts.lines().map(Into::into).collect()
 }
 
 fn names_in(folder: &Path) -> Vec<String> {
