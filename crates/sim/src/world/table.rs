@@ -198,11 +198,13 @@ impl<'a> TableMem<'a> {
 
     /// From here on this client may have allocations that nothing names.
     pub fn begin_change(&mut self) {
+        self.model().change_begins(self.handle.ctx.id);
         self.handle.begin_change();
     }
 
     /// Ends what [`TableMem::begin_change`] began.
     pub fn end_change(&mut self) {
+        self.model().change_ends(self.handle.ctx.id);
         self.handle.end_change();
     }
 
@@ -261,8 +263,8 @@ struct Piece {
     freeing: bool,
     /// Sweeps that may have freed it.
     sweeps: u32,
-    /// Who allocated it, in the operation that began then.
-    taken_in: Option<(ProcessId, Ps)>,
+    /// Who allocated it, and in which of its changes.
+    taken_in: Option<(ProcessId, u64)>,
     /// Tells it from others at the same address.
     serial: u64,
 }
@@ -291,6 +293,8 @@ pub struct TableModel {
     pieces: RefCell<BTreeMap<u64, Piece>>,
     serials: Cell<u64>,
     under_way: RefCell<BTreeMap<ProcessId, Call>>,
+    /// Changes that clients are in the middle of: how deep, and a number.
+    changes: RefCell<BTreeMap<ProcessId, (u32, u64)>>,
     /// Operations that may have left memory behind: their client died, or told of a loss.
     lossy: Cell<u64>,
 }
@@ -331,8 +335,29 @@ impl TableModel {
         self.lossy.set(self.lossy.get() + 1);
     }
 
+    fn change_begins(&self, client: ProcessId) {
+        let mut changes = self.changes.borrow_mut();
+        self.serials.set(self.serials.get() + 1);
+        changes.entry(client).or_insert((0, self.serials.get())).0 += 1;
+    }
+
+    fn change_ends(&self, client: ProcessId) {
+        let mut changes = self.changes.borrow_mut();
+        let (depth, _) = changes.get_mut(&client).expect("it was begun");
+        *depth -= 1;
+        if *depth == 0 {
+            changes.remove(&client);
+        }
+    }
+
+    /// A client is about to leave: what it did not end is over.
+    pub(super) fn leaves(&self, client: ProcessId) {
+        self.changes.borrow_mut().remove(&client);
+    }
+
     /// A client died; the allocations that it may have been given without anybody knowing.
     pub(super) fn on_killed(&self, client: ProcessId, at: Ps) -> u64 {
+        self.leaves(client);
         let Some(call) = self.under_way.borrow().get(&client).copied() else { return 0 };
         self.was_lossy();
         self.answered(client, None, at);
@@ -356,7 +381,7 @@ impl TableModel {
 
     fn took(&self, kernel: &Kernel, addr: GAddr, bytes: u64, by: ProcessId) {
         self.serials.set(self.serials.get() + 1);
-        let taken_in = self.under_way.borrow().get(&by).map(|call| (by, call.since));
+        let taken_in = self.changes.borrow().get(&by).map(|(_, number)| (by, *number));
         let serial = self.serials.get();
         let piece = Piece { bytes, freeing: false, sweeps: 0, taken_in, serial };
         let before = self.pieces.borrow_mut().insert(addr.0, piece);
@@ -401,9 +426,9 @@ impl TableModel {
     fn reclaim_ended(&self, kernel: &Kernel, addr: GAddr, piece: &Piece, result: &Result<Reply>) {
         match result {
             Ok(_) => {
-                let under_way = self.under_way.borrow();
-                let is_held = |(by, since): (ProcessId, Ps)| {
-                    under_way.get(&by).is_some_and(|call| call.since == since)
+                let changes = self.changes.borrow();
+                let is_held = |(by, number): (ProcessId, u64)| {
+                    changes.get(&by).is_some_and(|(_, open)| *open == number)
                 };
                 if piece.taken_in.is_some_and(is_held) {
                     kernel.fail("keys", format!("the sweep took {addr} out of hands: {piece:?}"));

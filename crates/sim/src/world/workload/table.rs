@@ -122,6 +122,7 @@ impl Worker {
         if let Some(table) = self.seat.as_mut().and_then(|seat| seat.table.as_mut()) {
             table.close(&mut TableMem::new(&mut self.handle, &self.scene));
         }
+        self.scene.model.table.leaves(self.ctx.id);
     }
 
     /// Opens the table if it is not open; nothing if that fails.
