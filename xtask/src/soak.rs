@@ -23,5 +23,5 @@ pub fn is_known(name: &str) -> bool {
 pub fn run(context: &Context, name: &str) -> Result<(), String> {
     let run = RUNS.iter().find(|run| run.name == name).ok_or("there is no such run")?;
     let (variable, value) = run.env;
-    Task::cargo(run.words).env(variable, value).minutes(60).count_tests().run(context)
+    Task::cargo(run.words).env(variable, value).minutes(120).count_tests().run(context)
 }

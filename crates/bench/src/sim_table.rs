@@ -89,20 +89,32 @@ impl Tables for KvTables {
         Shape::new(seed).keys
     }
 
-    fn sweep(&self, mem: &mut TableMem<'_>) -> Answer<bool> {
-        let found = audit::audit(&mut SimWords(mem), true).map_err(wrong)?;
-        // Of a rack that lost its memory nothing can be said.
-        if !found.faults.is_empty() || !found.holders.is_empty() {
-            return Ok(false);
+    fn sweep(&self, mem: &mut TableMem<'_>, due_in: Option<RackId>) -> Answer<bool> {
+        match due_in {
+            Some(rack) => audit::sweep(&mut SimWords(mem), rack).map_err(wrong),
+            None => looked(mem, true),
         }
-        match found.is_clean() {
-            true => Ok(true),
-            false => Err(TableError::Wrong(format!("the audit found {found:?}"))),
-        }
+    }
+
+    fn audit(&self, mem: &mut TableMem<'_>) -> Answer<bool> {
+        looked(mem, false)
     }
 
     fn left_by_death_max(&self) -> u64 {
         LEFT_BY_DEATH_MAX
+    }
+}
+
+/// Whether all could be looked at.
+fn looked(mem: &mut TableMem<'_>, repair: bool) -> Answer<bool> {
+    let found = audit::audit(&mut SimWords(mem), repair).map_err(wrong)?;
+    // Of a rack that lost its memory nothing can be said.
+    if !found.faults.is_empty() || !found.holders.is_empty() {
+        return Ok(false);
+    }
+    match found.is_clean() {
+        true => Ok(true),
+        false => Err(TableError::Wrong(format!("the audit found {found:?}"))),
     }
 }
 
@@ -297,7 +309,7 @@ impl Audited for SimWords<'_, '_> {
     }
 
     fn reclaim(&mut self, addr: GAddr, watch: u64) -> PoolResult<()> {
-        self.0.ask_home(addr, Request::Reclaim { addr, watch }).map(drop)
+        self.0.reclaim(addr, watch)
     }
 
     fn pause(&mut self, time: Duration) {

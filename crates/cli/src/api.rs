@@ -514,6 +514,7 @@ fn agent_options(rack: u16, at: &MasterAt, memory: &str, name: &str) -> Result<A
     find_master(&found.master)?;
     let mut options = AgentOptions::new(rack, &found.master.join(","), memory, name);
     (options.secret, options.verbs_device) = (found.secret, found.verbs_device);
+    options.host = found.host;
     Ok(options)
 }
 

@@ -5,15 +5,17 @@ use crate::args::InspectArgs;
 use crate::failure::{Failure, Result};
 use crate::output;
 use rackpool_core::addr::PageGeometry;
-use rackpool_core::constants::SESSIONS_MAX;
+use rackpool_core::constants::{SESSIONS_MAX, SLAB_SHIFT_MIN};
 use rackpool_core::copies::{COPIES, agree, places, vote};
 use rackpool_core::layout::{
-    FRAME_BYTES, FRAMES_OFFSET, FrameState, FrameWord, LAYOUT_VERSION, MAGIC, RegionLayout,
-    STATE_OFFSET, SUPERBLOCK_OFFSET, SessionWord, StateWord, Superblock, frame_word, session_word,
+    AllocationKind, FRAME_BYTES, FRAMES_OFFSET, FrameState, FrameWord, LAYOUT_VERSION, MAGIC,
+    RegionLayout, STATE_OFFSET, SUPERBLOCK_OFFSET, SessionWord, StateWord, Superblock, frame_word,
+    session_word,
 };
 use rackpool_core::{FrameIndex, RackId};
 use rackpool_hw::region::other_version;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -43,6 +45,8 @@ struct Region {
     frames_freeing: u64,
     frames_moving: u64,
     frames_unknown: u64,
+    /// What lives in frames of the state `home`, as `fsck` counts it.
+    kinds: BTreeMap<&'static str, OfKind>,
     /// Words of which one copy is wrong: the next daemon repairs them.
     words_differing: u64,
     /// Words of which no two copies agree: what they are about is lost.
@@ -51,6 +55,15 @@ struct Region {
     pages_bytes: u64,
     pages_backed_bytes: u64,
     private_backed_bytes: u64,
+}
+
+/// The allocations of a kind.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
+struct OfKind {
+    frames: u64,
+    allocations: u64,
+    /// As they take them: size classes and whole pages.
+    bytes: u64,
 }
 
 /// Prints what is in a region.
@@ -92,7 +105,7 @@ fn inspect(path: &Path) -> Result<Region> {
     let layout = RegionLayout { pages, frame_count };
     let word = |state: StateWord| word_at(&meta, &meta_path, state.offset());
     let high = word(StateWord::FramesHigh)?;
-    let frames = count_frames(&meta, &meta_path, high.min(block.frame_count))?;
+    let frames = count_frames(&meta, &meta_path, &layout, high.min(block.frame_count))?;
     let (words_differing, words_damaged) =
         compare(&meta, &meta_path, &layout, high.min(block.frame_count))?;
     let backed = |file: Result<std::fs::Metadata, _>| file.map_or(0, |file| file.blocks() * 512);
@@ -115,6 +128,7 @@ fn inspect(path: &Path) -> Result<Region> {
         frames_freeing: frames.freeing,
         frames_moving: frames.moving,
         frames_unknown: frames.unknown,
+        kinds: AllocationKind::ALL.iter().map(|kind| kind.name()).zip(frames.kinds).collect(),
         words_differing,
         words_damaged,
         sessions: count_sessions(&meta, &meta_path, block.sessions)?,
@@ -153,33 +167,63 @@ struct Frames {
     freeing: u64,
     moving: u64,
     unknown: u64,
+    /// By number of the kind.
+    kinds: [OfKind; AllocationKind::ALL.len()],
 }
 
-fn count_frames(meta: &File, path: &Path, count: u64) -> Result<Frames> {
-    let entry_bytes = (frame_word(FrameIndex(1), FrameWord::Page)
-        - frame_word(FrameIndex(0), FrameWord::Page)) as usize;
-    let in_chunk = (CHUNK_BYTES / entry_bytes) as u64;
+fn count_frames(meta: &File, path: &Path, layout: &RegionLayout, count: u64) -> Result<Frames> {
+    let entry_words = (FRAME_BYTES / 8) as usize;
+    let in_chunk = CHUNK_BYTES as u64 / FRAME_BYTES;
     let mut frames = Frames::default();
-    let mut chunk = vec![0; CHUNK_BYTES];
     let mut first = 0;
     while first < count {
         let here = (count - first).min(in_chunk);
-        let bytes = &mut chunk[..here as usize * entry_bytes];
         let index = FrameIndex(u32::try_from(first).expect("frame counts have 32 bits"));
-        read_at(meta, path, frame_word(index, FrameWord::Page), bytes)?;
-        for entry in bytes.chunks_exact(entry_bytes) {
-            let at = 8 * FrameWord::State as usize;
-            let state: [u8; 8] = entry[at..at + 8].try_into().expect("eight bytes");
-            frames.add(u64::from_le_bytes(state));
+        let offset = frame_word(index, FrameWord::Page);
+        let words = voted(meta, path, layout, offset, here * FRAME_BYTES)?;
+        for (frame, entry) in (index.0..).zip(words.chunks_exact(entry_words)) {
+            let Some(state) = entry[FrameWord::State as usize] else {
+                frames.unknown += 1;
+                continue;
+            };
+            if let Some((shift, kind)) = frames.add(state, layout) {
+                let offset = layout.bitmap_offset(FrameIndex(frame));
+                let bytes = (layout.pages.page_bytes() >> shift).div_ceil(64) * 8;
+                let bitmap = voted(meta, path, layout, offset, bytes)?;
+                let live: u32 = bitmap.iter().flatten().map(|word| word.count_ones()).sum();
+                frames.kinds[kind].allocations += u64::from(live);
+                frames.kinds[kind].bytes += u64::from(live) << shift;
+            }
         }
         first += here;
     }
     Ok(frames)
 }
 
+/// Words as most of their copies say them, `None` where no two agree.
+fn voted(
+    meta: &File,
+    path: &Path,
+    layout: &RegionLayout,
+    offset: u64,
+    bytes: u64,
+) -> Result<Vec<Option<u64>>> {
+    let mut copies = vec![vec![0; bytes as usize]; COPIES as usize];
+    for (place, copy) in places(layout.private_bytes(), offset).into_iter().zip(&mut copies) {
+        read_at(meta, path, place, copy)?;
+    }
+    let raw = |copy: usize, at: usize| {
+        u64::from_le_bytes(copies[copy][at..at + 8].try_into().expect("eight bytes"))
+    };
+    let words = (0..bytes as usize).step_by(8);
+    Ok(words.map(|at| vote([raw(0, at), raw(1, at), raw(2, at)])).collect())
+}
+
 impl Frames {
-    fn add(&mut self, state: u64) {
-        let [state, slab_shift, ..] = state.to_le_bytes();
+    /// Of a page of objects: the shift of their size, and the number of their kind.
+    fn add(&mut self, word: u64, layout: &RegionLayout) -> Option<(u8, usize)> {
+        let [state, shift, ..] = word.to_le_bytes();
+        let kind = (word >> 17 & 7) as usize;
         match FrameState::from_byte(state) {
             Some(FrameState::Free) => {}
             Some(FrameState::Pending) => self.pending += 1,
@@ -187,12 +231,20 @@ impl Frames {
             Some(FrameState::Arriving | FrameState::Departing | FrameState::Gone) => {
                 self.moving += 1;
             }
-            Some(FrameState::Home) => {
+            Some(FrameState::Home) if kind < self.kinds.len() => {
                 self.home += 1;
-                self.slab += u64::from(slab_shift != 0);
+                self.slab += u64::from(shift != 0);
+                let of_kind = &mut self.kinds[kind];
+                of_kind.frames += 1;
+                if (SLAB_SHIFT_MIN..layout.pages.page_shift()).contains(&shift) {
+                    return Some((shift, kind));
+                }
+                of_kind.allocations += word >> 16 & 1;
+                of_kind.bytes += layout.pages.page_bytes();
             }
-            None => self.unknown += 1,
+            Some(FrameState::Home) | None => self.unknown += 1,
         }
+        None
     }
 }
 
@@ -288,9 +340,11 @@ mod tests {
         };
         word(StateWord::Epoch.offset(), 5);
         word(StateWord::FramesHigh.offset(), 4);
-        for (frame, state) in [(0, 2), (1, 2 | 6 << 8), (2, 1), (3, 77)] {
+        // A run's first page of the kind user, objects of 64 bytes of the kind table.
+        for (frame, state) in [(0, 2 | 1 << 16), (1, 2 | 6 << 8 | 1 << 17), (2, 1), (3, 77)] {
             word(frame_word(FrameIndex(frame), FrameWord::State), state);
         }
+        word(layout.bitmap_offset(FrameIndex(1)) + 8, 0b111);
         word(session_word(9, SessionWord::Session), 1);
         put(places(layout.private_bytes(), StateWord::Epoch.offset())[2], 4);
         put(places(layout.private_bytes(), StateWord::LockToken.offset())[2], 4);
@@ -309,6 +363,12 @@ mod tests {
         assert_eq!((region.frames_home, region.frames_slab), (2, 1));
         assert_eq!((region.frames_pending, region.frames_unknown), (1, 1));
         assert_eq!(region.page_bytes, 2 << 20);
+        let of_kind = |frames, allocations, bytes| OfKind { frames, allocations, bytes };
+        assert_eq!(region.kinds["user"], of_kind(1, 1, 2 << 20));
+        assert_eq!(region.kinds["table"], of_kind(1, 3, 3 * 64));
+        assert_eq!(region.kinds["cache"], OfKind::default());
+        let text = crate::shell::flat(&serde_json::to_value(&region).unwrap());
+        assert!(text.contains("\nkinds.table.allocations=3\n"), "{text}");
     }
 
     #[test]

@@ -133,7 +133,9 @@ fn a_stopped_daemon_keeps_its_region_and_the_next_one_goes_on_with_it() {
     let (code, out, err) = told(&run(&["inspect", &region]));
     assert_eq!((code, err.as_str()), (0, ""));
     assert_eq!((value(&out, "rack"), value(&out, "epoch")), ("0", "1"));
-    assert!(value(&out, "frames_home").parse::<u64>().unwrap() > 0, "{out}");
+    for name in ["frames_home", "kinds.table.allocations"] {
+        assert!(value(&out, name).parse::<u64>().unwrap() > 0, "{out}");
+    }
     cluster.daemons[0] = cluster.daemon(0, "tcp");
     assert_eq!(cluster.ok(1, "get kept"), "here");
     assert_eq!(cluster.master.terminate(), Some(0));

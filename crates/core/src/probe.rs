@@ -140,6 +140,10 @@ names! {
         AdmitAnybody = "admit-anybody",
         /// Whatever lies at an address is freed, whatever was said of its size.
         FreeAnySize = "free-any-size",
+        /// A client in the middle of a change does not say so.
+        ChangeUnmarked = "change-unmarked",
+        /// Audits are not told which clients are in the middle of a change.
+        HideChanges = "hide-changes",
         /// HERD's fast path: a request that comes again is done again.
         ApplyRepeatedRequest = "apply-repeated-request",
         /// A request that comes again is not answered again.
@@ -469,7 +473,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 82);
+        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 84);
     }
 
     #[test]

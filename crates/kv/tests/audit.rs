@@ -80,14 +80,34 @@ fn what_a_client_in_the_middle_of_a_change_may_hold_stays_its_own() {
     assert!(sweep(&mut here, rackpool::RackId(0)).unwrap(), "nothing is due");
     // It ends without having ended its change: as if it had died.
     drop(other);
+    sweep_when_due(&mut here);
+}
+
+#[test]
+fn what_a_failed_destroy_leaves_is_swept_when_its_handle_ends() {
+    let cluster = Cluster::start(1).unwrap();
+    let mut here = cluster.pool(0).unwrap().handle().unwrap();
+    let mut other = cluster.pool(0).unwrap().handle().unwrap();
+    let mut table = fill(&mut other, "broken");
+    let mut parts = Vec::new();
+    table.for_each_allocation(&mut other, |_, addr, bytes| parts.push((addr, bytes))).unwrap();
+    // One is freed behind its back.
+    other.free(parts[0].0, parts[0].1).unwrap();
+    assert_eq!(table.destroy(&mut other).unwrap_err().code(), "bad-free");
+    drop(other);
+    sweep_when_due(&mut here);
+}
+
+/// Waits until a session has ended in the middle of a change, and sweeps: then all is well.
+fn sweep_when_due(handle: &mut Handle) {
     let start = std::time::Instant::now();
-    while !matches!(sweep_due(&mut here), Some(1..)) {
+    while !matches!(sweep_due(handle), Some(1..)) {
         assert!(start.elapsed().as_secs() < 60, "the daemon does not notice the end");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    assert!(sweep(&mut here, rackpool::RackId(0)).unwrap());
-    assert_eq!(sweep_due(&mut here), Some(0));
-    let found = audit(&mut here, false).unwrap();
+    assert!(sweep(handle, rackpool::RackId(0)).unwrap());
+    assert_eq!(sweep_due(handle), Some(0));
+    let found = audit(handle, false).unwrap();
     assert!(found.is_clean() && found.held == Amount::default(), "{found:?}");
 }
 

@@ -42,6 +42,9 @@ impl<M: Mem> Client<M> {
     /// Says in the slot what it is to say; again after the slot has changed.
     pub(super) fn show_changes(&self) {
         let Some(view) = self.view(OWN).filter(|_| self.changes.count > 0) else { return };
+        if view.slot.mutated(Mutation::ChangeUnmarked) {
+            return;
+        }
         let at = SlotWord::Changing as u64;
         coherence::store(&view.slot, Mutation::HideConsumed, at, self.changes.count);
     }

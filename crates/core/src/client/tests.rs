@@ -6,7 +6,7 @@ use crate::addr::FrameIndex;
 use crate::constants::{USE_ACCESSES_MAX, USE_ACCESSES_MIN, USE_NS, USE_PAGES_MAX};
 use crate::error::DeathCause;
 use crate::heat::{Counts, PageUse};
-use crate::layout::AllocationKind;
+use crate::layout::{AllocationKind, SlotWord};
 use crate::wire::{ReplyFrame, RequestFrame, Resolved};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -388,6 +388,22 @@ fn a_closed_connection_is_asked_for_again_and_the_transfer_goes_on() {
     world.down = true;
     transfer(&mut world, &mut client, Access::Write, &pieces).unwrap();
     assert_eq!(world.links_asked, 2);
+}
+
+#[test]
+fn a_client_in_the_middle_of_a_change_says_so_in_its_slot() {
+    let said = |mutation| {
+        let (world, mut client) = World::without(mutation, vec![]);
+        let word = || world.own.slot.load(SlotWord::Changing as u64);
+        client.begin_change();
+        client.begin_change();
+        client.end_change();
+        let during = word();
+        client.end_change();
+        (during, word())
+    };
+    assert_eq!(said(None), (1, 2));
+    assert_eq!(said(Some(Mutation::ChangeUnmarked)), (0, 0));
 }
 
 /// Whether a write arrives whose connection ended after it was posted.

@@ -17,7 +17,7 @@ use crate::daemon::session::Ticket;
 use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
 use crate::layout::{AllocationKind, FrameState, SlotWord, StateWord};
-use crate::seam::Mem;
+use crate::seam::{Mem, Mutation};
 use crate::wire::{AllocationPiece, AuditReply, AuditRequest, ChangingSession, KindTotal};
 use std::collections::BTreeMap;
 
@@ -145,6 +145,9 @@ impl Daemon {
     }
 
     fn changing<W: World>(&self, world: &W) -> Vec<ChangingSession> {
+        if world.private().mutated(Mutation::HideChanges) {
+            return Vec::new();
+        }
         let local = self.sessions.iter().filter(|info| info.record < SLOTS_MAX);
         let states = local.filter_map(|info| {
             let count = world.slot_word(info.record, SlotWord::Changing)?;

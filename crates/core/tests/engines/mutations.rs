@@ -11,7 +11,8 @@ use rackpool_core::master::{ConnId, Master, MasterConfig, State};
 use rackpool_core::placement::Policy;
 use rackpool_core::seam::{Mutation, Probe, Race, Rare};
 use rackpool_core::wire::{
-    MasterAnswer, MasterCall, MasterRequest, Reply, Request, RequestFrame, WIRE_VERSION,
+    AuditReply, AuditRequest, MasterAnswer, MasterCall, MasterRequest, Reply, Request,
+    RequestFrame, WIRE_VERSION,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -230,4 +231,19 @@ fn races_are_told_where_they_are_met() {
     assert!(met.contains(&Race::JobOutlivedRequest), "{met:?}");
     assert!(!met.contains(&Race::RedoFinished), "{met:?}");
     rig.finish();
+}
+
+#[test]
+fn without_the_list_of_open_changes_an_audit_waits_for_nobody() {
+    bites(Mutation::HideChanges, |rig| {
+        rig.join(0);
+        rig.join(1);
+        let ClientId::Slot(slot) = rig.clients[&1].id else { panic!("it is local") };
+        rig.world.changing.insert(slot, 7);
+        let told = match rig.ask(0, Request::Audit(AuditRequest::Changing)) {
+            Ok(Reply::Audit(AuditReply::Changing(some))) => some.len(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(told, 1);
+    });
 }

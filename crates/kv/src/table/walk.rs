@@ -164,10 +164,16 @@ impl Table {
 
     /// Takes the table's name away and frees all of its memory. Nobody else may use the table any
     /// more: a handle that still does would read and write memory that belongs to others.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the name is another table's by now. After any other error the change
+    /// of `mem` goes on: what was not freed is looked for when its handle ends.
     pub fn destroy<W: Words>(mut self, mem: &mut W) -> Result<()> {
         mem.begin_change();
         let destroyed = self.unname_and_free(mem);
-        mem.end_change();
+        if matches!(destroyed, Ok(()) | Err(Error::NotFound { .. })) {
+            mem.end_change();
+        }
         destroyed
     }
 

@@ -275,10 +275,10 @@ impl Hands {
 }
 
 fn measure_local(handle: &mut Handle) -> u64 {
-    let Ok(addr) = handle.alloc(LINE as u64, Placement::Local) else { return LOCAL_NS };
+    let Ok(addr) = handle.alloc_owned(LINE as u64, Placement::Local) else { return LOCAL_NS };
     let mut line = [0; LINE];
     let local_ns = median_ns(|| handle.read(addr, &mut line));
-    // What cannot be freed now comes back with the session, as its last answer.
+    // What cannot be freed now comes back with the session.
     let _ = handle.free(addr, LINE as u64);
     local_ns.unwrap_or(LOCAL_NS)
 }

@@ -1,5 +1,5 @@
-//! The end of a scenario: when all clients have left, what dead ones had is read and freed, and
-//! when every grace is over the pool is compared with what is left in the model.
+//! The end of a scenario: when all clients have left, what dead ones had is swept, or read and
+//! freed, and when every grace is over the pool is compared with what is left in the model.
 
 use super::handle::{Path, SimHandle};
 use super::kernel::Ctx;
@@ -34,7 +34,7 @@ async fn run(ctx: &Ctx, scene: &Rc<Scene>) -> Result<()> {
     let first = cluster.racks[0].id;
     let handle = SimHandle::open(ctx.clone(), cluster, first, Path::OneSided, 64).await?;
     let mut worker = Worker::new(ctx.clone(), scene.clone(), handle);
-    let swept = worker.sweep_table().await;
+    let swept = worker.sweep_last().await;
     worker.end_table().await;
     let mut orphans = scene.model.orphans();
     if let Some(tables) = scene.tables {

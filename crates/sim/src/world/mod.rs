@@ -18,6 +18,7 @@ mod rack;
 pub mod scale;
 mod scenario;
 mod shards;
+mod sweeping;
 mod table;
 mod target;
 mod uplinks;

@@ -45,6 +45,7 @@ pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
         if faults.is_empty() || !scene.is_set_up() || scene.is_over() {
             continue;
         }
+        scene.start_sweepers();
         let fault = faults[rng.below(faults.len() as u64) as usize];
         match fault {
             Fault::PowerLoss if power_losses == power_losses_max => continue,
@@ -72,6 +73,7 @@ async fn inject(ctx: &Ctx, scene: &Rc<Scene>, fault: Fault, rng: &mut Rng) -> bo
     let rack = rng.below(racks) as usize;
     let soon = Ps(rng.exponential(Ps::ms(2)).0.min(Ps::ms(40).0));
     match fault {
+        Fault::CrashClient if scene.crash_sweeper(rng) => {}
         Fault::CrashClient => return crash_client(ctx, scene, rng).await,
         Fault::CrashDaemon => return crash_daemon(ctx, scene, rack, soon, rng).await,
         Fault::CrashMaster => {
@@ -262,6 +264,7 @@ fn pick_process(scene: &Scene, rng: &mut Rng) -> Option<ProcessId> {
         1 | 2 => scene.cluster.racks[rack].daemon.get().map(|(daemon, _)| daemon),
         // As often as a daemon.
         4 if scene.pick_keeper(rng).is_some() => scene.pick_keeper(rng),
+        5 if scene.has_sweepers() => scene.pick_sweeper(rng),
         3 => scene.cluster.racks[rack].daemon.get().map(|(_, fabric)| fabric),
         _ => scene.pick_client(rng).map(|client| scene.process_of(client)),
     }

@@ -3,6 +3,7 @@
 
 use super::kernel::{Clock, ControlCosts, HostId, Kernel, Loop, ProcessId};
 use super::rack::Rack;
+use super::sweeping::Sweeper;
 use super::table::{TableReport, Tables};
 use super::workload::{self, Fate, Model};
 use super::{Cluster, Path, StepCosts, audit, nemesis, shards};
@@ -72,6 +73,11 @@ pub struct Scene {
     counts: RefCell<Counts>,
     /// Those who keep replicas: in which rack, of which home's pages.
     pub(super) keepers: RefCell<BTreeMap<(usize, RackId), ProcessId>>,
+    /// Those who sweep, by rack.
+    pub(super) sweepers: RefCell<BTreeMap<usize, Sweeper>>,
+    /// Whether a rack was removed, and its clients with it: what they held in other racks is due in
+    /// no rack.
+    pub removed: Cell<bool>,
     /// The rack that an operator drains now.
     pub drained: Cell<Option<usize>>,
     /// Racks that left or were given up: another region may have them from then on.
@@ -103,6 +109,7 @@ impl Scene {
         let places = self.places.borrow().len();
         (0..places).for_each(|place| self.start_client(place));
         self.keep_some();
+        self.start_sweepers();
     }
 
     /// Whether an operator drains a rack now.
@@ -114,6 +121,7 @@ impl Scene {
     pub fn remove_rack(&self, rack: usize) {
         self.cluster.kernel.say(|| format!("rack {rack} has left: its region is removed"));
         self.end_rack(rack);
+        self.removed.set(true);
         self.cluster.racks[rack].make_region();
     }
 
@@ -152,6 +160,7 @@ impl Scene {
         if rack.is_multiple_of(2) {
             self.end_keepers(rack);
         }
+        self.end_sweeper(rack);
     }
 
     /// Counts a fault.
@@ -162,6 +171,11 @@ impl Scene {
     /// Counts an operation by its result.
     pub fn count_operation(&self, name: &'static str, result: &'static str) {
         self.counts.borrow_mut().add_result(Group::Operation, name, result, 1);
+    }
+
+    /// Counts something that a checker looked at.
+    pub fn count_checked(&self, name: &'static str) {
+        self.counts.borrow_mut().add(Group::Checked, name, 1);
     }
 
     /// Counts what the table was made of at its end.
@@ -330,7 +344,7 @@ impl Scene {
     /// Whether all clients have finished and nothing is broken any more.
     pub fn is_calm(&self) -> bool {
         let done = self.repaired.get() && self.places.borrow().iter().all(|place| place.done);
-        done && !self.has_keepers()
+        done && !self.has_keepers() && !self.has_sweepers()
     }
 
     /// The audit is over.
@@ -479,6 +493,8 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
         tables,
         counts: RefCell::default(),
         keepers: RefCell::default(),
+        sweepers: RefCell::default(),
+        removed: Cell::default(),
         drained: Cell::default(),
         opened: RefCell::default(),
         set_up: Cell::new(false),

@@ -3,9 +3,10 @@
 //! and this crate does not know it; it works through [`TableMem`], whose calls block.
 //!
 //! What is kept here: the history of each key, which must be linearizable, and a ledger of what
-//! the table has allocated. What the table neither names nor gave back in the end is swept as after
-//! a client's death ([`Tables::sweep`]); then nothing may be left. Without a sweep, each piece must
-//! be excused by a client that died or that reported a loss.
+//! the table has allocated. What dead clients held is swept, while others work and at the end
+//! ([`Tables::sweep`]): nothing that somebody holds or that the table names may be taken, and then
+//! nothing may be left. Without a sweep, each piece must be excused by a client that died or that
+//! reported a loss.
 
 use super::handle::SimHandle;
 use super::kernel::{Kernel, ProcessId, block_on};
@@ -62,9 +63,18 @@ pub trait Tables: Sync {
     ) -> std::result::Result<Box<dyn Table>, TableError>;
     /// Keys that clients use in this run, at least 1.
     fn keys(&self, seed: u64) -> u64;
-    /// Gives back everything of the kind `Table` that no table names, when all clients are gone;
-    /// an error if something else is wrong. `false`: it could not be done.
-    fn sweep(&self, _mem: &mut TableMem<'_>) -> std::result::Result<bool, TableError> {
+    /// Gives back what no table names and nobody holds, as long as that is due in a rack, or all
+    /// of it; an error if something else is wrong. `false`: it could not be done now.
+    fn sweep(
+        &self,
+        _mem: &mut TableMem<'_>,
+        _due_in: Option<RackId>,
+    ) -> std::result::Result<bool, TableError> {
+        Ok(false)
+    }
+    /// Looks at everything; an error if a thing is lost or something else is wrong. `false`: it
+    /// could not be done now.
+    fn audit(&self, _mem: &mut TableMem<'_>) -> std::result::Result<bool, TableError> {
         Ok(false)
     }
     /// Allocations that a client may leave behind if it dies inside of one operation, or if that
@@ -119,7 +129,7 @@ impl<'a> TableMem<'a> {
             && !self.scene.is_lost(addr)
         {
             self.handle.ctx.kernel.say(|| format!("client {}: table has {bytes} at {addr}", id.0));
-            model.took(&self.handle.ctx.kernel, addr, bytes);
+            model.took(&self.handle.ctx.kernel, addr, bytes, id);
             self.scene.model.taken_by_table(addr, bytes, self.handle.ctx.now());
         }
         result
@@ -188,11 +198,13 @@ impl<'a> TableMem<'a> {
 
     /// From here on this client may have allocations that nothing names.
     pub fn begin_change(&mut self) {
+        self.model().change_begins(self.handle.ctx.id);
         self.handle.begin_change();
     }
 
     /// Ends what [`TableMem::begin_change`] began.
     pub fn end_change(&mut self) {
+        self.model().change_ends(self.handle.ctx.id);
         self.handle.end_change();
     }
 
@@ -206,14 +218,25 @@ impl<'a> TableMem<'a> {
         block_on(self.handle.ask_rack(rack, request))
     }
 
-    /// Asks the daemon of an address's home. What it frees by that is no piece any more.
+    /// Asks the daemon of an address's home.
     pub fn ask_home(&mut self, addr: GAddr, request: Request) -> Result<Reply> {
-        let reply = block_on(self.handle.ask_home(addr, request));
-        if let Ok(Reply::Freed) = reply {
-            self.handle.ctx.kernel.say(|| format!("the sweep frees {addr}"));
-            self.model().forget(addr);
+        block_on(self.handle.ask_home(addr, request))
+    }
+
+    /// Frees what has been watched since `watch` began in its rack, for a sweep.
+    pub fn reclaim(&mut self, addr: GAddr, watch: u64) -> Result<()> {
+        let model = self.model();
+        let before = model.reclaim_called(addr);
+        let result = block_on(self.handle.ask_home(addr, Request::Reclaim { addr, watch }));
+        let kernel = &self.handle.ctx.kernel;
+        kernel.say(|| format!("the sweep frees {addr}: {result:?}"));
+        if result.is_ok() {
+            self.scene.count_checked("allocations swept");
         }
-        reply
+        if let Some(piece) = before {
+            model.reclaim_ended(kernel, addr, &piece, &result);
+        }
+        result.map(drop)
     }
 
     /// Asks the master.
@@ -238,8 +261,19 @@ struct Piece {
     bytes: u64,
     /// A free of it was called.
     freeing: bool,
+    /// Sweeps that may have freed it.
+    sweeps: u32,
+    /// Who allocated it, and in which of its changes.
+    taken_in: Option<(ProcessId, u64)>,
     /// Tells it from others at the same address.
     serial: u64,
+}
+
+impl Piece {
+    /// Whether it may be free.
+    fn is_in_doubt(&self) -> bool {
+        self.freeing || self.sweeps > 0
+    }
 }
 
 /// An operation under way.
@@ -259,6 +293,8 @@ pub struct TableModel {
     pieces: RefCell<BTreeMap<u64, Piece>>,
     serials: Cell<u64>,
     under_way: RefCell<BTreeMap<ProcessId, Call>>,
+    /// Changes that clients are in the middle of: how deep, and a number.
+    changes: RefCell<BTreeMap<ProcessId, (u32, u64)>>,
     /// Operations that may have left memory behind: their client died, or told of a loss.
     lossy: Cell<u64>,
 }
@@ -299,8 +335,29 @@ impl TableModel {
         self.lossy.set(self.lossy.get() + 1);
     }
 
+    fn change_begins(&self, client: ProcessId) {
+        let mut changes = self.changes.borrow_mut();
+        self.serials.set(self.serials.get() + 1);
+        changes.entry(client).or_insert((0, self.serials.get())).0 += 1;
+    }
+
+    fn change_ends(&self, client: ProcessId) {
+        let mut changes = self.changes.borrow_mut();
+        let (depth, _) = changes.get_mut(&client).expect("it was begun");
+        *depth -= 1;
+        if *depth == 0 {
+            changes.remove(&client);
+        }
+    }
+
+    /// A client is about to leave: what it did not end is over.
+    pub(super) fn leaves(&self, client: ProcessId) {
+        self.changes.borrow_mut().remove(&client);
+    }
+
     /// A client died; the allocations that it may have been given without anybody knowing.
     pub(super) fn on_killed(&self, client: ProcessId, at: Ps) -> u64 {
+        self.leaves(client);
         let Some(call) = self.under_way.borrow().get(&client).copied() else { return 0 };
         self.was_lossy();
         self.answered(client, None, at);
@@ -322,11 +379,13 @@ impl TableModel {
         }
     }
 
-    fn took(&self, kernel: &Kernel, addr: GAddr, bytes: u64) {
+    fn took(&self, kernel: &Kernel, addr: GAddr, bytes: u64, by: ProcessId) {
         self.serials.set(self.serials.get() + 1);
-        let piece = Piece { bytes, freeing: false, serial: self.serials.get() };
+        let taken_in = self.changes.borrow().get(&by).map(|(_, number)| (by, *number));
+        let serial = self.serials.get();
+        let piece = Piece { bytes, freeing: false, sweeps: 0, taken_in, serial };
         let before = self.pieces.borrow_mut().insert(addr.0, piece);
-        if let Some(before) = before.filter(|before| !before.freeing) {
+        if let Some(before) = before.filter(|before| !before.is_in_doubt()) {
             kernel.fail("keys", format!("{addr} was handed out, and still is: {before:?}"));
         }
     }
@@ -334,7 +393,8 @@ impl TableModel {
     /// A client has got this memory for itself: pieces that were being freed there are free.
     pub(super) fn taken_by_client(&self, addr: GAddr, bytes: u64) {
         let is_there = |one: u64, piece: &Piece| one < addr.0 + bytes && addr.0 < one + piece.bytes;
-        self.pieces.borrow_mut().retain(|one, piece| !piece.freeing || !is_there(*one, piece));
+        let mut pieces = self.pieces.borrow_mut();
+        pieces.retain(|one, piece| !piece.is_in_doubt() || !is_there(*one, piece));
     }
 
     /// The piece as it was before.
@@ -354,6 +414,38 @@ impl TableModel {
         }
     }
 
+    /// A sweep is about to free the piece.
+    fn reclaim_called(&self, addr: GAddr) -> Option<Piece> {
+        let mut pieces = self.pieces.borrow_mut();
+        let piece = pieces.get_mut(&addr.0)?;
+        piece.sweeps += 1;
+        Some(*piece)
+    }
+
+    /// It has freed it or was refused; with another error, or without an end, it may have.
+    fn reclaim_ended(&self, kernel: &Kernel, addr: GAddr, piece: &Piece, result: &Result<Reply>) {
+        match result {
+            Ok(_) => {
+                let changes = self.changes.borrow();
+                let is_held = |(by, number): (ProcessId, u64)| {
+                    changes.get(&by).is_some_and(|(_, open)| *open == number)
+                };
+                if piece.taken_in.is_some_and(is_held) {
+                    kernel.fail("keys", format!("the sweep took {addr} out of hands: {piece:?}"));
+                }
+                self.freed(addr, piece.serial);
+            }
+            Err(Error::BadFree { .. } | Error::NotMapped { .. } | Error::Busy { .. }) => {
+                let mut pieces = self.pieces.borrow_mut();
+                if let Some(now) = pieces.get_mut(&addr.0).filter(|now| now.serial == piece.serial)
+                {
+                    now.sweeps -= 1;
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
     /// An orphan was freed.
     pub(super) fn forget(&self, addr: GAddr) {
         self.pieces.borrow_mut().remove(&addr.0);
@@ -366,7 +458,7 @@ impl TableModel {
             addr: *addr,
             bytes: one.bytes,
             owner: 0,
-            certain: !one.freeing,
+            certain: !one.is_in_doubt(),
         };
         pieces.iter().map(audit).collect()
     }
@@ -375,10 +467,10 @@ impl TableModel {
     /// that may have left something is a violation, if `bounded`.
     pub(super) fn orphans(&self, kernel: &Kernel, each_max: u64, bounded: bool) -> Vec<Orphan> {
         let pieces = self.pieces.borrow();
-        let forgotten = pieces.values().filter(|piece| !piece.freeing).count() as u64;
+        let forgotten = pieces.values().filter(|piece| !piece.is_in_doubt()).count() as u64;
         let lossy = self.lossy.get();
         if bounded && forgotten > each_max * lossy {
-            let first = pieces.iter().find(|(_, piece)| !piece.freeing);
+            let first = pieces.iter().find(|(_, piece)| !piece.is_in_doubt());
             kernel.fail(
                 "keys",
                 format!(
@@ -390,7 +482,7 @@ impl TableModel {
         let orphan = |(addr, one): (&u64, &Piece)| Orphan {
             addr: GAddr(*addr),
             bytes: one.bytes,
-            freeing: one.freeing,
+            freeing: one.is_in_doubt(),
             readable: false,
         };
         pieces.iter().map(orphan).collect()

@@ -48,6 +48,7 @@ pub async fn set_up(ctx: Ctx, scene: Rc<Scene>) {
             Err(error) => return ctx.kernel.fail("set-up", format!("{error:?}")),
         }
     }
+    scene.model.table.leaves(ctx.id);
     handle.leave().await;
     scene.set_up();
 }

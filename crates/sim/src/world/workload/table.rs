@@ -3,10 +3,12 @@
 use super::Worker;
 use crate::check::keys::MapOp;
 use crate::world::table::{Table, TableError, TableMem, Tables};
-use rackpool_core::Error;
+use rackpool_core::{Error, RackId};
 
 /// How many of a client's steps are the table's, in parts per million.
 const SHARE_PPM: u32 = 130_000;
+/// Sweeps of what is due in a rack, at the end.
+const LAST_SWEEPS_MAX: u32 = 20;
 /// Keys that get half of the operations.
 const HOT_KEYS: u64 = 3;
 
@@ -58,16 +60,44 @@ impl Worker {
         self.put_back(table);
     }
 
-    /// Gives back what no table names; whether that was done.
-    pub async fn sweep_table(&mut self) -> bool {
-        let Some(tables) = self.seat.as_ref().map(|seat| seat.tables) else { return false };
-        match tables.sweep(&mut TableMem::new(&mut self.handle, &self.scene)) {
-            Ok(swept) => swept,
-            Err(error) => {
-                self.check_table_error("sweeping", &error);
-                false
+    /// Gives back what no table names, if that is due in a rack, or all of it; whether that was
+    /// done.
+    pub async fn sweep(&mut self, due_in: Option<RackId>) -> bool {
+        self.look_through("sweep", |tables, mem| tables.sweep(mem, due_in)).await
+    }
+
+    /// When all is quiet: sweeps what is due in any rack. Then nothing may be lost, unless what was
+    /// due went with a rack: then everything is swept. Whether all could be looked at.
+    pub async fn sweep_last(&mut self) -> bool {
+        let racks: Vec<RackId> = self.scene.cluster.racks.iter().map(|rack| rack.id).collect();
+        for rack in racks {
+            for _ in 0..LAST_SWEEPS_MAX {
+                if self.sweep(Some(rack)).await {
+                    break;
+                }
             }
         }
+        match self.scene.model.nothing_lost() && !self.scene.removed.get() {
+            true => self.look_through("audit", |tables, mem| tables.audit(mem)).await,
+            false => self.sweep(None).await,
+        }
+    }
+
+    async fn look_through(
+        &mut self,
+        name: &'static str,
+        look: impl FnOnce(&dyn Tables, &mut TableMem<'_>) -> Result<bool, TableError>,
+    ) -> bool {
+        let Some(tables) = self.seat.as_ref().map(|seat| seat.tables) else { return false };
+        let looked = look(tables, &mut TableMem::new(&mut self.handle, &self.scene));
+        let code =
+            looked.as_ref().map_or_else(code_of, |done| if *done { "ok" } else { "not-now" });
+        self.scene.count_operation(name, code);
+        self.ctx.kernel.say(|| format!("process {}: {name}: {looked:?}", self.ctx.id.0));
+        looked.unwrap_or_else(|error| {
+            self.check_table_error(name, &error);
+            false
+        })
     }
 
     /// Reads every key once more and looks at all that is in the table; then takes it away.
@@ -92,6 +122,7 @@ impl Worker {
         if let Some(table) = self.seat.as_mut().and_then(|seat| seat.table.as_mut()) {
             table.close(&mut TableMem::new(&mut self.handle, &self.scene));
         }
+        self.scene.model.table.leaves(self.ctx.id);
     }
 
     /// Opens the table if it is not open; nothing if that fails.
