@@ -237,7 +237,7 @@ pub enum Command {
     #[command(after_help = environment::with(TOP_EXAMPLES, environment::WATCH))]
     Top(TopArgs),
     /// Serve a cache to ordinary clients of memcached and Redis
-    #[command(after_help = environment::with(KV_EXAMPLES, environment::CLIENT))]
+    #[command(after_help = environment::with(KV_EXAMPLES, environment::CACHE))]
     Kv(Box<KvArgs>),
     /// Measure a pool on this machine
     #[command(after_help = BENCH_EXAMPLES)]

@@ -25,6 +25,8 @@ pub const WATCH: &[Variable] = &[MASTER, TIMEOUT, CONFIG];
 pub const SERVER: &[Variable] = &[MASTER, DEVICE, CONFIG];
 /// Read by what joins a pool.
 pub const CLIENT: &[Variable] = &[MASTER, RACK, FABRIC, DEVICE, TIMEOUT, USER, CONFIG];
+/// Read by the cache, for its pool: options of its own name the master and the time to wait.
+pub const CACHE: &[Variable] = &[RACK, FABRIC, DEVICE, USER, CONFIG];
 
 /// The examples, and behind them the variables.
 pub fn with(examples: &str, variables: &[Variable]) -> String {
@@ -63,11 +65,15 @@ mod tests {
         clients.sort_unstable();
         assert_eq!(named(reader), clients);
         assert_eq!(named(include_str!("../../../docs/deploy.md")), clients);
+        let others = ["RACKPOOL_MASTER", "RACKPOOL_REQUEST_TIMEOUT_MS"];
+        let cache: Vec<&str> =
+            clients.iter().copied().filter(|name| !others.contains(name)).collect();
         let servers = ["RACKPOOL_CONFIG", "RACKPOOL_MASTER", "RACKPOOL_VERBS_DEVICE"];
         let watchers = ["RACKPOOL_CONFIG", "RACKPOOL_MASTER", "RACKPOOL_REQUEST_TIMEOUT_MS"];
         for mut command in Cli::command().get_subcommands().cloned() {
             let expected: &[&str] = match command.get_name() {
-                "shell" | "kv" | "fsck" => &clients,
+                "shell" | "fsck" => &clients,
+                "kv" => &cache,
                 "daemon" | "agent" | "fence" => &servers,
                 "racks" | "drain" | "undrain" | "forget" | "top" | "plan" => &watchers,
                 _ => &[],

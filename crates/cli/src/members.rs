@@ -7,11 +7,14 @@ use crate::args::{DrainArgs, ForgetArgs, RacksArgs, UndrainArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Level, log};
 use rackpool_bench::report::TextTable;
+use std::collections::BTreeSet;
 use std::io::{BufRead, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 /// How often a draining rack is looked at.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often it is asked why pages stay; each reason is said once.
+const REASONS_EVERY: Duration = Duration::from_secs(3);
 /// How long a rack that may still come back is waited for before it is given up.
 const COME_BACK: Duration = Duration::from_secs(5);
 
@@ -84,7 +87,8 @@ fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()
     let pages = |of: &[Member]| of.iter().map(|member| member.pages).sum::<u64>();
     let first = pages(&first);
     let bar = output::bar(&format!("draining rack {rack}"), first * page_bytes, "bytes");
-    let mut was_dead = false;
+    let (mut was_dead, mut asked) = (false, Instant::now());
+    let mut said = BTreeSet::new();
     loop {
         let now = shards(watch, rack)?;
         bar.set_position(first.saturating_sub(pages(&now)) * page_bytes);
@@ -106,6 +110,12 @@ fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()
             bar.suspend(|| log(Level::Warn, &format!("rack {rack}"), text));
         }
         was_dead = is_dead;
+        if asked.elapsed() >= REASONS_EVERY {
+            asked = Instant::now();
+            for line in reasons(watch, &now).into_iter().filter(|line| said.insert(line.clone())) {
+                bar.suspend(|| log(Level::Warn, &format!("rack {rack}"), &line));
+            }
+        }
         if timeout.is_some_and(|timeout| started.elapsed() >= timeout) {
             bar.finish_and_clear();
             return Err(too_slow(watch, rack, &now, started.elapsed()));
@@ -118,14 +128,17 @@ fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()
 fn too_slow(watch: &mut Watch, rack: RackId, members: &[Member], waited: Duration) -> Failure {
     let (pages, s) = (members.iter().map(|member| member.pages).sum::<u64>(), waited.as_secs());
     let mut message = format!("rack {rack} still has {pages} pages after {s} s and goes on");
-    for member in members.iter().filter(|member| member.pages > 0) {
-        // A daemon that does not answer says no reasons.
-        let Ok(report) = watch.drain_report(member) else { continue };
-        for line in report.lines() {
-            message.push_str(&format!("; {line}"));
-        }
+    for line in reasons(watch, members) {
+        message.push_str(&format!("; {line}"));
     }
     Failure::new("timeout", message)
+}
+
+/// What keeps pages. A daemon that does not answer says no reasons.
+fn reasons(watch: &mut Watch, members: &[Member]) -> Vec<String> {
+    let with_pages = members.iter().filter(|member| member.pages > 0);
+    let reports = with_pages.filter_map(|member| watch.drain_report(member).ok());
+    reports.flat_map(|report| report.lines()).collect()
 }
 
 /// A rack, or its shards.

@@ -23,7 +23,8 @@ const TRIES_MAX: u32 = 16;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Opens a file, without following a link in its place; with [`OFlags::CREATE`] one that is not
-/// there is made, of mode 0600 whatever the umask.
+/// there is made, of mode 0600 whatever the umask. One that is there keeps its mode: see
+/// [`take_rights`].
 ///
 /// # Errors
 /// What the system says; `PermissionDenied` if it is not a regular file, belongs to another user,
@@ -102,8 +103,7 @@ pub fn lock(fd: impl AsFd) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::WouldBlock, "another process has it open"))
 }
 
-/// Refuses an open file that is not this user's alone, unless it is only looked at; takes rights to
-/// read away.
+/// Refuses an open file that others may change, unless it is only looked at.
 fn check(fd: &OwnedFd, flags: OFlags) -> io::Result<()> {
     let stat = rustix::fs::fstat(fd)?;
     if !FileType::from_raw_mode(stat.st_mode).is_file() {
@@ -124,10 +124,16 @@ fn check(fd: &OwnedFd, flags: OFlags) -> io::Result<()> {
         let what = format!("others may write it (mode {mode:03o}): chmod 600 it if it is yours");
         return Err(refused(&what));
     }
-    if mode & 0o077 != 0 {
-        rustix::fs::fchmod(fd, PRIVATE)?;
-    }
     Ok(())
+}
+
+/// Takes the right to read a file from others, once its content says that it is ours.
+///
+/// # Errors
+/// What the system says.
+pub fn take_rights(fd: impl AsFd) -> io::Result<()> {
+    let is_shared = rustix::fs::fstat(&fd)?.st_mode & 0o077 != 0;
+    if is_shared { Ok(rustix::fs::fchmod(fd, PRIVATE)?) } else { Ok(()) }
 }
 
 fn is_own(stat: &Stat) -> bool {
@@ -175,7 +181,9 @@ mod tests {
         assert_eq!(mode(), 0o600);
         for before in [0o644, 0o640, 0o664, 0o400 | 0o200] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(before)).unwrap();
-            drop(open_private(&path, OFlags::RDWR).unwrap());
+            let file = open_private(&path, OFlags::RDWR).unwrap();
+            assert_eq!(mode(), before, "whose it is is not known yet");
+            take_rights(&file).unwrap();
             assert_eq!(mode(), 0o600, "{before:o} before");
         }
         let exclusive = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;

@@ -17,11 +17,16 @@ use rustix::fs::OFlags;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Unit of memory that values take, bytes.
 const GRAIN_BYTES: u64 = 64;
+/// How a file of values begins.
+const MAGIC: &[u8; 8] = b"rpvalues";
+/// What a file has before its values.
+const HEADER_BYTES: u64 = 4096;
 
 /// See the module.
 #[derive(Debug)]
@@ -48,7 +53,8 @@ impl NumaTier {
     /// it taken at once. Values that are in it are free memory until they are adopted.
     ///
     /// # Errors
-    /// [`Error::Numa`]; [`Error::Io`], also if another process has it open.
+    /// [`Error::Numa`]; [`Error::Io`], also if another process has it open; [`Error::Corrupt`] if
+    /// it is another file, which stays as it is.
     pub fn open(placement: &Placement, bytes: u64, path: &Path) -> Result<NumaTier> {
         let failed = |what: &str| {
             let what = format!("{what} {}", path.display());
@@ -59,7 +65,17 @@ impl NumaTier {
         let file = files::open_private_linked(path, OFlags::RDWR | OFlags::CREATE);
         let file = File::from(file.map_err(failed("opening"))?);
         files::lock(&file).map_err(failed("locking"))?;
-        let window = placement.file(file.as_fd(), bytes)?;
+        if file.metadata().map_err(failed("looking at"))?.len() == 0 {
+            file.write_all_at(MAGIC, 0).map_err(failed("writing"))?;
+        }
+        let mut found = [0; MAGIC.len()];
+        if file.read_exact_at(&mut found, 0).is_err() || found != *MAGIC {
+            let (path, reason) = (path.display().to_string(), "it holds no values of a cache");
+            return Err(Error::Corrupt { path, reason: reason.into() });
+        }
+        files::take_rights(&file).map_err(failed("taking the rights of"))?;
+        let whole = placement.file(file.as_fd(), HEADER_BYTES + bytes)?;
+        let window = whole.slice(HEADER_BYTES, bytes);
         let (free, file) = (Mutex::new(Extents::new(bytes)), Some(file));
         Ok(NumaTier { window, free, file })
     }

@@ -7,6 +7,7 @@ use rackpool_hw::window::Window;
 use rackpool_kv::cache::{Cache, Error, Item, Options, Shelving, TierRule};
 use rackpool_kv::numa_tier::NumaTier;
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -125,6 +126,22 @@ fn nodes_that_are_not_there_are_refused_with_those_that_are() {
         assert!(error.to_string().contains("nodes with memory: 0"), "{error}");
     }
     assert!(!path.exists());
+}
+
+#[test]
+fn a_file_that_holds_something_else_is_refused_and_stays_as_it_is() {
+    let (note, link) = (path("note"), path("link"));
+    std::fs::write(&note, "the only copy of it").unwrap();
+    std::fs::set_permissions(&note, std::fs::Permissions::from_mode(0o644)).unwrap();
+    std::os::unix::fs::symlink(&note, &link).unwrap();
+    for name in [&note, &link] {
+        let error = NumaTier::open(&node_0(), 1 << 20, name).map(drop).unwrap_err();
+        assert!(matches!(&error, Error::Corrupt { .. }), "{error}");
+        assert_eq!(std::fs::read(&note).unwrap(), b"the only copy of it");
+        assert_eq!(std::fs::metadata(&note).unwrap().permissions().mode() & 0o777, 0o644);
+    }
+    std::fs::remove_file(&link).unwrap();
+    std::fs::remove_file(&note).unwrap();
 }
 
 fn open(path: &Path) -> (Cache, u64, u64) {

@@ -8,7 +8,12 @@ use rackpool_core::constants::{
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::secret::Secret;
 use serde::{Deserialize, Deserializer};
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+
+/// Longest file of options, bytes.
+const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
 /// How handles reach racks other than their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -198,7 +203,7 @@ impl Options {
     /// # std::fs::remove_dir_all(&dir).unwrap();
     /// ```
     pub fn from_file(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|error| Error::Io {
+        let text = read_config(path).map_err(|error| Error::Io {
             what: format!("reading {}", path.display()),
             reason: error.to_string(),
         })?;
@@ -272,6 +277,16 @@ impl Options {
 fn read_secret<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Secret>, D::Error> {
     let path = PathBuf::deserialize(from)?;
     Secret::from_file(&path).map(Some).map_err(serde::de::Error::custom)
+}
+
+/// The text of an options file, which may be a pipe and may be endless.
+fn read_config(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > CONFIG_BYTES_MAX {
+        return Err(io::Error::other(format!("more than {CONFIG_BYTES_MAX} bytes")));
+    }
+    Ok(text)
 }
 
 fn split_addrs(text: &str) -> Vec<String> {

@@ -17,7 +17,7 @@ use crate::daemon::session::Ticket;
 use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
 use crate::layout::{AllocationKind, FrameState, SlotWord, StateWord};
-use crate::seam::{Mem, Mutation};
+use crate::seam::{Mem, Mutation, Probe};
 use crate::wire::{AllocationPiece, AuditReply, AuditRequest, ChangingSession, KindTotal};
 use std::collections::BTreeMap;
 

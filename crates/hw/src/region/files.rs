@@ -11,6 +11,7 @@ use super::spec::{MemorySpec, SpecError};
 use super::superblock::{self, SUPERBLOCK_BYTES};
 use super::{RegionFiles, Section, Store, section_bytes};
 use crate::caches;
+use crate::files::take_rights;
 use crate::memory::HostMemory;
 use crate::window::{Access, MapOptions, Window};
 use rackpool_core::constants::REGION_RETRIES_MAX;
@@ -111,6 +112,9 @@ pub(super) fn open_files(spec: &MemorySpec, paths: Paths) -> Result<RegionFiles>
         store: Store::Files(paths),
         is_published: true,
     };
+    for fd in [&files.pages, &files.table, &files.bell, &files.private] {
+        take_rights(fd).map_err(failed("take the rights of", &name))?;
+    }
     bind_pages(&files)?;
     // They are, unless somebody punched them; it costs little to be sure.
     back_metadata(&files)?;

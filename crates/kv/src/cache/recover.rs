@@ -120,7 +120,9 @@ pub(super) fn open_file(path: &Path, options: &mut Options, units: u64) -> Resul
         // Nothing is in it; left behind it would only be in the way.
         let _ = std::fs::remove_file(path);
     }
-    opened
+    let opened = opened?;
+    files::take_rights(&*opened.file).map_err(failed("taking the rights of"))?;
+    Ok(opened)
 }
 
 /// What makes errors of what was tried with a file and what the system said.

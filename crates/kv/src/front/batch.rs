@@ -157,12 +157,15 @@ fn answer_set(out: &mut Vec<u8>, answer: Answer, error: Option<Error>) -> Option
         (Answer::Resp, None) => out.extend_from_slice(b"+OK\r\n"),
         (Answer::Text, None) => out.extend_from_slice(b"STORED\r\n"),
         (Answer::Quiet, None) => {}
-        (Answer::Resp, Some(error)) => push_error(out, redis::failed(&error).as_bytes()),
         (_, Some(error)) => {
             let outcome = Outcome::of(&error);
-            if answer == Answer::Text {
-                out.extend_from_slice(stored_text(outcome).as_bytes());
-                out.extend_from_slice(b"\r\n");
+            match answer {
+                Answer::Resp => push_error(out, redis::failed(&error).as_bytes()),
+                Answer::Text => {
+                    out.extend_from_slice(stored_text(outcome).as_bytes());
+                    out.extend_from_slice(b"\r\n");
+                }
+                Answer::Quiet => {}
             }
             let too_large = outcome == Outcome::TooLarge;
             return Some(if too_large { Count::TooLarge } else { Count::NoMemory });

@@ -166,7 +166,7 @@ impl Call<'_> {
         self.core.count(Count::RespCommands);
         let answer = self.checked();
         if let Err(text) = answer {
-            push_error(&mut self.core.out.bytes, text.as_bytes());
+            self.core.fail(&text);
         }
     }
 
@@ -286,7 +286,7 @@ impl Call<'_> {
     /// Goes on with a command.
     pub fn go_on(&mut self, (part, go_on): (Part, GoOn)) {
         if let Err(text) = go_on(self, part) {
-            push_error(&mut self.core.out.bytes, text.as_bytes());
+            self.core.fail(&text);
         }
     }
 
@@ -320,12 +320,23 @@ pub fn unknown_subcommand(command: &str, subcommand: &[u8]) -> String {
     text
 }
 
+/// What Redis says where there is no memory for a value.
+const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+
+impl Core {
+    /// Answers a command that failed.
+    pub fn fail(&mut self, text: &str) {
+        if text == OUT_OF_MEMORY {
+            self.count(Count::NoMemory);
+        }
+        push_error(&mut self.out.bytes, text.as_bytes());
+    }
+}
+
 /// The text for what the cache could not do.
 pub fn failed(error: &Error) -> String {
     match error {
-        Error::OutOfMemory { .. } => {
-            "OOM command not allowed when used memory > 'maxmemory'.".into()
-        }
+        Error::OutOfMemory { .. } => OUT_OF_MEMORY.into(),
         other => format!("ERR {other}"),
     }
 }

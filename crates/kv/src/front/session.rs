@@ -513,7 +513,7 @@ impl Session {
             Protocol::Resp => {
                 if let Err(error) = &incoming.writer {
                     let text = super::redis::failed(error);
-                    push_error(&mut core.out.bytes, text.as_bytes());
+                    core.fail(&text);
                 }
                 if incoming.rest > 0 {
                     self.pending = Pending::Rest(incoming);
@@ -558,7 +558,7 @@ impl Session {
         if let Ok(writer) = writer {
             let mut call = Call { core, client: &mut self.client, input, args };
             if let Err(text) = redis_strings::set_streamed(&mut call, writer) {
-                push_error(&mut core.out.bytes, text.as_bytes());
+                core.fail(&text);
             }
         }
         let words = [&b"set"[..], &key, b"(a long value)"].into_iter().chain(args.words(input));

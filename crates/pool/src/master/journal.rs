@@ -14,7 +14,7 @@
 use super::error::MasterError;
 use rackpool_core::constants::MASTER_RESERVE_BYTES;
 use rackpool_core::master::{Loader, State, StateWrite, Table};
-use rackpool_hw::files::open_private;
+use rackpool_hw::files::{open_private, take_rights};
 use rackpool_hw::log;
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable};
 use redb::{TableDefinition, TableError};
@@ -60,11 +60,13 @@ impl Journal {
         let opened = log::guarded(|| {
             // Refuses what is not this user's alone.
             let file = open_private(&path, OFlags::RDWR);
-            drop(file.map_err(MasterError::system(format!("open {}", path.display())))?);
+            let file = file.map_err(MasterError::system(format!("open {}", path.display())))?;
             let mut builder = Database::builder();
             let database = builder.set_cache_size(CACHE_BYTES).open(&path);
             let database = database.map_err(|error| open_error(&path, error))?;
             let state = load(&database, &path)?;
+            let what = format!("take the rights of {}", path.display());
+            take_rights(file).map_err(MasterError::system(what))?;
             Ok((database, state))
         });
         // A damaged file can make the store stumble over its own assertions: an answer like any
