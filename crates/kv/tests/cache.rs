@@ -645,11 +645,15 @@ fn a_flush_is_over_at_once_and_what_it_leaves_to_do_is_done_in_small_steps() {
             }
         }
         // What is put between two steps stays; a second flush ends what came before it, too.
-        let (mut steps, mut flushes) = (0, 0);
-        while cache.tidy((0, 1), 1, || {
-            steps += 1;
-            steps % 4 != 0
-        }) {
+        let (mut steps, mut flushes) = (0_u32, 0);
+        loop {
+            let is_left = cache.tidy((0, 1), 1, || {
+                steps += 1;
+                !steps.is_multiple_of(4)
+            });
+            if !is_left {
+                break;
+            }
             cache.set(&steps.to_le_bytes(), &[2; 50], 0, 0, 1).unwrap();
             assert_eq!(get(steps), Some(50));
             if steps == 40 {
@@ -678,7 +682,8 @@ fn what_was_flushed_makes_room_before_anything_else_goes() {
             for round in 0..4_u8 {
                 // Long ones are in pieces over several segments.
                 put_many(&cache, 20_000, &[round; 400]);
-                cache.set(b"long", &[round; 1 << 20], 0, 0, 1).unwrap();
+                let long = vec![round; 1 << 20];
+                cache.set(b"long", &long, 0, 0, 1).unwrap();
                 let holds = |key: &[u8], expected: &[u8]| {
                     let mut value = Vec::new();
                     let found = cache.get(key, 1, |item| item.append_to(&mut value));
@@ -686,7 +691,7 @@ fn what_was_flushed_makes_room_before_anything_else_goes() {
                 };
                 let found = (0..20_000_u32).filter(|i| holds(&i.to_le_bytes(), &[round; 400]));
                 assert_eq!(found.count(), 20_000, "{policy:?}, {mode:?}, round {round}");
-                assert!(holds(b"long", &[round; 1 << 20]));
+                assert!(holds(b"long", &long));
                 assert_eq!(cache.stats().evictions, 0, "{policy:?}, {mode:?}, round {round}");
                 cache.flush_all();
             }

@@ -228,14 +228,16 @@ fn greetings_that_are_half_sent_take_no_more_than_all_may() {
     // Two descriptors each.
     rackpool_hw::process::raise_descriptor_limit();
     let (count, most) = (1000, 4 << 20);
-    let rig = Rig::start_with("many", Settings { held_bytes_max: most, ..Settings::default() });
+    let (held_bytes_max, handshake_ms) = (most, 60_000);
+    let settings = Settings { held_bytes_max, handshake_ms, ..Settings::default() };
+    let rig = Rig::start_with("many", settings);
     let shared = rig.server.shared();
     let mut known = rig.client(rig.server.addrs().1);
     known.write_all(b"PING\r\n").unwrap();
     read_to(&mut known, b"+PONG\r\n");
     // The head of a long record, or of several, and some of what it announces; or nothing.
     let half =
-        |bytes: usize| [&[22, 3, 1, 0x3f, 0, 1, 0, 0x3e, 0xfc][..], &vec![0; bytes]].concat();
+        |bytes: usize| [&[22_u8, 3, 1, 0x3f, 0, 1, 0, 0x3e, 0xfc][..], &vec![0; bytes]].concat();
     let said = [half(10_000), half(300), Vec::new()];
     let mut greeters = Vec::new();
     for index in 0..count {

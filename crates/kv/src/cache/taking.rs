@@ -1,7 +1,7 @@
-//! The memory of a cache's new file, which is taken piece by piece while the cache is in use: a thread
-//! beside it goes ahead ([`super::Cache::populate`]), and a change that comes to the end of what was
-//! taken takes the next piece by itself. So no store ever meets a page that its file system has no
-//! room for, which would be a signal (SIGBUS).
+//! The memory of a cache's new file, which is taken piece by piece while the cache is in use: a
+//! thread beside it goes ahead ([`super::Cache::populate`]), and a change that comes to the end of
+//! what was taken takes the next piece by itself. So no store ever meets a page that its file
+//! system has no room for, which would be a signal (SIGBUS).
 
 use super::layout::UNIT_SHIFT;
 use rackpool_hw::window::take_file;

@@ -25,8 +25,8 @@ use std::sync::Arc;
 /// Bytes of one direction that a channel holds at most, and one record.
 const CHANNEL_BYTES: usize = 64 << 10;
 
-/// Bytes of a connection on which nothing is under way, at most: rustls's state and keys (7.0 to 8.5
-/// KB were measured) and its smallest buffer for what comes.
+/// Bytes of a connection on which nothing is under way, at most: rustls's state and keys (7.0 to
+/// 8.5 KB were measured) and its smallest buffer for what comes.
 const SESSION_BYTES: usize = 12 << 10;
 
 /// Longest record of TLS with all around it …
