@@ -194,7 +194,7 @@ impl Pool {
         names.filter(|name| name.starts_with(&self.name)).collect()
     }
 
-    /// What `fsck` says: whether all is well, the bytes that the pool lends to caches, and all else.
+    /// What `fsck` says: whether all is well, the bytes that caches have, and all of it.
     fn fsck(&self) -> (bool, f64, String) {
         let json = self.dir.file("fsck.json");
         let words = ["fsck", "--master", &self.site.addr, "--json", &json];
