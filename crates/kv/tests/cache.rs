@@ -625,7 +625,7 @@ fn put_many(cache: &Cache, count: u32, value: &[u8]) {
 fn a_flush_is_over_at_once_and_what_it_leaves_to_do_is_done_in_small_steps() {
     const COUNT: u32 = 200_000;
     for (partitions, shared_reads) in [(1, false), (2, false), (2, true)] {
-        let units = 1600 / partitions;
+        let units = 1600 / u64::from(partitions);
         let cache = Cache::new(Options { shared_reads, ..options(partitions, units) }).unwrap();
         let unused = cache.stats().free_units;
         put_many(&cache, COUNT, &[1; 100]);

@@ -244,7 +244,7 @@ impl Shell<'_> {
         if bytes.len() as u64 == READ_AT_ONCE_BYTES {
             let most = self.client()?.stats()?.bytes();
             let more = (most + 1).saturating_sub(READ_AT_ONCE_BYTES);
-            file.by_ref().take(more).read_to_end(&mut bytes).map_err(failed)?;
+            Read::by_ref(&mut file).take(more).read_to_end(&mut bytes).map_err(failed)?;
             if bytes.len() as u64 > most {
                 let path = path.display();
                 let what = format!("{path} has more bytes than the {most} of the whole pool");
