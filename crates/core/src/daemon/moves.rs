@@ -18,10 +18,11 @@
 //!
 //! Source: Rcmp §5.3 (the six steps); DESIGN §3 (moving a page while others use it).
 
+mod time;
+
 use crate::addr::{FrameIndex, GAddr, Generation, PageId};
 use crate::constants::{
-    BACKING_STEP_BYTES, MOVE_BITMAP_WORDS_MAX, MOVE_DRAIN_NS, MOVE_SHUT_NS, MOVE_WAITERS_MAX,
-    MOVES_MAX, SLAB_SHIFT_MIN,
+    BACKING_STEP_BYTES, MOVE_BITMAP_WORDS_MAX, MOVE_WAITERS_MAX, MOVES_MAX, SLAB_SHIFT_MIN,
 };
 use crate::copies;
 use crate::daemon::frames::{Entry, state_offset};
@@ -754,67 +755,5 @@ impl Daemon {
         self.freeing.table_changed();
         self.freeing.drain(frame);
         self.request_scan();
-    }
-
-    /// Tells what is new when it began, and ends what takes too long.
-    pub(super) fn time_moves<W: World>(&mut self, now: Nanos, world: &mut W) {
-        let page_ns = self.layout.pages.page_bytes().saturating_mul(4);
-        let shut_ns = MOVE_SHUT_NS + page_ns;
-        let mut late = Vec::new();
-        for (frame, departure) in &mut self.moves.departing {
-            let since = *departure.since.get_or_insert(now);
-            let limit_ns = match departure.stage {
-                Leaving::Draining => MOVE_DRAIN_NS,
-                Leaving::Shut => shut_ns,
-                Leaving::Asking => continue,
-            };
-            if now.saturating_sub(since) > limit_ns {
-                late.push(*frame);
-            }
-        }
-        for frame in late {
-            world.private().met(Race::MoveTooSlow);
-            self.give_up_departure(frame, world);
-        }
-        let mut late = Vec::new();
-        for (frame, arrival) in &mut self.moves.arriving {
-            let since = *arrival.since.get_or_insert(now);
-            let filling = arrival.stage == Coming::Filling;
-            if filling && now.saturating_sub(since) > 2 * shut_ns {
-                late.push(*frame);
-            }
-        }
-        for frame in late {
-            self.drop_arrival(frame, "its mover took too long", world);
-        }
-    }
-
-    /// A frame that attach found in a move: its mover is gone, the directory is asked.
-    pub(super) fn settle_move<W: World>(&mut self, frame: u32, entry: &Entry, world: &mut W) {
-        let Entry { page, generation, .. } = *entry;
-        let (record, asker, since) = (NOBODY, None, None);
-        match entry.state {
-            FrameState::Departing => {
-                let key = Generation(self.frames.take_generations(world.private(), 2));
-                let reopen = Generation(key.0 + 1);
-                let stage = Leaving::Asking;
-                let departure =
-                    Departure { page, generation, key, reopen, record, asker, stage, since };
-                self.moves.departing.insert(frame, departure);
-                if world.private().mutated(Mutation::ForgetDeparture) {
-                    return self.reopen(frame, generation, world);
-                }
-            }
-            _ => {
-                let stage = Coming::Asking(self.own_home(page, frame, generation));
-                let arrival = Arrival { page, generation, record, asker, stage, since };
-                self.moves.arriving.insert(frame, arrival);
-                if world.private().mutated(Mutation::ForgetArrival) {
-                    return self.arrived(frame, world);
-                }
-            }
-        }
-        world.private().met(Race::MoveSettledAtAttach);
-        self.moves.questions.push_back(frame);
     }
 }

@@ -4,6 +4,8 @@
 //! In: keys with their hashes and the time. Out: slots and positions for `item.rs`, errors before
 //! anything has changed. Called by `mod.rs` and `entry.rs`, which hold the lock.
 
+mod sweep;
+
 use super::error::{Error, Result};
 use super::evict::Round;
 use super::index::{Index, Room, Shape, next_of, probe};
@@ -23,16 +25,9 @@ use rackpool_core::seam::Mem;
 use rackpool_hw::window::{Bare, Wide, Window};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Fewest units of a partition.
 pub(crate) const UNITS_MIN: u64 = 8;
-/// What one step of [`Partition::tidy`] does, some 20 us each: buckets that are swept …
-const SWEPT_BUCKETS: u64 = 512;
-/// … or flushed segments that are given back …
-const RELEASED_SEGMENTS: usize = 64;
-/// … or values of a tier.
-const RELEASED_VALUES: usize = 16;
 
 /// An index entry and where it lies.
 pub(crate) type Found = (u64, Slot);
@@ -649,119 +644,6 @@ impl Partition {
 
     fn out_of_memory(&self, bytes: u64) -> Error {
         Error::OutOfMemory { bytes, units: self.segments.count() as u64 }
-    }
-
-    /// Gives back what was abandoned, and a segment of what has expired: beside a change, which
-    /// makes no more than that.
-    pub fn collect(&mut self, now: Millis) {
-        if let Some(unit) = self.segments.expired([now, self.wall.at(now)]) {
-            self.expire_segment(unit);
-        }
-        for (head, seq) in self.abandoned.take() {
-            self.abandon(head, seq);
-        }
-    }
-
-    /// Gives back a segment of what has expired, also one that is still written to; whether there
-    /// was one.
-    pub fn expire_one(&mut self, now: Millis) -> bool {
-        let nows = [now, self.wall.at(now)];
-        let over = self.segments.expired(nows).or_else(|| self.segments.expired_active(nows));
-        over.map(|unit| self.expire_segment(unit)).is_some()
-    }
-
-    fn expire_segment(&mut self, unit: u32) {
-        let segment = self.segments.get(unit);
-        let until = &mut self.expired_until[segment.clock()];
-        *until = (*until).max(segment.expires_max);
-        let is_flushed = self.segments.is_flushed(unit);
-        let items = self.drop_segment(unit);
-        self.stats.expired += if is_flushed { 0 } else { items };
-    }
-
-    /// Gives the first flushed segment back; whether there was one.
-    pub fn drop_flushed(&mut self) -> bool {
-        let Some(unit) = self.segments.first_flushed() else { return false };
-        if self.index.is_sweeping() {
-            self.drop_segment(unit);
-        } else {
-            self.segments.release(unit);
-        }
-        true
-    }
-
-    /// Everything that is there is gone from now on. [`Partition::tidy`] does the work.
-    pub fn flush(&mut self) {
-        self.disturbances += 1;
-        self.round = Round::default();
-        self.segments.flush();
-        self.index.flush();
-        if let Some(shelf) = &mut self.shelf {
-            shelf.flush();
-        }
-    }
-
-    /// Makes a step of what is left to do for what was flushed or has expired; whether there was
-    /// any.
-    pub fn tidy(&mut self, now: Millis) -> bool {
-        if self.index.is_sweeping() {
-            self.disturbances += 1;
-            let segments = &self.segments;
-            self.index.sweep(SWEPT_BUCKETS, |slot| segments.is_flushed(slot.pos().unit()));
-            return true;
-        }
-        (0..RELEASED_SEGMENTS).take_while(|_| self.drop_flushed()).count() > 0
-            || self.shelf.as_mut().is_some_and(|shelf| shelf.drop_flushed(RELEASED_VALUES))
-            || self.expire_one(now)
-    }
-
-    /// Drops everything in a segment and gives it back; how many items there were.
-    pub fn drop_segment(&mut self, unit: u32) -> u64 {
-        self.disturbances += 1;
-        if self.segments.get(unit).kind != Kind::Leaving {
-            self.segments.leave(unit);
-        }
-        let mut items = 0;
-        self.walk(unit, |partition, pos, header| {
-            if header.has(Header::PIECE) {
-                return;
-            }
-            if header.has(Header::RESERVED) {
-                return partition.kill(pos);
-            }
-            let hash = partition.hash_at(pos, header);
-            let Some(found) = partition.index.find(hash, |slot| slot.pos() == pos) else {
-                assert!(partition.segments.is_flushed(unit), "a live item has an entry");
-                return;
-            };
-            partition.remove(hash, found);
-            items += 1;
-        });
-        self.segments.release(unit);
-        items
-    }
-
-    /// Calls `f` for all pieces of a segment that are not dead.
-    pub fn walk(&mut self, unit: u32, mut f: impl FnMut(&mut Partition, Pos, Header)) {
-        let used = self.segments.get(unit).used;
-        let mut offset = 0;
-        while offset < used {
-            let pos = Pos::new(unit, offset);
-            let header = self.header(pos);
-            offset += header.bytes();
-            if !header.has(Header::DEAD) {
-                f(self, pos, header);
-            }
-        }
-    }
-
-    /// The hash of the key of an item.
-    pub fn hash_at(&mut self, pos: Pos, header: Header) -> u64 {
-        let mut key = std::mem::take(&mut self.key_buffer);
-        self.key_of(pos, header, &mut key);
-        let hash = xxh3_64_with_seed(&key, self.seed);
-        self.key_buffer = key;
-        hash
     }
 
     /// Rewrites an item with another expiry and the same cas; its entry now.

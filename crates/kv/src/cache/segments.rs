@@ -29,6 +29,8 @@
 //! Units of a file come into use as the file gets their memory (`taking.rs`): until then they are
 //! neither free nor anything else.
 
+mod queues;
+
 use super::layout::{Header, UNIT_BYTES, UNIT_SHIFT, mix};
 use super::taking::Taking;
 use super::{Millis, WALL_TIME};
@@ -660,43 +662,6 @@ impl Segments {
         }
     }
 
-    /// All segments are flushed from now on, for a later process, too.
-    pub fn flush(&mut self) {
-        for stream in [Stream::New, Stream::Main, Stream::InPlace] {
-            self.seal_stream(stream);
-        }
-        self.hand = NONE;
-        for queue in 0..QUEUES {
-            let empty = Queue { first: NONE, last: NONE, count: 0 };
-            let moved = std::mem::replace(&mut self.queues[queue], empty);
-            if moved.first == NONE {
-                continue;
-            }
-            let flushed = &mut self.queues[FLUSHED];
-            self.of[moved.first as usize].prev = flushed.last;
-            match flushed.last {
-                NONE => flushed.first = moved.first,
-                last => self.of[last as usize].next = moved.first,
-            }
-            flushed.last = moved.last;
-            flushed.count += moved.count;
-        }
-        self.flushed_before = self.next_seq;
-        self.note(FLUSHED_SEQ_AT, self.flushed_before);
-        (self.live_bytes, self.payload_bytes) = (0, 0);
-    }
-
-    /// Whether a segment is flushed.
-    #[inline]
-    pub fn is_flushed(&self, unit: u32) -> bool {
-        self.of[unit as usize].seq < self.flushed_before
-    }
-
-    /// The first flushed segment.
-    pub fn first_flushed(&self) -> Option<u32> {
-        self.oldest(FLUSHED as u8)
-    }
-
     /// The queue that a segment stands in.
     fn queue_of(&self, unit: u32) -> usize {
         if self.is_flushed(unit) { FLUSHED } else { usize::from(self.of[unit as usize].queue) }
@@ -770,43 +735,5 @@ impl Segments {
             segment.used > 0 && segment.expires_max <= nows[segment.clock()]
         });
         active.next()
-    }
-
-    fn link(&mut self, unit: u32, before: u32) {
-        let queue = self.queue_of(unit);
-        let queue = &mut self.queues[queue];
-        queue.count += 1;
-        let prev = if before == NONE {
-            std::mem::replace(&mut queue.last, unit)
-        } else {
-            std::mem::replace(&mut self.of[before as usize].prev, unit)
-        };
-        if prev == NONE {
-            queue.first = unit;
-        } else {
-            self.of[prev as usize].next = unit;
-        }
-        self.of[unit as usize].prev = prev;
-        self.of[unit as usize].next = before;
-    }
-
-    fn unlink(&mut self, unit: u32) {
-        let Segment { prev, next, .. } = self.of[unit as usize];
-        if self.hand == unit {
-            self.hand = next;
-        }
-        let queue = self.queue_of(unit);
-        let queue = &mut self.queues[queue];
-        queue.count -= 1;
-        if prev == NONE {
-            queue.first = next;
-        } else {
-            self.of[prev as usize].next = next;
-        }
-        if next == NONE {
-            queue.last = prev;
-        } else {
-            self.of[next as usize].prev = prev;
-        }
     }
 }

@@ -3,11 +3,12 @@
 
 use super::world::RegionWorld;
 use super::{Belongs, DaemonOptions, io_error};
+use crate::link::MasterLink;
 use crate::links::fabric_error;
 use rackpool_core::coherence::Coherence;
 use rackpool_core::daemon::{Daemon, World, format};
 use rackpool_core::layout::RegionLayout;
-use rackpool_core::wire::{RackInfo, RegionInfo};
+use rackpool_core::wire::{MasterCall, RackInfo, RegionInfo};
 use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::fabric::tcp::TargetOptions;
@@ -56,6 +57,14 @@ pub(super) fn rack_info(
         fabric_addr: fabric_addr.to_string(),
         alive: true,
     })
+}
+
+/// The link by which a daemon joins.
+pub(super) fn master_link(options: &DaemonOptions, rack_info: RackInfo) -> MasterLink {
+    let mut master = MasterLink::new(options.master.clone());
+    master.set_secret(options.secret.clone());
+    master.set_join(MasterCall::JoinDaemon(rack_info));
+    master
 }
 
 /// What clients are told of the region.

@@ -6,7 +6,7 @@ use super::balance::BalanceThread;
 use super::clients::{Clients, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT, Welcome};
 use super::hosts::{Hosts, Rack};
 use super::mover::MoverThread;
-use super::opening::{open_region, rack_info, region_info, start_target};
+use super::opening::{master_link, open_region, rack_info, region_info, start_target};
 use super::standing::Membership;
 use super::sweep::Sweeps;
 use super::uplinks::{FabricUplinks, Turn};
@@ -153,9 +153,7 @@ impl Server {
         let rack_info = rack_info(&engine, &options, acceptor.name().into(), target.local_addr())?;
         let remotes = Remotes::new(options.session_grace_ms);
         let membership = Membership::new(options.left_grace_ms);
-        let mut master = MasterLink::new(options.master.clone());
-        master.set_secret(options.secret.clone());
-        master.set_join(MasterCall::JoinDaemon(rack_info));
+        let master = master_link(&options, rack_info);
         let queued = (options.rings == Rings::Single).then(VecDeque::new);
         let mut server = Self {
             master,
