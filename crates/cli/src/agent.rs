@@ -15,7 +15,9 @@ pub fn agent(args: &AgentArgs) -> Result<()> {
     let shutdown = interrupt::shutdown()?;
     let agent = api::start_agent(args)?;
     let who = format!("agent of rack {}", args.rack);
-    say_ready(agent.control())?;
+    let metrics = agent.metrics_addr();
+    let metrics = metrics.map_or(String::new(), |metrics| format!(" metrics={metrics}"));
+    say_ready(&format!("{}{metrics}", agent.control()))?;
     log(Level::Info, &who, format!("memory {}", args.memory));
     let why = wait_for_end(None, shutdown, false)?;
     log(Level::Info, &who, format!("{why}: stopping"));

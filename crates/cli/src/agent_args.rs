@@ -1,14 +1,16 @@
 //! The commands about racks of several hosts, as data.
 
-use crate::args::{parse_memory, parse_user};
+use crate::args::{parse_listen, parse_memory, parse_user};
 use crate::member_args::MasterAt;
 use clap::Args;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 pub const AGENT_EXAMPLES: &str = "\
 A rack whose memory several hosts share (CXL or persistent memory as devdax) has its daemon on one
 of them and an agent on each other one. Clients there map the memory as those beside the daemon do.
-Prints `ready NAME` when clients can join; stops on SIGINT, SIGTERM and SIGHUP, and clients go on
-with the next agent.
+Prints `ready NAME` when clients can join, with --metrics `ready NAME metrics=ADDR`; stops on
+SIGINT, SIGTERM and SIGHUP, and clients go on with the next agent.
 
 Examples:
   rackpool agent --rack 0 --master 10.0.0.1:7400 --memory dax:/dev/dax0.0 --secret-file secret
@@ -47,6 +49,14 @@ pub struct AgentArgs {
     /// repeated [default: the agent's own user, and root]
     #[arg(long, value_name = "USER", value_parser = parse_user)]
     pub allow_user: Vec<u32>,
+    /// Serve counters in the format of Prometheus over HTTP at /metrics, and /livez and /readyz; a
+    /// port alone is one of 127.0.0.1
+    #[arg(long, value_name = "ADDR|PORT", value_parser = parse_listen)]
+    pub metrics: Option<SocketAddr>,
+    /// File with a token of 16 bytes or more that readers of the counters have to send
+    /// (`Authorization: Bearer TOKEN`): then other machines may read them
+    #[arg(long, value_name = "FILE", requires = "metrics")]
+    pub metrics_token_file: Option<PathBuf>,
 }
 
 /// Options of `fence`.

@@ -500,6 +500,8 @@ pub fn start_agent(args: &AgentArgs) -> Result<AgentServer> {
     let mut options = agent_options(args.rack, &args.at, &args.memory, &name)?;
     options.verbs_device = args.verbs_device.clone().or(options.verbs_device);
     options.allowed_users.clone_from(&args.allow_user);
+    options.metrics = args.metrics;
+    options.metrics_token = token(args.metrics_token_file.as_deref())?;
     Ok(AgentServer::start(options)?)
 }
 

@@ -24,7 +24,7 @@ use rackpool_kv::herd::{self, Pipeline};
 use rackpool_kv::numa_tier::NumaTier;
 use rackpool_kv::pool_tier::PoolTier;
 use rackpool_kv::tier_speed;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -137,6 +137,15 @@ fn herd_clients(args: &KvArgs) -> u32 {
     args.herd_clients.unwrap_or(HERD_CLIENTS)
 }
 
+/// Refuses addresses that are taken before a file is read, which may take long.
+fn check_addresses(args: &KvArgs) -> Result<()> {
+    for addr in [args.memcached, args.resp, args.metrics].into_iter().flatten() {
+        let what = format!("listening at {addr}");
+        drop(TcpListener::bind(addr).map_err(|error| Failure::io(&what, &error))?);
+    }
+    Ok(())
+}
+
 /// Serves.
 pub fn run(args: &KvArgs) -> Result<()> {
     refuse_idle_options(args)?;
@@ -150,6 +159,7 @@ pub fn run(args: &KvArgs) -> Result<()> {
     let secret = args.herd_listen.and(args.secret_file.as_deref()).map(Secret::from_file);
     let secret = secret.transpose()?;
     let is_free = check_memory(args)?;
+    check_addresses(args)?;
     // Last, since it may make a file.
     let cache = cache(args, threads)?;
     let settings = Settings {

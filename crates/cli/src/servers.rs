@@ -181,12 +181,12 @@ fn may_listen(listen: SocketAddr, metrics: Option<SocketAddr>, guards: Guards) -
         let message = format!("{addr} can be reached from other machines: {way_out}");
         Err(Failure::new("denied", message))
     };
-    if !listen.ip().is_loopback() && !guards.has_secret {
+    if !listen.ip().to_canonical().is_loopback() && !guards.has_secret {
         let way_out = "give all processes of the pool a secret with --secret-file FILE, or listen \
                        at a loopback address such as 127.0.0.1";
         return denied(listen, way_out);
     }
-    match metrics.filter(|metrics| !metrics.ip().is_loopback() && !guards.has_token) {
+    match metrics.filter(|addr| !addr.ip().to_canonical().is_loopback() && !guards.has_token) {
         Some(metrics) => {
             let way_out = "serve the counters at a loopback address, or ask for a token with \
                            --metrics-token-file FILE";
@@ -212,6 +212,8 @@ mod tests {
         assert!(refused.message().contains("--secret-file"), "{refused}");
         assert!(may_listen(there, Some(here), secret).is_ok());
         assert!(may_listen(addr("[::]:0"), None, none).is_err());
+        assert!(may_listen(addr("[::ffff:127.0.0.1]:0"), None, none).is_ok());
+        assert!(may_listen(addr("[::ffff:192.0.2.1]:0"), None, none).is_err());
         assert!(may_listen(here, Some(here), none).is_ok());
         let refused = may_listen(here, Some(there), secret).unwrap_err();
         assert_eq!(refused.code(), "denied");

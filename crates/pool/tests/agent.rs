@@ -6,6 +6,8 @@ use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::master::{MasterOptions, MasterServer};
 use rackpool::{Handle, Options, Placement, Pool, RackId};
 use rackpool_hw::control::ControlListener;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -283,4 +285,38 @@ fn a_client_of_another_host_reads_no_replica_because_its_end_is_told_by_the_daem
     assert_eq!(there.handle_stats().replica_reads, 0);
     drop((here, there, user));
     drop((agent, far));
+}
+
+/// The answer to a request.
+fn ask(addr: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn an_agent_tells_how_many_clients_it_has_and_whether_its_daemon_is_there() {
+    let mut rack = Rack::new("metrics");
+    let metrics = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let options = AgentOptions { metrics, ..rack.agent_options("1") };
+    let agent = AgentServer::start(options).unwrap();
+    let addr = agent.metrics_addr().unwrap();
+    let there = rack.there("1");
+    let told = ask(addr, "/metrics");
+    for line in
+        ["rackpool_agent_clients 1\n", "rackpool_agent_daemon_up 1\n", "server=\"agent\"} 1\n"]
+    {
+        assert!(told.contains(line), "{told}");
+    }
+    assert!(ask(addr, "/readyz").ends_with("ready\n"));
+    rack.daemon = None;
+    let start = Instant::now();
+    while !ask(addr, "/readyz").ends_with("the rack's daemon does not answer\n") {
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert!(ask(addr, "/livez").ends_with("live\n"));
+    drop(there);
 }

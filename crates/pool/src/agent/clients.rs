@@ -67,6 +67,11 @@ pub(super) struct Clients {
 }
 
 impl Clients {
+    /// Clients that have a slot.
+    pub(super) fn count(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
     pub(super) fn new(access: AccessList, sections: ClientSections) -> Self {
         let buffer = vec![0; MESSAGE_BYTES_MAX as usize];
         let (pending, slots) = (BTreeMap::new(), BTreeMap::new());

@@ -32,6 +32,7 @@ use rackpool_hw::process::Shutdown;
 use rackpool_hw::secret::Secret;
 use rackpool_hw::{log, warn};
 use run::Agent;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -59,6 +60,11 @@ pub struct AgentOptions {
     pub join_timeout_ms: u64,
     /// Users of this host, by number, whose processes may use the memory beside our own and root's.
     pub allowed_users: Vec<u32>,
+    /// Where the counters are served over HTTP, if they are.
+    pub metrics: Option<SocketAddr>,
+    /// What readers of the counters have to send, see
+    /// [`crate::daemon::DaemonOptions::metrics_token`].
+    pub metrics_token: Option<Secret>,
 }
 
 impl AgentOptions {
@@ -75,6 +81,8 @@ impl AgentOptions {
             verbs_device: None,
             join_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
             allowed_users: Vec::new(),
+            metrics: None,
+            metrics_token: None,
         }
     }
 
@@ -89,6 +97,7 @@ impl AgentOptions {
 #[derive(Debug)]
 pub struct AgentServer {
     control: String,
+    metrics_addr: Option<SocketAddr>,
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
 }
@@ -118,14 +127,15 @@ impl AgentServer {
     /// # Errors
     /// `bad-region`, `version` if the memory holds no region, or another one than the daemon
     /// serves; `config` if the daemon runs on this host, or the rack has several; `timeout` if
-    /// master or daemon do not answer; `denied` if another agent serves this host.
+    /// master or daemon do not answer; `denied` if another agent serves this host, or if other
+    /// machines could read the counters without a token.
     pub fn start(options: AgentOptions) -> Result<Self> {
         let stop = Stop::new()?;
         let agent = Agent::open(options, Arc::clone(&stop))?;
-        let control = agent.control().to_string();
+        let (control, metrics_addr) = (agent.control().to_string(), agent.metrics_addr());
         let thread = log::spawn("rackpool-agent", move || agent.run(None))
             .map_err(|error| io_error("agent thread", &error))?;
-        Ok(Self { control, stop, thread: Some(thread) })
+        Ok(Self { control, metrics_addr, stop, thread: Some(thread) })
     }
 
     /// Serves on the calling thread until SIGINT, SIGTERM or SIGHUP. `ready` is called with the
@@ -144,6 +154,11 @@ impl AgentServer {
     /// Name of the control socket that clients of this host join at.
     pub fn control(&self) -> &str {
         &self.control
+    }
+
+    /// Where the counters are served, if they are.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics_addr
     }
 }
 

@@ -7,6 +7,7 @@ use crate::acceptor::Acceptor;
 use crate::clock;
 use crate::daemon::io_error;
 use crate::link::MasterLink;
+use crate::metrics::{self, AgentSnapshot, Door, Endpoint};
 use rackpool_core::constants::LEASE_MS_DEFAULT;
 use rackpool_core::seam::Nanos;
 use rackpool_core::wire::{AgentHears, AgentSays, RackInfo, WIRE_VERSION};
@@ -16,6 +17,7 @@ use rackpool_hw::event::{Interest, Poller, Readiness};
 use rackpool_hw::process::Shutdown;
 use rackpool_hw::region::{ClientSections, MemorySpec, SpecError};
 use rackpool_hw::warn;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +50,7 @@ pub(super) struct Agent {
     said: String,
     /// When the daemon is to hear that this host is alive.
     beat_at: Nanos,
+    metrics: Option<(Door<AgentSnapshot>, Endpoint)>,
 }
 
 impl Agent {
@@ -90,13 +93,24 @@ impl Agent {
             poller,
             said: String::new(),
             beat_at: 0,
+            metrics: None,
         };
         agent.connect(&info, deadline_ns)?;
+        if let Some(listen) = agent.options.metrics {
+            let place = metrics::Place { listen, token: agent.options.metrics_token.clone() };
+            let (text, ready) = (metrics::agent_text, metrics::agent_ready);
+            let (endpoint, door) = metrics::start(&place, &agent.stop.wake, text, ready)?;
+            agent.metrics = Some((door, endpoint));
+        }
         Ok(agent)
     }
 
     pub(super) fn control(&self) -> &str {
         self.acceptor.name()
+    }
+
+    pub(super) fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|(_, endpoint)| endpoint.local_addr())
     }
 
     /// Connects to the daemon and says who this is.
@@ -142,6 +156,15 @@ impl Agent {
             let timeout = if self.line.is_some() { SLEEP } else { RETRY };
             if let Err(error) = self.poller.wait(Some(timeout), &mut ready) {
                 warn!("rackpool", "epoll: {error}");
+            }
+            self.stop.wake.drain();
+            if let Some((door, _)) = &self.metrics {
+                let rack = self.options.rack;
+                door.answer(|| AgentSnapshot {
+                    rack,
+                    clients: self.clients.count(),
+                    has_daemon: self.line.is_some(),
+                });
             }
             for one in &ready {
                 if let Some(says) = self.on_ready(one) {

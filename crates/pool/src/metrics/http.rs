@@ -350,6 +350,10 @@ impl Site {
 
     fn respond(&mut self, request: &httparse::Request<'_, '_>) -> Vec<u8> {
         let (method, target) = (request.method.unwrap_or(""), request.path.unwrap_or(""));
+        // A proxy names the whole address.
+        let target = target
+            .strip_prefix("http://")
+            .map_or(target, |of_host| of_host.find('/').map_or("/", |slash| &of_host[slash..]));
         let path = target.split('?').next().unwrap_or_default();
         let is_head = method == "HEAD";
         let error = |status: &str, field: &str| {

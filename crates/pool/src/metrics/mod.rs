@@ -184,6 +184,28 @@ pub(crate) fn daemon_ready((_, is_joined): &DaemonSnapshot) -> Result<(), String
     if *is_joined { Ok(()) } else { Err("the master does not answer".into()) }
 }
 
+/// What an agent tells of itself.
+pub(crate) struct AgentSnapshot {
+    pub rack: u16,
+    pub clients: u64,
+    pub has_daemon: bool,
+}
+
+pub(crate) fn agent_text(agent: &AgentSnapshot) -> String {
+    let mut text = Text::default();
+    text.process("agent");
+    text.one("agent_rack", Kind::Gauge, "The rack whose memory is shared", agent.rack.into());
+    text.one("agent_clients", Kind::Gauge, "Clients of this host", agent.clients);
+    let help = "Whether the rack's daemon is connected";
+    text.one("agent_daemon_up", Kind::Gauge, help, agent.has_daemon.into());
+    text.out
+}
+
+/// Why an agent should not be sent clients.
+pub(crate) fn agent_ready(agent: &AgentSnapshot) -> Result<(), String> {
+    if agent.has_daemon { Ok(()) } else { Err("the rack's daemon does not answer".into()) }
+}
+
 /// What a master tells of itself.
 pub(crate) type MasterSnapshot = (MasterStats, Vec<RackInfo>);
 

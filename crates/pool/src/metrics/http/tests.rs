@@ -59,7 +59,10 @@ fn a_request_gets_a_fresh_page_and_the_connection_ends() {
         slow.write_all(&[*byte]).unwrap();
     }
     assert!(read(slow).ends_with("answer 3\n"));
-    assert!(ask(addr, b"GET /livez HTTP/1.1\r\n\r\n").ends_with("\r\n\r\nlive\n"));
+    for target in ["/livez", "http://proxied/livez?x"] {
+        let request = format!("GET {target} HTTP/1.1\r\n\r\n");
+        assert!(ask(addr, request.as_bytes()).ends_with("\r\n\r\nlive\n"));
+    }
     let not = ask(addr, b"GET /readyz HTTP/1.1\r\n\r\n");
     assert!(not.starts_with("HTTP/1.1 503 ") && not.ends_with("\r\n\r\nnot yet\n"), "{not}");
 }
