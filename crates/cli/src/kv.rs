@@ -7,7 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::kv_args::{KvArgs, ValueTierRule};
 use crate::output::{Level, log};
-use crate::servers::{raise_descriptors, say_ready, wait_for_end};
+use crate::servers::{few_descriptors, say_ready, wait_for_end};
 use rackpool_bench::format::Unit;
 use rackpool_hw::fabric::FabricError;
 use rackpool_hw::memory::HostMemory;
@@ -149,7 +149,7 @@ fn check_addresses(args: &KvArgs) -> Result<()> {
 /// Serves.
 pub fn run(args: &KvArgs) -> Result<()> {
     refuse_idle_options(args)?;
-    raise_descriptors("kv", connections(args), "connections")?;
+    let few_descriptors = few_descriptors(connections(args), "connections")?;
     let shutdown = interrupt::shutdown()?;
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);
     let password = args.password_file.as_deref().map(read_password).transpose()?;
@@ -198,6 +198,7 @@ pub fn run(args: &KvArgs) -> Result<()> {
         tls,
     };
     let mut server = Server::start(cache, settings, &doors)?;
+    few_descriptors.iter().for_each(|few| log(Level::Warn, "kv", few));
     let shown = |addr: Option<SocketAddr>| addr.map_or("none".into(), |addr| addr.to_string());
     let (memcached, resp) = server.addrs();
     let (memcached, resp) = (shown(memcached), shown(resp));

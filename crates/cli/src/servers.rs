@@ -137,9 +137,17 @@ pub fn wait_for_end(
     }
 }
 
-/// Lets this process have as many descriptors as its user may, and says what does not fit; `wanted`
-/// are those that connections may need.
+/// Lets this process have as many descriptors as its user may, and says what does not fit.
 pub fn raise_descriptors(who: &str, wanted: u64, what: &str) -> Result<()> {
+    if let Some(few) = few_descriptors(wanted, what)? {
+        log(Level::Warn, who, few);
+    }
+    Ok(())
+}
+
+/// Lets this process have as many descriptors as its user may; what does not fit into them of the
+/// `wanted` ones that connections may need.
+pub fn few_descriptors(wanted: u64, what: &str) -> Result<Option<String>> {
     let limit = raise_descriptor_limit();
     let way_out = "raise ulimit -Hn, or LimitNOFILE= in the unit";
     if limit < DESCRIPTORS_MIN {
@@ -147,17 +155,10 @@ pub fn raise_descriptors(who: &str, wanted: u64, what: &str) -> Result<()> {
             format!("{limit} descriptors are too few to serve, {DESCRIPTORS_MIN} are needed");
         return Err(Failure::new("config", what).with_hint(way_out));
     }
-    if limit < wanted + DESCRIPTORS_SPARE {
-        let wanted = wanted + DESCRIPTORS_SPARE;
-        let few =
-            format!("{limit} descriptors, {wanted} would do for all {what} that are possible");
-        log(
-            Level::Warn,
-            who,
-            format!("{few}: when they are used up others are refused; {way_out}"),
-        );
-    }
-    Ok(())
+    let wanted = wanted + DESCRIPTORS_SPARE;
+    let few = format!("{limit} descriptors, {wanted} would do for all {what} that are possible");
+    let few = format!("{few}: when they are used up others are refused; {way_out}");
+    Ok((limit < wanted).then_some(few))
 }
 
 /// What others are asked for.

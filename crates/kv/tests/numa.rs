@@ -210,7 +210,8 @@ fn a_killed_process_leaves_its_long_values_whole_on_their_node() {
     let far = cache.stats().tier_items;
     drop(cache);
     let mut bytes = std::fs::read(&files[2]).unwrap();
-    bytes[100] ^= 1;
+    // Behind the header.
+    bytes[4096 + 100] ^= 1;
     std::fs::write(&files[2], bytes).unwrap();
     let (cache, items, lost) = open(&path);
     assert_eq!((items, lost, cache.stats().tier_items), (KEYS - 1, 1, far - 1));
