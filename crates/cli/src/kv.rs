@@ -153,8 +153,7 @@ pub fn run(args: &KvArgs) -> Result<()> {
     let shutdown = interrupt::shutdown()?;
     let threads = args.threads.map_or_else(cores, |threads| threads as usize);
     let password = args.password_file.as_deref().map(read_password).transpose()?;
-    let users = args.auth_file.as_deref().map(read_users).transpose()?;
-    let users = users.unwrap_or_default();
+    let users = args.auth_file.as_deref().map(read_users).transpose()?.unwrap_or_default();
     let tls = tls(args)?;
     let secret = args.herd_listen.and(args.secret_file.as_deref()).map(Secret::from_file);
     let secret = secret.transpose()?;
