@@ -112,8 +112,12 @@ fn wait(watch: &mut Watch, rack: RackId, timeout: Option<Duration>) -> Result<()
         was_dead = is_dead;
         if asked.elapsed() >= REASONS_EVERY {
             asked = Instant::now();
-            for line in reasons(watch, &now).into_iter().filter(|line| said.insert(line.clone())) {
-                bar.suspend(|| log(Level::Warn, &format!("rack {rack}"), &line));
+            for line in reasons(watch, &now) {
+                // Their counts change.
+                let reason = line.trim_start_matches(|letter: char| letter.is_ascii_digit());
+                if said.insert(reason.to_owned()) {
+                    bar.suspend(|| log(Level::Warn, &format!("rack {rack}"), &line));
+                }
             }
         }
         if timeout.is_some_and(|timeout| started.elapsed() >= timeout) {

@@ -19,8 +19,8 @@ const FULL_RETRIES: u32 = 20;
 const RETRY: Duration = Duration::from_millis(1);
 /// How often the owner's sessions are kept: far less than the grace that a daemon gives one.
 const KEEP_EVERY: Duration = Duration::from_secs(2);
-/// How long that may take.
-const KEEP_TIMEOUT_MS: u64 = 1000;
+/// How long that may take, while nothing is stored in the pool: a rack that cannot be reached.
+const KEEP_TIMEOUT_MS: u64 = 200;
 /// Frees that were refused for the moment, after which one is given up: its memory comes back when
 /// the process ends.
 const FREE_RETRIES_MAX: u32 = 1000;

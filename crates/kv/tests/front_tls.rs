@@ -224,6 +224,29 @@ fn a_handshake_that_does_not_end_gives_its_place_back() {
 }
 
 #[test]
+fn connections_that_are_reset_leave_nothing_counted() {
+    let rig = Rig::start_with("reset", Settings::default());
+    let shared = rig.server.shared();
+    for index in 0..40 {
+        let mut client = connect(rig.server.addrs().0.unwrap());
+        if index % 2 == 0 {
+            client.write_all(&[22, 3, 1, 0x3f, 0, 1]).unwrap();
+        }
+        rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+    }
+    let start = std::time::Instant::now();
+    while shared.count(Count::Accepted) < 40 || shared.connections() > 0 {
+        assert!(start.elapsed() < WITHIN, "{} are left", shared.connections());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Relaxed: a number.
+    assert_eq!(shared.held_bytes.load(std::sync::atomic::Ordering::Relaxed), 0);
+    let mut next = rig.client(rig.server.addrs().0);
+    next.write_all(b"mn\r\n").unwrap();
+    read_to(&mut next, b"MN\r\n");
+}
+
+#[test]
 fn greetings_that_are_half_sent_take_no_more_than_all_may() {
     // Two descriptors each.
     rackpool_hw::process::raise_descriptor_limit();

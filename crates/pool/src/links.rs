@@ -338,12 +338,15 @@ impl Links {
         deadline_ns: u64,
     ) -> Result<()> {
         let mut pause_ms = 1;
+        // Connections that ended without their target's knowledge may have our place still.
+        let was_known = client.link_of(rack).is_some();
         loop {
             let info = self.wait_for_rack(rack, deadline_ns)?;
             self.wait_for_proxy(client, endpoint, deadline_ns)?;
             match self.connect_once(client, endpoint, &info, deadline_ns) {
                 Err(Error::PeerDead { .. } | Error::Timeout { .. })
                     if clock::now_ns() < deadline_ns => {}
+                Err(Error::Busy { .. }) if was_known && clock::now_ns() < deadline_ns => {}
                 result => return result,
             }
             std::thread::sleep(Duration::from_millis(pause_ms));

@@ -27,9 +27,10 @@ use rackpool_hw::fabric::{Endpoint, proxied};
 use rackpool_hw::ring::bitmap::Bitmap;
 use rackpool_hw::ring::{Consumer, Producer};
 use rackpool_hw::window::{Access, MapOptions, Window};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Longest pause between two tries to reach a daemon that is gone, ms.
@@ -37,12 +38,33 @@ const RETRY_PAUSE_MS_MAX: u64 = 50;
 /// How long one wait for a reply lasts before the control socket is looked at, ns.
 const WAIT_SLICE_NS: u64 = 20_000_000;
 
+/// How long other names of a control socket are believed to be all there are.
+const SPARE_NAMES_FOR: Duration = Duration::from_secs(1);
+
 /// Hellos that this process has said: the number of the last one.
 static HELLOS: AtomicU64 = AtomicU64::new(0);
 
 fn next_hello() -> u64 {
     // Relaxed: only the order of the hellos of one handle counts, which one thread says.
     HELLOS.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// Other names of a control socket and when they were looked for.
+type Spare = BTreeMap<String, (Instant, Vec<String>)>;
+
+/// As [`control::spare_names_of`], for all handles of this process once a second: it reads the
+/// system's list of sockets, and all of them ask at once when a daemon restarts.
+fn spare_names_of(name: &str) -> Vec<String> {
+    static FOUND: Mutex<Spare> = Mutex::new(Spare::new());
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    match found.get(name) {
+        Some((at, names)) if at.elapsed() < SPARE_NAMES_FOR => names.clone(),
+        _ => {
+            let names = control::spare_names_of(name);
+            found.insert(name.to_owned(), (Instant::now(), names.clone()));
+            names
+        }
+    }
 }
 
 /// How to join a daemon of this host.
@@ -68,7 +90,7 @@ impl JoinOptions {
             Ok(conn)
         };
         reach(&self.control).or_else(|error| {
-            let spare = control::spare_names_of(&self.control);
+            let spare = spare_names_of(&self.control);
             spare.iter().find_map(|name| reach(name).ok()).ok_or(error)
         })
     }

@@ -242,7 +242,12 @@ impl Shell<'_> {
         let mut bytes = Vec::new();
         (&file).take(READ_AT_ONCE_BYTES).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.len() as u64 == READ_AT_ONCE_BYTES {
-            let most = self.client()?.stats()?.bytes();
+            let stats = self.client()?.stats()?;
+            if let Some(rack) = stats.racks.iter().find(|rack| rack.alive && rack.error.is_some()) {
+                let reason = rack.error.as_deref().unwrap_or_default();
+                return Err(Failure::new("timeout", format!("rack {}: {reason}", rack.rack)));
+            }
+            let most = stats.bytes();
             let more = (most + 1).saturating_sub(READ_AT_ONCE_BYTES);
             Read::by_ref(&mut file).take(more).read_to_end(&mut bytes).map_err(failed)?;
             if bytes.len() as u64 > most {

@@ -30,7 +30,8 @@ pub(super) const LINE_BYTES: usize = 64;
 /// # Errors
 /// What the system says: above all, that there is not so much memory.
 pub fn take_file(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<()> {
-    rustix::fs::fallocate(file, FallocateFlags::empty(), offset, bytes).map_err(io::Error::from)
+    let take = || rustix::fs::fallocate(file, FallocateFlags::empty(), offset, bytes);
+    rustix::io::retry_on_intr(take).map_err(io::Error::from)
 }
 
 impl Window {
@@ -133,7 +134,7 @@ impl Window {
     /// # Errors
     /// What the system says: above all, that there is not so much memory.
     pub fn of_file(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Window> {
-        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes)?;
+        take_file(file, 0, bytes)?;
         let options = MapOptions { huge_advice: true, ..MapOptions::default() };
         Window::map(file, bytes, Access::ReadWrite, options)
     }

@@ -558,19 +558,20 @@ impl Partition {
         }
     }
 
-    /// Makes place in a full bucket: its least used entry goes, of these the oldest. Where the
-    /// place is.
+    /// Makes place in a full bucket: one that was flushed goes, else the least used entry, of these
+    /// the oldest. Where the place is.
     fn evict_entry(&mut self, hash: u64) -> u64 {
-        let mut victim: Option<(u64, u64, Found)> = None;
+        let mut victim: Option<((bool, u64, u64), Found)> = None;
         self.index.for_bucket(hash, |at, slot| {
-            let seq = self.segments.get(slot.pos().unit()).seq;
-            let rank = (slot.freq(), (seq << 13) | u64::from(slot.pos().offset() >> 3));
-            if victim.is_none_or(|(freq, age, _)| rank < (freq, age)) {
-                victim = Some((rank.0, rank.1, (at, slot)));
+            let (unit, offset) = (slot.pos().unit(), slot.pos().offset());
+            let age = (self.segments.get(unit).seq << 13) | u64::from(offset >> 3);
+            let rank = (!self.segments.is_flushed(unit), slot.freq(), age);
+            if victim.is_none_or(|(least, _)| rank < least) {
+                victim = Some((rank, (at, slot)));
             }
         });
-        let (_, _, (at, slot)) = victim.expect("a full bucket has entries");
-        self.stats.index_evictions += 1;
+        let ((is_live, ..), (at, slot)) = victim.expect("a full bucket has entries");
+        self.stats.index_evictions += u64::from(is_live);
         self.index.forget(hash, at);
         self.kill_entry(slot);
         at

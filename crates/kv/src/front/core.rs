@@ -297,6 +297,8 @@ pub struct Core {
     pub sets: Vec<Set>,
     /// Whether something may be left to do for what was flushed or has expired.
     pub has_to_tidy: bool,
+    /// Whether that is so for the shares of other threads, too.
+    pub tidies_all: bool,
     /// Where the command that ran goes on in a later turn of its connection, and how.
     pub unfinished: Option<(Part, GoOn)>,
     /// The clock of the read whose commands run.
@@ -325,6 +327,7 @@ impl Core {
             batch: Batch::default(),
             sets: Vec::new(),
             has_to_tidy: false,
+            tidies_all: false,
             unfinished: None,
             laps: Laps::default(),
             scratch: Vec::new(),
@@ -372,15 +375,22 @@ impl Core {
     /// Empties the cache; what that leaves to do is done in turns.
     pub fn flush(&mut self) {
         self.cache().flush_all();
-        self.has_to_tidy = true;
+        self.tidy_all();
+    }
+
+    /// The whole cache is to be tidied by this thread: others may sleep.
+    pub fn tidy_all(&mut self) {
+        (self.has_to_tidy, self.tidies_all) = (true, true);
     }
 
     /// Goes on, for as long as a turn, with what is left to do for what was flushed or has expired
     /// in this thread's share of the cache.
     pub fn tidy(&mut self) {
-        let share = (self.thread, self.shared.settings.threads.max(1));
+        let own = (self.thread, self.shared.settings.threads.max(1));
+        let share = if self.tidies_all { (0, 1) } else { own };
         let ends_ns = monotonic_ns() + TURN_NS;
         self.has_to_tidy = self.cache().tidy(share, self.now, || monotonic_ns() < ends_ns);
+        self.tidies_all &= self.has_to_tidy;
     }
 
     /// Now, by both clocks.

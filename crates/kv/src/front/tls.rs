@@ -136,7 +136,8 @@ impl Encrypted {
                 Ok(0) if count < buffer.len() => return Ok(count),
                 Ok(read) => {
                     count += read;
-                    self.readable -= read;
+                    // Before what is no record more may have come than was told.
+                    self.readable = self.readable.saturating_sub(read);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 // It ended in the midst of something.

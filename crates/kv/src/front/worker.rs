@@ -133,7 +133,9 @@ impl<'i> Worker<'i> {
         while !self.core.shared.stopping.load(Ordering::Relaxed) {
             self.wait(&mut events)?;
             self.core.now = self.core.shared.look_at_clock();
-            self.core.has_to_tidy |= self.core.shared.flush_if_due(self.core.now);
+            if self.core.shared.flush_if_due(self.core.now) {
+                self.core.tidy_all();
+            }
             for event in &events {
                 match event.token {
                     TOKEN_WAKE => self.let_in(),
@@ -427,10 +429,11 @@ impl<'i> Worker<'i> {
 
     fn end(&mut self, index: usize) {
         if let Some(mut connection) = self.connections[index].take() {
+            // What was added for it: at its end it may hold a farewell as well.
+            note_held(&self.core, connection.held_bytes(), 0);
             connection.end();
             // It may be gone from there already; it is closed in any case.
             let _ = self.poller.remove(&*connection);
-            note_held(&self.core, connection.held_bytes(), 0);
             self.core.count(Count::Closed);
             self.core.shared.clients.gone(connection.client());
             self.free.push(index as u32);

@@ -112,7 +112,8 @@ impl TargetOptions {
             pages,
             table,
             cells,
-            connections_max: 256,
+            // One address has three quarters: 256.
+            connections_max: 342,
             address_max: None,
             lease_ms: LEASE_MS_DEFAULT,
             spin_ns: 20_000,
