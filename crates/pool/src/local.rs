@@ -53,7 +53,7 @@ fn next_hello() -> u64 {
 type Spare = BTreeMap<String, (Instant, Vec<String>)>;
 
 /// As [`control::spare_names_of`], for all handles of this process once a second: it reads the
-/// system's list of sockets, and all of them ask at once when a daemon restarts.
+/// system's list of sockets, and all of them ask again and again while a daemon restarts.
 fn spare_names_of(name: &str) -> Vec<String> {
     static FOUND: Mutex<Spare> = Mutex::new(Spare::new());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,7 +90,10 @@ impl JoinOptions {
             Ok(conn)
         };
         reach(&self.control).or_else(|error| {
-            let spare = spare_names_of(&self.control);
+            let spare = match &error {
+                ControlError::NobodyListens { .. } => spare_names_of(&self.control),
+                _ => control::spare_names_of(&self.control),
+            };
             spare.iter().find_map(|name| reach(name).ok()).ok_or(error)
         })
     }
