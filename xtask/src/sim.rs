@@ -179,16 +179,17 @@ fn summary(report: &Value, seeds_min: u64) -> Result<(), String> {
 pub fn mutations_step(context: &Context) -> Result<(), String> {
     let program = build(context, &["--features", "mutations"])?;
     let known = known_seeds(include_str!("../mutation-seeds.txt"))?;
+    let report = report_path(context, "mutation.json")?;
+    let file = report.to_string_lossy();
     let mut count = 0;
-    for (seed, names) in &known {
-        let report = report_path(context, &format!("mutations-{seed}.json"))?;
-        let (seed, names, file) = (seed.to_string(), names.join(","), report.to_string_lossy());
-        let words = ["mutations", "--only", &names, "--seeds", "1", "--first-seed", &seed];
-        // What survives is told by the report.
+    for (seed, name) in known.iter().flat_map(|(seed, names)| names.iter().map(move |n| (seed, n)))
+    {
+        let seed = seed.to_string();
+        let words = ["mutations", "--only", name, "--seeds", "1", "--first-seed", &seed];
         let ran = Task::new(&program, &[&words[..], &["--json", &file]].concat()).run(context);
         match ran.and_then(|()| caught(&read(&report)?)) {
             Ok(more) => count += more,
-            Err(why) => println!("seed {seed}: {why}"),
+            Err(why) => println!("{name}: {why}"),
         }
     }
     if count == MUTATIONS {
