@@ -170,7 +170,7 @@ impl Places {
                     guest.place().ip(),
                 ))
             };
-            let may = move |(_, _, whose): &(Nanos, PeerId, IpAddr)| !has_share || *whose == ip;
+            let may = move |(_, _, owner): &(Nanos, PeerId, IpAddr)| !has_share || *owner == ip;
             (0..).zip(&peers.slots).filter_map(of).filter(may)
         };
         let waiting = || silent(|guest, _| guest.waits());
