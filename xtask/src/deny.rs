@@ -12,7 +12,6 @@ use crate::run::{Context, Task};
 /// The version that is built.
 const VERSION: &str = "0.20.2";
 
-/// Runs the checks.
 pub fn step(context: &Context) -> Result<(), String> {
     let program = program(context)?;
     let words = ["--log-level", "error", "--all-features", "check", "bans", "licenses", "sources"];

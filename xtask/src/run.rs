@@ -22,11 +22,8 @@ const UNSTEADY_MAX: usize = 2;
 /// pipe open for ever.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// What all steps share.
 pub struct Context {
-    /// The workspace's directory.
     pub root: PathBuf,
-    /// Cargo's target directory.
     pub target: PathBuf,
     /// Whether this is a CI machine: nothing may be missing, nothing may hang.
     pub ci: bool,
@@ -125,7 +122,6 @@ impl Task {
         self
     }
 
-    /// The limit in CI.
     pub fn minutes(mut self, minutes: u64) -> Self {
         self.limit = Duration::from_secs(minutes * 60);
         self
@@ -184,7 +180,6 @@ struct Counts {
     passed: u64,
     failed: u64,
     ignored: u64,
-    /// Of tests that failed.
     names: Vec<String>,
     /// Binaries that failed, in cargo's words, such as `-p rackpool --test proxied`.
     targets: Vec<String>,

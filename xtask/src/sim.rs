@@ -27,7 +27,6 @@ const CI_SECONDS: u64 = 40;
 const CI_SEEDS_MIN: u64 = 8;
 /// Operations that every seed must have done.
 const OPERATIONS_MIN: u64 = 2000;
-/// What to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     seeds: Option<u64>,

@@ -87,7 +87,6 @@ impl Arena {
         Ok((window, offset))
     }
 
-    /// Where it is.
     pub(crate) fn addr(&self) -> GAddr {
         self.addr
     }
@@ -97,7 +96,6 @@ impl Arena {
         &mut self.handle
     }
 
-    /// Frees the allocation.
     pub(crate) fn end(mut self) -> Result<(), BenchError> {
         Ok(self.handle.free(self.addr, self.bytes)?)
     }

@@ -22,7 +22,6 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes of a client's standard error that an error shows.
 const LAST_WORDS_BYTES: u64 = 2000;
 
-/// What clients answer.
 pub(crate) trait Answers: DeserializeOwned {
     /// Code and reason, if it says that the client failed.
     fn failure(&self) -> Option<(&str, &str)>;
@@ -225,7 +224,6 @@ pub(crate) fn next_order<T: DeserializeOwned>(
     })
 }
 
-/// A client's answer.
 pub(crate) fn say(output: &mut dyn Write, answer: &impl Serialize) -> Result<(), BenchError> {
     let mut line = serde_json::to_string(answer).expect("answers are plain data");
     line.push('\n');

@@ -4,7 +4,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a number counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {

@@ -24,35 +24,24 @@ pub struct Histogram {
 /// The numbers that every report shows.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Samples.
     pub n: u64,
-    /// Arithmetic mean, exact.
     pub mean: f64,
-    /// Median.
     pub p50: u64,
     /// 99 of 100 samples are at most this.
     pub p99: u64,
     /// 999 of 1000 samples are at most this.
     pub p999: u64,
-    /// Largest sample, exact.
     pub max: u64,
 }
 
 /// Why a text is no histogram. None of these goes away by a retry.
 #[derive(Debug, thiserror::Error)]
 pub enum HistogramError {
-    /// Written with another precision.
     #[error("a histogram of {found} digits, not {SIGNIFICANT_DIGITS}")]
-    Digits {
-        /// Digits in the text.
-        found: u8,
-    },
+    Digits { found: u8 },
     /// Smallest, largest, sum and counts contradict each other.
     #[error("the histogram contradicts itself: {what}")]
-    Inconsistent {
-        /// What contradicts what.
-        what: &'static str,
-    },
+    Inconsistent { what: &'static str },
     /// Not the JSON of a histogram.
     #[error("not the JSON of a histogram: {0}")]
     Json(#[from] serde_json::Error),
@@ -78,7 +67,6 @@ impl Histogram {
         Self { buckets, min: u64::MAX, max: 0, sum: 0 }
     }
 
-    /// Adds one sample.
     #[inline]
     pub fn record(&mut self, value: u64) {
         self.record_n(value, 1);
@@ -114,7 +102,6 @@ impl Histogram {
         (self.min, self.max, self.sum) = (u64::MAX, 0, 0);
     }
 
-    /// Samples.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.len()

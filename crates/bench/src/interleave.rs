@@ -27,9 +27,7 @@ pub struct Sample {
     pub involuntary_switches: u64,
 }
 
-/// Reads the machine's counters.
 pub trait Probe {
-    /// The counters now.
     fn sample(&mut self) -> Sample;
 }
 
@@ -105,11 +103,8 @@ pub enum Disturbance {
 /// One slice of each, in the order that the coin chose.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
-    /// Ours.
     pub ours: f64,
-    /// The reference.
     pub reference: f64,
-    /// Ours ran first.
     pub ours_first: bool,
     /// Set when the pair was disturbed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -119,9 +114,7 @@ pub struct Pair {
 /// The outcome: medians over the pairs that were kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Median of ours.
     pub ours: f64,
-    /// Median of the reference.
     pub reference: f64,
     /// Median over pairs of ours/reference; not the quotient of the two medians.
     pub ratio: f64,
@@ -129,9 +122,7 @@ pub struct Comparison {
     pub ratio_p25: f64,
     /// Third quartile of the pairs' ratios.
     pub ratio_p75: f64,
-    /// Pairs that count.
     pub kept: usize,
-    /// Pairs that were disturbed.
     pub disturbed: usize,
     /// Too many pairs were disturbed: the medians are over all of them.
     pub disturbed_kept: bool,

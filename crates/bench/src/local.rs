@@ -20,9 +20,7 @@ use std::hint::black_box;
 /// What `bench local` measures on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
-    /// How much is measured.
     pub size: Size,
-    /// The pool.
     pub source: PoolSource,
     /// The rack of a running pool; in a pool of its own the run takes rack 0.
     pub rack: u16,

@@ -27,7 +27,6 @@ use std::time::{Duration, Instant};
 /// What `bench locks` measures on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// How much is measured.
     pub size: Size,
     /// The pool. Numbers taken with servers in processes of their own are the honest ones.
     pub source: PoolSource,
@@ -37,7 +36,6 @@ pub struct Options {
 
 /// The rack of the locks and their data; the client that measures is in rack 0.
 const HOME: RackId = RackId(1);
-/// Accesses under one lock.
 const ACCESSES: u64 = 64;
 /// Sizes of accesses, bytes. Source: Rcmp fig. 21.
 const SIZES: [usize; 5] = [64, 128, 256, 512, 1024];

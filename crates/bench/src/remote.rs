@@ -24,15 +24,12 @@ use std::time::{Duration, Instant};
 /// What `bench remote` measures on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// How much is measured.
     pub size: Size,
     /// The pool. Numbers taken with servers in processes of their own are the honest ones.
     pub source: PoolSource,
     /// How the other rack is reached: `Tcp`, `Proxied` or `Shm`.
     pub fabric: FabricChoice,
-    /// The client's rack.
     pub rack: u16,
-    /// The data's rack.
     pub remote_rack: u16,
 }
 
@@ -47,7 +44,6 @@ impl Default for Options {
 const TCP_BYTES: u64 = 32 << 20;
 /// Bytes beside the data that a rack needs.
 const SPARE_BYTES: u64 = 8 << 20;
-/// The large access.
 const LARGE: usize = 1 << 20;
 /// Large accesses under way at once in a stream, on both sides.
 const STREAM_DEPTH: usize = 4;
@@ -209,7 +205,6 @@ fn master_messages(before: HandleStats, after: HandleStats) -> u64 {
     after.master_requests - before.master_requests
 }
 
-/// Accesses over TCP.
 struct Wire<'r> {
     handle: Handle,
     addr: GAddr,
@@ -334,7 +329,6 @@ struct RawTcp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stream {
     tuning: Tuning,
-    /// Transfers under way.
     depth: usize,
 }
 

@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 /// The shape of the document; the number grows when a reader must change.
 pub const SCHEMA: &str = "rackpool-bench/1";
 
-/// Where numbers come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -26,7 +25,6 @@ pub enum Kind {
     Measured,
     /// Taken with a clock, with injected latency.
     Emulated,
-    /// Computed in virtual time.
     Simulated,
 }
 
@@ -42,13 +40,10 @@ impl Kind {
     }
 }
 
-/// Which direction is good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
-    /// Times.
     Lower,
-    /// Rates.
     Higher,
 }
 
@@ -59,7 +54,6 @@ pub enum Reference {
     Raw(f64),
     /// Another system, measured in the same run.
     Peer(f64),
-    /// A published number.
     Paper(f64),
 }
 
@@ -72,20 +66,16 @@ pub struct Machine {
     pub cores: usize,
     /// Memory that this process may use: what is installed, or a control group's limit.
     pub memory_bytes: u64,
-    /// Kernel name and release.
     pub kernel: String,
 }
 
-/// One result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Stable name, `read_64B_own_rack_warm`.
     pub name: String,
     /// Unit of `ours` and the reference: `ns`, `ops/s`, `B/s` …
     pub unit: String,
-    /// Which direction is good.
     pub better: Better,
-    /// Our number.
     pub ours: f64,
     /// The raw limit in the same run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -93,7 +83,6 @@ pub struct Row {
     /// Another system in the same run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub peer: Option<f64>,
-    /// A published number.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub paper: Option<f64>,
     /// Ours divided by the reference; absent without a reference.
@@ -108,27 +97,23 @@ pub struct Row {
     /// 99.9th percentile.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub p999: Option<u64>,
-    /// Samples or operations.
     pub n: u64,
     /// Further fields of this result.
     #[serde(flatten)]
     pub extra: BTreeMap<String, Value>,
 }
 
-/// One document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: String,
     /// Where the numbers come from.
     pub kind: Kind,
-    /// The machine behind them.
     pub machine: Machine,
     /// The command that made them.
     pub command: String,
     /// The revision of the source, or `unknown`.
     pub git_revision: String,
-    /// The numbers.
     pub results: Vec<Row>,
     /// Further fields of the document.
     #[serde(flatten)]
@@ -138,14 +123,8 @@ pub struct Report {
 /// Why a report was not written or read. A retry helps only when the file system was at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The file system refused.
     #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// Not the JSON of a report.
     #[error("not the JSON of a report: {0}")]
     Json(#[from] serde_json::Error),
@@ -157,12 +136,7 @@ pub enum ReportError {
     },
     /// JSON has no word for infinite numbers and for none.
     #[error("result \"{name}\": {field} is no finite number")]
-    NotFinite {
-        /// The result.
-        name: String,
-        /// The field.
-        field: &'static str,
-    },
+    NotFinite { name: String, field: &'static str },
 }
 
 impl Row {

@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 /// What `bench ring` measures on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
-    /// How much is measured.
     pub size: Size,
     /// The pool whose daemon answers first touches.
     pub source: PoolSource,
@@ -76,7 +75,6 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
     Ok(report)
 }
 
-/// Times become rates.
 fn invert(comparison: &mut Comparison) {
     let rate = |ns: f64| 1e9 / ns;
     comparison.ours = rate(comparison.ours);
@@ -287,7 +285,6 @@ impl Touches {
     }
 }
 
-/// What was sent.
 pub(crate) struct Messages {
     pub ring: u64,
     pub master: u64,

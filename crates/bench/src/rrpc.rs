@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 /// What `bench rrpc` measures on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// How much is measured.
     pub size: Size,
     /// The pool. Numbers taken with servers in processes of their own are the honest ones.
     pub source: PoolSource,
@@ -83,11 +82,9 @@ struct Run {
     addr: GAddr,
 }
 
-/// One way to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Call(FetchMode),
-    /// The place is known.
     OneSided,
 }
 

@@ -36,7 +36,6 @@ pub enum Size {
 }
 
 impl Size {
-    /// Quick or full.
     #[must_use]
     pub const fn quick(quick: bool) -> Self {
         if quick { Self::Quick } else { Self::Full }
@@ -52,7 +51,6 @@ impl Size {
         }
     }
 
-    /// How slices are paired.
     #[must_use]
     pub fn rules(self) -> Rules {
         match self {
@@ -99,9 +97,7 @@ impl Size {
 pub struct Progress {
     /// What is being measured or prepared.
     pub name: String,
-    /// Steps that are over.
     pub done: usize,
-    /// Steps of the run.
     pub steps: usize,
 }
 
@@ -117,7 +113,6 @@ impl<'p> Steps<'p> {
         Self { say, done: 0, steps }
     }
 
-    /// The next step begins.
     pub(crate) fn begin(&mut self, name: &str) {
         (self.say)(Progress { name: name.to_owned(), done: self.done, steps: self.steps });
         self.done += 1;
@@ -187,51 +182,33 @@ pub enum BenchError {
     /// A key that was stored is not there. Do not retry.
     #[error("key {key} was stored and is not there: {operation} did not find it")]
     Missing {
-        /// The key number.
         key: u64,
         /// What was done with it.
         operation: &'static str,
     },
     /// An option makes no sense. Do not retry.
     #[error("{option}: {reason}")]
-    Option {
-        /// The option.
-        option: &'static str,
-        /// What is wrong.
-        reason: String,
-    },
+    Option { option: &'static str, reason: String },
     /// The memory is not where the raw side could follow. Retry with a new pool.
     #[error("{addr}: {reason}")]
     Unsuitable {
-        /// Where.
         addr: GAddr,
         /// Why it cannot be measured.
         reason: &'static str,
     },
     /// The other end of an exchange fell silent. Retry when the machine is less busy.
     #[error("no answer from {who} within {waited_s} s")]
-    Silent {
-        /// Who.
-        who: String,
-        /// How long was waited.
-        waited_s: u64,
-    },
+    Silent { who: String, waited_s: u64 },
     /// A client process failed. Its words say whether to retry.
     #[error("client process {client}: {reason}")]
     Worker {
-        /// Its number.
         client: u32,
         /// What it said, or how it ended.
         reason: String,
     },
     /// The system refused. Retry when its reason is gone.
     #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: String,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { what: String, source: io::Error },
 }
 
 impl BenchError {
@@ -275,7 +252,6 @@ pub(crate) struct Bed {
 struct OwnPool {
     daemons: Vec<DaemonServer>,
     master: Option<MasterServer>,
-    /// Goes last.
     _state_dir: TemporaryDir,
 }
 
@@ -308,7 +284,6 @@ impl Bed {
         Ok(Self { master, pids, own: Some(own) })
     }
 
-    /// The master's address.
     pub(crate) fn master(&self) -> &str {
         &self.master
     }

@@ -39,7 +39,6 @@ type Answer<T> = Result<T, TableError>;
 /// Tables of `rackpool-kv`.
 struct KvTables;
 
-/// What a seed decides.
 struct Shape {
     keys: u64,
     options: Options,

@@ -25,7 +25,6 @@ pub const INSERTS_OUTSTANDING_MAX: u64 = 64;
 /// Bytes of the longest key name: `user` and 19 digits.
 pub const KEY_NAME_BYTES_MAX: usize = 23;
 
-/// The six core workloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Workload {
     /// Update heavy: half reads, half updates.
@@ -38,7 +37,6 @@ pub enum Workload {
     D,
     /// Short ranges; refused by [`Workload::mix`].
     E,
-    /// Half reads, half read-modify-writes.
     F,
 }
 
@@ -49,13 +47,9 @@ pub const WORKLOADS: [Workload; 5] =
 /// How often each operation comes, in percent; the four add up to 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mix {
-    /// Reads.
     pub read_percent: u32,
-    /// Updates.
     pub update_percent: u32,
-    /// Inserts.
     pub insert_percent: u32,
-    /// Read-modify-writes.
     pub read_modify_write_percent: u32,
 }
 
@@ -154,35 +148,21 @@ pub enum YcsbError {
     ScansUnsupported,
     /// No workload of this name.
     #[error("unknown workload \"{given}\": choose among A, B, C, D and F")]
-    UnknownWorkload {
-        /// What was asked for.
-        given: String,
-    },
+    UnknownWorkload { given: String },
     /// No distribution of this name.
     #[error("unknown distribution \"{given}\": choose among uniform, zipfian and latest")]
-    UnknownDistribution {
-        /// What was asked for.
-        given: String,
-    },
+    UnknownDistribution { given: String },
     /// Nothing was loaded, so that no read can succeed.
     #[error("a workload needs at least one loaded record")]
     NoRecords,
     /// The client's number is not below the number of clients.
     #[error("client {client} of {clients}: clients count from 0")]
-    NoSuchClient {
-        /// The client's number.
-        client: u64,
-        /// How many there are.
-        clients: u64,
-    },
+    NoSuchClient { client: u64, clients: u64 },
 }
 
-/// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OperationKind {
-    /// Read the value.
     Read,
-    /// Overwrite the value.
     Update,
     /// Store a new key; acknowledge it when it was answered.
     Insert,
@@ -193,7 +173,6 @@ pub enum OperationKind {
 /// What to do, and to which key number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// What to do.
     pub kind: OperationKind,
     /// The key number; its name is [`key_name`].
     pub key: u64,
@@ -202,15 +181,12 @@ pub struct Operation {
 /// What one client of a run is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamOptions {
-    /// The mix of operations.
     pub workload: Workload,
-    /// Which keys they touch.
     pub distribution: Distribution,
     /// Records loaded before the run: key numbers `0..records`.
     pub records: u64,
     /// This client's number, from 0.
     pub client: u64,
-    /// Clients of the run.
     pub clients: u64,
     /// Names the run; each client derives its own stream from it.
     pub seed: u64,

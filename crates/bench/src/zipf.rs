@@ -9,7 +9,6 @@
 
 use crate::rng::Rng;
 
-/// YCSB's skew.
 pub const THETA: f64 = 0.99;
 /// Items of YCSB's scrambled generator, whatever the size of the key space behind it.
 pub const SCRAMBLED_ITEMS: u64 = 10_000_000_000;

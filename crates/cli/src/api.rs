@@ -54,11 +54,8 @@ impl From<BenchError> for Failure {
     }
 }
 
-/// Where an object lies.
 pub struct ObjectPlace {
-    /// Its length.
     pub bytes: u64,
-    /// As for an address.
     pub explained: String,
 }
 
@@ -133,17 +130,14 @@ impl Client {
         Ok(Self { handle: open_pool(args)?.handle()?, objects: None })
     }
 
-    /// Allocates zeroed memory.
     pub fn alloc(&mut self, bytes: u64, placement: Placement) -> Result<GAddr> {
         Ok(self.handle.alloc(bytes, placement)?)
     }
 
-    /// Frees an allocation.
     pub fn free(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
         Ok(self.handle.free(addr, bytes)?)
     }
 
-    /// Reads memory.
     pub fn read(&mut self, addr: GAddr, bytes: u64) -> Result<Vec<u8>> {
         let limit = usize::try_from(bytes);
         let length = limit.map_err(|_| Failure::new("bad-size", format!("{bytes} bytes")))?;
@@ -152,7 +146,6 @@ impl Client {
         Ok(to)
     }
 
-    /// Writes memory.
     pub fn write(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
         Ok(self.handle.write(addr, from)?)
     }
@@ -183,7 +176,6 @@ impl Client {
         Ok(self.handle.migrate(addr, to)?)
     }
 
-    /// Stores an object.
     pub fn put(&mut self, name: &[u8], value: &[u8]) -> Result<()> {
         self.with_objects(|table, handle| table.put(handle, name, value).map(drop))
     }
@@ -293,12 +285,10 @@ impl Watch {
         Ok(Self { monitor, masters })
     }
 
-    /// The master's addresses.
     pub fn masters(&self) -> &str {
         &self.masters
     }
 
-    /// What is seen now.
     pub fn sample(&mut self) -> Result<Sample> {
         Ok(self.monitor.sample()?)
     }
@@ -379,7 +369,6 @@ fn find_master(addrs: &[String]) -> Result<()> {
 pub struct Table(rackpool_kv::Table);
 
 impl Table {
-    /// Stores a value.
     pub fn put(&mut self, client: &mut Client, key: &[u8], value: &[u8]) -> Result<()> {
         self.0.put(&mut client.handle, key, value)?;
         Ok(())
@@ -393,14 +382,11 @@ impl Table {
 
 /// A server that runs until it is stopped.
 pub enum Server {
-    /// A master.
     Master(MasterServer),
-    /// A rack's daemon.
     Daemon(DaemonServer),
 }
 
 impl Server {
-    /// Where it serves.
     pub fn addr(&self) -> SocketAddr {
         match self {
             Server::Master(server) => server.local_addr(),
@@ -424,7 +410,6 @@ impl Server {
         }
     }
 
-    /// Stops it.
     pub fn stop(self) -> Result<()> {
         match self {
             Server::Master(server) => server.stop()?,
@@ -439,7 +424,6 @@ pub fn token(path: Option<&Path>) -> Result<Option<Secret>> {
     Ok(path.map(Secret::from_file).transpose()?)
 }
 
-/// Starts a master.
 pub fn start_master(args: &MasterArgs, state: &Path) -> Result<Server> {
     let mut options = MasterOptions::new(args.listen.to_string(), state);
     options.lease_ms = args.lease_ms;
@@ -450,7 +434,6 @@ pub fn start_master(args: &MasterArgs, state: &Path) -> Result<Server> {
     Ok(Server::Master(MasterServer::start(options)?))
 }
 
-/// Starts a rack's daemon.
 pub fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result<Server> {
     let (shard, shards) = args.shard;
     let found = found_options(args.master.as_deref(), args.secret_file.as_deref())?;
@@ -522,26 +505,20 @@ fn agent_options(rack: u16, at: &MasterAt, memory: &str, name: &str) -> Result<A
 
 /// What is to be measured, and on what.
 pub struct BenchPlan {
-    /// The benchmark.
     pub name: BenchName,
-    /// How much.
     pub size: Size,
     /// How the other rack is reached.
     pub fabric: FabricChoice,
-    /// The pool.
     pub source: PoolSource,
-    /// For YCSB.
     pub ycsb: YcsbPlan,
 }
 
 /// What YCSB is to run.
 #[derive(Clone, Debug, Default)]
 pub struct YcsbPlan {
-    /// The workloads.
     pub workloads: Vec<Workload>,
     /// The distributions; empty for all that make sense.
     pub distributions: Vec<Distribution>,
-    /// Client processes.
     pub clients: u32,
 }
 

@@ -20,17 +20,13 @@ const SPARE_BYTES: u64 = 64 << 20;
 /// What a measurement is made on.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// How much.
     pub size: Size,
     /// How the other rack is reached.
     pub fabric: FabricChoice,
-    /// Latency to inject.
     pub emulate: Option<Emulate>,
-    /// For YCSB.
     pub ycsb: YcsbPlan,
 }
 
-/// Runs one benchmark.
 pub fn run(args: &BenchArgs) -> Result<()> {
     let json = output::open_if(args.json.as_ref())?;
     let report = report(args)?;

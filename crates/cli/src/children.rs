@@ -76,12 +76,10 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, input, log })
     }
 
-    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its name, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -167,7 +165,6 @@ impl Residue {
         made.map_err(|error| Failure::file(base, &error))
     }
 
-    /// The directory.
     pub fn directory(&self) -> &Path {
         self.0.path()
     }
@@ -232,9 +229,7 @@ fn children_of(process: &str) -> Vec<i32> {
 
 /// What a cluster consists of.
 pub struct ClusterOptions {
-    /// Memory of each rack.
     pub rack_bytes: u64,
-    /// Racks.
     pub racks: u16,
     /// `tcp` or `shm`.
     pub fabric: &'static str,
@@ -269,9 +264,7 @@ impl ClusterOptions {
 pub struct Cluster {
     /// The daemons, by rack. First: they end before their master.
     pub daemons: Vec<Process>,
-    /// The master.
     pub master: Process,
-    /// Where the master serves.
     pub master_addr: String,
 }
 
@@ -305,7 +298,6 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// The servers' processes.
     pub fn server_ids(&self) -> Vec<u32> {
         let daemons = self.daemons.iter().map(Process::id);
         daemons.chain([self.master.id()]).collect()
@@ -395,7 +387,6 @@ impl Workers {
         Ok(Self { processes, lines })
     }
 
-    /// Their process ids.
     pub fn ids(&self) -> Vec<u32> {
         self.processes.iter().map(Process::id).collect()
     }

@@ -19,7 +19,6 @@ const BROKEN_PIPE: &str = "broken-pipe";
 /// Result of a part of the command line.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// Why a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     code: String,
@@ -73,7 +72,6 @@ impl Failure {
         &self.code
     }
 
-    /// The sentence.
     pub fn message(&self) -> &str {
         &self.message
     }

@@ -146,7 +146,6 @@ fn check_addresses(args: &KvArgs) -> Result<()> {
     Ok(())
 }
 
-/// Serves.
 pub fn run(args: &KvArgs) -> Result<()> {
     refuse_idle_options(args)?;
     let few_descriptors = few_descriptors(connections(args), "connections")?;

@@ -18,7 +18,6 @@ const REASONS_EVERY: Duration = Duration::from_secs(3);
 /// How long a rack that may still come back is waited for before it is given up.
 const COME_BACK: Duration = Duration::from_secs(5);
 
-/// Lists the racks.
 pub fn racks(args: &RacksArgs) -> Result<()> {
     let members = Watch::open(&args.at)?.members()?;
     if args.json {
@@ -64,7 +63,6 @@ fn as_json(member: &Member) -> serde_json::Value {
     })
 }
 
-/// Drains a rack.
 pub fn drain(args: &DrainArgs) -> Result<()> {
     let mut watch = Watch::open(&args.at)?;
     let rack = RackId(args.rack);
@@ -162,7 +160,6 @@ pub fn undrain(args: &UndrainArgs) -> Result<()> {
     output::print(&format!("rack {rack} is {}\n", standing.name()))
 }
 
-/// Gives up a rack.
 pub fn forget(args: &ForgetArgs) -> Result<()> {
     let mut watch = Watch::open(&args.at)?;
     let rack = RackId(args.rack);

@@ -145,7 +145,6 @@ impl Output {
         file.commit().map_err(|error| Failure::output(path.display(), &error))
     }
 
-    /// Writes all of it.
     pub fn write(self, bytes: impl AsRef<[u8]>) -> Result<()> {
         let Output { file, path } = self;
         let written = file.write(bytes.as_ref());

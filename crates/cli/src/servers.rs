@@ -17,7 +17,6 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
-/// Fewer descriptors serve nobody.
 const DESCRIPTORS_MIN: u64 = 48;
 /// Descriptors beside those of connections: listeners, files, events.
 const DESCRIPTORS_SPARE: u64 = 64;
@@ -25,7 +24,6 @@ const DESCRIPTORS_SPARE: u64 = 64;
 /// slot and an event, of others each a connection.
 const CLIENT_DESCRIPTORS: u64 = 4 * SLOTS_MAX as u64 + REMOTE_SESSIONS_MAX as u64;
 
-/// Serves as master.
 pub fn master(args: &MasterArgs) -> Result<()> {
     may_listen(args.listen, args.metrics, Guards::of(&args.secret_file, &args.metrics_token_file))?;
     raise_descriptors("master", MASTER_CONNECTIONS_MAX as u64, "connections")?;
@@ -59,7 +57,6 @@ impl State {
     }
 }
 
-/// Serves one rack's memory.
 pub fn daemon(args: &DaemonArgs) -> Result<()> {
     may_listen(args.listen, args.metrics, Guards::of(&args.secret_file, &args.metrics_token_file))?;
     raise_descriptors("daemon", CLIENT_DESCRIPTORS, "clients")?;

@@ -35,7 +35,6 @@ const HEADS: [&str; 13] = [
     "FAB-BYTES/S",
 ];
 
-/// Runs the command.
 pub fn run(args: &TopArgs) -> Result<()> {
     let shutdown = interrupt::shutdown()?;
     let mut watch = Watch::open(&args.at)?;

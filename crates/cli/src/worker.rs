@@ -38,19 +38,15 @@ pub struct Share {
     pub list: PathBuf,
     /// What the names in the list are relative to.
     pub root: PathBuf,
-    /// Which part.
     pub part: usize,
-    /// Of how many.
     pub parts: usize,
 }
 
-/// What a client says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
 pub enum Report {
     /// What was done since the last report.
     Progress {
-        /// Files or records.
         items: u64,
         /// Their bytes.
         bytes: u64,
@@ -62,7 +58,6 @@ pub enum Report {
 /// The outcome of `Store` or `Verify`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Moved {
-    /// Files or records.
     pub items: u64,
     /// Their bytes.
     pub bytes: u64,

@@ -20,7 +20,6 @@ const LIMIT_SECONDS: u32 = 600;
 const UNITS: &[&str] =
     &["ns", "µs", "ms", "s", "ops/s", "MB/s", "GB/s", "MiB", "GiB", "K", "M", "k", "B"];
 
-/// A fenced block.
 #[derive(Debug)]
 struct Block {
     /// How many headings are above it.

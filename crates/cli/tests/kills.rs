@@ -17,7 +17,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Kills between two looks.
 const SERIES: u32 = 20;
 /// Clients, half of them in each rack.
 const CLIENTS: u16 = 4;
@@ -27,7 +26,6 @@ const SHM: &str = "/dev/shm";
 const SECTIONS: [&str; 5] = ["-0", "-1", ".meta", ".table", ".bell"];
 /// Handles of a daemon's own threads: one moves pages, one keeps replicas, one sweeps.
 const OWN_SLOTS_MAX: usize = 3;
-/// Objects of each client.
 const OBJECTS: u64 = 400;
 /// Objects that are there before: nearly as many as the first buckets take, so that the table grows
 /// while others change it.

@@ -283,7 +283,6 @@ fn a_daemon_of_another_user_is_trusted_only_if_its_user_is_named() {
     assert!(code == 0 && !out.is_empty(), "{err}");
 }
 
-/// Ends with the test.
 struct Kept(std::process::Child);
 
 impl Drop for Kept {

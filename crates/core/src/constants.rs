@@ -107,7 +107,6 @@ pub const RACKS_MAX: u16 = 1024;
 pub const RACK_SHARDS_MAX: u16 = 8;
 /// Longest name of a root (a named address at the master), bytes.
 pub const ROOT_NAME_BYTES_MAX: usize = 255;
-/// Roots of one pool.
 pub const ROOTS_MAX: usize = 4096;
 /// Longest host, control and fabric name of a rack, bytes: all racks fit into one answer.
 pub const RACK_NAME_BYTES_MAX: usize = 255;

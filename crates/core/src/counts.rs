@@ -13,9 +13,7 @@ use std::collections::BTreeMap;
 pub struct RequestCounts {
     /// Homes of pages.
     pub resolve: u64,
-    /// Allocations.
     pub alloc: u64,
-    /// Frees.
     pub free: u64,
     /// Allocations into a word.
     pub alloc_into: u64,
@@ -23,9 +21,7 @@ pub struct RequestCounts {
     pub free_from: u64,
     /// Compare and swap by the daemon.
     pub cas: u64,
-    /// Add by the daemon.
     pub fetch_add: u64,
-    /// Locks asked for.
     pub lock: u64,
     /// Locks given back by a request; dropped guards of local clients send none.
     pub unlock: u64,
@@ -37,7 +33,6 @@ pub struct RequestCounts {
     pub move_out: u64,
     /// Pages that have come.
     pub move_commit: u64,
-    /// Moves ended.
     pub move_settle: u64,
     /// Reports of how pages are used.
     pub note_use: u64,
@@ -47,15 +42,10 @@ pub struct RequestCounts {
     pub decide_move: u64,
     /// Questions for what was decided.
     pub decisions: u64,
-    /// Questions for these counters.
     pub stats: u64,
-    /// Questions for the sessions.
     pub sessions: u64,
-    /// Pings.
     pub ping: u64,
-    /// Calls for data.
     pub fetch: u64,
-    /// Calls that carry data.
     pub store: u64,
     /// Requests about the leaving of the rack.
     pub drain: u64,
@@ -69,20 +59,15 @@ pub struct RequestCounts {
     pub replica_room: u64,
     /// Polls of keepers of replicas.
     pub replica_poll: u64,
-    /// Replicas asked for.
     pub replicate: u64,
-    /// Replicas recalled.
     pub recall: u64,
-    /// Questions where replicas are.
     pub sharers: u64,
-    /// Requests of audits.
     pub audit: u64,
     /// Frees of what an audit found that nothing names.
     pub reclaim: u64,
 }
 
 impl RequestCounts {
-    /// Counts a request.
     pub fn note(&mut self, request: &Request) {
         let count = match request {
             Request::Resolve { .. } => &mut self.resolve,
@@ -163,7 +148,6 @@ impl RequestCounts {
         ]
     }
 
-    /// All requests.
     pub fn total(&self) -> u64 {
         self.by_kind().iter().map(|(_, count)| count).sum()
     }
@@ -172,11 +156,8 @@ impl RequestCounts {
 /// What a daemon has answered. An answer that is said again counts again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerCounts {
-    /// Allocations given.
     pub allocated: u64,
-    /// Frees done.
     pub freed: u64,
-    /// Locks granted.
     pub locked: u64,
     /// Refusals by the word of their error, such as `full`; those of connections that did not prove
     /// the pool's secret are `denied`.
@@ -184,7 +165,6 @@ pub struct AnswerCounts {
 }
 
 impl AnswerCounts {
-    /// Counts an answer.
     pub fn note(&mut self, reply: &Result<Reply, Error>) {
         match reply {
             Ok(Reply::Allocated { .. }) => self.allocated += 1,
@@ -206,13 +186,9 @@ impl AnswerCounts {
 /// Calls to the master, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallCounts {
-    /// Connections that said hello.
     pub hello: u64,
-    /// Joins of daemons.
     pub join_daemon: u64,
-    /// Joins of clients.
     pub join_client: u64,
-    /// Signs of life.
     pub heartbeat: u64,
     /// Ranges of page ids.
     pub lease_page_ids: u64,
@@ -226,23 +202,16 @@ pub struct CallCounts {
     pub move_page: u64,
     /// Homes of pages.
     pub resolve: u64,
-    /// Questions for all racks.
     pub racks: u64,
-    /// Questions for one rack.
     pub rack: u64,
     /// Racks picked for an allocation.
     pub pick_rack: u64,
-    /// Names looked up.
     pub get_root: u64,
-    /// Questions for all names.
     pub roots: u64,
-    /// Names set.
     pub set_root: u64,
-    /// Questions for these counters.
     pub stats: u64,
     /// Questions for what led to choices of racks.
     pub placements: u64,
-    /// Calls about members.
     pub member: u64,
     /// Pages of freed runs that other racks have.
     pub orphan_pages: u64,
@@ -257,7 +226,6 @@ pub struct CallCounts {
 }
 
 impl CallCounts {
-    /// Counts a call.
     pub fn note(&mut self, call: &MasterCall) {
         let count = match call {
             MasterCall::Hello { .. } => &mut self.hello,
@@ -357,7 +325,6 @@ pub struct MoveCounts {
 }
 
 impl MoveCounts {
-    /// Counts a decision.
     pub fn note(&mut self, decision: Decision) {
         match decision {
             Decision::Move { .. } => self.decided_move += 1,
@@ -371,7 +338,6 @@ impl MoveCounts {
 /// What a daemon's fabric endpoint served. Zero where the world does not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FabricCounts {
-    /// Operations and messages answered.
     pub operations: u64,
     /// Bytes sent, headers included.
     pub sent_bytes: u64,

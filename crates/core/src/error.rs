@@ -11,7 +11,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// How a peer was found dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeathCause {
-    /// Its socket closed.
     Closed,
     /// It fell silent for longer than its lease.
     Silent,
@@ -48,14 +47,10 @@ pub enum Distrust {
 pub enum Error {
     /// The address is not allocated (never was, or was freed). Do not retry.
     #[error("{addr} is not allocated: it was freed, or never handed out")]
-    NotMapped {
-        /// The address asked for.
-        addr: GAddr,
-    },
+    NotMapped { addr: GAddr },
     /// The page was on a region that is gone (a reboot, a new region). Do not retry.
     #[error("{addr} is lost: the region of rack {rack} that held it is gone")]
     Lost {
-        /// The address asked for.
         addr: GAddr,
         /// The rack that held it.
         rack: RackId,
@@ -63,9 +58,7 @@ pub enum Error {
     /// An access leaves the address space, or an atomic would cross its word. Do not retry.
     #[error("{bytes} bytes at {addr} are out of bounds: {limit_bytes} bytes are there")]
     OutOfBounds {
-        /// Start of the access.
         addr: GAddr,
-        /// Its length.
         bytes: u64,
         /// What could be accessed from there.
         limit_bytes: u64,
@@ -73,7 +66,6 @@ pub enum Error {
     /// An atomic operation or a lock needs an address divisible by `align_bytes`. Do not retry.
     #[error("{addr} is not aligned to {align_bytes} bytes")]
     Misaligned {
-        /// The address.
         addr: GAddr,
         /// The alignment that it lacks.
         align_bytes: u64,
@@ -90,28 +82,15 @@ pub enum Error {
     },
     /// A bounded queue or table is full. Retry after a pause.
     #[error("{what} is full ({limit} entries); retry after a pause")]
-    Busy {
-        /// The queue or table.
-        what: String,
-        /// Its bound.
-        limit: u64,
-    },
+    Busy { what: String, limit: u64 },
     /// A free that names no allocation. Do not retry.
     #[error("{addr} with {bytes} bytes is not an allocation: {reason}")]
-    BadFree {
-        /// The address.
-        addr: GAddr,
-        /// The size given.
-        bytes: u64,
-        /// What is there instead.
-        reason: String,
-    },
+    BadFree { addr: GAddr, bytes: u64, reason: String },
     /// A size of 0 or above the limit. Do not retry.
     #[error("{bytes} bytes cannot be allocated at once: 1 to {limit_bytes} bytes can")]
     BadSize {
         /// Bytes asked for.
         bytes: u64,
-        /// The largest size.
         limit_bytes: u64,
     },
     /// A word that is to get an address holds something already. Read it before trying again.
@@ -119,7 +98,6 @@ pub enum Error {
     Occupied {
         /// The word.
         addr: GAddr,
-        /// What it holds.
         found: u64,
     },
     /// A lock did not become free in time; nothing was done. Retry, or look after its holder.
@@ -128,9 +106,7 @@ pub enum Error {
          held it for {held_ms} ms"
     )]
     LockTimeout {
-        /// The lock.
         addr: GAddr,
-        /// How long was waited.
         waited_ms: u64,
         /// Process id of a holder; 0 if nobody holds it any more.
         holder_pid: u64,
@@ -141,7 +117,6 @@ pub enum Error {
     /// region is gone. Somebody else may have it. Do not go on with what it protected.
     #[error("the lock at {addr} with token {token} is lost: somebody else may hold it now")]
     LockLost {
-        /// The lock.
         addr: GAddr,
         /// The token of the grant.
         token: u64,
@@ -153,54 +128,37 @@ pub enum Error {
          home: {reason}"
     )]
     WritesLost {
-        /// The lock.
         addr: GAddr,
         /// The token of the grant.
         token: u64,
         /// How many writes were on their way.
         writes: u64,
-        /// What happened.
         reason: String,
     },
     /// The handle holds this lock already. Do not retry.
     #[error("the lock at {addr} is held by this handle already, with token {token}")]
     AlreadyLocked {
-        /// The lock.
         addr: GAddr,
         /// The token of the grant.
         token: u64,
     },
     /// The rack is not part of the pool. Do not retry before it joined.
     #[error("rack {rack} is not in the pool")]
-    NoSuchRack {
-        /// The rack asked for.
-        rack: RackId,
-    },
+    NoSuchRack { rack: RackId },
     /// A peer died during or before the call; the operation had no effect. Retry when it is back.
     #[error("{peer} is dead ({cause:?}); nothing was done")]
     PeerDead {
         /// The peer, such as `daemon of rack 1`.
         peer: String,
-        /// How that was found.
         cause: DeathCause,
     },
     /// The peer did not answer in time; the operation had no effect or can be repeated safely.
     #[error("{peer} did not answer within {waited_ms} ms; the call can be repeated")]
-    Timeout {
-        /// The peer.
-        peer: String,
-        /// How long was waited.
-        waited_ms: u64,
-    },
+    Timeout { peer: String, waited_ms: u64 },
     /// The operation may or may not have been applied; it was not applied twice.
     /// Read the state before trying again.
     #[error("{operation}: the outcome is unknown, {peer} died or fell silent meanwhile")]
-    OutcomeUnknown {
-        /// The operation.
-        operation: String,
-        /// The peer.
-        peer: String,
-    },
+    OutcomeUnknown { operation: String, peer: String },
     /// The answering master is not the leader. Retry at `leader`.
     #[error("not the leader; ask {leader}")]
     NotLeader {
@@ -209,14 +167,10 @@ pub enum Error {
     },
     /// The caller has not the right. Do not retry.
     #[error("{reason}")]
-    Denied {
-        /// Why.
-        reason: String,
-    },
+    Denied { reason: String },
     /// The page's home moved while the call ran, too often. Retry.
     #[error("{addr} moved {retries} times during one access; retry")]
     Moving {
-        /// The address.
         addr: GAddr,
         /// How often it was tried.
         retries: u32,
@@ -226,7 +180,6 @@ pub enum Error {
     Stays {
         /// The page.
         page: PageId,
-        /// Why.
         reason: String,
     },
     /// The region's bytes cannot be used. Do not retry; see the message.
@@ -237,20 +190,12 @@ pub enum Error {
     },
     /// The peer speaks another version. Do not retry.
     #[error("{peer} speaks version {found}, this program {supported}: use the same release")]
-    Version {
-        /// The peer or region.
-        peer: String,
-        /// Its version.
-        found: u32,
-        /// Ours.
-        supported: u32,
-    },
+    Version { peer: String, found: u32, supported: u32 },
     /// The operating system refused something. See the message.
     #[error("{what}: {reason}")]
     Io {
         /// What was attempted, with the path or address.
         what: String,
-        /// The system's reason.
         reason: String,
     },
     /// An option is missing or makes no sense. Do not retry.
@@ -261,27 +206,16 @@ pub enum Error {
     },
     /// The peer sent bytes that make no sense. Do not retry.
     #[error("{peer} broke the protocol: {reason}")]
-    Protocol {
-        /// The peer.
-        peer: String,
-        /// What was wrong.
-        reason: String,
-    },
+    Protocol { peer: String, reason: String },
     /// The rack takes no new memory: it is being drained. Do not retry there.
     #[error("rack {rack} is being drained and takes no new memory: use another rack")]
-    Draining {
-        /// The rack.
-        rack: RackId,
-    },
+    Draining { rack: RackId },
     /// The rack's region was given up by an operator and may not come back. Do not retry.
     #[error(
         "the region of rack {rack} was declared lost and may not come back: remove it, and start \
          the daemon with a new one"
     )]
-    Forgotten {
-        /// The rack.
-        rack: RackId,
-    },
+    Forgotten { rack: RackId },
     /// The client would have more of a rack's memory than the operator lets one client have. Retry
     /// after a free, use another rack, or ask for a larger limit.
     #[error(
@@ -292,11 +226,8 @@ pub enum Error {
     Quota {
         /// Bytes asked for.
         bytes: u64,
-        /// What it has.
         held_bytes: u64,
-        /// What it may have.
         quota_bytes: u64,
-        /// The rack.
         rack: RackId,
     },
     /// The region was made by another release. Do not retry.

@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
-    /// It takes new memory.
     #[default]
     Serving,
     /// It takes none, and its pages go to other racks.
@@ -105,7 +104,6 @@ pub enum MemberAnswer {
 /// How full the racks of a pool are that serve and are alive, at their last heartbeats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolLoad {
-    /// How many there are.
     pub racks: u32,
     /// Share of all their frames that is in use, thousandths.
     pub mean_milli: u32,
@@ -145,10 +143,7 @@ pub enum BalanceReply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DrainRequest {
     /// From the one who moves pages for the rack: pages at home there, from an id on.
-    Pages {
-        /// The first of interest.
-        from: PageId,
-    },
+    Pages { from: PageId },
     /// From the same: what came of a pass over all pages.
     Note(DrainReport),
     /// From anybody: how far it is.

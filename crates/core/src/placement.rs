@@ -124,7 +124,6 @@ impl Order {
 /// What a choice must know of a rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// The rack.
     pub rack: RackId,
     /// Whether its daemon is alive.
     pub alive: bool,

@@ -67,7 +67,6 @@ pub struct EntryWord(pub u64);
 impl EntryWord {
     /// What is added by who begins to write.
     pub const BEGIN: u64 = 1;
-    /// What takes that back.
     pub const UNDO: u64 = u64::MAX;
     /// What is added by who has ended.
     pub const END: u64 = 1 << Self::COUNT_BITS;
@@ -84,7 +83,6 @@ impl EntryWord {
         (self.0 >> (2 * Self::COUNT_BITS)) as u16
     }
 
-    /// How many have begun.
     pub fn begun(self) -> u64 {
         self.0 & Self::COUNT_MASK
     }
@@ -110,7 +108,6 @@ impl EntryWord {
 /// Where a replica is, for those who write to its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Its rack.
     pub rack: RackId,
     /// Its entry's word.
     pub word: GAddr,
@@ -126,7 +123,6 @@ pub struct Poll {
     /// Counts from 1; at 1 the keeper has no replica. Whoever says a number has done what the
     /// answer to the one before told.
     pub number: u64,
-    /// The keeper's rack.
     pub rack: RackId,
     /// For how many more replicas it has memory.
     pub room: u32,
@@ -145,7 +141,6 @@ pub struct Orders {
     pub orders: Vec<ReplicaOrder>,
 }
 
-/// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplicaOrder {
     /// Fill a replica, and say where it is; it stays closed.
@@ -158,12 +153,10 @@ pub enum ReplicaOrder {
         page: PageId,
         /// Where in the page.
         offset: u64,
-        /// What.
         data: Bytes,
     },
     /// It equals the page: it may be read.
     Open(PageId),
-    /// It ends.
     Drop(PageId),
 }
 

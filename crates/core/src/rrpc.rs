@@ -22,7 +22,6 @@ pub const CALLS_MAX: usize = 32;
 /// Lengths at which a link is measured for its threshold, bytes.
 pub const PROBE_BYTES: [u32; 3] = [64, 1 << 10, 4 << 10];
 
-/// What is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Extent {
     /// So many bytes, within one page.
@@ -31,12 +30,9 @@ pub enum Extent {
     Object,
 }
 
-/// A call for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetch {
-    /// Where it begins.
     pub addr: GAddr,
-    /// What.
     pub extent: Extent,
     /// Up to this length the answer carries it, bytes; more than [`INLINE_BYTES_MAX`] is never
     /// carried.
@@ -52,14 +48,12 @@ pub struct Fetched {
     pub home: PageHome,
     /// Length of the data; of an object without its prefix, bytes.
     pub bytes: u64,
-    /// How it comes.
     pub carried: Carried,
 }
 
 /// How the data of an answer comes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Carried {
-    /// With the answer.
     Inline(Bytes),
     /// It was written to where the call said, before the answer was sent.
     Written,

@@ -81,7 +81,6 @@ pub struct BufId(pub u32);
 /// A piece of a registered local buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
-    /// The buffer.
     pub buf: BufId,
     /// First byte.
     pub offset: u64,
@@ -108,7 +107,6 @@ pub struct Exposure {
 pub struct RemoteAddr {
     /// Offset in the target's pages, bytes.
     pub offset: u64,
-    /// The frame's generation.
     pub key: Generation,
 }
 
@@ -127,16 +125,13 @@ pub enum Verb {
     Cas {
         /// The word.
         at: RemoteAddr,
-        /// What must be there.
         expected: u64,
-        /// What shall be there.
         new: u64,
     },
     /// Wrapping add to an aligned word; the completion carries the old value.
     FetchAdd {
         /// The word.
         at: RemoteAddr,
-        /// The summand.
         n: u64,
     },
 }
@@ -144,9 +139,7 @@ pub enum Verb {
 /// One work request. `id` comes back in its completion.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkRequest<'a> {
-    /// The poster's own number.
     pub id: u64,
-    /// What to do.
     pub verb: Verb,
     /// Local pieces; empty for atomics. At most `FABRIC_SGES_MAX`.
     pub local: &'a [Sge],
@@ -175,37 +168,25 @@ pub enum WorkStatus {
 pub enum FabricEvent {
     /// A work request of ours ended.
     Completed {
-        /// The connection.
         peer: PeerId,
-        /// The poster's number.
         id: u64,
-        /// How it ended.
         status: WorkStatus,
     },
-    /// The peer's SEND.
     Received {
-        /// The connection.
         peer: PeerId,
-        /// The message.
         message: Vec<u8>,
     },
     /// The peer's WRITE_IMM was executed here.
     ReceivedImm {
-        /// The connection.
         peer: PeerId,
-        /// Its immediate value.
         imm: u32,
     },
-    /// A connection is up.
     Connected {
-        /// The connection.
         peer: PeerId,
     },
     /// A connection is down; all its work requests have completed before this.
     Closed {
-        /// The connection.
         peer: PeerId,
-        /// How that was found.
         cause: crate::error::DeathCause,
     },
 }
@@ -232,7 +213,6 @@ pub struct Capabilities {
 pub enum PostError {
     /// The send queue is full: poll, then post the rest.
     Busy,
-    /// The connection is down.
     Down,
 }
 

@@ -42,7 +42,6 @@ impl RackId {
         Self::sharded(self.number(), self.shard(), self.shards()) == Some(self)
     }
 
-    /// The rack's number.
     pub fn number(self) -> u16 {
         self.0 & (RACKS_MAX - 1)
     }

@@ -41,11 +41,8 @@ impl From<Refused> for WorkStatus {
 /// A piece of memory that is shorter than its geometry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooShort {
-    /// Which one.
     pub what: &'static str,
-    /// Its length.
     pub found_bytes: u64,
-    /// What the geometry needs.
     pub needed_bytes: u64,
 }
 
@@ -86,7 +83,6 @@ impl<M: Mem> TargetMemory<M> {
         Ok(Self { pages, table, cell, layout })
     }
 
-    /// The rack's geometry.
     pub fn layout(&self) -> RegionLayout {
         self.layout
     }

@@ -40,9 +40,7 @@ pub const WIRE_VERSION: u32 = 17;
 pub struct PageHome {
     /// The page.
     pub page: PageId,
-    /// Its rack.
     pub rack: RackId,
-    /// Its frame there.
     pub frame: FrameIndex,
     /// The frame's generation: epoch in the page table, key on the fabric.
     pub generation: Generation,
@@ -72,9 +70,7 @@ pub struct PageKeep {
 /// answer, never the effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestFrame {
-    /// The session's own number.
     pub seq: u64,
-    /// What is asked.
     pub request: Request,
 }
 
@@ -85,12 +81,10 @@ pub enum Request {
     Resolve {
         /// First page.
         page: PageId,
-        /// How many.
         count: u32,
     },
     /// Allocates in this rack, zeroed: a slab object up to half a page, else whole pages in a row.
     Alloc {
-        /// How much.
         bytes: u64,
         /// What for: whether it comes back when the session ends, or is found by audits.
         kind: AllocationKind,
@@ -99,7 +93,6 @@ pub enum Request {
     Free {
         /// What `Alloc` answered.
         addr: GAddr,
-        /// What was asked then.
         bytes: u64,
     },
     /// Allocates in this rack and stores the address into a word of this rack, in one step that
@@ -108,7 +101,6 @@ pub enum Request {
     AllocInto {
         /// The word: aligned to 8 bytes, in memory that is allocated here, 0.
         word: GAddr,
-        /// How much.
         bytes: u64,
     },
     /// Frees what a word of this rack names, in this rack, and sets the word to 0, in one step
@@ -123,16 +115,13 @@ pub enum Request {
     Cas {
         /// The word.
         addr: GAddr,
-        /// What must be there.
         expected: u64,
-        /// What shall be there.
         new: u64,
     },
     /// Wrapping add to an aligned word of this rack by the daemon.
     FetchAdd {
         /// The word.
         addr: GAddr,
-        /// The summand.
         n: u64,
     },
     /// Locks lines of this rack's memory, now or when it is the asker's turn.
@@ -147,16 +136,13 @@ pub enum Request {
         /// How long to wait for it, ms.
         wait_ms: u64,
     },
-    /// Gives a lock back.
     Unlock {
-        /// Its name.
         addr: GAddr,
         /// The token of the grant; 0 for any that this session has.
         token: u64,
     },
     /// Whether this session still holds a lock.
     CheckLock {
-        /// Its name.
         addr: GAddr,
         /// The token of the grant.
         token: u64,
@@ -213,7 +199,6 @@ pub enum Request {
         /// The first of interest; decisions count from 1 in each process.
         from: u64,
     },
-    /// Counters of the daemon.
     Stats,
     /// Who has a session, from a record on.
     Sessions {
@@ -227,9 +212,7 @@ pub enum Request {
     /// Bytes into this rack's memory, within one page. As with a one-sided write, repeating it
     /// writes them again.
     Store {
-        /// Where.
         addr: GAddr,
-        /// What.
         data: Bytes,
     },
     /// About the leaving of a rack.
@@ -238,7 +221,6 @@ pub enum Request {
     Balance(BalanceRequest),
     /// To the home of an address: whether address and size name an allocation there.
     CheckFree {
-        /// The address.
         addr: GAddr,
         /// What was asked for when it was allocated.
         bytes: u64,
@@ -269,7 +251,6 @@ pub enum Request {
     Replicate {
         /// The page.
         page: PageId,
-        /// The rack.
         to: RackId,
     },
     /// To a page's home: it is to have no replicas for a while. Answered when it has none.
@@ -287,7 +268,6 @@ pub enum Request {
     /// To the home of an address: frees an allocation of the kind `Table` that has lived since a
     /// watch began.
     Reclaim {
-        /// The allocation.
         addr: GAddr,
         /// The number of the watch.
         watch: u64,
@@ -331,22 +311,16 @@ impl Request {
 /// A daemon's answer; `seq` is the request's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplyFrame {
-    /// The request's number.
     pub seq: u64,
-    /// The answer.
     pub reply: Result<Reply>,
 }
 
-/// A daemon's successful answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// To `Resolve`: the pages that live here; others are missing.
     Homes(Vec<PageHome>),
     /// To `Alloc` and `AllocInto`.
-    Allocated {
-        /// The new memory, zeroed.
-        addr: GAddr,
-    },
+    Allocated { addr: GAddr },
     /// To `Free`, `FreeFrom`, `FreeApart` and `Reclaim`.
     Freed,
     /// To `Cas` and `FetchAdd`: the value before.
@@ -366,7 +340,6 @@ pub enum Reply {
     },
     /// To `MoveIn`.
     Room {
-        /// The frame.
         frame: FrameIndex,
         /// Its generation: the key under which it is filled.
         generation: Generation,
@@ -375,16 +348,12 @@ pub enum Reply {
     Shut {
         /// The key under which it is read.
         key: Generation,
-        /// What goes with it.
         keep: PageKeep,
     },
     /// To `MoveCommit`: the new home.
     Moved(PageHome),
     /// To `MoveSettle`: whether the page is at home in this rack now.
-    Settled {
-        /// Whether it is.
-        here: bool,
-    },
+    Settled { here: bool },
     /// To `NoteUse`.
     Noted,
     /// To `NextMove`.
@@ -415,10 +384,7 @@ pub enum Reply {
     /// To `CheckFree`: there is such an allocation.
     Known,
     /// To `ReplicaRoom`: how many frames may be used in all.
-    ReplicaRoom {
-        /// So many.
-        frames: u32,
-    },
+    ReplicaRoom { frames: u32 },
     /// To `ReplicaPoll`.
     ReplicaOrders(Orders),
     /// To `Replicate`: it will be made. To `Recall`: there is none.
@@ -447,24 +413,18 @@ pub struct SessionState {
 pub enum FabricKind {
     /// Its pages are mapped by clients of the same host.
     Shm,
-    /// One-sided operations over TCP.
     Tcp,
-    /// Verbs.
     Verbs,
 }
 
 /// A rack as the master knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RackInfo {
-    /// The rack.
     pub rack: RackId,
-    /// Its region.
     pub region_id: [u64; 2],
-    /// The region's attach count.
     pub epoch: u64,
     /// log2 of the page size.
     pub page_shift: u8,
-    /// Frames.
     pub frame_count: u32,
     /// Frames free at the last heartbeat.
     pub frames_free: u32,
@@ -483,9 +443,7 @@ pub struct RackInfo {
 /// A request to the master; `id` counts within the connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MasterRequest {
-    /// The connection's own number.
     pub id: u64,
-    /// What is asked.
     pub call: MasterCall,
 }
 
@@ -501,9 +459,7 @@ pub enum MasterCall {
     JoinDaemon(RackInfo),
     /// A client joins; it leaves when its connection closes.
     JoinClient {
-        /// Its session.
         session: SessionId,
-        /// Its rack.
         rack: RackId,
     },
     /// A daemon or client is alive; daemons say how many frames are free.
@@ -516,7 +472,6 @@ pub enum MasterCall {
     },
     /// A range of page ids that nobody else gets.
     LeasePageIds {
-        /// How many.
         count: u64,
     },
     /// Pages have a home. From the daemon of that rack, before anybody learns of the pages.
@@ -526,7 +481,6 @@ pub enum MasterCall {
     },
     /// Pages are freed; the directory forgets them if they are homed in `rack`.
     RemovePages {
-        /// The rack that asks.
         rack: RackId,
         /// The pages; at most `COMMIT_PAGES_MAX`.
         pages: Vec<PageId>,
@@ -537,7 +491,6 @@ pub enum MasterCall {
     BeginMove {
         /// The page.
         page: PageId,
-        /// Where it shall go.
         to: RackId,
     },
     /// A page's home changes, if it is `from` now. Answered with the page's home afterwards. From
@@ -560,12 +513,10 @@ pub enum MasterCall {
     Racks,
     /// One rack of the pool; `NoSuchRack` if it never joined.
     Rack {
-        /// The rack.
         rack: RackId,
     },
     /// A rack with room for an allocation, other than `own`, by the placement policy.
     PickRack {
-        /// The asker's rack.
         own: RackId,
         /// Bytes that must fit.
         bytes: u64,
@@ -574,7 +525,6 @@ pub enum MasterCall {
     },
     /// The address under a name; null if there is none.
     GetRoot {
-        /// The name.
         name: String,
     },
     /// Names and their addresses, in the order of the names.
@@ -584,14 +534,12 @@ pub enum MasterCall {
     },
     /// Sets a name's address if it is `expected` now (or is `addr` already).
     SetRoot {
-        /// The name.
         name: String,
         /// What must be there; null for nothing.
         expected: GAddr,
         /// What shall be there; null removes the name.
         addr: GAddr,
     },
-    /// Counters of the master.
     Stats,
     /// What led to choices of racks, from this byte of its log on.
     Placements(u64),
@@ -622,7 +570,6 @@ pub enum MasterCall {
     /// Answered with `Done` as soon as no page of a range of addresses is at home anywhere, and
     /// none is left to be freed.
     AwaitGone {
-        /// The first address.
         addr: GAddr,
         /// How many bytes.
         bytes: u64,
@@ -634,7 +581,6 @@ pub enum MasterCall {
 pub struct Orphan {
     /// A number that no other has: of the debtor's region to the master, of the pool from there.
     pub id: u64,
-    /// Its address.
     pub addr: GAddr,
     /// What was asked for when it was allocated.
     pub bytes: u64,
@@ -643,24 +589,17 @@ pub struct Orphan {
 /// The master's answer, with its term and the log index that it reflects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MasterReply {
-    /// The request's number.
     pub id: u64,
-    /// Term of the leader.
     pub term: u64,
-    /// Commands applied.
     pub index: u64,
-    /// The answer.
     pub answer: Result<MasterAnswer>,
 }
 
-/// The master's successful answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterAnswer {
-    /// Done.
     Done,
     /// To `Hello` and `JoinClient`.
     Welcome {
-        /// The pool's identity.
         pool_id: [u64; 2],
         /// Duration of leases, ms.
         lease_ms: u64,
@@ -669,7 +608,6 @@ pub enum MasterAnswer {
     },
     /// To `JoinDaemon`.
     Joined {
-        /// The pool's identity.
         pool_id: [u64; 2],
         /// Duration of leases, ms.
         lease_ms: u64,
@@ -678,9 +616,7 @@ pub enum MasterAnswer {
     },
     /// To `LeasePageIds`.
     PageIds {
-        /// First id.
         first: PageId,
-        /// How many.
         count: u64,
     },
     /// To `Resolve`: one entry a page asked for. To `BeginMove` and `MovePage`: one.
@@ -711,26 +647,20 @@ pub enum MasterAnswer {
 /// One page in the answer to `Resolve`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Resolved {
-    /// It lives there.
     Home(PageHome),
     /// It is not allocated.
     Unmapped,
-    /// Its region is gone.
     Lost(RackId),
 }
 
-/// Counters of the master.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MasterStats {
     /// Pages in the directory.
     pub pages: u64,
     /// Of these, on regions that are gone.
     pub pages_lost: u64,
-    /// Named roots.
     pub roots: u64,
-    /// Daemons connected.
     pub daemons: u64,
-    /// Clients connected.
     pub clients: u64,
     /// Requests answered since this process started.
     pub requests: u64,

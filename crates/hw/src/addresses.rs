@@ -19,7 +19,6 @@ impl Addresses {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connections of this address.
     pub fn count(&self, ip: IpAddr) -> usize {
         self.counts().get(&network(ip)).copied().unwrap_or(0)
     }
@@ -61,7 +60,6 @@ pub struct Place {
 }
 
 impl Place {
-    /// Connections of its address.
     pub fn count(&self) -> usize {
         self.addresses.count(self.ip)
     }

@@ -80,7 +80,6 @@ fn lines(from: *const u8, bytes: usize, line_bytes: usize) -> impl Iterator<Item
     (first..from.addr() + bytes).step_by(line_bytes)
 }
 
-/// What this processor has.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {

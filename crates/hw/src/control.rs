@@ -44,31 +44,19 @@ pub enum ControlError {
         "control socket name of {bytes} bytes: 1 to {CONTROL_NAME_BYTES_MAX} bytes without a \
              zero byte are possible, such as rackpool/pool0/rack0"
     )]
-    BadName {
-        /// Its length.
-        bytes: usize,
-    },
+    BadName { bytes: usize },
     /// Somebody serves this name. Stop it, or choose another name.
     #[error(
         "control socket {name} is served by another process: stop that daemon, or start \
              this one for another rack"
     )]
-    NameInUse {
-        /// The name.
-        name: String,
-    },
+    NameInUse { name: String },
     /// Nobody serves this name. Retry when the daemon is up.
     #[error("control socket {name}: no daemon serves it on this host")]
-    NobodyListens {
-        /// The name.
-        name: String,
-    },
+    NobodyListens { name: String },
     /// Too many connections wait to be accepted, or the peer does not read. Retry after a pause.
     #[error("{what} is full; retry after a pause")]
-    Busy {
-        /// The queue.
-        what: &'static str,
-    },
+    Busy { what: &'static str },
     /// The peer closed. Do not retry on this connection.
     #[error("the peer closed the control connection")]
     Closed,
@@ -80,15 +68,11 @@ pub enum ControlError {
     TooLong {
         /// Bytes.
         bytes: usize,
-        /// Descriptors.
         fds: usize,
     },
     /// The peer sent what no message is. Close the connection.
     #[error("the peer broke the control protocol: {reason}")]
-    Protocol {
-        /// What was wrong.
-        reason: &'static str,
-    },
+    Protocol { reason: &'static str },
     /// The peer runs as another user. Do not retry.
     #[error(
         "the peer (process {pid}) runs as user {uid}, this process as user {own_uid}: run \
@@ -97,19 +81,12 @@ pub enum ControlError {
     ForeignUser {
         /// Its process id, 0 if it is not visible from here.
         pid: u32,
-        /// Its user.
         uid: u32,
-        /// Our user.
         own_uid: u32,
     },
     /// A system call failed, most often because descriptors or kernel memory ran out.
     #[error("control socket: {operation}: {source}")]
-    Io {
-        /// The call.
-        operation: &'static str,
-        /// Its error.
-        source: io::Error,
-    },
+    Io { operation: &'static str, source: io::Error },
 }
 
 /// Result of a control connection.
@@ -124,9 +101,7 @@ fn failed(operation: &'static str) -> impl FnOnce(Errno) -> ControlError {
 pub struct PeerCredentials {
     /// Process id; 0 if the peer lives in a process namespace that is not visible from here.
     pub pid: u32,
-    /// Effective user.
     pub uid: u32,
-    /// Effective group.
     pub gid: u32,
 }
 
@@ -188,7 +163,6 @@ pub enum Received {
         /// Its descriptors, none of which survives `exec`.
         fds: Vec<OwnedFd>,
     },
-    /// Nothing has come yet.
     Nothing,
     /// The peer closed or died, and all its messages have been taken.
     Closed,
@@ -197,7 +171,6 @@ pub enum Received {
 /// What [`ControlConn::drain`] found behind the notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
-    /// Nothing.
     Open,
     /// The peer closed or died.
     Closed,

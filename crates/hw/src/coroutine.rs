@@ -35,7 +35,6 @@ pub struct Coroutine {
 pub enum Outcome {
     /// The coroutine suspended itself with this word.
     Suspended(u64),
-    /// Its body returned.
     Ended,
     /// Its body panicked, with this payload.
     Unwound(Box<dyn Any + Send>),

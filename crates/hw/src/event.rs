@@ -71,9 +71,7 @@ impl AsFd for WakeEvent {
 pub enum Interest {
     /// Something to read, a connection to accept.
     Read,
-    /// Room to write.
     Write,
-    /// Both.
     ReadWrite,
     /// Both, each reported once when it comes about (edge-triggered): something to read, room to
     /// write where there was none. Those who said something are reported in the order in which they

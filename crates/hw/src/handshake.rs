@@ -45,7 +45,6 @@ const SEALED_GREETING: &[u8; WORD_BYTES] = b"rackenc1";
 const PROOF: &[u8; WORD_BYTES] = b"rackprf1";
 const REFUSAL: &[u8; WORD_BYTES] = b"rackref1";
 
-/// A message.
 pub type Message = [u8; MESSAGE_BYTES];
 /// Random bytes, drawn for one handshake.
 type Nonce = [u8; BODY_BYTES];
@@ -58,13 +57,11 @@ type Claim = [u8; 2 + 2 * BODY_BYTES];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
-    /// Calls to the master.
     Master = 1,
     /// Operations at a fabric target.
     Fabric = 2,
 }
 
-/// Who proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Role {
@@ -93,7 +90,6 @@ pub enum Progress {
     Pending,
     /// What follows is the connection's own protocol.
     Done,
-    /// The connection ends.
     Failed(Failure),
 }
 
@@ -111,7 +107,6 @@ pub struct Step {
 /// In a claim, in place of a role: what it signs is the salt of the seal, and is never said.
 const SEALS: u8 = 3;
 
-/// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaits {
     Greeting,

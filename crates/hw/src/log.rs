@@ -132,7 +132,6 @@ pub fn line(what: impl fmt::Display) {
 /// Lines since the process began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Written to standard error.
     pub written: u64,
     /// Held back because there were too many of their kind, left out because the queue was full, or
     /// refused by standard error.

@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Memory of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostMemory {
     /// Bytes that all processes together can ever have, or this one's control groups, if that is
@@ -21,7 +20,6 @@ impl HostMemory {
         Self::told_by(&|path| fs::read_to_string(path).ok())
     }
 
-    /// As these files say.
     fn told_by(read: &Read<'_>) -> Option<HostMemory> {
         let text = read(Path::new("/proc/meminfo"))?;
         let total_bytes = kib_of(&text, "MemTotal")? << 10;

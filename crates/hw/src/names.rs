@@ -60,7 +60,6 @@ pub fn peer_addr(socket: impl AsFd) -> Option<SocketAddr> {
     SocketAddr::try_from(peer).ok()
 }
 
-/// The same for logs.
 pub fn peer_of(socket: impl AsFd) -> String {
     peer_addr(socket).map_or("an unknown address".into(), |peer| peer.to_string())
 }

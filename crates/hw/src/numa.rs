@@ -23,7 +23,6 @@ const NODES: &str = "/sys/devices/system/node/has_memory";
 const EXTENT_BYTES_MIN: u64 = 2 << 20;
 /// Extents of a window: each is a mapping of its own to the kernel, which has 65,530 for a process.
 const EXTENTS_MAX: u64 = 8192;
-/// Highest weight.
 const WEIGHT_MAX: u16 = 255;
 
 /// Why memory cannot come from where it is wanted.
@@ -35,14 +34,10 @@ pub enum NumaError {
         "`{text}` says no memory nodes: numa:1 is one, numa:0=3,numa:1=1 are two by weights \
              of 1 to 255"
     )]
-    Syntax {
-        /// The text.
-        text: String,
-    },
+    Syntax { text: String },
     /// There is no such node, or it has no memory. Do not retry.
     #[error("memory node {node} has no memory; nodes with memory: {there}")]
     NoNode {
-        /// The node asked for.
         node: u16,
         /// Those that have some, as the kernel lists them.
         there: String,
@@ -53,21 +48,13 @@ pub enum NumaError {
              it: ask for less, or for other nodes or weights"
     )]
     TooSmall {
-        /// The node.
         node: u16,
         /// What it was to give.
         asked_bytes: u64,
-        /// All of its memory.
         total_bytes: u64,
     },
-    /// The system refused.
     #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { what: &'static str, source: io::Error },
 }
 
 impl NumaError {

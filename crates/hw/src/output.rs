@@ -19,7 +19,6 @@ const LINKS_MAX: usize = 40;
 /// What `statfs` says of `/proc`.
 const PROC_MAGIC: u64 = 0x9fa0;
 
-/// An output, open.
 #[derive(Debug)]
 pub struct OutputFile(Target);
 

@@ -24,7 +24,6 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 /// A process of this boot, named so that a reused process id is another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessId {
-    /// The process id.
     pub pid: u32,
     /// When it started, in clock ticks after boot (field 22 of `/proc/PID/stat`).
     pub start_time: u64,
@@ -123,7 +122,6 @@ impl ProcessHandle {
         Ok(handle)
     }
 
-    /// Which process this is.
     pub fn id(&self) -> ProcessId {
         self.id
     }

@@ -150,7 +150,6 @@ impl TemporaryDir {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -55,7 +55,6 @@ pub fn open(mem: &impl Mem, at: u64) {
     fence(Ordering::Release);
 }
 
-/// Owner: ends the change.
 #[inline(always)]
 pub fn close(mem: &impl Mem, at: u64) {
     let word = mem.load(at);

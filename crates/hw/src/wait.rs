@@ -54,7 +54,6 @@ pub fn look_again() {
 /// What a waiting loop does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// Look again at once.
     Spun,
     /// Look again; this thread let others run, so the time may have passed.
     Yielded,

@@ -9,7 +9,6 @@ use rackpool_core::seam::Mem;
 use rackpool_hw::version;
 use rackpool_hw::window::Window;
 
-/// Where the version lies.
 const TAIL: u64 = 0;
 /// Two slots, each of which names an item by its place.
 const SLOTS: [u64; 2] = [8, 16];

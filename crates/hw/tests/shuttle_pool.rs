@@ -102,7 +102,6 @@ impl Server {
         }
     }
 
-    /// Whether somebody left.
     fn on_control(&mut self, message: Control) -> bool {
         match message {
             Control::Join { session, welcome } => {
@@ -152,7 +151,6 @@ impl Server {
     }
 }
 
-/// What wakes the daemon.
 #[derive(Clone)]
 struct Door {
     control: Sender<Control>,

@@ -57,7 +57,6 @@ pub trait Audited: Words {
     fn is_allocated(&mut self, addr: GAddr, bytes: u64) -> PoolResult<bool>;
     /// Frees what has been watched since `watch` began in its rack.
     fn reclaim(&mut self, addr: GAddr, watch: u64) -> PoolResult<()>;
-    /// Waits.
     fn pause(&mut self, time: Duration);
 }
 
@@ -91,10 +90,8 @@ impl Audited for Handle {
     }
 }
 
-/// So many allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// Allocations.
     pub allocations: u64,
     /// Their bytes, as they take them: size classes and whole pages.
     pub bytes: u64,
@@ -110,18 +107,14 @@ impl Amount {
 /// What lives in a rack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RackFindings {
-    /// The rack.
     pub rack: RackId,
-    /// By kind.
     pub kinds: BTreeMap<AllocationKind, Amount>,
     /// Of the kind `table`: what no table names and nobody holds.
     pub lost: Amount,
 }
 
-/// A table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableFindings {
-    /// Its name.
     pub name: String,
     /// What it names. Bytes as they were asked for.
     pub named: Amount,
@@ -130,13 +123,10 @@ pub struct TableFindings {
 /// What an audit has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// The racks that answered.
     pub racks: Vec<RackFindings>,
-    /// The tables.
     pub tables: Vec<TableFindings>,
     /// What no table names and nobody holds.
     pub lost: Amount,
-    /// The first of these.
     pub lost_at: Vec<GAddr>,
     /// What no table names, and a client in the middle of a change may hold.
     pub held: Amount,
@@ -144,9 +134,7 @@ pub struct Findings {
     pub holders: Vec<u32>,
     /// What tables name that was allocated as an application's, as by versions before layout 8.
     pub older: Amount,
-    /// Named more than once.
     pub named_twice: Vec<GAddr>,
-    /// Named, and no allocation.
     pub named_free: Vec<GAddr>,
     /// Why the audit is incomplete.
     pub faults: Vec<String>,
@@ -250,9 +238,7 @@ struct Look {
 /// What one look alone cannot tell from what changed meanwhile: addresses with what named them.
 #[derive(Default)]
 struct Doubts {
-    /// Named twice.
     twice: BTreeSet<(u64, NamedBy)>,
-    /// Named, and no allocation.
     free: BTreeSet<(u64, NamedBy)>,
 }
 
@@ -432,7 +418,6 @@ impl Look {
         }
     }
 
-    /// A table names this.
     fn name(&mut self, one: Named, page_bytes: u64) {
         let addr = one.addr;
         let page = self.pages.get_mut(&(addr.0 / page_bytes));

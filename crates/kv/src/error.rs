@@ -15,72 +15,34 @@ pub enum Error {
     Pool(#[from] PoolError),
     /// The key is empty or too long. Do not retry.
     #[error("a key of {bytes} bytes: 1 to {limit_bytes} bytes can be stored")]
-    KeySize {
-        /// Length of the key.
-        bytes: u64,
-        /// The longest key.
-        limit_bytes: u64,
-    },
+    KeySize { bytes: u64, limit_bytes: u64 },
     /// The value is too long. Do not retry.
     #[error("a value of {bytes} bytes: up to {limit_bytes} bytes can be stored")]
-    ValueSize {
-        /// Length of the value.
-        bytes: u64,
-        /// The longest value.
-        limit_bytes: u64,
-    },
+    ValueSize { bytes: u64, limit_bytes: u64 },
     /// An option is out of range. Do not retry.
     #[error("option {option} is {value}: {min} to {max} are possible")]
-    BadOption {
-        /// The option.
-        option: &'static str,
-        /// Its value.
-        value: u64,
-        /// The least.
-        min: u64,
-        /// The most.
-        max: u64,
-    },
+    BadOption { option: &'static str, value: u64, min: u64, max: u64 },
     /// The name is taken. Do not retry.
     #[error("{name}: the name is taken, by {addr}")]
-    Exists {
-        /// The name.
-        name: String,
-        /// What is under it.
-        addr: GAddr,
-    },
+    Exists { name: String, addr: GAddr },
     /// Nothing is under the name. Do not retry before it was created.
     #[error("{name}: there is no table of this name")]
-    NotFound {
-        /// The name.
-        name: String,
-    },
+    NotFound { name: String },
     /// What is under the name is no table of this version. Do not retry.
     #[error("{name}: {addr} is not a table that this program can use: {reason}")]
     NotATable {
-        /// The name.
         name: String,
-        /// What is under it.
         addr: GAddr,
-        /// What is wrong.
         reason: String,
         /// Whether it does not even begin like a table.
         is_other: bool,
     },
     /// Bytes of the table make no sense although nobody changed them meanwhile. Do not retry.
     #[error("bucket {bucket}, {addr}: {reason}")]
-    Corrupt {
-        /// The bucket.
-        bucket: u64,
-        /// Where.
-        addr: GAddr,
-        /// What is wrong.
-        reason: &'static str,
-    },
+    Corrupt { bucket: u64, addr: GAddr, reason: &'static str },
     /// The pool handed out an address that a bucket word cannot hold. Do not retry.
     #[error("{addr} cannot be stored: a bucket word holds addresses below {limit_bytes} bytes")]
     AddressRange {
-        /// The address.
         addr: GAddr,
         /// The first address that does not fit.
         limit_bytes: u64,
@@ -88,17 +50,14 @@ pub enum Error {
     /// The keys of one bucket do not fit into one blob. Retry when the table has grown.
     #[error("bucket {bucket} is full: its keys need {bytes} bytes, {limit_bytes} are possible")]
     BucketFull {
-        /// The bucket.
         bucket: u64,
         /// What its keys and the new one need.
         bytes: u64,
-        /// The longest blob.
         limit_bytes: u64,
     },
     /// Others changed the bucket at each attempt. Nothing was done; retry after a pause.
     #[error("bucket {bucket}: others changed it during each of {attempts} attempts; retry")]
     Contended {
-        /// The bucket.
         bucket: u64,
         /// How often it was tried.
         attempts: u32,
@@ -106,10 +65,7 @@ pub enum Error {
     /// The operation may or may not have been applied; it was not applied twice. Read the key
     /// before trying again. What it had allocated may have leaked.
     #[error("{operation}: the outcome is unknown, the memory's rack fell silent meanwhile")]
-    OutcomeUnknown {
-        /// The operation.
-        operation: &'static str,
-    },
+    OutcomeUnknown { operation: &'static str },
 }
 
 impl Error {

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+#[warn(missing_docs)]
 pub mod cache;
 pub mod constants;
 pub mod error;
@@ -18,6 +19,7 @@ pub mod front;
 pub mod herd;
 pub mod numa_tier;
 pub mod pool_tier;
+#[warn(missing_docs)]
 pub mod table;
 pub mod tier_speed;
 pub mod words;

@@ -28,7 +28,6 @@ const MAGIC: &[u8; 8] = b"rpvalues";
 /// What a file has before its values.
 const HEADER_BYTES: u64 = 4096;
 
-/// See the module.
 #[derive(Debug)]
 pub struct NumaTier {
     window: Window,
@@ -80,7 +79,6 @@ impl NumaTier {
         Ok(NumaTier { window, free, file })
     }
 
-    /// Its memory.
     pub fn window(&self) -> &Window {
         &self.window
     }
@@ -131,9 +129,7 @@ impl Tier for NumaTier {
 /// What is free, in pieces that do not touch each other.
 #[derive(Debug, Default)]
 struct Extents {
-    /// Length by start.
     starts: BTreeMap<u64, u64>,
-    /// {length, start}.
     lengths: BTreeSet<(u64, u64)>,
 }
 

@@ -25,7 +25,6 @@ const KEEP_TIMEOUT_MS: u64 = 200;
 /// the process ends.
 const FREE_RETRIES_MAX: u32 = 1000;
 
-/// See the module.
 #[derive(Debug)]
 pub struct PoolTier {
     shared: Arc<Shared>,

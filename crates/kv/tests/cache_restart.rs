@@ -329,7 +329,6 @@ fn small() -> Options {
     Options { memory: 1 << 20, seed: 11, policy: Policy::Fifo, ..Options::default() }
 }
 
-/// By their keys.
 type Items = BTreeMap<Vec<u8>, Seen>;
 
 /// The bytes of a small cache's file with items of all kinds, what they are, and keys that were

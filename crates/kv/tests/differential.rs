@@ -69,7 +69,6 @@ fn main() {
 /// A version that no item has any more: memcached counts from 1 on, and as many were stored before.
 const OLD_CAS: u64 = 7;
 
-/// Keys of numbers.
 const NUMBERS: [&str; 12] = [
     "num0", "num1", "num2", "num3", "metanum0", "metanum1", "metanum2", "metanum3", "binnum0",
     "binnum1", "binnum2", "binnum3",
@@ -335,7 +334,6 @@ fn number(word: &[u8]) -> Option<u64> {
     std::str::from_utf8(word).ok()?.parse().ok()
 }
 
-/// Cuts one packet off.
 fn packet<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let body = u32::from_be_bytes(bytes.get(8..12)?.try_into().ok()?) as usize;
     let (packet, rest) = bytes.split_at_checked(24 + body)?;

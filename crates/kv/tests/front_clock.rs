@@ -57,7 +57,6 @@ impl Rig {
         self.time.wall.store(ms, Ordering::Relaxed);
     }
 
-    /// Both clocks go on.
     fn pass(&self, ms: u64) {
         self.time.since_boot.fetch_add(ms, Ordering::Relaxed);
         self.time.wall.fetch_add(ms, Ordering::Relaxed);

@@ -32,7 +32,6 @@ struct Asker {
 /// What was asked: number, kind, key and value.
 type Sent = (u64, Kind, Vec<u8>, Vec<u8>);
 
-/// A reply, whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Reply {
     number: u64,

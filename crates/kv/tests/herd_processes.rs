@@ -402,7 +402,6 @@ fn several_threads_and_clients_work_without_a_wrong_value() {
     assert_eq!(server.tallies().get(What::Malformed), 0);
 }
 
-/// The protocol's version.
 const VERSION: u32 = 7;
 
 fn hello(version: u32, windows: u32) -> Vec<u8> {

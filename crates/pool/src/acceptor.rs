@@ -17,7 +17,6 @@ use rackpool_hw::control::{self, ControlConn, ControlError, ControlListener};
 use rackpool_hw::event::{Interest, Poller};
 use rackpool_hw::warn;
 
-/// See the module.
 pub(crate) struct Acceptor {
     listener: ControlListener,
     name: String,
@@ -53,7 +52,6 @@ impl Acceptor {
         Ok(Self { listener, name, asked, token, access, rests_until: None })
     }
 
-    /// Where clients find it.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -63,12 +61,10 @@ impl Acceptor {
         &self.asked
     }
 
-    /// Whom it lets in.
     pub(crate) fn access(&self) -> &AccessList {
         &self.access
     }
 
-    /// Begins to listen.
     pub(crate) fn watch(&self, poller: &Poller) -> std::io::Result<()> {
         poller.add(&self.listener, self.token, Interest::Read)
     }

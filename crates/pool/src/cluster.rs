@@ -31,7 +31,6 @@ pub struct Cluster {
     secret: Option<Secret>,
     /// There until the drop.
     master: Option<MasterServer>,
-    /// Goes last.
     _state_dir: TemporaryDir,
 }
 

@@ -712,7 +712,6 @@ impl Handle {
 }
 
 impl Handle {
-    /// What dropped guards held.
     pub(crate) fn give_locks_back(&mut self) {
         self.settle_locked();
         let table = Arc::clone(&self.links.locks);

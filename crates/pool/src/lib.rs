@@ -9,6 +9,7 @@
 //! `hw::fabric` for others; misses go `links.rs` → `hw::ring` → `daemon/` → `core::daemon`, or
 //! `link.rs` → `master/` → `core::master`.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 #![cfg_attr(doctest, doc = include_str!("../../../README.md"))]
 
 mod acceptor;

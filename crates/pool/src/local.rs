@@ -264,17 +264,14 @@ impl LocalLink {
         })
     }
 
-    /// What is mapped.
     pub(crate) fn view(&self) -> &RackView<Window> {
         &self.joined.view
     }
 
-    /// The region.
     pub(crate) fn region(&self) -> &RegionInfo {
         &self.joined.region
     }
 
-    /// Holds the slot.
     pub(crate) fn lease(&self) -> Arc<SlotLease> {
         Arc::clone(&self.joined.lease)
     }
@@ -284,7 +281,6 @@ impl LocalLink {
         Arc::downgrade(&self.joined.door)
     }
 
-    /// The slot.
     pub(crate) fn slot_index(&self) -> u32 {
         self.joined.slot_index
     }
@@ -507,7 +503,6 @@ enum Waited {
     TimeUp,
 }
 
-/// A random session.
 pub(crate) fn new_session() -> Result<SessionId> {
     let random = rackpool_hw::process::random_u64()
         .map_err(|error| Error::Io { what: "getrandom".into(), reason: error.to_string() })?;

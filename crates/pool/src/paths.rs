@@ -21,7 +21,6 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Counts a duration.
     pub(crate) fn record(&mut self, ns: u64) {
         let doubled = ns.div_ceil(FIRST_BUCKET_NS).max(1);
         let index = (u64::BITS - (doubled - 1).leading_zeros()) as usize;

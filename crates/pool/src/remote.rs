@@ -95,12 +95,10 @@ impl RemoteLink {
         self.peer
     }
 
-    /// The region.
     pub(crate) fn region(&self) -> &RegionInfo {
         &self.region
     }
 
-    /// The region's geometry.
     pub(crate) fn layout(&self) -> RegionLayout {
         let pages = PageGeometry::new(self.region.page_shift);
         RegionLayout {
@@ -119,7 +117,6 @@ impl RemoteLink {
         self.session.shorten_wait(crate::locks::wait_left_ms(deadline_ns));
     }
 
-    /// The connection closed.
     pub(crate) fn on_closed(&mut self, peer: PeerId) {
         if self.peer == Some(peer) {
             self.peer = None;

@@ -49,7 +49,6 @@ pub struct RrpcStats {
 /// What a handle knows of the racks that it calls.
 #[derive(Debug, Default)]
 pub(crate) struct RrpcState {
-    /// By link.
     racks: Vec<Measured>,
     stats: RrpcStats,
 }

@@ -52,7 +52,6 @@ impl Rack {
         AgentServer::start(self.agent_options(boot)).unwrap()
     }
 
-    /// Of the daemon's host.
     fn here(&self) -> Handle {
         Pool::open(Options::new(&self.master(), 0)).unwrap().handle().unwrap()
     }
@@ -62,7 +61,6 @@ impl Rack {
         Options { host, ..Options::new(&self.master(), 0) }
     }
 
-    /// Of the other host.
     fn there(&self, boot: &str) -> Handle {
         Pool::open(self.options_there(boot)).unwrap().handle().unwrap()
     }

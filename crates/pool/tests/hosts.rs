@@ -185,7 +185,6 @@ fn what_was_stored_is_still_there() {
     check_stored(&mut open());
 }
 
-/// Ends with its host.
 #[test]
 #[ignore = "needs several hosts: cargo xtask vm"]
 fn write_under_a_lock_until_the_host_dies() {

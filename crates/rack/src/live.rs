@@ -28,7 +28,6 @@ pub const SCHEMA: &str = "rackpool-recording/1";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Line {
-    /// The first one.
     Header(Header),
     /// The racks at the begin, and at the end.
     Counters(Counters),
@@ -40,14 +39,11 @@ pub enum Line {
     Heat(Heat),
 }
 
-/// What was recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// [`SCHEMA`].
     pub schema: String,
-    /// The master's addresses.
     pub master: String,
-    /// The pool's policy.
     pub placement: Policy,
 }
 
@@ -63,13 +59,11 @@ pub struct Counters {
 /// A rack, or a shard of it, as its daemon counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RackCounters {
-    /// Which.
     pub rack: RackId,
     /// Bytes of a page.
     pub page_bytes: u64,
     /// Pages of memory.
     pub frames: u64,
-    /// Of these, free ones.
     pub frames_free: u64,
     /// Requests since its process started.
     pub requests: u64,
@@ -98,22 +92,14 @@ pub struct Heat {
 /// A recording that says nothing, or something that was not so.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// It cannot be read.
     #[error("{path}: {error}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        error: std::io::Error,
-    },
+    Io { path: PathBuf, error: std::io::Error },
     /// A line is none of a recording.
     #[error("{path}: line {line}: {reason}")]
     Line {
-        /// The file.
         path: PathBuf,
         /// From 1.
         line: usize,
-        /// What is wrong.
         reason: String,
     },
     /// The master made no choice: racks that have room themselves never ask it.
@@ -125,23 +111,18 @@ pub enum RecordingError {
     /// A choice that is made again is another one.
     #[error("{path}: line {line}: {error}")]
     Placement {
-        /// The file.
         path: PathBuf,
         /// From 1.
         line: usize,
-        /// Which choice.
         error: ReplayError,
     },
     /// A decision about a page that is made again is another one.
     #[error("{path}: line {line}: decision {number} of rack {rack} is another one when made again")]
     Heat {
-        /// The file.
         path: PathBuf,
         /// From 1.
         line: usize,
-        /// Whose.
         rack: RackId,
-        /// Which one.
         number: u64,
     },
 }
@@ -151,7 +132,6 @@ pub enum RecordingError {
 pub struct Recording {
     /// Its first line.
     pub header: Header,
-    /// Of the file.
     pub hash: u64,
     /// What placement was told, or chose, since the last gap.
     pub entries: Vec<Entry>,

@@ -28,7 +28,6 @@ pub struct Line {
 /// Lines over a common axis.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
-    /// The heading.
     pub title: String,
     /// What goes to the right, with unit.
     pub across: String,
@@ -38,14 +37,11 @@ pub struct Lines {
     pub lines: Vec<Line>,
 }
 
-/// Bars, each of parts.
 #[derive(Clone, Debug, Default)]
 pub struct Stacks {
-    /// The heading.
     pub title: String,
     /// Unit of the parts.
     pub unit: String,
-    /// Names of the parts.
     pub parts: Vec<String>,
     /// Each bar's name and its parts.
     pub bars: Vec<(String, Vec<f64>)>,
@@ -93,7 +89,6 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 impl Lines {
-    /// The drawing.
     pub fn svg(&self) -> String {
         let mut out = open(&self.title, HEIGHT);
         legend(&mut out, &self.lines.iter().map(|line| line.name.as_str()).collect::<Vec<_>>());
@@ -157,7 +152,6 @@ impl Lines {
 }
 
 impl Stacks {
-    /// The drawing.
     pub fn svg(&self) -> String {
         const BAR: f64 = 24.0;
         const NAMES: f64 = 210.0;

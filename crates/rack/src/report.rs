@@ -21,7 +21,6 @@ pub fn label(config: &Config) -> String {
     format!("{preset}, {}, {chunk} KiB{load}, seed {}", config.placement, config.seed)
 }
 
-/// Sums over all workloads.
 pub fn total(outcome: &Outcome, of: impl Fn(&WorkloadStats) -> Sum) -> Sum {
     outcome.workloads.iter().fold(Sum::default(), |mut all, one| {
         all.merge(&of(one));

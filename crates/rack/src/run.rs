@@ -15,41 +15,17 @@ const EVENTS_PER_STEP: u64 = 500_000;
 /// A simulation that has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
-    /// The configuration.
     #[error("{name}: {error}")]
-    Config {
-        /// Its name.
-        name: String,
-        /// What is wrong.
-        error: ConfigError,
-    },
-    /// A trace.
+    Config { name: String, error: ConfigError },
     #[error(transparent)]
     Trace(#[from] TraceSetError),
-    /// The rack.
     #[error("{name}: {error}")]
-    Run {
-        /// The configuration's name.
-        name: String,
-        /// What happened.
-        error: RunError,
-    },
+    Run { name: String, error: RunError },
     /// A file of a checkpoint.
     #[error("{path}: {error}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        error: std::io::Error,
-    },
-    /// A checkpoint.
+    Io { path: PathBuf, error: std::io::Error },
     #[error("{path}: {error}")]
-    Checkpoint {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        error: CheckpointError,
-    },
+    Checkpoint { path: PathBuf, error: CheckpointError },
     /// It was asked to stop; checkpoints are written, if there is a directory for them.
     #[error("stopped")]
     Stopped,
@@ -66,7 +42,6 @@ pub struct Checkpoints {
     pub write: fn(&Path, &[u8]) -> std::io::Result<()>,
 }
 
-/// How a sweep runs.
 pub struct Sweep<'a> {
     /// Threads, each with a point of its own; at least one.
     pub threads: usize,

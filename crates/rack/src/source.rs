@@ -18,9 +18,7 @@ pub use recording::{Recording, Replay, TraceSet, TraceSetError};
 pub struct Access {
     /// When, since the node's start.
     pub at: Ps,
-    /// The process.
     pub pid: u32,
-    /// The virtual address.
     pub addr: u64,
     /// A store; else a load.
     pub write: bool,
@@ -39,7 +37,6 @@ pub trait Source: Send {
     }
 }
 
-/// Where accesses come from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Pattern {
@@ -80,7 +77,6 @@ fn memory_cycles() -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileSpec {
-    /// Where it is.
     pub path: PathBuf,
     /// Its format, by the names of `rackpool trace`; guessed if it is not said.
     #[serde(default)]
@@ -104,11 +100,9 @@ pub enum Walk {
     Skewed,
 }
 
-/// A synthetic stream.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Synthetic {
-    /// Where it goes.
     pub walk: Walk,
     /// Bytes that it goes through, KiB.
     pub footprint_kib: u64,

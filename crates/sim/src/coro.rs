@@ -22,25 +22,20 @@ use crate::time::Ps;
 /// What the world wants of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Go on.
     Go,
-    /// Die where you are.
     Die,
 }
 
 /// What a process waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// For this long.
     For(Ps),
     /// Until the world has something for it.
     Event,
 }
 
-/// How a resumption ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The process waits.
     Waiting(Wait),
     /// It returned, or died as it was told to.
     Ended,

@@ -25,7 +25,6 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts a value.
     #[inline]
     pub fn record(&mut self, value: u64) {
         self.counts[bucket(value)] += 1;
@@ -35,7 +34,6 @@ impl Histogram {
         self.sum += u128::from(value);
     }
 
-    /// How many values.
     pub fn count(&self) -> u64 {
         self.count
     }

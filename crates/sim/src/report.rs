@@ -46,7 +46,6 @@ pub enum Cell {
     Number(f64),
     /// A few words.
     Text(String),
-    /// Nothing is known.
     Empty,
 }
 
@@ -119,7 +118,6 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Adds a remark.
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }

@@ -17,17 +17,14 @@ pub enum Purpose {
     Memory = 3,
     /// What the network does to a packet.
     Network = 4,
-    /// Which faults happen when.
     Faults = 5,
     /// Which rare branches are forced.
     Rare = 6,
-    /// What clients do.
     Workload = 7,
     /// Choices that the engines are handed as a seed.
     Engine = 8,
 }
 
-/// A seeded generator.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: [u64; 4],

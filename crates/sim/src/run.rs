@@ -45,11 +45,9 @@ pub struct Config {
     pub clients: Option<u32>,
     /// Operations that a run does at least, whatever their result.
     pub operations: u32,
-    /// Which faults may happen.
     pub faults: FaultSet,
     /// The name of the device profile.
     pub profile: String,
-    /// Where new memory goes.
     #[serde(default)]
     pub placement: Policy,
     /// Whether racks have a second host with clients, whose caches only the software keeps coherent
@@ -85,16 +83,7 @@ impl Default for Config {
 pub enum ConfigError {
     /// A number out of its range.
     #[error("{what}: {value} is outside {low} to {high}")]
-    Range {
-        /// Which one.
-        what: &'static str,
-        /// What was asked for.
-        value: u32,
-        /// The least.
-        low: u32,
-        /// The most.
-        high: u32,
-    },
+    Range { what: &'static str, value: u32, low: u32, high: u32 },
     /// A mutation was asked of a program that holds none.
     #[error("mutation `{0}` needs a build with the feature `mutations`")]
     NoMutations(&'static str),
@@ -154,31 +143,24 @@ impl Config {
     }
 }
 
-/// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Who found it: `bytes`, `words`, `keys`, `conserve`, `live`, [`PANIC`] …
     pub checker: String,
     /// What was found, what was allowed.
     pub text: String,
-    /// When.
     pub at: Ps,
 }
 
-/// What one run answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeedOutcome {
-    /// The seed.
     pub seed: u64,
     /// A hash of everything that happened in the run, in order.
     pub trace_hash: u64,
-    /// Events of the wheel.
     pub events: u64,
-    /// Operations that clients called.
     pub operations: u64,
     /// How long the run lasted in its own time.
     pub virtual_time: Ps,
-    /// What happened how often.
     pub counts: Counts,
     /// The first thing that went wrong.
     pub failure: Option<Failure>,

@@ -14,13 +14,9 @@ pub const RUNS_MAX: u32 = 200;
 /// The smallest failing run that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shrunk {
-    /// The seed, unchanged.
     pub seed: u64,
-    /// The smallest configuration.
     pub config: Config,
-    /// How it fails.
     pub failure: Failure,
-    /// Runs that it took.
     pub runs: u32,
 }
 

@@ -17,13 +17,10 @@ pub const SCHEMA: &str = "rackpool-sim-seed/1";
 pub struct StoredSeed {
     /// [`SCHEMA`].
     pub schema: String,
-    /// The seed.
     pub seed: u64,
     /// The smallest configuration that failed.
     pub config: Config,
-    /// Which checker found it.
     pub checker: String,
-    /// What it said.
     pub found: String,
     /// The revision of the source, or `unknown`.
     pub git_revision: String,
@@ -32,38 +29,23 @@ pub struct StoredSeed {
 /// Why a stored seed cannot be used or failed again. Nothing here is worth a retry.
 #[derive(Debug, thiserror::Error)]
 pub enum StoredError {
-    /// The file system refused.
     #[error("{path}: {source}")]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// Not a stored seed.
     #[error("{path}: not a stored seed: {reason}")]
-    Broken {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    Broken { path: PathBuf, reason: String },
     /// The configuration cannot be run.
     #[error("{path}: {source}")]
     Config {
-        /// The file.
         path: PathBuf,
         /// Why not.
         source: ConfigError,
     },
-    /// It failed again.
     #[error("{path}: fails again: {checker}: {text}; replay: {command}")]
     FailedAgain {
-        /// The file.
         path: PathBuf,
         /// Which checker found it now.
         checker: String,
-        /// What it says now.
         text: String,
         /// The command that shows it.
         command: String,
@@ -107,7 +89,6 @@ impl StoredSeed {
         }
     }
 
-    /// Reads one file.
     pub fn read(path: &Path) -> Result<StoredSeed, StoredError> {
         let path_of = || path.to_owned();
         let text = std::fs::read_to_string(path)

@@ -12,7 +12,6 @@ use std::ops::{Add, AddAssign, Sub};
 pub struct Ps(pub u64);
 
 impl Ps {
-    /// The start.
     pub const ZERO: Ps = Ps(0);
 
     /// From nanoseconds.

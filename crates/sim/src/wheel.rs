@@ -30,7 +30,6 @@ use crate::time::Ps;
 
 /// Bits of the time that one level tells apart.
 const LEVEL_BITS: u32 = 8;
-/// Slots of a level.
 const SLOTS: usize = 1 << LEVEL_BITS;
 /// Levels; later events wait in the overflow heap.
 const LEVELS: usize = 5;
@@ -41,7 +40,6 @@ const WHEEL_BITS: u32 = LEVEL_BITS * LEVELS as u32;
 const SORT_MAX: [usize; LEVELS] = [usize::MAX, 24, 24, 24, 8];
 /// With so many events in the front the later half goes back.
 const FRONT_MAX: usize = 64;
-/// Keys of one chunk.
 const CHUNK_KEYS: usize = 10;
 /// No chunk, or no place.
 const NONE: u32 = u32::MAX;

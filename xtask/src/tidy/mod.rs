@@ -31,7 +31,6 @@ const RATCHET: &str = "xtask/tidy-ratchet.txt";
 /// What to do with the ratchet's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bless {
-    /// Compare with it.
     No,
     /// Lower its entries to the present counts.
     Down,
@@ -120,12 +119,10 @@ struct Tree {
     packages: Vec<Package>,
 }
 
-/// One tracked text file.
 struct File {
     /// From the workspace's directory, with `/`.
     path: String,
     text: String,
-    /// For Rust files.
     source: Option<Source>,
     /// Whether the whole file is test code.
     test: bool,

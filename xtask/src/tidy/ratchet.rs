@@ -20,13 +20,11 @@ const HEADER: &str = "\
 # Counts only go down: `cargo xtask tidy --bless` lowers them, `--bless --raise` needs a reason.
 ";
 
-/// The table.
 #[derive(Default)]
 pub struct Ratchet {
     entries: BTreeMap<Key, usize>,
 }
 
-/// Rule and path.
 type Key = (&'static str, String);
 
 /// What one file has too much of.

@@ -65,7 +65,6 @@ impl Source {
         source
     }
 
-    /// Number of tokens.
     pub fn count(&self) -> usize {
         self.tokens.len()
     }

@@ -5,7 +5,6 @@
 const DIRECTORY: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 
-/// The archive so far.
 pub struct Archive {
     bytes: Vec<u8>,
     entries: u32,
@@ -21,13 +20,11 @@ impl Archive {
         self.entry(name, DIRECTORY | 0o755, &[]);
     }
 
-    /// Adds a file.
     pub fn file(&mut self, name: &str, is_executable: bool, data: &[u8]) {
         let rights = if is_executable { 0o755 } else { 0o644 };
         self.entry(name, FILE | rights, data);
     }
 
-    /// Ends the archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes

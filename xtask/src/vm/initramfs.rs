@@ -10,7 +10,6 @@ use super::cpio::Archive;
 /// What the first mounts need; with what they depend on.
 const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
-/// The first process.
 const INIT: &str = r#"#!/bin/busybox sh
 B=/bin/busybox
 $B mount -t proc p /proc; $B mount -t sysfs s /sys; $B mount -t devtmpfs d /dev

@@ -24,7 +24,6 @@ pub struct Machine {
     pub more: &'static [&'static str],
 }
 
-/// The usual guest.
 pub const MACHINE: Machine = Machine {
     cpus: 1,
     cpus_max: 2,

@@ -131,7 +131,6 @@ fn batches(chosen: &[&'static Scenario]) -> Vec<Vec<&'static Scenario>> {
     batches
 }
 
-/// What scenarios run on.
 struct Rig<'a> {
     kernel: PathBuf,
     initramfs: PathBuf,

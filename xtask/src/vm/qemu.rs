@@ -24,7 +24,6 @@ pub struct Run<'a> {
 pub enum Accelerator {
     /// Plain emulation, which runs everywhere.
     Tcg,
-    /// The host's virtualisation.
     Kvm,
 }
 

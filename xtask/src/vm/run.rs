@@ -106,7 +106,6 @@ fn remove_orphans(parent: &Path) {
     }
 }
 
-/// How a guest ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Its command did, with this code.

@@ -2,7 +2,6 @@
 
 use super::machine::{MACHINE, Machine};
 
-/// One scenario.
 pub struct Scenario {
     pub name: &'static str,
     /// What it shows, in a line.

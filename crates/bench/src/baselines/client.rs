@@ -51,11 +51,9 @@ pub(super) struct Ends<E> {
 /// Exact numbers of what was done, since the client was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counts {
-    /// GETs that are done.
     pub gets: u64,
     /// PUTs and ECHOs that are done.
     pub asked: u64,
-    /// READs posted.
     pub reads: u64,
     /// Requests posted, by WRITE or SEND.
     pub requests: u64,
@@ -65,25 +63,20 @@ pub struct Counts {
     pub repeats: u64,
 }
 
-/// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome<'a> {
     /// The value of a GET; empty if it was emulated.
     Found(&'a [u8]),
     /// The table has no such key.
     Absent,
-    /// A PUT is done.
     Stored,
-    /// The same came back.
     Echoed,
 }
 
 /// A request that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done<'a> {
-    /// Its key.
     pub key: u64,
-    /// How it ended.
     pub outcome: Outcome<'a>,
     /// How long it took, nanoseconds, until it was seen.
     pub took_ns: u64,
@@ -92,7 +85,6 @@ pub struct Done<'a> {
 /// A client of any carrier.
 #[expect(clippy::large_enum_variant, reason = "there are few, and they stay where they are")]
 pub enum Client {
-    /// Over shared memory.
     Near(ClientOver<ShmEndpoint<Rings>>),
     /// Over a fabric with a target.
     Far(ClientOver<Endpoint>),
@@ -147,7 +139,6 @@ impl Client {
         each!(self, one => one.wait(done))
     }
 
-    /// Requests under way.
     #[must_use]
     pub fn under_way(&self) -> u32 {
         each!(self, one => one.under_way())
@@ -185,7 +176,6 @@ impl Client {
     }
 }
 
-/// A request under way.
 #[derive(Clone, Default)]
 struct Lane {
     is_busy: bool,
@@ -399,7 +389,6 @@ impl<E: Wire> ClientOver<E> {
         }
     }
 
-    /// A READ is done.
     fn go_on(&mut self, lane: u8, now: u64, done: &mut impl FnMut(Done<'_>)) -> Result<bool> {
         let index = usize::from(lane);
         let Lane { key, begun_ns, repeats, get, .. } = &mut self.lanes[index];
@@ -455,7 +444,6 @@ impl<E: Wire> ClientOver<E> {
         answered
     }
 
-    /// Takes an answer.
     fn answered(
         &mut self,
         answer: &[u8],

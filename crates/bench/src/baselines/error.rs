@@ -23,38 +23,23 @@ pub enum Error {
     },
     /// All windows are in use. Nothing was sent. Retry after answers were taken.
     #[error("{window} requests are under way; take answers, then retry")]
-    Busy {
-        /// Windows of the client.
-        window: u32,
-    },
+    Busy { window: u32 },
     /// What the other end wrote makes no sense, or it runs something else. Do not retry.
     #[error("the other end makes no sense: {what}")]
-    Corrupt {
-        /// What is wrong.
-        what: &'static str,
-    },
+    Corrupt { what: &'static str },
     /// A GET met a PUT each time that it was begun. Retry later.
     #[error("key {key}: each of {repeats} GETs met a PUT that was not done")]
     Torn {
-        /// The key.
         key: u64,
         /// How often it was begun again.
         repeats: u32,
     },
     /// The value has another length than those of the table. Nothing was sent. Do not retry.
     #[error("a value of {bytes} bytes: all have {needed_bytes}")]
-    ValueSize {
-        /// Its length.
-        bytes: u64,
-        /// The length of all.
-        needed_bytes: u64,
-    },
+    ValueSize { bytes: u64, needed_bytes: u64 },
     /// What was asked for does not exist for this system, or is out of range. Do not retry.
     #[error("{what}")]
-    Spec {
-        /// What is wrong.
-        what: String,
-    },
+    Spec { what: String },
     /// A key found no place in the table. Retry with another number of keys.
     #[error(transparent)]
     NoPlace(#[from] NoPlace),
@@ -66,12 +51,7 @@ pub enum Error {
     Fabric(#[from] FabricError),
     /// The system refused. Retry when its reason is gone.
     #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { what: &'static str, source: io::Error },
 }
 
 impl Error {

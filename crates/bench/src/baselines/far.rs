@@ -72,7 +72,6 @@ struct Seat {
     back: Option<(PeerId, Generation)>,
 }
 
-/// The server's end.
 pub(super) struct Hall {
     spec: Spec,
     page_bytes: u64,
@@ -82,7 +81,6 @@ pub(super) struct Hall {
     buf: BufId,
     seats: Vec<Option<Seat>>,
     events: Vec<FabricEvent>,
-    /// Whom the target wakes.
     thread: Arc<OnceLock<Thread>>,
 }
 

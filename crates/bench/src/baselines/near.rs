@@ -58,7 +58,6 @@ impl Pair {
     }
 }
 
-/// SENDs both ways.
 pub struct Rings {
     out: Producer<Window>,
     inward: Consumer<Window>,
@@ -76,7 +75,6 @@ impl HandOff for Rings {
         })
     }
 
-    /// Nobody posts it here.
     fn imm(&mut self, _: u32) -> Result<(), HandOffError> {
         Err(HandOffError::Down)
     }
@@ -87,14 +85,12 @@ impl HandOff for Rings {
     }
 }
 
-/// Who is connected.
 struct Guest {
     conn: ControlConn,
     client: Option<u32>,
     is_gone: bool,
 }
 
-/// The server's end.
 pub(super) struct Hall {
     spec: Spec,
     listener: ControlListener,
@@ -135,7 +131,6 @@ impl Hall {
         Ok((hall, pages, name))
     }
 
-    /// Who comes and goes.
     fn look_around(&mut self, came: &mut Vec<Came>) -> Result<()> {
         while let Some(conn) = self.listener.accept()? {
             let is_gone = conn.check_peer().is_err();
@@ -218,10 +213,8 @@ impl Floor for Hall {
         Ok(())
     }
 
-    /// Rings are polled.
     fn begin(&mut self, _: Thread) {}
 
-    /// Clients read by themselves.
     fn nap(&self) -> Option<Duration> {
         None
     }

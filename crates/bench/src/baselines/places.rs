@@ -32,7 +32,6 @@ const BUSY_POLLS_MAX: u32 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     region: Region,
-    /// Where the table begins.
     pub table_at: u64,
     /// Bytes of the table, or of what is read instead.
     pub table_bytes: u64,

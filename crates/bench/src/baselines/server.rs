@@ -28,13 +28,10 @@ const NAP: Duration = Duration::from_millis(10);
 /// Bytes of a slot that are looked at first: most requests are shorter.
 const FIRST_BYTES: usize = 64;
 
-/// What a floor tells.
 pub(super) enum Came {
-    /// A client is there.
     Joined(u32),
     /// A client is gone; its number is free after [`Floor::vacate`].
     Left(u32),
-    /// A client's SEND.
     Message(u32, Vec<u8>),
 }
 
@@ -103,7 +100,6 @@ impl Server {
         Ok(Server { door, wishes, thread: Some(thread) })
     }
 
-    /// Where it is.
     #[must_use]
     pub fn door(&self) -> &Door {
         &self.door

@@ -17,7 +17,6 @@ pub enum Kind {
     Pilaf,
     /// FaRM-KV with values in its hopscotch table, WRITE for PUT.
     Farm,
-    /// FaRM-KV with values outside.
     FarmVar,
     /// ECHO: WRITE there, WRITE back.
     EchoWriteWrite,
@@ -28,7 +27,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What it sends.
     #[must_use]
     pub fn system(self) -> System {
         // Fabrics are reliable.
@@ -48,19 +46,15 @@ impl Kind {
     }
 }
 
-/// What carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Carrier {
     /// Memory that both processes map.
     Shm,
-    /// Frames on sockets.
     Tcp,
-    /// RDMA devices.
     Verbs,
 }
 
-/// Where a server is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Door {
@@ -70,10 +64,8 @@ pub enum Door {
     Far(SocketAddr, Carrier),
 }
 
-/// What runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// Which system.
     pub kind: Kind,
     /// Whether there is a table; else READs have its sizes, and nothing is looked up.
     pub is_full: bool,
@@ -119,7 +111,6 @@ impl Spec {
         Ok(self)
     }
 
-    /// What it sends.
     #[must_use]
     pub fn system(&self) -> System {
         self.kind.system()

@@ -26,26 +26,18 @@ const SEED: u64 = 0x6261_7365;
 pub(crate) enum Order {
     /// Be the server of a system, number so much of the run.
     Serve {
-        /// Its number.
         number: usize,
-        /// What runs.
         spec: Spec,
-        /// Over what.
         carrier: Carrier,
     },
-    /// Poll, or rest.
     Rest {
-        /// Which of the two.
         rests: bool,
     },
     /// Be a client of these servers as well, with as many connections as each takes.
     Join {
-        /// What runs.
         spec: Spec,
-        /// Where.
         door: Door,
     },
-    /// Ask for a while.
     Go {
         /// Which of the systems that were joined.
         number: usize,
@@ -56,26 +48,19 @@ pub(crate) enum Order {
     },
 }
 
-/// What it answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// A server serves.
     Serving {
-        /// Its number.
         number: usize,
-        /// Where.
         door: Door,
     },
-    /// The client is connected.
     Ready,
-    /// What was done.
     Ran(Box<Ran>),
     /// It could not.
     Failed {
         /// A short word.
         code: String,
-        /// Why.
         reason: String,
     },
 }
@@ -98,7 +83,6 @@ impl Answers for Answer {
 pub(crate) struct Ran {
     /// Requests that were over in it.
     pub operations: u64,
-    /// How long it took.
     pub elapsed_ns: u64,
     /// How long each took, nanoseconds.
     pub latency: Histogram,
@@ -262,7 +246,6 @@ impl Counts {
         self.zip(before, |now, before| now - before)
     }
 
-    /// The sums.
     #[must_use]
     pub fn and(&self, other: &Counts) -> Counts {
         self.zip(other, |one, other| one + other)

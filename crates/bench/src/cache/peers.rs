@@ -5,7 +5,6 @@ use super::workload::Op;
 
 /// Entries by which the cost of an entry is measured.
 const ENTRIES: u64 = 200_000;
-/// Their lengths.
 const KEY_BYTES: usize = 32;
 const VALUE_BYTES: usize = 96;
 

@@ -15,7 +15,6 @@ const ORIGINAL_BYTES: f64 = 8192.0 * 1024.0 * 1024.0;
 /// Names the streams; any other would do.
 const SEED: u64 = 0x6869_7473;
 
-/// Our policies.
 const POLICIES: [(&str, Policy); 5] = [
     ("fifo", Policy::Fifo),
     ("fifo_reinsertion", Policy::FifoReinsertion { threshold: 1 }),
@@ -32,7 +31,6 @@ pub const PEERS: &[&str] =
 pub(super) trait Contender {
     /// Whether the key is there; counts as a use.
     fn get(&mut self, op: &Op) -> bool;
-    /// Stores the key.
     fn set(&mut self, op: &Op);
 }
 

@@ -24,7 +24,6 @@ use std::hint::black_box;
 /// Bytes of a key and of a value.
 pub(super) const KEY_BYTES: usize = 16;
 pub(super) const VALUE_BYTES: usize = 32;
-/// Keys of a batch.
 pub(super) const BATCH: usize = 32;
 /// Look-ups between two looks at the clock.
 pub(super) const BLOCK: u64 = 1024;
@@ -229,7 +228,6 @@ impl Bed {
             .with("limit", 24)
     }
 
-    /// Updates at random.
     fn sets(&self) -> Result<Row, BenchError> {
         let mut stream = IndexStream::new(self.keys, SEED + 1);
         let ns = slice_ns(self.size.slice() * 5, BLOCK, || {

@@ -6,13 +6,11 @@
 use crate::rng::Rng;
 use crate::rng::SplitMix64;
 
-/// The distributions.
 const TEXT: &str = include_str!("workloads.txt");
 
 /// One operation; the key says its own lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Op {
-    /// The key.
     pub key: Key,
     /// A get that is followed by a set if nothing was found, or a set alone.
     pub is_get: bool,
@@ -21,7 +19,6 @@ pub struct Op {
 /// A key: its number, and the lengths that belong to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
-    /// Different for each key.
     pub id: u64,
     /// Length of the key, bytes; 8 at least.
     pub key_bytes: u32,
@@ -37,10 +34,8 @@ impl Key {
     }
 }
 
-/// A distribution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
-    /// Its name.
     pub name: &'static str,
     /// Keys before scaling.
     pub keys: f64,
@@ -51,7 +46,6 @@ pub struct Workload {
     sizes: Table,
 }
 
-/// Values with cumulated shares.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Table {
     values: Vec<f64>,

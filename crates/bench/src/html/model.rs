@@ -30,11 +30,9 @@ pub struct DemoReport {
     pub git_revision: String,
     /// When the run ended, as text; may be empty.
     pub finished_at: String,
-    /// How long it took.
     pub duration_seconds: f64,
     /// The few numbers to see first; four fit a line.
     pub key_numbers: Vec<KeyNumber>,
-    /// Processes, memories and paths.
     pub picture: Option<Picture>,
     /// The rest of the page, in order.
     pub sections: Vec<Section>,
@@ -42,21 +40,16 @@ pub struct DemoReport {
     pub notes: Vec<String>,
 }
 
-/// The outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Everything went well.
     pub good: bool,
-    /// One short sentence.
     pub headline: String,
-    /// One or two more.
     pub detail: String,
 }
 
 /// A number on a card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyNumber {
-    /// What it is.
     pub label: String,
     /// The number as text; what follows its first space is shown smaller.
     pub value: String,
@@ -69,34 +62,26 @@ pub struct KeyNumber {
 /// A part of the page under one heading.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Section {
-    /// The heading.
     pub title: String,
     /// What the reader should see here; may be empty.
     pub lead: String,
     /// Where the numbers come from, if not as on the rest of the page.
     pub kind: Option<Kind>,
-    /// Contents, in order.
     pub blocks: Vec<Block>,
 }
 
-/// Contents of a section.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Block {
-    /// Cards side by side.
     Numbers {
-        /// One a card.
         numbers: Vec<KeyNumber>,
     },
-    /// Horizontal bars.
     Bars(BarChart),
     /// Lines over percentiles.
     Series(SeriesChart),
-    /// Rows and columns.
     Table(Table),
     /// A paragraph in small print.
     Note {
-        /// The paragraph.
         text: String,
     },
 }
@@ -115,19 +100,14 @@ pub enum Scale {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tone {
-    /// Blue.
     First,
-    /// Green.
     Second,
-    /// Amber.
     Third,
-    /// Violet.
     Fourth,
     /// Grey: a raw limit or another system.
     Reference,
 }
 
-/// Horizontal bars.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BarChart {
     /// Heading; may be empty.
@@ -142,25 +122,20 @@ pub struct BarChart {
     pub groups: Vec<BarGroup>,
 }
 
-/// Bars under one label.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BarGroup {
     /// The label; may be empty.
     pub label: String,
-    /// The bars, from above.
     pub bars: Vec<Bar>,
 }
 
-/// One bar.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Bar {
-    /// What it shows.
     pub label: String,
     /// Its length; what is not finite or, on a logarithmic scale, not positive has none.
     pub value: f64,
     /// A few words behind the value: `1.08 × raw`, `p99 3.1 µs`; may be empty.
     pub note: String,
-    /// Its colour.
     pub tone: Tone,
     /// Where this number comes from, if not as in the rest of the section.
     pub kind: Option<Kind>,
@@ -180,29 +155,23 @@ pub struct SeriesChart {
 /// One line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// What it shows.
     pub label: String,
-    /// Its colour.
     pub tone: Tone,
     /// Points (quantile from 0 to 1, value), rising.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Rows and columns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
     /// Heading; may be empty.
     pub title: String,
-    /// The columns.
     pub columns: Vec<Column>,
     /// Cells as text, one for each column.
     pub rows: Vec<Vec<String>>,
 }
 
-/// One column.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Column {
-    /// Its heading.
     pub heading: String,
     /// Numbers stand to the right.
     pub numeric: bool,
@@ -219,16 +188,13 @@ pub struct Picture {
     pub between: Vec<PathPicture>,
 }
 
-/// One rack.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RackPicture {
-    /// Its name.
     pub name: String,
     /// Its processes; four at most are drawn.
     pub processes: Vec<ProcessPicture>,
     /// Paths between processes and memory, with their numbers; three at most are drawn.
     pub inside: Vec<PathPicture>,
-    /// Its memory.
     pub memory: MemoryPicture,
 }
 
@@ -246,7 +212,6 @@ pub struct ProcessPicture {
 pub struct MemoryPicture {
     /// What it is: `/dev/shm, 2 MiB pages`.
     pub label: String,
-    /// Its size.
     pub total_bytes: u64,
     /// What lies in it; the rest is free.
     pub parts: Vec<MemoryPart>,
@@ -257,9 +222,7 @@ pub struct MemoryPicture {
 pub struct MemoryPart {
     /// What it is: `files`.
     pub label: String,
-    /// Its size.
     pub bytes: u64,
-    /// Its colour.
     pub tone: Tone,
 }
 

@@ -22,11 +22,9 @@ use rackpool_kv::herd::{Client, Link};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Clients that ask together.
 const CLIENTS: u32 = 4;
 /// Windows of each: as many as HERD gives over a fabric.
 const WINDOWS: u32 = 16;
-/// Most keys.
 const KEYS_MAX: u64 = 100_000;
 /// Names the random choices; any other would do.
 const SEED: u64 = 0x6261_7365;

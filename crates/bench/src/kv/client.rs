@@ -10,25 +10,20 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Look-ups, so many at once.
     Get {
-        /// Requests of one batch.
         depth: usize,
     },
     /// Values, so many at once.
     Set {
-        /// Requests of one batch.
         depth: usize,
     },
     /// One look-up of many keys, counted by keys.
     MultiGet {
-        /// Keys.
         keys: usize,
     },
-    /// One long value.
     Large,
 }
 
@@ -147,7 +142,6 @@ fn wrong(what: &'static str) -> BenchError {
     BenchError::Io { what: "an answer".into(), source }
 }
 
-/// Stores all keys.
 pub fn store_all(addr: SocketAddr, resp: bool, keys: u32) -> Result<(), BenchError> {
     let mut stream = connect(addr)?;
     let mut next = 0..keys;
@@ -159,7 +153,6 @@ pub fn store_all(addr: SocketAddr, resp: bool, keys: u32) -> Result<(), BenchErr
     Ok(())
 }
 
-/// Stores the long value.
 pub fn store_large(addr: SocketAddr) -> Result<(), BenchError> {
     let mut ask = Vec::new();
     push_set(&mut ask, false, "large", &large_value());
@@ -187,7 +180,6 @@ pub struct Client {
     batches: Vec<Batch>,
     poller: Poller,
     buffer: Vec<u8>,
-    /// Requests of a batch.
     weight: u64,
 }
 

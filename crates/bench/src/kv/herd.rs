@@ -15,7 +15,6 @@ use rackpool_hw::process::monotonic_ns;
 use rackpool_kv::herd::{Answer, Client, Link};
 use std::time::{Duration, Instant};
 
-/// Clients that ask together.
 const CLIENTS: usize = 4;
 /// Windows of each: requests under way.
 const WINDOWS: u32 = 32;
@@ -111,7 +110,6 @@ pub(super) struct Times {
     pub latency: Histogram,
     /// Requests submitted, since the client was made.
     pub submitted: u64,
-    /// Answers taken.
     pub answered: u64,
 }
 

@@ -27,7 +27,6 @@ use std::time::{Duration, Instant};
 
 /// What `bench kv` measures on.
 pub struct Options<'c> {
-    /// How much is measured.
     pub size: Size,
     /// Beside memcached and redis-server, which must be installed.
     pub peers: bool,
@@ -54,13 +53,11 @@ struct Figure {
 const CONNECTIONS: usize = 50;
 /// Requests that a connection has under way in the pipelined figures.
 const DEPTH: usize = 32;
-/// Keys of the multi-get.
 const MULTI_KEYS: usize = 50;
 /// Names the random choices; any other would do.
 const SEED: u64 = 23;
 /// How long servers use next to no processor time before they count as ready.
 const SETTLED_FOR: Duration = Duration::from_millis(200);
-/// Longest wait for that.
 const SETTLED_WITHIN: Duration = Duration::from_secs(20);
 
 fn figures() -> Vec<Figure> {

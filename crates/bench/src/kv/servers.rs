@@ -17,7 +17,6 @@ pub struct Running {
     child: Child,
     /// Where it serves memcached's protocols.
     pub memcached: Option<SocketAddr>,
-    /// Where it serves RESP.
     pub resp: Option<SocketAddr>,
     /// The name of HERD's door.
     pub herd: Option<String>,
@@ -39,7 +38,6 @@ impl Running {
         Running { child, memcached: None, resp: None, herd: None, herd_fabric: None }
     }
 
-    /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -81,7 +79,6 @@ impl Running {
 pub struct Still<'s>(Vec<&'s Running>);
 
 impl<'s> Still<'s> {
-    /// Stops them.
     pub fn hold(servers: &[&'s Running]) -> Result<Self, BenchError> {
         let still = Self(servers.to_vec());
         for server in servers {
@@ -106,7 +103,6 @@ fn start(program: &str, command: &mut Command, stdout: Stdio) -> Result<Child, B
     command.spawn().map_err(|source| BenchError::Io { what, source })
 }
 
-/// Ours.
 pub fn ours(command: &mut dyn FnMut(&[&str]) -> Command) -> Result<Running, BenchError> {
     let words = ["--memory", "1g", "--threads", "1"];
     let doors = ["--memcached", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
@@ -133,7 +129,6 @@ pub fn ours(command: &mut dyn FnMut(&[&str]) -> Command) -> Result<Running, Benc
     Ok(running)
 }
 
-/// Debian's memcached.
 pub fn memcached() -> Result<Running, BenchError> {
     let (addr, port) = free_port()?;
     let words = format!("-u nobody -l 127.0.0.1 -U 0 -m 1024 -c 1024 -t 1 -p {port}");
@@ -144,7 +139,6 @@ pub fn memcached() -> Result<Running, BenchError> {
     ready("memcached", running, addr)
 }
 
-/// Debian's redis-server.
 pub fn redis() -> Result<Running, BenchError> {
     let (addr, port) = free_port()?;
     let mut command = Command::new("redis-server");

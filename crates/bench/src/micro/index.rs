@@ -43,7 +43,6 @@ impl IndexStream {
         Self { mixer: SplitMix64::new(seed), mask: slots - 1 }
     }
 
-    /// The next index.
     #[inline]
     pub const fn next_index(&mut self) -> u64 {
         self.mixer.next_u64() & self.mask

@@ -10,26 +10,13 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub enum PinError {
     /// The kernel refused: the core does not exist or is not ours.
     #[error("core {core}: {reason}")]
-    Refused {
-        /// The core.
-        core: usize,
-        /// What the kernel said.
-        reason: rustix::io::Errno,
-    },
+    Refused { core: usize, reason: rustix::io::Errno },
     /// The number is beyond what the kernel interface can name.
     #[error("core {core} is beyond the largest that can be named, {max}")]
-    NoSuchCore {
-        /// The core.
-        core: usize,
-        /// The largest.
-        max: usize,
-    },
+    NoSuchCore { core: usize, max: usize },
     /// The kernel did not tell which cores are allowed.
     #[error("the allowed cores cannot be read: {reason}")]
-    Unreadable {
-        /// What the kernel said.
-        reason: rustix::io::Errno,
-    },
+    Unreadable { reason: rustix::io::Errno },
 }
 
 /// The cores that the calling thread may run on, in rising order.

@@ -28,7 +28,6 @@ pub const DEPTH_MAX: usize = 64;
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Memory of the server, moved again and again.
 const PIECE_BYTES: usize = 1 << 20;
-/// What the server sends.
 const SERVER_BYTE: u8 = 0x3C;
 /// Turns of waiting between two looks at the clock.
 const TURNS_PER_CLOCK_LOOK: u32 = 1 << 12;
@@ -61,14 +60,10 @@ pub enum TcpError {
     Silent,
     /// The peer asked for more than this protocol moves.
     #[error("a request for {asked_bytes} bytes, at most {TRANSFER_BYTES_MAX} are moved")]
-    TooLarge {
-        /// What was asked for.
-        asked_bytes: u64,
-    },
+    TooLarge { asked_bytes: u64 },
     /// A thread could not be put on its core.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// The server's thread panicked.
     #[error("the server's thread is gone")]
     ServerGone,
 }
@@ -130,7 +125,6 @@ impl Server {
         Ok(Self { address, thread })
     }
 
-    /// Where to connect.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address

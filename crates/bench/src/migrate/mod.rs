@@ -44,7 +44,6 @@ use std::time::Duration;
 /// What `bench migrate` runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// How much is measured.
     pub size: Size,
     /// Page sizes, bytes. The results of the first have the plain names.
     pub page_bytes: Vec<u64>,
@@ -65,19 +64,15 @@ pub struct Wanted {
     pub policy: Migration,
     /// Size of a page.
     pub page_bytes: u64,
-    /// Memory of each rack.
     pub rack_bytes: u64,
 }
 
 /// A pool that is there until it is dropped.
 pub struct Racks {
-    /// Where it is.
     pub source: PoolSource,
-    /// What ends it.
     pub guard: Box<dyn Any>,
 }
 
-/// Racks and clients.
 const RACKS: u16 = 2;
 /// Memory of the pages that are used, at most.
 const DATA_BYTES_MAX: u64 = 256 << 20;
@@ -135,7 +130,6 @@ struct Job {
     fabric: String,
     client: u64,
     likes: Likes,
-    /// Addresses.
     pages: Vec<u64>,
     page_bytes: u64,
     reads_milli: u64,
@@ -147,20 +141,20 @@ struct Job {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 enum Order {
-    /// Begin.
     Go { run_ms: u64 },
 }
 
-/// What a client answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 enum Answer {
     /// It waits for `Go`.
     Ready,
-    /// The run is over.
     Ran(Ran),
     /// It ends with this error.
-    Failed { code: String, reason: String },
+    Failed {
+        code: String,
+        reason: String,
+    },
 }
 
 impl Answers for Answer {
@@ -176,7 +170,6 @@ impl Answers for Answer {
     }
 }
 
-/// What one client did.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Ran {
     operations: u64,
@@ -281,7 +274,6 @@ fn plan() -> Vec<(&'static str, Likes, Vec<Choice>)> {
     ]
 }
 
-/// One measurement.
 struct One<'o> {
     options: &'o Options,
     page_bytes: u64,

@@ -25,15 +25,12 @@ const SHRUNK_MAX: usize = 3;
 /// Which seeds are to be run, and how.
 #[derive(Clone, Copy)]
 pub struct Seeds<'a> {
-    /// Of each run.
     pub config: &'a Config,
     /// The first seed; the others follow it.
     pub first: u64,
-    /// How many.
     pub count: u64,
     /// Threads, each with a seed of its own.
     pub threads: usize,
-    /// Runs a seed.
     pub run: &'a SeedFn<'a>,
 }
 
@@ -81,15 +78,11 @@ pub fn store(directory: &Path, shrunk: &[Shrunk]) -> Result<Vec<PathBuf>, Stored
 
 /// What a sweep found, for all outputs.
 pub struct Findings {
-    /// What was asked for.
     pub config: Config,
-    /// Its profile.
     pub profile: Profile,
-    /// What came out.
     pub sweep: Sweep,
     /// The first failures as small as they get.
     pub shrunk: Vec<Shrunk>,
-    /// Threads that ran seeds.
     pub threads: usize,
     /// Real time that the seeds took.
     pub took: Duration,

@@ -9,7 +9,6 @@ use std::ops::ControlFlow;
 
 /// A mutation and the first seed that caught it.
 pub struct Fate {
-    /// What was left out.
     pub mutation: Mutation,
     /// Seeds that were run, up to the failing one.
     pub seeds: u64,
@@ -41,7 +40,6 @@ pub fn survivors(fates: &[Fate]) -> Vec<&'static str> {
     fates.iter().filter(|fate| fate.caught.is_none()).map(|fate| fate.mutation.name()).collect()
 }
 
-/// The fates for people.
 pub fn table(fates: &[Fate]) -> String {
     let mut table = TextTable::new(&["mutation", "fate", "seeds", "checker", "seed"]);
     for fate in fates {
@@ -55,7 +53,6 @@ pub fn table(fates: &[Fate]) -> String {
     table.show()
 }
 
-/// The fates for programs.
 pub fn json(fates: &[Fate]) -> Report {
     let mut report = Report::here(Kind::Simulated);
     for fate in fates {

@@ -27,15 +27,11 @@ use rig::{Lane, Mesh, PAGE_BYTES, at};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What carries the operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carrier {
-    /// Frames on sockets.
     #[default]
     Tcp,
-    /// Copies, on mapped memory.
     Shm,
-    /// An RDMA device.
     Verbs,
 }
 
@@ -52,9 +48,7 @@ impl Carrier {
 /// What `bench verbs` measures on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// How much is measured.
     pub size: Size,
-    /// The fabric.
     pub carrier: Carrier,
     /// The device, `NAME[:PORT][/GID]`, if it is one of them.
     pub device: Option<String>,
@@ -62,7 +56,6 @@ pub struct Options {
 
 /// Bytes of the latencies, and of ECHO: HERD's.
 const SMALL_BYTES: u64 = 32;
-/// Sizes of the rates.
 const SIZES: [u64; 6] = [4, 32, 64, 128, 256, 1024];
 /// Endpoints of one target, targets of one endpoint, and both of all to all.
 const MANY: usize = 4;
@@ -74,7 +67,6 @@ const WINDOWS: u64 = 16;
 /// Nothing completes for so long: the other end is gone.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Which one-sided operation.
 #[derive(Clone, Copy)]
 enum OneSided {
     Read,

@@ -5,7 +5,6 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Exchanges of one run.
 const EXCHANGES: u32 = 1000;
 /// How long one run may take.
 const WITHIN: Duration = Duration::from_secs(30);

@@ -87,7 +87,6 @@ impl HandOff for Silent {
     }
 }
 
-/// Endpoints on mapped memory.
 pub fn mapped(ends: usize, nodes: usize) -> Result<Mesh<ShmEndpoint<Silent>>, BenchError> {
     mesh(ends, nodes, None, |nodes| {
         let mut end = ShmEndpoint::new(ShmOptions::default());

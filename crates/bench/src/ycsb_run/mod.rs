@@ -26,19 +26,15 @@ use std::time::Duration;
 /// What `bench ycsb` runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// How much is measured.
     pub size: Size,
-    /// The pool.
     pub source: PoolSource,
     /// How a client reaches the other racks.
     pub fabric: FabricChoice,
     /// The racks that clients run in, in turn. A pool of the run's own has these.
     pub racks: Vec<u16>,
-    /// The workloads.
     pub workloads: Vec<Workload>,
     /// The distributions, for each workload. Empty: uniform and zipfian, and latest for D.
     pub distributions: Vec<Distribution>,
-    /// Client processes.
     pub clients: u32,
     /// Records to load; `None`: as `size` says.
     pub records: Option<u64>,
@@ -123,7 +119,6 @@ impl Options {
         Ok(())
     }
 
-    /// What runs, in order.
     fn plan(&self) -> Vec<(Workload, Distribution)> {
         let mut plan = Vec::new();
         for &workload in &self.workloads {
@@ -160,23 +155,28 @@ pub(crate) enum Order {
     /// Store this client's share of the records.
     Load,
     /// Make ready for a run, say so, and begin at `Go`.
-    Run { workload: Workload, distribution: Distribution, run_ms: u64 },
-    /// Begin.
+    Run {
+        workload: Workload,
+        distribution: Distribution,
+        run_ms: u64,
+    },
     Go,
 }
 
-/// What a client answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// Its records are stored.
-    Loaded { records: u64 },
+    Loaded {
+        records: u64,
+    },
     /// It waits for `Go`.
     Ready,
-    /// The run is over.
     Ran(Box<Ran>),
     /// It ends with this error.
-    Failed { code: String, reason: String },
+    Failed {
+        code: String,
+        reason: String,
+    },
 }
 
 impl Answers for Answer {
@@ -284,7 +284,6 @@ fn run_plan(
     Ok(rows)
 }
 
-/// Has all records stored.
 fn load(crew: &mut Crew<Answer>, records: u64) -> Result<(), BenchError> {
     crew.tell_all(&Order::Load)?;
     let mut stored = 0;

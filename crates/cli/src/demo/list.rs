@@ -18,7 +18,6 @@ const DEPTH_MAX: usize = 64;
 /// The longest name that is stored, bytes.
 const NAME_BYTES_MAX: usize = 4096;
 
-/// One file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Relative to the root of the tree.
@@ -52,7 +51,6 @@ impl Entry {
 /// Bounds of what is taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Files.
     pub files_max: usize,
     /// What they may take in the pool.
     pub footprint_bytes_max: u64,
@@ -61,9 +59,7 @@ pub struct Bounds {
 /// What is taken of a tree.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// The files, by name.
     pub entries: Vec<Entry>,
-    /// Regular files found.
     pub found_files: usize,
     /// Their bytes.
     pub found_bytes: u64,
@@ -149,7 +145,6 @@ fn mtime_ns(metadata: &Metadata) -> i128 {
     i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec())
 }
 
-/// Writes the list.
 pub fn write(path: &Path, entries: &[Entry]) -> Result<()> {
     let mut bytes = Vec::new();
     for entry in entries {
@@ -160,7 +155,6 @@ pub fn write(path: &Path, entries: &[Entry]) -> Result<()> {
     std::fs::write(path, bytes).map_err(|error| Failure::file(path, &error))
 }
 
-/// Reads the list.
 pub fn read(path: &Path) -> Result<Vec<Entry>> {
     let bytes = std::fs::read(path).map_err(|error| Failure::file(path, &error))?;
     let wrong = || Failure::new("protocol", format!("{} is not a list of files", path.display()));

@@ -26,7 +26,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Racks of the demonstration.
 const RACKS: u16 = 2;
 /// What `--quick` takes of the input at most.
 const QUICK: Bounds = Bounds { files_max: 4_000, footprint_bytes_max: 96 << 20 };
@@ -59,11 +58,9 @@ struct Findings {
 struct Pids {
     master: u32,
     daemons: Vec<u32>,
-    /// Rack and process.
     clients: Vec<(u16, u32)>,
 }
 
-/// Runs the demonstration.
 pub fn run(args: &DemoArgs) -> Result<()> {
     let start = Instant::now();
     // A page that cannot be written is said before the work rather than after it.

@@ -13,14 +13,12 @@ use std::time::{Duration, Instant};
 /// How long clients may be silent: one large file takes its time.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// One direction.
 #[derive(Clone, Debug, Default)]
 pub struct Direction {
     /// Files, bytes and differences of all clients.
     pub moved: Moved,
     /// From the first order to the last answer.
     pub took: Duration,
-    /// Clients that worked.
     pub clients: usize,
 }
 
@@ -37,7 +35,6 @@ impl Direction {
     }
 }
 
-/// Both directions.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Into rack 0.
@@ -48,7 +45,6 @@ pub struct Outcome {
     pub read: Moved,
 }
 
-/// Stores and reads back.
 pub fn run(
     workers: &mut Workers,
     racks: &[u16],

@@ -79,7 +79,6 @@ struct Log {
 }
 
 impl Log {
-    /// Appends what is new.
     fn follow(&mut self, watch: &mut Watch, text: &mut String) -> Result<()> {
         loop {
             let mut piece = watch.placements(self.at)?;

@@ -24,7 +24,6 @@ const READ_BYTES_MAX: u64 = 1 << 30;
 /// As much of a file is read before the pool is asked whether there could be room for more.
 const READ_AT_ONCE_BYTES: u64 = 64 << 20;
 
-/// Runs the shell.
 pub fn run(args: &ShellArgs) -> Result<()> {
     let out = std::io::stdout();
     let mut shell = Shell { args, client: None, file: None, out, line_is_open: false };

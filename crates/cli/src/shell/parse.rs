@@ -14,7 +14,6 @@ pub const NAME_BYTES_MAX: usize = 4096;
 /// Bytes that a command brings along.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// Given in the command.
     Bytes(Vec<u8>),
     /// The contents of a file.
     File(PathBuf),
@@ -34,18 +33,14 @@ pub enum Show {
 /// What `explain` is asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// An address.
     Addr(GAddr),
-    /// An object.
     Name(Vec<u8>),
 }
 
-/// How counters are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatsForm {
     /// `key=value` lines.
     Lines,
-    /// JSON.
     Json,
     /// The exposition format of Prometheus.
     Prometheus,

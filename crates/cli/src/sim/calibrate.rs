@@ -6,7 +6,6 @@ use crate::output;
 use rackpool_sim::device::Profile;
 use rackpool_sim::device::calibrate::{Effort, calibrate};
 
-/// Measures and writes.
 pub fn run(args: &CalibrateArgs) -> Result<()> {
     let base = super::profile(&args.base)?;
     let to = output::open_if(args.out.as_ref())?;

@@ -19,7 +19,6 @@ pub struct Engine {
     pub ladder: fn(&Profile) -> Result<Vec<Table>, String>,
 }
 
-/// The simulated cluster.
 pub const CLUSTER: Engine = Engine {
     run_seed: rackpool_bench::sim_table::run_seed,
     scale: scale::scale,

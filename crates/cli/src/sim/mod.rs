@@ -64,7 +64,6 @@ fn profile(name: &str) -> Result<Profile> {
     Profile::load(name).map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// A table as text.
 pub fn text_of(table: &Table) -> String {
     show::table(table)
 }

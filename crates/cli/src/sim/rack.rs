@@ -140,7 +140,6 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Of so many points.
     pub fn new(points: usize) -> Meter {
         let bar = output::timed_bar("simulating", "accesses");
         Meter { bar, points: Mutex::new(vec![(0, 0); points]) }
@@ -156,7 +155,6 @@ impl Meter {
         self.bar.set_position(points.iter().map(|(over, _)| over).sum());
     }
 
-    /// The bar goes.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

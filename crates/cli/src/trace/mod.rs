@@ -64,7 +64,6 @@ fn convert(args: &TraceConvertArgs) -> Result<()> {
     output::print(&format!("{copied}: {}\n", args.output.display()))
 }
 
-/// What was copied.
 struct Copied {
     records: u64,
     /// What caches saw of it, if there were some.

@@ -16,7 +16,6 @@ use std::process::{Child, Command};
 const MISSING: &str = "valgrind is not installed; install it (apt-get install valgrind), or make a \
     trace without it (rackpool trace kernel), or bring one (rackpool trace convert)";
 
-/// Records a program.
 pub fn run(args: &TraceRunArgs) -> Result<()> {
     let out = open_trace(&args.out)?;
     let pipe = |error: rustix::io::Errno| Failure::io("a pipe", &error.into());

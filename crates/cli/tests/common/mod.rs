@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 /// How long anything here may take: ten times what it needs on a busy machine.
 pub const WITHIN: Duration = Duration::from_secs(60);
 
-/// The command under test.
 pub fn rackpool() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rackpool"));
     for variable in ["MASTER", "RACK", "FABRIC", "CONFIG", "REQUEST_TIMEOUT_MS", "DAEMON_USER"] {
@@ -107,7 +106,6 @@ impl Drop for Dir {
     }
 }
 
-/// A server process.
 pub struct Server {
     pub child: Child,
     pub addr: String,
@@ -201,7 +199,6 @@ impl Cluster {
         ])
     }
 
-    /// Commands through a rack.
     pub fn shell(&self, rack: u16, commands: &str) -> (i32, String, String) {
         let rack = rack.to_string();
         told(&run(&["shell", "--rack", &rack, "--master", &self.master.addr, "-c", commands]))
@@ -214,7 +211,6 @@ impl Cluster {
         out.trim_end_matches('\n').to_owned()
     }
 
-    /// Commands from standard input.
     pub fn script(&self, rack: u16, text: &str) -> (i32, String, String) {
         let mut child = rackpool()
             .args(["shell", "--rack", &rack.to_string(), "--master", &self.master.addr])

@@ -2,12 +2,10 @@
 
 use super::table::{Lookup, Step, Table};
 
-/// A GET under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Get {
     /// Emulated: bytes of the READs to come, 0 for those that are not needed.
     Sizes([u64; 4]),
-    /// Through a table.
     Table(Lookup),
 }
 

@@ -47,7 +47,6 @@ pub const PILAF_BUCKET_BYTES: u64 = 32;
 /// average: at 75 % full the first of three holds the key in 0.58 of the cases, in parts per
 /// million. Source: HERD, emulating Pilaf, for the mean; the split is ours.
 pub const PILAF_SECOND_PPM: u32 = 420_000;
-/// See there.
 pub const PILAF_THIRD_PPM: u32 = 428_571;
 /// Slots of FaRM's neighbourhood. Source: HERD, emulating FaRM-KV.
 pub const FARM_SLOTS: u64 = 6;

@@ -16,9 +16,7 @@ const PROBES_MAX: u64 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the {table} table has no place for key {key}")]
 pub struct NoPlace {
-    /// Which table.
     pub table: &'static str,
-    /// The key.
     pub key: u64,
 }
 

@@ -134,7 +134,6 @@ impl Ack {
 /// How the request region is divided.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    /// Clients, NC.
     pub clients: u32,
     /// Requests of a client at a server process, W.
     pub window: u32,

@@ -23,12 +23,10 @@ pub enum Connection {
     Stream,
 }
 
-/// How a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     /// WRITE into the other end's memory, which it polls; else SEND, for which it posts receives.
     pub is_write: bool,
-    /// The transport.
     pub kind: Connection,
     /// Each one is completed, and its completion taken; else none.
     pub is_signalled: bool,
@@ -37,7 +35,6 @@ pub struct Way {
 }
 
 impl Way {
-    /// WRITE, unsignalled, inline, unreliable-connected.
     pub const WRITE: Way = Way {
         is_write: true,
         kind: Connection::Unreliable,
@@ -58,16 +55,13 @@ impl Way {
 /// A request and its answer through a server process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// Client to server.
     pub request: Way,
-    /// Server to client.
     pub answer: Way,
     /// Each server process has the keys of its partition, so a client speaks to all; else each
     /// client has one process.
     pub is_partitioned: bool,
 }
 
-/// What runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     /// Answers of a fixed size without a table.
@@ -79,14 +73,11 @@ pub enum System {
     },
     /// HERD's requests as datagrams as well, for thousands of clients. Source: HERD, scalability.
     HerdDatagrams {
-        /// As above.
         inline_below: u64,
     },
-    /// Pilaf with all optimizations.
     Pilaf,
     /// FaRM-KV with values in the table.
     Farm,
-    /// FaRM-KV with values outside.
     FarmVar,
 }
 

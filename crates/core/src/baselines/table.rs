@@ -54,14 +54,10 @@ impl<M: Mem> Bytes for M {
     }
 }
 
-/// A READ to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup {
-    /// The key.
     pub key: u64,
-    /// Where in the table.
     pub at: u64,
-    /// How long.
     pub bytes: u64,
     /// Which hash, or that the value comes: its checksum.
     stage: Stage,
@@ -73,7 +69,6 @@ enum Stage {
     Value(u64),
 }
 
-/// What a READ brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// There is another one to do.

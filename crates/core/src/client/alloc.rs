@@ -26,7 +26,6 @@ pub enum Placement {
     Spread,
 }
 
-/// An allocation under way.
 #[derive(Debug)]
 pub struct Alloc {
     bytes: u64,
@@ -321,7 +320,6 @@ impl AtWord {
         Self::new(word, Request::AllocInto { word, bytes }, bytes)
     }
 
-    /// Starts a free.
     pub fn free(word: GAddr, bytes: u64) -> Self {
         Self::new(word, Request::FreeFrom { word, bytes }, bytes)
     }
@@ -330,7 +328,6 @@ impl AtWord {
         Self { request, home: Home::of(word), check: None, bytes, done: None }
     }
 
-    /// Whom to ask now.
     fn asked(&mut self) -> &mut Home {
         self.check.as_mut().unwrap_or(&mut self.home)
     }
@@ -399,7 +396,6 @@ pub struct AtHome {
 }
 
 impl AtHome {
-    /// Starts the request.
     pub fn new(addr: GAddr, request: Request) -> Self {
         Self { request, home: Home::of(addr), link: None, done: None }
     }
@@ -411,7 +407,6 @@ impl AtHome {
 }
 
 impl<M: Mem> Operation<M> for AtHome {
-    /// Who answered what.
     type Output = (LinkId, Reply);
 
     fn step(&mut self, client: &mut Client<M>, _io: &mut impl Io) -> Result<Step<Self::Output>> {
@@ -446,7 +441,6 @@ pub struct AtRack {
 }
 
 impl AtRack {
-    /// Starts the request.
     pub fn new(rack: RackId, request: Request) -> Self {
         Self { rack, request, done: None }
     }

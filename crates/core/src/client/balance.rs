@@ -24,7 +24,6 @@ pub struct Balancer {
     bytes_per_second: u64,
 }
 
-/// How a turn ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Balanced {
     /// No page goes now.

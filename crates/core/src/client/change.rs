@@ -11,7 +11,6 @@ use crate::coherence;
 use crate::layout::SlotWord;
 use crate::seam::{Mem, Mutation};
 
-/// Changes of a handle.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     open: u32,
@@ -29,7 +28,6 @@ impl<M: Mem> Client<M> {
         }
     }
 
-    /// Ends a change.
     pub fn end_change(&mut self) {
         assert!(self.changes.open > 0, "a change ends once");
         self.changes.open -= 1;

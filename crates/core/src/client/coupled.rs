@@ -88,7 +88,6 @@ pub trait CoupledIo<M: Mem> {
 /// What the write buffer and the page cache of a handle did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CoupledStats {
-    /// Writes that were buffered.
     pub buffered_writes: u64,
     /// Bytes of those.
     pub buffered_bytes: u64,
@@ -165,7 +164,6 @@ impl Default for Coupled {
 }
 
 impl Coupled {
-    /// Nothing is locked.
     pub fn new(options: CoupledOptions) -> Self {
         let (ranges, cache) = (Vec::new(), PageCache::new(options.page_cache_blocks));
         Self { options, ranges, cache, untold: None, stats: CoupledStats::default() }

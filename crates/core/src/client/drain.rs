@@ -30,13 +30,11 @@ pub struct Drainer {
     pages: VecDeque<PageId>,
     /// Where the next question for pages begins.
     from: PageId,
-    /// This pass so far.
     report: DrainReport,
     /// Pages that this pass has seen.
     seen: u64,
 }
 
-/// How a turn ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Drained {
     /// A page is in another rack now.

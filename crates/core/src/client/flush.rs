@@ -12,7 +12,6 @@ use crate::seam::{Mem, Nanos, WorkStatus};
 /// Buffered writes and their way home.
 #[derive(Debug)]
 pub struct Flush {
-    /// The writes.
     pub buffer: WriteBuffer,
     tables: TransferTables,
     under_way: Option<UnderWay>,

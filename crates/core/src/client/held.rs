@@ -47,7 +47,6 @@ impl LockRange {
         Ok(LockRange { first, end, is_coupled: true })
     }
 
-    /// What asks for it.
     pub fn request(&self, write: bool, wait_ms: u64) -> Request {
         let lines = u32::try_from((self.end.0 - self.first.0) / LOCK_ALIGN_BYTES);
         let lines = lines.expect("the lines of a page are counted in 32 bits");
@@ -60,13 +59,11 @@ impl LockRange {
 pub struct HeldLock {
     /// The link to its rack.
     pub link: LinkId,
-    /// Its rack.
     pub rack: RackId,
     /// Where its first line begins.
     pub addr: GAddr,
     /// Where its last line ends.
     pub end: GAddr,
-    /// The fencing token.
     pub token: u64,
     /// The handle has writes or copies of its bytes.
     pub is_coupled: bool,
@@ -83,7 +80,6 @@ impl HeldLock {
         HeldLock { link, rack, addr, end, token, is_coupled, is_dropped, is_lost }
     }
 
-    /// What gives it back.
     pub fn release(&self) -> OwedLock {
         OwedLock { link: self.link, addr: self.addr, end: self.end, token: self.token }
     }
@@ -108,7 +104,6 @@ pub struct OwedLock {
 }
 
 impl OwedLock {
-    /// What says it.
     pub fn request(&self) -> Request {
         Request::Unlock { addr: self.addr, token: self.token }
     }
@@ -199,7 +194,6 @@ impl HeldLocks {
         first
     }
 
-    /// A guard is gone.
     pub fn drop_guard(&mut self, id: u64) -> Dropped {
         match self.held.get_mut(&id) {
             None => Dropped::Nothing,
@@ -216,7 +210,6 @@ impl HeldLocks {
         self.held.iter().filter(|(_, held)| held.is_dropped).map(|(id, _)| *id).collect()
     }
 
-    /// All guards.
     pub fn ids(&self) -> Vec<u64> {
         self.held.keys().copied().collect()
     }

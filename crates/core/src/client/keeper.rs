@@ -47,7 +47,6 @@ struct Run {
     pages: Vec<Translation>,
 }
 
-/// A replica.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     /// Where its entry is in the directory.
@@ -104,7 +103,6 @@ enum Placing {
     Nowhere,
 }
 
-/// How a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tended {
     /// There is no memory for replicas now, or no use for them: ask again later.
@@ -161,7 +159,6 @@ pub struct Tending<'k> {
 }
 
 impl Keeper {
-    /// Keeps nothing yet.
     pub fn new(home: RackId) -> Keeper {
         Keeper {
             home,
@@ -190,7 +187,6 @@ impl Keeper {
         self.home
     }
 
-    /// Replicas that it has.
     pub fn count(&self) -> usize {
         self.kept.len()
     }
@@ -383,7 +379,6 @@ impl Keeper {
         Ok(Placing::At(data))
     }
 
-    /// A replica is filled.
     fn note_made<M: Mem>(&mut self, client: &Client<M>, page: PageId) {
         let Some(Kept { entry, data, placement, .. }) = self.kept.get(&page).copied() else {
             return;

@@ -68,7 +68,6 @@ use usage::Usage;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkId(pub u16);
 
-/// The own rack's link.
 pub const OWN: LinkId = LinkId(0);
 
 /// What an operation needs before it can go on.
@@ -91,7 +90,6 @@ pub enum Need {
 /// An operation that goes on, or its result.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step<T> {
-    /// Done.
     Done(T),
     /// Do this, feed the answer back, and step again.
     Need(Need),
@@ -131,7 +129,6 @@ pub trait Io {
 /// An operation that needs more than the warm path. Whoever drives it calls `step` until it is
 /// done, does what it needs in between, and hands over the answers.
 pub trait Operation<M: Mem> {
-    /// Its result.
     type Output;
     /// Goes as far as possible.
     fn step(&mut self, client: &mut Client<M>, io: &mut impl Io) -> Result<Step<Self::Output>>;
@@ -173,9 +170,7 @@ pub struct RackView<M> {
     pub pages: M,
     /// Page table section, read-only.
     pub table: M,
-    /// Slot section.
     pub slot: M,
-    /// Geometry.
     pub layout: RegionLayout,
 }
 
@@ -216,7 +211,6 @@ impl<M: Mem> RackView<M> {
 /// How a link reaches its rack.
 #[derive(Clone, Debug)]
 pub enum Reach<M> {
-    /// Loads and stores.
     Mapped(RackView<M>),
     /// One-sided operations of the fabric.
     OneSided(RegionLayout),
@@ -283,7 +277,6 @@ fn withdraw<M: Mem>(last: Option<(LinkId, &RackView<M>)>) {
 /// A pinned piece of a mapped page.
 #[derive(Debug)]
 pub struct Pinned<'a, M> {
-    /// The rack's memory.
     pub view: &'a RackView<M>,
     /// The link to the rack.
     pub link: LinkId,
@@ -352,13 +345,11 @@ impl<M: Mem> Client<M> {
         own_turn
     }
 
-    /// Where addresses are cut.
     #[inline]
     pub fn geometry(&self) -> PageGeometry {
         self.geometry
     }
 
-    /// The handle's own rack.
     pub fn own_rack(&self) -> RackId {
         self.own_rack
     }
@@ -755,7 +746,6 @@ impl<M: Mem> Client<M> {
         self.view(OWN).is_some_and(|view| view.slot.rare(rare))
     }
 
-    /// A race was met.
     pub(crate) fn met(&self, race: Race) {
         if let Some(view) = self.view(OWN) {
             view.slot.met(race);

@@ -23,7 +23,6 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct Mover {
     costs: BTreeMap<RackId, AccessCosts>,
-    /// Those measured last.
     latest: AccessCosts,
     last: Option<MoveReport>,
     /// A page whose home's costs were not known.
@@ -32,7 +31,6 @@ pub struct Mover {
     in_vain: u32,
 }
 
-/// How a turn ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turned {
     /// The rack wants no page now.
@@ -103,7 +101,6 @@ enum Stage {
 struct Moving {
     page: PageId,
     decided: Decided,
-    /// What is moved now.
     now: PageId,
     migrate: Box<Migrate>,
 }

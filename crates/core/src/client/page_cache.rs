@@ -21,7 +21,6 @@ struct Block {
 #[derive(Debug)]
 pub struct PageCache {
     blocks_max: usize,
-    /// By first address, disjoint.
     blocks: BTreeMap<u64, Block>,
     spare: Vec<Vec<u8>>,
     reads: u64,
@@ -102,7 +101,6 @@ impl PageCache {
         }
     }
 
-    /// Blocks that are kept.
     pub fn blocks(&self) -> usize {
         self.blocks.len()
     }

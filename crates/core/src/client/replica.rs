@@ -30,7 +30,6 @@ use crate::seam::{Mem, Mutation, Nanos, Race};
 /// How the reading of a replica ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaRead {
-    /// It was read.
     Done,
     /// There is none, or none that may be read now: the page's home has the bytes.
     None,

@@ -63,7 +63,6 @@ impl<M: Mem> Client<M> {
     }
 }
 
-/// What a call does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// Fetches; up to this length the answer carries the data, bytes.
@@ -80,11 +79,9 @@ pub enum What {
 pub enum Brought {
     /// Data, as the answer says. `Written` means that all of it is in the caller's buffer.
     Fetched(Fetched),
-    /// It is written.
     Stored,
 }
 
-/// One call.
 #[derive(Debug)]
 pub struct Rpc {
     addr: GAddr,
@@ -247,7 +244,6 @@ impl<M: Mem> Operation<M> for Rpc {
     }
 }
 
-/// Many calls for data.
 #[derive(Debug)]
 pub struct Calls<'a> {
     addrs: &'a [GAddr],

@@ -28,7 +28,6 @@ pub enum LinkLoss {
 /// How the answer of a daemon over the fabric is taken.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// The request has ended.
     Done(Result<Reply>),
     /// It allocated memory, which the daemon takes back from a session that dies unless it knows
     /// that the answer was taken: tell it that this request's was, and call

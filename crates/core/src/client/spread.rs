@@ -71,9 +71,7 @@ type Home = (LinkId, u32, Generation);
 /// How far a write is.
 #[derive(Debug)]
 pub(super) enum Spreading {
-    /// This is needed.
     Need(Need),
-    /// It is done, everywhere.
     Done,
     /// The daemon behind the link has to do it. Nothing was written.
     ByHome(LinkId),
@@ -129,7 +127,6 @@ enum After {
 pub(super) struct Spread {
     under_way: Option<UnderWay>,
     targets: Vec<Target>,
-    /// Writes that it did.
     pub(super) count: u64,
 }
 
@@ -142,7 +139,6 @@ struct UnderWay {
     locate: Option<Locate>,
     tries: u32,
     pending: u32,
-    /// Ids of work requests.
     ids: u64,
 }
 
@@ -176,7 +172,6 @@ impl Spread {
         true
     }
 
-    /// What is being written.
     pub(super) fn fragment(&self) -> Option<Fragment> {
         self.under_way.as_ref().map(|one| one.fragment)
     }

@@ -18,21 +18,16 @@ use crate::seam::{
 };
 use crate::wire::{MasterAnswer, PageHome, Reply, Request};
 
-/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Pool to buffer.
     Read,
-    /// Buffer to pool.
     Write,
 }
 
 /// One contiguous part of a transfer; its buffer is known to the `Io` by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where in the pool.
     pub addr: GAddr,
-    /// How much.
     pub bytes: u64,
 }
 
@@ -521,19 +516,14 @@ fn ring_doorbell(
     io.post(link, &requests[..batch.len()])
 }
 
-/// An atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
     /// Compare and swap; the old value says whether it was done.
     Cas {
-        /// What must be there.
         expected: u64,
-        /// What shall be there.
         new: u64,
     },
-    /// Wrapping add.
     FetchAdd {
-        /// The summand.
         n: u64,
     },
 }

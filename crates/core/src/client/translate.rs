@@ -18,7 +18,6 @@ pub struct Translation {
     pub generation: Generation,
     /// Offset of the frame in the pages section, bytes.
     pub base: u64,
-    /// The frame.
     pub frame: FrameIndex,
     /// The link to its rack.
     pub link: LinkId,

@@ -56,7 +56,6 @@ impl Usage {
         self.is_on
     }
 
-    /// Counts an access.
     #[inline(always)]
     pub(super) fn note(&self, translations: &Translations, index: usize, kind: Access) {
         let counter = translations.counter(index);

@@ -27,7 +27,6 @@ struct Extent {
 /// How much of a read the buffer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cover {
-    /// Nothing.
     None,
     /// Some bytes.
     Part,

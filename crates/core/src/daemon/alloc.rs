@@ -34,7 +34,6 @@ use std::collections::{BTreeMap, VecDeque};
 /// What became of an allocation for the moment.
 #[derive(Debug)]
 pub(super) enum Progress {
-    /// It is answered.
     Answer(Result<Reply>),
     /// A job will answer it.
     Joined,

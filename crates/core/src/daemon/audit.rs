@@ -21,7 +21,6 @@ use crate::seam::{Mem, Mutation, Probe};
 use crate::wire::{AllocationPiece, AuditReply, AuditRequest, ChangingSession, KindTotal};
 use std::collections::BTreeMap;
 
-/// What audits need.
 #[derive(Debug, Default)]
 pub(super) struct Audits {
     /// Sessions that ended in the middle of a change, as the region says.

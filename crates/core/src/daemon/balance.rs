@@ -58,7 +58,6 @@ impl Daemon {
         self.balancing = Balancing { params, ..Balancing::default() };
     }
 
-    /// Whether it does.
     pub fn balances(&self) -> bool {
         self.balancing.params.is_some()
     }

@@ -24,23 +24,38 @@ pub(super) enum Purpose {
     /// More page ids.
     Lease,
     /// So many pages of a job get their homes.
-    Commit { job: u64, pages: usize },
+    Commit {
+        job: u64,
+        pages: usize,
+    },
     /// Whose the page of a frame is.
-    Move { frame: u32 },
+    Move {
+        frame: u32,
+    },
     /// These frames' pages are forgotten.
-    Remove { frames: Vec<u32> },
+    Remove {
+        frames: Vec<u32>,
+    },
     /// So many pages of the run whose first page is in the frame are elsewhere.
-    Apart { frame: u32, count: usize },
+    Apart {
+        frame: u32,
+        count: usize,
+    },
     /// What this rack owes, up to a number.
-    Pay { last: u64 },
+    Pay {
+        last: u64,
+    },
     /// What others owe here; answered when there is something.
     Orphans,
-    /// These are noted.
-    Take { orphans: Vec<Orphan> },
+    Take {
+        orphans: Vec<Orphan>,
+    },
     /// Pages that were to be freed here and are not here.
     Gone,
     /// A free ends everywhere; answered then.
-    Await { ticket: Ticket },
+    Await {
+        ticket: Ticket,
+    },
 }
 
 impl Purpose {

@@ -19,7 +19,6 @@ use crate::seam::{Mem, Mutation};
 use crate::wire::PageKeep;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A frame entry, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) page: PageId,

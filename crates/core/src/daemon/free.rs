@@ -74,7 +74,6 @@ impl Freeing {
         removal.expect("its removal was queued").apart = true;
     }
 
-    /// Now it is.
     pub(super) fn let_go(&mut self, frame: u32) {
         self.queue.push_back(frame);
     }

@@ -51,7 +51,6 @@ impl Range {
     }
 }
 
-/// A grant.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     range: Range,
@@ -89,7 +88,6 @@ pub(super) struct Locks {
     /// By first line and token.
     holds: BTreeMap<(u64, u64), Hold>,
     waiting: BTreeMap<Turn, Waiter>,
-    /// Entries that are free.
     free: BTreeSet<u32>,
     /// First lines and tokens of what a session holds.
     held: BTreeMap<u64, BTreeSet<(u64, u64)>>,

@@ -140,7 +140,6 @@ pub trait World {
 /// A client of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClientId {
-    /// A local client's slot.
     Slot(u32),
     /// A remote client's record, as [`Daemon::join_remote`] gave it.
     Remote(u32),
@@ -208,12 +207,10 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// The rack.
     pub fn rack(&self) -> RackId {
         self.rack
     }
 
-    /// The region's identity.
     pub fn region_id(&self) -> [u64; 2] {
         self.region_id
     }
@@ -223,7 +220,6 @@ impl Daemon {
         self.epoch
     }
 
-    /// The region's geometry.
     pub fn layout(&self) -> RegionLayout {
         self.layout
     }
@@ -499,7 +495,6 @@ impl Daemon {
         if is_soon { Some(TICK_NS) } else { self.replicas.tick_ns() }
     }
 
-    /// The daemon's counters.
     pub fn stats<W: World>(&self, world: &W) -> DaemonStats {
         let (slots_used, remote_sessions) = self.sessions.counts();
         let (locks_held, lock_waiters) = self.locks.counts();

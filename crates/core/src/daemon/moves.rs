@@ -39,7 +39,6 @@ const LOCK_TOKEN_MAX: u64 = 1 << 62;
 /// The record of a mover that was there before this process.
 const NOBODY: u32 = u32::MAX;
 
-/// Whom to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asker {
     record: u32,
@@ -74,7 +73,6 @@ enum Leaving {
 #[derive(Debug)]
 struct Departure {
     page: PageId,
-    /// What the directory knows.
     generation: Generation,
     key: Generation,
     /// The generation under which the page is taken back.
@@ -91,7 +89,6 @@ struct Departure {
 enum Coming {
     /// The frame gets its memory; so much has it.
     Backing(u64),
-    /// The mover fills it.
     Filling,
     /// The directory is asked, with this as the old home.
     Asking(PageHome),
@@ -126,7 +123,6 @@ pub(super) struct Moves {
     awaited: VecDeque<(Asker, PageId)>,
     /// Frames whose question to the directory has not been sent.
     questions: VecDeque<u32>,
-    /// Records whose connection ended.
     abandoned: BTreeSet<u32>,
     pub(super) came: u64,
     pub(super) went: u64,

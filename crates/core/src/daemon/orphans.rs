@@ -55,7 +55,6 @@ pub(super) struct Orphans {
     debts: BTreeMap<u64, Debt>,
     debt_last: u64,
     is_paying: bool,
-    /// By address.
     dues: BTreeMap<u64, Debt>,
     /// Allocations that are not here although their page is: they are nobody's.
     unknown: Vec<Orphan>,
@@ -74,7 +73,6 @@ pub(super) struct Orphans {
 }
 
 impl Orphans {
-    /// Reads debts and dues.
     pub(super) fn load<M: Mem>(mem: &M) -> Result<Orphans> {
         let debt_last = copies::load(mem, StateWord::DebtLast.offset())?;
         let mut orphans = Orphans { debt_last, ..Orphans::default() };
@@ -101,7 +99,6 @@ impl Orphans {
         Ok(orphans)
     }
 
-    /// Whether time matters.
     pub(super) fn needs_tick(&self) -> bool {
         self.ask_at.is_some()
     }

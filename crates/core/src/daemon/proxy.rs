@@ -65,15 +65,11 @@ const WAITING_MAX: usize = 2 * (RING_ENTRIES * SLOTS_MAX) as usize;
 /// Data that go with an outcome.
 #[derive(Clone, Copy, Debug)]
 pub enum OutcomeData<'a> {
-    /// These.
     Bytes(&'a [u8]),
     /// What the READ in this buffer has brought.
     Read {
-        /// Its connection.
         peer: PeerId,
-        /// Its buffer.
         index: u32,
-        /// How much.
         bytes: u32,
     },
 }
@@ -157,7 +153,6 @@ struct Work {
     arrival: u64,
     tag: Option<u8>,
     verb: Verb,
-    /// What a READ brings.
     bytes: u32,
 }
 
@@ -435,7 +430,6 @@ impl Proxy {
         }
     }
 
-    /// What the fabric said.
     pub fn on_event<U: Uplinks>(&mut self, event: FabricEvent, links: &mut U) {
         match event {
             FabricEvent::Connected { peer } => self.on_connected(peer, links),

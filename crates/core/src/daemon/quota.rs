@@ -16,7 +16,6 @@ use crate::error::{Error, Result};
 use crate::seam::{Mutation, Probe};
 use std::collections::BTreeMap;
 
-/// Who has memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Holder {
     /// A process of the rack, and its start time.
@@ -137,7 +136,6 @@ impl Daemon {
         Err(Error::Quota { bytes: ticket.bytes, held_bytes, quota_bytes, rack: self.rack })
     }
 
-    /// An object was taken.
     pub(super) fn charge_object(&mut self, record: u32, (frame, shift): (u32, u8), index: u32) {
         let Some(holder) = self.limited(record) else { return };
         let number = self.quota.charge(holder, 1 << shift);

@@ -19,7 +19,6 @@ use std::collections::BTreeMap;
 /// clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The connection.
     pub peer: PeerId,
     /// The channel; 0 for whoever owns the connection.
     pub channel: u32,
@@ -56,7 +55,6 @@ pub struct Remotes {
 struct Closed {
     /// When its locks go to others; `None` once they have.
     locks_at: Option<Nanos>,
-    /// When it ends.
     over_at: Nanos,
 }
 
@@ -193,7 +191,6 @@ impl Remotes {
         Ok((known, record))
     }
 
-    /// A connection closed.
     pub fn on_closed(&mut self, peer: PeerId, engine: &mut Daemon, now: Nanos) {
         let of_peer = Place { peer, channel: 0 }..=Place { peer, channel: u32::MAX };
         let places: Vec<Place> = self.record_of.range(of_peer).map(|(place, _)| *place).collect();

@@ -55,17 +55,20 @@ enum Stage {
     /// The page's writers are waited for.
     Wanted,
     /// It is being filled; `sent`: the order is on its way or executed.
-    Fetching { sent: bool },
+    Fetching {
+        sent: bool,
+    },
     /// Nobody reads it; with the orders before it, it equals the page.
     Closed,
     /// The order to open it has not been sent.
     Opening,
-    /// It may be read.
     Open,
     /// It may be read until its keeper says that it has heard.
     Closing,
     /// The same, for good; `open`: it may be read until then.
-    Dropping { open: bool },
+    Dropping {
+        open: bool,
+    },
 }
 
 /// A replica of a page.
@@ -95,7 +98,6 @@ impl Replica {
 enum Sharing {
     /// Writers that began before are waited for; since when.
     Draining(Option<Nanos>),
-    /// All writers come here.
     Ready,
     /// A process before this one shared it: its leases are waited for.
     Found,
@@ -108,7 +110,6 @@ struct Shared {
     /// Its table word.
     key: Generation,
     sharing: Sharing,
-    /// By the keeper's session.
     replicas: BTreeMap<u64, Replica>,
     /// Its replicas end, and no new one is made.
     recalled: bool,
@@ -131,9 +132,7 @@ impl Shared {
 /// What a request wants of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wants {
-    /// No replica is readable.
     Closed,
-    /// There is no replica.
     Alone,
 }
 
@@ -141,7 +140,6 @@ enum Wants {
 #[derive(Default)]
 pub(super) struct Replicas {
     pages: BTreeMap<PageId, Shared>,
-    /// Their frames.
     pub(super) frames: BTreeSet<u32>,
     keepers: BTreeMap<u64, Keeper>,
     /// Requests that wait, in order.
@@ -166,9 +164,7 @@ pub(super) struct Replicas {
 
 /// What becomes of a request.
 pub(super) enum Hold {
-    /// It is served now.
     No,
-    /// It is kept.
     Yes,
     /// It is answered with this.
     Refused(Error),
@@ -241,7 +237,6 @@ impl Replicas {
         }
     }
 
-    /// Has a replica closed.
     fn close(&mut self, page: PageId) {
         let Self { pages, keepers, .. } = self;
         let Some(shared) = pages.get_mut(&page) else { return };

@@ -25,7 +25,6 @@ use std::ops::Range;
 pub struct SessionInfo {
     /// The record: the slot of a local client, `SLOTS_MAX` and above for remote clients.
     pub record: u32,
-    /// The session.
     pub session: SessionId,
     /// Process id, for a remote client as it says itself.
     pub pid: u64,
@@ -84,13 +83,11 @@ impl Ticket {
 /// What to do with a mutating request.
 #[derive(Debug)]
 pub(super) enum Admit {
-    /// It is new.
     Fresh,
     /// It was served: answer this again.
     Repeat(Outcome),
     /// It is being served: its answer will come.
     UnderWay,
-    /// It cannot be served.
     Refuse(Error),
 }
 
@@ -131,7 +128,6 @@ const NOBODY: Record = Record {
     hello: 0,
 };
 
-/// All records.
 pub(super) struct Sessions {
     records: Vec<Record>,
     by_session: BTreeMap<u64, u32>,
@@ -142,7 +138,6 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// Reads all records.
     pub(super) fn load<M: Mem>(mem: &M) -> Result<Sessions> {
         let mut sessions = Sessions {
             records: vec![NOBODY; SESSIONS_MAX as usize],
@@ -189,7 +184,6 @@ impl Sessions {
         Ok(sessions)
     }
 
-    /// All sessions.
     pub(super) fn iter(&self) -> impl Iterator<Item = SessionInfo> + '_ {
         let used = self.records.iter().enumerate().filter(|(_, r)| r.session != 0);
         used.map(|(index, _)| self.info(index as u32))
@@ -245,7 +239,6 @@ impl Sessions {
         (SLOTS_MAX..SESSIONS_MAX).filter(closed).min_by_key(age)
     }
 
-    /// Writes a new record.
     pub(super) fn create<W: World>(&mut self, info: SessionInfo, redo: &mut Redo, world: &W) {
         let SessionInfo { record, session, pid, start_time } = info;
         assert!(self.session(record) == 0, "the caller chose a free record");
@@ -342,7 +335,6 @@ impl Sessions {
         self.records[record as usize].under_way = None;
     }
 
-    /// Starts serving a request.
     pub(super) fn ticket(&mut self, record: u32, seq: u64, bytes: u64) -> Ticket {
         let r = &mut self.records[record as usize];
         r.under_way = Some(seq);

@@ -286,7 +286,6 @@ impl Slabs {
         self.last_watch
     }
 
-    /// Ends a watch.
     pub(super) fn end_watch(&mut self, watch: u64) {
         self.watches.remove(&watch);
     }

@@ -66,14 +66,11 @@ impl HeatParams {
 /// Accesses by kind; both counts stop at their largest value instead of wrapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Reads.
     pub reads: u32,
-    /// Writes and atomics.
     pub writes: u32,
 }
 
 impl Counts {
-    /// Reads and writes together.
     pub fn total(self) -> u64 {
         u64::from(self.reads) + u64::from(self.writes)
     }
@@ -92,14 +89,12 @@ impl Counts {
 pub struct PageUse {
     /// The page.
     pub page: PageId,
-    /// Its accesses.
     pub counts: Counts,
 }
 
 /// Accesses of a page in the last one to two windows, and how long those lasted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recent {
-    /// What was counted.
     pub counts: Counts,
     /// The time in which it was counted, nanoseconds.
     pub span_ns: u64,

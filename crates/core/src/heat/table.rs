@@ -23,7 +23,6 @@ struct Slot {
     heat: PageHeat,
 }
 
-/// What noting accesses tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noted {
     /// The heat that the last access found, thousandths.
@@ -40,9 +39,7 @@ pub struct Noted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a heat table of {given_bytes} bytes has no room; the least is {least_bytes} bytes")]
 pub struct TableTooSmall {
-    /// What was given.
     pub given_bytes: usize,
-    /// What is needed.
     pub least_bytes: usize,
 }
 

@@ -18,20 +18,17 @@ const CHUNK_MASK: u64 = (1 << CHUNK_SHIFT) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Role {
-    /// The authority.
     Primary = 0,
 }
 
 /// One home of a page, as the directory and the journal keep it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Home {
-    /// The rack.
     pub rack: RackId,
     /// What this home is to the page.
     pub role: Role,
     /// The memory tier in the rack; 0 is its shared memory.
     pub tier: u8,
-    /// The frame.
     pub frame: FrameIndex,
     /// Which of the rack's regions, counted from 1 in the order in which they joined. If the rack
     /// has another one now, the page is lost.

@@ -55,7 +55,6 @@ pub struct ConnId(pub u64);
 pub struct MasterConfig {
     /// Duration of leases, ms.
     pub lease_ms: u64,
-    /// Where new memory goes.
     pub policy: Policy,
     /// Seed of the policy's choices.
     pub seed: u64,
@@ -64,9 +63,7 @@ pub struct MasterConfig {
 /// A command and whom to answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proposal {
-    /// The connection that asked.
     pub conn: ConnId,
-    /// Its request's number.
     pub id: u64,
     /// What is to be done.
     pub command: Command,
@@ -76,39 +73,21 @@ pub struct Proposal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A daemon joined or is back.
-    RackJoined {
-        /// Its rack.
-        rack: RackId,
-        /// The region's attach count.
-        epoch: u64,
-    },
+    RackJoined { rack: RackId, epoch: u64 },
     /// A daemon came with a new region; what was on the old one is lost.
     PagesLost {
-        /// Its rack.
         rack: RackId,
         /// How many pages.
         pages: u64,
     },
     /// A rack stands otherwise to the pool than before.
-    RackStands {
-        /// The rack.
-        rack: RackId,
-        /// What it is now.
-        standing: Standing,
-    },
+    RackStands { rack: RackId, standing: Standing },
     /// A daemon is dead or silent. Its pages stay where they are.
-    RackDead {
-        /// Its rack.
-        rack: RackId,
-        /// How that was found.
-        cause: DeathCause,
-    },
+    RackDead { rack: RackId, cause: DeathCause },
 }
 
-/// What a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
-    /// Nothing was said yet.
     Stranger,
     /// It said hello in our version.
     Guest,
@@ -377,7 +356,6 @@ impl<P: Probe> Master<P> {
         std::mem::take(&mut self.notices)
     }
 
-    /// The replicated state.
     pub fn state(&self) -> &State {
         &self.state
     }
@@ -683,7 +661,6 @@ impl<P: Probe> Master<P> {
         Ok(MasterAnswer::Homes(pages.collect()))
     }
 
-    /// The master's counters.
     pub fn stats(&self) -> MasterStats {
         let clients = self.conns.values().filter(|c| matches!(c.peer, Peer::Client(_)));
         MasterStats {

@@ -59,7 +59,6 @@ impl Moves {
         }
     }
 
-    /// A connection is gone.
     pub(super) fn on_closed(&mut self, conn: ConnId) {
         self.0.retain(|_, claim| claim.conn != conn);
     }

@@ -28,13 +28,11 @@ use crate::seam::Probe;
 use crate::wire::{MasterAnswer, MasterCall, MasterReply, Orphan, PageHome, Resolved};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The durable part.
 #[derive(Clone, Default)]
 pub(super) struct Orphans {
     /// Pages that the directory has forgotten, with the rack that had them.
     pages: BTreeMap<PageId, RackId>,
     of_rack: BTreeSet<(RackId, PageId)>,
-    /// Allocations, by address.
     owed: BTreeMap<GAddr, OwedRecord>,
     /// Racks' regions, with the number of the last debt that was taken over.
     paid: BTreeMap<RackId, PaidRecord>,
@@ -51,7 +49,6 @@ impl Orphans {
         (self.pages.len() + self.owed.len()) as u64
     }
 
-    /// Takes a stored record.
     pub(super) fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), StateError> {
         match record::parse_orphan_key(key)? {
             OrphanKey::Page(page) => {
@@ -240,7 +237,6 @@ pub(super) struct Parked {
 }
 
 impl Parked {
-    /// A connection is gone.
     pub(super) fn on_closed(&mut self, conn: ConnId) {
         self.next.remove(&conn);
         self.awaits.retain(|(waits, ..)| *waits != conn);

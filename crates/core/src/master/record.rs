@@ -28,7 +28,6 @@ pub enum Table {
     Pool = 0,
     /// Rack number, big-endian → its region and addresses.
     Racks = 1,
-    /// Name → address.
     Roots = 2,
     /// Page id, big-endian → homes.
     Pages = 3,
@@ -56,9 +55,7 @@ impl Table {
 /// One change of the stored state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateWrite {
-    /// The table.
     pub table: Table,
-    /// The key.
     pub key: Vec<u8>,
     /// The new value; `None` removes the key.
     pub value: Option<Vec<u8>>,
@@ -69,20 +66,9 @@ pub struct StateWrite {
 pub enum StateError {
     /// Bytes that no master wrote.
     #[error("damaged state, table {table}: {reason}", table = table.name())]
-    Damaged {
-        /// Where.
-        table: Table,
-        /// What is wrong.
-        reason: String,
-    },
-    /// Another release wrote it.
+    Damaged { table: Table, reason: String },
     #[error("state of version {found}, this program reads {supported}: use the same release")]
-    Version {
-        /// The version found.
-        found: u8,
-        /// Ours.
-        supported: u8,
-    },
+    Version { found: u8, supported: u8 },
 }
 
 /// The record of the pool itself.
@@ -189,7 +175,6 @@ pub(super) struct Membership {
     pub retired: Vec<[u64; 2]>,
 }
 
-/// A rack's value.
 pub(super) fn write_rack(rack: RackId, record: &RackRecord, membership: &Membership) -> StateWrite {
     let mut payload = crate::wire::encode_vec(record);
     if *membership != Membership::default() {
@@ -302,12 +287,10 @@ pub(super) fn read_page(key: &[u8], value: &[u8]) -> Result<(PageId, Home), Stat
     Ok((page, home))
 }
 
-/// A root's value.
 pub(super) fn write_root(name: &str, addr: GAddr) -> StateWrite {
     write(Table::Roots, name.as_bytes().to_vec(), &addr)
 }
 
-/// Version, payload, checksum.
 fn seal(table: Table, key: Vec<u8>, payload: &[u8]) -> StateWrite {
     let mut value = Vec::with_capacity(1 + payload.len() + CHECK_BYTES);
     value.push(RECORD_VERSION);

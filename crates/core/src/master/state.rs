@@ -26,17 +26,13 @@ pub enum Command {
     /// A daemon joins with its region.
     JoinDaemon(RackInfo),
     /// A range of page ids is given out.
-    LeasePageIds {
-        /// How many.
-        count: u64,
-    },
+    LeasePageIds { count: u64 },
     /// Pages get their homes.
     CommitPages {
         /// The rack of the daemon that asks.
         rack: RackId,
         /// Its region; another one by now refuses the command.
         region_id: [u64; 2],
-        /// The homes.
         homes: Vec<PageHome>,
     },
     /// Pages are forgotten.
@@ -61,18 +57,14 @@ pub enum Command {
     },
     /// A name gets an address.
     SetRoot {
-        /// The name.
         name: String,
-        /// What must be there.
         expected: GAddr,
         /// What shall be there; null removes the name.
         addr: GAddr,
     },
     /// A rack comes to stand otherwise to the pool; see [`Standing`].
     SetStanding {
-        /// The rack.
         rack: RackId,
-        /// What it shall be.
         to: Standing,
         /// To leave: how many pages it may still have. 0 from every caller.
         pages_max: u64,
@@ -94,14 +86,10 @@ pub enum Command {
         rack: RackId,
         /// Its region; another one by now refuses the command.
         region_id: [u64; 2],
-        /// What it owes.
         debts: Vec<Orphan>,
     },
     /// Homes have noted what they free.
-    OrphansTaken {
-        /// These.
-        orphans: Vec<Orphan>,
-    },
+    OrphansTaken { orphans: Vec<Orphan> },
 }
 
 impl Command {
@@ -119,7 +107,6 @@ impl Command {
     }
 }
 
-/// What a command did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Applied {
     /// To `CommitPages`, `RemovePages`, and those about orphans.
@@ -139,9 +126,7 @@ pub enum Applied {
     Home(Resolved),
     /// To `SetStanding`.
     Standing {
-        /// The rack.
         rack: RackId,
-        /// What it is now.
         standing: Standing,
         /// Whether it was otherwise before.
         is_new: bool,
@@ -201,7 +186,6 @@ impl State {
         self.pool_write()
     }
 
-    /// The pool's identity.
     pub fn pool_id(&self) -> [u64; 2] {
         self.pool.pool_id
     }
@@ -242,12 +226,10 @@ impl State {
         self.roots.range::<str, _>(behind).map(|(name, addr)| (name.clone(), *addr))
     }
 
-    /// Named roots.
     pub fn roots(&self) -> u64 {
         self.roots.len() as u64
     }
 
-    /// The directory, for statistics.
     pub fn directory(&self) -> &Directory {
         &self.directory
     }

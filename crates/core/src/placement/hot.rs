@@ -16,11 +16,9 @@ pub struct HotPages {
 /// What the memory of one's own has to offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnRoom {
-    /// A free frame.
     Free,
     /// A page that would leave, with its accesses in the window.
     Victim(u32),
-    /// Neither.
     None,
 }
 

@@ -12,7 +12,6 @@ use std::str::FromStr;
      even:250us count in windows of that length"
 )]
 pub struct PolicyNameError {
-    /// The text.
     pub name: String,
 }
 

@@ -23,19 +23,15 @@ use serde::{Deserialize, Serialize};
 pub enum Entry {
     /// The chooser as it is here: where reading begins, and what a reader has come to.
     Chooser {
-        /// How it chooses.
         choice: Choice,
-        /// What it remembers.
         chooser: Box<Chooser>,
     },
     /// How often a rack's memory was accessed since its daemon started.
     Accesses {
         /// The rack, or a shard of it.
         rack: RackId,
-        /// That often.
         total: u64,
     },
-    /// A choice.
     Pick(Pick),
 }
 
@@ -48,11 +44,9 @@ pub struct Pick {
     pub own: RackId,
     /// Bytes that must fit.
     pub bytes: u64,
-    /// Racks that were full.
     pub tried: Vec<RackId>,
     /// What was known of each rack.
     pub candidates: Vec<Candidate>,
-    /// What was chosen.
     pub chosen: Option<RackId>,
 }
 
@@ -154,14 +148,11 @@ impl Recorder {
 /// A replay that does not do what was done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
-    /// Another rack.
     #[error("choice {pick} was {recorded:?}, and is {replayed:?} when it is made again")]
     Chosen {
         /// Which one, from 1.
         pick: u64,
-        /// What was chosen.
         recorded: Option<RackId>,
-        /// What is chosen now.
         replayed: Option<RackId>,
     },
     /// The same racks, but the chooser has come to something else.
@@ -175,7 +166,6 @@ pub enum ReplayError {
     NoBegin,
 }
 
-/// Makes recorded choices again.
 #[derive(Debug, Default)]
 pub struct Replay {
     chooser: Option<(Choice, Chooser)>,

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 pub struct MoveAsk {
     /// The page.
     pub page: PageId,
-    /// The rack.
     pub asker: RackId,
     /// Use by the rack's clients.
     pub asker_use: Use,
@@ -25,7 +24,6 @@ pub struct MoveAsk {
     pub costs: AccessCosts,
 }
 
-/// The home's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decided {
     /// What is to be done.

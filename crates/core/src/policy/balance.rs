@@ -50,7 +50,6 @@ impl Default for BalanceParams {
 /// A page that could be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColdPage {
-    /// Which.
     pub page: PageId,
     /// Accesses of the last windows, as far as its home knows.
     pub recent: u64,
@@ -58,12 +57,10 @@ pub struct ColdPage {
     pub moves_lately: u32,
 }
 
-/// What is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BalanceView {
     /// Now, nanoseconds of the observer's monotonic clock.
     pub now_ns: u64,
-    /// The rack.
     pub own: RackId,
     /// Its share of used frames, thousandths.
     pub used_milli: u32,
@@ -79,16 +76,13 @@ pub struct BalanceView {
     pub coldest: Option<ColdPage>,
 }
 
-/// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Balance {
-    /// Nothing, and why.
     Rest(Rest),
     /// A page goes.
     Send {
         /// The page.
         page: PageId,
-        /// Where.
         to: RackId,
     },
 }
@@ -109,13 +103,10 @@ pub enum Rest {
 /// A decision with all that it was made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BalanceRecord {
-    /// The constants.
     pub params: BalanceParams,
-    /// What was known.
     pub view: BalanceView,
     /// What moving was allowed before.
     pub allowance: Allowance,
-    /// What was decided.
     pub decision: Balance,
 }
 

@@ -119,11 +119,9 @@ pub struct CostReasoning {
     pub counted: u64,
     /// What a move saves; less than 0 if it makes more accesses remote than local.
     pub move_saves_ns: i64,
-    /// What a move costs.
     pub move_costs_ns: i64,
     /// What a move must save: its cost with margin and recent moves.
     pub move_must_save_ns: i64,
-    /// What a copy saves.
     pub copy_saves_ns: i64,
     /// What a copy costs: fetched once, closed for each write.
     pub copy_costs_ns: i64,

@@ -32,7 +32,6 @@ use crate::constants::NS_PER_SECOND;
 use crate::heat::{Counts, HeatParams, Noted, Recent};
 use serde::{Deserialize, Serialize};
 
-/// How it is decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
     /// Pages stay where they are.
@@ -47,11 +46,9 @@ pub enum Policy {
 /// What is done about one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Decision {
-    /// Nothing, and why.
     Leave(Reason),
     /// The page moves into a free frame of rack `to`.
     Move {
-        /// The rack that asked.
         to: RackId,
     },
     /// The page and a page of the rack that asked change places.
@@ -145,7 +142,6 @@ pub struct Use {
 /// A page that could make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Victim {
-    /// Which.
     pub page: PageId,
     /// Bytes that its copy carries.
     pub copy_bytes: u64,
@@ -215,15 +211,12 @@ impl MoveHistory {
 /// A decision with all that it was made of: to be logged, and decided again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecisionRecord {
-    /// How it was decided.
     pub policy: Policy,
-    /// What was known.
     pub observation: Observation,
     /// What moving was allowed before the decision.
     pub allowance: Allowance,
     /// The numbers that were compared.
     pub reasoning: Reasoning,
-    /// What was decided.
     pub decision: Decision,
     /// Bytes that it puts on the fabric now, to be taken from the [`Allowance`].
     pub fabric_bytes: u64,
@@ -243,7 +236,6 @@ pub enum Reasoning {
 /// What a decision does to the heat that led to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HeatEffect {
-    /// Nothing.
     Keep,
     /// The rack that asked forgets the page's heat: who lost has to earn it again before it asks
     /// again.

@@ -12,7 +12,6 @@ use std::str::FromStr;
 pub struct PolicyNameError {
     /// The part that makes no sense.
     pub part: String,
-    /// What could stand there.
     pub constants: String,
 }
 

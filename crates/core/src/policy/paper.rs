@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 /// Constants of the paper's policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PaperParams {
-    /// Thresholds and decay.
     pub heat: HeatParams,
     /// How long a read-hot copy lasts at most, milliseconds. The paper ends it by a write or an
     /// unlock (§5.4) and has no time.

@@ -287,7 +287,6 @@ struct Rounds {
     each: u64,
     /// Accesses of one rack before the other has its turn.
     turn: u64,
-    /// Between two accesses.
     pause_ns: u64,
     reads: bool,
 }

@@ -13,16 +13,13 @@ use serde::{Deserialize, Serialize};
 /// A process of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostProcess {
-    /// Its number.
     pub pid: u32,
     /// When it began, in the kernel's ticks since the host did.
     pub start_time: u64,
 }
 
-/// From an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentSays {
-    /// First: who it is.
     Hello {
         /// `WIRE_VERSION`.
         version: u32,
@@ -34,21 +31,9 @@ pub enum AgentSays {
         region_id: [u64; 2],
     },
     /// A client of its host says hello.
-    Join {
-        /// Names the answer.
-        number: u64,
-        /// What it says.
-        hello: ControlHello,
-        /// Whose it is.
-        process: HostProcess,
-    },
+    Join { number: u64, hello: ControlHello, process: HostProcess },
     /// The client of a slot is gone: it has unmapped the memory, or its process has ended.
-    Left {
-        /// The slot.
-        slot: u32,
-        /// Whose it was.
-        session: SessionId,
-    },
+    Left { slot: u32, session: SessionId },
     /// A client rang for the daemon, which slept; or the host is alive, said four times in a lease.
     Ring,
     /// First, of an operator: a host will never touch the memory again, because it is switched off
@@ -56,12 +41,10 @@ pub enum AgentSays {
     Fence {
         /// `WIRE_VERSION`.
         version: u32,
-        /// Its name.
         host: String,
     },
 }
 
-/// To an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentHears {
     /// To `Hello`: slots of clients of its host. The agent says `Left` for those whose process has
@@ -72,16 +55,12 @@ pub enum AgentHears {
     },
     /// To `Join`.
     Joined {
-        /// Which.
         number: u64,
         /// To be handed to the client, with descriptors of the host's own.
         reply: ControlReply,
     },
     /// The client of a slot sleeps, and there is an answer.
-    Wake {
-        /// The slot.
-        slot: u32,
-    },
+    Wake { slot: u32 },
     /// To `Fence`: how many clients it had.
     Fenced {
         /// Slots that were given back.
@@ -97,7 +76,6 @@ pub enum AgentHears {
 pub struct HostTag {
     /// From the name; never 0.
     pub host: u32,
-    /// From the boot identity.
     pub boot: u32,
 }
 

@@ -13,14 +13,11 @@ pub enum AuditRequest {
     /// Begins a watch: from now on the daemon remembers which of the allocations of the kind
     /// `Table` that live now were freed since. The oldest of more than `AUDIT_WATCHES_MAX` ends.
     Begin,
-    /// Ends a watch.
     End {
-        /// Its number.
         watch: u64,
     },
     /// What lives in some frames.
     Pieces {
-        /// Of this watch.
         watch: u64,
         /// The first frame of interest; in it, the first word of the bitmap.
         from: (u32, u32),
@@ -29,12 +26,10 @@ pub enum AuditRequest {
     Changing,
     /// So many sweeps that were due have been made.
     Swept {
-        /// How many.
         count: u64,
     },
 }
 
-/// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AuditReply {
     /// To `Due`, `End` and `Swept`.
@@ -78,9 +73,7 @@ pub struct AllocationPiece {
 /// What lives of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindTotal {
-    /// The kind.
     pub kind: AllocationKind,
-    /// Allocations.
     pub allocations: u64,
     /// Their bytes, as they take them: size classes and whole pages.
     pub bytes: u64,
@@ -89,9 +82,7 @@ pub struct KindTotal {
 /// A session that is in the middle of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangingSession {
-    /// The session.
     pub session: SessionId,
-    /// Its process.
     pub pid: u32,
     /// Its word `Changing`: another value says that it has gone on since.
     pub count: u64,

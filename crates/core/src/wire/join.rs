@@ -53,12 +53,10 @@ pub enum RemoteReply {
         known: bool,
         /// Tokens of the locks named in `Join` that the session holds no more.
         lost: Vec<u64>,
-        /// Geometry and identity.
         region: RegionInfo,
     },
     /// `Join` was refused.
     Refused(Error),
-    /// To a request.
     Reply(ReplyFrame),
     /// To `Consumed`: it is known, also to the next daemon.
     Consumed(u64),
@@ -71,15 +69,11 @@ pub enum RemoteReply {
 /// What a client must know of a region before it uses addresses in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionInfo {
-    /// The rack.
     pub rack: RackId,
-    /// The region's identity.
     pub region_id: [u64; 2],
-    /// Attach count.
     pub epoch: u64,
     /// log2 of the page size.
     pub page_shift: u8,
-    /// Frames.
     pub frame_count: u32,
     /// Injected latency of own-rack accesses, nanoseconds; 0 is none.
     pub emulate_cxl_ns: u32,
@@ -112,11 +106,8 @@ pub struct ControlHello {
 /// and pages, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ControlReply {
-    /// Joined or resumed.
     Welcome {
-        /// The slot.
         slot: u32,
-        /// Geometry and identity.
         region: RegionInfo,
         /// Whether the daemon pays for announcements with `membarrier`; if not, clients fence.
         asymmetric_fence: bool,
@@ -127,6 +118,5 @@ pub enum ControlReply {
         /// one device holds them all.
         offsets: [u64; 4],
     },
-    /// Refused.
     Refused(Error),
 }

@@ -17,7 +17,6 @@ pub struct Routed<T> {
     /// Whose it is: 0 for the one who owns the connection, else the sharer's number for one of
     /// its clients or threads.
     pub channel: u32,
-    /// The message.
     pub message: T,
 }
 
@@ -42,17 +41,12 @@ pub enum ProxyOrder {
     Open {
         /// The client's own number for it, not used before.
         channel: u32,
-        /// The rack.
         rack: RackId,
     },
     /// The end of a channel: what of it was not posted never is. No outcome.
-    Close {
-        /// The channel.
-        channel: u32,
-    },
+    Close { channel: u32 },
     /// A work request. Those of one channel are executed in their order.
     Work {
-        /// The channel.
         channel: u32,
         /// The client's number for it, below `RING_ENTRIES`, not under way.
         tag: u8,
@@ -68,7 +62,6 @@ pub enum ProxyWork {
     Read {
         /// Offset in the target's pages.
         offset: u64,
-        /// The frame's generation.
         key: Generation,
         /// How much, at most `PROXY_PIECE_BYTES_MAX`.
         bytes: u32,
@@ -77,14 +70,12 @@ pub enum ProxyWork {
     Write {
         /// Offset in the target's pages.
         offset: u64,
-        /// The frame's generation.
         key: Generation,
     },
     /// See [`Verb::WriteImm`]; the data follow.
     WriteImm {
         /// Offset in the target's pages.
         offset: u64,
-        /// The frame's generation.
         key: Generation,
         /// What the target's application receives.
         imm: u32,
@@ -95,26 +86,20 @@ pub enum ProxyWork {
     Cas {
         /// Offset in the target's pages.
         offset: u64,
-        /// The frame's generation.
         key: Generation,
-        /// What must be there.
         expected: u64,
-        /// What shall be there.
         new: u64,
     },
     /// See [`Verb::FetchAdd`].
     FetchAdd {
         /// Offset in the target's pages.
         offset: u64,
-        /// The frame's generation.
         key: Generation,
-        /// The summand.
         n: u64,
     },
 }
 
 impl ProxyWork {
-    /// The verb.
     pub fn verb(&self) -> Verb {
         let at = |offset, key| RemoteAddr { offset, key };
         match *self {
@@ -133,28 +118,22 @@ impl ProxyWork {
 /// What a daemon's fabric endpoint tells a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProxyOutcome {
-    /// The channel is open.
     Opened {
-        /// The channel.
         channel: u32,
     },
     /// The channel is over; all its work requests have completed before this.
     Ended {
-        /// The channel.
         channel: u32,
-        /// How that was found.
         cause: DeathCause,
     },
     /// A work request ended. The data of a READ that was done follow.
     Done {
         /// The client's number for it.
         tag: u8,
-        /// How.
         status: ProxyStatus,
     },
     /// The target's application says something: the message follows.
     Message {
-        /// The channel.
         channel: u32,
     },
 }

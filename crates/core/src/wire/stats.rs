@@ -20,7 +20,6 @@ pub struct MetadataChecks {
 /// Counters of a daemon, bytes and counts since its region was made unless said otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonStats {
-    /// The rack.
     pub rack: RackId,
     /// Who keeps the caches of the hosts that share its memory in agreement.
     pub coherence: Coherence,
@@ -28,19 +27,15 @@ pub struct DaemonStats {
     pub epoch: u64,
     /// Page size, bytes.
     pub page_bytes: u64,
-    /// Frames in all.
     pub frames: u64,
-    /// Frames that are free.
     pub frames_free: u64,
     /// Of these, the ones that the host can give memory to now.
     pub frames_backable: u64,
     /// Frames that wait for a stopped reader or writer.
     pub frames_quarantined: u64,
-    /// Frames that hold slabs.
     pub frames_slab: u64,
     /// Bytes of live allocations (slab objects by their class, whole pages).
     pub allocated_bytes: u64,
-    /// Live allocations.
     pub allocations: u64,
     /// What one client may have of the rack's memory, bytes; 0 for no limit.
     pub client_quota_bytes: u64,
@@ -50,7 +45,6 @@ pub struct DaemonStats {
     pub metadata_bytes: u64,
     /// What comparing the metadata's copies has found.
     pub metadata: MetadataChecks,
-    /// Slots in use.
     pub slots_used: u64,
     /// Sessions of remote clients known.
     pub remote_sessions: u64,
@@ -64,7 +58,6 @@ pub struct DaemonStats {
     pub moves: MoveCounts,
     /// What was done about replicas of this rack's pages since this process started.
     pub replicas: ReplicaCounts,
-    /// Locks that are held.
     pub locks_held: u64,
     /// Requests that wait for a lock.
     pub lock_waiters: u64,

@@ -35,7 +35,6 @@ struct Held {
 /// The rig with what its clients know of their locks.
 struct Locker {
     rig: Rig,
-    /// By client and name.
     held: BTreeMap<(u32, u64), Held>,
     token_last: u64,
     given: BTreeSet<u64>,

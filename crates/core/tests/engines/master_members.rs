@@ -62,7 +62,6 @@ fn rack(world: &mut World, rack: u16) -> Result<MasterAnswer> {
     world.call(conn, MasterCall::Rack { rack: RackId(rack) })
 }
 
-/// Two racks; the daemons.
 fn two_racks() -> (World, [ConnId; 2]) {
     let mut world = World::new();
     let daemons = [world.daemon(info(0, 1)), world.daemon(info(1, 1))];

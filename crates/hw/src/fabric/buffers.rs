@@ -298,7 +298,6 @@ impl Drop for Buffers {
 
 /// An endpoint with a table of buffers.
 pub(super) trait Owner {
-    /// The table.
     fn buffers(&self) -> &Buffers;
     /// The table, to be changed.
     fn buffers_mut(&mut self) -> &mut Buffers;
@@ -362,7 +361,6 @@ fn with_scope<T: Owner, R>(
     Ok(run(&mut *guard.owner, scope))
 }
 
-/// Ends a loan.
 struct Guard<'a, T: Owner> {
     owner: &'a mut T,
     scope: ScopedBuffers,

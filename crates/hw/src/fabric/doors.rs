@@ -30,12 +30,10 @@ pub(super) struct Doors {
 #[derive(Default)]
 struct DoorState {
     events: VecDeque<FabricEvent>,
-    /// Messages among the events.
     messages: usize,
     /// A connection waits for room among the messages.
     room_wanted: bool,
     boxes: BTreeMap<PeerId, Mailbox>,
-    /// Connections that have mail.
     touched: VecDeque<PeerId>,
 }
 

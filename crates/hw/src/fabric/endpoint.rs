@@ -16,7 +16,6 @@ use std::os::fd::BorrowedFd;
 /// The endpoint; see the module.
 #[expect(clippy::large_enum_variant, reason = "one a handle, and it stays where it is")]
 pub enum Endpoint {
-    /// Connections of its own.
     Tcp(tcp::Endpoint),
     /// Those that it shares with others of this process.
     Shared(shared::Endpoint),

@@ -46,21 +46,18 @@ pub enum Over {
     /// Frames on sockets, executed by threads.
     #[default]
     Tcp,
-    /// RDMA devices.
     Verbs,
 }
 
 /// What an endpoint or a target is started on.
 #[derive(Clone)]
 pub struct FabricOptions {
-    /// What carries the operations.
     pub over: Over,
     /// The device, `NAME[:PORT][/GID]`, if devices do; the first one whose port is up if it is not
     /// named.
     pub device: Option<String>,
     /// What is proved to peers, and they have to prove; without it only loopback addresses can be.
     pub secret: Option<Secret>,
-    /// Told why connections end.
     pub log: Log,
 }
 
@@ -93,40 +90,19 @@ pub enum FabricError {
         "{addr} is not a loopback address: other addresses need authentication, a secret that all \
          processes of the pool are given (--secret-file)"
     )]
-    NotLoopback {
-        /// The address asked for.
-        addr: SocketAddr,
-    },
+    NotLoopback { addr: SocketAddr },
     /// All connections of the endpoint are in use. Close one first.
     #[error("the fabric endpoint has {limit} connections, which is the limit")]
-    PeersFull {
-        /// The bound.
-        limit: u32,
-    },
+    PeersFull { limit: u32 },
     /// The table of a target's connections is full, or an address has its share of it.
     #[error("{from} was told that the target is busy: {limit} connections are there")]
-    Busy {
-        /// Who came.
-        from: IpAddr,
-        /// The bound.
-        limit: usize,
-    },
+    Busy { from: IpAddr, limit: usize },
     /// All registrations of the endpoint are in use. Take a buffer back first.
     #[error("the fabric endpoint has {limit} local buffers registered, which is the limit")]
-    BuffersFull {
-        /// The bound.
-        limit: usize,
-    },
+    BuffersFull { limit: usize },
     /// The memory handed over does not fit its layout. Do not retry.
     #[error("fabric memory: {what} has {found_bytes} bytes, {needed_bytes} are needed")]
-    Geometry {
-        /// Which part.
-        what: &'static str,
-        /// Its length.
-        found_bytes: u64,
-        /// What the layout needs.
-        needed_bytes: u64,
-    },
+    Geometry { what: &'static str, found_bytes: u64, needed_bytes: u64 },
     /// The program was built without it. Do not retry.
     #[error(
         "fabric `verbs` is not in this program: build it with `--features verbs`, or use fabric \
@@ -146,12 +122,7 @@ pub enum FabricError {
     Verbs(#[from] verbs::VerbsError),
     /// The system refused. Whether to retry depends on `source`.
     #[error("fabric: {what}: {source}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// The system's answer.
-        source: std::io::Error,
-    },
+    Io { what: &'static str, source: std::io::Error },
 }
 
 impl From<TooShort> for FabricError {
@@ -230,9 +201,7 @@ pub struct FabricStats {
     pub sent_bytes: u64,
     /// Bytes received, headers included.
     pub received_bytes: u64,
-    /// PINGs sent or answered.
     pub pings: u64,
-    /// Connections (queue pairs) now.
     pub connections: u64,
     /// Connections that a target refused because the secret was not proved.
     pub refused: u64,

@@ -14,7 +14,6 @@ use std::sync::Arc;
 const SLOT_BITS: u32 = FABRIC_PEERS_MAX.next_power_of_two().trailing_zeros();
 const USES_MAX: u32 = (1 << (32 - SLOT_BITS)) - 1;
 
-/// Connections by their ids.
 pub(crate) struct PeerTable<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
@@ -78,13 +77,11 @@ impl<T> PeerTable<T> {
         self.insert(value).ok().map(Ok)
     }
 
-    /// All connections.
     #[cfg(feature = "verbs")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|slot| slot.value.as_ref())
     }
 
-    /// Connections now.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
@@ -109,7 +106,6 @@ impl<T> PeerTable<T> {
         if entry.uses == peer.0 >> SLOT_BITS { entry.value.as_mut() } else { None }
     }
 
-    /// Removes a connection.
     pub(crate) fn remove(&mut self, peer: PeerId) -> Option<T> {
         self.get_mut(peer)?;
         let slot = peer.0 & ((1 << SLOT_BITS) - 1);
@@ -124,7 +120,6 @@ impl<T> PeerTable<T> {
 
 /// A connection of a target, as far as its place goes.
 pub(crate) trait Guest {
-    /// Its place.
     fn place(&self) -> &Place;
     /// Since when it has not proved the secret, or not said hello.
     fn waits(&self) -> Option<Nanos>;
@@ -137,7 +132,6 @@ pub(crate) trait Guest {
 /// Places of a target's connections.
 pub(crate) struct Places {
     addresses: Arc<Addresses>,
-    /// Of one address.
     share: usize,
 }
 

@@ -41,7 +41,6 @@ pub trait HandOff {
 /// Why a hand-off took nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandOffError {
-    /// Its queue is full.
     Busy,
     /// The other side is gone.
     Down,

@@ -12,7 +12,6 @@ use std::net::SocketAddr;
 
 /// A serving thread. Dropping it closes all connections and waits for the thread's end.
 pub enum Target {
-    /// A thread executes everything.
     Tcp(tcp::Target),
     /// A device executes what is one-sided.
     #[cfg(feature = "verbs")]
@@ -68,7 +67,6 @@ impl Target {
         }
     }
 
-    /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         each!(self, one => one.local_addr())
     }

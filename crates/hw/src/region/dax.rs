@@ -24,7 +24,6 @@ pub struct DaxLayout {
     pub align_bytes: u64,
     /// The page table.
     pub table_offset: u64,
-    /// The bell.
     pub bell_offset: u64,
     /// Slot 0.
     pub slots_offset: u64,
@@ -92,7 +91,6 @@ impl DaxLayout {
     }
 }
 
-/// An open device.
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) fd: OwnedFd,

@@ -6,14 +6,12 @@ use rackpool_core::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Result of region calls.
 pub type Result<T, E = RegionError> = std::result::Result<T, E>;
 
 /// Why a region cannot be made, opened or backed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
-    /// The specification is wrong.
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// No memory to back a part of a section; nothing was changed. Retry after something was
@@ -23,7 +21,6 @@ pub enum RegionError {
     NoSpace {
         /// Bytes asked for.
         asked_bytes: u64,
-        /// The section.
         path: PathBuf,
         /// What its file system still has.
         free_bytes: u64,
@@ -33,13 +30,10 @@ pub enum RegionError {
              allocations fail when it is used up", wanted_bytes >> 20, free_bytes >> 20,
             fitting(*fitting_bytes))]
     TooLarge {
-        /// The specification.
         spec: String,
         /// What the region needs beyond what it has.
         wanted_bytes: u64,
-        /// What there is.
         free_bytes: u64,
-        /// What sets that limit.
         by: String,
         /// A size that would fit; 0 if none does.
         fitting_bytes: u64,
@@ -50,7 +44,6 @@ pub enum RegionError {
         /// The pages section.
         path: PathBuf,
     },
-    /// No region there.
     #[error("{} is no region: nothing is there; create it first", path.display())]
     Absent {
         /// The pages section.
@@ -84,37 +77,16 @@ pub enum RegionError {
     /// The superblock is torn or no superblock.
     #[error("{}: {reason}; the region is left alone: restore the file, or remove the region and \
              lose its data", path.display())]
-    BadSuperblock {
-        /// The private section.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    BadSuperblock { path: PathBuf, reason: String },
     /// A region of another release.
     #[error("{} has layout version {found}, this program {supported}: {}", path.display(),
             other_version(path))]
-    OtherVersion {
-        /// The private section.
-        path: PathBuf,
-        /// Its version.
-        found: u32,
-        /// Ours.
-        supported: u32,
-    },
+    OtherVersion { path: PathBuf, found: u32, supported: u32 },
     /// The region has another geometry than asked for.
     #[error("{} has {what} {found}, asked for is {asked}: leave it out of the memory \
              specification to take what is there, or remove the region and lose its data",
             path.display())]
-    OtherGeometry {
-        /// The private section.
-        path: PathBuf,
-        /// Which property.
-        what: &'static str,
-        /// What it is.
-        found: String,
-        /// What was asked for.
-        asked: String,
-    },
+    OtherGeometry { path: PathBuf, what: &'static str, found: String, asked: String },
     /// The rack's memory is divided into another number of shards than asked for.
     #[error("{} is one of {found} parts of its rack's memory, asked for are {asked}: start the \
              daemons with --shard I/{found} (none for 1), or remove the rack's regions and lose \
@@ -130,22 +102,13 @@ pub enum RegionError {
     /// A section is shorter or longer than its region says.
     #[error("{} has {found_bytes} bytes, its region calls for {expected_bytes}: the region is \
              damaged; restore the file, or remove the region and lose its data", path.display())]
-    WrongLength {
-        /// The section.
-        path: PathBuf,
-        /// Its length.
-        found_bytes: u64,
-        /// What it should be.
-        expected_bytes: u64,
-    },
+    WrongLength { path: PathBuf, found_bytes: u64, expected_bytes: u64 },
     /// Huge pages were asked for, and this system would not give them.
     #[error("{}: no huge pages: {reason}; {way_out}, or leave out huge=", path.display())]
     NoHugePages {
         /// The pages section.
         path: PathBuf,
-        /// Why.
         reason: String,
-        /// What to do.
         way_out: String,
     },
     /// There is no such memory node, or it has no memory.
@@ -153,7 +116,6 @@ pub enum RegionError {
     NoNode {
         /// The pages section.
         path: PathBuf,
-        /// The node asked for.
         node: u16,
         /// Those that have some, as the kernel lists them.
         there: String,
@@ -161,10 +123,7 @@ pub enum RegionError {
     /// The small sections were to lie on hugetlbfs, where every file takes whole huge pages.
     #[error("{} is on hugetlbfs, which has no room for the small sections of a region: put them \
              elsewhere, such as meta=/dev/shm/rack0", path.display())]
-    MetaOnHugetlbfs {
-        /// The private section.
-        path: PathBuf,
-    },
+    MetaOnHugetlbfs { path: PathBuf },
     /// Programs cannot write cache lines back on this processor.
     #[error("{}: coherence=software needs a processor that lets programs write cache lines back: \
              x86-64 or aarch64; leave it out where the hardware keeps hosts coherent",
@@ -175,33 +134,13 @@ pub enum RegionError {
     },
     /// The device cannot hold a region.
     #[error("{}: {reason}; {way_out}", path.display())]
-    Device {
-        /// The device.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-        /// What to do.
-        way_out: &'static str,
-    },
+    Device { path: PathBuf, reason: String, way_out: &'static str },
     /// The file system cannot back parts of files or take them back.
     #[error("{}: its file system cannot {operation}; use one that can, such as tmpfs: \
              shm:/dev/shm/rack0", path.display())]
-    Unsupported {
-        /// The section.
-        path: PathBuf,
-        /// What it cannot.
-        operation: &'static str,
-    },
-    /// A system call failed.
+    Unsupported { path: PathBuf, operation: &'static str },
     #[error("{}: {operation}: {source}", path.display())]
-    Io {
-        /// The call.
-        operation: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Its error.
-        source: io::Error,
-    },
+    Io { operation: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// The way out of a size that does not fit.

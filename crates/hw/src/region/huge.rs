@@ -22,10 +22,10 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileSystem {
     /// Huge pages only, of this size.
-    Hugetlb { page_bytes: u64 },
-    /// Shared memory.
+    Hugetlb {
+        page_bytes: u64,
+    },
     Tmpfs,
-    /// Anything else.
     Other,
 }
 

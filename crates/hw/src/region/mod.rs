@@ -64,7 +64,6 @@ pub enum Section {
     Private,
     /// Generation words; clients read.
     Table,
-    /// The ready bitmap.
     Bell,
 }
 
@@ -73,11 +72,9 @@ pub enum Section {
 pub struct BackedBytes {
     /// By pages.
     pub pages: u64,
-    /// By everything else.
     pub metadata: u64,
 }
 
-/// Where the sections are.
 #[derive(Debug)]
 enum Store {
     Files(Paths),

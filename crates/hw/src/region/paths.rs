@@ -62,12 +62,10 @@ impl Paths {
         self.with_suffix(".table")
     }
 
-    /// The bell section.
     pub(super) fn bell(&self) -> PathBuf {
         self.with_suffix(".bell")
     }
 
-    /// A slot section.
     pub(super) fn slot(&self, slot: u32) -> PathBuf {
         self.with_suffix(format!(".slot-{slot}"))
     }

@@ -12,13 +12,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Shown with every error.
 const EXAMPLE: &str = "shm:/dev/shm/rack0?size=8G&pages=2M, heap:64M or dax:/dev/dax0.0";
 
 /// Memory nodes that Linux can have.
 const NODES_MAX: u16 = 1024;
 
-/// Where the memory is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
     /// Files, normally on tmpfs; they outlive the daemon.
@@ -32,10 +30,7 @@ pub enum MemoryKind {
     /// Anonymous memory that ends with the daemon.
     Heap,
     /// A character device of CXL or persistent memory: all sections lie in it.
-    Dax {
-        /// The device.
-        path: PathBuf,
-    },
+    Dax { path: PathBuf },
 }
 
 /// A size of huge pages.
@@ -69,7 +64,6 @@ impl HugeSize {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemorySpec {
-    /// Where.
     pub kind: MemoryKind,
     /// Bytes of pages. `None` takes what an existing region, or the device, has.
     pub size_bytes: Option<u64>,
@@ -95,50 +89,23 @@ pub struct MemorySpec {
 pub enum SpecError {
     /// Neither `shm:`, `heap` nor `dax:`.
     #[error("memory \"{spec}\": starts with none of shm:, heap, dax:; such as {EXAMPLE}")]
-    UnknownKind {
-        /// The text.
-        spec: String,
-    },
+    UnknownKind { spec: String },
     /// A key that this kind of memory does not have.
     #[error("memory: {kind} has no key \"{key}\"; it has {allowed}; such as {EXAMPLE}")]
-    UnknownKey {
-        /// The key.
-        key: String,
-        /// The kind of memory.
-        kind: &'static str,
-        /// Its keys.
-        allowed: &'static str,
-    },
-    /// A key given twice.
+    UnknownKey { key: String, kind: &'static str, allowed: &'static str },
     #[error("memory: {key} is given twice")]
-    Twice {
-        /// The key.
-        key: String,
-    },
+    Twice { key: String },
     /// A value that the key cannot have.
     #[error("memory: {key}={value}: {allowed}; such as {EXAMPLE}")]
-    BadValue {
-        /// The key.
-        key: &'static str,
-        /// The value.
-        value: String,
-        /// What it can be.
-        allowed: &'static str,
-    },
+    BadValue { key: &'static str, value: String, allowed: &'static str },
     /// A path that cannot be used.
     #[error("memory: path \"{path}\": {reason}; such as {EXAMPLE}")]
-    BadPath {
-        /// The path.
-        path: String,
-        /// What is wrong.
-        reason: &'static str,
-    },
+    BadPath { path: String, reason: &'static str },
     /// A size that pages do not fill.
     #[error("memory: size={} is no multiple of the page size {}: use size={} or pages={}",
             size_text(*size_bytes), size_text(*page_bytes),
             size_text(size_bytes.next_multiple_of(*page_bytes)), size_text(*fitting_bytes))]
     NotWholePages {
-        /// The size.
         size_bytes: u64,
         /// The page size.
         page_bytes: u64,
@@ -161,7 +128,6 @@ pub enum SpecError {
     #[error("memory: {frames} frames of {}: at most {} are possible; use larger pages, such as \
              pages={}", size_text(*page_bytes), u32::MAX, size_text(*fitting_bytes))]
     TooManyFrames {
-        /// Frames asked for.
         frames: u64,
         /// The page size.
         page_bytes: u64,
@@ -171,10 +137,7 @@ pub enum SpecError {
     /// A new region without a size.
     #[error("memory: a new region needs a size, such as {spec}{}size=8G",
             if spec.contains('?') { "&" } else { "?" })]
-    NoSize {
-        /// The specification.
-        spec: String,
-    },
+    NoSize { spec: String },
     /// Huge pages that are larger than the pages of the pool.
     #[error("memory: huge={} needs pages of at least that size, not {}: use pages={}",
             size_text(*huge_bytes), size_text(*page_bytes), size_text(*huge_bytes))]

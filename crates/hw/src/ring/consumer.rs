@@ -30,7 +30,6 @@ pub struct Consumer<M: Mem = Window> {
     window: M,
     geometry: Geometry,
     incarnation: u16,
-    /// Messages taken.
     taken: u64,
     /// Where long messages are copied before anybody looks at them.
     /// Room for the longest message; its memory appears with the messages that need it.

@@ -50,7 +50,6 @@ const BLOCKS_MAX: u32 = 64;
 /// Messages of the greatest length that are under way at once.
 const LONGEST_UNDER_WAY: u32 = 4;
 
-/// Offset of the incarnation.
 const INCARNATION: u64 = 0;
 /// Offset of the count of messages taken.
 const TAKEN: u64 = 64;
@@ -78,18 +77,12 @@ pub enum RingError {
     },
     /// The message is longer than any that the ring takes. Do not retry.
     #[error("a message of {bytes} bytes is too long for the ring: {limit_bytes} bytes fit")]
-    TooLong {
-        /// Its length.
-        bytes: u64,
-        /// The longest.
-        limit_bytes: u64,
-    },
+    TooLong { bytes: u64, limit_bytes: u64 },
     /// The other side wrote what it never may. Do not retry: end the session and reset the ring.
     #[error("the ring is corrupt: {what} is {found:#x}")]
     Corrupt {
         /// The word that is out of its bounds.
         what: &'static str,
-        /// What was there.
         found: u64,
     },
 }

@@ -24,7 +24,6 @@ pub struct Producer<M: Mem = Window> {
     window: M,
     geometry: Geometry,
     incarnation: u16,
-    /// Messages pushed.
     pushed: u64,
     /// Messages taken by the consumer, as last seen.
     taken_seen: u64,

@@ -28,7 +28,6 @@ const HEAP_ALIGN_BYTES: usize = 4096;
 pub enum Access {
     /// Loads only; every store panics before it is made.
     ReadOnly,
-    /// Loads and stores.
     ReadWrite,
 }
 
@@ -245,7 +244,6 @@ impl Window {
         copy::prefetch_write(self.writable(offset, 0));
     }
 
-    /// Whether stores panic.
     pub fn is_read_only(&self) -> bool {
         self.writable_bytes < self.bytes
     }
@@ -529,7 +527,6 @@ pub enum Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// Its length.
     pub fn bytes(&self) -> u64 {
         match self {
             Piece::Private(bytes) => bytes.len() as u64,

@@ -141,9 +141,7 @@ pub trait Rig {
     fn new() -> Self;
     /// Gives a buffer to the end.
     fn register(&mut self, bytes: Vec<u8>) -> BufId;
-    /// Takes it back.
     fn take(&mut self, buf: BufId) -> Vec<u8>;
-    /// What is in it.
     fn bytes_of(&mut self, buf: BufId) -> Vec<u8>;
     fn end(&mut self) -> &mut Self::End;
     fn peer(&self) -> PeerId;
@@ -152,7 +150,6 @@ pub trait Rig {
     fn application(&mut self) -> Vec<FabricEvent>;
     /// A message of the target's application to us.
     fn application_sends(&mut self, message: &[u8]);
-    /// The target dies.
     fn kill(&mut self);
     /// The target starts again with the same memory and is connected to.
     fn restart(&mut self);

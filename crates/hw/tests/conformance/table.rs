@@ -113,7 +113,6 @@ pub fn require_all(row: &Row, run: &[&str]) {
     }
 }
 
-/// The table, as Markdown.
 pub fn render() -> String {
     let mut text = String::from("| guarantee |");
     ROWS.iter().for_each(|row| _ = write!(text, " {} |", row.name));

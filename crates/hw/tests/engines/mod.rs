@@ -161,7 +161,6 @@ impl Mem for Section {
     fn flush(&self, _offset: u64, _bytes: u64) {}
 }
 
-/// The daemon's world.
 pub struct Rack {
     layout: RegionLayout,
     private: Section,

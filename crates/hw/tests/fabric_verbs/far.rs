@@ -118,7 +118,6 @@ fn serve_a_target_for_another_host() {
     }
 }
 
-/// The initiator's host.
 pub struct FarRig {
     memory: Memory,
     orders: BufReader<TcpStream>,

@@ -117,13 +117,11 @@ pub(crate) struct Index {
     directory: Vec<u32>,
     /// Whether these are the first units, in order, as when the index was made.
     is_row: bool,
-    /// Units of overflow buckets.
     overflow: Vec<u32>,
     /// First free overflow bucket, chained by links.
     free: u32,
     /// Whether there may be overflow buckets and growth.
     is_lossless: bool,
-    /// Entries.
     items: u64,
     /// Those of them whose items were flushed.
     stale: u64,

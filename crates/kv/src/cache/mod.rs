@@ -116,7 +116,6 @@ const POPULATED_BYTES: u64 = 4 << 20;
 const TIER_VALUE_BYTES_MIN: u64 = 1024;
 /// Buckets that a scan looks into for each item that it is to visit.
 const SCANNED_PER_ITEM: usize = 10;
-/// The latest expiry.
 const EXPIRES_MAX: Millis = (1 << 47) - 1;
 
 /// What happens when memory is full.
@@ -181,7 +180,6 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Units of each partition.
     fn units(&self) -> Result<u64> {
         check("partitions", u64::from(self.partitions), 1, u64::from(PARTITIONS_MAX))?;
         self.policy.check()?;

@@ -91,7 +91,6 @@ pub(crate) struct Near {
     used: Arc<AtomicU64>,
     /// Values that have got a copy, in that order; some have lost it, or are gone.
     order: Mutex<VecDeque<Weak<FarValue>>>,
-    /// Copies that were made.
     promotions: AtomicU64,
     /// Reads that a copy has answered.
     hits: AtomicU64,

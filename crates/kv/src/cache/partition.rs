@@ -64,7 +64,6 @@ impl Abandoned {
     }
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Partition {
     pub units: Window,

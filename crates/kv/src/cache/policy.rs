@@ -50,7 +50,6 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Checks its numbers.
     pub(crate) fn check(self) -> Result<()> {
         match self {
             Policy::FifoReinsertion { threshold } => {
@@ -139,7 +138,6 @@ impl PolicyState {
 #[derive(Debug)]
 pub(crate) struct Sketch {
     blocks: Box<[Block]>,
-    /// Uses that were counted.
     counts: AtomicU64,
 }
 

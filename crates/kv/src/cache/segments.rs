@@ -73,7 +73,6 @@ const SEQ_LEAP: u64 = 1 << 32;
 /// No unit.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Where items are appended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stream {
     /// To the young end of the first queue.

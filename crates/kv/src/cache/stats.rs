@@ -47,7 +47,6 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Adds another partition's.
     pub(crate) fn add(&mut self, other: &Stats) {
         let Stats { hits, misses, sets, removes, evictions, index_evictions, .. } = other;
         self.hits += hits;

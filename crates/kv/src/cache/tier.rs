@@ -185,7 +185,6 @@ pub(crate) struct Shelf {
     limit: u64,
     used: Arc<AtomicU64>,
     near: Arc<Near>,
-    /// By their places.
     values: HashMap<u64, Arc<FarValue>>,
     /// Hash of the key, and place, in the order in which they came; some are gone.
     order: VecDeque<(u64, u64)>,

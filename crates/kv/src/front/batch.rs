@@ -19,7 +19,6 @@ use crate::constants::{BATCH_KEYS_MAX as KEYS_AT_ONCE, PIN_BYTES_MIN};
 pub enum Form {
     /// `VALUE key flags len`, nothing if it is not there.
     Text {
-        /// With the version.
         cas: bool,
         /// `END` behind it.
         last: bool,
@@ -36,12 +35,10 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Adds a look-up.
     pub fn push(&mut self, start: usize, len: usize, form: Form) {
         self.keys.push((start as u32, len as u32, form));
     }
 
-    /// Look-ups that wait.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
@@ -59,9 +56,7 @@ pub struct Set {
     pub key: (u32, u32),
     /// First byte and length of the value in the input.
     pub value: (u32, u32),
-    /// The client's flags.
     pub flags: u32,
-    /// When it expires.
     pub expires: Millis,
     /// What is answered: as RESP, as text, or nothing.
     pub answer: Answer,
@@ -74,7 +69,6 @@ pub enum Answer {
     Resp,
     /// `STORED`
     Text,
-    /// Nothing.
     Quiet,
 }
 

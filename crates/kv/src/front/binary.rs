@@ -20,7 +20,6 @@ pub enum Parsed<'a> {
     Request {
         /// Bytes before the value.
         used: usize,
-        /// The request.
         request: Request<'a>,
     },
     /// Not a request: the connection ends.
@@ -30,7 +29,6 @@ pub enum Parsed<'a> {
 /// A request without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// The command.
     pub opcode: u8,
     /// Extras, up to 255 bytes.
     pub extras: &'a [u8],
@@ -91,13 +89,10 @@ pub fn parse(input: &[u8]) -> Parsed<'_> {
     Parsed::Request { used, request }
 }
 
-/// How an answer went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Status {
-    /// Done.
     Success = 0,
-    /// No such key.
     NotFound = 1,
     /// It is there, or has another version.
     Exists = 2,
@@ -109,11 +104,8 @@ pub enum Status {
     NotStored = 5,
     /// Not a number.
     BadDelta = 6,
-    /// Who are you?
     AuthError = 0x20,
-    /// No such command.
     UnknownCommand = 0x81,
-    /// No memory left.
     OutOfMemory = 0x82,
 }
 
@@ -138,11 +130,8 @@ impl Status {
 /// The header of an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
-    /// The request's.
     pub opcode: u8,
-    /// The request's.
     pub opaque: u32,
-    /// How it went.
     pub status: Status,
     /// Bytes of extras.
     pub extras_bytes: u8,

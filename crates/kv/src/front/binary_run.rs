@@ -22,26 +22,18 @@ pub enum Opcode {
         /// The extras hold a new expiry.
         touch: bool,
     },
-    /// A new expiry alone.
     Touch,
     /// A value under a condition.
     Store(Verb),
-    /// A removal.
     Delete,
     /// A number up or down.
     Count {
-        /// Down.
         down: bool,
     },
-    /// The end.
     Quit,
-    /// Everything is removed.
     Flush,
-    /// Nothing, answered.
     Noop,
-    /// Who are you?
     Version,
-    /// Statistics.
     Stat,
     /// Passwords in a form that is not offered.
     Sasl,

@@ -87,7 +87,6 @@ pub struct Decimal {
 }
 
 impl Decimal {
-    /// Of an unsigned number.
     pub fn new(mut value: u64) -> Self {
         let mut text = [0; DECIMAL_MAX];
         let mut start = DECIMAL_MAX;
@@ -101,7 +100,6 @@ impl Decimal {
         }
     }
 
-    /// Of a signed number.
     pub fn signed(value: i64) -> Self {
         let mut decimal = Self::new(value.unsigned_abs());
         if value < 0 {
@@ -111,7 +109,6 @@ impl Decimal {
         decimal
     }
 
-    /// Its digits.
     pub fn as_bytes(&self) -> &[u8] {
         &self.text[self.start..]
     }

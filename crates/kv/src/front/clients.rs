@@ -27,7 +27,6 @@ impl Clients {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client comes.
     pub fn came(&self, client: &Client, now: Millis) {
         let (active, addr) = (Arc::clone(&client.active), client.addr.clone());
         let entry = Entry { came: now, active, addr, about: about(client) };

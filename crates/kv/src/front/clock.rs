@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Times that are handed in, for tests.
 #[derive(Debug, Default)]
 pub struct HandedTime {
-    /// The boot.
     pub boot: [u64; 2],
     /// Milliseconds since it.
     pub since_boot: AtomicU64,
@@ -32,7 +31,6 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The system's.
     #[must_use]
     pub fn system() -> Clock {
         Clock::begun(None, boot_id())
@@ -66,12 +64,10 @@ impl Clock {
         self
     }
 
-    /// The items' time.
     pub fn now(&self) -> Millis {
         self.since_boot().saturating_add_signed(self.ahead)
     }
 
-    /// The wall clock.
     pub fn wall(&self) -> Millis {
         match &self.handed {
             // Relaxed: a number by itself.
@@ -88,7 +84,6 @@ impl Clock {
         }
     }
 
-    /// Where it stands.
     pub fn timeline(&self) -> Timeline {
         let since_boot = self.since_boot();
         let now = since_boot.saturating_add_signed(self.ahead);

@@ -33,11 +33,9 @@ use std::sync::atomic::Ordering;
 pub enum Fate {
     /// It goes on; wait for this.
     Wait(Interest),
-    /// It ends.
     End,
 }
 
-/// A connection.
 pub struct Connection {
     fd: OwnedFd,
     session: Session,
@@ -54,13 +52,11 @@ pub struct Connection {
     parting: Option<usize>,
     /// When something was last read or sent.
     pub active: Millis,
-    /// When it came.
     came: Millis,
     /// When a command was last understood, or it came.
     progress: Millis,
     /// Whether its client ever said something that was understood.
     pub has_spoken: bool,
-    /// That of its address.
     pub place: Option<Place>,
     /// What the poller waits for.
     pub interest: Interest,
@@ -99,7 +95,6 @@ impl Connection {
         }
     }
 
-    /// Who it is with.
     pub fn client(&self) -> &Client {
         &self.session.client
     }

@@ -29,7 +29,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// Less is what two looks at two clocks differ by, milliseconds.
 const WALL_STEP_MS_MIN: u64 = 2;
 
-/// Where clients connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
     /// memcached: text, meta and binary, told apart by the first byte.
@@ -41,7 +40,6 @@ pub enum Door {
 /// What was chosen when the server started.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Threads that serve.
     pub threads: usize,
     /// Connections at once, of both doors together.
     pub connections_max: usize,
@@ -130,13 +128,10 @@ impl Settings {
 
 /// What all threads of a server share.
 pub struct Shared {
-    /// The cache.
     pub cache: Cache,
-    /// What was chosen.
     pub settings: Settings,
     /// One for each thread, and one for the thread that accepts.
     pub counters: Vec<Counters>,
-    /// Commands that took long.
     pub slow: Mutex<SlowLog>,
     /// Addresses, for `INFO` and `stats`.
     pub addrs: Mutex<(Option<SocketAddr>, Option<SocketAddr>)>,
@@ -144,15 +139,11 @@ pub struct Shared {
     pub started: (u64, Millis),
     /// A `flush_all` that is due later, as an expiry; 0 for none.
     pub flush_at: AtomicU64,
-    /// Numbers clients.
     pub next_client: AtomicU64,
-    /// Those of RESP.
     pub clients: Clients,
-    /// Connections by address.
     pub addresses: Arc<Addresses>,
     /// Bytes that all connections make the server hold, beside the cache's.
     pub held_bytes: AtomicU64,
-    /// The server ends.
     pub stopping: AtomicBool,
     /// Why, if nobody wanted it to.
     pub failure: Mutex<Option<(&'static str, String)>>,
@@ -206,7 +197,6 @@ impl Shared {
         all.wrapping_sub(baseline[count as usize])
     }
 
-    /// Starts all counters anew.
     pub fn reset_counts(&self) {
         let mut baseline = self.baseline.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, base) in baseline.iter_mut().enumerate() {
@@ -240,7 +230,6 @@ impl Shared {
         rate.per_second = (commands - before) * 1000 / now.saturating_sub(then).max(1);
     }
 
-    /// Connections that are open.
     pub fn connections(&self) -> u64 {
         let sum = |count| self.counters.iter().map(|counters| counters.get(count)).sum::<u64>();
         sum(Count::Accepted).saturating_sub(sum(Count::Closed))
@@ -279,11 +268,9 @@ impl Shared {
     }
 }
 
-/// One thread's.
 pub struct Core {
     /// Shared with the other threads.
     pub shared: Arc<Shared>,
-    /// Which thread.
     pub thread: usize,
     /// Now, by the items' clock; read once for each wake-up.
     pub now: Millis,
@@ -307,7 +294,6 @@ pub struct Core {
     pub scratch: Vec<u8>,
     /// By what sockets are lent long values.
     pub loans: Loans,
-    /// Whether they are.
     pub lender: Lender,
     /// How long answers leave that are copied to clients on the same host.
     pub bursts: Bursts,
@@ -335,12 +321,10 @@ impl Core {
         }
     }
 
-    /// Counts something once.
     pub fn count(&self, count: Count) {
         self.add(count, 1);
     }
 
-    /// Counts something.
     pub fn add(&self, count: Count, by: u64) {
         self.shared.counters[self.thread].add(count, by);
     }
@@ -367,7 +351,6 @@ impl Core {
         log.push((self.shared.wall(self.now) / 1000, took_us), (&client.addr, &name), words);
     }
 
-    /// The cache.
     pub fn cache(&self) -> &Cache {
         &self.shared.cache
     }
@@ -393,7 +376,6 @@ impl Core {
         self.tidies_all &= self.has_to_tidy;
     }
 
-    /// Now, by both clocks.
     pub fn times(&self) -> Times {
         Times { now: self.now, wall: self.shared.wall(self.now) }
     }
@@ -402,7 +384,6 @@ impl Core {
 /// A moment by the items' clock and by the wall's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// By the items' clock.
     pub now: Millis,
     /// By the wall's, milliseconds since the epoch.
     pub wall: Millis,

@@ -3,40 +3,31 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// Commands, of all protocols.
     Commands,
-    /// Commands of RESP.
     RespCommands,
     /// Keys looked up by memcached's commands.
     CmdGet,
-    /// Found.
     GetHits,
     /// Not found.
     GetMisses,
     /// Values that memcached's commands brought.
     CmdSet,
-    /// New expiries.
     CmdTouch,
     /// For items that were there.
     TouchHits,
     /// For items that were not.
     TouchMisses,
-    /// Items removed by name.
     DeleteHits,
     /// Names without an item.
     DeleteMisses,
-    /// Numbers raised.
     IncrHits,
     /// Without a number.
     IncrMisses,
-    /// Numbers lowered.
     DecrHits,
     /// Without a number.
     DecrMisses,
-    /// Conditions that held.
     CasHits,
     /// Conditions without an item.
     CasMisses,
@@ -44,11 +35,8 @@ pub enum Count {
     CasBadval,
     /// `flush_all`, `FLUSHALL`, `FLUSHDB`.
     CmdFlush,
-    /// Meta commands.
     CmdMeta,
-    /// Passwords given.
     AuthCmds,
-    /// Wrong ones.
     AuthErrors,
     /// Values that are longer than an item may be.
     TooLarge,
@@ -64,9 +52,7 @@ pub enum Count {
     BytesWritten,
     /// Bytes of those whose memory was lent, not copied.
     BytesLent,
-    /// Connections taken.
     Accepted,
-    /// Connections ended.
     Closed,
     /// Connections refused because there were too many.
     Rejected,
@@ -95,7 +81,6 @@ pub enum Count {
 }
 
 impl Count {
-    /// How many there are.
     pub const COUNT: usize = Count::Slow as usize + 1;
 }
 
@@ -153,7 +138,6 @@ impl Counters {
         raise(&self.took_ns, ns);
     }
 
-    /// Reads one.
     pub fn get(&self, count: Count) -> u64 {
         self.at(count as usize)
     }

@@ -10,7 +10,6 @@
 pub struct Glob {
     /// Words of one set of places.
     words: usize,
-    /// The places of stars.
     stars: Vec<u64>,
     /// The places of what matches any byte.
     any: Vec<u64>,
@@ -20,7 +19,6 @@ pub struct Glob {
     end: usize,
     /// Longest text that can match; `None` if a star takes any.
     longest: Option<usize>,
-    /// Shortest one.
     shortest: usize,
 }
 

@@ -26,14 +26,12 @@ pub struct Laps {
 pub struct Run {
     /// Where the first one begins in the input.
     pub from: usize,
-    /// How many.
     pub commands: u64,
     /// How long they took, nanoseconds.
     pub took_ns: u64,
 }
 
 impl Laps {
-    /// A read begins.
     pub fn start(&mut self) {
         let turn_ends_ns = self.turn_ends_ns;
         *self = Self { looked_ns: monotonic_ns(), turn_ends_ns, ..Self::default() };

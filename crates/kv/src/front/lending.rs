@@ -10,7 +10,6 @@
 
 /// Answers of a row whose time is not counted: those before are still under way.
 const UNCOUNTED: u32 = 8;
-/// Answers of a row.
 const ROW: u32 = 40;
 /// Rows of each way that are remembered.
 const REMEMBERED: usize = 4;
@@ -23,7 +22,6 @@ pub enum Lending {
     /// In whichever way costs less.
     #[default]
     Measured,
-    /// Lent.
     Always,
 }
 
@@ -42,7 +40,6 @@ pub struct Lender {
     lending: Lending,
     loan: Costs,
     copy: Costs,
-    /// Rows that have begun.
     rows: u64,
     way: Way,
     /// Answers of this row so far.
@@ -52,7 +49,6 @@ pub struct Lender {
 }
 
 impl Lender {
-    /// Knows nothing yet.
     pub fn new(lending: Lending) -> Self {
         let (loan, copy) = (Costs::default(), Costs::default());
         Self { lending, loan, copy, rows: 0, way: Way::Loan, answers: 0, since: (0, 0) }

@@ -35,7 +35,6 @@ impl Looks {
         looks
     }
 
-    /// There was work.
     pub fn found(&mut self) {
         self.limit = (self.limit * 4).min(LOOKS_MAX);
     }

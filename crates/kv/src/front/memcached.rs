@@ -17,7 +17,6 @@ pub const VERSION: &str = concat!("1.6.18-rackpool-", env!("CARGO_PKG_VERSION"))
 /// What the session does after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The next command.
     Command,
     /// So many bytes are not commands.
     Skip(u64),

@@ -13,7 +13,6 @@ const WORDS_MAX: usize = 19;
 /// An opaque with its letter, bytes.
 const OPAQUE_BYTES_MAX: usize = 32;
 
-/// Which meta command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `mg`.
@@ -35,7 +34,6 @@ pub enum Kind {
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key<'a> {
-    /// As it was sent.
     Plain(&'a [u8]),
     /// Decoded: so many bytes count.
     Decoded([u8; MEMCACHED_KEY_BYTES_MAX], usize),
@@ -51,12 +49,9 @@ impl Key<'_> {
     }
 }
 
-/// A meta command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta<'a> {
-    /// Which.
     pub kind: Kind,
-    /// The key.
     pub key: Key<'a>,
     words: [&'a [u8]; WORDS_MAX],
     count: usize,

@@ -247,14 +247,11 @@ impl Core {
     }
 }
 
-/// Who may fetch anew.
 #[derive(Clone, Copy, Default)]
 struct Marks {
     /// It asked for what was not there: an empty item was put there.
     created: bool,
-    /// This client.
     won: bool,
-    /// Another one already.
     lost: bool,
     /// What is there is out of date.
     stale: bool,

@@ -14,7 +14,6 @@ const FAR_BYTES_MAX: u64 = 128 << 10;
 pub struct Output {
     /// Bytes of our own.
     pub bytes: Vec<u8>,
-    /// Values between them.
     pins: Vec<Placed>,
     /// Own bytes that were sent.
     sent: usize,
@@ -50,7 +49,6 @@ impl Output {
         own + self.pinned_bytes
     }
 
-    /// Whether all was sent.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -190,7 +188,6 @@ impl Output {
         std::mem::take(&mut self.failed)
     }
 
-    /// Forgets everything.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.pins.clear();

@@ -14,32 +14,23 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// A client of RESP.
 #[derive(Debug, Default)]
 pub struct Client {
-    /// Number of the connection.
     pub id: u64,
-    /// Where it comes from.
     pub addr: String,
-    /// As it calls itself.
     pub name: Vec<u8>,
     /// The library that it says it uses, and its version.
     pub library: (Vec<u8>, Vec<u8>),
-    /// What it speaks.
     pub version: Version,
     /// When it was served last, milliseconds since the epoch: other threads tell of it.
     pub active: Arc<AtomicU64>,
     /// It said the password, or needs none.
     pub known: bool,
-    /// It wants to end.
     pub quits: bool,
 }
 
-/// A command that runs.
 pub struct Call<'c> {
-    /// The thread's.
     pub core: &'c mut Core,
-    /// Who asks.
     pub client: &'c mut Client,
     /// Where the words lie.
     pub input: &'c [u8],
@@ -53,7 +44,6 @@ pub struct Spec {
     pub name: &'static str,
     /// Words with the name; negative: at least so many.
     pub arity: i32,
-    /// It changes something.
     pub writes: bool,
     /// First word that is a key, last one (negative: from the end), and the step; 0 for none.
     pub keys: (i32, i32, i32),
@@ -96,7 +86,6 @@ macro_rules! spec {
     };
 }
 
-/// All commands, by name.
 pub static COMMANDS: &[Spec] = &[
     spec!("append", 3, true, ONE, redis_strings::append),
     spec!("auth", -2, false, NO_KEYS, redis_server::auth),
@@ -161,7 +150,6 @@ pub fn find(name: &[u8]) -> Option<&'static Spec> {
 const UNKNOWN_BYTES_MAX: usize = 128;
 
 impl Call<'_> {
-    /// Executes the command.
     pub fn run(&mut self) {
         self.core.count(Count::RespCommands);
         let answer = self.checked();
@@ -220,30 +208,25 @@ impl Call<'_> {
         self.arg(index).eq_ignore_ascii_case(word.as_bytes())
     }
 
-    /// A number.
     pub fn number(&self, index: usize) -> Result<i64, String> {
         super::bytes::strict_i64(self.arg(index)).ok_or_else(not_an_integer)
     }
 
-    /// Answers with a status.
     pub fn status(&mut self, text: &str) -> Answer {
         push_status(&mut self.core.out.bytes, text);
         Ok(())
     }
 
-    /// Answers with a number.
     pub fn integer(&mut self, value: i64) -> Answer {
         push_integer(&mut self.core.out.bytes, value);
         Ok(())
     }
 
-    /// Answers with "nothing there".
     pub fn null(&mut self) -> Answer {
         push_null(&mut self.core.out.bytes, self.client.version);
         Ok(())
     }
 
-    /// Begins an array.
     pub fn array(&mut self, len: usize) {
         push_array(&mut self.core.out.bytes, len);
     }
@@ -290,7 +273,6 @@ impl Call<'_> {
         }
     }
 
-    /// Counts look-ups.
     pub fn counted(&self, found: bool) {
         self.core.count(if found { Count::KeyHits } else { Count::KeyMisses });
     }

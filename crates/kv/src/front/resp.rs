@@ -147,7 +147,6 @@ impl Args {
 pub struct Scan {
     /// Where the word begins that is not whole.
     at: usize,
-    /// Which one that is.
     index: usize,
     /// How many words there will be; 0: nothing is known.
     count: usize,
@@ -410,14 +409,12 @@ fn double_quoted<'a>(mut rest: &'a [u8], text: &mut Vec<u8>) -> Option<&'a [u8]>
 /// Which version of the protocol a client speaks; they differ in answers only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {
-    /// What everybody begins with.
     #[default]
     Two,
     /// After `HELLO 3`.
     Three,
 }
 
-/// Appends a status.
 pub fn push_status(out: &mut Vec<u8>, text: &str) {
     out.push(b'+');
     out.extend_from_slice(text.as_bytes());
@@ -431,7 +428,6 @@ pub fn push_error(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends an integer.
 pub fn push_integer(out: &mut Vec<u8>, value: i64) {
     out.push(b':');
     push_i64(out, value);
@@ -445,14 +441,12 @@ pub fn push_bulk_head(out: &mut Vec<u8>, len: u64) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a bulk string.
 pub fn push_bulk(out: &mut Vec<u8>, bytes: &[u8]) {
     push_bulk_head(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends "nothing there".
 pub fn push_null(out: &mut Vec<u8>, version: Version) {
     out.extend_from_slice(match version {
         Version::Two => b"$-1\r\n",

@@ -27,12 +27,9 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Where a server listens.
 #[derive(Clone, Debug, Default)]
 pub struct Doors {
-    /// For memcached's protocols.
     pub memcached: Option<SocketAddr>,
-    /// For RESP.
     pub resp: Option<SocketAddr>,
     /// For Prometheus, at `/metrics`.
     pub metrics: Option<SocketAddr>,
@@ -56,26 +53,15 @@ pub enum StartError {
         "{addr} can be reached from other machines without a password: listen at a loopback \
          address such as 127.0.0.1, set {remedy}, or say --insecure-open"
     )]
-    Open {
-        /// Where it would listen.
-        addr: SocketAddr,
-        /// What helps.
-        remedy: &'static str,
-    },
+    Open { addr: SocketAddr, remedy: &'static str },
     /// HERD's door did not open.
     #[error(transparent)]
     Herd(#[from] herd::StartError),
     /// The counters cannot be served.
     #[error(transparent)]
     Metrics(#[from] rackpool::Error),
-    /// The system refused.
     #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: String,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { what: String, source: io::Error },
 }
 
 fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
@@ -83,7 +69,6 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
     move |source| StartError::Io { what, source }
 }
 
-/// A running server.
 pub struct Server {
     shared: Arc<Shared>,
     inboxes: Arc<Vec<Inbox>>,

@@ -29,7 +29,6 @@ const ROOM_STEP_BYTES: u64 = 32 << 10;
 /// … and so many more.
 const ROOM_STEPS_MIN: u64 = 64;
 
-/// What is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
     /// memcached's; the first byte will tell.
@@ -43,9 +42,7 @@ enum Protocol {
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 enum Pending {
-    /// A command.
     None,
-    /// Nothing that anybody wants.
     Skip(u64),
     /// A value that goes into the cache.
     Value(Box<Incoming>),
@@ -63,7 +60,6 @@ enum Pending {
 struct Keys {
     /// Bytes of the line.
     used: usize,
-    /// Where its keys end.
     end: usize,
     /// Bytes before that which were not looked at.
     left: usize,
@@ -78,7 +74,6 @@ struct Words {
     /// Bytes of the command.
     used: usize,
     args: Args,
-    /// Where, and how.
     next: (Part, GoOn),
 }
 
@@ -91,7 +86,6 @@ struct Incoming {
     writer: Result<Writer, Error>,
     /// Bytes of the value.
     bytes: u64,
-    /// Those that are missing.
     missing: u64,
     /// When it began to come.
     began: Millis,
@@ -103,7 +97,6 @@ struct Incoming {
     took_ns: u64,
 }
 
-/// How one step went.
 enum Step {
     /// So many bytes were understood.
     Used(usize),
@@ -111,10 +104,8 @@ enum Step {
     Need(usize),
 }
 
-/// One connection's conversation.
 #[derive(Debug)]
 pub struct Session {
-    /// Who it is with.
     pub client: Client,
     protocol: Protocol,
     pending: Pending,
@@ -146,7 +137,6 @@ impl Session {
         self.closing
     }
 
-    /// Ends it.
     pub fn close(&mut self) {
         self.closing = true;
     }

@@ -3,27 +3,22 @@
 
 use std::collections::VecDeque;
 
-/// Commands that are remembered.
 const ENTRIES_MAX: usize = 128;
 /// Words of a command that are remembered.
 const WORDS_MAX: usize = 32;
 /// Bytes of a word that are remembered.
 const WORD_BYTES_MAX: usize = 128;
 
-/// One command.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// Counts from 0.
     pub id: u64,
     /// Seconds since the epoch.
     pub at_s: u64,
-    /// How long it took.
     pub took_us: u64,
     /// Its first words, cut.
     pub words: Vec<Vec<u8>>,
-    /// The client's address.
     pub client: String,
-    /// The client's name.
     pub name: String,
 }
 
@@ -40,7 +35,6 @@ fn redacted<'a>(words: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = &
     })
 }
 
-/// The last slow commands.
 #[derive(Debug, Default)]
 pub struct SlowLog {
     entries: VecDeque<Entry>,
@@ -70,12 +64,10 @@ impl SlowLog {
         self.next_id += 1;
     }
 
-    /// The newest ones first.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = &Entry> {
         self.entries.iter()
     }
 
-    /// Forgets them.
     pub fn clear(&mut self) {
         self.entries.clear();
     }

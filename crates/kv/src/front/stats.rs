@@ -281,7 +281,6 @@ fn slabs(shared: &Shared) -> Pairs {
     pairs
 }
 
-/// Options by Redis's names.
 pub fn config(shared: &Shared) -> Pairs {
     let settings = &shared.settings;
     let (_, resp) = *shared.addrs.lock().unwrap_or_else(PoisonError::into_inner);

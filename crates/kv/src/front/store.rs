@@ -10,13 +10,11 @@ use crate::cache::{Entry, Error, Millis, Writer};
 
 /// A value as it came.
 pub enum Value<'a> {
-    /// In the input.
     Bytes(&'a [u8]),
     /// In the cache already, not visible yet.
     Written(Writer),
 }
 
-/// How a change went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Done; the item has this version.
@@ -36,7 +34,6 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Why nothing was stored.
     pub fn of(error: &Error) -> Self {
         match error {
             Error::TooLarge { .. } | Error::KeySize { .. } => Outcome::TooLarge,
@@ -47,13 +44,9 @@ impl Outcome {
 
 /// What is to be stored.
 pub struct Change<'a> {
-    /// Under which condition.
     pub verb: Verb,
-    /// The key.
     pub key: &'a [u8],
-    /// The client's flags.
     pub flags: u32,
-    /// When it expires.
     pub expires: Millis,
     /// An older version than the one that is there may be stored, marked as stale.
     pub stale: bool,
@@ -64,7 +57,6 @@ pub struct Change<'a> {
 }
 
 impl Core {
-    /// Stores a value.
     pub fn store(&mut self, change: &Change<'_>, value: Value<'_>) -> Outcome {
         self.count(Count::CmdSet);
         let plain = change.verb == Verb::Set && change.expires != PAST && !change.tells_cas;
@@ -250,9 +242,7 @@ const NUMBER_BYTES_MAX: u64 = 512 << 10;
 
 /// A step of a counter.
 pub struct Step<'a> {
-    /// The key.
     pub key: &'a [u8],
-    /// By how much.
     pub delta: u64,
     /// Down to 0, instead of up and around.
     pub down: bool,
@@ -260,16 +250,13 @@ pub struct Step<'a> {
     pub cas: u64,
     /// The first value and its expiry, where there is no item.
     pub first: Option<(u64, Millis)>,
-    /// A new expiry.
     pub expires: Option<Millis>,
 }
 
 /// A counter after a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
-    /// Its value.
     pub value: u64,
-    /// Its version.
     pub cas: u64,
     /// When it expired before the step; `None` if it was made by it.
     pub expires: Option<Millis>,

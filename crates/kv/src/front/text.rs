@@ -25,14 +25,12 @@ pub enum Parsed<'a> {
     Command {
         /// Bytes of the line.
         used: usize,
-        /// What it says.
         command: Command<'a>,
     },
     /// A line that is too long for a command: the connection ends without an answer.
     TooLong,
 }
 
-/// A command.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command<'a> {
     /// `get`, `gets`, `gat`, `gats`.
@@ -59,7 +57,6 @@ pub enum Command<'a> {
     Stats(Words<'a>),
     /// A meta command that has no value.
     Meta(Meta<'a>),
-    /// Cannot be meant.
     Refused(Quiet<Refusal>),
     /// As [`Command::Refused`], and so many bytes that follow are not commands.
     RefusedWithData(Refusal, u64),
@@ -68,7 +65,6 @@ pub enum Command<'a> {
 /// Something, and whether the client wants no answer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Quiet<T> {
-    /// What.
     pub what: T,
     /// `noreply` stood at the end of the line.
     pub quiet: bool,
@@ -77,7 +73,6 @@ pub struct Quiet<T> {
 /// A look-up of several keys.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Get<'a> {
-    /// The keys, in order.
     pub keys: Words<'a>,
     /// Whether answers carry the 64-bit version.
     pub cas: bool,
@@ -88,7 +83,6 @@ pub struct Get<'a> {
 /// What is to be done with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Store in any case.
     Set,
     /// Store if there is nothing.
     Add,
@@ -105,17 +99,13 @@ pub enum Verb {
 /// The line of a storage command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Store<'a> {
-    /// What to do.
     pub verb: Verb,
-    /// The key.
     pub key: &'a [u8],
-    /// The client's flags.
     pub flags: u32,
     /// As the client says it: 0 never, relative up to 30 days, absolute above.
     pub exptime: i32,
     /// Bytes of the value, which follows the line.
     pub len: u32,
-    /// No answer wanted.
     pub quiet: bool,
     /// The flags of `ms`, whose answer is another one.
     pub meta: Option<Meta<'a>>,
@@ -124,9 +114,7 @@ pub struct Store<'a> {
 /// A change of a number.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Count<'a> {
-    /// The key.
     pub key: &'a [u8],
-    /// By how much.
     pub delta: u64,
     /// Down to 0 at most, instead of up.
     pub down: bool,

@@ -37,13 +37,10 @@ const GREETING_BYTES_MAX: usize = 64 << 10;
 /// How bytes travel.
 #[derive(Debug)]
 pub enum Channel {
-    /// As they are.
     Plain,
-    /// Encrypted.
     Tls(Box<Encrypted>),
 }
 
-/// A channel that encrypts.
 #[derive(Debug)]
 pub struct Encrypted {
     connection: ServerConnection,

@@ -26,9 +26,7 @@ use std::time::{Duration, Instant};
 pub struct Guest {
     /// Its socket, which does not block.
     pub fd: OwnedFd,
-    /// Where it came in.
     pub door: Door,
-    /// Its address.
     pub addr: String,
     /// Whether it is on this host.
     pub is_neighbour: bool,
@@ -41,7 +39,6 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Sends it away.
     pub fn refuse(self) {
         let text: &[u8] = match self.door {
             Door::Memcached => b"ERROR Too many open connections\r\n",
@@ -69,13 +66,11 @@ impl Inbox {
         Ok(Self { guests: Mutex::default(), wake: WakeEvent::new()? })
     }
 
-    /// Hands a client over.
     pub fn push(&self, guest: Guest) {
         self.guests.lock().unwrap_or_else(PoisonError::into_inner).push(guest);
         self.wake.notify();
     }
 
-    /// Wakes the worker.
     pub fn wake(&self) {
         self.wake.notify();
     }
@@ -90,7 +85,6 @@ const KEPT_STEP_MS_MIN: u64 = 100;
 /// How long the end waits for clients that read what they were answered.
 const FINISH_MAX: Duration = Duration::from_secs(1);
 
-/// A thread's connections.
 pub struct Worker<'i> {
     core: Core,
     inbox: &'i Inbox,

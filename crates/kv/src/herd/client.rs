@@ -55,7 +55,6 @@ pub struct Ticket {
 pub enum Answer<'a> {
     /// The value of a key.
     Found {
-        /// The value.
         value: &'a [u8],
         /// What was stored with it.
         flags: u32,
@@ -64,7 +63,6 @@ pub enum Answer<'a> {
     },
     /// There is no such key.
     Missing,
-    /// The value is stored.
     Stored,
     /// The key was there and is removed.
     Deleted,
@@ -80,9 +78,7 @@ struct Taken {
     is_wanted: bool,
     head: Head,
     kind: Kind,
-    /// Whether it came apart.
     is_apart: bool,
-    /// Where its value begins.
     value_at: u64,
 }
 

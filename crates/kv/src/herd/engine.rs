@@ -46,9 +46,7 @@ pub enum Pipeline {
 /// A reply that was put into its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replied {
-    /// Whose.
     pub client: u32,
-    /// Which window.
     pub window: u32,
     /// Where in the client's reply slots it is, in ordered form, and its length.
     pub place: (u64, u64),
@@ -57,7 +55,6 @@ pub struct Replied {
 /// The engine of one serving thread.
 pub struct Engine {
     cache: Cache,
-    /// Of requests.
     form: Form,
     desk: Desk,
     batch: Batch,

@@ -13,22 +13,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The key is empty or too long for a slot. Nothing was sent. Do not retry.
     #[error("a key of {bytes} bytes: 1 to {max_bytes} bytes fit into a slot")]
-    KeySize {
-        /// Length of the key.
-        bytes: usize,
-        /// The longest key.
-        max_bytes: usize,
-    },
+    KeySize { bytes: usize, max_bytes: usize },
     /// The value is too long for a slot, or for the cache. Do not retry; what is too long for a
     /// slot goes in and out by [`Client::put`](super::Client::put) and
     /// [`Client::get`](super::Client::get).
     #[error("a value of {bytes} bytes: up to {max_bytes} bytes fit")]
-    ValueSize {
-        /// Length of the value.
-        bytes: u64,
-        /// The longest value.
-        max_bytes: u64,
-    },
+    ValueSize { bytes: u64, max_bytes: u64 },
     /// All windows are in use. Nothing was sent. Retry after answers were taken.
     #[error("{windows} requests are under way; take answers, then retry")]
     Busy {
@@ -54,10 +44,7 @@ pub enum Error {
     Malformed,
     /// The server wrote what no answer is. Do not retry: connect anew.
     #[error("the server's answer makes no sense: {what}")]
-    Corrupt {
-        /// What is wrong.
-        what: &'static str,
-    },
+    Corrupt { what: &'static str },
     /// No answer although the server's process lives and was reminded. A request may be applied
     /// later; its window stays in use until it is answered. Retry if the machine is overloaded.
     #[error(
@@ -76,30 +63,13 @@ pub enum Error {
     Gone,
     /// The server has as many clients as it may have. Retry when one has left.
     #[error("the server has {clients} clients, as many as it may have: retry when one has left")]
-    Full {
-        /// Its clients.
-        clients: u32,
-    },
+    Full { clients: u32 },
     /// The server speaks another version. Do not retry: use the same release on both sides.
     #[error("the server speaks version {theirs} of the protocol, this client version {ours}")]
-    Version {
-        /// This client's.
-        ours: u32,
-        /// The server's.
-        theirs: u32,
-    },
+    Version { ours: u32, theirs: u32 },
     /// An option is out of range. Do not retry.
     #[error("{option} is {value}: {min} to {max} are possible")]
-    BadOption {
-        /// The option.
-        option: &'static str,
-        /// Its value.
-        value: u64,
-        /// The least.
-        min: u64,
-        /// The most.
-        max: u64,
-    },
+    BadOption { option: &'static str, value: u64, min: u64, max: u64 },
     /// The server is reached by no RDMA device. Do not retry: connect over tcp, or start it with
     /// one.
     #[error("the server offers no RDMA device: start it with one, or connect to it over tcp")]
@@ -112,12 +82,7 @@ pub enum Error {
     Fabric(#[from] FabricError),
     /// The system refused memory or descriptors. Retry when its reason is gone.
     #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { what: &'static str, source: io::Error },
 }
 
 impl Error {
@@ -158,30 +123,15 @@ impl Error {
 pub enum StartError {
     /// An option is out of range.
     #[error("{option} is {value}: {min} to {max} are possible")]
-    BadOption {
-        /// The option.
-        option: &'static str,
-        /// Its value.
-        value: u64,
-        /// The least.
-        min: u64,
-        /// The most.
-        max: u64,
-    },
+    BadOption { option: &'static str, value: u64, min: u64, max: u64 },
     /// The name is taken, or is none.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// The address is taken, or not of this host.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The system refused.
     #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { what: &'static str, source: io::Error },
 }
 
 pub(super) fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> Error {

@@ -25,7 +25,6 @@ pub const VALUE_BYTES_MAX: u32 = 32 << 10;
 pub const WINDOWS_DEFAULT: u32 = 16;
 /// Most windows of a client at one server thread.
 pub const WINDOWS_MAX: u32 = 256;
-/// Most server threads.
 pub const SERVERS_MAX: u32 = 64;
 /// Clients of a server by default.
 pub const CLIENTS_DEFAULT: u32 = 1024;

@@ -36,7 +36,6 @@ const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const FIRST_GUEST: u64 = 2;
 
-/// A connection.
 struct Guest {
     conn: Arc<ControlConn>,
     /// Its number, once it was let in.

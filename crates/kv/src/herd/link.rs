@@ -9,9 +9,7 @@ use std::time::Duration;
 /// The requests to one server thread.
 #[derive(Clone, Copy, Default)]
 pub struct Lane {
-    /// Requests submitted.
     pub(super) submitted: u64,
-    /// Requests answered, in order.
     pub(super) answered: u64,
     /// Requests that the server was told of.
     pub(super) rung: u64,

@@ -23,7 +23,6 @@ const IDLE_MS: u64 = STALL_MS_MAX;
 /// Bytes that are gathered before they are written: another tier is asked once for many parts.
 const GATHER_BYTES: usize = 64 << 10;
 
-/// A long value.
 pub(super) struct Long {
     id: u64,
     touched: Millis,

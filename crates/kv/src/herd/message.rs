@@ -24,15 +24,12 @@ pub const KEY_BYTES_MAX: usize = 250;
 /// Of a head's second word: [`Head::apart`].
 const APART: u64 = 1 << 7;
 
-/// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
     /// Request: the value of a key.
     Get = 1,
-    /// Request: store a value.
     Put = 2,
-    /// Request: remove a key.
     Delete = 3,
     /// Request: a part of a value that is longer than a slot, to be stored (`part.rs`).
     PutPart = 4,
@@ -42,9 +39,7 @@ pub enum Kind {
     Found = 16,
     /// Reply: there is no such key.
     Missing = 17,
-    /// Reply: stored.
     Stored = 18,
-    /// Reply: removed.
     Deleted = 19,
     /// Reply: the value is longer than a slot's may be; `extra` is its length, bytes.
     TooLarge = 20,
@@ -114,7 +109,6 @@ pub struct Head {
     /// [`request_number`] or [`reply_number`]: in a slot that holds a request and then its reply,
     /// it grows with each.
     pub number: u64,
-    /// Kind, lengths and flags.
     about: u64,
     /// Expiry, or the length that was refused.
     pub extra: u64,
@@ -261,7 +255,6 @@ pub(super) fn word(bytes: &[u8], at: usize) -> u64 {
 /// A message in private memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Its head.
     pub head: Head,
     /// What it is: as the head says.
     pub kind: Kind,

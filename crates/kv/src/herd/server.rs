@@ -183,7 +183,6 @@ impl Server {
         Ok(server)
     }
 
-    /// What was counted.
     pub fn tallies(&self) -> &Arc<Tallies> {
         &self.tallies
     }

@@ -68,7 +68,6 @@ pub(super) struct Request<'a> {
 
 /// Where such requests come in, for all clients of a thread, and its clocks.
 pub(super) trait Intake: 'static {
-    /// Takes what has come.
     fn poll(&mut self, take: &mut dyn FnMut(&Request<'_>));
 
     /// From now on the thread's bell is rung for what comes; what has come is to be polled once
@@ -225,7 +224,6 @@ struct Place<S> {
     looks: u32,
 }
 
-/// A serving thread.
 pub(super) struct Serving<S: Seat> {
     server: u32,
     engine: Engine,
@@ -241,7 +239,6 @@ pub(super) struct Serving<S: Seat> {
     early: Vec<(u32, u32, u64, Box<[u8]>)>,
     /// Clients with replies that were not woken.
     replied: Vec<u32>,
-    /// Rounds so far.
     rounds: u32,
     /// Rounds in a row without requests while some are in the pipeline.
     vain: u32,
@@ -658,7 +655,6 @@ mod tests {
         }
     }
 
-    /// Nobody sits here.
     enum Empty {}
 
     impl Seat for Empty {

@@ -23,7 +23,6 @@ use rackpool_hw::wait::look_again;
 use rackpool_hw::window::Window;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// How messages become visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// By a sequence word, in memory that both sides load and store.

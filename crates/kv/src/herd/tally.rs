@@ -3,16 +3,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Look-ups.
     Gets,
-    /// Look-ups that found something.
     Hits,
-    /// Values brought.
     Puts,
-    /// Keys to be removed.
     Deletes,
     /// Parts of values that are longer than a slot, brought or asked for.
     Parts,
@@ -26,7 +21,6 @@ pub enum What {
     Batches,
     /// Times that the thread slept.
     Sleeps,
-    /// Clients that came.
     Joined,
     /// Clients that left or died.
     Left,
@@ -74,7 +68,6 @@ impl Tally {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
     }
 
-    /// Reads one.
     pub fn get(&self, what: What) -> u64 {
         // Relaxed: as above.
         self.0[what as usize].load(Ordering::Relaxed)

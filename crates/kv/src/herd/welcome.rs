@@ -11,10 +11,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub(super) const VERSION: u32 = 7;
 /// Says that this is a greeting of the fast path.
 const MAGIC: u64 = u64::from_le_bytes(*b"rpherd\0\0");
-/// Descriptors of a welcome.
 pub(super) const FDS: usize = 2;
 
-/// The client's message.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Hello {
@@ -45,15 +43,12 @@ pub(super) enum Verdict {
     Welcome = 0,
     /// Another version, or no hello.
     Version = 1,
-    /// Too many clients.
     Full = 2,
     /// More windows than there may be; `windows` says how many.
     Windows = 3,
-    /// No memory or descriptors.
     NoMemory = 4,
 }
 
-/// The server's message.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Welcome {
@@ -64,7 +59,6 @@ pub(super) struct Welcome {
     /// Windows of the client at each thread.
     pub windows: u32,
     value_bytes: u32,
-    /// The client's number.
     pub client: u32,
     /// How many clients there may be.
     pub clients: u32,

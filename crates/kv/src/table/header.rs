@@ -19,7 +19,6 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"rpktable");
 pub(crate) const VERSION: u32 = 1;
 /// Bytes of a header.
 pub(crate) const HEADER_BYTES: u64 = 512;
-/// Offset of the level.
 pub(crate) const LEVEL_OFFSET: u64 = 64;
 /// Offset of the sampled count. A cache line of its own.
 pub(crate) const COUNT_OFFSET: u64 = 128;

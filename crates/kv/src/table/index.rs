@@ -23,7 +23,6 @@ pub(crate) const CELL_BYTES: u64 = ALIGN_BYTES;
 const CELL_BASE: u64 = 8;
 const CELL_PREV: u64 = 16;
 
-/// How a compare-and-swap ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Swap<T> {
     /// Applied.

@@ -23,7 +23,6 @@ enum Mode {
     Any,
 }
 
-/// How a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Refused,

@@ -27,7 +27,6 @@ struct Book {
     delayed: Vec<(u64, u64, u64)>,
 }
 
-/// The memory.
 pub struct Pool {
     pages: RwLock<HashMap<u64, Page>>,
     book: Mutex<Book>,
@@ -38,7 +37,6 @@ pub struct Pool {
 /// What a client does to itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chaos {
-    /// Dies at this access.
     pub crash_at: Option<u64>,
     /// Yields at one in so many accesses; 0 for never.
     pub yield_one_in: u64,
@@ -48,7 +46,6 @@ pub struct Chaos {
     pub full_one_in: u64,
 }
 
-/// A client.
 pub struct Client {
     pool: Arc<Pool>,
     rng: u64,

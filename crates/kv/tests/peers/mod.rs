@@ -99,7 +99,6 @@ pub fn memcached(threads: usize) -> Option<Peer> {
     })
 }
 
-/// Debian's redis-server.
 pub fn redis() -> Option<Peer> {
     start("redis-server", |port| {
         let port = port.to_string();
@@ -108,7 +107,6 @@ pub fn redis() -> Option<Peer> {
     })
 }
 
-/// Ours, in this process.
 pub fn ours(settings: Settings) -> Server {
     ours_of(128 << 20, settings)
 }

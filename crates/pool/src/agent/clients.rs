@@ -38,7 +38,6 @@ struct Pending {
     until: Nanos,
     /// What it said, and whose it is.
     hello: Option<(ControlHello, ProcessId)>,
-    /// The daemon was told.
     is_told: bool,
 }
 
@@ -54,7 +53,6 @@ struct Kept {
     slot: Option<Window>,
 }
 
-/// All of them.
 pub(super) struct Clients {
     pending: BTreeMap<u64, Pending>,
     slots: BTreeMap<u32, Kept>,

@@ -17,7 +17,6 @@ use std::os::fd::BorrowedFd;
 /// Messages that wait; a daemon that takes none of so many is not there.
 const WAITING_MAX: usize = 4096;
 
-/// See the module.
 pub(super) struct Line {
     endpoint: Endpoint,
     peer: PeerId,
@@ -30,7 +29,6 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Begins a connection.
     pub(super) fn new(options: &AgentOptions, info: &RackInfo) -> Result<Self> {
         let over = match info.fabric {
             FabricKind::Verbs => Over::Verbs,

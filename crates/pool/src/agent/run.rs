@@ -25,7 +25,6 @@ const TOKEN_LISTENER: u64 = 1;
 const TOKEN_STOP: u64 = 3;
 const TOKEN_LINE: u64 = 4;
 
-/// Longest sleep.
 const SLEEP: Duration = Duration::from_millis(100);
 /// Pause between two tries to reach the daemon.
 const RETRY: Duration = Duration::from_millis(50);
@@ -34,7 +33,6 @@ const BEAT_NS: Nanos = LEASE_MS_DEFAULT * 1_000_000 / 4;
 /// How long one try may take, ms.
 const TRY_MS: u64 = 1_000;
 
-/// See the module.
 pub(super) struct Agent {
     options: AgentOptions,
     stop: Arc<Stop>,

@@ -50,7 +50,6 @@ impl BalanceThread {
         self.bell.stop();
     }
 
-    /// Whether it has ended.
     pub(super) fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }

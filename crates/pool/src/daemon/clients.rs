@@ -68,7 +68,6 @@ struct Pending {
     until: Nanos,
 }
 
-/// All local clients.
 pub(super) struct Clients {
     pub slots: Vec<Option<Client>>,
     /// Slots whose rings were made anew, or whose client is gone for good (`true`), for whoever
@@ -541,7 +540,6 @@ fn settle(slot: u32, engine: &Daemon, world: &RegionWorld) {
     }
 }
 
-/// What every welcome carries.
 pub(super) struct Welcome<'a> {
     pub region: &'a RegionInfo,
 }

@@ -57,7 +57,6 @@ impl DrainThread {
         self.bell.stop();
     }
 
-    /// Whether it has ended.
     pub(super) fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }
@@ -66,7 +65,6 @@ impl DrainThread {
 struct Loop<'b> {
     bell: &'b Bell,
     options: Options,
-    /// The rack.
     name: String,
     /// What was said last, so that it is said once.
     said: Vec<String>,

@@ -138,7 +138,6 @@ impl Hosts {
         Ok(clients)
     }
 
-    /// A connection ended.
     pub(super) fn on_closed(&mut self, peer: PeerId, clients: &mut Clients) {
         if let Some(host) = self.agents.remove(&peer) {
             warn!(

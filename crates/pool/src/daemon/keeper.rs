@@ -26,7 +26,6 @@ const WAIT_NS: u64 = 20_000;
 /// Pause after a turn that failed, ms.
 const PAUSE_MS: u64 = 10;
 
-/// The threads, by home.
 #[derive(Default)]
 pub(super) struct Keepers {
     bell: Arc<Bell>,

@@ -213,7 +213,6 @@ impl DaemonOptions {
         self.home().map_or_else(|_| self.rack.to_string(), |home| home.to_string())
     }
 
-    /// What the daemon serves.
     fn home(&self) -> Result<RackId> {
         let Self { rack, shard, shards, .. } = *self;
         RackId::sharded(rack, shard, shards).ok_or_else(|| {

@@ -129,7 +129,6 @@ impl MoverThread {
         self.bell.stop();
     }
 
-    /// Whether it has ended.
     pub(super) fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }

@@ -263,7 +263,6 @@ impl Server {
         Ok(())
     }
 
-    /// The loop.
     pub(super) fn run(&mut self, shutdown: Option<Shutdown>) -> Result<Ended> {
         if let Some(shutdown) = &shutdown
             && let Err(error) = self.poller.add(shutdown, TOKEN_STOP, Interest::Read)

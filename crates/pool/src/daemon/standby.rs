@@ -96,7 +96,6 @@ pub(super) struct Standby {
     thread: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
-/// Another daemon's shard.
 #[derive(Debug)]
 struct Watched {
     options: DaemonOptions,

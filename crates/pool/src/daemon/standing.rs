@@ -10,7 +10,6 @@ use rackpool_core::{Error, RackId, Result};
 use rackpool_hw::event::WakeEvent;
 use rackpool_hw::{info, warn};
 
-/// See the module.
 pub(super) struct Membership {
     /// How long clients of the host may keep the daemon of a rack that has left.
     left_grace_ns: Nanos,
@@ -90,7 +89,6 @@ impl Membership {
         self.was_forgotten || has_left && !serves_others
     }
 
-    /// How the daemon ended.
     pub(super) fn ended(&self, rack: RackId) -> Result<Ended> {
         match (self.was_forgotten, self.left_at) {
             (true, _) => Err(Error::Forgotten { rack }),

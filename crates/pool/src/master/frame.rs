@@ -117,7 +117,6 @@ impl FrameReader {
     }
 }
 
-/// A frame by itself.
 pub(crate) fn framed(payload: &[u8]) -> Vec<u8> {
     [&head(payload)[..], payload].concat()
 }
@@ -135,7 +134,6 @@ pub(crate) struct FrameWriter {
 }
 
 impl FrameWriter {
-    /// Appends a frame.
     pub(crate) fn push(&mut self, payload: &[u8]) {
         self.buffer.extend_from_slice(&head(payload));
         self.buffer.extend_from_slice(payload);

@@ -37,7 +37,6 @@ fn definition(table: Table) -> Definition {
     TableDefinition::new(table.name())
 }
 
-/// The open state file.
 pub(super) struct Journal {
     /// `None` only while it is opened again.
     database: Option<Database>,

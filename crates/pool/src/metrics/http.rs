@@ -166,7 +166,6 @@ impl Drop for Endpoint {
     }
 }
 
-/// What the thread has.
 struct Serving {
     poller: Poller,
     listener: TcpListener,
@@ -327,7 +326,6 @@ impl Exchange {
     }
 }
 
-/// What is served.
 struct Site {
     pages: Pages,
     token: Option<Secret>,

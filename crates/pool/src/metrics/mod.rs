@@ -171,7 +171,6 @@ pub(crate) fn pool_text(stats: &PoolStats) -> String {
 /// What a daemon tells of itself: its counters, and whether the master knows it.
 pub(crate) type DaemonSnapshot = (DaemonStats, bool);
 
-/// A daemon's own counters.
 pub(crate) fn daemon_text((stats, _): &DaemonSnapshot) -> String {
     let mut text = Text::default();
     text.process("daemon");

@@ -20,7 +20,6 @@ const PAGE: u64 = 64 << 10;
 const RACK: u16 = 2;
 /// Pages that are in it before each drain.
 const PAGES: u64 = 160;
-/// Kills in each role.
 const KILLS: u32 = 4;
 /// Two leases, tenfold: how long a call may take while servers are away for a moment.
 const CALL_MAX: Duration = Duration::from_secs(20);
@@ -154,7 +153,6 @@ struct Scene {
     pages: Vec<GAddr>,
     counter: GAddr,
     stop: Arc<AtomicBool>,
-    /// The load does nothing.
     rests: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Load>>,
     drains: u32,

@@ -6,7 +6,6 @@ use crate::tools::load::Load;
 use crate::tools::{PATIENCE, alone};
 use rackpool::FabricChoice::{Shm, Tcp};
 
-/// Kills in each role.
 const KILLS: u32 = 21;
 
 #[test]

@@ -54,7 +54,6 @@ fn wait_for_waiter(stage: &Stage, handle: &mut Handle, rack: usize) {
 /// Additions that are seen before the next one is killed.
 const PROGRESS: u64 = 10;
 
-/// What counters said.
 #[derive(Debug, Default)]
 struct Said {
     acked: u64,

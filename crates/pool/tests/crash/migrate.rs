@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 /// Large enough for a worker's records to be one page, which moves.
 const MEMORY: &str = "size=96M&pages=256K";
-/// Kills in each role.
 const KILLS: u32 = 21;
 /// How long a page may be shut once everybody lives who is needed to open it: two leases, tenfold.
 const SHUT: Duration = Duration::from_secs(20);

@@ -6,7 +6,6 @@ use crate::tools::load::Load;
 use crate::tools::{PATIENCE, alone, wait_until};
 use rackpool::FabricChoice::{Proxied, Tcp};
 
-/// Kills in each role.
 const KILLS: u32 = 14;
 
 #[test]

@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const MEMORY: &str = "size=16M&pages=64K";
-/// Faults of each kind.
 const FAULTS: u32 = 3;
-/// Longer than a lease.
 const STOPPED: Duration = Duration::from_millis(2_500);
 /// How long a write may wait for a stopped rack: two leases, tenfold.
 const HELD_UP: Duration = Duration::from_secs(20);

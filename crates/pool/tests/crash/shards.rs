@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 /// Rack 0 has two daemons, rack 1 one.
 const RACKS: [(&str, u16); 2] = [("size=128M&pages=64K", 2), (MEMORY, 1)];
-/// Kills of daemons.
 const KILLS: u32 = 16;
 /// How long anybody may be held up by a daemon's death: two leases, tenfold.
 const HELD_UP: Duration = Duration::from_secs(20);

@@ -20,7 +20,6 @@ use super::timing::LINE_BYTES;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// No such time.
 pub(super) const NEVER: Cycle = Cycle::MAX;
 
 /// One access of a line of 64 bytes.
@@ -30,18 +29,15 @@ pub struct Request {
     pub id: u64,
     /// A byte address; beyond the channel's bytes it begins at 0 again.
     pub addr: u64,
-    /// Or a read.
     pub write: bool,
 }
 
 /// An access that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completion {
-    /// The request's.
     pub id: u64,
     /// When its last byte was there.
     pub at: Cycle,
-    /// When it was submitted.
     pub arrived: Cycle,
 }
 
@@ -54,9 +50,7 @@ pub struct Full;
 /// What a channel has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Reads from the chips.
     pub reads: u64,
-    /// Writes to the chips.
     pub writes: u64,
     /// Reads answered by a queued write.
     pub forwarded: u64,
@@ -68,15 +62,12 @@ pub struct Counts {
     pub row_misses: u64,
     /// Accesses that had to close another row first.
     pub row_conflicts: u64,
-    /// Rows opened.
     pub activates: u64,
     /// Rows closed by a command of their own.
     pub precharges: u64,
     /// Rows closed with their last access.
     pub auto_precharges: u64,
-    /// Refreshes, a rank each.
     pub refreshes: u64,
-    /// Commands in all.
     pub commands: u64,
 }
 
@@ -241,7 +232,6 @@ impl Channel {
         &self.counts
     }
 
-    /// The configuration.
     #[must_use]
     pub const fn config(&self) -> &Config {
         &self.config

@@ -18,11 +18,9 @@ pub enum Rule {
     BankIsOpen,
     /// An access needs its own row open; a refresh needs all rows closed.
     RowState,
-    /// Activate to access.
     Rcd,
     /// Precharge to activate or refresh.
     Rp,
-    /// Activate to precharge.
     Ras,
     /// Activate to activate or refresh.
     Rc,
@@ -36,9 +34,7 @@ pub enum Rule {
     CcdS,
     /// Access to access, same group.
     CcdL,
-    /// Written data to precharge.
     Wr,
-    /// Read to precharge.
     Rtp,
     /// Written data to read, other group.
     WtrS,
@@ -46,7 +42,6 @@ pub enum Rule {
     WtrL,
     /// Data of two accesses overlap, or the bus has no time to turn or to change ranks.
     DataBus,
-    /// Precharge to precharge.
     Ppd,
     /// Refresh to the next command that needs the rank.
     Rfc,
@@ -58,9 +53,7 @@ pub enum Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{command:?} breaks {rule:?}: it was allowed from cycle {earliest}")]
 pub struct Violation {
-    /// Which rule.
     pub rule: Rule,
-    /// By what.
     pub command: Command,
     /// When the rule would have allowed it; for rules without a time the command's own cycle.
     pub earliest: Cycle,
@@ -135,7 +128,6 @@ impl Checker {
         }
     }
 
-    /// Commands that were judged.
     #[must_use]
     pub const fn commands(&self) -> u64 {
         self.commands
@@ -317,7 +309,6 @@ impl Checker {
     }
 }
 
-/// One command under judgement.
 struct Judge<'c> {
     command: &'c Command,
 }

@@ -2,7 +2,6 @@
 
 use super::Cycle;
 
-/// What a command does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandKind {
     /// Opens `row` of the bank.
@@ -15,20 +14,16 @@ pub enum CommandKind {
     Write,
     /// Writes a line of the open row, which then closes.
     WriteAuto,
-    /// Closes the bank's row.
     Precharge,
     /// Closes all rows of the rank.
     PrechargeAll,
-    /// Refreshes the rank.
     Refresh,
 }
 
-/// One command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     /// Its first cycle on the command bus.
     pub at: Cycle,
-    /// What it does.
     pub kind: CommandKind,
     /// Rank, group and bank in one: `(rank * groups + group) * banks + bank`; for a whole rank its
     /// first bank.

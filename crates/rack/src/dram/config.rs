@@ -24,17 +24,12 @@ pub enum Page {
     Closed,
 }
 
-/// A channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Ranks, banks, rows.
     pub geometry: Geometry,
-    /// Timing constants.
     pub timing: Timing,
-    /// Address map.
     pub map: MapName,
-    /// Row policy.
     pub page: Page,
     /// Reads that wait at most, 1 to 64.
     pub read_queue: u32,
@@ -55,24 +50,10 @@ pub struct Config {
 pub enum ConfigError {
     /// Numbers of parts must be powers of two.
     #[error("geometry: {field} is {value}, which is no power of two")]
-    PowerOfTwo {
-        /// Which.
-        field: &'static str,
-        /// How many.
-        value: u32,
-    },
+    PowerOfTwo { field: &'static str, value: u32 },
     /// A number outside of its range.
     #[error("{field} is {value}; it must be from {min} to {max}")]
-    Range {
-        /// Which.
-        field: &'static str,
-        /// What it is.
-        value: u64,
-        /// Least.
-        min: u64,
-        /// Most.
-        max: u64,
-    },
+    Range { field: &'static str, value: u64, min: u64, max: u64 },
     /// A constant that must not be smaller than another one.
     #[error("timing: {larger} must not be less than {smaller}")]
     Order {
@@ -83,11 +64,7 @@ pub enum ConfigError {
     },
     /// A preset that is none.
     #[error("\"{name}\" is no memory preset; there are {}", PRESETS.join(", "))]
-    Preset {
-        /// What was asked for.
-        name: String,
-    },
-    /// The address map.
+    Preset { name: String },
     #[error(transparent)]
     Map(#[from] MapError),
 }

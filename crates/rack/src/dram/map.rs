@@ -37,7 +37,6 @@ impl MapName {
 pub struct Place {
     /// Rank, group and bank in one: `(rank * groups + group) * banks + bank`.
     pub bank: u32,
-    /// Row of the bank.
     pub row: u32,
     /// Line of the row.
     pub column: u32,

@@ -30,13 +30,10 @@ pub struct Link {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MediumConfig {
-    /// A channel.
     Dram(Config),
     /// A channel behind a link.
     Cxl {
-        /// The link.
         link: Link,
-        /// The channel.
         dram: Config,
     },
     /// Every access takes as long.
@@ -48,10 +45,8 @@ pub enum MediumConfig {
     },
 }
 
-/// What serves accesses.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Medium {
-    /// A channel.
     Dram(Box<Channel>),
     /// A channel behind a link.
     Cxl(Box<Linked>),
@@ -201,7 +196,6 @@ pub struct Linked {
     back: Direction,
     /// On their way there, or waiting before a full queue: when each arrives, its place.
     arriving: VecDeque<(Cycle, Request)>,
-    /// On their way back.
     returning: VecDeque<Completion>,
     /// Requests under way, by place: the caller's id, whether it writes, when it was submitted.
     under_way: Vec<(u64, bool, Cycle)>,

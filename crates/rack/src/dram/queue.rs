@@ -7,10 +7,8 @@ use super::config::{BANKS_MAX, QUEUE_MAX};
 use super::map::Place;
 use serde::{Deserialize, Serialize};
 
-/// No slot.
 pub(super) const NONE: u8 = u8::MAX;
 
-/// A request that waits.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Slot {
     pub(super) id: u64,
@@ -30,7 +28,6 @@ pub(super) struct Slot {
 pub(super) struct Queue {
     #[serde(with = "super::array")]
     slots: [Slot; QUEUE_MAX as usize],
-    /// Slots in use.
     used: u64,
     capacity: u32,
     #[serde(with = "super::array")]
@@ -40,7 +37,6 @@ pub(super) struct Queue {
     /// Oldest request for the open row.
     #[serde(with = "super::array")]
     hit: [u8; BANKS_MAX as usize],
-    /// Banks with requests.
     pub(super) pending: u64,
     /// Banks with requests for their open row.
     pub(super) hits: u64,

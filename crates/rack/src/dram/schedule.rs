@@ -23,7 +23,6 @@ use super::device::Device;
 use super::queue::{Bits, Queue};
 use serde::{Deserialize, Serialize};
 
-/// What happens.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum What {
     /// Nothing but that the choice is made anew.
@@ -53,7 +52,6 @@ impl Choice {
     pub(super) const NONE: Choice = Choice { at: NEVER, bank: 0, what: What::Nothing };
 }
 
-/// What the scheduler remembers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Modes {
     writing: bool,
@@ -79,7 +77,6 @@ pub(super) struct Modes {
     oldest: [Cycle; 2],
     refresh_interval: Cycle,
     refresh_at: [Cycle; RANKS_MAX as usize],
-    /// The first of these.
     refresh_first: Cycle,
     /// Banks of ranks that wait for their refresh.
     refreshing: u64,
@@ -125,7 +122,6 @@ impl Modes {
         self.capped &= !(1 << bank);
     }
 
-    /// Rows close.
     pub(super) fn closed(&mut self, banks: u64) {
         self.capped &= !banks;
         self.fresh[0] &= !banks;
@@ -179,7 +175,6 @@ impl Modes {
         self.refresh_first = self.refresh_at.into_iter().min().unwrap_or(NEVER);
     }
 
-    /// A rank was refreshed.
     pub(super) fn refreshed(&mut self, device: &Device, rank: usize) {
         self.refreshing &= !device.banks_of(rank);
     }
@@ -255,7 +250,6 @@ impl Best {
 }
 
 impl Channel {
-    /// Chooses what is next.
     pub(super) fn decide(&mut self) {
         self.modes.update(&self.reads, &self.writes);
         let start = self.clock.max(self.bus_free);

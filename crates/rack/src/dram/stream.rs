@@ -5,7 +5,6 @@ use super::channel::{Channel, Completion, Request};
 use super::{Cycle, timing::LINE_BYTES};
 use rackpool_sim::rng::{Purpose, Rng};
 
-/// Where requests go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// Lines drawn from the whole channel.
@@ -14,7 +13,6 @@ pub enum Pattern {
     Sequential,
 }
 
-/// When requests come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// As soon as there is room for the next one.
@@ -23,18 +21,13 @@ pub enum Pace {
     Every(Cycle),
 }
 
-/// A stream of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
-    /// Where they go.
     pub pattern: Pattern,
-    /// When they come.
     pub pace: Pace,
     /// Writes in a thousand requests, drawn.
     pub writes_permille: u64,
-    /// How many in all.
     pub requests: u64,
-    /// Names the draws.
     pub seed: u64,
 }
 
@@ -43,7 +36,6 @@ pub struct Stream {
 pub struct Outcome {
     /// Cycle of the last completion.
     pub cycles: Cycle,
-    /// Reads that completed.
     pub reads: u64,
     /// Sum of their cycles from submission to completion.
     pub read_cycles: u64,

@@ -15,20 +15,16 @@ pub const LINE_BYTES: u64 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Geometry {
-    /// Ranks of the channel.
     pub ranks: u32,
     /// Bank groups of a rank.
     pub groups: u32,
-    /// Banks of a group.
     pub banks: u32,
-    /// Rows of a bank.
     pub rows: u32,
     /// Lines of 64 bytes of a row, over all chips of the rank.
     pub columns: u32,
 }
 
 impl Geometry {
-    /// Banks of all ranks.
     #[must_use]
     pub const fn banks_all(&self) -> u32 {
         self.ranks * self.groups * self.banks
@@ -51,15 +47,10 @@ pub struct Timing {
     pub burst: u32,
     /// Cycles that ACT, RD and WR take on the command bus (others take one).
     pub t_cmd: u32,
-    /// Read to its data.
     pub t_cl: u32,
-    /// Write to its data.
     pub t_cwl: u32,
-    /// Activate to column access.
     pub t_rcd: u32,
-    /// Precharge to activate.
     pub t_rp: u32,
-    /// Activate to precharge.
     pub t_ras: u32,
     /// Activate to activate, same bank.
     pub t_rc: u32,
@@ -77,7 +68,6 @@ pub struct Timing {
     pub t_ccd_l_wr: u32,
     /// End of written data to precharge.
     pub t_wr: u32,
-    /// Read to precharge.
     pub t_rtp: u32,
     /// End of written data to read, another group of the rank.
     pub t_wtr_s: u32,

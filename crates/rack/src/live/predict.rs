@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 /// A rack: what was predicted, and what it was.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RackRow {
-    /// Which.
     pub rack: RackId,
     /// How often it was chosen.
     pub choices: [u64; 2],
@@ -23,22 +22,18 @@ pub struct RackRow {
 /// The same requests under another policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PolicyRow {
-    /// Its name.
     pub choice: String,
     /// Bytes in use in the fullest rack.
     pub most_bytes: u64,
-    /// In the emptiest one.
     pub least_bytes: u64,
     /// Requests for which no rack had room.
     pub refused: u64,
 }
 
-/// Prediction beside live counters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Of the recording, as text.
     pub recording_hash: String,
-    /// The pool's policy.
     pub placement: String,
     /// Choices that came out the same when they were made again: all of them.
     pub choices_replayed: u64,
@@ -48,13 +43,10 @@ pub struct Report {
     pub choices: u64,
     /// Requests for which no rack had room: predicted, and live.
     pub refused: [u64; 2],
-    /// The racks.
     pub racks: Vec<RackRow>,
-    /// Other policies.
     pub policies: Vec<PolicyRow>,
 }
 
-/// Policies that are tried.
 const CHOICES: [Choice; 5] = [
     Choice::Random,
     Choice::RoundRobin,
@@ -128,7 +120,6 @@ impl Model {
 }
 
 impl Report {
-    /// Of a recording.
     pub fn of(recording: &Recording) -> Report {
         let model = Model::run(&recording.entries, None);
         let mut live = Model::default();

@@ -64,7 +64,6 @@ impl Preset {
         }
     }
 
-    /// Its interconnect.
     pub fn fabric(self, ports: u64) -> Fabric {
         match self {
             Preset::DracksimFaithful => Fabric::dracksim_faithful(ports),
@@ -141,7 +140,6 @@ pub struct Hot {
 }
 
 impl Hot {
-    /// What is hot.
     pub fn rule(&self) -> HotPages {
         HotPages { accesses_min: self.accesses_min, times_victim: self.times_victim }
     }
@@ -163,27 +161,22 @@ pub struct Prefetch {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// Its name in reports.
     pub name: String,
     /// How many nodes run it.
     pub nodes: u16,
-    /// What they access.
     pub pattern: Pattern,
     /// Each node begins so much later than the one before it, µs.
     #[serde(default)]
     pub stagger_us: u64,
 }
 
-/// A simulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Its name in reports.
     pub name: String,
     /// Where what is not said comes from.
     #[serde(default)]
     pub preset: Preset,
-    /// For every random choice.
     #[serde(default = "one")]
     pub seed: u64,
     /// Page policy and pool policy.
@@ -191,7 +184,6 @@ pub struct Config {
     /// Racks, joined by uplinks; nodes and pools are dealt out to them in turn.
     #[serde(default = "one_rack")]
     pub racks: u16,
-    /// Pools in all.
     pub pools: u16,
     /// Memory of each node, MiB.
     pub local_mib: u64,
@@ -213,19 +205,15 @@ pub struct Config {
     /// Nodes' memory: a preset of DRAM, `cxl:NS:GBPS:PRESET` or `constant:NS:GBPS`.
     #[serde(default)]
     pub local_memory: Option<String>,
-    /// The pools'.
     #[serde(default)]
     pub pool_memory: Option<String>,
-    /// Channels of a node.
     #[serde(default = "one_channel")]
     pub local_channels: u16,
-    /// Channels of a pool.
     #[serde(default = "one_channel")]
     pub pool_channels: u16,
     /// Times of controller and manager.
     #[serde(default)]
     pub costs: Option<Costs>,
-    /// When accesses begin.
     #[serde(default)]
     pub injection: Option<Injection>,
     /// Hot pages come to the node.
@@ -238,13 +226,11 @@ pub struct Config {
     /// no bound, as in the published code.
     #[serde(default)]
     pub pool_holds_back: Option<bool>,
-    /// The interconnect, in full.
     #[serde(default)]
     pub fabric: Option<Fabric>,
     /// Windows of the report's series, µs.
     #[serde(default = "window_us")]
     pub window_us: u64,
-    /// What runs.
     pub workloads: Vec<Workload>,
 }
 
@@ -284,7 +270,6 @@ pub enum ConfigError {
     /// A field's value cannot be meant.
     #[error("`{field}`: {reason}")]
     Field {
-        /// Which field.
         field: &'static str,
         /// What is wrong, and what would be right.
         reason: String,
@@ -292,7 +277,6 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Reads a file's text.
     pub fn from_toml(text: &str) -> Result<Config, ConfigError> {
         let config: Config =
             toml::from_str(text).map_err(|error| ConfigError::Text(error.to_string()))?;
@@ -300,12 +284,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Nodes in all.
     pub fn nodes(&self) -> u16 {
         self.workloads.iter().map(|workload| workload.nodes).sum()
     }
 
-    /// The interconnect.
     pub fn fabric(&self) -> Fabric {
         let ports = u64::from(self.nodes() + self.pools).max(1);
         self.fabric.unwrap_or_else(|| self.preset.fabric(ports))

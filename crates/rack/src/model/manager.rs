@@ -14,9 +14,7 @@ use serde::{Deserialize, Serialize};
 /// A chunk of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Chunk {
-    /// The pool.
     pub pool: u16,
-    /// Which of its chunks.
     pub number: u32,
 }
 
@@ -26,14 +24,12 @@ struct Pool {
     chunks: u32,
     /// Chunks from this one on were never given out.
     fresh: u32,
-    /// Chunks that came back.
     back: Vec<u32>,
     used: u32,
     /// Accesses that the switch has seen.
     accesses: u64,
 }
 
-/// The manager.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Manager {
     choice: Choice,
@@ -42,7 +38,6 @@ pub struct Manager {
     chooser: Chooser,
     /// Every choice, in order: what a replay compares.
     choices: Vec<u16>,
-    /// Chunks that came back.
     pub returned: u64,
 }
 

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 pub enum Media {
     /// A constant time at a rate.
     Constant(Constant),
-    /// DRAM, command by command.
     Dram(Box<Dram>),
 }
 

@@ -8,9 +8,7 @@ use std::collections::VecDeque;
 /// An access that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// The caller's.
     pub id: u64,
-    /// When.
     pub at: Ps,
 }
 
@@ -95,7 +93,6 @@ struct Lane<M> {
     waiting: VecDeque<Waiting>,
 }
 
-/// Channels with their queues.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Memory<M> {
     lanes: Vec<Lane<M>>,
@@ -109,7 +106,6 @@ pub struct Memory<M> {
 const NEVER: Ps = Ps(u64::MAX);
 
 impl<M: Medium> Memory<M> {
-    /// Memory with these channels.
     pub fn new(channels: Vec<M>) -> Memory<M> {
         let lane = |medium| Lane { medium, waiting: VecDeque::new() };
         Memory { lanes: channels.into_iter().map(lane).collect(), wake: NEVER, waiting_max: 0 }

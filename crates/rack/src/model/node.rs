@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 /// No page, or no flight.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The node's own memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Frames {
     count: u32,

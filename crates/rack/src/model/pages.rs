@@ -24,15 +24,12 @@ pub enum Place {
 pub struct Page {
     /// Process and virtual page number.
     pub key: u64,
-    /// Where it is.
     pub place: Place,
     /// The window that `heat` counts.
     pub window: u32,
-    /// Accesses in that window.
     pub heat: u32,
     /// The line that was accessed last.
     pub last_line: u8,
-    /// Whether it is moving.
     pub is_moving: bool,
 }
 
@@ -106,7 +103,6 @@ impl Pages {
         }
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.pages.len()
     }

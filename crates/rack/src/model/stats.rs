@@ -17,14 +17,11 @@ pub const WINDOWS_MAX: u64 = 1 << 16;
 /// A sum of times with their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sum {
-    /// How many.
     pub count: u64,
-    /// Their sum, ps.
     pub ps: u64,
 }
 
 impl Sum {
-    /// Adds one.
     #[inline]
     pub fn add(&mut self, time: Ps) {
         self.count += 1;
@@ -59,18 +56,13 @@ impl Slice {
     }
 }
 
-/// Of one workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadStats {
-    /// Its name.
     pub name: String,
-    /// By window.
     pub slices: Vec<Slice>,
     /// All accesses, from the begin to the end.
     pub all: Sum,
-    /// Those to own memory.
     pub local: Sum,
-    /// Those to pools.
     pub remote: Sum,
     /// The part of remote accesses at the pool: waiting for its channel, and the channel.
     pub pool: Sum,
@@ -93,7 +85,6 @@ pub struct WorkloadStats {
 }
 
 impl WorkloadStats {
-    /// Nothing yet.
     pub fn new(name: &str) -> WorkloadStats {
         WorkloadStats {
             name: name.to_owned(),
@@ -177,7 +168,6 @@ impl WorkloadStats {
     }
 }
 
-/// Each two as one.
 fn pairs<T: Clone>(all: &[T], merge: impl Fn(&mut T, &T)) -> Vec<T> {
     let pair = |pair: &[T]| {
         let mut first = pair[0].clone();
@@ -194,7 +184,6 @@ pub fn bin_of(time: Ps) -> usize {
     BIN_ENDS_NS.iter().take_while(is_at_least).count()
 }
 
-/// Of the pools.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolStats {
     /// By window, then pool: accesses that came.
@@ -232,9 +221,7 @@ impl PoolStats {
 /// Of all nodes: times of remote accesses at the pool, and of all accesses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tails {
-    /// Of all accesses, ps.
     pub all: Histogram,
-    /// Of remote ones.
     pub remote: Histogram,
     /// Of remote ones, at the pool.
     pub pool: Histogram,

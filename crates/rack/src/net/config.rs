@@ -67,7 +67,6 @@ pub struct Fabric {
     pub packetise: Ps,
     /// A network card on one packet; one at a time in each direction.
     pub nic: Ps,
-    /// One link's propagation.
     pub wire: Ps,
     /// From a packet's end at an input port until it may be switched.
     pub switch: Ps,

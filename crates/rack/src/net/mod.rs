@@ -31,16 +31,12 @@ use switch::{Grant, Switch};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Endpoint(pub u16);
 
-/// One packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packet {
-    /// Who sends it.
     pub from: Endpoint,
-    /// Who gets it.
     pub to: Endpoint,
     /// Its size with all headers.
     pub bytes: u32,
-    /// What it is for.
     pub kind: Kind,
     /// Whatever the sender wants to find in it.
     pub tag: u32,
@@ -52,7 +48,6 @@ pub struct Packet {
 pub enum NetEvent {
     /// An endpoint's link can send the next packet.
     ServeCard(Endpoint),
-    /// A switch's output can.
     ServeOutput(u16, u16),
     /// A packet can be switched: switch, input.
     Come(u16, u16, Packet),
@@ -62,7 +57,6 @@ pub enum NetEvent {
     Deliver(Packet),
 }
 
-/// Where events go.
 pub trait Schedule {
     /// Lets `event` happen at `at`, which is not before now.
     fn at(&mut self, at: Ps, event: NetEvent);
@@ -71,9 +65,7 @@ pub trait Schedule {
 /// What the interconnect has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetCounts {
-    /// Packets sent.
     pub sent: u64,
-    /// Packets delivered.
     pub delivered: u64,
     /// Bytes sent.
     pub bytes: u64,
@@ -98,7 +90,6 @@ struct Card {
     busy_in: Ps,
 }
 
-/// Who is where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
     /// The rack of each endpoint.
@@ -187,7 +178,6 @@ impl Network {
         Network { fabric, cards, switches, far, uplinks, sent: 0, delivered: 0, bytes: 0, granted }
     }
 
-    /// Its times and sizes.
     pub fn fabric(&self) -> &Fabric {
         &self.fabric
     }
@@ -329,7 +319,6 @@ impl Network {
         cards + self.switches.iter().map(Switch::len).sum::<usize>()
     }
 
-    /// What it has seen.
     pub fn counts(&mut self) -> NetCounts {
         let mut counts = NetCounts {
             sent: self.sent,

@@ -34,7 +34,6 @@ struct Output {
 pub(super) struct Switch {
     inputs: Vec<Input>,
     outputs: Vec<Output>,
-    /// By input, then output.
     queues: Vec<VecDeque<Packet>>,
     /// Inputs at which something waits.
     waiting: u128,
@@ -45,7 +44,6 @@ pub(super) struct Switch {
     slot: Ps,
     crossing: Ps,
     output_bytes: u64,
-    /// Arbitrations.
     pub(super) arbitrations: u64,
 }
 

@@ -16,9 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// A design with what both engines and the prices say of it.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// The design.
     pub design: Design,
-    /// Its name.
     pub label: String,
     /// Memory of a machine, MiB.
     pub local_mib: u64,
@@ -80,7 +78,6 @@ pub struct Baseline {
 /// What comes out of a plan.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The seeds.
     pub seeds: Vec<u64>,
     /// Of all traces: virtual machines of each seed, and what programs access.
     pub trace_hash: u64,
@@ -88,7 +85,6 @@ pub struct Answer {
     pub baseline: Baseline,
     /// With them, in the order of the sweep.
     pub points: Vec<Point>,
-    /// What to do.
     pub verdict: Verdict,
     /// How much the saving of the best design moves with what is not certain, most first.
     pub swings: Vec<Swing>,

@@ -30,7 +30,6 @@ pub struct Blast {
     pub machines_max: u32,
     /// Virtual machines with memory in it, mean.
     pub vms_mean: f64,
-    /// The most.
     pub vms_max: u32,
 }
 

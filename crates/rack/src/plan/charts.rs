@@ -6,13 +6,10 @@ use std::fmt::Write;
 
 /// A point of a scatter.
 pub(super) struct Dot {
-    /// Its short name.
     pub name: String,
-    /// To the right.
     pub x: f64,
     /// Up: low end, mean and high end.
     pub y: [f64; 3],
-    /// Which colour.
     pub group: usize,
     /// On the front: filled, named and joined.
     pub marked: bool,
@@ -22,9 +19,7 @@ pub(super) struct Dot {
 pub(super) struct Range {
     /// Its name, to the left.
     pub name: String,
-    /// From where to where.
     pub ends: [f64; 2],
-    /// Black ticks.
     pub marks: Vec<f64>,
     /// What is written behind it.
     pub text: String,

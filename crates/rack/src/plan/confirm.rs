@@ -43,13 +43,10 @@ impl Claim {
 /// One thing that was claimed, and what was seen.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Check {
-    /// What.
     pub what: &'static str,
-    /// Its bound.
     pub claimed: f64,
     /// The mean of the other seeds.
     pub seen: f64,
-    /// Seen keeps to claimed.
     pub holds: bool,
 }
 

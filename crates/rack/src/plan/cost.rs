@@ -13,15 +13,11 @@ use serde::Serialize;
 /// Parts of what a design costs a machine, in the plan's currency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Cost {
-    /// The machine's own memory.
     pub machine_dram: f64,
-    /// The pools' memory.
     pub pool_dram: f64,
-    /// Pools.
     pub pools: f64,
     /// Links of machines and pools.
     pub links: f64,
-    /// Ports of switches.
     pub switch_ports: f64,
 }
 
@@ -76,7 +72,6 @@ impl Cost {
         [self.machine_dram, self.pool_dram, self.pools, self.links, self.switch_ports]
     }
 
-    /// All together.
     pub fn sum(&self) -> f64 {
         self.parts().iter().sum()
     }
@@ -85,7 +80,6 @@ impl Cost {
 /// How the saving moves with one thing that is not certain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Swing {
-    /// What.
     pub what: String,
     /// Its low and its high value, as text with units.
     pub range: [String; 2],
@@ -96,11 +90,9 @@ pub struct Swing {
 /// A price at which pooling saves nothing, all others as in the plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BreakEven {
-    /// Which price.
     pub what: &'static str,
     /// Per what.
     pub per: &'static str,
-    /// In the plan.
     pub amount: f64,
     /// Where the saving is 0; none if no price of 0 or more does that.
     pub at: Option<f64>,
@@ -178,7 +170,6 @@ pub(super) fn swings(
     all
 }
 
-/// Each price alone.
 pub(super) fn break_even(plan: &Plan, best: &Point, baseline: &Baseline) -> Vec<BreakEven> {
     let sizes = (best.local_mib, best.pool_mib, best.pools_bought);
     let mut counts = quantities(plan, &best.design, sizes).map(|count| -count);

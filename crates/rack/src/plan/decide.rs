@@ -10,7 +10,6 @@ pub(super) const P99: usize = 2;
 pub(super) const REMOTE_PERCENT: usize = 6;
 pub(super) const LINK_PERCENT: usize = 7;
 
-/// What to do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// Pool, as the best design does; else do not.
@@ -58,7 +57,6 @@ pub(super) fn fails(plan: &Plan, points: &mut [Point]) {
     }
 }
 
-/// The answer.
 pub(super) fn decide(plan: &Plan, points: &[Point], baseline: &Baseline) -> Verdict {
     let cheapest = |a: &usize, b: &usize| {
         let key = |index: usize| (points[index].cost.sum(), points[index].latency[P99].mean);

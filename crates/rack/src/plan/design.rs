@@ -10,13 +10,10 @@ use serde::Serialize;
 /// Something that could be bought.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Design {
-    /// Machines that share pools.
     pub pod_machines: u16,
-    /// Pools of a pod.
     pub pools: u16,
     /// Links of each machine and pool.
     pub links: u16,
-    /// The local part.
     pub local_percent: u32,
     /// Page and pool policy.
     pub placement: Policy,
@@ -27,11 +24,8 @@ pub struct Design {
 /// What the capacity engine must know of a design: links and tiers change nothing there.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Split {
-    /// Machines of a pod.
     pub pod_machines: u16,
-    /// Its pools.
     pub pools: u16,
-    /// The local part.
     pub local_percent: u32,
     /// Page and pool policy.
     pub placement: Policy,

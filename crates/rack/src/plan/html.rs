@@ -20,14 +20,11 @@ const ROWS_MAX: usize = 24;
 /// Where an answer comes from.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// Of rackpool's source.
     pub git_revision: String,
-    /// Of the plan's text.
     pub plan_hash: u64,
 }
 
 impl Origin {
-    /// Of a plan's text.
     pub fn new(git_revision: String, text: &str) -> Origin {
         Origin { git_revision, plan_hash: xxh3_64(text.as_bytes()) }
     }

@@ -13,25 +13,20 @@ use std::path::PathBuf;
 
 /// Fewest seeds: with fewer an interval says little.
 pub const SEEDS_MIN: u32 = 10;
-/// Most seeds.
 pub const SEEDS_MAX: u32 = 1000;
 /// Most points of a sweep.
 pub const DESIGNS_MAX: usize = 4096;
 
-/// The question.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Its name in reports.
     pub name: String,
     /// What prices are in: a word for reports.
     pub currency: String,
-    /// Seeds and confidence.
     #[serde(default)]
     pub run: Run,
     /// What must hold of what is bought.
     pub goals: Goals,
-    /// The machines.
     pub machines: Machines,
     /// What the capacity engine is asked.
     pub capacity: Capacity,
@@ -41,9 +36,7 @@ pub struct Plan {
     pub sweep: Sweep,
     /// Prices of what is bought also without pools.
     pub prices: Prices,
-    /// Kinds of pools.
     pub tiers: Vec<Tier>,
-    /// A running pool.
     #[serde(default)]
     pub live: Option<Live>,
 }
@@ -56,15 +49,12 @@ pub struct Live {
     pub recording: PathBuf,
 }
 
-/// Seeds and confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Run {
-    /// How many seeds.
     pub seeds: u32,
     /// The first one; the others follow it, and after them those that confirm the plan.
     pub first_seed: u64,
-    /// Of intervals.
     pub confidence_percent: f64,
 }
 
@@ -74,13 +64,11 @@ impl Default for Run {
     }
 }
 
-/// What must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goals {
     /// Of 100 accesses 99 are faster, in every workload's sum.
     pub p99_max: Span,
-    /// The mean access.
     #[serde(default)]
     pub mean_max: Option<Span>,
     /// Less is not worth it.
@@ -90,11 +78,9 @@ pub struct Goals {
     pub blast_machines_max: Option<u32>,
 }
 
-/// The machines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machines {
-    /// How many.
     pub count: u32,
     /// Memory of each, as they are bought today.
     pub memory: Size,
@@ -102,15 +88,12 @@ pub struct Machines {
     pub memory_step: Size,
     /// What it is: a preset of DRAM, or `constant:NS:GBPS`.
     pub local_memory: String,
-    /// Its channels.
     pub local_channels: u16,
 }
 
-/// Of the capacity engine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capacity {
-    /// The virtual machines.
     pub trace: VmTrace,
     /// How often memory in use is looked at.
     pub sample: Span,
@@ -132,21 +115,18 @@ pub enum VmTrace {
     Made {
         /// `little` or `much`.
         stranding: Stranding,
-        /// How long.
         days: f64,
     },
     /// Tables in the schema of Azure's packing trace; seeds deal machines to pods and break ties.
     Files {
         /// The table of virtual machines.
         vms: PathBuf,
-        /// The table of types.
         types: PathBuf,
         /// The kind of machine that they run on.
         machine_kind: u32,
     },
 }
 
-/// Of the performance engine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Performance {
@@ -160,11 +140,9 @@ pub struct Performance {
     pub workloads: Vec<Job>,
 }
 
-/// A program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// Its name.
     pub name: String,
     /// What it accesses, as in `rackpool sim rack`.
     pub pattern: Pattern,
@@ -172,13 +150,10 @@ pub struct Job {
     pub stagger: Span,
 }
 
-/// What is tried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sweep {
-    /// Machines that share pools.
     pub pod_machines: Vec<u16>,
-    /// Pools of a pod.
     pub pools: Vec<u16>,
     /// Links of each machine and each pool to the switch, used as one of so many times the rate.
     pub links: Vec<u16>,
@@ -193,23 +168,17 @@ pub struct Sweep {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prices {
-    /// A machine's memory.
     pub machine_dram: Price,
 }
 
-/// A kind of pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tier {
-    /// Its name in reports.
     pub name: String,
-    /// Interconnect and times.
     pub preset: Preset,
     /// A preset of DRAM, or `constant:NS:GBPS`.
     pub pool_memory: String,
-    /// Channels of a pool.
     pub pool_channels: u16,
-    /// What it costs.
     pub prices: TierPrices,
 }
 
@@ -217,7 +186,6 @@ pub struct Tier {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TierPrices {
-    /// A pool's memory.
     pub pool_dram: Price,
     /// A pool without memory and links.
     pub pool: Price,
@@ -238,7 +206,6 @@ pub struct Price {
     /// When that was so: year, month, day.
     #[serde(serialize_with = "as_text")]
     pub date: toml::value::Datetime,
-    /// Who says so.
     pub source: String,
     /// It may be so low; four fifths of the amount if it is not said.
     #[serde(default)]

@@ -63,7 +63,6 @@ pub enum PlanError {
     Field {
         /// From 1.
         line: usize,
-        /// The field's path.
         field: String,
         /// What is wrong, and what would be right.
         reason: String,

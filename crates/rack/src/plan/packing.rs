@@ -26,11 +26,9 @@ pub(super) struct Request {
 /// A trace, read or made.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Requests {
-    /// By their start.
     all: Vec<Request>,
     days: f64,
     smallest_core: u32,
-    /// Of all of them.
     pub hash: u64,
 }
 
@@ -48,7 +46,6 @@ pub(super) struct Event {
 /// What became of a trace.
 #[derive(Clone, Debug)]
 pub(super) struct Packed {
-    /// By time.
     pub events: Vec<Event>,
     pub days: f64,
     /// Virtual machines that were placed.

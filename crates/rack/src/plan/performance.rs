@@ -16,13 +16,11 @@ use std::sync::atomic::AtomicBool;
 pub struct Latency {
     /// The mean access, ns.
     pub mean_ns: f64,
-    /// The median.
     pub p50_ns: f64,
     /// Of 100 accesses 99 are faster.
     pub p99_ns: f64,
     /// Of 1000 accesses 999.
     pub p999_ns: f64,
-    /// The slowest access.
     pub max_ns: f64,
     /// The mean access to a pool; 0 without any.
     pub remote_ns: f64,

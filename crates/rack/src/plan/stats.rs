@@ -6,15 +6,11 @@ use serde::Serialize;
 /// seeds' values are normally distributed (Student's t).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Estimate {
-    /// The mean.
     pub mean: f64,
-    /// Lower end.
     pub low: f64,
-    /// Upper end.
     pub high: f64,
     /// Standard deviation of one seed's value.
     pub deviation: f64,
-    /// How many seeds.
     pub seeds: u32,
     /// The factor of Student's distribution.
     pub t: f64,

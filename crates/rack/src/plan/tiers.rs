@@ -5,7 +5,6 @@ use crate::model::config::{ConfigError, Preset};
 use crate::model::media::Media;
 use serde::Serialize;
 
-/// A kind of memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TierFacts {
     /// Its name in the plan; the machines' own memory is `own`.
@@ -20,7 +19,6 @@ pub struct TierFacts {
     pub link_gbytes_per_s: Option<f64>,
     /// Of all channels of a pool or machine, GB/s of lines.
     pub memory_gbytes_per_s: f64,
-    /// Who says it.
     pub source: String,
 }
 

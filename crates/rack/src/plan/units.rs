@@ -96,7 +96,6 @@ impl Size {
         self.0 >> 20
     }
 
-    /// GiB.
     pub fn gib(self) -> f64 {
         self.0 as f64 / (1u64 << 30) as f64
     }

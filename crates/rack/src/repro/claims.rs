@@ -17,7 +17,6 @@ const EPOCHS: usize = 10;
 const SLOW_SHARE: [f64; 2] = [0.01, 0.04];
 /// "Large" spread of pools: this part of a pool's mean count in the window.
 const LARGE_SPREAD: f64 = 0.5;
-/// "Very few" remote accesses.
 const VERY_FEW: f64 = 0.05;
 
 /// The origin of all that is judged here.
@@ -32,7 +31,6 @@ pub struct Claim {
     pub says: &'static str,
     /// Where what came out comes from: `predicted`, since no constant was chosen by a claim.
     pub origin: &'static str,
-    /// Whether it came out.
     pub holds: bool,
     /// The figures that decide it.
     pub because: String,

@@ -6,12 +6,10 @@ use crate::model::{Config, Outcome};
 use crate::plot::{Line, Lines, Stacks};
 use crate::report::{BIN_NAMES, bin_shares, total};
 
-/// A drawing.
 #[derive(Clone, Debug)]
 pub struct Drawing {
     /// Name of its file, without ending.
     pub name: String,
-    /// The drawing.
     pub svg: String,
 }
 

@@ -22,7 +22,6 @@ pub enum Run {
     LocalRandom,
     /// Own memory first, pools in turn.
     LocalTurns,
-    /// Own memory first, smart-idle.
     LocalIdle,
     /// Alternate pages, pools in turn.
     AlternateTurns,
@@ -47,7 +46,6 @@ impl Run {
         Run::AlternateEven,
     ];
 
-    /// Its placement.
     pub fn placement(self, window_us: u64) -> String {
         match self {
             Run::AlternateRandom => "alternate+random".into(),
@@ -95,7 +93,6 @@ impl<'a> Runs<'a> {
         Runs { points }
     }
 
-    /// One run.
     pub fn get(&self, run: Run) -> &'a (Config, Outcome) {
         let index = Run::ALL.iter().position(|one| *one == run).expect("all are in ALL");
         &self.points[index]

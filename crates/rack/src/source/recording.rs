@@ -38,7 +38,6 @@ impl Recording {
         Ok(())
     }
 
-    /// How many records.
     pub fn len(&self) -> usize {
         self.records.len()
     }
@@ -64,7 +63,6 @@ pub struct Replay {
     stretch: u64,
 }
 
-/// A day.
 const DAY_NS: u64 = 86_400_000_000_000;
 
 /// A stretch of 1.
@@ -96,18 +94,11 @@ pub struct TraceSet {
 /// A trace that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceSetError {
-    /// It has no record.
     #[error("{0}: no access in it reaches memory")]
     Empty(String),
     /// It goes on for longer than virtual time can.
     #[error("{file}: a record is after {days} days, at most {} can be", TIME_MAX.as_ns() / DAY_NS)]
-    Late {
-        /// The file.
-        file: String,
-        /// When.
-        days: u64,
-    },
-    /// The program cannot be.
+    Late { file: String, days: u64 },
     #[error("{0}")]
     Kernel(String),
     /// The file cannot be read.

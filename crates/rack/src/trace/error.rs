@@ -10,7 +10,6 @@ pub struct TraceError {
     pub file: String,
     /// The record, from 1: a line of a text, a row of Parquet; 0 if it is the file as a whole.
     pub record: u64,
-    /// What is wrong.
     pub cause: Cause,
 }
 
@@ -30,24 +29,15 @@ pub enum Cause {
     /// The end came in the midst of something.
     #[error("truncated: {0}")]
     Truncated(String),
-    /// Times go backwards.
     #[error("unsorted: time {at} comes after {before}")]
     Unsorted {
-        /// This record's time.
         at: u64,
         /// The time of the one before.
         before: u64,
     },
     /// A number is greater than what it may be.
     #[error("oversized: {what} is {value}, at most {max} is accepted")]
-    Oversized {
-        /// What the number is.
-        what: &'static str,
-        /// The number.
-        value: u64,
-        /// The greatest one.
-        max: u64,
-    },
+    Oversized { what: &'static str, value: u64, max: u64 },
     /// Only the other byte order gives numbers that mean something.
     #[error("wrong-endian: the numbers are big-endian, little-endian ones are read")]
     WrongEndian,

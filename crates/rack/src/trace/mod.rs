@@ -24,7 +24,6 @@ pub use write::{FileType, ParquetWriter, Writer, create, writer};
 use std::fmt;
 use std::str::FromStr;
 
-/// One access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Record {
     /// When, in the [`Header`]'s unit; never less than in the record before. 0 in all records of a
@@ -90,7 +89,6 @@ fn scale(value: u64, by: u64, of: u64) -> u64 {
 pub struct Header {
     /// Where the records come from, for messages.
     pub name: String,
-    /// What the times count.
     pub unit: Unit,
     /// How the times were made, if the trace has none of its own.
     pub injection: Option<Injection>,

@@ -11,16 +11,10 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Injection {
     /// The same time from each record to the next.
-    Gap {
-        /// In picoseconds.
-        ps: u64,
-    },
+    Gap { ps: u64 },
     /// The same time for each instruction, for formats that count instructions: a processor's
     /// cycles for an instruction, at its clock.
-    Instruction {
-        /// In picoseconds.
-        ps: u64,
-    },
+    Instruction { ps: u64 },
     /// No times: who replays keeps this many accesses under way, and begins the next one when one
     /// of them ends.
     Closed {
@@ -104,7 +98,6 @@ pub fn parse_hz(text: &str) -> Result<u64, String> {
     sensible.then(|| hz.round() as u64).ok_or_else(|| format!("`{text}` is no clock, as 3.6GHz is"))
 }
 
-/// Makes times.
 #[derive(Debug)]
 pub(crate) struct Pace {
     injection: Injection,
@@ -140,7 +133,6 @@ impl Pace {
         Ok(at)
     }
 
-    /// Instructions went by.
     pub(crate) fn instructions(&mut self, count: u64) -> Result<(), Cause> {
         match self.injection {
             Injection::Instruction { ps } => self.pass(count, ps),

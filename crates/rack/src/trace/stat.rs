@@ -10,14 +10,10 @@ const PAGE_BYTES: u64 = 4096;
 /// 1 TiB if it is dense.
 const GROUPS_MAX: usize = 4 << 20;
 
-/// Counts of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
-    /// Records.
     pub records: u64,
-    /// Loads.
     pub reads: u64,
-    /// Stores.
     pub writes: u64,
     /// Bytes that were loaded or stored.
     pub bytes: u64,
@@ -31,9 +27,7 @@ pub struct Stat {
     pub end_ns: u64,
     /// Different nodes, processes and threads: the last are counted for each process.
     pub nodes: u64,
-    /// Processes.
     pub processes: u64,
-    /// Threads.
     pub threads: u64,
 }
 
@@ -61,7 +55,6 @@ pub(crate) struct Counter {
     thread: Option<(u16, u32, u32)>,
 }
 
-/// Threads that are remembered.
 const THREADS_MAX: u64 = 1 << 16;
 
 impl Counter {

@@ -33,7 +33,6 @@ const SCHEMA: &str = "message trace {
     required int32 size (INTEGER(16, false));
 }";
 
-/// Where records go.
 pub trait Writer {
     /// Takes one more record, which is not before the last one; its time is in the unit of the
     /// header that the writer was made with. Blocks for as long as the file does.
@@ -52,7 +51,6 @@ pub trait Writer {
 /// What a file becomes; its columns are `t_ns`, `node`, `pid`, `tid`, `addr`, `rw`, `size`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileType {
-    /// With zstd.
     Parquet,
     /// Lines with commas.
     Csv,

@@ -97,11 +97,9 @@ pub struct Looked {
     pub pieces: u64,
     /// Pieces with too many explanations to try; their bytes were looked at one by one.
     pub pieces_skipped: u64,
-    /// Refusals that were justified.
     pub refusals: u64,
 }
 
-/// The model.
 #[derive(Debug, Default)]
 pub struct Bytes {
     /// By their first address; dead ones stay until their addresses are handed out again.
@@ -114,9 +112,7 @@ pub struct Bytes {
 /// An allocation that lives, or may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Live {
-    /// Its address.
     pub addr: u64,
-    /// Its size.
     pub bytes: u64,
     /// What it is made of.
     pub backing: Backing,

@@ -18,9 +18,7 @@ use rackpool_core::wire::DaemonStats;
 /// A frame of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameAudit {
-    /// Its index.
     pub frame: u32,
-    /// What it is at.
     pub state: FrameState,
     /// The page in it.
     pub page: u64,
@@ -42,12 +40,9 @@ pub struct FrameAudit {
     pub objects: Vec<u32>,
 }
 
-/// A rack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RackAudit {
-    /// Its number.
     pub rack: u16,
-    /// Every frame, by index.
     pub frames: Vec<FrameAudit>,
     /// What its daemon says of itself.
     pub stats: DaemonStats,
@@ -62,17 +57,13 @@ pub struct RackAudit {
 pub struct HomeAudit {
     /// The page.
     pub page: u64,
-    /// Its rack.
     pub rack: u16,
-    /// Its frame there.
     pub frame: u32,
-    /// The frame's generation.
     pub generation: u64,
     /// Whether the region that held it is gone.
     pub lost: bool,
 }
 
-/// The master's directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirectoryAudit {
     /// Every page, in any order.
@@ -82,7 +73,6 @@ pub struct DirectoryAudit {
 /// Memory that the model knows to be handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocationAudit {
-    /// Its address.
     pub addr: u64,
     /// Its size in bytes, as it was asked for.
     pub bytes: u64,
@@ -92,14 +82,12 @@ pub struct AllocationAudit {
     pub certain: bool,
 }
 
-/// The whole pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolAudit {
     /// log2 of the page size.
     pub page_shift: u8,
     /// The racks whose daemons are up.
     pub racks: Vec<RackAudit>,
-    /// The master's view.
     pub directory: DirectoryAudit,
     /// What was handed out and is not on memory that is gone.
     pub allocations: Vec<AllocationAudit>,

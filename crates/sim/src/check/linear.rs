@@ -18,7 +18,6 @@ use std::fmt::Debug;
 
 /// What an object does when it is used by one client alone.
 pub trait Model {
-    /// Its state.
     type State: Clone + Ord + Debug;
     /// An operation together with what it answered.
     type Op: Debug;
@@ -36,7 +35,6 @@ pub trait Model {
 /// may also not have taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
-    /// Once.
     Once,
     /// Once or not at all: its outcome is unknown.
     AtMostOnce,
@@ -63,7 +61,6 @@ pub struct Event<Op> {
     /// (a store that waits in a store buffer has not returned for the others, but its own client
     /// goes on). `None`: nobody whose order counts.
     pub client: Option<u32>,
-    /// When it was called.
     pub called: u64,
     /// When it returned, or when its effect was over for sure; `None` if it never did.
     pub returned: Option<u64>,
@@ -80,7 +77,6 @@ impl<Op> Event<Op> {
     }
 }
 
-/// What the checker found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// There is such an order.
@@ -92,7 +88,6 @@ pub enum Verdict {
     },
     /// The search was given up after this many configurations.
     GaveUp {
-        /// Configurations looked at.
         configurations: usize,
         /// All operations that returned before this time fit.
         returned: u64,
@@ -231,7 +226,6 @@ pub struct Histories<K, Op> {
 /// The object whose history has no order, or was too much.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found<K> {
-    /// The object.
     pub object: K,
     /// [`Verdict::Violation`] or [`Verdict::GaveUp`].
     pub verdict: Verdict,

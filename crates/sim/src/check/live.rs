@@ -19,7 +19,6 @@ struct Open {
     called: Ps,
 }
 
-/// The checker.
 #[derive(Clone, Debug)]
 pub struct Live {
     bound: Ps,
@@ -76,7 +75,6 @@ impl Live {
         self.calm_since.get_or_insert(at);
     }
 
-    /// Operations under way.
     pub fn open(&self) -> usize {
         self.open.len()
     }

@@ -23,11 +23,9 @@ use crate::time::Ps;
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which checker found it.
     pub checker: &'static str,
     /// What was found and what was allowed.
     pub text: String,
-    /// When.
     pub at: Ps,
 }
 

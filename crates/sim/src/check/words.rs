@@ -23,22 +23,18 @@ pub struct Word;
 /// An operation on one word with its answer; `None` where the client does not know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WordOp {
-    /// Reads: the value.
     Read(u64),
-    /// Stores a value.
     Write(u64),
     /// Stores `new` if the word is `expected`; the value before.
     Cas {
         /// What has to be there.
         expected: u64,
-        /// What is stored then.
         new: u64,
         /// The value before.
         old: Option<u64>,
     },
     /// Adds, wrapping; the value before.
     FetchAdd {
-        /// What is added.
         add: u64,
         /// The value before.
         old: Option<u64>,

@@ -35,12 +35,10 @@ pub enum CalibrateError {
     Profile(#[from] super::ProfileError),
 }
 
-/// How thoroughly to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
     /// Memory to chase through; should exceed all caches several times.
     pub chase_bytes: u64,
-    /// Rounds of each measurement.
     pub rounds: usize,
 }
 

@@ -12,19 +12,14 @@ use toml::de::{DeTable, DeValue};
 /// One number of a profile, as its file has it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
-    /// The table.
     pub group: String,
-    /// The key.
     pub key: String,
-    /// The number.
     pub value: f64,
     /// Its unit.
     pub unit: String,
-    /// Where it comes from.
     pub source: String,
 }
 
-/// A parsed file.
 pub struct Reader<'a> {
     path: &'a str,
     text: &'a str,

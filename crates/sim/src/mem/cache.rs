@@ -118,7 +118,6 @@ impl HostCache {
         self.cpus.borrow().iter().filter_map(Weak::upgrade).for_each(|cpu| cpu.drain());
     }
 
-    /// Where violations go.
     pub fn violations(&self) -> &Rc<Violations> {
         &self.violations
     }

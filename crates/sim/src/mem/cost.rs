@@ -8,7 +8,6 @@ use crate::time::Ps;
 /// Lines that a processor remembers to have touched, those of a cache of 32 KiB; a power of two.
 const LINES: usize = 512;
 
-/// Costs of memory operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemCosts {
     /// A line that this processor touched last.
@@ -29,7 +28,6 @@ pub struct MemCosts {
     pub cxl_stream_line: Ps,
     /// A locked operation, beside its line.
     pub atomic: Ps,
-    /// A full fence.
     pub fence: Ps,
     /// Writing back or invalidating one line.
     pub flush_line: Ps,

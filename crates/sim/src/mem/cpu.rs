@@ -23,7 +23,6 @@ pub struct SwitchRates {
     pub millis_ppm: u32,
     /// … that take as long as `stop`: a stopped process, a paused host.
     pub stop_ppm: u32,
-    /// Shortest and longest stop.
     pub stop: (Ps, Ps),
     /// Operations from one draining of the store buffer to the next, on average. Each drains a
     /// random number of the oldest stores; 0 drains only when it must.

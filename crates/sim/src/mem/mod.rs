@@ -41,7 +41,6 @@ pub const LINE_BYTES: u64 = 64;
 /// What a memory is made of: what its accesses cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// A host's own memory.
     Dram,
     /// Memory behind a CXL link.
     Cxl,

@@ -40,12 +40,10 @@ impl SimMem {
         SimMem { writable: false, ..self }
     }
 
-    /// The memory.
     pub fn memory(&self) -> &Rc<Memory> {
         &self.memory
     }
 
-    /// The processor.
     pub fn cpu(&self) -> &Rc<Cpu> {
         &self.cpu
     }

@@ -27,7 +27,6 @@ impl Violations {
         self.now.set(now);
     }
 
-    /// Writes one down.
     pub fn record(&self, what: String) {
         self.count.set(self.count.get() + 1);
         let mut list = self.list.borrow_mut();

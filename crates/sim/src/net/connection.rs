@@ -12,7 +12,6 @@ pub(super) struct Endpoint {
     pub node: NodeId,
     pub alive: bool,
     pub peers: Vec<(u32, u8)>,
-    /// Posted receives, for datagrams.
     pub receives: u32,
     /// Longest payload that is inline.
     pub inline_max: Bytes,
@@ -65,7 +64,6 @@ pub(super) struct Side {
     pub reads: u32,
     /// A READ waits for another, and all behind it.
     pub stalled: bool,
-    /// Payloads being fetched.
     pub fetching: u32,
     /// Its requests, and its answers.
     pub streams: [Stream; 2],

@@ -12,11 +12,9 @@ use std::rc::Rc;
 
 /// What the endpoints of a world share. Nobody keeps it borrowed between calls.
 pub struct Shared<S> {
-    /// The network.
     pub net: Net,
     /// The world's side of it.
     pub sink: S,
-    /// The present moment.
     pub now: Ps,
 }
 
@@ -26,7 +24,6 @@ pub trait Inbox {
     fn take(&mut self, now: Ps, endpoint: EndpointId, events: &mut Vec<FabricEvent>) -> usize;
 }
 
-/// An endpoint.
 pub struct SimFabric<S> {
     shared: Rc<RefCell<Shared<S>>>,
     endpoint: EndpointId,
@@ -38,7 +35,6 @@ impl<S> SimFabric<S> {
         SimFabric { shared, endpoint }
     }
 
-    /// Which endpoint it is.
     pub fn endpoint(&self) -> EndpointId {
         self.endpoint
     }

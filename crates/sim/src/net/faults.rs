@@ -7,11 +7,9 @@ use crate::time::Ps;
 pub struct NetFaults {
     /// It is lost. Acknowledgements, too.
     pub loss_ppm: u32,
-    /// It arrives twice.
     pub duplicate_ppm: u32,
     /// It, and what follows on its connection, is late by up to `delay_max`.
     pub delay_ppm: u32,
-    /// The longest delay.
     pub delay_max: Ps,
     /// It is overtaken: by other connections, and for datagrams by its own.
     pub reorder_ppm: u32,
@@ -36,15 +34,11 @@ impl NetFaults {
 /// What happened, in packets unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetCounters {
-    /// Arrived at a card.
     pub delivered: u64,
-    /// Lost by fault.
     pub lost: u64,
     /// Sent on twice by fault.
     pub duplicated: u64,
-    /// Late by fault.
     pub delayed: u64,
-    /// Overtaken by fault.
     pub reordered: u64,
     /// Stopped by a partition, connection messages and acknowledgements included.
     pub partitioned: u64,
@@ -60,7 +54,6 @@ pub struct NetCounters {
     pub no_receive: u64,
     /// Had to wait for room in the switch.
     pub stalled: u64,
-    /// Operations executed.
     pub executed: u64,
     /// Of these by datagram or unreliable connection a second time.
     pub executed_again: u64,

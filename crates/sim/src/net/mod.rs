@@ -90,7 +90,6 @@ pub const GRH_BYTES: usize = 40;
 pub enum Down {
     /// Its kernel lives on and closes its connections.
     Crash,
-    /// It falls silent.
     Power,
 }
 
@@ -101,12 +100,10 @@ pub enum Down {
 pub enum NetEvent {
     /// A work request is on the card.
     Transmit {
-        /// The operation.
         token: u32,
     },
     /// Its payload is to be read.
     Fetch {
-        /// The operation.
         token: u32,
     },
     /// A packet is ready for the cable.
@@ -115,55 +112,42 @@ pub enum NetEvent {
     Switch(Packet),
     /// A packet's last bit is at the other card.
     Arrive(Packet),
-    /// An operation takes effect.
     Execute {
-        /// The operation.
         token: u32,
     },
-    /// An acknowledgement is back.
     Ack {
-        /// The operation.
         token: u32,
     },
     /// A card that waits for room in the switch tries again.
     Unstall {
-        /// The card.
         node: u32,
     },
     /// Has something waited too long for its answer?
     Timer {
-        /// The connection.
         connection: u32,
-        /// The end that waits.
         side: u8,
     },
     /// A request to connect is at the target.
     Connect {
-        /// The connection.
         connection: u32,
     },
     /// The target's consent is back.
     Connected {
-        /// The connection.
         connection: u32,
     },
     /// A connection has waited too long to be set up.
     ConnectTimeout {
-        /// The connection.
         connection: u32,
     },
     /// The news that the other end closed is at `side`.
     Close {
-        /// The connection.
         connection: u32,
         /// The end that learns it.
         side: u8,
     },
     /// A revocation may be complete.
     Revoked {
-        /// The card.
         node: u32,
-        /// Its number there.
         revocation: u32,
     },
 }
@@ -171,7 +155,6 @@ pub enum NetEvent {
 /// One packet of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// The operation.
     pub token: u32,
     /// Which, from 0.
     pub index: u32,
@@ -248,7 +231,6 @@ impl Net {
         self.close_is_seen = seen;
     }
 
-    /// A machine.
     pub fn add_node(&mut self) -> NodeId {
         self.nodes.push(Node::new(&self.profile));
         NodeId(self.nodes.len() as u32 - 1)
@@ -280,12 +262,10 @@ impl Net {
         }
     }
 
-    /// What happened so far.
     pub fn counters(&self) -> &NetCounters {
         &self.counters
     }
 
-    /// The costs.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -300,7 +280,6 @@ impl Net {
         self.operations.alive()
     }
 
-    /// An operation to execute.
     pub fn operation(&self, token: u32) -> &Operation {
         &self.operations[token]
     }
@@ -475,7 +454,6 @@ impl Net {
         }
     }
 
-    /// Heals all partitions.
     pub fn heal(&mut self) {
         self.blocked.clear();
     }

@@ -6,7 +6,6 @@ use crate::time::Ps;
 use rackpool_core::addr::Generation;
 use std::collections::VecDeque;
 
-/// A machine.
 pub(super) struct Node {
     pub up: bool,
     pub paused_until: Ps,
@@ -15,11 +14,8 @@ pub(super) struct Node {
     pub lines: Server,
     pub send: Server,
     pub receive: Server,
-    /// What both engines share.
     pub shared: Server,
-    /// Host memory to card.
     pub fetch: Server,
-    /// Card to host memory.
     pub store: Server,
     pub cable: Server,
     pub cache: QpCache,

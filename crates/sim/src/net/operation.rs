@@ -8,15 +8,12 @@ use std::ops::{Index, IndexMut};
 
 /// Vectors above this are freed instead of kept, so that a burst of pages does not stay.
 const KEPT_BYTES: usize = 16 << 10;
-/// Spare vectors.
 const SPARES_MAX: usize = 1024;
 
-/// What an execution brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executed<'a> {
     /// A READ's bytes.
     Data(&'a [u8]),
-    /// A WRITE was done.
     Done,
     /// The old value, of an atomic.
     Old(u64),
@@ -26,7 +23,6 @@ pub enum Executed<'a> {
     BadRange,
 }
 
-/// An operation under way.
 #[derive(Debug)]
 pub struct Operation {
     pub(super) verb: Verb,
@@ -37,17 +33,13 @@ pub struct Operation {
     pub(super) exposed: Option<Exposure>,
     pub(super) local: [Sge; FABRIC_SGES_MAX],
     pub(super) local_count: u8,
-    /// The end that posted.
     pub(super) side: u8,
     pub(super) signalled: bool,
     pub(super) inline: bool,
-    /// Over a reliable connection.
     pub(super) is_reliable: bool,
-    /// In its send queue.
     pub(super) queued: bool,
     /// On its card, but held back by the limit of READs.
     pub(super) waiting: bool,
-    /// Counted by that limit.
     pub(super) reading: bool,
     pub(super) sent: bool,
     pub(super) executing: bool,
@@ -71,7 +63,6 @@ pub struct Operation {
 const NO_PIECE: Sge = Sge { buf: BufId(0), offset: 0, bytes: 0 };
 
 impl Operation {
-    /// What to do.
     pub fn verb(&self) -> Verb {
         self.verb
     }
@@ -127,7 +118,6 @@ impl Operation {
     }
 }
 
-/// All operations.
 #[derive(Default)]
 pub(super) struct Slab {
     entries: Vec<Operation>,

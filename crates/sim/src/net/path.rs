@@ -268,7 +268,6 @@ impl Net {
         if operation.bytes <= mtu { 1 } else { operation.bytes.div_ceil(mtu) as u32 }
     }
 
-    /// Payload of a packet.
     pub(super) fn payload_bytes(&self, packet: Packet) -> u64 {
         let operation = &self.operations[packet.token];
         let data = match packet.answer {

@@ -44,7 +44,6 @@ const SLOT_BYTES: u64 = 64;
 const DATA_AT: u64 = CREDITS * SLOT_BYTES;
 /// Pages of the home with data, and places of each, as many as the simulated racks have.
 pub const PAGES: u64 = 64;
-/// See there.
 pub const PLACES_PER_PAGE: u64 = 64;
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 2 << 20;
@@ -53,7 +52,6 @@ const RECEIVES: u32 = u32::MAX / 2;
 /// In ring words: whose connection, above where.
 const PEER_SHIFT: u32 = 40;
 
-/// How data is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     /// eRPC: request and answer in datagrams. The answer's first packet comes by itself; each
@@ -144,7 +142,6 @@ struct Shared {
     profile: Profile,
     system: System,
     calls: Calls,
-    /// The home's endpoints.
     servers: RefCell<Vec<EndpointId>>,
     owners: RefCell<Vec<(EndpointId, ProcessId)>>,
     ready: Cell<u32>,

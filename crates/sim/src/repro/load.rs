@@ -33,12 +33,9 @@ const TELL_EVERY: u64 = 1024;
 /// The first stream of random numbers that makes orders of items; below are the clients'.
 const ORDERS: u64 = 1 << 32;
 
-/// What the clients do.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Racks.
     pub racks: u32,
-    /// Clients of each rack.
     pub clients: u32,
     /// Operations of each client. The second half is measured: by then pages are where they go.
     pub operations: u64,
@@ -65,7 +62,6 @@ pub struct Load {
     pub is_by_calls: bool,
     /// The page size as a power of two.
     pub page_shift: u8,
-    /// The engines' settings.
     pub settings: Settings,
 }
 
@@ -116,14 +112,10 @@ pub fn buffered(buffered_write_bytes_max: u32) -> CoupledOptions {
     CoupledOptions { buffered_write_bytes_max, write_buffer_bytes, page_cache_blocks: 0 }
 }
 
-/// What was seen.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// Reads, ps.
     pub reads: Histogram,
-    /// Writes, ps.
     pub writes: Histogram,
-    /// All operations, ps.
     pub all: Histogram,
     /// Accesses that asked the own rack's daemon about a page of the own rack, ps.
     pub asked: Histogram,
@@ -181,7 +173,6 @@ impl Shared {
     }
 }
 
-/// Runs a load.
 pub fn run(profile: &Profile, load: &Load) -> Result<Seen, String> {
     let frames = load.pages as u32 + SPARE_FRAMES;
     let shape = Shape { racks: load.racks, page_shift: load.page_shift, frames, seed: 7 };
@@ -286,13 +277,11 @@ async fn open(ctx: &Ctx, cluster: &Rc<Cluster>, rack: u32, path: Path) -> SimHan
 struct Client {
     shared: Rc<Shared>,
     rack: u32,
-    /// Its number among all.
     number: u64,
     rng: Rng,
     handle: SimHandle,
     buffer: Vec<u8>,
     page_bytes: u64,
-    /// Operations so far.
     done: u64,
     /// When the second half of them began, and how many there were then.
     begun: Option<(Ps, u64)>,
@@ -406,7 +395,6 @@ impl Client {
         self.handle.unlock(guard).expect("the lock is held and all is at home");
     }
 
-    /// Counts an operation.
     fn saw(&mut self, took: u64, writes: bool) {
         self.done += 1;
         if self.begun.is_some() {

@@ -12,11 +12,8 @@ use crate::report::{Cell, Table};
 /// What a paper's text says of a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Paper {
-    /// It is this.
     Is(f64),
-    /// It is below this.
     Below(f64),
-    /// It is above this.
     Above(f64),
     /// Words without a number, and from where to where ours is taken to agree with them.
     Words(&'static str, [f64; 2]),
@@ -64,20 +61,14 @@ impl Origin {
 /// A figure that is not predicted, and by what it was set.
 pub type Set = (&'static str, Origin, &'static str);
 
-/// One number.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// Stable name.
     pub name: String,
     /// Unit: `ns`, or `x` for a factor.
     pub unit: &'static str,
-    /// Whether less is better.
     pub is_lower_better: bool,
-    /// What came out.
     pub ours: f64,
-    /// Where that comes from.
     pub origin: Origin,
-    /// What the paper says.
     pub paper: Paper,
     /// How near ours has to be to a number, as a share of it.
     pub within: f64,
@@ -135,9 +126,7 @@ fn reading([least, most]: [f64; 2]) -> String {
 /// So many of so many are as the text says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Are.
     pub met: usize,
-    /// Of these.
     pub all: usize,
 }
 
@@ -172,7 +161,6 @@ impl std::fmt::Display for Totals {
 /// What a reproduction has to say.
 #[derive(Clone, Debug, Default)]
 pub struct Repro {
-    /// The numbers.
     pub figures: Vec<Figure>,
     /// Curves, beside which the paper has pictures only.
     pub tables: Vec<Table>,

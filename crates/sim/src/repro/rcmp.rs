@@ -21,9 +21,7 @@ use rackpool_core::rrpc::{INLINE_BYTES_MAX, Probe, THRESHOLD_PAPER_BYTES, thresh
 const WITHIN: f64 = 0.2;
 /// Sizes of §6.2, bytes.
 const SIZES: [u64; 6] = [64, 128, 256, 512, 1024, 4096];
-/// Clients of each rack.
 const CLIENTS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Racks.
 const RACKS: [u32; 8] = [2, 3, 4, 5, 8, 16, 32, 64];
 /// Hotness thresholds of §6.5.
 const HOT: [u64; 4] = [1, 2, 3, 4];

@@ -35,7 +35,6 @@ struct Shared {
     seen: RefCell<Seen>,
 }
 
-/// Runs calls.
 pub fn fetch(profile: &Profile, way: Way, calls: Calls) -> Result<Seen, String> {
     let shape = Shape { racks: 2, page_shift: 21, frames: PAGES as u32 + 4, seed: 7 };
     let mut world = World::with(profile, shape, Settings::default());

@@ -7,29 +7,22 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use std::collections::BTreeMap;
 
-/// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
-    /// Faults injected.
     Fault,
-    /// Rare branches forced.
     Rare,
-    /// Races met.
     Race,
     /// Operations of clients, by kind and result.
     Operation,
     /// Messages between engines, by kind.
     Message,
-    /// What checkers looked at.
     Checked,
 }
 
 impl Group {
-    /// All groups.
     pub const ALL: [Group; 6] =
         [Group::Fault, Group::Rare, Group::Race, Group::Operation, Group::Message, Group::Checked];
 
-    /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Group::Fault => "faults",
@@ -67,7 +60,6 @@ impl Counts {
         }
     }
 
-    /// A fault was injected.
     pub fn fault(&mut self, fault: Fault) {
         self.add(Group::Fault, fault.name(), 1);
     }
@@ -77,7 +69,6 @@ impl Counts {
         self.add(Group::Rare, rare.name(), 1);
     }
 
-    /// A race was met.
     pub fn race(&mut self, race: Race) {
         self.add(Group::Race, race.name(), 1);
     }

@@ -12,34 +12,26 @@ use xxhash_rust::xxh3::Xxh3;
 /// Failures that a sweep keeps word by word; further ones are counted.
 pub const FAILURES_KEPT_MAX: usize = 32;
 
-/// Threads of a sweep.
 const THREADS_MAX: u64 = 1024;
 /// Results of one thread that wait to be added up.
 const RESULTS_WAITING_MAX: usize = 16;
 
-/// A seed that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeedFailure {
-    /// The seed.
     pub seed: u64,
-    /// How.
     pub failure: Failure,
 }
 
 /// What a sweep is at.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Seeds that are done.
     pub done: u64,
-    /// Seeds in all.
     pub seeds: u64,
     /// Of the done ones, those that failed.
     pub failed: u64,
-    /// Operations so far.
     pub operations: u64,
 }
 
-/// What many seeds answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sweep {
     /// The first seed; the others follow it.
@@ -48,17 +40,13 @@ pub struct Sweep {
     pub seeds: u64,
     /// A hash over the seeds and their traces, in order.
     pub trace_hash: u64,
-    /// Events in all.
     pub events: u64,
-    /// Operations in all.
     pub operations: u64,
     /// The fewest operations of a seed that passed.
     pub operations_min: u64,
     /// Virtual time in all, at most what [`Ps`] holds.
     pub virtual_time: Ps,
-    /// What happened how often.
     pub counts: Counts,
-    /// Seeds that failed.
     pub failed_seeds: u64,
     /// The first failures, in the order of their seeds.
     pub failures: Vec<SeedFailure>,

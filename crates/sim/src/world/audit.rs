@@ -14,7 +14,6 @@ use std::rc::Rc;
 /// How long the daemons and the master have for what they do behind.
 const SETTLE: Ps = Ps::ms(3_000);
 
-/// The auditor's main function.
 pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
     while !scene.is_calm() {
         ctx.sleep(Ps::ms(5)).await;

@@ -67,7 +67,6 @@ struct Server {
     buffer: Vec<u8>,
 }
 
-/// The loop's main function.
 pub async fn main(ctx: Ctx, cluster: Rc<Cluster>, rack: Rc<Rack>) {
     let name = format!("daemon {}", rack.id);
     match Server::open(ctx.clone(), cluster.clone(), rack) {

@@ -46,7 +46,6 @@ impl Scene {
         }
     }
 
-    /// A keeper that lives.
     pub fn pick_keeper(&self, rng: &mut Rng) -> Option<ProcessId> {
         let keepers = self.keepers.borrow();
         let alive = keepers.values().filter(|process| self.cluster.kernel.is_alive(**process));

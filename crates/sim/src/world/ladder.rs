@@ -21,21 +21,16 @@ use rackpool_core::seam::Mem;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Repetitions of each rung.
 const ROUNDS: u64 = 33;
 /// Pages that are worked on in each of the two racks.
 const PAGES: u64 = 40;
 const KIB4: u64 = 4 << 10;
 const MIB: u64 = 1 << 20;
 
-/// One rung.
 #[derive(Clone, Debug)]
 pub struct Rung {
-    /// What is timed.
     pub name: &'static str,
-    /// Median.
     pub p50: Ps,
-    /// Longest.
     pub max: Ps,
     /// The sum of the profile's numbers, if there is one.
     pub closed: Option<Ps>,
@@ -181,7 +176,6 @@ impl Climber {
     }
 }
 
-/// The rungs.
 impl Climber {
     /// Bare loads: a line that nobody has.
     fn bare(&self) {
@@ -329,7 +323,6 @@ impl Climber {
     }
 }
 
-/// The paper's path.
 impl Climber {
     /// The same accesses by a handle that its rack's daemon works for.
     async fn paper(&mut self) {

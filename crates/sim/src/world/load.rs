@@ -14,10 +14,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What the clients do.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Clients of each rack.
     pub clients: u32,
     /// Measured operations of each client.
     pub operations: u32,
@@ -54,7 +52,6 @@ impl Load {
     }
 }
 
-/// Kinds of accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Own rack, the place is known.
@@ -98,9 +95,7 @@ pub struct Totals {
     pub rack_answer_bytes: u64,
     /// Operations that network cards executed.
     pub fabric_operations: u64,
-    /// Events of the wheel.
     pub events: u64,
-    /// Virtual time.
     pub time: Ps,
 }
 
@@ -173,7 +168,6 @@ impl Prepared {
         self.world.run(|| shared.ended.get() == all)
     }
 
-    /// The cluster.
     pub fn cluster(&self) -> &Rc<Cluster> {
         &self.world.cluster
     }
@@ -188,12 +182,10 @@ impl Prepared {
         self.shared.seen[kind as usize].borrow().clone()
     }
 
-    /// Operations that were done.
     pub fn operations(&self) -> u64 {
         self.shared.seen.iter().map(|seen| seen.borrow().latency.count()).sum()
     }
 
-    /// What setting up took.
     pub fn setup(&self) -> &Totals {
         &self.setup
     }

@@ -45,7 +45,6 @@ impl Disk {
     }
 }
 
-/// The master's main function.
 pub async fn main(ctx: Ctx, cluster: Rc<Cluster>) {
     let stored = cluster.disk.borrow().load();
     let mut state = match stored {
@@ -176,7 +175,6 @@ impl MasterLink {
         }
     }
 
-    /// The connection closed.
     pub fn on_closed(&mut self, ctx: &Ctx) {
         self.conn = None;
         self.welcome = None;

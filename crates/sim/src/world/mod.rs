@@ -82,18 +82,12 @@ pub struct StepCosts {
 
 /// What the processes of a run share.
 pub struct Cluster {
-    /// Processes and time.
     pub kernel: Rc<Kernel>,
-    /// The run's seed.
     pub seed: u64,
-    /// All racks.
     pub racks: Vec<Rc<Rack>>,
-    /// The master's process now.
     pub master: Cell<ProcessId>,
-    /// The master's host.
     pub master_host: HostId,
     disk: RefCell<Disk>,
-    /// Costs of steps.
     pub costs: StepCosts,
     /// How long a call rides through the restart of a peer.
     pub request_timeout: Ps,
@@ -101,7 +95,6 @@ pub struct Cluster {
     pub session_grace_ms: u64,
     /// Leases, ms.
     pub lease_ms: u64,
-    /// Where new memory goes.
     pub policy: Policy,
     /// How the daemons decide where pages live.
     pub migration: policy::Policy,
@@ -113,7 +106,6 @@ pub struct Cluster {
     pub hooks: Hooks,
     /// How often registering a buffer with the network fails, and how often it did.
     pub registration_fails_ppm: Cell<u32>,
-    /// See there.
     pub registrations_failed: Cell<u64>,
     registration_rng: RefCell<Rng>,
     make_cpu: Box<dyn Fn(HostId) -> Rc<Cpu>>,
@@ -210,7 +202,6 @@ impl Cluster {
         endpoint
     }
 
-    /// Starts the master.
     pub fn start_master(self: &Rc<Self>) {
         let cpu = self.cpu(self.master_host);
         let cluster = self.clone();

@@ -30,7 +30,6 @@ const EVENTS: [Fault; 12] = [
     Fault::Flip,
 ];
 
-/// The nemesis' main function.
 pub async fn main(ctx: Ctx, scene: Rc<Scene>) {
     let mut rng = Rng::new(scene.seed, Purpose::Faults, 0);
     let faults: Vec<Fault> =

@@ -46,14 +46,12 @@ pub struct Shape {
     pub page_shift: u8,
     /// Page frames of each rack.
     pub frames: u32,
-    /// For every random choice.
     pub seed: u64,
 }
 
 /// What can be chosen about the engines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
-    /// Where new memory goes.
     pub placement: Policy,
     /// Whether and by what rule pages move.
     pub migration: policy::Policy,
@@ -61,7 +59,6 @@ pub struct Settings {
     pub rings: Rings,
 }
 
-/// Costs of memory accesses.
 pub fn mem_costs(profile: &Profile) -> MemCosts {
     let memory = &profile.memory;
     MemCosts {
@@ -127,7 +124,6 @@ fn step_costs(profile: &Profile) -> StepCosts {
 pub struct World {
     /// The cluster; its daemons and its master run.
     pub cluster: Rc<Cluster>,
-    /// The loop.
     pub looped: Loop,
     client_notice: Ps,
 }

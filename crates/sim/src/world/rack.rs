@@ -28,13 +28,10 @@ pub struct Region {
     pub id: [u64; 2],
     /// Whether a daemon has formatted it.
     pub is_formatted: bool,
-    /// Private section.
     pub private: Rc<Memory>,
-    /// Table section.
     pub table: Rc<Memory>,
     /// Pages section.
     pub pages: Rc<Memory>,
-    /// Slot sections that exist.
     pub slots: Vec<Option<Rc<Memory>>>,
 }
 
@@ -105,17 +102,13 @@ impl Region {
 
 /// A rack and its host.
 pub struct Rack {
-    /// Its number.
     pub id: RackId,
-    /// Its host.
     pub host: HostId,
-    /// Geometry of its region.
     pub layout: RegionLayout,
     /// Where one-sided operations on it arrive.
     pub node: NodeId,
     /// The end of its daemon's connections.
     pub endpoint: Cell<EndpointId>,
-    /// The region.
     pub region: RefCell<Region>,
     /// The daemon's process from its start on: it has the region's lock.
     pub owner: Cell<Option<ProcessId>>,
@@ -314,7 +307,6 @@ impl RackWorld {
         }
     }
 
-    /// A slot's section.
     pub fn slot(&self, slot: u32) -> Option<&SimMem> {
         self.slots[slot as usize].as_ref()
     }

@@ -20,21 +20,16 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// Sizes by default.
 pub const RACKS_DEFAULT: [u32; 6] = [2, 8, 32, 128, 512, 1024];
 /// Pages that one client allocates, moves to another rack and frees, one after the other.
 const MOVED: u32 = 32;
 
-/// What to simulate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Numbers of racks, each at least 2, at most 1024.
     pub racks: Vec<u32>,
-    /// Clients of each rack.
     pub clients: u32,
-    /// Operations of each client.
     pub operations: u32,
-    /// For every random choice.
     pub seed: u64,
 }
 
@@ -44,18 +39,13 @@ impl Default for Options {
     }
 }
 
-/// One size.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Racks.
     pub racks: u32,
-    /// Measured operations.
     pub operations: u64,
     /// Latencies and messages of each [`Kind`].
     pub kinds: [KindPoint; 4],
-    /// What setting up took.
     pub setup: Totals,
-    /// What the operations took.
     pub work: Totals,
     /// Links of one client, on average, the own rack's among them.
     pub links_per_client: f64,
@@ -89,18 +79,14 @@ pub struct PageCost {
     pub barriers: f64,
     /// Cells looked at there.
     pub cells: f64,
-    /// Calls to the master.
     pub master_calls: f64,
-    /// Virtual time.
     pub time: Ps,
 }
 
 /// One kind of access at one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KindPoint {
-    /// Accesses.
     pub count: u64,
-    /// Median, ps.
     pub p50: Option<u64>,
     /// 99th percentile, ps.
     pub p99: Option<u64>,
@@ -110,7 +96,6 @@ pub struct KindPoint {
     pub ring_messages: f64,
 }
 
-/// One size.
 pub fn point(profile: &Profile, options: &Options, racks: u32) -> Result<Point, String> {
     point_told(profile, options, racks, &mut |_| {})
 }

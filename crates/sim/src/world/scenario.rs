@@ -59,11 +59,9 @@ struct Place {
 
 /// What the processes of a scenario share.
 pub struct Scene {
-    /// The seed.
     pub seed: u64,
     /// What the run was told.
     pub config: Config,
-    /// The cluster.
     pub cluster: Rc<Cluster>,
     /// What the clients did and must find.
     pub model: Model,
@@ -163,7 +161,6 @@ impl Scene {
         self.end_sweeper(rack);
     }
 
-    /// Counts a fault.
     pub fn count_fault(&self, fault: Fault) {
         self.counts.borrow_mut().fault(fault);
     }
@@ -192,7 +189,6 @@ impl Scene {
         }
     }
 
-    /// A client that lives.
     pub fn pick_client(&self, rng: &mut Rng) -> Option<usize> {
         let places = self.places.borrow();
         let place = rng.below(places.len() as u64) as usize;
@@ -347,7 +343,6 @@ impl Scene {
         done && !self.has_keepers() && !self.has_sweepers()
     }
 
-    /// The audit is over.
     pub fn audit_done(&self) {
         self.audited.set(true);
     }
@@ -558,7 +553,6 @@ fn net_faults(config: &Config, rng: &mut Rng) -> NetFaults {
     }
 }
 
-/// Starts everybody.
 fn start(scene: &Rc<Scene>) {
     let cluster = &scene.cluster;
     cluster.start_master();

@@ -10,14 +10,12 @@ use crate::time::Ps;
 use rackpool_core::RackId;
 use std::rc::Rc;
 
-/// Between two sweeps.
 const PAUSE: Ps = Ps::ms(150);
 /// Of the sweeps, those of everything, whether it is due or not, parts per million.
 const UNASKED_PPM: u32 = 400_000;
 /// Of the crashes of clients, those of one who sweeps, parts per million.
 const CRASH_PPM: u32 = 300_000;
 
-/// One who sweeps.
 pub struct Sweeper {
     process: ProcessId,
     is_at_it: bool,
@@ -70,7 +68,6 @@ impl Scene {
         true
     }
 
-    /// A sweeper that lives.
     pub fn pick_sweeper(&self, rng: &mut Rng) -> Option<ProcessId> {
         let sweepers = self.sweepers.borrow();
         let processes = sweepers.values().map(|one| one.process);

@@ -41,7 +41,6 @@ pub enum TableError {
 /// What a table is made of when all is quiet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableReport {
-    /// Keys.
     pub keys: u64,
     /// Buckets by which the table has grown.
     pub splits: u64,
@@ -55,7 +54,6 @@ pub struct TableReport {
 pub trait Tables: Sync {
     /// Makes the run's table unless it is there. What it looks like is up to the seed.
     fn create(&self, mem: &mut TableMem<'_>, seed: u64) -> std::result::Result<(), TableError>;
-    /// Opens it.
     fn open(
         &self,
         mem: &mut TableMem<'_>,
@@ -109,7 +107,6 @@ pub struct TableMem<'a> {
 }
 
 impl<'a> TableMem<'a> {
-    /// Through this handle.
     pub(super) fn new(handle: &'a mut SimHandle, scene: &'a Rc<Scene>) -> TableMem<'a> {
         TableMem { handle, scene }
     }
@@ -118,7 +115,6 @@ impl<'a> TableMem<'a> {
         &self.scene.model.table
     }
 
-    /// Allocates zeroed memory.
     pub fn alloc(&mut self, bytes: u64, placement: Placement) -> Result<GAddr> {
         let (id, model) = (self.handle.ctx.id, self.model());
         model.set_allocating(id, true);
@@ -135,7 +131,6 @@ impl<'a> TableMem<'a> {
         result
     }
 
-    /// Frees an allocation.
     pub fn free(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
         let model = self.model();
         let before = model.free_called(addr);
@@ -239,12 +234,10 @@ impl<'a> TableMem<'a> {
         result.map(drop)
     }
 
-    /// Asks the master.
     pub fn ask_master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
         block_on(self.handle.ask_master(call))
     }
 
-    /// Waits.
     pub fn pause(&mut self, ms: u64) {
         block_on(self.handle.ctx.clone().sleep(Ps::ms(ms)));
     }
@@ -276,7 +269,6 @@ impl Piece {
     }
 }
 
-/// An operation under way.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     key: u64,
@@ -446,7 +438,6 @@ impl TableModel {
         }
     }
 
-    /// An orphan was freed.
     pub(super) fn forget(&self, addr: GAddr) {
         self.pieces.borrow_mut().remove(&addr.0);
     }

@@ -40,7 +40,6 @@ pub struct SimUplinks {
     cluster: Rc<Cluster>,
     rack: RackId,
     endpoint: EndpointId,
-    /// By slot.
     pub rings: BTreeMap<u32, ProxyRings>,
     /// Buffers of the work under way.
     buffers: BTreeMap<(PeerId, u32), BufId>,
@@ -87,7 +86,6 @@ impl SimUplinks {
         }
     }
 
-    /// The engine was told.
     pub fn after(&mut self) {
         for bytes in std::mem::take(&mut self.read).into_values() {
             self.ctx.kernel.recycle(bytes);

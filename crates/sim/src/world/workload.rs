@@ -44,7 +44,6 @@ const OBJECTS_MAX: usize = 6;
 /// Configurations that the check of one word's history looks at.
 const CONFIGURATIONS_MAX: usize = 400_000;
 
-/// One allocation.
 #[derive(Clone, Debug)]
 struct Object {
     bytes: u64,
@@ -60,7 +59,6 @@ struct Object {
     serial: u64,
 }
 
-/// An operation under way.
 #[derive(Clone, Debug)]
 struct UnderWay {
     name: &'static str,
@@ -74,7 +72,6 @@ struct UnderWay {
 pub enum Fate {
     /// It was in another rack.
     Safe,
-    /// It was there.
     Gone,
     /// It was on its way: its new home may have it, or may have been about to.
     Unknown,
@@ -82,9 +79,7 @@ pub enum Fate {
 
 /// An allocation that nobody holds.
 pub struct Orphan {
-    /// Its address.
     pub addr: GAddr,
-    /// Its size.
     pub bytes: u64,
     /// A free of it has an unknown end.
     pub freeing: bool,
@@ -95,7 +90,6 @@ pub struct Orphan {
 /// What the clients did and must find.
 #[derive(Default)]
 pub struct Model {
-    /// Operations that clients called.
     pub operations: Cell<u64>,
     words: RefCell<Vec<GAddr>>,
     histories: RefCell<Histories<u64, WordOp>>,
@@ -211,7 +205,6 @@ impl Model {
         objects.iter().map(orphan).collect()
     }
 
-    /// An orphan was freed.
     pub fn forget(&self, addr: GAddr, at: Ps) {
         self.objects.borrow_mut().remove(&addr.0);
         self.table.forget(addr);
@@ -267,11 +260,9 @@ fn times_of(op: &WordOp) -> Times {
     }
 }
 
-/// A client at work.
 pub struct Worker {
     ctx: Ctx,
     scene: Rc<Scene>,
-    /// Its handle.
     pub handle: SimHandle,
     rng: Rng,
     mine: Vec<GAddr>,
@@ -285,7 +276,6 @@ pub struct Worker {
     names: Vec<Name>,
 }
 
-/// The client's main function.
 pub async fn client(ctx: Ctx, scene: Rc<Scene>, place: usize, rack: RackId, path: Path) {
     let Some(handle) = open(&ctx, &scene, rack, path).await else {
         return scene.client_done(place);

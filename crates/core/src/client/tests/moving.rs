@@ -8,7 +8,6 @@ use crate::member::{DrainRequest, MemberCall};
 pub(super) enum Said {
     Daemon(Result<Reply>),
     Master(Result<MasterAnswer>),
-    /// The connection ends.
     Fails(Error),
 }
 

@@ -58,7 +58,6 @@ impl Keeper {
         self.orders_bytes = self.orders.iter().map(ReplicaOrder::wire_bytes).sum();
     }
 
-    /// The next answer's orders.
     pub(super) fn take_orders(&mut self) -> Vec<ReplicaOrder> {
         let mut bytes = 0;
         let mut taken = Vec::new();

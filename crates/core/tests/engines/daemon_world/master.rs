@@ -20,7 +20,6 @@ pub struct FakeMaster {
     pub orphans_elsewhere: BTreeSet<u64>,
     /// Allocations that it is to free, by address.
     pub owed: BTreeMap<u64, Orphan>,
-    /// What it owes others.
     pub debts: Vec<Orphan>,
     /// Its question that waits until there is something.
     pub parked: Option<u64>,

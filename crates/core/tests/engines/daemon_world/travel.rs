@@ -56,7 +56,6 @@ pub fn send_away(rig: &mut Rig, mover: u32, addr: GAddr) -> Away {
     }
 }
 
-/// Moves it back.
 pub fn bring_back(rig: &mut Rig, mover: u32, away: &Away) {
     let page = away.home.page;
     loop {

@@ -62,7 +62,6 @@ impl TestWorld {
         Client::new(RACK, Reach::Mapped(view), 64)
     }
 
-    /// What executes one-sided operations.
     pub fn target(&self) -> TargetMemory<Shared<'_>> {
         let (pages, table) = (Shared(&self.pages), Shared(&self.table));
         TargetMemory::new(pages, table, Shared(&self.slot), self.layout).expect("long enough")

@@ -133,7 +133,6 @@ impl World {
         found.expect("a mutating call is answered with its batch").1.answer
     }
 
-    /// A daemon that joined.
     pub fn daemon(&mut self, info: RackInfo) -> ConnId {
         let conn = self.connect();
         self.call(conn, MasterCall::JoinDaemon(info)).expect("the join is admitted");

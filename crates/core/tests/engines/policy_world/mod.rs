@@ -49,15 +49,12 @@ pub struct Load {
     pub page_bytes: u64,
     /// Copies that a rack can hold. In the paper they need a read lock; without locks it is 0.
     pub copies: usize,
-    /// By each rack.
     pub accesses: usize,
     pub seed: u64,
 }
 
-/// What came of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Of both racks together.
     pub time_ns: u64,
     pub remote: u64,
     pub asks: u64,
@@ -65,7 +62,6 @@ pub struct Outcome {
     pub copies: u64,
     pub moved_bytes: u64,
     pub copied_bytes: u64,
-    /// With those.
     pub fabric_bytes: u64,
 }
 

@@ -26,7 +26,6 @@ const LOOK_NS: Nanos = 20_000_000;
 
 /// The way to the daemon: what a joined slot gives.
 pub trait Door: Send {
-    /// Rings the daemon's bell.
     fn ring(&self);
     /// Whether the daemon's end of the control connection is closed.
     fn is_closed(&self) -> bool;

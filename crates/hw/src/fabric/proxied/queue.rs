@@ -73,7 +73,6 @@ struct Tag {
     /// `None` if its connection was closed here.
     work: Option<u32>,
     at: u64,
-    /// What a READ brings.
     read_bytes: u64,
 }
 
@@ -183,7 +182,6 @@ impl<M: Mem> Queue<M> {
         self.channels.get_mut(peer).map_or(0, |channel| channel.outstanding as usize)
     }
 
-    /// Work requests that completed.
     pub fn operations(&self) -> u64 {
         self.operations
     }

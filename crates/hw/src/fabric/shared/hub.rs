@@ -34,7 +34,6 @@ pub(super) struct Seat {
     pub(super) wake: WakeEvent,
 }
 
-/// Where a member is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
     /// It runs, or was notified.
@@ -51,7 +50,6 @@ pub(super) struct Member {
     seat: Arc<Seat>,
     channels: PeerTable<Channel>,
     inbox: Vec<FabricEvent>,
-    /// Messages among them.
     messages: usize,
     /// Work requests whose memory is the member's own again since the inbox was taken.
     released: u32,
@@ -76,7 +74,6 @@ struct Channel {
     outstanding: u32,
 }
 
-/// A connection.
 struct Line {
     addr: SocketAddr,
     is_up: bool,
@@ -420,7 +417,6 @@ impl State {
         self.members[member] = None;
     }
 
-    /// Makes progress for all.
     pub(super) fn drive(&mut self, now: Nanos) {
         let mut events = std::mem::take(&mut self.events);
         self.endpoint.poll(now, &mut events);

@@ -5,7 +5,6 @@ use crate::handshake::Failure;
 use rackpool_core::error::{DeathCause, Distrust};
 use rustix::io::Errno;
 
-/// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Broken {
     #[error("the peer closed it")]

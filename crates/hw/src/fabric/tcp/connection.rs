@@ -124,17 +124,14 @@ impl Work {
 /// How far the connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nothing was sent.
     Connecting,
     /// The secret is being proved.
     Proving,
     /// The target's hello was not received.
     Greeting,
-    /// Up.
     Up,
 }
 
-/// What is being received.
 enum Receiving {
     Header,
     /// Data of the oldest work request, a READ.

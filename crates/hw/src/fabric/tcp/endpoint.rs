@@ -34,7 +34,6 @@ const QUIET_NS: Nanos = 1_000_000;
 /// Quiet connections are looked at in one of this many polls.
 const QUIET_ROUNDS: u32 = 16;
 
-/// How an endpoint works.
 #[derive(Clone)]
 pub struct EndpointOptions {
     /// A target that says nothing for this long while it is asked is dead, milliseconds.
@@ -49,7 +48,6 @@ pub struct EndpointOptions {
     /// What is proved to targets, and they have to prove; without it, only loopback addresses can
     /// be connected to.
     pub secret: Option<Secret>,
-    /// Told why connections end.
     pub log: Log,
 }
 

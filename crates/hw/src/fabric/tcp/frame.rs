@@ -57,7 +57,6 @@ const _: () = assert!(size_of::<Hello>() == 32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum HelloStatus {
-    /// Welcome.
     Ok = 0,
     /// All connections of the target are taken.
     Busy = 1,
@@ -67,7 +66,6 @@ pub enum HelloStatus {
     Secret = 3,
 }
 
-/// Head of every frame.
 #[repr(C)]
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
@@ -97,7 +95,6 @@ const _: () = assert!(size_of::<Header>() == 48);
 /// In an answer to READ: the data is followed by a second header.
 pub const FLAG_MORE: u8 = 1;
 
-/// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
@@ -109,11 +106,8 @@ pub enum Op {
     WriteImm = 3,
     /// The payload to the application of the target.
     Send = 4,
-    /// Compare and swap.
     Cas = 5,
-    /// Wrapping add.
     FetchAdd = 6,
-    /// Nothing; answered.
     Ping = 7,
     /// The payload to the user of the initiator; answers nothing.
     Message = 8,
@@ -141,7 +135,6 @@ impl Op {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// Executed.
     Done = 0,
     /// The key was not, or not to the end, the generation of the frame.
     BadKey = 1,
@@ -152,9 +145,7 @@ pub enum Status {
 /// A request whose fields are within the limits of the protocol (the place is not checked).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked.
     pub op: Op,
-    /// Its number.
     pub seq: u32,
     /// Bytes to read or write, or of the message.
     pub bytes: u64,
@@ -171,7 +162,6 @@ pub struct Response {
     pub op: Op,
     /// The request's number; 0 for `Message` and `Alive`.
     pub seq: u32,
-    /// How it ended.
     pub status: Status,
     /// Whether a second header follows the data.
     pub more: bool,
@@ -184,9 +174,7 @@ pub struct Response {
 /// Data for a buffer that was exposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Put {
-    /// Number of the exposure.
     pub id: u32,
-    /// Its key.
     pub key: u64,
     /// Where in it, bytes.
     pub offset: u64,
@@ -199,23 +187,15 @@ pub struct Put {
 pub enum FrameError {
     /// The first bytes are not ours.
     #[error("not a rackpool fabric: the hello begins with {found:#018x}")]
-    Magic {
-        /// What was there.
-        found: u64,
-    },
-    /// Another version.
+    Magic { found: u64 },
     #[error("the peer speaks fabric version {found}, this program {FRAME_VERSION}")]
-    Version {
-        /// Its version.
-        found: u32,
-    },
+    Version { found: u32 },
     /// No such operation, or not in this direction.
     #[error("operation {op} is not one")]
     Op {
         /// The byte.
         op: u8,
     },
-    /// No such status.
     #[error("status {status} is not one")]
     Status {
         /// The byte.
@@ -223,51 +203,23 @@ pub enum FrameError {
     },
     /// A field that must be 0 in this kind of frame is not.
     #[error("{field} of operation {op} must be 0")]
-    NotZero {
-        /// The operation.
-        op: u8,
-        /// The field.
-        field: &'static str,
-    },
+    NotZero { op: u8, field: &'static str },
     /// Data for an exposed buffer that does not fit into it.
     #[error("{bytes} bytes at {offset} for an exposed buffer of {limit_bytes} bytes")]
-    PastExposure {
-        /// Where they should go.
-        offset: u64,
-        /// How many.
-        bytes: u64,
-        /// Length of the buffer.
-        limit_bytes: u64,
-    },
+    PastExposure { offset: u64, bytes: u64, limit_bytes: u64 },
     /// Longer than the protocol allows.
     #[error("{bytes} bytes in operation {op}, at most {limit_bytes} are allowed")]
-    TooLong {
-        /// The operation.
-        op: u8,
-        /// Its length.
-        bytes: u64,
-        /// The limit.
-        limit_bytes: u64,
-    },
+    TooLong { op: u8, bytes: u64, limit_bytes: u64 },
     /// An answer to something else than the oldest request.
     #[error("the answer {seq} to operation {op} does not fit the request {expected}")]
-    Unasked {
-        /// The operation.
-        op: u8,
-        /// Its number.
-        seq: u32,
-        /// The oldest request's number.
-        expected: u32,
-    },
+    Unasked { op: u8, seq: u32, expected: u32 },
 }
 
 impl Hello {
-    /// The initiator's.
     pub fn of_initiator() -> Self {
         Self::of_target(HelloStatus::Ok, 0, 0)
     }
 
-    /// The target's.
     pub fn of_target(status: HelloStatus, page_shift: u8, frame_count: u32) -> Self {
         Self {
             magic: HELLO_MAGIC.into(),

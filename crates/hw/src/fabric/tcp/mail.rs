@@ -14,7 +14,6 @@ pub(in crate::fabric) enum Mail {
 /// Memory of the pages for a buffer that an initiator has exposed, and the messages after it.
 #[derive(Clone, Debug)]
 pub struct WriteBack {
-    /// Where to.
     pub to: Exposure,
     /// What, as an initiator would name it.
     pub from: RemoteAddr,
@@ -37,8 +36,5 @@ pub enum TargetSendError {
     Down,
     /// Do not retry.
     #[error("a message of {bytes} bytes; at most {MESSAGE_BYTES_MAX} bytes fit")]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-    },
+    TooLong { bytes: usize },
 }

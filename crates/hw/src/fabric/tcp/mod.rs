@@ -109,7 +109,6 @@ enum Moved {
     End,
 }
 
-/// Why a socket ended.
 type Io = Result<Moved, Errno>;
 
 /// Sends without blocking. `bytes` is not empty.

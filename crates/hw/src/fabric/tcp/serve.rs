@@ -78,7 +78,6 @@ struct Outgoing {
     then: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What is being received.
 enum Receiving {
     /// The proof of the secret, or the hello where there is none.
     Proof(Handshake),
@@ -96,11 +95,9 @@ enum Receiving {
 /// What the next step needs.
 #[derive(PartialEq, Eq)]
 enum Step {
-    /// Nothing.
     Again,
     /// More bytes from the socket.
     Input,
-    /// Room for an answer.
     Output,
     /// Room in the application's queue.
     Room,
@@ -161,7 +158,6 @@ pub(super) struct Served {
     pub(super) line: Line,
     /// Set when the connection has its place in the table.
     pub(super) peer: PeerId,
-    /// When something last moved.
     pub(super) moved_at: Nanos,
     pub(super) since: Nanos,
     /// Whether it has asked for more than a sign of life.

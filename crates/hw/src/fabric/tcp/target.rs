@@ -87,7 +87,6 @@ pub struct TargetOptions {
     pub waker: Arc<dyn Fn() + Send + Sync>,
     /// What initiators have to prove that they have, and is proved to them.
     pub secret: Option<Secret>,
-    /// Told why connections end.
     pub log: Log,
 }
 
@@ -172,7 +171,6 @@ impl Target {
         Ok(Self { local_addr, doors, thread: Some(thread) })
     }
 
-    /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
@@ -241,7 +239,6 @@ impl Drop for Target {
     }
 }
 
-/// The thread's own.
 struct Server {
     listener: OwnedFd,
     /// The congestion control of initiators on other hosts, where neighbours have another one.
@@ -393,7 +390,6 @@ impl Server {
         }
     }
 
-    /// Ends a connection.
     fn end(&mut self, peer: PeerId, broken: Broken) {
         if let Some(index) = self.active.iter().position(|active| *active == peer) {
             self.active.swap_remove(index);

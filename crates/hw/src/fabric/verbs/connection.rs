@@ -79,8 +79,10 @@ enum State {
     /// Not posted, or not to its end.
     Queued,
     /// With the device; an answer has to come as well.
-    Posted { is_done: bool, is_answered: bool },
-    /// Over.
+    Posted {
+        is_done: bool,
+        is_answered: bool,
+    },
     Ended(WorkStatus),
 }
 

@@ -14,7 +14,6 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-/// The connection.
 pub(super) struct ControlLine {
     socket: OwnedFd,
     /// Until the secret is proved, or found not to be asked for.
@@ -71,7 +70,6 @@ impl ControlLine {
         self.flush()
     }
 
-    /// Sends what waits.
     pub(super) fn flush(&mut self) -> Result<(), Broken> {
         while !self.output.is_empty() {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;

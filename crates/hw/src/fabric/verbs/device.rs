@@ -51,7 +51,6 @@ pub struct DeviceLimits {
     pub work_max: u32,
     /// Pieces of one work request.
     pub pieces_max: u32,
-    /// Completions in one queue.
     pub completions_max: u32,
     /// READs and atomics that one queue pair answers, and has under way, at once.
     pub reads_max: u8,
@@ -69,17 +68,13 @@ pub struct DeviceLimits {
 #[derive(Clone)]
 pub struct Device {
     pub(super) context: Arc<Context>,
-    /// Its name.
     pub name: Arc<str>,
     /// The port, counted from 1.
     pub port: u8,
-    /// Index of the address.
     pub gid_index: u8,
-    /// The address.
     pub gid: Gid,
     /// The address within an InfiniBand subnet; 0 on Ethernet.
     pub lid: u16,
-    /// What it can do.
     pub limits: DeviceLimits,
 }
 
@@ -208,7 +203,6 @@ impl Context {
     }
 }
 
-/// The lower, the better.
 fn gid_rank(kind: &str, gid: &Gid) -> u8 {
     let is_ipv4 = gid[..10] == [0; 10] && gid[10..12] == [0xff; 2];
     match (kind, is_ipv4) {

@@ -52,10 +52,8 @@ pub enum Atomics {
     Device,
 }
 
-/// How an endpoint works.
 #[derive(Clone)]
 pub struct EndpointOptions {
-    /// Which device.
     pub device: DeviceChoice,
     /// A target that says nothing for this long while it is asked is dead, milliseconds.
     pub lease_ms: u64,
@@ -68,7 +66,6 @@ pub struct EndpointOptions {
     pub secret: Option<Secret>,
     /// Who executes CAS and FAA.
     pub atomics: Atomics,
-    /// Told why connections end.
     pub log: Log,
 }
 
@@ -141,7 +138,6 @@ impl Endpoint {
         })
     }
 
-    /// The device in use.
     pub fn device(&self) -> &Device {
         &self.device
     }

@@ -40,7 +40,6 @@ pub struct ContextOps {
     after_post_recv: [*mut c_void; 5],
 }
 
-/// An open device.
 #[repr(C)]
 pub struct Context {
     device: *mut DeviceHandle,
@@ -49,7 +48,6 @@ pub struct Context {
     async_fd: c_int,
 }
 
-/// A completion channel.
 #[repr(C)]
 pub struct CompChannel {
     context: *mut Context,
@@ -71,7 +69,6 @@ pub struct Qp {
     pub qp_num: u32,
 }
 
-/// A registered memory region.
 #[repr(C)]
 pub struct Mr {
     context: *mut Context,
@@ -113,7 +110,6 @@ pub struct DeviceAttr {
     end: u32,
 }
 
-/// State of a port.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct PortAttr {
@@ -150,7 +146,6 @@ pub struct WrRdma {
     pub rkey: u32,
 }
 
-/// Operands of an atomic.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct WrAtomic {
@@ -160,7 +155,6 @@ pub struct WrAtomic {
     pub rkey: u32,
 }
 
-/// Where a datagram goes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct WrUd {
@@ -188,7 +182,6 @@ pub struct SendWr {
     pub num_sge: c_int,
     pub opcode: c_int,
     pub send_flags: c_uint,
-    /// Big-endian.
     pub imm_data: u32,
     pub wr: WrTarget,
     pub unused: [u64; 7],
@@ -204,7 +197,6 @@ pub struct RecvWr {
     pub num_sge: c_int,
 }
 
-/// A completion.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Wc {
@@ -213,7 +205,6 @@ pub struct Wc {
     pub opcode: c_int,
     pub vendor_err: u32,
     pub byte_len: u32,
-    /// Big-endian.
     pub imm_data: u32,
     pub qp_num: u32,
     pub src_qp: u32,
@@ -324,7 +315,6 @@ const _: () = {
     assert!(offset_of!(QpAttr, pkey_index) == 120 && offset_of!(QpAttr, timeout) == 130);
 };
 
-/// Numbers of the interface.
 pub mod number {
     use std::ffi::{c_int, c_uint};
 

@@ -17,11 +17,9 @@ use rackpool_core::addr::{FrameIndex, Generation};
 use rackpool_core::layout::{RegionLayout, table_word};
 use rackpool_core::seam::{Mem, PeerId, RemoteAddr, WorkStatus};
 
-/// An open frame.
 struct Open {
     frame: u32,
     key: Generation,
-    /// By connection.
     regions: Vec<(PeerId, Region)>,
 }
 

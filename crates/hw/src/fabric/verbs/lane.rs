@@ -70,7 +70,6 @@ struct Posted<T> {
     tag: T,
 }
 
-/// What a completion means.
 pub(super) enum Outcome<T> {
     /// A message has come; it stays in its slot until [`Lane::used`].
     Received(Arrived),
@@ -83,12 +82,10 @@ pub(super) enum Outcome<T> {
 pub(super) struct Arrived {
     slot: u16,
     bytes: u32,
-    /// Of a WRITE_IMM.
     pub(super) imm: Option<u32>,
 }
 
 impl Arrived {
-    /// Length with the head.
     pub(super) fn bytes(&self) -> u32 {
         self.bytes
     }

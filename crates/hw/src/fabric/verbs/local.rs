@@ -15,10 +15,8 @@ use std::collections::BTreeMap;
 
 /// Data up to this length is copied.
 pub(super) const STAGED_BYTES_MAX: u64 = 16 << 10;
-/// Slots of an endpoint.
 const SLOTS: u16 = 128;
 
-/// Pieces of regions.
 pub(super) type Parts<'a> = [Option<(&'a Region, u64, u64)>; FABRIC_SGES_MAX];
 
 /// The local memory of an endpoint.

@@ -70,16 +70,10 @@ pub enum VerbsError {
         "there is no libibverbs.so.1 ({why}): install libibverbs1 and ibverbs-providers, or use \
          another fabric"
     )]
-    NoLibrary {
-        /// What the loader says.
-        why: String,
-    },
+    NoLibrary { why: String },
     /// A library that is too old.
     #[error("libibverbs has no ibv_{function}: rdma-core 28 or later is needed")]
-    OldLibrary {
-        /// What is missing.
-        function: &'static str,
-    },
+    OldLibrary { function: &'static str },
     /// The kernel has no verbs.
     #[error("the kernel offers no verbs: modprobe ib_uverbs, or use another fabric")]
     NoKernel,
@@ -89,55 +83,24 @@ pub enum VerbsError {
          modprobe rdma_rxe, rdma link add rxe0 type rxe netdev eth0",
         .asked.as_deref().unwrap_or("at all")
     )]
-    NoDevice {
-        /// What was asked for.
-        asked: Option<String>,
-        /// What there is.
-        there: Vec<String>,
-    },
+    NoDevice { asked: Option<String>, there: Vec<String> },
     /// No port that is up.
     #[error("device {device} has no active port{}", numbered(*.asked))]
-    NoPort {
-        /// The device.
-        device: String,
-        /// What was asked for.
-        asked: Option<u8>,
-    },
-    /// No address.
+    NoPort { device: String, asked: Option<u8> },
     #[error(
         "port {port} of device {device} has no address{}: its network card needs one",
         numbered(*.asked)
     )]
-    NoGid {
-        /// The device.
-        device: String,
-        /// The port.
-        port: u8,
-        /// What was asked for.
-        asked: Option<u8>,
-    },
+    NoGid { device: String, port: u8, asked: Option<u8> },
     /// No name of a device.
     #[error("`{text}` does not name a device: NAME[:PORT][/GID], ports from 1")]
-    Choice {
-        /// What was written.
-        text: String,
-    },
+    Choice { text: String },
     /// Memory that the device may not use.
     #[error("{bytes} bytes cannot be registered: {source}; {}", pin_advice(*.source))]
-    Pin {
-        /// How much.
-        bytes: u64,
-        /// The system's answer.
-        source: SystemCode,
-    },
+    Pin { bytes: u64, source: SystemCode },
     /// The system or the device refused. Whether to retry depends on the code.
     #[error("{what}: {}", SystemCode(*.code))]
-    Os {
-        /// What was tried.
-        what: &'static str,
-        /// The system's number.
-        code: i32,
-    },
+    Os { what: &'static str, code: i32 },
 }
 
 /// A number of the system that is shown in words.

@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 /// By so much fewer inline bytes a device is asked for when it refuses.
 const LINE_BYTES: u32 = 64;
-/// Completions taken at once.
 const POLLED: usize = 32;
 /// The connection manager's default: how long a packet waits for its acknowledgement before it is
 /// sent again, 4.096 µs · 2^14 = 67 ms.
@@ -57,9 +56,7 @@ impl Kind {
 /// Sizes of a queue pair's queues.
 #[derive(Clone, Copy, Debug)]
 pub struct Depths {
-    /// Work requests under way.
     pub send: u32,
-    /// Receives posted.
     pub receive: u32,
     /// Pieces of a work request.
     pub pieces: u32,
@@ -71,11 +68,9 @@ pub struct Depths {
 /// Where the other end of a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Its port.
     pub gid: Gid,
     /// Its port within an InfiniBand subnet.
     pub lid: u16,
-    /// Its queue pair.
     pub number: u32,
     /// Number of its first packet.
     pub first_packet: u32,
@@ -93,52 +88,41 @@ pub enum Operation<'a> {
     },
     /// The same to the owner of a datagram queue pair.
     SendTo {
-        /// Where.
         to: &'a Peer,
         /// The four bytes.
         imm: u32,
     },
-    /// To memory there.
     Write {
         /// First byte.
         address: u64,
-        /// Its region's key.
         key: u32,
     },
     /// The same, and a message of four bytes and no more.
     WriteImm {
         /// First byte.
         address: u64,
-        /// Its region's key.
         key: u32,
         /// The four bytes.
         imm: u32,
     },
-    /// From memory there.
     Read {
         /// First byte.
         address: u64,
-        /// Its region's key.
         key: u32,
     },
     /// Compares and swaps a word there; the old one comes into the piece of 8 bytes.
     Cas {
         /// The word.
         address: u64,
-        /// Its region's key.
         key: u32,
-        /// What must be there.
         expected: u64,
-        /// What shall be there.
         new: u64,
     },
     /// Adds to a word there, wrapping; the old one comes into the piece of 8 bytes.
     FetchAdd {
         /// The word.
         address: u64,
-        /// Its region's key.
         key: u32,
-        /// The summand.
         n: u64,
     },
 }
@@ -154,22 +138,18 @@ pub struct Flags {
     pub fence: bool,
 }
 
-/// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The poster's number.
     pub id: u64,
     /// Whether it is of a receive. Of a failed one only the number says so.
     pub is_receive: bool,
     /// Whether its message was a WRITE_IMM.
     pub is_write: bool,
-    /// How it ended.
     pub status: Status,
     /// Bytes received, with the [`GRH_BYTES`] of a datagram.
     pub bytes: u32,
     /// The four bytes beside it.
     pub imm: u32,
-    /// Who sent the datagram.
     pub source: u32,
     /// Whether [`GRH_BYTES`] at the beginning are a header and not just left free.
     pub has_header: bool,
@@ -178,7 +158,6 @@ pub struct Completion {
 /// How a work request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Done.
     Done,
     /// The other side's region does not allow it, or is no more; nothing after it was executed.
     Access,
@@ -186,7 +165,6 @@ pub enum Status {
     Failed(i32),
 }
 
-/// A completion queue.
 pub struct Completions {
     raw: NonNull<ffi::Cq>,
     channel: NonNull<ffi::CompChannel>,
@@ -296,7 +274,6 @@ fn completion(found: &ffi::Wc) -> Completion {
     }
 }
 
-/// Where datagrams go.
 pub struct Peer {
     raw: NonNull<ffi::Ah>,
     domain: Arc<RawDomain>,
@@ -411,7 +388,6 @@ impl QueuePair {
         Ok(pair)
     }
 
-    /// Where others find it.
     pub fn address(&self) -> Address {
         Address {
             gid: self.device.gid,

@@ -43,7 +43,6 @@ struct Recovery {
     since: Nanos,
 }
 
-/// A connection.
 pub(super) struct Served {
     peer: PeerId,
     pub(super) control: ControlLine,

@@ -60,7 +60,6 @@ const DEVICE: u64 = u64::MAX - 2;
 /// What a target serves, and how.
 #[derive(Clone)]
 pub struct TargetOptions {
-    /// Which device.
     pub device: DeviceChoice,
     /// Where to listen for control lines; port 0 for any.
     pub listen: SocketAddr,
@@ -91,7 +90,6 @@ pub struct TargetOptions {
     pub atomics: Atomics,
     /// Called when events are there and were not before. Must not block.
     pub waker: Arc<dyn Fn() + Send + Sync>,
-    /// Told why connections end.
     pub log: Log,
 }
 
@@ -186,7 +184,6 @@ impl Target {
         Ok(Self { local_addr, doors, thread: Some(thread) })
     }
 
-    /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }

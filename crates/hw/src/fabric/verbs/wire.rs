@@ -42,7 +42,6 @@ struct RawControl {
 }
 const _: () = assert!(CONTROL_BYTES == 64);
 
-/// A control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// The initiator's first: where its queue pair is.
@@ -53,25 +52,20 @@ pub enum Control {
         address: Address,
         /// log2 of the page size.
         page_shift: u8,
-        /// Its frames.
         frame_count: u32,
     },
     /// All connections of the target are taken.
     Busy,
     /// The initiator's queue pair may be sent to: for the first time, or again.
     Ready,
-    /// Are you there?
     Ping,
-    /// I am.
     Pong,
     /// The queue pair has failed and has been renewed at the initiator.
     Recover {
-        /// Its new numbers.
         address: Address,
         /// Messages that the initiator has received in this connection.
         received: u32,
     },
-    /// And at the target.
     Recovered(Address),
     /// The target asks for a proof of the pool's secret first.
     Secret,
@@ -123,7 +117,6 @@ impl Control {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads a frame.
     pub fn parse(bytes: &[u8; CONTROL_BYTES]) -> Result<Control, WireError> {
         let raw: RawControl = zerocopy::transmute!(*bytes);
         if raw.magic.get() != MAGIC {
@@ -185,16 +178,13 @@ pub enum Head {
     Cas {
         /// The word.
         at: RemoteAddr,
-        /// What must be there.
         expected: u64,
-        /// What shall be there.
         new: u64,
     },
     /// Add by the target's processor.
     FetchAdd {
         /// The word.
         at: RemoteAddr,
-        /// The summand.
         n: u64,
     },
     /// Asks for the device's key of the frame at an offset, under its generation.
@@ -260,7 +250,6 @@ impl Head {
         }
     }
 
-    /// Whether a payload follows.
     pub fn has_payload(&self) -> bool {
         matches!(self, Head::Send | Head::Message)
     }
@@ -271,16 +260,9 @@ impl Head {
 pub enum WireError {
     /// The first bytes are not ours.
     #[error("not a rackpool verbs fabric: the frame begins with {found:#018x}")]
-    Magic {
-        /// What was there.
-        found: u64,
-    },
-    /// Another version.
+    Magic { found: u64 },
     #[error("the peer speaks verbs fabric version {found}, this program {VERSION}")]
-    Version {
-        /// Its version.
-        found: u32,
-    },
+    Version { found: u32 },
     /// No such kind, or not in this direction or state.
     #[error("kind {kind} is not one, or not now")]
     Kind {
@@ -289,10 +271,7 @@ pub enum WireError {
     },
     /// A field with a value that it must not have.
     #[error("wrong value: {what}")]
-    Field {
-        /// The field.
-        what: &'static str,
-    },
+    Field { what: &'static str },
 }
 
 #[cfg(test)]

@@ -35,7 +35,6 @@ const UNITS_AHEAD: usize = 3;
 const AHEAD_UNITS_MIN: u64 = 32;
 /// Items whose entries are asked for ahead.
 const BATCH: usize = 32;
-/// Ranks of scores …
 const RANKS: usize = 1024;
 /// … of which the lowest is that of 2^-44, less than that of any value.
 const RANK_MIN: u32 = (127 - 44) << 4;
@@ -65,7 +64,6 @@ pub(crate) struct Round {
     bytes_of_rank: Vec<u64>,
 }
 
-/// What comes next.
 #[derive(Debug)]
 enum Step {
     /// Weighing what lies here in this one of the segments.
@@ -110,7 +108,6 @@ impl Round {
         !self.units.is_empty()
     }
 
-    /// Adds an item up.
     fn add(&mut self, item: Weighed) {
         self.bytes_of_rank[usize::from(item.rank)] += item.bytes;
         self.weighed.push(item);

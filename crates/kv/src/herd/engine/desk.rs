@@ -71,7 +71,6 @@ impl Desk {
         true
     }
 
-    /// Answers with an item.
     #[inline(always)]
     pub fn answer(&mut self, taken: &Taken, item: &Item<'_>, replied: &mut impl FnMut(Replied)) {
         let Some(slots) = &mut self.clients[taken.client as usize] else { return };

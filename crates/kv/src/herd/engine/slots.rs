@@ -228,9 +228,7 @@ impl Slots {
 /// The last request of a window.
 #[derive(Clone, Copy, Default)]
 struct Last {
-    /// That of its reply.
     number: u64,
-    /// Where its reply is.
     reply: (u64, u64),
 }
 
@@ -242,9 +240,7 @@ pub(super) enum Work {
     Delete,
     PutPart,
     GetPart,
-    /// Its reply again.
     Repeat,
-    /// It is no request.
     Refuse,
 }
 

@@ -170,7 +170,6 @@ impl<P: Port> Seat for Far<P> {
         is_own
     }
 
-    /// Its replies say it.
     fn begin_to_watch(&self) {}
 
     /// Whatever it writes until it hears of this, it rings for. So slots are not looked at again:
@@ -217,7 +216,6 @@ impl<P: Port> Seat for Far<P> {
 
 /// A connection that was let in.
 struct Guest {
-    /// Its number.
     client: u32,
     windows: u32,
 }
@@ -361,7 +359,6 @@ impl<P: Port> Keeper<P> {
         (!self.strangers.is_empty()).then_some(HELLO_LOOKS)
     }
 
-    /// Does what is due.
     pub(in super::super) fn turn(&mut self) {
         let mut events = std::mem::take(&mut self.events);
         self.port.poll(&mut events);
@@ -412,7 +409,6 @@ impl<P: Port> Keeper<P> {
         }
     }
 
-    /// Answers a hello.
     fn greet(&mut self, peer: PeerId, message: &[u8]) {
         let message = match Hello::read(message).and_then(|hello| self.admit(peer, hello)) {
             Ok((client, welcome, grant)) => {
@@ -516,7 +512,6 @@ impl<P: Port> Keeper<P> {
         let _ = self.port.send(peer, &consent);
     }
 
-    /// A connection has ended.
     fn part(&mut self, peer: PeerId) {
         self.strangers.remove(&peer);
         let Some(Guest { client, .. }) = self.guests.remove(&peer) else { return };

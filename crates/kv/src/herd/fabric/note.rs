@@ -57,7 +57,6 @@ const EXTRA: u8 = 4;
 /// can be, since cards take messages by lines: a value of 52 bytes goes in two, as HERD's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
-    /// The thread.
     pub server: u32,
     /// The window that is answered.
     pub window: u32,

@@ -27,7 +27,6 @@ pub struct Tally {
     pub inherited: u64,
 }
 
-/// One worker place.
 struct Place {
     job: Job,
     proc: Option<Proc>,
@@ -39,7 +38,6 @@ struct Place {
     last_seq: u64,
 }
 
-/// See the module.
 pub struct Crew {
     places: Vec<Place>,
     pub tally: Tally,
@@ -158,7 +156,6 @@ impl Crew {
         }
     }
 
-    /// Listens for a while.
     pub fn work(&mut self, pause: Duration) {
         let until = Instant::now() + pause;
         while Instant::now() < until {

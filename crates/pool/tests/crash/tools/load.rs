@@ -7,7 +7,6 @@ use rackpool::FabricChoice::{self, Tcp};
 use rackpool::{Handle, Pool};
 use std::time::{Duration, Instant};
 
-/// See the module.
 pub struct Load {
     test: &'static str,
     pub stage: Stage,

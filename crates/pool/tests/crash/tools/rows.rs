@@ -14,7 +14,6 @@ use rackpool::{Error, GAddr, Handle, Options, Pool};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Rows of a table.
 pub const ROWS: u64 = 48;
 /// Bytes of a row: more than a line, so that a part of it would show.
 pub const ROW_BYTES: u64 = 120;
@@ -52,7 +51,6 @@ pub fn versions(handle: &mut Handle, table: GAddr) -> Result<(u64, u64), Error> 
     Ok((least, greatest))
 }
 
-/// See the module.
 pub fn run(args: &[&str]) -> Result<(), String> {
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_line(&mut String::new());

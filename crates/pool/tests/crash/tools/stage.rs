@@ -136,7 +136,6 @@ impl Stage {
         Pool::open(self.options(rack, fabric)).expect("the pool can be joined")
     }
 
-    /// The daemons' counters.
     pub fn stats(&self, pool: &Pool) -> Vec<DaemonStats> {
         let racks = pool.stats().expect("the pool answers").racks;
         racks.into_iter().map(|one| one.daemon.ok_or(one.error).expect("it answers")).collect()

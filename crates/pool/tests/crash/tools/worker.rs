@@ -21,7 +21,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub const RECORD_BYTES: u64 = 96;
 /// Records of one worker in each rack.
 pub const RECORDS: u64 = 1500;
-/// Counters in each rack.
 pub const COUNTERS: u64 = 4;
 /// Bytes from one counter to the next.
 pub const COUNTER_BYTES: u64 = 64;

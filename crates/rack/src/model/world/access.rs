@@ -211,7 +211,6 @@ impl World {
         }
     }
 
-    /// A flight is over.
     pub(super) fn finish(&mut self, now: Ps, number: u32) {
         let flight = self.state.flights.take(number);
         if let Purpose::Prefetch(cell) = flight.purpose {

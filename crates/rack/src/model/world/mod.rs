@@ -40,21 +40,12 @@ pub enum RunError {
         "node {node} touched a new page at {at} and no memory is left: its own {local_mib} MiB \
          and all pools are full"
     )]
-    NoMemory {
-        /// Which node.
-        node: u16,
-        /// When.
-        at: Ps,
-        /// Its own memory.
-        local_mib: u64,
-    },
+    NoMemory { node: u16, at: Ps, local_mib: u64 },
 }
 
-/// What happens.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Event {
     Net(NetEvent),
-    /// A node's next access.
     Issue(u16),
     /// A flight's page fault is over.
     Begin(u32),
@@ -90,7 +81,6 @@ enum Purpose {
     Prefetch(u32),
 }
 
-/// An access under way.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Flight {
     purpose: Purpose,
@@ -99,7 +89,6 @@ struct Flight {
     page: u32,
     line: u8,
     write: bool,
-    /// Address in its memory.
     addr: u64,
     /// When its memory was asked for: after faults.
     began: Ps,
@@ -166,7 +155,6 @@ pub struct World {
 #[derive(Serialize, Deserialize)]
 struct State {
     net: Network,
-    /// Of nodes, then pools.
     memories: Vec<Memory<Media>>,
     nodes: Vec<Node>,
     manager: Manager,
@@ -179,7 +167,6 @@ struct State {
     tails: Tails,
     /// Of the series, see [`World::window`].
     window: Ps,
-    /// Accesses that are over.
     over: u64,
     events: u64,
     /// When the last event was: a queue that a checkpoint made anew does not know it.
@@ -189,25 +176,18 @@ struct State {
 /// What a run has seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Of each workload.
     pub workloads: Vec<WorkloadStats>,
-    /// Of the pools.
     pub pools: PoolStats,
-    /// Times of accesses.
     pub tails: Tails,
-    /// Of the interconnect.
     pub net: NetCounts,
     /// Chunks given out of each pool at the end, and those that came back.
     pub chunks: Vec<u32>,
-    /// Chunks that came back.
     pub chunks_returned: u64,
     /// The pools in the order in which they were chosen.
     pub choices: Vec<u16>,
     /// The longest queue before a pool's channel.
     pub pool_waiting_max: u64,
-    /// Accesses.
     pub accesses: u64,
-    /// Events.
     pub events: u64,
     /// A window of the series: the configuration's, or twice as long as often as it took.
     pub window: Ps,

@@ -27,7 +27,6 @@ pub(crate) struct Event {
     pub tlb: u32,
     /// Bytes.
     pub size: u16,
-    /// What it is.
     pub kind: Kind,
 }
 

@@ -57,7 +57,6 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// The same with lists.
     struct Model {
         sets: Vec<VecDeque<(u64, bool)>>,
         ways: usize,

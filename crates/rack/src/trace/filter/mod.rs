@@ -23,12 +23,10 @@ use std::str::FromStr;
 pub const LINE_BYTES: u64 = 64;
 /// Bytes of a page of the TLB.
 pub const PAGE_BYTES: u64 = 4096;
-/// Most cores.
 const CORES_MAX: u32 = 1024;
 /// Largest cache, in bytes.
 const CACHE_BYTES_MAX: u64 = 16 << 30;
 
-/// One cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// All lines together, in bytes.

@@ -49,7 +49,6 @@ impl Sink for Lane {
     }
 }
 
-/// Runs phases.
 pub(super) struct Drive<'a> {
     lanes: Vec<Lane>,
     shared: Option<Shared>,

@@ -162,7 +162,6 @@ impl Row<'_> {
         self.values[place] = value;
     }
 
-    /// In place, by halves.
     fn transform(&mut self, roots: &Array<Complex>) {
         let length = self.values.len();
         let bits = length.trailing_zeros();

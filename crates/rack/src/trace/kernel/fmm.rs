@@ -13,7 +13,6 @@ type Complex = [f64; 2];
 
 /// Terms of an expansion behind the first. 12 give some six digits.
 const TERMS: usize = 12;
-/// Coefficients of a square.
 type Expansion = [Complex; TERMS + 1];
 /// Bytes of a coefficient.
 const BYTES: u16 = 16;
@@ -49,7 +48,6 @@ fn ln(a: Complex) -> Complex {
     [a[0].hypot(a[1]).ln(), a[1].atan2(a[0])]
 }
 
-/// Binomial coefficients.
 fn binomials() -> [[f64; 2 * TERMS + 1]; 2 * TERMS + 1] {
     let mut table = [[0.0; 2 * TERMS + 1]; 2 * TERMS + 1];
     for n in 0..table.len() {
@@ -169,7 +167,6 @@ impl Fmm {
         (0..steps).try_for_each(|_| self.step(drive))
     }
 
-    /// The particles are stored.
     fn begin(&mut self, drive: &mut Drive<'_>) -> ControlFlow<()> {
         let (particles, first) = (&self.particles, &self.first);
         drive.phase(particles.data.chunks(256).enumerate(), |(chunk, some), sink| {
@@ -180,7 +177,6 @@ impl Fmm {
         })
     }
 
-    /// Computes all potentials.
     pub fn step(&mut self, drive: &mut Drive<'_>) -> ControlFlow<()> {
         self.gather(drive)?;
         for level in (TOP..self.depth).rev() {

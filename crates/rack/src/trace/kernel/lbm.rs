@@ -9,9 +9,7 @@ use super::space::{Array, Space};
 use std::f64::consts::TAU;
 use std::ops::ControlFlow;
 
-/// Directions.
 const Q: usize = 19;
-/// Relaxation time, in steps.
 const TAU_STEPS: f64 = 0.8;
 /// Speed of the wave that the fluid begins with.
 const SPEED: f64 = 0.01;
@@ -43,7 +41,6 @@ const DIRECTIONS: [([i32; 3], f64); Q] = {
     ]
 };
 
-/// The fluid.
 pub(super) struct Lbm {
     /// Cells of an edge of the cube.
     edge: usize,

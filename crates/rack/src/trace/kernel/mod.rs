@@ -33,7 +33,6 @@ pub trait Sink {
     fn store(&mut self, addr: u64, size: u16);
 }
 
-/// A pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
     /// Lattice-Boltzmann, D3Q19: streaming and collision in one pass over two grids.
@@ -47,7 +46,6 @@ pub enum Name {
 }
 
 impl Name {
-    /// All four.
     pub const ALL: [Name; 4] = [Name::Lbm, Name::Fdtd, Name::Fft, Name::Fmm];
 
     /// The word for it.
@@ -76,14 +74,11 @@ impl FromStr for Name {
     }
 }
 
-/// What to run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The pattern.
     pub name: Name,
     /// Bytes of all arrays, at most; the size is the greatest that fits.
     pub footprint_bytes: u64,
-    /// Threads of the program.
     pub threads: u32,
     /// Time steps, or repetitions; the arrays are initialised before.
     pub steps: u32,
@@ -145,12 +140,10 @@ impl Config {
     }
 }
 
-/// What a program did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Bytes of its arrays.
     pub footprint_bytes: u64,
-    /// Records.
     pub records: u64,
     /// Cycles of its clock that passed.
     pub cycles: u64,

@@ -16,7 +16,6 @@ impl<T> Array<T> {
     /// Bytes of an element.
     pub const BYTES: u64 = size_of::<T>() as u64;
 
-    /// Where an element lies.
     #[inline]
     pub fn addr(&self, index: usize) -> u64 {
         self.base + index as u64 * Self::BYTES
@@ -27,7 +26,6 @@ impl<T> Array<T> {
     }
 }
 
-/// Gives out places.
 pub(super) struct Space(u64);
 
 impl Space {

@@ -5,7 +5,6 @@ use crate::trace::{Header, Reader, Record, TraceError};
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Records of a block.
 const BLOCK_RECORDS: usize = 1 << 14;
 /// Blocks that wait for the reader.
 const BLOCKS_AHEAD: usize = 4;

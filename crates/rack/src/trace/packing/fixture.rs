@@ -24,7 +24,6 @@ const UNKNOWN_START_DAYS: f64 = -7157.0;
 pub enum Stranding {
     /// Processors and memory run out together.
     Little,
-    /// Processors run out first.
     Much,
 }
 
@@ -40,7 +39,6 @@ impl FromStr for Stranding {
     }
 }
 
-/// A made trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fixture {
     /// The types, for one kind of machine.
@@ -128,7 +126,6 @@ impl Fixture {
         text
     }
 
-    /// The table of types.
     pub fn type_csv(&self) -> String {
         let mut text = TYPE_COLUMNS.join(",") + "\n";
         for row in &self.types {

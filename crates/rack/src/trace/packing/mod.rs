@@ -22,13 +22,11 @@ use table::Table;
 /// Starts before this are no times: 3414 rows of the data set say -7157 (its issue 14), some 20
 /// years before it.
 pub const START_DAYS_MIN: f64 = -3650.0;
-/// Most rows of types.
 const TYPES_MAX: usize = 1 << 20;
 
 /// What a type of virtual machine takes of a kind of machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct VmType {
-    /// The type.
     pub vm_type: u32,
     /// The kind of machine. A type has a row for each kind that it runs on.
     pub machine: u32,
@@ -38,20 +36,15 @@ pub struct VmType {
     pub memory: f64,
     /// Disks; 0 if the table has nothing there, as with those that follow.
     pub hdd: f64,
-    /// Flash memory.
     pub ssd: f64,
-    /// Network.
     pub nic: f64,
 }
 
 /// A virtual machine that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Vm {
-    /// Its number.
     pub id: u64,
-    /// Whose it is.
     pub tenant: u64,
-    /// Its type.
     pub vm_type: u32,
     /// How important it is; 0 is high, as the data set has it.
     pub priority: u32,
@@ -71,7 +64,6 @@ pub struct Quirks {
     pub reversed: u64,
 }
 
-/// Both tables.
 pub struct Packing {
     types: Vec<VmType>,
     vms: Table<6>,

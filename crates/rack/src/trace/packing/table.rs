@@ -8,7 +8,6 @@ use super::super::read::fields;
 pub(super) struct Table<const N: usize> {
     name: String,
     input: Input,
-    /// Where the columns are.
     places: [usize; N],
     /// Lines that were read.
     line: u64,

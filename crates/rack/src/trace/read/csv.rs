@@ -46,7 +46,6 @@ pub(super) struct Csv {
 }
 
 impl Csv {
-    /// Reads the names.
     pub(super) fn new(
         name: &str,
         input: &mut Input,

@@ -28,7 +28,6 @@ const FOOTER_BYTES_MAX: u64 = 8 << 20;
 /// is in memory.
 const CHUNK_BYTES_MAX: u64 = 1 << 30;
 
-/// A reader of rows.
 pub(super) struct Parquet<R: ChunkReader + 'static> {
     file: SerializedFileReader<R>,
     header: Header,

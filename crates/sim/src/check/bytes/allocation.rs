@@ -15,7 +15,6 @@ pub(super) enum Life {
     Live,
     /// A free was called then.
     FreeCalled(Ps),
-    /// It was answered then.
     Freed(Ps),
     /// Its memory was gone then, perhaps after it was freed: a free was under way.
     Lost {
@@ -64,7 +63,6 @@ impl Version {
     }
 }
 
-/// An allocation.
 #[derive(Debug)]
 pub(super) struct Allocation {
     pub(super) bytes: u64,

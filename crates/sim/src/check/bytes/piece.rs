@@ -12,7 +12,6 @@ const TRIES_MAX: u32 = 4096;
 /// Where a byte may come from: a version of the word, or `None` for the zero of the beginning.
 type Source = Option<usize>;
 
-/// A read.
 pub(super) struct Look<'a> {
     pub(super) writes: &'a Writes,
     pub(super) looked: &'a mut Looked,

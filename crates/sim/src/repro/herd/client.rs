@@ -23,21 +23,17 @@ const SENT: u64 = u64::MAX;
 pub struct Peers {
     /// For requests: of each server process, or of one that all have written to their slots.
     pub requests: Vec<PeerId>,
-    /// For READs.
     pub reads: Option<PeerId>,
 }
 
-/// A request under way.
 #[derive(Clone, Debug, Default)]
 struct Lane {
     begun: Ps,
     key: u64,
     is_put: bool,
-    /// A GET by READs.
     get: Option<Get>,
 }
 
-/// A client process.
 pub struct Client {
     end: End,
     number: u32,
@@ -182,7 +178,6 @@ impl Client {
         self.end.post(peer, Verb::Read(address(TABLE_AT + at)), work).await;
     }
 
-    /// A READ is done.
     async fn go_on(&mut self, lane: u8) {
         let mut get = self.lanes[usize::from(lane)].get.take().expect("it reads");
         let mut data = Vec::new();

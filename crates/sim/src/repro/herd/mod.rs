@@ -30,11 +30,8 @@ use zipf::Keys;
 /// What runs. [`Load::paper`] has what the paper uses where it varies nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Who serves whom.
     pub system: System,
-    /// Machines of the clients.
     pub machines: u32,
-    /// Client processes, NC.
     pub clients: u32,
     /// Requests of each under way, W.
     pub window: u32,
@@ -44,7 +41,6 @@ pub struct Load {
     pub value_bytes: u64,
     /// PUTs, parts per million.
     pub put_ppm: u32,
-    /// Keys.
     pub keys: u64,
     /// Whether they are drawn by a zipfian.
     pub is_zipfian: bool,
@@ -56,7 +52,6 @@ pub struct Load {
     pub is_full: bool,
     /// Requests, of which the first third is not measured.
     pub operations: u64,
-    /// For every random choice.
     pub seed: u64,
 }
 
@@ -83,7 +78,6 @@ impl Load {
     }
 }
 
-/// What came out.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// Requests a second, millions.

@@ -10,7 +10,6 @@ use rackpool_core::baselines::System;
 
 /// Answers of HERD from here on are not inline. Source: HERD, throughput comparison.
 const INLINE_BELOW_APT: u64 = 144;
-/// The same for Susitna.
 const INLINE_BELOW_SUSITNA: u64 = 192;
 /// Sizes of values, bytes.
 const VALUES: [u64; 15] = [4, 8, 16, 24, 32, 48, 60, 64, 96, 128, 144, 192, 256, 512, 1000];

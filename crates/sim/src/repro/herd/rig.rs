@@ -35,16 +35,13 @@ pub const PEER_SHIFT: u32 = 32;
 /// Who pays for processor time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// A client.
     Client,
-    /// A server process.
     Server,
 }
 
 /// What is counted, between the moment when `warm` operations are done and that when `wanted` are.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// Operations done.
     pub done: u64,
     /// Before it is measured.
     pub warm: u64,
@@ -68,7 +65,6 @@ impl Measured {
         self.begun.is_some() && self.ended.is_none()
     }
 
-    /// Another one is done.
     pub fn count(&mut self, now: Ps, took: Option<Ps>) {
         if let (true, Some(took)) = (self.is_on(), took) {
             self.latency.record(took.0);
@@ -82,7 +78,6 @@ impl Measured {
         }
     }
 
-    /// Operations measured.
     pub fn operations(&self) -> u64 {
         self.wanted - self.warm
     }
@@ -95,15 +90,12 @@ impl Measured {
 
 /// What the processes of a run share.
 pub struct Shared {
-    /// The costs.
     pub profile: Profile,
-    /// The counts.
     pub measured: RefCell<Measured>,
     /// How the server's memory is divided.
     pub region: Region,
     /// What has been written into it and not been taken, by server process and client.
     pub written: RefCell<Vec<Vec<VecDeque<Request>>>>,
-    /// Server processes.
     pub servers: RefCell<Vec<ProcessId>>,
     /// Tables of the server, if there are any.
     pub store: Option<RefCell<Store>>,
@@ -113,7 +105,6 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Nothing yet.
     pub fn new(profile: &Profile, region: Region, servers: u32, store: Option<Store>) -> Shared {
         let clients = vec![VecDeque::new(); region.clients as usize];
         Shared {
@@ -143,12 +134,9 @@ impl Shared {
     }
 }
 
-/// Machines and their processes.
 pub struct Rig {
-    /// Processes and time.
     pub kernel: Rc<Kernel>,
     looped: Loop,
-    /// What they share.
     pub shared: Rc<Shared>,
     /// Machines; the first is the server.
     pub hosts: Vec<HostId>,
@@ -242,19 +230,14 @@ pub const BEGIN: u64 = u64::MAX;
 
 /// A process's end of its connections.
 pub struct End {
-    /// The process.
     pub ctx: Ctx,
-    /// What all share.
     pub shared: Rc<Shared>,
-    /// Its endpoint.
     pub endpoint: EndpointId,
-    /// Its registered buffer.
     pub buf: BufId,
     who: Who,
 }
 
 impl End {
-    /// Charges processor time.
     pub fn charge(&self, cost: Ps) {
         self.ctx.cpu.charge(cost);
         let mut measured = self.shared.measured.borrow_mut();
@@ -289,7 +272,6 @@ impl End {
     }
 }
 
-/// One request to post.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work<'a> {
     /// Comes back in its completion.
@@ -300,7 +282,6 @@ pub struct Work<'a> {
     pub bytes: u64,
     /// What is stored there first.
     pub payload: &'a [u8],
-    /// Whether it is completed.
     pub is_signalled: bool,
 }
 

@@ -53,7 +53,6 @@ struct Staged {
     line: Ps,
 }
 
-/// A server process.
 pub struct Server {
     end: End,
     number: u32,

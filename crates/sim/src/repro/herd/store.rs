@@ -15,7 +15,6 @@ use rackpool_core::baselines::{Lookup, Request, Table, hash, value_of};
 /// Slots of one bucket of MICA's index. Source: MICA's published code.
 const MICA_SLOTS: usize = 8;
 
-/// A table.
 #[derive(Clone, Debug)]
 pub struct Store {
     /// Its sizes, of systems that read.
@@ -71,7 +70,6 @@ impl Store {
         self.table.as_ref()
     }
 
-    /// Memory of the table.
     pub fn bytes(&self, at: usize, bytes: usize) -> &[u8] {
         &self.bytes[at..at + bytes]
     }

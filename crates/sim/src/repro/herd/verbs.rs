@@ -14,27 +14,18 @@ use rackpool_core::seam::{FabricEvent, PeerId, Verb};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// RDMA READ.
     Read,
-    /// RDMA WRITE.
     Write,
     /// SEND, for which receives are posted.
     Send,
 }
 
-/// Who posts to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// So many processes of so many machines, each to one process of the server.
-    In {
-        /// Machines.
-        machines: u32,
-        /// Processes.
-        processes: u32,
-    },
+    In { machines: u32, processes: u32 },
     /// So many processes of the server, each to a machine of its own.
     Out(u32),
     /// So many processes, each on a machine of its own, each to any of as many of the server.
@@ -43,18 +34,14 @@ pub enum Flow {
     AllOut(u32),
 }
 
-/// Verbs of one kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Verbs {
-    /// Which.
     pub what: What,
-    /// The transport.
     pub kind: Connection,
     /// Payload, bytes.
     pub bytes: u64,
     /// Payload up to this is inline.
     pub inline_max: u64,
-    /// Who posts.
     pub flow: Flow,
     /// Under way for each process.
     pub window: u32,

@@ -11,7 +11,6 @@ pub const ZIPF: f64 = 0.99;
 /// Terms of the sum that are added one by one; the rest is an integral.
 const SUMMED: u64 = 100_000;
 
-/// A distribution of keys.
 #[derive(Clone, Debug)]
 pub struct Keys {
     count: u64,
@@ -51,7 +50,6 @@ impl Keys {
         Keys { count, skew, division }
     }
 
-    /// How many.
     pub fn count(&self) -> u64 {
         self.count
     }

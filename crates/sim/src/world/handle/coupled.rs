@@ -17,7 +17,6 @@ use rackpool_core::{Error, GAddr, Result};
 /// Buffered writes and the bytes of their half that leaves.
 pub(super) struct PackedFlush {
     flush: Flush,
-    /// The half that leaves.
     packed: Vec<u8>,
     /// A copy of it that is registered, and the connections that know it.
     lent: Option<BufId>,

@@ -9,10 +9,8 @@ use rackpool_core::rrpc::{Bytes, Carried, Extent, INLINE_BYTES_MAX};
 use rackpool_core::wire::{RemoteReply, RemoteRequest, Reply, Request};
 use rackpool_core::{Error, GAddr, Result};
 
-/// How data is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// With the answer.
     Inline,
     /// One-sided, where the answer says.
     OneSidedRead,

@@ -21,15 +21,12 @@ const RETRY: Ps = Ps::ms(1_000);
 /// A lock that was granted. The number is its guard's.
 #[derive(Clone, Copy, Debug)]
 pub struct SimGuard {
-    /// See there.
     pub id: u64,
-    /// Whose daemon gave it.
     pub link: LinkId,
     /// Where its first line begins.
     pub first: GAddr,
     /// Where its last line ends.
     pub end: GAddr,
-    /// The fencing token.
     pub token: u64,
 }
 
@@ -126,7 +123,6 @@ impl SimHandle {
         self.coupled(|coupled, io| coupled.check_lock(io, guard.id, guard.lost()))
     }
 
-    /// The guard is gone.
     pub fn drop_guard(&mut self, guard: SimGuard) {
         match self.locks.held.drop_guard(guard.id) {
             Dropped::Nothing => {}
@@ -140,7 +136,6 @@ impl SimHandle {
         self.locks.held.is_lost(guard.id)
     }
 
-    /// What dropped guards held.
     pub(super) async fn give_locks_back(&mut self) {
         self.settle_locked();
         self.release_owed().await;

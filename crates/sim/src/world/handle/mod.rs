@@ -79,15 +79,12 @@ struct Inbox {
 pub enum Path {
     /// Their memory is mapped (fabric `shm`).
     Mapped,
-    /// One-sided operations.
     OneSided,
     /// One-sided operations of the own rack's daemon.
     Proxied,
 }
 
-/// The handle.
 pub struct SimHandle {
-    /// Its process.
     pub ctx: Ctx,
     cluster: Rc<Cluster>,
     rack: RackId,
@@ -162,7 +159,6 @@ impl SimHandle {
         })
     }
 
-    /// The handle's rack.
     pub fn rack(&self) -> RackId {
         self.rack
     }
@@ -172,7 +168,6 @@ impl SimHandle {
         self.client.geometry().page_bytes()
     }
 
-    /// The sessions with daemons.
     pub fn session_ids(&self) -> Vec<u64> {
         let id = |link: &Link| match link {
             Link::Local(link) => link.session_id.0,
@@ -181,7 +176,6 @@ impl SimHandle {
         self.links.iter().map(id).collect()
     }
 
-    /// The engine.
     pub fn client(&self) -> &Client<SimMem> {
         &self.client
     }
@@ -308,7 +302,6 @@ impl SimHandle {
         self.drive(&mut op, Local::None).await
     }
 
-    /// Allocates zeroed memory.
     pub async fn alloc(
         &mut self,
         bytes: u64,
@@ -344,13 +337,11 @@ impl SimHandle {
         self.drive(&mut AtHome::new(addr, request), Local::None).await.map(|(_, reply)| reply)
     }
 
-    /// Asks the master.
     pub async fn ask_master(&mut self, call: MasterCall) -> Result<MasterAnswer> {
         let deadline = self.ctx.now() + self.timeout;
         self.master_call(call, deadline).await
     }
 
-    /// Frees an allocation.
     pub async fn free(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
         self.client.check(addr, bytes)?;
         self.before_others().await?;

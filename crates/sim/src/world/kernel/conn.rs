@@ -19,7 +19,6 @@ const END_REPEATED: Ps = Ps::ms(8);
 pub struct ControlCosts {
     /// Within a host, one way.
     pub local: Ps,
-    /// Between hosts, one way.
     pub remote: Ps,
     /// A line from one core to another: bells and rings.
     pub line: Ps,

@@ -202,7 +202,6 @@ impl Ctx {
         self.cpu.charge(self.kernel.calls.get().send);
     }
 
-    /// Ends a connection.
     pub fn close(&self, conn: ConnId) {
         self.cpu.drain();
         self.kernel.close(conn, self.id, self.now());

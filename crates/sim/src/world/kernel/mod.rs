@@ -48,30 +48,23 @@ pub struct ConnId(pub u32);
 pub enum Message {
     /// A client to its host's daemon.
     Hello(ControlHello),
-    /// The daemon's answer.
     Control(ControlReply),
-    /// Anybody to the master.
     Call(MasterRequest),
-    /// The master's answer.
     Answer(MasterReply),
 }
 
 /// What a process finds in its inbox.
 #[derive(Debug)]
 pub enum Input {
-    /// A connection was accepted.
     Opened(ConnId),
-    /// A message came.
     Message(ConnId, Box<Message>),
     /// The other end of a connection closed or died; everything sent before came before.
     Closed(ConnId),
-    /// The endpoint's event.
     Fabric(FabricEvent),
     /// An event of the endpoint that others connect to, from the thread that serves it.
     Served(FabricEvent),
     /// A one-sided operation is to be executed by the fabric thread.
     Execute(u32),
-    /// For the fabric thread.
     Act(Box<Act>),
     /// A client rang for this slot.
     Bell(u32),
@@ -95,7 +88,6 @@ enum Event {
 enum Status {
     /// Until this moment by its own wish or its processor's.
     Sleeping(Ps),
-    /// For its inbox.
     Waiting,
     Running,
     Dead,
@@ -126,13 +118,11 @@ struct Process {
 /// Processor time of calls into the world, in performance mode.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallCosts {
-    /// Writing one work request.
     pub post_request: Ps,
     /// Ringing a doorbell: busy while the card hears of it.
     pub post_doorbell: Ps,
     /// Sending a control message: busy while it is on its way.
     pub send: Ps,
-    /// Taking a control message.
     pub receive: Ps,
 }
 
@@ -156,13 +146,11 @@ pub struct Kernel {
     killed: RefCell<Vec<ProcessId>>,
     /// One of the two is not empty.
     unsettled: Cell<bool>,
-    /// The network.
     pub net: RefCell<Net>,
     /// Owner of each endpoint and executor of each node.
     routes: RefCell<Routes>,
     clocks: RefCell<Vec<Clock>>,
     nodes: RefCell<Vec<NodeId>>,
-    /// Registered buffers, by endpoint.
     buffers: RefCell<Vec<Buffers>>,
     /// What of them others may write into, and how often that was allowed.
     exposures: RefCell<Vec<Exposed>>,
@@ -227,13 +215,9 @@ impl<T> Slab<T> {
 /// What a process knows of itself.
 #[derive(Clone)]
 pub struct Ctx {
-    /// The run.
     pub kernel: Rc<Kernel>,
-    /// The process.
     pub id: ProcessId,
-    /// Its processor.
     pub cpu: Rc<Cpu>,
-    /// Its host.
     pub host: HostId,
 }
 
@@ -288,7 +272,6 @@ impl Kernel {
         HostId(self.clocks.borrow().len() as u32 - 1)
     }
 
-    /// A host's network card.
     pub fn node_of(&self, host: HostId) -> NodeId {
         self.nodes.borrow()[host.0 as usize]
     }
@@ -306,7 +289,6 @@ impl Kernel {
         offset_ns + (i128::from(ns) + drift) as u64
     }
 
-    /// Events handled.
     pub fn events(&self) -> u64 {
         self.events.get()
     }
@@ -346,7 +328,6 @@ impl Kernel {
         &self.violations
     }
 
-    /// What failed.
     pub fn violation(&self) -> Option<Violation> {
         self.violation.borrow().clone()
     }
@@ -401,7 +382,6 @@ impl Kernel {
         self.run_at(id, until);
     }
 
-    /// Whether a process runs.
     pub fn is_alive(&self, id: ProcessId) -> bool {
         self.processes.borrow()[id.0 as usize].status != Status::Dead
     }
@@ -427,7 +407,6 @@ impl Kernel {
         matches!(self.processes.borrow()[id.0 as usize].status, Status::Sleeping(_))
     }
 
-    /// A process's processor.
     pub fn cpu(&self, id: ProcessId) -> Rc<Cpu> {
         self.processes.borrow()[id.0 as usize].cpu.clone()
     }
@@ -510,7 +489,6 @@ impl Kernel {
         self.clocks.borrow_mut()[host.0 as usize].offset_ns += ns;
     }
 
-    /// Where a process runs.
     pub fn host_of(&self, id: ProcessId) -> HostId {
         self.processes.borrow()[id.0 as usize].host
     }

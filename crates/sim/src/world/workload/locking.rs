@@ -52,7 +52,6 @@ impl LockModel {
         self.holds.remove(&(line, process));
     }
 
-    /// A client is dead.
     pub(super) fn ended(&mut self, process: ProcessId) {
         self.holds.retain(|(_, other), _| *other != process);
     }

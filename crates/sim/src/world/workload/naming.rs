@@ -144,7 +144,6 @@ impl Worker {
         serial
     }
 
-    /// A free has ended.
     pub(super) fn free_ended(
         &mut self,
         (addr, bytes): (GAddr, u64),

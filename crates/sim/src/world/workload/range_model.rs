@@ -46,7 +46,6 @@ impl Grant {
 enum Phase {
     /// It has it, as far as it was told.
     Held,
-    /// It gives it back.
     Ending,
     /// It was given back, and everything that was written under it is at home.
     Published,
@@ -101,7 +100,6 @@ impl Line {
     }
 }
 
-/// All areas and locks.
 #[derive(Default)]
 pub(super) struct RangeModel {
     /// First byte and lines.
@@ -120,7 +118,6 @@ pub(super) struct RangeModel {
 const JUMP_FELT: Ps = Ps::ms(1_500);
 
 impl RangeModel {
-    /// An area of zeros.
     pub(super) fn add_area(&mut self, first: u64, lines: u64) {
         self.areas.insert(first, lines);
         let all = (0..lines).map(|line| (first + LINE_BYTES * line, Line::zero()));
@@ -155,7 +152,6 @@ impl RangeModel {
         self.holds.values_mut().for_each(|hold| hold.is_broken = true);
     }
 
-    /// A client is dead.
     pub(super) fn ended(&mut self, process: ProcessId) {
         let of_process = (process, 0, 0)..=(process, u64::MAX, u64::MAX);
         for (_, hold) in self.holds.range_mut(of_process) {

@@ -20,7 +20,6 @@ pub struct TableSeat {
 }
 
 impl TableSeat {
-    /// Nothing is opened yet.
     pub fn new(tables: &'static dyn Tables, seed: u64) -> TableSeat {
         TableSeat { tables, table: None, keys: tables.keys(seed) }
     }

@@ -12,7 +12,6 @@ use rackpool_core::GAddr;
 pub enum Wish {
     /// Whoever has the page frees it.
     Free,
-    /// Anybody moves it.
     Move,
 }
 

@@ -77,7 +77,6 @@ impl Ends {
         Ends { sends, depth, arrived, has_failed: false, is_news: false }
     }
 
-    /// Notes a completion.
     pub(super) fn note(&mut self, completion: Completion) {
         let is_receive = completion.id >= u64::from(self.depth);
         if !is_receive {
@@ -106,7 +105,6 @@ impl Ends {
         self.has_failed
     }
 
-    /// The same, said once.
     pub(super) fn take_failure(&mut self) -> bool {
         std::mem::take(&mut self.is_news)
     }
@@ -261,7 +259,6 @@ impl Datagrams {
         count
     }
 
-    /// Looks at the completions.
     fn reap(&mut self) {
         self.completions.poll(&mut self.found);
         for completion in self.found.drain(..) {
@@ -269,7 +266,6 @@ impl Datagrams {
         }
     }
 
-    /// Receives that are posted.
     pub(super) fn receives(&self) -> u32 {
         self.receives
     }

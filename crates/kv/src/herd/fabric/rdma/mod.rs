@@ -33,13 +33,11 @@ pub use wire::{Options, Rdma};
 use rackpool_hw::fabric::verbs::queue::Address;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// How requests travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carriage {
     /// By WRITE over an unreliable connection.
     #[default]
     Connected,
-    /// By SEND over datagrams.
     Datagrams,
 }
 
@@ -89,7 +87,6 @@ struct Call {
     reserved: u32,
     /// Its unreliable connection; zeros for datagrams.
     connected: Place,
-    /// Where it receives replies.
     datagrams: Place,
 }
 

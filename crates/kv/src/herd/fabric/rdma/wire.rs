@@ -38,7 +38,6 @@ pub struct Options {
     pub windows: u32,
     /// Proved to the server, which has to prove it; without it only loopback addresses can be.
     pub secret: Option<Secret>,
-    /// How requests travel.
     pub carriage: Carriage,
     /// The device, `NAME[:PORT][/GID]`; the first one with an active port if it is empty.
     pub device: String,
@@ -70,7 +69,6 @@ impl Way {
         requests || self.replies.has_failed()
     }
 
-    /// The same, said once.
     fn take_failure(&mut self) -> bool {
         let requests = match &mut self.requests {
             Requests::Connected(one) => one.ends.take_failure(),

@@ -58,10 +58,8 @@ const RUN_MAX: Ps = Ps::ms(60_000);
 /// Stacks of processes, bytes.
 const STACK_BYTES: usize = 512 << 10;
 const CONFIGURATIONS_MAX: usize = 300_000;
-/// Seeds of a test.
 const SEEDS: u64 = 30;
 
-/// How requests travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Carriage {
     Stream,
@@ -69,7 +67,6 @@ enum Carriage {
     Datagrams,
 }
 
-/// A run.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     seed: u64,
@@ -152,7 +149,6 @@ fn key_of(key: u64) -> Vec<u8> {
     format!("key-{key}").into_bytes()
 }
 
-/// The doorkeeper.
 async fn keep(ctx: Ctx, shared: Rc<Shared>, mut keeper: Keeper<SimPort>, threads: Vec<ProcessId>) {
     let door = shared.door;
     loop {
@@ -173,7 +169,6 @@ async fn keep(ctx: Ctx, shared: Rc<Shared>, mut keeper: Keeper<SimPort>, threads
     }
 }
 
-/// A serving thread.
 async fn serve(ctx: Ctx, shared: Rc<Shared>, number: u32, mut serving: Serving<FarSeat<SimPort>>) {
     let lane = shared.lanes.borrow()[number as usize].clone();
     let endpoint = lane.borrow().endpoint;
@@ -387,7 +382,6 @@ async fn supervise(ctx: Ctx, shared: Rc<Shared>, run: Run, hosts: Vec<HostId>, c
     shared.is_over.set(true);
 }
 
-/// Makes processors.
 #[derive(Clone)]
 struct Cpus {
     caches: Rc<BTreeMap<HostId, Rc<HostCache>>>,
@@ -412,7 +406,6 @@ impl Cpus {
 struct World {
     run: Run,
     kernel: Rc<Kernel>,
-    /// The server's, then clients'.
     hosts: Vec<HostId>,
     cpus: Cpus,
     shared: Rc<Shared>,
@@ -465,7 +458,6 @@ impl World {
         World { run, kernel, hosts, cpus, shared, geometry, tallies }
     }
 
-    /// Starts the serving threads.
     fn start_threads(&self) -> (Posts, Vec<ProcessId>) {
         let World { run, kernel, hosts, shared, geometry, .. } = self;
         let options = Options { memory: 8 << 20, partitions: 2, seed: 9, ..Options::default() };

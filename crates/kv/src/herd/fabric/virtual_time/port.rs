@@ -84,7 +84,6 @@ pub(super) struct Label {
     pub key: u64,
 }
 
-/// A thread's datagrams.
 pub(super) struct Lane {
     pub ctx: Ctx,
     pub endpoint: EndpointId,

@@ -27,7 +27,6 @@ pub(super) struct SimWire {
     ctx: Ctx,
     shared: Rc<Shared>,
     endpoint: EndpointId,
-    /// The connection.
     peer: PeerId,
     /// Registered buffers, as their owner sees them.
     buffers: Vec<(BufId, Vec<u8>)>,
