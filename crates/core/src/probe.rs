@@ -188,20 +188,6 @@ names! {
         WriteOpenReplica = "write-open-replica",
         /// A keeper says that it has closed a replica and has not.
         KeepReplicaOpen = "keep-replica-open",
-        /// Reads of a page count as writes.
-        CountReadsAsWrites = "count-reads-as-writes",
-        /// Of all racks that there are the master names three.
-        NameThreeRacks = "name-three-racks",
-        /// Ticks of 0.48 µs count as seconds in all that has to do with heat.
-        TicksAsSeconds = "ticks-as-seconds",
-        /// A page is asked for only if its heat is the threshold exactly.
-        FireAtExactlyHot = "fire-at-exactly-hot",
-        /// Counters of a page that was not used for longer than the expiry go on.
-        KeepExpiredCounts = "keep-expired-counts",
-        /// Where a page's heat is forgotten, its reads stay.
-        ClearWritesOnly = "clear-writes-only",
-        /// A full rack with fewer than ten pages looks for no victim.
-        WantTenPages = "want-ten-pages",
         /// A work request that failed wakes nobody.
         DropFailedCompletion = "drop-failed-completion",
         /// The directory takes a page's new home without comparing the old one.
@@ -212,10 +198,6 @@ names! {
         LoseCalls = "lose-calls",
         /// Who is silent is alive.
         NeverExpireLeases = "never-expire-leases",
-        /// Attach takes all frames for unused.
-        FormAnew = "form-anew",
-        /// All memory that metadata may ever need is taken when a region is made.
-        BackAllMetadata = "back-all-metadata",
         /// A handle that counts how it uses pages looks at the clock at each access.
         ClockEachAccess = "clock-each-access",
         /// Other hosts are not shown that a table word has changed.
@@ -276,24 +258,15 @@ impl Mutation {
     pub const fn is_simulated(self) -> bool {
         !matches!(
             self,
-            Mutation::CountReadsAsWrites
-                | Mutation::NameThreeRacks
-                | Mutation::ReadExpiredReplica
+            Mutation::ReadExpiredReplica
                 | Mutation::SkipReplicaRecheck
                 | Mutation::IgnoreQuota
                 | Mutation::AdmitAnybody
-                | Mutation::TicksAsSeconds
-                | Mutation::FireAtExactlyHot
-                | Mutation::KeepExpiredCounts
-                | Mutation::ClearWritesOnly
-                | Mutation::WantTenPages
                 | Mutation::DropFailedCompletion
                 | Mutation::CommitUncompared
                 | Mutation::TrustPeers
                 | Mutation::LoseCalls
                 | Mutation::NeverExpireLeases
-                | Mutation::FormAnew
-                | Mutation::BackAllMetadata
                 | Mutation::ClockEachAccess
                 | Mutation::HideWithdrawal
                 | Mutation::LeaveLinesAtAttach

@@ -54,8 +54,7 @@ pub fn format<W: World>(
     layout: RegionLayout,
 ) -> Result<()> {
     check_lengths(world, &layout)?;
-    let all = world.private().mutated(Mutation::BackAllMetadata);
-    back_metadata(world, 0, if all { layout.copy_bytes() } else { FRAMES_OFFSET })?;
+    back_metadata(world, 0, FRAMES_OFFSET)?;
     let mem = world.private();
     let epoch = mem.load(StateWord::Epoch.offset());
     if mem.load(SUPERBLOCK_OFFSET) != 0 || epoch != 0 {
@@ -227,10 +226,6 @@ impl Daemon {
             }
             let entry = Entry::load(mem, frame)?;
             match entry.state {
-                _ if mem.mutated(Mutation::FormAnew) => {
-                    self.frames.free.insert(frame);
-                    continue;
-                }
                 FrameState::Free => {
                     self.frames.free.insert(frame);
                     continue;

@@ -26,7 +26,7 @@ use crate::policy::{
     AccessCosts, Allowance, Decided, Decision, DecisionRecord, HeatEffect, MoveAsk, MoveHistory,
     MoveReport, Observation, Policy, Reason, Use, Victim,
 };
-use crate::seam::{Mem, Mutation, Nanos, Probe};
+use crate::seam::{Mem, Nanos};
 use crate::wire::{Reply, Request};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -123,12 +123,9 @@ impl Heat {
         }
     }
 
-    fn forget(&mut self, page: PageId, probe: &impl Probe) {
-        let Some(table) = &mut self.table else { return };
-        let Counts { reads, .. } = table.get(page).counts(table.params(), self.now);
-        table.remove(page);
-        if probe.mutated(Mutation::ClearWritesOnly) {
-            table.note_reads(page, reads, self.now);
+    fn forget(&mut self, page: PageId) {
+        if let Some(table) = &mut self.table {
+            table.remove(page);
         }
     }
 
@@ -150,7 +147,7 @@ impl Heat {
     }
 
     /// Notes what clients say; pages that are not at home here may be worth a question.
-    fn note(&mut self, pages: &[PageUse], is_home: impl Fn(PageId) -> bool, probe: &impl Probe) {
+    fn note(&mut self, pages: &[PageUse], is_home: impl Fn(PageId) -> bool) {
         let Self { table: Some(table), policy, wanted, resting, now, all, .. } = self else {
             return;
         };
@@ -158,17 +155,9 @@ impl Heat {
         let sum = pages.iter().fold(Counts::default(), |sum, one| sum.plus(one.counts));
         all.note(table.params(), sum, *now);
         for one in pages {
-            let mut params = *table.params();
-            if probe.mutated(Mutation::KeepExpiredCounts) {
-                params.expiry_ms = u32::MAX;
-            }
-            let noted = table.note_by(&params, one.page, one.counts, *now);
-            let asks = match probe.mutated(Mutation::FireAtExactlyHot) {
-                true => noted.heat_milli == params.hot_milli,
-                false => policy.asks(&noted),
-            };
+            let noted = table.note(one.page, one.counts, *now);
             let is_resting = || resting.get(&one.page).is_some_and(|until| *now < *until);
-            if asks && !is_home(one.page) && !is_resting() {
+            if policy.asks(&noted) && !is_home(one.page) && !is_resting() {
                 let rank = match policy {
                     Policy::Cost(_) => noted.recent_after,
                     Policy::Off | Policy::Paper(_) => noted.heat_milli,
@@ -189,13 +178,7 @@ impl Heat {
     }
 
     /// Takes in what came of a page that was asked for.
-    fn take_report(
-        &mut self,
-        report: &MoveReport,
-        costs: &AccessCosts,
-        page_bytes: u64,
-        probe: &impl Probe,
-    ) {
+    fn take_report(&mut self, report: &MoveReport, costs: &AccessCosts, page_bytes: u64) {
         if report.moved_bytes > 0 {
             let limit = self.policy.cost().limit(costs);
             self.allowance.take(&limit, self.now, report.moved_bytes);
@@ -209,9 +192,9 @@ impl Heat {
         }
         let Some(Decided { decision, effect }) = report.decided else { return };
         match (effect, decision) {
-            (HeatEffect::ClearAtAsker, _) => self.forget(report.page, probe),
+            (HeatEffect::ClearAtAsker, _) => self.forget(report.page),
             (HeatEffect::ClearAtOldHomes, Decision::Swap { victim }) => {
-                self.forget(victim, probe);
+                self.forget(victim);
             }
             // There may be room for it in a moment, or more be known when it is asked for again.
             (HeatEffect::Keep, Decision::Leave(Reason::OverAllowance | Reason::Even)) => {}
@@ -224,17 +207,12 @@ impl Heat {
     }
 
     /// Decides, remembers it, and does the home's part of what it does to the heat.
-    fn decide(
-        &mut self,
-        observation: &Observation,
-        allowance: &Allowance,
-        probe: &impl Probe,
-    ) -> Decided {
+    fn decide(&mut self, observation: &Observation, allowance: &Allowance) -> Decided {
         let record = self.policy.decide(observation, allowance);
         let (decision, effect) = (record.decision, record.heat_effect());
         self.counts.note(decision);
         if effect == HeatEffect::ClearAtOldHomes {
-            self.forget(observation.page, probe);
+            self.forget(observation.page);
         }
         if self.decisions.len() == DECISIONS_MAX {
             self.decisions.pop_front();
@@ -334,19 +312,14 @@ impl Daemon {
         let Self { heat, frames, layout, .. } = self;
         let is_home = |page: PageId| frames.by_page.contains_key(&page.0);
         match request {
-            Request::NoteUse { mut pages } if is_own => {
-                if world.private().mutated(Mutation::CountReadsAsWrites) {
-                    pages.iter_mut().for_each(|one| {
-                        one.counts.writes += std::mem::take(&mut one.counts.reads);
-                    });
-                }
-                heat.note(&pages, is_home, world.private());
+            Request::NoteUse { pages } if is_own => {
+                heat.note(&pages, is_home);
                 Ok(Reply::Noted)
             }
             Request::NextMove { costs, last } if is_own => {
                 if let Some(report) = last {
                     let page_bytes = layout.pages.page_bytes();
-                    heat.take_report(&report, &costs, page_bytes, world.private());
+                    heat.take_report(&report, &costs, page_bytes);
                 }
                 let wanted = match self.leaving.takes_pages() {
                     true => heat.take_wanted(is_home),
@@ -384,9 +357,6 @@ impl Daemon {
     /// The least used of the next pages that could go. Source: Rcmp §5.3 step 2.
     fn victim<W: World>(&mut self, world: &W) -> Option<Victim> {
         let Self { heat, frames, layout, .. } = self;
-        if frames.by_page.len() < 10 && world.private().mutated(Mutation::WantTenPages) {
-            return None;
-        }
         let (behind, ahead) = (frames.by_page.range(..=heat.hand.0), heat.hand.0 + 1..);
         let mut coldest: Option<(u64, PageId, Use)> = None;
         let mut hand = heat.hand;
@@ -440,7 +410,7 @@ impl Daemon {
             costs: ask.costs,
         };
         let allowance = Allowance::missing(ask.missing_bytes, now);
-        let decided = heat.decide(&observation, &allowance, world.private());
+        let decided = heat.decide(&observation, &allowance);
         match decided.decision {
             Decision::Replicate { .. } | Decision::Leave(Reason::OverAllowance) => {
                 // If it cannot be, it is as if it had not been decided.

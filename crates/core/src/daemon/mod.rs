@@ -470,9 +470,7 @@ impl Daemon {
     /// Work that waits for time: frames in quarantine are looked at again, calls are repeated,
     /// backing and punching go on by one step each.
     pub fn tick<W: World>(&mut self, now: Nanos, world: &mut W) {
-        let ticks = world.private().mutated(Mutation::TicksAsSeconds);
-        // 2.1 GHz in thousands, each a second long.
-        self.note_time(if ticks { now.saturating_mul(2_100_000) } else { now });
+        self.note_time(now);
         self.request_scan();
         self.retry_calls(now, world);
         self.time_moves(now, world);

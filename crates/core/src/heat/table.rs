@@ -81,18 +81,6 @@ impl HeatTable {
     /// Counts accesses of a page, in O(1) on average: a full table gives up the coldest of the next
     /// 16 pages under its hand. Page 0 is no page and is not kept.
     pub fn note(&mut self, page: PageId, more: Counts, now_ns: u64) -> Noted {
-        let params = self.params;
-        self.note_by(&params, page, more, now_ns)
-    }
-
-    /// As [`HeatTable::note`], by other constants than the table's own.
-    pub(crate) fn note_by(
-        &mut self,
-        params: &HeatParams,
-        page: PageId,
-        more: Counts,
-        now_ns: u64,
-    ) -> Noted {
         let mut evicted = None;
         let mut passing = PageHeat::default();
         let heat = match self.find(page) {
@@ -108,8 +96,8 @@ impl HeatTable {
                 &mut self.slots[index].heat
             }
         };
-        let recent = heat.recent(params, now_ns).counts;
-        let heat_milli = heat.note(params, more, now_ns);
+        let recent = heat.recent(&self.params, now_ns).counts;
+        let heat_milli = heat.note(&self.params, more, now_ns);
         let (recent_before, recent_after) = (recent.total(), recent.plus(more).total());
         Noted { heat_milli, recent_before, recent_after, evicted }
     }

@@ -366,40 +366,36 @@ fn what_was_known_of_a_page_was_never_freed() {
 
 #[test]
 fn read_heat_was_write_heat() {
-    safeguarded(&[Mutation::CountReadsAsWrites], |mutation| {
-        let mut rig = rack(mutation);
-        let policy = Policy::Paper(PaperParams::default());
-        rig.run(|daemon, _| daemon.set_policy(policy));
-        let page = PageId(1 << 30);
-        let counts = Counts { reads: 700, writes: 20 };
-        let used = PageUse { page, counts };
-        assert_eq!(rig.ask(0, Request::NoteUse { pages: vec![used] }), Ok(Reply::Noted));
-        let costs = AccessCosts {
-            local_ns: 200,
-            remote_ns: 20_000,
-            round_trip_ns: 50_000,
-            bytes_per_second: 2_000_000_000,
-        };
-        let next = rig.ask(0, Request::NextMove { costs, last: None });
-        let Ok(Reply::NextMove(Some(ask))) = next else { panic!("{next:?}") };
-        assert_eq!(ask.asker_use.counts, counts);
-        assert!(is_read_hot(&PaperParams::default().heat, ask.asker_use.counts));
-    });
+    let mut rig = rack(None);
+    let policy = Policy::Paper(PaperParams::default());
+    rig.run(|daemon, _| daemon.set_policy(policy));
+    let page = PageId(1 << 30);
+    let counts = Counts { reads: 700, writes: 20 };
+    let used = PageUse { page, counts };
+    assert_eq!(rig.ask(0, Request::NoteUse { pages: vec![used] }), Ok(Reply::Noted));
+    let costs = AccessCosts {
+        local_ns: 200,
+        remote_ns: 20_000,
+        round_trip_ns: 50_000,
+        bytes_per_second: 2_000_000_000,
+    };
+    let next = rig.ask(0, Request::NextMove { costs, last: None });
+    let Ok(Reply::NextMove(Some(ask))) = next else { panic!("{next:?}") };
+    assert_eq!(ask.asker_use.counts, counts);
+    assert!(is_read_hot(&PaperParams::default().heat, ask.asker_use.counts));
 }
 
 #[test]
 fn a_join_named_at_most_two_other_racks() {
-    safeguarded(&[Mutation::NameThreeRacks], |mutation| {
-        let mut world = master_world::World::without(mutation);
-        for rack in 0..20 {
-            world.daemon(master_world::info(rack, 1));
-        }
-        let client = world.connect();
-        let Ok(MasterAnswer::Racks(racks)) = world.call(client, MasterCall::Racks) else {
-            panic!("a client may ask")
-        };
-        assert!(racks.iter().map(|info| info.rack).eq((0..20).map(RackId)));
-    });
+    let mut world = master_world::World::without(None);
+    for rack in 0..20 {
+        world.daemon(master_world::info(rack, 1));
+    }
+    let client = world.connect();
+    let Ok(MasterAnswer::Racks(racks)) = world.call(client, MasterCall::Racks) else {
+        panic!("a client may ask")
+    };
+    assert!(racks.iter().map(|info| info.rack).eq((0..20).map(RackId)));
 }
 
 #[test]
@@ -568,16 +564,14 @@ fn a_daemon_that_died_in_the_midst_of_a_swap_never_came_back_with_the_page() {
 
 #[test]
 fn a_daemon_that_started_again_made_its_memory_anew() {
-    safeguarded(&[Mutation::FormAnew], |mutation| {
-        let mut rig = rack(mutation);
-        let kept = [rig.alloc(0, 64, false), rig.alloc(0, 2 * PAGE, false)];
-        for _ in 0..3 {
-            restart(&mut rig);
-            assert!(kept.iter().all(|addr| rig.live.contains_key(&addr.0)));
-            rig.verify();
-        }
-        rig.finish();
-    });
+    let mut rig = rack(None);
+    let kept = [rig.alloc(0, 64, false), rig.alloc(0, 2 * PAGE, false)];
+    for _ in 0..3 {
+        restart(&mut rig);
+        assert!(kept.iter().all(|addr| rig.live.contains_key(&addr.0)));
+        rig.verify();
+    }
+    rig.finish();
 }
 
 #[test]

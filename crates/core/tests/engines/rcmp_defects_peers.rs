@@ -245,15 +245,13 @@ fn the_1001st_node_found_no_id() {
 
 #[test]
 fn a_rack_cost_two_gib_before_the_first_page() {
-    safeguarded(&[Mutation::BackAllMetadata], |mutation| {
-        let mut world = TestWorld::with_pages(2 << 20, 64);
-        world.fuse.answers.mutation.set(mutation);
-        let layout = world.layout;
-        format(&mut world, RACK, [7, 8], layout).expect("fresh sections");
-        let table_bytes = world.table_mem().backed_bytes();
-        assert_eq!(world.metadata_bytes(), COPIES * FRAMES_OFFSET + table_bytes);
-        assert!(layout.private_bytes() > COPIES * FRAMES_OFFSET + table_bytes);
-    });
+    let mut world = TestWorld::with_pages(2 << 20, 64);
+    world.fuse.answers.mutation.set(None);
+    let layout = world.layout;
+    format(&mut world, RACK, [7, 8], layout).expect("fresh sections");
+    let table_bytes = world.table_mem().backed_bytes();
+    assert_eq!(world.metadata_bytes(), COPIES * FRAMES_OFFSET + table_bytes);
+    assert!(layout.private_bytes() > COPIES * FRAMES_OFFSET + table_bytes);
 }
 
 #[test]
