@@ -663,6 +663,7 @@ mod tests {
         let documents = [
             include_str!("../../../README.md"),
             include_str!("../../../docs/semantics.md"),
+            include_str!("../../../docs/cache.md"),
             include_str!("../../../docs/plan.md"),
         ];
         for document in documents {
