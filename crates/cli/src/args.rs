@@ -664,6 +664,7 @@ mod tests {
             include_str!("../../../README.md"),
             include_str!("../../../docs/semantics.md"),
             include_str!("../../../docs/plan.md"),
+            include_str!("../../../docs/cache.md"),
         ];
         for document in documents {
             assert_eq!(unknown_options(document), [""; 0]);
