@@ -48,7 +48,7 @@ Options of tidy:
 
 Options of promises (SPECIFICATION.md is written from docs/promises.toml; tidy checks it):
   --bless           writes SPECIFICATION.md anew
-  ID                prints the tests of one promise
+  WORDS             prints the promises that have these words, with their tests
 
 Options of vm:
   --list            names the scenarios
@@ -65,7 +65,7 @@ Examples:
   cargo xtask ci                what .ci/run calls
   cargo xtask tidy              after each change: takes well under a second
   cargo xtask tidy --bless      after a long function was split
-  cargo xtask promises cache12  which tests hold that promise
+  cargo xtask promises torn     which tests hold promises about what is torn
   cargo xtask sim --seeds 2000  what a release needs
   cargo xtask sim --mutations   the proof that the checks bite
   cargo xtask vm verbs-one      conformance over verbs in one guest

@@ -1,9 +1,13 @@
 //! Links within the documents lead somewhere: to a file or folder that git tracks, and to a heading
 //! of it where they name one. What stands in code is no link, and other sites are not looked at.
+//! Every page under `docs` has its place in the book.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Tree, Violation};
+
+/// The book's table of contents.
+const SUMMARY: &str = "docs/SUMMARY.md";
 
 pub fn check(tree: &Tree, violations: &mut Vec<Violation>) {
     let paths: BTreeSet<&str> = tree.files.iter().map(|file| file.path.as_str()).collect();
@@ -30,6 +34,21 @@ pub fn check(tree: &Tree, violations: &mut Vec<Violation>) {
                 continue;
             };
             violations.push(Violation { rule: "link", path: file.path.clone(), line, message });
+        }
+    }
+    in_book(tree, violations);
+}
+
+/// Where there is a book, it has all pages.
+fn in_book(tree: &Tree, violations: &mut Vec<Violation>) {
+    let Some(summary) = tree.files.iter().find(|file| file.path == SUMMARY) else { return };
+    let named: BTreeSet<String> =
+        links(&summary.text).into_iter().map(|(_, to)| resolve(SUMMARY, to)).collect();
+    for file in &tree.files {
+        let is_page = file.path.starts_with("docs/") && file.path.ends_with(".md");
+        if is_page && file.path != SUMMARY && !named.contains(&file.path) {
+            let message = format!("{SUMMARY} does not name it");
+            violations.push(Violation { rule: "book", path: file.path.clone(), line: 0, message });
         }
     }
 }

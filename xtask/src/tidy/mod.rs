@@ -79,7 +79,7 @@ pub fn run(bless: Bless) -> Result<(), String> {
     }
 }
 
-/// Writes SPECIFICATION.md anew, or prints the tests of one promise, or checks all of them.
+/// Writes SPECIFICATION.md anew, or prints promises with their tests, or checks all of them.
 pub fn promises(words: &[&str]) -> Result<(), String> {
     let root = run::root();
     let sources = promises::read(&root)?;
@@ -88,8 +88,8 @@ pub fn promises(words: &[&str]) -> Result<(), String> {
             let path = root.join(promises::DOCUMENT);
             fs::write(&path, sources.render()).map_err(|e| format!("{}: {e}", path.display()))
         }
-        [id] => {
-            print!("{}", sources.tests_of(id).ok_or_else(|| format!("no promise {id}"))?);
+        [words] => {
+            print!("{}", sources.find(words));
             Ok(())
         }
         _ => {

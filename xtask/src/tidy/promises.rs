@@ -4,7 +4,6 @@
 //! A test is named by its crate and its function, so that it may change its file.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 
 use serde::Deserialize;
 
@@ -22,13 +21,12 @@ const RULE: &str = "promise";
 const HEAD: &str = "\
 # Specification
 
-<!-- Written by `cargo xtask promises --bless` from docs/promises.toml and docs/measurements.toml. -->
+<!-- Written by `cargo xtask promises --bless` from docs/promises.toml, docs/measurements.toml. -->
 
-What rackpool promises. \"Held by\" names the crates that hold the tests, with their number if there
-are several, or the command that measures. `cargo xtask promises ID` prints the tests of a promise; a
-row whose one test says the same is the name of that test. `cargo xtask tidy` checks that all tests
-exist and that this page is what its sources say. Words are those of the
-[glossary](ARCHITECTURE.md#glossary).
+What rackpool promises. \"Held by\" names the crates of the tests, with their number if there are
+several, or a command. `cargo xtask promises WORDS` prints each promise that has these words, with
+its tests. `cargo xtask tidy` checks that all tests exist and that this page is what its sources
+say. Words are those of the [glossary](ARCHITECTURE.md#glossary).
 ";
 
 /// All of `docs/promises.toml`.
@@ -185,53 +183,65 @@ impl Sources {
         Ok(())
     }
 
-    /// The tests of one promise, one a line; none if there is no such promise.
-    pub fn tests_of(&self, id: &str) -> Option<String> {
-        let promise = self.promises.promise.iter().find(|promise| promise.id == id)?;
-        let mut text = format!("{}\n", promise.says());
-        promise.tests().for_each(|test| writeln!(text, "  {test}").expect("a string takes all"));
-        let command = promise.command.iter();
-        command.for_each(|line| writeln!(text, "  {line}").expect("a string takes all"));
-        Some(text)
+    /// Promises with these words in their id, text or tests, each with what holds it.
+    pub fn find(&self, words: &str) -> String {
+        let wanted = words.to_lowercase();
+        let mut text = String::new();
+        for promise in &self.promises.promise {
+            let command = promise.command.as_deref();
+            let held: Vec<&str> = promise.tests().chain(command).collect();
+            let entry = format!("{} {}\n  {}\n", promise.id, promise.says(), held.join("\n  "));
+            if entry.to_lowercase().contains(&wanted) {
+                text += &entry;
+            }
+        }
+        text
     }
 
     /// SPECIFICATION.md.
     pub fn render(&self) -> String {
         let mut text = HEAD.to_owned();
         for area in &self.promises.area {
-            let all = self.promises.promise.iter();
-            let promises: Vec<_> = all.filter(|promise| promise.area() == area.id).collect();
-            text += &format!("\n## {}\n", area.title);
-            area.note.iter().for_each(|note| text += &format!("\n{note}\n"));
-            let is_bounded = promises.iter().any(|promise| promise.bound.is_some());
-            text += match is_bounded {
-                true => "\n|Id|Promise|Bound|Held by|\n|---|---|---|---|\n",
-                false => "\n|Id|Promise|Held by|\n|---|---|---|\n",
-            };
-            for promise in promises {
-                text += &format!("|{}|{}|", promise.id, promise.says());
-                if is_bounded {
-                    text += &format!("{}|", promise.bound.as_deref().unwrap_or_default());
-                }
-                text += &format!("{}|\n", promise.held_by());
-            }
+            text += &format!("\n## {}\n\n", area.title);
+            area.note.iter().for_each(|note| text += &format!("{note}\n\n"));
+            text += &self.render_table(&area.id);
         }
-        text += &self.render_measurements();
         text += "\n## Known gaps\n\n";
         self.promises.gaps.iter().for_each(|gap| text += &format!("- {gap}\n"));
         text
     }
 
-    fn render_measurements(&self) -> String {
-        let mut text =
-            "\n## Measurements\n\nThe last of each; a ratio where the bound is one.\n".to_owned();
-        for machine in &self.measurements.machine {
-            text += &format!("\n{}: {}.\n\n", machine.id, machine.is);
-            text += "|Id|Measured|Date|\n|---|---|---|\n";
-            let all = self.measurements.measurement.iter();
-            for one in all.filter(|one| one.machine == machine.id) {
-                text += &format!("|{}|{}|{}|\n", one.promise, one.measured, one.date);
+    /// The promises of a chapter, with their bounds and figures if any of them has one.
+    fn render_table(&self, area: &str) -> String {
+        let all = self.promises.promise.iter();
+        let promises: Vec<_> = all.filter(|promise| promise.area() == area).collect();
+        let figures = |id: &str| self.measurements.measurement.iter().find(|m| m.promise == id);
+        let has_bounds = promises.iter().any(|promise| promise.bound.is_some());
+        let has_figures = promises.iter().any(|promise| figures(&promise.id).is_some());
+        let mut rows = vec![vec!["Promise".to_owned(), "Bound".into(), "Held by".into()]];
+        rows[0].extend(["Measured".into(), "On".into()]);
+        rows.push(vec!["---".to_owned(); 5]);
+        for promise in promises {
+            let bound = promise.bound.clone().unwrap_or_default();
+            let mut row = vec![promise.says(), bound, promise.held_by()];
+            row.extend(match figures(&promise.id) {
+                Some(one) => [one.measured.clone(), format!("{}, {}", one.machine, one.date)],
+                None => [String::new(), String::new()],
+            });
+            rows.push(row);
+        }
+        let mut text = String::new();
+        for mut row in rows {
+            row.truncate(if has_figures { 5 } else { 3 });
+            if !has_bounds {
+                row.remove(1);
             }
+            text += &format!("|{}|\n", row.join("|"));
+        }
+        if has_figures {
+            let machines = self.measurements.machine.iter();
+            let machines = machines.map(|machine| format!("{}: {}.", machine.id, machine.is));
+            text += &format!("\n{}\n", machines.collect::<Vec<_>>().join(" "));
         }
         text
     }

@@ -324,6 +324,13 @@ fn links_lead_to_files_and_headings() {
     there.iter().for_each(|text| assert_eq!(rules(text), [], "{text}"));
     let elsewhere = ["[x](https://a.b/c)", "`[x](c.md)`", "```\n[x](c.md)\n```", "## y\n[x](#y)"];
     elsewhere.iter().for_each(|text| assert_eq!(rules(text), [], "{text}"));
+    let book = |text: &str| {
+        let files = [("docs/SUMMARY.md", text), ("docs/a.md", "a\n"), ("a.md", "a\n")];
+        let files = files.map(|(path, text)| (path.to_owned(), text.to_owned()));
+        found(&Tree::of(files.to_vec(), Vec::new()))
+    };
+    assert_eq!(book("- [A](a.md)\n"), []);
+    assert_eq!(book("a.md\n"), [("book", 0)]);
     for text in ["[x](c.md)", "[x](b.md#e)", "[x](../b.md)", "[x](#y)", "[x](doc/)"] {
         assert_eq!(rules(text), [("link", 1)], "{text}");
     }
