@@ -1,5 +1,5 @@
 //! Defects of the published code of Rcmp in what it makes of the use of pages, as scenarios that
-//! must go right here and go wrong without their safeguard. The whole list is in SPECIFICATION.md.
+//! must go right here and go wrong without their safeguard.
 
 use crate::daemon_world::{PAGE, Rig};
 use crate::safeguards::safeguarded;
