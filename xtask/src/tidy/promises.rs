@@ -236,7 +236,7 @@ impl Sources {
             if !has_bounds {
                 row.remove(1);
             }
-            text += &format!("|{}|\n", row.join("|"));
+            text += &format!("{}\n", row.join("|"));
         }
         if has_figures {
             let machines = self.measurements.machine.iter();
