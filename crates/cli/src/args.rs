@@ -662,6 +662,7 @@ mod tests {
     fn options_that_the_documents_named_were_gone() {
         let documents = [
             include_str!("../../../README.md"),
+            include_str!("../../../docs/quickstart.md"),
             include_str!("../../../docs/semantics.md"),
             include_str!("../../../docs/plan.md"),
             include_str!("../../../docs/cache.md"),

@@ -104,6 +104,7 @@ fn script(blocks: &[&Block]) -> String {
         script += &format!("exec >out.{}\n", block.line);
         let lines = block.text.lines().filter(|line| !line.starts_with("cargo xtask"));
         let lines = lines.filter(|line| !line.starts_with("cargo install"));
+        let lines = lines.filter(|line| !line.starts_with("cargo build"));
         lines.for_each(|line| script += &format!("{line}\n"));
     }
     script.replace("cargo run --release --", "rackpool")
@@ -163,6 +164,11 @@ fn every_example_of_the_readme_runs_and_prints_what_stands_there() {
 }
 
 #[test]
+fn every_example_of_the_quick_start_runs_and_prints_what_stands_there() {
+    run_document("docs/quickstart.md");
+}
+
+#[test]
 fn every_example_of_the_planners_page_runs() {
     run_document("docs/plan.md");
 }
@@ -186,10 +192,10 @@ fn no_document_has_a_block_that_is_never_closed() {
 }
 
 #[test]
-fn the_readme_names_every_command_of_the_cache() {
-    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
-    let from = readme.find("Commands of Redis: ").expect("the list");
-    let list = readme[from..].split("\n\n").next().unwrap();
+fn the_quick_start_names_every_command_of_the_cache() {
+    let page = std::fs::read_to_string(root().join("docs/quickstart.md")).unwrap();
+    let from = page.find("Commands of Redis: ").expect("the list");
+    let list = page[from..].split("\n\n").next().unwrap();
     let list = list.split_once(": ").unwrap().1.trim_end().trim_end_matches('.');
     let mut named: Vec<String> = list
         .split([',', ' ', '\n'])
@@ -207,7 +213,7 @@ fn the_readme_names_every_command_of_the_cache() {
     assert_eq!(code, 0, "{said}");
     let mut there: Vec<String> = printed.lines().map(str::to_lowercase).collect();
     there.sort();
-    assert_eq!(named, there, "left: README.md; right: the server");
+    assert_eq!(named, there, "left: docs/quickstart.md; right: the server");
 }
 
 #[test]

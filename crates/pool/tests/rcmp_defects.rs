@@ -1,5 +1,5 @@
 //! Defects and limits of the published code of Rcmp that only processes, sockets or threads can
-//! show. The whole list is in SPECIFICATION.md.
+//! show.
 
 mod master_tools;
 

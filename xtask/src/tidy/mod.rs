@@ -7,9 +7,10 @@
 
 mod arrows;
 mod atomics;
+mod links;
+mod promises;
 mod ratchet;
 mod source;
-mod specification;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -78,13 +79,39 @@ pub fn run(bless: Bless) -> Result<(), String> {
     }
 }
 
+/// Writes SPECIFICATION.md anew, or prints promises with their tests, or checks all of them.
+pub fn promises(words: &[&str]) -> Result<(), String> {
+    let root = run::root();
+    let sources = promises::read(&root)?;
+    match words {
+        ["--bless"] => {
+            let path = root.join(promises::DOCUMENT);
+            fs::write(&path, sources.render()).map_err(|e| format!("{}: {e}", path.display()))
+        }
+        [words] => {
+            print!("{}", sources.find(words));
+            Ok(())
+        }
+        _ => {
+            let mut violations = Vec::new();
+            promises::check(&Tree::read(&root)?, &mut violations);
+            violations.iter().for_each(|violation| println!("{violation}"));
+            match violations.len() {
+                0 => Ok(()),
+                count => Err(format!("{count} promises are not as they say, listed above")),
+            }
+        }
+    }
+}
+
 /// Every rule over the tree.
 fn check(tree: &Tree, ratchet: &Ratchet) -> Report {
     let mut violations = Vec::new();
     arrows::check(tree, &mut violations);
     atomics::check(tree, &mut violations);
     text::check(tree, &mut violations);
-    specification::check(tree, &mut violations);
+    promises::check(tree, &mut violations);
+    links::check(tree, &mut violations);
     let notices = ratchet.check(&ratchet::measure(tree), &mut violations);
     violations.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     Report { violations, notices }

@@ -271,21 +271,69 @@ fn paths_of_one_machine_stay_out() {
     passes(CORE, concat!("// the directory target/wo", "rk/ and ~/wo", "rk/\n"));
 }
 
+/// A tree with one crate that has one test, these promises, and the document that they give.
+fn promised(promises: &str) -> Vec<(String, String)> {
+    let test = format!("{DOC}#[test]\nfn it_holds() {{}}\n");
+    let measured = "machine = []\nmeasurement = []\n";
+    vec![
+        ("crates/kv/tests/suite/a.rs".to_owned(), test),
+        ("docs/promises.toml".to_owned(), promises.to_owned()),
+        ("docs/measurements.toml".to_owned(), measured.to_owned()),
+        ("ARCHITECTURE.md".to_owned(), "## Glossary\n".to_owned()),
+    ]
+}
+
+const AREA: &str = "[[area]]\nid = \"a\"\ntitle = \"A\"\n[[promise]]\nid = \"a1\"\n";
+
 #[test]
-fn promises_name_tests_that_exist() {
-    let test = ("crates/kv/tests/a.rs".to_owned(), format!("{DOC}#[test]\nfn it_holds() {{}}\n"));
-    let rules = |line: &str| {
-        let files = vec![("SPECIFICATION.md".to_owned(), format!("{line}\n")), test.clone()];
+fn promises_name_tests_that_exist_and_are_what_the_document_says() {
+    let rules = |promise: &str| {
+        let mut files = promised(&format!("{AREA}{promise}"));
+        if let Ok(sources) = promises::sources(&files[1].1, &files[2].1) {
+            files.push(("SPECIFICATION.md".to_owned(), sources.render()));
+        }
         found(&Tree::of(files, Vec::new()))
     };
-    let broken = [("promise-test", 1)];
-    assert_eq!(rules("| fast | `crates/kv/tests/a.rs::it_breaks` |"), broken);
-    assert_eq!(rules("| fast | `crates/kv/tests/b.rs::it_holds` |"), broken);
-    assert_eq!(rules("a `crates/kv/tests/a.rs::it_holds`, b `crates/kv/tests/a.rs::no`"), broken);
-    assert_eq!(rules("| fast | `crates/kv/tests/a.rs::it_holds` |"), []);
-    assert_eq!(rules("| fast | `crates/kv/tests/a.rs::tests::it_holds` |"), []);
-    assert_eq!(rules("| fast | pending: `crates/kv/tests/b.rs::it_holds` |"), []);
-    assert_eq!(rules("`crates/kv/tests/a.rs` and `b`"), []);
+    assert_eq!(rules("test = \"kv: it_holds\"\n"), []);
+    assert_eq!(rules("test = \"kv: a.rs\"\n"), []);
+    assert_eq!(rules("promise = \"x\"\ntests = [\"kv: it_holds\", \"kv: a.rs\"]\n"), []);
+    assert_eq!(rules("promise = \"x\"\ncommand = \"rackpool bench\"\n"), []);
+    assert_eq!(rules("test = \"kv: it_breaks\"\n"), [("promise", 6)]);
+    assert_eq!(rules("test = \"pool: it_holds\"\n"), [("promise", 6)]);
+    // What cannot be meant is said of the file as a whole.
+    let broken = [("promise", 0)];
+    assert_eq!(rules("promise = \"x\"\n"), broken, "no test");
+    assert_eq!(rules("command = \"x\"\n"), broken, "no words");
+    assert_eq!(rules("test = \"kv: it_holds\"\nproof = 1\n"), broken, "no such field");
+    let twice = "test = \"kv: it_holds\"\n[[promise]]\nid = \"a1\"\ncommand = \"x\"\n";
+    assert_eq!(rules(twice), broken, "an id twice");
+    // A document that is not what its sources say.
+    let mut files = promised(&format!("{AREA}test = \"kv: it_holds\"\n"));
+    files.push(("SPECIFICATION.md".to_owned(), "# Specification\n".to_owned()));
+    assert_eq!(found(&Tree::of(files, Vec::new())), broken);
+}
+
+#[test]
+fn links_lead_to_files_and_headings() {
+    let rules = |text: &str| {
+        let file = |path: &str, text: &str| (path.to_owned(), text.to_owned());
+        let other = file("docs/b.md", "# A `b`, and c\n\n## d\n\n## d\n");
+        found(&Tree::of(vec![file("docs/a.md", &format!("{text}\n")), other], Vec::new()))
+    };
+    let there = ["[x](b.md)", "[x](../docs/b.md#a-b-and-c)", "[`x`](b.md#d-1)", "[x](../docs)"];
+    there.iter().for_each(|text| assert_eq!(rules(text), [], "{text}"));
+    let elsewhere = ["[x](https://a.b/c)", "`[x](c.md)`", "```\n[x](c.md)\n```", "## y\n[x](#y)"];
+    elsewhere.iter().for_each(|text| assert_eq!(rules(text), [], "{text}"));
+    let book = |text: &str| {
+        let files = [("docs/SUMMARY.md", text), ("docs/a.md", "a\n"), ("a.md", "a\n")];
+        let files = files.map(|(path, text)| (path.to_owned(), text.to_owned()));
+        found(&Tree::of(files.to_vec(), Vec::new()))
+    };
+    assert_eq!(book("- [A](a.md)\n"), []);
+    assert_eq!(book("a.md\n"), [("book", 0)]);
+    for text in ["[x](c.md)", "[x](b.md#e)", "[x](../b.md)", "[x](#y)", "[x](doc/)"] {
+        assert_eq!(rules(text), [("link", 1)], "{text}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! named after what went wrong there. Where a safeguard is against it, the scenario goes wrong
 //! without the safeguard. Two racks are two engines; the test is the mover between them and keeps
 //! what both see of the directory the same. Those about heat, about peers and about limits are in
-//! the files beside this one. The whole list is in SPECIFICATION.md.
+//! the files beside this one.
 
 use crate::daemon_world::{PAGE, RACK, Rig};
 use crate::master_world;

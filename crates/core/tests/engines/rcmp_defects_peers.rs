@@ -1,6 +1,6 @@
 //! Defects of the published code of Rcmp in what it makes of others (what they say, that they fall
 //! silent, what they may take) and in its limits, as scenarios that must go right here and go wrong
-//! without their safeguard. The whole list is in SPECIFICATION.md.
+//! without their safeguard.
 
 use crate::daemon_world::{PAGE, RACK, Rig, TestWorld, kind_of};
 use crate::master_world::{LEASE, World, code, home, info};
