@@ -218,7 +218,7 @@ struct Process {
 impl Process {
     fn start(test: &str, role: &str) -> Process {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture"])
+            .args(["--exact", &format!("baselines::{test}"), "--nocapture"])
             .env(CHILD, role)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -26,7 +26,7 @@ fn runs_in_its_own_network(test: &str) -> bool {
     let copy = Command::new("unshare")
         .args(["--net", "--map-root-user", "sh", "-c", &set_up])
         .arg(own)
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", &format!("secret::{test}"), "--nocapture"])
         .env(FOREIGN, ADDRESS)
         .output();
     let Ok(copy) = copy else { return false };

@@ -1,7 +1,9 @@
 //! How signals end commands and servers: at once, with the exit code that says so, and nothing is
 //! left.
 
-use crate::common::{Dir, Server, WITHIN, descendants, lives, own_directories, rackpool, told, unique};
+use crate::common::{
+    Dir, Server, WITHIN, descendants, lives, own_directories, rackpool, told, unique,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::net::TcpListener;

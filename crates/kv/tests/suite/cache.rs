@@ -1,6 +1,8 @@
 //! The cache beside a map: whatever it serves is what was stored last, and as long as memory
 //! suffices (and always in store mode) it serves everything.
 
+mod flush;
+
 use proptest::prelude::*;
 use rackpool_hw::window::Piece;
 use rackpool_kv::cache::{Cache, Error, Item, Mode, Options, Pinned, Policy, Put, Writer};

@@ -584,7 +584,7 @@ fn a_killed_client_frees_its_frame_and_leaves_only_whole_values() {
     let server = server(1, 2);
     let addr = server.addr().unwrap();
     for round in 1..=5 {
-        let mut child = Process::start("child_client", &addr.to_string());
+        let mut child = Process::start("herd_fabric::child_client", &addr.to_string());
         assert!(matches!(Client::connect_to(addr, 0), Err(Error::Full { clients: 1 })));
         std::thread::sleep(Duration::from_millis(20 * round));
         child.kill();
@@ -605,7 +605,7 @@ fn a_killed_client_frees_its_frame_and_leaves_only_whole_values() {
 
 #[test]
 fn a_killed_server_is_a_typed_error_at_once_for_those_who_work_and_come() {
-    let mut child = Process::start("child_server", "server");
+    let mut child = Process::start("herd_fabric::child_server", "server");
     let addr: SocketAddr = child.said.parse().unwrap();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..3)

@@ -271,7 +271,7 @@ fn a_killed_client_leaves_whole_long_values_and_no_memory_behind() {
     let addr = far.addr().unwrap();
     for round in 0..20 {
         let place = if round % 2 == 0 { name.clone() } else { addr.to_string() };
-        let mut child = Process::start("child_long_client", &place);
+        let mut child = Process::start("herd_long::child_long_client", &place);
         std::thread::sleep(std::time::Duration::from_millis(round));
         child.kill();
         let (mut client, mut found) = (Client::connect(&name).unwrap(), 0);
@@ -291,7 +291,7 @@ fn a_killed_client_leaves_whole_long_values_and_no_memory_behind() {
 
 #[test]
 fn a_server_killed_in_the_midst_of_a_long_value_is_gone_at_once() {
-    let mut child = Process::start("child_long_server", "server");
+    let mut child = Process::start("herd_long::child_long_server", "server");
     let mut client = Client::connect_to(child.said.parse().unwrap(), 0).unwrap();
     let works = std::thread::spawn(move || work_long(&mut client).unwrap_err());
     std::thread::sleep(std::time::Duration::from_millis(100));

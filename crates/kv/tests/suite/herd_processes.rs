@@ -112,7 +112,7 @@ struct Process(Child);
 impl Process {
     fn start(test: &str, role: &str) -> Process {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture"])
+            .args(["--exact", &format!("herd_processes::{test}"), "--nocapture"])
             .env(CHILD, role)
             .stdout(Stdio::piped())
             .spawn();

@@ -6,7 +6,6 @@ mod cache_restart;
 mod cache_threads;
 mod common;
 mod concurrent;
-mod flush;
 mod front;
 mod front_clock;
 mod front_end;

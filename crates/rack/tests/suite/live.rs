@@ -94,6 +94,7 @@ fn a_plan_that_names_a_recording_shows_prediction_beside_live() {
     let page = plan::page(&question, &answer, &origin(&text));
     assert!(page.contains("id=\"table-live\"") && page.contains("id=\"table-live-policies\""));
     let gone = rackpool_rack::plan::Plan::from_toml(&text).unwrap();
-    let error = crate::plan_common::with(1, |progress| plan::work_out(&gone, progress)).unwrap_err();
+    let error =
+        crate::plan_common::with(1, |progress| plan::work_out(&gone, progress)).unwrap_err();
     assert!(error.to_string().contains("rackpool-live-"), "{error}");
 }
