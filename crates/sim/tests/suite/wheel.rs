@@ -1,5 +1,6 @@
 //! What the event queue costs: no allocation per event, and its speed beside the standard heap.
-//! The figures are printed: `cargo test --release -p rackpool-sim --test suite wheel:: -- --nocapture`.
+//! The figures are printed:
+//! `cargo test --release -p rackpool-sim --test suite wheel:: -- --nocapture`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
