@@ -148,7 +148,8 @@ fn document() -> String {
     let mut out = String::from(
         "# Byte map of a region\n\n\
          Generated from `crates/core/src/layout.rs` by `crates/core/tests/engines/layout.rs`; do\n\
-         not edit. All numbers are bytes and decimal. All words are little-endian, aligned to 8.\n\n\
+         not edit. All numbers are bytes and decimal. All words are little-endian, aligned to 8.\n\
+         \n\
          | section | file | daemon | clients |\n|---|---|---|---|\n",
     );
     let table = SOURCE.lines().filter_map(|line| line.strip_prefix("//! | "));
